@@ -1,0 +1,63 @@
+// The machines: number of workers and the links between them, each with a linear cost model.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gradweave/decimal.h"
+
+namespace gradweave {
+
+// How a collective's start-up cost grows with the number of workers P.
+enum class StartupGrowth : std::uint8_t { kLinear /* 2(P-1), ring */, kLog /* log2 P, tree */, kConstant };
+
+// A channel that ops are issued on. One all-reduce of n bytes costs startup + ceil(n * rate).
+struct Link {
+  std::string name;
+  Nanoseconds startup_ns = 0;
+  Decimal us_per_byte;         // exact
+  std::int32_t concurrency = 1;  // ops outstanding at once; 0: unlimited; above 1 they share the bandwidth
+  Decimal relative_time = {1, 0};  // multiplies times that a workload gives as `communication_us`
+
+  friend bool operator==(const Link&, const Link&) = default;
+};
+
+// Measured speed of one compressor, for its cost. See compression.h.
+struct CompressorRate {
+  Decimal encode_us_per_byte;  // of uncompressed input
+  Decimal decode_us_per_byte;  // of uncompressed output
+
+  friend bool operator==(const CompressorRate&, const CompressorRate&) = default;
+};
+
+struct Cluster {
+  std::int64_t workers = 1;
+  std::int64_t workers_per_node = 1;
+  StartupGrowth startup_growth = StartupGrowth::kLinear;
+  std::string description, source;  // free text, for people
+  std::vector<Link> links;          // at least one; the first is the default
+  std::map<std::string, CompressorRate> compressor_rates;  // optional; by compressor name
+
+  friend bool operator==(const Cluster&, const Cluster&) = default;
+};
+
+// Returns the index of the link called `name`, or nothing.
+std::optional<std::size_t> find_link(const Cluster& cluster, std::string_view name);
+
+// Throws InvalidInput naming the JSON key of the first fault.
+void check(const Cluster& cluster);
+
+// Returns a hash (32 hex digits) of all that influences planning; not the description.
+std::string hash_of(const Cluster& cluster);
+
+// Returns the cluster with `workers` workers: start-up scales by startup_growth, us_per_byte as 2(P-1)/P, and
+// relative_time as us_per_byte, since a given communication time is mostly bandwidth.
+// Errors: InvalidInput if workers < 1, or if it differs while cluster.workers is 1 (nothing to scale from).
+Cluster scaled_to(const Cluster& cluster, std::int64_t workers);
+
+}  // namespace gradweave

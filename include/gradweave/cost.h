@@ -1,0 +1,71 @@
+// What a collective costs on a link: the only place where times of communication are computed and rounded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gradweave/cluster.h"
+#include "gradweave/plan.h"
+#include "gradweave/workload.h"
+
+namespace gradweave {
+
+// A block by tensor index (WorkloadIndex::tensors) rather than by name.
+struct Slice {
+  std::size_t tensor = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  friend bool operator==(const Slice&, const Slice&) = default;
+};
+
+// A link of concurrency 1 is held for startup + work. On a fluid link the start-up passes off the link, and the
+// work is what the active ops share the bandwidth over.
+struct OpCost {
+  Nanoseconds startup = 0;
+  Nanoseconds work = 0;
+  Nanoseconds total() const { return startup + work; }
+};
+
+// Costs of every op of a workload on a cluster. Pure and immutable. Owns copies of what it needs.
+class CostModel {
+ public:
+  // Errors: InvalidInput if workload or cluster do not pass check().
+  CostModel(const Workload& workload, const Cluster& cluster);
+
+  // Returns the cost of one fused op over `slices` on `link` (index into cluster.links).
+  //   all_reduce without `communication_us`: startup + ceil(bytes * rate)
+  //   layers with `communication_us` C (times relative_time R of the link, C' = ceil(C*R)): elements [b, e) of the
+  //     layer's n cost floor(C'*e/n) - floor(C'*b/n), with no start-up; parts add up
+  //   reduce_scatter: floor of half of start-up and of the total; all_gather: the rest
+  //   compressed: see compression.h
+  // O(number of slices).
+  OpCost cost(std::size_t link, Collective collective, std::span<const Slice> slices,
+              const Compression& compression = {}) const;
+
+  // Shorthands for planners: one all-reduce.
+  Nanoseconds all_reduce(std::size_t link, std::span<const Slice> slices) const;
+  Nanoseconds all_reduce(std::size_t link, Slice slice) const;
+  // The whole tensor `t`.
+  Nanoseconds all_reduce_tensor(std::size_t link, std::size_t t) const;
+
+  const WorkloadIndex& index() const { return index_; }
+  const Cluster& cluster() const { return cluster_; }
+  std::size_t link_count() const { return cluster_.links.size(); }
+  // Whether start-up is part of the given time for the tensor's layer.
+  bool has_given_time(std::size_t tensor) const;
+
+  // Returns the bytes that `slices` hold, uncompressed.
+  std::int64_t bytes(std::span<const Slice> slices) const;
+
+ private:
+  Nanoseconds given_share(std::size_t link, const Slice& slice) const;
+
+  WorkloadIndex index_;
+  Cluster cluster_;
+  std::vector<Decimal> ns_per_byte_;                 // per link
+  std::vector<std::vector<Nanoseconds>> given_ns_;   // [link][layer], -1 where the cost model holds
+};
+
+}  // namespace gradweave

@@ -1,0 +1,41 @@
+// The file forms: workload, cluster and plan as JSON. schema/ has them as JSON schemas; they round-trip exactly.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "gradweave/cluster.h"
+#include "gradweave/plan.h"
+#include "gradweave/simulate.h"
+#include "gradweave/timeline.h"
+#include "gradweave/workload.h"
+
+namespace gradweave {
+
+// Each returns what `text` says. Errors: InvalidInput naming the JSON key, the fault and the remedy; any bytes are
+// safe input. parse_plan() takes any plan whose form is right: what it means is validate()'s business.
+Workload parse_workload(std::string_view text);
+Cluster parse_cluster(std::string_view text);
+Plan parse_plan(std::string_view text);
+Timeline parse_timeline(std::string_view text);
+
+// Each returns the canonical JSON text, ending in a newline: same value, same bytes.
+std::string to_json(const Workload& workload);
+std::string to_json(const Cluster& cluster);
+std::string to_json(const Plan& plan);
+std::string to_json(const Timeline& timeline);
+
+// The same on files; errors name the file too. A file that can't be read is InvalidInput.
+Workload read_workload(const std::filesystem::path& path);
+Cluster read_cluster(const std::filesystem::path& path);
+Plan read_plan(const std::filesystem::path& path);
+
+// Writes `text` to `path`, or leaves what was there: written aside, synced, renamed.
+// Errors: InvalidInput if the path can't be written; RuntimeFailure if the disk fails.
+void write_file(const std::filesystem::path& path, std::string_view text);
+
+// Returns `nanoseconds` as a decimal number of microseconds, exact, e.g. "12.345".
+std::string microseconds(Nanoseconds nanoseconds);
+
+}  // namespace gradweave

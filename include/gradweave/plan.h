@@ -1,0 +1,142 @@
+// The plan: which collective carries what, on which link, in which order, released by what, and when its result is
+// used. Plain data: the validator, the simulator and the engine read it and nothing else. One plan holds for all
+// ranks. docs/plan.md explains every word; schema/plan.schema.json is the file form.
+//
+// Iterations are numbered 0, 1, 2, ...: prologue first, then the period for ever. Every relative iteration below
+// is relative to the iteration that lists the op or apply. Intervals are [begin, end).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "gradweave/decimal.h"
+
+namespace gradweave {
+
+// The smallest unit that is communicated: elements [begin, end) of a tensor, in memory order.
+struct Block {
+  std::string tensor;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  friend bool operator==(const Block&, const Block&) = default;
+};
+
+// Moments of one iteration of a rank, in the order in which they pass: iteration_start, forward_start(0),
+// forward_end(0), ..., backward_start, backward_end(L-1), ..., backward_end(0), iteration_end.
+enum class PointKind : std::uint8_t {
+  kIterationStart, kForwardStart, kForwardEnd, kBackwardStart, kBackwardEnd, kIterationEnd
+};
+
+struct Point {
+  PointKind kind = PointKind::kIterationStart;
+  std::int32_t layer = 0;      // for forward_* and backward_end; else 0
+  std::int32_t iteration = 0;  // relative, <= 0 for a release; 0 for an apply
+  friend bool operator==(const Point&, const Point&) = default;
+};
+
+// An op may not start before `point` + `delay_ns`. Data dependencies hold in any case.
+struct Release {
+  Point point;
+  Nanoseconds delay_ns = 0;
+  friend bool operator==(const Release&, const Release&) = default;
+};
+
+enum class Collective : std::uint8_t { kAllReduce, kReduceScatter, kAllGather, kCompressed };
+enum class Payload : std::uint8_t { kGradient, kParameter, kOptimizerState };
+
+struct Compression {
+  std::string name;  // empty: none
+  std::map<std::string, double> parameters;
+  friend bool operator==(const Compression&, const Compression&) = default;
+};
+
+// One collective over one fused message.
+struct Op {
+  std::string link;
+  Collective collective = Collective::kAllReduce;
+  Payload payload = Payload::kGradient;
+  std::vector<std::int32_t> blocks;  // indices into Plan::blocks; one dtype
+  std::vector<std::string> states;   // optimizer_state: the names of the state tensors
+  // Sorted, distinct, <= 0. Gradient: whose gradients are merged and carried. Parameter and optimizer state: one
+  // iteration, the value after whose local apply is read.
+  std::vector<std::int32_t> merges;
+  Release release;
+  Compression compression;
+  friend bool operator==(const Op&, const Op&) = default;
+};
+
+enum class Source : std::uint8_t { kReducedGradient, kLocalGradient, kAveragedParameter, kAveragedOptimizerState };
+// Averaged parameter: x = avg, or x += avg - what was sent.
+enum class Mode : std::uint8_t { kReplace, kCorrect };
+// Reduced gradient: as is; or, the local step having been made at once, (mean - own) is added to the next step.
+enum class Correction : std::uint8_t { kNone, kLocal };
+
+// The use of a result. A reduced gradient is consumed here, its whole generation at once.
+struct Apply {
+  Point at;  // iteration_end, forward_start(l) or backward_end(l)
+  std::vector<std::int32_t> blocks;  // whole tensors, unless `slices`
+  std::vector<std::int32_t> merges;  // the generation; averaged parameter: the iteration whose value was read
+  Source source = Source::kReducedGradient;
+  Mode mode = Mode::kReplace;
+  Correction correction = Correction::kNone;
+  bool slices = false;  // parts of tensors, for elementwise optimizers
+  friend bool operator==(const Apply&, const Apply&) = default;
+};
+
+struct Iteration {
+  // In issue order. Ops of one link go in this order; where a backend needs one order of launches over all links
+  // (NCCL), it is this list.
+  std::vector<Op> ops;
+  std::vector<Apply> applies;          // in this order where several pass at one point
+  std::vector<std::int32_t> dropped;   // blocks whose gradient goes into the residual this time
+  friend bool operator==(const Iteration&, const Iteration&) = default;
+};
+
+struct PlanLink {
+  std::string name;
+  std::int32_t concurrency = 1;  // 1: one op at a time in issue order; 0: unlimited; else fluid sharing
+  friend bool operator==(const PlanLink&, const PlanLink&) = default;
+};
+
+// Error feedback: coefficient(n) = min(cap, initial + floor(n / every) * step) in iteration n.
+struct Residual {
+  bool enabled = false;
+  double initial = 0, step = 0, cap = 1;
+  std::int64_t every = 1;
+  friend bool operator==(const Residual&, const Residual&) = default;
+};
+
+enum class Merge : std::uint8_t { kSum, kMean };
+
+struct Plan {
+  std::string scheme;                          // who made it, for people; nothing branches on it
+  std::map<std::string, std::string> options;  // with which options
+  std::string workload_hash, cluster_hash;
+  std::int64_t workers = 1;
+  std::vector<Block> blocks;   // partition every tensor
+  std::vector<PlanLink> links;
+  std::vector<Iteration> prologue;
+  std::vector<Iteration> period;  // at least one
+  Merge merge = Merge::kSum;
+  Residual residual;
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+// A planner's finding that nothing would ever be updated.
+struct Starves {
+  std::string reason;
+  friend bool operator==(const Starves&, const Starves&) = default;
+};
+
+using PlanResult = std::variant<Plan, Starves>;
+
+// Returns the iteration of the plan that is executed as number `n` >= 0: prologue first, then the period.
+const Iteration& iteration_at(const Plan& plan, std::int64_t n);
+
+// Returns a hash (32 hex digits) of the canonical JSON of the plan. Ranks compare it.
+std::string hash_of(const Plan& plan);
+
+}  // namespace gradweave

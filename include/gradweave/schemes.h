@@ -1,0 +1,86 @@
+// The schemes: planners (workload, cluster, options) -> plan. One source file and one registry row each.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gradweave/cluster.h"
+#include "gradweave/plan.h"
+#include "gradweave/workload.h"
+
+namespace gradweave {
+
+enum class OptionType : std::uint8_t { kInteger, kNumber, kText /* one of `choices`, or free if there are none */ };
+
+// One option of a scheme. This table feeds the command line, JSON, Python and the documentation.
+struct OptionSpec {
+  std::string_view name;
+  OptionType type = OptionType::kInteger;
+  std::string_view unit;           // "bytes", "us", "iterations", ...; may be empty
+  std::string_view default_value;  // as it would be written; empty: `default_source` says how it is found
+  std::string_view default_source; // paper, PyTorch, ... where the default comes from
+  double minimum = 0, maximum = 0; // inclusive, for integers and numbers
+  std::vector<std::string_view> choices;
+  std::string_view meaning;
+};
+
+// Checked option values of one scheme. A value that was not set reads as its default.
+class OptionValues {
+ public:
+  // Errors: InvalidInput if a name is unknown (the message lists the scheme's options) or a value out of range.
+  OptionValues(std::string_view scheme, std::span<const OptionSpec> specs, const std::map<std::string, std::string>& set);
+
+  // The value, or nothing if unset and without a default. Asking for a name that has no spec is a program error.
+  std::optional<std::int64_t> integer(std::string_view name) const;
+  std::optional<double> number(std::string_view name) const;
+  std::string text(std::string_view name) const;  // empty if unset and without a default
+  bool on(std::string_view name) const { return text(name) == "on"; }
+
+  // What the user set, for Plan::options.
+  const std::map<std::string, std::string>& set() const { return set_; }
+
+ private:
+  const OptionSpec& spec(std::string_view name, OptionType type) const;
+  std::optional<std::string> value(const OptionSpec& spec) const;
+
+  std::string scheme_;
+  std::vector<OptionSpec> specs_;
+  std::map<std::string, std::string> set_;
+};
+
+// What a scheme does to training, for `auto`'s limits and for people.
+enum class Consistency : std::uint8_t {
+  kExact,       // bit-for-bit what plain data parallelism computes
+  kDelayed,     // gradients applied late
+  kLocal,       // local steps between averages
+  kCorrected,   // local progress at once, corrected when the average arrives
+  kCompressed,  // gradients changed or filtered, with error feedback
+};
+
+struct SchemeInfo {
+  std::string_view name;
+  std::string_view summary;  // one line
+  std::string_view paper;
+  Consistency consistency = Consistency::kExact;
+  std::vector<OptionSpec> options;
+  // Returns a plan that passes validate(), or why there is none. Pure: same input, same plan, byte for byte.
+  PlanResult (*plan)(const Workload&, const Cluster&, const OptionValues&) = nullptr;
+};
+
+// Every scheme, in the order of the documentation.
+const std::vector<SchemeInfo>& schemes();
+
+// Returns the scheme called `name`. Errors: InvalidInput listing the valid names.
+const SchemeInfo& find_scheme(std::string_view name);
+
+// Returns scheme `name`'s plan for the workload on the cluster, with scheme, options, hashes and workers filled in.
+// Errors: InvalidInput for unknown schemes and options, values out of range, and workloads or clusters that fail check().
+PlanResult make_plan(std::string_view name, const Workload& workload, const Cluster& cluster,
+                     const std::map<std::string, std::string>& options = {});
+
+}  // namespace gradweave

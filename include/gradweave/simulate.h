@@ -1,0 +1,74 @@
+// Predicts what a plan does: iteration time, exposed communication, use of links. docs/plan.md has the semantics.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gradweave/cluster.h"
+#include "gradweave/plan.h"
+#include "gradweave/timeline.h"
+#include "gradweave/workload.h"
+
+namespace gradweave {
+
+struct SimulationOptions {
+  Nanoseconds optimizer_ns = 0;        // time of one whole optimizer step, spread over applies by bytes
+  Decimal contention = {1, 0};         // compute takes this many times longer while a link is busy; >= 1
+  std::int64_t max_periods = 10'000;   // without a repeated state by then, see `steady`
+  std::int64_t timeline_iterations = 0;  // how many iterations of the steady state go into `timeline` (with the
+                                         // prologue before them); 0: none
+};
+
+// A lower bound on the mean iteration time.
+struct Bound {
+  std::string name;  // "compute", "link NAME", "all links", "critical path", "optimum"
+  double iteration_ns = 0;
+};
+
+struct ExposedLayer {
+  std::int32_t layer = 0;  // -1: at iteration_end
+  double exposed_ns = 0;   // per iteration
+  std::string reason;      // what was waited for most
+};
+
+struct LinkUse {
+  std::string link;
+  double busy_ns = 0;  // per iteration: time in which at least one op is active
+  double use = 0;      // busy_ns / iteration time
+};
+
+struct SimulationResult {
+  std::string name;                     // Plan::scheme
+  bool steady = true;                   // false: the state never repeated; see method
+  std::string method;                   // "repetition", "maximum cycle ratio", "mean of the last 1000 periods"
+  Nanoseconds cycle_ns = 0;             // exact
+  std::int64_t cycle_iterations = 1;    // iteration time = cycle_ns / cycle_iterations
+  Nanoseconds compute_ns = 0;           // of one iteration of the slowest class of workers, optimizer included
+  double exposed_ns = 0;                // per iteration: iteration time - compute
+  std::vector<ExposedLayer> exposed_layers;
+  std::vector<LinkUse> links;
+  double updates_per_iteration = 0;     // iterations with an optimizer step / iterations
+  double staleness_mean = 0;            // forwards begun after the gradient was computed and before it is applied
+  std::int64_t staleness_max = 0;
+  double ops_per_iteration = 0;
+  double bytes_per_iteration = 0;       // uncompressed bytes handed to collectives; reduce-scatter + all-gather count once
+  std::int64_t extra_bytes = 0;         // PlanFacts::extra_bytes
+  std::int64_t period = 1;              // Plan::period.size()
+  std::vector<Bound> bounds;
+  Bound lower_bound;                    // the largest of them
+  Timeline timeline;
+
+  double iteration_ns() const { return static_cast<double>(cycle_ns) / static_cast<double>(cycle_iterations); }
+};
+
+// Returns the steady state of `plan`. `classes`: one workload per class of workers (same layers and tensors, own
+// times); an op starts when every class has released it. Identical ranks are simulated once.
+// The caller owes a valid plan (validate()). Errors: InvalidInput if the classes or links don't fit the plan.
+SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, const Cluster& cluster,
+                          const SimulationOptions& options = {});
+SimulationResult simulate(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                          const SimulationOptions& options = {});
+
+}  // namespace gradweave

@@ -1,0 +1,114 @@
+#include "gradweave/cluster.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include "gradweave/error.h"
+#include "model/hash.h"
+
+namespace gradweave {
+namespace {
+
+constexpr Nanoseconds kMaxStartup = std::int64_t{1} << 53;
+constexpr std::int64_t kMaxWorkers = 10'000'000;
+constexpr std::int32_t kMaxConcurrency = 1'000'000;
+
+// log2 P in units of 2^-32, rounded: integers keep plans identical on every machine.
+std::int64_t log2_fixed(std::int64_t workers) {
+  return std::llround(std::log2(static_cast<double>(workers)) * 0x1p32);
+}
+
+Nanoseconds scaled_startup(Nanoseconds startup, StartupGrowth growth, std::int64_t from, std::int64_t to) {
+  if (growth == StartupGrowth::kConstant) return startup;
+  const bool linear = growth == StartupGrowth::kLinear;
+  const std::int64_t numerator = linear ? to - 1 : log2_fixed(to);
+  const std::int64_t denominator = linear ? from - 1 : log2_fixed(from);
+  const auto scaled = (static_cast<__int128>(startup) * numerator + denominator / 2) / denominator;
+  if (scaled > kMaxStartup) {
+    throw InvalidInput("makes the start-up cost exceed 2^53 ns", "workers", "give fewer workers");
+  }
+  return static_cast<Nanoseconds>(scaled);
+}
+
+}  // namespace
+
+std::optional<std::size_t> find_link(const Cluster& cluster, std::string_view name) {
+  const auto found = std::ranges::find(cluster.links, name, &Link::name);
+  if (found == cluster.links.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - cluster.links.begin());
+}
+
+void check(const Cluster& cluster) {
+  if (cluster.workers < 1 || cluster.workers > kMaxWorkers) {
+    throw InvalidInput("must be between 1 and 10000000", "workers", "give the number of workers");
+  }
+  if (cluster.workers_per_node < 1 || cluster.workers_per_node > kMaxWorkers) {
+    throw InvalidInput("must be between 1 and 10000000", "workers_per_node", "give the number of workers on one node");
+  }
+  if (cluster.links.empty()) throw InvalidInput("must have at least one link", "links", "describe the network");
+  std::unordered_set<std::string_view> names;
+  for (std::size_t k = 0; k < cluster.links.size(); ++k) {
+    const Link& link = cluster.links[k];
+    const std::string where = "links[" + std::to_string(k) + "]";
+    if (link.name.empty()) throw InvalidInput("must not be empty", where + ".name", "name the link");
+    if (!names.insert(link.name).second) {
+      throw InvalidInput("repeats the name '" + link.name + "'", where + ".name", "give each link its own name");
+    }
+    if (link.startup_ns < 0) throw InvalidInput("must not be negative", where + ".startup_us", "give a time of 0 or more");
+    if (link.startup_ns > kMaxStartup) throw InvalidInput("exceeds 2^53 ns", where + ".startup_us", "give a smaller time");
+    if (link.concurrency < 0 || link.concurrency > kMaxConcurrency) {
+      throw InvalidInput("must be between 0 and 1000000", where + ".concurrency", "0 means unlimited");
+    }
+    if (link.relative_time.mantissa <= 0) {
+      throw InvalidInput("must be above 0", where + ".relative_time", "1 is the speed of the published times");
+    }
+  }
+}
+
+std::string hash_of(const Cluster& cluster) {
+  std::string text;
+  const auto put_number = [&text](std::int64_t number) { text.append(std::to_string(number)).append(";"); };
+  const auto put = [&](Decimal value) { put_number(value.mantissa), put_number(value.scale); };
+  put_number(cluster.workers);
+  put_number(cluster.workers_per_node);
+  put_number(static_cast<std::int64_t>(cluster.startup_growth));
+  for (const Link& link : cluster.links) {
+    text.append(std::to_string(link.name.size())).append(":").append(link.name);
+    put_number(link.startup_ns);
+    put(link.us_per_byte);
+    put_number(link.concurrency);
+    put(link.relative_time);
+  }
+  for (const auto& [name, rate] : cluster.compressor_rates) {
+    text.append(name).append(":");
+    put(rate.encode_us_per_byte);
+    put(rate.decode_us_per_byte);
+  }
+  return hash_hex(text);
+}
+
+Cluster scaled_to(const Cluster& cluster, std::int64_t workers) {
+  Cluster scaled = cluster;
+  scaled.workers = workers;
+  if (workers == cluster.workers) return scaled;
+  if (workers < 1 || workers > kMaxWorkers) {
+    throw InvalidInput("must be between 1 and 10000000", "workers", "give a number of workers in that range");
+  }
+  if (cluster.workers == 1) {
+    throw InvalidInput("the cluster was measured with 1 worker, which says nothing of " + std::to_string(workers), "workers",
+                       "measure with at least 2 workers");
+  }
+  for (Link& link : scaled.links) {
+    link.startup_ns = scaled_startup(link.startup_ns, cluster.startup_growth, cluster.workers, workers);
+    // 2(P-1)/P over the same at the measured P.
+    const auto rescale = [&](Decimal rate) {
+      return multiply_ratio(rate, (workers - 1) * cluster.workers, workers * (cluster.workers - 1));
+    };
+    link.us_per_byte = rescale(link.us_per_byte);
+    link.relative_time = rescale(link.relative_time);
+  }
+  return scaled;
+}
+
+}  // namespace gradweave

@@ -1,0 +1,85 @@
+#include "gradweave/cost.h"
+
+#include "gradweave/compression.h"
+#include "gradweave/error.h"
+
+namespace gradweave {
+namespace {
+
+// Halves an all-reduce: reduce-scatter takes the floor, all-gather the rest, so that the pair costs the whole.
+OpCost halved(OpCost whole, Collective collective) {
+  const OpCost first{whole.startup / 2, whole.total() / 2 - whole.startup / 2};
+  if (collective == Collective::kReduceScatter) return first;
+  return {whole.startup - first.startup, whole.work - first.work};
+}
+
+}  // namespace
+
+CostModel::CostModel(const Workload& workload, const Cluster& cluster)
+    : index_((check(workload), workload)), cluster_(cluster) {
+  check(cluster);
+  for (const Link& link : cluster.links) {
+    ns_per_byte_.push_back(times_1000(link.us_per_byte));
+    std::vector<Nanoseconds>& given = given_ns_.emplace_back();
+    for (const Layer& layer : workload.layers) {
+      given.push_back(layer.communication_ns ? multiply_ceil(*layer.communication_ns, link.relative_time) : -1);
+    }
+  }
+}
+
+bool CostModel::has_given_time(std::size_t tensor) const { return given_ns_[0][index_.tensors[tensor].layer] >= 0; }
+
+std::int64_t CostModel::bytes(std::span<const Slice> slices) const {
+  std::int64_t total = 0;
+  for (const Slice& slice : slices) total += (slice.end - slice.begin) * size_of(index_.tensors[slice.tensor].dtype);
+  return total;
+}
+
+Nanoseconds CostModel::given_share(std::size_t link, const Slice& slice) const {
+  const TensorPlace& place = index_.tensors[slice.tensor];
+  const Nanoseconds total = given_ns_[link][place.layer];
+  const std::int64_t elements = index_.layer_elements[place.layer];
+  return floor_share(total, place.layer_offset + slice.end, elements) -
+         floor_share(total, place.layer_offset + slice.begin, elements);
+}
+
+OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const Slice> slices,
+                       const Compression& compression) const {
+  OpCost whole;
+  std::int64_t modelled_bytes = 0;
+  std::int64_t modelled_elements = 0;
+  bool modelled = false;
+  for (const Slice& slice : slices) {
+    if (has_given_time(slice.tensor)) {
+      whole.work += given_share(link, slice);
+    } else {
+      modelled = true;
+      modelled_elements += slice.end - slice.begin;
+      modelled_bytes += (slice.end - slice.begin) * size_of(index_.tensors[slice.tensor].dtype);
+    }
+  }
+  if (modelled) {
+    whole.startup = cluster_.links[link].startup_ns;
+    if (collective == Collective::kCompressed) {
+      const CompressedCost compressed =
+          compressed_cost(compression, modelled_elements, modelled_bytes / modelled_elements, cluster_);
+      whole.work += multiply_ceil(compressed.equivalent_bytes, ns_per_byte_[link]) + compressed.encode_ns + compressed.decode_ns;
+    } else {
+      whole.work += multiply_ceil(modelled_bytes, ns_per_byte_[link]);
+    }
+  }
+  const bool half = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
+  return half ? halved(whole, collective) : whole;
+}
+
+Nanoseconds CostModel::all_reduce(std::size_t link, std::span<const Slice> slices) const {
+  return cost(link, Collective::kAllReduce, slices).total();
+}
+
+Nanoseconds CostModel::all_reduce(std::size_t link, Slice slice) const { return all_reduce(link, std::span(&slice, 1)); }
+
+Nanoseconds CostModel::all_reduce_tensor(std::size_t link, std::size_t t) const {
+  return all_reduce(link, Slice{t, 0, index_.tensors[t].numel});
+}
+
+}  // namespace gradweave

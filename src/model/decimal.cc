@@ -1,0 +1,142 @@
+#include "gradweave/decimal.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include "gradweave/error.h"
+
+namespace gradweave {
+namespace {
+
+using Wide = unsigned __int128;
+
+constexpr std::int32_t kMaxScale = 40;
+constexpr int kMaxDigits = 18;
+constexpr std::int64_t kLargest = std::int64_t{1} << 62;
+
+Wide power_of_ten(std::int32_t exponent) {
+  Wide result = 1;
+  for (std::int32_t i = 0; i < exponent; ++i) result *= 10;
+  return result;
+}
+
+int digits_of(Wide value) {
+  int digits = 0;
+  for (; value > 0; value /= 10) ++digits;
+  return digits;
+}
+
+Decimal normalised(std::int64_t mantissa, std::int32_t scale) {
+  while (scale > 0 && mantissa % 10 == 0 && mantissa != 0) {
+    mantissa /= 10;
+    --scale;
+  }
+  return mantissa == 0 ? Decimal{} : Decimal{mantissa, scale};
+}
+
+}  // namespace
+
+Decimal decimal_from_double(double value, const std::string& where) {
+  if (!std::isfinite(value) || value < 0) {
+    throw InvalidInput("must be a finite number that is not negative", where);
+  }
+  if (value == 0) return {};
+  char text[64];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, value, std::chars_format::scientific);
+  std::int64_t mantissa = 0;
+  std::int32_t scale = 0;
+  const char* at = text;
+  for (bool fraction = false; *at != 'e'; ++at) {
+    if (*at == '.') {
+      fraction = true;
+    } else {
+      mantissa = mantissa * 10 + (*at - '0');
+      scale += fraction ? 1 : 0;
+    }
+  }
+  std::int32_t exponent = 0;
+  const char* sign = at + 1;
+  std::from_chars(*sign == '+' ? sign + 1 : sign, end, exponent);
+  scale -= exponent;
+  for (; scale < 0; ++scale) {
+    if (mantissa > kLargest / 10) throw InvalidInput("is too large", where, "give a smaller number");
+    mantissa *= 10;
+  }
+  const Decimal result = normalised(mantissa, scale);
+  if (result.scale > kMaxScale || digits_of(static_cast<Wide>(result.mantissa)) > kMaxDigits) {
+    throw InvalidInput("has more digits than can be kept exactly", where, "give a number of at most 18 digits");
+  }
+  return result;
+}
+
+double to_double(Decimal value) {
+  // Reading the digits back is correctly rounded, unlike a division by a power of ten.
+  char text[64];
+  char* end = std::to_chars(text, text + 32, value.mantissa).ptr;
+  *end++ = 'e';
+  end = std::to_chars(end, text + sizeof text, -value.scale).ptr;
+  double result = 0;
+  std::from_chars(text, end, result);
+  return result;
+}
+
+std::int64_t multiply_ceil(std::int64_t count, Decimal rate) {
+  const Wide product = static_cast<Wide>(count) * static_cast<Wide>(rate.mantissa);
+  // 10^38 is the largest power of ten below 2^127, and every product is below it.
+  const Wide divisor = power_of_ten(rate.scale > 38 ? 38 : rate.scale);
+  const Wide result = product / divisor + (product % divisor != 0 ? 1 : 0);
+  if (result > static_cast<Wide>(kLargest)) {
+    throw InvalidInput("is out of range", "count times rate", "give smaller sizes or rates");
+  }
+  return static_cast<std::int64_t>(result);
+}
+
+Decimal multiply_ratio(Decimal rate, std::int64_t numerator, std::int64_t denominator) {
+  if (rate.mantissa == 0) return {};
+  // Long division, digit by digit, until 15 significant digits and one for rounding are there.
+  const Wide dividend = static_cast<Wide>(rate.mantissa) * static_cast<Wide>(numerator);
+  const auto divisor = static_cast<Wide>(denominator);
+  Wide quotient = dividend / divisor;
+  Wide remainder = dividend % divisor;
+  std::int32_t scale = rate.scale;
+  while (remainder != 0 && digits_of(quotient) < 16 && scale < kMaxScale + 16) {
+    remainder *= 10;
+    quotient = quotient * 10 + remainder / divisor;
+    remainder %= divisor;
+    ++scale;
+  }
+  while (digits_of(quotient) > 15 && scale > 0) {
+    const bool up = digits_of(quotient) == 16 && quotient % 10 >= 5;
+    quotient = quotient / 10 + (up ? 1 : 0);
+    --scale;
+  }
+  while (scale > kMaxScale) {
+    quotient /= 10;
+    --scale;
+  }
+  if (quotient > static_cast<Wide>(kLargest)) {
+    throw InvalidInput("is out of range", "scaled rate", "give a smaller number of workers");
+  }
+  return normalised(static_cast<std::int64_t>(quotient), scale);
+}
+
+Decimal times_1000(Decimal rate) {
+  for (int i = 0; i < 3; ++i) {
+    if (rate.scale > 0) {
+      --rate.scale;
+    } else if (rate.mantissa > kLargest / 10) {
+      throw InvalidInput("is too large", "rate", "give a smaller number");
+    } else {
+      rate.mantissa *= 10;
+    }
+  }
+  return rate;
+}
+
+std::int64_t floor_share(std::int64_t total, std::int64_t part, std::int64_t whole) {
+  return static_cast<std::int64_t>(static_cast<Wide>(total) * static_cast<Wide>(part) / static_cast<Wide>(whole));
+}
+
+}  // namespace gradweave
