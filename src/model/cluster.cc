@@ -10,6 +10,8 @@
 namespace gradweave {
 namespace {
 
+__extension__ using Wide = __int128;
+
 constexpr Nanoseconds kMaxStartup = std::int64_t{1} << 53;
 constexpr std::int64_t kMaxWorkers = 10'000'000;
 constexpr std::int32_t kMaxConcurrency = 1'000'000;
@@ -24,7 +26,7 @@ Nanoseconds scaled_startup(Nanoseconds startup, StartupGrowth growth, std::int64
   const bool linear = growth == StartupGrowth::kLinear;
   const std::int64_t numerator = linear ? to - 1 : log2_fixed(to);
   const std::int64_t denominator = linear ? from - 1 : log2_fixed(from);
-  const auto scaled = (static_cast<__int128>(startup) * numerator + denominator / 2) / denominator;
+  const auto scaled = (static_cast<Wide>(startup) * numerator + denominator / 2) / denominator;
   if (scaled > kMaxStartup) {
     throw InvalidInput("makes the start-up cost exceed 2^53 ns", "workers", "give fewer workers");
   }

@@ -10,7 +10,7 @@
 namespace gradweave {
 namespace {
 
-using Wide = unsigned __int128;
+__extension__ using Wide = unsigned __int128;
 
 constexpr std::int32_t kMaxScale = 40;
 constexpr int kMaxDigits = 18;

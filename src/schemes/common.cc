@@ -1,0 +1,73 @@
+#include "schemes/common.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace gradweave {
+
+Plan new_plan(const CostModel& model, std::size_t period) {
+  Plan plan;
+  for (const Link& link : model.cluster().links) plan.links.push_back({link.name, link.concurrency});
+  plan.period.resize(period);
+  return plan;
+}
+
+std::vector<std::int32_t> add_blocks(Plan& plan, const CostModel& model, std::span<const Slice> slices) {
+  std::vector<std::int32_t> indices;
+  indices.reserve(slices.size());
+  for (const Slice& slice : slices) {
+    indices.push_back(static_cast<std::int32_t>(plan.blocks.size()));
+    plan.blocks.push_back({model.index().tensor_names[slice.tensor], slice.begin, slice.end});
+  }
+  return indices;
+}
+
+std::size_t last_ready_layer(const CostModel& model, std::span<const Slice> slices) {
+  std::size_t layer = std::numeric_limits<std::size_t>::max();
+  for (const Slice& slice : slices) layer = std::min(layer, model.index().tensors[slice.tensor].layer);
+  return layer;
+}
+
+std::vector<Slice> tensors_in_backward_order(const CostModel& model) {
+  std::vector<Slice> slices;
+  for (std::size_t t = model.index().tensors.size(); t-- > 0;) slices.push_back({t, 0, model.index().tensors[t].numel});
+  return slices;
+}
+
+std::vector<std::size_t> links_by_finish(const CostModel& model, std::span<const Message> messages,
+                                         std::span<const Nanoseconds> ready) {
+  std::vector<Nanoseconds> free(model.link_count(), 0);
+  std::vector<std::size_t> links;
+  links.reserve(messages.size());
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    std::size_t best = 0;
+    Nanoseconds best_finish = std::numeric_limits<Nanoseconds>::max();
+    for (std::size_t k = 0; k < free.size(); ++k) {
+      const Nanoseconds finish = std::max(free[k], ready[i]) + model.all_reduce(k, messages[i].slices);
+      if (finish < best_finish) {
+        best = k;
+        best_finish = finish;
+      }
+    }
+    free[best] = best_finish;
+    links.push_back(best);
+  }
+  return links;
+}
+
+Plan synchronous_plan(const CostModel& model, std::span<const Message> messages, std::span<const Release> releases,
+                      std::span<const std::size_t> links) {
+  Plan plan = new_plan(model, 1);
+  Iteration& iteration = plan.period[0];
+  Apply apply{.at = {.kind = PointKind::kIterationEnd}, .merges = {0}};
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    Op op{.link = plan.links[links[i]].name, .merges = {0}, .release = releases[i]};
+    op.blocks = add_blocks(plan, model, messages[i].slices);
+    apply.blocks.insert(apply.blocks.end(), op.blocks.begin(), op.blocks.end());
+    iteration.ops.push_back(std::move(op));
+  }
+  if (!apply.blocks.empty()) iteration.applies.push_back(std::move(apply));
+  return plan;
+}
+
+}  // namespace gradweave

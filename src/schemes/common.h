@@ -1,0 +1,43 @@
+// What several schemes need to build a plan.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gradweave/cost.h"
+#include "gradweave/plan.h"
+#include "gradweave/schemes.h"
+
+namespace gradweave {
+
+// A fused message that a planner has decided on.
+struct Message {
+  std::vector<Slice> slices;
+};
+
+// Returns a plan with the cluster's links and an empty period of `period` iterations; no blocks.
+Plan new_plan(const CostModel& model, std::size_t period);
+
+// Appends one block for each slice and returns their indices.
+std::vector<std::int32_t> add_blocks(Plan& plan, const CostModel& model, std::span<const Slice> slices);
+
+// Returns the layer whose backward completes last among the slices: the first in forward order.
+std::size_t last_ready_layer(const CostModel& model, std::span<const Slice> slices);
+
+// Returns every tensor as a slice, in reverse parameter order: the order in which gradients become ready.
+std::vector<Slice> tensors_in_backward_order(const CostModel& model);
+
+// Returns the link on which each message of a series would finish first, issued in order, each link serving one at
+// a time: the greedy assignment for schemes without one of their own. Ties go to the link listed first.
+// `ready[i]` is when message i may start. O(messages * links).
+std::vector<std::size_t> links_by_finish(const CostModel& model, std::span<const Message> messages,
+                                         std::span<const Nanoseconds> ready);
+
+// Returns the plan of every scheme without forward overlap: period 1; message i is one all-reduce of this iteration's
+// gradients, released at `releases[i]` on `links[i]`, in the order given; everything applied at iteration_end.
+Plan synchronous_plan(const CostModel& model, std::span<const Message> messages, std::span<const Release> releases,
+                      std::span<const std::size_t> links);
+
+}  // namespace gradweave

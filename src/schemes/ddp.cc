@@ -1,0 +1,91 @@
+// PyTorch DistributedDataParallel's buckets.
+//
+// S. Li et al., "PyTorch Distributed", VLDB 2020, and torch 2.13's compute_bucket_assignment_by_size: tensors in reverse
+// parameter order; a bucket closes when its size reaches or exceeds its cap; the first bucket's cap is
+// first_bucket_bytes, every later one's bucket_cap_bytes; each dtype fills buckets of its own, with caps of its own.
+// Buckets are reduced in the order in which they close, each when its last gradient is ready.
+// Complexity: O(tensors * links). Deviations: several links, each bucket on the one where it ends first; buckets that
+// are still open at the end go in the order of their first tensor (PyTorch leaves that order to a hash table).
+#include <algorithm>
+#include <array>
+
+#include "schemes/common.h"
+#include "schemes/registry.h"
+
+namespace gradweave {
+namespace {
+
+struct DdpOptions {
+  std::int64_t bucket_cap_bytes = 26214400;    // torch: bucket_cap_mb = 25
+  std::int64_t first_bucket_bytes = 1048576;   // torch: dist._DEFAULT_FIRST_BUCKET_BYTES
+};
+
+std::vector<Message> ddp_buckets(const CostModel& model, const DdpOptions& options) {
+  struct Open {
+    Message message;
+    std::int64_t bytes = 0;
+    bool first = true;
+  };
+  std::array<Open, 16> open_by_dtype{};
+  std::vector<Message> buckets;
+  for (const Slice& slice : tensors_in_backward_order(model)) {
+    Open& open = open_by_dtype[static_cast<std::size_t>(model.index().tensors[slice.tensor].dtype)];
+    open.message.slices.push_back(slice);
+    open.bytes += model.index().tensor_bytes(slice.tensor);
+    if (open.bytes >= (open.first ? options.first_bucket_bytes : options.bucket_cap_bytes)) {
+      buckets.push_back(std::move(open.message));
+      open = Open{.first = false};
+    }
+  }
+  std::vector<Message> left;
+  for (Open& open : open_by_dtype) {
+    if (!open.message.slices.empty()) left.push_back(std::move(open.message));
+  }
+  std::ranges::sort(left, std::greater<>(), [](const Message& message) { return message.slices.front().tensor; });
+  std::ranges::move(left, std::back_inserter(buckets));
+  return buckets;
+}
+
+PlanResult plan_ddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  const CostModel model(workload, cluster);
+  const DdpOptions options{*values.integer("bucket_cap_bytes"), *values.integer("first_bucket_bytes")};
+  const std::vector<Message> buckets = ddp_buckets(model, options);
+  std::vector<Release> releases;
+  std::vector<Nanoseconds> ready;
+  for (const Message& bucket : buckets) {
+    const std::size_t layer = last_ready_layer(model, bucket.slices);
+    releases.push_back({{.kind = PointKind::kBackwardEnd, .layer = static_cast<std::int32_t>(layer)}});
+    ready.push_back(model.index().backward_end[layer]);
+  }
+  return synchronous_plan(model, buckets, releases, links_by_finish(model, buckets, ready));
+}
+
+}  // namespace
+
+SchemeInfo ddp_scheme() {
+  return {.name = "ddp",
+          .summary = "PyTorch's buckets",
+          .paper = "PyTorch Distributed, VLDB 2020",
+          .consistency = Consistency::kExact,
+          .options = {{.name = "bucket_cap_bytes",
+                       .type = OptionType::kInteger,
+                       .unit = "bytes",
+                       .default_value = "26214400",
+                       .default_source = "torch, bucket_cap_mb = 25",
+                       .minimum = 1,
+                       .maximum = 0x1p53,
+                       .choices = {},
+                       .meaning = "a bucket closes when it holds this much"},
+                      {.name = "first_bucket_bytes",
+                       .type = OptionType::kInteger,
+                       .unit = "bytes",
+                       .default_value = "1048576",
+                       .default_source = "torch, _DEFAULT_FIRST_BUCKET_BYTES",
+                       .minimum = 1,
+                       .maximum = 0x1p53,
+                       .choices = {},
+                       .meaning = "the same for the first bucket"}},
+          .plan = plan_ddp};
+}
+
+}  // namespace gradweave

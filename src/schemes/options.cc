@@ -1,0 +1,94 @@
+#include <algorithm>
+#include <cassert>
+#include <charconv>
+#include <cmath>
+
+#include "gradweave/error.h"
+#include "gradweave/schemes.h"
+
+namespace gradweave {
+namespace {
+
+std::string plain(double number) {
+  char text[64];
+  return {text, std::to_chars(text, text + sizeof text, number).ptr};
+}
+
+template <typename Number>
+std::optional<Number> parse(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::string joined(std::span<const std::string_view> names) {
+  std::string text;
+  for (std::string_view name : names) text.append(text.empty() ? "" : ", ").append(name);
+  return text;
+}
+
+std::string range_of(const OptionSpec& spec) {
+  const char* kind = spec.type == OptionType::kInteger ? "an integer" : "a number";
+  return std::string("give ") + kind + " from " + plain(spec.minimum) + " to " + plain(spec.maximum);
+}
+
+void check_value(const OptionSpec& spec, const std::string& value, const std::string& where) {
+  if (spec.type == OptionType::kText) {
+    if (!spec.choices.empty() && std::ranges::find(spec.choices, value) == spec.choices.end()) {
+      throw InvalidInput("'" + value + "' is not one of its values", where, "use one of " + joined(spec.choices));
+    }
+    return;
+  }
+  const std::optional<double> number = parse<double>(value);
+  const bool whole = spec.type == OptionType::kNumber || parse<std::int64_t>(value).has_value();
+  if (!number || !whole || !(*number >= spec.minimum && *number <= spec.maximum)) {
+    throw InvalidInput("'" + value + "' is out of range", where, range_of(spec));
+  }
+}
+
+}  // namespace
+
+OptionValues::OptionValues(std::string_view scheme, std::span<const OptionSpec> specs,
+                           const std::map<std::string, std::string>& set)
+    : scheme_(scheme), specs_(specs.begin(), specs.end()), set_(set) {
+  for (const auto& [name, value] : set) {
+    const auto spec = std::ranges::find(specs_, name, &OptionSpec::name);
+    if (spec == specs_.end()) {
+      std::vector<std::string_view> names;
+      for (const OptionSpec& known : specs_) names.push_back(known.name);
+      throw InvalidInput("scheme '" + scheme_ + "' has no option '" + name + "'", "option " + name,
+                         names.empty() ? "it has no options" : "it has " + joined(names));
+    }
+    check_value(*spec, value, "option " + name + " of " + scheme_);
+  }
+}
+
+const OptionSpec& OptionValues::spec(std::string_view name, [[maybe_unused]] OptionType type) const {
+  const auto found = std::ranges::find(specs_, name, &OptionSpec::name);
+  assert(found != specs_.end() && found->type == type);
+  return *found;
+}
+
+std::optional<std::string> OptionValues::value(const OptionSpec& spec) const {
+  const auto found = set_.find(std::string(spec.name));
+  if (found != set_.end()) return found->second;
+  if (spec.default_value.empty()) return std::nullopt;
+  return std::string(spec.default_value);
+}
+
+std::optional<std::int64_t> OptionValues::integer(std::string_view name) const {
+  const std::optional<std::string> text = value(spec(name, OptionType::kInteger));
+  return text ? parse<std::int64_t>(*text) : std::nullopt;
+}
+
+std::optional<double> OptionValues::number(std::string_view name) const {
+  const std::optional<std::string> text = value(spec(name, OptionType::kNumber));
+  return text ? parse<double>(*text) : std::nullopt;
+}
+
+std::string OptionValues::text(std::string_view name) const {
+  return value(spec(name, OptionType::kText)).value_or(std::string());
+}
+
+}  // namespace gradweave

@@ -1,0 +1,46 @@
+#include "schemes/registry.h"
+
+#include <algorithm>
+
+#include "gradweave/error.h"
+
+namespace gradweave {
+
+const std::vector<SchemeInfo>& schemes() {
+  static const std::vector<SchemeInfo> table = {
+      sequential_scheme(),
+      wfbp_scheme(),
+      ddp_scheme(),
+  };
+  return table;
+}
+
+const SchemeInfo& find_scheme(std::string_view name) {
+  const auto found = std::ranges::find(schemes(), name, &SchemeInfo::name);
+  if (found != schemes().end()) return *found;
+  std::string names;
+  for (const SchemeInfo& scheme : schemes()) {
+    if (!names.empty()) names += ", ";
+    names += scheme.name;
+  }
+  throw InvalidInput("unknown scheme '" + std::string(name) + "'", "scheme", "use one of " + names);
+}
+
+PlanResult make_plan(std::string_view name, const Workload& workload, const Cluster& cluster,
+                     const std::map<std::string, std::string>& options) {
+  const SchemeInfo& scheme = find_scheme(name);
+  const OptionValues values(scheme.name, scheme.options, options);
+  check(workload);
+  check(cluster);
+  PlanResult result = scheme.plan(workload, cluster, values);
+  if (Plan* plan = std::get_if<Plan>(&result)) {
+    plan->scheme = scheme.name;
+    plan->options = values.set();
+    plan->workload_hash = hash_of(workload);
+    plan->cluster_hash = hash_of(cluster);
+    plan->workers = cluster.workers;
+  }
+  return result;
+}
+
+}  // namespace gradweave

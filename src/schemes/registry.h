@@ -1,0 +1,12 @@
+// The rows of the registry: one function for each scheme, defined in the scheme's own file.
+#pragma once
+
+#include "gradweave/schemes.h"
+
+namespace gradweave {
+
+SchemeInfo sequential_scheme();
+SchemeInfo wfbp_scheme();
+SchemeInfo ddp_scheme();
+
+}  // namespace gradweave
