@@ -48,7 +48,7 @@ def trace(build, input_shape):
     share belongs to the first that runs. Raises ValueError for a parameter that no counted module uses.
     """
     with torch.device("meta"):
-        model = build()
+        model = build().eval()
         example = torch.empty(input_shape) if len(input_shape) == 4 else torch.zeros(input_shape, dtype=torch.long)
     names = {id(p): name for name, p in model.named_parameters()}
     owned, layers = set(), []

@@ -29,6 +29,7 @@ ARCHITECTURES = {
     "VGG-16": Network(partial(Vgg, 16), IMAGE, 138357544, 32, 16),
     "VGG-19": Network(partial(Vgg, 19), IMAGE, 143667240, 38, 19),
     "ResNet-50": Network(partial(ResNet, (3, 4, 6, 3)), IMAGE, 25557032, 161, 107),
+    "ResNet-50, CIFAR-100": Network(partial(ResNet, (3, 4, 6, 3), 100), (1, 3, 32, 32), 23712932, 161, 107),
     "ResNet-101": Network(partial(ResNet, (3, 4, 23, 3)), IMAGE, 44549160, 314, 209),
     "ResNet-152": Network(partial(ResNet, (3, 8, 36, 3)), IMAGE, 60192808, 467, 311),
     "DenseNet-201": Network(partial(DenseNet, 32, (6, 12, 48, 32)), IMAGE, 20013928, 604, 402),

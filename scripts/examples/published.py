@@ -27,6 +27,12 @@ DEFT_TABLE4_GLOO_US = [22000, 41000, 80000, 169000, 428000]
 DEFT_TABLE4_NCCL_US = [14000, 25000, 51000, 110000, 231000]
 DEFT_SPEED_RATIO = Fraction(165, 100)
 
+# DreamDDP, Table 1, 32 workers: seconds an iteration of S-SGD, FLSGD and DreamDDP.
+DREAMDDP_TABLE1 = {"ResNet-50": (Fraction("4.52"), Fraction("0.94"), Fraction("0.65")),
+                   "GPT-2": (Fraction("8.67"), Fraction("2.08"), Fraction("1.60"))}
+# The paper does not say Table 1's H. DreamDDP's times are possible for all four networks at 32 workers with H = 7..10.
+DREAMDDP_PERIOD = 8
+
 # DeAR, Tables I and II, 64 GPUs: millions of parameters, S_max over 10 GbE, S_max over 100 Gb InfiniBand.
 DEAR_WORKERS = 64
 DEAR_TABLES = {"ResNet-50": (Fraction("25.6"), Fraction("61.6"), 64), "DenseNet-201": (Fraction("20.0"), 64, 64),
@@ -74,6 +80,19 @@ def dear_infiniband_bytes_per_s():
         other = dear_smax(*map(Fraction, dear_compute(network)), size * 10**6 * 4 / rate * 10**9)
         assert abs(other - expected) < Fraction(1, 20), network
     return rate
+
+
+def dreamddp_times(network):
+    """(forward, backward, communication) in ns that give Table 1's S-SGD and FLSGD times, with backward = 2 forward.
+
+    S-SGD: compute + communication. FLSGD: compute + communication / H.
+    """
+    ssgd, flsgd, dreamddp = DREAMDDP_TABLE1[network]
+    communication = (ssgd - flsgd) * Fraction(DREAMDDP_PERIOD, DREAMDDP_PERIOD - 1)
+    compute = ssgd - communication
+    assert max(compute, communication / DREAMDDP_PERIOD) <= dreamddp, "DreamDDP would beat its lower bound"
+    forward = round(compute * 10**6 / 3) * US
+    return forward, 2 * forward, round(communication * 10**6) * US
 
 
 def fit_link(elements, times_us, element_bytes=4):

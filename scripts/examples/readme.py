@@ -10,8 +10,7 @@ def ms(ns):
 def workload_row(stem, workload):
     layers = workload["layers"]
     sizes = [numel for *_, tensors in layers for _, numel, _ in tensors or []]
-    communication = [layer[3] for layer in layers]
-    total = ms(sum(communication)) if None not in communication else "–"
+    total = ms(sum(layer[3] or 0 for layer in layers)) if any(layer[3] is not None for layer in layers) else "–"
     elements = f"{sum(sizes):,}" if sizes else "–"
     return (f"| [`{stem}`](workloads/{stem}.json) | {workload['description']} | {len(layers)} | {len(sizes) or '–'} | {elements} "
             f"| {ms(sum(layer[1] for layer in layers))} | {ms(sum(layer[2] for layer in layers))} | {total} | {workload['source']} |")

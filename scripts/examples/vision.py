@@ -55,7 +55,7 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """He et al., bottleneck form; the stride sits on the 3x3 convolution (v1.5)."""
 
-    def __init__(self, blocks):
+    def __init__(self, blocks, classes=1000):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
@@ -68,7 +68,7 @@ class ResNet(nn.Module):
                 stage_blocks.append(Bottleneck(channels, width, stride))
                 channels = 4 * width
             setattr(self, f"layer{stage + 1}", nn.Sequential(*stage_blocks))
-        self.fc = nn.Linear(channels, 1000)
+        self.fc = nn.Linear(channels, classes)
 
     def forward(self, x):
         x = self.maxpool(self.bn1(self.conv1(x)).relu())

@@ -6,13 +6,17 @@ from .networks import catalogue, layers_of
 from .published import COVAP_TABLE1, DEFT_TABLE1, MS, US
 
 
-def network_workload(name, architecture, compute, dtype, description, source):
+def network_workload(name, architecture, compute, dtype, description, source, communication=None):
+    """One layer per module; a given total communication (ns) is shared by elements."""
     layers = layers_of(architecture)
     forward = split_exactly(compute[0], [layer.forward_flops for layer in layers])
     backward = split_exactly(compute[1], [layer.backward_flops for layer in layers])
+    shares = [None] * len(layers)
+    if communication is not None:
+        shares = split_exactly(communication, [sum(numel for _, numel in layer.tensors) for layer in layers])
     return {"name": name, "description": description, "source": source, "layers": [
-        (layer.name, f, b, None, [(tensor, numel, dtype) for tensor, numel in layer.tensors])
-        for layer, f, b in zip(layers, forward, backward, strict=True)]}
+        (layer.name, f, b, c if layer.tensors else None, [(tensor, numel, dtype) for tensor, numel in layer.tensors])
+        for layer, f, b, c in zip(layers, forward, backward, shares, strict=True)]}
 
 
 def bucket_workload(name, architecture, compute, communication, description, source):
@@ -37,6 +41,12 @@ def table_workload(name, forward, backward, communication, elements, description
 BUCKETS = "bucket 1 is nearest the input"
 SHARED = ("Buckets: PyTorch's initial ones (1 MiB, then 25 MiB, forward order); they share the compute by floating-point "
           "operations and the communication by elements.")
+
+
+DREAMDDP_SOURCE = (
+    "Compute and communication: not printed; solved from DreamDDP's Table 1, 32 workers (S-SGD = compute + communication, FLSGD = "
+    f"compute + communication / H) with H = {published.DREAMDDP_PERIOD}, which the paper does not state, and backward = 2 forward. "
+    "Layers share compute by floating-point operations and communication by elements.")
 
 
 def published_workloads():
@@ -65,6 +75,11 @@ def published_workloads():
             files[file] = bucket_workload(f"{network} ({table})", architecture, (first, second), third,
                                           f"{network} on {machine}; {BUCKETS}",
                                           f"Totals: {table}, {first / MS:g}, {second / MS:g} and {third / MS:g} ms. " + SHARED)
+    for network, architecture, data in (("ResNet-50", "ResNet-50, CIFAR-100", "CIFAR-100"), ("GPT-2", "GPT-2", "WikiText-2")):
+        *compute, communication = published.dreamddp_times(network)
+        files[f"dreamddp-table1-{network.lower().replace('-', '')}"] = network_workload(
+            f"{network} (DreamDDP, Table 1)", architecture, compute, "float32",
+            f"{network} on {data}, 32 workers, by layers", DREAMDDP_SOURCE, communication)
     return files
 
 

@@ -34,7 +34,7 @@ def cluster(stem):
 
 
 def column(document, key):
-    return [layer[key] for layer in document["layers"]]
+    return [layer[key] for layer in document["layers"] if key in layer]
 
 
 def tensors(document):
@@ -60,7 +60,8 @@ def test_workload_keeps_the_format(path):
         assert {"name", "forward_us", "backward_us"} <= set(layer)
         assert set(layer) <= {"name", "forward_us", "backward_us", "communication_us", "tensors"}
         assert is_time(layer["forward_us"]) and is_time(layer["backward_us"]) and is_time(layer.get("communication_us", 0))
-        assert "tensors" in layer or "communication_us" in layer
+        # Without tensors a layer communicates only if it gives a time instead.
+        assert bool(layer.get("tensors")) or ("tensors" in layer) != ("communication_us" in layer)
         for tensor in layer.get("tensors", []):
             assert set(tensor) == {"name", "numel", "dtype"}
             assert type(tensor["numel"]) is int and tensor["numel"] >= 1 and tensor["dtype"] in DTYPE_BYTES
@@ -106,7 +107,8 @@ NETWORKS = {
     "resnet152": (60192808, 467, 311), "densenet201": (20013928, 604, 402), "inception-v4": (42679816, 449, 299),
     "bert-base": (110106428, 206, 105), "bert-large": (336226108, 398, 201),
     "bert-base-chinese-v100": (102267648, 199, 101), "gpt2": (124439808, 148, 75), "gpt2-chinese": (81894144, 124, 63),
-    "llama-1.1b": (1100048384, 201, 201)}
+    "llama-1.1b": (1100048384, 201, 201), "dreamddp-table1-resnet50": (23712932, 161, 107),
+    "dreamddp-table1-gpt2": (124439808, 148, 75)}
 
 
 @pytest.mark.parametrize("stem", NETWORKS)
@@ -172,6 +174,15 @@ def test_dear_speed_limits_follow_from_the_files(stem):
         half = Decimal(millions) * 4 * 10**6 * rate
         exposed = max(half - backward, 0) + max(half - forward, 0)
         assert abs(64 * (forward + backward) / (forward + backward + exposed) - Decimal(limit)) < Decimal("0.05")
+
+
+# Seconds of S-SGD and of FLSGD (DreamDDP, Table 1, 32 workers).
+@pytest.mark.parametrize(("stem", "ssgd", "flsgd"), [("dreamddp-table1-resnet50", "4.52", "0.94"), ("dreamddp-table1-gpt2", "8.67", "2.08")])
+def test_dreamddp_times_follow_from_the_files(stem, ssgd, flsgd):
+    forward, backward, communication = (sum(column(workload(stem), key)) for key in ("forward_us", "backward_us", "communication_us"))
+    assert backward == 2 * forward
+    assert abs(forward + backward + communication - Decimal(ssgd) * 10**6) <= 2
+    assert abs(forward + backward + communication / 8 - Decimal(flsgd) * 10**6) <= 2
 
 
 def test_fitted_links_reproduce_their_tables_total():
