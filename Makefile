@@ -1,0 +1,53 @@
+# Two commands do all the set-up: `make demo` runs the main job, `make test` passes the tests.
+PYTHON := .venv/bin/python
+JOBS ?= $(shell nproc)
+
+.PHONY: build runtime demo test test-core test-runtime bench format check soak deps clean help
+.DEFAULT_GOAL := help
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+deps:  ## Install what is missing (Debian packages, the project's virtual environment)
+	@scripts/deps checks
+
+build:  ## Core and command line, without torch: build/gradweave
+	@scripts/deps core
+	@[ -f build/build.ninja ] || cmake --preset release
+	cmake --build --preset release -j $(JOBS)
+
+runtime:  ## The PyTorch extension, in the project's virtual environment
+	@scripts/deps python
+	scripts/build-runtime
+
+demo: build runtime  ## Train on a slow link: DistributedDataParallel against Gradweave
+	$(PYTHON) -m gradweave train demo
+
+test: test-core test-runtime  ## All tests of the first tier
+
+test-core: build  ## Tests of the core and the command line
+	@[ -f build-dev/build.ninja ] || cmake --preset dev
+	cmake --build --preset dev -j $(JOBS)
+	ctest --test-dir build-dev -j $(JOBS) -L unit --output-on-failure
+
+test-runtime: build runtime  ## Tests of the runtime: real processes
+	$(PYTHON) -m pytest -q tests
+
+bench: build runtime  ## Benchmarks against peers; results in docs/
+	scripts/bench
+
+format:  ## Format all C++ sources
+	@scripts/deps checks
+	git ls-files '*.cc' '*.h' | xargs clang-format-14 -i
+
+check:  ## Formatting, lint, sanitizers, fuzzers: what CI runs besides the tests
+	@scripts/deps checks
+	scripts/check
+
+soak: build  ## Property tests with 20,000 cases each
+	@[ -f build-dev/build.ninja ] || cmake --preset dev
+	cmake --build --preset dev -j $(JOBS)
+	RC_PARAMS="max_success=20000" ctest --test-dir build-dev -L unit --output-on-failure --timeout 86400
+
+clean:  ## Remove what was built (the virtual environment stays)
+	rm -rf build build-* out python/gradweave/*.so

@@ -1,0 +1,98 @@
+#include "gradweave/cost.h"
+
+#include <gtest/gtest.h>
+
+#include "gradweave/error.h"
+
+namespace gradweave {
+namespace {
+
+Workload two_layers() {
+  return {.name = "two",
+          .layers = {{"a", 1000, 2000, std::nullopt, {{"a.weight", 1000, DType::kFloat32}, {"a.bias", 10, DType::kFloat32}}},
+                     {"b", 3000, 4000, 7001, {{"b.weight", 60, DType::kFloat32}, {"b.bias", 40, DType::kFloat16}}}}};
+}
+
+Cluster two_links() {
+  return {.workers = 4,
+          .links = {{"fast", 5000, {8, 4}, 1, {1, 0}}, {"slow", 100, {25, 4}, 1, {165, 2}}}};
+}
+
+TEST(WorkloadIndex, GivesTimesFromTheStartOfTheIteration) {
+  const WorkloadIndex index(two_layers());
+  EXPECT_EQ(index.forward_start, (std::vector<Nanoseconds>{0, 1000}));
+  EXPECT_EQ(index.backward_start, (std::vector<Nanoseconds>{8000, 4000}));
+  EXPECT_EQ(index.backward_end, (std::vector<Nanoseconds>{10000, 8000}));
+  EXPECT_EQ(index.compute_total, 10000);
+  EXPECT_EQ(index.total_bytes, 1010 * 4 + 60 * 4 + 40 * 2);
+  EXPECT_EQ(index.tensors[3].layer_offset, 60);
+}
+
+TEST(CostModel, ChargesStartUpOnceForAFusedMessage) {
+  const CostModel model(two_layers(), two_links());
+  const std::vector<Slice> both = {{0, 0, 1000}, {1, 0, 10}};
+  EXPECT_EQ(model.cost(0, Collective::kAllReduce, both).startup, 5000);
+  EXPECT_EQ(model.all_reduce(0, both), 5000 + 3232);         // 4040 bytes * 0.8 ns
+  EXPECT_EQ(model.all_reduce_tensor(1, 1), 100 + 100);       // 40 bytes * 2.5 ns
+}
+
+TEST(CostModel, SharesGivenTimesWithoutStartUp) {
+  const CostModel model(two_layers(), two_links());
+  EXPECT_EQ(model.all_reduce_tensor(0, 2), 7001 * 60 / 100);
+  EXPECT_EQ(model.all_reduce_tensor(0, 2) + model.all_reduce_tensor(0, 3), 7001);
+  const std::vector<Slice> whole = {{2, 0, 60}, {3, 0, 40}};
+  EXPECT_EQ(model.cost(1, Collective::kAllReduce, whole).startup, 0);
+  EXPECT_EQ(model.all_reduce(1, whole), 11552);  // ceil(7001 * 1.65)
+}
+
+TEST(CostModel, ReduceScatterAndAllGatherCostTheAllReduce) {
+  const CostModel model(two_layers(), two_links());
+  for (std::size_t tensor = 0; tensor < 4; ++tensor) {
+    const std::vector<Slice> slices = {{tensor, 0, model.index().tensors[tensor].numel}};
+    const OpCost first = model.cost(0, Collective::kReduceScatter, slices);
+    const OpCost second = model.cost(0, Collective::kAllGather, slices);
+    EXPECT_EQ(first.total() + second.total(), model.all_reduce(0, slices));
+    EXPECT_EQ(first.total(), model.all_reduce(0, slices) / 2);
+  }
+}
+
+TEST(Cluster, ScalesWithTheNumberOfWorkers) {
+  Cluster cluster = two_links();
+  const Cluster ring = scaled_to(cluster, 16);
+  EXPECT_EQ(ring.links[0].startup_ns, 25000);                  // 2*15 / (2*3)
+  EXPECT_EQ(ring.links[0].us_per_byte, (Decimal{1, 3}));       // (15/16) / (3/4) = 1.25
+  cluster.startup_growth = StartupGrowth::kLog;
+  EXPECT_EQ(scaled_to(cluster, 16).links[0].startup_ns, 10000);
+  cluster.startup_growth = StartupGrowth::kConstant;
+  EXPECT_EQ(scaled_to(cluster, 16).links[0].startup_ns, 5000);
+  cluster.workers = 1;
+  EXPECT_THROW(scaled_to(cluster, 2), InvalidInput);
+}
+
+TEST(Check, NamesTheKeyOfTheFault) {
+  Workload workload = two_layers();
+  workload.layers[1].tensors[1].name = "a.weight";
+  try {
+    check(workload);
+    FAIL() << "a repeated name must be refused";
+  } catch (const InvalidInput& error) {
+    EXPECT_EQ(error.where(), "layers[1].tensors[1].name");
+  }
+  Cluster cluster = two_links();
+  cluster.links[1].name = "fast";
+  EXPECT_THROW(check(cluster), InvalidInput);
+}
+
+TEST(Workload, SlowestTakesTheMaximumOfEachLayer) {
+  Workload other = two_layers();
+  other.layers[0].forward_ns = 9000;
+  other.layers[1].backward_ns = 1;
+  const Workload slowest = slowest_of({two_layers(), other});
+  EXPECT_EQ(slowest.layers[0].forward_ns, 9000);
+  EXPECT_EQ(slowest.layers[1].backward_ns, 4000);
+  other.layers[0].tensors.pop_back();
+  EXPECT_THROW(slowest_of({two_layers(), other}), InvalidInput);
+}
+
+}  // namespace
+}  // namespace gradweave
