@@ -54,6 +54,10 @@ def ethernet_clusters():
                               "startup_us: eth-10g-8 scaled by log2 16 / log2 8. " + line_rate),
         "eth-10g-64": cluster(64, 4, "linear", [link("eth", startup64, rate64)], "16 nodes of 4 RTX 2080 Ti, 10 GbE",
                               line_rate + "startup_us: what is left of DeAR's 4.5 ms for 1 MB on 64 GPUs (section II-D)."),
+        "eth-10g-128": cluster(
+            128, 1, "linear", [link("eth", startup8 * Fraction(127, 7), ring_us_per_byte(128, ETH_10G_BYTES_PER_S))],
+            "128 single-GPU nodes, 10 GbE: the network that US-Byte simulates (section 6.7)",
+            "startup_us: eth-10g-8 scaled by US-Byte's Eq. 14, 127 / 7. " + line_rate),
         "eth-30g-64": cluster(64, 8, "linear", [link("eth", *covap)], "8 nodes of 8 V100, 30 Gb/s public cloud",
                               "Costs: least squares over COVAP's Table V; a linear start-up growth is assumed."),
         "eth-100g-8": cluster(8, 1, "log", [link("eth", Fraction("1318.6"), Fraction("2.406e-4"))],
