@@ -2,7 +2,7 @@
 PYTHON := .venv/bin/python
 JOBS ?= $(shell nproc)
 
-.PHONY: build runtime demo test test-core test-runtime bench format check soak deps clean help
+.PHONY: build runtime demo test test-core test-runtime bench examples papers format check soak deps clean help
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -35,6 +35,13 @@ test-runtime: build runtime  ## Tests of the runtime: real processes
 
 bench: build runtime  ## Benchmarks against peers; results in docs/
 	scripts/bench
+
+examples:  ## Regenerate examples/ from the networks and the papers' tables
+	@scripts/deps python
+	$(PYTHON) scripts/make_examples.py
+
+papers: build  ## Fill docs/papers.md with what the papers' claims come to here
+	python3 scripts/make_papers.py
 
 format:  ## Format all C++ sources
 	@scripts/deps checks

@@ -42,7 +42,7 @@ def main():
         differing = stale + [name for name, text in files.items() if not (arguments.output / name).is_file()
                              or (arguments.output / name).read_bytes() != text.encode()]
         for name in differing:
-            print(f"{name}: differs; run scripts/make_examples.py", file=sys.stderr)
+            print(f"{name}: differs; run `make examples`", file=sys.stderr)
         return 1 if differing else 0
     for name, text in files.items():
         path = arguments.output / name

@@ -41,7 +41,7 @@ def test_document_lists_every_claim(papers):
     blank = "<!-- generated: papers -->\n" + make_papers.table(claims.all_claims(), None) + "<!-- end: papers -->"
     without_values = [[cells[:4] + cells[5:] for cells in rows(text)]
                       for text in ((ROOT / "docs" / "papers.md").read_text(encoding="utf-8"), blank)]
-    assert without_values[0] == without_values[1], "run scripts/make_papers.py"
+    assert without_values[0] == without_values[1], "run `make papers`"
 
 
 def test_values_are_what_their_claim_says(papers):
