@@ -8,5 +8,6 @@ namespace gradweave {
 SchemeInfo sequential_scheme();
 SchemeInfo wfbp_scheme();
 SchemeInfo ddp_scheme();
+SchemeInfo delayed_averaging_scheme();
 
 }  // namespace gradweave

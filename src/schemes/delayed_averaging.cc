@@ -1,0 +1,309 @@
+// Delayed averaging of parameters: every worker makes its own step in every iteration; parameters are
+// averaged in the background, and what a worker has gained meanwhile is kept.
+//
+// S. Shen et al., "Faster Distributed Deep Net Training: Computation and Communication Decoupled Stochastic
+// Gradient Descent" (CoCoD-SGD), IJCAI 2019; J. Wang et al., "Overlap Local-SGD", ICASSP 2020.
+//
+//   K    period      every block is averaged at least once in K iterations
+//   T    compute     time of one iteration's computation
+//   c_k  finish      time of a message on link k, the link's own start-up and rate
+//   x    parameters after an iteration's local step; x_sent: the copy that was sent
+//
+//   local step, every iteration:       x <- step(x, own gradient)                       (1)
+//   correction, when an average lands: x <- x + mean over workers of x_sent - x_sent    (2)
+//   hidden:                            c_k(messages of one slot) <= w T                 (3)
+//
+// Link time is cut into slots of w iterations, from one iteration's end to another's. A message is read at
+// its slot's begin and applied at its slot's end, so by (3) nobody ever waits, and a block is in flight for w
+// iterations.
+//   1. K: the smallest for which one slot of K iterations on each link holds the model: fewest start-ups.
+//   2. w: the smallest of 1, 2, 4, .. K that holds it too: fewest bytes in flight. w > 1 only where a
+//   start-up fills a
+//      large part of T.
+//   3. The smallest tensors, up to `frequent_share` of the bytes, get periods of their own, divisors of K,
+//   the
+//      smallest that (3) allows: they ride in messages that go anyway.
+//   4. The least time per slot that still holds everything spreads the bytes evenly over iterations and
+//   links.
+// With `period` given and too small for (3), step 4 gives the least time that each iteration then takes.
+//
+// Complexity: O((log K + divisors(K) log tensors + 10) * (tensors + K * links)).
+// Deviations from the papers: blocks instead of the whole model, several links, periods per tensor; the
+// correction (2) is theirs (Overlap Local-SGD with its pull-back at 1). A link of unlimited concurrency is
+// planned as if its messages went one after another, which takes no less.
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "gradweave/error.h"
+#include "schemes/common.h"
+#include "schemes/registry.h"
+#include "solve/slots.h"
+
+namespace gradweave {
+namespace {
+
+constexpr std::int64_t kLongestPeriod = 1000;
+constexpr Nanoseconds kLongestTime = Nanoseconds{1} << 53;
+
+class Averager {
+ public:
+  explicit Averager(const CostModel& model) : model_(model), compute_(model.index().compute_total) {
+    for (std::size_t t = 0; t < model.index().tensors.size(); ++t)
+      tensors_.push_back({t, 0, model.index().tensors[t].numel});
+    // One dtype after another: a message has one.
+    std::ranges::stable_sort(tensors_, {},
+                             [&](const Slice& s) { return model.index().tensors[s.tensor].dtype; });
+  }
+
+  // Step 1. Returns K, or 0 if no period up to kLongestPeriod hides everything.
+  std::int64_t smallest_period() const {
+    const auto hides = [&](std::int64_t period) {
+      return try_fill(period, period, {}, compute_).has_value();
+    };
+    if (hides(1)) return 1;
+    if (compute_ == 0 || !hides(kLongestPeriod)) return 0;
+    std::int64_t too_small = 1;
+    std::int64_t enough = kLongestPeriod;
+    while (enough - too_small > 1) {
+      const std::int64_t middle = too_small + (enough - too_small) / 2;
+      (hides(middle) ? enough : too_small) = middle;
+    }
+    return enough;
+  }
+
+  // Steps 2 to 4.
+  SlotFiller filled(std::int64_t period, double frequent_share) const {
+    for (std::int64_t width = 1;; width = std::min(2 * width, period)) {
+      if (try_fill(period, width, {}, compute_)) {
+        const std::vector<std::int64_t> every =
+            width == 1 ? own_periods(period, frequent_share) : std::vector<std::int64_t>{};
+        return fill(period, width, every, least_time(period, width, every, compute_, compute_ / 1024));
+      }
+      if (width == period) return least_exposed(period);
+    }
+  }
+
+ private:
+  static std::vector<std::int64_t> divisors(std::int64_t number) {
+    std::vector<std::int64_t> divisors;
+    for (std::int64_t d = 1; d < number; ++d) {
+      if (number % d == 0) divisors.push_back(d);
+    }
+    return divisors;
+  }
+
+  std::vector<Slot> slots(std::int64_t period, std::int64_t width) const {
+    std::vector<Slot> slots;
+    const std::int64_t count = period / width;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t first = period * i / count;
+      for (std::size_t k = 0; k < model_.link_count(); ++k) {
+        slots.push_back({k, static_cast<std::int32_t>(first),
+                         static_cast<std::int32_t>(period * (i + 1) / count - first)});
+      }
+    }
+    return slots;
+  }
+
+  // Puts `slice` into one slot of each iteration of phase, phase + every, ..., on the link that is through
+  // first. Returns whether they all have room.
+  bool place_often(SlotFiller& filler, const Slice& slice, std::int64_t every, std::int64_t phase) const {
+    const std::size_t links = model_.link_count();
+    for (std::size_t i = static_cast<std::size_t>(phase); i * links < filler.slots().size();
+         i += static_cast<std::size_t>(every)) {
+      std::size_t best = i * links;
+      for (std::size_t s = best + 1; s < (i + 1) * links; ++s) {
+        if (filler.finish_with(s, slice) < filler.finish_with(best, slice)) best = s;
+      }
+      if (filler.finish_with(best, slice) > filler.limit(best)) return false;
+      filler.add(best, slice);
+    }
+    return true;
+  }
+
+  // `every`: the period of each of tensors_, or empty where all have the same. Slots then have width 1.
+  std::optional<SlotFiller> try_fill(std::int64_t period, std::int64_t width,
+                                     const std::vector<std::int64_t>& every, Nanoseconds time) const {
+    SlotFiller filler(model_, slots(period, width), time);
+    if (every.empty()) return filler.pour(tensors_) ? std::optional(std::move(filler)) : std::nullopt;
+    std::map<std::int64_t, std::vector<std::int64_t>> bytes_by_phase;
+    std::vector<Slice> rest;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (every[i] == period) {
+        rest.push_back(tensors_[i]);
+        continue;
+      }
+      std::vector<std::int64_t>& bytes = bytes_by_phase[every[i]];
+      bytes.resize(static_cast<std::size_t>(every[i]));
+      const auto phase = std::ranges::min_element(bytes);
+      *phase += model_.index().tensor_bytes(tensors_[i].tensor);
+      if (!place_often(filler, tensors_[i], every[i], phase - bytes.begin())) return std::nullopt;
+    }
+    return filler.pour(rest) ? std::optional(std::move(filler)) : std::nullopt;
+  }
+
+  SlotFiller fill(std::int64_t period, std::int64_t width, const std::vector<std::int64_t>& every,
+                  Nanoseconds time) const {
+    return *try_fill(period, width, every, time);
+  }
+
+  // Step 3. Returns the period of each of tensors_.
+  std::vector<std::int64_t> own_periods(std::int64_t period, double share) const {
+    std::vector<std::size_t> by_size(tensors_.size());
+    std::iota(by_size.begin(), by_size.end(), 0);
+    const auto bytes = [&](std::size_t i) { return model_.index().tensor_bytes(tensors_[i].tensor); };
+    std::ranges::stable_sort(by_size, {}, bytes);
+    std::size_t small = 0;
+    double left = share * static_cast<double>(model_.index().total_bytes);
+    while (small < by_size.size() && static_cast<double>(bytes(by_size[small])) <= left)
+      left -= static_cast<double>(bytes(by_size[small++]));
+
+    std::vector<std::int64_t> every(tensors_.size(), period);
+    std::size_t done = 0;
+    for (std::int64_t divisor : divisors(period)) {
+      const auto with_first = [&](std::size_t end) {
+        std::vector<std::int64_t> changed = every;
+        for (std::size_t i = done; i < end; ++i) changed[by_size[i]] = divisor;
+        return changed;
+      };
+      std::size_t fits = done;
+      std::size_t too_many = small + 1;
+      while (too_many - fits > 1) {
+        const std::size_t middle = fits + (too_many - fits) / 2;
+        (try_fill(period, 1, with_first(middle), compute_) ? fits : too_many) = middle;
+      }
+      every = with_first(fits);
+      done = fits;
+    }
+    return every;
+  }
+
+  // Step 4. Returns a time per iteration in which everything fits, at most `tolerance` above the least;
+  // `enough` is one.
+  Nanoseconds least_time(std::int64_t period, std::int64_t width, const std::vector<std::int64_t>& every,
+                         Nanoseconds enough, Nanoseconds tolerance) const {
+    Nanoseconds too_little = -1;
+    while (enough - too_little > 1 + tolerance) {
+      const Nanoseconds middle = too_little + (enough - too_little) / 2;
+      (try_fill(period, width, every, middle) ? enough : too_little) = middle;
+    }
+    return enough;
+  }
+
+  // For a period that is too short: the width whose slots take the least time; the narrowest of those.
+  SlotFiller least_exposed(std::int64_t period) const {
+    std::int64_t best_width = 1;
+    Nanoseconds best = kLongestTime;
+    for (std::int64_t width = 1;; width = std::min(2 * width, period)) {
+      Nanoseconds enough = std::max<Nanoseconds>(compute_, 1);
+      while (enough < best && !try_fill(period, width, {}, enough)) enough *= 2;
+      if (try_fill(period, width, {}, std::min(enough, best))) {
+        const Nanoseconds time = least_time(period, width, {}, std::min(enough, best), 0);
+        if (time < best || best == kLongestTime) best_width = width;
+        best = time;
+      }
+      if (width == period) break;
+    }
+    if (best == kLongestTime) {
+      throw InvalidInput("one average of the parameters takes more than 100 days", "cluster: links",
+                         "check us_per_byte and startup_us");
+    }
+    return fill(period, best_width, {}, best);
+  }
+
+  const CostModel& model_;
+  Nanoseconds compute_;
+  std::vector<Slice> tensors_;
+};
+
+// Returns the plan that carries the slots' messages. Each tensor is cut wherever some message cuts it.
+Plan plan_of(const CostModel& model, const SlotFiller& filler, std::int64_t period) {
+  std::map<std::pair<std::size_t, std::int64_t>, std::int32_t> block_at;
+  std::vector<Slice> slices;
+  for (std::size_t s = 0; s < filler.slots().size(); ++s) {
+    for (const Message& message : filler.messages(s))
+      slices.insert(slices.end(), message.slices.begin(), message.slices.end());
+  }
+  const auto key = [](const Slice& slice) { return std::pair(slice.tensor, slice.begin); };
+  std::ranges::sort(slices, {}, key);
+  slices.erase(std::ranges::unique(slices).begin(), slices.end());
+
+  Plan plan = new_plan(model, static_cast<std::size_t>(period));
+  const std::vector<std::int32_t> all = add_blocks(plan, model, slices);
+  for (std::size_t i = 0; i < slices.size(); ++i) block_at[key(slices[i])] = all[i];
+  const Point end{.kind = PointKind::kIterationEnd};
+  for (Iteration& iteration : plan.period) {
+    if (!all.empty())
+      iteration.applies.push_back(
+          {.at = end, .blocks = all, .merges = {0}, .source = Source::kLocalGradient});
+  }
+  for (std::size_t s = 0; s < filler.slots().size(); ++s) {
+    const Slot& slot = filler.slots()[s];
+    for (const Message& message : filler.messages(s)) {
+      Op op{.link = plan.links[slot.link].name,
+            .payload = Payload::kParameter,
+            .merges = {0},
+            .release = {end}};
+      Apply apply{
+          .at = end, .merges = {-slot.width}, .source = Source::kAveragedParameter, .mode = Mode::kCorrect};
+      for (const Slice& slice : message.slices) {
+        op.blocks.push_back(block_at[key(slice)]);
+        apply.slices |= slice.end - slice.begin < model.index().tensors[slice.tensor].numel;
+      }
+      apply.blocks = op.blocks;
+      plan.period[static_cast<std::size_t>(slot.first)].ops.push_back(std::move(op));
+      plan.period[static_cast<std::size_t>((slot.first + slot.width) % period)].applies.push_back(
+          std::move(apply));
+    }
+  }
+  return plan;
+}
+
+PlanResult plan_delayed_averaging(const Workload& workload, const Cluster& cluster,
+                                  const OptionValues& values) {
+  const CostModel model(workload, cluster);
+  const Averager averager(model);
+  const std::int64_t period = values.integer("period").value_or(averager.smallest_period());
+  if (period == 0) {
+    return Starves{model.index().compute_total == 0
+                       ? "the workload computes nothing, so no communication can be hidden; set period to "
+                         "average all the same"
+                       : "hiding the averages takes a period of more than " + std::to_string(kLongestPeriod) +
+                             " iterations; set period to average more often and wait"};
+  }
+  return plan_of(model, averager.filled(period, *values.number("frequent_share")), period);
+}
+
+}  // namespace
+
+SchemeInfo delayed_averaging_scheme() {
+  return {.name = "delayed_averaging",
+          .summary = "local steps; parameters averaged in the background, local progress kept",
+          .paper = "CoCoD-SGD, IJCAI 2019; Overlap Local-SGD, ICASSP 2020",
+          .consistency = Consistency::kCorrected,
+          .options =
+              {{.name = "period",
+                .type = OptionType::kInteger,
+                .unit = "iterations",
+                .default_value = "",
+                .default_source = "the smallest that hides everything",
+                .minimum = 1,
+                .maximum = kLongestPeriod,
+                .choices = {},
+                .meaning = "K: every parameter is averaged at least once in so many iterations"},
+               {.name = "frequent_share",
+                .type = OptionType::kNumber,
+                .unit = "",
+                .default_value = "0.05",
+                .default_source = "Gradweave: biases and norms of usual networks, at little more traffic",
+                .minimum = 0,
+                .maximum = 1,
+                .choices = {},
+                .meaning =
+                    "the smallest tensors, up to this share of the bytes, are averaged more often than once "
+                    "in a period where that stays hidden"}},
+          .plan = plan_delayed_averaging};
+}
+
+}  // namespace gradweave

@@ -1,0 +1,66 @@
+// Fills slots of link time with tensors, whole or cut.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "gradweave/cost.h"
+#include "schemes/common.h"
+
+namespace gradweave {
+
+// A stretch of one link's time that begins and ends with an iteration of a cycle.
+struct Slot {
+  std::size_t link = 0;
+  std::int32_t first = 0;  // begins at the end of this iteration of the cycle
+  std::int32_t width = 1;  // and ends at the end of iteration first + width
+  friend bool operator==(const Slot&, const Slot&) = default;
+};
+
+// Slots and what they hold. The fused messages of a slot have one dtype each and go one after another; they
+// may take `width` times the given time. Costs are the cost model's, to the nanosecond.
+class SlotFiller {
+ public:
+  // `model` must outlive the filler. `time_per_iteration` >= 0.
+  SlotFiller(const CostModel& model, std::vector<Slot> slots, Nanoseconds time_per_iteration);
+
+  // Returns when slot `s` would be through if it held `slice` too, relative to its begin. O(1).
+  Nanoseconds finish_with(std::size_t s, const Slice& slice) const;
+  Nanoseconds finish(std::size_t s) const { return contents_[s].finish; }
+  Nanoseconds limit(std::size_t s) const { return time_per_iteration_ * slots_[s].width; }
+  void add(std::size_t s, const Slice& slice);
+
+  // Puts the slices one after another into the slots, in the order of the slots, each slot as full as it
+  // gets; a slice that does not fit is cut. Returns whether everything found a place. O(slices + slots * log
+  // numel).
+  bool pour(std::span<const Slice> slices);
+
+  const std::vector<Slot>& slots() const { return slots_; }
+  // The messages of slot `s`, in order.
+  std::vector<Message> messages(std::size_t s) const;
+
+ private:
+  struct Part {  // one message to be
+    DType dtype{};
+    std::int64_t modelled_bytes = 0;  // of layers whose cost the link's model gives
+    Nanoseconds given = 0;            // of layers with a given time
+    std::vector<Slice> slices;
+  };
+  struct Content {
+    std::vector<Part> parts;
+    Nanoseconds finish = 0;
+  };
+  Nanoseconds part_cost(std::size_t link, std::int64_t modelled_bytes, Nanoseconds given) const;
+  Nanoseconds reserve(std::size_t link, std::size_t parts) const;
+  std::int64_t elements_that_fit(std::size_t s, const Slice& slice) const;
+
+  const CostModel* model_;
+  std::vector<Slot> slots_;
+  Nanoseconds time_per_iteration_;
+  std::vector<Content> contents_;
+};
+
+}  // namespace gradweave
