@@ -1,0 +1,88 @@
+"""Measures several ways to train the same job against each other, interleaved, on the ranks of one process group.
+
+All contestants live in the same processes and take turns in short segments (A B C A B C ...), so that whatever
+else the machine does falls on all of them alike. Ratios are taken within a round.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Optional
+
+import torch
+from torch import distributed
+
+from gradweave.jobs import training
+
+
+@dataclass
+class Contestant:
+    """One way to train. `job.model` may be wrapped; `network` is the bare module, for evaluation.
+
+    `finish` drains what is in flight and makes all ranks equal (None: nothing to do).
+    """
+
+    name: str
+    job: training.Job
+    network: torch.nn.Module
+    finish: Optional[Callable] = None
+    segment_seconds: list = field(default_factory=list)  # per iteration, one entry per round, slowest rank
+    total_seconds: float = 0.0                           # everything, with the drains
+    iterations: int = 0
+    accuracy: Optional[float] = None
+    loss: Optional[float] = None
+
+
+def alone(job):
+    """Contestant that computes and never communicates: the bound for all the others."""
+    return Contestant("compute alone", job, job.model)
+
+
+def data_parallel(job, name="DDP", **arguments):
+    """Contestant that is PyTorch's DistributedDataParallel with these constructor arguments."""
+    network = job.model
+    job.model = torch.nn.parallel.DistributedDataParallel(network, **arguments)
+    return Contestant(name, job, network)
+
+
+def slowest(seconds):
+    """The largest of all ranks' values. Collective."""
+    value = torch.tensor([seconds], dtype=torch.float64)
+    distributed.all_reduce(value, op=distributed.ReduceOp.MAX)
+    return value.item()
+
+
+def run_segment(contestant, iterations, warm_up, on_iteration=None):
+    """One turn: `warm_up` iterations that are not timed, `iterations` that are, then the drain."""
+    distributed.barrier()
+    begin = time.perf_counter()
+    training.train(contestant.job, warm_up, on_iteration)
+    timed = time.perf_counter()
+    _, loss = training.train(contestant.job, iterations, on_iteration)
+    timed = time.perf_counter() - timed
+    if contestant.finish:
+        contestant.finish()
+    contestant.total_seconds += time.perf_counter() - begin
+    contestant.iterations += warm_up + iterations
+    contestant.segment_seconds.append(slowest(timed) / iterations)
+    mean = torch.tensor([loss], dtype=torch.float64)
+    distributed.all_reduce(mean)
+    contestant.loss = mean.item() / distributed.get_world_size()
+
+
+def run_rounds(contestants, rounds, iterations, warm_up, on_iteration=None):
+    """`rounds` rounds of one segment for each contestant, in an order that turns around every round."""
+    for number in range(rounds):
+        for contestant in contestants if number % 2 == 0 else reversed(contestants):
+            run_segment(contestant, iterations, warm_up, on_iteration)
+
+
+def iteration_seconds(contestant):
+    """Median over the rounds of the seconds per iteration."""
+    return statistics.median(contestant.segment_seconds)
+
+
+def ratio(contestant, reference):
+    """(median, smallest, largest) over the rounds of reference time / contestant time: the speed-up."""
+    ratios = [b / a for a, b in zip(contestant.segment_seconds, reference.segment_seconds)]
+    return statistics.median(ratios), min(ratios), max(ratios)
