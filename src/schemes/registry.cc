@@ -11,6 +11,7 @@ const std::vector<SchemeInfo>& schemes() {
       sequential_scheme(),
       wfbp_scheme(),
       ddp_scheme(),
+      deft_scheme(),
       delayed_averaging_scheme(),
   };
   return table;

@@ -8,6 +8,7 @@ namespace gradweave {
 SchemeInfo sequential_scheme();
 SchemeInfo wfbp_scheme();
 SchemeInfo ddp_scheme();
+SchemeInfo deft_scheme();
 SchemeInfo delayed_averaging_scheme();
 
 }  // namespace gradweave

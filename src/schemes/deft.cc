@@ -1,0 +1,278 @@
+// DeFT: delayed updates, so that all communication is hidden at any coverage rate.
+//
+// L. Meng et al., "DeFT: Mitigating Data Dependencies for Flexible Communication Scheduling in Distributed Training",
+// 2024 (docs/papers.md).
+//
+//   paper              here
+//   F_k, B_k           forward_ns, backward_ns of a layer; T_f, T_b their sums
+//   C_k                DeftPiece::time, on each link; "bucket k" is a piece
+//   mu                 time on the slow link / time on the fast one, from each link's own cost
+//   CurrentTaskList    Queues::left_, pieces of the generation being sent
+//   FutureTaskList     the iterations whose gradients wait, all pieces of them
+//   generation         the set of iterations merged before one reduction and one update
+//
+// Coverage rate CR = sum C / (T_f + T_b). Problem 2: maximise sum_{i,j} c_j x_ij subject to sum_j c_ij x_ij <= T_i; here
+// link i is a knapsack of T_f or T_b, and a piece lasts its own time on it (deviation 4).
+// Algorithm 1 with every release enforced: for each selected k, sum over the selected j <= k of C_j fits into
+//   sum_{i<k} B_i, what is left of the backward when bucket k's gradient exists.
+// Algorithm 2, corrected, at iteration n, G = merge(Future, {n}):
+//   Case 1 (forward)   send what fits of Current
+//   Case 2             Current does not fit T_b: send what fits; Future = G
+//   Case 3, Case 4     Current fits, or is sent already: send order2 out of G in the time that is left; the generation
+//                      that is now complete is applied at iteration_end; Current = G - order2; Future is empty
+// Every gradient of every iteration is reduced once; at most two generations of a block are alive. Update rate
+//   <= min(1, sum_i (T_f + T_b) / C_i), C_i the time of all pieces on link i.
+//
+// Complexity: O(pieces * links) per iteration until the state of the queues repeats.
+//
+// Deviations from the paper:
+//  1. Algorithm 2 as printed reduces Case 4's gradients twice, never updates there and loses the gradients of Case 3.
+//     No update happens at the very first Case 4.
+//  2. Algorithm 1's T_{N-1} is the backward time B_{N-1}; every selected piece is held to its release, not the first alone.
+//  3. Case 3's remaining time is exact for each link: a link goes on from forward to backward without being drained,
+//     and order2 starts on it when its own share of order1 ends.
+//  4. Capacities {T, mu T} hold for times of the slow link only. Each piece has its time on each link; several links of
+//     any ratio; the number of links in use is the one with the most updates.
+//  5. A generation sent whole in its own iteration is applied there, without delay.
+//  6. A delay is taken only where it gains: if the best plan without delay is as fast (0.1 %), that is the plan.
+//  7. merge=mean by default: at the learning rates measured the sum, which is the authors' code, diverges or is worse
+//     with momentum (docs/schemes/deft.md). The optimizer does not step in an iteration without an update.
+//  8. solver=search carries ops across the ends of iterations (deft_search.cc).
+#include "schemes/deft.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "gradweave/error.h"
+#include "schemes/registry.h"
+
+namespace gradweave {
+namespace {
+
+// A plan without delay that is at most this much slower than compute alone is taken instead.
+constexpr Nanoseconds kAsFastPerMille = 1;
+
+struct DeftOptions {
+  std::optional<Nanoseconds> max_block;  // the paper: forward time / mu
+  Merge merge = Merge::kMean;
+  bool local_correction = false;
+  std::string solver;
+};
+
+DeftOptions read_options(const OptionValues& values) {
+  DeftOptions options{.solver = values.text("solver")};
+  if (const std::optional<double> limit = values.number("max_block_us")) options.max_block = std::llround(*limit * 1000);
+  options.local_correction = values.text("correction") == "local";
+  const std::string merge = values.text("merge");
+  if (merge.empty() ? options.local_correction : merge == "sum") options.merge = Merge::kSum;
+  if (options.local_correction && options.merge == Merge::kMean) {
+    throw InvalidInput("correction=local adds what each local step lacked, which is a sum over the generation", "merge",
+                       "leave merge out, or set merge=sum");
+  }
+  return options;
+}
+
+// A problem with its best schedule.
+struct Candidate {
+  DeftProblem problem;
+  DeftSchedule schedule;
+};
+
+// Whether `a` makes more updates per iteration than `b`; then less delay.
+bool better(const DeftSchedule& a, const DeftSchedule& b) {
+  const std::int64_t rate_a = a.updates() * static_cast<std::int64_t>(b.period.size());
+  const std::int64_t rate_b = b.updates() * static_cast<std::int64_t>(a.period.size());
+  if (rate_a != rate_b) return rate_a > rate_b;
+  return a.updates() > 0 && a.mean_delay() < b.mean_delay();
+}
+
+DeftSchedule solve(const DeftProblem& problem, const std::string& solver) {
+  if (solver == "greedy") return deft_knapsacks(problem, DeftFill::kGreedy);
+  if (solver == "exact") return deft_knapsacks(problem, DeftFill::kExact);
+  DeftSchedule best = deft_knapsacks(problem, DeftFill::kGreedy);
+  for (DeftSchedule other : {deft_knapsacks(problem, DeftFill::kExact), deft_search(problem)}) {
+    if (best.updates() == 0 || better(other, best)) best = std::move(other);
+  }
+  return best;
+}
+
+// The best over the number of links in use; nothing if no number yields an update.
+std::optional<Candidate> best_candidate(const CostModel& model, std::optional<Nanoseconds> limit, const std::string& solver) {
+  std::optional<Candidate> best;
+  for (std::size_t count = 1; count <= model.link_count(); ++count) {
+    std::optional<DeftProblem> problem = deft_problem(model, count, limit);
+    if (!problem) continue;
+    DeftSchedule schedule = solve(*problem, solver);
+    if (schedule.updates() == 0 || (best && !better(schedule, best->schedule))) continue;
+    best = Candidate{std::move(*problem), std::move(schedule)};
+  }
+  return best;
+}
+
+// Without a limit asked for: the paper's, then the whole iteration's time; then ops that last longer than iterations.
+std::optional<Candidate> solve_all(const CostModel& model, const DeftOptions& options) {
+  if (options.max_block) return best_candidate(model, options.max_block, options.solver);
+  const Nanoseconds iteration = model.index().compute_total;
+  std::optional<Candidate> found = best_candidate(model, std::nullopt, options.solver);
+  if (!found) found = best_candidate(model, iteration, options.solver);
+  if (!found && iteration > 0) found = best_candidate(model, Nanoseconds{1} << 60, "search");
+  return found;
+}
+
+std::vector<std::int32_t> merges_of(Generation generation) {
+  std::vector<std::int32_t> merges;
+  for (std::int64_t i = generation.first; i <= generation.last; ++i) merges.push_back(static_cast<std::int32_t>(i));
+  return merges;
+}
+
+// Turns a schedule into a plan.
+class Writer {
+ public:
+  Writer(const CostModel& model, const DeftProblem& problem, const DeftOptions& options)
+      : problem_(problem), options_(options), plan_(new_plan(model, 0)) {
+    plan_.merge = options.merge;
+    for (const DeftPiece& piece : problem.pieces) blocks_.push_back(add_blocks(plan_, model, piece.message.slices));
+    for (std::size_t b = 0; b < plan_.blocks.size(); ++b) all_.push_back(static_cast<std::int32_t>(b));
+  }
+
+  Plan write(const DeftSchedule& schedule) {
+    for (const DeftIteration& iteration : schedule.prologue) plan_.prologue.push_back(written(iteration));
+    for (const DeftIteration& iteration : schedule.period) plan_.period.push_back(written(iteration));
+    return std::move(plan_);
+  }
+
+ private:
+  Iteration written(const DeftIteration& iteration) const {
+    Iteration result;
+    std::vector<DeftOp> ops = iteration.ops;
+    std::ranges::stable_sort(ops, {}, [&](const DeftOp& op) {
+      const DeftPiece& piece = problem_.pieces[static_cast<std::size_t>(op.piece)];
+      return std::tuple(op.start, op.link, piece.time[static_cast<std::size_t>(op.link)]);
+    });
+    for (const DeftOp& op : ops) result.ops.push_back(written(op));
+    const Point end{.kind = PointKind::kIterationEnd};
+    if (iteration.applied) {
+      result.applies.push_back({.at = end, .blocks = all_, .merges = merges_of(*iteration.applied)});
+      if (options_.local_correction) result.applies.back().correction = Correction::kLocal;
+    }
+    if (options_.local_correction) {
+      result.applies.push_back({.at = end, .blocks = all_, .merges = {0}, .source = Source::kLocalGradient});
+    }
+    return result;
+  }
+
+  Op written(const DeftOp& op) const {
+    const auto piece = static_cast<std::size_t>(op.piece);
+    Op result{.link = plan_.links[problem_.links[static_cast<std::size_t>(op.link)]].name};
+    result.blocks = blocks_[piece];
+    result.merges = merges_of(op.generation);
+    if (op.generation.last == 0) {
+      result.release.point = {.kind = PointKind::kBackwardEnd, .layer = problem_.pieces[piece].layer};
+    }
+    return result;
+  }
+
+  const DeftProblem& problem_;
+  const DeftOptions& options_;
+  Plan plan_;
+  std::vector<std::vector<std::int32_t>> blocks_;  // per piece
+  std::vector<std::int32_t> all_;
+};
+
+// The fastest plan without delay, over the number of links, with pieces of the given limit or else the paper's.
+PromptPlan best_prompt_plan(const CostModel& model, std::optional<Nanoseconds> limit) {
+  std::optional<PromptPlan> best;
+  for (const std::optional<Nanoseconds> each : {limit, std::optional(Nanoseconds{1} << 60)}) {
+    for (std::size_t count = 1; count <= model.link_count(); ++count) {
+      const std::optional<DeftProblem> problem = deft_problem(model, count, each);
+      if (!problem) continue;
+      PromptPlan prompt = deft_prompt_plan(model, *problem);
+      if (!best || prompt.iteration < best->iteration) best = std::move(prompt);
+    }
+  }
+  return std::move(*best);
+}
+
+Starves starving(const CostModel& model, const DeftOptions& options) {
+  std::string reason = "nothing would ever be updated: no knapsack holds every piece";
+  const std::optional<DeftProblem> problem = deft_problem(model, 1, options.max_block);
+  const auto us = [](Nanoseconds ns) { return std::to_string(ns / 1000) + " us"; };
+  const WorkloadIndex& index = model.index();
+  if (!problem) {
+    reason += "; one op lasts longer than max_block_us however small it is";
+  } else {
+    reason += "; the longest (" + index.tensor_names[problem->pieces[0].message.slices[0].tensor] + ") lasts " +
+              us(problem->value(0)) + ", forward " + us(index.forward_total) + ", backward " + us(index.backward_total);
+  }
+  return {reason + ". Lower max_block_us to " + us(index.forward_total) + " or leave it out, or set solver=search"};
+}
+
+PlanResult plan_deft(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  const CostModel model(workload, cluster);
+  const DeftOptions options = read_options(values);
+  const Nanoseconds compute = model.index().compute_total;
+  PromptPlan prompt = best_prompt_plan(model, options.max_block);
+  if (prompt.iteration <= compute + compute / 1000 * kAsFastPerMille) return std::move(prompt.plan);
+  const std::optional<Candidate> delayed = solve_all(model, options);
+  if (delayed) return Writer(model, delayed->problem, options).write(delayed->schedule);
+  if (options.max_block) return starving(model, options);
+  return std::move(prompt.plan);
+}
+
+}  // namespace
+
+std::int64_t DeftSchedule::updates() const {
+  return std::ranges::count_if(period, [](const DeftIteration& iteration) { return iteration.applied.has_value(); });
+}
+
+double DeftSchedule::mean_delay() const {
+  std::int64_t delay = 0;
+  std::int64_t gradients = 0;
+  for (const DeftIteration& iteration : period) {
+    if (!iteration.applied) continue;
+    const auto [first, last] = *iteration.applied;
+    gradients += last - first + 1;
+    delay += -(first + last) * (last - first + 1) / 2;
+  }
+  return gradients == 0 ? 0 : static_cast<double>(delay) / static_cast<double>(gradients);
+}
+
+SchemeInfo deft_scheme() {
+  return {.name = "deft",
+          .summary = "delayed updates: generations of gradients fill the links, nothing waits",
+          .paper = "DeFT, 2024",
+          .consistency = Consistency::kDelayed,
+          .options = {{.name = "max_block_us",
+                       .type = OptionType::kNumber,
+                       .unit = "us",
+                       .default_value = "",
+                       .default_source = "DeFT III.D: the smallest knapsack, forward time on the slowest link",
+                       .minimum = 0.001,
+                       .maximum = 0x1p43,
+                       .choices = {},
+                       .meaning = "no piece takes longer on the fastest link"},
+                      {.name = "merge",
+                       .type = OptionType::kText,
+                       .unit = "",
+                       .default_value = "",
+                       .default_source = "mean (DeFT IV.C, diverges less than the authors' sum); sum with correction=local",
+                       .choices = {"sum", "mean"},
+                       .meaning = "how the iterations of a generation are combined"},
+                      {.name = "correction",
+                       .type = OptionType::kText,
+                       .unit = "",
+                       .default_value = "none",
+                       .default_source = "DeFT",
+                       .choices = {"none", "local"},
+                       .meaning = "local: step with the own gradient at once, add (mean - own) when it arrives"},
+                      {.name = "solver",
+                       .type = OptionType::kText,
+                       .unit = "",
+                       .default_value = "greedy",
+                       .default_source = "DeFT III.C",
+                       .choices = {"greedy", "exact", "search"},
+                       .meaning = "how knapsacks are filled; search carries ops across iterations"}},
+          .plan = plan_deft};
+}
+
+}  // namespace gradweave

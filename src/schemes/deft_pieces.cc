@@ -1,0 +1,127 @@
+// DeFT section III.D: tensors are fused and re-partitioned until every piece fits the smallest knapsack.
+#include <algorithm>
+#include <cassert>
+#include <numeric>
+
+#include "schemes/deft.h"
+
+namespace gradweave {
+namespace {
+
+// A fused message is closed once it is so long that start-ups are at most 1/20 of it, and is at least 1/64 of all:
+// finer pieces pack no better and cost planning time.
+constexpr Nanoseconds kStartupsPerPiece = 20;
+constexpr Nanoseconds kPiecesPerModel = 64;
+
+// The cluster's `count` fastest links for this workload's bytes, slowest of them first.
+std::vector<std::size_t> fastest_links(const CostModel& model, std::size_t count) {
+  const std::vector<Slice> all = tensors_in_backward_order(model);
+  std::vector<Nanoseconds> time;
+  for (std::size_t k = 0; k < model.link_count(); ++k) time.push_back(model.all_reduce(k, all));
+  std::vector<std::size_t> links(model.link_count());
+  std::iota(links.begin(), links.end(), std::size_t{0});
+  std::ranges::stable_sort(links, {}, [&](std::size_t k) { return time[k]; });
+  links.resize(count);
+  std::ranges::reverse(links);
+  return links;
+}
+
+// Cuts messages to the limit.
+class Partition {
+ public:
+  // Pieces take at most `limit` on link `judge`.
+  Partition(const CostModel& model, std::size_t fast, std::size_t judge, Nanoseconds limit)
+      : model_(model), judge_(judge), limit_(limit) {
+    const std::vector<Slice> all = tensors_in_backward_order(model);
+    target_ = std::max(model.cluster().links[fast].startup_ns * kStartupsPerPiece,
+                       model.all_reduce(fast, all) / kPiecesPerModel);
+    fast_ = fast;
+  }
+
+  // False if no partition meets the limit.
+  bool run(std::vector<Message>& pieces) {
+    for (const Slice& slice : tensors_in_backward_order(model_)) {
+      if (!open_.slices.empty() && !may_join(slice)) close(pieces);
+      if (model_.all_reduce(judge_, slice) > limit_) {
+        close(pieces);
+        if (!split(slice, pieces)) return false;
+        continue;
+      }
+      open_.slices.push_back(slice);
+      if (model_.all_reduce(fast_, open_.slices) >= target_) close(pieces);
+    }
+    close(pieces);
+    return true;
+  }
+
+ private:
+  bool may_join(const Slice& slice) {
+    const auto& tensors = model_.index().tensors;
+    if (tensors[slice.tensor].dtype != tensors[open_.slices.back().tensor].dtype) return false;
+    open_.slices.push_back(slice);
+    const bool fits = model_.all_reduce(judge_, open_.slices) <= limit_;
+    open_.slices.pop_back();
+    return fits;
+  }
+
+  void close(std::vector<Message>& pieces) {
+    if (!open_.slices.empty()) pieces.push_back(std::move(open_));
+    open_ = {};
+  }
+
+  // Even parts, as few as the limit allows.
+  bool split(const Slice& slice, std::vector<Message>& pieces) const {
+    const std::int64_t numel = slice.end - slice.begin;
+    const OpCost whole = model_.cost(judge_, Collective::kAllReduce, std::span(&slice, 1));
+    if (whole.startup >= limit_) return false;
+    const std::int64_t most = std::min<std::int64_t>(numel, kMaxDeftPieces);
+    const Nanoseconds room = limit_ - whole.startup;
+    for (std::int64_t parts = (whole.work + room - 1) / room; parts <= most; ++parts) {
+      const std::vector<Slice> cut = even_parts(slice, parts);
+      if (std::ranges::any_of(cut, [&](const Slice& part) { return model_.all_reduce(judge_, part) > limit_; })) continue;
+      for (const Slice& part : cut) pieces.push_back({{part}});
+      return true;
+    }
+    return false;
+  }
+
+  static std::vector<Slice> even_parts(const Slice& slice, std::int64_t parts) {
+    const std::int64_t numel = slice.end - slice.begin;
+    std::vector<Slice> cut;
+    for (std::int64_t p = 0; p < parts; ++p) {
+      cut.push_back({slice.tensor, slice.begin + floor_share(numel, p, parts), slice.begin + floor_share(numel, p + 1, parts)});
+    }
+    return cut;
+  }
+
+  const CostModel& model_;
+  std::size_t fast_ = 0;
+  std::size_t judge_;
+  Nanoseconds limit_;
+  Nanoseconds target_ = 0;
+  Message open_;
+};
+
+}  // namespace
+
+std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link_count, std::optional<Nanoseconds> limit) {
+  assert(link_count >= 1 && link_count <= model.link_count());
+  const WorkloadIndex& index = model.index();
+  DeftProblem problem{.forward = index.forward_total, .iteration = index.compute_total, .links = fastest_links(model, link_count)};
+  const std::size_t fast = problem.links.back();
+  const std::size_t judge = limit ? fast : problem.links.front();
+  std::vector<Message> messages;
+  if (!Partition(model, fast, judge, limit.value_or(index.forward_total)).run(messages)) return std::nullopt;
+  if (messages.size() > kMaxDeftPieces) return std::nullopt;
+  for (Message& message : messages) {
+    DeftPiece piece{.layer = static_cast<std::int32_t>(last_ready_layer(model, message.slices))};
+    piece.ready = index.backward_end[static_cast<std::size_t>(piece.layer)];
+    for (const std::size_t link : problem.links) piece.time.push_back(model.all_reduce(link, message.slices));
+    piece.message = std::move(message);
+    problem.pieces.push_back(std::move(piece));
+  }
+  std::ranges::stable_sort(problem.pieces, std::greater<>(), [](const DeftPiece& piece) { return piece.time.back(); });
+  return problem;
+}
+
+}  // namespace gradweave

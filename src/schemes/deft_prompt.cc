@@ -1,0 +1,83 @@
+// What DeFT is measured against: no delay, forward overlap. Each link serves the waiting piece that the next forward
+// needs first; layer l's forward waits for layer l's own gradients.
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "schemes/deft.h"
+
+namespace gradweave {
+namespace {
+
+struct Served {
+  std::size_t piece = 0;
+  std::size_t link = 0;
+  Nanoseconds start = 0;
+  Nanoseconds end = 0;
+};
+
+// List scheduling: whichever link is free first takes, of the pieces that are ready, the one of the lowest layer.
+// O(pieces^2) for few layers' worth of backlog; times from the start of the iteration that computes the gradients.
+std::vector<Served> serve_by_layer(const DeftProblem& problem) {
+  std::vector<std::size_t> waiting(problem.pieces.size());
+  std::iota(waiting.begin(), waiting.end(), std::size_t{0});
+  std::ranges::stable_sort(waiting, {}, [&](std::size_t p) { return problem.pieces[p].layer; });
+  std::vector<Nanoseconds> free(problem.links.size(), 0);
+  std::vector<Served> order;
+  while (!waiting.empty()) {
+    // The fastest link is the last: it wins ties.
+    std::size_t link = free.size() - 1;
+    for (std::size_t k = free.size(); k-- > 0;) link = free[k] < free[link] ? k : link;
+    auto chosen = waiting.end();
+    Nanoseconds soonest = std::numeric_limits<Nanoseconds>::max();
+    for (auto it = waiting.begin(); it != waiting.end(); ++it) {
+      const Nanoseconds start = std::max(free[link], problem.pieces[*it].ready);
+      if (start >= soonest) continue;
+      soonest = start;
+      chosen = it;
+      if (start == free[link]) break;
+    }
+    const DeftPiece& piece = problem.pieces[*chosen];
+    order.push_back({*chosen, link, soonest, soonest + piece.time[link]});
+    free[link] = order.back().end;
+    waiting.erase(chosen);
+  }
+  std::ranges::stable_sort(order, {}, &Served::start);
+  return order;
+}
+
+}  // namespace
+
+PromptPlan deft_prompt_plan(const CostModel& model, const DeftProblem& problem) {
+  const WorkloadIndex& index = model.index();
+  PromptPlan prompt{.plan = new_plan(model, 1)};
+  Plan& plan = prompt.plan;
+  Iteration& iteration = plan.period[0];
+  std::vector<Apply> applies(index.layer_count);
+  std::vector<Nanoseconds> arrival(index.layer_count, 0);
+  for (const Served& served : serve_by_layer(problem)) {
+    const DeftPiece& piece = problem.pieces[served.piece];
+    Op op{.link = plan.links[problem.links[served.link]].name, .merges = {0}};
+    op.release.point = {.kind = PointKind::kBackwardEnd, .layer = piece.layer};
+    op.blocks = add_blocks(plan, model, piece.message.slices);
+    for (std::size_t i = 0; i < op.blocks.size(); ++i) {
+      const std::size_t layer = index.tensors[piece.message.slices[i].tensor].layer;
+      applies[layer].blocks.push_back(op.blocks[i]);
+      arrival[layer] = std::max(arrival[layer], served.end - index.compute_total);
+    }
+    iteration.ops.push_back(std::move(op));
+  }
+  Nanoseconds now = 0;
+  for (std::size_t l = 0; l < index.layer_count; ++l) {
+    now = std::max(now, arrival[l]) + index.forward_end[l] - index.forward_start[l];
+    if (applies[l].blocks.empty()) continue;
+    applies[l].at = {.kind = PointKind::kForwardStart, .layer = static_cast<std::int32_t>(l)};
+    applies[l].merges = {-1};
+    std::ranges::sort(applies[l].blocks);
+    iteration.applies.push_back(std::move(applies[l]));
+  }
+  prompt.iteration = now + index.backward_total;
+  return prompt;
+}
+
+}  // namespace gradweave
