@@ -30,6 +30,7 @@ std::string to_json(const Timeline& timeline);
 Workload read_workload(const std::filesystem::path& path);
 Cluster read_cluster(const std::filesystem::path& path);
 Plan read_plan(const std::filesystem::path& path);
+Timeline read_timeline(const std::filesystem::path& path);
 
 // Writes `text` to `path`, or leaves what was there: written aside, synced, renamed.
 // Errors: InvalidInput if the path can't be written; RuntimeFailure if the disk fails.

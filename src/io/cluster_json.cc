@@ -1,0 +1,87 @@
+#include "gradweave/error.h"
+#include "gradweave/json.h"
+#include "io/json_tree.h"
+#include "io/json_write.h"
+
+namespace gradweave {
+namespace {
+
+constexpr std::int64_t kMaxWorkers = 10'000'000;
+constexpr std::string_view kGrowthNames[] = {"linear", "log", "constant"};
+
+Link link_from(const JsonNode& node) {
+  node.require_keys({"name", "startup_us", "us_per_byte", "concurrency", "relative_time"});
+  Link link{.name = node.at("name").text(),
+            .startup_ns = node.at("startup_us").duration(),
+            .us_per_byte = node.at("us_per_byte").decimal()};
+  if (const auto concurrency = node.find("concurrency")) {
+    link.concurrency = static_cast<std::int32_t>(concurrency->integer(0, 1'000'000));
+  }
+  if (const auto relative = node.find("relative_time")) link.relative_time = relative->decimal();
+  return link;
+}
+
+CompressorRate rate_from(const JsonNode& node) {
+  node.require_keys({"encode_us_per_byte", "decode_us_per_byte"});
+  return {node.at("encode_us_per_byte").decimal(), node.at("decode_us_per_byte").decimal()};
+}
+
+std::string text_of(const Link& link) {
+  return "    {\"name\": " + json_string(link.name) + ", \"startup_us\": " + microseconds(link.startup_ns) +
+         ", \"us_per_byte\": " + json_number(link.us_per_byte) + ", \"concurrency\": " + std::to_string(link.concurrency) +
+         ", \"relative_time\": " + json_number(link.relative_time) + "}";
+}
+
+std::string text_of(const std::string& name, const CompressorRate& rate) {
+  return "    " + json_string(name) + ": {\"encode_us_per_byte\": " + json_number(rate.encode_us_per_byte) +
+         ", \"decode_us_per_byte\": " + json_number(rate.decode_us_per_byte) + "}";
+}
+
+}  // namespace
+
+Cluster parse_cluster(std::string_view text) {
+  const JsonValue tree = parse_json(text);
+  const JsonNode root(tree);
+  require_version(root);
+  root.require_keys({"version", "description", "source", "workers", "workers_per_node", "startup_growth", "links",
+                     "compressor_rates"});
+  Cluster cluster{.workers = root.at("workers").integer(1, kMaxWorkers)};
+  if (const auto per_node = root.find("workers_per_node")) cluster.workers_per_node = per_node->integer(1, kMaxWorkers);
+  if (const auto growth = root.find("startup_growth")) {
+    cluster.startup_growth = static_cast<StartupGrowth>(growth->one_of(kGrowthNames));
+  }
+  if (const auto description = root.find("description")) cluster.description = description->text(kMaxTextBytes);
+  if (const auto source = root.find("source")) cluster.source = source->text(kMaxTextBytes);
+  const JsonNode links = root.at("links");
+  for (std::size_t k = 0; k < links.size(); ++k) cluster.links.push_back(link_from(links.item(k)));
+  if (const auto rates = root.find("compressor_rates")) {
+    for (const JsonNode& rate : rates->members()) cluster.compressor_rates.emplace(rate.key(), rate_from(rate));
+  }
+  check(cluster);
+  return cluster;
+}
+
+std::string to_json(const Cluster& cluster) {
+  std::string text = "{\n  \"version\": 1,\n";
+  if (!cluster.description.empty()) text += "  \"description\": " + json_string(cluster.description) + ",\n";
+  if (!cluster.source.empty()) text += "  \"source\": " + json_string(cluster.source) + ",\n";
+  text += "  \"workers\": " + std::to_string(cluster.workers) +
+          ",\n  \"workers_per_node\": " + std::to_string(cluster.workers_per_node) + ",\n  \"startup_growth\": \"" +
+          std::string(kGrowthNames[static_cast<std::size_t>(cluster.startup_growth)]) + "\",\n  \"links\": [\n";
+  for (std::size_t k = 0; k < cluster.links.size(); ++k) {
+    text += text_of(cluster.links[k]) + (k + 1 < cluster.links.size() ? ",\n" : "\n");
+  }
+  text += "  ]";
+  if (!cluster.compressor_rates.empty()) {
+    text += ",\n  \"compressor_rates\": {";
+    bool first = true;
+    for (const auto& [name, rate] : cluster.compressor_rates) {
+      text += (first ? "\n" : ",\n") + text_of(name, rate);
+      first = false;
+    }
+    text += "\n  }";
+  }
+  return text + "\n}\n";
+}
+
+}  // namespace gradweave
