@@ -1,0 +1,104 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "gradweave/error.h"
+#include "gradweave/json.h"
+
+namespace gradweave {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class Files : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(::testing::TempDir()) / ("gradweave-files-" + std::to_string(::getpid()));
+    fs::create_directory(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static std::string content(const fs::path& path) {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  }
+  std::ptrdiff_t entries() const { return std::distance(fs::directory_iterator(folder_), fs::directory_iterator()); }
+
+  fs::path folder_;
+};
+
+TEST_F(Files, WritesAndReplacesLeavingNothingAside) {
+  const fs::path path = folder_ / "plan.json";
+  write_file(path, "one");
+  write_file(path, "two");
+  EXPECT_EQ(content(path), "two");
+  EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(Files, KeepsModeAndLinkOfAnExistingFile) {
+  const fs::path path = folder_ / "plan.json";
+  const fs::path link = folder_ / "link.json";
+  write_file(path, "one");
+  fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink(path, link);
+  write_file(link, "two");
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(content(path), "two");
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
+TEST_F(Files, WritesToADeviceWithoutReplacingIt) {
+  write_file("/dev/null", "nothing");
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST_F(Files, NamesThePathThatFails) {
+  const fs::path path = folder_ / "missing" / "plan.json";
+  try {
+    write_file(path, "x");
+    FAIL() << "written";
+  } catch (const InvalidInput& error) {
+    EXPECT_THAT(error.what(), HasSubstr(path.string()));
+  }
+  EXPECT_THROW(write_file(folder_, "x"), InvalidInput);
+  EXPECT_EQ(entries(), 0);
+  EXPECT_THROW(write_file("/dev/full", "x"), RuntimeFailure);
+}
+
+TEST_F(Files, ReadingNamesFileAndKey) {
+  const fs::path path = folder_ / "w.json";
+  write_file(path, R"({"version": 1, "name": "w", "layers": [{}]})");
+  try {
+    read_workload(path);
+    FAIL() << "read";
+  } catch (const InvalidInput& error) {
+    EXPECT_THAT(error.what(), HasSubstr(path.string() + ": layers[0].name: is missing"));
+  }
+  EXPECT_THROW(read_plan(folder_), InvalidInput);
+  EXPECT_THROW(read_cluster(folder_ / "missing.json"), InvalidInput);
+}
+
+TEST(Examples, RoundTripExactly) {
+  const fs::path examples = fs::path(GRADWEAVE_SOURCE_DIR) / "examples";
+  int count = 0;
+  for (const auto& file : fs::directory_iterator(examples / "workloads")) {
+    const Workload workload = read_workload(file.path());
+    EXPECT_EQ(parse_workload(to_json(workload)), workload) << file.path();
+    ++count;
+  }
+  for (const auto& file : fs::directory_iterator(examples / "clusters")) {
+    const Cluster cluster = read_cluster(file.path());
+    EXPECT_EQ(parse_cluster(to_json(cluster)), cluster) << file.path();
+    ++count;
+  }
+  EXPECT_GT(count, 2);
+}
+
+}  // namespace
+}  // namespace gradweave

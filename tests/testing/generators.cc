@@ -1,0 +1,84 @@
+#include "testing/generators.h"
+
+#include <algorithm>
+
+namespace gradweave::testing {
+namespace {
+
+// Returns a value of [low, high] that is small as often as it is large: the number of bits is uniform.
+std::int64_t skewed(std::int64_t low, std::int64_t high) {
+  int bits = 0;
+  while ((high - low) >> bits > 0) ++bits;
+  const int chosen = *rc::gen::inRange(0, bits + 1);
+  return low + *rc::gen::inRange<std::int64_t>(0, std::min(high - low, std::int64_t{1} << chosen) + 1);
+}
+
+bool one_in(int n) { return *rc::gen::inRange(0, n) == 0; }
+
+Nanoseconds layer_time() { return one_in(5) ? 0 : skewed(1, 20'000'000); }
+
+DType dtype_for(const WorkloadShape& shape) {
+  if (!shape.mixed_dtypes || !one_in(4)) return DType::kFloat32;
+  return *rc::gen::element(DType::kFloat16, DType::kBFloat16, DType::kFloat64, DType::kInt8);
+}
+
+Layer layer(const WorkloadShape& shape, int number, bool given_time) {
+  Layer layer{.name = "layer" + std::to_string(number), .forward_ns = layer_time(), .backward_ns = layer_time()};
+  const int tensors = one_in(6) ? 0 : *rc::gen::inRange(1, shape.max_tensors + 1);
+  for (int t = 0; t < tensors; ++t) {
+    layer.tensors.push_back(
+        {.name = layer.name + ".t" + std::to_string(t), .numel = skewed(1, shape.max_numel), .dtype = dtype_for(shape)});
+  }
+  if (given_time) layer.communication_ns = tensors == 0 ? 0 : layer_time();
+  return layer;
+}
+
+Link link(const ClusterShape& shape, int number) {
+  Link link{.name = "link" + std::to_string(number)};
+  link.startup_ns = one_in(4) ? 0 : skewed(1, 30'000'000);
+  link.us_per_byte = *rc::gen::element(Decimal{0, 0}, Decimal{1, 6}, Decimal{8, 5}, Decimal{8, 4}, Decimal{15, 3},
+                                       Decimal{1234567, 9}, Decimal{3, 1});
+  link.relative_time = *rc::gen::element(Decimal{1, 0}, Decimal{1, 0}, Decimal{165, 2}, Decimal{5, 1}, Decimal{3, 0});
+  if (shape.fluid) link.concurrency = *rc::gen::element(1, 1, 1, 0, 2, 3);
+  return link;
+}
+
+}  // namespace
+
+rc::Gen<Workload> workloads(WorkloadShape shape) {
+  return rc::gen::exec([shape] {
+    Workload workload{.name = "random"};
+    const int layers = one_in(6) ? 1 : *rc::gen::inRange(1, shape.max_layers + 1);
+    const bool all_given = shape.given_times && one_in(5);
+    for (int l = 0; l < layers; ++l) {
+      const bool given = all_given || (shape.given_times && one_in(12));
+      workload.layers.push_back(layer(shape, l, given));
+    }
+    return workload;
+  });
+}
+
+rc::Gen<Cluster> clusters(ClusterShape shape) {
+  return rc::gen::exec([shape] {
+    Cluster cluster;
+    cluster.workers = one_in(8) ? 1 : skewed(std::min<std::int64_t>(2, shape.max_workers), shape.max_workers);
+    cluster.workers_per_node = *rc::gen::element(1, 1, 4, 8);
+    cluster.startup_growth = *rc::gen::element(StartupGrowth::kLinear, StartupGrowth::kLog, StartupGrowth::kConstant);
+    const int links = one_in(2) ? 1 : *rc::gen::inRange(1, shape.max_links + 1);
+    for (int k = 0; k < links; ++k) cluster.links.push_back(link(shape, k));
+    return cluster;
+  });
+}
+
+rc::Gen<Decimal> decimals(std::int64_t max_mantissa) {
+  return rc::gen::exec([max_mantissa] {
+    Decimal value{skewed(0, max_mantissa), *rc::gen::inRange(0, 13)};
+    while (value.scale > 0 && value.mantissa % 10 == 0 && value.mantissa != 0) {
+      value.mantissa /= 10;
+      --value.scale;
+    }
+    return value.mantissa == 0 ? Decimal{} : value;
+  });
+}
+
+}  // namespace gradweave::testing
