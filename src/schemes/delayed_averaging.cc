@@ -35,7 +35,6 @@
 #include <map>
 #include <numeric>
 
-#include "gradweave/error.h"
 #include "schemes/common.h"
 #include "schemes/registry.h"
 #include "solve/slots.h"
@@ -44,7 +43,6 @@ namespace gradweave {
 namespace {
 
 constexpr std::int64_t kLongestPeriod = 1000;
-constexpr Nanoseconds kLongestTime = Nanoseconds{1} << 53;
 
 class Averager {
  public:
@@ -78,7 +76,7 @@ class Averager {
       if (try_fill(period, width, {}, compute_)) {
         const std::vector<std::int64_t> every =
             width == 1 ? own_periods(period, frequent_share) : std::vector<std::int64_t>{};
-        return fill(period, width, every, least_time(period, width, every, compute_, compute_ / 1024));
+        return filled_evenly(period, width, every, compute_, compute_ / 1024);
       }
       if (width == period) return least_exposed(period);
     }
@@ -143,11 +141,6 @@ class Averager {
     return filler.pour(rest) ? std::optional(std::move(filler)) : std::nullopt;
   }
 
-  SlotFiller fill(std::int64_t period, std::int64_t width, const std::vector<std::int64_t>& every,
-                  Nanoseconds time) const {
-    return *try_fill(period, width, every, time);
-  }
-
   // Step 3. Returns the period of each of tensors_.
   std::vector<std::int64_t> own_periods(std::int64_t period, double share) const {
     std::vector<std::size_t> by_size(tensors_.size());
@@ -179,37 +172,24 @@ class Averager {
     return every;
   }
 
-  // Step 4. Returns a time per iteration in which everything fits, at most `tolerance` above the least;
-  // `enough` is one.
-  Nanoseconds least_time(std::int64_t period, std::int64_t width, const std::vector<std::int64_t>& every,
-                         Nanoseconds enough, Nanoseconds tolerance) const {
-    Nanoseconds too_little = -1;
-    while (enough - too_little > 1 + tolerance) {
-      const Nanoseconds middle = too_little + (enough - too_little) / 2;
-      (try_fill(period, width, every, middle) ? enough : too_little) = middle;
-    }
-    return enough;
+  // Step 4. Returns the slots filled in the least time, but for `tolerance`; `enough` is one in which
+  // everything fits.
+  SlotFiller filled_evenly(std::int64_t period, std::int64_t width, const std::vector<std::int64_t>& every,
+                           Nanoseconds enough, Nanoseconds tolerance) const {
+    const auto fits = [&](Nanoseconds time) { return try_fill(period, width, every, time).has_value(); };
+    return *try_fill(period, width, every, least_time(enough, tolerance, fits));
   }
 
   // For a period that is too short: the width whose slots take the least time; the narrowest of those.
   SlotFiller least_exposed(std::int64_t period) const {
-    std::int64_t best_width = 1;
-    Nanoseconds best = kLongestTime;
+    std::optional<SlotFiller> best;
     for (std::int64_t width = 1;; width = std::min(2 * width, period)) {
-      Nanoseconds enough = std::max<Nanoseconds>(compute_, 1);
-      while (enough < best && !try_fill(period, width, {}, enough)) enough *= 2;
-      if (try_fill(period, width, {}, std::min(enough, best))) {
-        const Nanoseconds time = least_time(period, width, {}, std::min(enough, best), 0);
-        if (time < best || best == kLongestTime) best_width = width;
-        best = time;
-      }
-      if (width == period) break;
+      const auto fits = [&](Nanoseconds time) { return try_fill(period, width, {}, time).has_value(); };
+      const Nanoseconds enough = time_that_fits(std::max<Nanoseconds>(compute_, 1), fits);
+      SlotFiller filler = filled_evenly(period, width, {}, enough, 0);
+      if (!best || filler.time_per_iteration() < best->time_per_iteration()) best = std::move(filler);
+      if (width == period) return *std::move(best);
     }
-    if (best == kLongestTime) {
-      throw InvalidInput("one average of the parameters takes more than 100 days", "cluster: links",
-                         "check us_per_byte and startup_us");
-    }
-    return fill(period, best_width, {}, best);
   }
 
   const CostModel& model_;

@@ -12,6 +12,9 @@ const std::vector<SchemeInfo>& schemes() {
       wfbp_scheme(),
       ddp_scheme(),
       deft_scheme(),
+      local_sgd_scheme(),
+      partial_sgd_scheme(),
+      dreamddp_scheme(),
       delayed_averaging_scheme(),
   };
   return table;

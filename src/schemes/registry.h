@@ -9,6 +9,9 @@ SchemeInfo sequential_scheme();
 SchemeInfo wfbp_scheme();
 SchemeInfo ddp_scheme();
 SchemeInfo deft_scheme();
+SchemeInfo local_sgd_scheme();
+SchemeInfo partial_sgd_scheme();
+SchemeInfo dreamddp_scheme();
 SchemeInfo delayed_averaging_scheme();
 
 }  // namespace gradweave

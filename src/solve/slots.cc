@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "gradweave/error.h"
+
 namespace gradweave {
 
 SlotFiller::SlotFiller(const CostModel& model, std::vector<Slot> slots, Nanoseconds time_per_iteration)
@@ -83,6 +85,28 @@ std::vector<Message> SlotFiller::messages(std::size_t s) const {
   std::vector<Message> messages;
   for (const Part& part : contents_[s].parts) messages.push_back({part.slices});
   return messages;
+}
+
+Nanoseconds least_time(Nanoseconds enough, Nanoseconds tolerance,
+                       const std::function<bool(Nanoseconds)>& fits) {
+  Nanoseconds too_little = -1;
+  while (enough - too_little > 1 + tolerance) {
+    const Nanoseconds middle = too_little + (enough - too_little) / 2;
+    (fits(middle) ? enough : too_little) = middle;
+  }
+  return enough;
+}
+
+Nanoseconds time_that_fits(Nanoseconds from, const std::function<bool(Nanoseconds)>& fits) {
+  constexpr Nanoseconds kLongest = Nanoseconds{1} << 53;
+  while (!fits(from)) {
+    if (from > kLongest / 2) {
+      throw InvalidInput("one average of the parameters takes more than 50 days", "cluster: links",
+                         "check startup_us and us_per_byte");
+    }
+    from *= 2;
+  }
+  return from;
 }
 
 }  // namespace gradweave

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -38,6 +39,7 @@ class SlotFiller {
   // numel).
   bool pour(std::span<const Slice> slices);
 
+  Nanoseconds time_per_iteration() const { return time_per_iteration_; }
   const std::vector<Slot>& slots() const { return slots_; }
   // The messages of slot `s`, in order.
   std::vector<Message> messages(std::size_t s) const;
@@ -62,5 +64,13 @@ class SlotFiller {
   Nanoseconds time_per_iteration_;
   std::vector<Content> contents_;
 };
+
+// Returns the least time t <= `enough` for which fits(t), at most `tolerance` above it, for a predicate that
+// stays true once it is and holds at `enough`. O(log enough) calls.
+Nanoseconds least_time(Nanoseconds enough, Nanoseconds tolerance,
+                       const std::function<bool(Nanoseconds)>& fits);
+
+// Returns `from` >= 1 doubled until it fits. Errors: InvalidInput where no time up to 2^53 ns does.
+Nanoseconds time_that_fits(Nanoseconds from, const std::function<bool(Nanoseconds)>& fits);
 
 }  // namespace gradweave

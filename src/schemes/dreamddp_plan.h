@@ -1,0 +1,24 @@
+// What the local-step schemes with synchronisation have in common: the plan of a list of sets, and the option
+// `period`.
+#pragma once
+
+#include "gradweave/plan.h"
+#include "gradweave/schemes.h"
+#include "solve/intervals.h"
+
+namespace gradweave {
+
+// The default of `period`.
+inline constexpr std::string_view kDefaultPeriod = "5";
+
+// Returns the option `period` (H).
+OptionSpec period_option();
+
+// Returns the plan that averages in iteration h of the period the parameters of the layers in sets[h], as
+// packed into messages by `packer`. A layer that is sent makes its local step at backward_end(l), and its
+// message is released there; the other layers step at iteration_end. Averages replace parameters at
+// iteration_end or, with forward overlap, at forward_start(l) of the next iteration.
+Plan plan_of_sets(const CostModel& model, const Packer& packer, const Assignment& assignment,
+                  bool forward_overlap);
+
+}  // namespace gradweave

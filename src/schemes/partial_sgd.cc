@@ -1,0 +1,36 @@
+// Partial synchronisation: in each of H iterations another part of the layers is averaged, overlapped with
+// the backward.
+//
+// Z. Tang et al., "DreamDDP", 2025, Section 3.1, Example 1 (PLSGD-ENP, equal-number partition).
+//
+//   L  the layers with tensors, H  period; set h = layers [hL/H, (h+1)L/H) in backward order.
+//
+// Layer l is sent after its local step at backward_end(l) (Eq. 5: the average follows the step); the
+// iteration ends when its averages are there. H > L leaves sets empty. Complexity: O(L * links). Deviations
+// from the paper: layers are fused into messages (one all-reduce per parameter is bound by start-ups),
+// several links, layers without parameters do not count.
+#include "schemes/dreamddp_plan.h"
+#include "schemes/registry.h"
+
+namespace gradweave {
+namespace {
+
+PlanResult plan_partial_sgd(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  const CostModel model(workload, cluster);
+  const Packer packer(model, false);
+  return plan_of_sets(model, packer,
+                      equal_number(packer, static_cast<std::size_t>(*values.integer("period"))), false);
+}
+
+}  // namespace
+
+SchemeInfo partial_sgd_scheme() {
+  return {.name = "partial_sgd",
+          .summary = "local steps; an equal number of layers averaged in each of H iterations",
+          .paper = "DreamDDP (PLSGD-ENP), 2025",
+          .consistency = Consistency::kLocal,
+          .options = {period_option()},
+          .plan = plan_partial_sgd};
+}
+
+}  // namespace gradweave

@@ -1,0 +1,148 @@
+#include "solve/intervals.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace gradweave {
+namespace {
+
+constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max() / 4;
+
+std::vector<std::size_t> range(std::size_t begin, std::size_t end) {
+  std::vector<std::size_t> positions(end - begin);
+  std::iota(positions.begin(), positions.end(), begin);
+  return positions;
+}
+
+Nanoseconds total_stall(const Packer& packer, const Assignment& assignment) {
+  Nanoseconds total = 0;
+  for (const std::vector<std::size_t>& set : assignment.sets) total += packer.stall(set);
+  return total;
+}
+
+// Returns the assignment whose set h holds positions [cuts[h], cuts[h+1]).
+Assignment from_cuts(const Packer& packer, std::span<const std::size_t> cuts) {
+  Assignment assignment;
+  for (std::size_t h = 0; h + 1 < cuts.size(); ++h) assignment.sets.push_back(range(cuts[h], cuts[h + 1]));
+  assignment.stall = total_stall(packer, assignment);
+  return assignment;
+}
+
+}  // namespace
+
+Assignment equal_number(const Packer& packer, std::size_t period) {
+  std::vector<std::size_t> cuts;
+  for (std::size_t h = 0; h <= period; ++h) cuts.push_back(h * packer.layer_count() / period);
+  return from_cuts(packer, cuts);
+}
+
+Assignment exact_intervals(const Packer& packer, std::size_t period) {
+  const std::size_t L = packer.layer_count();
+  const Nanoseconds bound =
+      equal_number(packer, period).stall;  // intervals that alone stall longer are no use
+  const std::size_t width = L + 1;
+  std::vector<Nanoseconds> best((period + 1) * width, kNever);  // D[h][j]
+  std::vector<std::uint32_t> cut((period + 1) * width, 0);      // the i of the best
+  std::vector<Nanoseconds> row(width, 0);                       // e({i..j-1})
+  best[0] = 0;
+  Packer::Queue queue(packer);
+  for (std::size_t i = 0; i <= L; ++i) {
+    // D[.][i] is final but for empty intervals.
+    queue.clear();
+    std::size_t end = i;  // row holds j = i..end
+    row[i] = 0;
+    while (end < L) {
+      queue.append(end);
+      const Nanoseconds stall = queue.stall();
+      if (stall > bound) break;
+      row[++end] = stall;
+    }
+    for (std::size_t h = 1; h <= period; ++h) {
+      const Nanoseconds before = best[(h - 1) * width + i];
+      if (before > bound) continue;
+      Nanoseconds* d = &best[h * width];
+      std::uint32_t* c = &cut[h * width];
+      for (std::size_t j = i; j <= end; ++j) {
+        const Nanoseconds candidate = before + row[j];
+        const bool better = candidate <= d[j];
+        d[j] = better ? candidate : d[j];
+        c[j] = better ? static_cast<std::uint32_t>(i) : c[j];
+      }
+    }
+  }
+  std::vector<std::size_t> cuts(period + 1, L);
+  for (std::size_t h = period; h > 0; --h) cuts[h - 1] = cut[h * width + cuts[h]];
+  Assignment assignment = from_cuts(packer, cuts);
+  assignment.lower_bound = assignment.stall;
+  return assignment;
+}
+
+Assignment paper_search(const Packer& packer, std::size_t period) {
+  const std::size_t L = packer.layer_count();
+  std::vector<std::size_t> overflow(L, L);  // first j with e({i..j}) > 0
+  std::vector<Nanoseconds> overflow_stall(L, 0);
+  std::vector<Nanoseconds> all_stall(L + 1, 0);  // e({i..L-1})
+  Packer::Queue queue(packer);
+  for (std::size_t i = 0; i < L; ++i) {
+    queue.clear();
+    for (std::size_t j = i; j < L; ++j) {
+      queue.append(j);
+      const Nanoseconds stall = queue.stall();
+      if (stall > 0 && overflow[i] == L) {
+        overflow[i] = j;
+        overflow_stall[i] = stall;
+      }
+      all_stall[i] = stall;
+    }
+  }
+  // least[h][i]: of layers i.. in sets h..; close[h][i]: where set h ends.
+  std::vector<std::vector<Nanoseconds>> least(period, std::vector<Nanoseconds>(L + 1, 0));
+  std::vector<std::vector<std::size_t>> close(period, std::vector<std::size_t>(L + 1, L));
+  least[period - 1] = all_stall;
+  for (std::size_t h = period - 1; h-- > 0;) {
+    for (std::size_t i = 0; i < L; ++i) {
+      const std::size_t j = overflow[i];
+      if (j == L) continue;
+      const Nanoseconds with = overflow_stall[i] + least[h + 1][j + 1];
+      const Nanoseconds without = j > i ? least[h + 1][j] : kNever;
+      least[h][i] = std::min(with, without);
+      close[h][i] = with <= without ? j + 1 : j;
+    }
+  }
+  std::vector<std::size_t> cuts{0};
+  for (std::size_t h = 0; h < period; ++h) cuts.push_back(close[h][cuts.back()]);
+  return from_cuts(packer, cuts);
+}
+
+void fill_bubbles(const Packer& packer, Assignment& assignment) {
+  const std::size_t L = packer.layer_count();
+  for (std::vector<std::size_t>& set : assignment.sets) {
+    const Nanoseconds allowed = packer.stall(set);
+    const std::size_t first = set.empty() ? L : set.front();
+    const auto with_run = [&](std::size_t end) {
+      std::vector<std::size_t> positions = range(0, end);
+      positions.insert(positions.end(), set.begin(), set.end());
+      return positions;
+    };
+    std::size_t fits = 0;
+    std::size_t too_many = first + 1;
+    while (too_many - fits > 1) {
+      const std::size_t middle = fits + (too_many - fits) / 2;
+      (packer.stall(with_run(middle)) <= allowed ? fits : too_many) = middle;
+    }
+    set = with_run(fits);
+    Packer::Queue queue(packer);
+    for (std::size_t position : set) queue.append(position);
+    for (std::size_t position = set.empty() ? 0 : set.back() + 1; position < L; ++position) {
+      Packer::Queue longer = queue;
+      longer.append(position);
+      if (longer.stall() > allowed) continue;
+      queue = std::move(longer);
+      set.push_back(position);
+    }
+  }
+  assignment.stall = total_stall(packer, assignment);
+}
+
+}  // namespace gradweave

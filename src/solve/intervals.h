@@ -1,0 +1,149 @@
+// Which layers' parameters to average in which of H iterations, so that compute waits least.
+//
+// Z. Tang et al., "DreamDDP", 2025, Section 3.3, with the queue of Eq. 7 instead of the plain sum of Eqs.
+// 9-12.
+//
+//   1..L      the layers with tensors, in backward order; here 0..L-1, called positions
+//   P_k       ready(k)    backward_end of layer k, from the start of the iteration
+//   W_k       awaited(k)  when compute waits for layer k's average: the iteration's end, or with forward
+//   overlap
+//                         forward_start(k) of the next iteration
+//   queue of a set S: the layers in backward order become messages on links (Packer); a message is ready with
+//   its last layer e(S)      stall       max over messages of S of max(0, end - W of the message's last
+//   layer): by how much the iterations
+//                         grow. Every queue is empty before the next iteration's begins, so the H iterations
+//                         add up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gradweave/cost.h"
+#include "schemes/common.h"
+
+namespace gradweave {
+
+// Packs layers, one after another, into fused messages on links. A layer's tensors (of one dtype) join the
+// last message of a link, which then waits for them, or become a message of their own: whatever is through
+// first; on a tie they join, and the link listed first takes them. On one link that fuses optimally: no other
+// fusion ends earlier (tests compare). Costs are the cost model's, to the nanosecond, in O(1): exact work is
+// added as whole nanoseconds and a fraction.
+class Packer {
+  __extension__ using Wide = unsigned __int128;
+  struct Work {  // ns + fraction / denominator, exactly
+    Nanoseconds ns = 0;
+    Wide fraction = 0;
+  };
+  struct Unit {  // a layer's tensors of one dtype
+    DType dtype{};
+    bool modelled = false;  // costs a start-up
+    std::vector<Slice> slices;
+    std::vector<Work> work;  // per link
+  };
+  struct Layer {
+    std::size_t layer = 0;
+    Nanoseconds ready = 0, awaited = 0;
+    std::vector<Unit> units;
+  };
+
+ public:
+  // `model` must outlive the packer.
+  Packer(const CostModel& model, bool forward_overlap);
+
+  std::size_t layer_count() const { return layers_.size(); }
+  std::size_t layer(std::size_t position) const { return layers_[position].layer; }
+  Nanoseconds ready(std::size_t position) const { return layers_[position].ready; }
+  Nanoseconds awaited(std::size_t position) const { return layers_[position].awaited; }
+  std::size_t link_count() const { return startup_.size(); }
+  // Returns the least link time that layer `position` can take, without start-up, rounded down.
+  Nanoseconds least_work(std::size_t position) const;
+
+  struct Placed {
+    std::size_t link = 0;
+    bool joined = false;  // the link's last message
+  };
+  // The queues of the links while layers are appended in backward order.
+  class Queue {
+   public:
+    explicit Queue(const Packer& packer) : packer_(&packer), links_(packer.model_->link_count()) {}
+    void clear();
+    // Appends layer `position`, which must come after all others. O(tensor dtypes * links). `placed`, if
+    // given, gets one entry for each dtype of the layer.
+    void append(std::size_t position, std::vector<Placed>* placed = nullptr);
+    // Returns e of what was appended. Never less after an append. O(links).
+    Nanoseconds stall() const;
+    // Returns when link `k` is through.
+    Nanoseconds end(std::size_t k) const { return links_[k].end; }
+
+   private:
+    struct LinkQueue {
+      Nanoseconds free_before = 0;  // when the last message could have started
+      Nanoseconds end = 0;
+      Nanoseconds awaited = 0;  // of the last message
+      Nanoseconds late = 0;     // max(0, end - awaited) over the messages before
+      Work work;                // of the last message
+      DType dtype{};
+      bool any = false, modelled = false;
+    };
+    LinkQueue with(const LinkQueue& link, std::size_t k, const Layer& layer, const Unit& unit,
+                   bool joins) const;
+
+    const Packer* packer_;
+    std::vector<LinkQueue> links_;
+  };
+
+  // Returns e(S) for the positions in ascending order. O(positions * links).
+  Nanoseconds stall(std::span<const std::size_t> positions) const;
+
+  struct Packed {
+    Message message;
+    std::size_t link = 0;
+    std::size_t last = 0;  // position of its last layer
+  };
+  // Returns the messages of a set, in order of their last layer: on each link, the order of its queue.
+  std::vector<Packed> pack(std::span<const std::size_t> positions) const;
+
+ private:
+  Work work_of(std::size_t link, const Unit& unit) const;
+
+  const CostModel* model_;
+  std::vector<Layer> layers_;
+  std::vector<Nanoseconds> startup_;  // per link
+  std::vector<Wide> denominator_;     // per link
+};
+
+// Sets of positions, one for each of H iterations, each ascending.
+struct Assignment {
+  std::vector<std::vector<std::size_t>> sets;
+  Nanoseconds stall = 0;        // sum of e over the sets
+  Nanoseconds lower_bound = 0;  // on that sum over all assignments of the same kind
+};
+
+// Returns H contiguous sets of equal number: set h holds positions [hL/H, (h+1)L/H). The bound is 0.
+Assignment equal_number(const Packer& packer, std::size_t period);
+
+// Returns the best assignment of contiguous intervals, some of which may be empty; the bound is its stall.
+//   D[0][0] = 0, D[h][j] = min over i <= j of D[h-1][i] + e({i..j-1}), e of nothing = 0
+// Where several are best, earlier iterations take more. O(L^2 H) time with rows of e built in O(L) each, O(L
+// H) memory.
+Assignment exact_intervals(const Packer& packer, std::size_t period);
+
+// Returns what Algorithm 2 finds, corrected: a set that can hide the next layer takes it, an empty set takes
+// one in any case, a set that overflows is closed, and where just the next layer would overflow both ways are
+// searched. The search states (set, first layer) are kept, so O(L^2 + L H) instead of O(2^min(L-H,H)). The
+// bound is 0.
+Assignment paper_search(const Packer& packer, std::size_t period);
+
+// Returns the best assignment of arbitrary sets that a depth-first branch and bound finds in `max_nodes`
+// nodes, starting from exact_intervals(); never worse than that. The bound is exact if the search ended.
+// O(nodes * H * links).
+Assignment arbitrary_sets(const Packer& packer, std::size_t period, std::int64_t max_nodes);
+
+// Adds to each set layers that the set can carry without a larger stall: first the longest run {0..m} before
+// its first layer (Section 3.4; deep layers gain most), then later layers in order, each that fits. Stalls
+// stay or shrink.
+void fill_bubbles(const Packer& packer, Assignment& assignment);
+
+}  // namespace gradweave
