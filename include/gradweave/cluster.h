@@ -60,4 +60,9 @@ std::string hash_of(const Cluster& cluster);
 // Errors: InvalidInput if workers < 1, or if it differs while cluster.workers is 1 (nothing to scale from).
 Cluster scaled_to(const Cluster& cluster, std::int64_t workers);
 
+// Returns the cluster whose first link moves an all-reduce's bytes at `gigabits` Gb/s on the wire (a ring moves
+// 2(P-1)/P bytes for each byte); the others, and relative_time, change in proportion. 15 significant digits.
+// Errors: InvalidInput if workers is 1 or the first link's us_per_byte is 0.
+Cluster with_bandwidth(const Cluster& cluster, double gigabits);
+
 }  // namespace gradweave

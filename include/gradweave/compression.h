@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -11,34 +10,44 @@
 
 namespace gradweave {
 
-// One parameter of a compressor, with its range and default.
+// One parameter of a compressor, with its range (inclusive) and default.
 struct CompressorParameter {
-  std::string_view name;
-  double default_value;
-  double minimum, maximum;
+  std::string_view name;  // "density" or "rank"
+  double default_value = 0;
+  double minimum = 0, maximum = 0;
   std::string_view meaning;
 };
 
 struct CompressorInfo {
   std::string_view name;
   std::string_view paper;
-  bool error_feedback = false;
+  bool error_feedback = false;  // what is not sent stays in a residual
+  // Whether compressed values can be summed in flight. If not, they are all-gathered, which grows with the workers,
+  // and an op can't be split into reduce-scatter and all-gather.
+  bool summable = true;
   std::vector<CompressorParameter> parameters;
 };
 
 // Every compressor, sorted by name.
 const std::vector<CompressorInfo>& compressors();
 
-// What one compressed exchange of `numel` elements of `element_bytes` bytes costs on the network.
+// Returns the compressor called `name`. Errors: InvalidInput listing the valid names.
+const CompressorInfo& find_compressor(std::string_view name);
+
+// What one compressed exchange costs, in terms of a link's all-reduce cost model.
 struct CompressedCost {
-  // Bytes n for which an all-reduce of n bytes takes as long as this exchange takes on the wire; an all-gather of
-  // s bytes per worker among P workers moves (P-1)*s per worker, an all-reduce of n bytes 2(P-1)/P*n.
+  // n such that an all-reduce of n bytes moves as much: an all-gather of s bytes from each of P workers brings
+  // (P-1) s bytes to each, an all-reduce of n bytes 2 (P-1)/P n; so n = s P / 2.
   std::int64_t equivalent_bytes = 0;
+  // Start-ups in halves of an all-reduce's: an all-gather or a reduce-scatter has one, an all-reduce two.
+  std::int64_t half_startups = 2;
+  // From the cluster's measured rates; 0 where none is given.
   Nanoseconds encode_ns = 0;
   Nanoseconds decode_ns = 0;
 };
 
-// Returns the cost. Errors: InvalidInput for an unknown compressor or parameter (the message lists those that exist).
+// Returns the cost of exchanging `numel` elements of `element_bytes` bytes among cluster.workers workers.
+// Errors: InvalidInput for an unknown compressor or parameter, or a value out of range.
 CompressedCost compressed_cost(const Compression& compression, std::int64_t numel, std::int64_t element_bytes,
                                const Cluster& cluster);
 

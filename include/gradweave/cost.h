@@ -31,18 +31,22 @@ struct OpCost {
 // Costs of every op of a workload on a cluster. Pure and immutable. Owns copies of what it needs.
 class CostModel {
  public:
-  // Errors: InvalidInput if workload or cluster do not pass check().
-  CostModel(const Workload& workload, const Cluster& cluster);
+  // `compression`: what a planner means to do with gradients; the default of the costs below.
+  // Errors: InvalidInput if workload or cluster do not pass check(), or the compressor is unknown.
+  CostModel(const Workload& workload, const Cluster& cluster, Compression compression = {});
 
   // Returns the cost of one fused op over `slices` on `link` (index into cluster.links).
   //   all_reduce without `communication_us`: startup + ceil(bytes * rate)
   //   layers with `communication_us` C (times relative_time R of the link, C' = ceil(C*R)): elements [b, e) of the
   //     layer's n cost floor(C'*e/n) - floor(C'*b/n), with no start-up; parts add up
   //   reduce_scatter: floor of half of start-up and of the total; all_gather: the rest
-  //   compressed: see compression.h
+  //   with a compression: half_startups/2 * startup + encode + decode + ceil(equivalent_bytes * rate), see compression.h;
+  //     a given time shrinks as the bytes do
   // O(number of slices).
-  OpCost cost(std::size_t link, Collective collective, std::span<const Slice> slices,
-              const Compression& compression = {}) const;
+  OpCost cost(std::size_t link, Collective collective, std::span<const Slice> slices, const Compression& compression) const;
+  OpCost cost(std::size_t link, Collective collective, std::span<const Slice> slices) const {
+    return cost(link, collective, slices, compression_);
+  }
 
   // Shorthands for planners: one all-reduce.
   Nanoseconds all_reduce(std::size_t link, std::span<const Slice> slices) const;
@@ -62,10 +66,13 @@ class CostModel {
   std::int64_t bytes(std::span<const Slice> slices) const;
 
  private:
+  OpCost uncompressed(std::size_t link, std::span<const Slice> slices) const;
+  OpCost compressed(std::size_t link, std::span<const Slice> slices, const Compression& compression) const;
   Nanoseconds given_share(std::size_t link, const Slice& slice) const;
 
   WorkloadIndex index_;
   Cluster cluster_;
+  Compression compression_;
   std::vector<Decimal> ns_per_byte_;                 // per link
   std::vector<std::vector<Nanoseconds>> given_ns_;   // [link][layer], -1 where the cost model holds
 };

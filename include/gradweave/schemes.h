@@ -62,6 +62,9 @@ enum class Consistency : std::uint8_t {
   kCompressed,  // gradients changed or filtered, with error feedback
 };
 
+// Returns "exact", "delayed", "local", "corrected" or "compressed".
+std::string_view name_of(Consistency consistency);
+
 struct SchemeInfo {
   std::string_view name;
   std::string_view summary;  // one line

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <unordered_set>
 
 #include "gradweave/error.h"
@@ -111,6 +113,27 @@ Cluster scaled_to(const Cluster& cluster, std::int64_t workers) {
     link.relative_time = rescale(link.relative_time);
   }
   return scaled;
+}
+
+Cluster with_bandwidth(const Cluster& cluster, double gigabits) {
+  const double before = to_double(cluster.links.front().us_per_byte);
+  if (cluster.workers < 2 || before == 0) {
+    throw InvalidInput("the first link has no bandwidth to change", "links[0].us_per_byte",
+                       "give a cluster of 2 or more workers with us_per_byte above 0");
+  }
+  const auto workers = static_cast<double>(cluster.workers);
+  const double ratio = 2 * (workers - 1) / workers * 8 / (gigabits * 1000) / before;
+  const auto rescale = [ratio](Decimal rate) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.15g", to_double(rate) * ratio);
+    return decimal_from_double(std::strtod(text, nullptr), "links[].us_per_byte");
+  };
+  Cluster changed = cluster;
+  for (Link& link : changed.links) {
+    link.us_per_byte = rescale(link.us_per_byte);
+    link.relative_time = rescale(link.relative_time);
+  }
+  return changed;
 }
 
 }  // namespace gradweave

@@ -1,7 +1,8 @@
 #include "gradweave/cost.h"
 
+#include <utility>
+
 #include "gradweave/compression.h"
-#include "gradweave/error.h"
 
 namespace gradweave {
 namespace {
@@ -15,9 +16,10 @@ OpCost halved(OpCost whole, Collective collective) {
 
 }  // namespace
 
-CostModel::CostModel(const Workload& workload, const Cluster& cluster)
-    : index_((check(workload), workload)), cluster_(cluster) {
+CostModel::CostModel(const Workload& workload, const Cluster& cluster, Compression compression)
+    : index_((check(workload), workload)), cluster_(cluster), compression_(std::move(compression)) {
   check(cluster);
+  if (!compression_.name.empty()) compressed_cost(compression_, 1, 1, cluster_);  // refuses what is unknown
   for (const Link& link : cluster.links) {
     ns_per_byte_.push_back(times_1000(link.us_per_byte));
     std::vector<Nanoseconds>& given = given_ns_.emplace_back();
@@ -43,31 +45,47 @@ Nanoseconds CostModel::given_share(std::size_t link, const Slice& slice) const {
          floor_share(total, place.layer_offset + slice.begin, elements);
 }
 
-OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const Slice> slices,
-                       const Compression& compression) const {
+OpCost CostModel::uncompressed(std::size_t link, std::span<const Slice> slices) const {
   OpCost whole;
-  std::int64_t modelled_bytes = 0;
-  std::int64_t modelled_elements = 0;
-  bool modelled = false;
+  std::int64_t bytes = 0;
   for (const Slice& slice : slices) {
     if (has_given_time(slice.tensor)) {
       whole.work += given_share(link, slice);
     } else {
-      modelled = true;
-      modelled_elements += slice.end - slice.begin;
-      modelled_bytes += (slice.end - slice.begin) * size_of(index_.tensors[slice.tensor].dtype);
+      bytes += (slice.end - slice.begin) * size_of(index_.tensors[slice.tensor].dtype);
     }
   }
-  if (modelled) {
+  if (bytes > 0) {
     whole.startup = cluster_.links[link].startup_ns;
-    if (collective == Collective::kCompressed) {
-      const CompressedCost compressed =
-          compressed_cost(compression, modelled_elements, modelled_bytes / modelled_elements, cluster_);
-      whole.work += multiply_ceil(compressed.equivalent_bytes, ns_per_byte_[link]) + compressed.encode_ns + compressed.decode_ns;
-    } else {
-      whole.work += multiply_ceil(modelled_bytes, ns_per_byte_[link]);
-    }
+    whole.work += multiply_ceil(bytes, ns_per_byte_[link]);
   }
+  return whole;
+}
+
+OpCost CostModel::compressed(std::size_t link, std::span<const Slice> slices, const Compression& compression) const {
+  OpCost whole;
+  std::int64_t given = 0, given_elements = 0, elements = 0;
+  for (const Slice& slice : slices) {
+    const std::int64_t length = slice.end - slice.begin;
+    elements += length;
+    if (!has_given_time(slice.tensor)) continue;
+    given += given_share(link, slice);
+    given_elements += length;
+  }
+  if (elements == 0) return whole;
+  const std::int64_t element_bytes = bytes(slices) / elements;
+  const CompressedCost cost = compressed_cost(compression, elements, element_bytes, cluster_);
+  const std::int64_t modelled = floor_share(cost.equivalent_bytes, elements - given_elements, elements);
+  whole.startup = cost.encode_ns + cost.decode_ns;
+  if (given_elements < elements) whole.startup += cluster_.links[link].startup_ns * cost.half_startups / 2;
+  whole.work = multiply_ceil(modelled, ns_per_byte_[link]) +
+               floor_share(given, cost.equivalent_bytes, elements * element_bytes);
+  return whole;
+}
+
+OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const Slice> slices,
+                       const Compression& compression) const {
+  const OpCost whole = compression.name.empty() ? uncompressed(link, slices) : compressed(link, slices, compression);
   const bool half = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
   return half ? halved(whole, collective) : whole;
 }

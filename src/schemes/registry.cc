@@ -20,6 +20,17 @@ const std::vector<SchemeInfo>& schemes() {
   return table;
 }
 
+std::string_view name_of(Consistency consistency) {
+  switch (consistency) {
+    case Consistency::kExact: return "exact";
+    case Consistency::kDelayed: return "delayed";
+    case Consistency::kLocal: return "local";
+    case Consistency::kCorrected: return "corrected";
+    case Consistency::kCompressed: return "compressed";
+  }
+  return "";
+}
+
 const SchemeInfo& find_scheme(std::string_view name) {
   const auto found = std::ranges::find(schemes(), name, &SchemeInfo::name);
   if (found != schemes().end()) return *found;

@@ -1,0 +1,60 @@
+#include "gradweave/compression.h"
+
+#include <gtest/gtest.h>
+
+#include "gradweave/cost.h"
+#include "gradweave/error.h"
+
+namespace gradweave {
+namespace {
+
+Cluster cluster_of(std::int64_t workers) {
+  return {.workers = workers, .links = {{"net", 1000, {1, 3}, 1, {1, 0}}}};  // 1 us start-up, 1 ns a byte
+}
+
+std::int64_t wire(const char* name, std::int64_t numel, std::int64_t workers, std::map<std::string, double> parameters = {}) {
+  return compressed_cost({name, std::move(parameters)}, numel, 4, cluster_of(workers)).equivalent_bytes;
+}
+
+TEST(Compression, CountsTheBytesOnTheWire) {
+  EXPECT_EQ(wire("fp16", 1000, 8), 2000);
+  EXPECT_EQ(wire("bf16", 1000, 2), 2000);
+  EXPECT_EQ(wire("random_k", 1000, 8, {{"density", 0.1}}), 400);
+  EXPECT_EQ(wire("top_k", 1000, 8, {{"density", 0.1}}), 100 * 8 * 8 / 2);  // gathered from 8 workers
+  EXPECT_EQ(wire("ok_top_k", 1000, 8, {{"density", 0.1}}), 12 * 100);
+  EXPECT_EQ(wire("ef_signsgd", 1000, 4), (125 + 4) * 4 / 2);
+  EXPECT_EQ(wire("power_sgd", 10000, 4, {{"rank", 2}}), 2 * 100 * 2 * 4);
+  EXPECT_EQ(wire("power_sgd", 4, 4, {{"rank", 100}}), 16);  // never more than the matrix itself
+}
+
+TEST(Compression, GatheringGrowsWithTheWorkersAndSummingDoesNot) {
+  for (const CompressorInfo& info : compressors()) {
+    const std::int64_t few = wire(std::string(info.name).c_str(), 100000, 2);
+    const std::int64_t many = wire(std::string(info.name).c_str(), 100000, 64);
+    const bool gathered = info.name == "top_k" || info.name == "dgc" || info.name == "ef_signsgd";
+    EXPECT_EQ(many > few, gathered) << info.name;
+  }
+}
+
+TEST(Compression, RefusesUnknownNamesAndValues) {
+  EXPECT_THROW(wire("zip", 10, 2), InvalidInput);
+  EXPECT_THROW(wire("fp16", 10, 2, {{"density", 0.1}}), InvalidInput);
+  EXPECT_THROW(wire("top_k", 10, 2, {{"density", 0}}), InvalidInput);
+  EXPECT_THROW(wire("power_sgd", 10, 2, {{"rank", 5000}}), InvalidInput);
+}
+
+TEST(Compression, ShortensOpsAndChargesMeasuredRates) {
+  Workload workload{.name = "w", .layers = {{"a", 0, 0, std::nullopt, {{"a.w", 1000, DType::kFloat32}}},
+                                            {"b", 0, 0, 8000, {{"b.w", 1000, DType::kFloat32}}}}};
+  Cluster cluster = cluster_of(4);
+  cluster.compressor_rates["fp16"] = {{1, 3}, {2, 3}};  // 1 and 2 ns a byte
+  const CostModel model(workload, cluster, {"fp16", {}});
+  const std::vector<Slice> modelled = {{0, 0, 1000}}, given = {{1, 0, 1000}};
+  EXPECT_EQ(model.cost(0, Collective::kAllReduce, modelled).startup, 1000 + 4000 + 8000);
+  EXPECT_EQ(model.cost(0, Collective::kAllReduce, modelled).work, 2000);
+  EXPECT_EQ(model.cost(0, Collective::kAllReduce, given).work, 4000);
+  EXPECT_EQ(model.cost(0, Collective::kAllReduce, modelled, {}).work, 4000);
+}
+
+}  // namespace
+}  // namespace gradweave
