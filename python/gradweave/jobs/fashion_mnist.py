@@ -2,6 +2,7 @@
 
 import gzip
 import os
+from collections import OrderedDict
 from pathlib import Path
 
 import torch
@@ -84,17 +85,21 @@ def _read_idx(path, dimensions):
 def wide_network():
     """The network of the demo: 13.2 MB of parameters in 10 layers, of which one linear layer holds 6 MB."""
     channels = [1, 32, 96, 192, 384, 256]
-    layers = []
-    for depth, (inputs, outputs) in enumerate(zip(channels, channels[1:])):
-        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
-        layers += [nn.MaxPool2d(2)] if depth < 3 else []
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * 3 * 3, 672), nn.ReLU(), nn.Linear(672, 10))
+    layers = OrderedDict()
+    for depth, (inputs, outputs) in enumerate(zip(channels, channels[1:]), start=1):
+        layers[f"conv{depth}"] = nn.Conv2d(inputs, outputs, 3, padding=1)
+        layers[f"norm{depth}"] = nn.BatchNorm2d(outputs)
+        layers[f"relu{depth}"] = nn.ReLU()
+        if depth <= 3:
+            layers[f"pool{depth}"] = nn.MaxPool2d(2)
+    layers |= {"flatten": nn.Flatten(), "wide": nn.Linear(256 * 3 * 3, 672), "relu6": nn.ReLU(), "classes": nn.Linear(672, 10)}
+    return nn.Sequential(layers)
 
 
 def small_network():
     """A network of 0.4 MB that reaches 89% after three epochs: for measuring accuracy in little time."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(32 * 7 * 7, 64), nn.ReLU(),
-        nn.Linear(64, 10))
+    return nn.Sequential(OrderedDict(
+        conv1=nn.Conv2d(1, 16, 3, padding=1), relu1=nn.ReLU(), pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(16, 32, 3, padding=1), relu2=nn.ReLU(), pool2=nn.MaxPool2d(2), flatten=nn.Flatten(),
+        hidden=nn.Linear(32 * 7 * 7, 64), relu3=nn.ReLU(),
+        classes=nn.Linear(64, 10)))

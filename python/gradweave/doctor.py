@@ -1,0 +1,114 @@
+"""Checks an installation: what works, what doesn't, and what to do about it."""
+
+import importlib
+import ipaddress
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+import torch
+
+from gradweave import hosts
+from gradweave.jobs import fashion_mnist
+
+OK, WARNING, FAILED = "ok", "warning", "failed"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check's result. `remedy` is empty when there is nothing to do."""
+
+    name: str
+    state: str
+    what: str
+    remedy: str = ""
+
+
+def examine():
+    """All findings, in a fixed order. Changes nothing on the machine."""
+    return [_torch(), _extension(), _gloo(), _interface(interfaces(), os.environ.get("GLOO_SOCKET_IFNAME")), _threads(),
+            _hosts(), _dataset()]
+
+
+def interfaces():
+    """{interface name: [addresses as text]} of the interfaces that are up, of this network namespace."""
+    ip = shutil.which("ip", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    done = subprocess.run([ip, "-j", "addr", "show", "up"], capture_output=True, text=True) if ip else None
+    if done is None or done.returncode != 0:
+        return {}
+    return {entry["ifname"]: [address["local"] for address in entry.get("addr_info", []) if "local" in address]
+            for entry in json.loads(done.stdout) if entry}
+
+
+def _torch():
+    version = torch.__version__
+    if not torch.distributed.is_available():
+        return Finding("torch", FAILED, f"{version} without torch.distributed", "install a build of PyTorch with it")
+    return Finding("torch", OK, version)
+
+
+def _extension():
+    try:
+        native = importlib.import_module("gradweave._native")
+    except ImportError as error:
+        return Finding("extension", FAILED, f"gradweave._native cannot be loaded: {error}",
+                       "build it for this torch: make runtime")
+    built = getattr(native, "torch_version", None)
+    running = torch.__version__.split("+")[0]
+    if built is not None and built.split("+")[0] != running:
+        return Finding("extension", FAILED, f"built for torch {built}, but {running} is running",
+                       "build it again: make runtime")
+    return Finding("extension", OK, f"loaded, for torch {built or running}")
+
+
+def _gloo():
+    if not torch.distributed.is_gloo_available():
+        return Finding("gloo", WARNING, "this PyTorch has no Gloo", "the examples on CPU need a build with Gloo")
+    return Finding("gloo", OK, "available")
+
+
+def _interface(found, chosen):
+    """Whether the interface that collectives will use exists and is not on a public address."""
+    names = ", ".join(f"{name} {addresses[0]}" for name, addresses in found.items() if addresses) or "unknown"
+    if not chosen:
+        public = [name for name, addresses in found.items() if any(map(_is_public, addresses))]
+        if public:
+            return Finding("interfaces", WARNING, f"{names}; {public[0]} has a public address and nothing in "
+                           "torch.distributed is encrypted or authenticated",
+                           "set GLOO_SOCKET_IFNAME to a private interface, and block its ports from outside")
+        return Finding("interfaces", OK, names)
+    for name in chosen.split(","):
+        if found and name not in found:
+            return Finding("interfaces", FAILED, f"GLOO_SOCKET_IFNAME names '{name}', which is not up here",
+                           f"choose among: {names}")
+        if any(map(_is_public, found.get(name, []))):
+            return Finding("interfaces", WARNING, f"{name} has a public address and nothing in torch.distributed is "
+                           "encrypted or authenticated", "choose a private interface, and block its ports from outside")
+    return Finding("interfaces", OK, f"{chosen} (of {names})")
+
+
+def _is_public(address):
+    return ipaddress.ip_address(address).is_global
+
+
+def _threads():
+    cores = len(os.sched_getaffinity(0))
+    return Finding("threads", OK, f"{cores} processors, {torch.get_num_threads()} threads for each process; with one "
+                   "process for each processor set OMP_NUM_THREADS=1")
+
+
+def _hosts():
+    reason = hosts.unavailable_reason()
+    if reason:
+        return Finding("test hosts", WARNING, reason, "shaped links on one machine need it; emulated links do not")
+    return Finding("test hosts", OK, "network namespaces with shaped links can be made")
+
+
+def _dataset():
+    try:
+        count = len(fashion_mnist.load("test")[1])
+    except fashion_mnist.DatasetMissing as error:
+        return Finding("dataset", WARNING, str(error), "only the example jobs need it")
+    return Finding("dataset", OK, f"Fashion-MNIST, {count} test images")

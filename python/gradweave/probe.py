@@ -1,0 +1,56 @@
+"""Measures links: the time of all-reduces of several sizes, and the cost model that follows from them."""
+
+import statistics
+import time
+
+import torch
+from torch import distributed
+
+from gradweave import core
+
+SIZES = tuple(1 << power for power in (12, 14, 16, 18, 19, 20, 21, 22))
+
+
+def measure(group=None, sizes=SIZES, repeats=5, seconds=4.0, on_size=None):
+    """[{"bytes": n, "us": t}, ...]: the median time of an all-reduce of n bytes, of the slowest rank.
+
+    Collective. Ops follow each other without a pause, so that a shaper's burst or an idle connection does not make
+    the small sizes look fast. Takes about `seconds`: large sizes repeat less often, but at least twice.
+    """
+    measurements = []
+    share = seconds / len(sizes)
+    for size in sizes:
+        buffer = torch.zeros(max(1, size // 4), dtype=torch.float32)
+        # The first op also makes connections and buffers: it counts only to choose the repeats.
+        once = _timed(buffer, group, 2)[-1]
+        count = torch.tensor([max(2, min(repeats, int(share / max(once, 1e-6))))])
+        distributed.broadcast(count, distributed.get_global_rank(group, 0) if group else 0, group=group)
+        times = torch.tensor(_timed(buffer, group, int(count)), dtype=torch.float64)
+        distributed.all_reduce(times, op=distributed.ReduceOp.MAX, group=group)
+        measurements.append({"bytes": buffer.numel() * 4, "us": 1e6 * statistics.median(times.tolist())})
+        if on_size:
+            on_size()
+    return measurements
+
+
+def describe_link(name, measurements):
+    """(link of a cluster file, relative residual of the fit): `name` is the interface that was measured."""
+    fit = core.fit_link(measurements)
+    link = {"name": name, "startup_us": fit["startup_us"], "us_per_byte": fit["us_per_byte"], "concurrency": 1}
+    return link, fit["residual"]
+
+
+def cluster_of(links, workers, description):
+    """A cluster file's content from measured links."""
+    return {"version": 1, "workers": workers, "workers_per_node": 1, "startup_growth": "linear",
+            "description": description, "source": f"measured with torch {torch.__version__}", "links": links}
+
+
+def _timed(buffer, group, count):
+    times = []
+    distributed.barrier(group=group)
+    for _ in range(count):
+        begin = time.perf_counter()
+        distributed.all_reduce(buffer, group=group)
+        times.append(time.perf_counter() - begin)
+    return times
