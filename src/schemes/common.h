@@ -29,6 +29,9 @@ std::size_t last_ready_layer(const CostModel& model, std::span<const Slice> slic
 // Returns every tensor as a slice, in reverse parameter order: the order in which gradients become ready.
 std::vector<Slice> tensors_in_backward_order(const CostModel& model);
 
+// Returns PyTorch DistributedDataParallel's buckets, in the order in which they close (ddp.cc has the rule).
+std::vector<Message> ddp_buckets(const CostModel& model, std::int64_t first_bucket_bytes, std::int64_t bucket_cap_bytes);
+
 // Returns the link on which each message of a series would finish first, issued in order, each link serving one at
 // a time: the greedy assignment for schemes without one of their own. Ties go to the link listed first.
 // `ready[i]` is when message i may start. O(messages * links).

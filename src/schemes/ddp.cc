@@ -20,7 +20,23 @@ struct DdpOptions {
   std::int64_t first_bucket_bytes = 1048576;   // torch: dist._DEFAULT_FIRST_BUCKET_BYTES
 };
 
-std::vector<Message> ddp_buckets(const CostModel& model, const DdpOptions& options) {
+PlanResult plan_ddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  const CostModel model(workload, cluster);
+  const DdpOptions options{*values.integer("bucket_cap_bytes"), *values.integer("first_bucket_bytes")};
+  const std::vector<Message> buckets = ddp_buckets(model, options.first_bucket_bytes, options.bucket_cap_bytes);
+  std::vector<Release> releases;
+  std::vector<Nanoseconds> ready;
+  for (const Message& bucket : buckets) {
+    const std::size_t layer = last_ready_layer(model, bucket.slices);
+    releases.push_back({{.kind = PointKind::kBackwardEnd, .layer = static_cast<std::int32_t>(layer)}});
+    ready.push_back(model.index().backward_end[layer]);
+  }
+  return synchronous_plan(model, buckets, releases, links_by_finish(model, buckets, ready));
+}
+
+}  // namespace
+
+std::vector<Message> ddp_buckets(const CostModel& model, std::int64_t first_bucket_bytes, std::int64_t bucket_cap_bytes) {
   struct Open {
     Message message;
     std::int64_t bytes = 0;
@@ -32,7 +48,7 @@ std::vector<Message> ddp_buckets(const CostModel& model, const DdpOptions& optio
     Open& open = open_by_dtype[static_cast<std::size_t>(model.index().tensors[slice.tensor].dtype)];
     open.message.slices.push_back(slice);
     open.bytes += model.index().tensor_bytes(slice.tensor);
-    if (open.bytes >= (open.first ? options.first_bucket_bytes : options.bucket_cap_bytes)) {
+    if (open.bytes >= (open.first ? first_bucket_bytes : bucket_cap_bytes)) {
       buckets.push_back(std::move(open.message));
       open = Open{.first = false};
     }
@@ -45,22 +61,6 @@ std::vector<Message> ddp_buckets(const CostModel& model, const DdpOptions& optio
   std::ranges::move(left, std::back_inserter(buckets));
   return buckets;
 }
-
-PlanResult plan_ddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
-  const DdpOptions options{*values.integer("bucket_cap_bytes"), *values.integer("first_bucket_bytes")};
-  const std::vector<Message> buckets = ddp_buckets(model, options);
-  std::vector<Release> releases;
-  std::vector<Nanoseconds> ready;
-  for (const Message& bucket : buckets) {
-    const std::size_t layer = last_ready_layer(model, bucket.slices);
-    releases.push_back({{.kind = PointKind::kBackwardEnd, .layer = static_cast<std::int32_t>(layer)}});
-    ready.push_back(model.index().backward_end[layer]);
-  }
-  return synchronous_plan(model, buckets, releases, links_by_finish(model, buckets, ready));
-}
-
-}  // namespace
 
 SchemeInfo ddp_scheme() {
   return {.name = "ddp",

@@ -1,7 +1,7 @@
 // DeFT: delayed updates, so that all communication is hidden at any coverage rate.
 //
-// L. Meng et al., "DeFT: Mitigating Data Dependencies for Flexible Communication Scheduling in Distributed Training",
-// 2024 (docs/papers.md).
+// L. Meng, Y. Sun, "DeFT: Mitigating Data Dependencies for Flexible Communication Scheduling in Distributed Training",
+// 2025.
 //
 //   paper              here
 //   F_k, B_k           forward_ns, backward_ns of a layer; T_f, T_b their sums
@@ -240,7 +240,7 @@ double DeftSchedule::mean_delay() const {
 SchemeInfo deft_scheme() {
   return {.name = "deft",
           .summary = "delayed updates: generations of gradients fill the links, nothing waits",
-          .paper = "DeFT, 2024",
+          .paper = "DeFT, 2025",
           .consistency = Consistency::kDelayed,
           .options = {{.name = "max_block_us",
                        .type = OptionType::kNumber,

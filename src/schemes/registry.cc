@@ -12,6 +12,7 @@ const std::vector<SchemeInfo>& schemes() {
       wfbp_scheme(),
       ddp_scheme(),
       deft_scheme(),
+      covap_scheme(),
       local_sgd_scheme(),
       partial_sgd_scheme(),
       dreamddp_scheme(),

@@ -9,6 +9,7 @@ SchemeInfo sequential_scheme();
 SchemeInfo wfbp_scheme();
 SchemeInfo ddp_scheme();
 SchemeInfo deft_scheme();
+SchemeInfo covap_scheme();
 SchemeInfo local_sgd_scheme();
 SchemeInfo partial_sgd_scheme();
 SchemeInfo dreamddp_scheme();

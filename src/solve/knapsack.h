@@ -3,7 +3,7 @@
 // A knapsack is a link during [open, close); an item is an op that takes `time[k]` on link k and whose data exist at
 // `ready`. A set of items fits a knapsack iff, served in order of `ready` from `open` on, it ends by `close`; no other
 // order of the same set ends earlier (earliest release first is optimal for one machine's makespan). With every
-// `ready` at or before `open` this is the 0/1 multi-knapsack problem of DeFT (H. Meng et al., Problem 2).
+// `ready` at or before `open` this is the 0/1 multi-knapsack problem of DeFT (L. Meng and Y. Sun, Problem 2).
 #pragma once
 
 #include <cstddef>
