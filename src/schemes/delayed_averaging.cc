@@ -14,23 +14,21 @@
 //   hidden:                            c_k(messages of one slot) <= w T                 (3)
 //
 // Link time is cut into slots of w iterations, from one iteration's end to another's. A message is read at
-// its slot's begin and applied at its slot's end, so by (3) nobody ever waits, and a block is in flight for w
-// iterations.
+// its slot's begin and applied at its slot's end, so by (3) nobody ever waits, and a block is in flight for
+// w iterations.
 //   1. K: the smallest for which one slot of K iterations on each link holds the model: fewest start-ups.
 //   2. w: the smallest of 1, 2, 4, .. K that holds it too: fewest bytes in flight. w > 1 only where a
-//   start-up fills a
-//      large part of T.
+//      start-up fills a large part of T.
 //   3. The smallest tensors, up to `frequent_share` of the bytes, get periods of their own, divisors of K,
-//   the
-//      smallest that (3) allows: they ride in messages that go anyway.
+//      the smallest that (3) allows: they ride in messages that go anyway.
 //   4. The least time per slot that still holds everything spreads the bytes evenly over iterations and
-//   links.
+//      links.
 // With `period` given and too small for (3), step 4 gives the least time that each iteration then takes.
 //
 // Complexity: O((log K + divisors(K) log tensors + 10) * (tensors + K * links)).
 // Deviations from the papers: blocks instead of the whole model, several links, periods per tensor; the
-// correction (2) is theirs (Overlap Local-SGD with its pull-back at 1). A link of unlimited concurrency is
-// planned as if its messages went one after another, which takes no less.
+// correction (2) is theirs (Overlap Local-SGD with its pull-back at 1). A link that serves several ops at
+// once is planned as if its messages went one after another, which takes no less.
 #include <algorithm>
 #include <map>
 #include <numeric>

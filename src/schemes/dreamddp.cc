@@ -4,25 +4,28 @@
 // Partial Synchronization", 2025.
 //
 //   L_h  sets[h]   layers averaged in iteration h, contiguous in backward order (L_{1:H} in the paper)
-//   P_k  ready     backward_end of the k-th layer in backward order;  P_L: the end of the iteration's
-//   computation c_k            communication time of layer k;  C: its prefix sums
+//   P_k  ready     backward_end of the k-th layer in backward order; P_L: the end of the computation
+//   c_k            communication time of layer k; C: its prefix sums
 //
-//   F(i,j) = max_{i<=k<=j} (P_k + C_j - C_{k-1})             when the queue of layers i..j is through (Eq. 7)
-//   e(i,j) = max(0, F(i,j) - P_L)                            by how much the iteration grows
-//   D[h][j] = min_{i<=j} D[h-1][i] + e(i+1,j)                least sum over h iterations of layers 1..j   (in
-//   place of Eqs. 9, 10) fill: {1..m} joins [i..j] if F({1..m} + [i..j]) <= max(P_L, F(i,j)) (Eq. 12)
+//   F(i,j) = max_{i<=k<=j} (P_k + C_j - C_{k-1})     when the queue of layers i..j is through   (Eq. 7)
+//   e(i,j) = max(0, F(i,j) - P_L)                    by how much the iteration grows
+//   D[h][j] = min_{i<=j} D[h-1][i] + e(i+1,j)        least sum for layers 1..j in h iterations  (for Eqs. 9,
+//   10) {1..m} joins [i..j] if F({1..m} + [i..j]) <= max(P_L, F(i,j))                               (Eq. 12)
 //
 // Solvers (solve/intervals.h): `exact`, the recurrence above, O(L^2 H); `dfs`, Algorithm 2. `sets=arbitrary`
 // searches sets that need not be contiguous by branch and bound.
 //
-// Deviations from the paper: Eqs. 9-12 have a plain sum for t_COMM where Eq. 7 defines a queue: the queue is
-// used everywhere (under the sum, "optimal hiding" does not hold). Algorithm 2: line 28 recurses on
-// Psi_minus, line 30's h-1 is h+1, line 4's min is max. Filling takes trailing slack too. Averages are taken
-// after the local step (Eq. 5; the authors' code averages before it). An interval's layers are fused into
-// messages, on several links: F is then the end of the packed queue. Layers without parameters are no layers
-// here. H > L leaves sets empty. `forward_overlap` lets layer l's average arrive as late as forward_start(l)
-// of the next iteration, which needs no memory: nothing reads the weights between. Links that serve several
-// ops at once are planned as if ops went one after another.
+// Deviations from the paper:
+// - Eqs. 9-12 have a plain sum for t_COMM where Eq. 7 defines a queue: the queue is used everywhere (under
+//   the sum, "optimal hiding" does not hold).
+// - Algorithm 2: line 28 recurses on Psi_minus, line 30's h-1 is h+1, line 4's min is max.
+// - Filling takes trailing slack too.
+// - Averages are taken after the local step (Eq. 5; the authors' code averages before it).
+// - An interval's layers are fused into messages, on several links: F is the end of the packed queue.
+// - Layers without parameters are no layers here. H > L leaves sets empty.
+// - `forward_overlap` lets layer l's average arrive as late as forward_start(l) of the next iteration, which
+//   needs no memory: nothing reads the weights between.
+// - Links that serve several ops at once are planned as if ops went one after another.
 #include "schemes/dreamddp_plan.h"
 #include "schemes/registry.h"
 

@@ -1,8 +1,6 @@
-// Local SGD: every worker makes its own step in every iteration; every H-th iteration all parameters are
-// averaged.
+// Local SGD: every worker makes its own step in every iteration; every H-th iteration all are averaged.
 //
-// S. U. Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; FLSGD in Z. Tang et al.,
-// "DreamDDP", 2025.
+// S. U. Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; FLSGD in DreamDDP, 2025.
 //
 //   T  compute   time of one iteration's computation      H  period
 //   c  the time in which all links together carry the model once, one message for each link and dtype
@@ -10,7 +8,8 @@
 //
 // The model is cut so that all links are through at once: the least time in which everything fits. In the
 // iteration that averages, the local step is made at backward_end(0), so that the averages can be applied at
-// iteration_end. Complexity: O(log c * (tensors + links)). Deviations: several links.
+// iteration_end.
+// Complexity: O(log c * (tensors + links)). Deviations: several links.
 #include <algorithm>
 
 #include "schemes/dreamddp_plan.h"

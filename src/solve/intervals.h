@@ -3,16 +3,14 @@
 // Z. Tang et al., "DreamDDP", 2025, Section 3.3, with the queue of Eq. 7 instead of the plain sum of Eqs.
 // 9-12.
 //
-//   1..L      the layers with tensors, in backward order; here 0..L-1, called positions
-//   P_k       ready(k)    backward_end of layer k, from the start of the iteration
-//   W_k       awaited(k)  when compute waits for layer k's average: the iteration's end, or with forward
-//   overlap
-//                         forward_start(k) of the next iteration
-//   queue of a set S: the layers in backward order become messages on links (Packer); a message is ready with
-//   its last layer e(S)      stall       max over messages of S of max(0, end - W of the message's last
-//   layer): by how much the iterations
-//                         grow. Every queue is empty before the next iteration's begins, so the H iterations
-//                         add up.
+//   1..L   the layers with tensors, in backward order; here 0..L-1, called positions
+//   P_k    ready(k): backward_end of layer k, from the start of the iteration
+//   W_k    awaited(k): when compute waits for layer k's average: the end of the iteration's computation or,
+//          with forward overlap, forward_start(k) of the next iteration
+//   queue  of a set S: its layers in backward order become messages on links (Packer); a message is ready
+//          with its last layer
+//   e(S)   stall: max over the messages of S of max(0, end - W of the message's last layer). By so much the
+//          iteration grows; every queue is empty before the next one begins, so H iterations add up.
 #pragma once
 
 #include <cstddef>
@@ -27,9 +25,9 @@ namespace gradweave {
 
 // Packs layers, one after another, into fused messages on links. A layer's tensors (of one dtype) join the
 // last message of a link, which then waits for them, or become a message of their own: whatever is through
-// first; on a tie they join, and the link listed first takes them. On one link that fuses optimally: no other
-// fusion ends earlier (tests compare). Costs are the cost model's, to the nanosecond, in O(1): exact work is
-// added as whole nanoseconds and a fraction.
+// first; on a tie they join, and the link listed first takes them. On one link that is MG-WFBP's rule: most
+// often the best fusion there is, else a few percent later. Costs are the cost model's, to the nanosecond, in
+// O(1): exact work is added as whole nanoseconds and a fraction.
 class Packer {
   __extension__ using Wide = unsigned __int128;
   struct Work {  // ns + fraction / denominator, exactly
@@ -126,8 +124,8 @@ Assignment equal_number(const Packer& packer, std::size_t period);
 
 // Returns the best assignment of contiguous intervals, some of which may be empty; the bound is its stall.
 //   D[0][0] = 0, D[h][j] = min over i <= j of D[h-1][i] + e({i..j-1}), e of nothing = 0
-// Where several are best, earlier iterations take more. O(L^2 H) time with rows of e built in O(L) each, O(L
-// H) memory.
+// Where several are best, earlier iterations take more. O(L^2 H) time, with each row of e built in O(L), and
+// O(L H) memory.
 Assignment exact_intervals(const Packer& packer, std::size_t period);
 
 // Returns what Algorithm 2 finds, corrected: a set that can hide the next layer takes it, an empty set takes
