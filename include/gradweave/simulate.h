@@ -17,8 +17,8 @@ struct SimulationOptions {
   Nanoseconds optimizer_ns = 0;        // time of one whole optimizer step, spread over applies by bytes
   Decimal contention = {1, 0};         // compute takes this many times longer while a link is busy; >= 1
   std::int64_t max_periods = 10'000;   // without a repeated state by then, see `steady`
-  std::int64_t timeline_iterations = 0;  // how many iterations of the steady state go into `timeline` (with the
-                                         // prologue before them); 0: none
+  std::int64_t timeline_iterations = 0;  // how many iterations of the steady state go into `timeline`, after the
+                                         // plan's prologue; 0: no timeline
 };
 
 // A lower bound on the mean iteration time.
@@ -41,8 +41,8 @@ struct LinkUse {
 
 struct SimulationResult {
   std::string name;                     // Plan::scheme
-  bool steady = true;                   // false: the state never repeated; see method
-  std::string method;                   // "repetition", "maximum cycle ratio", "mean of the last 1000 periods"
+  bool steady = true;                   // false: cycle_ns is a mean of a run that never settled
+  std::string method;                   // "repetition", "maximum cycle ratio" (exact too), "mean of the last 1000 periods"
   Nanoseconds cycle_ns = 0;             // exact
   std::int64_t cycle_iterations = 1;    // iteration time = cycle_ns / cycle_iterations
   Nanoseconds compute_ns = 0;           // of one iteration of the slowest class of workers, optimizer included
@@ -63,9 +63,14 @@ struct SimulationResult {
   double iteration_ns() const { return static_cast<double>(cycle_ns) / static_cast<double>(cycle_iterations); }
 };
 
+// Adds a bound that is known from elsewhere, such as a scheme's proven optimum, and keeps lower_bound the largest.
+void add_bound(SimulationResult& result, const Bound& bound);
+
 // Returns the steady state of `plan`. `classes`: one workload per class of workers (same layers and tensors, own
 // times); an op starts when every class has released it. Identical ranks are simulated once.
-// The caller owes a valid plan (validate()). Errors: InvalidInput if the classes or links don't fit the plan.
+// The caller owes a valid plan (validate()); of an invalid one, results that never come are not waited for.
+// Errors: InvalidInput if classes or links don't fit the plan, if ops and waits wait for each other, or if times or
+// references are beyond exact simulation. O(ops) per iteration until the state repeats.
 SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, const Cluster& cluster,
                           const SimulationOptions& options = {});
 SimulationResult simulate(const Plan& plan, const Workload& workload, const Cluster& cluster,

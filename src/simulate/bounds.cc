@@ -1,0 +1,215 @@
+#include "simulate/bounds.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <tuple>
+
+namespace gradweave {
+namespace {
+
+// One op between a backward_start and the next.
+struct Job {
+  Nanoseconds head = 0;  // earliest start
+  Nanoseconds work = 0;
+  Nanoseconds tail = 0;  // from its end to the next backward_start, at least
+};
+
+// Returns when the last job is through with its tail if one machine serves them with preemption, longest tail
+// first: the best that any order can do (Jackson 1955; Carlier 1982). O(n log n).
+Nanoseconds one_machine(std::vector<Job> jobs) {
+  std::ranges::sort(jobs, {}, &Job::head);
+  const auto shorter_tail = [](const Job& a, const Job& b) { return a.tail < b.tail; };
+  std::priority_queue<Job, std::vector<Job>, decltype(shorter_tail)> ready(shorter_tail);
+  Nanoseconds now = 0;
+  Nanoseconds finish = 0;
+  for (std::size_t next = 0; next < jobs.size() || !ready.empty();) {
+    if (ready.empty()) now = std::max(now, jobs[next].head);
+    while (next < jobs.size() && jobs[next].head <= now) ready.push(jobs[next++]);
+    Job job = ready.top();
+    ready.pop();
+    const Nanoseconds until = next < jobs.size() ? std::min(now + job.work, jobs[next].head) : now + job.work;
+    job.work -= until - now;
+    now = until;
+    if (job.work > 0) {
+      ready.push(job);
+    } else {
+      finish = std::max(finish, now + job.tail);
+    }
+  }
+  return finish;
+}
+
+double per_iteration(const Program& program, Nanoseconds time) {
+  return static_cast<double>(time) / static_cast<double>(program.period);
+}
+
+Nanoseconds link_work(const Program& program, std::size_t link) {
+  Nanoseconds work = 0;
+  for (std::size_t code = static_cast<std::size_t>(program.head); code < program.code_count(); ++code) {
+    for (const OpCode& op : program.ops_of(code, link)) work += program.concurrency[link] == 1 ? op.total() : op.work;
+  }
+  return work;
+}
+
+class PlanView {
+ public:
+  PlanView(const Plan& plan, const Program& program, const CostModel& model, const Workload& slowest)
+      : plan_(plan), program_(program), model_(model), index_(slowest), prologue_(static_cast<std::int64_t>(plan.prologue.size())) {
+    for (const Block& block : plan.blocks) slices_.push_back({*index_.find_tensor(block.tensor), block.begin, block.end});
+    for (const PlanLink& link : plan.links) cluster_link_.push_back(*find_link(model.cluster(), link.name));
+  }
+
+  // Weights y_k = 1 / (all work on link k) make this the dual of the linear program "spread every op over the links";
+  // exact where links differ by a factor only.
+  double all_links() const {
+    std::vector<std::vector<double>> work(cluster_link_.size());
+    std::vector<double> total(cluster_link_.size(), 0);
+    for (const Iteration& iteration : plan_.period) {
+      for (const Op& op : iteration.ops) {
+        const std::vector<Slice> slices = slices_of(op);
+        for (std::size_t k = 0; k < cluster_link_.size(); ++k) {
+          work[k].push_back(static_cast<double>(model_.cost(cluster_link_[k], op.collective, slices, op.compression).work));
+          total[k] += work[k].back();
+        }
+      }
+    }
+    double shares = 0;
+    double weights = 0;
+    for (const double sum : total) {
+      if (sum <= 0) return 0;
+      weights += 1 / sum;
+    }
+    for (std::size_t i = 0; i < work[0].size(); ++i) {
+      double least = work[0][i] / total[0];
+      for (std::size_t k = 1; k < work.size(); ++k) least = std::min(least, work[k][i] / total[k]);
+      shares += least;
+    }
+    // Sums of doubles may end a few units in the last place too high.
+    return shares / weights * (1 - 1e-12) / static_cast<double>(plan_.period.size());
+  }
+
+  bool has_forward_overlap() const {
+    return std::ranges::any_of(plan_.period, [](const Iteration& iteration) {
+      return std::ranges::any_of(iteration.applies, [](const Apply& apply) {
+        return apply.at.kind == PointKind::kForwardStart && apply.source != Source::kLocalGradient;
+      });
+    });
+  }
+
+  // Sum over one period of the least time from backward_start(x) to backward_start(x + 1).
+  Nanoseconds critical_path() {
+    const std::int64_t first = prologue_ + program_.reach;
+    const std::int64_t last = first + program_.period;  // data iterations [first, last)
+    collect_tails(first, last);
+    std::map<std::tuple<std::int64_t, std::size_t>, std::vector<Job>> jobs;  // by data iteration and link
+    for (std::int64_t n = first; n < last + program_.reach; ++n) add_jobs(n, first, last, jobs);
+    Nanoseconds total = 0;
+    auto next = jobs.begin();
+    for (std::int64_t x = first; x < last; ++x) {
+      Nanoseconds least = index_.compute_total;
+      for (; next != jobs.end() && std::get<0>(next->first) == x; ++next) least = std::max(least, one_machine(next->second));
+      total += least;
+    }
+    return total;
+  }
+
+ private:
+  std::vector<Slice> slices_of(const Op& op) const {
+    std::vector<Slice> slices;
+    for (std::size_t copy = 0; copy < std::max<std::size_t>(op.states.size(), 1); ++copy) {
+      for (const std::int32_t block : op.blocks) slices.push_back(slices_[static_cast<std::size_t>(block)]);
+    }
+    return slices;
+  }
+
+  std::size_t row(std::int32_t block, std::int64_t data, std::int64_t first) const {
+    return static_cast<std::size_t>(data - first) * plan_.blocks.size() + static_cast<std::size_t>(block);
+  }
+
+  // tails_[block, data]: from where the value is used to the next backward_start; -1 where it is not used before.
+  void collect_tails(std::int64_t first, std::int64_t last) {
+    for (std::vector<Nanoseconds>* table : {&gradient_tails_, &parameter_tails_, &gather_work_}) {
+      table->assign(static_cast<std::size_t>(last - first) * plan_.blocks.size(), -1);
+    }
+    for (std::int64_t n = first; n <= last; ++n) {
+      for (const Apply& apply : iteration_at(plan_, n).applies) {
+        if (apply.source == Source::kLocalGradient || apply.source == Source::kAveragedOptimizerState) continue;
+        std::vector<Nanoseconds>& tails = apply.source == Source::kReducedGradient ? gradient_tails_ : parameter_tails_;
+        const bool forward = apply.at.kind == PointKind::kForwardStart;
+        if (apply.at.kind == PointKind::kBackwardEnd) continue;
+        const Nanoseconds tail =
+            forward ? index_.forward_total - index_.forward_start[static_cast<std::size_t>(apply.at.layer)] : index_.forward_total;
+        const std::int64_t data = n - (forward ? 1 : 0);
+        if (data < first || data >= last || std::ranges::find(apply.merges, data - n) == apply.merges.end()) continue;
+        for (const std::int32_t block : apply.blocks) {
+          Nanoseconds& known = tails[row(block, data, first)];
+          known = std::max(known, tail);
+        }
+      }
+    }
+    for (std::int64_t n = first; n < last + program_.reach; ++n) {
+      for_each_op(n, [&](const Op& op, const OpCode& code, std::size_t) {
+        const std::int64_t data = n + *std::ranges::max_element(op.merges);
+        if (op.collective != Collective::kAllGather || op.payload != Payload::kGradient || data < first || data >= last) return;
+        for (const std::int32_t block : op.blocks) gather_work_[row(block, data, first)] = code.work;
+      });
+    }
+  }
+
+  template <typename Visit>
+  void for_each_op(std::int64_t n, const Visit& visit) const {
+    const Iteration& iteration = iteration_at(plan_, n);
+    for (std::size_t k = 0; k < program_.link_count(); ++k) {
+      for (const OpCode& code : program_.ops_of(program_.code_of(n), k)) {
+        visit(iteration.ops[static_cast<std::size_t>(code.plan_op)], code, k);
+      }
+    }
+  }
+
+  void add_jobs(std::int64_t n, std::int64_t first, std::int64_t last,
+                std::map<std::tuple<std::int64_t, std::size_t>, std::vector<Job>>& jobs) const {
+    for_each_op(n, [&](const Op& op, const OpCode& code, std::size_t k) {
+      const std::int64_t data = n + *std::ranges::max_element(op.merges);
+      if (op.payload == Payload::kOptimizerState || data < first || data >= last) return;
+      const std::vector<Nanoseconds>& tails = op.payload == Payload::kGradient ? gradient_tails_ : parameter_tails_;
+      Job job{.work = program_.concurrency[k] == 1 ? code.total() : code.work, .tail = -1};
+      Nanoseconds gather = 0;
+      for (const std::int32_t block : op.blocks) {
+        const std::size_t layer = index_.tensors[slices_[static_cast<std::size_t>(block)].tensor].layer;
+        job.head = std::max(job.head, index_.backward_end[layer] - index_.forward_total);
+        job.tail = std::max(job.tail, tails[row(block, data, first)]);
+        gather = std::max(gather, gather_work_[row(block, data, first)]);
+      }
+      if (job.tail < 0) return;
+      if (program_.concurrency[k] != 1) job.head += code.startup;
+      if (op.collective == Collective::kReduceScatter) job.tail += gather;
+      jobs[{data, k}].push_back(job);
+    });
+  }
+
+  const Plan& plan_;
+  const Program& program_;
+  const CostModel& model_;
+  const WorkloadIndex index_;
+  const std::int64_t prologue_;
+  std::vector<Slice> slices_;
+  std::vector<std::size_t> cluster_link_;
+  std::vector<Nanoseconds> gradient_tails_, parameter_tails_, gather_work_;
+};
+
+}  // namespace
+
+std::vector<Bound> lower_bounds(const Plan& plan, const Program& program, const CostModel& model, const Workload& slowest,
+                                Nanoseconds compute_ns) {
+  std::vector<Bound> bounds{{"compute", static_cast<double>(compute_ns)}};
+  for (std::size_t k = 0; k < program.link_count(); ++k) {
+    bounds.push_back({"link " + plan.links[k].name, per_iteration(program, link_work(program, k))});
+  }
+  PlanView view(plan, program, model, slowest);
+  if (program.link_count() > 1) bounds.push_back({"all links", view.all_links()});
+  if (view.has_forward_overlap()) bounds.push_back({"critical path", per_iteration(program, view.critical_path())});
+  return bounds;
+}
+
+}  // namespace gradweave

@@ -1,0 +1,385 @@
+// The event-driven simulator: links on which ops share the bandwidth, and compute slowed by busy links.
+//
+// A shared link is fluid: ops in their start-up are off the link; the `a` active ones each lose floor(elapsed / a) of
+// their remaining work at every event of the link, an op becoming active or ending. What is left of elapsed / a is
+// lost, so no op ends before exact sharing would end it, and there are only as many events as ops.
+// Compute at contention factor p/q: a step of d ns holds d * p units; a nanosecond takes p of them while no link is
+// busy, q while one is. A step ends at the first whole nanosecond at which nothing is left.
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "simulate/machine.h"
+
+namespace gradweave {
+namespace {
+
+__extension__ using Wide = __int128;
+constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
+
+class SharedMachine final : public Machine {
+ public:
+  SharedMachine(const Program& program, Decimal contention)
+      : program_(program), window_(std::bit_ceil(static_cast<std::uint64_t>(program.reach) * 8 + 16)), mask_(window_ - 1),
+        slow_(contention.mantissa) {
+    for (std::int32_t i = 0; i < contention.scale; ++i) fast_ *= 10;
+    for (std::size_t code = 0; code < program.code_count(); ++code) {
+      step_stride_ = std::max<std::size_t>(step_stride_, program.step_begin[code + 1] - program.step_begin[code]);
+    }
+    classes_.resize(program.class_count);
+    for (ClassState& cls : classes_) cls.marks.resize(window_ * step_stride_);
+    links_.resize(program.link_count());
+    for (std::size_t k = 0; k < links_.size(); ++k) {
+      for (std::size_t code = 0; code < program.code_count(); ++code) {
+        links_[k].stride = std::max(links_[k].stride, program.ops_of(code, k).size());
+      }
+      links_[k].runs.resize(window_ * links_[k].stride);
+    }
+    for (const Gate& gate : program.gates) has_delays_ |= gate.delay > 0;
+  }
+
+  void run_to(std::int64_t iterations, Recorder* recorder) override {
+    target_ = iterations;
+    while (!settle(recorder)) {
+      const Nanoseconds next = next_event();
+      if (next == kNever) throw_deadlock(main().iteration);
+      pass_time_until(next);
+    }
+  }
+
+  Nanoseconds time() const override { return main().last_end; }
+  Nanoseconds busy(std::size_t link) const override { return links_[link].busy; }
+
+  void snapshot(std::vector<std::int64_t>& state) const override {
+    const std::int64_t now = main().iteration;
+    for (const ClassState& cls : classes_) {
+      state.push_back(cls.iteration - now);
+      state.push_back(cls.step);
+      state.push_back(cls.running ? 1 : 0);
+      state.push_back(static_cast<std::int64_t>(cls.left >> 62));
+      state.push_back(static_cast<std::int64_t>(cls.left & ((Wide{1} << 62) - 1)));
+    }
+    for (const LinkState& link : links_) {
+      state.push_back(link.iteration - now);
+      state.push_back(static_cast<std::int64_t>(link.position));
+      state.push_back(now_ - link.updated);
+      state.push_back(static_cast<std::int64_t>(link.active));
+      for (const Outstanding& op : link.outstanding) {
+        state.push_back(op.iteration - now);
+        state.push_back(static_cast<std::int64_t>(op.position));
+        state.push_back(op.active ? -1 : op.active_at - now_);
+        state.push_back(op.left);
+      }
+    }
+    if (has_delays_) snapshot_delays(now, state);
+  }
+
+ private:
+  struct ClassState {
+    std::int64_t iteration = 0;
+    std::size_t code = 0;
+    std::uint32_t step = 0;
+    bool running = false;       // computing the step, its waits being over
+    Wide left = 0;              // units of compute
+    Nanoseconds begin = 0;      // of the running step's compute
+    Nanoseconds last_end = 0;   // of the last step
+    std::vector<Nanoseconds> marks;
+  };
+  struct Outstanding {
+    std::int64_t iteration = 0;
+    std::size_t position = 0;
+    bool active = false;
+    Nanoseconds active_at = 0;  // when its start-up is over
+    Nanoseconds left = 0;       // work
+  };
+  struct LinkState {
+    std::int64_t iteration = 0;  // of the next op to start
+    std::size_t code = 0;
+    std::size_t position = 0;
+    std::vector<Outstanding> outstanding;  // in the order of start
+    std::size_t active = 0;
+    Nanoseconds updated = 0;     // when the active ops last lost work
+    Nanoseconds freed = 0;       // when an op last ended
+    Nanoseconds busy = 0;
+    std::size_t stride = 0;
+    std::vector<OpRun> runs;     // of the last iterations; end is kNever while under way
+  };
+
+  const ClassState& main() const { return classes_[program_.main_class]; }
+  std::size_t row(std::int64_t iteration) const { return static_cast<std::uint64_t>(iteration) & mask_; }
+  OpRun& run_of(LinkState& link, std::int64_t iteration, std::size_t position) const {
+    return link.runs[row(iteration) * link.stride + position];
+  }
+  const OpRun& run_of(std::int64_t n, const OpRef& ref) const {
+    const LinkState& link = links_[static_cast<std::size_t>(ref.link)];
+    return link.runs[row(n + ref.iteration) * link.stride + static_cast<std::size_t>(ref.position)];
+  }
+  bool ended(std::int64_t n, const OpRef& ref) const {
+    const LinkState& link = links_[static_cast<std::size_t>(ref.link)];
+    const std::int64_t iteration = n + ref.iteration;
+    const bool started = iteration < link.iteration ||
+                         (iteration == link.iteration && static_cast<std::size_t>(ref.position) < link.position);
+    return started && run_of(n, ref).end != kNever;
+  }
+
+  // Does all that happens at now_. Returns true if the main class has reached its target: then some of it may be
+  // left to the next call.
+  bool settle(Recorder* recorder) {
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (std::size_t k = 0; k < links_.size(); ++k) changed |= update_link(k, recorder);
+      for (std::size_t c = 0; c < classes_.size(); ++c) {
+        changed |= advance_class(c, c == program_.main_class ? recorder : nullptr);
+        if (main().iteration >= target_) return true;
+      }
+      for (std::size_t k = 0; k < links_.size(); ++k) changed |= start_ops(k);
+    }
+    return false;
+  }
+
+  // --- links ---
+  // Charges the time since the last event to the active ops.
+  void charge(LinkState& link) {
+    if (link.active > 0) {
+      const Nanoseconds share = (now_ - link.updated) / static_cast<Nanoseconds>(link.active);
+      for (Outstanding& op : link.outstanding) {
+        if (op.active) op.left -= share;
+      }
+    }
+    link.updated = now_;
+  }
+
+  bool update_link(std::size_t k, Recorder* recorder) {
+    LinkState& link = links_[k];
+    bool joins = false;
+    for (const Outstanding& op : link.outstanding) joins |= !op.active && op.active_at <= now_;
+    if (!joins && next_end(link) > now_) return false;
+    charge(link);
+    for (Outstanding& op : link.outstanding) {
+      if (!op.active && op.active_at <= now_) {
+        op.active = true;
+        ++link.active;
+      }
+    }
+    std::erase_if(link.outstanding, [&](const Outstanding& op) {
+      if (!op.active || op.left > 0) return false;
+      --link.active;
+      link.freed = now_;
+      OpRun& run = run_of(link, op.iteration, op.position);
+      run.end = now_;
+      if (recorder != nullptr && recorder->detailed()) recorder->op(run);
+      return true;
+    });
+    return true;
+  }
+
+  bool start_ops(std::size_t k) {
+    LinkState& link = links_[k];
+    const auto limit = static_cast<std::size_t>(program_.concurrency[k]);
+    bool changed = false;
+    while (link.iteration <= main().iteration + program_.reach) {
+      const std::span<const OpCode> ops = program_.ops_of(link.code, k);
+      for (; link.position < ops.size(); ++link.position) {
+        const OpCode& op = ops[link.position];
+        if (limit != 0 && link.outstanding.size() >= limit) return changed;
+        OpRun run{.iteration = link.iteration, .link = static_cast<std::int32_t>(k), .plan_op = op.plan_op,
+                  .released = op.earliest, .free = 0, .start = now_, .end = kNever, .alone = op.total()};
+        if (opens(link.iteration, op, run) > now_) return changed;
+        if (std::max(run.data, run.released) < now_) run.free = now_;
+        run_of(link, link.iteration, link.position) = run;
+        // On a link that serves one op at a time, start-up holds the link like work.
+        const bool alone = limit == 1;
+        if (link.active == 0) link.updated = now_;
+        link.outstanding.push_back({link.iteration, link.position, false, alone ? now_ : now_ + op.startup,
+                                    alone ? op.total() : op.work});
+        changed = true;
+      }
+      ++link.iteration;
+      link.code = program_.next_code(link.code);
+      link.position = 0;
+    }
+    return changed;
+  }
+
+  // Returns when the gates of an op of iteration n open, kNever if that depends on what has not happened yet.
+  Nanoseconds opens(std::int64_t n, const OpCode& op, OpRun& run) const {
+    for (std::uint32_t g = op.gate_begin; g < op.gate_end; ++g) {
+      const Nanoseconds time = gate_time(n, program_.gates[g]);
+      if (time == kNever) return kNever;
+      Nanoseconds& known = program_.gates[g].release ? run.released : run.data;
+      known = std::max(known, time);
+    }
+    for (std::uint32_t r = op.after_begin; r < op.after_end; ++r) {
+      if (!ended(n, program_.refs[r])) return kNever;
+      run.data = std::max(run.data, run_of(n, program_.refs[r]).end);
+    }
+    return std::max(run.data, run.released);
+  }
+
+  Nanoseconds gate_time(std::int64_t n, const Gate& gate) const {
+    const std::int64_t iteration = n + gate.iteration;
+    Nanoseconds time = 0;
+    for (const ClassState& cls : classes_) {
+      const bool passed = iteration < cls.iteration ||
+                          (iteration == cls.iteration && static_cast<std::uint32_t>(gate.step) < cls.step);
+      if (!passed) return kNever;
+      time = std::max(time, cls.marks[row(iteration) * step_stride_ + static_cast<std::size_t>(gate.step)]);
+    }
+    return time + gate.delay;
+  }
+
+  Nanoseconds next_end(const LinkState& link) const {
+    Nanoseconds least = kNever;
+    for (const Outstanding& op : link.outstanding) {
+      if (op.active) least = std::min(least, op.left);
+    }
+    return least == kNever ? kNever : link.updated + least * static_cast<Nanoseconds>(link.active);
+  }
+
+  // --- compute ---
+  // A class far ahead of the slowest can't influence it, and is held so that what is remembered stays bounded.
+  bool held(const ClassState& cls) const {
+    return std::ranges::any_of(classes_, [&](const ClassState& other) {
+      return cls.iteration > other.iteration + program_.reach + 1;
+    });
+  }
+
+  bool advance_class(std::size_t c, Recorder* recorder) {
+    ClassState& cls = classes_[c];
+    bool changed = false;
+    while (!held(cls) && !(c == program_.main_class && cls.iteration >= target_)) {
+      const std::uint32_t first = program_.step_begin[cls.code];
+      const std::uint32_t count = program_.step_begin[cls.code + 1] - first;
+      for (; cls.step < count; ++cls.step) {
+        const Step& step = program_.steps[first + cls.step];
+        if (!cls.running) {
+          if (!begin_step(c, step, first + cls.step, recorder)) return changed;
+          changed = true;
+        }
+        if (cls.left > 0) return changed;
+        cls.running = false;
+        cls.left = 0;
+        cls.last_end = now_;
+        cls.marks[row(cls.iteration) * step_stride_ + cls.step] = now_;
+        if (recorder != nullptr && recorder->detailed()) recorder->compute(cls.iteration, step, cls.begin, now_);
+        changed = true;
+      }
+      check_lag(cls.iteration);
+      ++cls.iteration;
+      cls.code = program_.next_code(cls.code);
+      cls.step = 0;
+      changed = true;
+    }
+    return changed;
+  }
+
+  bool begin_step(std::size_t c, const Step& step, std::size_t index, Recorder* recorder) {
+    ClassState& cls = classes_[c];
+    const OpRun* blamed = nullptr;
+    for (std::uint32_t r = step.wait_begin; r < step.wait_end; ++r) {
+      if (!ended(cls.iteration, program_.refs[r])) return false;
+      const OpRun& run = run_of(cls.iteration, program_.refs[r]);
+      if (run.end > cls.last_end && (blamed == nullptr || run.end > blamed->end)) blamed = &run;
+    }
+    if (blamed != nullptr && recorder != nullptr) {
+      recorder->wait({cls.iteration, step.wait_layer, cls.last_end, now_, *blamed});
+    }
+    cls.running = true;
+    cls.begin = now_;
+    cls.left = static_cast<Wide>(program_.duration(c, index)) * slow_;
+    return true;
+  }
+
+  // The runs of an iteration must have ended before their place is used again.
+  void check_lag(std::int64_t iteration) const {
+    const std::int64_t oldest = iteration - static_cast<std::int64_t>(window_ / 2);
+    for (const LinkState& link : links_) {
+      const bool late = link.iteration < oldest || std::ranges::any_of(link.outstanding, [&](const Outstanding& op) {
+        return op.iteration < oldest;
+      });
+      if (late) throw_deadlock(link.iteration);
+    }
+  }
+
+  // --- time ---
+  bool link_busy() const {
+    return std::ranges::any_of(links_, [](const LinkState& link) { return link.active > 0; });
+  }
+  std::int64_t units_per_ns() const { return link_busy() ? fast_ : slow_; }
+
+  Nanoseconds next_event() const {
+    Nanoseconds next = kNever;
+    const Wide rate = units_per_ns();
+    for (const ClassState& cls : classes_) {
+      if (cls.running && !held(cls)) next = std::min(next, now_ + static_cast<Nanoseconds>((cls.left + rate - 1) / rate));
+    }
+    for (std::size_t k = 0; k < links_.size(); ++k) {
+      const LinkState& link = links_[k];
+      next = std::min(next, next_end(link));
+      for (const Outstanding& op : link.outstanding) {
+        if (!op.active) next = std::min(next, op.active_at);
+      }
+      next = std::min(next, next_opening(k));
+    }
+    return next;
+  }
+
+  // When a delay of the next op of link k is over, if that is all it waits for.
+  Nanoseconds next_opening(std::size_t k) const {
+    const LinkState& link = links_[k];
+    const auto limit = static_cast<std::size_t>(program_.concurrency[k]);
+    if (limit != 0 && link.outstanding.size() >= limit) return kNever;
+    const std::span<const OpCode> ops = program_.ops_of(link.code, k);
+    if (link.position >= ops.size()) return kNever;
+    OpRun run{.released = ops[link.position].earliest};
+    return opens(link.iteration, ops[link.position], run);
+  }
+
+  void pass_time_until(Nanoseconds next) {
+    const Nanoseconds elapsed = next - now_;
+    const Wide done = static_cast<Wide>(elapsed) * units_per_ns();
+    for (ClassState& cls : classes_) {
+      if (cls.running) cls.left -= done;
+    }
+    for (LinkState& link : links_) {
+      if (link.active > 0) link.busy += elapsed;
+    }
+    now_ = next;
+  }
+
+  // How long the delays that run now still hold ops that have not started.
+  void snapshot_delays(std::int64_t now, std::vector<std::int64_t>& state) const {
+    for (std::size_t k = 0; k < links_.size(); ++k) {
+      std::size_t position = links_[k].position;
+      for (std::int64_t n = links_[k].iteration; n <= now + program_.reach; ++n, position = 0) {
+        const std::span<const OpCode> ops = program_.ops_of(program_.code_of(n), k);
+        for (; position < ops.size(); ++position) {
+          for (std::uint32_t g = ops[position].gate_begin; g < ops[position].gate_end; ++g) {
+            const Nanoseconds time = program_.gates[g].delay > 0 ? gate_time(n, program_.gates[g]) : kNever;
+            if (time != kNever) state.push_back(std::max<Nanoseconds>(time - now_, 0));
+          }
+        }
+      }
+    }
+  }
+
+  const Program& program_;
+  const std::size_t window_;
+  const std::uint64_t mask_;
+  const std::int64_t slow_;     // p: units of compute that pass in a nanosecond while no link is busy
+  std::int64_t fast_ = 1;       // q: while one is
+  std::size_t step_stride_ = 1;
+  bool has_delays_ = false;
+  std::int64_t target_ = 0;
+  Nanoseconds now_ = 0;
+  std::vector<ClassState> classes_;
+  std::vector<LinkState> links_;
+};
+
+}  // namespace
+
+std::unique_ptr<Machine> shared_machine(const Program& program, Decimal contention) {
+  return std::make_unique<SharedMachine>(program, contention);
+}
+
+}  // namespace gradweave

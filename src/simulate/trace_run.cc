@@ -1,0 +1,134 @@
+#include "simulate/trace_run.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <tuple>
+
+#include "simulate/machine.h"
+#include "simulate/reasons.h"
+
+namespace gradweave {
+namespace {
+
+std::string_view word(Collective collective) {
+  switch (collective) {
+    case Collective::kAllReduce: return "all_reduce";
+    case Collective::kReduceScatter: return "reduce_scatter";
+    case Collective::kAllGather: return "all_gather";
+    case Collective::kCompressed: break;
+  }
+  return "compressed";
+}
+
+// "all_reduce conv1.weight[0:4096] +3": the first block, and how many more.
+std::string label_of(const Plan& plan, const Op& op, const WorkloadIndex& index) {
+  std::string label(word(op.collective));
+  if (op.blocks.empty()) return label;
+  const Block& block = plan.blocks[static_cast<std::size_t>(op.blocks.front())];
+  label.append(" ").append(block.tensor);
+  if (block.begin != 0 || block.end != index.tensors[*index.find_tensor(block.tensor)].numel) {
+    label.append("[").append(std::to_string(block.begin)).append(":").append(std::to_string(block.end)).append("]");
+  }
+  if (op.blocks.size() > 1) label.append(" +").append(std::to_string(op.blocks.size() - 1));
+  return label;
+}
+
+class SpanRecorder final : public Recorder {
+ public:
+  SpanRecorder(const Plan& plan, const Workload& workload, const CostModel& model)
+      : plan_(plan), workload_(workload), model_(model) {}
+
+  // Only spans of iterations [first, last) are kept.
+  void listen(std::int64_t first, std::int64_t last) { first_ = first, last_ = last; }
+
+  void wait(const WaitRun& wait) override {
+    if (!heard(wait.iteration)) return;
+    Span span{.kind = SpanKind::kWait, .track = 0, .iteration = wait.iteration, .layer = wait.layer, .op = wait.op.plan_op,
+              .op_link = wait.op.link, .begin_ns = wait.begin, .end_ns = wait.end};
+    const Op& op = iteration_at(plan_, wait.op.iteration).ops[static_cast<std::size_t>(wait.op.plan_op)];
+    span.label = "wait for " + label_of(plan_, op, model_.index());
+    span.reason = text_of(reason_of(wait), plan_.links[static_cast<std::size_t>(wait.op.link)].name);
+    spans_.push_back(std::move(span));
+  }
+
+  void compute(std::int64_t iteration, const Step& step, Nanoseconds begin, Nanoseconds end) override {
+    if (!heard(iteration) || begin == end) return;
+    Span span{.kind = step.kind, .track = 0, .iteration = iteration, .layer = step.layer, .begin_ns = begin, .end_ns = end};
+    span.label = step.kind == SpanKind::kOptimizer ? "optimizer" : workload_.layers[static_cast<std::size_t>(step.layer)].name;
+    spans_.push_back(std::move(span));
+  }
+
+  void op(const OpRun& run) override {
+    if (!heard(run.iteration)) return;
+    const Op& op = iteration_at(plan_, run.iteration).ops[static_cast<std::size_t>(run.plan_op)];
+    Span span{.kind = SpanKind::kOp, .track = 1 + run.link, .iteration = run.iteration, .op = run.plan_op,
+              .begin_ns = run.start, .end_ns = run.end};
+    for (const std::int32_t b : op.blocks) {
+      const Block& block = plan_.blocks[static_cast<std::size_t>(b)];
+      const Slice slice{*model_.index().find_tensor(block.tensor), block.begin, block.end};
+      span.bytes += model_.bytes({&slice, 1}) * static_cast<std::int64_t>(std::max<std::size_t>(op.states.size(), 1));
+    }
+    span.label = label_of(plan_, op, model_.index());
+    spans_.push_back(std::move(span));
+  }
+
+  bool detailed() const override { return true; }
+
+  std::vector<Span> take() { return std::move(spans_); }
+
+ private:
+  bool heard(std::int64_t iteration) const { return iteration >= first_ && iteration < last_; }
+
+  const Plan& plan_;
+  const Workload& workload_;
+  const CostModel& model_;
+  std::int64_t first_ = 0, last_ = 0;
+  std::vector<Span> spans_;
+};
+
+}  // namespace
+
+Timeline record_timeline(const Plan& plan, std::span<const Workload> classes, const CostModel& model,
+                         const SimulationOptions& options, bool shared, std::int64_t begin) {
+  const Program program = compile(plan, classes, model, options, true);
+  const std::unique_ptr<Machine> machine = shared ? shared_machine(program, options.contention) : serial_machine(program);
+  SpanRecorder recorder(plan, classes[program.main_class], model);
+  const auto prologue = static_cast<std::int64_t>(plan.prologue.size());
+  const std::int64_t end = begin + options.timeline_iterations;
+  const std::int64_t margin = program.reach + 1;  // ops of these iterations may still be under way
+
+  recorder.listen(0, prologue);
+  machine->run_to(prologue, &recorder);
+  const Nanoseconds prologue_end = machine->time();
+  const std::int64_t quiet = std::max(prologue, begin - margin);
+  machine->run_to(quiet, &recorder);
+  recorder.listen(quiet, end + margin);
+  machine->run_to(begin, &recorder);
+  const Nanoseconds window_begin = machine->time();
+  machine->run_to(end, &recorder);
+  const Nanoseconds window_end = machine->time();
+  machine->run_to(end + margin, &recorder);
+
+  Timeline timeline{.name = plan.scheme, .origin = "simulated", .links = {}, .spans = recorder.take()};
+  for (const PlanLink& link : plan.links) timeline.links.push_back(link.name);
+  const auto overlaps = [](const Span& span, Nanoseconds from, Nanoseconds until) {
+    return span.begin_ns < until && (span.end_ns > from || span.begin_ns >= from);
+  };
+  std::erase_if(timeline.spans, [&](const Span& span) {
+    if (span.kind != SpanKind::kOp) return !(span.iteration < prologue || (span.iteration >= begin && span.iteration < end));
+    return !overlaps(span, 0, prologue_end) && !overlaps(span, window_begin, window_end);
+  });
+  Nanoseconds origin = std::numeric_limits<Nanoseconds>::max();
+  for (const Span& span : timeline.spans) origin = std::min(origin, span.begin_ns);
+  for (Span& span : timeline.spans) {
+    span.begin_ns -= origin;
+    span.end_ns -= origin;
+  }
+  std::ranges::sort(timeline.spans, {}, [](const Span& span) {
+    return std::tuple(span.begin_ns, span.track, span.kind, span.iteration, span.op, span.layer);
+  });
+  return timeline;
+}
+
+}  // namespace gradweave
