@@ -12,6 +12,8 @@ from typing import Callable, Optional
 import torch
 from torch import distributed
 
+import gradweave
+from gradweave import emulation
 from gradweave.jobs import training
 
 
@@ -19,13 +21,15 @@ from gradweave.jobs import training
 class Contestant:
     """One way to train. `job.model` may be wrapped; `network` is the bare module, for evaluation.
 
-    `finish` drains what is in flight and makes all ranks equal (None: nothing to do).
+    `finish` drains what is in flight and makes all ranks equal; `close` ends the contestant's threads (None: nothing
+    to do).
     """
 
     name: str
     job: training.Job
     network: torch.nn.Module
     finish: Optional[Callable] = None
+    close: Optional[Callable] = None
     segment_seconds: list = field(default_factory=list)  # per iteration, one entry per round, slowest rank
     total_seconds: float = 0.0                           # everything, with the drains
     iterations: int = 0
@@ -38,11 +42,24 @@ def alone(job):
     return Contestant("compute alone", job, job.model)
 
 
-def data_parallel(job, name="DDP", **arguments):
-    """Contestant that is PyTorch's DistributedDataParallel with these constructor arguments."""
+def data_parallel(job, name, setting, **arguments):
+    """Contestant that is PyTorch's DistributedDataParallel with these constructor arguments, on the setting's link."""
     network = job.model
     job.model = torch.nn.parallel.DistributedDataParallel(network, **arguments)
-    return Contestant(name, job, network)
+    close = None
+    if setting.kind == "emulated":
+        hook = emulation.EmulatedHook(*setting.cost)
+        hook.register(job.model)
+        close = hook.close
+    return Contestant(name, job, network, close=close)
+
+
+def planned(job, name, setting, plan):
+    """Contestant that runs `plan` with Gradweave on the setting's link."""
+    network = job.model
+    links = [gradweave.EmulatedLink(*setting.cost, workers=distributed.get_world_size())] if setting.kind == "emulated" else None
+    job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, links=links)
+    return Contestant(name, job, network, finish=lambda: gradweave.finish(job.model))
 
 
 def slowest(seconds):
@@ -57,9 +74,7 @@ def run_segment(contestant, iterations, warm_up, on_iteration=None):
     distributed.barrier()
     begin = time.perf_counter()
     training.train(contestant.job, warm_up, on_iteration)
-    timed = time.perf_counter()
-    _, loss = training.train(contestant.job, iterations, on_iteration)
-    timed = time.perf_counter() - timed
+    timed, loss = timed_training(contestant, iterations, on_iteration)
     if contestant.finish:
         contestant.finish()
     contestant.total_seconds += time.perf_counter() - begin
@@ -68,6 +83,13 @@ def run_segment(contestant, iterations, warm_up, on_iteration=None):
     mean = torch.tensor([loss], dtype=torch.float64)
     distributed.all_reduce(mean)
     contestant.loss = mean.item() / distributed.get_world_size()
+
+
+def timed_training(contestant, iterations, on_iteration=None):
+    """(seconds of this rank for all `iterations` iterations, its mean loss)."""
+    begin = time.perf_counter()
+    _, loss = training.train(contestant.job, iterations, on_iteration)
+    return time.perf_counter() - begin, loss
 
 
 def run_rounds(contestants, rounds, iterations, warm_up, on_iteration=None):

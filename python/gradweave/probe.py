@@ -1,14 +1,15 @@
 """Measures links: the time of all-reduces of several sizes, and the cost model that follows from them."""
 
+import os
 import statistics
 import time
 
 import torch
 from torch import distributed
 
-from gradweave import core
+from gradweave import core, ranks
 
-SIZES = tuple(1 << power for power in (12, 14, 16, 18, 19, 20, 21, 22))
+SIZES = tuple(1 << power for power in (12, 14, 16, 18, 20, 21, 22, 23))
 
 
 def measure(group=None, sizes=SIZES, repeats=5, seconds=4.0, on_size=None):
@@ -31,6 +32,22 @@ def measure(group=None, sizes=SIZES, repeats=5, seconds=4.0, on_size=None):
         if on_size:
             on_size()
     return measurements
+
+
+def probe(interfaces=(), seconds=4.0):
+    """(cluster, lines for people): one link for each interface, or the default group's where none is named.
+
+    Collective.
+    """
+    chosen = list(interfaces) or [os.environ.get("GLOO_SOCKET_IFNAME") or "default"]
+    links, lines = [], []
+    for name in chosen:
+        link, residual = describe_link(name, measure(ranks.group_on(name) if interfaces else None, seconds=seconds))
+        links.append(link)
+        lines.append(f"{name}: start-up {link['startup_us']:.0f} us, {8 / link['us_per_byte']:.0f} Mb/s of all-reduced "
+                     f"data, residual {100 * residual:.1f}%")
+    workers = ranks.world_size()
+    return cluster_of(links, workers, f"{workers} workers on {', '.join(chosen)}"), lines
 
 
 def describe_link(name, measurements):

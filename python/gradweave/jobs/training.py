@@ -47,6 +47,17 @@ class Recipe:
         return Job(model, optimizer, nn.functional.cross_entropy, shards.forever())
 
 
+def repeated(batches):
+    """The batches of an iterable, again and again; an iterator is used once."""
+    while True:
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty:
+            return
+
+
 def train(job, iterations, on_iteration=None):
     """Train for `iterations` iterations; returns (seconds of each iteration, mean loss of this rank)."""
     job.model.train()

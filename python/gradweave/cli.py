@@ -1,0 +1,192 @@
+"""`python -m gradweave probe|profile|train|doctor`: the commands that need torch."""
+
+import argparse
+import dataclasses
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+
+class UsageError(Exception):
+    """Bad input: the message names it and the remedy. Exit code 2."""
+
+
+def main(arguments):
+    """Run one command; returns its exit code: 0 success, 1 a failed check or run, 2 bad usage or input."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return EXIT_USAGE
+    # torch is imported by the commands, so that --help and usage errors are quick.
+    from gradweave.hosts import HostError
+    from gradweave.jobs.fashion_mnist import DatasetMissing
+    from gradweave.ranks import NotLaunched
+    try:
+        return options.run(options)
+    except (UsageError, HostError, DatasetMissing, NotLaunched) as error:
+        print(f"gradweave {options.command}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="python -m gradweave", description=__doc__.strip(),
+                                     formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="Planning and simulation without torch: the command 'gradweave'.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_doctor(commands)
+    _add_probe(commands)
+    _add_profile(commands)
+    _add_train(commands)
+    return parser
+
+
+def _add(commands, name, run, summary, example):
+    command = commands.add_parser(name, help=summary, description=summary, epilog=f"example:\n  {example}",
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_doctor(commands):
+    _add(commands, "doctor", _doctor, "check an installation", "python -m gradweave doctor")
+
+
+def _doctor(options):
+    from gradweave import doctor
+    findings = doctor.examine()
+    if options.json:
+        print(json.dumps({"findings": [dataclasses.asdict(finding) for finding in findings]}, indent=2))
+    else:
+        for finding in findings:
+            print(f"{finding.state:8} {finding.name:11} {finding.what}")
+            if finding.remedy:
+                print(f"{'':20} -> {finding.remedy}")
+    return EXIT_FAILED if any(finding.state == doctor.FAILED for finding in findings) else EXIT_OK
+
+
+def _add_probe(commands):
+    command = _add(commands, "probe", _probe, "measure the links between the ranks and write a cluster file",
+                   "torchrun --nproc-per-node 1 --nnodes 2 ... -m gradweave probe -o cluster.json")
+    command.add_argument("-o", "--output", type=Path, help="the cluster file (default: standard output)")
+    command.add_argument("--interfaces", help="one link for each, e.g. eth0,eth1 (default: GLOO_SOCKET_IFNAME, else Gloo's choice)")
+    command.add_argument("--seconds", type=_positive, default=4.0, help="how long to measure each link (default: 4)")
+
+
+def _probe(options):
+    from gradweave import probe, ranks
+    with ranks.joined("probe"):
+        cluster, lines = probe.probe(_names(options.interfaces), options.seconds)
+        if ranks.is_first():
+            for line in lines:
+                print(line, file=sys.stderr)
+            _write(cluster, options.output)
+    return EXIT_OK
+
+
+def _add_profile(commands):
+    command = _add(commands, "profile", _profile, "profile a model's layers and write a workload file",
+                   "python -m gradweave profile demo -o workload.json")
+    command.add_argument("job", help="demo, small, or MODULE:FUNCTION that returns (model, optimizer, loss, batches)")
+    command.add_argument("-o", "--output", type=Path, help="the workload file (default: standard output)")
+    command.add_argument("--iterations", type=int, default=20)
+    command.add_argument("--batch-size", type=int, default=64, help="for the example jobs (default: 64)")
+
+
+def _profile(options):
+    import torch
+
+    from gradweave import profiling, ranks
+    if options.iterations < 1 or options.batch_size < 1:
+        raise UsageError("--iterations and --batch-size must be at least 1")
+    if "RANK" not in os.environ:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    job = _job(options.job, options.batch_size)
+    with ranks.joined_if_launched():
+        workload, rest_us = profiling.profile(job, options.job, options.iterations)
+        if ranks.is_first():
+            compute = sum(layer["forward_us"] + layer["backward_us"] for layer in workload["layers"])
+            print(f"{len(workload['layers'])} layers, forward and backward {compute / 1e3:.1f} ms, "
+                  f"rest of an iteration {rest_us / 1e3:.1f} ms, {torch.get_num_threads()} thread(s)", file=sys.stderr)
+            _write(workload, options.output)
+    return EXIT_OK
+
+
+def _job(name, batch_size):
+    from gradweave.jobs import fashion_mnist, training
+    networks = {"demo": fashion_mnist.wide_network, "small": fashion_mnist.small_network}
+    if name in networks:
+        recipe = training.Recipe(network=networks[name], batch_size=batch_size)
+        return recipe.make(*fashion_mnist.load("train"))
+    module, colon, function = name.partition(":")
+    if not colon or not module or not function:
+        raise UsageError(f"job '{name}': choose {', '.join(networks)}, or MODULE:FUNCTION")
+    sys.path.insert(0, os.getcwd())
+    try:
+        make = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"job '{name}': {error}") from None
+    made = make()
+    if not isinstance(made, tuple) or len(made) != 4:
+        raise UsageError(f"job '{name}': {function}() must return (model, optimizer, loss, batches), not {type(made).__name__}")
+    model, optimizer, loss, batches = made
+    return training.Job(model, optimizer, loss, training.repeated(batches))
+
+
+def _add_train(commands):
+    command = _add(commands, "train", _train, "train an example job over a slow link between local workers",
+                   "python -m gradweave train demo")
+    command.add_argument("job", choices=["demo"], help="demo: DistributedDataParallel against Gradweave, interleaved")
+    command.add_argument("--workers", type=int, default=2, help="(default: 2)")
+    command.add_argument("--links", choices=["auto", "shaped", "emulated"], default="auto",
+                         help="shaped: network namespaces with token buckets; emulated: ops that take a model's time; "
+                              "auto: shaped where this user may make namespaces (default)")
+    command.add_argument("--coverage", type=_positive, default=2.0,
+                         help="communication time over compute time; the links' rate follows from it (default: 2)")
+    command.add_argument("--schemes", default="sequential,wfbp,ddp,deft,delayed_averaging",
+                         help="comma-separated (default: %(default)s)")
+    command.add_argument("--rounds", type=int, default=4, help="turns of each contestant (default: 4)")
+    command.add_argument("--iterations", type=int, default=20, help="timed iterations in a turn (default: 20)")
+    command.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
+    command.add_argument("--learning-rate", type=_positive, help="(default: 0.05 for sgd, 0.001 for adamw)")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--pin", action="store_true", help="pin each worker to a processor of its own")
+    command.add_argument("--output", type=Path, default=Path("out"), help="folder for results and traces (default: out)")
+
+
+def _train(options):
+    from gradweave import demo
+    if options.workers < 2:
+        raise UsageError("--workers: at least 2, since one worker has nothing to communicate")
+    if options.rounds < 1 or options.iterations < 1:
+        raise UsageError("--rounds and --iterations must be at least 1")
+    return demo.run(options)
+
+
+def _positive(text):
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
+    return value
+
+
+def _names(text):
+    return [name for name in (text or "").split(",") if name]
+
+
+def _write(content, path):
+    text = json.dumps(content, indent=1)
+    if path is None:
+        print(text)
+        return
+    try:
+        path.write_text(text + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None

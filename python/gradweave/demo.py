@@ -1,0 +1,108 @@
+"""The demo: the same training over a slow link with DistributedDataParallel and with Gradweave's schemes, in turns.
+
+`run` starts the ranks (each in a host of its own where possible) and each rank executes `_compare`: measure compute
+alone, set the links' rate to the coverage rate asked for, measure links and layers, plan and predict every scheme,
+then train all contestants in interleaved segments and compare time and accuracy.
+"""
+
+import json
+import os
+import sys
+
+import torch
+from torch import distributed
+
+from gradweave import contest, core, demo_report, hosts, links, profiling, progress, ranks
+from gradweave.jobs import fashion_mnist, training
+
+HAND_TUNED_MB = (1, 5, 10)
+WARM_UP = 4  # iterations of a segment that are not timed: more than the longest ramp of the delayed schemes here
+CALIBRATION = 15
+
+
+def run(options):
+    """The whole demo; returns an exit code. Called again in each rank."""
+    if "RANK" in os.environ:
+        with ranks.joined("train"):
+            _compare(options)
+        return 0
+    fashion_mnist.load("test")  # a missing dataset is told before anything starts
+    command = [sys.executable, "-m", "gradweave", *sys.argv[1:]]
+    hosts.become_root_of_namespace(command[1:])
+    reason = "asked for" if options.links == "emulated" else hosts.unavailable_reason()
+    if reason and options.links == "shaped":
+        raise hosts.HostError(reason)
+    cores = sorted(os.sched_getaffinity(0))
+    cpus = [cores[rank % len(cores)] for rank in range(options.workers)] if options.pin else None
+    if reason:
+        print(f"links: emulated ({reason})", file=sys.stderr)
+        environment = {"GLOO_SOCKET_IFNAME": "lo", links.KIND: "emulated"}
+        return hosts.run_ranks([[]] * options.workers, command, environment, cpus)
+    print(f"links: shaped, between {options.workers} network namespaces", file=sys.stderr)
+    with hosts.Hosts(options.workers) as made:
+        return made.run(command, {links.KIND: "shaped"}, cpus)
+
+
+def _compare(options):
+    torch.set_num_threads(1)
+    recipe = training.Recipe(optimizer=options.optimizer, seed=options.seed,
+                             learning_rate=options.learning_rate or {"sgd": 0.05, "adamw": 0.001}[options.optimizer])
+    train_set, test_set = fashion_mnist.load("train"), fashion_mnist.load("test")
+
+    def job():
+        return recipe.make(*train_set, ranks.rank(), ranks.world_size())
+
+    schemes = [name for name in options.schemes.split(",") if name]
+    steps = CALIBRATION * 2 + len(HAND_TUNED_MB) * 6 + options.rounds * (options.iterations + WARM_UP) * (3 + len(schemes))
+    with progress.Progress(steps, "measuring compute", ranks.is_first()) as bar:
+        setting = _measure_setting(options, job, bar)
+        bar.label = "tuning DDP by hand"
+        tuned_mb = _tune_by_hand(job, setting, bar)
+        contestants = [contest.alone(job()), contest.data_parallel(job(), "DDP (default)", setting),
+                       contest.data_parallel(job(), f"DDP (tuned: {tuned_mb} MB)", setting, bucket_cap_mb=tuned_mb)]
+        predictions = {}
+        for scheme in schemes:
+            plan = core.make_plan(setting.workload, setting.cluster, scheme)
+            predictions[scheme] = core.simulate(plan, setting.workload, setting.cluster, optimizer_us=setting.rest_us,
+                                                contention=setting.contention)
+            contestants.append(contest.planned(job(), scheme, setting, plan))
+        bar.label = "training in turns"
+        contest.run_rounds(contestants, options.rounds, options.iterations, WARM_UP, bar.advance)
+        for contestant in contestants:
+            if contestant.close:
+                contestant.close()
+        bar.label = "measuring accuracy"
+        for contestant in contestants[1:]:
+            contestant.accuracy = training.accuracy(contestant.network, *test_set, ranks.rank(), ranks.world_size())
+    if ranks.is_first():
+        results = demo_report.results(setting, contestants, predictions, recipe, ranks.world_size())
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "demo.json").write_text(json.dumps(results, indent=1) + "\n")
+        print(json.dumps(results, indent=1) if options.json else demo_report.text(results, options.output))
+
+
+def _measure_setting(options, job, bar):
+    """Compute alone, the links at the rate that follows from it, the layers: a links.Setting. Collective."""
+    reference = contest.alone(job())
+    contest.run_segment(reference, CALIBRATION - 5, 5, bar.advance)
+    compute_s = ranks.agreed(reference.segment_seconds[0])
+    parameter_bytes = sum(p.numel() * p.element_size() for p in reference.network.parameters())
+    bar.label = "measuring the link"
+    setting = links.set_up(parameter_bytes, compute_s, options.coverage)
+    bar.label = "measuring the layers"
+    setting.workload, setting.rest_us = profiling.profile(job(), "wide network", CALIBRATION - 5, 5, bar.advance)
+    setting.contention = links.contention(setting, reference)
+    return setting
+
+
+def _tune_by_hand(job, setting, bar):
+    """The bucket size in MB with which DistributedDataParallel is fastest here. Collective."""
+    seconds = {}
+    for megabytes in HAND_TUNED_MB:
+        trial = contest.data_parallel(job(), "trial", setting, bucket_cap_mb=megabytes)
+        contest.run_segment(trial, 4, 2, bar.advance)
+        seconds[megabytes] = trial.segment_seconds[0]
+        if trial.close:
+            trial.close()
+    distributed.barrier()
+    return min(seconds, key=seconds.get)

@@ -1,0 +1,80 @@
+"""The slow link of the examples: a shaped interface between test hosts, or an emulated one, at a chosen coverage rate."""
+
+import os
+from dataclasses import dataclass, field
+
+import torch
+from torch import distributed
+
+from gradweave import contest, hosts, probe, ranks
+
+KIND = "GRADWEAVE_LINKS"  # environment variable: "shaped" or "emulated", set by the command that starts the ranks
+HEADER_SHARE = 1.046      # bytes on an Ethernet of 1500 bytes per byte of TCP payload: 1514 / 1448
+EMULATED_STARTUP_US = 200.0
+
+
+@dataclass
+class Setting:
+    """What a comparison runs on. Times of the cluster and of the workload are measured, on every rank the same."""
+
+    kind: str                 # "shaped" or "emulated"
+    coverage_wanted: float
+    parameter_bytes: int
+    compute_s: float          # one iteration without communication
+    bits_per_second: float    # of the interface, both directions
+    cluster: dict
+    residual: float = 0.0     # of the link's fit
+    workload: dict = field(default_factory=dict)
+    rest_us: float = 0.0      # of an iteration besides forward and backward
+    contention: float = 1.0   # compute time while the link is busy over compute time while it is idle
+
+    @property
+    def cost(self):
+        """(start-up in us, us per byte) of the link."""
+        return self.cluster["links"][0]["startup_us"], self.cluster["links"][0]["us_per_byte"]
+
+    def coverage(self):
+        """Measured communication time of all parameters in one message over compute time."""
+        startup_us, us_per_byte = self.cost
+        return (startup_us + self.parameter_bytes * us_per_byte) / 1e6 / self.compute_s
+
+
+def set_up(parameter_bytes, compute_s, coverage):
+    """Give the link the rate at which communicating all parameters takes `coverage` times `compute_s`, and measure
+    it. Collective; `compute_s` must be the same on all ranks."""
+    kind, workers = os.environ[KIND], ranks.world_size()
+    payload_bytes = parameter_bytes * 2 * (workers - 1) / workers  # what each rank sends in a ring all-reduce
+    bits_per_second = 8 * payload_bytes * HEADER_SHARE / (coverage * compute_s)
+    if kind == "emulated":
+        us_per_byte = (1e6 * coverage * compute_s - EMULATED_STARTUP_US) / parameter_bytes
+        link = {"name": "emulated", "startup_us": EMULATED_STARTUP_US, "us_per_byte": us_per_byte, "concurrency": 1}
+        cluster = probe.cluster_of([link], workers, f"{workers} workers on an emulated link")
+        return Setting(kind, coverage, parameter_bytes, compute_s, bits_per_second, cluster)
+    interface = hosts.interface_of(0)
+    hosts.shape_interface(interface, bits_per_second)
+    link, residual = probe.describe_link(interface, probe.measure(seconds=6.0))
+    cluster = probe.cluster_of([link], workers, f"{workers} workers on {interface}, shaped to {bits_per_second / 1e6:.0f} Mb/s")
+    return Setting(kind, coverage, parameter_bytes, compute_s, bits_per_second, cluster, residual)
+
+
+def contention(setting, reference, rounds=3, iterations=5):
+    """How many times longer compute takes while the link is busy, at least 1. Collective.
+
+    `reference` is the contestant that computes alone. Ops are queued ahead so that the link never idles.
+    """
+    if setting.kind == "emulated":
+        return 1.0
+    elements = 1 << 18
+    startup_us, us_per_byte = setting.cost
+    op_s = (startup_us + 4 * elements * us_per_byte) / 1e6
+    buffer = torch.zeros(elements)
+    ratios = []
+    for _ in range(rounds):
+        contest.run_segment(reference, iterations, 0)
+        count = int(1.3 * iterations * reference.segment_seconds[-1] / op_s) + 1
+        works = [distributed.all_reduce(buffer, async_op=True) for _ in range(int(ranks.agreed(count)))]
+        busy, _ = contest.timed_training(reference, iterations)
+        for work in works:
+            work.wait()
+        ratios.append(contest.slowest(busy) / iterations / reference.segment_seconds[-1])
+    return max(1.0, sorted(ratios)[len(ratios) // 2])
