@@ -51,6 +51,7 @@ namespace {
 
 // A plan without delay that is at most this much slower than compute alone is taken instead.
 constexpr Nanoseconds kAsFastPerMille = 1;
+constexpr Nanoseconds kNoLimit = Nanoseconds{1} << 60;
 
 struct DeftOptions {
   std::optional<Nanoseconds> max_block;  // the paper: forward time / mu
@@ -109,14 +110,14 @@ std::optional<Candidate> best_candidate(const CostModel& model, std::optional<Na
   return best;
 }
 
-// Without a limit asked for: the paper's, then the whole iteration's time; then ops that last longer than iterations.
+// Without a limit asked for: the paper's, or an iteration's time where that updates more often (start-ups, a short
+// forward). If neither updates at all: ops that last longer than an iteration.
 std::optional<Candidate> solve_all(const CostModel& model, const DeftOptions& options) {
   if (options.max_block) return best_candidate(model, options.max_block, options.solver);
-  const Nanoseconds iteration = model.index().compute_total;
   std::optional<Candidate> found = best_candidate(model, std::nullopt, options.solver);
-  if (!found) found = best_candidate(model, iteration, options.solver);
-  if (!found && iteration > 0) found = best_candidate(model, Nanoseconds{1} << 60, "search");
-  return found;
+  std::optional<Candidate> longer = best_candidate(model, model.index().compute_total, options.solver);
+  if (!found || (longer && better(longer->schedule, found->schedule))) found = std::move(longer);
+  return found ? std::move(found) : best_candidate(model, kNoLimit, "search");
 }
 
 std::vector<std::int32_t> merges_of(Generation generation) {
@@ -182,7 +183,7 @@ class Writer {
 // The fastest plan without delay, over the number of links, with pieces of the given limit or else the paper's.
 PromptPlan best_prompt_plan(const CostModel& model, std::optional<Nanoseconds> limit) {
   std::optional<PromptPlan> best;
-  for (const std::optional<Nanoseconds> each : {limit, std::optional(Nanoseconds{1} << 60)}) {
+  for (const std::optional<Nanoseconds> each : {limit, std::optional(kNoLimit)}) {
     for (std::size_t count = 1; count <= model.link_count(); ++count) {
       const std::optional<DeftProblem> problem = deft_problem(model, count, each);
       if (!problem) continue;

@@ -30,7 +30,14 @@ struct DeftProblem {
   std::vector<DeftPiece> pieces;    // longest first, by the time on the fastest link
 
   Nanoseconds value(std::size_t piece) const { return pieces[piece].time.back(); }
+  // Returns a lower bound on the iterations that sending every piece once takes, all links busy all the time:
+  // sum of values / sum over links of T * (the greatest value per time on that link). Infinite where T is 0.
+  // O(pieces * links).
+  double least_iterations() const;
 };
+
+// A generation that takes longer to send than this is not worth its delay: no schedule is made.
+inline constexpr double kMostIterationsPerGeneration = 256;
 
 // Iterations first..last, both included, relative and <= 0: those whose gradients are merged before being reduced.
 struct Generation {
@@ -64,18 +71,18 @@ struct DeftSchedule {
 // on the fastest of them (nothing: T_f on the slowest, the paper's rule). Consecutive tensors are fused until their
 // start-ups no longer matter. Nothing, if even one element takes longer than the limit, or more than kMaxDeftPieces
 // pieces would be needed. O(tensors + pieces).
-inline constexpr std::size_t kMaxDeftPieces = 20'000;
+inline constexpr std::size_t kMaxDeftPieces = 4'096;
 std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link_count, std::optional<Nanoseconds> limit);
 
 // How the knapsacks of Algorithm 2 are filled.
 enum class DeftFill : std::uint8_t { kGreedy, kExact };
 
-// deft_knapsacks.cc. Returns the schedule of the corrected Algorithm 2. O(iterations until the state repeats * cost of
-// a knapsack).
+// deft_knapsacks.cc. Returns the schedule of the corrected Algorithm 2; an empty one if it never updates.
+// O(iterations until the state repeats * cost of a knapsack).
 DeftSchedule deft_knapsacks(const DeftProblem& problem, DeftFill fill);
 
 // deft_search.cc. Returns the schedule with the most updates per iteration that the search finds, ops being carried
-// across the ends of iterations.
+// across the ends of iterations; an empty one if there are too many pieces to search.
 DeftSchedule deft_search(const DeftProblem& problem);
 
 // deft_prompt.cc. Returns the best plan without delay, every layer waiting just for its own gradients, and its

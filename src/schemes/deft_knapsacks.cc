@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kExactNodes = 5'000;  // per knapsack problem
 // Without a repeated state for this long, one generation is started an iteration late: that state soon repeats.
 constexpr std::size_t kIterationsToReset = 128;
+constexpr std::size_t kMostIterations = 4'096;
 
 // The two queues of Algorithm 2, and the step from one iteration to the next.
 class Queues {
@@ -151,6 +152,7 @@ class Queues {
 }  // namespace
 
 DeftSchedule deft_knapsacks(const DeftProblem& problem, DeftFill fill) {
+  if (problem.least_iterations() > kMostIterationsPerGeneration) return {};
   Queues queues(problem, fill);
   std::map<Queues::State, std::size_t> seen;
   std::vector<DeftIteration> iterations;
@@ -162,7 +164,7 @@ DeftSchedule deft_knapsacks(const DeftProblem& problem, DeftFill fill) {
       return {{iterations.begin(), cycle}, {cycle, iterations.end()}};
     }
     iterations.push_back(queues.next(iterations.size() >= next_reset));
-    if (queues.stuck()) return {};
+    if (queues.stuck() || iterations.size() > kMostIterations) return {};
     if (iterations.size() > next_reset && iterations.back().applied) next_reset = iterations.size() + kIterationsToReset;
   }
 }

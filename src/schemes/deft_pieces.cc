@@ -104,6 +104,19 @@ class Partition {
 
 }  // namespace
 
+double DeftProblem::least_iterations() const {
+  double work = 0;
+  std::vector<double> density(links.size(), 0);
+  for (std::size_t p = 0; p < pieces.size(); ++p) {
+    work += static_cast<double>(value(p));
+    for (std::size_t k = 0; k < links.size(); ++k) {
+      if (value(p) > 0) density[k] = std::max(density[k], static_cast<double>(value(p)) / static_cast<double>(pieces[p].time[k]));
+    }
+  }
+  const double capacity = static_cast<double>(iteration) * std::accumulate(density.begin(), density.end(), 0.0);
+  return work == 0 ? 0 : work / capacity;
+}
+
 std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link_count, std::optional<Nanoseconds> limit) {
   assert(link_count >= 1 && link_count <= model.link_count());
   const WorkloadIndex& index = model.index();

@@ -1,8 +1,8 @@
 // What DeFT is measured against: no delay, forward overlap. Each link serves the waiting piece that the next forward
 // needs first; layer l's forward waits for layer l's own gradients.
 #include <algorithm>
-#include <limits>
 #include <numeric>
+#include <queue>
 
 #include "schemes/deft.h"
 
@@ -16,31 +16,31 @@ struct Served {
   Nanoseconds end = 0;
 };
 
-// List scheduling: whichever link is free first takes, of the pieces that are ready, the one of the lowest layer.
-// O(pieces^2) for few layers' worth of backlog; times from the start of the iteration that computes the gradients.
+// List scheduling: whichever link is free first takes, of the pieces that are ready by then, the one of the lowest
+// layer; if none is, the next to be ready. Times from the start of the iteration that computes the gradients.
+// O(pieces * (links + log pieces)).
 std::vector<Served> serve_by_layer(const DeftProblem& problem) {
-  std::vector<std::size_t> waiting(problem.pieces.size());
-  std::iota(waiting.begin(), waiting.end(), std::size_t{0});
-  std::ranges::stable_sort(waiting, {}, [&](std::size_t p) { return problem.pieces[p].layer; });
+  const std::size_t n = problem.pieces.size();
+  std::vector<std::size_t> coming(n);
+  std::iota(coming.begin(), coming.end(), std::size_t{0});
+  std::ranges::stable_sort(coming, {}, [&](std::size_t p) { return problem.pieces[p].ready; });
+  using Waiting = std::pair<std::int32_t, std::size_t>;  // layer, place in `coming`
+  std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> waiting;
   std::vector<Nanoseconds> free(problem.links.size(), 0);
   std::vector<Served> order;
-  while (!waiting.empty()) {
+  for (std::size_t next = 0; order.size() < n;) {
     // The fastest link is the last: it wins ties.
     std::size_t link = free.size() - 1;
     for (std::size_t k = free.size(); k-- > 0;) link = free[k] < free[link] ? k : link;
-    auto chosen = waiting.end();
-    Nanoseconds soonest = std::numeric_limits<Nanoseconds>::max();
-    for (auto it = waiting.begin(); it != waiting.end(); ++it) {
-      const Nanoseconds start = std::max(free[link], problem.pieces[*it].ready);
-      if (start >= soonest) continue;
-      soonest = start;
-      chosen = it;
-      if (start == free[link]) break;
+    Nanoseconds now = free[link];
+    if (waiting.empty()) now = std::max(now, problem.pieces[coming[next]].ready);
+    for (; next < n && problem.pieces[coming[next]].ready <= now; ++next) {
+      waiting.emplace(problem.pieces[coming[next]].layer, next);
     }
-    const DeftPiece& piece = problem.pieces[*chosen];
-    order.push_back({*chosen, link, soonest, soonest + piece.time[link]});
+    const std::size_t p = coming[waiting.top().second];
+    waiting.pop();
+    order.push_back({p, link, now, now + problem.pieces[p].time[link]});
     free[link] = order.back().end;
-    waiting.erase(chosen);
   }
   std::ranges::stable_sort(order, {}, &Served::start);
   return order;

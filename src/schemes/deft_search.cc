@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::size_t kBeam = 12;
 constexpr std::int64_t kLongestCycle = 48;          // iterations, unless one generation takes longer
-constexpr std::size_t kMostPlacedPieces = 40'000;   // per beam state, over the whole search
+constexpr std::size_t kMostPieces = 512;
+constexpr std::size_t kMostPlacedPieces = 6'000;    // per beam state, over the whole search
 
 // Places every piece of a generation: the knapsacks are the links until the end of some iteration.
 struct Placed {
@@ -35,7 +36,7 @@ class CarrySearch {
 
   DeftSchedule run() {
     const std::size_t n = problem_.pieces.size();
-    if (n == 0 || problem_.iteration == 0) return {};
+    if (n == 0 || n > kMostPieces || problem_.least_iterations() > kMostIterationsPerGeneration) return {};
     std::vector<std::size_t> level = expand(-1);
     std::int64_t generations = 1;
     while (!level.empty()) {
