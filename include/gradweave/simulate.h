@@ -17,8 +17,8 @@ struct SimulationOptions {
   Nanoseconds optimizer_ns = 0;        // time of one whole optimizer step, spread over applies by bytes
   Decimal contention = {1, 0};         // compute takes this many times longer while a link is busy; >= 1
   std::int64_t max_periods = 10'000;   // without a repeated state by then, see `steady`
-  std::int64_t timeline_iterations = 0;  // how many iterations of the steady state go into `timeline`, after the
-                                         // plan's prologue; 0: no timeline
+  std::int64_t timeline_iterations = 0;  // how many iterations go into `timeline`: of the steady state or, where the
+                                         // plan has a prologue, the prologue and as many after it; 0: none
 };
 
 // A lower bound on the mean iteration time.

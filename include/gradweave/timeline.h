@@ -39,4 +39,8 @@ struct Timeline {
 // timeline, one thread per track; times in microseconds. Several timelines stand side by side.
 std::string to_chrome_trace(const std::vector<Timeline>& timelines);
 
+// Returns the timelines as one self-contained SVG picture, under each other on a common time axis: compute above the
+// links, waits hatched, details as tooltips. Ops that overlap on a link stand in lanes of their own.
+std::string to_svg(const std::vector<Timeline>& timelines);
+
 }  // namespace gradweave

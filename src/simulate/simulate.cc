@@ -236,7 +236,9 @@ SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, c
     add_bound(result, bound);
   }
   if (options.timeline_iterations > 0) {
-    result.timeline = record_timeline(plan, classes, model, options, shared, stretch.begin);
+    const auto prologue = static_cast<std::int64_t>(plan.prologue.size());
+    result.timeline = record_timeline(plan, classes, model, options, shared, prologue > 0 ? 0 : stretch.begin,
+                                      prologue + options.timeline_iterations);
   }
   return result;
 }

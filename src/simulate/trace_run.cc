@@ -90,19 +90,16 @@ class SpanRecorder final : public Recorder {
 }  // namespace
 
 Timeline record_timeline(const Plan& plan, std::span<const Workload> classes, const CostModel& model,
-                         const SimulationOptions& options, bool shared, std::int64_t begin) {
+                         const SimulationOptions& options, bool shared, std::int64_t begin, std::int64_t count) {
   const Program program = compile(plan, classes, model, options, true);
   const std::unique_ptr<Machine> machine = shared ? shared_machine(program, options.contention) : serial_machine(program);
   SpanRecorder recorder(plan, classes[program.main_class], model);
-  const auto prologue = static_cast<std::int64_t>(plan.prologue.size());
-  const std::int64_t end = begin + options.timeline_iterations;
-  const std::int64_t margin = program.reach + 1;  // ops of these iterations may still be under way
+  // Ops listed this far outside may still be under way inside.
+  const std::int64_t margin = program.reach + 1;
+  const std::int64_t end = begin + count;
+  const std::int64_t quiet = std::max<std::int64_t>(begin - margin, 0);
 
-  recorder.listen(0, prologue);
-  machine->run_to(prologue, &recorder);
-  const Nanoseconds prologue_end = machine->time();
-  const std::int64_t quiet = std::max(prologue, begin - margin);
-  machine->run_to(quiet, &recorder);
+  machine->run_to(quiet, nullptr);
   recorder.listen(quiet, end + margin);
   machine->run_to(begin, &recorder);
   const Nanoseconds window_begin = machine->time();
@@ -112,12 +109,9 @@ Timeline record_timeline(const Plan& plan, std::span<const Workload> classes, co
 
   Timeline timeline{.name = plan.scheme, .origin = "simulated", .links = {}, .spans = recorder.take()};
   for (const PlanLink& link : plan.links) timeline.links.push_back(link.name);
-  const auto overlaps = [](const Span& span, Nanoseconds from, Nanoseconds until) {
-    return span.begin_ns < until && (span.end_ns > from || span.begin_ns >= from);
-  };
   std::erase_if(timeline.spans, [&](const Span& span) {
-    if (span.kind != SpanKind::kOp) return !(span.iteration < prologue || (span.iteration >= begin && span.iteration < end));
-    return !overlaps(span, 0, prologue_end) && !overlaps(span, window_begin, window_end);
+    if (span.kind != SpanKind::kOp) return span.iteration < begin || span.iteration >= end;
+    return span.begin_ns >= window_end || (span.end_ns <= window_begin && span.begin_ns < window_begin);
   });
   Nanoseconds origin = std::numeric_limits<Nanoseconds>::max();
   for (const Span& span : timeline.spans) origin = std::min(origin, span.begin_ns);
