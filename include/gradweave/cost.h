@@ -56,6 +56,10 @@ class CostModel {
   // The whole tensor `t`.
   Nanoseconds all_reduce_tensor(std::size_t link, std::size_t t) const;
 
+  // The cost of one all-reduce of `bytes` bytes under the cost model, and of slices whose given times sum up to
+  // `given`; either may be 0. For planners that keep running sums. O(1).
+  OpCost all_reduce_of(std::size_t link, std::int64_t bytes, Nanoseconds given) const;
+
   const WorkloadIndex& index() const { return index_; }
   const Cluster& cluster() const { return cluster_; }
   std::size_t link_count() const { return cluster_.links.size(); }

@@ -90,6 +90,11 @@ OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const 
   return half ? halved(whole, collective) : whole;
 }
 
+OpCost CostModel::all_reduce_of(std::size_t link, std::int64_t bytes, Nanoseconds given) const {
+  if (bytes == 0) return {0, given};
+  return {cluster_.links[link].startup_ns, given + multiply_ceil(bytes, ns_per_byte_[link])};
+}
+
 Nanoseconds CostModel::all_reduce(std::size_t link, std::span<const Slice> slices) const {
   return cost(link, Collective::kAllReduce, slices).total();
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "schemes/schedule.h"
+
 namespace gradweave {
 
 Plan new_plan(const CostModel& model, std::size_t period) {
@@ -53,6 +55,39 @@ std::vector<std::size_t> links_by_finish(const CostModel& model, std::span<const
     links.push_back(best);
   }
   return links;
+}
+
+Release release_when_ready(const CostModel& model, std::span<const Slice> slices, Nanoseconds delay) {
+  const auto layer = static_cast<std::int32_t>(last_ready_layer(model, slices));
+  return {{.kind = PointKind::kBackwardEnd, .layer = layer}, delay};
+}
+
+std::vector<Message> split_by_dtype(const CostModel& model, std::span<const Slice> slices) {
+  const auto dtype = [&](const Slice& slice) { return model.index().tensors[slice.tensor].dtype; };
+  std::vector<Message> messages;
+  for (const Slice& slice : slices) {
+    const auto same = std::ranges::find_if(
+        messages, [&](const Message& message) { return dtype(message.slices.front()) == dtype(slice); });
+    if (same != messages.end()) {
+      same->slices.push_back(slice);
+    } else {
+      messages.push_back({{slice}});
+    }
+  }
+  return messages;
+}
+
+Plan synchronous_plan(const CostModel& model, std::span<const Message> messages, std::span<const Release> releases) {
+  std::vector<ScheduledOp> ops;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    ops.push_back({.slices = messages[i].slices,
+                   .ready_layer = static_cast<std::size_t>(releases[i].point.layer),
+                   .delay = releases[i].delay_ns});
+  }
+  assign_links(model, ops);
+  std::vector<std::size_t> links;
+  for (const ScheduledOp& op : ops) links.push_back(op.link);
+  return synchronous_plan(model, messages, releases, links);
 }
 
 Plan synchronous_plan(const CostModel& model, std::span<const Message> messages, std::span<const Release> releases,

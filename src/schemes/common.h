@@ -38,9 +38,18 @@ std::vector<Message> ddp_buckets(const CostModel& model, std::int64_t first_buck
 std::vector<std::size_t> links_by_finish(const CostModel& model, std::span<const Message> messages,
                                          std::span<const Nanoseconds> ready);
 
+// Returns the release at the end of the backward of the last-ready layer of `slices`.
+Release release_when_ready(const CostModel& model, std::span<const Slice> slices, Nanoseconds delay = 0);
+
+// Returns `slices` as one message for each dtype, in the order of first slices: one op carries one dtype.
+std::vector<Message> split_by_dtype(const CostModel& model, std::span<const Slice> slices);
+
 // Returns the plan of every scheme without forward overlap: period 1; message i is one all-reduce of this iteration's
 // gradients, released at `releases[i]` on `links[i]`, in the order given; everything applied at iteration_end.
 Plan synchronous_plan(const CostModel& model, std::span<const Message> messages, std::span<const Release> releases,
                       std::span<const std::size_t> links);
+
+// The same with links chosen by assign_links(); `releases` are ends of backward.
+Plan synchronous_plan(const CostModel& model, std::span<const Message> messages, std::span<const Release> releases);
 
 }  // namespace gradweave

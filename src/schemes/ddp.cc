@@ -4,7 +4,7 @@
 // parameter order; a bucket closes when its size reaches or exceeds its cap; the first bucket's cap is
 // first_bucket_bytes, every later one's bucket_cap_bytes; each dtype fills buckets of its own, with caps of its own.
 // Buckets are reduced in the order in which they close, each when its last gradient is ready.
-// Complexity: O(tensors * links). Deviations: several links, each bucket on the one where it ends first; buckets that
+// Complexity: O(tensors) on one link. Deviations: several links (links.cc); buckets that
 // are still open at the end go in the order of their first tensor (PyTorch leaves that order to a hash table).
 #include <algorithm>
 #include <array>
@@ -25,13 +25,10 @@ PlanResult plan_ddp(const Workload& workload, const Cluster& cluster, const Opti
   const DdpOptions options{*values.integer("bucket_cap_bytes"), *values.integer("first_bucket_bytes")};
   const std::vector<Message> buckets = ddp_buckets(model, options.first_bucket_bytes, options.bucket_cap_bytes);
   std::vector<Release> releases;
-  std::vector<Nanoseconds> ready;
   for (const Message& bucket : buckets) {
-    const std::size_t layer = last_ready_layer(model, bucket.slices);
-    releases.push_back({{.kind = PointKind::kBackwardEnd, .layer = static_cast<std::int32_t>(layer)}});
-    ready.push_back(model.index().backward_end[layer]);
+    releases.push_back(release_when_ready(model, bucket.slices));
   }
-  return synchronous_plan(model, buckets, releases, links_by_finish(model, buckets, ready));
+  return synchronous_plan(model, buckets, releases);
 }
 
 }  // namespace

@@ -11,6 +11,10 @@ const std::vector<SchemeInfo>& schemes() {
       sequential_scheme(),
       wfbp_scheme(),
       ddp_scheme(),
+      horovod_scheme(),
+      mg_wfbp_scheme(),
+      asc_wfbp_scheme(),
+      p3_scheme(),
       deft_scheme(),
       covap_scheme(),
       local_sgd_scheme(),
@@ -52,7 +56,7 @@ PlanResult make_plan(std::string_view name, const Workload& workload, const Clus
   PlanResult result = scheme.plan(workload, cluster, values);
   if (Plan* plan = std::get_if<Plan>(&result)) {
     plan->scheme = scheme.name;
-    plan->options = values.set();
+    plan->options.insert(values.set().begin(), values.set().end());  // beside what the scheme has found itself
     plan->workload_hash = hash_of(workload);
     plan->cluster_hash = hash_of(cluster);
     plan->workers = cluster.workers;

@@ -8,6 +8,10 @@ namespace gradweave {
 SchemeInfo sequential_scheme();
 SchemeInfo wfbp_scheme();
 SchemeInfo ddp_scheme();
+SchemeInfo horovod_scheme();
+SchemeInfo mg_wfbp_scheme();
+SchemeInfo asc_wfbp_scheme();
+SchemeInfo p3_scheme();
 SchemeInfo deft_scheme();
 SchemeInfo covap_scheme();
 SchemeInfo local_sgd_scheme();

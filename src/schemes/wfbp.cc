@@ -2,7 +2,7 @@
 //
 // H. Zhang et al., "Poseidon", USENIX ATC 2017; the baseline WFBP of DeFT, US-Byte and DeAR.
 //   start(i) = max(ready(i), end(i-1)) in backward order, on one link; ready(i) is backward_end of tensor i's layer.
-// Complexity: O(tensors * links). Deviations: several links, each tensor on the one where it ends first.
+// Complexity: O(tensors) on one link. Deviations: several links (links.cc).
 #include "schemes/common.h"
 #include "schemes/registry.h"
 
@@ -13,14 +13,11 @@ PlanResult plan_wfbp(const Workload& workload, const Cluster& cluster, const Opt
   const CostModel model(workload, cluster);
   std::vector<Message> messages;
   std::vector<Release> releases;
-  std::vector<Nanoseconds> ready;
   for (const Slice& slice : tensors_in_backward_order(model)) {
-    const std::size_t layer = model.index().tensors[slice.tensor].layer;
     messages.push_back({{slice}});
-    releases.push_back({{.kind = PointKind::kBackwardEnd, .layer = static_cast<std::int32_t>(layer)}});
-    ready.push_back(model.index().backward_end[layer]);
+    releases.push_back(release_when_ready(model, messages.back().slices));
   }
-  return synchronous_plan(model, messages, releases, links_by_finish(model, messages, ready));
+  return synchronous_plan(model, messages, releases);
 }
 
 }  // namespace

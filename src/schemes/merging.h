@@ -1,0 +1,29 @@
+// Merging of neighbouring tensors in backward order, shared by MG-WFBP and ASC-WFBP.
+#pragma once
+
+#include <vector>
+
+#include "gradweave/cost.h"
+#include "schemes/common.h"
+
+namespace gradweave {
+
+// When a tensor joins the group before it.
+enum class MergeRule {
+  kStartup,  // MG-WFBP: ready(l-1) < start(l) + a
+  kStart,    // ASC-WFBP: ready(l-1) < start(l)
+};
+
+// Returns the groups that the rule yields on the first link, in backward order. O(tensors).
+std::vector<Message> merged_greedily(const CostModel& model, MergeRule rule);
+
+// Returns the contiguous groups whose last op ends first on the first link. O(tensors^2).
+std::vector<Message> merged_optimally(const CostModel& model);
+
+// Returns the end of the last of `groups`, issued in order on the first link, from the start of backward.
+Nanoseconds end_of(const CostModel& model, const std::vector<Message>& groups);
+
+// Returns the synchronous plan of the groups.
+Plan merged_plan(const CostModel& model, const std::vector<Message>& groups);
+
+}  // namespace gradweave

@@ -1,0 +1,53 @@
+// P3: tensors cut into slices of a fixed size, the slices of early layers first.
+//
+// A. Jayarajan et al., "Priority-based parameter propagation for distributed DNN training", MLSys 2019. A slice's
+// priority is the place of its layer in forward; whenever a link is free it takes the most urgent slice that is ready.
+// A layer's next forward waits for its own slices alone. The rule, run on the profile, gives a static order (priority.h).
+// Complexity: O(slices log slices) on one link.
+// Deviations: the paper's parameter server becomes all-reduce, one start-up for each slice; its 50,000 parameters are
+// 200,000 bytes of float32. Several links: each slice where it would end first, improved by local search (links.cc).
+#include "schemes/common.h"
+#include "schemes/priority.h"
+#include "schemes/registry.h"
+
+namespace gradweave {
+namespace {
+
+PlanResult plan_p3(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  const CostModel model(workload, cluster);
+  const std::vector<Slice> slices =
+      priority_slices(model, *values.integer("partition_bytes"), Partition::kFixed);
+  std::vector<ScheduledOp> ops = issue_by_priority(model, slices, *values.integer("credit_bytes"));
+  improve_links(model, ops);
+  return overlapped_plan(model, ops);
+}
+
+}  // namespace
+
+SchemeInfo p3_scheme() {
+  return {.name = "p3",
+          .summary = "slices of a fixed size, early layers first",
+          .paper = "P3, MLSys 2019",
+          .consistency = Consistency::kExact,
+          .options = {{.name = "partition_bytes",
+                       .type = OptionType::kInteger,
+                       .unit = "bytes",
+                       .default_value = "200000",
+                       .default_source = "P3: 50,000 parameters",
+                       .minimum = 1,
+                       .maximum = 0x1p53,
+                       .choices = {},
+                       .meaning = "size of a slice"},
+                      {.name = "credit_bytes",
+                       .type = OptionType::kInteger,
+                       .unit = "bytes",
+                       .default_value = "1",
+                       .default_source = "P3: one slice at a time",
+                       .minimum = 1,
+                       .maximum = 0x1p53,
+                       .choices = {},
+                       .meaning = "slices are issued on a link while fewer bytes than this are in flight"}},
+          .plan = plan_p3};
+}
+
+}  // namespace gradweave

@@ -1,0 +1,218 @@
+#include "schemes/schedule.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "schemes/common.h"
+
+namespace gradweave {
+namespace {
+
+constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
+
+std::vector<std::size_t> links_of(std::span<const ScheduledOp> ops) {
+  std::vector<std::size_t> links;
+  links.reserve(ops.size());
+  for (const ScheduledOp& op : ops) links.push_back(op.link);
+  return links;
+}
+
+}  // namespace
+
+Schedule::Schedule(const CostModel& model, std::span<const ScheduledOp> ops)
+    : link_count_(model.link_count()), backward_total_(model.index().backward_total) {
+  const WorkloadIndex& index = model.index();
+  for (std::size_t l = 0; l < index.layer_count; ++l) forward_.push_back(index.forward_end[l] - index.forward_start[l]);
+  for (const Link& link : model.cluster().links) {
+    concurrency_.push_back(link.concurrency);
+    shared_ = shared_ || link.concurrency != 1;
+  }
+  ops_.reserve(ops.size());
+  costs_.reserve(ops.size() * link_count_);
+  for (const ScheduledOp& op : ops) {
+    ops_.push_back({index.backward_end[op.ready_layer] - index.forward_total + op.delay, op.after, op.needed_by});
+    for (std::size_t k = 0; k < link_count_; ++k) costs_.push_back(model.cost(k, op.collective, op.slices));
+  }
+}
+
+void Schedule::run_in_order(std::span<const std::size_t> links, ScheduleTimes& times) const {
+  std::vector<Nanoseconds> free(link_count_, 0);
+  for (std::size_t i = 0; i < ops_.size(); ++i) {
+    const Item& op = ops_[i];
+    Nanoseconds start = std::max(free[links[i]], op.ready);
+    if (op.after != kNoOp) start = std::max(start, times.end[op.after]);
+    times.start[i] = start;
+    free[links[i]] = times.end[i] = start + cost(i, links[i]).total();
+  }
+}
+
+void Schedule::run_shared(std::span<const std::size_t> links, ScheduleTimes& times) const {
+  struct LinkState {
+    std::vector<std::size_t> queue;   // ops in issue order
+    std::size_t next = 0;
+    std::vector<std::size_t> starting;  // paying their start-up
+    std::vector<std::size_t> active;
+    Nanoseconds now = 0;
+  };
+  std::vector<LinkState> states(link_count_);
+  for (std::size_t i = 0; i < ops_.size(); ++i) states[links[i]].queue.push_back(i);
+  std::vector<Nanoseconds> remaining(ops_.size());
+  std::fill(times.end.begin(), times.end.end(), kNever);
+
+  // One link's next event: something active ends, a start-up is over, or the next op may start.
+  const auto ready_at = [&](std::size_t op) {
+    const std::size_t after = ops_[op].after;
+    if (after == kNoOp) return ops_[op].ready;
+    return times.end[after] == kNever ? kNever : std::max(ops_[op].ready, times.end[after]);
+  };
+  const auto slots = [&](std::size_t k) {
+    return concurrency_[k] == 0 ? ops_.size() : static_cast<std::size_t>(concurrency_[k]);
+  };
+  const auto next_event = [&](std::size_t k) {
+    const LinkState& state = states[k];
+    Nanoseconds next = kNever;
+    for (std::size_t op : state.active) {
+      next = std::min(next, state.now + remaining[op] * static_cast<Nanoseconds>(state.active.size()));
+    }
+    for (std::size_t op : state.starting) next = std::min(next, times.start[op] + cost(op, k).startup);
+    if (state.next < state.queue.size() && state.active.size() + state.starting.size() < slots(k)) {
+      const Nanoseconds ready = ready_at(state.queue[state.next]);
+      if (ready != kNever) next = std::min(next, std::max(ready, state.now));
+    }
+    return next;
+  };
+  const auto advance = [&](std::size_t k, Nanoseconds now) {
+    LinkState& state = states[k];
+    if (!state.active.empty()) {
+      const Nanoseconds share = (now - state.now) / static_cast<Nanoseconds>(state.active.size());
+      for (std::size_t op : state.active) remaining[op] = std::max<Nanoseconds>(0, remaining[op] - share);
+    }
+    state.now = now;
+    std::erase_if(state.active, [&](std::size_t op) {
+      if (remaining[op] == 0) times.end[op] = now;
+      return remaining[op] == 0;
+    });
+    const auto start_work = [&](std::size_t op) {
+      remaining[op] = cost(op, k).work + (concurrency_[k] == 1 ? cost(op, k).startup : 0);
+      if (remaining[op] == 0) {
+        times.end[op] = now;
+      } else {
+        state.active.push_back(op);
+      }
+    };
+    std::erase_if(state.starting, [&](std::size_t op) {
+      const bool over = times.start[op] + cost(op, k).startup <= now;
+      if (over) start_work(op);
+      return over;
+    });
+    while (state.next < state.queue.size() && state.active.size() + state.starting.size() < slots(k) &&
+           ready_at(state.queue[state.next]) <= now) {
+      const std::size_t op = state.queue[state.next++];
+      times.start[op] = now;
+      if (concurrency_[k] == 1 || cost(op, k).startup == 0) {
+        start_work(op);
+      } else {
+        state.starting.push_back(op);
+      }
+    }
+  };
+  while (true) {
+    Nanoseconds now = kNever;
+    for (std::size_t k = 0; k < link_count_; ++k) now = std::min(now, next_event(k));
+    if (now == kNever) break;
+    for (std::size_t k = 0; k < link_count_; ++k) {
+      if (next_event(k) <= now) advance(k, now);
+    }
+  }
+}
+
+Nanoseconds Schedule::iteration_of(const ScheduleTimes& times) const {
+  std::vector<Nanoseconds> done(forward_.size(), 0);
+  Nanoseconds now = backward_total_;
+  for (std::size_t i = 0; i < ops_.size(); ++i) {
+    if (ops_[i].needed_by == kIterationEnd) now = std::max(now, times.end[i]);
+    if (ops_[i].needed_by < done.size()) done[ops_[i].needed_by] = std::max(done[ops_[i].needed_by], times.end[i]);
+  }
+  for (std::size_t l = 0; l < forward_.size(); ++l) now = std::max(now, done[l]) + forward_[l];
+  return now;
+}
+
+ScheduleTimes Schedule::times(std::span<const std::size_t> links) const {
+  assert(links.size() == ops_.size());
+  ScheduleTimes times{std::vector<Nanoseconds>(ops_.size()), std::vector<Nanoseconds>(ops_.size())};
+  if (shared_) {
+    run_shared(links, times);
+  } else {
+    run_in_order(links, times);
+  }
+  times.iteration = iteration_of(times);
+  return times;
+}
+
+Nanoseconds Schedule::iteration(std::span<const std::size_t> links) const { return times(links).iteration; }
+
+std::size_t Schedule::critical_op(const ScheduleTimes& times) const {
+  // The op after whose end nothing but compute follows until the iteration is over. Compute behind an op: the forward
+  // of all layers from the one that needs it on.
+  std::vector<Nanoseconds> behind(forward_.size() + 1, 0);
+  for (std::size_t l = forward_.size(); l-- > 0;) behind[l] = behind[l + 1] + forward_[l];
+  for (std::size_t i = 0; i < ops_.size(); ++i) {
+    const std::size_t layer = ops_[i].needed_by;
+    if (layer == kNobody) continue;
+    if (times.end[i] + behind[layer == kIterationEnd ? 0 : layer] == times.iteration &&
+        times.iteration > backward_total_ + behind[0]) {
+      return i;
+    }
+  }
+  return kNoOp;
+}
+
+Nanoseconds iteration_time(const CostModel& model, std::span<const ScheduledOp> ops) {
+  return Schedule(model, ops).iteration(links_of(ops));
+}
+
+Plan overlapped_plan(const CostModel& model, std::span<const ScheduledOp> ops) {
+  const WorkloadIndex& index = model.index();
+  const ScheduleTimes times = Schedule(model, ops).times(links_of(ops));
+  Plan plan = new_plan(model, 1);
+  std::vector<Op> carried, own;
+  std::vector<std::vector<std::int32_t>> blocks_of_op(ops.size());
+  std::vector<std::vector<std::int32_t>> blocks_of_layer(index.layer_count);
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    const ScheduledOp& scheduled = ops[i];
+    const bool gather = scheduled.collective == Collective::kAllGather;
+    if (scheduled.after == kNoOp) {
+      blocks_of_op[i] = add_blocks(plan, model, scheduled.slices);
+      for (std::size_t b = 0; b < scheduled.slices.size(); ++b) {
+        blocks_of_layer[index.tensors[scheduled.slices[b].tensor].layer].push_back(blocks_of_op[i][b]);
+      }
+    } else {
+      blocks_of_op[i] = blocks_of_op[scheduled.after];
+    }
+    const bool next_iteration =
+        gather || (scheduled.collective == Collective::kAllReduce && times.start[i] >= index.backward_total);
+    Op op{.link = plan.links[scheduled.link].name,
+          .collective = scheduled.collective,
+          .blocks = blocks_of_op[i],
+          .merges = {next_iteration ? -1 : 0}};
+    if (!gather) {
+      op.release = {{.kind = PointKind::kBackwardEnd,
+                     .layer = static_cast<std::int32_t>(scheduled.ready_layer),
+                     .iteration = next_iteration ? -1 : 0},
+                    scheduled.delay};
+    }
+    (next_iteration ? carried : own).push_back(std::move(op));
+  }
+  Iteration& iteration = plan.period[0];
+  iteration.ops = std::move(carried);
+  std::ranges::move(own, std::back_inserter(iteration.ops));
+  for (std::size_t l = 0; l < index.layer_count; ++l) {
+    if (blocks_of_layer[l].empty()) continue;
+    iteration.applies.push_back({.at = {.kind = PointKind::kForwardStart, .layer = static_cast<std::int32_t>(l)},
+                                 .blocks = std::move(blocks_of_layer[l]),
+                                 .merges = {-1}});
+  }
+  return plan;
+}
+
+}  // namespace gradweave
