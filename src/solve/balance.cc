@@ -7,7 +7,8 @@
 namespace gradweave {
 namespace {
 
-// Depth first over the items, longest first, each into the emptiest bins first. Bins that are equally full are the same.
+// Depth first over the items, longest first, each into the emptiest bins first. Bins that are equally full
+// are the same.
 class Search {
  public:
   Search(std::span<const std::int64_t> costs, std::size_t bins, std::int64_t node_limit)

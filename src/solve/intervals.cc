@@ -29,6 +29,49 @@ Assignment from_cuts(const Packer& packer, std::span<const std::size_t> cuts) {
   return assignment;
 }
 
+// Returns the assignment that closes a set with the layer that makes it stall, or before that layer; the last
+// set takes what is left. Where communication is plenty the former is close to the best.
+Assignment closed_at_stall(const Packer& packer, std::size_t period, bool with_layer) {
+  std::vector<std::size_t> cuts{0};
+  Packer::Queue queue(packer);
+  for (std::size_t p = 0; p < packer.layer_count() && cuts.size() < period; ++p) {
+    queue.append(p);
+    if (queue.stall() == 0) continue;
+    const std::size_t cut = with_layer || cuts.back() == p ? p + 1 : p;
+    cuts.push_back(cut);
+    queue.clear();
+    if (cut == p) queue.append(p);
+  }
+  cuts.resize(period + 1, packer.layer_count());
+  return from_cuts(packer, cuts);
+}
+
+// A lower bound on the sum of stalls of layers i.. in so many sets: a set's link works from P_i to the last W
+// at most, and as much longer as the set stalls.
+class RestBound {
+ public:
+  explicit RestBound(const Packer& packer) : packer_(packer), work_(packer.layer_count() + 1, 0) {
+    for (std::size_t p = packer.layer_count(); p-- > 0;) {
+      work_[p] = work_[p + 1] + packer.least_work(p);
+      latest_ = std::max(latest_, packer.awaited(p));
+    }
+  }
+  Nanoseconds operator()(std::size_t i, std::size_t sets) const {
+    if (i == packer_.layer_count()) return 0;
+    if (sets == 0) return kNever;
+    const auto links = static_cast<double>(packer_.link_count());
+    const auto work = static_cast<double>(work_[i]);
+    const double room = static_cast<double>(sets) * links * static_cast<double>(latest_ - packer_.ready(i));
+    return static_cast<Nanoseconds>(
+        std::max(0.0, (work - room) / links - 1e-12 * work));  // never above the exact bound
+  }
+
+ private:
+  const Packer& packer_;
+  std::vector<Nanoseconds> work_;  // least link time of layers p..
+  Nanoseconds latest_ = 0;
+};
+
 }  // namespace
 
 Assignment equal_number(const Packer& packer, std::size_t period) {
@@ -39,28 +82,25 @@ Assignment equal_number(const Packer& packer, std::size_t period) {
 
 Assignment exact_intervals(const Packer& packer, std::size_t period) {
   const std::size_t L = packer.layer_count();
-  const Nanoseconds bound =
-      equal_number(packer, period).stall;  // intervals that alone stall longer are no use
   const std::size_t width = L + 1;
+  // What exceeds the sum of some assignment is of no use.
+  const Nanoseconds bound =
+      std::min({equal_number(packer, period).stall, closed_at_stall(packer, period, true).stall,
+                closed_at_stall(packer, period, false).stall});
   std::vector<Nanoseconds> best((period + 1) * width, kNever);  // D[h][j]
-  std::vector<std::uint32_t> cut((period + 1) * width, 0);      // the i of the best
   std::vector<Nanoseconds> row(width, 0);                       // e({i..j-1})
+  std::vector<std::uint32_t> cut((period + 1) * width, 0);      // the latest i that gives it
   best[0] = 0;
+  const RestBound rest(packer);
   Packer::Queue queue(packer);
   for (std::size_t i = 0; i <= L; ++i) {
-    // D[.][i] is final but for empty intervals.
     queue.clear();
     std::size_t end = i;  // row holds j = i..end
     row[i] = 0;
-    while (end < L) {
-      queue.append(end);
-      const Nanoseconds stall = queue.stall();
-      if (stall > bound) break;
-      row[++end] = stall;
-    }
     for (std::size_t h = 1; h <= period; ++h) {
-      const Nanoseconds before = best[(h - 1) * width + i];
-      if (before > bound) continue;
+      const Nanoseconds before = best[(h - 1) * width + i];  // final: cuts before i are done
+      if (before > bound || before + rest(i, period - h + 1) > bound) continue;
+      for (; end < L && row[end] <= bound; row[++end] = queue.stall()) queue.append(end);
       Nanoseconds* d = &best[h * width];
       std::uint32_t* c = &cut[h * width];
       for (std::size_t j = i; j <= end; ++j) {

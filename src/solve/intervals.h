@@ -38,12 +38,11 @@ class Packer {
     DType dtype{};
     bool modelled = false;  // costs a start-up
     std::vector<Slice> slices;
-    std::vector<Work> work;  // per link
   };
   struct Layer {
     std::size_t layer = 0;
     Nanoseconds ready = 0, awaited = 0;
-    std::vector<Unit> units;
+    std::size_t first_unit = 0, end_unit = 0;
   };
 
  public:
@@ -54,7 +53,7 @@ class Packer {
   std::size_t layer(std::size_t position) const { return layers_[position].layer; }
   Nanoseconds ready(std::size_t position) const { return layers_[position].ready; }
   Nanoseconds awaited(std::size_t position) const { return layers_[position].awaited; }
-  std::size_t link_count() const { return startup_.size(); }
+  std::size_t link_count() const { return links_.size(); }
   // Returns the least link time that layer `position` can take, without start-up, rounded down.
   Nanoseconds least_work(std::size_t position) const;
 
@@ -85,8 +84,11 @@ class Packer {
       DType dtype{};
       bool any = false, modelled = false;
     };
-    LinkQueue with(const LinkQueue& link, std::size_t k, const Layer& layer, const Unit& unit,
-                   bool joins) const;
+    struct Choice {
+      Nanoseconds end = 0;
+      Placed placed;
+    };
+    Choice best_for(const Layer& layer, std::size_t unit) const;
 
     const Packer* packer_;
     std::vector<LinkQueue> links_;
@@ -104,12 +106,19 @@ class Packer {
   std::vector<Packed> pack(std::span<const std::size_t> positions) const;
 
  private:
+  struct LinkCost {
+    Nanoseconds startup = 0;
+    Wide denominator = 1;  // of the fractions
+  };
   Work work_of(std::size_t link, const Unit& unit) const;
+  const Work& work(std::size_t unit, std::size_t link) const { return work_[unit * links_.size() + link]; }
+  Work sum(std::size_t link, const Work& a, const Work& b) const;
 
   const CostModel* model_;
   std::vector<Layer> layers_;
-  std::vector<Nanoseconds> startup_;  // per link
-  std::vector<Wide> denominator_;     // per link
+  std::vector<Unit> units_;
+  std::vector<Work> work_;  // [unit][link]
+  std::vector<LinkCost> links_;
 };
 
 // Sets of positions, one for each of H iterations, each ascending.

@@ -12,11 +12,15 @@ __extension__ using Wide = __int128;
 class Search {
  public:
   Search(std::span<const KnapsackItem> items, std::span<const Knapsack> knapsacks, std::int64_t node_limit)
-      : items_(items), nodes_left_(node_limit), best_(fill_greedy(items, knapsacks)), current_(items.size(), kLeftOut) {
+      : items_(items),
+        nodes_left_(node_limit),
+        best_(fill_greedy(items, knapsacks)),
+        current_(items.size(), kLeftOut) {
     for (const Knapsack& knapsack : knapsacks) schedules_.emplace_back(knapsack);
     best_value_ = value_of(items, best_);
     rest_.assign(items.size() + 1, 0);
-    // densest_[k * (n + 1) + i]: the item from i on with the most value per time in knapsack k; n if none takes time.
+    // densest_[k * (n + 1) + i]: the item from i on with the most value per time in knapsack k; n if none
+    // takes time.
     const std::size_t n = items.size();
     densest_.assign(knapsacks.size() * (n + 1), n);
     for (std::size_t i = n; i-- > 0;) {
@@ -45,7 +49,8 @@ class Search {
       const std::size_t item = densest_[k * (items_.size() + 1) + i];
       if (item == items_.size()) continue;
       if (items_[item].time[k] == 0) return rest_[i];
-      gain += Wide{std::max<std::int64_t>(schedules_[k].left(), 0)} * items_[item].value / items_[item].time[k];
+      gain +=
+          Wide{std::max<std::int64_t>(schedules_[k].left(), 0)} * items_[item].value / items_[item].time[k];
       gain += 1;  // the division rounds down
     }
     return gain < rest_[i] ? static_cast<std::int64_t>(gain) : rest_[i];
@@ -75,7 +80,7 @@ class Search {
   Placement current_;
   std::int64_t best_value_ = 0;
   std::vector<KnapsackSchedule> schedules_;
-  std::vector<std::int64_t> rest_;     // value of items i and after
+  std::vector<std::int64_t> rest_;  // value of items i and after
   std::vector<std::size_t> densest_;
 };
 
@@ -132,7 +137,8 @@ Placement fill_greedy(std::span<const KnapsackItem> items, std::span<const Knaps
   return placement;
 }
 
-ExactFill fill_exact(std::span<const KnapsackItem> items, std::span<const Knapsack> knapsacks, std::int64_t node_limit) {
+ExactFill fill_exact(std::span<const KnapsackItem> items, std::span<const Knapsack> knapsacks,
+                     std::int64_t node_limit) {
   return Search(items, knapsacks, node_limit).run();
 }
 

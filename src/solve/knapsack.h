@@ -1,9 +1,11 @@
-// Several knapsacks filled with items that may become available late: the subproblem of delayed communication.
+// Several knapsacks filled with items that may become available late: the subproblem of delayed
+// communication.
 //
-// A knapsack is a link during [open, close); an item is an op that takes `time[k]` on link k and whose data exist at
-// `ready`. A set of items fits a knapsack iff, served in order of `ready` from `open` on, it ends by `close`; no other
-// order of the same set ends earlier (earliest release first is optimal for one machine's makespan). With every
-// `ready` at or before `open` this is the 0/1 multi-knapsack problem of DeFT (L. Meng and Y. Sun, Problem 2).
+// A knapsack is a link during [open, close); an item is an op that takes `time[k]` on link k and whose data
+// exist at `ready`. A set of items fits a knapsack iff, served in order of `ready` from `open` on, it ends by
+// `close`; no other order of the same set ends earlier (earliest release first is optimal for one machine's
+// makespan). With every `ready` at or before `open` this is the 0/1 multi-knapsack problem of DeFT (L. Meng
+// and Y. Sun, Problem 2).
 #pragma once
 
 #include <cstddef>
@@ -64,8 +66,8 @@ class KnapsackSchedule {
   std::vector<Entry> entries_;
 };
 
-// Returns the greedy placement of DeFT, section III.C: knapsacks in the order given (the paper: smallest capacity
-// first), into each the items in the order given (the paper: longest first) that still fit.
+// Returns the greedy placement of DeFT, section III.C: knapsacks in the order given (the paper: smallest
+// capacity first), into each the items in the order given (the paper: longest first) that still fit.
 // O(knapsacks * items * contents).
 Placement fill_greedy(std::span<const KnapsackItem> items, std::span<const Knapsack> knapsacks);
 
@@ -74,10 +76,11 @@ struct ExactFill {
   bool proven = true;  // false: the node limit ended the search and `placement` is the best found
 };
 
-// Returns a placement of the greatest value: branch and bound, seeded with fill_greedy(), items in the order given
-// (falling value prunes most). The bound on what a partial placement can still gain is the smaller of the value left
-// and sum over knapsacks of left() times the best value per time. Exponential; ends after `node_limit` nodes.
-// Deterministic.
-ExactFill fill_exact(std::span<const KnapsackItem> items, std::span<const Knapsack> knapsacks, std::int64_t node_limit);
+// Returns a placement of the greatest value: branch and bound, seeded with fill_greedy(), items in the order
+// given (falling value prunes most). The bound on what a partial placement can still gain is the smaller of
+// the value left and sum over knapsacks of left() times the best value per time. Exponential; ends after
+// `node_limit` nodes. Deterministic.
+ExactFill fill_exact(std::span<const KnapsackItem> items, std::span<const Knapsack> knapsacks,
+                     std::int64_t node_limit);
 
 }  // namespace gradweave

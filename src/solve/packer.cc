@@ -1,31 +1,36 @@
 #include <algorithm>
+#include <limits>
 
 #include "solve/intervals.h"
 
 namespace gradweave {
 
 Packer::Packer(const CostModel& model, bool forward_overlap) : model_(&model) {
-  for (const Link& link : model.cluster().links) {
-    startup_.push_back(link.startup_ns);
-    Wide denominator = 1;
-    for (std::int32_t i = 0; i < std::min(times_1000(link.us_per_byte).scale, 38); ++i) denominator *= 10;
-    denominator_.push_back(denominator);
-  }
   const WorkloadIndex& index = model.index();
+  for (std::size_t k = 0; k < model.link_count(); ++k) {
+    model.all_reduce_bytes(k, index.total_bytes);  // throws if the times leave the range of the clock
+    LinkCost& link = links_.emplace_back(model.cluster().links[k].startup_ns);
+    for (std::int32_t i = 0; i < std::min(times_1000(model.cluster().links[k].us_per_byte).scale, 38); ++i) {
+      link.denominator *= 10;
+    }
+  }
   for (std::size_t l = index.layer_count; l-- > 0;) {
-    Layer layer{.layer = l, .ready = index.backward_end[l]};
+    Layer layer{.layer = l, .ready = index.backward_end[l], .first_unit = units_.size()};
     layer.awaited = index.compute_total + (forward_overlap ? index.forward_start[l] : 0);
     for (std::size_t t = index.first_tensor[l]; t < index.first_tensor[l + 1]; ++t) {
       const DType dtype = index.tensors[t].dtype;
-      auto unit = std::ranges::find(layer.units, dtype, &Unit::dtype);
-      if (unit == layer.units.end())
-        unit = layer.units.insert(unit, Unit{.dtype = dtype, .modelled = !model.has_given_time(t)});
+      const auto first = units_.begin() + static_cast<std::ptrdiff_t>(layer.first_unit);
+      auto unit = std::ranges::find(first, units_.end(), dtype, &Unit::dtype);
+      if (unit == units_.end()) {
+        unit = units_.insert(unit, Unit{.dtype = dtype, .modelled = !model.has_given_time(t)});
+      }
       unit->slices.push_back({t, 0, index.tensors[t].numel});
     }
-    for (Unit& unit : layer.units) {
-      for (std::size_t k = 0; k < model.link_count(); ++k) unit.work.push_back(work_of(k, unit));
-    }
-    if (!layer.units.empty()) layers_.push_back(std::move(layer));
+    layer.end_unit = units_.size();
+    if (layer.end_unit > layer.first_unit) layers_.push_back(layer);
+  }
+  for (const Unit& unit : units_) {
+    for (std::size_t k = 0; k < links_.size(); ++k) work_.push_back(work_of(k, unit));
   }
 }
 
@@ -35,62 +40,71 @@ Packer::Work Packer::work_of(std::size_t link, const Unit& unit) const {
   if (!unit.modelled) return {model_->all_reduce(link, unit.slices), 0};
   const Wide product = static_cast<Wide>(model_->bytes(unit.slices)) *
                        static_cast<Wide>(times_1000(model_->cluster().links[link].us_per_byte).mantissa);
-  return {static_cast<Nanoseconds>(product / denominator_[link]), product % denominator_[link]};
+  const Wide denominator = links_[link].denominator;
+  return {static_cast<Nanoseconds>(product / denominator), product % denominator};
+}
+
+inline Packer::Work Packer::sum(std::size_t link, const Work& a, const Work& b) const {
+  const Wide fraction = a.fraction + b.fraction;
+  const bool carries = fraction >= links_[link].denominator;
+  return {a.ns + b.ns + (carries ? 1 : 0), carries ? fraction - links_[link].denominator : fraction};
 }
 
 Nanoseconds Packer::least_work(std::size_t position) const {
-  Nanoseconds sum = 0;
-  for (const Unit& unit : layers_[position].units)
-    sum += std::ranges::min_element(unit.work, {}, &Work::ns)->ns;
-  return sum;
+  Nanoseconds total = 0;
+  for (std::size_t u = layers_[position].first_unit; u < layers_[position].end_unit; ++u) {
+    Nanoseconds least = work(u, 0).ns;
+    for (std::size_t k = 1; k < links_.size(); ++k) least = std::min(least, work(u, k).ns);
+    total += least;
+  }
+  return total;
 }
 
 void Packer::Queue::clear() { std::ranges::fill(links_, LinkQueue{}); }
 
-// Returns what link `k` becomes if `unit` joins its last message, or follows it.
-Packer::Queue::LinkQueue Packer::Queue::with(const LinkQueue& link, std::size_t k, const Layer& layer,
-                                             const Unit& unit, bool joins) const {
-  LinkQueue next = link;
-  if (joins) {
-    const Wide denominator = packer_->denominator_[k];
-    next.work.ns += unit.work[k].ns;
-    next.work.fraction += unit.work[k].fraction;
-    if (next.work.fraction >= denominator) {
-      next.work.fraction -= denominator;
-      ++next.work.ns;
+Packer::Queue::Choice Packer::Queue::best_for(const Layer& layer, std::size_t unit) const {
+  const auto end = [](Nanoseconds start, Nanoseconds startup, const Work& work) {
+    return start + startup + work.ns + (work.fraction > 0 ? 1 : 0);
+  };
+  const Unit& added = packer_->units_[unit];
+  Choice best{.end = std::numeric_limits<Nanoseconds>::max()};
+  for (std::size_t k = 0; k < links_.size(); ++k) {
+    const LinkQueue& link = links_[k];
+    const Nanoseconds startup = packer_->links_[k].startup;
+    const Work& work = packer_->work(unit, k);
+    if (link.any && link.dtype == added.dtype) {
+      const Nanoseconds joined =
+          end(std::max(link.free_before, layer.ready), link.modelled || added.modelled ? startup : 0,
+              packer_->sum(k, link.work, work));
+      if (joined < best.end || (joined == best.end && !best.placed.joined)) best = {joined, {k, true}};
     }
-    next.modelled |= unit.modelled;
-  } else {
-    next.late = link.any ? std::max(link.late, link.end - link.awaited) : 0;
-    next.free_before = link.end;
-    next.work = unit.work[k];
-    next.modelled = unit.modelled;
-    next.dtype = unit.dtype;
-    next.any = true;
+    const Nanoseconds alone = end(std::max(link.end, layer.ready), added.modelled ? startup : 0, work);
+    if (alone < best.end) best = {alone, {k, false}};
   }
-  next.awaited = layer.awaited;
-  next.end = std::max(next.free_before, layer.ready) + (next.modelled ? packer_->startup_[k] : 0) +
-             next.work.ns + (next.work.fraction > 0 ? 1 : 0);
-  return next;
+  return best;
 }
 
 void Packer::Queue::append(std::size_t position, std::vector<Placed>* placed) {
   const Layer& layer = packer_->layers_[position];
-  for (const Unit& unit : layer.units) {
-    Placed best;
-    LinkQueue after;
-    for (std::size_t k = 0; k < links_.size(); ++k) {
-      for (const bool joins : {true, false}) {
-        if (joins && !(links_[k].any && links_[k].dtype == unit.dtype)) continue;
-        const LinkQueue next = with(links_[k], k, layer, unit, joins);
-        if (after.any && (next.end > after.end || (next.end == after.end && (best.joined || !joins))))
-          continue;
-        after = next;
-        best = {k, joins};
-      }
+  for (std::size_t u = layer.first_unit; u < layer.end_unit; ++u) {
+    const Choice choice = best_for(layer, u);
+    const std::size_t k = choice.placed.link;
+    const Unit& unit = packer_->units_[u];
+    LinkQueue& link = links_[k];
+    if (choice.placed.joined) {
+      link.work = packer_->sum(k, link.work, packer_->work(u, k));
+      link.modelled |= unit.modelled;
+    } else {
+      if (link.any) link.late = std::max(link.late, link.end - link.awaited);
+      link.free_before = link.end;
+      link.work = packer_->work(u, k);
+      link.modelled = unit.modelled;
+      link.dtype = unit.dtype;
+      link.any = true;
     }
-    links_[best.link] = after;
-    if (placed != nullptr) placed->push_back(best);
+    link.awaited = layer.awaited;
+    link.end = choice.end;
+    if (placed != nullptr) placed->push_back(choice.placed);
   }
 }
 
@@ -127,7 +141,7 @@ std::vector<Packer::Packed> Packer::pack(std::span<const std::size_t> positions)
         messages.push_back({.packed = {.link = placed[u].link}});
       }
       Open& open = messages[last_of_link[placed[u].link]];
-      const std::vector<Slice>& slices = layers_[position].units[u].slices;
+      const std::vector<Slice>& slices = units_[layers_[position].first_unit + u].slices;
       open.packed.message.slices.insert(open.packed.message.slices.end(), slices.begin(), slices.end());
       open.packed.last = position;
       open.last_unit = unit_number;
