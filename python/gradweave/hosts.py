@@ -12,6 +12,7 @@ import ctypes
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,6 @@ from dataclasses import dataclass, field
 
 BURST_BYTES = 256 * 1024
 QUEUE_MS = 50
-MASTER_PORT = 29400
 # One congestion control for every machine: the host's own may pace below the shaped rate.
 CONGESTION_CONTROL = "cubic"
 
@@ -158,7 +158,7 @@ def run_ranks(prefixes, command, environment=None, cpus=None, timeout_s=None, gr
     fails the others get `grace_s` seconds to report it themselves. Returns 0, the first failing exit code
     (128 + signal), or 124 after `timeout_s`. All ranks are gone when this returns, and they die with this process.
     """
-    shared = dict(os.environ, WORLD_SIZE=str(len(prefixes)), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(MASTER_PORT))
+    shared = dict(os.environ, WORLD_SIZE=str(len(prefixes)), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()))
     shared.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d warns that addresses of hosts have no names
     shared.update(LOCAL_WORLD_SIZE="1", LOCAL_RANK="0", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
     shared.update(environment or {})
@@ -174,6 +174,12 @@ def run_ranks(prefixes, command, environment=None, cpus=None, timeout_s=None, gr
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
 
 
 def _wait_for(ranks, timeout_s, grace_s):

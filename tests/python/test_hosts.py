@@ -69,10 +69,10 @@ def test_a_link_carries_no_more_than_its_rate(workers, tmp_path, capfd):
 
 
 def test_ranks_get_the_environment_of_torchrun(capfd):
-    command = ["sh", "-c", "echo $RANK/$WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $OMP_NUM_THREADS $EXTRA"]
+    command = ["sh", "-c", "[ $MASTER_PORT -gt 0 ] && echo $RANK/$WORLD_SIZE $MASTER_ADDR $OMP_NUM_THREADS $EXTRA"]
     assert hosts.run_ranks([[], []], command, {"EXTRA": "x"}) == 0
     lines = sorted(capfd.readouterr().out.split("\n")[:2])
-    assert lines == [f"{rank}/2 127.0.0.1:{hosts.MASTER_PORT} 1 x" for rank in range(2)]
+    assert lines == [f"{rank}/2 127.0.0.1 1 x" for rank in range(2)]
 
 
 def test_pinning_gives_each_rank_its_processor(capfd):

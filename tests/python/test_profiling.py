@@ -43,16 +43,16 @@ def _job(model, width=4):
 
 
 def test_times_and_tensors_are_those_of_the_layers():
-    model = nn.Sequential(Timed(0.004, 0.012), nn.ReLU(), Timed(0.010, 0.002))
+    model = nn.Sequential(Timed(0.04, 0.12), nn.ReLU(), Timed(0.10, 0.02))
     workload, rest = profiling.profile(_job(model), "timed", iterations=5, warm_up=1)
     first, second = workload["layers"]
     assert [first["name"], second["name"]] == ["0.linear", "2.linear"]
     assert [tensor["numel"] for tensor in first["tensors"]] == [16, 4]
     assert first["tensors"][0] == {"name": "0.linear.weight", "numel": 16, "dtype": "float32"}
-    for layer, forward, backward in ((first, 4, 12), (second, 10, 2)):
-        assert forward <= layer["forward_us"] / 1e3 < forward + 3
-        assert backward <= layer["backward_us"] / 1e3 < backward + 3
-    assert 0 < rest < 5e3
+    for layer, forward, backward in ((first, 40, 120), (second, 100, 20)):
+        assert forward <= layer["forward_us"] / 1e3 < forward + 19
+        assert backward <= layer["backward_us"] / 1e3 < backward + 19
+    assert 0 < rest < 2e4
 
 
 def test_layers_stand_in_the_order_in_which_they_run():

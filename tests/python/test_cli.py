@@ -1,0 +1,138 @@
+"""`python -m gradweave`: exit codes, messages that name the fault and the remedy, files that are what they should be."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from gradweave import cli, doctor
+from gradweave.jobs import fashion_mnist
+
+needs_data = pytest.mark.skipif(not fashion_mnist.DATA_DIRECTORY.exists(), reason="apt-get install dataset-fashion-mnist")
+
+
+@dataclasses.dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def gradweave(capsys, monkeypatch):
+    """Runs the command in this process: importing torch anew for each case would take minutes."""
+    def run(*arguments):
+        monkeypatch.delenv("RANK", raising=False)
+        monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+        capsys.readouterr()
+        try:
+            code = cli.main(list(arguments))
+        except SystemExit as error:
+            code = error.code
+        return Done(code, *capsys.readouterr())
+    return run
+
+
+@pytest.fixture
+def no_images(monkeypatch, tmp_path):
+    monkeypatch.setattr(fashion_mnist, "DATA_DIRECTORY", tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("arguments,words", [
+    ([], ["COMMAND"]),
+    (["fly"], ["fly", "probe", "profile", "train", "doctor"]),
+    (["train", "nonsense"], ["nonsense", "demo"]),
+    (["train", "demo", "--coverage", "-1"], ["--coverage", "-1"]),
+    (["train", "demo", "--workers", "1"], ["--workers", "at least 2"]),
+    (["train", "demo", "--rounds", "0"], ["--rounds", "at least 1"]),
+    (["profile", "nonsense"], ["nonsense", "demo", "MODULE:FUNCTION"]),
+    (["profile", "os:nonsense"], ["os:nonsense", "nonsense"]),
+    (["profile", "no_such_module:f"], ["no_such_module"]),
+    (["profile", "os:getcwd"], ["must return", "str"]),
+    (["probe"], ["torchrun"]),
+    (["train", "demo"], ["apt-get install dataset-fashion-mnist"]),
+])
+def test_bad_usage_is_exit_code_2_with_the_fault_and_the_remedy(gradweave, no_images, arguments, words):
+    done = gradweave(*arguments)
+    assert done.returncode == 2
+    for word in words:
+        assert word in done.stderr + (done.stdout if not arguments else "")
+
+
+@pytest.mark.parametrize("command", [[], ["doctor"], ["probe"], ["profile"], ["train"]])
+def test_help_is_on_standard_output(gradweave, command):
+    done = gradweave(*command, "--help")
+    assert done.returncode == 0 and "usage" in done.stdout and not done.stderr
+
+
+_OWN_JOB = """
+import torch
+def job():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 2))
+    batches = [(torch.randn(4, 8), torch.zeros(4, dtype=torch.long))] * 3
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.functional.cross_entropy, batches
+"""
+
+
+def test_the_module_is_a_program():
+    done = subprocess.run([sys.executable, "-m", "gradweave", "fly"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "fly" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_profile_writes_the_workload_of_ones_own_job(gradweave, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(_OWN_JOB)
+    done = gradweave("profile", "mine:job", "--iterations", "4", "-o", "w.json")
+    assert done.returncode == 0, done.stderr
+    workload = json.loads((tmp_path / "w.json").read_text())
+    assert [layer["name"] for layer in workload["layers"]] == ["0", "1"]
+    assert workload["layers"][0]["tensors"][0] == {"name": "0.weight", "numel": 32, "dtype": "float32"}
+    assert all(layer["forward_us"] > 0 and layer["backward_us"] > 0 for layer in workload["layers"])
+    assert "2 layers" in done.stderr and not done.stdout
+
+
+def test_an_output_that_cannot_be_written_is_named(gradweave, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(_OWN_JOB)
+    done = gradweave("profile", "mine:job", "--iterations", "1", "-o", "no/where.json")
+    assert done.returncode == 2 and "no/where.json" in done.stderr
+
+
+@needs_data
+def test_profile_prints_json_to_standard_output_by_default(gradweave):
+    done = gradweave("profile", "small", "--iterations", "2", "--batch-size", "8")
+    assert done.returncode == 0
+    assert [layer["name"] for layer in json.loads(done.stdout)["layers"]] == ["conv1", "conv2", "hidden", "classes"]
+
+
+def test_doctor_prints_the_same_findings_as_text_and_as_json(gradweave):
+    text, data = gradweave("doctor"), gradweave("doctor", "--json")
+    findings = json.loads(data.stdout)["findings"]
+    assert text.returncode == data.returncode == (1 if any(f["state"] == "failed" for f in findings) else 0)
+    assert {"torch", "extension", "gloo", "interfaces", "test hosts", "dataset"} <= {f["name"] for f in findings}
+    for finding in findings:
+        assert finding["name"] in text.stdout and finding["state"] in ("ok", "warning", "failed")
+        assert finding["state"] == "ok" or finding["remedy"]
+
+
+def test_doctor_says_how_to_get_the_images(gradweave, no_images):
+    done = gradweave("doctor", "--json")
+    dataset = next(f for f in json.loads(done.stdout)["findings"] if f["name"] == "dataset")
+    assert dataset["state"] == "warning" and "apt-get install dataset-fashion-mnist" in dataset["what"]
+
+
+@pytest.mark.parametrize("found,chosen,state", [
+    ({"lo": ["127.0.0.1"], "eth0": ["10.0.0.2"]}, None, doctor.OK),
+    ({"eth0": ["8.8.8.8"]}, None, doctor.WARNING),
+    ({"eth0": ["10.0.0.2", "2001:4860:4860::8888"]}, None, doctor.WARNING),
+    ({"eth0": ["8.8.8.8"], "eth1": ["10.0.0.2"]}, "eth1", doctor.OK),
+    ({"eth0": ["8.8.8.8"], "eth1": ["10.0.0.2"]}, "eth1,eth0", doctor.WARNING),
+    ({"eth0": ["10.0.0.2"]}, "eth7", doctor.FAILED),
+    ({}, "eth7", doctor.OK),
+])
+def test_doctor_judges_interfaces(found, chosen, state):
+    finding = doctor._interface(found, chosen)
+    assert finding.state == state
+    assert bool(finding.remedy) == (state != doctor.OK)

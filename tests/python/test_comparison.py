@@ -1,0 +1,110 @@
+"""The comparison's measurements, its emulated link for DistributedDataParallel and its report."""
+
+import json
+import sys
+import textwrap
+
+import pytest
+
+from gradweave import contest, demo_report, hosts
+from gradweave.jobs.training import Recipe
+
+
+def _contestant(name, segments, accuracy=None, loss=0.5, iterations=30):
+    made = contest.Contestant(name, None, None, segment_seconds=segments, iterations=iterations, loss=loss)
+    made.accuracy = accuracy
+    return made
+
+
+class Setting:
+    kind, compute_s, bits_per_second, parameter_bytes, contention, residual = "shaped", 0.1, 4e8, 1 << 20, 1.1, 0.02
+
+    def coverage(self):
+        return 1.9
+
+
+def _results(delayed_accuracy):
+    contestants = [_contestant("compute alone", [0.10, 0.10, 0.11]),
+                   _contestant("DDP (default)", [0.30, 0.36, 0.33], 80.0),
+                   _contestant("DDP (tuned: 1 MB)", [0.25, 0.24, 0.26], 80.0),
+                   _contestant("late", [0.10, 0.12, 0.11], delayed_accuracy),
+                   _contestant("exact", [0.20, 0.20, 0.22], 80.2)]
+    predicted = {"iteration_us": 121000.0, "exposed_us": 2000.0, "updates_per_iteration": 0.5, "staleness_max": 2,
+                 "lower_bound_us": 1.0, "lower_bound": "compute", "extra_bytes": 3, "more": 1}
+    return demo_report.results(Setting(), contestants, {"late": predicted}, Recipe(), 2)
+
+
+def test_ratios_are_taken_within_a_round():
+    default = _contestant("a", [0.30, 0.36, 0.33])
+    assert contest.ratio(_contestant("b", [0.10, 0.12, 0.11]), default) == pytest.approx((3, 3, 3))
+    assert contest.ratio(_contestant("b", [0.10, 0.18, 0.11]), default) == pytest.approx((3, 2, 3))
+
+
+def test_the_fastest_way_is_recommended_only_if_it_is_accurate():
+    assert _results(79.5)["recommended"] == "late"
+    assert _results(70.0)["recommended"] == "exact"
+
+
+def test_no_speed_stands_without_an_accuracy():
+    text = demo_report.text(_results(70.0), "out")
+    for line in text.splitlines():
+        if " ms " in line and "compute alone" not in line and "link of" not in line:
+            assert line.rstrip().endswith("%"), line
+        if "times DDP" in line:
+            assert "%" in line, line
+    assert "not recommended: late is 3.00 times DDP (default) but reaches 70.0%" in text
+
+
+def test_results_are_json_with_prediction_and_measurement():
+    rows = json.loads(json.dumps(_results(79.5)))["contestants"]
+    late = next(row for row in rows if row["name"] == "late")
+    assert late["measured_ms"] == pytest.approx(110) and late["predicted_ms"] == 121
+    assert late["prediction_error"] == pytest.approx(0.1) and late["exposed_ms"] == pytest.approx(10)
+
+
+def _run_ranks(tmp_path, body, workers=2):
+    """Run `body` on ranks over the loopback interface."""
+    program = tmp_path / "program.py"
+    program.write_text("import time, torch\nfrom torch import distributed\nfrom gradweave import contest, emulation, probe, ranks\n"
+                       "torch.set_num_threads(1)\nwith ranks.joined('test'):\n" + textwrap.indent(textwrap.dedent(body), "    "))
+    return hosts.run_ranks([[]] * workers, [sys.executable, str(program)], {"GLOO_SOCKET_IFNAME": "lo"}, timeout_s=60)
+
+
+def test_an_emulated_link_takes_its_time_and_changes_no_result(tmp_path):
+    code = _run_ranks(tmp_path, """
+        def trained(hook):
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+            wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.02)
+            if hook:
+                hook.register(wrapped)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            generator = torch.Generator().manual_seed(ranks.rank())
+            begin = time.perf_counter()
+            for _ in range(5):
+                optimizer.zero_grad()
+                wrapped(torch.randn(8, 64, generator=generator)).square().sum().backward()
+                optimizer.step()
+            return list(model.parameters()), (time.perf_counter() - begin) / 5
+        size = 4 * (64 * 64 + 64) * 4
+        hook = emulation.EmulatedHook(startup_us=0, us_per_byte=0.04 / size * 1e6)
+        slow, seconds = trained(hook)
+        hook.close()
+        plain, _ = trained(None)
+        assert all(torch.equal(a, b) for a, b in zip(slow, plain))
+        assert 0.04 <= seconds < 0.4, seconds
+        """)
+    assert code == 0
+
+
+def test_probe_measures_every_size_on_all_ranks(tmp_path):
+    code = _run_ranks(tmp_path, """
+        sizes = (4096, 65536, 1 << 20)
+        found = probe.measure(sizes=sizes, seconds=0.3)
+        assert [entry["bytes"] for entry in found] == list(sizes)
+        mine = torch.tensor([entry["us"] for entry in found], dtype=torch.float64)
+        first = mine.clone()
+        distributed.broadcast(first, 0)
+        assert torch.equal(mine, first) and bool((mine > 0).all())
+        """, workers=3)
+    assert code == 0
