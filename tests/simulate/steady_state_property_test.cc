@@ -18,7 +18,7 @@ namespace {
 using testing::PlanShape;
 __extension__ using Wide = __int128;
 
-const testing::WorkloadShape kSmall{.max_layers = 6, .max_tensors = 2, .max_numel = 200'000};
+const testing::WorkloadShape kSmall{.max_layers = 6, .max_tensors = 2, .max_numel = 1'000'000};
 
 // Nothing if the plan deadlocks.
 std::optional<SimulationResult> simulate_unless_stuck(const Plan& plan, const Workload& workload, const Cluster& cluster,
