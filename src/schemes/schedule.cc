@@ -86,13 +86,13 @@ void Schedule::run_shared(std::span<const std::size_t> links, ScheduleTimes& tim
     state.shared_until = now;
   };
   const auto start_work = [&](std::size_t op, std::size_t k, Nanoseconds now) {
+    share(states[k], now);
     remaining[op] = cost(op, k).total() - startup(op, k);
     if (remaining[op] == 0) {
       times.end[op] = now;
-      return;
+    } else {
+      states[k].active.push_back(op);
     }
-    share(states[k], now);
-    states[k].active.push_back(op);
   };
   const auto advance = [&](std::size_t k, Nanoseconds now) {
     LinkState& state = states[k];
