@@ -4,6 +4,7 @@
 
 #include "gradweave/error.h"
 #include "io/json_tree.h"
+#include "model/text.h"
 
 namespace gradweave {
 namespace {
@@ -96,8 +97,7 @@ std::string JsonNode::path() const {
   if (parent_ == nullptr) return {};
   std::string text = parent_->path();
   if (key_.data() == nullptr) return text + "[" + std::to_string(index_) + "]";
-  const std::string quoted = shortened(key_);
-  return text + (text.empty() ? "" : ".") + quoted.substr(1, quoted.size() - 2);
+  return text + (text.empty() ? "" : ".") + shortened(key_);
 }
 
 std::string JsonNode::key() const {
@@ -187,7 +187,7 @@ std::size_t JsonNode::one_of(std::span<const std::string_view> names) const {
   const std::string word = text(kMaxTextBytes);
   const auto found = std::ranges::find(names, word);
   if (found == names.end()) {
-    fail("is " + shortened(word) + ", which is unknown", suggestion(word, names) + "Use one of " + listed(names));
+    fail("is " + in_quotes(word) + ", which is unknown", suggestion(word, names) + "Use one of " + listed(names));
   }
   return static_cast<std::size_t>(found - names.begin());
 }

@@ -4,6 +4,7 @@
 
 #include "gradweave/error.h"
 #include "io/json_tree.h"
+#include "model/text.h"
 
 namespace gradweave {
 namespace {
@@ -65,7 +66,7 @@ class TreeBuilder {
     const auto& object = std::get<JsonObject>(open_.back()->value);
     const std::string_view twin = repeated_key(object);
     const bool repeated = std::ranges::count(object, twin, &JsonObject::value_type::first) > 1;
-    if (repeated) throw InvalidInput("the key " + shortened(twin) + " is given twice", path(), "keep one of them");
+    if (repeated) throw InvalidInput("the key " + in_quotes(twin) + " is given twice", path(), "keep one of them");
     return close();
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) {
@@ -111,8 +112,7 @@ class TreeBuilder {
       if (const auto* array = std::get_if<JsonArray>(&value->value)) {
         if (!array->empty()) text += "[" + std::to_string(array->size() - 1) + "]";
       } else if (const auto& object = std::get<JsonObject>(value->value); !object.empty() && value != open_.back()) {
-        const std::string quoted = shortened(object.back().first);
-        text += (text.empty() ? "" : ".") + quoted.substr(1, quoted.size() - 2);
+        text += (text.empty() ? "" : ".") + shortened(object.back().first);
       }
     }
     return text;
@@ -134,14 +134,6 @@ JsonValue parse_json(std::string_view text) {
   TreeBuilder builder(text);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
-}
-
-std::string shortened(std::string_view text) {
-  constexpr std::size_t kMax = 60;
-  if (text.size() <= kMax) return "'" + std::string(text) + "'";
-  std::size_t end = kMax;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // not inside a UTF-8 sequence
-  return "'" + std::string(text.substr(0, end)) + "...'";
 }
 
 }  // namespace gradweave

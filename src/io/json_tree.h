@@ -41,9 +41,6 @@ inline constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;
 // a number that no double can hold, or a text over the limits above. O(size).
 JsonValue parse_json(std::string_view text);
 
-// Returns `text` in quotes for a message, cut after 60 bytes.
-std::string shortened(std::string_view text);
-
 // A value and the way to it. Refers to its parent node and to the tree, so both must outlive it: name the parent
 // before keeping a child.
 // Every accessor throws InvalidInput with the key path, the fault and a remedy.

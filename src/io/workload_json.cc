@@ -2,6 +2,7 @@
 #include "gradweave/json.h"
 #include "io/json_tree.h"
 #include "io/json_write.h"
+#include "model/text.h"
 
 namespace gradweave {
 namespace {
@@ -12,7 +13,7 @@ Tensor tensor_from(const JsonNode& node) {
   if (const auto dtype = node.find("dtype")) {
     const std::string name = dtype->text();
     const std::optional<DType> known = dtype_from_name(name);
-    if (!known) dtype->fail("is " + shortened(name) + ", which is unknown", "use a torch dtype such as float32 or bfloat16");
+    if (!known) dtype->fail("is " + in_quotes(name) + ", which is unknown", "use a torch dtype such as float32 or bfloat16");
     tensor.dtype = *known;
   }
   return tensor;

@@ -1,0 +1,62 @@
+#include "plan/facts.h"
+
+#include <algorithm>
+
+namespace gradweave {
+
+Facts::Facts(const Unrolled& unrolled)
+    : unrolled_(unrolled), applied_in_(static_cast<std::size_t>(unrolled.checked), -1) {}
+
+void Facts::add_use(std::int64_t n, std::int64_t iteration) {
+  std::int64_t& known = applied_in_[static_cast<std::size_t>(n)];
+  if (known < 0) known = iteration;
+  facts_.mixed_staleness |= known != iteration;
+}
+
+void Facts::add_generations(std::int32_t block, std::vector<Generation> generations) {
+  std::ranges::sort(generations, {}, [](const Generation& g) { return std::pair(g.apply, g.first); });
+  const auto repeated = std::ranges::unique(generations, {}, &Generation::apply);
+  generations.erase(repeated.begin(), repeated.end());
+
+  struct Event {
+    std::int64_t moment, alive, copies;
+  };
+  std::vector<Event> events;
+  const std::int64_t computed = unrolled_.backward_end(unrolled_.blocks[static_cast<std::size_t>(block)].layer);
+  for (const Generation& g : generations) {
+    events.push_back({unrolled_.moment(g.first, computed), 1, g.copies});
+    events.push_back({unrolled_.apply_moment(g.apply), -1, -g.copies});
+  }
+  std::ranges::sort(events, {}, [](const Event& e) { return std::pair(e.moment, e.alive); });  // ends before begins
+  std::int64_t alive = 0;
+  std::int64_t copies = 0;
+  for (const Event& event : events) {
+    const std::int64_t before = std::max<std::int64_t>(copies - 1, 0);
+    alive += event.alive;
+    copies += event.copies;
+    facts_.generations_alive = std::max(facts_.generations_alive, static_cast<std::int32_t>(alive));
+    const std::int64_t more = std::max<std::int64_t>(copies - 1, 0) - before;
+    if (more != 0) changes_.emplace_back(event.moment, more * bytes_of(block));
+  }
+}
+
+void Facts::add_sent_copy(std::int32_t block, std::int64_t read, std::int64_t apply) {
+  changes_.emplace_back(unrolled_.apply_moment(read), bytes_of(block));
+  changes_.emplace_back(unrolled_.apply_moment(apply), -bytes_of(block));
+}
+
+void Facts::add_residual(std::int32_t block) { residual_bytes_ += bytes_of(block); }
+
+PlanFacts Facts::result() {
+  std::ranges::sort(changes_);  // at one moment, what is freed comes first
+  std::int64_t held = 0;
+  std::int64_t peak = 0;
+  for (const auto& [moment, bytes] : changes_) {
+    held += bytes;
+    peak = std::max(peak, held);
+  }
+  facts_.extra_bytes = peak + residual_bytes_;
+  return facts_;
+}
+
+}  // namespace gradweave

@@ -1,0 +1,21 @@
+#include "gradweave/validate.h"
+
+#include "plan/unrolled.h"
+
+namespace gradweave {
+
+Validation validate(const Plan& plan, const Workload& workload, const Cluster* cluster) {
+  Validation result;
+  Report report;
+  const WorkloadIndex index(workload);
+  const Unrolled unrolled(plan, index, cluster, report);
+  if (unrolled.checkable && !report.full()) {
+    const std::vector<std::int64_t> completed_by = check_pairs(unrolled, report);
+    const Waits waits = check_blocks(unrolled, completed_by, report, result.facts);
+    if (!report.full()) check_waits(unrolled, completed_by, waits, report);
+  }
+  result.violations = report.take();
+  return result;
+}
+
+}  // namespace gradweave

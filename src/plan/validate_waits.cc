@@ -1,0 +1,146 @@
+// Rule 5: data exists before an op is released, nothing waits in a circle, and something is updated.
+//
+// An op waits for its release, for its data, for the op before it on its link and, an all_gather, for its
+// reduce_scatter; a point passes when the applies at it are done, and an apply waits for its results. Applies pass one
+// after another, and ops wait for ops listed before them alone, so all that an op waits for comes down to a number:
+// how many applies must be done before it can start. A wait is circular iff an apply waits for an op that needs this
+// very apply, or one after it. O(ops and applies of the unrolled plan).
+#include <algorithm>
+
+#include "plan/unrolled.h"
+
+namespace gradweave {
+namespace {
+
+// How many applies must be done before an op starts, and which op it is whose own release or data says so.
+struct Need {
+  std::int64_t applies = 0;
+  std::int64_t origin = -1;
+};
+
+class WaitCheck {
+ public:
+  WaitCheck(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, const Waits& waits, Report& report)
+      : plan_(unrolled), waits_(waits), report_(report), scatter_of_(completed_by.size(), -1) {
+    for (std::size_t op = 0; op < completed_by.size(); ++op) {
+      const std::int64_t gather = completed_by[op];
+      if (gather > static_cast<std::int64_t>(op)) scatter_of_[static_cast<std::size_t>(gather)] = static_cast<std::int64_t>(op);
+    }
+  }
+
+  // Returns whether there is no circle. `one_order`: all links launch in one order, the list's.
+  bool check(bool one_order) {
+    const std::vector<Need> needs = all_needs(one_order);
+    std::vector<std::vector<bool>> reported(plan_.slots.size());
+    bool clean = true;
+    for (const auto& [apply, op] : waits_.results) {
+      const Need& need = needs[static_cast<std::size_t>(op)];
+      if (need.applies <= apply) continue;
+      clean = false;
+      const Unrolled::Place place = plan_.apply_place(apply);
+      const std::size_t slot = plan_.slot_of(place.iteration);
+      reported[slot].resize(plan_.slots[slot].applies.size());
+      if (reported[slot][place.item]) continue;
+      reported[slot][place.item] = true;
+      report_circle(slot, apply, op, need, one_order);
+    }
+    return clean;
+  }
+
+ private:
+  std::vector<Need> all_needs(bool one_order) const {
+    std::vector<Need> needs(static_cast<std::size_t>(plan_.op_count()));
+    std::vector<Need> last(plan_.plan.links.size() + 1);  // of the link's latest op; the last is for all links
+    for (std::int64_t n = 0; n < plan_.horizon; ++n) {
+      const std::vector<KnownOp>& ops = plan_.iteration(n).ops;
+      for (std::size_t k = 0; k < ops.size(); ++k) {
+        if (ops[k].merges.empty() || n + ops[k].merges.back() < 0) continue;  // does not exist yet
+        const std::int64_t number = plan_.op_number(n, k);
+        Need need{own_need(n, ops[k], number), number};
+        const std::int64_t scatter = scatter_of_[static_cast<std::size_t>(number)];
+        if (scatter >= 0) need = later(needs[static_cast<std::size_t>(scatter)], need);
+        Need* before = one_order ? &last.back() : ops[k].link >= 0 ? &last[static_cast<std::size_t>(ops[k].link)] : nullptr;
+        if (before != nullptr) {
+          need = later(*before, need);
+          *before = need;
+        }
+        needs[static_cast<std::size_t>(number)] = need;
+      }
+    }
+    return needs;
+  }
+
+  static Need later(const Need& a, const Need& b) { return a.origin >= 0 && a.applies >= b.applies ? a : b; }
+
+  // What release and data ask for.
+  std::int64_t own_need(std::int64_t n, const KnownOp& op, std::int64_t number) const {
+    std::int64_t need = waits_.value_after[static_cast<std::size_t>(number)];
+    if (op.op->payload == Payload::kGradient) {
+      need = plan_.applies_before(n + op.merges.back(), plan_.backward_end(op.first_layer));
+    }
+    const std::int64_t release = n + op.op->release.point.iteration;
+    if (release >= 0 && release < plan_.horizon) need = std::max(need, plan_.applies_until(release, op.release));
+    return need;
+  }
+
+  void report_circle(std::size_t slot, std::int64_t apply, std::int64_t op, const Need& need, bool one_order) {
+    std::string what = "waits for " + plan_.op_name(op);
+    if (need.origin != op) {
+      what += one_order ? ", which launches after " : ", which comes after ";
+      what += plan_.op_name(need.origin);
+    }
+    const KnownOp& origin = plan_.op(need.origin);
+    what += ", which can't start before " + plan_.point_name(origin.op->release.point) + " and its data, and these come after " +
+            plan_.point_name(plan_.apply(apply).apply->at) + ": nothing could go on";
+    report_.add(one_order ? 7 : 5, static_cast<std::int64_t>(slot), what, plan_.apply_name(apply),
+                one_order ? "list the ops of all links in an order in which they can start"
+                          : "apply it later, release the op earlier, or list it earlier");
+  }
+
+  const Unrolled& plan_;
+  const Waits& waits_;
+  Report& report_;
+  std::vector<std::int64_t> scatter_of_;  // per op: the reduce_scatter that it completes, or -1
+};
+
+// Gradients: no release before the backward_end that completes the data.
+void check_gradient_releases(const Unrolled& unrolled, Report& report) {
+  for (std::size_t s = 0; s < unrolled.slots.size() && !report.full(); ++s) {
+    const std::vector<KnownOp>& ops = unrolled.slots[s].ops;
+    for (std::size_t k = 0; k < ops.size(); ++k) {
+      const KnownOp& op = ops[k];
+      if (op.op->payload != Payload::kGradient || op.merges.empty() || op.blocks.empty()) continue;
+      const std::pair<std::int64_t, std::int64_t> data{op.merges.back(), unrolled.backward_end(op.first_layer)};
+      const std::pair<std::int64_t, std::int64_t> release{op.op->release.point.iteration, op.release};
+      if (release >= data) continue;
+      const Point exists{PointKind::kBackwardEnd, op.first_layer, op.merges.back()};
+      report.add(5, static_cast<std::int64_t>(s),
+                 "is released at " + unrolled.point_name(op.op->release.point) + ", before its data exists, at " +
+                     unrolled.point_name(exists),
+                 unrolled.slot_name(s) + ".ops[" + std::to_string(k) + "]",
+                 "release it at " + unrolled.point_name(exists) + " or later");
+    }
+  }
+}
+
+void check_updates(const Unrolled& unrolled, Report& report) {
+  if (unrolled.index.tensors.empty()) return;
+  for (std::int64_t n = unrolled.prologue; n < unrolled.prologue + unrolled.period; ++n) {
+    for (const KnownApply& apply : unrolled.iteration(n).applies) {
+      const Source source = apply.apply->source;
+      if (source == Source::kReducedGradient || source == Source::kLocalGradient) return;
+    }
+  }
+  report.add(5, -1, "updates nothing: no apply of a gradient", "period", "apply what is reduced");
+}
+
+}  // namespace
+
+void check_waits(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, const Waits& waits, Report& report) {
+  check_gradient_releases(unrolled, report);
+  check_updates(unrolled, report);
+  WaitCheck check(unrolled, completed_by, waits, report);
+  if (check.check(false) && unrolled.plan.links.size() > 1) check.check(true);
+}
+
+}  // namespace gradweave
