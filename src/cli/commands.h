@@ -1,0 +1,20 @@
+// The commands of `gradweave`, one file each. A command adds its options to the application; its callback writes
+// results to stdout and throws gradweave::Error for bad input.
+#pragma once
+
+#include <CLI/App.hpp>
+
+namespace gradweave::cli {
+
+// How a command ends when nothing is thrown.
+struct Outcome {
+  int exit_code = 0;  // 0 success, 1 a failed check
+};
+
+void add_plan(CLI::App& app, Outcome& outcome);
+void add_simulate(CLI::App& app, Outcome& outcome);
+void add_compare(CLI::App& app, Outcome& outcome);
+void add_validate(CLI::App& app, Outcome& outcome);
+void add_schemes(CLI::App& app, Outcome& outcome);
+
+}  // namespace gradweave::cli

@@ -1,0 +1,250 @@
+// gradweave compare: all schemes on one screen.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/inputs.h"
+#include "cli/output.h"
+#include "gradweave/error.h"
+#include "gradweave/json.h"
+#include "gradweave/schemes.h"
+#include "io/plot.h"
+
+namespace gradweave::cli {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> workloads;
+  std::string cluster, plot;
+  std::vector<std::string> schemes;
+  std::vector<std::int64_t> workers;
+  std::vector<double> gigabits;
+  std::vector<std::string> set;
+  SimulationFlags simulation;
+  bool json = false;
+};
+
+// One point of the what-if: the measured cluster with another number of workers or another bandwidth.
+struct Point {
+  Cluster cluster;
+  std::optional<double> gigabits;  // of the first link
+};
+
+// One scheme at one point: figures, or why there are none.
+struct Row {
+  std::string name;
+  std::int64_t workers = 1;
+  std::optional<double> gigabits;
+  Consistency consistency = Consistency::kExact;
+  std::optional<SimulationResult> result;
+  std::string starves;
+
+  double iteration_ns() const { return result ? result->iteration_ns() : std::numeric_limits<double>::infinity(); }
+};
+
+// Shows which scheme is being planned while a person waits.
+class Progress {
+ public:
+  explicit Progress(std::size_t total) : total_(total), on_(isatty(STDERR_FILENO) != 0) {}
+  ~Progress() {
+    if (on_) std::cerr << "\r\033[K";
+  }
+  void step(std::string_view name) {
+    if (on_) std::cerr << fmt::format("\r\033[K{}/{} {}", ++done_, total_, name) << std::flush;
+  }
+
+ private:
+  std::size_t total_, done_ = 0;
+  bool on_;
+};
+
+std::vector<std::string_view> chosen_schemes(const Arguments& arguments) {
+  std::vector<std::string_view> names;
+  for (const std::string& name : arguments.schemes) names.push_back(find_scheme(name).name);
+  if (names.empty()) std::ranges::transform(schemes(), std::back_inserter(names), &SchemeInfo::name);
+  return names;
+}
+
+// Returns those of `options` that the scheme has.
+std::map<std::string, std::string> options_of(const SchemeInfo& scheme, const std::map<std::string, std::string>& options) {
+  std::map<std::string, std::string> own;
+  for (const auto& [name, value] : options) {
+    if (std::ranges::find(scheme.options, name, &OptionSpec::name) != scheme.options.end()) own.emplace(name, value);
+  }
+  return own;
+}
+
+void require_known(const std::map<std::string, std::string>& options, const std::vector<std::string_view>& names) {
+  for (const auto& [option, value] : options) {
+    const bool known = std::ranges::any_of(names, [&](std::string_view name) {
+      const auto& specs = find_scheme(name).options;
+      return std::ranges::find(specs, option, &OptionSpec::name) != specs.end();
+    });
+    if (!known) {
+      throw InvalidInput("none of the schemes compared has an option '" + option + "'", "option " + option,
+                         "see 'gradweave schemes'");
+    }
+  }
+}
+
+Row compare_one(std::string_view name, const std::vector<Workload>& classes, const Workload& slowest, const Point& point,
+                const std::map<std::string, std::string>& options, const SimulationOptions& simulation) {
+  const SchemeInfo& scheme = find_scheme(name);
+  Row row{.name = std::string(name), .workers = point.cluster.workers, .gigabits = point.gigabits, .consistency = scheme.consistency};
+  const PlanResult planned = make_plan(name, slowest, point.cluster, options_of(scheme, options));
+  if (const Starves* starves = std::get_if<Starves>(&planned)) {
+    row.starves = starves->reason;
+  } else {
+    row.result = simulate(std::get<Plan>(planned), classes, point.cluster, simulation);
+    row.result->name = row.name;
+  }
+  return row;
+}
+
+Json object_of(const Row& row) {
+  Json object = row.result ? to_object(*row.result) : Json{{"name", row.name}, {"starves", row.starves}};
+  object["consistency"] = name_of(row.consistency);
+  object["workers"] = row.workers;
+  if (row.gigabits) object["gigabits"] = *row.gigabits;
+  if (row.result && row.result->lower_bound.iteration_ns > 0) {
+    object["gap"] = row.iteration_ns() / row.result->lower_bound.iteration_ns - 1;
+  }
+  return object;
+}
+
+std::vector<std::string> cells_of(const Row& row, bool best) {
+  const std::string name = (best ? "* " : "  ") + row.name;
+  if (!row.result) return {name, std::string(name_of(row.consistency)), "starves", "", "", "", "", "", "", "", row.starves};
+  const SimulationResult& result = *row.result;
+  const double bound = result.lower_bound.iteration_ns;
+  const auto compute = static_cast<double>(result.compute_ns);
+  return {name,
+          std::string(name_of(row.consistency)),
+          human_time(row.iteration_ns()),
+          human_time(result.exposed_ns),
+          compute > 0 ? fmt::format("{:.3f}", row.iteration_ns() / compute) : "-",
+          fmt::format("{:.3f}", result.updates_per_iteration),
+          std::to_string(result.staleness_max),
+          human_bytes(static_cast<double>(result.extra_bytes)),
+          human_time(bound),
+          bound > 0 ? fmt::format("{:.2f} %", 100 * (row.iteration_ns() / bound - 1)) : "-",
+          result.lower_bound.name};
+}
+
+void print_for_people(const Workload& workload, const std::vector<Point>& points, const std::vector<std::vector<Row>>& rows) {
+  const WorkloadIndex index(workload);
+  std::cout << fmt::format("{}: {} layers, {} tensors, {}; forward {}, backward {}\n", workload.name, index.layer_count,
+                           index.tensors.size(), human_bytes(static_cast<double>(index.total_bytes)),
+                           human_time(static_cast<double>(index.forward_total)),
+                           human_time(static_cast<double>(index.backward_total)));
+  for (std::size_t p = 0; p < points.size(); ++p) {
+    const Cluster& cluster = points[p].cluster;
+    std::cout << fmt::format("\n{} workers, {} link(s){}\n", cluster.workers, cluster.links.size(),
+                             points[p].gigabits ? fmt::format(", {} Gb/s", *points[p].gigabits) : "");
+    Table table{.header = {"scheme", "kind", "iteration", "exposed", "x compute", "updates/it", "stale", "extra", "bound",
+                           "gap", "binds"},
+                .rows = {},
+                .left = {true, true, false, false, false, false, false, false, false, false, true}};
+    for (const Row& row : rows[p]) table.rows.push_back(cells_of(row, row.iteration_ns() == rows[p].front().iteration_ns()));
+    std::cout << table.text();
+  }
+  std::cout << "\n* fastest. A speed says nothing of accuracy: only schemes of kind 'exact' compute what plain data\n"
+               "parallelism computes; docs/schemes.md has the accuracy of the others.\n";
+}
+
+// Iteration time over compute of each scheme, over the number of workers or the bandwidth, whichever varies.
+LineChart scaling_chart(const std::string& title, const std::vector<std::vector<Row>>& rows, bool over_bandwidth) {
+  LineChart chart{.title = title,
+                  .x_label = over_bandwidth ? "Gb/s of the first link" : "workers",
+                  .y_label = "iteration time / compute time"};
+  std::map<std::string, Series> by_scheme;
+  for (const std::vector<Row>& point : rows) {
+    for (const Row& row : point) {
+      if (!row.result || row.result->compute_ns == 0) continue;
+      const double x = over_bandwidth ? *row.gigabits : static_cast<double>(row.workers);
+      Series& series = by_scheme[row.name];
+      series.name = row.name;
+      series.points.emplace_back(x, row.iteration_ns() / static_cast<double>(row.result->compute_ns));
+    }
+  }
+  for (auto& [name, series] : by_scheme) {
+    std::ranges::sort(series.points);
+    chart.series.push_back(std::move(series));
+  }
+  return chart;
+}
+
+std::vector<Point> points_of(const Arguments& arguments, const Cluster& measured) {
+  std::vector<std::int64_t> workers = arguments.workers;
+  if (workers.empty()) workers.push_back(measured.workers);
+  std::vector<Point> points;
+  for (const std::int64_t count : workers) {
+    const Cluster cluster = scaled_to(measured, count);
+    if (arguments.gigabits.empty()) points.push_back({cluster, std::nullopt});
+    for (const double gigabits : arguments.gigabits) points.push_back({with_bandwidth(cluster, gigabits), gigabits});
+  }
+  return points;
+}
+
+void run(const Arguments& arguments) {
+  const std::vector<Workload> classes = read_classes(arguments.workloads);
+  const Workload slowest = slowest_of(classes);
+  const Cluster measured = read_cluster(arguments.cluster);
+  const std::vector<std::string_view> names = chosen_schemes(arguments);
+  const std::map<std::string, std::string> options = parse_assignments(arguments.set);
+  require_known(options, names);
+  const std::vector<Point> points = points_of(arguments, measured);
+  std::vector<std::vector<Row>> rows(points.size());
+  {
+    Progress progress(names.size() * points.size());
+    for (std::size_t p = 0; p < points.size(); ++p) {
+      for (std::string_view name : names) {
+        progress.step(name);
+        rows[p].push_back(compare_one(name, classes, slowest, points[p], options, to_options(arguments.simulation)));
+      }
+      std::ranges::stable_sort(rows[p], {}, &Row::iteration_ns);
+    }
+  }
+  if (!arguments.plot.empty()) {
+    write_file(arguments.plot, to_svg(scaling_chart(slowest.name, rows, arguments.gigabits.size() > 1)));
+  }
+  if (!arguments.json) return print_for_people(slowest, points, rows);
+  Json objects = Json::array();
+  for (const std::vector<Row>& point : rows) std::ranges::transform(point, std::back_inserter(objects), object_of);
+  print({{"workload", summary_of(slowest)}, {"cluster", summary_of(measured)}, {"schemes", std::move(objects)}});
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, Outcome&) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("compare", "What every scheme would do on this workload and cluster");
+  add_workload_option(*command, arguments->workloads);
+  add_cluster_option(*command, arguments->cluster);
+  command->add_option("--schemes", arguments->schemes, "Only these")->delimiter(',')->type_name("NAME,...");
+  command->add_option("--workers", arguments->workers, "What if there were this many workers")
+      ->delimiter(',')
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{10'000'000}))
+      ->type_name("P,...");
+  command->add_option("--links", arguments->gigabits, "What if the first link had this bandwidth in Gb/s, others in proportion")
+      ->delimiter(',')
+      ->check(CLI::Range(1e-6, 1e6))
+      ->type_name("GBPS,...");
+  add_set_option(*command, arguments->set);
+  add_simulation_options(*command, arguments->simulation);
+  command->add_option("--plot", arguments->plot, "Write the curves over --workers or --links as SVG")->type_name("FILE");
+  command->add_flag("--json", arguments->json, "Print one JSON object");
+  command->footer(
+      "Examples:\n  gradweave compare --workload examples/workloads/deft-table2-vgg19.json \\\n"
+      "    --cluster examples/clusters/deft-table2-one-link.json\n"
+      "  gradweave compare --workload W --cluster C --workers 8,16,32,64 --plot scaling.svg");
+  command->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace gradweave::cli

@@ -1,0 +1,73 @@
+#include "cli/inputs.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "gradweave/error.h"
+#include "gradweave/json.h"
+
+namespace gradweave::cli {
+
+void add_workload_option(CLI::App& command, std::vector<std::string>& paths) {
+  command
+      .add_option("--workload", paths, "Workload file; repeat it for classes of workers with times of their own")
+      ->required()
+      ->take_all()
+      ->type_name("FILE");
+}
+
+void add_cluster_option(CLI::App& command, std::string& path, bool required) {
+  command.add_option("--cluster", path, "Cluster file")->required(required)->type_name("FILE");
+}
+
+void add_set_option(CLI::App& command, std::vector<std::string>& assignments) {
+  command.add_option("--set", assignments, "An option of the scheme; 'gradweave schemes' lists them")
+      ->take_all()
+      ->type_name("NAME=VALUE");
+}
+
+std::vector<Workload> read_classes(const std::vector<std::string>& paths) {
+  std::vector<Workload> classes;
+  for (const std::string& path : paths) classes.push_back(read_workload(path));
+  return classes;
+}
+
+std::map<std::string, std::string> parse_assignments(const std::vector<std::string>& assignments) {
+  std::map<std::string, std::string> values;
+  for (const std::string& assignment : assignments) {
+    const std::size_t equals = assignment.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw InvalidInput("'" + assignment + "' is not an assignment", "--set", "write it as name=value");
+    }
+    if (!values.emplace(assignment.substr(0, equals), assignment.substr(equals + 1)).second) {
+      throw InvalidInput("'" + assignment.substr(0, equals) + "' is set twice", "--set", "set it once");
+    }
+  }
+  return values;
+}
+
+void require_valid(const Validation& validation, const std::string& where) {
+  if (validation.valid()) return;
+  const Violation& first = validation.violations.front();
+  const std::size_t more = validation.violations.size() - 1;
+  std::string what = "is not a valid plan: " + first.what + " at " + first.where;
+  if (more > 0) what += " (and " + std::to_string(more) + " more, see 'gradweave validate')";
+  throw InvalidInput(what, where, first.remedy);
+}
+
+void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
+  command.add_option("--optimizer-us", flags.optimizer_us, "Time of one whole optimizer step, in microseconds")
+      ->check(CLI::Range(0.0, 1e12));
+  command
+      .add_option("--contention", flags.contention, "How many times longer compute takes while a link is busy")
+      ->check(CLI::Range(1.0, 1000.0));
+}
+
+SimulationOptions to_options(const SimulationFlags& flags) {
+  SimulationOptions options;
+  options.optimizer_ns = std::llround(flags.optimizer_us * 1000);
+  options.contention = decimal_from_double(flags.contention, "--contention");
+  return options;
+}
+
+}  // namespace gradweave::cli

@@ -1,0 +1,39 @@
+// Options that several commands share, and how their values are read.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gradweave/cluster.h"
+#include "gradweave/plan.h"
+#include "gradweave/simulate.h"
+#include "gradweave/validate.h"
+#include "gradweave/workload.h"
+
+namespace gradweave::cli {
+
+// Adds --workload (repeatable: one file for each class of workers) and returns nothing; values land in `paths`.
+void add_workload_option(CLI::App& command, std::vector<std::string>& paths);
+void add_cluster_option(CLI::App& command, std::string& path, bool required = true);
+void add_set_option(CLI::App& command, std::vector<std::string>& assignments);
+
+// Reads one workload for each class of workers. Errors: InvalidInput naming the file.
+std::vector<Workload> read_classes(const std::vector<std::string>& paths);
+
+// Returns name -> value. Errors: InvalidInput for an assignment without '=' or a name given twice.
+std::map<std::string, std::string> parse_assignments(const std::vector<std::string>& assignments);
+
+// Throws InvalidInput with the first violations unless the plan is valid. `where` names the plan's file or scheme.
+void require_valid(const Validation& validation, const std::string& where);
+
+// Options of the simulation: --optimizer-us, --contention.
+struct SimulationFlags {
+  double optimizer_us = 0;
+  double contention = 1;
+};
+void add_simulation_options(CLI::App& command, SimulationFlags& flags);
+SimulationOptions to_options(const SimulationFlags& flags);
+
+}  // namespace gradweave::cli

@@ -1,0 +1,63 @@
+// The command line: exit 0 success, 1 a failed check, 2 bad usage or input. Results go to stdout, the rest to stderr.
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+
+#include "cli/commands.h"
+#include "gradweave/error.h"
+
+namespace {
+
+constexpr int kFailedCheck = 1;
+constexpr int kBadInput = 2;
+
+void report(const std::string& message) { std::cerr << "gradweave: " << message << '\n'; }
+
+int run(int argc, char** argv) {
+  using namespace gradweave::cli;
+  CLI::App app{"Plans when gradients and parameters are communicated, so that communication hides behind computation."};
+  app.name("gradweave");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", GRADWEAVE_VERSION);
+  app.footer("Examples: gradweave compare --help");
+  Outcome outcome;
+  add_plan(app, outcome);
+  add_simulate(app, outcome);
+  add_compare(app, outcome);
+  add_validate(app, outcome);
+  add_schemes(app, outcome);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& wanted) {  // --help, --version
+    return app.exit(wanted);
+  } catch (const CLI::ParseError& error) {
+    report(error.what() + std::string("; run with --help for the options"));
+    return kBadInput;
+  }
+  std::cout.flush();
+  if (!std::cout) {
+    report("stdout: could not be written; free space or check where it goes");
+    return kFailedCheck;
+  }
+  return outcome.exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::ios::sync_with_stdio(false);
+  try {
+    return run(argc, argv);
+  } catch (const gradweave::InvalidInput& error) {
+    report(error.what());
+    return kBadInput;
+  } catch (const std::bad_alloc&) {
+    report("out of memory; give a smaller workload");
+    return kBadInput;
+  } catch (const std::exception& error) {
+    report(error.what());
+    return kFailedCheck;
+  }
+}

@@ -1,0 +1,80 @@
+// gradweave validate: every violation of a plan.
+#include <fmt/format.h>
+
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/inputs.h"
+#include "cli/output.h"
+#include "gradweave/json.h"
+
+namespace gradweave::cli {
+namespace {
+
+struct Arguments {
+  std::string workload, cluster, plan;
+  bool json = false;
+};
+
+Json to_object(const Validation& validation) {
+  Json violations = Json::array();
+  for (const Violation& violation : validation.violations) {
+    violations.push_back({{"rule", violation.rule},
+                          {"what", violation.what},
+                          {"where", violation.where},
+                          {"remedy", violation.remedy}});
+  }
+  Json object = {{"valid", validation.valid()}, {"violations", std::move(violations)}};
+  if (validation.valid()) {
+    object["mixed_staleness"] = validation.facts.mixed_staleness;
+    object["generations_alive"] = validation.facts.generations_alive;
+    object["extra_bytes"] = validation.facts.extra_bytes;
+  }
+  return object;
+}
+
+void print_for_people(const Validation& validation) {
+  for (const Violation& violation : validation.violations) {
+    std::cout << fmt::format("rule {}: {}: {}; {}\n", violation.rule, violation.where, violation.what, violation.remedy);
+  }
+  if (validation.valid()) {
+    std::cout << fmt::format("valid: every gradient is reduced and applied once; {} generation(s) alive, extra memory {}{}\n",
+                             validation.facts.generations_alive,
+                             human_bytes(static_cast<double>(validation.facts.extra_bytes)),
+                             validation.facts.mixed_staleness ? ", mixed staleness" : "");
+  } else {
+    std::cout << fmt::format("{} violation(s)\n", validation.violations.size());
+  }
+}
+
+void run(const Arguments& arguments, Outcome& outcome) {
+  const Workload workload = read_workload(arguments.workload);
+  std::optional<Cluster> cluster;
+  if (!arguments.cluster.empty()) cluster = read_cluster(arguments.cluster);
+  const Validation validation = validate(read_plan(arguments.plan), workload, cluster ? &*cluster : nullptr);
+  if (arguments.json) {
+    print(to_object(validation));
+  } else {
+    print_for_people(validation);
+  }
+  outcome.exit_code = validation.valid() ? 0 : 1;
+}
+
+}  // namespace
+
+void add_validate(CLI::App& app, Outcome& outcome) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("validate", "Prove that a plan loses nothing, or list every violation");
+  command->add_option("--plan", arguments->plan, "Plan file")->required()->type_name("FILE");
+  command->add_option("--workload", arguments->workload, "Workload file")->required()->type_name("FILE");
+  add_cluster_option(*command, arguments->cluster, false);
+  command->add_flag("--json", arguments->json, "Print one JSON object");
+  command->footer(
+      "Example:\n  gradweave validate --plan plan.json --workload examples/workloads/deft-table2-vgg19.json\n"
+      "Exit code 1 if the plan has a violation.");
+  command->callback([arguments, &outcome] { run(*arguments, outcome); });
+}
+
+}  // namespace gradweave::cli
