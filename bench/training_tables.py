@@ -1,0 +1,158 @@
+"""Writes the tables and pictures of real training in docs/performance.md from docs/results/.
+
+    .venv/bin/python bench/training_tables.py
+"""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent.parent / "docs"
+LINKS = ("shaped", "emulated")
+
+
+def load(results):
+    """{(links, coverage rate asked for): the demo's results}."""
+    found = {}
+    for links in LINKS:
+        for path in results.glob(f"training-{links}-*.json"):
+            found[links, float(path.stem.rsplit("-", 1)[1])] = json.loads(path.read_text())
+    return dict(sorted(found.items()))
+
+
+def markdown(header, rows):
+    """A markdown table; all columns but the first are aligned to the right."""
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1)] + rows
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def speed_tables(found):
+    """One table for each comparison: time, what communication cost, ratios, accuracy."""
+    parts = []
+    for (links, coverage), result in found.items():
+        setting = result["setting"]
+        rows = []
+        for row in result["contestants"]:
+            median, low, high = row["speedup_over_default"]
+            communicates = row["accuracy"] is not None
+            rows.append([row["name"], f"{row['measured_ms']:.0f}", f"{row['over_compute']:.2f}",
+                         f"{median:.2f} ({low:.2f} - {high:.2f})" if communicates else "",
+                         f"{row['speedup_over_tuned'][0]:.2f}" if communicates else "",
+                         f"{row['accuracy']:.1f}" if communicates else ""])
+        parts.append(f"**{links.capitalize()} link, coverage rate {coverage:g}** ({setting['bits_per_second'] / 1e6:.0f} Mb/s; measured "
+                     f"{setting['coverage_rate']:.2f}; compute {setting['compute_ms']:.0f} ms; accuracy after {setting['samples']} samples)\n\n"
+                     + markdown(["", "ms per iteration", "over compute alone", "times DDP default (spread)", "times DDP tuned",
+                                 "test accuracy, %"], rows))
+    return "\n\n".join(parts)
+
+
+def prediction_errors(found, links):
+    """[(coverage rate, scheme, relative error)] on one kind of links."""
+    return [(coverage, row["name"], row["prediction_error"]) for (kind, coverage), result in found.items() if kind == links
+            for row in result["contestants"] if "prediction_error" in row]
+
+
+def prediction_table(found):
+    """Predicted against measured iteration time: errors in percent, mean of magnitudes, and the worst."""
+    parts = []
+    for links in LINKS:
+        errors = prediction_errors(found, links)
+        if not errors:
+            continue
+        rates = sorted({rate for rate, _, _ in errors})
+        by_place = {(rate, name): error for rate, name, error in errors}
+        rows = [[name] + [f"{100 * by_place[rate, name]:+.1f}" if (rate, name) in by_place else "" for rate in rates]
+                for name in dict.fromkeys(name for _, name, _ in errors)]
+        worst = max(errors, key=lambda entry: abs(entry[2]))
+        mean = statistics.mean(abs(error) for _, _, error in errors)
+        parts.append(f"**{links.capitalize()} links**: mean error {100 * mean:.1f}%, worst {100 * worst[2]:+.1f}% ({worst[1]} at coverage "
+                     f"rate {worst[0]:g})\n\n" + markdown(["predicted / measured - 1, %"] + [f"coverage rate {rate:g}" for rate in rates], rows))
+    return "\n\n".join(parts)
+
+
+def accuracy_table(path):
+    """Mean and single seeds of the test accuracy after the last epoch, for each way, optimizer and number of workers."""
+    groups = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        result = json.loads(line)
+        run = result["run"]
+        groups.setdefault((run["workers"], run["optimizer"], run["way"]), {})[run["seed"]] = result
+    rows = []
+    for (workers, optimizer, way), seeds in sorted(groups.items(), key=lambda entry: (entry[0][0], entry[0][1] != "sgd")):
+        final = [seeds[seed]["accuracy"][-1] for seed in sorted(seeds)]
+        reference = groups.get((workers, optimizer, "ddp"), {})
+        same = [result["accuracy"][-1] - reference[seed]["accuracy"][-1] for seed, result in seeds.items() if seed in reference]
+        rows.append([str(workers), optimizer, way, f"{statistics.mean(final):.2f}", " ".join(f"{value:.2f}" for value in final),
+                     f"{statistics.mean(same):+.2f}" if same and way != "ddp" else "",
+                     f"{max(result['spread'] for result in seeds.values()):.2g}" if way != "ddp" else ""])
+    return markdown(["workers", "optimizer", "way", "mean accuracy, %", "seeds", "minus DDP", "spread between workers"], rows)
+
+
+def replace_section(text, name, content):
+    """`text` with what stands between the section's markers replaced. Errors: ValueError without the markers."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    head, found, rest = text.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"docs/performance.md lacks the markers '{begin}' and '{end}'")
+    return f"{head}{begin}\n\n{content}\n\n{end}{tail}"
+
+
+COLORS = ("#888888", "#c0504d", "#e59866", "#5b8db8", "#4f81bd", "#2e5c8a", "#77933c", "#4e6128")
+
+
+def speed_chart(found, links):
+    """Iteration time over compute alone, at each coverage rate, as SVG; predicted times are black marks."""
+    chosen = {coverage: result for (kind, coverage), result in found.items() if kind == links}
+    names = [row["name"].split(" (tuned")[0] + (" (tuned)" if "tuned" in row["name"] else "")
+             for row in next(iter(chosen.values()))["contestants"]][1:]
+    top = max(row["over_compute"] for result in chosen.values() for row in result["contestants"])
+    width, height, left, base = 960, 420, 60, 340
+    group = (width - left - 20) / len(chosen)
+    bar = group / (len(names) + 1.5)
+    scale = (base - 30) / top
+
+    def text(x, y, content, anchor="middle", size=12):
+        return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}">{content}</text>'
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
+             f'<rect width="{width}" height="{height}" fill="white"/>',
+             text(left, 18, f"Iteration time over compute alone, {links} link (black: predicted)", "start", 14)]
+    for step in range(int(top) + 1):
+        y = base - step * scale
+        parts.append(f'<line x1="{left}" x2="{width - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>' + text(left - 8, y + 4, step, "end"))
+    for place, (coverage, result) in enumerate(chosen.items()):
+        origin = left + place * group + bar * 0.75
+        compute = result["contestants"][0]["measured_ms"]
+        parts.append(text(origin + bar * len(names) / 2, base + 18, f"coverage rate {coverage:g}"))
+        for index, row in enumerate(result["contestants"][1:]):
+            x, y = origin + index * bar, base - row["over_compute"] * scale
+            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{bar * 0.9:.1f}" height="{base - y:.1f}" fill="{COLORS[index + 1]}"/>')
+            if "predicted_ms" in row:
+                y = base - row["predicted_ms"] / compute * scale
+                parts.append(f'<line x1="{x:.1f}" x2="{x + bar * 0.9:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="black" stroke-width="2"/>')
+    for index, name in enumerate(names):
+        x, y = left + (index % 4) * 220, base + 42 + 20 * (index // 4)
+        parts.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{COLORS[index + 1]}"/>' + text(x + 18, y, name, "start"))
+    return "\n".join(parts + ["</svg>"]) + "\n"
+
+
+def main():
+    found = load(DOCS / "results")
+    page = DOCS / "performance.md"
+    text = page.read_text()
+    pictures = []
+    for links in LINKS:
+        if any(kind == links for kind, _ in found):
+            (DOCS / f"results/training-{links}.svg").write_text(speed_chart(found, links))
+            pictures.append(f"![Iteration time on {links} links](results/training-{links}.svg)")
+    text = replace_section(text, "training speed", "\n\n".join([speed_tables(found)] + pictures))
+    text = replace_section(text, "prediction", prediction_table(found))
+    text = replace_section(text, "training accuracy", accuracy_table(DOCS / "results/accuracy.jsonl"))
+    page.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
