@@ -51,7 +51,7 @@ namespace {
 
 // A plan without delay that is at most this much slower than compute alone is taken instead.
 constexpr Nanoseconds kAsFastPerMille = 1;
-constexpr Nanoseconds kNoLimit = Nanoseconds{1} << 60;
+constexpr Nanoseconds kNoLimit = Nanoseconds{1} << 62;
 
 struct DeftOptions {
   std::optional<Nanoseconds> max_block;  // the paper: forward time / mu
@@ -180,16 +180,25 @@ class Writer {
   std::vector<std::int32_t> all_;
 };
 
-// The fastest plan without delay, over the number of links, with pieces of the given limit or else the paper's.
-PromptPlan best_prompt_plan(const CostModel& model, std::optional<Nanoseconds> limit) {
-  std::optional<PromptPlan> best;
-  for (const std::optional<Nanoseconds> each : {limit, std::optional(kNoLimit)}) {
-    for (std::size_t count = 1; count <= model.link_count(); ++count) {
-      const std::optional<DeftProblem> problem = deft_problem(model, count, each);
-      if (!problem) continue;
-      PromptPlan prompt = deft_prompt_plan(model, *problem);
-      if (!best || prompt.iteration < best->iteration) best = std::move(prompt);
-    }
+struct PromptCandidate {
+  DeftProblem problem;
+  DeftPrompt prompt;
+};
+
+// The fastest schedule without delay: with the pieces of the limit, with whole tensors fused, with each tensor by
+// itself; over the number of links in use.
+PromptCandidate best_prompt(const CostModel& model, std::optional<Nanoseconds> limit) {
+  std::optional<PromptCandidate> best;
+  const auto consider = [&](std::size_t count, std::optional<Nanoseconds> each, DeftFusion fusion) {
+    std::optional<DeftProblem> problem = deft_problem(model, count, each, fusion);
+    if (!problem) return;
+    DeftPrompt prompt = deft_prompt(model, *problem);
+    if (!best || prompt.iteration < best->prompt.iteration) best = PromptCandidate{std::move(*problem), std::move(prompt)};
+  };
+  for (std::size_t count = 1; count <= model.link_count(); ++count) {
+    consider(count, limit, DeftFusion::kOn);
+    consider(count, kNoLimit, DeftFusion::kOn);
+    consider(count, kNoLimit, DeftFusion::kOff);
   }
   return std::move(*best);
 }
@@ -212,12 +221,17 @@ PlanResult plan_deft(const Workload& workload, const Cluster& cluster, const Opt
   const CostModel model(workload, cluster);
   const DeftOptions options = read_options(values);
   const Nanoseconds compute = model.index().compute_total;
-  PromptPlan prompt = best_prompt_plan(model, options.max_block);
-  if (prompt.iteration <= compute + compute / 1000 * kAsFastPerMille) return std::move(prompt.plan);
+  const Nanoseconds as_fast = compute + compute / 1000 * kAsFastPerMille;
+  const auto prompt_plan = [&](const PromptCandidate& best) { return deft_prompt_plan(model, best.problem, best.prompt); };
+  // No plan without delay is faster than the links.
+  if (deft_problem(model, model.link_count(), kNoLimit)->least_iterations() < 1.01) {
+    const PromptCandidate best = best_prompt(model, options.max_block);
+    if (best.prompt.iteration <= as_fast) return prompt_plan(best);
+  }
   const std::optional<Candidate> delayed = solve_all(model, options);
   if (delayed) return Writer(model, delayed->problem, options).write(delayed->schedule);
   if (options.max_block) return starving(model, options);
-  return std::move(prompt.plan);
+  return prompt_plan(best_prompt(model, options.max_block));
 }
 
 }  // namespace

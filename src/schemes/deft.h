@@ -69,10 +69,12 @@ struct DeftSchedule {
 
 // deft_pieces.cc. Returns the problem that uses the `link_count` fastest links, with pieces that take at most `limit`
 // on the fastest of them (nothing: T_f on the slowest, the paper's rule). Consecutive tensors are fused until their
-// start-ups no longer matter. Nothing, if even one element takes longer than the limit, or more than kMaxDeftPieces
-// pieces would be needed. O(tensors + pieces).
+// start-ups no longer matter, or not at all. Nothing, if even one element takes longer than the limit, or more than
+// kMaxDeftPieces pieces beyond one for each tensor would be needed. O(tensors + pieces log pieces).
 inline constexpr std::size_t kMaxDeftPieces = 4'096;
-std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link_count, std::optional<Nanoseconds> limit);
+enum class DeftFusion : std::uint8_t { kOn, kOff };
+std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link_count, std::optional<Nanoseconds> limit,
+                                        DeftFusion fusion = DeftFusion::kOn);
 
 // How the knapsacks of Algorithm 2 are filled.
 enum class DeftFill : std::uint8_t { kGreedy, kExact };
@@ -85,12 +87,24 @@ DeftSchedule deft_knapsacks(const DeftProblem& problem, DeftFill fill);
 // across the ends of iterations; an empty one if there are too many pieces to search.
 DeftSchedule deft_search(const DeftProblem& problem);
 
-// deft_prompt.cc. Returns the best plan without delay, every layer waiting just for its own gradients, and its
-// iteration time on links that serve one op at a time.
-struct PromptPlan {
-  Plan plan;
-  Nanoseconds iteration = 0;
+// One piece served by a link during [start, end).
+struct DeftService {
+  std::size_t piece = 0;
+  std::size_t link = 0;
+  Nanoseconds start = 0;
+  Nanoseconds end = 0;
 };
-PromptPlan deft_prompt_plan(const CostModel& model, const DeftProblem& problem);
+
+// A schedule without delay: every layer's forward waits just for its own gradients of the iteration before.
+struct DeftPrompt {
+  std::vector<DeftService> order;  // by start, from the start of the iteration that computes the gradients
+  Nanoseconds iteration = 0;       // its time, on links that serve one op at a time
+};
+
+// deft_prompt.cc. Returns the schedule in which each link serves the waiting piece that the next forward needs first.
+// O(layers + pieces * (links + log pieces)).
+DeftPrompt deft_prompt(const CostModel& model, const DeftProblem& problem);
+// Returns its plan.
+Plan deft_prompt_plan(const CostModel& model, const DeftProblem& problem, const DeftPrompt& prompt);
 
 }  // namespace gradweave

@@ -26,47 +26,55 @@ std::vector<std::size_t> fastest_links(const CostModel& model, std::size_t count
   return links;
 }
 
-// Cuts messages to the limit.
+Nanoseconds fusion_target(const CostModel& model, std::size_t link) {
+  return std::max(model.cluster().links[link].startup_ns * kStartupsPerPiece,
+                  model.all_reduce(link, tensors_in_backward_order(model)) / kPiecesPerModel);
+}
+
+// Fuses and cuts tensors to the limit.
 class Partition {
  public:
-  // Pieces take at most `limit` on link `judge`.
-  Partition(const CostModel& model, std::size_t fast, std::size_t judge, Nanoseconds limit)
-      : model_(model), judge_(judge), limit_(limit) {
-    const std::vector<Slice> all = tensors_in_backward_order(model);
-    target_ = std::max(model.cluster().links[fast].startup_ns * kStartupsPerPiece,
-                       model.all_reduce(fast, all) / kPiecesPerModel);
-    fast_ = fast;
-  }
+  // Pieces take at most `limit` on link `judge`, and are fused until they take `target` on link `fast`.
+  Partition(const CostModel& model, std::size_t fast, std::size_t judge, Nanoseconds target, Nanoseconds limit)
+      : model_(model), fast_(fast), judge_(judge), target_(target), limit_(limit) {}
 
   // False if no partition meets the limit.
   bool run(std::vector<Message>& pieces) {
     for (const Slice& slice : tensors_in_backward_order(model_)) {
-      if (!open_.slices.empty() && !may_join(slice)) close(pieces);
-      if (model_.all_reduce(judge_, slice) > limit_) {
+      const OpCost cost = model_.cost(judge_, Collective::kAllReduce, std::span(&slice, 1));
+      if (!open_.slices.empty() && !may_join(slice, cost)) close(pieces);
+      if (cost.total() > limit_) {
         close(pieces);
         if (!split(slice, pieces)) return false;
         continue;
       }
       open_.slices.push_back(slice);
-      if (model_.all_reduce(fast_, open_.slices) >= target_) close(pieces);
+      add(open_judge_, cost);
+      add(open_fast_, model_.cost(fast_, Collective::kAllReduce, std::span(&slice, 1)));
+      if (open_fast_.total() >= target_) close(pieces);
     }
     close(pieces);
     return true;
   }
 
  private:
-  bool may_join(const Slice& slice) {
+  // A fused message takes at most the sum of its parts' work and one start-up.
+  static void add(OpCost& sum, OpCost cost) {
+    sum.startup = std::max(sum.startup, cost.startup);
+    sum.work += cost.work;
+  }
+
+  bool may_join(const Slice& slice, OpCost cost) const {
     const auto& tensors = model_.index().tensors;
     if (tensors[slice.tensor].dtype != tensors[open_.slices.back().tensor].dtype) return false;
-    open_.slices.push_back(slice);
-    const bool fits = model_.all_reduce(judge_, open_.slices) <= limit_;
-    open_.slices.pop_back();
-    return fits;
+    add(cost, open_judge_);
+    return cost.total() <= limit_;
   }
 
   void close(std::vector<Message>& pieces) {
     if (!open_.slices.empty()) pieces.push_back(std::move(open_));
     open_ = {};
+    open_judge_ = open_fast_ = {};
   }
 
   // Even parts, as few as the limit allows.
@@ -95,11 +103,12 @@ class Partition {
   }
 
   const CostModel& model_;
-  std::size_t fast_ = 0;
+  std::size_t fast_;
   std::size_t judge_;
+  Nanoseconds target_;
   Nanoseconds limit_;
-  Nanoseconds target_ = 0;
   Message open_;
+  OpCost open_judge_, open_fast_;
 };
 
 }  // namespace
@@ -117,15 +126,17 @@ double DeftProblem::least_iterations() const {
   return work == 0 ? 0 : work / capacity;
 }
 
-std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link_count, std::optional<Nanoseconds> limit) {
+std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link_count, std::optional<Nanoseconds> limit,
+                                        DeftFusion fusion) {
   assert(link_count >= 1 && link_count <= model.link_count());
   const WorkloadIndex& index = model.index();
   DeftProblem problem{.forward = index.forward_total, .iteration = index.compute_total, .links = fastest_links(model, link_count)};
   const std::size_t fast = problem.links.back();
   const std::size_t judge = limit ? fast : problem.links.front();
+  const Nanoseconds target = fusion == DeftFusion::kOff ? 0 : fusion_target(model, fast);
   std::vector<Message> messages;
-  if (!Partition(model, fast, judge, limit.value_or(index.forward_total)).run(messages)) return std::nullopt;
-  if (messages.size() > kMaxDeftPieces) return std::nullopt;
+  if (!Partition(model, fast, judge, target, limit.value_or(index.forward_total)).run(messages)) return std::nullopt;
+  if (messages.size() > kMaxDeftPieces + index.tensors.size()) return std::nullopt;
   for (Message& message : messages) {
     DeftPiece piece{.layer = static_cast<std::int32_t>(last_ready_layer(model, message.slices))};
     piece.ready = index.backward_end[static_cast<std::size_t>(piece.layer)];
