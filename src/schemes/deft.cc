@@ -51,6 +51,7 @@ namespace {
 
 // A plan without delay that is at most this much slower than compute alone is taken instead.
 constexpr Nanoseconds kAsFastPerMille = 1;
+constexpr std::size_t kMostListed = 50'000'000;
 constexpr Nanoseconds kNoLimit = Nanoseconds{1} << 62;
 
 struct DeftOptions {
@@ -97,6 +98,18 @@ DeftSchedule solve(const DeftProblem& problem, const std::string& solver) {
   return best;
 }
 
+// Whether the plan would list more than kMostListed merged gradients, block by block: nobody could run or simulate it.
+bool too_long(const DeftProblem& problem, const DeftSchedule& schedule) {
+  std::size_t blocks = 0;
+  for (const DeftPiece& piece : problem.pieces) blocks += piece.message.slices.size();
+  std::int64_t longest = 1;
+  for (const DeftIteration& iteration : schedule.period) {
+    if (iteration.applied) longest = std::max(longest, iteration.applied->last - iteration.applied->first + 1);
+  }
+  const std::size_t iterations = schedule.prologue.size() + schedule.period.size();
+  return blocks * iterations * static_cast<std::size_t>(longest) > kMostListed;
+}
+
 // The best over the number of links in use; nothing if no number yields an update.
 std::optional<Candidate> best_candidate(const CostModel& model, std::optional<Nanoseconds> limit, const std::string& solver) {
   std::optional<Candidate> best;
@@ -104,7 +117,8 @@ std::optional<Candidate> best_candidate(const CostModel& model, std::optional<Na
     std::optional<DeftProblem> problem = deft_problem(model, count, limit);
     if (!problem) continue;
     DeftSchedule schedule = solve(*problem, solver);
-    if (schedule.updates() == 0 || (best && !better(schedule, best->schedule))) continue;
+    if (schedule.updates() == 0 || too_long(*problem, schedule)) continue;
+    if (best && !better(schedule, best->schedule)) continue;
     best = Candidate{std::move(*problem), std::move(schedule)};
   }
   return best;

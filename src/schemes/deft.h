@@ -37,7 +37,7 @@ struct DeftProblem {
 };
 
 // A generation that takes longer to send than this is not worth its delay: no schedule is made.
-inline constexpr double kMostIterationsPerGeneration = 256;
+inline constexpr double kMostIterationsPerGeneration = 64;
 
 // Iterations first..last, both included, relative and <= 0: those whose gradients are merged before being reduced.
 struct Generation {
@@ -71,7 +71,7 @@ struct DeftSchedule {
 // on the fastest of them (nothing: T_f on the slowest, the paper's rule). Consecutive tensors are fused until their
 // start-ups no longer matter, or not at all. Nothing, if even one element takes longer than the limit, or more than
 // kMaxDeftPieces pieces beyond one for each tensor would be needed. O(tensors + pieces log pieces).
-inline constexpr std::size_t kMaxDeftPieces = 4'096;
+inline constexpr std::size_t kMaxDeftPieces = 2'048;
 enum class DeftFusion : std::uint8_t { kOn, kOff };
 std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link_count, std::optional<Nanoseconds> limit,
                                         DeftFusion fusion = DeftFusion::kOn);

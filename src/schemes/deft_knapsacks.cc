@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kExactNodes = 5'000;  // per knapsack problem
 // Without a repeated state for this long, one generation is started an iteration late: that state soon repeats.
 constexpr std::size_t kIterationsToReset = 128;
-constexpr std::size_t kMostIterations = 4'096;
+constexpr std::size_t kMostIterations = 512;
 
 // The two queues of Algorithm 2, and the step from one iteration to the next.
 class Queues {

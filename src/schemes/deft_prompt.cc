@@ -21,11 +21,12 @@ std::vector<DeftService> serve_by_layer(const DeftProblem& problem) {
   std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> waiting;
   std::vector<Nanoseconds> free(problem.links.size(), 0);
   std::vector<DeftService> order;
+  Nanoseconds now = 0;  // a link that has been free for longer had nothing to serve
   for (std::size_t next = 0; order.size() < n;) {
     // The fastest link is the last: it wins ties.
     std::size_t link = free.size() - 1;
     for (std::size_t k = free.size(); k-- > 0;) link = free[k] < free[link] ? k : link;
-    Nanoseconds now = free[link];
+    now = std::max(now, free[link]);
     if (waiting.empty()) now = std::max(now, problem.pieces[coming[next]].ready);
     for (; next < n && problem.pieces[coming[next]].ready <= now; ++next) {
       waiting.emplace(problem.pieces[coming[next]].layer, next);
@@ -35,7 +36,6 @@ std::vector<DeftService> serve_by_layer(const DeftProblem& problem) {
     order.push_back({p, link, now, now + problem.pieces[p].time[link]});
     free[link] = order.back().end;
   }
-  std::ranges::stable_sort(order, {}, &DeftService::start);
   return order;
 }
 

@@ -36,7 +36,8 @@ class CarrySearch {
 
   DeftSchedule run() {
     const std::size_t n = problem_.pieces.size();
-    if (n == 0 || n > kMostPieces || problem_.least_iterations() > kMostIterationsPerGeneration) return {};
+    if (n == 0 || n > kMostPieces || problem_.iteration == 0) return {};
+    if (problem_.least_iterations() > kMostIterationsPerGeneration) return {};
     std::vector<std::size_t> level = expand(-1);
     std::int64_t generations = 1;
     while (!level.empty()) {
