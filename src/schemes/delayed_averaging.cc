@@ -11,7 +11,7 @@
 //
 //   local step, every iteration:       x <- step(x, own gradient)                       (1)
 //   correction, when an average lands: x <- x + mean over workers of x_sent - x_sent    (2)
-//   hidden:                            c_k(messages of one slot) <= w T                 (3)
+//   hidden:                            c_k(messages of one slot) <= w T (1 - headroom)  (3)
 //
 // Link time is cut into slots of w iterations, from one iteration's end to another's. A message is read at
 // its slot's begin and applied at its slot's end, so by (3) nobody ever waits, and a block is in flight for
@@ -19,8 +19,8 @@
 //   1. K: the smallest for which one slot of K iterations on each link holds the model: fewest start-ups.
 //   2. w: the smallest of 1, 2, 4, .. K that holds it too: fewest bytes in flight. w > 1 only where a
 //      start-up fills a large part of T.
-//   3. The smallest tensors, up to `frequent_share` of the bytes, get periods of their own, divisors of K,
-//      the smallest that (3) allows: they ride in messages that go anyway.
+//   3. The smallest tensors, up to `frequent_share` of the bytes, get periods of their own, the smallest
+//      divisors of K that leave half of the links' idle time idle: they ride in messages that go anyway.
 //   4. The least time per slot that still holds everything spreads the bytes evenly over iterations and
 //      links.
 // With `period` given and too small for (3), step 4 gives the least time that each iteration then takes.
@@ -44,7 +44,8 @@ constexpr std::int64_t kLongestPeriod = 1000;
 
 class Averager {
  public:
-  explicit Averager(const CostModel& model) : model_(model), compute_(model.index().compute_total) {
+  // `budget`: the link time of an iteration that may be used.
+  Averager(const CostModel& model, Nanoseconds budget) : model_(model), budget_(budget) {
     for (std::size_t t = 0; t < model.index().tensors.size(); ++t)
       tensors_.push_back({t, 0, model.index().tensors[t].numel});
     // One dtype after another: a message has one.
@@ -54,11 +55,9 @@ class Averager {
 
   // Step 1. Returns K, or 0 if no period up to kLongestPeriod hides everything.
   std::int64_t smallest_period() const {
-    const auto hides = [&](std::int64_t period) {
-      return try_fill(period, period, {}, compute_).has_value();
-    };
+    const auto hides = [&](std::int64_t period) { return try_fill(period, period, {}, budget_).has_value(); };
     if (hides(1)) return 1;
-    if (compute_ == 0 || !hides(kLongestPeriod)) return 0;
+    if (budget_ == 0 || !hides(kLongestPeriod)) return 0;
     std::int64_t too_small = 1;
     std::int64_t enough = kLongestPeriod;
     while (enough - too_small > 1) {
@@ -71,10 +70,12 @@ class Averager {
   // Steps 2 to 4.
   SlotFiller filled(std::int64_t period, double frequent_share) const {
     for (std::int64_t width = 1;; width = std::min(2 * width, period)) {
-      if (try_fill(period, width, {}, compute_)) {
-        const std::vector<std::int64_t> every =
-            width == 1 ? own_periods(period, frequent_share) : std::vector<std::int64_t>{};
-        return filled_evenly(period, width, every, compute_, compute_ / 1024);
+      if (try_fill(period, width, {}, budget_)) {
+        const Nanoseconds tolerance = budget_ / 1024;
+        SlotFiller even = filled_evenly(period, width, {}, budget_, tolerance);
+        if (width > 1 || period == 1) return even;
+        const Nanoseconds limit = even.time_per_iteration() + (budget_ - even.time_per_iteration()) / 2;
+        return filled_evenly(period, width, own_periods(period, frequent_share, limit), limit, tolerance);
       }
       if (width == period) return least_exposed(period);
     }
@@ -139,8 +140,8 @@ class Averager {
     return filler.pour(rest) ? std::optional(std::move(filler)) : std::nullopt;
   }
 
-  // Step 3. Returns the period of each of tensors_.
-  std::vector<std::int64_t> own_periods(std::int64_t period, double share) const {
+  // Step 3. Returns the period of each of tensors_, such that `limit` per iteration is enough.
+  std::vector<std::int64_t> own_periods(std::int64_t period, double share, Nanoseconds limit) const {
     std::vector<std::size_t> by_size(tensors_.size());
     std::iota(by_size.begin(), by_size.end(), 0);
     const auto bytes = [&](std::size_t i) { return model_.index().tensor_bytes(tensors_[i].tensor); };
@@ -162,7 +163,7 @@ class Averager {
       std::size_t too_many = small + 1;
       while (too_many - fits > 1) {
         const std::size_t middle = fits + (too_many - fits) / 2;
-        (try_fill(period, 1, with_first(middle), compute_) ? fits : too_many) = middle;
+        (try_fill(period, 1, with_first(middle), limit) ? fits : too_many) = middle;
       }
       every = with_first(fits);
       done = fits;
@@ -183,7 +184,7 @@ class Averager {
     std::optional<SlotFiller> best;
     for (std::int64_t width = 1;; width = std::min(2 * width, period)) {
       const auto fits = [&](Nanoseconds time) { return try_fill(period, width, {}, time).has_value(); };
-      const Nanoseconds enough = time_that_fits(std::max<Nanoseconds>(compute_, 1), fits);
+      const Nanoseconds enough = time_that_fits(std::max<Nanoseconds>(budget_, 1), fits);
       SlotFiller filler = filled_evenly(period, width, {}, enough, 0);
       if (!best || filler.time_per_iteration() < best->time_per_iteration()) best = std::move(filler);
       if (width == period) return *std::move(best);
@@ -191,7 +192,7 @@ class Averager {
   }
 
   const CostModel& model_;
-  Nanoseconds compute_;
+  Nanoseconds budget_;
   std::vector<Slice> tensors_;
 };
 
@@ -211,6 +212,11 @@ Plan plan_of(const CostModel& model, const SlotFiller& filler, std::int64_t peri
   const std::vector<std::int32_t> all = add_blocks(plan, model, slices);
   for (std::size_t i = 0; i < slices.size(); ++i) block_at[key(slices[i])] = all[i];
   const Point end{.kind = PointKind::kIterationEnd};
+  for (Iteration& iteration : plan.period) {
+    if (!all.empty())
+      iteration.applies.push_back(
+          {.at = end, .blocks = all, .merges = {0}, .source = Source::kLocalGradient});
+  }
   for (std::size_t s = 0; s < filler.slots().size(); ++s) {
     const Slot& slot = filler.slots()[s];
     for (const Message& message : filler.messages(s)) {
@@ -230,20 +236,17 @@ Plan plan_of(const CostModel& model, const SlotFiller& filler, std::int64_t peri
           std::move(apply));
     }
   }
-  // After the corrections of the same moment: what is sent next must not hold what they correct.
-  for (Iteration& iteration : plan.period) {
-    if (!all.empty())
-      iteration.applies.push_back(
-          {.at = end, .blocks = all, .merges = {0}, .source = Source::kLocalGradient});
-  }
   return plan;
 }
 
 PlanResult plan_delayed_averaging(const Workload& workload, const Cluster& cluster,
                                   const OptionValues& values) {
   const CostModel model(workload, cluster);
-  const Averager averager(model);
-  const std::int64_t period = values.integer("period").value_or(averager.smallest_period());
+  const auto busy_share = 1 - *values.number("headroom");
+  const Averager averager(
+      model, static_cast<Nanoseconds>(static_cast<double>(model.index().compute_total) * busy_share));
+  const std::optional<std::int64_t> given = values.integer("period");
+  const std::int64_t period = given ? *given : averager.smallest_period();
   if (period == 0) {
     return Starves{model.index().compute_total == 0
                        ? "the workload computes nothing, so no communication can be hidden; set period to "
@@ -281,7 +284,16 @@ SchemeInfo delayed_averaging_scheme() {
                 .choices = {},
                 .meaning =
                     "the smallest tensors, up to this share of the bytes, are averaged more often than once "
-                    "in a period where that stays hidden"}},
+                    "in a period where that stays hidden"},
+               {.name = "headroom",
+                .type = OptionType::kNumber,
+                .unit = "",
+                .default_value = "0",
+                .default_source = "the smallest period that the profile allows",
+                .minimum = 0,
+                .maximum = 0.9,
+                .choices = {},
+                .meaning = "share of each iteration in which links stay idle, for runs that jitter"}},
           .plan = plan_delayed_averaging};
 }
 

@@ -15,6 +15,7 @@ const std::vector<SchemeInfo>& schemes() {
       mg_wfbp_scheme(),
       asc_wfbp_scheme(),
       p3_scheme(),
+      bytescheduler_scheme(),
       deft_scheme(),
       covap_scheme(),
       local_sgd_scheme(),

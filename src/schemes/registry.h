@@ -12,6 +12,7 @@ SchemeInfo horovod_scheme();
 SchemeInfo mg_wfbp_scheme();
 SchemeInfo asc_wfbp_scheme();
 SchemeInfo p3_scheme();
+SchemeInfo bytescheduler_scheme();
 SchemeInfo deft_scheme();
 SchemeInfo covap_scheme();
 SchemeInfo local_sgd_scheme();

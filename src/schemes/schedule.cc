@@ -52,65 +52,67 @@ void Schedule::run_shared(std::span<const std::size_t> links, ScheduleTimes& tim
     std::size_t next = 0;
     std::vector<std::size_t> starting;  // paying their start-up
     std::vector<std::size_t> active;
-    Nanoseconds now = 0;
+    Nanoseconds shared_until = 0;       // up to here the active ops' work has been taken off
   };
   std::vector<LinkState> states(link_count_);
   for (std::size_t i = 0; i < ops_.size(); ++i) states[links[i]].queue.push_back(i);
   std::vector<Nanoseconds> remaining(ops_.size());
   std::fill(times.end.begin(), times.end.end(), kNever);
 
-  // One link's next event: something active ends, a start-up is over, or the next op may start.
-  const auto ready_at = [&](std::size_t op) {
-    const std::size_t after = ops_[op].after;
-    if (after == kNoOp) return ops_[op].ready;
-    return times.end[after] == kNever ? kNever : std::max(ops_[op].ready, times.end[after]);
+  const auto startup = [&](std::size_t op, std::size_t k) { return concurrency_[k] == 1 ? 0 : cost(op, k).startup; };
+  const auto may_start_at = [&](std::size_t k) {
+    const LinkState& state = states[k];
+    const std::size_t slots = concurrency_[k] == 0 ? ops_.size() : static_cast<std::size_t>(concurrency_[k]);
+    if (state.next == state.queue.size() || state.active.size() + state.starting.size() >= slots) return kNever;
+    const Item& op = ops_[state.queue[state.next]];
+    if (op.after == kNoOp) return op.ready;
+    return times.end[op.after] == kNever ? kNever : std::max(op.ready, times.end[op.after]);
   };
-  const auto slots = [&](std::size_t k) {
-    return concurrency_[k] == 0 ? ops_.size() : static_cast<std::size_t>(concurrency_[k]);
+  const auto active_end = [&](std::size_t op, const LinkState& state) {
+    return state.shared_until + remaining[op] * static_cast<Nanoseconds>(state.active.size());
   };
   const auto next_event = [&](std::size_t k) {
-    const LinkState& state = states[k];
-    Nanoseconds next = kNever;
-    for (std::size_t op : state.active) {
-      next = std::min(next, state.now + remaining[op] * static_cast<Nanoseconds>(state.active.size()));
-    }
-    for (std::size_t op : state.starting) next = std::min(next, times.start[op] + cost(op, k).startup);
-    if (state.next < state.queue.size() && state.active.size() + state.starting.size() < slots(k)) {
-      const Nanoseconds ready = ready_at(state.queue[state.next]);
-      if (ready != kNever) next = std::min(next, std::max(ready, state.now));
-    }
+    Nanoseconds next = may_start_at(k);
+    for (std::size_t op : states[k].active) next = std::min(next, active_end(op, states[k]));
+    for (std::size_t op : states[k].starting) next = std::min(next, times.start[op] + startup(op, k));
     return next;
+  };
+  // Each active op loses its share of the time since the last change of the active set.
+  const auto share = [&](LinkState& state, Nanoseconds now) {
+    if (!state.active.empty()) {
+      const Nanoseconds part = (now - state.shared_until) / static_cast<Nanoseconds>(state.active.size());
+      for (std::size_t op : state.active) remaining[op] -= part;
+    }
+    state.shared_until = now;
+  };
+  const auto start_work = [&](std::size_t op, std::size_t k, Nanoseconds now) {
+    share(states[k], now);
+    remaining[op] = cost(op, k).total() - startup(op, k);
+    if (remaining[op] == 0) {
+      times.end[op] = now;
+    } else {
+      states[k].active.push_back(op);
+    }
   };
   const auto advance = [&](std::size_t k, Nanoseconds now) {
     LinkState& state = states[k];
-    if (!state.active.empty()) {
-      const Nanoseconds share = (now - state.now) / static_cast<Nanoseconds>(state.active.size());
-      for (std::size_t op : state.active) remaining[op] = std::max<Nanoseconds>(0, remaining[op] - share);
+    if (std::ranges::any_of(state.active, [&](std::size_t op) { return active_end(op, state) <= now; })) {
+      share(state, now);
+      std::erase_if(state.active, [&](std::size_t op) {
+        if (remaining[op] == 0) times.end[op] = now;
+        return remaining[op] == 0;
+      });
     }
-    state.now = now;
-    std::erase_if(state.active, [&](std::size_t op) {
-      if (remaining[op] == 0) times.end[op] = now;
-      return remaining[op] == 0;
-    });
-    const auto start_work = [&](std::size_t op) {
-      remaining[op] = cost(op, k).work + (concurrency_[k] == 1 ? cost(op, k).startup : 0);
-      if (remaining[op] == 0) {
-        times.end[op] = now;
-      } else {
-        state.active.push_back(op);
-      }
-    };
     std::erase_if(state.starting, [&](std::size_t op) {
-      const bool over = times.start[op] + cost(op, k).startup <= now;
-      if (over) start_work(op);
+      const bool over = times.start[op] + startup(op, k) <= now;
+      if (over) start_work(op, k, now);
       return over;
     });
-    while (state.next < state.queue.size() && state.active.size() + state.starting.size() < slots(k) &&
-           ready_at(state.queue[state.next]) <= now) {
+    while (may_start_at(k) <= now) {
       const std::size_t op = state.queue[state.next++];
       times.start[op] = now;
-      if (concurrency_[k] == 1 || cost(op, k).startup == 0) {
-        start_work(op);
+      if (startup(op, k) == 0) {
+        start_work(op, k, now);
       } else {
         state.starting.push_back(op);
       }

@@ -62,7 +62,7 @@ class SharedMachine final : public Machine {
     for (const LinkState& link : links_) {
       state.push_back(link.iteration - now);
       state.push_back(static_cast<std::int64_t>(link.position));
-      state.push_back(now_ - link.updated);
+      state.push_back(link.active > 0 ? now_ - link.updated : 0);
       state.push_back(static_cast<std::int64_t>(link.active));
       for (const Outstanding& op : link.outstanding) {
         state.push_back(op.iteration - now);
@@ -127,12 +127,14 @@ class SharedMachine final : public Machine {
   bool settle(Recorder* recorder) {
     for (bool changed = true; changed;) {
       changed = false;
-      for (std::size_t k = 0; k < links_.size(); ++k) changed |= update_link(k, recorder);
+      for (std::size_t k = 0; k < links_.size(); ++k) {
+        changed |= update_link(k, recorder);
+        changed |= start_ops(k);
+      }
       for (std::size_t c = 0; c < classes_.size(); ++c) {
         changed |= advance_class(c, c == program_.main_class ? recorder : nullptr);
         if (main().iteration >= target_) return true;
       }
-      for (std::size_t k = 0; k < links_.size(); ++k) changed |= start_ops(k);
     }
     return false;
   }
@@ -244,33 +246,32 @@ class SharedMachine final : public Machine {
     });
   }
 
+  // Goes on to the end of the iteration at most: links may have to follow before the next.
   bool advance_class(std::size_t c, Recorder* recorder) {
     ClassState& cls = classes_[c];
+    if (held(cls)) return false;
+    const std::uint32_t first = program_.step_begin[cls.code];
+    const std::uint32_t count = program_.step_begin[cls.code + 1] - first;
     bool changed = false;
-    while (!held(cls) && !(c == program_.main_class && cls.iteration >= target_)) {
-      const std::uint32_t first = program_.step_begin[cls.code];
-      const std::uint32_t count = program_.step_begin[cls.code + 1] - first;
-      for (; cls.step < count; ++cls.step) {
-        const Step& step = program_.steps[first + cls.step];
-        if (!cls.running) {
-          if (!begin_step(c, step, first + cls.step, recorder)) return changed;
-          changed = true;
-        }
-        if (cls.left > 0) return changed;
-        cls.running = false;
-        cls.left = 0;
-        cls.last_end = now_;
-        cls.marks[row(cls.iteration) * step_stride_ + cls.step] = now_;
-        if (recorder != nullptr && recorder->detailed()) recorder->compute(cls.iteration, step, cls.begin, now_);
+    for (; cls.step < count; ++cls.step) {
+      const Step& step = program_.steps[first + cls.step];
+      if (!cls.running) {
+        if (!begin_step(c, step, first + cls.step, recorder)) return changed;
         changed = true;
       }
-      check_lag(cls.iteration);
-      ++cls.iteration;
-      cls.code = program_.next_code(cls.code);
-      cls.step = 0;
+      if (cls.left > 0) return changed;
+      cls.running = false;
+      cls.left = 0;
+      cls.last_end = now_;
+      cls.marks[row(cls.iteration) * step_stride_ + cls.step] = now_;
+      if (recorder != nullptr && recorder->detailed()) recorder->compute(cls.iteration, step, cls.begin, now_);
       changed = true;
     }
-    return changed;
+    check_lag(cls.iteration);
+    ++cls.iteration;
+    cls.code = program_.next_code(cls.code);
+    cls.step = 0;
+    return true;
   }
 
   bool begin_step(std::size_t c, const Step& step, std::size_t index, Recorder* recorder) {

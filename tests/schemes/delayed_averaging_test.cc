@@ -129,6 +129,19 @@ TEST(DelayedAveraging, LetsAMessageTakeSeveralIterationsWhereAStartUpFillsOne) {
   expect_hidden(plan, small_workload(), cluster);
 }
 
+TEST(DelayedAveraging, HeadroomLeavesLinksIdle) {
+  // 40 ms in 12 ms iterations, of which 7.992 ms may be used.
+  const Cluster cluster = cluster_of({link("net", 0, {1, 3})});
+  const Plan plan = plan_for(small_workload(), cluster, {{"headroom", "0.334"}});
+  EXPECT_EQ(plan.period.size(), 6u);  // 40.0016 ms
+  const CostModel model(small_workload(), cluster);
+  for (const Iteration& iteration : plan.period) {
+    Nanoseconds busy = 0;
+    for (const Op& op : iteration.ops) busy += model.all_reduce(0, slices_of(plan, op, model));
+    EXPECT_LE(busy, 7'992'000);
+  }
+}
+
 TEST(DelayedAveraging, KeepsDtypesApart) {
   Workload workload = small_workload();
   workload.layers[1].tensors[0].dtype = DType::kBFloat16;

@@ -1,0 +1,119 @@
+// ByteScheduler: tensors above the partition size are cut evenly, early layers go first, a credit bounds what is in
+// flight; both sizes are tuned.
+//
+// Y. Peng et al., "A generic communication scheduler for distributed DNN training acceleration", SOSP 2019.
+//   parts(l) = ceil(bytes(l) / partition_bytes), as equal as elements allow; priority = (layer, part), smallest first
+//   issue while credit > 0; an issued part takes its bytes off the credit until it has ended
+// There is no barrier between iterations: a layer's forward waits for its own parts alone. Partition and credit
+// minimise the iteration time by Bayesian optimisation with expected improvement, xi = 0.1 (solve/bayesian.h).
+// Complexity: O(parts log parts) a trial on one link.
+// Deviations: the dynamic rule is run on the profile and becomes a static order, the same on every rank (priority.h).
+// The paper tunes on the running job; here a trial is an exact evaluation of the plan (schedule.h). Trials are
+// limited to partitions that cut the model into about 4000 parts. The credit holds for each link by itself. Several
+// links: each part where it would end first, improved by local search (links.cc).
+#include <algorithm>
+
+#include "schemes/common.h"
+#include "schemes/priority.h"
+#include "schemes/registry.h"
+#include "solve/bayesian.h"
+
+namespace gradweave {
+namespace {
+
+constexpr std::int64_t kMostParts = 64;  // in flight, in trials
+
+struct Sizes {
+  std::int64_t partition_bytes = 4'000'000;  // BYTESCHEDULER_PARTITION: 1,000,000 parameters
+  std::int64_t credit_bytes = 16'000'000;    // BYTESCHEDULER_CREDIT: 4,000,000 parameters
+};
+
+std::vector<ScheduledOp> issue(const CostModel& model, Sizes sizes) {
+  return issue_by_priority(model, priority_slices(model, sizes.partition_bytes, Partition::kEven), sizes.credit_bytes);
+}
+
+// Returns the best sizes; those that the user has set stay.
+Sizes tuned(const CostModel& model, const Sizes& start, bool partition_set, bool credit_set, std::uint64_t seed) {
+  const std::int64_t high = std::max<std::int64_t>(model.index().total_bytes, start.partition_bytes);
+  const std::int64_t low = std::min<std::int64_t>(std::max<std::int64_t>(model.index().total_bytes / 4000, 65536), high);
+  const auto sizes_at = [&](const CubePoint& point) {
+    Sizes sizes = start;
+    std::size_t d = 0;
+    if (!partition_set) sizes.partition_bytes = from_log_scale(point[d++], low, high);
+    // Enough for 1 to kMostParts parts in flight: while any credit is left, one more is issued.
+    if (!credit_set) sizes.credit_bytes = 1 + sizes.partition_bytes * (from_log_scale(point[d], 1, kMostParts) - 1);
+    return sizes;
+  };
+  BayesianOptions options{.seed = seed, .stop_at = static_cast<double>(model.index().compute_total)};
+  CubePoint first;
+  if (!partition_set) first.push_back(to_log_scale(std::clamp(start.partition_bytes, low, high), low, high));
+  if (!credit_set) first.push_back(0);
+  options.first.push_back(first);
+  const BayesianResult result = minimise(
+      [&](const CubePoint& point) { return static_cast<double>(iteration_time(model, issue(model, sizes_at(point)))); },
+      static_cast<int>(first.size()), options);
+  return sizes_at(result.point);
+}
+
+PlanResult plan_bytescheduler(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  const CostModel model(workload, cluster);
+  const std::optional<std::int64_t> partition = values.integer("partition_bytes");
+  const std::optional<std::int64_t> credit = values.integer("credit_bytes");
+  Sizes sizes;
+  sizes.partition_bytes = partition.value_or(sizes.partition_bytes);
+  sizes.credit_bytes = credit.value_or(sizes.credit_bytes);
+  const bool tune = values.text("tune") == "bayesian" && !(partition && credit) && !model.index().tensors.empty();
+  if (tune) sizes = tuned(model, sizes, partition.has_value(), credit.has_value(), static_cast<std::uint64_t>(*values.integer("seed")));
+  std::vector<ScheduledOp> ops = issue(model, sizes);
+  improve_links(model, ops);
+  Plan plan = overlapped_plan(model, ops);
+  plan.options["partition_bytes"] = std::to_string(sizes.partition_bytes);
+  plan.options["credit_bytes"] = std::to_string(sizes.credit_bytes);
+  return plan;
+}
+
+}  // namespace
+
+SchemeInfo bytescheduler_scheme() {
+  return {.name = "bytescheduler",
+          .summary = "even parts, early layers first, bytes in flight bounded",
+          .paper = "ByteScheduler, SOSP 2019",
+          .consistency = Consistency::kExact,
+          .options = {{.name = "partition_bytes",
+                       .type = OptionType::kInteger,
+                       .unit = "bytes",
+                       .default_value = "",
+                       .default_source = "tuned; 4000000 with tune=none (BYTESCHEDULER_PARTITION)",
+                       .minimum = 1,
+                       .maximum = 0x1p53,
+                       .choices = {},
+                       .meaning = "larger tensors are cut into even parts of at most this"},
+                      {.name = "credit_bytes",
+                       .type = OptionType::kInteger,
+                       .unit = "bytes",
+                       .default_value = "",
+                       .default_source = "tuned; 16000000 with tune=none (BYTESCHEDULER_CREDIT)",
+                       .minimum = 1,
+                       .maximum = 0x1p53,
+                       .choices = {},
+                       .meaning = "parts are issued on a link while fewer bytes than this are in flight"},
+                      {.name = "tune",
+                       .type = OptionType::kText,
+                       .unit = "",
+                       .default_value = "bayesian",
+                       .default_source = "ByteScheduler, section 5: EI with xi = 0.1",
+                       .choices = {"bayesian", "none"},
+                       .meaning = "how sizes that are not given are found"},
+                      {.name = "seed",
+                       .type = OptionType::kInteger,
+                       .unit = "",
+                       .default_value = "0",
+                       .default_source = "Gradweave",
+                       .minimum = 0,
+                       .maximum = 0x1p53,
+                       .choices = {},
+                       .meaning = "of the tuning's random candidates"}},
+          .plan = plan_bytescheduler};
+}
+
+}  // namespace gradweave

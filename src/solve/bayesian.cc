@@ -1,0 +1,116 @@
+#include "solve/bayesian.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "solve/gaussian_process.h"
+
+namespace gradweave {
+namespace {
+
+constexpr double kGrid = 1024;
+constexpr int kCandidates = 256;   // random ones for each trial
+constexpr int kFirstTrials = 3;    // before the model is asked, spread over the cube
+
+// S. Vigna's splitmix64: the same numbers on every machine.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next() {
+    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+  CubePoint point(int dimensions) {
+    CubePoint point;
+    for (int d = 0; d < dimensions; ++d) point.push_back(static_cast<double>(next() % 1025) / kGrid);
+    return point;
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+double expected_improvement(const GaussianProcess::Prediction& prediction, double best, double xi) {
+  const double gain = best - prediction.mean - xi;
+  if (prediction.deviation <= 0) return std::max(gain, 0.0);
+  const double z = gain / prediction.deviation;
+  const double density = std::exp(-0.5 * z * z) / std::sqrt(2 * std::numbers::pi);
+  return gain * 0.5 * std::erfc(-z / std::numbers::sqrt2) + prediction.deviation * density;
+}
+
+CubePoint on_grid(CubePoint point) {
+  for (double& x : point) x = std::round(std::clamp(x, 0.0, 1.0) * kGrid) / kGrid;
+  return point;
+}
+
+}  // namespace
+
+BayesianResult minimise(const std::function<double(const CubePoint&)>& function, int dimensions,
+                        const BayesianOptions& options) {
+  Random random(options.seed);
+  BayesianResult result;
+  std::vector<CubePoint> points;
+  const auto evaluate = [&](const CubePoint& point) {
+    const double value = function(point);
+    if (points.empty() || value < result.value) {
+      result.point = point;
+      result.value = value;
+    }
+    points.push_back(point);
+    result.values.push_back(value);
+  };
+  const auto done = [&] { return !points.empty() && result.value <= options.stop_at; };
+  const auto known = [&](const CubePoint& point) { return std::ranges::find(points, point) != points.end(); };
+
+  for (const CubePoint& point : options.first) {
+    if (!done()) evaluate(on_grid(point));
+  }
+  for (int i = 1; i <= kFirstTrials; ++i) {
+    const CubePoint point = on_grid(CubePoint(static_cast<std::size_t>(dimensions), i / (kFirstTrials + 1.0)));
+    if (!known(point) && !done()) evaluate(point);
+  }
+  while (static_cast<int>(points.size()) < options.trials && !done()) {
+    Eigen::MatrixXd columns(dimensions, static_cast<Eigen::Index>(points.size()));
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      columns.col(static_cast<Eigen::Index>(i)) = Eigen::Map<const Eigen::VectorXd>(points[i].data(), dimensions);
+    }
+    const GaussianProcess process(columns,
+                                  Eigen::Map<const Eigen::VectorXd>(result.values.data(), columns.cols()));
+    CubePoint next;
+    double best_improvement = -1;
+    for (int i = 0; i < kCandidates; ++i) {
+      const CubePoint candidate = random.point(dimensions);
+      if (known(candidate)) continue;
+      const auto prediction = process.predict(Eigen::Map<const Eigen::VectorXd>(candidate.data(), dimensions));
+      // Nine digits, so that the choice does not hang on the last bits of exp() or of Eigen's kernels.
+      const double improvement =
+          std::round(expected_improvement(prediction, process.standardised(result.value), options.xi) * 1e9);
+      if (improvement > best_improvement) {
+        best_improvement = improvement;
+        next = candidate;
+      }
+    }
+    if (next.empty()) break;  // every candidate is known: the cube has been searched
+    evaluate(next);
+  }
+  return result;
+}
+
+std::int64_t from_log_scale(double coordinate, std::int64_t low, std::int64_t high) {
+  const double ratio = static_cast<double>(high) / static_cast<double>(low);
+  const double value = static_cast<double>(low) * std::pow(ratio, coordinate);
+  // Three significant digits: readable, and the same on every machine.
+  const double unit = std::pow(10, std::max(0.0, std::floor(std::log10(value)) - 2));
+  return std::clamp(static_cast<std::int64_t>(std::round(value / unit) * unit), low, high);
+}
+
+double to_log_scale(std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (low == high) return 0;
+  return std::log(static_cast<double>(value) / static_cast<double>(low)) /
+         std::log(static_cast<double>(high) / static_cast<double>(low));
+}
+
+}  // namespace gradweave

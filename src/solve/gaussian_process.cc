@@ -1,0 +1,58 @@
+#include "solve/gaussian_process.h"
+
+#include <cmath>
+#include <limits>
+
+namespace gradweave {
+namespace {
+
+constexpr double kNoise = 1e-6;  // variance; keeps K positive definite where points nearly coincide
+constexpr double kLengthScales[] = {0.05, 0.1, 0.2, 0.4, 0.8, 1.6};
+
+double matern(double distance, double length_scale) {
+  const double r = std::sqrt(5.0) * distance / length_scale;
+  return (1 + r + r * r / 3) * std::exp(-r);
+}
+
+Eigen::MatrixXd covariance(const Eigen::MatrixXd& points, double length_scale) {
+  const Eigen::Index n = points.cols();
+  Eigen::MatrixXd k(n, n);
+  for (Eigen::Index i = 0; i < n; ++i) {
+    for (Eigen::Index j = 0; j <= i; ++j) {
+      k(i, j) = k(j, i) = matern((points.col(i) - points.col(j)).norm(), length_scale);
+    }
+    k(i, i) += kNoise;
+  }
+  return k;
+}
+
+}  // namespace
+
+GaussianProcess::GaussianProcess(Eigen::MatrixXd points, const Eigen::VectorXd& values) : points_(std::move(points)) {
+  mean_ = values.mean();
+  const double variance = (values.array() - mean_).square().mean();
+  deviation_ = variance > 0 ? std::sqrt(variance) : 1;
+  const Eigen::VectorXd y = (values.array() - mean_) / deviation_;
+  double best = -std::numeric_limits<double>::infinity();
+  for (double length_scale : kLengthScales) {
+    const Eigen::LLT<Eigen::MatrixXd> factor(covariance(points_, length_scale));
+    const Eigen::VectorXd weights = factor.solve(y);
+    const double likelihood = -0.5 * y.dot(weights) - factor.matrixLLT().diagonal().array().log().sum();
+    if (likelihood > best) {
+      best = likelihood;
+      length_scale_ = length_scale;
+      factor_ = factor;
+      weights_ = weights;
+    }
+  }
+}
+
+GaussianProcess::Prediction GaussianProcess::predict(const Eigen::VectorXd& point) const {
+  Eigen::VectorXd k(points_.cols());
+  for (Eigen::Index i = 0; i < k.size(); ++i) k(i) = matern((points_.col(i) - point).norm(), length_scale_);
+  const double mean = k.dot(weights_);
+  const double variance = 1 - factor_.matrixL().solve(k).squaredNorm();
+  return {mean, std::sqrt(std::max(variance, 0.0))};
+}
+
+}  // namespace gradweave

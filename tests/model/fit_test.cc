@@ -1,0 +1,89 @@
+#include "gradweave/fit.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "gradweave/error.h"
+
+namespace gradweave {
+namespace {
+
+double objective(const std::vector<Measurement>& measurements, double startup, double rate) {
+  double sum = 0;
+  for (const Measurement& m : measurements) {
+    const double error = (startup + static_cast<double>(m.bytes) * rate - m.us) / m.us;
+    sum += error * error;
+  }
+  return sum;
+}
+
+TEST(FitLink, FindsTheLineOfExactMeasurements) {
+  const std::vector<Measurement> exact = {
+      {4096, 120 + 4096 * 0.02}, {65536, 120 + 65536 * 0.02}, {4194304, 120 + 4194304 * 0.02}};
+  const LinkFit fit = fit_link(exact);
+  EXPECT_NEAR(fit.startup_us, 120, 1e-6);
+  EXPECT_NEAR(fit.us_per_byte, 0.02, 1e-10);
+  EXPECT_LT(fit.residual, 1e-8);
+}
+
+TEST(FitLink, NamesTheWorstMeasurement) {
+  const LinkFit fit =
+      fit_link(std::vector<Measurement>{{1000, 110}, {2000, 120}, {4000, 140}, {8000, 90}, {100000, 1100}});
+  EXPECT_EQ(fit.worst_bytes, 8000);
+  EXPECT_GT(fit.worst, 0.4);
+  EXPECT_GE(std::abs(fit.worst), fit.residual);
+}
+
+TEST(FitLink, StaysPositiveWhereTheFreeLineIsNot) {
+  const LinkFit no_startup = fit_link(std::vector<Measurement>{{1000, 5}, {2000, 30}, {4000, 80}});
+  EXPECT_EQ(no_startup.startup_us, 0);
+  EXPECT_GT(no_startup.us_per_byte, 0);
+  const LinkFit no_rate = fit_link(std::vector<Measurement>{{1000, 30}, {2000, 20}, {4000, 10}});
+  EXPECT_EQ(no_rate.us_per_byte, 0);
+  EXPECT_GT(no_rate.startup_us, 10);
+}
+
+TEST(FitLink, RefusesWhatIsNoMeasurement) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_THROW(fit_link({}), InvalidInput);
+  EXPECT_THROW(fit_link(std::vector<Measurement>{{8, 1}}), InvalidInput);
+  EXPECT_THROW(fit_link(std::vector<Measurement>{{8, 1}, {8, 2}}), InvalidInput);
+  EXPECT_THROW(fit_link(std::vector<Measurement>{{-8, 1}, {8, 2}}), InvalidInput);
+  for (const double time : {0.0, -1.0, infinity, std::nan("")}) {
+    try {
+      fit_link(std::vector<Measurement>{{8, 1}, {16, time}});
+      FAIL() << time;
+    } catch (const InvalidInput& error) {
+      EXPECT_EQ(error.where(), "measurements[1].us");
+    }
+  }
+}
+
+// No nearby line, and no line on a coarse grid, has a smaller sum of squared relative errors.
+RC_GTEST_PROP(FitLink, NoOtherLineIsBetter, ()) {
+  const auto size = *rc::gen::inRange<std::size_t>(2, 9);
+  std::vector<Measurement> measured;
+  for (std::size_t i = 0; i < size; ++i) {
+    measured.push_back({*rc::gen::inRange<std::int64_t>(0, 1 << 24), *rc::gen::inRange(1, 1'000'000) / 7.0});
+  }
+  measured[0].bytes = 1 + measured[1].bytes;
+  const LinkFit fit = fit_link(measured);
+  RC_ASSERT(fit.startup_us >= 0 && fit.us_per_byte >= 0);
+  const double best = objective(measured, fit.startup_us, fit.us_per_byte);
+  RC_ASSERT(std::abs(best / static_cast<double>(size) - fit.residual * fit.residual) <= 1e-9 * (1 + best));
+  const double tolerance = 1e-7 * (1 + best);
+  for (const double a : {0.0, 0.5, 0.999, 1.001, 2.0}) {
+    for (const double b : {0.0, 0.5, 0.999, 1.001, 2.0}) {
+      RC_ASSERT(objective(measured, fit.startup_us * a, fit.us_per_byte * b) >= best - tolerance);
+      RC_ASSERT(objective(measured, fit.startup_us + a, fit.us_per_byte * b) >= best - tolerance);
+      RC_ASSERT(objective(measured, fit.startup_us * a, fit.us_per_byte + b * 1e-3) >= best - tolerance);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradweave
