@@ -54,9 +54,9 @@ std::optional<std::int64_t> rounded(const Digits& number) {
   std::uint64_t value = 0;
   std::from_chars(kept.data(), kept.data() + kept.size(), value);
   if (whole < length && number.digits[static_cast<std::size_t>(whole)] >= '5') ++value;
-  if (value > static_cast<std::uint64_t>(INT64_MAX)) return std::nullopt;
-  const auto magnitude = static_cast<std::int64_t>(value);
-  return number.negative ? -magnitude : magnitude;
+  constexpr auto kLargest = static_cast<std::uint64_t>(INT64_MAX);
+  if (value > kLargest + (number.negative ? 1 : 0)) return std::nullopt;
+  return static_cast<std::int64_t>(number.negative ? std::uint64_t{0} - value : value);
 }
 
 // Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
