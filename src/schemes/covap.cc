@@ -45,7 +45,7 @@ namespace {
 constexpr std::int64_t kFirstBucketBytes = 1048576;  // torch: dist._DEFAULT_FIRST_BUCKET_BYTES
 constexpr std::int64_t kBucketBytes = 26214400;      // torch: bucket_cap_mb = 25; COVAP III.A
 constexpr std::int64_t kLongestInterval = 1024;
-constexpr std::int64_t kBalanceNodes = 100'000;
+constexpr std::int64_t kBalanceNodes = 20'000;
 
 struct CovapOptions {
   std::optional<std::int64_t> interval;  // the paper: ceil(CCR)

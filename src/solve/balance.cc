@@ -25,6 +25,7 @@ class Search {
   Balance run() {
     visit(0, 0);
     best_.proven = nodes_left_ > 0;
+    fill_empty_bins();
     return best_;
   }
 
@@ -38,6 +39,23 @@ class Search {
       best_.bin[i] = static_cast<std::int32_t>(emptiest - sums.begin());
     }
     best_.largest = std::ranges::max(sums);
+  }
+
+  // Moves the shortest items of bins that hold several into empty ones: no bin gets fuller than the fullest.
+  void fill_empty_bins() {
+    std::vector<std::size_t> count(sums_.size(), 0);
+    for (const std::int32_t b : best_.bin) ++count[static_cast<std::size_t>(b)];
+    for (std::size_t empty = 0; empty < count.size(); ++empty) {
+      if (count[empty] > 0) continue;
+      for (auto item = order_.rbegin(); item != order_.rend(); ++item) {
+        std::size_t& from = count[static_cast<std::size_t>(best_.bin[*item])];
+        if (from < 2) continue;
+        --from;
+        ++count[empty];
+        best_.bin[*item] = static_cast<std::int32_t>(empty);
+        break;
+      }
+    }
   }
 
   void visit(std::size_t depth, std::int64_t largest) {

@@ -32,6 +32,9 @@ RC_GTEST_PROP(Balance, IsTheBestOfAllAssignments, ()) {
   RC_ASSERT(result.proven);
   RC_ASSERT(result.largest == fullest(costs, result.bin, bins));
   RC_ASSERT(result.largest == best_of_all(costs, bins));
+  for (std::size_t b = 0; b < bins && costs.size() >= bins; ++b) {
+    RC_ASSERT(std::ranges::find(result.bin, static_cast<std::int32_t>(b)) != result.bin.end());
+  }
 }
 
 TEST(Balance, NodeLimitKeepsLongestFirst) {
