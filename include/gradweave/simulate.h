@@ -14,6 +14,7 @@
 namespace gradweave {
 
 struct SimulationOptions {
+  bool plan_facts = true;              // find extra_bytes, which costs as much as a validation
   Nanoseconds optimizer_ns = 0;        // time of one whole optimizer step, spread over applies by bytes
   Decimal contention = {1, 0};         // compute takes this many times longer while a link is busy; >= 1
   std::int64_t max_periods = 10'000;   // without a repeated state by then, see `steady`

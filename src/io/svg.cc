@@ -99,7 +99,7 @@ class Picture {
     for (const Look& look : kLooks) {
       svg += format("<rect x='%.1f' y='%.1f' width='18' height='12' fill='%s' stroke='%s'/>\n", x, y - 10, look.fill[0], look.stroke);
       svg += text_at(x + 24, y, "", look.name);
-      x += 130;
+      x += 140;
     }
     return svg + text_at(x, y, "fill='#555'", "light and dark: alternate iterations");
   }

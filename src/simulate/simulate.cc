@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gradweave/error.h"
+#include "gradweave/validate.h"
 #include "simulate/bounds.h"
 #include "simulate/cycle_ratio.h"
 #include "simulate/machine.h"
@@ -223,6 +224,7 @@ SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, c
     result.steady = false;
     result.method = "mean of the last " + std::to_string(stretch.iterations / program.period) + " periods";
   }
+  if (options.plan_facts) result.extra_bytes = validate(plan, classes.front()).facts.extra_bytes;
   result.compute_ns = compute_per_iteration(program);
   result.exposed_ns = (static_cast<double>(result.cycle_ns) - static_cast<double>(result.compute_ns) * static_cast<double>(result.cycle_iterations)) /
                       static_cast<double>(result.cycle_iterations);

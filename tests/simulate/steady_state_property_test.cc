@@ -7,6 +7,7 @@
 #include "gradweave/error.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
+#include "gradweave/validate.h"
 #include "simulate/cycle_ratio.h"
 #include "simulate/machine.h"
 #include "simulate/random_plan.h"
@@ -55,6 +56,17 @@ RC_GTEST_PROP(SteadyState, IsNeverBelowABound, ()) {
     RC_ASSERT(bound.iteration_ns <= result->lower_bound.iteration_ns);
   }
   RC_ASSERT(result->exposed_ns >= 0);
+}
+
+// The validator's proof that nothing waits in a circle, and the simulator's experience.
+RC_GTEST_PROP(SteadyState, ExistsForEveryValidPlan, ()) {
+  const Workload workload = *testing::workloads(kSmall);
+  const Cluster cluster = *testing::clusters({.max_links = 3});
+  const Plan plan = testing::random_plan(workload, cluster, {.fluid = *rc::gen::arbitrary<bool>(), .prologue = false});
+  const bool valid = validate(plan, workload, &cluster).valid();
+  RC_CLASSIFY(valid);
+  const auto result = simulate_unless_stuck(plan, workload, cluster);
+  RC_ASSERT(result.has_value() || !valid);
 }
 
 RC_GTEST_PROP(SteadyState, EqualsTheMaximumCycleRatio, ()) {
