@@ -22,6 +22,7 @@ BURST_BYTES = 256 * 1024
 QUEUE_MS = 50
 # One congestion control for every machine: the host's own may pace below the shaped rate.
 CONGESTION_CONTROL = "cubic"
+_AS_ROOT = ["unshare", "--user", "--map-root-user", "--"]
 
 
 class HostError(RuntimeError):
@@ -39,10 +40,16 @@ def address_of(rank, link=0):
 
 
 def unavailable_reason():
-    """None when namespaces with shaped links can be made here, else the reason and the remedy in one sentence."""
+    """None when namespaces with shaped links can be made here, else the reason and the remedy in one sentence.
+
+    For a plain user it tells what would be after `become_root_of_namespace`.
+    """
     for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux"), ("nsenter", "util-linux")):
         if _find(tool) is None:
             return f"the command '{tool}' is missing: apt-get install {package}"
+    if os.geteuid() != 0:
+        done = subprocess.run(_AS_ROOT + [sys.executable, __file__], capture_output=True, text=True)
+        return (done.stdout + done.stderr).strip() or None
     try:
         with Hosts(workers=2) as hosts:
             hosts.shape(1e9)
@@ -57,13 +64,11 @@ def become_root_of_namespace(arguments):
     Returns only when that is not needed (already root) or not possible here. `arguments` is the command line that
     follows the Python interpreter.
     """
-    if os.geteuid() == 0 or os.environ.get("GRADWEAVE_USER_NAMESPACE"):
+    if os.geteuid() == 0:
         return
-    enter = ["unshare", "--user", "--map-root-user", "--"]
-    if _find("unshare") is None or subprocess.run(enter + ["true"], capture_output=True).returncode != 0:
+    if _find("unshare") is None or subprocess.run(_AS_ROOT + ["true"], capture_output=True).returncode != 0:
         return
-    environment = dict(os.environ, GRADWEAVE_USER_NAMESPACE="1")
-    os.execvpe(enter[0], enter + [sys.executable, *arguments], environment)
+    os.execvp(_AS_ROOT[0], _AS_ROOT + [sys.executable, *arguments])
 
 
 def shape_interface(interface, bits_per_second):
@@ -250,3 +255,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def _die_with_parent():
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    print(unavailable_reason() or "")

@@ -121,6 +121,19 @@ def _alive(pid):
 
 
 @needs_hosts
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become a plain user")
+def test_a_plain_user_may_have_hosts_too():
+    nobody = ["setpriv", "--reuid=nobody", "--clear-groups"]
+    if subprocess.run([*nobody, "unshare", "--user", "true"], capture_output=True).returncode != 0:
+        pytest.skip("this kernel does not let plain users make user namespaces")
+    program = ("import sys; sys.path.insert(0, sys.argv[1]); import os, hosts\n"
+               "assert hosts.unavailable_reason() is None\n"
+               "hosts.become_root_of_namespace(['-c', 'import os; print(os.geteuid())'])\n")
+    done = subprocess.run([*nobody, "/usr/bin/python3", "-c", program, os.path.dirname(hosts.__file__)], capture_output=True, text=True)
+    assert done.stdout.strip() == "0", done.stderr
+
+
+@needs_hosts
 def test_a_rate_that_no_link_can_have_is_an_error():
     with hosts.Hosts(2) as made:
         with pytest.raises(hosts.HostError, match="at least"):
