@@ -15,7 +15,7 @@ namespace {
 
 struct Arguments {
   std::vector<std::string> workloads;
-  std::string cluster, plan, trace;
+  std::string cluster, plan, trace, svg;
   SimulationFlags simulation;
   std::int64_t trace_iterations = 6;
   bool json = false;
@@ -61,9 +61,10 @@ void run(const Arguments& arguments) {
   const Plan plan = read_plan(arguments.plan);
   require_valid(validate(plan, slowest_of(classes), &cluster), arguments.plan);
   SimulationOptions options = to_options(arguments.simulation);
-  if (!arguments.trace.empty()) options.timeline_iterations = arguments.trace_iterations;
+  if (!arguments.trace.empty() || !arguments.svg.empty()) options.timeline_iterations = arguments.trace_iterations;
   const SimulationResult result = simulate(plan, classes, cluster, options);
   if (!arguments.trace.empty()) write_file(arguments.trace, to_chrome_trace({result.timeline}));
+  if (!arguments.svg.empty()) write_file(arguments.svg, to_svg({result.timeline}));
   if (arguments.json) {
     print(to_object(result));
   } else {
@@ -81,6 +82,7 @@ void add_simulate(CLI::App& app, Outcome&) {
   add_cluster_option(*command, arguments->cluster);
   add_simulation_options(*command, arguments->simulation);
   command->add_option("--trace", arguments->trace, "Write a timeline that ui.perfetto.dev opens")->type_name("FILE");
+  command->add_option("--svg", arguments->svg, "Write the timeline as a picture")->type_name("FILE");
   command->add_option("--trace-iterations", arguments->trace_iterations, "How many iterations the timeline shows")
       ->check(CLI::Range(1, 10000));
   command->add_flag("--json", arguments->json, "Print one JSON object");

@@ -1,0 +1,239 @@
+"""The command line's contract: outputs, exit codes and messages that clients rely on."""
+
+import copy
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMMAND = pathlib.Path(os.environ.get("GRADWEAVE_COMMAND", ROOT / "build" / "gradweave"))
+WORKLOADS, CLUSTERS = ROOT / "examples" / "workloads", ROOT / "examples" / "clusters"
+TABLE2 = WORKLOADS / "deft-table2-vgg19.json"
+ONE_LINK = CLUSTERS / "deft-table2-one-link.json"
+
+SCHEMES = """sequential wfbp ddp horovod mg_wfbp asc_wfbp p3 bytescheduler us_byte dear deft covap local_sgd partial_sgd
+dreamddp delayed_averaging optimal auto""".split()
+FIGURES = """name iteration_us cycle_us cycle_iterations exposed_us updates_per_iteration staleness_max lower_bound_us
+lower_bound ops_per_iteration bytes_per_iteration extra_bytes period""".split()
+
+
+def run(*arguments, code=0):
+    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    assert len(done.stderr) < 20_000
+    return done
+
+
+def result(*arguments, code=0):
+    return json.loads(run(*arguments, "--json", code=code).stdout)
+
+
+def write(path, value):
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return path
+
+
+@pytest.fixture
+def workload():
+    return {
+        "version": 1,
+        "name": "three",
+        "layers": [
+            {"name": "a", "forward_us": 10, "backward_us": 20.5, "tensors": [{"name": "a.w", "numel": 5000, "dtype": "float32"}]},
+            {"name": "relu", "forward_us": 1, "backward_us": 1, "tensors": []},
+            {"name": "b", "forward_us": 7, "backward_us": 0, "tensors": [
+                {"name": "b.w", "numel": 300, "dtype": "float16"}, {"name": "b.b", "numel": 1, "dtype": "float32"}]},
+        ],
+    }
+
+
+@pytest.fixture
+def cluster():
+    return {"version": 1, "workers": 4, "workers_per_node": 2, "startup_growth": "log",
+            "links": [{"name": "net", "startup_us": 3, "us_per_byte": 0.0008}]}
+
+
+def test_every_scheme_is_listed_with_its_options():
+    listed = {row["name"]: row["options"] for row in result("schemes")["schemes"]}
+    assert set(SCHEMES) <= set(listed)
+    for options in listed.values():
+        for option in options:
+            assert {"name", "type", "unit", "default", "default_source"} <= set(option)
+    defaults = {option["name"]: option["default"] for option in listed["ddp"]}
+    assert defaults["bucket_cap_bytes"] == 26214400 and defaults["first_bucket_bytes"] == 1048576
+
+
+def test_compare_lists_every_scheme_with_every_figure():
+    output = result("compare", "--workload", TABLE2, "--cluster", ONE_LINK)
+    assert set(output) == {"workload", "cluster", "schemes"}
+    rows = {row["name"]: row for row in output["schemes"]}
+    assert set(SCHEMES) <= set(rows)
+    for row in rows.values():
+        assert "starves" in row or set(FIGURES) <= set(row)
+        if "starves" not in row:
+            assert row["iteration_us"] >= row["lower_bound_us"] - 1e-6
+            assert row["iteration_us"] == pytest.approx(130285 + row["exposed_us"])
+            assert row["cycle_us"] / row["cycle_iterations"] == pytest.approx(row["iteration_us"])
+    assert rows["wfbp"]["iteration_us"] == 285053
+    exact = [row["iteration_us"] for row in rows.values() if row.get("consistency") == "exact"]
+    assert rows["optimal"]["iteration_us"] == min(exact)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_plan_is_valid_and_simulates_like_its_row(scheme, workload, cluster, tmp_path):
+    w, c, p = write(tmp_path / "w.json", workload), write(tmp_path / "c.json", cluster), tmp_path / "p.json"
+    given = ("--workload", w, "--cluster", c)
+    printed = run("plan", *given, "--scheme", scheme, "--json").stdout
+    run("plan", *given, "--scheme", scheme, "-o", p)
+    assert p.read_text() == printed
+    assert str(tmp_path) not in printed
+    for key in ("period", "blocks"):
+        assert key in json.loads(printed)
+    assert result("validate", "--plan", p, "--workload", w)["violations"] == []
+    simulated = result("simulate", "--plan", p, *given)
+    row, = result("compare", *given, "--schemes", scheme)["schemes"]
+    assert {key: simulated[key] for key in FIGURES if key != "name"} == {key: row[key] for key in FIGURES if key != "name"}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("shape", ["no tensors", "one layer", "no compute", "one worker"])
+def test_extreme_inputs_have_an_answer(scheme, shape, workload, cluster, tmp_path):
+    if shape == "no tensors":
+        for layer in workload["layers"]:
+            layer["tensors"] = []
+    elif shape == "one layer":
+        workload["layers"] = workload["layers"][:1]
+    elif shape == "no compute":
+        for layer in workload["layers"]:
+            layer["forward_us"] = layer["backward_us"] = 0
+    else:
+        cluster["workers"] = 1
+    given = ("--workload", write(tmp_path / "w.json", workload), "--cluster", write(tmp_path / "c.json", cluster))
+    row, = result("compare", *given, "--schemes", scheme)["schemes"]
+    if "starves" in row:
+        assert result("plan", *given, "--scheme", scheme, code=1)["starves"] == row["starves"]
+    else:
+        assert row["iteration_us"] >= row["lower_bound_us"] - 1e-6
+
+
+BAD_WORKLOADS = {
+    "not json": ("{", "w.json"),
+    "empty": ("", "w.json"),
+    "version": (lambda w: w.update(version=2), "version"),
+    "no layers": (lambda w: w.update(layers=[]), "layers"),
+    "negative time": (lambda w: w["layers"][0].update(forward_us=-1), "layers[0].forward_us"),
+    "huge time": (lambda w: w["layers"][0].update(forward_us=1e300), "layers[0].forward_us"),
+    "text as time": (lambda w: w["layers"][0].update(forward_us="1"), "layers[0].forward_us"),
+    "missing key": (lambda w: w["layers"][1].pop("backward_us"), "layers[1]"),
+    "zero elements": (lambda w: w["layers"][0]["tensors"][0].update(numel=0), "numel"),
+    "overflow": (lambda w: w["layers"][0]["tensors"][0].update(numel=2**63), "numel"),
+    "dtype": (lambda w: w["layers"][0]["tensors"][0].update(dtype="float33"), "dtype"),
+    "same layer": (lambda w: w["layers"][1].update(name="a"), "layers[1].name"),
+    "same tensor": (lambda w: w["layers"][2]["tensors"][0].update(name="a.w"), "layers[2].tensors[0].name"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_WORKLOADS)
+def test_a_bad_workload_is_named(case, workload, tmp_path):
+    change, place = BAD_WORKLOADS[case]
+    if callable(change):
+        change(workload)
+    path = write(tmp_path / "w.json", workload if callable(change) else change)
+    done = run("compare", "--workload", path, "--cluster", ONE_LINK, code=2)
+    assert "w.json" in done.stderr and place in done.stderr and done.stdout == ""
+
+
+BAD_CLUSTERS = {
+    "workers": (lambda c: c.update(workers=0), "workers"),
+    "growth": (lambda c: c.update(startup_growth="cubic"), "startup_growth"),
+    "no links": (lambda c: c.update(links=[]), "links"),
+    "rate": (lambda c: c["links"][0].update(us_per_byte=-1), "us_per_byte"),
+    "concurrency": (lambda c: c["links"][0].update(concurrency=-1), "concurrency"),
+    "same link": (lambda c: c["links"].append(copy.deepcopy(c["links"][0])), "links[1].name"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CLUSTERS)
+def test_a_bad_cluster_is_named(case, cluster, tmp_path):
+    change, place = BAD_CLUSTERS[case]
+    change(cluster)
+    done = run("compare", "--workload", TABLE2, "--cluster", write(tmp_path / "c.json", cluster), code=2)
+    assert "c.json" in done.stderr and place in done.stderr
+
+
+def test_bad_usage_lists_what_is_valid():
+    given = ("--workload", TABLE2, "--cluster", ONE_LINK)
+    for scheme in SCHEMES:
+        assert scheme in run("plan", *given, "--scheme", "nope", code=2).stderr
+    message = run("plan", *given, "--scheme", "ddp", "--set", "nope=1", code=2).stderr
+    assert "bucket_cap_bytes" in message and "first_bucket_bytes" in message
+    assert "bucket_cap_bytes" in run("plan", *given, "--scheme", "ddp", "--set", "bucket_cap_bytes=0", code=2).stderr
+    assert "name=value" in run("plan", *given, "--scheme", "ddp", "--set", "oops", code=2).stderr
+    run("plan", *given, code=2)
+    run("nope", code=2)
+    run(code=2)
+    assert "no-such-file" in run("compare", "--workload", "no-such-file", "--cluster", ONE_LINK, code=2).stderr
+    run("plan", *given, "--scheme", "ddp", "-o", "/nonexistent/plan.json", code=2)
+
+
+@pytest.mark.parametrize("command", ["plan", "simulate", "compare", "validate", "schemes"])
+def test_help_has_an_example(command):
+    assert "Example" in run(command, "--help").stdout
+
+
+BREAKAGES = {
+    "dropped op": lambda plan: plan["period"][0]["ops"].pop(),
+    "doubled op": lambda plan: plan["period"][0]["ops"].append(plan["period"][0]["ops"][0]),
+    "unknown link": lambda plan: plan["period"][0]["ops"][0].update(link="nope"),
+    "early release": lambda plan: plan["period"][0]["ops"][-1].update(release=plan["period"][0]["ops"][0]["release"]),
+    "hole": lambda plan: plan["blocks"][0].update(begin=1),
+    "outside": lambda plan: plan["blocks"][0].update(end=10**12),
+    "unknown tensor": lambda plan: plan["blocks"][0].update(tensor="nope"),
+    "no apply": lambda plan: plan["period"][0]["applies"].clear(),
+    "future gradient": lambda plan: plan["period"][0]["ops"][0].update(merges=[1]),
+}
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_a_broken_plan_fails_the_check(breakage, tmp_path):
+    plan = json.loads(run("plan", "--workload", TABLE2, "--cluster", ONE_LINK, "--scheme", "wfbp").stdout)
+    BREAKAGES[breakage](plan)
+    path = write(tmp_path / "plan.json", plan)
+    found = result("validate", "--plan", path, "--workload", TABLE2, code=1)["violations"]
+    assert found and all({"what", "where", "remedy"} <= set(each) for each in found)
+    assert "plan.json" in run("simulate", "--plan", path, "--workload", TABLE2, "--cluster", ONE_LINK, code=2).stderr
+
+
+def test_what_if_scales_workers_and_links(tmp_path):
+    resnet, cluster = WORKLOADS / "resnet50.json", CLUSTERS / "eth-10g-16.json"
+    rows = result("compare", "--workload", resnet, "--cluster", cluster, "--schemes", "wfbp", "--workers", "8,16,64",
+                  "--plot", tmp_path / "scaling.svg")["schemes"]
+    assert [row["workers"] for row in rows] == [8, 16, 64]
+    times = [row["iteration_us"] for row in rows]
+    assert times == sorted(times)
+    assert (tmp_path / "scaling.svg").read_text().startswith("<svg")
+    slow, fast = result("compare", "--workload", resnet, "--cluster", cluster, "--schemes", "wfbp", "--links", "1,100")["schemes"]
+    assert slow["iteration_us"] > fast["iteration_us"]
+
+
+def test_classes_of_workers_wait_for_the_slowest(workload, cluster, tmp_path):
+    slow = copy.deepcopy(workload)
+    slow["layers"][0]["forward_us"] = 100
+    fast_file, slow_file = write(tmp_path / "fast.json", workload), write(tmp_path / "slow.json", slow)
+    given = ("--cluster", write(tmp_path / "c.json", cluster), "--schemes", "wfbp")
+    both, = result("compare", "--workload", fast_file, "--workload", slow_file, *given)["schemes"]
+    alone, = result("compare", "--workload", slow_file, *given)["schemes"]
+    assert both["iteration_us"] >= alone["iteration_us"]
+
+
+def test_a_trace_opens_as_chrome_events(tmp_path):
+    plan, trace, svg = tmp_path / "plan.json", tmp_path / "trace.json", tmp_path / "timeline.svg"
+    run("plan", "--workload", TABLE2, "--cluster", ONE_LINK, "--scheme", "wfbp", "-o", plan)
+    run("simulate", "--plan", plan, "--workload", TABLE2, "--cluster", ONE_LINK, "--trace", trace, "--svg", svg)
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {"M", "X"} <= {event["ph"] for event in events}
+    assert any("wait" in json.dumps(event).lower() for event in events)
+    assert svg.read_text().startswith("<svg")
