@@ -212,11 +212,6 @@ Plan plan_of(const CostModel& model, const SlotFiller& filler, std::int64_t peri
   const std::vector<std::int32_t> all = add_blocks(plan, model, slices);
   for (std::size_t i = 0; i < slices.size(); ++i) block_at[key(slices[i])] = all[i];
   const Point end{.kind = PointKind::kIterationEnd};
-  for (Iteration& iteration : plan.period) {
-    if (!all.empty())
-      iteration.applies.push_back(
-          {.at = end, .blocks = all, .merges = {0}, .source = Source::kLocalGradient});
-  }
   for (std::size_t s = 0; s < filler.slots().size(); ++s) {
     const Slot& slot = filler.slots()[s];
     for (const Message& message : filler.messages(s)) {
@@ -235,6 +230,12 @@ Plan plan_of(const CostModel& model, const SlotFiller& filler, std::int64_t peri
       plan.period[static_cast<std::size_t>((slot.first + slot.width) % period)].applies.push_back(
           std::move(apply));
     }
+  }
+  // After the corrections of the same moment: what is sent next must not hold what they correct.
+  for (Iteration& iteration : plan.period) {
+    if (!all.empty())
+      iteration.applies.push_back(
+          {.at = end, .blocks = all, .merges = {0}, .source = Source::kLocalGradient});
   }
   return plan;
 }

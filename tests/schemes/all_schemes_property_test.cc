@@ -22,7 +22,7 @@ std::string text_of(const Validation& validation) {
 class EveryScheme : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryScheme, PlansAreValidAndRepeatable) {
-  rc::check("plan or a reason; valid; the same bytes again", [this] {
+  const bool held = rc::check("plan or a reason; valid; the same bytes again", [this] {
     const Workload workload = *testing::workloads();
     const Cluster cluster = *testing::clusters();
     const PlanResult result = make_plan(GetParam(), workload, cluster);
@@ -37,10 +37,11 @@ TEST_P(EveryScheme, PlansAreValidAndRepeatable) {
     RC_ASSERT(parse_plan(text) == plan);
     RC_ASSERT(to_json(std::get<Plan>(make_plan(GetParam(), workload, cluster))) == text);
   });
+  EXPECT_TRUE(held);
 }
 
 TEST_P(EveryScheme, SimulatedTimeKeepsEveryBound) {
-  rc::check("iteration >= each lower bound", [this] {
+  const bool held = rc::check("iteration >= each lower bound", [this] {
     const Workload workload = *testing::workloads();
     const Cluster cluster = *testing::clusters();
     const PlanResult result = make_plan(GetParam(), workload, cluster);
@@ -57,6 +58,7 @@ TEST_P(EveryScheme, SimulatedTimeKeepsEveryBound) {
       }
     }
   });
+  EXPECT_TRUE(held);
 }
 
 std::vector<std::string> scheme_names() {
