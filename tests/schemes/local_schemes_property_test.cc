@@ -8,6 +8,7 @@
 
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
+#include "gradweave/validate.h"
 #include "solve/intervals.h"
 #include "testing/generators.h"
 
@@ -40,7 +41,9 @@ std::string random_period() { return std::to_string(*rc::gen::inRange(1, 13)); }
 
 // Every block steps in every iteration, every average that is sent is used, and a period averages every
 // block.
-void check_averages(const Plan& plan) {
+void check_averages(const Plan& plan, const Workload& workload, const Cluster& cluster) {
+  const Validation validation = validate(plan, workload, &cluster);
+  if (!validation.valid()) RC_FAIL(validation.violations[0].where + ": " + validation.violations[0].what);
   std::set<std::int32_t> averaged;
   std::size_t sent = 0;
   std::size_t used = 0;
@@ -67,7 +70,7 @@ RC_GTEST_PROP(DelayedAveragingProperty, ThePlannedPeriodHidesEverything, ()) {
   const Cluster cluster = *testing::clusters();
   const std::optional<Plan> plan = plan_of("delayed_averaging", workload, cluster);
   if (!plan) return;
-  check_averages(*plan);
+  check_averages(*plan, workload, cluster);
   const SimulationResult result = simulate(*plan, workload, cluster);
   RC_ASSERT(result.cycle_ns == result.cycle_iterations * result.compute_ns);
 }
@@ -79,7 +82,7 @@ RC_GTEST_PROP(DelayedAveragingProperty, AnyLongerPeriodHidesEverythingAndAShorte
   const std::optional<Plan> smallest = plan_of("delayed_averaging", workload, cluster);
   const Plan plan = *plan_of("delayed_averaging", workload, cluster,
                              {{"period", std::to_string(period)}, {"frequent_share", "1"}});
-  check_averages(plan);
+  check_averages(plan, workload, cluster);
   RC_ASSERT(static_cast<std::int64_t>(plan.period.size()) == period);
   const SimulationResult result = simulate(plan, workload, cluster);
   const bool hidden = result.cycle_ns == result.cycle_iterations * result.compute_ns;
@@ -90,7 +93,7 @@ RC_GTEST_PROP(LocalSgdProperty, TheAverageIsExposedWholly, ()) {
   const Workload workload = *testing::workloads();
   const Cluster cluster = serial_cluster();
   const Plan plan = *plan_of("local_sgd", workload, cluster, {{"period", random_period()}});
-  check_averages(plan);
+  check_averages(plan, workload, cluster);
   const CostModel model(workload, cluster);
   std::map<std::string, Nanoseconds> busy;
   for (const Op& op : plan.period.back().ops) {
@@ -111,7 +114,7 @@ RC_GTEST_PROP(PartialSgdProperty, TheSolversStallIsTheSimulators, ()) {
   const Cluster cluster = serial_cluster();
   const std::string period = random_period();
   const Plan plan = *plan_of("partial_sgd", workload, cluster, {{"period", period}});
-  check_averages(plan);
+  check_averages(plan, workload, cluster);
   const CostModel model(workload, cluster);
   const Packer packer(model, false);
   RC_ASSERT(exposed_per_period(plan, workload, cluster) == equal_number(packer, std::stoul(period)).stall);
@@ -126,7 +129,7 @@ RC_GTEST_PROP(DreamDdpProperty, TheSolversStallIsTheSimulators, ()) {
   const Plan plan = *plan_of(
       "dreamddp", workload, cluster,
       {{"period", period}, {"fill_bubbles", fill}, {"forward_overlap", forward_overlap ? "on" : "off"}});
-  check_averages(plan);
+  check_averages(plan, workload, cluster);
   const CostModel model(workload, cluster);
   const Packer packer(model, forward_overlap);
   RC_ASSERT(exposed_per_period(plan, workload, cluster) == exact_intervals(packer, std::stoul(period)).stall);
@@ -163,7 +166,7 @@ RC_GTEST_PROP(LocalSchemesProperty, FluidLinksRunAndNeverBeatComputation, ()) {
   const Cluster cluster = *testing::clusters();
   for (const std::string_view scheme : {"local_sgd", "partial_sgd", "dreamddp"}) {
     const Plan plan = *plan_of(scheme, workload, cluster, {{"period", random_period()}});
-    check_averages(plan);
+    check_averages(plan, workload, cluster);
     const SimulationResult result = simulate(plan, workload, cluster);
     RC_ASSERT(result.iteration_ns() >= result.lower_bound.iteration_ns * (1 - 1e-12));
     RC_ASSERT(result.staleness_max == 0);
