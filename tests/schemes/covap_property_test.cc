@@ -8,6 +8,7 @@
 
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
+#include "gradweave/validate.h"
 #include "schemes/common.h"
 #include "schemes/covap.h"
 #include "testing/generators.h"
@@ -44,6 +45,15 @@ Nanoseconds longest_communication(const Plan& plan, const CostModel& model) {
     longest = std::max(longest, sum);
   }
   return longest;
+}
+
+RC_GTEST_PROP(CovapProperty, PlansAreValid, ()) {
+  const Workload workload = *testing::workloads();
+  const Cluster cluster = *testing::clusters();
+  const Plan plan = covap(workload, cluster, random_options());
+  const Validation validation = validate(plan, workload, &cluster);
+  for (const Violation& violation : validation.violations) RC_LOG() << violation.what << " at " << violation.where << "\n";
+  RC_ASSERT(validation.valid());
 }
 
 RC_GTEST_PROP(CovapProperty, EveryBlockIsSentAndAppliedOnceAPeriodAndElseDropped, ()) {

@@ -9,6 +9,7 @@
 
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
+#include "gradweave/validate.h"
 #include "schemes/deft.h"
 #include "testing/generators.h"
 
@@ -39,6 +40,19 @@ std::optional<Plan> delayed_plan(const Workload& workload, const Cluster& cluste
   RC_CLASSIFY(plan != nullptr && !delays(*plan), "without delay");
   if (plan == nullptr || !delays(*plan)) return std::nullopt;
   return *plan;
+}
+
+RC_GTEST_PROP(DeftProperty, PlansAreValid, ()) {
+  const Workload workload = *testing::workloads();
+  const Cluster cluster = *testing::clusters();
+  const PlanResult result = make_plan("deft", workload, cluster, random_options());
+  const Plan* plan = std::get_if<Plan>(&result);
+  if (plan == nullptr) return;
+  RC_LOG() << to_json(*plan);
+  const Validation validation = validate(*plan, workload, &cluster);
+  for (const Violation& violation : validation.violations) RC_LOG() << violation.what << " at " << violation.where << "\n";
+  RC_ASSERT(validation.valid());
+  RC_ASSERT(validation.facts.generations_alive <= 2);
 }
 
 // The life of every gradient over some iterations, kept by block and absolute iteration.

@@ -7,6 +7,8 @@
 #include <array>
 
 #include "gradweave/error.h"
+#include "gradweave/simulate.h"
+#include "gradweave/validate.h"
 
 namespace gradweave {
 namespace {
@@ -37,13 +39,6 @@ Cluster links(std::size_t count) {
   return cluster;
 }
 
-constexpr double kCapacityOfTwoLinks = 0.8446;  // (1 + 1/1.65) * 130285 / 247725
-
-double rate(const Plan& plan) {
-  const auto updates = std::ranges::count_if(plan.period, [](const Iteration& i) { return !i.applies.empty(); });
-  return static_cast<double>(updates) / static_cast<double>(plan.period.size());
-}
-
 Plan plan_of(const PlanResult& result) {
   if (const Starves* starves = std::get_if<Starves>(&result)) ADD_FAILURE() << starves->reason;
   return std::get<Plan>(result);
@@ -70,14 +65,20 @@ TEST(DeftTableTwo, DefaultLimitIsForwardTimeOnTheSlowestLink) {
 
 class DeftTableTwoRates : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
-TEST_P(DeftTableTwoRates, UpdatesPerIteration) {
+TEST_P(DeftTableTwoRates, UpdatesPerIterationWithNothingExposed) {
   const auto [limit, solver] = GetParam();
   const std::map<std::string, std::string> options = {{"max_block_us", limit}, {"solver", solver}};
-  const double one_link = rate(plan_of(make_plan("deft", vgg19(), links(1), options)));
-  EXPECT_DOUBLE_EQ(one_link, 0.5);
-  const double two_links = rate(plan_of(make_plan("deft", vgg19(), links(2), options)));
-  EXPECT_DOUBLE_EQ(two_links, 0.8);
-  EXPECT_LE(two_links, kCapacityOfTwoLinks);
+  for (const auto& [count, updates] : {std::pair(1U, 0.5), std::pair(2U, 0.8)}) {
+    const Cluster cluster = links(count);
+    const Plan plan = plan_of(make_plan("deft", vgg19(), cluster, options));
+    const Validation validation = validate(plan, vgg19(), &cluster);
+    EXPECT_TRUE(validation.valid());
+    EXPECT_LE(validation.facts.generations_alive, 2);
+    const SimulationResult result = simulate(plan, vgg19(), cluster);
+    EXPECT_EQ(result.iteration_ns(), 130'285'000);
+    EXPECT_DOUBLE_EQ(result.updates_per_iteration, updates);
+    EXPECT_LE(result.staleness_max, 3);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DeftTableTwoRates,
@@ -93,7 +94,7 @@ TEST(Deft, UnpartitionedStarvesAndSaysWhy) {
 
 TEST(Deft, SearchCarriesWhatNoKnapsackHolds) {
   const Plan plan = plan_of(make_plan("deft", vgg19(), links(1), {{"max_block_us", "200000"}, {"solver", "search"}}));
-  EXPECT_GT(rate(plan), 0);
+  EXPECT_GT(simulate(plan, vgg19(), links(1)).updates_per_iteration, 0);
 }
 
 TEST(Deft, NoDelayWhereNoneGains) {
@@ -109,7 +110,7 @@ TEST(Deft, NoDelayWhereNoneGains) {
 TEST(Deft, LocalCorrectionStepsEveryIteration) {
   const Plan plan = plan_of(make_plan("deft", vgg19(), links(1), {{"correction", "local"}}));
   EXPECT_EQ(plan.merge, Merge::kSum);
-  EXPECT_DOUBLE_EQ(rate(plan), 1.0);
+  EXPECT_DOUBLE_EQ(simulate(plan, vgg19(), links(1)).updates_per_iteration, 1.0);
   for (const Iteration& iteration : plan.period) {
     EXPECT_EQ(iteration.applies.back().source, Source::kLocalGradient);
     if (iteration.applies.size() == 2) {
