@@ -118,12 +118,14 @@ class LinkSearch {
 
 }  // namespace
 
+void assign_links_greedily(const CostModel& model, std::vector<ScheduledOp>& ops) {
+  if (model.link_count() == 1) return;
+  const Links links = LinkSearch(model, ops).greedy();
+  for (std::size_t i = 0; i < ops.size(); ++i) ops[i].link = links[i];
+}
+
 void assign_links(const CostModel& model, std::vector<ScheduledOp>& ops) {
-  if (model.link_count() > 1) {
-    const LinkSearch search(model, ops);
-    const Links links = search.greedy();
-    for (std::size_t i = 0; i < ops.size(); ++i) ops[i].link = links[i];
-  }
+  assign_links_greedily(model, ops);
   improve_links(model, ops);
 }
 

@@ -16,6 +16,8 @@ const std::vector<SchemeInfo>& schemes() {
       asc_wfbp_scheme(),
       p3_scheme(),
       bytescheduler_scheme(),
+      us_byte_scheme(),
+      dear_scheme(),
       deft_scheme(),
       covap_scheme(),
       local_sgd_scheme(),

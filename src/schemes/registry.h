@@ -13,6 +13,8 @@ SchemeInfo mg_wfbp_scheme();
 SchemeInfo asc_wfbp_scheme();
 SchemeInfo p3_scheme();
 SchemeInfo bytescheduler_scheme();
+SchemeInfo us_byte_scheme();
+SchemeInfo dear_scheme();
 SchemeInfo deft_scheme();
 SchemeInfo covap_scheme();
 SchemeInfo local_sgd_scheme();

@@ -83,7 +83,10 @@ class Schedule {
 // in evaluated ops, so that 1000 ops take a few ms.
 void assign_links(const CostModel& model, std::vector<ScheduledOp>& ops);
 
-// The same, starting from the links that `ops` name.
+// Each op where it ends first: the start of that search. O(ops * links).
+void assign_links_greedily(const CostModel& model, std::vector<ScheduledOp>& ops);
+
+// The same search, starting from the links that `ops` name.
 void improve_links(const CostModel& model, std::vector<ScheduledOp>& ops);
 
 // Returns the steady-state iteration time of `ops` on the links that they name.

@@ -23,7 +23,8 @@ Plan plan_of(std::string_view scheme, const Workload& workload, const Cluster& c
 RC_GTEST_PROP(Schemes, LieBetweenTheLowerBoundAndTheSumOfEverything, ()) {
   const Workload workload = *testing::workloads();
   const Cluster cluster = *testing::clusters();
-  for (const char* scheme : {"sequential", "wfbp", "ddp", "horovod", "mg_wfbp", "asc_wfbp", "p3", "bytescheduler"}) {
+  for (const char* scheme : {"sequential", "wfbp", "ddp", "horovod", "mg_wfbp", "asc_wfbp", "p3", "bytescheduler",
+                             "us_byte", "dear"}) {
     const SimulationResult result = simulate(plan_of(scheme, workload, cluster, {}), workload, cluster);
     RC_ASSERT(result.iteration_ns() >= result.lower_bound.iteration_ns);
     RC_ASSERT(result.staleness_max == 0);
@@ -37,6 +38,8 @@ RC_GTEST_PROP(Schemes, PriorityGainsAtMostForwardOverWfbpOnOneLink, ()) {
   const double wfbp = simulated(plan_of("wfbp", workload, cluster), workload, cluster);
   const double forward = static_cast<double>(WorkloadIndex(workload).forward_total);
   // One operation or more per tensor.
+  const std::map<std::string, std::string> per_tensor = {{"fusion", "off"}};
+  RC_ASSERT(wfbp - simulated(plan_of("us_byte", workload, cluster, per_tensor), workload, cluster) <= forward);
   for (const char* scheme : {"p3", "bytescheduler"}) {
     RC_ASSERT(wfbp - simulated(plan_of(scheme, workload, cluster), workload, cluster) <= forward);
   }

@@ -1,0 +1,172 @@
+// DeAR: all-reduce is decoupled; reduce-scatter overlaps with backward, all-gather with the next forward.
+//
+// L. Zhang et al., "DeAR: Accelerating distributed deep learning with fine-grained all-reduce pipelining", ICDCS 2023.
+// Neighbouring layers form groups of at most x bytes, in backward order; a group has one reduce_scatter and one
+// all_gather of the same message, which cost what one all_reduce costs (Eq. 5).
+//   BackPipe: reduce_scatter of group g as soon as its gradients exist, in backward order
+//   FeedPipe: all_gather in layer order; a layer's next forward waits for its own group's
+//   x minimises the iteration time: Bayesian optimisation over 1..100 MB, first trial 25 MB, EI with xi = 0.1
+// Complexity: O(layers) a trial on one link.
+// Deviations: the authors launch the next all-gather when the previous layer's forward starts; here each is issued as
+// soon as its link is free and all reduce-scatters before it are over. The paper tunes on the running job; here a
+// trial is an exact evaluation of the plan (schedule.h). A group with several dtypes sends one message for each.
+// Several links (links.cc): a group's two ops share a link.
+#include "schemes/dear.h"
+
+#include <algorithm>
+
+#include "gradweave/error.h"
+#include "schemes/common.h"
+#include "schemes/registry.h"
+#include "schemes/schedule.h"
+#include "solve/bayesian.h"
+
+namespace gradweave {
+
+double dear_max_speedup(std::int64_t workers, const DearTimes& t) {
+  const double compute = t.forward + t.backward;
+  const double hidden = std::min(t.reduce_scatter, t.backward) + std::min(t.all_gather, t.forward);
+  return static_cast<double>(workers) * compute / (compute + t.reduce_scatter + t.all_gather - hidden);
+}
+
+double dear_ideal_iteration(const DearTimes& t) {
+  return std::max(t.forward, t.all_gather) + std::max(t.backward, t.reduce_scatter);
+}
+
+double baseline_ideal_iteration(const DearTimes& t) {
+  return t.forward + std::max(t.backward, t.reduce_scatter + t.all_gather);
+}
+
+double dear_ideal_gain(double forward, double all_gather) {
+  if (all_gather <= forward) return 0;
+  return std::min(all_gather - forward, forward);
+}
+
+namespace {
+
+constexpr std::int64_t kMegabyte = 1'000'000;
+constexpr std::int64_t kFirstBuffer = 25 * kMegabyte, kSmallestBuffer = kMegabyte, kLargestBuffer = 100 * kMegabyte;
+
+struct Group {
+  std::vector<Slice> slices;
+  std::int64_t bytes = 0;
+  std::int64_t layers = 0;
+};
+
+// Groups neighbouring layers in backward order while a group keeps to both limits; a larger layer is alone.
+std::vector<Group> group_layers(const CostModel& model, std::int64_t buffer_bytes, std::int64_t layers_per_group) {
+  const WorkloadIndex& index = model.index();
+  std::vector<Group> groups;
+  for (std::size_t l = index.layer_count; l-- > 0;) {
+    Group layer{.layers = 1};
+    for (std::size_t t = index.first_tensor[l + 1]; t-- > index.first_tensor[l];) {
+      layer.slices.push_back({t, 0, index.tensors[t].numel});
+      layer.bytes += index.tensor_bytes(t);
+    }
+    if (layer.slices.empty()) continue;
+    if (groups.empty() || groups.back().bytes + layer.bytes > buffer_bytes || groups.back().layers == layers_per_group) {
+      groups.push_back(std::move(layer));
+      continue;
+    }
+    Group& last = groups.back();
+    last.slices.insert(last.slices.end(), layer.slices.begin(), layer.slices.end());
+    last.bytes += layer.bytes;
+    ++last.layers;
+  }
+  return groups;
+}
+
+std::vector<ScheduledOp> pipeline(const CostModel& model, const std::vector<Group>& groups) {
+  std::vector<ScheduledOp> ops;
+  for (const Group& group : groups) {
+    for (Message& message : split_by_dtype(model, group.slices)) {
+      const std::size_t layer = last_ready_layer(model, message.slices);
+      ops.push_back({.slices = std::move(message.slices),
+                     .collective = Collective::kReduceScatter,
+                     .ready_layer = layer,
+                     .needed_by = kNobody});
+    }
+  }
+  for (std::size_t g = ops.size(); g-- > 0;) {
+    ScheduledOp gather{.slices = ops[g].slices, .collective = Collective::kAllGather, .after = g};
+    gather.needed_by = last_ready_layer(model, gather.slices);
+    ops.push_back(std::move(gather));
+  }
+  return ops;
+}
+
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max() / 2;
+
+std::int64_t tuned_buffer(const CostModel& model, std::uint64_t seed) {
+  const auto buffer_at = [](const CubePoint& point) {
+    return from_log_scale(point[0], kSmallestBuffer, kLargestBuffer);
+  };
+  const BayesianOptions options{.seed = seed,
+                                .first = {{to_log_scale(kFirstBuffer, kSmallestBuffer, kLargestBuffer)}},
+                                .stop_at = static_cast<double>(model.index().compute_total)};
+  const BayesianResult result = minimise(
+      [&](const CubePoint& point) {
+        std::vector<ScheduledOp> ops = pipeline(model, group_layers(model, buffer_at(point), kNoLimit));
+        assign_links_greedily(model, ops);
+        return static_cast<double>(iteration_time(model, ops));
+      },
+      1, options);
+  return buffer_at(result.point);
+}
+
+PlanResult plan_dear(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  const CostModel model(workload, cluster);
+  std::optional<std::int64_t> buffer = values.integer("buffer_bytes");
+  const std::optional<std::int64_t> layers = values.integer("layers_per_group");
+  if (buffer && layers) {
+    throw InvalidInput("buffer_bytes and layers_per_group exclude each other", "options of dear", "give one of them");
+  }
+  if (!buffer && !layers) {
+    buffer = tuned_buffer(model, static_cast<std::uint64_t>(*values.integer("seed")));
+  }
+  std::vector<ScheduledOp> ops =
+      pipeline(model, group_layers(model, buffer.value_or(kNoLimit), layers.value_or(kNoLimit)));
+  assign_links(model, ops);
+  Plan plan = overlapped_plan(model, ops);
+  if (buffer) plan.options["buffer_bytes"] = std::to_string(*buffer);
+  return plan;
+}
+
+}  // namespace
+
+SchemeInfo dear_scheme() {
+  return {.name = "dear",
+          .summary = "reduce-scatter in backward, all-gather in the next forward",
+          .paper = "DeAR, ICDCS 2023",
+          .consistency = Consistency::kExact,
+          .options = {{.name = "buffer_bytes",
+                       .type = OptionType::kInteger,
+                       .unit = "bytes",
+                       .default_value = "",
+                       .default_source = "tuned in 1..100 MB from 25 MB on, as in DeAR, section IV",
+                       .minimum = 1,
+                       .maximum = 0x1p53,
+                       .choices = {},
+                       .meaning = "neighbouring layers are fused up to this size"},
+                      {.name = "layers_per_group",
+                       .type = OptionType::kInteger,
+                       .unit = "layers",
+                       .default_value = "",
+                       .default_source = "not used unless given; DeAR's comparison has 4",
+                       .minimum = 1,
+                       .maximum = 0x1p53,
+                       .choices = {},
+                       .meaning = "this many neighbouring layers are fused, whatever their size"},
+                      {.name = "seed",
+                       .type = OptionType::kInteger,
+                       .unit = "",
+                       .default_value = "0",
+                       .default_source = "Gradweave",
+                       .minimum = 0,
+                       .maximum = 0x1p53,
+                       .choices = {},
+                       .meaning = "of the tuning's random candidates"}},
+          .plan = plan_dear};
+}
+
+}  // namespace gradweave
