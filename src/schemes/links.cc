@@ -10,8 +10,8 @@
 namespace gradweave {
 namespace {
 
-// Evaluated ops over all trials: about 5 ms. With 1000 ops this allows 1500 trials.
-constexpr std::size_t kBudget = 1'500'000;
+// Evaluated ops over all trials: about 5 ms. With 1000 ops this allows 750 trials.
+constexpr std::size_t kBudget = 750'000;
 // Exchange partners that are tried on each side in issue order: those that run at about the same time.
 constexpr std::size_t kNeighbours = 6;
 
