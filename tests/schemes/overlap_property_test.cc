@@ -4,6 +4,7 @@
 
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
+#include "gradweave/validate.h"
 #include "schemes/priority.h"
 #include "schemes/schedule.h"
 #include "testing/generators.h"
@@ -25,7 +26,9 @@ RC_GTEST_PROP(Schemes, LieBetweenTheLowerBoundAndTheSumOfEverything, ()) {
   const Cluster cluster = *testing::clusters();
   for (const char* scheme : {"sequential", "wfbp", "ddp", "horovod", "mg_wfbp", "asc_wfbp", "p3", "bytescheduler",
                              "us_byte", "dear"}) {
-    const SimulationResult result = simulate(plan_of(scheme, workload, cluster, {}), workload, cluster);
+    const Plan plan = plan_of(scheme, workload, cluster);
+    RC_ASSERT(validate(plan, workload, &cluster).violations.empty());
+    const SimulationResult result = simulate(plan, workload, cluster);
     RC_ASSERT(result.iteration_ns() >= result.lower_bound.iteration_ns);
     RC_ASSERT(result.staleness_max == 0);
     RC_ASSERT(result.updates_per_iteration == (result.ops_per_iteration > 0 ? 1.0 : 0.0));
