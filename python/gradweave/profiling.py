@@ -52,34 +52,7 @@ class Profiler:
         besides forward and backward: the optimizer, the data, the loop. Errors: ValueError if nothing was recorded."""
         if not self._iterations:
             raise ValueError("nothing to profile: no iteration was recorded")
-        layers = self._layers()
-        if not layers:
-            raise ValueError("nothing to profile: no parameter that requires a gradient is used in the forward")
-        forward, backward, rest = zip(*(_durations(record, layers) for record in self._iterations))
-        sizes = dict(self.model.named_parameters())
-        entries = []
-        for index, (layer, tensors) in enumerate(layers.items()):
-            entries.append({
-                "name": layer or type(self.model).__name__,
-                "forward_us": _median_us(times[index] for times in forward),
-                "backward_us": _median_us(times[index] for times in backward),
-                "tensors": [{"name": tensor, "numel": sizes[tensor].numel(),
-                             "dtype": str(sizes[tensor].dtype).removeprefix("torch.")} for tensor in tensors]})
-        return {"version": 1, "name": name, "layers": entries}, _median_us(rest)
-
-    def _layers(self):
-        """{module name: [parameter names]} in forward order."""
-        started = self._iterations[0]["forward"]
-        layers = {name: [] for name in sorted(started, key=started.get)}
-        for name, parameter in self.model.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            owner = name.rpartition(".")[0]
-            while owner not in layers and owner:
-                owner = owner.rpartition(".")[0]
-            if owner in layers:
-                layers[owner].append(name)
-        return {name: tensors for name, tensors in layers.items() if tensors}
+        return workload_of(self.model, layers_of(self.model, self._iterations[0]["forward"]), self._iterations, name)
 
     def _forward_hook(self, name):
         def hook(module, inputs):
@@ -92,6 +65,40 @@ class Profiler:
             if self._now is not None:
                 self._now["ready"][name] = time.perf_counter()
         return hook
+
+
+def layers_of(model, started):
+    """{module name: [parameter names]} in forward order. `started`: when each module's forward first began."""
+    layers = {name: [] for name in sorted(started, key=started.get)}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        owner = name.rpartition(".")[0]
+        while owner not in layers and owner:
+            owner = owner.rpartition(".")[0]
+        if owner in layers:
+            layers[owner].append(name)
+    return {name: tensors for name, tensors in layers.items() if tensors}
+
+
+def workload_of(model, layers, records, name):
+    """(workload, rest in microseconds) from `records`: one dictionary of times in seconds for each iteration, with
+    begin, backward, backward_end, end, forward {module: start} and ready {parameter: time}. Without records all times
+    are 0."""
+    if not layers:
+        raise ValueError("nothing to profile: no parameter that requires a gradient is used in the forward")
+    durations = [_durations(record, layers) for record in records] or [([0.0] * len(layers), [0.0] * len(layers), 0.0)]
+    forward, backward, rest = zip(*durations)
+    sizes = dict(model.named_parameters())
+    entries = []
+    for index, (layer, tensors) in enumerate(layers.items()):
+        entries.append({
+            "name": layer or type(model).__name__,
+            "forward_us": _median_us(times[index] for times in forward),
+            "backward_us": _median_us(times[index] for times in backward),
+            "tensors": [{"name": tensor, "numel": sizes[tensor].numel(),
+                         "dtype": str(sizes[tensor].dtype).removeprefix("torch.")} for tensor in tensors]})
+    return {"version": 1, "name": name, "layers": entries}, _median_us(rest)
 
 
 def profile(job, name, iterations=20, warm_up=5, on_iteration=None):

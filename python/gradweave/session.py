@@ -1,0 +1,365 @@
+"""One wrapped training job on one rank: from the first forward to the last step."""
+
+import contextlib
+import datetime
+import hashlib
+import json
+import os
+import time
+
+import torch
+from torch import distributed
+from torch.utils import _pytree
+
+from gradweave import _native, channels, core, probe, profiling, ranks, stepping
+
+STARTER = "sequential"  # runs while the job is profiled: no op disturbs the backward that is measured
+
+
+class Session:
+    """What `model.gradweave` is: `plan`, `workload`, `cluster`, `prediction`, `counters`, `timeline()`."""
+
+    def __init__(self, model, optimizer, kind, *, scheme, plan, links, options, timeout, find_unused_parameters, warm_up,
+                 profile_iterations, broadcast, check):
+        self.model, self.optimizer, self.scheme, self.options = model, optimizer, scheme, dict(options or {})
+        self.plan, self.workload, self.cluster, self.prediction = None, None, None, None
+        self.rank, self.world_size, self.on_close = ranks.rank(), ranks.world_size(), None
+        self._given = None if plan is None else _loaded(plan)
+        self._warm_up, self._profile_iterations = warm_up, profile_iterations
+        self._layers, self._starts, self._records, self._record = None, {}, None, None
+        self._finished_iterations, self._handles, self._layer_handles = 0, [], []
+        self._closure_stepped = self._stepped_parts = False
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        if not named:
+            raise ValueError("gradweave.wrap: the model has no parameter that requires a gradient")
+        self.parameters = [p for _, p in named]
+        self.names = [name for name, _ in named]
+        self.stepper = stepping.Stepper(optimizer, kind, self.parameters)
+        self.timeout = timeout
+        self._control = self._control_group(timeout)
+        self._check_same_model()
+        if self._given is None:
+            self.channels = channels.open_channels(links, timeout)
+            self._scheme_name()
+        else:
+            self.channels = channels.renamed(channels.open_channels(links, timeout),
+                                             [link["name"] for link in self._given["links"]])
+        if broadcast and self.world_size > 1:
+            self._broadcast()
+        for parameter in self.parameters:
+            # Leaves a Python hook dictionary behind, which later Python hooks join instead of replacing ours.
+            parameter.register_post_accumulate_grad_hook(_no_op).remove()
+        store = distributed.distributed_c10d._get_default_store() if self.world_size > 1 else None
+        check = bool(int(os.environ.get("GRADWEAVE_CHECK", "0"))) if check is None else check
+        self.engine = _native.Engine(self.names, self.parameters, [c.spec() for c in self.channels], self._control, store,
+                                     self.rank, self.world_size, timeout, check, find_unused_parameters, self._step_subset)
+        self._watch_first_forward()
+
+    # ---- what users ask
+
+    @property
+    def counters(self):
+        return self.engine.counters
+
+    @property
+    def emulated(self):
+        return any(channel.emulated for channel in self.channels)
+
+    def record_timeline(self, on=True):
+        """Record compute, ops and waits from now on; takes effect when the next plan is put in force or at once for
+        compute."""
+        self.engine.set_timeline(on)
+        self._hook_layers(every=on)
+
+    def timeline(self):
+        """What was recorded since the last call, in the form of a timeline file."""
+        return json.loads(self.engine.take_timeline())
+
+    def install(self, plan):
+        """Put another plan in force at this iteration: drains the one before. Collective; every rank gives the same."""
+        plan = _loaded(plan)
+        if self.workload is None:
+            self._given = plan
+            return
+        self.engine.drain()
+        self._install(plan)
+
+    def synchronize(self):
+        if self.engine.installed:
+            self.engine.synchronize()
+
+    def apply_outstanding(self):
+        if self.engine.installed and not self.engine.reduced and self.engine.partial_steps:
+            self.engine.synchronize()
+
+    def finish(self):
+        if self.engine.installed:
+            self._stepped_parts = False
+            self.engine.drain()
+            self._run_hooks("_optimizer_step_post_hooks", self._stepped_parts)
+
+    def close(self):
+        for handle in self._handles + self._layer_handles:
+            handle.remove()
+        self._handles, self._layer_handles = [], []
+        self.engine.close()
+        self._control, self.channels = None, []
+        if self.on_close:
+            self.on_close()
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        before, self.engine.communicating = self.engine.communicating, False
+        try:
+            yield
+        finally:
+            self.engine.communicating = before
+
+    def require_steps_at_end(self, what):
+        if self.engine.installed and self.engine.partial_steps:
+            raise _native.InvalidInput(f"{what}: the plan in force steps parameters before or after optimizer.step(); "
+                                       "choose a scheme that waits for the whole gradient, such as ddp")
+
+    # ---- the step
+
+    def step(self, closure):
+        if not self.engine.reduced and closure is None:
+            return self.stepper.step_all()  # no gradient was communicated since the last step
+        result = None
+        if closure is not None:
+            if self.engine.installed and not self.engine.synchronous:
+                raise _native.InvalidInput("optimizer.step(closure): the plan in force delays updates; "
+                                           "call backward() and step() without a closure")
+            result = self.stepper.step_all(closure)
+            self._closure_stepped = True
+        try:
+            if self.engine.reduced:
+                if self.engine.partial_steps:
+                    self.stepper.freeze_hyperparameters()
+                self._stepped_parts = False
+                self.engine.end_iteration()
+                self._run_hooks("_optimizer_step_post_hooks", self._stepped_parts)
+        finally:
+            self._closure_stepped = False
+        self._iteration_ended()
+        return result
+
+    def _step_subset(self, subset):
+        """The engine's call: every parameter of the subset has its gradient in place."""
+        if self._closure_stepped:
+            return
+        if subset == 0 and not self.engine.partial_steps:
+            self.stepper.step_all()
+            return
+        self._run_hooks("_optimizer_step_pre_hooks", not self._stepped_parts)
+        self._stepped_parts = True
+        self.stepper.step_subset(subset, self.engine.subset(subset))
+
+    def _run_hooks(self, name, wanted):
+        # Twins have none: the user's hooks run once around an update, however many parts it has.
+        if wanted:
+            for hook in list(getattr(self.optimizer, name, {}).values()):
+                hook(self.optimizer, (), {})
+
+    # ---- forward
+
+    def _watch_first_forward(self):
+        for name, module in self.model.named_modules():
+            self._layer_handles.append(module.register_forward_pre_hook(self._start_recorder(name)))
+        self._handles.append(self.model.register_forward_hook(self._after_forward))
+
+    def _start_recorder(self, name):
+        def hook(module, inputs):
+            if torch.is_grad_enabled() and self.model.training:
+                self._starts.setdefault(name, time.monotonic())
+        return hook
+
+    def _after_forward(self, module, inputs, output):
+        if module is not self.model or not torch.is_grad_enabled():
+            return
+        if self._layers is None:
+            if not self.model.training:
+                return
+            self._first_forward_ended()
+        for leaf in _tensors_in(output):
+            if leaf.requires_grad:
+                leaf.register_hook(self._backward_starts)
+
+    def _backward_starts(self, gradient):
+        if self._records is not None and self._record is None:
+            self._record = {"backward": time.monotonic(), "forward": self._starts}
+        self.engine.backward_start()
+
+    def _first_forward_ended(self):
+        self._layers = profiling.layers_of(self.model, self._starts)
+        self._modules = dict(self.model.named_modules())
+        for handle in self._layer_handles:
+            handle.remove()
+        self._layer_handles = []
+        self.workload, _ = profiling.workload_of(self.model, self._layers, [], type(self.model).__name__)
+        if self._given is not None:
+            self._install(self._given)
+            return
+        dummy = [{"name": c.name, "startup_us": 1, "us_per_byte": 0.001, "concurrency": 1} for c in self.channels]
+        self._install(core.make_plan(self.workload, probe.cluster_of(dummy, self.world_size, ""), STARTER))
+
+    def _install(self, plan):
+        self.engine.install(json.dumps(plan), json.dumps(self.workload))
+        self.stepper.forget()
+        self.plan = plan
+        if self.engine.partial_steps:
+            reason = stepping.prove_partial_steps(self.optimizer, self.stepper.kind, self.parameters)
+            if reason:
+                exact = ", ".join(s["name"] for s in core.schemes() if s["name"] in ("sequential", "wfbp", "ddp", "horovod"))
+                raise _native.InvalidInput(f"the plan steps parameters one part at a time, but {reason}; use one of {exact}")
+        self._hook_layers()
+
+    def _hook_layers(self, every=False):
+        for handle in self._layer_handles:
+            handle.remove()
+        self._layer_handles = []
+        if self._layers is None:
+            return
+        needed = range(len(self._layers)) if every else self.engine.forward_layers()
+        for number in needed:
+            module = self._modules[list(self._layers)[number]]
+            self._layer_handles.append(module.register_forward_pre_hook(self._at_forward_start(module, number)))
+            self._layer_handles.append(module.register_forward_hook(self._at_forward_end(module, number)))
+
+    def _at_forward_start(self, owner, number):
+        def hook(module, inputs):
+            if module is owner:
+                self.engine.forward_start(number)
+        return hook
+
+    def _at_forward_end(self, owner, number):
+        def hook(module, inputs, output):
+            if module is owner:
+                self.engine.forward_end(number)
+        return hook
+
+    # ---- profiling, then the plan
+
+    def _iteration_ended(self):
+        if self._given is not None or self._layers is None:
+            return
+        self._finished_iterations += 1
+        if self._finished_iterations == self._warm_up:
+            self._records = []
+            for name, module in self.model.named_modules():
+                self._layer_handles.append(module.register_forward_pre_hook(self._start_recorder(name)))
+        elif self._records is not None:
+            self._keep_record()
+            if self._finished_iterations == self._warm_up + self._profile_iterations:
+                self._switch()
+                return
+        self._starts, self._record = {}, None
+        self._began = time.monotonic()
+
+    def _keep_record(self):
+        if self._record is None:
+            return
+        self._record["ready"] = dict(zip(self.names, (ns / 1e9 for ns in self.engine.ready_ns)))
+        self._record["backward_end"] = self.engine.backward_end_ns / 1e9
+        self._record["begin"], self._record["end"] = self._began, time.monotonic()
+        self._records.append(self._record)
+
+    def _switch(self):
+        """Rank 0 decides on everybody's profile; all ranks switch here, at the same iteration."""
+        workload, _ = profiling.workload_of(self.model, self._layers, self._records, type(self.model).__name__)
+        self.workload, _ = profiling.of_slowest_rank(workload, 0.0)
+        self._records = self._record = None
+        links = []
+        for channel in self.channels:
+            if channel.emulated:
+                link = {"name": channel.name, "startup_us": channel.cost[0], "us_per_byte": channel.cost[1], "concurrency": 1}
+            elif self.world_size == 1:
+                link = {"name": channel.name, "startup_us": 1, "us_per_byte": 0, "concurrency": 1}
+            else:
+                link, _ = probe.describe_link(channel.name, probe.measure(channel.group, seconds=2.0))
+            links.append(link)
+        self.cluster = probe.cluster_of(links, self.world_size, f"{self.world_size} workers")
+        plan = self._decided()
+        self._given = plan
+        self.engine.drain()
+        self._install(plan)
+
+    def _decided(self):
+        answer = None
+        if self.rank == 0:
+            try:
+                plan = core.make_plan(self.workload, self.cluster, self.scheme, self.options)
+                answer = {"plan": plan, "workload": self.workload, "cluster": self.cluster,
+                          "prediction": core.simulate(plan, self.workload, self.cluster)}
+            except Exception as error:  # every rank must learn of it, or the others wait for ever
+                answer = {"error": str(error)}
+        answer = self._from_rank_0(answer)
+        if "error" in answer:
+            raise _native.InvalidInput(answer["error"])
+        self.workload, self.cluster, self.prediction = answer["workload"], answer["cluster"], answer["prediction"]
+        return answer["plan"]
+
+    def _from_rank_0(self, value):
+        if self.world_size == 1:
+            return value
+        text = json.dumps(value).encode() if self.rank == 0 else b""
+        size = torch.tensor([len(text)])
+        distributed.broadcast(size, 0, group=self._control)
+        box = torch.frombuffer(bytearray(text), dtype=torch.uint8) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
+        distributed.broadcast(box, 0, group=self._control)
+        return json.loads(bytes(box.tolist()))
+
+    # ---- agreement at the start
+
+    def _control_group(self, timeout):
+        if self.world_size == 1:
+            return None
+        return distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
+
+    def _scheme_name(self):
+        names = [row["name"] for row in core.schemes()]
+        if self.scheme == "auto" and "auto" not in names:
+            self.scheme = "ddp"
+        if self.scheme not in names:
+            raise _native.InvalidInput(f"unknown scheme '{self.scheme}'; use one of {', '.join(names)}")
+
+    def _check_same_model(self):
+        """Ranks with different models would crash in the first collective, which says nothing about the reason."""
+        if self.world_size == 1:
+            return
+        text = "\n".join(f"{n} {tuple(p.shape)} {p.dtype}" for n, p in zip(self.names, self.parameters))
+        digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+        mine = torch.tensor([digest])
+        everybodys = [torch.zeros_like(mine) for _ in range(self.world_size)]
+        distributed.all_gather(everybodys, mine, group=self._control)
+        differ = [str(r) for r, value in enumerate(everybodys) if value.item() != everybodys[0].item()]
+        if differ:
+            raise _native.InvalidInput(f"rank {', '.join(differ)} has other parameters (names, shapes or dtypes) than rank 0; "
+                                       "build the same model on every rank")
+
+    def _broadcast(self):
+        for tensor in [*self.parameters, *self.model.buffers()]:
+            distributed.broadcast(tensor.detach(), 0)
+
+
+def _loaded(plan):
+    if isinstance(plan, dict):
+        return plan
+    text = str(plan)
+    if not text.lstrip().startswith("{"):
+        with open(text, encoding="utf-8") as file:
+            text = file.read()
+    return json.loads(text)
+
+
+def _tensors_in(output):
+    leaves = _pytree.tree_leaves(output)
+    found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if found:
+        return found
+    return [value for leaf in leaves if hasattr(leaf, "__dict__") for value in vars(leaf).values()
+            if isinstance(value, torch.Tensor)]
+
+
+def _no_op(parameter):
+    pass

@@ -1,0 +1,128 @@
+"""Steps of the user's own optimizer, on all parameters or on some of them."""
+
+import copy
+
+import torch
+
+
+class Stepper:
+    """Runs an optimizer's own step on subsets of its parameters, bit for bit what a full step does to them.
+
+    For each subset there is a cached twin: a shallow copy with narrowed param_groups and the same state, refreshed
+    before each use. `engine` says which parameters a subset holds; `parameters` are the engine's, in its order.
+    """
+
+    def __init__(self, optimizer, kind, parameters):
+        self.optimizer, self.kind, self.parameters = optimizer, kind, parameters
+        self._twins = {}
+        self._hyperparameters = None
+
+    def step_all(self, closure=None):
+        return self.kind.step(self.optimizer, closure) if closure else self.kind.step(self.optimizer)
+
+    def step_subset(self, key, members):
+        """Step the parameters `members` (places in `parameters`) alone."""
+        twin, kept = self._twins.get(key) or self._make(key, members)
+        optimizer = self.optimizer
+        groups = self._hyperparameters or optimizer.param_groups
+        twin.state = optimizer.state
+        for group, (source, parameters) in zip(twin.param_groups, kept):
+            group.update(groups[source])
+            group["params"] = parameters
+        for name in ("grad_scale", "found_inf"):  # GradScaler hands them to fused optimizers this way
+            if hasattr(optimizer, name):
+                setattr(twin, name, getattr(optimizer, name))
+            elif hasattr(twin, name):
+                delattr(twin, name)
+        before = [dict(group) for group in twin.param_groups]
+        self.kind.step(twin)
+        for (source, _), group, old in zip(kept, twin.param_groups, before):
+            # What the optimizer itself writes into a group, a step count for instance, goes back.
+            for name, value in group.items():
+                if old.get(name) is not value:
+                    optimizer.param_groups[source][name] = value
+
+    def _make(self, key, members):
+        wanted = {id(self.parameters[place]) for place in members}
+        twin = copy.copy(self.optimizer)
+        for name, value in vars(self.optimizer).items():
+            # copy.copy keeps three attributes only; subclasses rely on their own. `step` may be a scheduler's patch,
+            # and step hooks run once around the user's step.
+            if name != "step" and name not in vars(twin) and not name.endswith("_hooks"):
+                setattr(twin, name, value)
+        twin.__class__ = self.kind
+        groups, kept = [], []
+        for number, group in enumerate(self.optimizer.param_groups):
+            parameters = [p for p in group["params"] if id(p) in wanted]
+            if parameters:
+                groups.append({**group, "params": parameters})
+                kept.append((number, parameters))
+        twin.param_groups = groups
+        self._twins[key] = twin, kept
+        return self._twins[key]
+
+    def forget(self):
+        """The optimizer's groups or state were replaced, or subsets have new meanings."""
+        self._twins.clear()
+
+    def freeze_hyperparameters(self):
+        """Steps from now on use today's hyperparameters: those at the user's step(), for steps that come later."""
+        self._hyperparameters = [
+            {name: value.clone() if isinstance(value, torch.Tensor) else value
+             for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups]
+
+
+def prove_partial_steps(optimizer, kind, parameters):
+    """Whether partial steps equal a full step bit for bit, tried on copies of a few parameters with two steps each.
+    Returns None, or why not."""
+    chosen = _samples(optimizer, parameters)
+    if len(chosen) < 2:
+        return None
+    try:
+        full = _trial(optimizer, kind, chosen, split=False)
+        parts = _trial(optimizer, kind, chosen, split=True)
+    except Exception as error:  # any optimizer of the user's: whatever it raises is the reason
+        return f"a partial step of {kind.__name__} failed: {error}"
+    for whole, part in zip(full, parts):
+        if not torch.equal(whole, part):
+            return f"{kind.__name__} couples parameters: a step of some differs from a step of all"
+    return None
+
+
+def _samples(optimizer, parameters):
+    known = {id(p) for p in parameters}
+    chosen = []
+    for group in optimizer.param_groups:
+        members = sorted((p for p in group["params"] if id(p) in known), key=lambda p: p.numel())
+        chosen += members[:2]
+    return chosen[:6]
+
+
+def _trial(optimizer, kind, chosen, split):
+    copies = {id(p): p.detach().clone().requires_grad_() for p in chosen}
+    groups = []
+    for group in optimizer.param_groups:
+        members = [copies[id(p)] for p in group["params"] if id(p) in copies]
+        if members:
+            groups.append({**group, "params": members})
+    trial = copy.copy(optimizer)
+    for name, value in vars(optimizer).items():
+        if name != "step" and name not in vars(trial) and not name.endswith("_hooks"):
+            setattr(trial, name, value)
+    trial.__class__ = kind
+    trial.param_groups = copy.deepcopy([{k: v for k, v in g.items() if k != "params"} for g in groups])
+    for group, source in zip(trial.param_groups, groups):
+        group["params"] = source["params"]
+    trial.state = type(optimizer.state)(dict) if hasattr(optimizer.state, "default_factory") else {}
+    tensors = list(copies.values())
+    stepper = Stepper(trial, kind, tensors)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        for tensor in tensors:
+            tensor.grad = torch.rand(tensor.shape, generator=generator).to(tensor)
+        if split:
+            for place in range(len(tensors)):
+                stepper.step_subset((place,), [place])
+        else:
+            stepper.step_all()
+    return [tensor.detach() for tensor in tensors]

@@ -1,0 +1,185 @@
+"""gradweave.wrap: the user's interface to the engine."""
+
+import atexit
+import contextlib
+import weakref
+
+import torch
+
+from gradweave import stepping
+from gradweave.session import Session
+
+_sessions = weakref.WeakKeyDictionary()  # by model and by optimizer
+
+
+class Wrapped(tuple):
+    """(model, optimizer). As a context manager it finishes the training where the block ends."""
+
+    def __new__(cls, model, optimizer):
+        return super().__new__(cls, (model, optimizer))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is None:
+            finish(self[0])
+        _session_of(self[0]).close()
+
+
+def wrap(model, optimizer, scheme="auto", plan=None, links=None, options=None, *, timeout=300.0,
+         find_unused_parameters=None, warm_up=3, profile_iterations=8, broadcast=True, check=None):
+    """Make `model` and `optimizer` train with scheduled communication; returns both, the loop stays as it is.
+
+    scheme: a planner's name; its plan is made after `warm_up` + `profile_iterations` ordinary iterations, in which
+    training goes on synchronously. options: the scheme's options. plan: a plan (dictionary, JSON text or path) to run
+    from the first iteration instead. links: network interfaces, process groups or EmulatedLinks; default: the default
+    group's. timeout: seconds that one op may take. find_unused_parameters: as in DistributedDataParallel; None finds
+    out in the first iteration. broadcast: parameters and buffers from rank 0 first. check: compare every op across
+    ranks before it starts (default: the environment's GRADWEAVE_CHECK).
+
+    Every rank calls it alike. Errors: InvalidInput (a ValueError) for what the caller can change; RuntimeFailure (a
+    RuntimeError) once a peer is lost.
+    """
+    if model in _sessions:
+        raise ValueError("gradweave.wrap: this model is wrapped already; close it first: model.gradweave.close()")
+    kind = type(optimizer)
+    session = Session(model, optimizer, kind, scheme=scheme, plan=plan, links=links, options=options, timeout=timeout,
+                      find_unused_parameters=find_unused_parameters, warm_up=warm_up,
+                      profile_iterations=profile_iterations, broadcast=broadcast, check=check)
+    _sessions[model] = session
+    _sessions[optimizer] = session
+    model.__class__ = _model_class(type(model))
+    # A scheduler made before patches `step` on the instance: ours does what the patch did.
+    vars(optimizer).pop("step", None)
+    optimizer.__class__ = _optimizer_class(kind)
+    session.on_close = _unwrapper(weakref.ref(model), weakref.ref(optimizer))
+    return Wrapped(model, optimizer)
+
+
+def finish(model):
+    """Apply everything that is on its way, and average what ranks stepped on their own: afterwards all ranks have equal
+    parameters. Training may go on. Collective."""
+    _session_of(model).finish()
+
+
+def clip_grad_norm_(model, max_norm, norm_type=2.0):
+    """torch.nn.utils.clip_grad_norm_ on the gradients that the coming step will use; returns their norm.
+
+    Errors: InvalidInput where the plan steps parameters elsewhere than in optimizer.step()."""
+    _session_of(model).require_steps_at_end("clip_grad_norm_")
+    return torch.nn.utils.clip_grad_norm_(list(model.parameters()), max_norm, norm_type)
+
+
+def _session_of(model):
+    session = _sessions.get(model)
+    if session is None:
+        raise ValueError("this model is not wrapped: call gradweave.wrap() first")
+    return session
+
+
+def _unwrapper(model_ref, optimizer_ref):
+    def unwrap():
+        for held in (model_ref(), optimizer_ref()):
+            if held is not None and _sessions.pop(held, None) is not None:
+                held.__class__ = type(held).__mro__[1]
+    return unwrap
+
+
+@atexit.register
+def _close_all():
+    # Groups must go before the interpreter does.
+    for session in set(_sessions.values()):
+        session.close()
+
+
+def _plain(held):
+    """How to copy or pickle a wrapped object: as what it was before, without its session."""
+    base = type(held).__mro__[1]
+    plain = base.__new__(base)
+    plain.__dict__.update(held.__dict__)
+    return plain
+
+
+def _model_class(base):
+    class Model(base):
+        @property
+        def gradweave(self):
+            """The session: plan, workload, cluster, counters, timeline."""
+            return _session_of(self)
+
+        def no_sync(self):
+            """In this context backward passes accumulate and communicate nothing."""
+            return _session_of(self).no_sync() if self in _sessions else contextlib.nullcontext()
+
+        def train(self, mode=True):
+            if not mode and self in _sessions:
+                _sessions[self].synchronize()
+            return super().train(mode)
+
+        def state_dict(self, *args, **kwargs):
+            if self in _sessions:
+                _sessions[self].synchronize()
+            return super().state_dict(*args, **kwargs)
+
+        def named_parameters(self, *args, **kwargs):
+            if self in _sessions:
+                _sessions[self].apply_outstanding()
+            return super().named_parameters(*args, **kwargs)
+
+        def __reduce_ex__(self, protocol):
+            return _plain(self).__reduce_ex__(protocol)
+
+    return _named_as(Model, base)
+
+
+def _optimizer_class(base):
+    class Optimizer(base):
+        def step(self, closure=None):
+            session = _sessions.get(self)
+            if session is None:
+                return base.step(self) if closure is None else base.step(self, closure)
+            self._opt_called = True  # what a scheduler's patch of step() does
+            return session.step(closure)
+
+        step._wrapped_by_lr_sched = True
+
+        def state_dict(self):
+            if self in _sessions:
+                _sessions[self].synchronize()
+                with _seen_as(self, base):
+                    return self.state_dict()
+            return super().state_dict()
+
+        def load_state_dict(self, state_dict):
+            result = super().load_state_dict(state_dict)
+            if self in _sessions:
+                _sessions[self].stepper.forget()
+            return result
+
+        def add_param_group(self, param_group):
+            if self in _sessions:
+                raise ValueError("gradweave: parameter groups can't be added to a wrapped optimizer; add them before "
+                                 "gradweave.wrap()")
+            return super().add_param_group(param_group)
+
+        def __reduce_ex__(self, protocol):
+            return _plain(self).__reduce_ex__(protocol)
+
+    return _named_as(Optimizer, base)
+
+
+@contextlib.contextmanager
+def _seen_as(held, base):
+    wrapped = type(held)
+    held.__class__ = base
+    try:
+        yield
+    finally:
+        held.__class__ = wrapped
+
+
+def _named_as(wrapped, base):
+    wrapped.__name__, wrapped.__qualname__, wrapped.__module__ = base.__name__, base.__qualname__, base.__module__
+    wrapped.__doc__ = base.__doc__
+    return wrapped

@@ -1,0 +1,119 @@
+// The extension module gradweave._native: the core on JSON texts, and the engine.
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "gradweave/error.h"
+#include "gradweave/json.h"
+#include "gradweave/schemes.h"
+#include "gradweave/simulate.h"
+#include "gradweave/validate.h"
+#include "runtime/engine.h"
+#include "runtime/text.h"
+
+namespace py = pybind11;
+
+namespace gradweave::runtime {
+namespace {
+
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// Runs a Python callable from C++; drops it with Python's lock held.
+Engine::Stepper stepper_of(py::function step) {
+  auto held = std::shared_ptr<py::function>(new py::function(std::move(step)), [](py::function* f) {
+    const py::gil_scoped_acquire lock;
+    delete f;
+  });
+  return [held](std::int32_t subset) {
+    const py::gil_scoped_acquire lock;
+    (*held)(subset);
+  };
+}
+
+std::vector<NamedParameter> parameters_of(const py::list& names, const py::list& tensors) {
+  std::vector<NamedParameter> parameters;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    parameters.push_back({names[i].cast<std::string>(), tensors[i].cast<at::Tensor>()});
+  }
+  return parameters;
+}
+
+void bind_core(py::module_& module) {
+  module.def("make_plan", &make_plan_text, Unlocked());
+  module.def("simulate", &simulate_text, Unlocked());
+  module.def("fit_link", &fit_link_text, Unlocked());
+  module.def("validate", &validate_text, Unlocked());
+  module.def("schemes", &schemes_text);
+  module.def("chrome_trace", &chrome_trace_text, Unlocked());
+}
+
+void bind_engine(py::module_& module) {
+  py::class_<LinkSpec>(module, "LinkSpec")
+      .def(py::init([](std::string name, std::optional<Group> group, std::optional<std::pair<double, double>> emulation) {
+             LinkSpec spec{.name = std::move(name), .group = group.value_or(Group())};
+             if (emulation) {  // (start-up in us, us per byte)
+               spec.emulation = Emulation{static_cast<Nanoseconds>(emulation->first * 1000), emulation->second * 1000};
+             }
+             return spec;
+           }),
+           py::arg("name"), py::arg("group") = py::none(), py::arg("emulation") = py::none());
+  py::class_<Engine>(module, "Engine")
+      .def(py::init([](const py::list& names, const py::list& tensors, std::vector<LinkSpec> links,
+                       std::optional<Group> control, std::optional<c10::intrusive_ptr<c10d::Store>> store, int rank,
+                       int world_size, double timeout_s, bool check, std::optional<bool> find_unused, py::function step) {
+        EngineOptions options;
+        options.link.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
+        options.link.check = check;
+        if (find_unused) options.find_unused = *find_unused ? FindUnused::kOn : FindUnused::kOff;
+        return std::make_unique<Engine>(parameters_of(names, tensors), std::move(links), control.value_or(Group()),
+                                        store.value_or(c10::intrusive_ptr<c10d::Store>()), rank, world_size, options,
+                                        stepper_of(std::move(step)));
+      }))
+      .def("install", [](Engine& engine, const std::string& plan, const std::string& workload) {
+             engine.install(parse_plan(plan), parse_workload(workload));
+           }, Unlocked())
+      .def("subset", &Engine::subset)
+      .def("forward_start", &Engine::forward_start, Unlocked())
+      .def("forward_end", &Engine::forward_end, Unlocked())
+      .def("backward_start", &Engine::backward_start, Unlocked())
+      .def("end_iteration", &Engine::end_iteration, Unlocked())
+      .def("drain", &Engine::drain, Unlocked())
+      .def("synchronize", &Engine::synchronize, Unlocked())
+      .def("close", &Engine::close, Unlocked())
+      .def("forward_layers", &Engine::forward_layers)
+      .def("set_timeline", &Engine::set_timeline)
+      .def("take_timeline", [](Engine& engine) { return to_json(engine.take_timeline()); }, Unlocked())
+      .def_property("communicating", &Engine::communicating, &Engine::set_communicating)
+      .def_property_readonly("installed", &Engine::installed)
+      .def_property_readonly("reduced", &Engine::reduced)
+      .def_property_readonly("partial_steps", &Engine::partial_steps)
+      .def_property_readonly("synchronous", &Engine::synchronous)
+      .def_property_readonly("iteration", &Engine::iteration)
+      .def_property_readonly("ready_ns", &Engine::ready_ns)
+      .def_property_readonly("backward_end_ns", &Engine::backward_end_ns)
+      .def_property_readonly("counters", [](const Engine& engine) {
+        const Counters counters = engine.counters();
+        py::dict result;
+        result["iterations"] = counters.iterations;
+        result["updates"] = counters.updates;
+        result["ops"] = counters.ops;
+        result["bytes"] = counters.bytes;
+        result["exposed_ns"] = counters.exposed_ns;
+        result["waits"] = counters.waits;
+        result["buffer_bytes"] = counters.buffer_bytes;
+        return result;
+      });
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, module) {
+  // Python's own names for the two kinds of error: gradweave.InvalidInput is a ValueError.
+  py::register_exception<InvalidInput>(module, "InvalidInput", PyExc_ValueError);
+  py::register_exception<RuntimeFailure>(module, "RuntimeFailure", PyExc_RuntimeError);
+  bind_core(module);
+  bind_engine(module);
+}
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,62 @@
+#include "runtime/buffers.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+namespace gradweave::runtime {
+
+c10::ScalarType scalar_type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64: return c10::kDouble;
+    case DType::kFloat32: return c10::kFloat;
+    case DType::kFloat16: return c10::kHalf;
+    case DType::kBFloat16: return c10::kBFloat16;
+    case DType::kFloat8E4M3FN: return c10::kFloat8_e4m3fn;
+    case DType::kFloat8E5M2: return c10::kFloat8_e5m2;
+    case DType::kInt64: return c10::kLong;
+    case DType::kInt32: return c10::kInt;
+    case DType::kInt16: return c10::kShort;
+    case DType::kInt8: return c10::kChar;
+    case DType::kUInt8: return c10::kByte;
+    case DType::kBool: return c10::kBool;
+    case DType::kComplex64: return c10::kComplexFloat;
+    case DType::kComplex128: return c10::kComplexDouble;
+  }
+  return c10::kFloat;
+}
+
+BufferPool::BufferPool(const Program& program, c10::Device device) : device_(device) {
+  for (const ProgramIteration& iteration : program.iterations) {
+    for (const ProgramOp& op : iteration.ops) {
+      Class& buffers = classes_[key_of(op)];
+      buffers.elements = std::max(buffers.elements, op.elements);
+    }
+  }
+}
+
+BufferPool::Key BufferPool::key_of(const ProgramOp& op) {
+  if (op.payload == Payload::kGradient) return op.blocks;
+  return {-1, op.link, static_cast<std::int32_t>(op.dtype)};
+}
+
+at::Tensor BufferPool::acquire(const ProgramOp& op) {
+  Class& buffers = classes_.at(key_of(op));
+  if (buffers.free.empty()) {
+    ++buffers.made;
+    bytes_ += buffers.elements * size_of(op.dtype);
+    buffers.free.push_back(
+        at::empty({buffers.elements}, at::TensorOptions().dtype(scalar_type_of(op.dtype)).device(device_)));
+  }
+  at::Tensor flat = std::move(buffers.free.back());
+  buffers.free.pop_back();
+  return flat;
+}
+
+void BufferPool::release(const ProgramOp& op, at::Tensor flat) {
+  classes_.at(key_of(op)).free.push_back(std::move(flat));
+}
+
+bool BufferPool::single(const ProgramOp& op) const { return classes_.at(key_of(op)).made == 1; }
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,46 @@
+// Flat buffers of ops: made once, then reused for ever.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "runtime/program.h"
+
+namespace gradweave::runtime {
+
+// Buffers by class: gradient ops over the same blocks are a class, and so are all parameter ops of one link and dtype.
+// A class grows to as many buffers as are in use at once, within the first cycle. Used by the compute thread alone.
+class BufferPool {
+ public:
+  BufferPool(const Program& program, c10::Device device);
+
+  // Returns a flat tensor of the op's elements with undefined contents. Give it back with release().
+  at::Tensor acquire(const ProgramOp& op);
+  void release(const ProgramOp& op, at::Tensor flat);
+  // Whether the class of `op` has one buffer only, so that its next acquire() returns the one just released.
+  bool single(const ProgramOp& op) const;
+
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  using Key = std::vector<std::int32_t>;
+  struct Class {
+    std::int64_t elements = 0;
+    std::int32_t made = 0;
+    std::vector<at::Tensor> free;
+  };
+  static Key key_of(const ProgramOp& op);
+
+  c10::Device device_;
+  std::map<Key, Class> classes_;
+  std::int64_t bytes_ = 0;
+};
+
+// Returns torch's scalar type for a dtype of the workload.
+c10::ScalarType scalar_type_of(DType dtype);
+
+}  // namespace gradweave::runtime

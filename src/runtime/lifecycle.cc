@@ -1,0 +1,412 @@
+// A plan comes into force, ends, and the engine shuts down.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "gradweave/error.h"
+#include "gradweave/validate.h"
+#include "model/hash.h"
+#include "runtime/engine.h"
+
+namespace gradweave::runtime {
+
+Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
+               c10::intrusive_ptr<c10d::ProcessGroup> control, c10::intrusive_ptr<c10d::Store> store, int rank,
+               int world_size, EngineOptions options, Stepper stepper)
+    : parameters_(std::move(parameters)),
+      specs_(std::move(links)),
+      control_(std::move(control)),
+      rank_(rank),
+      world_size_(world_size),
+      options_(options),
+      stepper_(std::move(stepper)),
+      peers_(std::make_shared<PeerWatch>(std::move(store), rank, world_size)),
+      exchange_(std::make_shared<Exchange>()),
+      ready_ns_(parameters_.size()) {
+  options_.link.world_size = world_size;
+  if (!parameters_.empty()) options_.link.device = parameters_.front().tensor.device();
+  scale_ = at::scalar_tensor(1.0 / world_size, at::kDouble);
+  scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
+  std::vector<at::Tensor> tensors;
+  for (const NamedParameter& parameter : parameters_) {
+    if (!parameter.tensor.is_non_overlapping_and_dense()) {
+      throw InvalidInput("its memory overlaps or has gaps", "parameter '" + parameter.name + "'", "make it contiguous");
+    }
+    tensors.push_back(parameter.tensor);
+  }
+  hooks_ = std::make_unique<GradientHooks>(std::move(tensors), [this](std::int32_t p) { on_gradient(p); });
+  exchange_->released_at = [this](const OpRun& run) { return released_at(run); };
+  exchange_->describe = [this](const OpRun& run) { return describe(run); };
+}
+
+Engine::~Engine() { close(); }
+
+void Engine::close() {
+  hooks_.reset();
+  links_.clear();
+  program_.reset();
+  specs_.clear();
+  control_.reset();
+  peers_.reset();
+}
+
+void Engine::check_same_plan(const std::string& hash) {
+  if (world_size_ == 1) return;
+  const auto length = static_cast<std::int64_t>(hash.size());
+  at::Tensor mine = at::empty({length}, at::kByte);
+  std::copy(hash.begin(), hash.end(), mine.mutable_data_ptr<std::uint8_t>());
+  std::vector<std::vector<at::Tensor>> all(1);
+  for (int r = 0; r < world_size_; ++r) all[0].push_back(at::empty({length}, at::kByte));
+  std::vector<at::Tensor> inputs{mine};
+  c10d::AllgatherOptions how;
+  how.timeout = options_.link.timeout;
+  control_->allgather(all, inputs, how)->wait();
+  std::map<std::string, std::vector<int>> ranks;
+  for (int r = 0; r < world_size_; ++r) {
+    const auto* bytes = all[0][static_cast<std::size_t>(r)].const_data_ptr<std::uint8_t>();
+    ranks[std::string(bytes, bytes + length)].push_back(r);
+  }
+  if (ranks.size() == 1) return;
+  std::string groups;
+  for (const auto& [digest, members] : ranks) {
+    groups += groups.empty() ? "" : "; ";
+    groups += "plan " + digest.substr(0, 8) + " on rank";
+    for (int r : members) groups += " " + std::to_string(r);
+  }
+  throw InvalidInput("ranks have different plans: " + groups, "plan",
+                     "give every rank the same plan file, or let gradweave.wrap() make the plan");
+}
+
+void Engine::install(const Plan& plan, const Workload& workload) {
+  const Validation validation = validate(plan, workload);
+  if (!validation.valid()) {
+    const Violation& first = validation.violations.front();
+    throw InvalidInput(first.what, "plan: " + first.where, first.remedy);
+  }
+  auto program = std::make_unique<Program>(compile(plan, workload));
+  std::vector<std::int32_t> tensor_of(parameters_.size(), -1);
+  std::vector<std::int32_t> parameter_of;
+  for (const std::string& name : program->index.tensor_names) {
+    const auto found = std::ranges::find(parameters_, name, &NamedParameter::name);
+    const std::size_t t = parameter_of.size();
+    if (found == parameters_.end() || found->tensor.numel() != program->index.tensors[t].numel ||
+        found->tensor.scalar_type() != scalar_type_of(program->index.tensors[t].dtype)) {
+      throw InvalidInput("the model has no such parameter of that size and dtype", "tensor '" + name + "'",
+                         "make the plan from this model's workload");
+    }
+    tensor_of[static_cast<std::size_t>(found - parameters_.begin())] = static_cast<std::int32_t>(t);
+    parameter_of.push_back(static_cast<std::int32_t>(found - parameters_.begin()));
+  }
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    if (tensor_of[p] < 0) {
+      throw InvalidInput("the plan does not know it", "parameter '" + parameters_[p].name + "'",
+                         "make the plan from this model's workload");
+    }
+  }
+  std::vector<const LinkSpec*> specs;
+  for (const std::string& name : program->links) {
+    const auto found = std::ranges::find(specs_, name, &LinkSpec::name);
+    if (found == specs_.end()) {
+      throw InvalidInput("there is no link of that name", "link '" + name + "'", "name it in gradweave.wrap(links=...)");
+    }
+    specs.push_back(&*found);
+  }
+  std::string structure = program->hash;
+  for (const Layer& layer : workload.layers) {
+    structure += '/';
+    for (const Tensor& tensor : layer.tensors) structure += tensor.name + ',';
+  }
+  check_same_plan(hash_hex(structure));
+  retired_.clear();
+  links_.clear();
+  program_ = std::move(program);
+  tensor_of_ = std::move(tensor_of);
+  parameter_of_ = std::move(parameter_of);
+  pool_ = std::make_unique<BufferPool>(*program_, options_.link.device);
+  subsets_.assign(1, {});
+  for (std::size_t p = 0; p < parameters_.size(); ++p) subsets_[0].push_back(static_cast<std::int32_t>(p));
+  subset_ids_.clear();
+  find_unused_ = options_.find_unused;
+  residuals_.assign(program_->blocks.size(), {});
+  ready_.assign(parameter_of_.size(), 0);
+  touched_.assign(parameter_of_.size(), 0);
+  missing_.assign(program_->layers, 0);
+  layer_names_.clear();
+  for (const Layer& layer : workload.layers) layer_names_.push_back(layer.name);
+  std::size_t widest = 0;
+  for (const ProgramIteration& iteration : program_->iterations) widest = std::max(widest, iteration.ops.size());
+  const auto depth = static_cast<std::size_t>(program_->look_ahead + program_->look_back + 2);
+  base_ += iteration_;
+  runs_.clear();
+  runs_.resize(depth);
+  for (auto& runs : runs_) runs.resize(widest);
+  for (std::size_t k = 0; k < specs.size(); ++k) {
+    links_.push_back(std::make_unique<Link>(*specs[k], program_->concurrency[k], static_cast<std::int32_t>(k) + 1,
+                                            depth * widest + 1, program_->hash, options_.link, exchange_, peers_, progress_));
+  }
+  reset_runs();
+}
+
+// Starts at iteration 0 of the plan in force.
+void Engine::reset_runs() {
+  iteration_ = 0;
+  phase_ = Phase::kIdle;
+  {
+    const std::lock_guard lock(exchange_->mutex);
+    passed_.assign((static_cast<std::size_t>(PointKind::kIterationEnd) + 1) * program_->layers, {});
+  }
+  installed_.assign(parameter_of_.size(), -1);
+  handed_.assign(parameter_of_.size(), {});
+  used_.assign(runs_.size(), {});
+  for (Used& used : used_) used.flags = at::zeros({static_cast<std::int64_t>(parameter_of_.size()) + 1}, at::kByte);
+  for (auto& runs : runs_) {
+    for (OpRun& run : runs) run.op = nullptr;
+  }
+  for (std::int32_t n = 0; n < program_->look_ahead; ++n) prepare(n);
+  begin_iteration();
+}
+
+// Makes the executions of an iteration's ops ready to be written to.
+void Engine::prepare(std::int64_t iteration) {
+  const ProgramIteration& listed = (*program_)[iteration];
+  auto& runs = runs_[static_cast<std::size_t>(iteration) % runs_.size()];
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    OpRun& run = runs[i];
+    run.op = i < listed.ops.size() ? &listed.ops[i] : nullptr;
+    if (run.op == nullptr) continue;
+    run.iteration = iteration;
+    run.place = static_cast<std::int32_t>(i);
+    run.written.assign(run.op->blocks.size(), 0);
+    const auto parts = static_cast<std::int32_t>(run.op->blocks.size());
+    run.pending = parts * static_cast<std::int32_t>(run.op->merges.size());
+    run.partner = nullptr;
+    run.absent = run.forced = run.done = false;
+    if (run.op->collective == Collective::kAllGather) {
+      run.pending = 0;
+      run.partner = &run_at(iteration + run.op->partner.delta, run.op->partner.op);
+    }
+  }
+}
+
+std::int32_t Engine::subset_id(const std::vector<std::int32_t>& tensors) {
+  if (tensors.size() == parameters_.size()) return 0;
+  const auto [found, added] = subset_ids_.try_emplace(tensors, static_cast<std::int32_t>(subsets_.size()));
+  if (added) {
+    std::vector<std::int32_t>& parameters = subsets_.emplace_back();
+    for (std::int32_t t : tensors) parameters.push_back(parameter_of_[static_cast<std::size_t>(t)]);
+    std::ranges::sort(parameters);
+  }
+  return found->second;
+}
+
+// ---- drain
+
+// Takes out of an execution what iterations from `end` on would have given.
+void Engine::cut(OpRun& run, std::int64_t end) {
+  run.forced = true;
+  if (run.op->collective == Collective::kAllGather) {
+    run.absent = run.partner->absent;
+    return;
+  }
+  const auto all = static_cast<std::int32_t>(run.op->merges.size());
+  const auto exist = static_cast<std::int32_t>(
+      std::ranges::count_if(run.op->merges, [&](std::int32_t m) { return run.iteration + m < end; }));
+  if (exist == all) return;
+  run.pending -= (all - exist) * static_cast<std::int32_t>(run.op->blocks.size());
+  run.absent = exist == 0;
+  const bool mean = program_->merge == Merge::kMean && run.op->payload == Payload::kGradient && !run.op->keep_own;
+  if (!run.absent && mean) run.flat.mul_(static_cast<double>(all) / exist);
+}
+
+void Engine::drain() {
+  if (!program_) return;
+  check_failure();
+  if (phase_ == Phase::kReduced && (*program_)[iteration_].synchronous) advance();
+  if (phase_ != Phase::kIdle) {
+    throw InvalidInput("a backward is not finished by optimizer.step()", "gradweave.finish", "call it between iterations");
+  }
+  const std::int64_t end = iteration_;
+  std::vector<at::Tensor> before;
+  for (NamedParameter& parameter : parameters_) before.push_back(parameter.tensor.grad());
+  draining_ = true;
+  drain_end_ = end;
+  release_retired();
+  for (std::int64_t n = end; n <= end + program_->look_ahead; ++n) {
+    const std::lock_guard lock(exchange_->mutex);
+    for (OpRun& run : runs_[static_cast<std::size_t>(n) % runs_.size()]) {
+      if (run.op != nullptr && run.iteration == n) cut(run, end);
+    }
+  }
+  for (const auto& link : links_) {
+    const std::lock_guard lock(exchange_->mutex);
+    link->wake();
+  }
+  const std::int64_t last = end + program_->look_ahead + program_->look_back;
+  for (;;) {
+    drain_iteration(iteration_, end);
+    if (iteration_ == last) break;
+    retire(iteration_);
+    ++iteration_;
+    prepare(iteration_ + program_->look_ahead);
+    const std::lock_guard lock(exchange_->mutex);
+    for (OpRun& run : runs_[static_cast<std::size_t>(iteration_ + program_->look_ahead) % runs_.size()]) {
+      if (run.op != nullptr) cut(run, end);
+    }
+    for (OpRun& run : runs_[static_cast<std::size_t>(iteration_) % runs_.size()]) {
+      if (run.op != nullptr) links_[static_cast<std::size_t>(run.op->link)]->push(&run);
+    }
+  }
+  synchronize();
+  retire(iteration_);
+  draining_ = false;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].tensor.mutable_grad() = std::move(before[p]);
+  release_retired();
+  average_parameters();
+  base_ += end;
+  reset_runs();
+}
+
+// The applies of one iteration that hold something from before `end`, in the order of their points.
+void Engine::drain_iteration(std::int64_t iteration, std::int64_t end) {
+  const ProgramIteration& here = (*program_)[iteration];
+  const auto pending = [&](const ProgramApply& apply) {
+    return apply.source != Source::kLocalGradient &&
+           std::ranges::any_of(apply.merges, [&](std::int32_t m) { return iteration + m < end; });
+  };
+  const auto outside = [&](const std::vector<std::int32_t>& applies) {
+    for (std::int32_t a : applies) {
+      const ProgramApply& apply = here.applies[static_cast<std::size_t>(a)];
+      if (pending(apply)) apply_outside_end(apply);
+    }
+  };
+  for (const auto& applies : here.at_forward) outside(applies);
+  for (std::size_t l = program_->layers; l-- > 0;) outside(here.at_backward[l]);
+  std::vector<std::int32_t> stepped;
+  const auto step = [&] {
+    if (stepped.empty()) return;
+    std::ranges::sort(stepped);
+    stepped.erase(std::ranges::unique(stepped).begin(), stepped.end());
+    run_optimizer(stepped);
+    ++counters_.updates;
+    stepped.clear();
+  };
+  for (NamedParameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+  for (const ProgramApply& apply : here.applies) {
+    if (apply.at.kind != PointKind::kIterationEnd || !pending(apply)) continue;
+    if (apply.source == Source::kAveragedParameter) {
+      step();
+      apply_average(apply);
+    } else {
+      apply_reduced(apply);
+      stepped.insert(stepped.end(), apply.tensors.begin(), apply.tensors.end());
+    }
+  }
+  step();
+}
+
+// One synchronous average of what ranks stepped on their own: afterwards all ranks are equal, bit for bit.
+void Engine::average_parameters() {
+  if (!program_->local_steps || world_size_ == 1) return;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  for (const LinkSpec& spec : specs_) {
+    if (spec.name == program_->links.front()) group = spec.group;
+  }
+  c10d::AllreduceOptions how;
+  how.timeout = options_.link.timeout;
+  for (std::size_t t = 0; t < parameter_of_.size(); ++t) {
+    if (!program_->stepped_locally[t]) continue;
+    at::Tensor value = flat_parameter(static_cast<std::int32_t>(t));
+    at::Tensor sum = at::empty_like(value);
+    at::mul_out(sum, value, scale_);
+    std::vector<at::Tensor> tensors{sum};
+    group->allreduce(tensors, how)->wait();
+    value.copy_(sum);
+  }
+}
+
+void Engine::synchronize() {
+  if (!program_) return;
+  if (phase_ == Phase::kIdle && !draining_) {
+    for (std::size_t l = 0; l < program_->layers; ++l) {
+      if (!(*program_)[iteration_].at_forward[l].empty()) apply_forward(static_cast<std::int32_t>(l));
+    }
+  }
+  std::unique_lock lock(exchange_->mutex);
+  const auto runnable = [&] {
+    return std::ranges::any_of(links_, [](const auto& link) { return link->busy(); });
+  };
+  while (!exchange_->failed() && runnable()) exchange_->done.wait(lock);
+  if (exchange_->failed()) throw RuntimeFailure(exchange_->failure);
+}
+
+// ---- what others ask
+
+std::vector<std::int32_t> Engine::forward_layers() const {
+  std::vector<std::int32_t> layers;
+  if (!program_) return layers;
+  const auto add = [&](std::int32_t layer) {
+    if (std::ranges::find(layers, layer) == layers.end()) layers.push_back(layer);
+  };
+  for (const ProgramIteration& iteration : program_->iterations) {
+    for (const ProgramOp& op : iteration.ops) {
+      const PointKind kind = op.release.point.kind;
+      if (kind == PointKind::kForwardStart || kind == PointKind::kForwardEnd) add(op.release.point.layer);
+    }
+    for (std::size_t l = 0; l < program_->layers; ++l) {
+      if (!iteration.at_forward[l].empty()) add(static_cast<std::int32_t>(l));
+    }
+  }
+  std::ranges::sort(layers);
+  return layers;
+}
+
+bool Engine::partial_steps() const {
+  return std::ranges::any_of(program_->iterations, [&](const ProgramIteration& iteration) {
+    const auto some = [&](const EndAction& action) {
+      return action.optimizer && action.tensors.size() != parameters_.size();
+    };
+    const auto steps = [&](const ProgramApply& apply) {
+      return apply.at.kind != PointKind::kIterationEnd && apply.source != Source::kAveragedParameter;
+    };
+    return std::ranges::any_of(iteration.end_actions, some) || std::ranges::any_of(iteration.applies, steps);
+  });
+}
+
+bool Engine::synchronous() const {
+  return std::ranges::all_of(program_->iterations, &ProgramIteration::synchronous);
+}
+
+Counters Engine::counters() const {
+  Counters counters = counters_;
+  counters.buffer_bytes = pool_ ? pool_->bytes() : 0;
+  for (const auto& link : links_) {
+    counters.ops += link->counters().ops;
+    counters.bytes += link->counters().bytes;
+  }
+  return counters;
+}
+
+Timeline Engine::take_timeline() {
+  Timeline timeline{.name = "run", .origin = "measured", .spans = std::exchange(spans_, {})};
+  if (!program_) return timeline;
+  timeline.links = program_->links;
+  for (const auto& link : links_) {
+    if (link->emulated()) timeline.origin = "measured, emulated link";
+    const std::vector<Span> spans = link->take_spans();
+    timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
+  }
+  for (Span& span : timeline.spans) {
+    if (span.kind == SpanKind::kForward || span.kind == SpanKind::kBackward) span.label = layer_names_[static_cast<std::size_t>(span.layer)];
+    if (span.kind == SpanKind::kOptimizer) span.label = "optimizer";
+  }
+  std::ranges::sort(timeline.spans, {}, [](const Span& span) {
+    return std::tuple(span.begin_ns, span.track, span.kind, span.iteration);
+  });
+  return timeline;
+}
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,109 @@
+// A plan as flat tables for the engine: every relative iteration, name and merge resolved once. No torch here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gradweave/plan.h"
+#include "gradweave/workload.h"
+
+namespace gradweave::runtime {
+
+// An op of some iteration: `op` of the iteration `delta` away from the one that refers to it.
+struct OpRef {
+  std::int32_t delta = 0;
+  std::int32_t op = -1;  // -1: none
+  friend bool operator==(const OpRef&, const OpRef&) = default;
+};
+
+// Where a block lies in the flat buffer of an op.
+struct Piece {
+  std::int32_t block = 0;
+  OpRef source;
+  std::int64_t offset = 0;  // elements
+};
+
+struct ProgramOp {
+  std::int32_t link = 0;
+  Collective collective = Collective::kAllReduce;
+  Payload payload = Payload::kGradient;
+  DType dtype = DType::kFloat32;
+  std::vector<std::int32_t> blocks;
+  std::vector<std::int64_t> offsets;  // of each block in the flat buffer, elements
+  std::int64_t elements = 0;
+  std::int64_t bytes = 0;
+  std::vector<std::int32_t> merges;  // those of iterations that exist
+  Release release;
+  OpRef partner;          // all_gather: its reduce_scatter
+  bool in_place = false;  // works on the gradient itself: one whole tensor, this iteration's, applied at its end
+  bool keep_own = false;  // a copy of what this rank sent is needed when the result is applied
+  std::int32_t last_apply = 0;  // relative iteration of the last apply that uses it
+  std::string label;            // "all_reduce conv1.weight[0:4096] +3"
+};
+
+// One step of an iteration_end, in plan order.
+struct EndAction {
+  bool optimizer = false;             // else a parameter average
+  std::vector<std::int32_t> tensors;  // optimizer: the tensors that are stepped
+  std::int32_t apply = -1;            // average: index into ProgramIteration::applies
+};
+
+struct ProgramApply {
+  Point at;
+  Source source = Source::kReducedGradient;
+  Mode mode = Mode::kReplace;
+  Correction correction = Correction::kNone;
+  std::vector<std::int32_t> tensors;  // distinct, in list order
+  std::vector<Piece> pieces;          // sorted by place in `tensors`, then by begin
+  std::vector<std::int32_t> first_piece;  // per tensor; size tensors + 1
+  std::vector<std::int32_t> merges;       // those that exist
+};
+
+struct ProgramIteration {
+  std::vector<ProgramOp> ops;
+  std::vector<ProgramApply> applies;
+  std::vector<EndAction> end_actions;
+  std::vector<std::vector<std::int32_t>> at_forward;   // per layer: indices into applies
+  std::vector<std::vector<std::int32_t>> at_backward;  // per layer
+  std::vector<std::int32_t> gradients_at_end;          // applies of reduced gradients at iteration_end
+  std::vector<OpRef> gradient;      // per block: the op that carries this iteration's gradient
+  std::vector<std::int64_t> offset;  // per block: its place in that op's buffer
+  std::vector<std::uint8_t> dropped;  // per block
+  std::vector<std::uint8_t> gradient_outside_end;  // per block: this gradient's apply is not at an iteration_end
+  std::vector<OpRef> reads;  // parameter ops whose values are read in this iteration
+  bool synchronous = true;   // everything reduced is of this iteration and applied at its end
+};
+
+// Iteration n of a run is iterations[index(n)].
+struct Program {
+  std::vector<ProgramIteration> iterations;
+  std::int64_t cycle = 1;  // the last `cycle` iterations repeat for ever
+  std::int32_t look_ahead = 0;  // an op lies at most so many iterations after a gradient that it carries
+  std::int32_t look_back = 0;   // an apply lies at most so many iterations after the op that it uses
+  std::size_t layers = 0;
+  WorkloadIndex index;
+  std::vector<Block> blocks;
+  std::vector<std::int32_t> block_tensor;
+  std::vector<std::uint8_t> block_whole;                    // the block is its whole tensor
+  std::vector<std::vector<std::int32_t>> blocks_of_tensor;  // by begin
+  std::vector<std::string> links;
+  std::vector<std::int32_t> concurrency;  // per link
+  Merge merge = Merge::kSum;
+  Residual residual;
+  bool local_steps = false;  // parameters of ranks differ between averages
+  std::vector<std::uint8_t> stepped_locally;  // per tensor
+  std::string hash;
+
+  std::size_t at(std::int64_t n) const {
+    const auto size = static_cast<std::int64_t>(iterations.size());
+    return static_cast<std::size_t>(n < size ? n : size - cycle + (n - size) % cycle);
+  }
+  const ProgramIteration& operator[](std::int64_t n) const { return iterations[at(n)]; }
+};
+
+// Returns the tables of a plan. The caller owes a plan that validate() accepts.
+// Errors: InvalidInput naming what the engine can't run, before anything is trained. O(plan * look-back).
+Program compile(const Plan& plan, const Workload& workload);
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,30 @@
+// The core on JSON texts, for callers from another language.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace gradweave::runtime {
+
+// Returns the plan of a scheme as JSON, or {"starves": reason}. `options`: {name: text}. Errors: InvalidInput.
+std::string make_plan_text(const std::string& workload, const std::string& cluster, const std::string& scheme,
+                           const std::string& options);
+
+// Returns what the plan does, with the names of `gradweave simulate --json`. `options`: {"optimizer_us": the time of one
+// whole step, "contention": how many times longer compute takes while a link is busy}.
+std::string simulate_text(const std::string& plan, const std::string& workload, const std::string& cluster,
+                          const std::string& options);
+
+// Returns {"startup_us", "us_per_byte", "residual"} of {"measurements": [{"bytes", "us"}, ...]}. See fit.h.
+std::string fit_link_text(const std::string& measurements);
+
+// Returns every violation as "where: what; remedy".
+std::vector<std::string> validate_text(const std::string& plan, const std::string& workload);
+
+// Returns {"schemes": [{"name": ..., "summary": ..., "consistency": ..., "options": [...]}]}.
+std::string schemes_text();
+
+// Returns timelines (JSON each) as one trace for Perfetto.
+std::string chrome_trace_text(const std::vector<std::string>& timelines);
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,71 @@
+"""Small models, their data, and workloads for planners."""
+
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    """Convolution (channels last), batch norm, a module used twice, linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 6, 3)
+        self.norm = nn.BatchNorm2d(6)
+        self.wide = nn.Linear(6 * 36, 40)
+        self.again = nn.Linear(40, 40)
+        self.out = nn.Linear(40, 5)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.conv(x))).flatten(1)
+        x = torch.relu(self.wide(x))
+        x = torch.relu(self.again(x))
+        x = torch.relu(self.again(x))
+        return self.out(x)
+
+
+def make_net(seed=0):
+    torch.manual_seed(seed)
+    net = Net()
+    net.conv.to(memory_format=torch.channels_last)
+    return net
+
+
+def batch(rank, step, size=8):
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    return torch.randn(size, 1, 8, 8, generator=generator), torch.randint(0, 5, (size,), generator=generator)
+
+
+def make_optimizer(kind, model):
+    if kind == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+    return torch.optim.AdamW(model.parameters(), lr=0.003)
+
+
+def train(model, optimizer, rank, steps, first=0):
+    for step in range(first, first + steps):
+        x, y = batch(rank, step)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def parameters(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def workload(model=None, forward_us=1000.0, backward_us=2000.0):
+    """A workload of Net (or of any model whose modules run in their order), layers of equal time."""
+    model = model or make_net()
+    layers = []
+    for name, module in model.named_modules():
+        tensors = [{"name": f"{name}.{n}", "numel": p.numel(), "dtype": "float32"}
+                   for n, p in module.named_parameters(recurse=False)]
+        if tensors:
+            layers.append({"name": name, "forward_us": forward_us, "backward_us": backward_us, "tensors": tensors})
+    return {"version": 1, "name": "net", "layers": layers}
+
+
+def cluster(workers, us_per_byte=0.05, links=1, startup_us=100.0):
+    return {"version": 1, "workers": workers, "workers_per_node": 1, "startup_growth": "linear",
+            "links": [{"name": f"link{k}", "startup_us": startup_us, "us_per_byte": us_per_byte, "concurrency": 1}
+                      for k in range(links)]}
