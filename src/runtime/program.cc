@@ -93,7 +93,8 @@ class Compiler {
     program_.hash = hash_of(plan_);
   }
 
-  // The prologue, then as many periods as references reach back, then the cycle that repeats.
+  // The prologue, then enough periods that the cycle after them refers only to iterations whose own merges all exist,
+  // then the cycle that repeats.
   void unroll() {
     std::int32_t back = 0;
     for_each_listed([&](std::int64_t, const Iteration& iteration) {
@@ -105,7 +106,7 @@ class Compiler {
       }
     });
     const auto period = static_cast<std::int64_t>(plan_.period.size());
-    const std::int64_t before = (back + period - 1) / period * period;
+    const std::int64_t before = (2 * back + period - 1) / period * period;
     const std::int64_t count = static_cast<std::int64_t>(plan_.prologue.size()) + before + period;
     program_.cycle = period;
     back_ = back;
@@ -243,7 +244,6 @@ class Compiler {
       }
       here.applies.push_back(std::move(apply));
     }
-    if (std::ranges::any_of(here.gradient, [](OpRef ref) { return ref.delta > 0; })) here.synchronous = false;
   }
 
   void set_pieces(std::int64_t n, const Apply& listed, ProgramApply& apply) {
@@ -330,11 +330,17 @@ class Compiler {
       }
     }
     for (std::int64_t n = 0; n < size(); ++n) {
-      for (ProgramOp& op : iteration(n)->ops) {
+      ProgramIteration& here = *iteration(n);
+      const auto later = [](const ProgramOp& op) { return op.last_apply > 0; };
+      const auto carried_later = [](OpRef ref) { return ref.delta > 0; };
+      if (std::ranges::any_of(here.ops, later) || std::ranges::any_of(here.gradient, carried_later)) {
+        here.synchronous = false;
+      }
+      for (ProgramOp& op : here.ops) {
         const auto block = static_cast<std::size_t>(op.blocks.front());
         op.in_place = op.collective == Collective::kAllReduce && op.payload == Payload::kGradient &&
                       op.blocks.size() == 1 && program_.block_whole[block] && op.merges == std::vector{0} &&
-                      iteration(n)->synchronous && !plan_.residual.enabled;
+                      here.synchronous && !plan_.residual.enabled;
         program_.look_back = std::max({program_.look_back, -op.partner.delta, op.last_apply});
       }
     }

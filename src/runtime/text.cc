@@ -49,7 +49,7 @@ std::string simulate_text(const std::string& plan, const std::string& workload, 
 }
 
 std::string fit_link_text(const std::string& measurements) {
-  std::vector<LinkMeasurement> points;
+  std::vector<Measurement> points;
   for (const Json& point : Json::parse(measurements).at("measurements")) {
     points.push_back({point.at("bytes").get<std::int64_t>(), point.at("us").get<double>()});
   }
