@@ -100,10 +100,17 @@ Assignment exact_intervals(const Packer& packer, std::size_t period) {
     for (std::size_t h = 1; h <= period; ++h) {
       const Nanoseconds before = best[(h - 1) * width + i];  // final: cuts before i are done
       if (before > bound || before + rest(i, period - h + 1) > bound) continue;
-      for (; end < L && row[end] <= bound; row[++end] = queue.stall()) queue.append(end);
       Nanoseconds* d = &best[h * width];
       std::uint32_t* c = &cut[h * width];
-      for (std::size_t j = i; j <= end; ++j) {
+      d[i] = std::min(d[i], before);  // an empty interval
+      if (d[i] == before) c[i] = static_cast<std::uint32_t>(i);
+      if (h > 1 && best[(h - 2) * width + i] == before) continue;  // as good with one iteration fewer
+      for (; end < L && row[end] <= bound; row[++end] = queue.stall()) queue.append(end);
+      const auto useless =
+          std::upper_bound(row.begin() + static_cast<std::ptrdiff_t>(i),
+                           row.begin() + static_cast<std::ptrdiff_t>(end) + 1, bound - before);
+      const auto stop = static_cast<std::size_t>(useless - row.begin());
+      for (std::size_t j = i + 1; j < stop; ++j) {
         const Nanoseconds candidate = before + row[j];
         const bool better = candidate <= d[j];
         d[j] = better ? candidate : d[j];
