@@ -200,17 +200,18 @@ class Compiler {
     // From prologue + reach on every merge exists; references of iterations further on see only such iterations.
     program_.head = static_cast<std::int64_t>(plan_.prologue.size()) + 3 * std::int64_t{program_.reach};
     program_.class_count = classes_.size();
-    std::int64_t most = 1;
+    std::int64_t prologue_items = 0, period_items = 0;
     for (std::int64_t i = 0; i < listed(); ++i) {
       const Iteration& iteration = iteration_at(plan_, i);
-      std::int64_t items = 1;
+      std::int64_t& items = i < std::ssize(plan_.prologue) ? prologue_items : period_items;
+      items += 1;
       for (const Op& op : iteration.ops) items += 1 + static_cast<std::int64_t>(op.blocks.size() * op.merges.size());
       for (const Apply& apply : iteration.applies) {
         items += 1 + static_cast<std::int64_t>(apply.blocks.size() * apply.merges.size());
       }
-      most = std::max(most, items);
     }
-    if ((codes() + program_.reach) > kMaxUnrolled / most) {
+    const std::int64_t periods = (codes() + program_.reach) / program_.period + 1;
+    if (periods > kMaxUnrolled / period_items || prologue_items > kMaxUnrolled) {
       throw InvalidInput("the plan is too long, or its merges and releases reach too far back, to be simulated", "period",
                          "use a shorter period");
     }
