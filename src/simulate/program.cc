@@ -12,7 +12,7 @@ namespace {
 
 // Absurd plans are refused rather than unrolled.
 constexpr std::int32_t kMaxReach = 1'000'000;
-constexpr std::int64_t kMaxUnrolled = 100'000'000;
+constexpr std::int64_t kMaxUnrolled = 20'000'000;  // items; some 32 bytes each
 constexpr Nanoseconds kMaxPlanTime = std::int64_t{1} << 60;
 
 // A moment of an iteration in the order in which moments pass. Applies at one point follow each other in list
