@@ -9,8 +9,9 @@
 // Complexity: O(parts log parts) a trial on one link.
 // Deviations: the dynamic rule is run on the profile and becomes a static order, the same on every rank (priority.h).
 // The paper tunes on the running job; here a trial is an exact evaluation of the plan (schedule.h). Trials are
-// limited to partitions that cut the model into about 4000 parts. The credit holds for each link by itself. Several
-// links: each part where it would end first, improved by local search (links.cc).
+// limited to partitions that cut the model into about 4000 parts. The credit holds for each link by itself; on a shared
+// link the plan's concurrency is the number of parts that it allows. Several links: each part where it would end first,
+// improved by local search (links.cc).
 #include <algorithm>
 
 #include "schemes/common.h"
@@ -28,14 +29,24 @@ struct Sizes {
   std::int64_t credit_bytes = 16'000'000;    // BYTESCHEDULER_CREDIT: 4,000,000 parameters
 };
 
-std::vector<ScheduledOp> issue(const CostModel& model, Sizes sizes) {
-  return issue_by_priority(model, priority_slices(model, sizes.partition_bytes, Partition::kEven), sizes.credit_bytes);
+struct Issued {
+  CostModel model;  // with the concurrency that the credit allows
+  std::vector<ScheduledOp> ops;
+};
+
+Issued issue(const Workload& workload, const Cluster& cluster, Sizes sizes) {
+  CostModel model(workload, with_concurrency_at_most(cluster, slices_in_flight(sizes.partition_bytes, sizes.credit_bytes)));
+  std::vector<ScheduledOp> ops =
+      issue_by_priority(model, priority_slices(model, sizes.partition_bytes, Partition::kEven), sizes.credit_bytes);
+  return {std::move(model), std::move(ops)};
 }
 
 // Returns the best sizes; those that the user has set stay.
-Sizes tuned(const CostModel& model, const Sizes& start, bool partition_set, bool credit_set, std::uint64_t seed) {
-  const std::int64_t high = std::max<std::int64_t>(model.index().total_bytes, start.partition_bytes);
-  const std::int64_t low = std::min<std::int64_t>(std::max<std::int64_t>(model.index().total_bytes / 4000, 65536), high);
+Sizes tuned(const Workload& workload, const Cluster& cluster, const Sizes& start, bool partition_set, bool credit_set,
+            std::uint64_t seed) {
+  const WorkloadIndex index(workload);
+  const std::int64_t high = std::max<std::int64_t>(index.total_bytes, start.partition_bytes);
+  const std::int64_t low = std::min<std::int64_t>(std::max<std::int64_t>(index.total_bytes / 4000, 65536), high);
   const auto sizes_at = [&](const CubePoint& point) {
     Sizes sizes = start;
     std::size_t d = 0;
@@ -44,29 +55,34 @@ Sizes tuned(const CostModel& model, const Sizes& start, bool partition_set, bool
     if (!credit_set) sizes.credit_bytes = 1 + sizes.partition_bytes * (from_log_scale(point[d], 1, kMostParts) - 1);
     return sizes;
   };
-  BayesianOptions options{.seed = seed, .stop_at = static_cast<double>(model.index().compute_total)};
+  BayesianOptions options{.seed = seed, .stop_at = static_cast<double>(index.compute_total)};
   CubePoint first;
   if (!partition_set) first.push_back(to_log_scale(std::clamp(start.partition_bytes, low, high), low, high));
   if (!credit_set) first.push_back(0);
   options.first.push_back(first);
   const BayesianResult result = minimise(
-      [&](const CubePoint& point) { return static_cast<double>(iteration_time(model, issue(model, sizes_at(point)))); },
+      [&](const CubePoint& point) {
+        const Issued issued = issue(workload, cluster, sizes_at(point));
+        return static_cast<double>(iteration_time(issued.model, issued.ops));
+      },
       static_cast<int>(first.size()), options);
   return sizes_at(result.point);
 }
 
 PlanResult plan_bytescheduler(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
   const std::optional<std::int64_t> partition = values.integer("partition_bytes");
   const std::optional<std::int64_t> credit = values.integer("credit_bytes");
   Sizes sizes;
   sizes.partition_bytes = partition.value_or(sizes.partition_bytes);
   sizes.credit_bytes = credit.value_or(sizes.credit_bytes);
-  const bool tune = values.text("tune") == "bayesian" && !(partition && credit) && !model.index().tensors.empty();
-  if (tune) sizes = tuned(model, sizes, partition.has_value(), credit.has_value(), static_cast<std::uint64_t>(*values.integer("seed")));
-  std::vector<ScheduledOp> ops = issue(model, sizes);
-  improve_links(model, ops);
-  Plan plan = overlapped_plan(model, ops);
+  const bool tune = values.text("tune") == "bayesian" && !(partition && credit);
+  if (tune) {
+    sizes = tuned(workload, cluster, sizes, partition.has_value(), credit.has_value(),
+                  static_cast<std::uint64_t>(*values.integer("seed")));
+  }
+  Issued issued = issue(workload, cluster, sizes);
+  improve_links(issued.model, issued.ops);
+  Plan plan = overlapped_plan(issued.model, issued.ops);
   plan.options["partition_bytes"] = std::to_string(sizes.partition_bytes);
   plan.options["credit_bytes"] = std::to_string(sizes.credit_bytes);
   return plan;

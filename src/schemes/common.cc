@@ -57,6 +57,17 @@ std::vector<std::size_t> links_by_finish(const CostModel& model, std::span<const
   return links;
 }
 
+Cluster with_concurrency_at_most(const Cluster& cluster, std::int64_t ops) {
+  Cluster limited = cluster;
+  const auto most = static_cast<std::int32_t>(std::min<std::int64_t>(ops, std::numeric_limits<std::int32_t>::max()));
+  for (Link& link : limited.links) link.concurrency = link.concurrency == 0 ? most : std::min(link.concurrency, most);
+  return limited;
+}
+
+bool has_shared_link(const Cluster& cluster) {
+  return std::ranges::any_of(cluster.links, [](const Link& link) { return link.concurrency != 1; });
+}
+
 Release release_when_ready(const CostModel& model, std::span<const Slice> slices, Nanoseconds delay) {
   const auto layer = static_cast<std::int32_t>(last_ready_layer(model, slices));
   return {{.kind = PointKind::kBackwardEnd, .layer = layer}, delay};
@@ -78,16 +89,13 @@ std::vector<Message> split_by_dtype(const CostModel& model, std::span<const Slic
 }
 
 Plan synchronous_plan(const CostModel& model, std::span<const Message> messages, std::span<const Release> releases) {
-  std::vector<ScheduledOp> ops;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    ops.push_back({.slices = messages[i].slices,
-                   .ready_layer = static_cast<std::size_t>(releases[i].point.layer),
-                   .delay = releases[i].delay_ns});
+  std::vector<ScheduledOp> ops = scheduled_when_ready(model, messages);
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    ops[i].ready_layer = static_cast<std::size_t>(releases[i].point.layer);
+    ops[i].delay = releases[i].delay_ns;
   }
   assign_links(model, ops);
-  std::vector<std::size_t> links;
-  for (const ScheduledOp& op : ops) links.push_back(op.link);
-  return synchronous_plan(model, messages, releases, links);
+  return synchronous_plan(model, ops);
 }
 
 Plan synchronous_plan(const CostModel& model, std::span<const Message> messages, std::span<const Release> releases,

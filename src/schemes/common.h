@@ -38,6 +38,12 @@ std::vector<Message> ddp_buckets(const CostModel& model, std::int64_t first_buck
 std::vector<std::size_t> links_by_finish(const CostModel& model, std::span<const Message> messages,
                                          std::span<const Nanoseconds> ready);
 
+// Returns the cluster with at most `ops` ops at once on each link; a plan may use less concurrency than a link has.
+Cluster with_concurrency_at_most(const Cluster& cluster, std::int64_t ops);
+
+// Returns whether ops share some link's bandwidth.
+bool has_shared_link(const Cluster& cluster);
+
 // Returns the release at the end of the backward of the last-ready layer of `slices`.
 Release release_when_ready(const CostModel& model, std::span<const Slice> slices, Nanoseconds delay = 0);
 

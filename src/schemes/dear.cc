@@ -10,7 +10,7 @@
 // Deviations: the authors launch the next all-gather when the previous layer's forward starts; here each is issued as
 // soon as its link is free and all reduce-scatters before it are over. The paper tunes on the running job; here a
 // trial is an exact evaluation of the plan (schedule.h). A group with several dtypes sends one message for each.
-// Several links (links.cc): a group's two ops share a link.
+// Several links (links.cc): a group's two ops share a link. Shared links: one op at a time, unless sharing is faster.
 #include "schemes/dear.h"
 
 #include <algorithm>
@@ -114,22 +114,35 @@ std::int64_t tuned_buffer(const CostModel& model, std::uint64_t seed) {
   return buffer_at(result.point);
 }
 
+struct Tuned {
+  Plan plan;
+  Nanoseconds iteration;
+};
+
+Tuned plan_on(const CostModel& model, std::optional<std::int64_t> buffer, std::optional<std::int64_t> layers,
+              std::uint64_t seed) {
+  if (!buffer && !layers) buffer = tuned_buffer(model, seed);
+  std::vector<ScheduledOp> ops =
+      pipeline(model, group_layers(model, buffer.value_or(kNoLimit), layers.value_or(kNoLimit)));
+  assign_links(model, ops);
+  Tuned tuned{overlapped_plan(model, ops), iteration_time(model, ops)};
+  if (buffer) tuned.plan.options["buffer_bytes"] = std::to_string(*buffer);
+  return tuned;
+}
+
 PlanResult plan_dear(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
-  std::optional<std::int64_t> buffer = values.integer("buffer_bytes");
+  const std::optional<std::int64_t> buffer = values.integer("buffer_bytes");
   const std::optional<std::int64_t> layers = values.integer("layers_per_group");
   if (buffer && layers) {
     throw InvalidInput("buffer_bytes and layers_per_group exclude each other", "options of dear", "give one of them");
   }
-  if (!buffer && !layers) {
-    buffer = tuned_buffer(model, static_cast<std::uint64_t>(*values.integer("seed")));
+  const auto seed = static_cast<std::uint64_t>(*values.integer("seed"));
+  Tuned best = plan_on(CostModel(workload, with_concurrency_at_most(cluster, 1)), buffer, layers, seed);
+  if (has_shared_link(cluster)) {
+    Tuned shared = plan_on(CostModel(workload, cluster), buffer, layers, seed);
+    if (shared.iteration < best.iteration) best = std::move(shared);
   }
-  std::vector<ScheduledOp> ops =
-      pipeline(model, group_layers(model, buffer.value_or(kNoLimit), layers.value_or(kNoLimit)));
-  assign_links(model, ops);
-  Plan plan = overlapped_plan(model, ops);
-  if (buffer) plan.options["buffer_bytes"] = std::to_string(*buffer);
-  return plan;
+  return best.plan;
 }
 
 }  // namespace

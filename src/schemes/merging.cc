@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "schemes/schedule.h"
+
 namespace gradweave {
 namespace {
 
@@ -93,9 +95,24 @@ Nanoseconds end_of(const CostModel& model, const std::vector<Message>& groups) {
 }
 
 Plan merged_plan(const CostModel& model, const std::vector<Message>& groups) {
-  std::vector<Release> releases;
-  for (const Message& group : groups) releases.push_back(release_when_ready(model, group.slices));
-  return synchronous_plan(model, groups, releases);
+  std::vector<std::vector<Message>> candidates = {groups};
+  if (model.link_count() > 1) {
+    candidates.push_back(merged_optimally(model));
+    std::vector<Message>& alone = candidates.emplace_back();
+    for (const Slice& slice : tensors_in_backward_order(model)) alone.push_back({{slice}});
+  }
+  std::vector<ScheduledOp> best;
+  Nanoseconds least = std::numeric_limits<Nanoseconds>::max();
+  for (const std::vector<Message>& candidate : candidates) {
+    std::vector<ScheduledOp> ops = scheduled_when_ready(model, candidate);
+    assign_links(model, ops);
+    const Nanoseconds iteration = iteration_time(model, ops);
+    if (iteration < least) {
+      least = iteration;
+      best = std::move(ops);
+    }
+  }
+  return synchronous_plan(model, best);
 }
 
 }  // namespace gradweave

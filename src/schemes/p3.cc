@@ -14,10 +14,11 @@ namespace gradweave {
 namespace {
 
 PlanResult plan_p3(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
-  const std::vector<Slice> slices =
-      priority_slices(model, *values.integer("partition_bytes"), Partition::kFixed);
-  std::vector<ScheduledOp> ops = issue_by_priority(model, slices, *values.integer("credit_bytes"));
+  const std::int64_t partition_bytes = *values.integer("partition_bytes");
+  const std::int64_t credit_bytes = *values.integer("credit_bytes");
+  const CostModel model(workload, with_concurrency_at_most(cluster, slices_in_flight(partition_bytes, credit_bytes)));
+  std::vector<ScheduledOp> ops =
+      issue_by_priority(model, priority_slices(model, partition_bytes, Partition::kFixed), credit_bytes);
   improve_links(model, ops);
   return overlapped_plan(model, ops);
 }

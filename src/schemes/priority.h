@@ -27,4 +27,8 @@ inline constexpr std::int64_t kMaxSlices = 1'000'000;
 std::vector<ScheduledOp> issue_by_priority(const CostModel& model, const std::vector<Slice>& slices,
                                            std::int64_t credit_bytes);
 
+// Returns how many slices of `partition_bytes` the credit lets be in flight at once: the plan's concurrency on shared
+// links.
+std::int64_t slices_in_flight(std::int64_t partition_bytes, std::int64_t credit_bytes);
+
 }  // namespace gradweave

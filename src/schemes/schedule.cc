@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cassert>
 
-#include "schemes/common.h"
-
 namespace gradweave {
 namespace {
 
@@ -171,6 +169,25 @@ std::size_t Schedule::critical_op(const ScheduleTimes& times) const {
 
 Nanoseconds iteration_time(const CostModel& model, std::span<const ScheduledOp> ops) {
   return Schedule(model, ops).iteration(links_of(ops));
+}
+
+std::vector<ScheduledOp> scheduled_when_ready(const CostModel& model, std::span<const Message> messages) {
+  std::vector<ScheduledOp> ops;
+  for (const Message& message : messages) {
+    ops.push_back({.slices = message.slices, .ready_layer = last_ready_layer(model, message.slices)});
+  }
+  return ops;
+}
+
+Plan synchronous_plan(const CostModel& model, std::span<const ScheduledOp> ops) {
+  std::vector<Message> messages;
+  std::vector<Release> releases;
+  for (const ScheduledOp& op : ops) {
+    messages.push_back({op.slices});
+    const auto layer = static_cast<std::int32_t>(op.ready_layer);
+    releases.push_back({{.kind = PointKind::kBackwardEnd, .layer = layer}, op.delay});
+  }
+  return synchronous_plan(model, messages, releases, links_of(ops));
 }
 
 Plan overlapped_plan(const CostModel& model, std::span<const ScheduledOp> ops) {

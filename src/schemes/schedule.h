@@ -10,6 +10,7 @@
 
 #include "gradweave/cost.h"
 #include "gradweave/plan.h"
+#include "schemes/common.h"
 
 namespace gradweave {
 
@@ -91,6 +92,12 @@ void improve_links(const CostModel& model, std::vector<ScheduledOp>& ops);
 
 // Returns the steady-state iteration time of `ops` on the links that they name.
 Nanoseconds iteration_time(const CostModel& model, std::span<const ScheduledOp> ops);
+
+// Returns the messages as ops that start as soon as their last gradient exists, needed at iteration_end; on link 0.
+std::vector<ScheduledOp> scheduled_when_ready(const CostModel& model, std::span<const Message> messages);
+
+// Returns the plan of a schedule whose ops are all-reduces needed at iteration_end.
+Plan synchronous_plan(const CostModel& model, std::span<const ScheduledOp> ops);
 
 // Returns the plan of a schedule with forward overlap: period 1; each layer's gradients are applied at its next
 // forward_start. An op that starts after backward is listed in the next iteration (merges {-1}), before that

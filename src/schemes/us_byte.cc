@@ -29,8 +29,8 @@
 //     T - (forward time of its first layer and all after it)                                                   (5)
 //     and taking as many units as an op's deadline allows uses the fewest ops, so T follows by bisection;
 //   - S_p searched on a grid (the paper tunes it by Bayesian optimisation);
-//   - several or shared links: the plan for one link and priority slices of several sizes compete, with links by
-//     links.cc.
+//   - several links: the plan for one link and priority slices of several sizes compete, with links by links.cc;
+//   - shared links: one op at a time competes with sharing.
 // Complexity: one evaluation O(ops * units / 64 + units log t); Algorithm 2 evaluates at most once a unit. The search
 // stops after a budget of evaluated ops.
 #include "schemes/us_byte.h"
@@ -184,6 +184,7 @@ class UsByteSearch {
 // What competes on several or shared links.
 std::vector<ScheduledOp> best_on_links(const CostModel& model, const UsByteOptions& options,
                                        std::vector<ScheduledOp> for_one_link) {
+  if (model.link_count() == 1 && !has_shared_link(model.cluster())) return for_one_link;
   std::vector<ScheduledOp> best = std::move(for_one_link);
   assign_links(model, best);
   Nanoseconds least = iteration_time(model, best);
@@ -204,15 +205,18 @@ std::vector<ScheduledOp> best_on_links(const CostModel& model, const UsByteOptio
 }
 
 PlanResult plan_us_byte(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
   const UsByteOptions options{.partition_bytes = values.integer("partition_bytes").value_or(0),
                               .fuse = values.on("fusion"),
                               .per_tensor = values.text("block_sizes") == "per_tensor"};
-  UsByteSchedule schedule = solve_us_byte(model, options);
-  if (model.link_count() > 1 || cluster.links[0].concurrency != 1) {
-    schedule.ops = best_on_links(model, options, std::move(schedule.ops));
+  const CostModel alone(workload, with_concurrency_at_most(cluster, 1));
+  const UsByteSchedule schedule = solve_us_byte(alone, options);
+  const std::vector<ScheduledOp> ops = best_on_links(alone, options, schedule.ops);
+  Plan plan = overlapped_plan(alone, ops);
+  if (has_shared_link(cluster)) {
+    const CostModel shared(workload, cluster);
+    const std::vector<ScheduledOp> sharing = best_on_links(shared, options, schedule.ops);
+    if (iteration_time(shared, sharing) < iteration_time(alone, ops)) plan = overlapped_plan(shared, sharing);
   }
-  Plan plan = overlapped_plan(model, schedule.ops);
   if (schedule.partition_bytes > 0) plan.options["partition_bytes"] = std::to_string(schedule.partition_bytes);
   return plan;
 }
