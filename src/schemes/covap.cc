@@ -1,14 +1,14 @@
 // COVAP: a coarse filter sends each part of the gradient every I-th iteration; the rest goes into a residual.
 //
-// L. Meng, Y. Sun, W. Li, "Near-Linear Scaling Data Parallel Training with Overlapping-Aware Gradient Compression",
-// 2023.
+// L. Meng, Y. Sun, W. Li, "Near-Linear Scaling Data Parallel Training with Overlapping-Aware Gradient
+// Compression", 2023.
 //
 //   paper                here
 //   T_before, T_comp     forward and backward of the workload
-//   T_comm               all buckets on the links together: 1 / sum over links of 1 / (time of all buckets on it)
+//   T_comm               all buckets, on all links at once: 1 / sum over links of 1 / (their time on it)
 //   tensor               a bucket of PyTorch's DDP (25 MiB, first 1 MiB), numbered in backward order
 //   I                    `interval`
-//   G, residuals         gradient and Plan::residual; a dropped block's residual becomes G + coef * residual
+//   G, residuals         gradient, Plan::residual; a dropped block's residual becomes G + coef * residual
 //
 //   Eq. 1    T_DP = T_before + T_comp + T_comm
 //   Eq. 2    speed-up of P workers = P * (T_before + T_comp) / T_DP
@@ -24,9 +24,10 @@
 //  1. I is at most the number of shards: with fewer, some iterations would send and update nothing.
 //  2. CCR is rounded within the measurement's uncertainty (covap_interval).
 //  3. The median is the true one: Table V's averages the wrong two entries (20 shards, not 26).
-//  4. What was not communicated is not stepped; the paper's hook returns zeros, which decay momentum and weights.
-//  5. assignment=balanced, beyond the paper: which iteration sends a shard is chosen so that the longest iteration's
-//     communication is as short as can be. The paper's rule sends 36 to 603 ms in Table V without sharding.
+//  4. What was not communicated is not stepped; the paper's hook returns zeros, which decay momentum.
+//  5. assignment=balanced, beyond the paper: which iteration sends a shard is chosen so that the longest
+//     iteration's communication is as short as can be. The paper's rule sends 36 to 603 ms in Table V without
+//     sharding.
 //  6. Several links, each shard on the one where it ends first.
 #include "schemes/covap.h"
 
@@ -80,6 +81,7 @@ Message part_of(const Message& bucket, std::int64_t part, std::int64_t parts) {
 std::vector<Message> shards_of(const std::vector<Message>& buckets, std::int64_t interval, bool sharding) {
   if (!sharding) return buckets;
   std::vector<std::int64_t> numels;
+  numels.reserve(buckets.size());
   for (const Message& bucket : buckets) numels.push_back(elements(bucket));
   const std::vector<std::int64_t> parts = covap_parts(numels, interval);
   std::vector<Message> shards;
@@ -101,9 +103,11 @@ CovapTimes times_of(const CostModel& model, const std::vector<Message>& buckets)
 }
 
 // In which iteration of the period each shard is sent.
-std::vector<std::int32_t> assign(const CostModel& model, const std::vector<Message>& shards, std::int64_t interval, bool balanced) {
+std::vector<std::int32_t> assign(const CostModel& model, const std::vector<Message>& shards,
+                                 std::int64_t interval, bool balanced) {
   if (!balanced) return covap_round_robin(shards.size(), interval);
   std::vector<std::int64_t> costs;
+  costs.reserve(shards.size());
   for (const Message& shard : shards) costs.push_back(model.all_reduce(0, shard.slices));
   return balance(costs, static_cast<std::size_t>(interval), kBalanceNodes).bin;
 }
@@ -165,8 +169,8 @@ Plan filtered_plan(const CostModel& model, const std::vector<Message>& shards, s
 
 PlanResult plan_covap(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   const CostModel model(workload, cluster);
-  const CovapOptions options{values.integer("interval"), values.on("sharding"), values.text("assignment") == "balanced",
-                             *values.number("ccr_uncertainty")};
+  const CovapOptions options{values.integer("interval"), values.on("sharding"),
+                             values.text("assignment") == "balanced", *values.number("ccr_uncertainty")};
   const std::vector<Message> buckets = ddp_buckets(model, kFirstBucketBytes, kBucketBytes);
   std::int64_t interval = options.interval.value_or(
       covap_interval(covap_ccr(times_of(model, buckets)), options.uncertainty, kLongestInterval));
@@ -194,12 +198,14 @@ double covap_linear_scaling_speedup(const CovapTimes& times) {
 }
 
 double covap_overlap_speedup(const CovapTimes& times) {
-  const double overlapped = static_cast<double>(times.before + std::max(times.computation, times.communication));
+  const double overlapped =
+      static_cast<double>(times.before + std::max(times.computation, times.communication));
   return static_cast<double>(times.before + times.computation + times.communication) / overlapped;
 }
 
 double covap_overlap_speedup_over_one(const CovapTimes& times, std::int64_t workers) {
-  const double overlapped = static_cast<double>(times.before + std::max(times.computation, times.communication));
+  const double overlapped =
+      static_cast<double>(times.before + std::max(times.computation, times.communication));
   return static_cast<double>(workers) * static_cast<double>(times.before + times.computation) / overlapped;
 }
 
@@ -216,7 +222,8 @@ std::vector<std::int64_t> covap_parts(std::span<const std::int64_t> numels, std:
   // Twice the median, so that a half stays exact.
   const std::int64_t twice_median = sorted[(sorted.size() - 1) / 2] + sorted[sorted.size() / 2];
   std::vector<std::int64_t> parts;
-  for (const std::int64_t numel : numels) parts.push_back(std::clamp<std::int64_t>(2 * numel / twice_median, 1, interval));
+  for (const std::int64_t numel : numels)
+    parts.push_back(std::clamp<std::int64_t>(2 * numel / twice_median, 1, interval));
   return parts;
 }
 
@@ -236,43 +243,46 @@ Residual covap_residual(std::int64_t interval) {
 }
 
 SchemeInfo covap_scheme() {
-  return {.name = "covap",
-          .summary = "each part of the gradient every I-th iteration, the rest into a residual",
-          .paper = "COVAP, 2023",
-          .consistency = Consistency::kCompressed,
-          .options = {{.name = "interval",
-                       .type = OptionType::kInteger,
-                       .unit = "iterations",
-                       .default_value = "",
-                       .default_source = "COVAP III.B: ceil(CCR), at most the number of shards",
-                       .minimum = 1,
-                       .maximum = static_cast<double>(kLongestInterval),
-                       .choices = {},
-                       .meaning = "each shard is sent once in this many iterations"},
-                      {.name = "sharding",
-                       .type = OptionType::kText,
-                       .unit = "",
-                       .default_value = "on",
-                       .default_source = "COVAP III.C",
-                       .choices = {"on", "off"},
-                       .meaning = "cut tensors that are larger than the median"},
-                      {.name = "assignment",
-                       .type = OptionType::kText,
-                       .unit = "",
-                       .default_value = "round_robin",
-                       .default_source = "COVAP III.A",
-                       .choices = {"round_robin", "balanced"},
-                       .meaning = "which iteration sends a shard: by its number, or so that the longest iteration is shortest"},
-                      {.name = "ccr_uncertainty",
-                       .type = OptionType::kNumber,
-                       .unit = "share",
-                       .default_value = "0.01",
-                       .default_source = "COVAP takes 4 for ceil(842 / 210) = 5",
-                       .minimum = 0,
-                       .maximum = 0.5,
-                       .choices = {},
-                       .meaning = "a CCR above an integer by less than this counts as that integer"}},
-          .plan = plan_covap};
+  return {
+      .name = "covap",
+      .summary = "each part of the gradient every I-th iteration, the rest into a residual",
+      .paper = "COVAP, 2023",
+      .consistency = Consistency::kCompressed,
+      .options =
+          {{.name = "interval",
+            .type = OptionType::kInteger,
+            .unit = "iterations",
+            .default_value = "",
+            .default_source = "COVAP III.B: ceil(CCR), at most the number of shards",
+            .minimum = 1,
+            .maximum = static_cast<double>(kLongestInterval),
+            .choices = {},
+            .meaning = "each shard is sent once in this many iterations"},
+           {.name = "sharding",
+            .type = OptionType::kText,
+            .unit = "",
+            .default_value = "on",
+            .default_source = "COVAP III.C",
+            .choices = {"on", "off"},
+            .meaning = "cut tensors that are larger than the median"},
+           {.name = "assignment",
+            .type = OptionType::kText,
+            .unit = "",
+            .default_value = "round_robin",
+            .default_source = "COVAP III.A",
+            .choices = {"round_robin", "balanced"},
+            .meaning =
+                "which iteration sends a shard: by its number, or so that the longest iteration is shortest"},
+           {.name = "ccr_uncertainty",
+            .type = OptionType::kNumber,
+            .unit = "share",
+            .default_value = "0.01",
+            .default_source = "COVAP takes 4 for ceil(842 / 210) = 5",
+            .minimum = 0,
+            .maximum = 0.5,
+            .choices = {},
+            .meaning = "a CCR above an integer by less than this counts as that integer"}},
+      .plan = plan_covap};
 }
 
 }  // namespace gradweave

@@ -1,7 +1,7 @@
 // DeFT: delayed updates, so that all communication is hidden at any coverage rate.
 //
-// L. Meng, Y. Sun, "DeFT: Mitigating Data Dependencies for Flexible Communication Scheduling in Distributed Training",
-// 2025.
+// L. Meng, Y. Sun, "DeFT: Mitigating Data Dependencies for Flexible Communication Scheduling in Distributed
+// Training", 2025.
 //
 //   paper              here
 //   F_k, B_k           forward_ns, backward_ns of a layer; T_f, T_b their sums
@@ -11,32 +11,38 @@
 //   FutureTaskList     the iterations whose gradients wait, all pieces of them
 //   generation         the set of iterations merged before one reduction and one update
 //
-// Coverage rate CR = sum C / (T_f + T_b). Problem 2: maximise sum_{i,j} c_j x_ij subject to sum_j c_ij x_ij <= T_i; here
-// link i is a knapsack of T_f or T_b, and a piece lasts its own time on it (deviation 4).
+// Coverage rate CR = sum C / (T_f + T_b). Problem 2: maximise sum_{i,j} c_j x_ij subject to
+// sum_j c_ij x_ij <= T_i; here link i is a knapsack of T_f or T_b, and a piece lasts its own time on it.
 // Algorithm 1 with every release enforced: for each selected k, sum over the selected j <= k of C_j fits into
-//   sum_{i<k} B_i, what is left of the backward when bucket k's gradient exists.
-// Algorithm 2, corrected, at iteration n, G = merge(Future, {n}):
-//   Case 1 (forward)   send what fits of Current
-//   Case 2             Current does not fit T_b: send what fits; Future = G
-//   Case 3, Case 4     Current fits, or is sent already: send order2 out of G in the time that is left; the generation
-//                      that is now complete is applied at iteration_end; Current = G - order2; Future is empty
-// Every gradient of every iteration is reduced once; at most two generations of a block are alive. Update rate
-//   <= min(1, sum_i (T_f + T_b) / C_i), C_i the time of all pieces on link i.
+// sum_{i<k} B_i, what is left of the backward when bucket k's gradient exists.
+// Algorithm 2, corrected, at iteration n, with G = merge(Future, {n}):
+//   Case 1      forward: send what fits of Current
+//   Case 2      backward, Current does not fit T_b: send what fits; Future = G
+//   Cases 3, 4  backward, Current fits or is sent already: send order2 out of G in the time that is left; the
+//               generation that is now complete is applied at iteration_end; Current = G - order2; Future =
+//               {}
+// Every gradient of every iteration is reduced once; at most two generations of a block are alive.
+// Updates per iteration <= min(1, sum_i (T_f + T_b) / C_i), C_i the time of all pieces on link i.
 //
 // Complexity: O(pieces * links) per iteration until the state of the queues repeats.
 //
 // Deviations from the paper:
-//  1. Algorithm 2 as printed reduces Case 4's gradients twice, never updates there and loses the gradients of Case 3.
-//     No update happens at the very first Case 4.
-//  2. Algorithm 1's T_{N-1} is the backward time B_{N-1}; every selected piece is held to its release, not the first alone.
-//  3. Case 3's remaining time is exact for each link: a link goes on from forward to backward without being drained,
-//     and order2 starts on it when its own share of order1 ends.
-//  4. Capacities {T, mu T} hold for times of the slow link only. Each piece has its time on each link; several links of
-//     any ratio; the number of links in use is the one with the most updates.
+//  1. Algorithm 2 as printed reduces Case 4's gradients twice, never updates there and loses the gradients of
+//     Case 3. No update happens at the very first Case 4.
+//  2. Algorithm 1's T_{N-1} is the backward time B_{N-1}; every selected piece is held to its release, not
+//  the
+//     first alone.
+//  3. Case 3's remaining time is exact for each link: a link goes on from forward to backward without being
+//     drained, and order2 starts on it when its own share of order1 ends.
+//  4. Capacities {T, mu T} hold for times of the slow link only. Each piece has its time on each link;
+//  several
+//     links of any ratio; the number of links in use is the one with the most updates.
 //  5. A generation sent whole in its own iteration is applied there, without delay.
-//  6. A delay is taken only where it gains: if the best plan without delay is as fast (0.1 %), that is the plan.
-//  7. merge=mean by default: at the learning rates measured the sum, which is the authors' code, diverges or is worse
-//     with momentum (docs/schemes/deft.md). The optimizer does not step in an iteration without an update.
+//  6. A delay is taken only where it gains: if the best plan without delay is as fast (0.1 %), that is the
+//  plan.
+//  7. merge=mean by default: at the learning rates measured the sum, which is the authors' code, diverges
+//  with
+//     momentum (docs/schemes/deft.md). The optimizer does not step in an iteration without an update.
 //  8. solver=search carries ops across the ends of iterations (deft_search.cc).
 #include "schemes/deft.h"
 
@@ -63,13 +69,15 @@ struct DeftOptions {
 
 DeftOptions read_options(const OptionValues& values) {
   DeftOptions options{.solver = values.text("solver")};
-  if (const std::optional<double> limit = values.number("max_block_us")) options.max_block = std::llround(*limit * 1000);
+  if (const std::optional<double> limit = values.number("max_block_us"))
+    options.max_block = std::llround(*limit * 1000);
   options.local_correction = values.text("correction") == "local";
   const std::string merge = values.text("merge");
   if (merge.empty() ? options.local_correction : merge == "sum") options.merge = Merge::kSum;
   if (options.local_correction && options.merge == Merge::kMean) {
-    throw InvalidInput("correction=local adds what each local step lacked, which is a sum over the generation", "merge",
-                       "leave merge out, or set merge=sum");
+    throw InvalidInput(
+        "correction=local adds what each local step lacked, which is a sum over the generation", "merge",
+        "leave merge out, or set merge=sum");
   }
   return options;
 }
@@ -98,20 +106,23 @@ DeftSchedule solve(const DeftProblem& problem, const std::string& solver) {
   return best;
 }
 
-// Whether the plan would list more than kMostListed merged gradients, block by block: nobody could run or simulate it.
+// Whether the plan would list more than kMostListed merged gradients, block by block: nobody could run or
+// simulate it.
 bool too_long(const DeftProblem& problem, const DeftSchedule& schedule) {
   std::size_t blocks = 0;
   for (const DeftPiece& piece : problem.pieces) blocks += piece.message.slices.size();
   std::int64_t longest = 1;
   for (const DeftIteration& iteration : schedule.period) {
-    if (iteration.applied) longest = std::max(longest, iteration.applied->last - iteration.applied->first + 1);
+    if (iteration.applied)
+      longest = std::max(longest, iteration.applied->last - iteration.applied->first + 1);
   }
   const std::size_t iterations = schedule.prologue.size() + schedule.period.size();
   return blocks * iterations * static_cast<std::size_t>(longest) > kMostListed;
 }
 
 // The best over the number of links in use; nothing if no number yields an update.
-std::optional<Candidate> best_candidate(const CostModel& model, std::optional<Nanoseconds> limit, const std::string& solver) {
+std::optional<Candidate> best_candidate(const CostModel& model, std::optional<Nanoseconds> limit,
+                                        const std::string& solver) {
   std::optional<Candidate> best;
   for (std::size_t count = 1; count <= model.link_count(); ++count) {
     std::optional<DeftProblem> problem = deft_problem(model, count, limit);
@@ -124,8 +135,8 @@ std::optional<Candidate> best_candidate(const CostModel& model, std::optional<Na
   return best;
 }
 
-// Without a limit asked for: the paper's, or an iteration's time where that updates more often (start-ups, a short
-// forward). If neither updates at all: ops that last longer than an iteration.
+// Without a limit asked for: the paper's, or an iteration's time where that updates more often (start-ups, a
+// short forward). If neither updates at all: ops that last longer than an iteration.
 std::optional<Candidate> solve_all(const CostModel& model, const DeftOptions& options) {
   if (options.max_block) return best_candidate(model, options.max_block, options.solver);
   std::optional<Candidate> found = best_candidate(model, std::nullopt, options.solver);
@@ -136,7 +147,8 @@ std::optional<Candidate> solve_all(const CostModel& model, const DeftOptions& op
 
 std::vector<std::int32_t> merges_of(Generation generation) {
   std::vector<std::int32_t> merges;
-  for (std::int64_t i = generation.first; i <= generation.last; ++i) merges.push_back(static_cast<std::int32_t>(i));
+  for (std::int64_t i = generation.first; i <= generation.last; ++i)
+    merges.push_back(static_cast<std::int32_t>(i));
   return merges;
 }
 
@@ -146,7 +158,8 @@ class Writer {
   Writer(const CostModel& model, const DeftProblem& problem, const DeftOptions& options)
       : problem_(problem), options_(options), plan_(new_plan(model, 0)) {
     plan_.merge = options.merge;
-    for (const DeftPiece& piece : problem.pieces) blocks_.push_back(add_blocks(plan_, model, piece.message.slices));
+    for (const DeftPiece& piece : problem.pieces)
+      blocks_.push_back(add_blocks(plan_, model, piece.message.slices));
     for (std::size_t b = 0; b < plan_.blocks.size(); ++b) all_.push_back(static_cast<std::int32_t>(b));
   }
 
@@ -199,15 +212,16 @@ struct PromptCandidate {
   DeftPrompt prompt;
 };
 
-// The fastest schedule without delay: with the pieces of the limit, with whole tensors fused, with each tensor by
-// itself; over the number of links in use.
+// The fastest schedule without delay: with the pieces of the limit, with whole tensors fused, with each
+// tensor by itself; over the number of links in use.
 PromptCandidate best_prompt(const CostModel& model, std::optional<Nanoseconds> limit) {
   std::optional<PromptCandidate> best;
   const auto consider = [&](std::size_t count, std::optional<Nanoseconds> each, DeftFusion fusion) {
     std::optional<DeftProblem> problem = deft_problem(model, count, each, fusion);
     if (!problem) return;
     DeftPrompt prompt = deft_prompt(model, *problem);
-    if (!best || prompt.iteration < best->prompt.iteration) best = PromptCandidate{std::move(*problem), std::move(prompt)};
+    if (!best || prompt.iteration < best->prompt.iteration)
+      best = PromptCandidate{std::move(*problem), std::move(prompt)};
   };
   for (std::size_t count = 1; count <= model.link_count(); ++count) {
     consider(count, limit, DeftFusion::kOn);
@@ -225,10 +239,12 @@ Starves starving(const CostModel& model, const DeftOptions& options) {
   if (!problem) {
     reason += "; one op lasts longer than max_block_us however small it is";
   } else {
-    reason += "; the longest (" + index.tensor_names[problem->pieces[0].message.slices[0].tensor] + ") lasts " +
-              us(problem->value(0)) + ", forward " + us(index.forward_total) + ", backward " + us(index.backward_total);
+    reason += "; the longest (" + index.tensor_names[problem->pieces[0].message.slices[0].tensor] +
+              ") lasts " + us(problem->value(0)) + ", forward " + us(index.forward_total) + ", backward " +
+              us(index.backward_total);
   }
-  return {reason + ". Lower max_block_us to " + us(index.forward_total) + " or leave it out, or set solver=search"};
+  return {reason + ". Lower max_block_us to " + us(index.forward_total) +
+          " or leave it out, or set solver=search"};
 }
 
 PlanResult plan_deft(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
@@ -236,7 +252,9 @@ PlanResult plan_deft(const Workload& workload, const Cluster& cluster, const Opt
   const DeftOptions options = read_options(values);
   const Nanoseconds compute = model.index().compute_total;
   const Nanoseconds as_fast = compute + compute / 1000 * kAsFastPerMille;
-  const auto prompt_plan = [&](const PromptCandidate& best) { return deft_prompt_plan(model, best.problem, best.prompt); };
+  const auto prompt_plan = [&](const PromptCandidate& best) {
+    return deft_prompt_plan(model, best.problem, best.prompt);
+  };
   // No plan without delay is faster than the links.
   if (deft_problem(model, model.link_count(), kNoLimit)->least_iterations() < 1.01) {
     const PromptCandidate best = best_prompt(model, options.max_block);
@@ -251,7 +269,8 @@ PlanResult plan_deft(const Workload& workload, const Cluster& cluster, const Opt
 }  // namespace
 
 std::int64_t DeftSchedule::updates() const {
-  return std::ranges::count_if(period, [](const DeftIteration& iteration) { return iteration.applied.has_value(); });
+  return std::ranges::count_if(period,
+                               [](const DeftIteration& iteration) { return iteration.applied.has_value(); });
 }
 
 double DeftSchedule::mean_delay() const {
@@ -267,41 +286,43 @@ double DeftSchedule::mean_delay() const {
 }
 
 SchemeInfo deft_scheme() {
-  return {.name = "deft",
-          .summary = "delayed updates: generations of gradients fill the links, nothing waits",
-          .paper = "DeFT, 2025",
-          .consistency = Consistency::kDelayed,
-          .options = {{.name = "max_block_us",
-                       .type = OptionType::kNumber,
-                       .unit = "us",
-                       .default_value = "",
-                       .default_source = "DeFT III.D: the smallest knapsack, forward time on the slowest link",
-                       .minimum = 0.001,
-                       .maximum = 0x1p43,
-                       .choices = {},
-                       .meaning = "no piece takes longer on the fastest link"},
-                      {.name = "merge",
-                       .type = OptionType::kText,
-                       .unit = "",
-                       .default_value = "",
-                       .default_source = "mean (DeFT IV.C, diverges less than the authors' sum); sum with correction=local",
-                       .choices = {"sum", "mean"},
-                       .meaning = "how the iterations of a generation are combined"},
-                      {.name = "correction",
-                       .type = OptionType::kText,
-                       .unit = "",
-                       .default_value = "none",
-                       .default_source = "DeFT",
-                       .choices = {"none", "local"},
-                       .meaning = "local: step with the own gradient at once, add (mean - own) when it arrives"},
-                      {.name = "solver",
-                       .type = OptionType::kText,
-                       .unit = "",
-                       .default_value = "greedy",
-                       .default_source = "DeFT III.C",
-                       .choices = {"greedy", "exact", "search"},
-                       .meaning = "how knapsacks are filled; search carries ops across iterations"}},
-          .plan = plan_deft};
+  return {
+      .name = "deft",
+      .summary = "delayed updates: generations of gradients fill the links, nothing waits",
+      .paper = "DeFT, 2025",
+      .consistency = Consistency::kDelayed,
+      .options = {{.name = "max_block_us",
+                   .type = OptionType::kNumber,
+                   .unit = "us",
+                   .default_value = "",
+                   .default_source = "DeFT III.D: the smallest knapsack, forward time on the slowest link",
+                   .minimum = 0.001,
+                   .maximum = 0x1p43,
+                   .choices = {},
+                   .meaning = "no piece takes longer on the fastest link"},
+                  {.name = "merge",
+                   .type = OptionType::kText,
+                   .unit = "",
+                   .default_value = "",
+                   .default_source =
+                       "mean (DeFT IV.C, diverges less than the authors' sum); sum with correction=local",
+                   .choices = {"sum", "mean"},
+                   .meaning = "how the iterations of a generation are combined"},
+                  {.name = "correction",
+                   .type = OptionType::kText,
+                   .unit = "",
+                   .default_value = "none",
+                   .default_source = "DeFT",
+                   .choices = {"none", "local"},
+                   .meaning = "local: step with the own gradient at once, add (mean - own) when it arrives"},
+                  {.name = "solver",
+                   .type = OptionType::kText,
+                   .unit = "",
+                   .default_value = "greedy",
+                   .default_source = "DeFT III.C",
+                   .choices = {"greedy", "exact", "search"},
+                   .meaning = "how knapsacks are filled; search carries ops across iterations"}},
+      .plan = plan_deft};
 }
 
 }  // namespace gradweave

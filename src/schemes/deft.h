@@ -1,7 +1,7 @@
 // The parts of the DeFT planner: pieces, schedules of generations, and the cycles that repeat for ever.
 //
-// Inside these files links are numbered by their place in DeftProblem::links, iterations relative to the one that
-// lists an op, and times from the start of that iteration.
+// Inside these files links are numbered by their place in DeftProblem::links, iterations relative to the one
+// that lists an op, and times from the start of that iteration.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,11 @@ struct DeftPiece {
 
 // What is to be scheduled: items and knapsacks.
 struct DeftProblem {
-  Nanoseconds forward = 0;          // T_f
-  Nanoseconds iteration = 0;        // T_f + T_b
-  std::vector<std::size_t> links;   // the cluster's links in use, smallest knapsack first: the fastest is the last
-  std::vector<DeftPiece> pieces;    // longest first, by the time on the fastest link
+  Nanoseconds forward = 0;    // T_f
+  Nanoseconds iteration = 0;  // T_f + T_b
+  std::vector<std::size_t>
+      links;  // the cluster's links in use, smallest knapsack first: the fastest is the last
+  std::vector<DeftPiece> pieces;  // longest first, by the time on the fastest link
 
   Nanoseconds value(std::size_t piece) const { return pieces[piece].time.back(); }
   // Returns a lower bound on the iterations that sending every piece once takes, all links busy all the time:
@@ -39,7 +40,8 @@ struct DeftProblem {
 // A generation that takes longer to send than this is not worth its delay: no schedule is made.
 inline constexpr double kMostIterationsPerGeneration = 64;
 
-// Iterations first..last, both included, relative and <= 0: those whose gradients are merged before being reduced.
+// Iterations first..last, both included, relative and <= 0: those whose gradients are merged before being
+// reduced.
 struct Generation {
   std::int64_t first = 0;
   std::int64_t last = 0;
@@ -63,17 +65,20 @@ struct DeftSchedule {
   std::vector<DeftIteration> prologue, period;
 
   std::int64_t updates() const;  // per period; 0: starves
-  // Returns the mean number of iterations from computing a gradient to applying it, over one period. O(period).
+  // Returns the mean number of iterations from computing a gradient to applying it, over one period.
+  // O(period).
   double mean_delay() const;
 };
 
-// deft_pieces.cc. Returns the problem that uses the `link_count` fastest links, with pieces that take at most `limit`
-// on the fastest of them (nothing: T_f on the slowest, the paper's rule). Consecutive tensors are fused until their
-// start-ups no longer matter, or not at all. Nothing, if even one element takes longer than the limit, or more than
-// kMaxDeftPieces pieces beyond one for each tensor would be needed. O(tensors + pieces log pieces).
+// deft_pieces.cc. Returns the problem that uses the `link_count` fastest links, with pieces that take at most
+// `limit` on the fastest of them (nothing: T_f on the slowest, the paper's rule). Consecutive tensors are
+// fused until their start-ups no longer matter, or not at all. Nothing, if even one element takes longer than
+// the limit, or more than kMaxDeftPieces pieces beyond one for each tensor would be needed. O(tensors +
+// pieces log pieces).
 inline constexpr std::size_t kMaxDeftPieces = 2'048;
 enum class DeftFusion : std::uint8_t { kOn, kOff };
-std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link_count, std::optional<Nanoseconds> limit,
+std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link_count,
+                                        std::optional<Nanoseconds> limit,
                                         DeftFusion fusion = DeftFusion::kOn);
 
 // How the knapsacks of Algorithm 2 are filled.
@@ -83,8 +88,8 @@ enum class DeftFill : std::uint8_t { kGreedy, kExact };
 // O(iterations until the state repeats * cost of a knapsack).
 DeftSchedule deft_knapsacks(const DeftProblem& problem, DeftFill fill);
 
-// deft_search.cc. Returns the schedule with the most updates per iteration that the search finds, ops being carried
-// across the ends of iterations; an empty one if there are too many pieces to search.
+// deft_search.cc. Returns the schedule with the most updates per iteration that the search finds, ops being
+// carried across the ends of iterations; an empty one if there are too many pieces to search.
 DeftSchedule deft_search(const DeftProblem& problem);
 
 // One piece served by a link during [start, end).
@@ -101,8 +106,8 @@ struct DeftPrompt {
   Nanoseconds iteration = 0;       // its time, on links that serve one op at a time
 };
 
-// deft_prompt.cc. Returns the schedule in which each link serves the waiting piece that the next forward needs first.
-// O(layers + pieces * (links + log pieces)).
+// deft_prompt.cc. Returns the schedule in which each link serves the waiting piece that the next forward
+// needs first. O(layers + pieces * (links + log pieces)).
 DeftPrompt deft_prompt(const CostModel& model, const DeftProblem& problem);
 // Returns its plan.
 Plan deft_prompt_plan(const CostModel& model, const DeftProblem& problem, const DeftPrompt& prompt);

@@ -11,7 +11,8 @@ namespace gradweave {
 namespace {
 
 constexpr std::int64_t kExactNodes = 5'000;  // per knapsack problem
-// Without a repeated state for this long, one generation is started an iteration late: that state soon repeats.
+// Without a repeated state for this long, one generation is started an iteration late: that state soon
+// repeats.
 constexpr std::size_t kIterationsToReset = 128;
 constexpr std::size_t kMostIterations = 512;
 
@@ -60,7 +61,8 @@ class Queues {
 
  private:
   // Fills [free, close) of each link with pieces of the current queue, whose gradients all exist.
-  void place_left(Generation generation, Nanoseconds close, std::vector<Nanoseconds>& free, DeftIteration& iteration) {
+  void place_left(Generation generation, Nanoseconds close, std::vector<Nanoseconds>& free,
+                  DeftIteration& iteration) {
     if (left_.empty()) return;
     std::vector<KnapsackItem> items;
     for (const std::int32_t p : left_) items.push_back(item(p, 0));
@@ -68,22 +70,25 @@ class Queues {
     send(items, knapsacks, fill(items, knapsacks), generation, free, iteration);
   }
 
-  // Algorithm 1: the best over k of the pieces that are ready from bucket k's backward on. Every piece is held to its
-  // own release, so that all of it is hidden.
+  // Algorithm 1: the best over k of the pieces that are ready from bucket k's backward on. Every piece is
+  // held to its own release, so that all of it is hidden.
   void place_new(Generation generation, std::vector<Nanoseconds>& free, DeftIteration& iteration) {
     std::vector<KnapsackItem> items;
-    for (const std::int32_t p : left_) items.push_back(item(p, problem_.pieces[static_cast<std::size_t>(p)].ready));
+    for (const std::int32_t p : left_)
+      items.push_back(item(p, problem_.pieces[static_cast<std::size_t>(p)].ready));
     const std::vector<Knapsack> knapsacks = windows(free, problem_.iteration);
     Placement best = fill(items, knapsacks);
     if (fill_ == DeftFill::kGreedy) best = best_suffix(items, knapsacks, std::move(best));
     send(items, knapsacks, best, generation, free, iteration);
   }
 
-  Placement best_suffix(const std::vector<KnapsackItem>& items, const std::vector<Knapsack>& knapsacks, Placement best) const {
+  Placement best_suffix(const std::vector<KnapsackItem>& items, const std::vector<Knapsack>& knapsacks,
+                        Placement best) const {
     std::vector<Nanoseconds> releases;
+    releases.reserve(items.size());
     for (const KnapsackItem& each : items) releases.push_back(each.ready);
     std::ranges::sort(releases);
-    releases.erase(std::ranges::unique(releases).begin(), releases.end());
+    releases.erase(std::unique(releases.begin(), releases.end()), releases.end());
     std::int64_t best_value = value_of(items, best);
     for (std::size_t k = 1; k < releases.size(); ++k) {
       std::vector<KnapsackItem> suffix;
@@ -110,6 +115,7 @@ class Queues {
 
   static std::vector<Knapsack> windows(const std::vector<Nanoseconds>& free, Nanoseconds close) {
     std::vector<Knapsack> knapsacks;
+    knapsacks.reserve(free.size());
     for (const Nanoseconds open : free) knapsacks.push_back({open, close});
     return knapsacks;
   }
@@ -120,12 +126,14 @@ class Queues {
   }
 
   // Turns a placement into ops, takes their pieces out of left_, moves `free` on.
-  void send(const std::vector<KnapsackItem>& items, const std::vector<Knapsack>& knapsacks, const Placement& placement,
-            Generation generation, std::vector<Nanoseconds>& free, DeftIteration& iteration) {
+  void send(const std::vector<KnapsackItem>& items, const std::vector<Knapsack>& knapsacks,
+            const Placement& placement, Generation generation, std::vector<Nanoseconds>& free,
+            DeftIteration& iteration) {
     for (std::size_t k = 0; k < knapsacks.size(); ++k) {
       KnapsackSchedule schedule(knapsacks[k]);
       for (std::size_t i = 0; i < items.size(); ++i) {
-        if (placement[i] == static_cast<std::int32_t>(k)) schedule.insert({items[i].ready, items[i].time[k], i});
+        if (placement[i] == static_cast<std::int32_t>(k))
+          schedule.insert({items[i].ready, items[i].time[k], i});
       }
       for (const KnapsackSchedule::Entry& entry : schedule.entries()) {
         const Nanoseconds start = std::max(free[k], entry.ready);
@@ -143,10 +151,10 @@ class Queues {
   const DeftProblem& problem_;
   DeftFill fill_;
   bool stuck_ = false;
-  bool busy_ = false;              // there is a current queue
-  std::vector<std::int32_t> left_; // its pieces that are not yet sent, longest first
-  std::int64_t current_size_ = 0;  // iterations merged in it
-  std::int64_t waiting_ = 0;       // iterations merged in the future queue
+  bool busy_ = false;               // there is a current queue
+  std::vector<std::int32_t> left_;  // its pieces that are not yet sent, longest first
+  std::int64_t current_size_ = 0;   // iterations merged in it
+  std::int64_t waiting_ = 0;        // iterations merged in the future queue
 };
 
 }  // namespace
@@ -165,7 +173,8 @@ DeftSchedule deft_knapsacks(const DeftProblem& problem, DeftFill fill) {
     }
     iterations.push_back(queues.next(iterations.size() >= next_reset));
     if (queues.stuck() || iterations.size() > kMostIterations) return {};
-    if (iterations.size() > next_reset && iterations.back().applied) next_reset = iterations.size() + kIterationsToReset;
+    if (iterations.size() > next_reset && iterations.back().applied)
+      next_reset = iterations.size() + kIterationsToReset;
   }
 }
 

@@ -8,8 +8,8 @@
 namespace gradweave {
 namespace {
 
-// A fused message is closed once it is so long that start-ups are at most 1/20 of it, and is at least 1/64 of all:
-// finer pieces pack no better and cost planning time.
+// A fused message is closed once it is so long that start-ups are at most 1/20 of it, and is at least 1/64 of
+// all: finer pieces pack no better and cost planning time.
 constexpr Nanoseconds kStartupsPerPiece = 20;
 constexpr Nanoseconds kPiecesPerModel = 64;
 
@@ -35,7 +35,8 @@ Nanoseconds fusion_target(const CostModel& model, std::size_t link) {
 class Partition {
  public:
   // Pieces take at most `limit` on link `judge`, and are fused until they take `target` on link `fast`.
-  Partition(const CostModel& model, std::size_t fast, std::size_t judge, Nanoseconds target, Nanoseconds limit)
+  Partition(const CostModel& model, std::size_t fast, std::size_t judge, Nanoseconds target,
+            Nanoseconds limit)
       : model_(model), fast_(fast), judge_(judge), target_(target), limit_(limit) {}
 
   // False if no partition meets the limit.
@@ -86,7 +87,9 @@ class Partition {
     const Nanoseconds room = limit_ - whole.startup;
     for (std::int64_t parts = (whole.work + room - 1) / room; parts <= most; ++parts) {
       const std::vector<Slice> cut = even_parts(slice, parts);
-      if (std::ranges::any_of(cut, [&](const Slice& part) { return model_.all_reduce(judge_, part) > limit_; })) continue;
+      if (std::ranges::any_of(cut,
+                              [&](const Slice& part) { return model_.all_reduce(judge_, part) > limit_; }))
+        continue;
       for (const Slice& part : cut) pieces.push_back({{part}});
       return true;
     }
@@ -97,7 +100,8 @@ class Partition {
     const std::int64_t numel = slice.end - slice.begin;
     std::vector<Slice> cut;
     for (std::int64_t p = 0; p < parts; ++p) {
-      cut.push_back({slice.tensor, slice.begin + floor_share(numel, p, parts), slice.begin + floor_share(numel, p + 1, parts)});
+      cut.push_back({slice.tensor, slice.begin + floor_share(numel, p, parts),
+                     slice.begin + floor_share(numel, p + 1, parts)});
     }
     return cut;
   }
@@ -119,23 +123,29 @@ double DeftProblem::least_iterations() const {
   for (std::size_t p = 0; p < pieces.size(); ++p) {
     work += static_cast<double>(value(p));
     for (std::size_t k = 0; k < links.size(); ++k) {
-      if (value(p) > 0) density[k] = std::max(density[k], static_cast<double>(value(p)) / static_cast<double>(pieces[p].time[k]));
+      if (value(p) > 0)
+        density[k] =
+            std::max(density[k], static_cast<double>(value(p)) / static_cast<double>(pieces[p].time[k]));
     }
   }
-  const double capacity = static_cast<double>(iteration) * std::accumulate(density.begin(), density.end(), 0.0);
+  const double capacity =
+      static_cast<double>(iteration) * std::accumulate(density.begin(), density.end(), 0.0);
   return work == 0 ? 0 : work / capacity;
 }
 
-std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link_count, std::optional<Nanoseconds> limit,
-                                        DeftFusion fusion) {
+std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link_count,
+                                        std::optional<Nanoseconds> limit, DeftFusion fusion) {
   assert(link_count >= 1 && link_count <= model.link_count());
   const WorkloadIndex& index = model.index();
-  DeftProblem problem{.forward = index.forward_total, .iteration = index.compute_total, .links = fastest_links(model, link_count)};
+  DeftProblem problem{.forward = index.forward_total,
+                      .iteration = index.compute_total,
+                      .links = fastest_links(model, link_count)};
   const std::size_t fast = problem.links.back();
   const std::size_t judge = limit ? fast : problem.links.front();
   const Nanoseconds target = fusion == DeftFusion::kOff ? 0 : fusion_target(model, fast);
   std::vector<Message> messages;
-  if (!Partition(model, fast, judge, target, limit.value_or(index.forward_total)).run(messages)) return std::nullopt;
+  if (!Partition(model, fast, judge, target, limit.value_or(index.forward_total)).run(messages))
+    return std::nullopt;
   if (messages.size() > kMaxDeftPieces + index.tensors.size()) return std::nullopt;
   for (Message& message : messages) {
     DeftPiece piece{.layer = static_cast<std::int32_t>(last_ready_layer(model, message.slices))};
@@ -144,7 +154,8 @@ std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link
     piece.message = std::move(message);
     problem.pieces.push_back(std::move(piece));
   }
-  std::ranges::stable_sort(problem.pieces, std::greater<>(), [](const DeftPiece& piece) { return piece.time.back(); });
+  std::ranges::stable_sort(problem.pieces, std::greater<>(),
+                           [](const DeftPiece& piece) { return piece.time.back(); });
   return problem;
 }
 

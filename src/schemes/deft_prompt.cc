@@ -1,5 +1,5 @@
-// What DeFT is measured against: no delay, forward overlap. Each link serves the waiting piece that the next forward
-// needs first; layer l's forward waits for layer l's own gradients.
+// What DeFT is measured against: no delay, forward overlap. Each link serves the waiting piece that the next
+// forward needs first; layer l's forward waits for layer l's own gradients.
 #include <algorithm>
 #include <numeric>
 #include <queue>
@@ -9,9 +9,9 @@
 namespace gradweave {
 namespace {
 
-// List scheduling: whichever link is free first takes, of the pieces that are ready by then, the one of the lowest
-// layer; if none is, the next to be ready. Times from the start of the iteration that computes the gradients.
-// O(pieces * (links + log pieces)).
+// List scheduling: whichever link is free first takes, of the pieces that are ready by then, the one of the
+// lowest layer; if none is, the next to be ready. Times from the start of the iteration that computes the
+// gradients. O(pieces * (links + log pieces)).
 std::vector<DeftService> serve_by_layer(const DeftProblem& problem) {
   const std::size_t n = problem.pieces.size();
   std::vector<std::size_t> coming(n);

@@ -1,12 +1,12 @@
-// Beyond the paper: a link need not be drained when an iteration ends. An op that starts late is carried into the next
-// iteration, so that a link is idle only while no gradient is left to send.
+// Beyond the paper: a link need not be drained when an iteration ends. An op that starts late is carried into
+// the next iteration, so that a link is idle only while no gradient is left to send.
 //
-// A generation is frozen in some iteration s and all of its pieces are placed at once, on links that are free from
-// e(k) on; it is complete in the iteration m in which its last op ends, and applied at the end of m. The next one may
-// be frozen in m (then at most two generations of a block are alive: the complete one and the new one). The search
-// keeps, for each number of generations, the kBeam states (m, e) that are furthest ahead, and closes a cycle of m + 1
-// iterations by letting the next generation begin with iteration m + 1, on links that are free. The cycle with the
-// most updates per iteration wins; then the shortest.
+// A generation is frozen in some iteration s and all of its pieces are placed at once, on links that are free
+// from e(k) on; it is complete in the iteration m in which its last op ends, and applied at the end of m. The
+// next one may be frozen in m (then at most two generations of a block are alive: the complete one and the
+// new one). The search keeps, for each number of generations, the kBeam states (m, e) that are furthest
+// ahead, and closes a cycle of m + 1 iterations by letting the next generation begin with iteration m + 1, on
+// links that are free. The cycle with the most updates per iteration wins; then the shortest.
 #include <algorithm>
 #include <numeric>
 
@@ -17,9 +17,9 @@ namespace gradweave {
 namespace {
 
 constexpr std::size_t kBeam = 12;
-constexpr std::int64_t kLongestCycle = 48;          // iterations, unless one generation takes longer
+constexpr std::int64_t kLongestCycle = 48;  // iterations, unless one generation takes longer
 constexpr std::size_t kMostPieces = 512;
-constexpr std::size_t kMostPlacedPieces = 6'000;    // per beam state, over the whole search
+constexpr std::size_t kMostPlacedPieces = 6'000;  // per beam state, over the whole search
 
 // Places every piece of a generation: the knapsacks are the links until the end of some iteration.
 struct Placed {
@@ -75,7 +75,8 @@ class CarrySearch {
       placed.parent = parent;
       const Nanoseconds end = std::ranges::max(placed.free);
       placed.complete = std::max(end - 1, origin) / problem_.iteration;
-      if (parent >= 0) placed.complete = std::max(placed.complete, states_[static_cast<std::size_t>(parent)].complete + 1);
+      if (parent >= 0)
+        placed.complete = std::max(placed.complete, states_[static_cast<std::size_t>(parent)].complete + 1);
       added.push_back(states_.size());
       states_.push_back(std::move(placed));
     }
@@ -85,6 +86,7 @@ class CarrySearch {
   // Longest first, each piece on the link whose contents then end first.
   Placed by_finish(const std::vector<Nanoseconds>& ready, const std::vector<Nanoseconds>& free) const {
     std::vector<KnapsackSchedule> schedules;
+    schedules.reserve(free.size());
     for (const Nanoseconds open : free) schedules.emplace_back(Knapsack{open, kNever});
     for (std::size_t p = 0; p < problem_.pieces.size(); ++p) {
       std::size_t best = 0;
@@ -101,8 +103,8 @@ class CarrySearch {
     return placed(schedules);
   }
 
-  // Each link filled, smallest knapsack first, until the end of the first iteration that holds everything: the slow
-  // links to the brim, the fastest with what is left.
+  // Each link filled, smallest knapsack first, until the end of the first iteration that holds everything:
+  // the slow links to the brim, the fastest with what is left.
   Placed by_deadline(const std::vector<Nanoseconds>& ready, const std::vector<Nanoseconds>& free) const {
     std::vector<KnapsackItem> items;
     Nanoseconds work = 0;
@@ -115,10 +117,12 @@ class CarrySearch {
     const std::int64_t earliest = first + work / problem_.iteration / links;
     for (std::int64_t m = earliest; m <= earliest + 3; ++m) {
       std::vector<Knapsack> knapsacks;
+      knapsacks.reserve(free.size());
       for (const Nanoseconds open : free) knapsacks.push_back({open, (m + 1) * problem_.iteration});
       const Placement placement = fill_greedy(items, knapsacks);
       if (std::ranges::find(placement, kLeftOut) != placement.end()) continue;
       std::vector<KnapsackSchedule> schedules;
+      schedules.reserve(free.size());
       for (const Knapsack& knapsack : knapsacks) schedules.emplace_back(knapsack);
       for (std::size_t i = 0; i < items.size(); ++i) {
         const auto k = static_cast<std::size_t>(placement[i]);
@@ -135,7 +139,8 @@ class CarrySearch {
       Nanoseconds now = schedules[k].knapsack().open;
       for (const KnapsackSchedule::Entry& entry : schedules[k].entries()) {
         const Nanoseconds start = std::max(now, entry.ready);
-        result.ops.push_back({static_cast<std::int32_t>(entry.item), static_cast<std::int32_t>(k), start, {}});
+        result.ops.push_back(
+            {static_cast<std::int32_t>(entry.item), static_cast<std::int32_t>(k), start, {}});
         now = start + entry.time;
       }
       result.free.push_back(now);
@@ -145,11 +150,12 @@ class CarrySearch {
 
   // Keeps the kBeam states that are complete first and leave the links free earliest.
   void keep_best(std::vector<std::size_t>& level) const {
-    std::ranges::stable_sort(level, {}, [&](std::size_t s) { return std::pair(states_[s].complete, states_[s].busy_until()); });
+    std::ranges::stable_sort(
+        level, {}, [&](std::size_t s) { return std::pair(states_[s].complete, states_[s].busy_until()); });
     const auto same = [&](std::size_t a, std::size_t b) {
       return states_[a].complete == states_[b].complete && states_[a].free == states_[b].free;
     };
-    level.erase(std::ranges::unique(level, same).begin(), level.end());
+    level.erase(std::unique(level.begin(), level.end(), same), level.end());
     if (level.size() > kBeam) level.resize(kBeam);
   }
 
@@ -164,8 +170,8 @@ class CarrySearch {
     best_length_ = length;
   }
 
-  // The best cycle as a schedule. Its first generation holds the iterations since the last one was frozen, of the
-  // turn before; in the first turn those that don't exist are left out, so that no prologue is needed.
+  // The best cycle as a schedule. Its first generation holds the iterations since the last one was frozen, of
+  // the turn before; in the first turn those that don't exist are left out, so that no prologue is needed.
   DeftSchedule cycle() const {
     DeftSchedule schedule;
     if (best_state_ < 0) return schedule;
@@ -189,11 +195,13 @@ class CarrySearch {
   Generation merged_by(const Placed& state) const {
     if (state.parent < 0) {
       const Placed& last = states_[static_cast<std::size_t>(best_state_)];
-      const std::int64_t frozen = last.parent < 0 ? -1 : states_[static_cast<std::size_t>(last.parent)].complete;
+      const std::int64_t frozen =
+          last.parent < 0 ? -1 : states_[static_cast<std::size_t>(last.parent)].complete;
       return {frozen + 1 - best_length_, -1};
     }
     const Placed& before = states_[static_cast<std::size_t>(state.parent)];
-    const std::int64_t frozen = before.parent < 0 ? -1 : states_[static_cast<std::size_t>(before.parent)].complete;
+    const std::int64_t frozen =
+        before.parent < 0 ? -1 : states_[static_cast<std::size_t>(before.parent)].complete;
     return {frozen + 1, before.complete};
   }
 

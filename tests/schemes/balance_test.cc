@@ -8,7 +8,8 @@
 namespace gradweave {
 namespace {
 
-std::int64_t fullest(std::span<const std::int64_t> costs, std::span<const std::int32_t> bin, std::size_t bins) {
+std::int64_t fullest(std::span<const std::int64_t> costs, std::span<const std::int32_t> bin,
+                     std::size_t bins) {
   std::vector<std::int64_t> sums(bins, 0);
   for (std::size_t i = 0; i < costs.size(); ++i) sums[static_cast<std::size_t>(bin[i])] += costs[i];
   return std::ranges::max(sums);
@@ -26,7 +27,8 @@ std::int64_t best_of_all(std::span<const std::int64_t> costs, std::size_t bins) 
 }
 
 RC_GTEST_PROP(Balance, IsTheBestOfAllAssignments, ()) {
-  const auto costs = *rc::gen::resize(8, rc::gen::container<std::vector<std::int64_t>>(rc::gen::inRange<std::int64_t>(0, 50)));
+  const auto costs = *rc::gen::resize(
+      8, rc::gen::container<std::vector<std::int64_t>>(rc::gen::inRange<std::int64_t>(0, 50)));
   const auto bins = *rc::gen::inRange<std::size_t>(1, 5);
   const Balance result = balance(costs, bins, 1'000'000);
   RC_ASSERT(result.proven);

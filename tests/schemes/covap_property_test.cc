@@ -52,7 +52,8 @@ RC_GTEST_PROP(CovapProperty, PlansAreValid, ()) {
   const Cluster cluster = *testing::clusters();
   const Plan plan = covap(workload, cluster, random_options());
   const Validation validation = validate(plan, workload, &cluster);
-  for (const Violation& violation : validation.violations) RC_LOG() << violation.what << " at " << violation.where << "\n";
+  for (const Violation& violation : validation.violations)
+    RC_LOG() << violation.what << " at " << violation.where << "\n";
   RC_ASSERT(validation.valid());
 }
 
@@ -60,7 +61,8 @@ RC_GTEST_PROP(CovapProperty, EveryBlockIsSentAndAppliedOnceAPeriodAndElseDropped
   const Workload workload = *testing::workloads();
   const Cluster cluster = *testing::clusters();
   const Plan plan = covap(workload, cluster, random_options());
-  std::vector<std::size_t> sent(plan.blocks.size(), 0), dropped(plan.blocks.size(), 0), applied(plan.blocks.size(), 0);
+  std::vector<std::size_t> sent(plan.blocks.size(), 0), dropped(plan.blocks.size(), 0),
+      applied(plan.blocks.size(), 0);
   for (const Iteration& iteration : plan.period) {
     RC_ASSERT(plan.blocks.empty() || !iteration.ops.empty());
     for (const Op& op : iteration.ops) {
@@ -93,7 +95,8 @@ RC_GTEST_PROP(CovapProperty, IntervalOneIsDdp, ()) {
   const Workload workload = *testing::workloads();
   const Cluster cluster = *testing::clusters({.max_links = 1});
   const SimulationResult ours = simulate(covap(workload, cluster, {{"interval", "1"}}), workload, cluster);
-  const SimulationResult ddp = simulate(std::get<Plan>(make_plan("ddp", workload, cluster)), workload, cluster);
+  const SimulationResult ddp =
+      simulate(std::get<Plan>(make_plan("ddp", workload, cluster)), workload, cluster);
   RC_ASSERT(ours.iteration_ns() == ddp.iteration_ns());
   RC_ASSERT(ours.bytes_per_iteration == ddp.bytes_per_iteration);
 }
@@ -104,12 +107,14 @@ RC_GTEST_PROP(CovapProperty, SendsOneIntervalthOfTheBytes, ()) {
   const Plan plan = covap(workload, cluster, random_options());
   const SimulationResult result = simulate(plan, workload, cluster);
   const auto interval = static_cast<double>(plan.period.size());
-  RC_ASSERT(std::abs(result.bytes_per_iteration * interval - static_cast<double>(WorkloadIndex(workload).total_bytes)) < 0.5);
+  RC_ASSERT(std::abs(result.bytes_per_iteration * interval -
+                     static_cast<double>(WorkloadIndex(workload).total_bytes)) < 0.5);
   RC_ASSERT(result.iteration_ns() >= result.lower_bound.iteration_ns * (1 - 1e-12));
 }
 
 RC_GTEST_PROP(CovapProperty, PartsAreAtMostTheIntervalAndCutAboveTheMedianOnly, ()) {
-  const auto numels = *rc::gen::nonEmpty(rc::gen::container<std::vector<std::int64_t>>(rc::gen::inRange<std::int64_t>(1, 1'000'000)));
+  const auto numels = *rc::gen::nonEmpty(
+      rc::gen::container<std::vector<std::int64_t>>(rc::gen::inRange<std::int64_t>(1, 1'000'000)));
   const std::int64_t interval = *rc::gen::inRange<std::int64_t>(1, 20);
   const std::vector<std::int64_t> parts = covap_parts(numels, interval);
   std::vector<std::int64_t> sorted = numels;

@@ -27,7 +27,8 @@ Cluster example_cluster(const std::string& name) {
   return read_cluster(std::string(GRADWEAVE_SOURCE_DIR) + "/examples/clusters/" + name + ".json");
 }
 
-Plan covap(const Workload& workload, const Cluster& cluster, const std::map<std::string, std::string>& options) {
+Plan covap(const Workload& workload, const Cluster& cluster,
+           const std::map<std::string, std::string>& options) {
   return std::get<Plan>(make_plan("covap", workload, cluster, options));
 }
 
@@ -110,7 +111,8 @@ TEST(CovapTableFive, CommunicationWithThePapersShards) {
   constexpr std::array<double, 6> kMs = {16.177, 99.205, 603.238, 36.513, 40.743, 34.218};
   constexpr std::array<int, 6> kParts = {1, 3, 4, 1, 1, 1};
   std::vector<double> shards;
-  for (std::size_t t = 0; t < 6; ++t) shards.insert(shards.end(), static_cast<std::size_t>(kParts[t]), kMs[t] / kParts[t]);
+  for (std::size_t t = 0; t < 6; ++t)
+    shards.insert(shards.end(), static_cast<std::size_t>(kParts[t]), kMs[t] / kParts[t]);
   const std::vector<std::int32_t> iteration = covap_round_robin(shards.size(), 4);
   std::vector<double> sums(4, 0);
   for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -125,9 +127,11 @@ TEST(CovapTableFive, BalancedIsNeverWorseThanRoundRobin) {
   const Cluster cluster = example_cluster("eth-30g-64");
   for (const char* sharding : {"on", "off"}) {
     std::map<std::string, std::string> options = {{"interval", "4"}, {"sharding", sharding}};
-    const double paper = std::ranges::max(communication_ms(covap(workload, cluster, options), workload, cluster));
+    const double paper =
+        std::ranges::max(communication_ms(covap(workload, cluster, options), workload, cluster));
     options["assignment"] = "balanced";
-    const double balanced = std::ranges::max(communication_ms(covap(workload, cluster, options), workload, cluster));
+    const double balanced =
+        std::ranges::max(communication_ms(covap(workload, cluster, options), workload, cluster));
     EXPECT_LE(balanced, paper);
   }
 }
@@ -138,7 +142,8 @@ TEST(Covap, DefaultIntervalOfTableFiveIsFour) {
 
 TEST(Covap, EveryBlockIsSentOnceAPeriodAndElseDropped) {
   const Plan plan = covap(example("covap-table5-vgg19"), example_cluster("eth-30g-64"), {});
-  std::vector<int> sent(plan.blocks.size(), 0), dropped(plan.blocks.size(), 0), applied(plan.blocks.size(), 0);
+  std::vector<int> sent(plan.blocks.size(), 0), dropped(plan.blocks.size(), 0),
+      applied(plan.blocks.size(), 0);
   for (const Iteration& iteration : plan.period) {
     for (const Op& op : iteration.ops) {
       for (const std::int32_t b : op.blocks) ++sent[static_cast<std::size_t>(b)];
@@ -167,7 +172,8 @@ TEST(Covap, PartsOfATensorAreAppliedAsSlices) {
     for (const Apply& apply : iteration.applies) {
       for (const std::int32_t b : apply.blocks) {
         const Block& block = plan.blocks[static_cast<std::size_t>(b)];
-        EXPECT_EQ(apply.slices, block.tensor == "bucket4.grad" || block.tensor == "bucket5.grad") << block.tensor;
+        EXPECT_EQ(apply.slices, block.tensor == "bucket4.grad" || block.tensor == "bucket5.grad")
+            << block.tensor;
       }
     }
   }
@@ -175,8 +181,10 @@ TEST(Covap, PartsOfATensorAreAppliedAsSlices) {
 
 TEST(CovapResidual, ScheduleOfTheAuthorsCode) {
   EXPECT_FALSE(covap_residual(1).enabled);
-  EXPECT_EQ(covap_residual(8), (Residual{.enabled = true, .initial = 0.5, .step = 0.1, .cap = 1, .every = 50}));
-  EXPECT_EQ(covap_residual(9), (Residual{.enabled = true, .initial = 0.2, .step = 0.1, .cap = 1, .every = 100}));
+  EXPECT_EQ(covap_residual(8),
+            (Residual{.enabled = true, .initial = 0.5, .step = 0.1, .cap = 1, .every = 50}));
+  EXPECT_EQ(covap_residual(9),
+            (Residual{.enabled = true, .initial = 0.2, .step = 0.1, .cap = 1, .every = 100}));
 }
 
 }  // namespace

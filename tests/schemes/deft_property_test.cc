@@ -1,4 +1,5 @@
-// What DeFT promises, on random workloads and clusters: every gradient once, two generations, hidden communication.
+// What DeFT promises, on random workloads and clusters: every gradient once, two generations, hidden
+// communication.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -28,7 +29,8 @@ Options random_options() {
 bool delays(const Plan& plan) {
   const auto& applies = plan.period.back().applies;
   const auto late = [](const Apply& apply) { return apply.at.kind == PointKind::kIterationEnd; };
-  return std::ranges::any_of(plan.period, [&](const Iteration& i) { return std::ranges::any_of(i.applies, late); }) ||
+  return std::ranges::any_of(plan.period,
+                             [&](const Iteration& i) { return std::ranges::any_of(i.applies, late); }) ||
          (!applies.empty() && late(applies.back()));
 }
 
@@ -50,7 +52,8 @@ RC_GTEST_PROP(DeftProperty, PlansAreValid, ()) {
   if (plan == nullptr) return;
   RC_LOG() << to_json(*plan);
   const Validation validation = validate(*plan, workload, &cluster);
-  for (const Violation& violation : validation.violations) RC_LOG() << violation.what << " at " << violation.where << "\n";
+  for (const Violation& violation : validation.violations)
+    RC_LOG() << violation.what << " at " << violation.where << "\n";
   RC_ASSERT(validation.valid());
   RC_ASSERT(validation.facts.generations_alive <= 2);
 }
@@ -58,14 +61,15 @@ RC_GTEST_PROP(DeftProperty, PlansAreValid, ()) {
 // The life of every gradient over some iterations, kept by block and absolute iteration.
 struct Ledger {
   std::map<std::int32_t, std::map<std::int64_t, int>> reduced, applied;
-  std::size_t most_alive = 0;     // generations of one block at an iteration's end, before its applies
+  std::size_t most_alive = 0;  // generations of one block at an iteration's end, before its applies
   std::int64_t longest_delay = 0;
   std::int64_t updates = 0;
 };
 
 Ledger follow(const Plan& plan, std::int64_t iterations) {
   Ledger ledger;
-  std::map<std::int32_t, std::set<std::vector<std::int64_t>>> sent;  // generations reduced and not yet applied
+  std::map<std::int32_t, std::set<std::vector<std::int64_t>>>
+      sent;  // generations reduced and not yet applied
   const auto absolute = [](const std::vector<std::int32_t>& merges, std::int64_t n) {
     std::vector<std::int64_t> result;
     for (const std::int32_t i : merges) {
@@ -113,14 +117,17 @@ std::int64_t longest_gap_between_updates(const Plan& plan) {
   std::int64_t last = -1;
   for (std::int64_t n = 0; n < 2 * period; ++n) {
     const auto& applies = plan.period[static_cast<std::size_t>(n % period)].applies;
-    if (std::ranges::none_of(applies, [](const Apply& a) { return a.source == Source::kReducedGradient; })) continue;
+    if (std::ranges::none_of(applies, [](const Apply& a) { return a.source == Source::kReducedGradient; }))
+      continue;
     if (last >= 0) longest = std::max(longest, n - last);
     last = n;
   }
   return longest;
 }
 
-std::int64_t length(const Plan& plan) { return static_cast<std::int64_t>(plan.prologue.size() + plan.period.size()); }
+std::int64_t length(const Plan& plan) {
+  return static_cast<std::int64_t>(plan.prologue.size() + plan.period.size());
+}
 
 RC_GTEST_PROP(DeftProperty, EveryGradientIsReducedOnceAndAppliedOnceInTime, ()) {
   const Workload workload = *testing::workloads();
@@ -163,8 +170,8 @@ RC_GTEST_PROP(DeftProperty, UpdateRateIsWithinTheLinksCapacity, ()) {
   const CostModel model(workload, cluster);
   const std::optional<DeftProblem> problem = deft_problem(model, model.link_count(), std::nullopt);
   if (!problem) return;
-  for (const DeftSchedule& schedule :
-       {deft_knapsacks(*problem, DeftFill::kGreedy), deft_knapsacks(*problem, DeftFill::kExact), deft_search(*problem)}) {
+  for (const DeftSchedule& schedule : {deft_knapsacks(*problem, DeftFill::kGreedy),
+                                       deft_knapsacks(*problem, DeftFill::kExact), deft_search(*problem)}) {
     if (schedule.updates() == 0) continue;
     const double rate = static_cast<double>(schedule.updates()) / static_cast<double>(schedule.period.size());
     RC_ASSERT(rate <= 1.0);
@@ -191,7 +198,8 @@ RC_GTEST_PROP(DeftProperty, IsNeverSlowerThanEachTensorAsItGetsReady, ()) {
   const Plan* plan = std::get_if<Plan>(&deft);
   RC_ASSERT(plan != nullptr);
   const double ours = simulate(*plan, workload, cluster).iteration_ns();
-  const double theirs = simulate(std::get<Plan>(make_plan("wfbp", workload, cluster)), workload, cluster).iteration_ns();
+  const double theirs =
+      simulate(std::get<Plan>(make_plan("wfbp", workload, cluster)), workload, cluster).iteration_ns();
   RC_ASSERT(ours <= theirs);
 }
 

@@ -35,7 +35,8 @@ Workload vgg19() {
 Cluster links(std::size_t count) {
   Cluster cluster{.workers = 16};
   cluster.links.push_back({.name = "fast", .us_per_byte = {1, 4}});
-  if (count == 2) cluster.links.push_back({.name = "slow", .us_per_byte = {165, 6}, .relative_time = {165, 2}});
+  if (count == 2)
+    cluster.links.push_back({.name = "slow", .us_per_byte = {165, 6}, .relative_time = {165, 2}});
   return cluster;
 }
 
@@ -82,7 +83,8 @@ TEST_P(DeftTableTwoRates, UpdatesPerIterationWithNothingExposed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DeftTableTwoRates,
-                         testing::Combine(testing::Values("22525", "11262"), testing::Values("greedy", "exact", "search")));
+                         testing::Combine(testing::Values("22525", "11262"),
+                                          testing::Values("greedy", "exact", "search")));
 
 TEST(Deft, UnpartitionedStarvesAndSaysWhy) {
   const PlanResult result = make_plan("deft", vgg19(), links(1), {{"max_block_us", "200000"}});
@@ -93,7 +95,8 @@ TEST(Deft, UnpartitionedStarvesAndSaysWhy) {
 }
 
 TEST(Deft, SearchCarriesWhatNoKnapsackHolds) {
-  const Plan plan = plan_of(make_plan("deft", vgg19(), links(1), {{"max_block_us", "200000"}, {"solver", "search"}}));
+  const Plan plan =
+      plan_of(make_plan("deft", vgg19(), links(1), {{"max_block_us", "200000"}, {"solver", "search"}}));
   EXPECT_GT(simulate(plan, vgg19(), links(1)).updates_per_iteration, 0);
 }
 
@@ -117,12 +120,14 @@ TEST(Deft, LocalCorrectionStepsEveryIteration) {
       EXPECT_EQ(iteration.applies.front().correction, Correction::kLocal);
     }
   }
-  EXPECT_THROW(make_plan("deft", vgg19(), links(1), {{"correction", "local"}, {"merge", "mean"}}), InvalidInput);
+  EXPECT_THROW(make_plan("deft", vgg19(), links(1), {{"correction", "local"}, {"merge", "mean"}}),
+               InvalidInput);
 }
 
 TEST(Deft, SameInputSamePlan) {
   for (const char* solver : {"greedy", "exact", "search"}) {
-    EXPECT_EQ(make_plan("deft", vgg19(), links(2), {{"solver", solver}}), make_plan("deft", vgg19(), links(2), {{"solver", solver}}));
+    EXPECT_EQ(make_plan("deft", vgg19(), links(2), {{"solver", solver}}),
+              make_plan("deft", vgg19(), links(2), {{"solver", solver}}));
   }
 }
 

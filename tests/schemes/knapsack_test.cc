@@ -21,7 +21,8 @@ bool fits_in_some_order(const Instance& instance, std::size_t knapsack, std::vec
   std::ranges::sort(set);
   do {
     std::int64_t now = instance.knapsacks[knapsack].open;
-    for (const std::size_t i : set) now = std::max(now, instance.items[i].ready) + instance.times[i][knapsack];
+    for (const std::size_t i : set)
+      now = std::max(now, instance.items[i].ready) + instance.times[i][knapsack];
     if (now <= instance.knapsacks[knapsack].close) return true;
   } while (std::ranges::next_permutation(set).found);
   return false;
@@ -60,7 +61,9 @@ Instance random_instance(bool released) {
     const auto open = *rc::gen::inRange<std::int64_t>(0, 6);
     instance.knapsacks.push_back({open, open + *rc::gen::inRange<std::int64_t>(0, 25)});
   }
-  for (std::size_t i = 0; i < n; ++i) instance.times.push_back(*rc::gen::container<std::vector<std::int64_t>>(knapsacks, rc::gen::inRange<std::int64_t>(0, 15)));
+  for (std::size_t i = 0; i < n; ++i)
+    instance.times.push_back(
+        *rc::gen::container<std::vector<std::int64_t>>(knapsacks, rc::gen::inRange<std::int64_t>(0, 15)));
   for (std::size_t i = 0; i < n; ++i) {
     const std::int64_t ready = released ? *rc::gen::inRange<std::int64_t>(0, 20) : 0;
     instance.items.push_back({*rc::gen::inRange<std::int64_t>(0, 12), ready, instance.times[i]});

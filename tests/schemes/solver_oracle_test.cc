@@ -1,4 +1,5 @@
-// Our exact solvers against mixed-integer models of the same problems, solved by CBC, beyond the size of brute force.
+// Our exact solvers against mixed-integer models of the same problems, solved by CBC, beyond the size of
+// brute force.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,11 +19,13 @@ std::string variable(std::size_t item, std::size_t knapsack) {
   return "x_" + std::to_string(item) + "_" + std::to_string(knapsack);
 }
 
-// maximise sum v_i x_ik; each item once; for every release r and knapsack k: what is ready at r or later fits [r, close).
+// maximise sum v_i x_ik; each item once; for every release r and knapsack k: what is ready at r or later fits
+// [r, close).
 std::string knapsack_program(std::span<const KnapsackItem> items, std::span<const Knapsack> knapsacks) {
   std::string program = "Maximize\n obj:";
   for (std::size_t i = 0; i < items.size(); ++i) {
-    for (std::size_t k = 0; k < knapsacks.size(); ++k) program += " + " + std::to_string(items[i].value) + " " + variable(i, k);
+    for (std::size_t k = 0; k < knapsacks.size(); ++k)
+      program += " + " + std::to_string(items[i].value) + " " + variable(i, k);
     program += "\n";
   }
   program += "Subject To\n";
@@ -60,7 +63,8 @@ std::string balance_program(std::span<const std::int64_t> costs, std::size_t bin
   }
   for (std::size_t b = 0; b < bins; ++b) {
     program += " bin_" + std::to_string(b) + ":";
-    for (std::size_t i = 0; i < costs.size(); ++i) program += " + " + std::to_string(costs[i]) + " " + variable(i, b);
+    for (std::size_t i = 0; i < costs.size(); ++i)
+      program += " + " + std::to_string(costs[i]) + " " + variable(i, b);
     program += " - largest <= 0\n";
   }
   program += "Binary\n";
@@ -96,7 +100,8 @@ TEST_P(SolverOracle, Knapsacks) {
   const std::vector<Knapsack> knapsacks = {{draw(0, 30), 130}, {draw(0, 30), 130}};
   const ExactFill exact = fill_exact(items, knapsacks, 10'000'000);
   ASSERT_TRUE(exact.proven);
-  EXPECT_EQ(value_of(items, exact.placement), std::llround(*testing::solve_with_cbc(knapsack_program(items, knapsacks))));
+  EXPECT_EQ(value_of(items, exact.placement),
+            std::llround(*testing::solve_with_cbc(knapsack_program(items, knapsacks))));
 }
 
 TEST_P(SolverOracle, Balance) {
