@@ -206,7 +206,7 @@ Plan plan_of(const CostModel& model, const SlotFiller& filler, std::int64_t peri
   }
   const auto key = [](const Slice& slice) { return std::pair(slice.tensor, slice.begin); };
   std::ranges::sort(slices, {}, key);
-  slices.erase(std::ranges::unique(slices).begin(), slices.end());
+  slices.erase(std::unique(slices.begin(), slices.end()), slices.end());
 
   Plan plan = new_plan(model, static_cast<std::size_t>(period));
   const std::vector<std::int32_t> all = add_blocks(plan, model, slices);

@@ -48,14 +48,14 @@ PlanResult plan_dreamddp(const Workload& workload, const Cluster& cluster, const
   return plan_of_sets(model, packer, assignment, forward_overlap);
 }
 
-OptionSpec text_option(std::string_view name, std::vector<std::string_view> choices, std::string_view source,
-                       std::string_view meaning) {
+OptionSpec text_option(std::string_view name, const std::vector<std::string_view>& choices,
+                       std::string_view source, std::string_view meaning) {
   return {.name = name,
           .type = OptionType::kText,
           .unit = "",
           .default_value = choices.front(),
           .default_source = source,
-          .choices = std::move(choices),
+          .choices = choices,
           .meaning = meaning};
 }
 

@@ -81,8 +81,8 @@ Assignment equal_number(const Packer& packer, std::size_t period) {
 }
 
 Assignment exact_intervals(const Packer& packer, std::size_t period) {
-  const std::size_t L = packer.layer_count();
-  const std::size_t width = L + 1;
+  const std::size_t layers = packer.layer_count();
+  const std::size_t width = layers + 1;
   // What exceeds the sum of some assignment is of no use.
   const Nanoseconds bound =
       std::min({equal_number(packer, period).stall, closed_at_stall(packer, period, true).stall,
@@ -93,7 +93,7 @@ Assignment exact_intervals(const Packer& packer, std::size_t period) {
   best[0] = 0;
   const RestBound rest(packer);
   Packer::Queue queue(packer);
-  for (std::size_t i = 0; i <= L; ++i) {
+  for (std::size_t i = 0; i <= layers; ++i) {
     queue.clear();
     std::size_t end = i;  // row holds j = i..end
     row[i] = 0;
@@ -105,7 +105,7 @@ Assignment exact_intervals(const Packer& packer, std::size_t period) {
       d[i] = std::min(d[i], before);  // an empty interval
       if (d[i] == before) c[i] = static_cast<std::uint32_t>(i);
       if (h > 1 && best[(h - 2) * width + i] == before) continue;  // as good with one iteration fewer
-      for (; end < L && row[end] <= bound; row[++end] = queue.stall()) queue.append(end);
+      for (; end < layers && row[end] <= bound; row[++end] = queue.stall()) queue.append(end);
       const auto useless =
           std::upper_bound(row.begin() + static_cast<std::ptrdiff_t>(i),
                            row.begin() + static_cast<std::ptrdiff_t>(end) + 1, bound - before);
@@ -118,7 +118,7 @@ Assignment exact_intervals(const Packer& packer, std::size_t period) {
       }
     }
   }
-  std::vector<std::size_t> cuts(period + 1, L);
+  std::vector<std::size_t> cuts(period + 1, layers);
   for (std::size_t h = period; h > 0; --h) cuts[h - 1] = cut[h * width + cuts[h]];
   Assignment assignment = from_cuts(packer, cuts);
   assignment.lower_bound = assignment.stall;
@@ -126,17 +126,17 @@ Assignment exact_intervals(const Packer& packer, std::size_t period) {
 }
 
 Assignment paper_search(const Packer& packer, std::size_t period) {
-  const std::size_t L = packer.layer_count();
-  std::vector<std::size_t> overflow(L, L);  // first j with e({i..j}) > 0
-  std::vector<Nanoseconds> overflow_stall(L, 0);
-  std::vector<Nanoseconds> all_stall(L + 1, 0);  // e({i..L-1})
+  const std::size_t layers = packer.layer_count();
+  std::vector<std::size_t> overflow(layers, layers);  // first j with e({i..j}) > 0
+  std::vector<Nanoseconds> overflow_stall(layers, 0);
+  std::vector<Nanoseconds> all_stall(layers + 1, 0);  // e({i..L-1})
   Packer::Queue queue(packer);
-  for (std::size_t i = 0; i < L; ++i) {
+  for (std::size_t i = 0; i < layers; ++i) {
     queue.clear();
-    for (std::size_t j = i; j < L; ++j) {
+    for (std::size_t j = i; j < layers; ++j) {
       queue.append(j);
       const Nanoseconds stall = queue.stall();
-      if (stall > 0 && overflow[i] == L) {
+      if (stall > 0 && overflow[i] == layers) {
         overflow[i] = j;
         overflow_stall[i] = stall;
       }
@@ -144,13 +144,13 @@ Assignment paper_search(const Packer& packer, std::size_t period) {
     }
   }
   // least[h][i]: of layers i.. in sets h..; close[h][i]: where set h ends.
-  std::vector<std::vector<Nanoseconds>> least(period, std::vector<Nanoseconds>(L + 1, 0));
-  std::vector<std::vector<std::size_t>> close(period, std::vector<std::size_t>(L + 1, L));
+  std::vector<std::vector<Nanoseconds>> least(period, std::vector<Nanoseconds>(layers + 1, 0));
+  std::vector<std::vector<std::size_t>> close(period, std::vector<std::size_t>(layers + 1, layers));
   least[period - 1] = all_stall;
   for (std::size_t h = period - 1; h-- > 0;) {
-    for (std::size_t i = 0; i < L; ++i) {
+    for (std::size_t i = 0; i < layers; ++i) {
       const std::size_t j = overflow[i];
-      if (j == L) continue;
+      if (j == layers) continue;
       const Nanoseconds with = overflow_stall[i] + least[h + 1][j + 1];
       const Nanoseconds without = j > i ? least[h + 1][j] : kNever;
       least[h][i] = std::min(with, without);
@@ -163,10 +163,10 @@ Assignment paper_search(const Packer& packer, std::size_t period) {
 }
 
 void fill_bubbles(const Packer& packer, Assignment& assignment) {
-  const std::size_t L = packer.layer_count();
+  const std::size_t layers = packer.layer_count();
   for (std::vector<std::size_t>& set : assignment.sets) {
     const Nanoseconds allowed = packer.stall(set);
-    const std::size_t first = set.empty() ? L : set.front();
+    const std::size_t first = set.empty() ? layers : set.front();
     const auto with_run = [&](std::size_t end) {
       std::vector<std::size_t> positions = range(0, end);
       positions.insert(positions.end(), set.begin(), set.end());
@@ -181,7 +181,7 @@ void fill_bubbles(const Packer& packer, Assignment& assignment) {
     set = with_run(fits);
     Packer::Queue queue(packer);
     for (std::size_t position : set) queue.append(position);
-    for (std::size_t position = set.empty() ? 0 : set.back() + 1; position < L; ++position) {
+    for (std::size_t position = set.empty() ? 0 : set.back() + 1; position < layers; ++position) {
       Packer::Queue longer = queue;
       longer.append(position);
       if (longer.stall() > allowed) continue;

@@ -9,7 +9,8 @@ Packer::Packer(const CostModel& model, bool forward_overlap) : model_(&model) {
   const WorkloadIndex& index = model.index();
   for (std::size_t k = 0; k < model.link_count(); ++k) {
     model.all_reduce_bytes(k, index.total_bytes);  // throws if the times leave the range of the clock
-    LinkCost& link = links_.emplace_back(model.cluster().links[k].startup_ns);
+    LinkCost& link = links_.emplace_back();
+    link.startup = model.cluster().links[k].startup_ns;
     for (std::int32_t i = 0; i < std::min(times_1000(model.cluster().links[k].us_per_byte).scale, 38); ++i) {
       link.denominator *= 10;
     }

@@ -5,6 +5,11 @@
 #include "gradweave/error.h"
 
 namespace gradweave {
+namespace {
+
+constexpr Nanoseconds kLongestTime = Nanoseconds{1} << 53;
+
+}  // namespace
 
 SlotFiller::SlotFiller(const CostModel& model, std::vector<Slot> slots, Nanoseconds time_per_iteration)
     : model_(&model),
@@ -98,9 +103,8 @@ Nanoseconds least_time(Nanoseconds enough, Nanoseconds tolerance,
 }
 
 Nanoseconds time_that_fits(Nanoseconds from, const std::function<bool(Nanoseconds)>& fits) {
-  constexpr Nanoseconds kLongest = Nanoseconds{1} << 53;
   while (!fits(from)) {
-    if (from > kLongest / 2) {
+    if (from > kLongestTime / 2) {
       throw InvalidInput("one average of the parameters takes more than 50 days", "cluster: links",
                          "check startup_us and us_per_byte");
     }
