@@ -29,6 +29,7 @@ struct DeftProblem {
   std::vector<std::size_t>
       links;  // the cluster's links in use, smallest knapsack first: the fastest is the last
   std::vector<DeftPiece> pieces;  // longest first, by the time on the fastest link
+  bool serial = true;             // each of them serves one op at a time
 
   Nanoseconds value(std::size_t piece) const { return pieces[piece].time.back(); }
   // Returns a lower bound on the iterations that sending every piece once takes, all links busy all the time:

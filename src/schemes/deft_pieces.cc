@@ -140,6 +140,9 @@ std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link
   DeftProblem problem{.forward = index.forward_total,
                       .iteration = index.compute_total,
                       .links = fastest_links(model, link_count)};
+  for (const std::size_t link : problem.links) {
+    problem.serial = problem.serial && model.cluster().links[link].concurrency == 1;
+  }
   const std::size_t fast = problem.links.back();
   const std::size_t judge = limit ? fast : problem.links.front();
   const Nanoseconds target = fusion == DeftFusion::kOff ? 0 : fusion_target(model, fast);
