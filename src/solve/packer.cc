@@ -150,6 +150,7 @@ std::vector<Packer::Packed> Packer::pack(std::span<const std::size_t> positions)
   }
   std::ranges::sort(messages, {}, &Open::last_unit);
   std::vector<Packed> packed;
+  packed.reserve(messages.size());
   for (Open& open : messages) packed.push_back(std::move(open.packed));
   return packed;
 }
