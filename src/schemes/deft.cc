@@ -57,6 +57,7 @@ namespace {
 
 // A plan without delay that is at most this much slower than compute alone is taken instead.
 constexpr Nanoseconds kAsFastPerMille = 1;
+constexpr Nanoseconds kStartupsPerForward = 10;
 constexpr std::size_t kMostListed = 50'000'000;
 constexpr Nanoseconds kNoLimit = Nanoseconds{1} << 62;
 
@@ -139,14 +140,20 @@ std::optional<Candidate> best_candidate(const CostModel& model, std::optional<Na
   return best;
 }
 
-// Without a limit asked for: the paper's, or an iteration's time where that updates more often (start-ups, a
-// short forward). If neither updates at all: ops that last longer than an iteration.
+// Without a limit asked for: the paper's, or an iteration's time where that updates more often (a short
+// forward). Ops that last longer than an iteration where neither updates, or start-ups take much of a
+// forward.
 std::optional<Candidate> solve_all(const CostModel& model, const DeftOptions& options) {
   if (options.max_block) return best_candidate(model, options.max_block, options.solver);
-  std::optional<Candidate> found = best_candidate(model, std::nullopt, options.solver);
-  std::optional<Candidate> longer = best_candidate(model, model.index().compute_total, options.solver);
-  if (!found || (longer && better(longer->schedule, found->schedule))) found = std::move(longer);
-  return found ? std::move(found) : best_candidate(model, kNoLimit, "search");
+  std::optional<Candidate> best = best_candidate(model, std::nullopt, options.solver);
+  const auto consider = [&](Nanoseconds limit, const std::string& solver) {
+    std::optional<Candidate> other = best_candidate(model, limit, solver);
+    if (!best || (other && better(other->schedule, best->schedule))) best = std::move(other);
+  };
+  consider(model.index().compute_total, options.solver);
+  const Nanoseconds startup = std::ranges::min(model.cluster().links, {}, &Link::startup_ns).startup_ns;
+  if (!best || startup >= model.index().forward_total / kStartupsPerForward) consider(kNoLimit, "search");
+  return best;
 }
 
 std::vector<std::int32_t> merges_of(Generation generation) {
