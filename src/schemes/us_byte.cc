@@ -30,7 +30,7 @@
 //     and taking as many units as an op's deadline allows uses the fewest ops, so T follows by bisection;
 //   - S_p searched on a grid (the paper tunes it by Bayesian optimisation);
 //   - several links: the plan for one link and priority slices of several sizes compete, with links by links.cc;
-//   - shared links: one op at a time competes with sharing.
+//   - shared links: one op at a time competes with 2, 4, 8 and 16.
 // Complexity: one evaluation O(ops * units / 64 + units log t); Algorithm 2 evaluates at most once a unit. The search
 // stops after a budget of evaluated ops.
 #include "schemes/us_byte.h"
@@ -97,7 +97,7 @@ class UsByteSearch {
   bool try_order(const UsByteModel& units, const std::vector<Message>& groups, const SendOrder& order,
                  std::int64_t block_bytes) {
     units.run(order, options_.fuse, times_);
-    budget_ -= static_cast<std::int64_t>(groups.size() + times_.ops.size());
+    budget_ -= times_.steps;
     if (times_.iteration >= best_.iteration) return false;
     best_ = {groups, order, block_bytes, times_.iteration};
     return true;
@@ -143,6 +143,7 @@ class UsByteSearch {
       into.insert(into.end(), from.begin(), from.end());
       groups.erase(groups.begin() + static_cast<std::ptrdiff_t>(g) + 1);
       const UsByteModel units(model_, groups);
+      budget_ -= kStepsOfAModel * static_cast<std::int64_t>(groups.size());
       if (try_order(units, groups, units.sequential(best_.block_bytes), best_.block_bytes)) --g;
     }
   }
@@ -170,7 +171,8 @@ class UsByteSearch {
     best_.iteration = units.raise_priorities(best_.order, options_.fuse, budget_);
   }
 
-  // Evaluated units and ops: about 25 ms; Algorithm 2 over 320 tensors is about a third of it.
+  // SendTimes::steps: about 25 ms; Algorithm 2 over 320 tensors is about a third of it.
+  static constexpr std::int64_t kStepsOfAModel = 8;  // what building a model costs for each unit
   static constexpr std::int64_t kBudget = 600'000;
   static constexpr std::int64_t kForPriorities = 200'000;
 
@@ -181,9 +183,9 @@ class UsByteSearch {
   std::int64_t budget_ = kBudget;
 };
 
-// What competes on several or shared links.
+// What competes on several or shared links, `at_once` ops on each.
 std::vector<ScheduledOp> best_on_links(const CostModel& model, const UsByteOptions& options,
-                                       std::vector<ScheduledOp> for_one_link) {
+                                       std::vector<ScheduledOp> for_one_link, std::int64_t at_once) {
   if (model.link_count() == 1 && !has_shared_link(model.cluster())) return for_one_link;
   std::vector<ScheduledOp> best = std::move(for_one_link);
   assign_links(model, best);
@@ -192,7 +194,9 @@ std::vector<ScheduledOp> best_on_links(const CostModel& model, const UsByteOptio
     if (options.partition_bytes > 0) bytes = options.partition_bytes;
     // No more than about 4000 slices: a start-up each.
     if (options.partition_bytes == 0 && bytes < model.index().total_bytes / 4000) continue;
-    std::vector<ScheduledOp> slices = issue_by_priority(model, priority_slices(model, bytes, Partition::kEven), 1);
+    const std::int64_t credit = 1 + std::min(bytes, model.index().total_bytes) * (at_once - 1);
+    std::vector<ScheduledOp> slices =
+        issue_by_priority(model, priority_slices(model, bytes, Partition::kEven), credit);
     const Nanoseconds time = iteration_time(model, slices);
     if (time < least) {
       least = time;
@@ -210,12 +214,16 @@ PlanResult plan_us_byte(const Workload& workload, const Cluster& cluster, const 
                               .per_tensor = values.text("block_sizes") == "per_tensor"};
   const CostModel alone(workload, with_concurrency_at_most(cluster, 1));
   const UsByteSchedule schedule = solve_us_byte(alone, options);
-  const std::vector<ScheduledOp> ops = best_on_links(alone, options, schedule.ops);
+  const std::vector<ScheduledOp> ops = best_on_links(alone, options, schedule.ops, 1);
   Plan plan = overlapped_plan(alone, ops);
-  if (has_shared_link(cluster)) {
-    const CostModel shared(workload, cluster);
-    const std::vector<ScheduledOp> sharing = best_on_links(shared, options, schedule.ops);
-    if (iteration_time(shared, sharing) < iteration_time(alone, ops)) plan = overlapped_plan(shared, sharing);
+  Nanoseconds least = iteration_time(alone, ops);
+  for (std::int64_t at_once = 2; at_once <= 16 && has_shared_link(cluster); at_once *= 2) {
+    const CostModel shared(workload, with_concurrency_at_most(cluster, at_once));
+    const std::vector<ScheduledOp> sharing = best_on_links(shared, options, schedule.ops, at_once);
+    const Nanoseconds iteration = iteration_time(shared, sharing);
+    if (iteration >= least) continue;
+    least = iteration;
+    plan = overlapped_plan(shared, sharing);
   }
   if (schedule.partition_bytes > 0) plan.options["partition_bytes"] = std::to_string(schedule.partition_bytes);
   return plan;

@@ -42,6 +42,7 @@ struct SendTimes {
   std::vector<SendPart> parts;
   std::size_t first_phase_ops = 0;
   Nanoseconds iteration = 0;  // the claim
+  std::int64_t steps = 0;     // units and ops that the evaluation has gone through
 };
 
 class UsByteModel {
@@ -58,7 +59,7 @@ class UsByteModel {
   void run(const SendOrder& order, bool fuse, SendTimes& times) const;
 
   // Algorithm 2: raises priorities in `order` as long as an evaluation finds a shorter iteration and `budget`, in
-  // evaluated units and ops, lasts. Returns the iteration.
+  // SendTimes::steps, lasts. Returns the iteration.
   Nanoseconds raise_priorities(SendOrder& order, bool fuse, std::int64_t& budget) const;
 
   // Returns the ops of `times` for a plan.

@@ -140,6 +140,7 @@ void UsByteModel::run(const SendOrder& order, bool fuse, SendTimes& times) const
     if (part.end == units_[u].elements()) waiting.erase(first);
   }
   times.first_phase_ops = times.ops.size();
+  times.steps = static_cast<std::int64_t>(2 * count + times.ops.size());
   std::vector<Rest> rests;
   for (std::size_t u = 0; u < count; ++u) {
     if (sent[u] < units_[u].elements()) rests.push_back({u, sent[u]});
@@ -160,15 +161,16 @@ void UsByteModel::run(const SendOrder& order, bool fuse, SendTimes& times) const
   if (!fuse || rests.size() < 2 || model_.cluster().links[0].startup_ns == 0 || times.iteration <= before) return;
   // Eq. 5: the least T for which deadlines T - behind(l) can be met, by bisection; the longest group that meets its
   // first layer's deadline is always a best one.
-  const SendTimes alone = times;
+  std::int64_t steps = times.steps;
   Nanoseconds infeasible = before - 1;  // nothing can be over earlier
   Nanoseconds feasible = times.iteration;
-  SendTimes best = alone;
+  SendTimes best = times;
   while (feasible - infeasible > 1) {
     const Nanoseconds middle = infeasible + (feasible - infeasible) / 2;
     times.ops.resize(ops);
     times.parts.resize(parts);
     const Nanoseconds reached = send_rests(rests, now, middle, true, times);
+    steps += static_cast<std::int64_t>(times.parts.size());
     if (reached <= middle) {
       feasible = reached;
       best = times;
@@ -178,6 +180,7 @@ void UsByteModel::run(const SendOrder& order, bool fuse, SendTimes& times) const
     }
   }
   times = std::move(best);
+  times.steps = steps;
 }
 
 bool UsByteModel::may_share(std::size_t unit, std::size_t next) const {
@@ -244,7 +247,6 @@ Nanoseconds UsByteModel::raise_priorities(SendOrder& order, bool fuse, std::int6
     while (k > 0 && units_[k - 1].ready < over) --k;
     if (k == u) continue;
     if (budget < 0) break;
-    budget -= static_cast<std::int64_t>(count + times.ops.size());
     SendOrder raised = order;
     const auto from = std::ranges::find(raised.first_phase, u);
     const auto to = std::ranges::find(raised.first_phase, k);
@@ -252,6 +254,7 @@ Nanoseconds UsByteModel::raise_priorities(SendOrder& order, bool fuse, std::int6
     std::rotate(to, from, from + 1);
     SendTimes raised_times;
     run(raised, fuse, raised_times);
+    budget -= raised_times.steps;
     if (raised_times.iteration >= times.iteration) continue;
     order = std::move(raised);
     times = std::move(raised_times);
