@@ -50,11 +50,13 @@ at::Tensor BufferPool::acquire(const ProgramOp& op) {
   }
   at::Tensor flat = std::move(buffers.free.back());
   buffers.free.pop_back();
-  return flat;
+  return flat.numel() == op.elements ? flat : flat.narrow(0, 0, op.elements);
 }
 
 void BufferPool::release(const ProgramOp& op, at::Tensor flat) {
-  classes_.at(key_of(op)).free.push_back(std::move(flat));
+  Class& buffers = classes_.at(key_of(op));
+  if (flat.numel() < buffers.elements) flat = flat.as_strided({buffers.elements}, {1}, 0);
+  buffers.free.push_back(std::move(flat));
 }
 
 bool BufferPool::single(const ProgramOp& op) const { return classes_.at(key_of(op)).made == 1; }

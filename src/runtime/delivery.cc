@@ -127,37 +127,41 @@ at::Tensor Engine::with_residual(std::int32_t block, const at::Tensor& part, boo
 
 // Copies the parameters whose read point this is: after the block's local apply of this iteration.
 void Engine::read_parameters(PointKind at, std::int32_t layer) {
-  const ProgramIteration& here = (*program_)[iteration_];
-  for (const OpRef& ref : here.reads) {
-    OpRun& run = run_at(iteration_ + ref.delta, ref.op);
-    std::int32_t read = 0;
-    for (std::size_t i = 0; i < run.op->blocks.size(); ++i) {
-      const auto block = static_cast<std::size_t>(run.op->blocks[i]);
-      const std::int32_t tensor = program_->block_tensor[block];
-      const std::size_t owner = program_->index.tensors[static_cast<std::size_t>(tensor)].layer;
-      const bool in_backward = std::ranges::any_of(here.at_backward[owner], [&](std::int32_t a) {
-        const ProgramApply& apply = here.applies[static_cast<std::size_t>(a)];
-        return apply.source == Source::kLocalGradient && std::ranges::find(apply.tensors, tensor) != apply.tensors.end();
-      });
-      const bool now = at == PointKind::kBackwardEnd ? in_backward && owner == static_cast<std::size_t>(layer) : !in_backward;
-      if (!now) continue;
-      if (!run.flat.defined()) {
-        run.flat = pool_->acquire(*run.op).narrow(0, 0, run.op->elements);
-        if (run.op->keep_own) run.own = pool_->acquire(*run.op).narrow(0, 0, run.op->elements);
-      }
-      const Block& place = program_->blocks[block];
-      const std::int64_t length = place.end - place.begin;
-      (run.op->keep_own ? run.own : run.flat)
-          .narrow(0, run.op->offsets[i], length)
-          .copy_(flat_parameter(tensor).narrow(0, place.begin, length));
-      ++read;
+  for (const OpRef& ref : (*program_)[iteration_].reads) read_parameters(run_at(iteration_ + ref.delta, ref.op), at, layer);
+}
+
+void Engine::read_parameters(OpRun& run, PointKind at, std::int32_t layer) {
+  std::int32_t read = 0;
+  for (std::size_t i = 0; i < run.op->blocks.size(); ++i) {
+    const auto block = static_cast<std::size_t>(run.op->blocks[i]);
+    const std::int32_t tensor = program_->block_tensor[block];
+    if (run.written[i] || (at == PointKind::kBackwardEnd && !stepped_at_backward_end(tensor, layer))) continue;
+    if (!run.flat.defined()) {
+      run.flat = pool_->acquire(*run.op);
+      if (run.op->keep_own) run.own = pool_->acquire(*run.op);
     }
-    if (read == 0) continue;
-    run.data.record(options_.link.device);
-    const std::lock_guard lock(exchange_->mutex);
-    run.pending -= read;
-    if (run.pending == 0) links_[static_cast<std::size_t>(run.op->link)]->wake();
+    const Block& place = program_->blocks[block];
+    const std::int64_t length = place.end - place.begin;
+    (run.op->keep_own ? run.own : run.flat)
+        .narrow(0, run.op->offsets[i], length)
+        .copy_(flat_parameter(tensor).narrow(0, place.begin, length));
+    run.written[i] = 1;
+    ++read;
   }
+  if (read == 0) return;
+  run.data.record(options_.link.device);
+  const std::lock_guard lock(exchange_->mutex);
+  run.pending -= read;
+  if (run.pending == 0) links_[static_cast<std::size_t>(run.op->link)]->wake();
+}
+
+bool Engine::stepped_at_backward_end(std::int32_t tensor, std::int32_t layer) const {
+  if (program_->index.tensors[static_cast<std::size_t>(tensor)].layer != static_cast<std::size_t>(layer)) return false;
+  const ProgramIteration& here = (*program_)[iteration_];
+  return std::ranges::any_of(here.at_backward[static_cast<std::size_t>(layer)], [&](std::int32_t a) {
+    const ProgramApply& apply = here.applies[static_cast<std::size_t>(a)];
+    return apply.source == Source::kLocalGradient && std::ranges::find(apply.tensors, tensor) != apply.tensors.end();
+  });
 }
 
 // Takes buffers back whose last apply was in `iteration`. Gradients may still be views of them: see release_retired().

@@ -314,9 +314,17 @@ void Engine::end_iteration() {
     if (action.optimizer) {
       run_optimizer(action.tensors);
       updated = true;
-    } else {
-      apply_average(here.applies[static_cast<std::size_t>(action.apply)]);
+      continue;
     }
+    // An average that is used in the iteration in which it is read: read just before. Other reads come after every
+    // apply, so that what is sent holds the corrections that have landed.
+    const ProgramApply& apply = here.applies[static_cast<std::size_t>(action.apply)];
+    for (const Piece& piece : apply.pieces) {
+      if (apply.merges.front() == 0) {
+        read_parameters(run_at(iteration_ + piece.source.delta, piece.source.op), PointKind::kIterationEnd, 0);
+      }
+    }
+    apply_average(apply);
   }
   counters_.updates += updated;
   read_parameters(PointKind::kIterationEnd, 0);

@@ -138,6 +138,8 @@ class Engine {
   bool deliver_in_place(OpRun& run, std::int32_t tensor, const at::Tensor& gradient);
   at::Tensor with_residual(std::int32_t block, const at::Tensor& part, bool sent);
   void read_parameters(PointKind at, std::int32_t layer);
+  void read_parameters(OpRun& run, PointKind at, std::int32_t layer);
+  bool stepped_at_backward_end(std::int32_t tensor, std::int32_t layer) const;
   void retire(std::int64_t iteration);
   void release_retired();
   at::Tensor flat_gradient(std::int32_t tensor) const;

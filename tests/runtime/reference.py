@@ -1,0 +1,240 @@
+"""What a plan means, written plainly: one rank of a slow synchronous loop, to compare the engine with.
+
+Nothing overlaps. The collectives are the plan's, one after another, with the plan's block boundaries; a step of some
+parameters is a full step with the other gradients set to None.
+"""
+
+import torch
+from torch import distributed, nn
+
+
+class Reference:
+    """Trains `model` with `optimizer` by `plan`. Layers and tensors are the workload's."""
+
+    def __init__(self, model, optimizer, plan, workload):
+        self.model, self.optimizer, self.plan = model, optimizer, plan
+        self.world = distributed.get_world_size()
+        self.parameters = dict(model.named_parameters())
+        self.blocks = plan["blocks"]
+        self.links = plan["links"]
+        self.gradients = {}   # iteration -> tensor -> this rank's gradient, in memory order
+        self.values = {}      # iteration -> tensor -> parameter after that iteration's end, in memory order
+        self.results = {}     # (iteration, op) -> flat result
+        self.residuals = {}
+        self.n = 0
+        self.end = None       # while draining: the first iteration that does not exist
+        self.local = {self.blocks[b]["tensor"] for iteration in plan.get("prologue", []) + plan["period"]
+                      for apply in iteration.get("applies", []) for b in apply["blocks"]
+                      if apply["source"] == "local_gradient" or apply.get("correction") == "local"}
+
+    # ---- the plan
+
+    def iteration(self, n):
+        prologue, period = self.plan.get("prologue", []), self.plan["period"]
+        return prologue[n] if n < len(prologue) else period[(n - len(prologue)) % len(period)]
+
+    def existing(self, n, merges):
+        return [n + m for m in merges if n + m >= 0 and (self.end is None or n + m < self.end)]
+
+    def listed(self, n, merges):
+        return [n + m for m in merges if n + m >= 0]
+
+    # ---- one iteration
+
+    def train_step(self, x, y):
+        self.run_ops(lambda op: max(op["merges"]) < 0)
+        self.run_applies("forward_start")
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        nn.functional.cross_entropy(self.model(x), y).backward()
+        self.gradients[self.n] = {name: flat(p, p.grad).clone() for name, p in self.parameters.items()}
+        self.compensate()
+        self.run_applies("backward_end")
+        self.run_ops(lambda op: op["payload"] == "gradient" and max(op["merges"]) == 0)
+        self.end_iteration()
+
+    def end_iteration(self):
+        local = {name: p.grad for name, p in self.parameters.items()}
+        self.at_end(local)
+        self.read()
+        self.run_ops(lambda op: op["payload"] == "parameter" and max(op["merges"]) == 0)
+        self.n += 1
+
+    def read(self):
+        self.values[self.n] = {name: flat(p, p.detach()).clone() for name, p in self.parameters.items()}
+
+    def compensate(self):
+        """Error feedback: what is dropped is added to a later gradient."""
+        rule = self.plan.get("residual")
+        if not isinstance(rule, dict):
+            return
+        coefficient = min(rule["cap"], rule["initial"] + self.n // rule["every"] * rule["step"])
+        dropped = self.iteration(self.n).get("dropped", [])
+        for number, block in enumerate(self.blocks):
+            part = self.gradients[self.n][block["tensor"]][block["begin"]:block["end"]]
+            if number in self.residuals:
+                part.copy_(part.add(self.residuals.pop(number), alpha=coefficient))
+            if number in dropped:
+                self.residuals[number] = part.clone()
+
+    # ---- collectives
+
+    def run_ops(self, chosen):
+        for number, op in enumerate(self.iteration(self.n).get("ops", [])):
+            op = {"payload": "gradient", "collective": "all_reduce", **op}
+            merges = self.existing(self.n, op["merges"])
+            if merges and chosen(op) and (self.n, number) not in self.results:
+                self.results[self.n, number] = self.run_op(op, merges)
+
+    def run_op(self, op, merges):
+        if op["collective"] == "reduce_scatter":
+            return None  # its all_gather does the whole
+        if op["payload"] == "parameter":
+            own = torch.cat([self.part(self.values[merges[0]], b) for b in op["blocks"]])
+            result = own.clone()
+            distributed.all_reduce(result)
+            return result, own
+        listed = len(self.listed(self.n, op["merges"]))
+        keep = self.corrected(op)
+        scale = 1.0 / self.world
+        if self.plan.get("merge") == "mean" and listed > 1 and not keep:
+            scale = 1.0 / (self.world * listed)
+        result = own = None
+        for m in merges:
+            gradient = torch.cat([self.part(self.gradients[m], b) for b in op["blocks"]])
+            own = gradient.clone() if own is None else own.add_(gradient)
+            result = gradient * scale if result is None else result.add_(gradient, alpha=scale)
+        if self.plan.get("merge") == "mean" and len(merges) < listed and not keep:
+            result.mul_(listed / len(merges))
+        distributed.all_reduce(result)
+        return result, own
+
+    def corrected(self, op):
+        return any(apply.get("correction") == "local" for iteration in self.plan.get("prologue", []) + self.plan["period"]
+                   for apply in iteration.get("applies", []))
+
+    def part(self, tensors, number):
+        block = self.blocks[number]
+        return tensors[block["tensor"]][block["begin"]:block["end"]]
+
+    def delivered(self, apply, number):
+        """(result, own) of one block of an apply."""
+        want = self.listed(self.n, apply["merges"])
+        parameter = apply["source"] == "averaged_parameter"
+        for n in range(self.n, -1, -1):
+            for index, op in enumerate(self.iteration(n).get("ops", [])):
+                if ((op.get("payload", "gradient") == "parameter") != parameter or number not in op["blocks"]
+                        or op.get("collective") == "reduce_scatter" or self.listed(n, op["merges"]) != want):
+                    continue
+                begin = sum(self.blocks[b]["end"] - self.blocks[b]["begin"] for b in op["blocks"][:op["blocks"].index(number)])
+                length = self.blocks[number]["end"] - self.blocks[number]["begin"]
+                result, own = self.results[n, index]
+                return result[begin:begin + length], own[begin:begin + length]
+        raise AssertionError(f"nothing delivers block {number} for {apply}")
+
+    # ---- applies
+
+    def applies(self, point):
+        for apply in self.iteration(self.n).get("applies", []):
+            if apply["at"]["point"] != point or not self.existing(self.n, apply["merges"]):
+                continue
+            if self.end is not None and apply["source"] == "local_gradient":
+                continue
+            yield apply
+
+    def run_applies(self, point):
+        order = sorted(self.applies(point), key=lambda a: a["at"]["layer"], reverse=point == "backward_end")
+        for apply in order:
+            if apply["source"] == "averaged_parameter":
+                self.average(apply)
+            elif apply["source"] == "local_gradient":
+                self.step({self.blocks[b]["tensor"]: self.parameters[self.blocks[b]["tensor"]].grad for b in apply["blocks"]})
+            else:
+                self.step(self.reduced(apply, {}))
+        # Parameter ops read after a local step in the backward too; nothing else changes these before the iteration ends.
+
+    def at_end(self, local):
+        stepped = {}
+        for apply in self.applies("iteration_end"):
+            if apply["source"] == "averaged_parameter":
+                self.step(stepped)
+                stepped = {}
+                if self.end is None and apply["merges"] == [0]:  # used where it is read
+                    self.read()
+                    self.run_ops(lambda op: op["payload"] == "parameter" and op["merges"] == [0]
+                                 and set(op["blocks"]) & set(apply["blocks"]))
+                self.average(apply)
+            elif apply["source"] == "local_gradient":
+                for b in apply["blocks"]:
+                    name = self.blocks[b]["tensor"]
+                    stepped.setdefault(name, local[name])
+            else:
+                stepped.update(self.reduced(apply, stepped, local))
+        self.step(stepped)
+
+    def reduced(self, apply, before, local=None):
+        gradients = {}
+        keep = apply.get("correction") == "local"
+        for b in apply["blocks"]:
+            block, parameter = self.blocks[b], self.parameters[self.blocks[b]["tensor"]]
+            name = block["tensor"]
+            if name not in gradients:
+                gradients[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                if name in before:
+                    gradients[name].copy_(before[name])
+                elif keep and self.end is None:
+                    gradients[name].copy_(local[name])
+            result, own = self.delivered(apply, b)
+            target = flat(parameter, gradients[name])[block["begin"]:block["end"]]
+            if keep:
+                result = result - own
+            if keep and self.end is None or name in before:
+                target.add_(result)
+            else:
+                target.copy_(result)
+        return gradients
+
+    def step(self, gradients):
+        if not gradients:
+            return
+        kept = {name: p.grad for name, p in self.parameters.items()}
+        for name, p in self.parameters.items():
+            p.grad = gradients.get(name)
+        self.optimizer.step()
+        for name, p in self.parameters.items():
+            p.grad = kept[name]
+
+    def average(self, apply):
+        for b in apply["blocks"]:
+            block, parameter = self.blocks[b], self.parameters[self.blocks[b]["tensor"]]
+            result, own = self.delivered(apply, b)
+            target = flat(parameter, parameter.detach())[block["begin"]:block["end"]]
+            if apply.get("mode") == "correct":
+                target.add_(result.sub(own, alpha=self.world), alpha=1.0 / self.world)
+            else:
+                target.copy_(result * (1.0 / self.world))
+
+    # ---- drain
+
+    def drain(self):
+        self.end = self.n
+        for p in self.parameters.values():
+            p.grad = None
+        for _ in range(2 * (len(self.plan.get("prologue", [])) + len(self.plan["period"])) + 8):
+            self.run_ops(lambda op: True)
+            self.run_applies("forward_start")
+            self.run_applies("backward_end")
+            self.at_end({})
+            self.n += 1
+        for name, parameter in self.parameters.items():
+            if name in self.local:
+                value = flat(parameter, parameter.detach()) * (1.0 / self.world)
+                distributed.all_reduce(value)
+                flat(parameter, parameter.detach()).copy_(value)
+
+
+def flat(parameter, tensor):
+    """`tensor` in the parameter's memory order, one-dimensional."""
+    if tensor.stride() != parameter.stride():
+        tensor = torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(tensor)
+    return tensor.as_strided((parameter.numel(),), (1,))

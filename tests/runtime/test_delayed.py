@@ -1,0 +1,67 @@
+"""Schemes that delay, filter or step locally give bit for bit what a slow plain loop gives, wherever they are drained."""
+
+import pytest
+import torch
+from torch import distributed
+
+import ranks
+from models import batch, cluster, make_net, make_optimizer, parameters, train, workload
+from reference import Reference
+
+CASES = {
+    "deft sum": ("deft", {"merge": "sum"}),
+    "deft mean": ("deft", {"merge": "mean"}),
+    "deft local": ("deft", {"correction": "local"}),
+    "delayed_averaging": ("delayed_averaging", {}),
+    "delayed_averaging 3": ("delayed_averaging", {"period": 3}),
+    "local_sgd": ("local_sgd", {"period": 3}),
+    "partial_sgd": ("partial_sgd", {"period": 3}),
+    "dreamddp": ("dreamddp", {"period": 3}),
+    "dreamddp forward": ("dreamddp", {"period": 3, "forward_overlap": "on"}),
+    "covap": ("covap", {"interval": 3}),
+}
+
+
+def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6):
+    """For each case, the names of parameters that differ from the reference's after a drain at each of `stops`."""
+    import gradweave
+    from gradweave import core
+
+    wrong = {}
+    for case, (scheme, options) in cases.items():
+        for stop in stops:
+            plan = core.make_plan(workload(), cluster(distributed.get_world_size(), us_per_byte, links), scheme, options)
+            expected = make_net(seed=0)
+            loop = Reference(expected, make_optimizer(optimizer, expected), plan, workload())
+            for step in range(stop):
+                loop.train_step(*batch(rank, step))
+            loop.drain()
+            model = make_net(seed=0)
+            given = [distributed.group.WORLD] + [distributed.new_group() for _ in range(links - 1)]
+            model, stepper = gradweave.wrap(model, make_optimizer(optimizer, model), plan=plan, links=given)
+            train(model, stepper, rank, stop)
+            gradweave.finish(model)
+            found = parameters(model)
+            differ = [n for n, value in parameters(expected).items() if not torch.equal(found[n], value)]
+            if differ:
+                wrong[case, stop] = differ
+            model.gradweave.close()
+    return wrong
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_two_workers_agree_with_the_reference(optimizer):
+    for wrong in ranks.run(against_reference, 2, cases=CASES, optimizer=optimizer, stops=(1, 2, 7, 12)):
+        assert not wrong
+
+
+def test_two_links_and_three_workers_agree_with_the_reference():
+    cases = {name: CASES[name] for name in ("deft sum", "deft local", "delayed_averaging")}
+    for wrong in ranks.run(against_reference, 3, cases=cases, optimizer="sgd", stops=(3, 10), links=2):
+        assert not wrong
+
+
+def test_three_workers_exact_schemes_agree_with_a_plain_loop():
+    cases = {name: (name, {}) for name in ("sequential", "wfbp", "ddp", "p3")}
+    for wrong in ranks.run(against_reference, 3, cases=cases, optimizer="sgd", stops=(12,)):
+        assert not wrong
