@@ -51,7 +51,7 @@ class CostModel {
   // Shorthands for planners: one all-reduce.
   Nanoseconds all_reduce(std::size_t link, std::span<const Slice> slices) const;
   Nanoseconds all_reduce(std::size_t link, Slice slice) const;
-  // The same for a message of `bytes` bytes of layers without `communication_us`, whatever it is made of.
+  // The same, uncompressed, for `bytes` bytes of layers without `communication_us`, whatever they are made of.
   Nanoseconds all_reduce_bytes(std::size_t link, std::int64_t bytes) const;
   // The whole tensor `t`.
   Nanoseconds all_reduce_tensor(std::size_t link, std::size_t t) const;

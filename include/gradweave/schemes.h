@@ -41,6 +41,10 @@ class OptionValues {
   std::string text(std::string_view name) const;  // empty if unset and without a default
   bool on(std::string_view name) const { return text(name) == "on"; }
 
+  // The compressor that the scheme's gradients go through; none if the scheme has no such option or it is unset.
+  // Errors: InvalidInput for a parameter that the chosen compressor does not have, or out of its range.
+  Compression compression() const;
+
   // What the user set, for Plan::options.
   const std::map<std::string, std::string>& set() const { return set_; }
 
@@ -65,12 +69,20 @@ enum class Consistency : std::uint8_t {
 // Returns "exact", "delayed", "local", "corrected" or "compressed".
 std::string_view name_of(Consistency consistency);
 
+// Returns all that a plan does to training, read off the plan itself, gravest first: of delayed, local, compressed,
+// corrected those that hold; kExact alone if none does. So DeFT's plan without delay is exact, and with fp16 it is
+// compressed. O(size of the plan).
+std::vector<Consistency> effects_of(const Plan& plan);
+
 struct SchemeInfo {
   std::string_view name;
   std::string_view summary;  // one line
   std::string_view paper;
   Consistency consistency = Consistency::kExact;
+  // The options of its own; for a scheme of gradients schemes() adds those of the compressors.
   std::vector<OptionSpec> options;
+  // What its ops carry. Gradients can be compressed, by any scheme.
+  Payload payload = Payload::kGradient;
   // Returns a plan that passes validate(), or why there is none. Pure: same input, same plan, byte for byte.
   PlanResult (*plan)(const Workload&, const Cluster&, const OptionValues&) = nullptr;
 };
@@ -81,8 +93,10 @@ const std::vector<SchemeInfo>& schemes();
 // Returns the scheme called `name`. Errors: InvalidInput listing the valid names.
 const SchemeInfo& find_scheme(std::string_view name);
 
-// Returns scheme `name`'s plan for the workload on the cluster, with scheme, options, hashes and workers filled in.
-// Errors: InvalidInput for unknown schemes and options, values out of range, and workloads or clusters that fail check().
+// Returns scheme `name`'s plan for the workload on the cluster, with scheme, options, hashes and workers filled in, and
+// its gradients compressed if the options say so. What a planner found out (Plan::options) stays beside the options.
+// Errors: InvalidInput for unknown schemes and options, values out of range, workloads or clusters that fail check(),
+// and a compressor that the scheme's collectives can't carry.
 PlanResult make_plan(std::string_view name, const Workload& workload, const Cluster& cluster,
                      const std::map<std::string, std::string>& options = {});
 

@@ -1,5 +1,5 @@
 // Wire formats, with k = ceil(density * numel) elements kept, P workers, r the rank:
-//   fp16, bf16   2 bytes an element, all-reduced
+//   fp16, bf16   2 bytes an element, all-reduced; narrower elements stay as they are
 //   top_k, dgc   k values and k 32-bit indices, all-gathered: the workers choose different elements
 //                (Aji and Heafield, EMNLP 2017; Lin et al., "Deep Gradient Compression", ICLR 2018)
 //   random_k     k values, all-reduced: a common seed chooses the same elements everywhere
@@ -64,7 +64,7 @@ CompressedCost all_gathered(std::int64_t bytes, std::int64_t workers) {
 CompressedCost wire_cost(const CompressorInfo& info, const Compression& compression, std::int64_t numel,
                          std::int64_t element_bytes, std::int64_t workers) {
   const std::string_view name = info.name;
-  if (name == "fp16" || name == "bf16") return {.equivalent_bytes = 2 * numel};
+  if (name == "fp16" || name == "bf16") return {.equivalent_bytes = std::min<std::int64_t>(2, element_bytes) * numel};
   if (name == "ef_signsgd") return all_gathered((numel + 7) / 8 + kScaleBytes, workers);
   if (name == "power_sgd") {
     const auto side = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(numel))));

@@ -168,7 +168,7 @@ Plan filtered_plan(const CostModel& model, const std::vector<Message>& shards, s
 }
 
 PlanResult plan_covap(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
+  const CostModel model(workload, cluster, values.compression());
   const CovapOptions options{values.integer("interval"), values.on("sharding"),
                              values.text("assignment") == "balanced", *values.number("ccr_uncertainty")};
   const std::vector<Message> buckets = ddp_buckets(model, kFirstBucketBytes, kBucketBytes);

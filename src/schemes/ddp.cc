@@ -21,7 +21,7 @@ struct DdpOptions {
 };
 
 PlanResult plan_ddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
+  const CostModel model(workload, cluster, values.compression());
   const DdpOptions options{*values.integer("bucket_cap_bytes"), *values.integer("first_bucket_bytes")};
   const std::vector<Message> buckets = ddp_buckets(model, options.first_bucket_bytes, options.bucket_cap_bytes);
   std::vector<Release> releases;

@@ -259,7 +259,7 @@ Starves starving(const CostModel& model, const DeftOptions& options) {
 }
 
 PlanResult plan_deft(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
+  const CostModel model(workload, cluster, values.compression());
   const DeftOptions options = read_options(values);
   const Nanoseconds compute = model.index().compute_total;
   const Nanoseconds as_fast = compute + compute / 1000 * kAsFastPerMille;

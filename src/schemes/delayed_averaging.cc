@@ -295,6 +295,7 @@ SchemeInfo delayed_averaging_scheme() {
                 .maximum = 0.9,
                 .choices = {},
                 .meaning = "share of each iteration in which links stay idle, for runs that jitter"}},
+          .payload = Payload::kParameter,
           .plan = plan_delayed_averaging};
 }
 

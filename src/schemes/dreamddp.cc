@@ -85,6 +85,7 @@ SchemeInfo dreamddp_scheme() {
                    .maximum = 1e9,
                    .choices = {},
                    .meaning = "after so many nodes the search for arbitrary sets ends with the best found"}},
+      .payload = Payload::kParameter,
       .plan = plan_dreamddp};
 }
 

@@ -68,6 +68,7 @@ SchemeInfo local_sgd_scheme() {
           .paper = "Local SGD, ICLR 2019",
           .consistency = Consistency::kLocal,
           .options = {period_option()},
+          .payload = Payload::kParameter,
           .plan = plan_local_sgd};
 }
 

@@ -30,6 +30,7 @@ SchemeInfo partial_sgd_scheme() {
           .paper = "DreamDDP (PLSGD-ENP), 2025",
           .consistency = Consistency::kLocal,
           .options = {period_option()},
+          .payload = Payload::kParameter,
           .plan = plan_partial_sgd};
 }
 

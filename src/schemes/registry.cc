@@ -1,13 +1,25 @@
 #include "schemes/registry.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "gradweave/error.h"
+#include "schemes/compressed.h"
 
 namespace gradweave {
+namespace {
+
+std::vector<SchemeInfo> with_compressors(std::vector<SchemeInfo> rows) {
+  for (SchemeInfo& scheme : rows) {
+    if (scheme.payload == Payload::kGradient) std::ranges::move(compressor_options(), std::back_inserter(scheme.options));
+  }
+  return rows;
+}
+
+}  // namespace
 
 const std::vector<SchemeInfo>& schemes() {
-  static const std::vector<SchemeInfo> table = {
+  static const std::vector<SchemeInfo> table = with_compressors({
       sequential_scheme(),
       wfbp_scheme(),
       ddp_scheme(),
@@ -24,19 +36,8 @@ const std::vector<SchemeInfo>& schemes() {
       partial_sgd_scheme(),
       dreamddp_scheme(),
       delayed_averaging_scheme(),
-  };
+  });
   return table;
-}
-
-std::string_view name_of(Consistency consistency) {
-  switch (consistency) {
-    case Consistency::kExact: return "exact";
-    case Consistency::kDelayed: return "delayed";
-    case Consistency::kLocal: return "local";
-    case Consistency::kCorrected: return "corrected";
-    case Consistency::kCompressed: return "compressed";
-  }
-  return "";
 }
 
 const SchemeInfo& find_scheme(std::string_view name) {
@@ -60,6 +61,7 @@ PlanResult make_plan(std::string_view name, const Workload& workload, const Clus
   if (Plan* plan = std::get_if<Plan>(&result)) {
     plan->scheme = scheme.name;
     plan->options.insert(values.set().begin(), values.set().end());  // beside what the scheme has found itself
+    compress_gradients(*plan, values.compression());
     plan->workload_hash = hash_of(workload);
     plan->cluster_hash = hash_of(cluster);
     plan->workers = cluster.workers;

@@ -7,8 +7,8 @@
 namespace gradweave {
 namespace {
 
-PlanResult plan_sequential(const Workload& workload, const Cluster& cluster, const OptionValues&) {
-  const CostModel model(workload, cluster);
+PlanResult plan_sequential(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  const CostModel model(workload, cluster, values.compression());
   std::vector<Message> messages;
   for (const Slice& slice : tensors_in_backward_order(model)) messages.push_back({{slice}});
   const std::vector<Release> releases(messages.size(), Release{{.kind = PointKind::kBackwardEnd, .layer = 0}});

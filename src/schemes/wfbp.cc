@@ -9,8 +9,8 @@
 namespace gradweave {
 namespace {
 
-PlanResult plan_wfbp(const Workload& workload, const Cluster& cluster, const OptionValues&) {
-  const CostModel model(workload, cluster);
+PlanResult plan_wfbp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  const CostModel model(workload, cluster, values.compression());
   std::vector<Message> messages;
   std::vector<Release> releases;
   for (const Slice& slice : tensors_in_backward_order(model)) {
