@@ -28,6 +28,17 @@ struct OpCost {
   Nanoseconds total() const { return startup + work; }
 };
 
+// All that the cost of a message depends on.
+struct MessageLoad {
+  std::int64_t elements = 0, bytes = 0;
+  std::int64_t given_elements = 0, given_bytes = 0;  // of these, of layers with `communication_us`
+  Nanoseconds given = 0;                             // and what those cost, uncompressed
+  friend MessageLoad operator+(const MessageLoad& x, const MessageLoad& y) {
+    return {x.elements + y.elements, x.bytes + y.bytes, x.given_elements + y.given_elements,
+            x.given_bytes + y.given_bytes, x.given + y.given};
+  }
+};
+
 // Costs of every op of a workload on a cluster. Pure and immutable. Owns copies of what it needs.
 class CostModel {
  public:
@@ -56,9 +67,10 @@ class CostModel {
   // The whole tensor `t`.
   Nanoseconds all_reduce_tensor(std::size_t link, std::size_t t) const;
 
-  // The cost of one all-reduce of `bytes` bytes under the cost model, and of slices whose given times sum up to
-  // `given`; either may be 0. For planners that keep running sums. O(1).
-  OpCost all_reduce_of(std::size_t link, std::int64_t bytes, Nanoseconds given) const;
+  // What slices amount to on link `link`, for planners that keep running sums: loads of one dtype add up. O(slices).
+  MessageLoad load(std::size_t link, std::span<const Slice> slices) const;
+  // The cost of one all-reduce of such a load on that link, with the model's compression. O(1).
+  OpCost all_reduce_of(std::size_t link, const MessageLoad& load) const;
 
   const WorkloadIndex& index() const { return index_; }
   const Cluster& cluster() const { return cluster_; }
@@ -70,8 +82,8 @@ class CostModel {
   std::int64_t bytes(std::span<const Slice> slices) const;
 
  private:
-  OpCost uncompressed(std::size_t link, std::span<const Slice> slices) const;
-  OpCost compressed(std::size_t link, std::span<const Slice> slices, const Compression& compression) const;
+  OpCost uncompressed(std::size_t link, const MessageLoad& load) const;
+  OpCost compressed(std::size_t link, const MessageLoad& load, const Compression& compression) const;
   Nanoseconds given_share(std::size_t link, const Slice& slice) const;
 
   WorkloadIndex index_;

@@ -45,54 +45,53 @@ Nanoseconds CostModel::given_share(std::size_t link, const Slice& slice) const {
          floor_share(total, place.layer_offset + slice.begin, elements);
 }
 
-OpCost CostModel::uncompressed(std::size_t link, std::span<const Slice> slices) const {
-  OpCost whole;
-  std::int64_t bytes = 0;
+MessageLoad CostModel::load(std::size_t link, std::span<const Slice> slices) const {
+  MessageLoad load;
   for (const Slice& slice : slices) {
-    if (has_given_time(slice.tensor)) {
-      whole.work += given_share(link, slice);
-    } else {
-      bytes += (slice.end - slice.begin) * size_of(index_.tensors[slice.tensor].dtype);
-    }
+    const std::int64_t elements = slice.end - slice.begin;
+    const std::int64_t bytes = elements * size_of(index_.tensors[slice.tensor].dtype);
+    load.elements += elements;
+    load.bytes += bytes;
+    if (!has_given_time(slice.tensor)) continue;
+    load.given_elements += elements;
+    load.given_bytes += bytes;
+    load.given += given_share(link, slice);
   }
-  if (bytes > 0) {
+  return load;
+}
+
+OpCost CostModel::uncompressed(std::size_t link, const MessageLoad& load) const {
+  OpCost whole{.work = load.given};
+  if (load.bytes > load.given_bytes) {
     whole.startup = cluster_.links[link].startup_ns;
-    whole.work += multiply_ceil(bytes, ns_per_byte_[link]);
+    whole.work += multiply_ceil(load.bytes - load.given_bytes, ns_per_byte_[link]);
   }
   return whole;
 }
 
-OpCost CostModel::compressed(std::size_t link, std::span<const Slice> slices, const Compression& compression) const {
+OpCost CostModel::compressed(std::size_t link, const MessageLoad& load, const Compression& compression) const {
   OpCost whole;
-  std::int64_t given = 0, given_elements = 0, elements = 0;
-  for (const Slice& slice : slices) {
-    const std::int64_t length = slice.end - slice.begin;
-    elements += length;
-    if (!has_given_time(slice.tensor)) continue;
-    given += given_share(link, slice);
-    given_elements += length;
-  }
-  if (elements == 0) return whole;
-  const std::int64_t element_bytes = bytes(slices) / elements;
-  const CompressedCost cost = compressed_cost(compression, elements, element_bytes, cluster_);
-  const std::int64_t modelled = floor_share(cost.equivalent_bytes, elements - given_elements, elements);
+  if (load.elements == 0) return whole;
+  const std::int64_t element_bytes = load.bytes / load.elements;
+  const CompressedCost cost = compressed_cost(compression, load.elements, element_bytes, cluster_);
+  const std::int64_t modelled = floor_share(cost.equivalent_bytes, load.elements - load.given_elements, load.elements);
   whole.startup = cost.encode_ns + cost.decode_ns;
-  if (given_elements < elements) whole.startup += cluster_.links[link].startup_ns * cost.half_startups / 2;
+  if (load.given_elements < load.elements) whole.startup += cluster_.links[link].startup_ns * cost.half_startups / 2;
   whole.work = multiply_ceil(modelled, ns_per_byte_[link]) +
-               floor_share(given, cost.equivalent_bytes, elements * element_bytes);
+               floor_share(load.given, cost.equivalent_bytes, load.elements * element_bytes);
   return whole;
+}
+
+OpCost CostModel::all_reduce_of(std::size_t link, const MessageLoad& load) const {
+  return compression_.name.empty() ? uncompressed(link, load) : compressed(link, load, compression_);
 }
 
 OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const Slice> slices,
                        const Compression& compression) const {
-  const OpCost whole = compression.name.empty() ? uncompressed(link, slices) : compressed(link, slices, compression);
+  const MessageLoad sum = load(link, slices);
+  const OpCost whole = compression.name.empty() ? uncompressed(link, sum) : compressed(link, sum, compression);
   const bool half = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
   return half ? halved(whole, collective) : whole;
-}
-
-OpCost CostModel::all_reduce_of(std::size_t link, std::int64_t bytes, Nanoseconds given) const {
-  if (bytes == 0) return {0, given};
-  return {cluster_.links[link].startup_ns, given + multiply_ceil(bytes, ns_per_byte_[link])};
 }
 
 Nanoseconds CostModel::all_reduce(std::size_t link, std::span<const Slice> slices) const {

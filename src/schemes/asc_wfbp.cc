@@ -15,10 +15,10 @@
 namespace gradweave {
 namespace {
 
-PlanResult plan_asc_wfbp(const Workload& workload, const Cluster& cluster, const OptionValues&) {
+PlanResult plan_asc_wfbp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   Cluster shared = cluster;
   for (Link& link : shared.links) link.concurrency = 0;
-  const CostModel model(workload, shared);
+  const CostModel model(workload, shared, values.compression());
   return merged_plan(model, merged_greedily(model, MergeRule::kStart));
 }
 

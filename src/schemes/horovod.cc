@@ -54,7 +54,7 @@ std::vector<Message> fuse(const CostModel& model, std::vector<Slice> waiting, st
 }
 
 PlanResult plan_horovod(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
+  const CostModel model(workload, cluster, values.compression());
   const HorovodOptions options{*values.integer("fusion_bytes"),
                                static_cast<Nanoseconds>(std::llround(*values.number("cycle_us") * 1000))};
   const std::vector<Slice> tensors = tensors_in_backward_order(model);

@@ -12,19 +12,9 @@ Nanoseconds ready(const CostModel& model, const Slice& slice) {
   return model.index().backward_end[model.index().tensors[slice.tensor].layer] - model.index().forward_total;
 }
 
-// What a group of tensors carries.
-struct Load {
-  std::int64_t bytes = 0;
-  Nanoseconds given = 0;
-  friend Load operator+(Load x, Load y) { return {x.bytes + y.bytes, x.given + y.given}; }
-};
+MessageLoad load_of(const CostModel& model, const Slice& slice) { return model.load(0, std::span(&slice, 1)); }
 
-Load load_of(const CostModel& model, const Slice& slice) {
-  if (model.has_given_time(slice.tensor)) return {0, model.all_reduce(0, slice)};
-  return {model.bytes(std::span(&slice, 1)), 0};
-}
-
-Nanoseconds cost(const CostModel& model, Load load) { return model.all_reduce_of(0, load.bytes, load.given).total(); }
+Nanoseconds cost(const CostModel& model, const MessageLoad& load) { return model.all_reduce_of(0, load).total(); }
 
 bool same_dtype(const CostModel& model, const Slice& x, const Slice& y) {
   return model.index().tensors[x.tensor].dtype == model.index().tensors[y.tensor].dtype;
@@ -36,9 +26,9 @@ std::vector<Message> merged_greedily(const CostModel& model, MergeRule rule) {
   std::vector<Message> groups;
   Nanoseconds link_free = 0;  // end(l+1)
   Nanoseconds start = 0;      // start(l) of the last group
-  Load load;                  // of the last group
+  MessageLoad load;                  // of the last group
   for (const Slice& slice : tensors_in_backward_order(model)) {
-    const Load own = load_of(model, slice);
+    const MessageLoad own = load_of(model, slice);
     if (!groups.empty() && same_dtype(model, groups.back().slices.front(), slice)) {
       // a: what the merge saves; nothing where given times hold.
       const Nanoseconds a = cost(model, load) + cost(model, own) - cost(model, load + own);
@@ -66,7 +56,7 @@ std::vector<Message> merged_optimally(const CostModel& model) {
   end[0] = 0;
   for (std::size_t j = 1; j <= n; ++j) {
     const Slice& last = tensors[j - 1];
-    Load load;
+    MessageLoad load;
     for (std::size_t i = j; i-- > 0 && same_dtype(model, tensors[i], last);) {
       load = load + load_of(model, tensors[i]);
       const Nanoseconds group_end = std::max(end[i], ready(model, last)) + cost(model, load);

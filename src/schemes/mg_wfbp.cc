@@ -18,7 +18,7 @@ namespace gradweave {
 namespace {
 
 PlanResult plan_mg_wfbp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
+  const CostModel model(workload, cluster, values.compression());
   return merged_plan(model, values.text("solver") == "exact" ? merged_optimally(model)
                                                              : merged_greedily(model, MergeRule::kStartup));
 }
