@@ -83,6 +83,7 @@ struct SchemeInfo {
   std::vector<OptionSpec> options;
   // What its ops carry. Gradients can be compressed, by any scheme.
   Payload payload = Payload::kGradient;
+  bool chooses = false;  // its plans are those of other schemes, or found by search beside them
   // Returns a plan that passes validate(), or why there is none. Pure: same input, same plan, byte for byte.
   PlanResult (*plan)(const Workload&, const Cluster&, const OptionValues&) = nullptr;
 };

@@ -101,6 +101,7 @@ Row compare_one(std::string_view name, const std::vector<Workload>& classes, con
   if (const Starves* starves = std::get_if<Starves>(&planned)) {
     row.starves = starves->reason;
   } else {
+    row.consistency = effects_of(std::get<Plan>(planned)).front();
     row.result = simulate(std::get<Plan>(planned), classes, point.cluster, simulation);
     row.result->name = row.name;
   }

@@ -36,6 +36,8 @@ const std::vector<SchemeInfo>& schemes() {
       partial_sgd_scheme(),
       dreamddp_scheme(),
       delayed_averaging_scheme(),
+      optimal_scheme(),
+      auto_scheme(),
   });
   return table;
 }

@@ -21,5 +21,7 @@ SchemeInfo local_sgd_scheme();
 SchemeInfo partial_sgd_scheme();
 SchemeInfo dreamddp_scheme();
 SchemeInfo delayed_averaging_scheme();
+SchemeInfo optimal_scheme();
+SchemeInfo auto_scheme();
 
 }  // namespace gradweave

@@ -1,0 +1,50 @@
+// Plans of other schemes, simulated: what `optimal` starts from and `auto` chooses among.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gradweave/schemes.h"
+#include "gradweave/simulate.h"
+
+namespace gradweave {
+
+struct Candidate {
+  std::string_view scheme;
+  std::map<std::string, std::string> options;
+  Plan plan;
+  SimulationResult result;
+  std::vector<Consistency> effects;
+};
+
+// "us_byte", or "ddp compressor=fp16, bucket_cap_bytes=1000000".
+std::string to_string(const Candidate& candidate);
+
+// Returns the least iteration time first; of equal ones, what stands first in `candidates`.
+bool faster(const SimulationResult& x, const SimulationResult& y);
+
+// Plans schemes under chosen options and simulates what comes out. Pure.
+class CandidateMaker {
+ public:
+  CandidateMaker(const Workload& workload, const Cluster& cluster) : workload_(workload), cluster_(cluster) {}
+
+  // Appends the scheme's plan under `options`, simulated, unless the planner starves or can't serve the options.
+  void add(const SchemeInfo& scheme, const std::map<std::string, std::string>& options, std::vector<Candidate>& candidates) const;
+
+  // Tunes `scheme` one option after another from `options` on, each over a small grid read off its specification:
+  // sizes in bytes are total_bytes / 2^k, choices are tried all, other options stay. Appends everything tried.
+  // O(options * 8) plans.
+  void tune(const SchemeInfo& scheme, const std::map<std::string, std::string>& options, std::vector<Candidate>& candidates) const;
+
+ private:
+  std::vector<std::string> grid(const OptionSpec& spec) const;
+
+  const Workload& workload_;
+  const Cluster& cluster_;
+};
+
+}  // namespace gradweave

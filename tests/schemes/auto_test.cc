@@ -1,0 +1,126 @@
+// The choice among all schemes.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+
+#include "gradweave/error.h"
+#include "gradweave/schemes.h"
+#include "gradweave/simulate.h"
+#include "gradweave/validate.h"
+#include "testing/generators.h"
+
+namespace gradweave {
+namespace {
+
+using testing::clusters;
+using testing::workloads;
+
+// Communication takes about three times as long as compute.
+Workload workload() {
+  Workload workload{.name = "w"};
+  for (int l = 0; l < 5; ++l) {
+    const std::string name = "layer" + std::to_string(l);
+    workload.layers.push_back({.name = name,
+                               .forward_ns = 100'000,
+                               .backward_ns = 200'000,
+                               .tensors = {{.name = name + ".weight", .numel = 200'000 + 10'000 * l}}});
+  }
+  return workload;
+}
+
+Cluster cluster() {
+  Cluster cluster{.workers = 4};
+  cluster.links.push_back({.name = "net", .startup_ns = 10'000, .us_per_byte = {1, 3}});
+  return cluster;
+}
+
+Plan auto_plan(const std::map<std::string, std::string>& options = {}) {
+  return std::get<Plan>(make_plan("auto", workload(), cluster(), options));
+}
+
+double time_of(const Plan& plan) { return simulate(plan, workload(), cluster()).iteration_ns(); }
+
+bool has_effect(const Plan& plan, Consistency effect) {
+  const std::vector<Consistency> effects = effects_of(plan);
+  return std::ranges::find(effects, effect) != effects.end();
+}
+
+TEST(Auto, ChoosesNothingPlainlyDelayedUnlessAsked) {
+  for (const char* allow : {"exact", "exact+corrected", "exact,corrected,local", "exact+compressed+corrected+local"}) {
+    EXPECT_FALSE(has_effect(auto_plan({{"allow", allow}}), Consistency::kDelayed)) << allow;
+  }
+  EXPECT_FALSE(has_effect(auto_plan(), Consistency::kDelayed));
+  EXPECT_TRUE(has_effect(auto_plan({{"allow", "delayed"}}), Consistency::kDelayed));
+}
+
+TEST(Auto, HidesEverythingByCorrectedAveragesWhereTheyAreAllowed) {
+  EXPECT_EQ(auto_plan().options.at("chosen"), "delayed_averaging");
+  EXPECT_EQ(time_of(auto_plan()), 1'500'000);
+  EXPECT_GT(time_of(auto_plan({{"allow", "exact"}})), 1'500'000);
+}
+
+TEST(Auto, PrefersTheMilderPlanWithinTheTolerance) {
+  const Plan strict = auto_plan({{"allow", "exact+corrected"}, {"tolerance", "0"}});
+  EXPECT_TRUE(has_effect(strict, Consistency::kCorrected));
+  const Plan lenient = auto_plan({{"allow", "exact+corrected"}, {"tolerance", "10"}});
+  EXPECT_TRUE(has_effect(lenient, Consistency::kExact));
+  EXPECT_NE(lenient.options.at("reason").find("changes training less"), std::string::npos);
+}
+
+TEST(Auto, KeepsTheLimits) {
+  EXPECT_EQ(simulate(auto_plan({{"allow", "delayed+exact"}, {"max_staleness", "0"}}), workload(), cluster()).staleness_max, 0);
+  const Plan free = auto_plan({{"allow", "exact+corrected+local"}});
+  const std::int64_t extra = validate(free, workload()).facts.extra_bytes;
+  ASSERT_GT(extra, 0);
+  const PlanResult tight = make_plan("auto", workload(), cluster(),
+                                     {{"allow", "exact+corrected+local"}, {"max_extra_bytes", std::to_string(extra - 1)}});
+  if (const Plan* plan = std::get_if<Plan>(&tight)) {
+    EXPECT_LT(validate(*plan, workload()).facts.extra_bytes, extra);
+  }
+}
+
+TEST(Auto, SaysWhyNothingIsAdmissible) {
+  const PlanResult result = make_plan("auto", workload(), cluster(), {{"allow", "delayed"}, {"max_staleness", "0"}});
+  ASSERT_TRUE(std::holds_alternative<Starves>(result));
+  EXPECT_NE(std::get<Starves>(result).reason.find("max_staleness"), std::string::npos);
+}
+
+TEST(Auto, RefusesAnUnknownEffect) {
+  for (const char* allow : {"", "exact+", "fast", "exact delayed"}) {
+    EXPECT_THROW(make_plan("auto", workload(), cluster(), {{"allow", allow}}), InvalidInput) << allow;
+  }
+}
+
+TEST(Auto, CompressesEveryGradientOnceAskedByName) {
+  const Plan plan = auto_plan({{"compressor", "fp16"}, {"allow", "exact"}});
+  for (const Op& op : plan.period[0].ops) EXPECT_EQ(op.compression.name, "fp16");
+  EXPECT_LT(time_of(plan), time_of(auto_plan({{"allow", "exact"}})));
+}
+
+TEST(Auto, ReportsWhatItFound) {
+  const Plan plan = auto_plan();
+  for (const char* key : {"chosen", "reason", "runner_up", "gap", "lower_bound"}) EXPECT_TRUE(plan.options.contains(key)) << key;
+  EXPECT_EQ(plan.scheme, "auto");
+}
+
+RC_GTEST_PROP(Auto, IsDeterministicValidAndNoSlowerThanEveryAllowedScheme, ()) {
+  const Workload workload = *workloads({.max_layers = 4, .max_tensors = 2});
+  const Cluster cluster = *clusters({.max_links = 2});
+  const double tolerance = *rc::gen::element(0.0, 0.1);
+  const std::map<std::string, std::string> options = {{"allow", "exact+local+corrected"}, {"tolerance", std::to_string(tolerance)}};
+  const Plan plan = std::get<Plan>(make_plan("auto", workload, cluster, options));
+  RC_ASSERT(plan == std::get<Plan>(make_plan("auto", workload, cluster, options)));
+  RC_ASSERT(validate(plan, workload, &cluster).violations.empty());
+  const double time = simulate(plan, workload, cluster).iteration_ns();
+  for (const SchemeInfo& scheme : schemes()) {
+    if (scheme.chooses || scheme.consistency == Consistency::kDelayed || scheme.consistency == Consistency::kCompressed) continue;
+    const PlanResult other = make_plan(scheme.name, workload, cluster);
+    if (const Plan* its = std::get_if<Plan>(&other)) {
+      RC_ASSERT(time <= simulate(*its, workload, cluster).iteration_ns() * (1 + tolerance) + 1e-6);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradweave

@@ -1,0 +1,226 @@
+// The search for the best order, and the scheme on top of it.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "gradweave/error.h"
+#include "gradweave/schemes.h"
+#include "gradweave/simulate.h"
+#include "gradweave/validate.h"
+#include "solve/order_search.h"
+#include "testing/generators.h"
+
+namespace gradweave {
+namespace {
+
+using testing::clusters;
+using testing::workloads;
+
+constexpr Nanoseconds kNoLimit = std::int64_t{1} << 60;
+
+std::vector<Slice> tensors_of(const CostModel& model) {
+  std::vector<Slice> units;
+  for (std::size_t t = 0; t < model.index().tensors.size(); ++t) units.push_back({t, 0, model.index().tensors[t].numel});
+  return units;
+}
+
+// Tries every sequence of every message on every link, with no bound and no rule but the definition.
+class BruteForce {
+ public:
+  BruteForce(const CostModel& model, const std::vector<Slice>& units) : model_(model), units_(units) {}
+
+  Nanoseconds run() {
+    free_.assign(model_.link_count(), 0);
+    best_ = kNoLimit;
+    extend((1u << units_.size()) - 1, model_.index().compute_total);
+    return best_;
+  }
+
+ private:
+  struct Pending {
+    std::vector<Slice> slices;
+    std::size_t link;
+    Nanoseconds end;
+  };
+
+  void extend(std::uint32_t left, Nanoseconds value) {
+    if (value >= best_) return;
+    if (left == 0 && pending_.empty()) best_ = value;
+    for (std::size_t i = 0; i < pending_.size(); ++i) {
+      const Pending gathered = pending_[i];
+      pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
+      on_link(gathered.link, gathered.end, Collective::kAllGather, gathered.slices, [&](Nanoseconds end) {
+        extend(left, std::max(value, end + tail(gathered.slices)));
+      });
+      pending_.insert(pending_.begin() + static_cast<std::ptrdiff_t>(i), gathered);
+    }
+    for (std::uint32_t m = left; m != 0; m = (m - 1) & left) {
+      std::vector<Slice> slices;
+      for (std::size_t u = 0; u < units_.size(); ++u) {
+        if ((m >> u & 1) != 0) slices.push_back(units_[u]);
+      }
+      if (!one_dtype(slices)) continue;
+      for (std::size_t k = 0; k < free_.size(); ++k) {
+        on_link(k, ready(slices), Collective::kAllReduce, slices,
+                [&](Nanoseconds end) { extend(left & ~m, std::max(value, end + tail(slices))); });
+        on_link(k, ready(slices), Collective::kReduceScatter, slices, [&](Nanoseconds end) {
+          pending_.push_back({slices, k, end});
+          extend(left & ~m, value);
+          pending_.pop_back();
+        });
+      }
+    }
+  }
+
+  template <typename Then>
+  void on_link(std::size_t k, Nanoseconds available, Collective collective, const std::vector<Slice>& slices, const Then& then) {
+    const Nanoseconds before = free_[k];
+    free_[k] = std::max(before, available) + model_.cost(k, collective, slices).total();
+    then(free_[k]);
+    free_[k] = before;
+  }
+
+  bool one_dtype(const std::vector<Slice>& slices) const {
+    return std::ranges::all_of(slices, [&](const Slice& slice) {
+      return model_.index().tensors[slice.tensor].dtype == model_.index().tensors[slices[0].tensor].dtype;
+    });
+  }
+  Nanoseconds ready(const std::vector<Slice>& slices) const {
+    Nanoseconds latest = 0;
+    for (const Slice& slice : slices) latest = std::max(latest, model_.index().backward_end[model_.index().tensors[slice.tensor].layer]);
+    return latest - model_.index().forward_total;
+  }
+  Nanoseconds tail(const std::vector<Slice>& slices) const {
+    Nanoseconds longest = 0;
+    for (const Slice& slice : slices) {
+      longest = std::max(longest, model_.index().forward_total - model_.index().forward_start[model_.index().tensors[slice.tensor].layer]);
+    }
+    return longest;
+  }
+
+  const CostModel& model_;
+  const std::vector<Slice>& units_;
+  std::vector<Nanoseconds> free_;
+  std::vector<Pending> pending_;
+  Nanoseconds best_ = kNoLimit;
+};
+
+Workload two_layers() {
+  Workload workload{.name = "w"};
+  workload.layers = {{.name = "a", .forward_ns = 100, .backward_ns = 200, .tensors = {{.name = "a.w", .numel = 100}}},
+                     {.name = "b", .forward_ns = 300, .backward_ns = 400, .tensors = {{.name = "b.w", .numel = 200}}}};
+  return workload;
+}
+
+Cluster one_link(Nanoseconds startup, Decimal us_per_byte) {
+  Cluster cluster{.workers = 2};
+  cluster.links.push_back({.name = "net", .startup_ns = startup, .us_per_byte = us_per_byte});
+  return cluster;
+}
+
+Plan plan_of(std::string_view scheme, const Workload& workload, const Cluster& cluster, const std::map<std::string, std::string>& options = {}) {
+  return std::get<Plan>(make_plan(scheme, workload, cluster, options));
+}
+
+TEST(OrderSearch, FindsWhatHandComputationFinds) {
+  // 1 ns a byte: b takes 800 from 400 to 1200, a 400 more, then both forwards: 2000. In halves a's pair may go first
+  // where b's all-gather waits: b's 400..800, a's 800..1200, b's 1200..1600; a's forward 1200..1300, b's 1600..1900.
+  const Cluster cluster = one_link(0, {1, 3});
+  const CostModel model(two_layers(), cluster);
+  const OrderSearchResult found = search_order(model, tensors_of(model), kNoLimit, 100'000);
+  EXPECT_TRUE(found.complete);
+  EXPECT_EQ(found.iteration, 1900);
+  const std::vector<OrderedOp> expected = {{OrderedOp::Kind::kReduceScatter, 0, 2},
+                                           {OrderedOp::Kind::kAllReduce, 0, 1},
+                                           {OrderedOp::Kind::kAllGather, 0, 2}};
+  EXPECT_EQ(found.ops, expected);
+}
+
+TEST(OrderSearch, FusesWhereStartUpDominates) {
+  const Cluster cluster = one_link(10'000, {1, 6});
+  const CostModel model(two_layers(), cluster);
+  const OrderSearchResult found = search_order(model, tensors_of(model), kNoLimit, 100'000);
+  ASSERT_EQ(found.ops.size(), 1u);
+  EXPECT_EQ(found.ops[0].units, 3u);
+}
+
+TEST(OrderSearch, SaysWhenItDidNotFinish) {
+  const Cluster cluster = one_link(10, {1, 3});
+  const CostModel model(two_layers(), cluster);
+  EXPECT_FALSE(search_order(model, tensors_of(model), kNoLimit, 1).complete);
+  const OrderSearchResult nothing = search_order(model, tensors_of(model), 1000, 100'000);
+  EXPECT_TRUE(nothing.complete);  // the compute time is a bound
+  EXPECT_TRUE(nothing.ops.empty());
+}
+
+RC_GTEST_PROP(OrderSearch, EqualsBruteForceOverAllSequences, ()) {
+  const Workload workload = *workloads({.max_layers = 3, .max_tensors = 1});
+  const Cluster cluster = *clusters({.max_links = 2, .fluid = false});
+  const CostModel model(workload, cluster);
+  const std::vector<Slice> units = tensors_of(model);
+  RC_PRE(units.size() <= 3);
+  const OrderSearchResult found = search_order(model, units, kNoLimit, 10'000'000);
+  RC_ASSERT(found.complete);
+  RC_ASSERT(found.iteration == BruteForce(model, units).run());
+}
+
+RC_GTEST_PROP(Optimal, IsNoWorseThanAnyExactSchemeAndNoBetterThanItsBound, ()) {
+  const Workload workload = *workloads({.max_layers = 4, .max_tensors = 2});
+  const Cluster cluster = *clusters({.max_links = 2});
+  const std::string parts = std::to_string(*rc::gen::inRange(1, 3));
+  const Plan plan = plan_of("optimal", workload, cluster, {{"parts", parts}, {"node_limit", "3000"}});
+  const Validation validation = validate(plan, workload, &cluster);
+  RC_ASSERT(validation.violations.empty());
+  RC_ASSERT(effects_of(plan) == std::vector<Consistency>{Consistency::kExact});
+  const double time = simulate(plan, workload, cluster).iteration_ns();
+  const double bound = std::stod(plan.options.at("lower_bound_us")) * 1000;
+  RC_ASSERT(bound <= time + 0.5);
+  if (plan.options.at("proof").starts_with("optimum")) RC_ASSERT(time <= bound + 0.5);
+  for (const SchemeInfo& scheme : schemes()) {
+    if (scheme.consistency != Consistency::kExact || scheme.chooses) continue;
+    const PlanResult other = make_plan(scheme.name, workload, cluster);
+    if (const Plan* its = std::get_if<Plan>(&other)) {
+      const double its_time = simulate(*its, workload, cluster).iteration_ns();
+      RC_ASSERT(time <= its_time);
+      RC_ASSERT(bound <= its_time + 0.5);
+    }
+  }
+}
+
+RC_GTEST_PROP(Optimal, OfTheLocalFamilyIsNoWorseThanAnyLocalScheme, ()) {
+  const Workload workload = *workloads({.max_layers = 5, .max_tensors = 2});
+  const Cluster cluster = *clusters({.max_links = 2});
+  const std::string period = std::to_string(*rc::gen::inRange(1, 4));
+  const Plan plan = plan_of("optimal", workload, cluster, {{"family", "local"}, {"period", period}, {"node_limit", "2000"}});
+  RC_ASSERT(validate(plan, workload, &cluster).violations.empty());
+  const double time = simulate(plan, workload, cluster).iteration_ns();
+  RC_ASSERT(std::stod(plan.options.at("lower_bound_us")) * 1000 <= time + 0.5);
+  for (std::string_view scheme : {"local_sgd", "partial_sgd", "dreamddp"}) {
+    RC_ASSERT(time <= simulate(plan_of(scheme, workload, cluster, {{"period", period}}), workload, cluster).iteration_ns());
+  }
+}
+
+TEST(Optimal, FindsTheHandComputedOptimumAndSaysHow) {
+  const Plan plan = plan_of("optimal", two_layers(), one_link(0, {1, 3}));
+  EXPECT_EQ(simulate(plan, two_layers(), one_link(0, {1, 3})).iteration_ns(), 1900);
+  EXPECT_EQ(plan.options.at("lower_bound_us"), "1.9");
+  EXPECT_TRUE(plan.options.at("proof").starts_with("optimum"));
+}
+
+TEST(Optimal, EmitsAPlanWithoutTensors) {
+  Workload workload{.name = "w"};
+  workload.layers = {{.name = "a", .forward_ns = 1, .backward_ns = 2}};
+  for (const char* family : {"exact", "local"}) {
+    const Plan plan = plan_of("optimal", workload, one_link(1, {1, 3}), {{"family", family}});
+    EXPECT_EQ(simulate(plan, workload, one_link(1, {1, 3})).iteration_ns(), 3);
+  }
+}
+
+TEST(Optimal, RefusesToCompressParameters) {
+  EXPECT_THROW(make_plan("optimal", two_layers(), one_link(1, {1, 3}), {{"family", "local"}, {"compressor", "fp16"}}), InvalidInput);
+}
+
+}  // namespace
+}  // namespace gradweave
