@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "gradweave/error.h"
@@ -194,8 +195,10 @@ Plan plan_local(const Workload& workload, const Cluster& cluster, const OptionVa
   const auto period = *values.integer("period");
   const Packer packer(model, true);
   const Assignment sets = arbitrary_sets(packer, static_cast<std::size_t>(period), *values.integer("node_limit"));
-  std::vector<Candidate> candidates =
-      plans_of(Consistency::kLocal, workload, cluster, {{"period", std::to_string(period)}, {"forward_overlap", "on"}});
+  std::map<std::string, std::string> options = {{"period", std::to_string(period)}};
+  std::vector<Candidate> candidates = plans_of(Consistency::kLocal, workload, cluster, options);
+  options["forward_overlap"] = "on";
+  std::ranges::move(plans_of(Consistency::kLocal, workload, cluster, options), std::back_inserter(candidates));
   Candidate own{.scheme = "search", .options = {}, .plan = plan_of_sets(model, packer, sets, true), .result = {}, .effects = {}};
   own.result = simulate(own.plan, workload, cluster);
   candidates.insert(candidates.begin(), std::move(own));
