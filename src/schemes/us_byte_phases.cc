@@ -72,14 +72,18 @@ SendOrder UsByteModel::sequential(std::int64_t block_bytes) const {
 
 Nanoseconds UsByteModel::cost(std::size_t u, std::int64_t begin, std::int64_t end) const {
   const SendUnit& unit = units_[u];
-  if (!unit.given_time) return model_.all_reduce_of(0, (end - begin) * unit.element_bytes, 0).total();
-  Nanoseconds total = 0;
+  MessageLoad load;
+  if (!unit.given_time) {
+    load = {.elements = end - begin, .bytes = (end - begin) * unit.element_bytes};
+    return model_.all_reduce_of(0, load).total();
+  }
   for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
     const std::int64_t first = std::max(begin, unit.offsets[i]);
     const std::int64_t past = std::min(end, unit.offsets[i + 1]);
-    if (first < past) total += model_.all_reduce(0, {unit.tensors[i], first - unit.offsets[i], past - unit.offsets[i]});
+    const Slice slice{unit.tensors[i], first - unit.offsets[i], past - unit.offsets[i]};
+    if (first < past) load = load + model_.load(0, std::span(&slice, 1));
   }
-  return total;
+  return model_.all_reduce_of(0, load).total();
 }
 
 // The least end of an op that starts at `start` with element `begin`, covers `at_least` elements' end, ends on a block
@@ -198,15 +202,16 @@ Nanoseconds UsByteModel::send_rests(const std::vector<Rest>& rests, Nanoseconds 
     const SendPart first{rests[i].unit, rests[i].begin, units_[rests[i].unit].elements()};
     const Nanoseconds latest = deadline - behind_[layer_of(first)];
     times.parts.push_back(first);
-    std::int64_t bytes = (first.end - first.begin) * units_[first.unit].element_bytes;
+    std::int64_t elements = first.end - first.begin;
     Nanoseconds end = now + cost(first.unit, first.begin, first.end);
     if (end > latest) return std::numeric_limits<Nanoseconds>::max();
     for (++i; fuse && i < rests.size() && may_share(first.unit, rests[i].unit); ++i) {
       const SendPart part{rests[i].unit, rests[i].begin, units_[rests[i].unit].elements()};
-      const std::int64_t more = bytes + (part.end - part.begin) * units_[part.unit].element_bytes;
-      const Nanoseconds later = now + model_.all_reduce_of(0, more, 0).total();
+      const std::int64_t more = elements + part.end - part.begin;
+      const MessageLoad load{.elements = more, .bytes = more * units_[part.unit].element_bytes};
+      const Nanoseconds later = now + model_.all_reduce_of(0, load).total();
       if (later > latest) break;
-      bytes = more;
+      elements = more;
       end = later;
       times.parts.push_back(part);
     }

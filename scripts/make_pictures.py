@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Draws docs/pictures/SCHEME.svg: each scheme's timeline on the same small workload, by the gradweave command."""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKLOAD = ROOT / "examples/workloads/tiny.json"
+CLUSTER = ROOT / "examples/clusters/tiny-4.json"
+
+# Sizes in proportion to a model of 700 kB; averages as often as fits into a picture.
+OPTIONS = {
+    "ddp": {"bucket_cap_bytes": "400000", "first_bucket_bytes": "50000"},
+    "horovod": {"cycle_us": "250"},
+    "p3": {"partition_bytes": "100000"},
+    "us_byte": {},
+    "local_sgd": {"period": "3"},
+    "partial_sgd": {"period": "3"},
+    "dreamddp": {"period": "3"},
+    "auto": {"allow": "exact"},
+}
+ITERATIONS = 4
+
+
+def run(command: Path, *arguments: str) -> str:
+    done = subprocess.run([str(command), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"gradweave {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def draw(command: Path, scheme: str, folder: Path) -> None:
+    sets = [part for name, value in OPTIONS.get(scheme, {}).items() for part in ("--set", f"{name}={value}")]
+    common = ["--workload", str(WORKLOAD), "--cluster", str(CLUSTER)]
+    with tempfile.TemporaryDirectory() as scratch:
+        plan = str(Path(scratch) / "plan.json")
+        run(command, "plan", *common, "--scheme", scheme, *sets, "-o", plan)
+        svg = str(folder / f"{scheme}.svg")
+        run(command, "simulate", *common, "--plan", plan, "--svg", svg, "--trace-iterations", str(ITERATIONS), "--json")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gradweave", type=Path, default=ROOT / "build/gradweave", help="the built command")
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs/pictures", help="where the pictures go")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    for scheme in json.loads(run(arguments.gradweave, "schemes", "--json"))["schemes"]:
+        draw(arguments.gradweave, scheme["name"], arguments.folder)
+
+
+if __name__ == "__main__":
+    main()
