@@ -24,7 +24,6 @@
 
 #include "gradweave/compression.h"
 #include "gradweave/error.h"
-#include "gradweave/validate.h"
 #include "schemes/candidates.h"
 #include "schemes/registry.h"
 
@@ -175,10 +174,9 @@ PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const Opt
     compressor = values.set();
     std::erase_if(compressor, [](const auto& option) { return !option.first.starts_with("compressor"); });
   }
-  std::vector<Candidate> candidates = candidates_of(workload, cluster, limits, compressor);
+  const std::vector<Candidate> candidates = candidates_of(workload, cluster, limits, compressor);
   std::vector<const Candidate*> admitted;
-  for (Candidate& candidate : candidates) {
-    if (limits.max_extra_bytes) candidate.result.extra_bytes = validate(candidate.plan, workload, &cluster).facts.extra_bytes;
+  for (const Candidate& candidate : candidates) {
     if (admissible(candidate, limits)) admitted.push_back(&candidate);
   }
   if (admitted.empty()) {

@@ -34,16 +34,17 @@ struct Issued {
   std::vector<ScheduledOp> ops;
 };
 
-Issued issue(const Workload& workload, const Cluster& cluster, Sizes sizes) {
-  CostModel model(workload, with_concurrency_at_most(cluster, slices_in_flight(sizes.partition_bytes, sizes.credit_bytes)));
+Issued issue(const Workload& workload, const Cluster& cluster, const Compression& compression, Sizes sizes) {
+  const std::int64_t in_flight = slices_in_flight(sizes.partition_bytes, sizes.credit_bytes);
+  CostModel model(workload, with_concurrency_at_most(cluster, in_flight), compression);
   std::vector<ScheduledOp> ops =
       issue_by_priority(model, priority_slices(model, sizes.partition_bytes, Partition::kEven), sizes.credit_bytes);
   return {std::move(model), std::move(ops)};
 }
 
 // Returns the best sizes; those that the user has set stay.
-Sizes tuned(const Workload& workload, const Cluster& cluster, const Sizes& start, bool partition_set, bool credit_set,
-            std::uint64_t seed) {
+Sizes tuned(const Workload& workload, const Cluster& cluster, const Compression& compression, const Sizes& start,
+            bool partition_set, bool credit_set, std::uint64_t seed) {
   const WorkloadIndex index(workload);
   const std::int64_t high = std::max<std::int64_t>(index.total_bytes, start.partition_bytes);
   const std::int64_t low = std::min<std::int64_t>(std::max<std::int64_t>(index.total_bytes / 4000, 65536), high);
@@ -62,7 +63,7 @@ Sizes tuned(const Workload& workload, const Cluster& cluster, const Sizes& start
   options.first.push_back(first);
   const BayesianResult result = minimise(
       [&](const CubePoint& point) {
-        const Issued issued = issue(workload, cluster, sizes_at(point));
+        const Issued issued = issue(workload, cluster, compression, sizes_at(point));
         return static_cast<double>(iteration_time(issued.model, issued.ops));
       },
       static_cast<int>(first.size()), options);
@@ -70,6 +71,7 @@ Sizes tuned(const Workload& workload, const Cluster& cluster, const Sizes& start
 }
 
 PlanResult plan_bytescheduler(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  const Compression compression = values.compression();
   const std::optional<std::int64_t> partition = values.integer("partition_bytes");
   const std::optional<std::int64_t> credit = values.integer("credit_bytes");
   Sizes sizes;
@@ -77,10 +79,10 @@ PlanResult plan_bytescheduler(const Workload& workload, const Cluster& cluster, 
   sizes.credit_bytes = credit.value_or(sizes.credit_bytes);
   const bool tune = values.text("tune") == "bayesian" && !(partition && credit);
   if (tune) {
-    sizes = tuned(workload, cluster, sizes, partition.has_value(), credit.has_value(),
+    sizes = tuned(workload, cluster, compression, sizes, partition.has_value(), credit.has_value(),
                   static_cast<std::uint64_t>(*values.integer("seed")));
   }
-  Issued issued = issue(workload, cluster, sizes);
+  Issued issued = issue(workload, cluster, compression, sizes);
   improve_links(issued.model, issued.ops);
   Plan plan = overlapped_plan(issued.model, issued.ops);
   plan.options["partition_bytes"] = std::to_string(sizes.partition_bytes);

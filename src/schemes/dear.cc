@@ -137,9 +137,9 @@ PlanResult plan_dear(const Workload& workload, const Cluster& cluster, const Opt
     throw InvalidInput("buffer_bytes and layers_per_group exclude each other", "options of dear", "give one of them");
   }
   const auto seed = static_cast<std::uint64_t>(*values.integer("seed"));
-  Tuned best = plan_on(CostModel(workload, with_concurrency_at_most(cluster, 1)), buffer, layers, seed);
+  Tuned best = plan_on(CostModel(workload, with_concurrency_at_most(cluster, 1), values.compression()), buffer, layers, seed);
   if (has_shared_link(cluster)) {
-    Tuned shared = plan_on(CostModel(workload, cluster), buffer, layers, seed);
+    Tuned shared = plan_on(CostModel(workload, cluster, values.compression()), buffer, layers, seed);
     if (shared.iteration < best.iteration) best = std::move(shared);
   }
   return best.plan;

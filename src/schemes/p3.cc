@@ -16,7 +16,8 @@ namespace {
 PlanResult plan_p3(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   const std::int64_t partition_bytes = *values.integer("partition_bytes");
   const std::int64_t credit_bytes = *values.integer("credit_bytes");
-  const CostModel model(workload, with_concurrency_at_most(cluster, slices_in_flight(partition_bytes, credit_bytes)));
+  const CostModel model(workload, with_concurrency_at_most(cluster, slices_in_flight(partition_bytes, credit_bytes)),
+                        values.compression());
   std::vector<ScheduledOp> ops =
       issue_by_priority(model, priority_slices(model, partition_bytes, Partition::kFixed), credit_bytes);
   improve_links(model, ops);

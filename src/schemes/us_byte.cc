@@ -212,7 +212,7 @@ PlanResult plan_us_byte(const Workload& workload, const Cluster& cluster, const 
   const UsByteOptions options{.partition_bytes = values.integer("partition_bytes").value_or(0),
                               .fuse = values.on("fusion"),
                               .per_tensor = values.text("block_sizes") == "per_tensor"};
-  const CostModel alone(workload, with_concurrency_at_most(cluster, 1));
+  const CostModel alone(workload, with_concurrency_at_most(cluster, 1), values.compression());
   const UsByteSchedule schedule = solve_us_byte(alone, options);
   const std::vector<ScheduledOp> ops = best_on_links(alone, options, schedule.ops, 1);
   Plan plan = overlapped_plan(alone, ops);
