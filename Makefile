@@ -2,7 +2,7 @@
 PYTHON := .venv/bin/python
 JOBS ?= $(shell nproc)
 
-.PHONY: build runtime demo test test-core test-runtime bench examples papers format check soak deps clean help
+.PHONY: build runtime demo test test-core test-runtime bench examples papers pictures format check soak deps clean help
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -42,6 +42,9 @@ examples:  ## Regenerate examples/ from the networks and the papers' tables
 
 papers: build  ## Fill docs/papers.md with what the papers' claims come to here
 	python3 scripts/make_papers.py
+
+pictures: build  ## Draw the schemes' timelines in docs/pictures/
+	python3 scripts/make_pictures.py
 
 format:  ## Format all C++ sources
 	@scripts/deps checks

@@ -17,11 +17,11 @@ OPTIONS = {
     "ddp": {"bucket_cap_bytes": "400000", "first_bucket_bytes": "50000"},
     "horovod": {"cycle_us": "250"},
     "p3": {"partition_bytes": "100000"},
-    "us_byte": {},
+    "bytescheduler": {"partition_bytes": "100000"},
+    "dear": {"layers_per_group": "1"},
     "local_sgd": {"period": "3"},
     "partial_sgd": {"period": "3"},
     "dreamddp": {"period": "3"},
-    "auto": {"allow": "exact"},
 }
 ITERATIONS = 4
 

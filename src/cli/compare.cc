@@ -104,6 +104,7 @@ Row compare_one(std::string_view name, const std::vector<Workload>& classes, con
     row.consistency = effects_of(std::get<Plan>(planned)).front();
     row.result = simulate(std::get<Plan>(planned), classes, point.cluster, simulation);
     row.result->name = row.name;
+    add_proved_optimum(std::get<Plan>(planned), classes, point.cluster, *row.result);
   }
   return row;
 }

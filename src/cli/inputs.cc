@@ -1,6 +1,7 @@
 #include "cli/inputs.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "gradweave/error.h"
@@ -53,6 +54,18 @@ void require_valid(const Validation& validation, const std::string& where) {
   std::string what = "is not a valid plan: " + first.what + " at " + first.where;
   if (more > 0) what += " (and " + std::to_string(more) + " more, see 'gradweave validate')";
   throw InvalidInput(what, where, first.remedy);
+}
+
+void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
+                        SimulationResult& result) {
+  const auto proof = plan.options.find("proof");
+  const auto bound = plan.options.find("lower_bound_us");
+  if (proof == plan.options.end() || bound == plan.options.end() || !proof->second.starts_with("optimum")) return;
+  if (classes.size() != 1 || plan.workload_hash != hash_of(classes[0]) || plan.cluster_hash != hash_of(cluster)) return;
+  double us = 0;
+  const std::string& text = bound->second;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), us);
+  if (error == std::errc{} && end == text.data() + text.size()) add_bound(result, {"optimum", us * 1000});
 }
 
 void add_simulation_options(CLI::App& command, SimulationFlags& flags) {

@@ -28,6 +28,11 @@ std::map<std::string, std::string> parse_assignments(const std::vector<std::stri
 // Throws InvalidInput with the first violations unless the plan is valid. `where` names the plan's file or scheme.
 void require_valid(const Validation& validation, const std::string& where);
 
+// Adds the optimum that the plan's scheme has proved and noted in its options, if it holds for what was simulated: one
+// class of workers, on the workload and cluster that the plan was made for.
+void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
+                        SimulationResult& result);
+
 // Options of the simulation: --optimizer-us, --contention.
 struct SimulationFlags {
   double optimizer_us = 0;

@@ -62,7 +62,8 @@ void run(const Arguments& arguments) {
   require_valid(validate(plan, slowest_of(classes), &cluster), arguments.plan);
   SimulationOptions options = to_options(arguments.simulation);
   if (!arguments.trace.empty() || !arguments.svg.empty()) options.timeline_iterations = arguments.trace_iterations;
-  const SimulationResult result = simulate(plan, classes, cluster, options);
+  SimulationResult result = simulate(plan, classes, cluster, options);
+  add_proved_optimum(plan, classes, cluster, result);
   if (!arguments.trace.empty()) write_file(arguments.trace, to_chrome_trace({result.timeline}));
   if (!arguments.svg.empty()) write_file(arguments.svg, to_svg({result.timeline}));
   if (arguments.json) {
