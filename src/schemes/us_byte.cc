@@ -218,7 +218,7 @@ PlanResult plan_us_byte(const Workload& workload, const Cluster& cluster, const 
   Plan plan = overlapped_plan(alone, ops);
   Nanoseconds least = iteration_time(alone, ops);
   for (std::int64_t at_once = 2; at_once <= 16 && has_shared_link(cluster); at_once *= 2) {
-    const CostModel shared(workload, with_concurrency_at_most(cluster, at_once));
+    const CostModel shared(workload, with_concurrency_at_most(cluster, at_once), values.compression());
     const std::vector<ScheduledOp> sharing = best_on_links(shared, options, schedule.ops, at_once);
     const Nanoseconds iteration = iteration_time(shared, sharing);
     if (iteration >= least) continue;
