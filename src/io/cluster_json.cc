@@ -28,7 +28,8 @@ CompressorRate rate_from(const JsonNode& node) {
 
 std::string text_of(const Link& link) {
   return "    {\"name\": " + json_string(link.name) + ", \"startup_us\": " + microseconds(link.startup_ns) +
-         ", \"us_per_byte\": " + json_number(link.us_per_byte) + ", \"concurrency\": " + std::to_string(link.concurrency) +
+         ", \"us_per_byte\": " + json_number(link.us_per_byte) +
+         ", \"concurrency\": " + std::to_string(link.concurrency) +
          ", \"relative_time\": " + json_number(link.relative_time) + "}";
 }
 
@@ -43,19 +44,22 @@ Cluster parse_cluster(std::string_view text) {
   const JsonValue tree = parse_json(text);
   const JsonNode root(tree);
   require_version(root);
-  root.require_keys({"version", "description", "source", "workers", "workers_per_node", "startup_growth", "links",
-                     "compressor_rates"});
+  root.require_keys({"version", "description", "source", "workers", "workers_per_node", "startup_growth",
+                     "links", "compressor_rates"});
   Cluster cluster{.workers = root.at("workers").integer(1, kMaxWorkers)};
-  if (const auto per_node = root.find("workers_per_node")) cluster.workers_per_node = per_node->integer(1, kMaxWorkers);
+  if (const auto per_node = root.find("workers_per_node"))
+    cluster.workers_per_node = per_node->integer(1, kMaxWorkers);
   if (const auto growth = root.find("startup_growth")) {
     cluster.startup_growth = static_cast<StartupGrowth>(growth->one_of(kGrowthNames));
   }
-  if (const auto description = root.find("description")) cluster.description = description->text(kMaxTextBytes);
+  if (const auto description = root.find("description"))
+    cluster.description = description->text(kMaxTextBytes);
   if (const auto source = root.find("source")) cluster.source = source->text(kMaxTextBytes);
   const JsonNode links = root.at("links");
   for (std::size_t k = 0; k < links.size(); ++k) cluster.links.push_back(link_from(links.item(k)));
   if (const auto rates = root.find("compressor_rates")) {
-    for (const JsonNode& rate : rates->members()) cluster.compressor_rates.emplace(rate.key(), rate_from(rate));
+    for (const JsonNode& rate : rates->members())
+      cluster.compressor_rates.emplace(rate.key(), rate_from(rate));
   }
   check(cluster);
   return cluster;
@@ -66,8 +70,10 @@ std::string to_json(const Cluster& cluster) {
   if (!cluster.description.empty()) text += "  \"description\": " + json_string(cluster.description) + ",\n";
   if (!cluster.source.empty()) text += "  \"source\": " + json_string(cluster.source) + ",\n";
   text += "  \"workers\": " + std::to_string(cluster.workers) +
-          ",\n  \"workers_per_node\": " + std::to_string(cluster.workers_per_node) + ",\n  \"startup_growth\": \"" +
-          std::string(kGrowthNames[static_cast<std::size_t>(cluster.startup_growth)]) + "\",\n  \"links\": [\n";
+          ",\n  \"workers_per_node\": " + std::to_string(cluster.workers_per_node) +
+          ",\n  \"startup_growth\": \"" +
+          std::string(kGrowthNames[static_cast<std::size_t>(cluster.startup_growth)]) +
+          "\",\n  \"links\": [\n";
   for (std::size_t k = 0; k < cluster.links.size(); ++k) {
     text += text_of(cluster.links[k]) + (k + 1 < cluster.links.size() ? ",\n" : "\n");
   }

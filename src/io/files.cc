@@ -35,7 +35,8 @@ class Descriptor {
 std::string reason() { return std::strerror(errno); }
 
 [[noreturn]] void fail_to_open(const fs::path& path) {
-  throw InvalidInput("cannot be written: " + reason(), path.string(), "give a path in a folder that exists and is yours");
+  throw InvalidInput("cannot be written: " + reason(), path.string(),
+                     "give a path in a folder that exists and is yours");
 }
 
 [[noreturn]] void fail_to_write(const fs::path& path, const fs::path& aside) {
@@ -56,7 +57,8 @@ bool write_all(int fd, std::string_view text) {
 
 // Makes the rename durable. A file system that can't sync a folder has done what it can.
 void sync_folder(const fs::path& folder) {
-  const Descriptor directory(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor directory(
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.get() >= 0) ::fsync(directory.get());
 }
 
@@ -71,16 +73,19 @@ void replace_file(const fs::path& path, std::string_view text, mode_t mode) {
 
 std::string read_file(const fs::path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) throw InvalidInput("cannot be read: " + reason(), path.string(), "give the path of a file");
+  if (file.get() < 0)
+    throw InvalidInput("cannot be read: " + reason(), path.string(), "give the path of a file");
   std::string text;
   std::string chunk(std::size_t{1} << 20, '\0');
   for (;;) {
     const ssize_t count = ::read(file.get(), chunk.data(), chunk.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw InvalidInput("cannot be read: " + reason(), path.string(), "give the path of a file");
+    if (count < 0)
+      throw InvalidInput("cannot be read: " + reason(), path.string(), "give the path of a file");
     if (count == 0) return text;
     text.append(chunk, 0, static_cast<std::size_t>(count));
-    if (text.size() > kMaxJsonBytes) throw InvalidInput("is larger than 1 GiB", path.string(), "split the input");
+    if (text.size() > kMaxJsonBytes)
+      throw InvalidInput("is larger than 1 GiB", path.string(), "split the input");
   }
 }
 
@@ -102,7 +107,7 @@ Plan read_plan(const fs::path& path) { return read_with(path, parse_plan); }
 Timeline read_timeline(const fs::path& path) { return read_with(path, parse_timeline); }
 
 void write_file(const fs::path& path, std::string_view text) {
-  struct stat status{};
+  struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode)) {
     // A device or a pipe can't be replaced by a file.

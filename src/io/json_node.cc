@@ -30,7 +30,8 @@ Digits digits_of(std::string_view text) {
       const char* first = text.data() + i + 1;
       if (*first == '+') ++first;
       std::int64_t exponent = 0;
-      // An exponent beyond int64 belongs to a zero or to a number that rounds to zero: larger ones were refused.
+      // An exponent beyond int64 belongs to a zero or to a number that rounds to zero: larger ones were
+      // refused.
       const auto parsed = std::from_chars(first, text.data() + text.size(), exponent);
       if (parsed.ec == std::errc::result_out_of_range) return {};
       result.exponent += exponent;
@@ -86,7 +87,8 @@ std::string listed(std::span<const std::string_view> names) {
 // Returns "did you mean 'x'? " for the nearest of `names`, or nothing if none is near.
 std::string suggestion(std::string_view word, std::span<const std::string_view> names) {
   if (word.size() > 60) return {};
-  const auto nearest = std::ranges::min_element(names, {}, [&](std::string_view name) { return edit_distance(word, name); });
+  const auto nearest =
+      std::ranges::min_element(names, {}, [&](std::string_view name) { return edit_distance(word, name); });
   if (edit_distance(word, *nearest) > std::max<std::size_t>(2, nearest->size() / 3)) return {};
   return "did you mean '" + std::string(*nearest) + "'? ";
 }
@@ -101,15 +103,18 @@ std::string JsonNode::path() const {
 }
 
 std::string JsonNode::key() const {
-  if (key_.size() > kMaxNameBytes) fail("has a key longer than " + std::to_string(kMaxNameBytes) + " bytes", "shorten it");
+  if (key_.size() > kMaxNameBytes)
+    fail("has a key longer than " + std::to_string(kMaxNameBytes) + " bytes", "shorten it");
   return std::string(key_);
 }
 
-void JsonNode::fail(std::string_view what, std::string_view remedy) const { throw InvalidInput(what, path(), remedy); }
+void JsonNode::fail(std::string_view what, std::string_view remedy) const {
+  throw InvalidInput(what, path(), remedy);
+}
 
 void JsonNode::fail_type(std::string_view expected) const {
-  static constexpr std::string_view kNames[] = {"null", "a boolean", "an integer", "a number", "a string", "an array",
-                                                "an object"};
+  static constexpr std::string_view kNames[] = {"null",     "a boolean", "an integer", "a number",
+                                                "a string", "an array",  "an object"};
   const std::string got(kNames[value_->value.index()]);
   fail("is " + got, "give " + std::string(expected));
 }
@@ -140,7 +145,8 @@ std::string JsonNode::number_text() const {
 double JsonNode::number() const {
   const std::string text = number_text();
   double value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);  // a value below the smallest double stays 0
+  std::from_chars(text.data(), text.data() + text.size(),
+                  value);  // a value below the smallest double stays 0
   return value;
 }
 
@@ -154,7 +160,8 @@ Decimal JsonNode::decimal() const {
   }
   const auto length = static_cast<std::int64_t>(number.digits.size());
   if (length > 18 || number.exponent < -40) return decimal_from_double(this->number(), path());
-  if (length + std::max<std::int64_t>(number.exponent, 0) > 18) fail("is too large", "give a number below 10^18");
+  if (length + std::max<std::int64_t>(number.exponent, 0) > 18)
+    fail("is too large", "give a number below 10^18");
   Decimal result;
   std::from_chars(number.digits.data(), number.digits.data() + number.digits.size(), result.mantissa);
   for (; number.exponent > 0; --number.exponent) result.mantissa *= 10;
@@ -172,7 +179,8 @@ Nanoseconds JsonNode::microseconds() const {
 
 Nanoseconds JsonNode::duration() const {
   const Digits number = digits_of(number_text());
-  if (number.negative && !number.digits.empty()) fail("is negative", "give a time in microseconds, 0 or more");
+  if (number.negative && !number.digits.empty())
+    fail("is negative", "give a time in microseconds, 0 or more");
   return microseconds();
 }
 
@@ -187,7 +195,8 @@ std::size_t JsonNode::one_of(std::span<const std::string_view> names) const {
   const std::string word = text(kMaxTextBytes);
   const auto found = std::ranges::find(names, word);
   if (found == names.end()) {
-    fail("is " + in_quotes(word) + ", which is unknown", suggestion(word, names) + "Use one of " + listed(names));
+    fail("is " + in_quotes(word) + ", which is unknown",
+         suggestion(word, names) + "Use one of " + listed(names));
   }
   return static_cast<std::size_t>(found - names.begin());
 }
@@ -210,16 +219,17 @@ void JsonNode::require_keys(std::initializer_list<std::string_view> keys) const 
   const std::span<const std::string_view> known(keys.begin(), keys.size());
   for (const auto& [key, value] : object()) {
     if (std::ranges::find(known, key) == known.end()) {
-      JsonNode(value, this, key, 0).fail("is an unknown key", suggestion(key, known) + "The keys here are " + listed(known));
+      JsonNode(value, this, key, 0)
+          .fail("is an unknown key", suggestion(key, known) + "The keys here are " + listed(known));
     }
   }
 }
 
 std::optional<JsonNode> JsonNode::find(std::string_view key) const {
   const JsonObject& members = object();
-  const auto found = std::ranges::find(members, key, &JsonObject::value_type::first);
+  const auto found = std::ranges::find(members, key, &JsonMember::key);
   if (found == members.end()) return std::nullopt;
-  return JsonNode(found->second, this, found->first, 0);
+  return JsonNode(found->value, this, found->key, 0);
 }
 
 JsonNode JsonNode::at(std::string_view key) const {

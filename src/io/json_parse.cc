@@ -18,7 +18,8 @@ std::string detail_of(std::string_view message) {
   if (colon != std::string_view::npos) message.remove_prefix(colon + 2);
   std::string detail(message.substr(0, kMaxDetailBytes));
   if (message.size() > kMaxDetailBytes) detail += "...";
-  std::ranges::replace_if(detail, [](char c) { return c < ' ' || c > '~'; }, '?');
+  std::ranges::replace_if(
+      detail, [](char c) { return c < ' ' || c > '~'; }, '?');
   return detail;
 }
 
@@ -39,7 +40,8 @@ std::string_view repeated_key(const JsonObject& object) {
   return twin == keys.end() ? std::string_view{} : *twin;
 }
 
-// Receives the parser's events and builds the tree. Pointers in `open_` stay valid: only the innermost container grows.
+// Receives the parser's events and builds the tree. Pointers in `open_` stay valid: only the innermost
+// container grows.
 class TreeBuilder {
  public:
   explicit TreeBuilder(std::string_view text) : text_(text) {}
@@ -56,7 +58,7 @@ class TreeBuilder {
   bool string(std::string& value) { return add({std::move(value)}); }
   bool binary(nlohmann::json::binary_t&) { return false; }
   bool key(std::string& key) {
-    std::get<JsonObject>(open_.back()->value).emplace_back(std::move(key), JsonValue{nullptr});
+    std::get<JsonObject>(open_.back()->value).push_back({std::move(key), {nullptr}});
     return true;
   }
   bool start_object(std::size_t) { return add({JsonObject{}}, true); }
@@ -65,13 +67,15 @@ class TreeBuilder {
   bool end_object() {
     const auto& object = std::get<JsonObject>(open_.back()->value);
     const std::string_view twin = repeated_key(object);
-    const bool repeated = std::ranges::count(object, twin, &JsonObject::value_type::first) > 1;
-    if (repeated) throw InvalidInput("the key " + in_quotes(twin) + " is given twice", path(), "keep one of them");
+    const bool repeated = std::ranges::count(object, twin, &JsonMember::key) > 1;
+    if (repeated)
+      throw InvalidInput("the key " + in_quotes(twin) + " is given twice", path(), "keep one of them");
     return close();
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) {
     if (error.id == 406) {
-      throw InvalidInput("a number is too large", line_and_column(text_, position), "numbers must fit a double");
+      throw InvalidInput("a number is too large", line_and_column(text_, position),
+                         "numbers must fit a double");
     }
     throw InvalidInput("is not JSON: " + detail_of(error.what()), line_and_column(text_, position),
                        "correct it, or write it again with the tool that made it");
@@ -80,14 +84,15 @@ class TreeBuilder {
  private:
   bool add(JsonValue value, bool container = false) {
     if (++count_ > kMaxJsonValues) {
-      throw InvalidInput("holds more than " + std::to_string(kMaxJsonValues) + " values", path(), "split the input");
+      throw InvalidInput("holds more than " + std::to_string(kMaxJsonValues) + " values", path(),
+                         "split the input");
     }
     JsonValue* place = &root_;
     if (!open_.empty()) {
       if (auto* array = std::get_if<JsonArray>(&open_.back()->value)) {
         place = &array->emplace_back();
       } else {
-        place = &std::get<JsonObject>(open_.back()->value).back().second;
+        place = &std::get<JsonObject>(open_.back()->value).back().value;
       }
     }
     *place = std::move(value);
@@ -111,8 +116,9 @@ class TreeBuilder {
     for (const JsonValue* value : open_) {
       if (const auto* array = std::get_if<JsonArray>(&value->value)) {
         if (!array->empty()) text += "[" + std::to_string(array->size() - 1) + "]";
-      } else if (const auto& object = std::get<JsonObject>(value->value); !object.empty() && value != open_.back()) {
-        text += (text.empty() ? "" : ".") + shortened(object.back().first);
+      } else if (const auto& object = std::get<JsonObject>(value->value);
+                 !object.empty() && value != open_.back()) {
+        text += (text.empty() ? "" : ".") + shortened(object.back().key);
       }
     }
     return text;

@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -17,6 +16,7 @@
 namespace gradweave {
 
 struct JsonValue;
+struct JsonMember;
 
 // A number that is not an int64, as it is written: no digit is lost before it is known what the number means.
 struct JsonNumber {
@@ -24,10 +24,15 @@ struct JsonNumber {
 };
 
 using JsonArray = std::vector<JsonValue>;
-using JsonObject = std::vector<std::pair<std::string, JsonValue>>;  // in file order, keys distinct
+using JsonObject = std::vector<JsonMember>;  // in file order, keys distinct
 
 struct JsonValue {
   std::variant<std::nullptr_t, bool, std::int64_t, JsonNumber, std::string, JsonArray, JsonObject> value;
+};
+
+struct JsonMember {
+  std::string key;
+  JsonValue value;
 };
 
 inline constexpr std::size_t kMaxJsonBytes = std::size_t{1} << 30;
@@ -37,13 +42,13 @@ inline constexpr std::size_t kMaxNameBytes = 4096;  // names come back in error 
 inline constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;
 
 // Returns the tree of `text`.
-// Errors: InvalidInput with line and column for what is not JSON (RFC 8259, UTF-8), with the key for a repeated key,
-// a number that no double can hold, or a text over the limits above. O(size).
+// Errors: InvalidInput with line and column for what is not JSON (RFC 8259, UTF-8), with the key for a
+// repeated key, a number that no double can hold, or a text over the limits above. O(size).
 JsonValue parse_json(std::string_view text);
 
-// A value and the way to it. Refers to its parent node and to the tree, so both must outlive it: name the parent
-// before keeping a child.
-// Every accessor throws InvalidInput with the key path, the fault and a remedy.
+// A value and the way to it. Refers to its parent node and to the tree, so both must outlive it: name the
+// parent before keeping a child. Every accessor throws InvalidInput with the key path, the fault and a
+// remedy.
 class JsonNode {
  public:
   explicit JsonNode(const JsonValue& root) : value_(&root) {}

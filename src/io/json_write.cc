@@ -41,7 +41,8 @@ std::string json_number(Decimal value) {
 
 std::string json_array(const std::vector<std::int32_t>& values) {
   std::string text = "[";
-  for (const std::int32_t value : values) text.append(text.size() > 1 ? ", " : "").append(std::to_string(value));
+  for (const std::int32_t value : values)
+    text.append(text.size() > 1 ? ", " : "").append(std::to_string(value));
   return text + "]";
 }
 

@@ -9,11 +9,11 @@ namespace gradweave {
 namespace {
 
 constexpr std::string_view kPoints[] = {"iteration_start", "forward_start", "forward_end",
-                                                             "backward_start",  "backward_end",  "iteration_end"};
+                                        "backward_start",  "backward_end",  "iteration_end"};
 constexpr std::string_view kCollectives[] = {"all_reduce", "reduce_scatter", "all_gather", "compressed"};
 constexpr std::string_view kPayloads[] = {"gradient", "parameter", "optimizer_state"};
 constexpr std::string_view kSources[] = {"reduced_gradient", "local_gradient", "averaged_parameter",
-                                                              "averaged_optimizer_state"};
+                                         "averaged_optimizer_state"};
 constexpr std::string_view kModes[] = {"replace", "correct"};
 constexpr std::string_view kCorrections[] = {"none", "local"};
 constexpr std::string_view kMerges[] = {"sum", "mean"};
@@ -29,7 +29,8 @@ std::string text_of(Enum value, std::span<const std::string_view> names) {
 }
 
 bool has_layer(PointKind kind) {
-  return kind == PointKind::kForwardStart || kind == PointKind::kForwardEnd || kind == PointKind::kBackwardEnd;
+  return kind == PointKind::kForwardStart || kind == PointKind::kForwardEnd ||
+         kind == PointKind::kBackwardEnd;
 }
 
 // ---- reading
@@ -77,12 +78,14 @@ Compression compression_from(const JsonNode& node) {
 }
 
 Op op_from(const JsonNode& node) {
-  node.require_keys({"link", "collective", "payload", "blocks", "states", "merges", "release", "compression"});
+  node.require_keys(
+      {"link", "collective", "payload", "blocks", "states", "merges", "release", "compression"});
   Op op{.link = node.at("link").text(),
         .blocks = integers_from(node.at("blocks")),
         .merges = integers_from(node.at("merges")),
         .release = release_from(node.at("release"))};
-  if (const auto collective = node.find("collective")) op.collective = enum_from<Collective>(*collective, kCollectives);
+  if (const auto collective = node.find("collective"))
+    op.collective = enum_from<Collective>(*collective, kCollectives);
   if (const auto payload = node.find("payload")) op.payload = enum_from<Payload>(*payload, kPayloads);
   if (const auto states = node.find("states")) op.states = texts_from(*states);
   if (const auto compression = node.find("compression")) op.compression = compression_from(*compression);
@@ -93,10 +96,13 @@ Apply apply_from(const JsonNode& node) {
   node.require_keys({"at", "blocks", "merges", "source", "mode", "correction", "slices"});
   const JsonNode at = node.at("at");
   at.require_keys({"point", "layer", "iteration"});
-  Apply apply{.at = point_from(at), .blocks = integers_from(node.at("blocks")), .merges = integers_from(node.at("merges"))};
+  Apply apply{.at = point_from(at),
+              .blocks = integers_from(node.at("blocks")),
+              .merges = integers_from(node.at("merges"))};
   if (const auto source = node.find("source")) apply.source = enum_from<Source>(*source, kSources);
   if (const auto mode = node.find("mode")) apply.mode = enum_from<Mode>(*mode, kModes);
-  if (const auto correction = node.find("correction")) apply.correction = enum_from<Correction>(*correction, kCorrections);
+  if (const auto correction = node.find("correction"))
+    apply.correction = enum_from<Correction>(*correction, kCorrections);
   if (const auto slices = node.find("slices")) apply.slices = slices->boolean();
   return apply;
 }
@@ -177,7 +183,8 @@ std::string text_of(const Compression& compression) {
 }
 
 std::string text_of(const Op& op) {
-  std::string text = "{\"link\": " + json_string(op.link) + ", \"collective\": " + text_of(op.collective, kCollectives);
+  std::string text =
+      "{\"link\": " + json_string(op.link) + ", \"collective\": " + text_of(op.collective, kCollectives);
   if (op.payload != Payload::kGradient) text += ", \"payload\": " + text_of(op.payload, kPayloads);
   text += ", \"blocks\": " + json_array(op.blocks);
   if (!op.states.empty()) text += ", \"states\": " + json_array(op.states);
@@ -188,9 +195,11 @@ std::string text_of(const Op& op) {
 
 std::string text_of(const Apply& apply) {
   std::string text = "{\"at\": {" + text_of_point(apply.at) + "}, \"blocks\": " + json_array(apply.blocks) +
-                     ", \"merges\": " + json_array(apply.merges) + ", \"source\": " + text_of(apply.source, kSources);
+                     ", \"merges\": " + json_array(apply.merges) +
+                     ", \"source\": " + text_of(apply.source, kSources);
   if (apply.mode != Mode::kReplace) text += ", \"mode\": " + text_of(apply.mode, kModes);
-  if (apply.correction != Correction::kNone) text += ", \"correction\": " + text_of(apply.correction, kCorrections);
+  if (apply.correction != Correction::kNone)
+    text += ", \"correction\": " + text_of(apply.correction, kCorrections);
   if (apply.slices) text += ", \"slices\": true";
   return text + "}";
 }
@@ -201,7 +210,8 @@ std::string text_of(const Block& block) {
 }
 
 std::string text_of(const PlanLink& link) {
-  return "{\"name\": " + json_string(link.name) + ", \"concurrency\": " + std::to_string(link.concurrency) + "}";
+  return "{\"name\": " + json_string(link.name) + ", \"concurrency\": " + std::to_string(link.concurrency) +
+         "}";
 }
 
 std::string text_of(const Iteration& iteration);
@@ -218,8 +228,8 @@ std::string lines_of(const std::vector<Item>& items, std::size_t indent) {
 }
 
 std::string text_of(const Iteration& iteration) {
-  std::string text = "{\n      \"ops\": " + lines_of(iteration.ops, 8) + ",\n      \"applies\": " +
-                     lines_of(iteration.applies, 8);
+  std::string text = "{\n      \"ops\": " + lines_of(iteration.ops, 8) +
+                     ",\n      \"applies\": " + lines_of(iteration.applies, 8);
   if (!iteration.dropped.empty()) text += ",\n      \"dropped\": " + json_array(iteration.dropped);
   return text + "\n    }";
 }
@@ -236,8 +246,8 @@ Plan parse_plan(std::string_view text) {
   const JsonValue tree = parse_json(text);
   const JsonNode root(tree);
   require_version(root);
-  root.require_keys({"version", "scheme", "options", "workload_hash", "cluster_hash", "workers", "blocks", "links",
-                     "prologue", "period", "merge", "residual"});
+  root.require_keys({"version", "scheme", "options", "workload_hash", "cluster_hash", "workers", "blocks",
+                     "links", "prologue", "period", "merge", "residual"});
   Plan plan;
   read_origin(root, plan);
   const JsonNode blocks = root.at("blocks");
@@ -252,14 +262,16 @@ Plan parse_plan(std::string_view text) {
 }
 
 std::string to_json(const Plan& plan) {
-  std::string text = "{\n  \"version\": 1,\n  \"scheme\": " + json_string(plan.scheme) + ",\n  \"options\": {";
+  std::string text =
+      "{\n  \"version\": 1,\n  \"scheme\": " + json_string(plan.scheme) + ",\n  \"options\": {";
   bool first = true;
   for (const auto& [name, value] : plan.options) {
     text += (first ? "" : ", ") + json_string(name) + ": " + json_string(value);
     first = false;
   }
   text += "},\n  \"workload_hash\": " + json_string(plan.workload_hash) +
-          ",\n  \"cluster_hash\": " + json_string(plan.cluster_hash) + ",\n  \"workers\": " + std::to_string(plan.workers);
+          ",\n  \"cluster_hash\": " + json_string(plan.cluster_hash) +
+          ",\n  \"workers\": " + std::to_string(plan.workers);
   text += ",\n  \"blocks\": " + lines_of(plan.blocks, 4) + ",\n  \"links\": " + lines_of(plan.links, 4);
   text += ",\n  \"prologue\": " + lines_of(plan.prologue, 4) + ",\n  \"period\": " + lines_of(plan.period, 4);
   text += ",\n  \"merge\": " + text_of(plan.merge, kMerges) + ",\n  \"residual\": " + text_of(plan.residual);

@@ -9,7 +9,8 @@ namespace {
 constexpr std::string_view kKinds[] = {"forward", "backward", "optimizer", "wait", "op"};
 
 Span span_from(const JsonNode& node) {
-  node.require_keys({"kind", "track", "iteration", "layer", "op", "op_link", "begin_us", "end_us", "bytes", "label", "reason"});
+  node.require_keys({"kind", "track", "iteration", "layer", "op", "op_link", "begin_us", "end_us", "bytes",
+                     "label", "reason"});
   Span span{.kind = static_cast<SpanKind>(node.at("kind").one_of(kKinds)),
             .track = static_cast<std::int32_t>(node.at("track").integer(0, INT32_MAX)),
             .iteration = node.at("iteration").integer(INT64_MIN, INT64_MAX),
@@ -26,7 +27,8 @@ Span span_from(const JsonNode& node) {
 
 std::string text_of(const Span& span) {
   std::string text = "    {\"kind\": \"" + std::string(kKinds[static_cast<std::size_t>(span.kind)]) +
-                     "\", \"track\": " + std::to_string(span.track) + ", \"iteration\": " + std::to_string(span.iteration);
+                     "\", \"track\": " + std::to_string(span.track) +
+                     ", \"iteration\": " + std::to_string(span.iteration);
   if (span.layer != -1) text += ", \"layer\": " + std::to_string(span.layer);
   if (span.op != -1) text += ", \"op\": " + std::to_string(span.op);
   if (span.op_link != -1) text += ", \"op_link\": " + std::to_string(span.op_link);
@@ -54,9 +56,10 @@ Timeline parse_timeline(std::string_view text) {
 
 std::string to_json(const Timeline& timeline) {
   std::string text = "{\n  \"version\": 1,\n  \"name\": " + json_string(timeline.name) +
-                     ",\n  \"origin\": " + json_string(timeline.origin) + ",\n  \"links\": " + json_array(timeline.links) +
-                     ",\n  \"spans\": [";
-  for (std::size_t i = 0; i < timeline.spans.size(); ++i) text += (i == 0 ? "\n" : ",\n") + text_of(timeline.spans[i]);
+                     ",\n  \"origin\": " + json_string(timeline.origin) +
+                     ",\n  \"links\": " + json_array(timeline.links) + ",\n  \"spans\": [";
+  for (std::size_t i = 0; i < timeline.spans.size(); ++i)
+    text += (i == 0 ? "\n" : ",\n") + text_of(timeline.spans[i]);
   return text + (timeline.spans.empty() ? "]\n}\n" : "\n  ]\n}\n");
 }
 

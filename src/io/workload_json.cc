@@ -13,7 +13,9 @@ Tensor tensor_from(const JsonNode& node) {
   if (const auto dtype = node.find("dtype")) {
     const std::string name = dtype->text();
     const std::optional<DType> known = dtype_from_name(name);
-    if (!known) dtype->fail("is " + in_quotes(name) + ", which is unknown", "use a torch dtype such as float32 or bfloat16");
+    if (!known)
+      dtype->fail("is " + in_quotes(name) + ", which is unknown",
+                  "use a torch dtype such as float32 or bfloat16");
     tensor.dtype = *known;
   }
   return tensor;
@@ -24,7 +26,8 @@ Layer layer_from(const JsonNode& node) {
   Layer layer{.name = node.at("name").text(),
               .forward_ns = node.at("forward_us").duration(),
               .backward_ns = node.at("backward_us").duration()};
-  if (const auto communication = node.find("communication_us")) layer.communication_ns = communication->duration();
+  if (const auto communication = node.find("communication_us"))
+    layer.communication_ns = communication->duration();
   const auto tensors = node.find("tensors");
   if (tensors) {
     for (std::size_t t = 0; t < tensors->size(); ++t) layer.tensors.push_back(tensor_from(tensors->item(t)));
@@ -38,14 +41,16 @@ Layer layer_from(const JsonNode& node) {
 }
 
 std::string text_of(const Layer& layer) {
-  std::string text = "    {\"name\": " + json_string(layer.name) + ", \"forward_us\": " + microseconds(layer.forward_ns) +
+  std::string text = "    {\"name\": " + json_string(layer.name) +
+                     ", \"forward_us\": " + microseconds(layer.forward_ns) +
                      ", \"backward_us\": " + microseconds(layer.backward_ns);
   if (layer.communication_ns) text += ", \"communication_us\": " + microseconds(*layer.communication_ns);
   text += ", \"tensors\": [";
   for (std::size_t t = 0; t < layer.tensors.size(); ++t) {
     const Tensor& tensor = layer.tensors[t];
     text += (t == 0 ? "" : ", ") + ("{\"name\": " + json_string(tensor.name)) +
-            ", \"numel\": " + std::to_string(tensor.numel) + ", \"dtype\": \"" + std::string(name_of(tensor.dtype)) + "\"}";
+            ", \"numel\": " + std::to_string(tensor.numel) + ", \"dtype\": \"" +
+            std::string(name_of(tensor.dtype)) + "\"}";
   }
   return text + "]}";
 }
@@ -58,7 +63,8 @@ Workload parse_workload(std::string_view text) {
   require_version(root);
   root.require_keys({"version", "name", "description", "source", "layers"});
   Workload workload{.name = root.at("name").text()};
-  if (const auto description = root.find("description")) workload.description = description->text(kMaxTextBytes);
+  if (const auto description = root.find("description"))
+    workload.description = description->text(kMaxTextBytes);
   if (const auto source = root.find("source")) workload.source = source->text(kMaxTextBytes);
   const JsonNode layers = root.at("layers");
   for (std::size_t l = 0; l < layers.size(); ++l) workload.layers.push_back(layer_from(layers.item(l)));
@@ -68,7 +74,8 @@ Workload parse_workload(std::string_view text) {
 
 std::string to_json(const Workload& workload) {
   std::string text = "{\n  \"version\": 1,\n  \"name\": " + json_string(workload.name) + ",\n";
-  if (!workload.description.empty()) text += "  \"description\": " + json_string(workload.description) + ",\n";
+  if (!workload.description.empty())
+    text += "  \"description\": " + json_string(workload.description) + ",\n";
   if (!workload.source.empty()) text += "  \"source\": " + json_string(workload.source) + ",\n";
   text += "  \"layers\": [\n";
   for (std::size_t l = 0; l < workload.layers.size(); ++l) {

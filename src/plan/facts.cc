@@ -15,19 +15,21 @@ void Facts::add_use(std::int64_t n, std::int64_t iteration) {
 
 void Facts::add_generations(std::int32_t block, std::vector<Generation> generations) {
   std::ranges::sort(generations, {}, [](const Generation& g) { return std::pair(g.apply, g.first); });
-  const auto repeated = std::ranges::unique(generations, {}, &Generation::apply);
-  generations.erase(repeated.begin(), repeated.end());
+  const auto same = [](const Generation& a, const Generation& b) { return a.apply == b.apply; };
+  generations.erase(std::unique(generations.begin(), generations.end(), same), generations.end());
 
   struct Event {
     std::int64_t moment, alive, copies;
   };
   std::vector<Event> events;
-  const std::int64_t computed = unrolled_.backward_end(unrolled_.blocks[static_cast<std::size_t>(block)].layer);
+  const std::int64_t computed =
+      unrolled_.backward_end(unrolled_.blocks[static_cast<std::size_t>(block)].layer);
   for (const Generation& g : generations) {
     events.push_back({unrolled_.moment(g.first, computed), 1, g.copies});
     events.push_back({unrolled_.apply_moment(g.apply), -1, -g.copies});
   }
-  std::ranges::sort(events, {}, [](const Event& e) { return std::pair(e.moment, e.alive); });  // ends before begins
+  std::ranges::sort(events, {},
+                    [](const Event& e) { return std::pair(e.moment, e.alive); });  // ends before begins
   std::int64_t alive = 0;
   std::int64_t copies = 0;
   for (const Event& event : events) {

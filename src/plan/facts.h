@@ -1,12 +1,13 @@
 // What the validator reports of a valid plan: staleness that is mixed, generations alive, memory.
 //
-// Memory counts what the engine must hold beyond parameters, gradients and optimizer states of plain training, in the
-// plan's own order of points:
-//   a generation of a block   from backward_end of its first iteration to its apply. One of them is .grad itself, so
-//                             only those beyond the first count; with correction `local` each counts twice (the sum in
-//                             flight, and the own part that is taken off it)
-//   a sent copy               mode `correct`: from the local step whose value is read to the apply of the average
-//   a residual                of every block that is ever dropped, for ever
+// Memory counts what the engine must hold beyond parameters, gradients and optimizer states of plain
+// training, in the plan's own order of points:
+//   a generation of a block   from backward_end of its first iteration to its apply. One of them is .grad
+//   itself, so
+//                             only those beyond the first count; with correction `local` each counts twice
+//                             (the sum in flight, and the own part that is taken off it)
+//   a sent copy               mode `correct`: from the local step whose value is read to the apply of the
+//   average a residual                of every block that is ever dropped, for ever
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,9 @@ class Facts {
  private:
   using Change = std::pair<std::int64_t, std::int64_t>;  // (moment, bytes more or less)
 
-  std::int64_t bytes_of(std::int32_t block) const { return unrolled_.blocks[static_cast<std::size_t>(block)].bytes; }
+  std::int64_t bytes_of(std::int32_t block) const {
+    return unrolled_.blocks[static_cast<std::size_t>(block)].bytes;
+  }
 
   const Unrolled& unrolled_;
   PlanFacts facts_;

@@ -12,25 +12,32 @@
 namespace gradweave {
 namespace {
 
-constexpr std::int64_t kMaxReach = 1'000'000;         // iterations that merges may look back
-constexpr double kMaxWork = 2e8;                      // (block, gradient) pairs of the unrolled plan
+constexpr std::int64_t kMaxReach = 1'000'000;  // iterations that merges may look back
+constexpr double kMaxWork = 2e8;               // (block, gradient) pairs of the unrolled plan
 constexpr Nanoseconds kMaxDelay = Nanoseconds{1} << 53;
 constexpr std::string_view kPointNames[] = {"iteration_start", "forward_start", "forward_end",
                                             "backward_start",  "backward_end",  "iteration_end"};
 
 bool has_layer(PointKind kind) {
-  return kind == PointKind::kForwardStart || kind == PointKind::kForwardEnd || kind == PointKind::kBackwardEnd;
+  return kind == PointKind::kForwardStart || kind == PointKind::kForwardEnd ||
+         kind == PointKind::kBackwardEnd;
 }
 
 // Returns the place of a point in its iteration.
 std::int64_t position_of(const Point& point, std::int64_t layers) {
   switch (point.kind) {
-    case PointKind::kIterationStart: return 0;
-    case PointKind::kForwardStart: return 1 + 2 * std::int64_t{point.layer};
-    case PointKind::kForwardEnd: return 2 + 2 * std::int64_t{point.layer};
-    case PointKind::kBackwardStart: return 2 * layers + 1;
-    case PointKind::kBackwardEnd: return 3 * layers + 1 - point.layer;
-    case PointKind::kIterationEnd: break;
+    case PointKind::kIterationStart:
+      return 0;
+    case PointKind::kForwardStart:
+      return 1 + 2 * std::int64_t{point.layer};
+    case PointKind::kForwardEnd:
+      return 2 + 2 * std::int64_t{point.layer};
+    case PointKind::kBackwardStart:
+      return 2 * layers + 1;
+    case PointKind::kBackwardEnd:
+      return 3 * layers + 1 - point.layer;
+    case PointKind::kIterationEnd:
+      break;
   }
   return 3 * layers + 2;
 }
@@ -47,7 +54,9 @@ class FormCheck {
     place_ = static_cast<std::int64_t>(slot);
     where_ = std::move(where);
   }
-  void fault(std::string what, std::string remedy) { report_.add(7, place_, std::move(what), where_, std::move(remedy)); }
+  void fault(std::string what, std::string remedy) {
+    report_.add(7, place_, std::move(what), where_, std::move(remedy));
+  }
 
   // Returns the known ones among `blocks`.
   std::vector<std::int32_t> blocks(const std::vector<std::int32_t>& blocks, std::string_view list) {
@@ -61,8 +70,9 @@ class FormCheck {
       }
     }
     if (!in_range) {
-      fault(std::string(list) + " names a block that does not exist",
-            "use indices from 0 to " + std::to_string(static_cast<std::int64_t>(unrolled_.blocks.size()) - 1));
+      fault(
+          std::string(list) + " names a block that does not exist",
+          "use indices from 0 to " + std::to_string(static_cast<std::int64_t>(unrolled_.blocks.size()) - 1));
     }
     return known;
   }
@@ -70,14 +80,16 @@ class FormCheck {
   std::vector<std::int32_t> merges(const std::vector<std::int32_t>& merges) {
     std::vector<std::int32_t> known = merges;
     std::ranges::sort(known);
-    known.erase(std::ranges::unique(known).begin(), known.end());
+    known.erase(std::unique(known.begin(), known.end()), known.end());
     if (known != merges || merges.empty() || merges.back() > 0) {
       fault("merges must be relative iterations of 0 or less, sorted, each once",
-            merges.empty() ? "name the iterations, [0] for this one" : "an op can only carry what this iteration or an earlier one computed");
+            merges.empty() ? "name the iterations, [0] for this one"
+                           : "an op can only carry what this iteration or an earlier one computed");
       std::erase_if(known, [](std::int32_t m) { return m > 0; });
     }
     if (!known.empty() && known.front() < -kMaxReach) {
-      fault("merges looks back more than " + std::to_string(kMaxReach) + " iterations", "apply the gradients earlier");
+      fault("merges looks back more than " + std::to_string(kMaxReach) + " iterations",
+            "apply the gradients earlier");
       known.clear();
     }
     return known;
@@ -86,7 +98,8 @@ class FormCheck {
   // Returns the position of the point, or `otherwise` if it has none.
   std::int64_t point(const Point& point, std::int64_t otherwise) {
     if (has_layer(point.kind) && (point.layer < 0 || point.layer >= layers_)) {
-      fault("names layer " + std::to_string(point.layer) + " of a workload with " + std::to_string(layers_) + " layers",
+      fault("names layer " + std::to_string(point.layer) + " of a workload with " + std::to_string(layers_) +
+                " layers",
             "use layers from 0 to " + std::to_string(layers_ - 1));
       return otherwise;
     }
@@ -117,13 +130,17 @@ void check_compression(const Op& op, FormCheck& form) {
   }
   for (const auto& [name, value] : op.compression.parameters) {
     const auto parameter = std::ranges::find(info->parameters, name, &CompressorParameter::name);
-    const bool fits = parameter != info->parameters.end() && value >= parameter->minimum && value <= parameter->maximum;
-    if (!fits) form.fault("gives the compressor an unknown parameter, or one out of range: " + shortened(name), "correct it");
+    const bool fits =
+        parameter != info->parameters.end() && value >= parameter->minimum && value <= parameter->maximum;
+    if (!fits)
+      form.fault("gives the compressor an unknown parameter, or one out of range: " + shortened(name),
+                 "correct it");
   }
 }
 
 // Returns the index of each link of the plan by its name.
-std::unordered_map<std::string_view, std::int32_t> check_links(const Plan& plan, const Cluster* cluster, Report& report) {
+std::unordered_map<std::string_view, std::int32_t> check_links(const Plan& plan, const Cluster* cluster,
+                                                               Report& report) {
   std::unordered_set<std::string_view> of_cluster;
   if (cluster != nullptr) {
     for (const Link& link : cluster->links) of_cluster.insert(link.name);
@@ -137,7 +154,8 @@ std::unordered_map<std::string_view, std::int32_t> check_links(const Plan& plan,
     }
     if (link.concurrency < 0) report.add(7, -1, "has a negative concurrency", where, "0 means unlimited");
     if (cluster != nullptr && !of_cluster.contains(link.name)) {
-      report.add(7, -1, "is not a link of the cluster", where, "make the plan for this cluster, or name one of its links");
+      report.add(7, -1, "is not a link of the cluster", where,
+                 "make the plan for this cluster, or name one of its links");
     }
   }
   return by_name;
@@ -157,7 +175,8 @@ std::vector<Violation> Report::take() {
   return violations;
 }
 
-Unrolled::Unrolled(const Plan& the_plan, const WorkloadIndex& the_index, const Cluster* cluster, Report& report)
+Unrolled::Unrolled(const Plan& the_plan, const WorkloadIndex& the_index, const Cluster* cluster,
+                   Report& report)
     : plan(the_plan), index(the_index), layers_(static_cast<std::int64_t>(the_index.layer_count)) {
   prologue = static_cast<std::int64_t>(plan.prologue.size());
   period = static_cast<std::int64_t>(plan.period.size());
@@ -175,7 +194,8 @@ Unrolled::Unrolled(const Plan& the_plan, const WorkloadIndex& the_index, const C
 KnownOp Unrolled::resolve(const Op& op, const LinkNumbers& links, FormCheck& form) const {
   KnownOp known{.op = &op, .blocks = form.blocks(op.blocks, "blocks"), .merges = form.merges(op.merges)};
   const auto link = links.find(op.link);
-  if (link == links.end()) form.fault("names the unknown link " + in_quotes(op.link), "use one of the plan's links");
+  if (link == links.end())
+    form.fault("names the unknown link " + in_quotes(op.link), "use one of the plan's links");
   known.link = link == links.end() ? -1 : link->second;
   if (op.blocks.empty()) form.fault("carries no block", "remove it");
   const auto block = [&](std::int32_t b) -> const KnownBlock& { return blocks[static_cast<std::size_t>(b)]; };
@@ -186,7 +206,8 @@ KnownOp Unrolled::resolve(const Op& op, const LinkNumbers& links, FormCheck& for
   known.first_layer = static_cast<std::int32_t>(layers_ - 1);
   for (const std::int32_t b : known.blocks) known.first_layer = std::min(known.first_layer, block(b).layer);
   if (op.payload != Payload::kGradient && known.merges.size() > 1) {
-    form.fault("reads parameters or states of several iterations", "name the one iteration whose value is read");
+    form.fault("reads parameters or states of several iterations",
+               "name the one iteration whose value is read");
     known.merges.resize(1);
   }
   if ((op.payload == Payload::kOptimizerState) == op.states.empty()) {
@@ -194,24 +215,29 @@ KnownOp Unrolled::resolve(const Op& op, const LinkNumbers& links, FormCheck& for
   }
   check_compression(op, form);
   known.release = form.point(op.release.point, iteration_end());
-  if (op.release.point.iteration > 0) form.fault("is released in an iteration after its own", "list it there");
-  if (op.release.delay_ns < 0 || op.release.delay_ns > kMaxDelay) form.fault("has a delay out of range", "give 0 or more");
+  if (op.release.point.iteration > 0)
+    form.fault("is released in an iteration after its own", "list it there");
+  if (op.release.delay_ns < 0 || op.release.delay_ns > kMaxDelay)
+    form.fault("has a delay out of range", "give 0 or more");
   return known;
 }
 
 KnownApply Unrolled::resolve(const Apply& apply, FormCheck& form) const {
-  KnownApply known{.apply = &apply, .blocks = form.blocks(apply.blocks, "blocks"), .merges = form.merges(apply.merges)};
+  KnownApply known{
+      .apply = &apply, .blocks = form.blocks(apply.blocks, "blocks"), .merges = form.merges(apply.merges)};
   known.at = form.point(apply.at, iteration_end());
   if (apply.blocks.empty()) form.fault("applies no block", "remove it");
   if (apply.at.iteration != 0) form.fault("is at a point of another iteration", "list it there");
   const PointKind kind = apply.at.kind;
-  if (kind != PointKind::kIterationEnd && kind != PointKind::kForwardStart && kind != PointKind::kBackwardEnd) {
+  if (kind != PointKind::kIterationEnd && kind != PointKind::kForwardStart &&
+      kind != PointKind::kBackwardEnd) {
     form.fault("is at " + point_name(apply.at), "apply at iteration_end, forward_start or backward_end");
   }
   return known;
 }
 
-void Unrolled::resolve_slot(std::size_t slot, const Iteration& iteration, const LinkNumbers& links, Report& report) {
+void Unrolled::resolve_slot(std::size_t slot, const Iteration& iteration, const LinkNumbers& links,
+                            Report& report) {
   FormCheck form(*this, layers_, report);
   KnownIteration& known = slots[slot];
   const std::string name = slot_name(slot);
@@ -257,8 +283,9 @@ void Unrolled::measure(Report& report) {
   horizon = checked + reach;
   work += period_work * (static_cast<double>(horizon - prologue) / static_cast<double>(period) + 1);
   if (work > kMaxWork) {
-    report.add(7, -1, "is too large to be checked: unrolled, it has more than 2e8 pairs of block and iteration", "period",
-               "use fewer blocks, a shorter period or smaller merges");
+    report.add(7, -1,
+               "is too large to be checked: unrolled, it has more than 2e8 pairs of block and iteration",
+               "period", "use fewer blocks, a shorter period or smaller merges");
     return;
   }
   checkable = true;
@@ -331,14 +358,15 @@ std::string Unrolled::apply_name(std::int64_t number) const {
 
 std::string Unrolled::block_name(std::int32_t block) const {
   const Block& named = plan.blocks[static_cast<std::size_t>(block)];
-  return "block " + std::to_string(block) + " (" + shortened(named.tensor) + "[" + std::to_string(named.begin) + ":" +
-         std::to_string(named.end) + "])";
+  return "block " + std::to_string(block) + " (" + shortened(named.tensor) + "[" +
+         std::to_string(named.begin) + ":" + std::to_string(named.end) + "])";
 }
 
 std::string Unrolled::point_name(const Point& point) const {
   std::string name(kPointNames[static_cast<std::size_t>(point.kind)]);
   if (has_layer(point.kind)) name += "(" + std::to_string(point.layer) + ")";
-  if (point.iteration != 0) name += " of " + std::to_string(-std::int64_t{point.iteration}) + " iterations before";
+  if (point.iteration != 0)
+    name += " of " + std::to_string(-std::int64_t{point.iteration}) + " iterations before";
   return name;
 }
 

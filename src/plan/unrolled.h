@@ -53,8 +53,8 @@ struct KnownOp {
 struct KnownApply {
   const Apply* apply = nullptr;
   std::vector<std::int32_t> blocks, merges;
-  std::int64_t at = 0;     // position of the point
-  std::int64_t rank = 0;   // place among the applies of its iteration, by (at, place in the list)
+  std::int64_t at = 0;    // position of the point
+  std::int64_t rank = 0;  // place among the applies of its iteration, by (at, place in the list)
 };
 
 struct KnownIteration {
@@ -68,15 +68,17 @@ struct KnownIteration {
 class FormCheck;
 using LinkNumbers = std::unordered_map<std::string_view, std::int32_t>;
 
-// A slot is an iteration as it is written: prologue first, then the period. Executed iterations 0, 1, ... run through
-// the slots. Positions number the points of an iteration in the order in which they pass; a moment numbers the
-// positions of all iterations.
+// A slot is an iteration as it is written: prologue first, then the period. Executed iterations 0, 1, ... run
+// through the slots. Positions number the points of an iteration in the order in which they pass; a moment
+// numbers the positions of all iterations.
 //
-// Every relation between ops and applies repeats with the period from iteration prologue + reach on, where `merges`
-// no longer meets the start. So gradients of iterations [0, checked) are checked, checked = prologue + reach + period,
-// and iterations [0, horizon) are unrolled, horizon = checked + reach, in which these gradients are used.
+// Every relation between ops and applies repeats with the period from iteration prologue + reach on, where
+// `merges` no longer meets the start. So gradients of iterations [0, checked) are checked, checked = prologue
+// + reach + period, and iterations [0, horizon) are unrolled, horizon = checked + reach, in which these
+// gradients are used.
 //
-// The ops and the applies of the unrolled iterations are numbered: ops as they are listed, applies as they pass.
+// The ops and the applies of the unrolled iterations are numbered: ops as they are listed, applies as they
+// pass.
 class Unrolled {
  public:
   // Resolves and reports rules 1 and 7. The plan and the index must outlive the object.
@@ -100,7 +102,9 @@ class Unrolled {
   std::int64_t moment(std::int64_t n, std::int64_t position) const { return n * positions() + position; }
 
   std::int64_t op_count() const { return first_op_.back(); }
-  std::int64_t op_number(std::int64_t n, std::size_t k) const { return first_op_[index_of(n)] + static_cast<std::int64_t>(k); }
+  std::int64_t op_number(std::int64_t n, std::size_t k) const {
+    return first_op_[index_of(n)] + static_cast<std::int64_t>(k);
+  }
   std::int64_t apply_number(std::int64_t n, std::size_t k) const;
   // How many applies pass before, or at, a position of iteration n.
   std::int64_t applies_before(std::int64_t n, std::int64_t position) const;
@@ -137,7 +141,8 @@ class Unrolled {
 // Rule 1: resolves the plan's blocks and reports what keeps them from partitioning the tensors.
 std::vector<KnownBlock> resolve_blocks(const Plan& plan, const WorkloadIndex& index, Report& report);
 
-// Rule 3. Returns the number of the op whose end completes op o: o itself, or its all_gather. -1: there is none.
+// Rule 3. Returns the number of the op whose end completes op o: o itself, or its all_gather. -1: there is
+// none.
 std::vector<std::int64_t> check_pairs(const Unrolled& unrolled, Report& report);
 
 // Who waits for whom, as rules 2, 4 and 6 find it.
@@ -147,9 +152,11 @@ struct Waits {
 };
 
 // Rules 2, 4 and 6, block by block, and the facts.
-Waits check_blocks(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, Report& report, PlanFacts& facts);
+Waits check_blocks(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, Report& report,
+                   PlanFacts& facts);
 
 // Rule 5, and the launch order of rule 7.
-void check_waits(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, const Waits& waits, Report& report);
+void check_waits(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, const Waits& waits,
+                 Report& report);
 
 }  // namespace gradweave

@@ -1,5 +1,5 @@
-// Rules 2, 4 and 6, one block after another: every gradient has one fate, every result is used once, and nothing
-// touches a parameter while it is in use. O(uses of blocks in the unrolled plan).
+// Rules 2, 4 and 6, one block after another: every gradient has one fate, every result is used once, and
+// nothing touches a parameter while it is in use. O(uses of blocks in the unrolled plan).
 #include <algorithm>
 #include <array>
 #include <span>
@@ -25,7 +25,7 @@ struct Fate {
   Use reduced, dropped, local, applied;  // ops; -; applies; applies
   Use sent, averaged;                    // parameters: op that reads them; apply of the average
   Use states_sent, states_averaged;
-  bool corrected = false;                // `applied` has correction local
+  bool corrected = false;  // `applied` has correction local
 };
 
 // Where a block is listed.
@@ -36,11 +36,24 @@ struct Listing {
 };
 
 // One message for each kind of fault of a block: its other iterations have the same cause.
-enum class Fault : std::uint8_t { kFate, kUse, kSplit, kLocal, kSent, kAveraged, kStates, kRelease, kBetween, kOverlap, kCount };
+enum class Fault : std::uint8_t {
+  kFate,
+  kUse,
+  kSplit,
+  kLocal,
+  kSent,
+  kAveraged,
+  kStates,
+  kRelease,
+  kBetween,
+  kOverlap,
+  kCount
+};
 
 class BlockCheck {
  public:
-  BlockCheck(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, Report& report, Facts& facts)
+  BlockCheck(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, Report& report,
+             Facts& facts)
       : plan_(unrolled), completed_by_(completed_by), report_(report), facts_(facts) {
     waits.value_after.assign(completed_by.size(), 0);
     index_listings();
@@ -63,7 +76,7 @@ class BlockCheck {
       gather_facts();
     }
     std::ranges::sort(waits.results);
-    waits.results.erase(std::ranges::unique(waits.results).begin(), waits.results.end());
+    waits.results.erase(std::unique(waits.results.begin(), waits.results.end()), waits.results.end());
   }
 
   Waits waits;
@@ -77,7 +90,8 @@ class BlockCheck {
       const KnownIteration& slot = plan_.slots[s];
       const auto at = static_cast<std::int32_t>(s);
       for (std::size_t k = 0; k < slot.ops.size(); ++k) {
-        for (const std::int32_t b : slot.ops[k].blocks) visit(b, Listing{Listing::Kind::kOp, at, static_cast<std::int32_t>(k)});
+        for (const std::int32_t b : slot.ops[k].blocks)
+          visit(b, Listing{Listing::Kind::kOp, at, static_cast<std::int32_t>(k)});
       }
       for (std::size_t k = 0; k < slot.applies.size(); ++k) {
         for (const std::int32_t b : slot.applies[k].blocks) {
@@ -94,7 +108,9 @@ class BlockCheck {
     for (std::size_t b = 1; b < first_.size(); ++b) first_[b] += first_[b - 1];
     listings_.resize(first_.back());
     std::vector<std::size_t> next(first_.begin(), first_.end() - 1);
-    for_each_listing([&](std::int32_t b, const Listing& listing) { listings_[next[static_cast<std::size_t>(b)]++] = listing; });
+    for_each_listing([&](std::int32_t b, const Listing& listing) {
+      listings_[next[static_cast<std::size_t>(b)]++] = listing;
+    });
   }
 
   std::span<const Listing> listings() const {
@@ -102,7 +118,8 @@ class BlockCheck {
     return std::span(listings_).subspan(first_[b], first_[b + 1] - first_[b]);
   }
 
-  // Calls visit(i, n) for every iteration i that runs `slot` and every iteration n that `merges` meets from there.
+  // Calls visit(i, n) for every iteration i that runs `slot` and every iteration n that `merges` meets from
+  // there.
   template <typename Visit>
   void for_each_met(std::int32_t slot, const std::vector<std::int32_t>& merges, Visit visit) const {
     for (std::int64_t i = slot; i < plan_.horizon; i = plan_.next(i)) {
@@ -165,7 +182,8 @@ class BlockCheck {
     bool& reported = faults_[static_cast<std::size_t>(kind)];
     if (reported) return;
     reported = true;
-    report_.add(rule, static_cast<std::int64_t>(plan_.slot_of(n)), what, iteration_name(n) + ", " + plan_.block_name(block_), remedy);
+    report_.add(rule, static_cast<std::int64_t>(plan_.slot_of(n)), what,
+                iteration_name(n) + ", " + plan_.block_name(block_), remedy);
   }
 
   // ---- rule 2
@@ -173,19 +191,25 @@ class BlockCheck {
   void check_fate(std::int64_t n) {
     const Fate& f = fate(n);
     if (f.dropped.count > 0 && !plan_.plan.residual.enabled) {
-      fault(Fault::kFate, 2, n, "its gradient is dropped, but the plan has no residual to keep it", "give the plan a residual");
+      fault(Fault::kFate, 2, n, "its gradient is dropped, but the plan has no residual to keep it",
+            "give the plan a residual");
     }
     const std::int32_t fates = f.reduced.count + f.dropped.count + f.local.count;
     if (f.corrected ? f.reduced.count == 1 && f.local.count == 1 && f.dropped.count == 0 : fates == 1) return;
     if (fates == 0) {
-      fault(Fault::kFate, 2, n, "the gradient of this iteration is neither reduced nor dropped nor applied locally",
+      fault(Fault::kFate, 2, n,
+            "the gradient of this iteration is neither reduced nor dropped nor applied locally",
             "add it to an op with this iteration in its merges");
     } else if (f.corrected) {
-      fault(Fault::kFate, 2, n, "with correction 'local', its gradient must be reduced once and applied locally once; it is reduced " +
-                std::to_string(f.reduced.count) + " times, applied locally " + std::to_string(f.local.count) + " times",
+      fault(Fault::kFate, 2, n,
+            "with correction 'local', its gradient must be reduced once and applied locally once; it is "
+            "reduced " +
+                std::to_string(f.reduced.count) + " times, applied locally " + std::to_string(f.local.count) +
+                " times",
             "give it one op and one apply of source local_gradient");
     } else {
-      fault(Fault::kFate, 2, n, "the gradient of this iteration has " + std::to_string(fates) + " fates: " + fates_of(f),
+      fault(Fault::kFate, 2, n,
+            "the gradient of this iteration has " + std::to_string(fates) + " fates: " + fates_of(f),
             "leave it one");
     }
   }
@@ -193,10 +217,12 @@ class BlockCheck {
   std::string fates_of(const Fate& f) const {
     std::string text;
     const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-    if (f.reduced.count > 0) add(std::to_string(f.reduced.count) + " times reduced, last by " + plan_.op_name(f.reduced.number));
+    if (f.reduced.count > 0)
+      add(std::to_string(f.reduced.count) + " times reduced, last by " + plan_.op_name(f.reduced.number));
     if (f.dropped.count > 0) add(std::to_string(f.dropped.count) + " times dropped");
     if (f.local.count > 0) {
-      add(std::to_string(f.local.count) + " times applied locally, last by " + plan_.apply_name(f.local.number));
+      add(std::to_string(f.local.count) + " times applied locally, last by " +
+          plan_.apply_name(f.local.number));
     }
     return text;
   }
@@ -206,19 +232,25 @@ class BlockCheck {
   void check_use(std::int64_t n) {
     const Fate& f = fate(n);
     if (f.reduced.count == 0 && f.applied.count > 0) {
-      fault(Fault::kUse, 4, n, plan_.apply_name(f.applied.number) + " applies the gradient of this iteration, which no op reduces",
-            "remove it there, or reduce it");
+      fault(
+          Fault::kUse, 4, n,
+          plan_.apply_name(f.applied.number) + " applies the gradient of this iteration, which no op reduces",
+          "remove it there, or reduce it");
     } else if (f.reduced.count == 1 && f.applied.count != 1) {
       const std::string op = plan_.op_name(f.reduced.number);
       if (f.applied.count == 0) {
-        fault(Fault::kUse, 4, n, "the gradient that " + op + " reduces is never applied", "add it to an apply with the same merges");
+        fault(Fault::kUse, 4, n, "the gradient that " + op + " reduces is never applied",
+              "add it to an apply with the same merges");
       } else {
-        fault(Fault::kUse, 4, n, "the gradient that " + op + " reduces is applied " + std::to_string(f.applied.count) +
-                  " times, last by " + plan_.apply_name(f.applied.number), "apply it once");
+        fault(Fault::kUse, 4, n,
+              "the gradient that " + op + " reduces is applied " + std::to_string(f.applied.count) +
+                  " times, last by " + plan_.apply_name(f.applied.number),
+              "apply it once");
       }
     }
     if (f.local.count > 0 && plan_.apply_moment(f.local.number) < computed(n)) {
-      fault(Fault::kLocal, 4, n, plan_.apply_name(f.local.number) + " applies a gradient that is not computed yet",
+      fault(Fault::kLocal, 4, n,
+            plan_.apply_name(f.local.number) + " applies a gradient that is not computed yet",
             "apply it at backward_end of its layer or later");
     }
     if (f.reduced.count == 1 && f.applied.count == 1) await(f.applied.number, f.reduced.number);
@@ -238,7 +270,8 @@ class BlockCheck {
   void check_generations() {
     for (const Listing& listing : listings()) {
       if (listing.kind != Listing::Kind::kOp) continue;
-      const KnownOp& op = plan_.slots[static_cast<std::size_t>(listing.slot)].ops[static_cast<std::size_t>(listing.item)];
+      const KnownOp& op =
+          plan_.slots[static_cast<std::size_t>(listing.slot)].ops[static_cast<std::size_t>(listing.item)];
       if (op.op->payload != Payload::kGradient || op.gathers() || op.merges.size() < 2) continue;
       std::int64_t iteration = -1;
       std::int64_t apply = -1;
@@ -246,8 +279,10 @@ class BlockCheck {
         const Use& use = fate(n).applied;
         if (use.count != 1) return;
         if (i == iteration && use.number != apply) {
-          fault(Fault::kSplit, 4, i, "what " + plan_.op_name(plan_.op_number(i, static_cast<std::size_t>(listing.item))) +
-                    " merges is applied in parts, by " + plan_.apply_name(apply) + " and " + plan_.apply_name(use.number),
+          fault(Fault::kSplit, 4, i,
+                "what " + plan_.op_name(plan_.op_number(i, static_cast<std::size_t>(listing.item))) +
+                    " merges is applied in parts, by " + plan_.apply_name(apply) + " and " +
+                    plan_.apply_name(use.number),
                 "apply all its merges at once");
         }
         iteration = i;
@@ -262,28 +297,35 @@ class BlockCheck {
     const Fate& f = fate(n);
     check_sent(n, f.sent, f.averaged, f.local, "parameters", Fault::kSent);
     if (f.sent.count > 1) {
-      fault(Fault::kAveraged, 4, n, "the parameters after this iteration are sent " + std::to_string(f.sent.count) + " times",
+      fault(Fault::kAveraged, 4, n,
+            "the parameters after this iteration are sent " + std::to_string(f.sent.count) + " times",
             "send them once");
     }
     check_sent(n, f.states_sent, f.states_averaged, f.local, "states", Fault::kStates);
   }
 
-  void check_sent(std::int64_t n, const Use& sent, const Use& averaged, const Use& local, const std::string& what, Fault kind) {
+  void check_sent(std::int64_t n, const Use& sent, const Use& averaged, const Use& local,
+                  const std::string& what, Fault kind) {
     if (sent.count == 0) {
       if (averaged.count > 0) {
-        fault(kind, 4, n, plan_.apply_name(averaged.number) + " applies averaged " + what + " of this iteration, which no op sends",
+        fault(kind, 4, n,
+              plan_.apply_name(averaged.number) + " applies averaged " + what +
+                  " of this iteration, which no op sends",
               "name the iteration whose value was read in its merges");
       }
       return;
     }
     if (averaged.count != 1) {
-      fault(kind, 4, n, "the averaged " + what + " of " + plan_.op_name(sent.number) + " are applied " +
-                std::to_string(averaged.count) + " times", "apply them once");
+      fault(kind, 4, n,
+            "the averaged " + what + " of " + plan_.op_name(sent.number) + " are applied " +
+                std::to_string(averaged.count) + " times",
+            "apply them once");
       return;
     }
     await(averaged.number, sent.number);
     if (local.count == 0) {
-      fault(kind, 5, n, plan_.op_name(sent.number) + " reads the " + what + " after a local step that is not in the plan",
+      fault(kind, 5, n,
+            plan_.op_name(sent.number) + " reads the " + what + " after a local step that is not in the plan",
             "name an iteration with an apply of source local_gradient in its merges");
       return;
     }
@@ -300,8 +342,10 @@ class BlockCheck {
     const KnownApply& step = plan_.apply(local);
     const std::int64_t at = step.at == plan_.iteration_end() ? step.at - 1 : step.at;
     if (release >= plan_.moment(plan_.apply_place(local).iteration, at)) return;
-    fault(Fault::kRelease, 5, n, plan_.op_name(number) + " is released at " + plan_.point_name(op.op->release.point) +
-              ", before the " + what + " that it reads exist", "release it at the point of " + plan_.apply_name(local) + " or later");
+    fault(Fault::kRelease, 5, n,
+          plan_.op_name(number) + " is released at " + plan_.point_name(op.op->release.point) +
+              ", before the " + what + " that it reads exist",
+          "release it at the point of " + plan_.apply_name(local) + " or later");
   }
 
   struct Step {
@@ -323,8 +367,10 @@ class BlockCheck {
       const Fate& f = fate(n);
       if (f.sent.count == 1 && f.averaged.count == 1) {
         if (landed > read) {
-          fault(Fault::kOverlap, 6, n, "the parameters are read again before the average of an earlier reading is applied by " +
-                    plan_.apply_name(landed), "list that apply before the local step whose value is read");
+          fault(Fault::kOverlap, 6, n,
+                "the parameters are read again before the average of an earlier reading is applied by " +
+                    plan_.apply_name(landed),
+                "list that apply before the local step whose value is read");
         }
         landed = f.averaged.number;
         check_between(n, read, f.averaged.number, Source::kAveragedParameter);
@@ -346,7 +392,8 @@ class BlockCheck {
     const Source harmless = states ? Source::kAveragedParameter : Source::kAveragedOptimizerState;
     for (auto step = first; step < last; ++step) {
       if (step->source == harmless || step->source == result) continue;
-      fault(Fault::kBetween, 6, n, plan_.apply_name(step->number) + " changes " + (states ? "the states" : "the parameters") +
+      fault(Fault::kBetween, 6, n,
+            plan_.apply_name(step->number) + " changes " + (states ? "the states" : "the parameters") +
                 " between their reading and " + plan_.apply_name(apply) + ", which replaces them",
             "apply the average before that, or with mode 'correct'");
       return;
@@ -408,7 +455,8 @@ void check_apply_points(const Unrolled& unrolled, Report& report) {
       if (used == applies[k].blocks.end()) continue;
       report.add(6, static_cast<std::int64_t>(s),
                  "at " + unrolled.point_name(at) + ", forward and backward of the block's layer " +
-                     std::to_string(unrolled.blocks[static_cast<std::size_t>(*used)].layer) + " lie around the apply",
+                     std::to_string(unrolled.blocks[static_cast<std::size_t>(*used)].layer) +
+                     " lie around the apply",
                  unrolled.slot_name(s) + ".applies[" + std::to_string(k) + "], " + unrolled.block_name(*used),
                  "apply it at forward_start or backward_end of its own layer, or at iteration_end");
     }
@@ -422,15 +470,18 @@ void check_whole_tensors(const Unrolled& unrolled, Report& report) {
     const std::vector<KnownApply>& applies = unrolled.slots[s].applies;
     for (std::size_t k = 0; k < applies.size(); ++k) {
       if (applies[k].apply->slices) continue;
-      const auto block = [&](std::int32_t b) -> const KnownBlock& { return unrolled.blocks[static_cast<std::size_t>(b)]; };
+      const auto block = [&](std::int32_t b) -> const KnownBlock& {
+        return unrolled.blocks[static_cast<std::size_t>(b)];
+      };
       for (const std::int32_t b : applies[k].blocks) bytes[block(b).tensor] += block(b).bytes;
       const auto part = std::ranges::find_if(applies[k].blocks, [&](std::int32_t b) {
         return bytes[block(b).tensor] < unrolled.index.tensor_bytes(block(b).tensor);
       });
       if (part != applies[k].blocks.end()) {
-        report.add(4, static_cast<std::int64_t>(s), "applies a part of the tensor",
-                   unrolled.slot_name(s) + ".applies[" + std::to_string(k) + "], " + unrolled.block_name(*part),
-                   "add the tensor's other blocks, or set slices: true for an elementwise optimizer");
+        report.add(
+            4, static_cast<std::int64_t>(s), "applies a part of the tensor",
+            unrolled.slot_name(s) + ".applies[" + std::to_string(k) + "], " + unrolled.block_name(*part),
+            "add the tensor's other blocks, or set slices: true for an elementwise optimizer");
       }
       for (const std::int32_t b : applies[k].blocks) bytes[block(b).tensor] = 0;
     }
@@ -439,7 +490,8 @@ void check_whole_tensors(const Unrolled& unrolled, Report& report) {
 
 }  // namespace
 
-Waits check_blocks(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, Report& report, PlanFacts& facts) {
+Waits check_blocks(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, Report& report,
+                   PlanFacts& facts) {
   check_apply_points(unrolled, report);
   check_whole_tensors(unrolled, report);
   Facts gathered(unrolled);

@@ -1,4 +1,5 @@
-// Rule 3: every reduce_scatter has exactly one all_gather of the same ordered blocks and the same iterations, later.
+// Rule 3: every reduce_scatter has exactly one all_gather of the same ordered blocks and the same iterations,
+// later.
 #include <map>
 #include <tuple>
 
@@ -53,16 +54,20 @@ std::vector<std::int64_t> check_pairs(const Unrolled& unrolled, Report& report) 
     if (std::get<2>(key).back() >= unrolled.checked) continue;  // its partner may lie beyond the horizon
     for (const std::int64_t scatter : pair.scatters) {
       if (pair.gathers.empty()) {
-        fault(scatter, "no all_gather has its blocks and merges", "add an all_gather of the same blocks, in the same order");
+        fault(scatter, "no all_gather has its blocks and merges",
+              "add an all_gather of the same blocks, in the same order");
         completed_by[static_cast<std::size_t>(scatter)] = -1;
       } else if (pair.gathers.front() < scatter) {
-        fault(pair.gathers.front(), "comes before its reduce_scatter " + unrolled.op_name(scatter), "list it later");
+        fault(pair.gathers.front(), "comes before its reduce_scatter " + unrolled.op_name(scatter),
+              "list it later");
       } else {
         completed_by[static_cast<std::size_t>(scatter)] = pair.gathers.front();
       }
     }
     for (std::size_t i = pair.scatters.empty() ? 0 : 1; i < pair.gathers.size(); ++i) {
-      fault(pair.gathers[i], pair.scatters.empty() ? "no reduce_scatter has its blocks and merges" : "gathers again what is gathered",
+      fault(pair.gathers[i],
+            pair.scatters.empty() ? "no reduce_scatter has its blocks and merges"
+                                  : "gathers again what is gathered",
             "remove it, or make it match its reduce_scatter");
     }
     if (report.full()) break;

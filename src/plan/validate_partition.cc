@@ -23,8 +23,8 @@ KnownBlock resolve(const Plan& plan, std::size_t b, const WorkloadIndex& index, 
   }
   const TensorPlace& place = index.tensors[*tensor];
   if (block.begin < 0 || block.end > place.numel || block.begin >= block.end) {
-    report.add(1, -1, "is not a slice of the tensor's " + std::to_string(place.numel) + " elements", name_of_block(plan, b),
-               "give 0 <= begin < end <= " + std::to_string(place.numel));
+    report.add(1, -1, "is not a slice of the tensor's " + std::to_string(place.numel) + " elements",
+               name_of_block(plan, b), "give 0 <= begin < end <= " + std::to_string(place.numel));
     return {};
   }
   return {.known = true,
@@ -47,7 +47,8 @@ std::vector<KnownBlock> resolve_blocks(const Plan& plan, const WorkloadIndex& in
     blocks[b] = resolve(plan, b, index, report);
     if (blocks[b].known) order.push_back(b);
   }
-  std::ranges::sort(order, {}, [&](std::size_t b) { return std::tuple(blocks[b].tensor, plan.blocks[b].begin, b); });
+  std::ranges::sort(order, {},
+                    [&](std::size_t b) { return std::tuple(blocks[b].tensor, plan.blocks[b].begin, b); });
 
   auto next = order.begin();
   for (std::size_t t = 0; t < index.tensors.size() && !report.full(); ++t) {
@@ -63,7 +64,8 @@ std::vector<KnownBlock> resolve_blocks(const Plan& plan, const WorkloadIndex& in
       if (block.end > covered) covering = *next;
       covered = std::max(covered, block.end);
     }
-    if (covered < index.tensors[t].numel) report_gap(index.tensor_names[t], covered, index.tensors[t].numel, report);
+    if (covered < index.tensors[t].numel)
+      report_gap(index.tensor_names[t], covered, index.tensors[t].numel, report);
   }
   return blocks;
 }

@@ -1,10 +1,10 @@
 // Rule 5: data exists before an op is released, nothing waits in a circle, and something is updated.
 //
 // An op waits for its release, for its data, for the op before it on its link and, an all_gather, for its
-// reduce_scatter; a point passes when the applies at it are done, and an apply waits for its results. Applies pass one
-// after another, and ops wait for ops listed before them alone, so all that an op waits for comes down to a number:
-// how many applies must be done before it can start. A wait is circular iff an apply waits for an op that needs this
-// very apply, or one after it. O(ops and applies of the unrolled plan).
+// reduce_scatter; a point passes when the applies at it are done, and an apply waits for its results. Applies
+// pass one after another, and ops wait for ops listed before them alone, so all that an op waits for comes
+// down to a number: how many applies must be done before it can start. A wait is circular iff an apply waits
+// for an op that needs this very apply, or one after it. O(ops and applies of the unrolled plan).
 #include <algorithm>
 
 #include "plan/unrolled.h"
@@ -20,11 +20,13 @@ struct Need {
 
 class WaitCheck {
  public:
-  WaitCheck(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, const Waits& waits, Report& report)
+  WaitCheck(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, const Waits& waits,
+            Report& report)
       : plan_(unrolled), waits_(waits), report_(report), scatter_of_(completed_by.size(), -1) {
     for (std::size_t op = 0; op < completed_by.size(); ++op) {
       const std::int64_t gather = completed_by[op];
-      if (gather > static_cast<std::int64_t>(op)) scatter_of_[static_cast<std::size_t>(gather)] = static_cast<std::int64_t>(op);
+      if (gather > static_cast<std::int64_t>(op))
+        scatter_of_[static_cast<std::size_t>(gather)] = static_cast<std::int64_t>(op);
     }
   }
 
@@ -50,7 +52,8 @@ class WaitCheck {
  private:
   std::vector<Need> all_needs(bool one_order) const {
     std::vector<Need> needs(static_cast<std::size_t>(plan_.op_count()));
-    std::vector<Need> last(plan_.plan.links.size() + 1);  // of the link's latest op; the last is for all links
+    std::vector<Need> last(plan_.plan.links.size() +
+                           1);  // of the link's latest op; the last is for all links
     for (std::int64_t n = 0; n < plan_.horizon; ++n) {
       const std::vector<KnownOp>& ops = plan_.iteration(n).ops;
       for (std::size_t k = 0; k < ops.size(); ++k) {
@@ -59,7 +62,9 @@ class WaitCheck {
         Need need{own_need(n, ops[k], number), number};
         const std::int64_t scatter = scatter_of_[static_cast<std::size_t>(number)];
         if (scatter >= 0) need = later(needs[static_cast<std::size_t>(scatter)], need);
-        Need* before = one_order ? &last.back() : ops[k].link >= 0 ? &last[static_cast<std::size_t>(ops[k].link)] : nullptr;
+        Need* before = one_order          ? &last.back()
+                       : ops[k].link >= 0 ? &last[static_cast<std::size_t>(ops[k].link)]
+                                          : nullptr;
         if (before != nullptr) {
           need = later(*before, need);
           *before = need;
@@ -79,19 +84,22 @@ class WaitCheck {
       need = plan_.applies_before(n + op.merges.back(), plan_.backward_end(op.first_layer));
     }
     const std::int64_t release = n + op.op->release.point.iteration;
-    if (release >= 0 && release < plan_.horizon) need = std::max(need, plan_.applies_until(release, op.release));
+    if (release >= 0 && release < plan_.horizon)
+      need = std::max(need, plan_.applies_until(release, op.release));
     return need;
   }
 
-  void report_circle(std::size_t slot, std::int64_t apply, std::int64_t op, const Need& need, bool one_order) {
+  void report_circle(std::size_t slot, std::int64_t apply, std::int64_t op, const Need& need,
+                     bool one_order) {
     std::string what = "waits for " + plan_.op_name(op);
     if (need.origin != op) {
       what += one_order ? ", which launches after " : ", which comes after ";
       what += plan_.op_name(need.origin);
     }
     const KnownOp& origin = plan_.op(need.origin);
-    what += ", which can't start before " + plan_.point_name(origin.op->release.point) + " and its data, and these come after " +
-            plan_.point_name(plan_.apply(apply).apply->at) + ": nothing could go on";
+    what += ", which can't start before " + plan_.point_name(origin.op->release.point) +
+            " and its data, and these come after " + plan_.point_name(plan_.apply(apply).apply->at) +
+            ": nothing could go on";
     report_.add(one_order ? 7 : 5, static_cast<std::int64_t>(slot), what, plan_.apply_name(apply),
                 one_order ? "list the ops of all links in an order in which they can start"
                           : "apply it later, release the op earlier, or list it earlier");
@@ -110,13 +118,14 @@ void check_gradient_releases(const Unrolled& unrolled, Report& report) {
     for (std::size_t k = 0; k < ops.size(); ++k) {
       const KnownOp& op = ops[k];
       if (op.op->payload != Payload::kGradient || op.merges.empty() || op.blocks.empty()) continue;
-      const std::pair<std::int64_t, std::int64_t> data{op.merges.back(), unrolled.backward_end(op.first_layer)};
+      const std::pair<std::int64_t, std::int64_t> data{op.merges.back(),
+                                                       unrolled.backward_end(op.first_layer)};
       const std::pair<std::int64_t, std::int64_t> release{op.op->release.point.iteration, op.release};
       if (release >= data) continue;
       const Point exists{PointKind::kBackwardEnd, op.first_layer, op.merges.back()};
       report.add(5, static_cast<std::int64_t>(s),
-                 "is released at " + unrolled.point_name(op.op->release.point) + ", before its data exists, at " +
-                     unrolled.point_name(exists),
+                 "is released at " + unrolled.point_name(op.op->release.point) +
+                     ", before its data exists, at " + unrolled.point_name(exists),
                  unrolled.slot_name(s) + ".ops[" + std::to_string(k) + "]",
                  "release it at " + unrolled.point_name(exists) + " or later");
     }
@@ -136,7 +145,8 @@ void check_updates(const Unrolled& unrolled, Report& report) {
 
 }  // namespace
 
-void check_waits(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, const Waits& waits, Report& report) {
+void check_waits(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, const Waits& waits,
+                 Report& report) {
   check_gradient_releases(unrolled, report);
   check_updates(unrolled, report);
   WaitCheck check(unrolled, completed_by, waits, report);

@@ -28,7 +28,9 @@ class Files : public ::testing::Test {
     text << std::ifstream(path).rdbuf();
     return text.str();
   }
-  std::ptrdiff_t entries() const { return std::distance(fs::directory_iterator(folder_), fs::directory_iterator()); }
+  std::ptrdiff_t entries() const {
+    return std::distance(fs::directory_iterator(folder_), fs::directory_iterator());
+  }
 
   fs::path folder_;
 };

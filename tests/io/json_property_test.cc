@@ -37,9 +37,14 @@ RC_GTEST_PROP(JsonProperty, DamagedFilesAreRefusedOrRead, ()) {
   for (int i = 0; i < damages; ++i) {
     const std::size_t at = *rc::gen::inRange<std::size_t>(0, text.size());
     switch (*rc::gen::inRange(0, 3)) {
-      case 0: text[at] = static_cast<char>(*rc::gen::inRange(0, 256)); break;
-      case 1: text.erase(at, *rc::gen::inRange<std::size_t>(1, 20)); break;
-      default: text.insert(at, text.substr(*rc::gen::inRange<std::size_t>(0, text.size()), 10));
+      case 0:
+        text[at] = static_cast<char>(*rc::gen::inRange(0, 256));
+        break;
+      case 1:
+        text.erase(at, *rc::gen::inRange<std::size_t>(1, 20));
+        break;
+      default:
+        text.insert(at, text.substr(*rc::gen::inRange<std::size_t>(0, text.size()), 10));
     }
     RC_PRE(!text.empty());
   }

@@ -27,23 +27,29 @@ std::string workload_fault(std::string_view text) { return message_of(parse_work
 std::string cluster_fault(std::string_view text) { return message_of(parse_cluster, text); }
 std::string plan_fault(std::string_view text) { return message_of(parse_plan, text); }
 
-std::string with_layers(const std::string& layers) { return R"({"version": 1, "name": "w", "layers": [)" + layers + "]}"; }
+std::string with_layers(const std::string& layers) {
+  return R"({"version": 1, "name": "w", "layers": [)" + layers + "]}";
+}
 std::string with_numel(const std::string& numel) {
-  return with_layers(R"({"name": "a", "forward_us": 1, "backward_us": 2, "tensors": [{"name": "t", "numel": )" + numel + "}]}");
+  return with_layers(
+      R"({"name": "a", "forward_us": 1, "backward_us": 2, "tensors": [{"name": "t", "numel": )" + numel +
+      "}]}");
 }
 std::string with_forward(const std::string& time) {
   return with_layers(R"({"name": "a", "backward_us": 2, "tensors": [], "forward_us": )" + time + "}");
 }
 std::string with_rate(const std::string& rate) {
-  return R"({"version": 1, "workers": 2, "links": [{"name": "n", "startup_us": 1, "us_per_byte": )" + rate + "}]}";
+  return R"({"version": 1, "workers": 2, "links": [{"name": "n", "startup_us": 1, "us_per_byte": )" + rate +
+         "}]}";
 }
 
 TEST(WorkloadJson, ReadsTimesTensorsAndDefaults) {
-  const Workload workload = parse_workload(
-      with_layers(R"({"name": "a", "forward_us": 1.5, "backward_us": 0, "tensors": [{"name": "t", "numel": 7}]},
+  const Workload workload = parse_workload(with_layers(
+      R"({"name": "a", "forward_us": 1.5, "backward_us": 0, "tensors": [{"name": "t", "numel": 7}]},
                      {"name": "b", "forward_us": 0, "backward_us": 2, "communication_us": 1.25})"));
   ASSERT_EQ(workload.layers.size(), 2U);
-  EXPECT_EQ(workload.layers[0], (Layer{.name = "a", .forward_ns = 1500, .backward_ns = 0, .tensors = {{"t", 7}}}));
+  EXPECT_EQ(workload.layers[0],
+            (Layer{.name = "a", .forward_ns = 1500, .backward_ns = 0, .tensors = {{"t", 7}}}));
   // Without tensors, the layer is one tensor with an element for each nanosecond of its communication.
   EXPECT_EQ(workload.layers[1].tensors, (std::vector<Tensor>{{"b", 1250, DType::kFloat32}}));
   EXPECT_EQ(parse_workload(to_json(workload)), workload);
@@ -57,7 +63,9 @@ TEST(WorkloadJson, LayerWithoutCommunicationTimeHasNoTensor) {
 }
 
 TEST(WorkloadJson, RoundsTimesToTheNearestNanosecond) {
-  const auto forward = [](const std::string& time) { return parse_workload(with_forward(time)).layers[0].forward_ns; };
+  const auto forward = [](const std::string& time) {
+    return parse_workload(with_forward(time)).layers[0].forward_ns;
+  };
   EXPECT_EQ(forward("0.0004"), 0);
   EXPECT_EQ(forward("0.0005"), 1);
   EXPECT_EQ(forward("1e-400"), 0);
@@ -70,7 +78,8 @@ TEST(WorkloadJson, RoundsTimesToTheNearestNanosecond) {
 
 TEST(WorkloadJson, KeepsMoreDigitsThanADouble) {
   EXPECT_EQ(parse_workload(with_forward("9007199254.740991")).layers[0].forward_ns, 9'007'199'254'741);
-  EXPECT_EQ(parse_timeline(R"({"version": 1, "name": "", "origin": "", "links": [], "spans": [{"kind": "op", "track": 0,
+  EXPECT_EQ(parse_timeline(
+                R"({"version": 1, "name": "", "origin": "", "links": [], "spans": [{"kind": "op", "track": 0,
                                "iteration": 0, "begin_us": 9223372036854775.807, "end_us": -9223372036854775.807}]})")
                 .spans[0]
                 .begin_ns,
@@ -79,22 +88,28 @@ TEST(WorkloadJson, KeepsMoreDigitsThanADouble) {
 
 TEST(WorkloadJson, NamesTheKeyOfEveryFault) {
   EXPECT_THAT(workload_fault("{}"), HasSubstr("version: is missing"));
-  EXPECT_THAT(workload_fault(R"({"version": 2, "name": "w", "layers": []})"), HasSubstr("version: is unknown"));
-  EXPECT_THAT(workload_fault(R"({"version": "1", "name": "w", "layers": []})"), HasSubstr("version: is a string"));
+  EXPECT_THAT(workload_fault(R"({"version": 2, "name": "w", "layers": []})"),
+              HasSubstr("version: is unknown"));
+  EXPECT_THAT(workload_fault(R"({"version": "1", "name": "w", "layers": []})"),
+              HasSubstr("version: is a string"));
   EXPECT_THAT(workload_fault(with_layers("")), HasSubstr("layers: must have at least one layer"));
   EXPECT_THAT(workload_fault(with_layers("7")), HasSubstr("layers[0]: is an integer; give an object"));
   EXPECT_THAT(workload_fault(with_numel("0")), HasSubstr("layers[0].tensors[0].numel: is out of range"));
-  EXPECT_THAT(workload_fault(with_numel("1.5")), HasSubstr("layers[0].tensors[0].numel: is a number; give an integer"));
+  EXPECT_THAT(workload_fault(with_numel("1.5")),
+              HasSubstr("layers[0].tensors[0].numel: is a number; give an integer"));
   EXPECT_THAT(workload_fault(with_numel("9223372036854775808")), HasSubstr("layers[0].tensors[0].numel"));
   EXPECT_THAT(workload_fault(with_numel("-1")), HasSubstr("layers[0].tensors[0].numel"));
-  EXPECT_THAT(workload_fault(with_numel("1, \"dtype\": \"floaty\"")), HasSubstr("layers[0].tensors[0].dtype: is 'floaty'"));
-  EXPECT_THAT(workload_fault(with_numel("1, \"numle\": 3")),
-              AllOf(HasSubstr("layers[0].tensors[0].numle: is an unknown key"), HasSubstr("did you mean 'numel'?")));
+  EXPECT_THAT(workload_fault(with_numel("1, \"dtype\": \"floaty\"")),
+              HasSubstr("layers[0].tensors[0].dtype: is 'floaty'"));
+  EXPECT_THAT(
+      workload_fault(with_numel("1, \"numle\": 3")),
+      AllOf(HasSubstr("layers[0].tensors[0].numle: is an unknown key"), HasSubstr("did you mean 'numel'?")));
   EXPECT_THAT(workload_fault(with_numel("1, \"numel\": 3")),
               HasSubstr("layers[0].tensors[0]: the key 'numel' is given twice"));
   EXPECT_THAT(workload_fault(with_numel("1}, {\"name\": \"t\", \"numel\": 1")),
               HasSubstr("layers[0].tensors[1].name: repeats the name 't'"));
-  for (const char* time : {"-1", "-1e-9", "1e16", "1e300", "\"3\"", "null", "true", "[]", "9223372036854775807"}) {
+  for (const char* time :
+       {"-1", "-1e-9", "1e16", "1e300", "\"3\"", "null", "true", "[]", "9223372036854775807"}) {
     EXPECT_THAT(workload_fault(with_forward(time)), HasSubstr("layers[0].forward_us")) << time;
   }
 }
@@ -113,18 +128,18 @@ TEST(WorkloadJson, RefusesWhatIsNotJsonWithLineAndColumn) {
 
 TEST(WorkloadJson, MessagesStayShortWhateverTheInput) {
   const std::string huge(2'000'000, 'a');
-  const std::vector<std::string> texts = {
-      "{\"version\": 1, \"" + huge + "\": 1}",
-      "{\"version\": \"" + huge + "\"}",
-      "{\"" + huge,
-      "{\"" + huge + "\": 1, \"" + huge + "\": 2}",
-      "{\"version\": 1" + huge + "}",
-      "{\"version\": " + std::string(2'000'000, '9') + "}",
-      "{\"version\": 1, \"layers\": [], \"name\": \"" + huge + "\"}",
-      "{\"version\": 1, \"blocks\": [], \"links\": [], \"options\": {\"" + huge + "\": \"\"}, \"period\": []}",
-      std::string(2'000'000, '['),
-      with_numel("1, \"dtype\": \"" + huge + "\""),
-      with_numel("1" + std::string(2'000'000, '0'))};
+  const std::vector<std::string> texts = {"{\"version\": 1, \"" + huge + "\": 1}",
+                                          "{\"version\": \"" + huge + "\"}",
+                                          "{\"" + huge,
+                                          "{\"" + huge + "\": 1, \"" + huge + "\": 2}",
+                                          "{\"version\": 1" + huge + "}",
+                                          "{\"version\": " + std::string(2'000'000, '9') + "}",
+                                          "{\"version\": 1, \"layers\": [], \"name\": \"" + huge + "\"}",
+                                          "{\"version\": 1, \"blocks\": [], \"links\": [], \"options\": {\"" +
+                                              huge + "\": \"\"}, \"period\": []}",
+                                          std::string(2'000'000, '['),
+                                          with_numel("1, \"dtype\": \"" + huge + "\""),
+                                          with_numel("1" + std::string(2'000'000, '0'))};
   for (const std::string& text : texts) {
     EXPECT_NE(workload_fault(text), "accepted");
     EXPECT_NE(cluster_fault(text), "accepted");
@@ -141,9 +156,14 @@ TEST(ClusterJson, ReadsRatesExactlyAndDefaults) {
   const Cluster cluster = parse_cluster(with_rate("0.0008"));
   EXPECT_EQ(cluster.workers_per_node, 1);
   EXPECT_EQ(cluster.startup_growth, StartupGrowth::kLinear);
-  EXPECT_EQ(cluster.links[0],
-            (Link{.name = "n", .startup_ns = 1000, .us_per_byte = {8, 4}, .concurrency = 1, .relative_time = {1, 0}}));
-  const auto rate = [](const std::string& text) { return parse_cluster(with_rate(text)).links[0].us_per_byte; };
+  EXPECT_EQ(cluster.links[0], (Link{.name = "n",
+                                    .startup_ns = 1000,
+                                    .us_per_byte = {8, 4},
+                                    .concurrency = 1,
+                                    .relative_time = {1, 0}}));
+  const auto rate = [](const std::string& text) {
+    return parse_cluster(with_rate(text)).links[0].us_per_byte;
+  };
   EXPECT_EQ(rate("0"), (Decimal{0, 0}));
   EXPECT_EQ(rate("1e2"), (Decimal{100, 0}));
   EXPECT_EQ(rate("1.250"), (Decimal{125, 2}));
@@ -153,21 +173,24 @@ TEST(ClusterJson, ReadsRatesExactlyAndDefaults) {
 }
 
 TEST(ClusterJson, RoundTripsEveryField) {
-  const Cluster cluster{.workers = 8,
-                        .workers_per_node = 4,
-                        .startup_growth = StartupGrowth::kLog,
-                        .description = "two \"quoted\"\n lines",
-                        .source = "measured",
-                        .links = {{.name = "a", .startup_ns = 1, .us_per_byte = {123456789012345678, 30}, .concurrency = 0},
-                                  {.name = "b", .us_per_byte = {0, 0}, .concurrency = 3, .relative_time = {165, 2}}},
-                        .compressor_rates = {{"fp16", {{1, 4}, {2, 40}}}}};
+  const Cluster cluster{
+      .workers = 8,
+      .workers_per_node = 4,
+      .startup_growth = StartupGrowth::kLog,
+      .description = "two \"quoted\"\n lines",
+      .source = "measured",
+      .links = {{.name = "a", .startup_ns = 1, .us_per_byte = {123456789012345678, 30}, .concurrency = 0},
+                {.name = "b", .us_per_byte = {0, 0}, .concurrency = 3, .relative_time = {165, 2}}},
+      .compressor_rates = {{"fp16", {{1, 4}, {2, 40}}}}};
   EXPECT_EQ(parse_cluster(to_json(cluster)), cluster);
   EXPECT_EQ(to_json(parse_cluster(to_json(cluster))), to_json(cluster));
 }
 
 TEST(ClusterJson, NamesTheKeyOfEveryFault) {
-  EXPECT_THAT(cluster_fault(R"({"version": 1, "workers": 2, "links": []})"), HasSubstr("links: must have at least one link"));
-  EXPECT_THAT(cluster_fault(R"({"version": 1, "workers": 0, "links": []})"), HasSubstr("workers: is out of range"));
+  EXPECT_THAT(cluster_fault(R"({"version": 1, "workers": 2, "links": []})"),
+              HasSubstr("links: must have at least one link"));
+  EXPECT_THAT(cluster_fault(R"({"version": 1, "workers": 0, "links": []})"),
+              HasSubstr("workers: is out of range"));
   EXPECT_THAT(cluster_fault(R"({"version": 1, "workers": 2, "startup_growth": "log2", "links": []})"),
               AllOf(HasSubstr("startup_growth: is 'log2'"), HasSubstr("did you mean 'log'?")));
   for (const char* rate : {"-1", "\"1\"", "1e300", "1e-60", "null"}) {
@@ -178,33 +201,40 @@ TEST(ClusterJson, NamesTheKeyOfEveryFault) {
 }
 
 Plan full_plan() {
-  Plan plan{.scheme = "hand", .options = {{"period", "2"}}, .workload_hash = "aa", .cluster_hash = "bb", .workers = 4};
+  Plan plan{.scheme = "hand",
+            .options = {{"period", "2"}},
+            .workload_hash = "aa",
+            .cluster_hash = "bb",
+            .workers = 4};
   plan.blocks = {{"a", 0, 3}, {"a", 3, 7}, {"b", 0, 5}};
   plan.links = {{"fast", 1}, {"slow", 0}};
   plan.merge = Merge::kMean;
   plan.residual = {.enabled = true, .initial = 0.1, .step = 0.25, .cap = 1, .every = 50};
   Iteration iteration;
-  iteration.ops = {
-      {.link = "fast", .blocks = {0, 1}, .merges = {-1, 0}, .release = {{PointKind::kBackwardEnd, 3, -1}, 1500}},
-      {.link = "slow",
-       .collective = Collective::kReduceScatter,
-       .payload = Payload::kOptimizerState,
-       .blocks = {2},
-       .states = {"exp_avg", "exp_avg_sq"},
-       .merges = {0},
-       .release = {{PointKind::kIterationEnd}}},
-      {.link = "slow",
-       .collective = Collective::kCompressed,
-       .blocks = {2},
-       .merges = {0},
-       .compression = {"topk", {{"density", 0.01}}}}};
-  iteration.applies = {{.at = {PointKind::kForwardStart, 2},
-                        .blocks = {0},
-                        .merges = {-1},
-                        .source = Source::kAveragedParameter,
-                        .mode = Mode::kCorrect,
-                        .slices = true},
-                       {.at = {PointKind::kIterationEnd}, .blocks = {1}, .merges = {0}, .correction = Correction::kLocal}};
+  iteration.ops = {{.link = "fast",
+                    .blocks = {0, 1},
+                    .merges = {-1, 0},
+                    .release = {{PointKind::kBackwardEnd, 3, -1}, 1500}},
+                   {.link = "slow",
+                    .collective = Collective::kReduceScatter,
+                    .payload = Payload::kOptimizerState,
+                    .blocks = {2},
+                    .states = {"exp_avg", "exp_avg_sq"},
+                    .merges = {0},
+                    .release = {{PointKind::kIterationEnd}}},
+                   {.link = "slow",
+                    .collective = Collective::kCompressed,
+                    .blocks = {2},
+                    .merges = {0},
+                    .compression = {"topk", {{"density", 0.01}}}}};
+  iteration.applies = {
+      {.at = {PointKind::kForwardStart, 2},
+       .blocks = {0},
+       .merges = {-1},
+       .source = Source::kAveragedParameter,
+       .mode = Mode::kCorrect,
+       .slices = true},
+      {.at = {PointKind::kIterationEnd}, .blocks = {1}, .merges = {0}, .correction = Correction::kLocal}};
   iteration.dropped = {2};
   plan.prologue = {Iteration{}};
   plan.period = {iteration, Iteration{}};
@@ -238,23 +268,28 @@ TEST(PlanJson, NamesTheKeyOfEveryFault) {
     return plan_fault(other.replace(at, from.size(), to));
   };
   EXPECT_THAT(changed("\"collective\": \"reduce_scatter\"", "\"collective\": \"reduce_scater\""),
-              AllOf(HasSubstr("period[0].ops[1].collective: is 'reduce_scater'"), HasSubstr("did you mean 'reduce_scatter'?")));
-  EXPECT_THAT(changed("\"blocks\": [2]", "\"blocks\": [2147483648]"), HasSubstr("period[0].ops[1].blocks[0]: is out of range"));
+              AllOf(HasSubstr("period[0].ops[1].collective: is 'reduce_scater'"),
+                    HasSubstr("did you mean 'reduce_scatter'?")));
+  EXPECT_THAT(changed("\"blocks\": [2]", "\"blocks\": [2147483648]"),
+              HasSubstr("period[0].ops[1].blocks[0]: is out of range"));
   EXPECT_THAT(changed("\"layer\": 3, ", ""), HasSubstr("period[0].ops[0].release.layer: is missing"));
   EXPECT_THAT(changed("\"merge\": \"mean\"", "\"merge\": \"median\""), HasSubstr("merge: is 'median'"));
   EXPECT_THAT(changed("\"every\": 50", "\"every\": 0"), HasSubstr("residual.every: is out of range"));
-  EXPECT_THAT(changed("\"link\": \"fast\"", "\"links\": \"fast\""),
-              AllOf(HasSubstr("period[0].ops[0].links: is an unknown key"), HasSubstr("did you mean 'link'?")));
-  EXPECT_THAT(changed("\"applies\": []", "\"applies\": {}"), HasSubstr("prologue[0].applies: is an object; give an array"));
+  EXPECT_THAT(
+      changed("\"link\": \"fast\"", "\"links\": \"fast\""),
+      AllOf(HasSubstr("period[0].ops[0].links: is an unknown key"), HasSubstr("did you mean 'link'?")));
+  EXPECT_THAT(changed("\"applies\": []", "\"applies\": {}"),
+              HasSubstr("prologue[0].applies: is an object; give an array"));
 }
 
 TEST(TimelineJson, RoundTripsEveryField) {
-  const Timeline timeline{.name = "ddp",
-                          .origin = "simulated",
-                          .links = {"a", "b"},
-                          .spans = {{.kind = SpanKind::kForward, .layer = 0, .begin_ns = -5, .end_ns = 1234, .label = "conv\t1"},
-                                    {.kind = SpanKind::kOp, .track = 2, .iteration = 3, .op = 1, .end_ns = 7, .bytes = 8},
-                                    {.kind = SpanKind::kWait, .op = 4, .op_link = 1, .reason = "waits for op 4"}}};
+  const Timeline timeline{
+      .name = "ddp",
+      .origin = "simulated",
+      .links = {"a", "b"},
+      .spans = {{.kind = SpanKind::kForward, .layer = 0, .begin_ns = -5, .end_ns = 1234, .label = "conv\t1"},
+                {.kind = SpanKind::kOp, .track = 2, .iteration = 3, .op = 1, .end_ns = 7, .bytes = 8},
+                {.kind = SpanKind::kWait, .op = 4, .op_link = 1, .reason = "waits for op 4"}}};
   EXPECT_EQ(parse_timeline(to_json(timeline)), timeline);
   EXPECT_EQ(parse_timeline(to_json(Timeline{})), Timeline{});
 }

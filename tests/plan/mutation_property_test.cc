@@ -1,5 +1,5 @@
-// A valid plan with one random change that loses, repeats or moves something is refused, and no change at all, however
-// wild, makes the validator throw.
+// A valid plan with one random change that loses, repeats or moves something is refused, and no change at
+// all, however wild, makes the validator throw.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -59,7 +59,8 @@ void repeat_op(Plan& plan) {
 
 void drop_apply(Plan& plan) {
   Iteration& iteration = any_with(plan, &Iteration::applies);
-  iteration.applies.erase(iteration.applies.begin() + static_cast<std::ptrdiff_t>(any_index(iteration.applies)));
+  iteration.applies.erase(iteration.applies.begin() +
+                          static_cast<std::ptrdiff_t>(any_index(iteration.applies)));
 }
 
 void repeat_apply(Plan& plan) {
@@ -97,7 +98,8 @@ void other_merges(Plan& plan) {
 
 void index_out_of_range(Plan& plan) {
   Iteration& iteration = any_with(plan, &Iteration::applies);
-  iteration.applies[any_index(iteration.applies)].blocks.push_back(*rc::gen::element(-1, INT32_MAX, INT32_MIN));
+  iteration.applies[any_index(iteration.applies)].blocks.push_back(
+      *rc::gen::element(-1, INT32_MAX, INT32_MIN));
 }
 
 RC_GTEST_PROP(MutationProperty, OneChangeIsReported, ()) {
@@ -127,7 +129,8 @@ RC_GTEST_PROP(MutationProperty, OneChangeIsReported, ()) {
 
 std::int32_t wild() { return *rc::gen::element(0, 1, -1, 2, -2, 7, -1000, INT32_MAX, INT32_MIN); }
 
-// Scrambles numbers everywhere. The result may be valid or not: it must be judged, and be the same after a round trip.
+// Scrambles numbers everywhere. The result may be valid or not: it must be judged, and be the same after a
+// round trip.
 RC_GTEST_PROP(MutationProperty, NoPlanIsTooWild, ()) {
   Case wild_case = random_case();
   Plan& plan = wild_case.plan;
@@ -137,19 +140,45 @@ RC_GTEST_PROP(MutationProperty, NoPlanIsTooWild, ()) {
     Iteration& iteration = any_with(plan, &Iteration::applies);
     Apply& apply = iteration.applies[any_index(iteration.applies)];
     switch (*rc::gen::inRange(0, 13)) {
-      case 0: op.merges = {wild(), wild()}; break;
-      case 1: op.blocks = {wild(), wild()}; break;
-      case 2: op.release.point = {static_cast<PointKind>(*rc::gen::inRange(0, 6)), wild(), wild()}; break;
-      case 3: op.release.delay_ns = *rc::gen::element<Nanoseconds>(-1, INT64_MAX, INT64_MIN); break;
-      case 4: op.collective = static_cast<Collective>(*rc::gen::inRange(0, 4)); break;
-      case 5: op.payload = static_cast<Payload>(*rc::gen::inRange(0, 3)); break;
-      case 6: apply.at = {static_cast<PointKind>(*rc::gen::inRange(0, 6)), wild(), wild()}; break;
-      case 7: apply.merges = {wild()}; break;
-      case 8: apply.source = static_cast<Source>(*rc::gen::inRange(0, 4)); break;
-      case 9: apply.correction = Correction::kLocal; break;
-      case 10: plan.blocks[any_index(plan.blocks)].begin = *rc::gen::element<std::int64_t>(-1, INT64_MAX, INT64_MIN); break;
-      case 11: iteration.dropped.push_back(wild()); break;
-      default: plan.prologue.push_back(iteration); break;
+      case 0:
+        op.merges = {wild(), wild()};
+        break;
+      case 1:
+        op.blocks = {wild(), wild()};
+        break;
+      case 2:
+        op.release.point = {static_cast<PointKind>(*rc::gen::inRange(0, 6)), wild(), wild()};
+        break;
+      case 3:
+        op.release.delay_ns = *rc::gen::element<Nanoseconds>(-1, INT64_MAX, INT64_MIN);
+        break;
+      case 4:
+        op.collective = static_cast<Collective>(*rc::gen::inRange(0, 4));
+        break;
+      case 5:
+        op.payload = static_cast<Payload>(*rc::gen::inRange(0, 3));
+        break;
+      case 6:
+        apply.at = {static_cast<PointKind>(*rc::gen::inRange(0, 6)), wild(), wild()};
+        break;
+      case 7:
+        apply.merges = {wild()};
+        break;
+      case 8:
+        apply.source = static_cast<Source>(*rc::gen::inRange(0, 4));
+        break;
+      case 9:
+        apply.correction = Correction::kLocal;
+        break;
+      case 10:
+        plan.blocks[any_index(plan.blocks)].begin = *rc::gen::element<std::int64_t>(-1, INT64_MAX, INT64_MIN);
+        break;
+      case 11:
+        iteration.dropped.push_back(wild());
+        break;
+      default:
+        plan.prologue.push_back(iteration);
+        break;
     }
   }
   const Validation validation = validate(plan, wild_case.workload);

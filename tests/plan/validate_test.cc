@@ -45,11 +45,18 @@ std::vector<Break> breaks() {
   return {
       {"gap", 1, synchronous(), [](Plan& p) { p.blocks[1].begin = 5; }, "blocks of tensor a: elements [4:5)"},
       {"tail", 1, synchronous(), [](Plan& p) { p.blocks[2].end = 5; }, "blocks of tensor b: elements [5:6)"},
-      {"overlap", 1, synchronous(), [](Plan& p) { p.blocks[1].begin = 3; }, "overlaps with blocks[0] (a[0:4])"},
-      {"outside", 1, synchronous(), [](Plan& p) { p.blocks[3].end = 9; }, "is not a slice of the tensor's 4 elements"},
-      {"inverted", 1, synchronous(), [](Plan& p) { p.blocks[3] = {"c", 4, 0}; }, "is not a slice"},
+      {"overlap", 1, synchronous(), [](Plan& p) { p.blocks[1].begin = 3; },
+       "overlaps with blocks[0] (a[0:4])"},
+      {"outside", 1, synchronous(), [](Plan& p) { p.blocks[3].end = 9; },
+       "is not a slice of the tensor's 4 elements"},
+      {"inverted", 1, synchronous(),
+       [](Plan& p) {
+         p.blocks[3] = {"c", 4, 0};
+       },
+       "is not a slice"},
       {"negative", 1, synchronous(), [](Plan& p) { p.blocks[3].begin = -1; }, "is not a slice"},
-      {"unknown_tensor", 1, synchronous(), [](Plan& p) { p.blocks[3].tensor = "d"; }, "the workload has no such tensor"},
+      {"unknown_tensor", 1, synchronous(), [](Plan& p) { p.blocks[3].tensor = "d"; },
+       "the workload has no such tensor"},
 
       {"lost_apply_and_op", 2, synchronous(),
        [](Plan& p) {
@@ -57,10 +64,12 @@ std::vector<Break> breaks() {
          p.period[0].applies[0].blocks = {0, 1, 2};
        },
        "period[0], block 3 (c[0:4]): the gradient of this iteration is neither reduced"},
-      {"reduced_twice", 2, synchronous(), [](Plan& p) { p.period[0].ops.push_back(p.period[0].ops[0]); }, "2 times reduced"},
+      {"reduced_twice", 2, synchronous(), [](Plan& p) { p.period[0].ops.push_back(p.period[0].ops[0]); },
+       "2 times reduced"},
       {"reduced_and_stepped", 2, synchronous(),
        [](Plan& p) {
-         p.period[0].applies.push_back({.at = iteration_end(), .blocks = {3}, .merges = {0}, .source = Source::kLocalGradient});
+         p.period[0].applies.push_back(
+             {.at = iteration_end(), .blocks = {3}, .merges = {0}, .source = Source::kLocalGradient});
        },
        "1 times applied locally"},
       {"dropped_twice", 2, filtered(), [](Plan& p) { p.period[0].dropped.push_back(2); }, "2 times dropped"},
@@ -74,13 +83,16 @@ std::vector<Break> breaks() {
          }
        },
        "neither reduced"},
-      {"corrected_without_step", 2, corrected(), [](Plan& p) { p.period[0].applies.clear(); }, "with correction 'local'"},
+      {"corrected_without_step", 2, corrected(), [](Plan& p) { p.period[0].applies.clear(); },
+       "with correction 'local'"},
 
-      {"no_gather", 3, decoupled(),
-       [](Plan& p) { p.period[0].ops.erase(p.period[0].ops.begin()); }, "period[0].ops[4]: no all_gather has its blocks"},
-      {"other_order", 3, decoupled(), [](Plan& p) { std::swap(p.period[0].ops[0].blocks[0], p.period[0].ops[0].blocks[1]); },
+      {"no_gather", 3, decoupled(), [](Plan& p) { p.period[0].ops.erase(p.period[0].ops.begin()); },
+       "period[0].ops[4]: no all_gather has its blocks"},
+      {"other_order", 3, decoupled(),
+       [](Plan& p) { std::swap(p.period[0].ops[0].blocks[0], p.period[0].ops[0].blocks[1]); },
        "no reduce_scatter has its blocks"},
-      {"gathered_twice", 3, decoupled(), [](Plan& p) { p.period[0].ops.push_back(p.period[0].ops[0]); }, "gathers again"},
+      {"gathered_twice", 3, decoupled(), [](Plan& p) { p.period[0].ops.push_back(p.period[0].ops[0]); },
+       "gathers again"},
       {"gathered_before", 3, decoupled(),
        [](Plan& p) {
          Op& gather = p.period[0].ops[0];
@@ -90,10 +102,15 @@ std::vector<Break> breaks() {
        },
        "comes before its reduce_scatter"},
 
-      {"never_applied", 4, synchronous(), [](Plan& p) { p.period[0].applies[0].blocks = {0, 1, 2}; }, "is never applied"},
-      {"applied_twice", 4, synchronous(), [](Plan& p) { p.period[0].applies.push_back(p.period[0].applies[0]); },
-       "is applied 2 times"},
-      {"applied_unreduced", 4, filtered(), [](Plan& p) { p.period[0].applies[0].blocks.push_back(3); }, "which no op reduces"},
+      {"never_applied", 4, synchronous(),
+       [](Plan& p) {
+         p.period[0].applies[0].blocks = {0, 1, 2};
+       },
+       "is never applied"},
+      {"applied_twice", 4, synchronous(),
+       [](Plan& p) { p.period[0].applies.push_back(p.period[0].applies[0]); }, "is applied 2 times"},
+      {"applied_unreduced", 4, filtered(), [](Plan& p) { p.period[0].applies[0].blocks.push_back(3); },
+       "which no op reduces"},
       {"split_generation", 4, delayed(),
        [](Plan& p) {
          p.period[1].applies[0].merges = {-3};
@@ -106,19 +123,23 @@ std::vector<Break> breaks() {
                                 {.at = iteration_end(), .blocks = {1}, .merges = {0}, .slices = true}};
        },
        "applies a part of the tensor"},
-      {"average_not_applied", 4, local_steps(), [](Plan& p) { p.period[1].applies.pop_back(); }, "are applied 0 times"},
-      {"average_not_sent", 4, delayed_average(), [](Plan& p) { p.period[0].applies[0].merges = {-2}; }, "which no op sends"},
+      {"average_not_applied", 4, local_steps(), [](Plan& p) { p.period[1].applies.pop_back(); },
+       "are applied 0 times"},
+      {"average_not_sent", 4, delayed_average(), [](Plan& p) { p.period[0].applies[0].merges = {-2}; },
+       "which no op sends"},
       {"stepped_before_computed", 4, local_steps(),
        [](Plan& p) { p.period[0].applies[0].at = forward_start(0); }, "not computed yet"},
 
       {"released_early", 5, synchronous(), [](Plan& p) { p.period[0].ops[2].release = at_backward_end(1); },
        "period[0].ops[2]: is released at backward_end(1), before its data exists, at backward_end(0)"},
-      {"released_an_iteration_early", 5, synchronous(), [](Plan& p) { p.period[0].ops[0].release = at_backward_end(2, -1); },
-       "before its data exists"},
+      {"released_an_iteration_early", 5, synchronous(),
+       [](Plan& p) { p.period[0].ops[0].release = at_backward_end(2, -1); }, "before its data exists"},
       {"read_early", 5, local_steps(), [](Plan& p) { p.period[1].ops[0].release = at_backward_end(1); },
        "before the parameters that it reads exist"},
       {"circle_of_release", 5, forward_overlap(),
-       [](Plan& p) { p.period[0].ops[0].release = {{PointKind::kForwardStart, 1}}; },
+       [](Plan& p) {
+         p.period[0].ops[0].release = {{PointKind::kForwardStart, 1}};
+       },
        "period[0].applies[0]: waits for period[0].ops[0], which can't start before forward_start(1)"},
       {"circle_through_the_link", 5, forward_overlap(),
        [](Plan& p) {
@@ -126,10 +147,7 @@ std::vector<Break> breaks() {
          p.period[0].ops[0].release = {{PointKind::kForwardEnd, 1}};
        },
        "which comes after period[0].ops[0]"},
-      {"circle_of_data", 5, synchronous(),
-       [](Plan& p) {
-         p.period[0].ops[0].release = {iteration_end()};
-       },
+      {"circle_of_data", 5, synchronous(), [](Plan& p) { p.period[0].ops[0].release = {iteration_end()}; },
        "nothing could go on"},
       {"no_update", 5, synchronous(),
        [](Plan& p) {
@@ -142,7 +160,8 @@ std::vector<Break> breaks() {
       {"no_period", 5, synchronous(), [](Plan& p) { p.period.clear(); }, "has no iteration"},
 
       {"between_forward_and_backward", 6, forward_overlap(),
-       [](Plan& p) { p.period[0].applies[0].at = forward_start(2); }, "forward and backward of the block's layer 0"},
+       [](Plan& p) { p.period[0].applies[0].at = forward_start(2); },
+       "forward and backward of the block's layer 0"},
       {"before_backward", 6, partial(), [](Plan& p) { p.period[0].applies[2].at = backward_end(1); },
        "forward and backward of the block's layer 0"},
       {"step_under_average", 6, local_steps(),
@@ -169,14 +188,18 @@ std::vector<Break> breaks() {
        "period[0].ops[1]: names the unknown link 'nit'"},
       {"block_index", 7, synchronous(), [](Plan& p) { p.period[0].ops[1].blocks.push_back(4); },
        "blocks names a block that does not exist"},
-      {"negative_block", 7, filtered(), [](Plan& p) { p.period[0].dropped.push_back(-1); }, "dropped names a block"},
-      {"layer_index", 7, synchronous(), [](Plan& p) { p.period[0].ops[0].release = at_backward_end(3); }, "names layer 3"},
-      {"empty_op", 7, synchronous(), [](Plan& p) { p.period[0].ops.push_back({.link = "net", .merges = {0}}); },
-       "carries no block"},
-      {"later_release", 7, synchronous(), [](Plan& p) { p.period[0].applies[0].at.iteration = 1; }, "of another iteration"},
-      {"negative_delay", 7, synchronous(), [](Plan& p) { p.period[0].ops[0].release.delay_ns = -1; }, "delay out of range"},
-      {"apply_point", 7, synchronous(), [](Plan& p) { p.period[0].applies[0].at = {PointKind::kBackwardStart}; },
-       "is at backward_start"},
+      {"negative_block", 7, filtered(), [](Plan& p) { p.period[0].dropped.push_back(-1); },
+       "dropped names a block"},
+      {"layer_index", 7, synchronous(), [](Plan& p) { p.period[0].ops[0].release = at_backward_end(3); },
+       "names layer 3"},
+      {"empty_op", 7, synchronous(),
+       [](Plan& p) { p.period[0].ops.push_back({.link = "net", .merges = {0}}); }, "carries no block"},
+      {"later_release", 7, synchronous(), [](Plan& p) { p.period[0].applies[0].at.iteration = 1; },
+       "of another iteration"},
+      {"negative_delay", 7, synchronous(), [](Plan& p) { p.period[0].ops[0].release.delay_ns = -1; },
+       "delay out of range"},
+      {"apply_point", 7, synchronous(),
+       [](Plan& p) { p.period[0].applies[0].at = {PointKind::kBackwardStart}; }, "is at backward_start"},
       {"same_links", 7, synchronous(), [](Plan& p) { p.links.push_back(p.links[0]); }, "repeats the name"},
       {"launch_order", 7, decoupled(),
        [](Plan& p) {
@@ -184,16 +207,21 @@ std::vector<Break> breaks() {
          std::rotate(p.period[0].ops.begin(), p.period[0].ops.begin() + 5, p.period[0].ops.end());
        },
        "which launches after"},
-      {"uncompressed", 7, synchronous(), [](Plan& p) { p.period[0].ops[0].collective = Collective::kCompressed; },
-       "belong together"},
+      {"uncompressed", 7, synchronous(),
+       [](Plan& p) { p.period[0].ops[0].collective = Collective::kCompressed; }, "belong together"},
       {"unknown_compressor", 7, synchronous(),
        [](Plan& p) {
          p.period[0].ops[0].collective = Collective::kCompressed;
          p.period[0].ops[0].compression.name = "zip";
        },
        "unknown compressor 'zip'"},
-      {"far_merges", 7, delayed(), [](Plan& p) { p.period[1].applies[0].merges[0] = INT32_MIN; }, "looks back more than"},
-      {"future_merges", 7, synchronous(), [](Plan& p) { p.period[0].ops[0].merges = {0, 1}; }, "0 or less"},
+      {"far_merges", 7, delayed(), [](Plan& p) { p.period[1].applies[0].merges[0] = INT32_MIN; },
+       "looks back more than"},
+      {"future_merges", 7, synchronous(),
+       [](Plan& p) {
+         p.period[0].ops[0].merges = {0, 1};
+       },
+       "0 or less"},
   };
 }
 
@@ -203,17 +231,21 @@ TEST_P(EachRule, IsReportedWithItsPlace) {
   ASSERT_THAT(texts_of(GetParam().plan), IsEmpty());
   Plan plan = GetParam().plan;
   GetParam().change(plan);
-  EXPECT_THAT(texts_of(plan), Contains(AllOf(HasSubstr("rule " + std::to_string(GetParam().rule) + ":"), HasSubstr(GetParam().words))));
+  EXPECT_THAT(texts_of(plan), Contains(AllOf(HasSubstr("rule " + std::to_string(GetParam().rule) + ":"),
+                                             HasSubstr(GetParam().words))));
 }
 
-INSTANTIATE_TEST_SUITE_P(Rules, EachRule, ::testing::ValuesIn(breaks()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Rules, EachRule, ::testing::ValuesIn(breaks()),
+                         [](const auto& info) { return info.param.name; });
 
 // Changes that break their rule and no other.
 TEST(Validate, ReportsOneFaultOnce) {
   for (const Break& broken : breaks()) {
-    static const std::vector<std::string> kAlone = {"reduced_twice", "no_gather", "never_applied", "applied_twice", "released_early",
-                                                    "between_forward_and_backward", "never_averaged", "unknown_link", "block_index",
-                                                    "dropped_for_good", "lost_apply_and_op", "part_of_a_tensor"};
+    static const std::vector<std::string> kAlone = {
+        "reduced_twice",    "no_gather",         "never_applied",
+        "applied_twice",    "released_early",    "between_forward_and_backward",
+        "never_averaged",   "unknown_link",      "block_index",
+        "dropped_for_good", "lost_apply_and_op", "part_of_a_tensor"};
     if (std::ranges::find(kAlone, broken.name) == kAlone.end()) continue;
     Plan plan = broken.plan;
     broken.change(plan);
@@ -231,14 +263,16 @@ TEST(Validate, MergesOfFusedDtypesDiffer) {
   plan.period[0].ops[0].release = at_backward_end(1);
   plan.period[0].ops.erase(plan.period[0].ops.begin() + 1);
   EXPECT_TRUE(validate(plan, three_layers()).valid());
-  EXPECT_THAT(validate(plan, workload).violations, Contains(Field(&Violation::what, HasSubstr("different dtypes"))));
+  EXPECT_THAT(validate(plan, workload).violations,
+              Contains(Field(&Violation::what, HasSubstr("different dtypes"))));
 }
 
 TEST(Validate, KnowsTheClustersLinks) {
   Cluster cluster{.links = {{.name = "net"}}};
   EXPECT_THAT(texts_of(synchronous(), &cluster), IsEmpty());
   cluster.links[0].name = "eth0";
-  EXPECT_THAT(texts_of(synchronous(), &cluster), Contains(HasSubstr("links[0] ('net'): is not a link of the cluster")));
+  EXPECT_THAT(texts_of(synchronous(), &cluster),
+              Contains(HasSubstr("links[0] ('net'): is not a link of the cluster")));
 }
 
 TEST(Validate, AcceptsTheSamePlanWrittenOtherwise) {
@@ -252,7 +286,8 @@ TEST(Validate, AcceptsTheSamePlanWrittenOtherwise) {
   EXPECT_THAT(texts_of(listed), IsEmpty());
   for (auto [name, plan] : all_families()) {
     std::rotate(plan.period.begin(), plan.period.begin() + 1, plan.period.end());
-    const bool rotates = name != "delayed" && name != "corrected";  // a generation would begin at iteration -1
+    const bool rotates =
+        name != "delayed" && name != "corrected";  // a generation would begin at iteration -1
     if (rotates) {
       EXPECT_THAT(texts_of(plan), IsEmpty()) << name;
     }
@@ -303,13 +338,16 @@ TEST(Validate, NeedsNoTensors) {
 // 100,000 blocks, ops and applies in less than a few seconds even in a slow build: the time is near linear.
 TEST(Validate, IsQuickOnLargePlans) {
   constexpr std::int32_t kBlocks = 100'000;
-  const Workload workload{.name = "big", .layers = {{.name = "l", .forward_ns = 1, .backward_ns = 1, .tensors = {{"t", kBlocks}}}}};
+  const Workload workload{
+      .name = "big",
+      .layers = {{.name = "l", .forward_ns = 1, .backward_ns = 1, .tensors = {{"t", kBlocks}}}}};
   Plan plan;
   plan.links = {{"net", 1}};
   plan.period.resize(1);
   for (std::int32_t b = 0; b < kBlocks; ++b) {
     plan.blocks.push_back({"t", b, b + 1});
-    plan.period[0].ops.push_back({.link = "net", .blocks = {b}, .merges = {-1}, .release = at_backward_end(0, -1)});
+    plan.period[0].ops.push_back(
+        {.link = "net", .blocks = {b}, .merges = {-1}, .release = at_backward_end(0, -1)});
     plan.period[0].applies.push_back({.at = forward_start(0), .blocks = {b}, .merges = {-1}, .slices = true});
   }
   const auto start = std::chrono::steady_clock::now();

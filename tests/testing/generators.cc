@@ -23,11 +23,13 @@ DType dtype_for(const WorkloadShape& shape) {
 }
 
 Layer layer(const WorkloadShape& shape, int number, bool given_time) {
-  Layer layer{.name = "layer" + std::to_string(number), .forward_ns = layer_time(), .backward_ns = layer_time()};
+  Layer layer{
+      .name = "layer" + std::to_string(number), .forward_ns = layer_time(), .backward_ns = layer_time()};
   const int tensors = one_in(6) ? 0 : *rc::gen::inRange(1, shape.max_tensors + 1);
   for (int t = 0; t < tensors; ++t) {
-    layer.tensors.push_back(
-        {.name = layer.name + ".t" + std::to_string(t), .numel = skewed(1, shape.max_numel), .dtype = dtype_for(shape)});
+    layer.tensors.push_back({.name = layer.name + ".t" + std::to_string(t),
+                             .numel = skewed(1, shape.max_numel),
+                             .dtype = dtype_for(shape)});
   }
   if (given_time) layer.communication_ns = tensors == 0 ? 0 : layer_time();
   return layer;
@@ -36,9 +38,10 @@ Layer layer(const WorkloadShape& shape, int number, bool given_time) {
 Link link(const ClusterShape& shape, int number) {
   Link link{.name = "link" + std::to_string(number)};
   link.startup_ns = one_in(4) ? 0 : skewed(1, 30'000'000);
-  link.us_per_byte = *rc::gen::element(Decimal{0, 0}, Decimal{1, 6}, Decimal{8, 5}, Decimal{8, 4}, Decimal{15, 3},
-                                       Decimal{1234567, 9}, Decimal{3, 1});
-  link.relative_time = *rc::gen::element(Decimal{1, 0}, Decimal{1, 0}, Decimal{165, 2}, Decimal{5, 1}, Decimal{3, 0});
+  link.us_per_byte = *rc::gen::element(Decimal{0, 0}, Decimal{1, 6}, Decimal{8, 5}, Decimal{8, 4},
+                                       Decimal{15, 3}, Decimal{1234567, 9}, Decimal{3, 1});
+  link.relative_time =
+      *rc::gen::element(Decimal{1, 0}, Decimal{1, 0}, Decimal{165, 2}, Decimal{5, 1}, Decimal{3, 0});
   if (shape.fluid) link.concurrency = *rc::gen::element(1, 1, 1, 0, 2, 3);
   return link;
 }
@@ -63,7 +66,8 @@ rc::Gen<Cluster> clusters(ClusterShape shape) {
     Cluster cluster;
     cluster.workers = one_in(8) ? 1 : skewed(std::min<std::int64_t>(2, shape.max_workers), shape.max_workers);
     cluster.workers_per_node = *rc::gen::element(1, 1, 4, 8);
-    cluster.startup_growth = *rc::gen::element(StartupGrowth::kLinear, StartupGrowth::kLog, StartupGrowth::kConstant);
+    cluster.startup_growth =
+        *rc::gen::element(StartupGrowth::kLinear, StartupGrowth::kLog, StartupGrowth::kConstant);
     const int links = one_in(2) ? 1 : *rc::gen::inRange(1, shape.max_links + 1);
     for (int k = 0; k < links; ++k) cluster.links.push_back(link(shape, k));
     return cluster;

@@ -34,7 +34,10 @@ Apply local_step(Point at, std::vector<std::int32_t> blocks) {
 }
 
 Apply average(Point at, std::vector<std::int32_t> blocks, std::vector<std::int32_t> merges) {
-  return {.at = at, .blocks = std::move(blocks), .merges = std::move(merges), .source = Source::kAveragedParameter};
+  return {.at = at,
+          .blocks = std::move(blocks),
+          .merges = std::move(merges),
+          .source = Source::kAveragedParameter};
 }
 
 }  // namespace
@@ -92,7 +95,8 @@ Plan decoupled() {
 
 Plan delayed() {
   Plan plan = empty_plan(2);
-  // Iterations 2k and 2k + 1 are one generation: c and b go in 2k + 2, a in 2k + 3, at whose end all is applied.
+  // Iterations 2k and 2k + 1 are one generation: c and b go in 2k + 2, a in 2k + 3, at whose end all is
+  // applied.
   plan.period[0].ops = {gradient({3}, {-2, -1}, {{PointKind::kForwardStart, 0}}),
                         gradient({2}, {-2, -1}, {{PointKind::kForwardStart, 0}})};
   plan.period[1].ops = {gradient({0, 1}, {-3, -2}, {{PointKind::kForwardStart, 0}})};
@@ -130,7 +134,8 @@ Plan local_steps() {
 Plan partial() {
   Plan plan = empty_plan(2);
   for (Iteration& iteration : plan.period) {
-    for (const std::int32_t layer : {2, 1, 0}) iteration.applies.push_back(local_step(backward_end(layer), of_layer(layer)));
+    for (const std::int32_t layer : {2, 1, 0})
+      iteration.applies.push_back(local_step(backward_end(layer), of_layer(layer)));
   }
   plan.period[0].ops = {parameter({3}, {0}, at_backward_end(2)), parameter({2}, {0}, at_backward_end(1))};
   plan.period[1].applies.push_back(average(forward_start(1), {2}, {-1}));
@@ -143,11 +148,12 @@ Plan partial() {
 Plan delayed_average() {
   Plan plan = empty_plan(2);
   for (std::size_t h = 0; h < 2; ++h) {
-    Apply landed = average(iteration_end(), h == 0 ? std::vector<std::int32_t>{2, 3} : std::vector<std::int32_t>{0, 1}, {-1});
+    Apply landed = average(iteration_end(),
+                           h == 0 ? std::vector<std::int32_t>{2, 3} : std::vector<std::int32_t>{0, 1}, {-1});
     landed.mode = Mode::kCorrect;
     plan.period[h].applies = {landed, local_step(iteration_end(), kAll)};
-    plan.period[h].ops = {parameter(h == 0 ? std::vector<std::int32_t>{0, 1} : std::vector<std::int32_t>{2, 3}, {0},
-                                    {iteration_end()})};
+    plan.period[h].ops = {parameter(
+        h == 0 ? std::vector<std::int32_t>{0, 1} : std::vector<std::int32_t>{2, 3}, {0}, {iteration_end()})};
   }
   return plan;
 }
@@ -165,9 +171,15 @@ Plan with_states() {
 }
 
 std::vector<std::pair<std::string, Plan>> all_families() {
-  return {{"synchronous", synchronous()},     {"forward_overlap", forward_overlap()}, {"decoupled", decoupled()},
-          {"delayed", delayed()},             {"corrected", corrected()},             {"filtered", filtered()},
-          {"local_steps", local_steps()},     {"partial", partial()},                 {"delayed_average", delayed_average()},
+  return {{"synchronous", synchronous()},
+          {"forward_overlap", forward_overlap()},
+          {"decoupled", decoupled()},
+          {"delayed", delayed()},
+          {"corrected", corrected()},
+          {"filtered", filtered()},
+          {"local_steps", local_steps()},
+          {"partial", partial()},
+          {"delayed_average", delayed_average()},
           {"with_states", with_states()}};
 }
 

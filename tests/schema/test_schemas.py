@@ -1,0 +1,124 @@
+"""The schemas accept every example and every plan that the command makes, and refuse what the readers refuse."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = ROOT / "build" / "gradweave"
+EXAMPLES = ROOT / "examples"
+
+
+def schema(name):
+    content = json.loads((ROOT / "schema" / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(content)
+    return jsonschema.Draft202012Validator(content)
+
+
+def gradweave(*arguments):
+    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "workloads").glob("*.json")), ids=lambda p: p.stem)
+def test_example_workloads(path):
+    schema("workload").validate(json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "clusters").glob("*.json")), ids=lambda p: p.stem)
+def test_example_clusters(path):
+    schema("cluster").validate(json.loads(path.read_text()))
+
+
+def test_plans_of_every_scheme():
+    listed = gradweave("schemes", "--json")
+    assert listed.returncode == 0, listed.stderr
+    made = 0
+    for scheme in json.loads(listed.stdout)["schemes"]:
+        plan = gradweave("plan", "--json", "--scheme", scheme["name"],
+                         "--workload", EXAMPLES / "workloads" / "tiny.json",
+                         "--cluster", EXAMPLES / "clusters" / "tiny-4-two-links.json")
+        assert plan.returncode in (0, 1), plan.stderr
+        if plan.returncode == 0:
+            schema("plan").validate(json.loads(plan.stdout))
+            made += 1
+    assert made >= 5
+
+
+LAYER = {"name": "l", "forward_us": 1, "backward_us": 2.5, "communication_us": 3}
+WORKLOAD = {"version": 1, "name": "w", "layers": [LAYER]}
+CLUSTER = {"version": 1, "workers": 2, "links": [{"name": "n", "startup_us": 0, "us_per_byte": 1e-3}]}
+OP = {"link": "n", "blocks": [0], "merges": [0], "release": {"point": "backward_end", "layer": 0}}
+APPLY = {"at": {"point": "iteration_end"}, "blocks": [0], "merges": [0]}
+PLAN = {"version": 1, "blocks": [{"tensor": "l", "begin": 0, "end": 3000}], "links": [{"name": "n"}],
+        "period": [{"ops": [OP], "applies": [APPLY]}]}
+TIMELINE = {"version": 1, "name": "t", "origin": "simulated", "links": ["n"],
+            "spans": [{"kind": "op", "track": 1, "iteration": 0, "begin_us": 0, "end_us": 1.5, "op": 0}]}
+FILES = {"workload": WORKLOAD, "cluster": CLUSTER, "plan": PLAN}
+
+
+def changed(value, *path, to=None):
+    """A copy of `value` with the entry at `path` set, or removed if `to` is None."""
+    copy = json.loads(json.dumps(value))
+    place = copy
+    for key in path[:-1]:
+        place = place[key]
+    if to is None:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = to
+    return copy
+
+
+def simulate(folder, **files):
+    arguments = []
+    for kind, content in (FILES | files).items():
+        path = folder / f"{kind}.json"
+        path.write_text(json.dumps(content))
+        arguments += [f"--{kind}", path]
+    return gradweave("simulate", *arguments)
+
+
+@pytest.mark.parametrize("name, value", [*FILES.items(), ("timeline", TIMELINE)])
+def test_smallest_files(name, value):
+    schema(name).validate(value)
+
+
+def test_smallest_files_are_read(tmp_path):
+    result = simulate(tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+FAULTS = [
+    ("workload", changed(WORKLOAD, "version", to=2)),
+    ("workload", changed(WORKLOAD, "layers", 0, "communication_us")),
+    ("workload", changed(WORKLOAD, "layers", 0, "forward_us", to=-1)),
+    ("workload", changed(WORKLOAD, "layers", 0, "forward", to=1)),
+    ("workload", changed(WORKLOAD, "layers", to=[])),
+    ("workload", changed(WORKLOAD, "layers", 0, "tensors", to=[{"name": "t", "numel": 0}])),
+    ("workload", changed(WORKLOAD, "layers", 0, "tensors", to=[{"name": "t", "numel": 1, "dtype": "float"}])),
+    ("cluster", changed(CLUSTER, "workers", to=0)),
+    ("cluster", changed(CLUSTER, "startup_growth", to="square")),
+    ("cluster", changed(CLUSTER, "links", to=[])),
+    ("cluster", changed(CLUSTER, "links", 0, "relative_time", to=0)),
+    ("plan", changed(PLAN, "period", 0, "ops", 0, "release", "layer")),
+    ("plan", changed(PLAN, "period", 0, "applies")),
+    ("plan", changed(PLAN, "period", 0, "ops", 0, "collective", to="gather")),
+    ("plan", changed(PLAN, "period", 0, "ops", 0, "merges", to=[1.5])),
+]
+
+
+@pytest.mark.parametrize("name, value", FAULTS)
+def test_schema_and_reader_refuse_the_same(name, value, tmp_path):
+    with pytest.raises(jsonschema.ValidationError):
+        schema(name).validate(value)
+    result = simulate(tmp_path, **{name: value})
+    assert result.returncode == 2, (result.stdout, result.stderr)
+    assert str(tmp_path / f"{name}.json") in result.stderr
+
+
+def test_timeline_kinds():
+    with pytest.raises(jsonschema.ValidationError):
+        schema("timeline").validate(changed(TIMELINE, "spans", 0, "kind", to="pause"))
