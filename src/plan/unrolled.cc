@@ -117,7 +117,8 @@ class FormCheck {
 namespace {
 
 void check_compression(const Op& op, FormCheck& form) {
-  if ((op.collective == Collective::kCompressed) != !op.compression.name.empty()) {
+  const bool half = op.collective == Collective::kReduceScatter || op.collective == Collective::kAllGather;
+  if (!half && (op.collective == Collective::kCompressed) != !op.compression.name.empty()) {
     form.fault("collective 'compressed' and a compression belong together", "give both or neither");
     return;
   }
@@ -127,6 +128,9 @@ void check_compression(const Op& op, FormCheck& form) {
     form.fault("names the unknown compressor " + in_quotes(op.compression.name),
                "use one that `gradweave schemes` lists");
     return;
+  }
+  if (half && (info->error_feedback || !info->summable)) {
+    form.fault("halves an all-reduce that " + in_quotes(op.compression.name) + " compresses", "only casts can be halved");
   }
   for (const auto& [name, value] : op.compression.parameters) {
     const auto parameter = std::ranges::find(info->parameters, name, &CompressorParameter::name);

@@ -1,5 +1,6 @@
 // Compressors with every scheme that sends gradients.
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 #include <algorithm>
 
@@ -7,6 +8,8 @@
 #include "gradweave/cost.h"
 #include "gradweave/error.h"
 #include "gradweave/schemes.h"
+#include "gradweave/validate.h"
+#include "testing/generators.h"
 
 namespace gradweave {
 namespace {
@@ -60,6 +63,7 @@ TEST(Compressed, EveryGradientOpOfEverySchemeSaysItsCompressor) {
       ASSERT_TRUE(std::holds_alternative<Plan>(result));
       const Plan& plan = std::get<Plan>(result);
       EXPECT_EQ(plan.options.at("compressor"), info.name);
+      EXPECT_TRUE(validate(plan, workload()).valid());
       std::size_t ops = 0;
       for (const std::vector<Iteration>* iterations : {&plan.prologue, &plan.period}) {
         for (const Iteration& iteration : *iterations) {
@@ -75,6 +79,33 @@ TEST(Compressed, EveryGradientOpOfEverySchemeSaysItsCompressor) {
       const std::vector<Consistency> effects = effects_of(plan);
       EXPECT_EQ(ops > 0, std::ranges::find(effects, Consistency::kCompressed) != effects.end());
     }
+  }
+}
+
+TEST(Compressed, CastsHalveADecoupledPairAndOthersAreRefusedByTheValidator) {
+  Plan plan = std::get<Plan>(make_plan("dear", workload(), cluster(), {{"compressor", "bf16"}}));
+  EXPECT_TRUE(validate(plan, workload()).valid());
+  for (Op& op : plan.period[0].ops) op.compression.name = "top_k";
+  EXPECT_FALSE(validate(plan, workload()).valid());
+}
+
+RC_GTEST_PROP(Compressed, CastsNeverCostMoreAndEveryPlanIsValid, ()) {
+  const Workload model = *testing::workloads({.max_layers = 4});
+  Cluster links = *testing::clusters({.max_links = 2});
+  links.compressor_rates.clear();
+  for (const std::string_view name : {"fp16", "bf16"}) {
+    const CostModel whole(model, links), cast(model, links, {std::string(name), {}});
+    for (std::size_t t = 0; t < whole.index().tensors.size(); ++t) {
+      for (std::size_t k = 0; k < links.links.size(); ++k) {
+        RC_ASSERT(cast.all_reduce_tensor(k, t) <= whole.all_reduce_tensor(k, t));
+      }
+    }
+  }
+  const std::string compressor((*rc::gen::elementOf(compressors())).name);
+  for (const SchemeInfo& scheme : schemes()) {
+    if (scheme.payload != Payload::kGradient || scheme.name == "dear") continue;
+    const PlanResult planned = make_plan(scheme.name, model, links, {{"compressor", compressor}});
+    if (const Plan* plan = std::get_if<Plan>(&planned)) RC_ASSERT(validate(*plan, model, &links).valid());
   }
 }
 
