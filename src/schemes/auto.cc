@@ -14,7 +14,7 @@
 // learning rate: docs/schemes/auto.md has the figures. So `delayed` is never chosen unless asked for.
 //
 // What was found stands in Plan::options: chosen, chosen_options, reason, runner_up, lower_bound_us, gap.
-// Complexity: some 300 plans and simulations; no clock, so the choice is the same everywhere.
+// Complexity: some 100 plans and simulations; no clock, so the choice is the same everywhere.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
