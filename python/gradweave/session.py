@@ -165,12 +165,13 @@ class Session:
 
     def _watch_first_forward(self):
         for name, module in self.model.named_modules():
-            self._layer_handles.append(module.register_forward_pre_hook(self._start_recorder(name)))
-        self._handles.append(self.model.register_forward_hook(self._after_forward))
+            self._layer_handles.append(module.register_forward_pre_hook(self._start_recorder(name, module)))
+        # Functions, not bound methods: a deep copy of the model must not copy the session.
+        self._handles.append(self.model.register_forward_hook(lambda *arguments: self._after_forward(*arguments)))
 
-    def _start_recorder(self, name):
+    def _start_recorder(self, name, owner):
         def hook(module, inputs):
-            if torch.is_grad_enabled() and self.model.training:
+            if module is owner and torch.is_grad_enabled() and self.model.training:
                 self._starts.setdefault(name, time.monotonic())
         return hook
 
@@ -191,7 +192,8 @@ class Session:
         self.engine.backward_start()
 
     def _first_forward_ended(self):
-        self._layers = profiling.layers_of(self.model, self._starts)
+        # Rank 0's, where the forward differs between ranks.
+        self._layers = self._from_rank_0(profiling.layers_of(self.model, self._starts))
         self._modules = dict(self.model.named_modules())
         for handle in self._layer_handles:
             handle.remove()
@@ -247,7 +249,7 @@ class Session:
         if self._finished_iterations == self._warm_up:
             self._records = []
             for name, module in self.model.named_modules():
-                self._layer_handles.append(module.register_forward_pre_hook(self._start_recorder(name)))
+                self._layer_handles.append(module.register_forward_pre_hook(self._start_recorder(name, module)))
         elif self._records is not None:
             self._keep_record()
             if self._finished_iterations == self._warm_up + self._profile_iterations:

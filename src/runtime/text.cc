@@ -50,7 +50,8 @@ std::string simulate_text(const std::string& plan, const std::string& workload, 
 
 std::string fit_link_text(const std::string& measurements) {
   std::vector<Measurement> points;
-  for (const Json& point : Json::parse(measurements).at("measurements")) {
+  const Json given = Json::parse(measurements);
+  for (const Json& point : given.at("measurements")) {
     points.push_back({point.at("bytes").get<std::int64_t>(), point.at("us").get<double>()});
   }
   const LinkFit fit = fit_link(points);

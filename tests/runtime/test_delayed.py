@@ -51,17 +51,12 @@ def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_two_workers_agree_with_the_reference(optimizer):
-    for wrong in ranks.run(against_reference, 2, cases=CASES, optimizer=optimizer, stops=(1, 2, 7, 12)):
+    for wrong in ranks.run(against_reference, 2, cases=CASES, optimizer=optimizer, stops=(1, 4, 9)):
         assert not wrong
 
 
-def test_two_links_and_three_workers_agree_with_the_reference():
+def test_three_workers_and_two_links_agree_with_the_reference():
     cases = {name: CASES[name] for name in ("deft sum", "deft local", "delayed_averaging")}
-    for wrong in ranks.run(against_reference, 3, cases=cases, optimizer="sgd", stops=(3, 10), links=2):
-        assert not wrong
-
-
-def test_three_workers_exact_schemes_agree_with_a_plain_loop():
-    cases = {name: (name, {}) for name in ("sequential", "wfbp", "ddp", "p3")}
-    for wrong in ranks.run(against_reference, 3, cases=cases, optimizer="sgd", stops=(12,)):
+    cases |= {name: (name, {}) for name in ("sequential", "ddp", "p3")}
+    for wrong in ranks.run(against_reference, 3, cases=cases, optimizer="sgd", stops=(3, 8), links=2):
         assert not wrong

@@ -1,0 +1,107 @@
+"""Lost peers and plans that differ: every rank ends soon, with a message that says what, when and who."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed
+
+import ranks
+from models import batch, cluster, make_net, make_optimizer, train, workload
+
+TIMEOUT_S = 3.0
+
+
+def trains_until_a_peer_is_lost(rank, scheme):
+    import gradweave
+    from gradweave import core
+
+    model = make_net()
+    plan = core.make_plan(workload(), cluster(distributed.get_world_size()), scheme)
+    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, timeout=TIMEOUT_S)
+    step = 0
+    begin = time.monotonic()
+    try:
+        while True:
+            begin = time.monotonic()
+            train(model, optimizer, rank, 1, first=step)
+            step += 1
+            if step == 5:
+                Path(os.environ["JOB_FOLDER"], f"ready{rank}").touch()
+    except RuntimeError as error:
+        print(f"STEP {step} WAITED {time.monotonic() - begin:.2f} ERROR {error}", flush=True)
+        os._exit(7)
+
+
+@pytest.mark.parametrize("fault, scheme", [(signal.SIGKILL, "ddp"), (signal.SIGSTOP, "ddp"), (signal.SIGSTOP, "delayed_averaging")])
+def test_survivors_end_in_time_and_name_op_iteration_and_suspect(fault, scheme):
+    job = ranks.start(trains_until_a_peer_is_lost, 3, scheme=scheme)
+    try:
+        for rank in range(3):
+            job.wait_for_file(f"ready{rank}")
+        job.processes[1].send_signal(fault)
+        begin = time.monotonic()
+        for rank in (0, 2):
+            assert job.wait(rank, 30) == 7, job.log(rank)
+        assert time.monotonic() - begin < TIMEOUT_S + 2 + 1.5  # and an iteration and a half on a busy machine
+        for rank in (0, 2):
+            line = [text for text in job.log(rank).splitlines() if text.startswith("STEP")][0]
+            assert float(line.split()[3]) < TIMEOUT_S + 2, line
+            assert "op 'all_reduce " in line and "(iteration " in line and "suspect: " in line, line
+        assert any("suspect: rank 1" in job.log(rank) for rank in (0, 2)), job.log(0) + job.log(2)
+    finally:
+        job.end()
+
+
+def differing_plans(rank):
+    import gradweave
+    from gradweave import core
+
+    model = make_net()
+    plan = core.make_plan(workload(), cluster(3), "wfbp" if rank == 2 else "ddp")
+    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan)
+    try:
+        train(model, optimizer, rank, 1)
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
+def test_a_plan_that_differs_on_one_rank_is_refused_by_name():
+    for message in ranks.run(differing_plans, 3):
+        assert "different plans" in message and "on rank 0 1" in message and "on rank 2" in message
+
+
+def checked(rank):
+    import gradweave
+    from gradweave import core
+
+    model = make_net()
+    plan = core.make_plan(workload(), cluster(2), "ddp")
+    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, check=True)
+    train(model, optimizer, rank, 3)
+    gradweave.finish(model)
+    return model.gradweave.counters["ops"]
+
+
+def test_the_check_of_every_op_passes_where_plans_agree():
+    assert all(ops > 0 for ops in ranks.run(checked, 2))
+
+
+def other_model(rank):
+    import gradweave
+
+    model = torch.nn.Linear(4, 4 + rank)
+    try:
+        gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
+def test_different_models_are_refused():
+    for message in ranks.run(other_model, 2):
+        assert "rank 1 has other parameters" in message

@@ -1,0 +1,201 @@
+"""What a training loop may do around the wrapped model, compared with DistributedDataParallel where it can do the same."""
+
+import copy
+
+import pytest
+import torch
+from torch import distributed, nn
+
+import ranks
+from models import batch, cluster, make_net, make_optimizer, parameters, train, workload
+
+class Partly(nn.Module):
+    """`never` is never used, `sometimes` only by rank 0; `tied` shares its weight with `first`."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.tied = nn.Linear(64, 64)
+        self.tied.weight = self.first.weight
+        self.sometimes = nn.Linear(64, 64)
+        self.never = nn.Linear(64, 3)
+        self.out = nn.Linear(64, 5)
+
+    def forward(self, x, extra=False):
+        x = torch.relu(self.tied(torch.relu(self.first(x.flatten(1)))))
+        return self.out(self.sometimes(x) if extra else x)
+
+
+def wrapped(model, optimizer, scheme, **arguments):
+    import gradweave
+    from gradweave import core
+
+    load = workload(model) if isinstance(model, Partly) else workload()
+    for layer in load["layers"]:  # a shared tensor belongs to the first layer that uses it
+        layer["tensors"] = [t for t in layer["tensors"] if t["name"] in dict(model.named_parameters())]
+    load["layers"] = [layer for layer in load["layers"] if layer["tensors"]]
+    plan = core.make_plan(load, cluster(distributed.get_world_size()), scheme)
+    return gradweave.wrap(model, optimizer, plan=plan, **arguments)
+
+
+def unused_and_shared(rank, scheme):
+    import gradweave
+
+    results = []
+    for parallel in (True, False):
+        torch.manual_seed(rank)
+        model = Partly()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        run = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True) if parallel else model
+        if not parallel:
+            # The plan's layers are in the order of the forward: those that do not run count to the whole model.
+            run, optimizer = gradweave.wrap(model, optimizer, scheme=scheme, warm_up=1, profile_iterations=1)
+        for step in range(8):
+            x, y = batch(rank, step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(run(x, extra=rank == 0 and step % 2 == 0), y).backward()
+            optimizer.step()
+        if not parallel:
+            gradweave.finish(model)
+            assert len(optimizer.state.get(model.never.weight, {})) == 0  # never stepped, not even by weight decay
+        results.append(parameters(model))
+    return [name for name in results[0] if not torch.equal(results[0][name], results[1][name])]
+
+
+@pytest.mark.parametrize("scheme", ["ddp"])
+def test_unused_and_shared_parameters_as_in_ddp(scheme):
+    assert ranks.run(unused_and_shared, 2, scheme=scheme) == [[], []]
+
+
+def busy_loop(rank, scheme):
+    """Accumulation, an evaluation in between, hooks of the user's, a scheduler, clipping, a smaller last batch."""
+    import gradweave
+
+    results, seen = [], []
+    for parallel in (True, False):
+        model = make_net(seed=rank)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        early = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.8)
+        counts = {"before": 0, "after": 0}
+        model.wide.weight.register_post_accumulate_grad_hook(lambda p: counts.__setitem__("before", counts["before"] + 1))
+        if parallel:
+            run = nn.parallel.DistributedDataParallel(model)
+        else:
+            run, optimizer = wrapped(model, optimizer, scheme)
+        late = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+        model.wide.weight.register_post_accumulate_grad_hook(lambda p: counts.__setitem__("after", counts["after"] + 1))
+        for step in range(10):
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            with run.no_sync():
+                x, y = batch(rank, 100 + step)
+                nn.functional.cross_entropy(run(x), y).backward()
+            x, y = batch(rank, step, size=8 if step < 9 else 3)
+            nn.functional.cross_entropy(run(x), y).backward()
+            if scheme != "p3":
+                torch.nn.utils.clip_grad_norm_(run.parameters(), 0.5)
+            optimizer.step()
+            early.step()
+            late.step()
+            if step % 3 == 0:
+                model.eval()
+                with torch.no_grad():
+                    model(x)
+                names = list(model.state_dict())
+                assert names[0] == "conv.weight"
+                model.train()
+        if not parallel:
+            gradweave.finish(model)
+        assert counts == {"before": 20, "after": 20}
+        seen.append(optimizer.param_groups[0]["lr"])
+        results.append(parameters(model))
+    assert seen[0] == seen[1]
+    return [name for name in results[0] if not torch.equal(results[0][name], results[1][name])]
+
+
+@pytest.mark.parametrize("scheme", ["ddp", "wfbp"])
+def test_a_busy_loop_as_in_ddp(scheme):
+    assert ranks.run(busy_loop, 2, scheme=scheme) == [[], []]
+
+
+def forward_overlap_rules(rank):
+    import gradweave
+
+    model = make_net()
+    model, optimizer = wrapped(model, make_optimizer("sgd", model), "p3")
+    x, y = batch(rank, 0)
+    nn.functional.cross_entropy(model(x), y).backward()
+    torch.nn.utils.clip_grad_norm_(list(model.parameters()), 1e-3)
+    try:
+        optimizer.step()
+    except gradweave.InvalidInput as error:
+        return str(error)
+    return "accepted"
+
+
+def test_an_edit_of_a_gradient_that_is_on_its_way_is_refused():
+    for message in ranks.run(forward_overlap_rules, 2):
+        assert "changed between backward() and step()" in message and "clip_grad_norm_" in message
+
+
+def second_backward(rank):
+    model = make_net()
+    model, optimizer = wrapped(model, make_optimizer("sgd", model), "delayed_averaging")
+    x, y = batch(rank, 0)
+    nn.functional.cross_entropy(model(x), y).backward()
+    try:
+        nn.functional.cross_entropy(model(x), y).backward()
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+    return "accepted"
+
+
+def test_an_undeclared_second_backward_is_refused():
+    for message in ranks.run(second_backward, 2):
+        assert "second backward() before optimizer.step()" in message and "no_sync" in message
+
+
+def copies(rank):
+    """A wrapped model can be copied and saved as what it was."""
+    import io
+
+    model = make_net()
+    model, optimizer = wrapped(model, make_optimizer("adamw", model), "ddp")
+    train(model, optimizer, rank, 2)
+    average = copy.deepcopy(model)
+    assert type(average).__mro__[0].__module__ == "models" and not hasattr(average, "gradweave")
+    average(batch(rank, 0)[0]).sum().backward()
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    optimizer.load_state_dict(torch.load(file))
+    train(model, optimizer, rank, 2, first=2)
+    return parameters(model)
+
+
+def test_copies_and_optimizer_state():
+    first, second = ranks.run(copies, 2)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def profiled(rank, scheme):
+    """wrap() without a plan: profiles, probes, plans, switches; nothing is lost on the way."""
+    import gradweave
+
+    model = make_net(seed=rank)
+    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), scheme=scheme, warm_up=2, profile_iterations=3)
+    train(model, optimizer, rank, 12)
+    session = model.gradweave
+    gradweave.finish(model)
+    assert session.plan["scheme"] == scheme and session.prediction["iteration_us"] > 0
+    assert [layer["name"] for layer in session.workload["layers"]] == ["conv", "norm", "wide", "again", "out"]
+    assert all(layer["forward_us"] > 0 and layer["backward_us"] >= 0 for layer in session.workload["layers"])
+    assert session.counters["iterations"] >= 12
+    expected = make_net(seed=0 if rank == 0 else rank)
+    parallel = nn.parallel.DistributedDataParallel(expected)
+    train(parallel, make_optimizer("sgd", expected), rank, 12)
+    return [n for n, value in parameters(expected).items() if not torch.equal(value, parameters(model)[n])]
+
+
+@pytest.mark.parametrize("scheme", ["p3"])
+def test_wrap_profiles_and_switches_without_losing_a_bit(scheme):
+    assert ranks.run(profiled, 2, scheme=scheme) == [[], []]
