@@ -28,7 +28,7 @@ class Session:
         self._warm_up, self._profile_iterations = warm_up, profile_iterations
         self._layers, self._starts, self._records, self._record = None, {}, None, None
         self._finished_iterations, self._handles, self._layer_handles = 0, [], []
-        self._closure_stepped = self._stepped_parts = False
+        self._closure_stepped = self._stepped_parts = self._every_layer = False
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
             raise ValueError("gradweave.wrap: the model has no parameter that requires a gradient")
@@ -66,10 +66,10 @@ class Session:
         return any(channel.emulated for channel in self.channels)
 
     def record_timeline(self, on=True):
-        """Record compute, ops and waits from now on; takes effect when the next plan is put in force or at once for
-        compute."""
+        """Record compute, ops and waits from now on, or stop."""
         self.engine.set_timeline(on)
-        self._hook_layers(every=on)
+        self._every_layer = on
+        self._hook_layers()
 
     def timeline(self):
         """What was recorded since the last call, in the form of a timeline file."""
@@ -216,13 +216,13 @@ class Session:
                 raise _native.InvalidInput(f"the plan steps parameters one part at a time, but {reason}; use one of {exact}")
         self._hook_layers()
 
-    def _hook_layers(self, every=False):
+    def _hook_layers(self):
+        if self._layers is None:
+            return
         for handle in self._layer_handles:
             handle.remove()
         self._layer_handles = []
-        if self._layers is None:
-            return
-        needed = range(len(self._layers)) if every else self.engine.forward_layers()
+        needed = range(len(self._layers)) if self._every_layer else self.engine.forward_layers()
         for number in needed:
             module = self._modules[list(self._layers)[number]]
             self._layer_handles.append(module.register_forward_pre_hook(self._at_forward_start(module, number)))

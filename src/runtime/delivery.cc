@@ -169,7 +169,8 @@ void Engine::retire(std::int64_t iteration) {
   for (std::int64_t i = std::max<std::int64_t>(0, iteration - program_->look_back); i <= iteration; ++i) {
     for (OpRun& run : runs_[static_cast<std::size_t>(i) % runs_.size()]) {
       if (run.op == nullptr || run.iteration != i || i + run.op->last_apply != iteration || !run.flat.defined()) continue;
-      const bool pooled = run.op->collective != Collective::kReduceScatter && !(run.op->in_place && run.written[0] == 0);
+      if (run.op->collective == Collective::kReduceScatter) continue;  // its all_gather has the buffer
+      const bool pooled = !(run.op->in_place && run.written[0] == 0);
       if (pooled) retired_.push_back({run.op, std::move(run.flat)});
       if (run.own.defined()) retired_.push_back({run.op, std::move(run.own)});
       run.flat.reset();

@@ -102,7 +102,7 @@ class Engine {
   std::int64_t backward_end_ns() const { return backward_end_ns_; }
   std::int64_t iteration() const { return base_ + iteration_; }
   Counters counters() const;
-  void set_timeline(bool on) { options_.link.timeline = on; }
+  void set_timeline(bool on);
   // Returns what was recorded since the last call. Empty unless the timeline is on.
   Timeline take_timeline();
 

@@ -179,6 +179,7 @@ void Engine::prepare(std::int64_t iteration) {
     run.op = i < listed.ops.size() ? &listed.ops[i] : nullptr;
     if (run.op == nullptr) continue;
     run.iteration = iteration;
+    run.run_iteration = base_ + iteration;
     run.place = static_cast<std::int32_t>(i);
     run.written.assign(run.op->blocks.size(), 0);
     const auto parts = static_cast<std::int32_t>(run.op->blocks.size());
@@ -267,6 +268,7 @@ void Engine::drain() {
   release_retired();
   average_parameters();
   base_ += end;
+  iteration_ = 0;
   reset_runs();
 }
 
@@ -388,6 +390,12 @@ Counters Engine::counters() const {
     counters.bytes += link->counters().bytes;
   }
   return counters;
+}
+
+void Engine::set_timeline(bool on) {
+  options_.link.timeline = on;
+  span_begin_ = Clock::now();
+  for (const auto& link : links_) link->set_timeline(on);
 }
 
 Timeline Engine::take_timeline() {

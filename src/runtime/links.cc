@@ -116,7 +116,7 @@ void Link::State::run(std::unique_lock<std::mutex>& lock, OpRun& run, std::size_
   if (options.timeline) {
     spans.push_back({.kind = SpanKind::kOp,
                      .track = track,
-                     .iteration = run.iteration,
+                     .iteration = run.run_iteration,
                      .op = run.place,
                      .begin_ns = begin.time_since_epoch() / std::chrono::nanoseconds(1),
                      .end_ns = finished.time_since_epoch() / std::chrono::nanoseconds(1),
@@ -214,6 +214,11 @@ bool Link::busy() const {
 const std::string& Link::name() const { return state_->spec.name; }
 const LinkCounters& Link::counters() const { return state_->counters; }
 bool Link::emulated() const { return state_->spec.emulation.has_value(); }
+
+void Link::set_timeline(bool on) {
+  const std::lock_guard lock(state_->exchange->mutex);
+  state_->options.timeline = on;
+}
 
 std::vector<Span> Link::take_spans() {
   const std::lock_guard lock(state_->exchange->mutex);

@@ -49,6 +49,7 @@ struct LinkOptions {
 struct OpRun {
   const ProgramOp* op = nullptr;
   std::int64_t iteration = 0;  // of the program, the one that lists it
+  std::int64_t run_iteration = 0;  // of the run, for people
   std::int32_t place = 0;      // in its iteration's list
   at::Tensor flat;             // the message; in the end the result
   at::Tensor own;              // what this rank sent, if the op keeps it
@@ -101,6 +102,7 @@ class Link {
   const std::string& name() const;
   const LinkCounters& counters() const;
   bool emulated() const;
+  void set_timeline(bool on);
   // Returns what was recorded and forgets it.
   std::vector<Span> take_spans();
 

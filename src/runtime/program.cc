@@ -329,6 +329,13 @@ class Compiler {
         }
       }
     }
+    for (std::int64_t n = 0; n < size() + back_; ++n) {
+      for (const ProgramOp& op : iteration(n)->ops) {
+        if (op.partner.op < 0) continue;
+        ProgramOp& scatter = iteration(n + op.partner.delta)->ops[static_cast<std::size_t>(op.partner.op)];
+        scatter.last_apply = std::max(scatter.last_apply, op.last_apply - op.partner.delta);
+      }
+    }
     for (std::int64_t n = 0; n < size(); ++n) {
       ProgramIteration& here = *iteration(n);
       const auto later = [](const ProgramOp& op) { return op.last_apply > 0; };

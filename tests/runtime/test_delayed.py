@@ -49,6 +49,36 @@ def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6):
     return wrong
 
 
+def decoupled(rank, forward):
+    """reduce_scatter in the backward, all_gather behind it, applied at the end or in the next forward."""
+    import gradweave
+    from gradweave import core
+
+    plan = core.make_plan(workload(), cluster(distributed.get_world_size(), 0.6), "p3" if forward else "ddp")
+    for iteration in plan["period"]:
+        iteration["ops"] = [dict(op, collective=kind) for op in iteration["ops"] for kind in ("reduce_scatter", "all_gather")]
+    expected = make_net(seed=0)
+    loop = Reference(expected, make_optimizer("sgd", expected), plan, workload())
+    for step in range(8):
+        loop.train_step(*batch(rank, step))
+    loop.drain()
+    model = make_net(seed=0)
+    with gradweave.wrap(model, make_optimizer("sgd", model), plan=plan) as (model, optimizer):
+        model.gradweave.record_timeline()
+        train(model, optimizer, rank, 8)
+        gradweave.finish(model)
+        kinds = [span["kind"] for span in model.gradweave.timeline()["spans"]]
+        assert kinds.count("op") == model.gradweave.counters["ops"]
+        assert {"forward", "backward", "optimizer"} <= set(kinds)
+    return max((parameters(model)[n] - value).abs().max().item() for n, value in parameters(expected).items())
+
+
+@pytest.mark.parametrize("forward, workers", [(True, 2), (False, 3)])
+def test_reduce_scatter_and_all_gather_are_an_all_reduce(forward, workers):
+    # With two workers a sum has one order, hence the same bits.
+    assert max(ranks.run(decoupled, workers, forward=forward)) <= (0 if workers == 2 else 1e-6)
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_two_workers_agree_with_the_reference(optimizer):
     for wrong in ranks.run(against_reference, 2, cases=CASES, optimizer=optimizer, stops=(1, 4, 9)):
