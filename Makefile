@@ -2,7 +2,7 @@
 PYTHON := .venv/bin/python
 JOBS ?= $(shell nproc)
 
-.PHONY: build runtime demo test test-core test-runtime bench examples papers pictures format check soak deps clean help
+.PHONY: build runtime demo test test-core test-runtime bench examples papers pictures goldens format check soak deps clean help
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -28,7 +28,7 @@ test: test-core test-runtime  ## All tests of the first tier
 test-core: build  ## Tests of the core and the command line
 	@[ -f build-dev/build.ninja ] || cmake --preset dev
 	cmake --build --preset dev -j $(JOBS)
-	ctest --test-dir build-dev -j $(JOBS) -L unit --output-on-failure
+	RC_PARAMS="max_success=500" ctest --test-dir build-dev -j $(JOBS) -L unit --output-on-failure
 
 test-runtime: build runtime  ## Tests of the runtime: real processes
 	$(PYTHON) -m pytest -q tests
@@ -53,6 +53,9 @@ format:  ## Format all C++ sources
 check:  ## Formatting, lint, sanitizers, fuzzers: what CI runs besides the tests
 	@scripts/deps checks
 	scripts/check
+
+goldens: build  ## Regenerate the golden results; read the diff
+	python3 scripts/make_goldens.py
 
 soak: build  ## Property tests with 20,000 cases each
 	@[ -f build-dev/build.ninja ] || cmake --preset dev
