@@ -21,7 +21,10 @@ const int registered = [] {
   for (const SchemeInfo& scheme : schemes()) {
     const std::string name(scheme.name);
     benchmark::RegisterBenchmark(("plan/" + name).c_str(), BM_Plan, name)
-        ->RangeMultiplier(4)->Range(64, 1024)->Unit(benchmark::kMicrosecond)->Complexity();
+        ->RangeMultiplier(4)
+        ->Range(64, 1024)
+        ->Unit(benchmark::kMicrosecond)
+        ->Complexity();
   }
   return 0;
 }();

@@ -18,7 +18,8 @@ Plan plan_of(const char* scheme, const Workload& workload, const Cluster& cluste
 }
 
 // The loop itself: iterations of a compiled plan with `range(0)` tensors.
-void run_machine(benchmark::State& state, const char* scheme, std::int32_t concurrency, std::size_t links = 1) {
+void run_machine(benchmark::State& state, const char* scheme, std::int32_t concurrency,
+                 std::size_t links = 1) {
   const Workload workload = bench::workload(state.range(0));
   const Cluster cluster = bench::cluster(links, concurrency);
   const Plan plan = plan_of(scheme, workload, cluster);
@@ -38,8 +39,9 @@ void run_machine(benchmark::State& state, const char* scheme, std::int32_t concu
   }
   double ops = 0;
   for (const Iteration& iteration : plan.period) ops += static_cast<double>(iteration.ops.size());
-  state.counters["ops"] = benchmark::Counter(ops / static_cast<double>(program.period) * static_cast<double>(done - first),
-                                             benchmark::Counter::kIsRate);
+  state.counters["ops"] =
+      benchmark::Counter(ops / static_cast<double>(program.period) * static_cast<double>(done - first),
+                         benchmark::Counter::kIsRate);
 }
 
 void BM_SerialWfbp(benchmark::State& state) { run_machine(state, "wfbp", 1); }
@@ -70,7 +72,8 @@ void BM_MaximumCycleRatio(benchmark::State& state) {
   const Workload workload = bench::workload(state.range(0));
   const Cluster cluster = bench::cluster();
   const CostModel model(workload, cluster);
-  const Program program = compile(plan_of("p3", workload, cluster), std::span(&workload, 1), model, {}, false);
+  const Program program =
+      compile(plan_of("p3", workload, cluster), std::span(&workload, 1), model, {}, false);
   for (auto _ : state) benchmark::DoNotOptimize(maximum_cycle_ratio(program).time);
 }
 BENCHMARK(BM_MaximumCycleRatio)->Arg(40)->Arg(400);

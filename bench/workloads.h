@@ -9,7 +9,8 @@
 
 namespace gradweave::bench {
 
-// Returns `tensors` tensors, two to a layer, sizes skewed as in real networks, coverage rate about 1 on cluster().
+// Returns `tensors` tensors, two to a layer, sizes skewed as in real networks, coverage rate about 1 on
+// cluster().
 inline Workload workload(std::int64_t tensors) {
   Workload workload{.name = "synthetic"};
   std::uint64_t random = 88172645463325252ULL;  // xorshift64: the same sizes on every machine
@@ -28,7 +29,9 @@ inline Workload workload(std::int64_t tensors) {
 inline Cluster cluster(std::size_t links = 1, std::int32_t concurrency = 1) {
   Cluster cluster{.workers = 16};
   for (std::size_t k = 0; k < links; ++k) {
-    cluster.links.push_back({.name = "eth" + std::to_string(k), .startup_ns = 50'000, .us_per_byte = {8 + static_cast<std::int64_t>(k), 4},
+    cluster.links.push_back({.name = "eth" + std::to_string(k),
+                             .startup_ns = 50'000,
+                             .us_per_byte = {8 + static_cast<std::int64_t>(k), 4},
                              .concurrency = concurrency});
   }
   return cluster;

@@ -20,8 +20,8 @@ enum class StartupGrowth : std::uint8_t { kLinear /* 2(P-1), ring */, kLog /* lo
 struct Link {
   std::string name;
   Nanoseconds startup_ns = 0;
-  Decimal us_per_byte;         // exact
-  std::int32_t concurrency = 1;  // ops outstanding at once; 0: unlimited; above 1 they share the bandwidth
+  Decimal us_per_byte;             // exact
+  std::int32_t concurrency = 1;    // ops outstanding at once; 0: unlimited; above 1 they share the bandwidth
   Decimal relative_time = {1, 0};  // multiplies times that a workload gives as `communication_us`
 
   friend bool operator==(const Link&, const Link&) = default;
@@ -39,8 +39,8 @@ struct Cluster {
   std::int64_t workers = 1;
   std::int64_t workers_per_node = 1;
   StartupGrowth startup_growth = StartupGrowth::kLinear;
-  std::string description, source;  // free text, for people
-  std::vector<Link> links;          // at least one; the first is the default
+  std::string description, source;                         // free text, for people
+  std::vector<Link> links;                                 // at least one; the first is the default
   std::map<std::string, CompressorRate> compressor_rates;  // optional; by compressor name
 
   friend bool operator==(const Cluster&, const Cluster&) = default;
@@ -60,9 +60,9 @@ std::string hash_of(const Cluster& cluster);
 // Errors: InvalidInput if workers < 1, or if it differs while cluster.workers is 1 (nothing to scale from).
 Cluster scaled_to(const Cluster& cluster, std::int64_t workers);
 
-// Returns the cluster whose first link moves an all-reduce's bytes at `gigabits` Gb/s on the wire (a ring moves
-// 2(P-1)/P bytes for each byte); the others, and relative_time, change in proportion. 15 significant digits.
-// Errors: InvalidInput if workers is 1 or the first link's us_per_byte is 0.
+// Returns the cluster whose first link moves an all-reduce's bytes at `gigabits` Gb/s on the wire (a ring
+// moves 2(P-1)/P bytes for each byte); the others, and relative_time, change in proportion. 15 significant
+// digits. Errors: InvalidInput if workers is 1 or the first link's us_per_byte is 0.
 Cluster with_bandwidth(const Cluster& cluster, double gigabits);
 
 }  // namespace gradweave

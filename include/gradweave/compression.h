@@ -22,8 +22,8 @@ struct CompressorInfo {
   std::string_view name;
   std::string_view paper;
   bool error_feedback = false;  // what is not sent stays in a residual
-  // Whether compressed values can be summed in flight. If not, they are all-gathered, which grows with the workers,
-  // and an op can't be split into reduce-scatter and all-gather.
+  // Whether compressed values can be summed in flight. If not, they are all-gathered, which grows with the
+  // workers, and an op can't be split into reduce-scatter and all-gather.
   bool summable = true;
   std::vector<CompressorParameter> parameters;
 };
@@ -36,8 +36,8 @@ const CompressorInfo& find_compressor(std::string_view name);
 
 // What one compressed exchange costs, in terms of a link's all-reduce cost model.
 struct CompressedCost {
-  // n such that an all-reduce of n bytes moves as much: an all-gather of s bytes from each of P workers brings
-  // (P-1) s bytes to each, an all-reduce of n bytes 2 (P-1)/P n; so n = s P / 2.
+  // n such that an all-reduce of n bytes moves as much: an all-gather of s bytes from each of P workers
+  // brings (P-1) s bytes to each, an all-reduce of n bytes 2 (P-1)/P n; so n = s P / 2.
   std::int64_t equivalent_bytes = 0;
   // Start-ups in halves of an all-reduce's: an all-gather or a reduce-scatter has one, an all-reduce two.
   std::int64_t half_startups = 2;

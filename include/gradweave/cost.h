@@ -20,8 +20,8 @@ struct Slice {
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
-// A link of concurrency 1 is held for startup + work. On a fluid link the start-up passes off the link, and the
-// work is what the active ops share the bandwidth over.
+// A link of concurrency 1 is held for startup + work. On a fluid link the start-up passes off the link, and
+// the work is what the active ops share the bandwidth over.
 struct OpCost {
   Nanoseconds startup = 0;
   Nanoseconds work = 0;
@@ -48,13 +48,16 @@ class CostModel {
 
   // Returns the cost of one fused op over `slices` on `link` (index into cluster.links).
   //   all_reduce without `communication_us`: startup + ceil(bytes * rate)
-  //   layers with `communication_us` C (times relative_time R of the link, C' = ceil(C*R)): elements [b, e) of the
+  //   layers with `communication_us` C (times relative_time R of the link, C' = ceil(C*R)): elements [b, e)
+  //   of the
   //     layer's n cost floor(C'*e/n) - floor(C'*b/n), with no start-up; parts add up
   //   reduce_scatter: floor of half of start-up and of the total; all_gather: the rest
-  //   with a compression: half_startups/2 * startup + encode + decode + ceil(equivalent_bytes * rate), see compression.h;
+  //   with a compression: half_startups/2 * startup + encode + decode + ceil(equivalent_bytes * rate), see
+  //   compression.h;
   //     a given time shrinks as the bytes do
   // O(number of slices).
-  OpCost cost(std::size_t link, Collective collective, std::span<const Slice> slices, const Compression& compression) const;
+  OpCost cost(std::size_t link, Collective collective, std::span<const Slice> slices,
+              const Compression& compression) const;
   OpCost cost(std::size_t link, Collective collective, std::span<const Slice> slices) const {
     return cost(link, collective, slices, compression_);
   }
@@ -62,12 +65,14 @@ class CostModel {
   // Shorthands for planners: one all-reduce.
   Nanoseconds all_reduce(std::size_t link, std::span<const Slice> slices) const;
   Nanoseconds all_reduce(std::size_t link, Slice slice) const;
-  // The same, uncompressed, for `bytes` bytes of layers without `communication_us`, whatever they are made of.
+  // The same, uncompressed, for `bytes` bytes of layers without `communication_us`, whatever they are made
+  // of.
   Nanoseconds all_reduce_bytes(std::size_t link, std::int64_t bytes) const;
   // The whole tensor `t`.
   Nanoseconds all_reduce_tensor(std::size_t link, std::size_t t) const;
 
-  // What slices amount to on link `link`, for planners that keep running sums: loads of one dtype add up. O(slices).
+  // What slices amount to on link `link`, for planners that keep running sums: loads of one dtype add up.
+  // O(slices).
   MessageLoad load(std::size_t link, std::span<const Slice> slices) const;
   // The cost of one all-reduce of such a load on that link, with the model's compression. O(1).
   OpCost all_reduce_of(std::size_t link, const MessageLoad& load) const;
@@ -89,8 +94,8 @@ class CostModel {
   WorkloadIndex index_;
   Cluster cluster_;
   Compression compression_;
-  std::vector<Decimal> ns_per_byte_;                 // per link
-  std::vector<std::vector<Nanoseconds>> given_ns_;   // [link][layer], -1 where the cost model holds
+  std::vector<Decimal> ns_per_byte_;                // per link
+  std::vector<std::vector<Nanoseconds>> given_ns_;  // [link][layer], -1 where the cost model holds
 };
 
 }  // namespace gradweave

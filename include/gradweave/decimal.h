@@ -28,7 +28,8 @@ double to_double(Decimal value);
 // Errors: InvalidInput if it exceeds 2^62.
 std::int64_t multiply_ceil(std::int64_t count, Decimal rate);
 
-// Returns rate * numerator / denominator rounded half up to 15 significant digits. numerator, denominator > 0.
+// Returns rate * numerator / denominator rounded half up to 15 significant digits. numerator, denominator >
+// 0.
 Decimal multiply_ratio(Decimal rate, std::int64_t numerator, std::int64_t denominator);
 
 // Returns `rate` * 1000 exactly (microseconds to nanoseconds).

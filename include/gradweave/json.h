@@ -1,4 +1,5 @@
-// The file forms: workload, cluster and plan as JSON. schema/ has them as JSON schemas; they round-trip exactly.
+// The file forms: workload, cluster and plan as JSON. schema/ has them as JSON schemas; they round-trip
+// exactly.
 #pragma once
 
 #include <filesystem>
@@ -13,8 +14,9 @@
 
 namespace gradweave {
 
-// Each returns what `text` says. Errors: InvalidInput naming the JSON key, the fault and the remedy; any bytes are
-// safe input. parse_plan() takes any plan whose form is right: what it means is validate()'s business.
+// Each returns what `text` says. Errors: InvalidInput naming the JSON key, the fault and the remedy; any
+// bytes are safe input. parse_plan() takes any plan whose form is right: what it means is validate()'s
+// business.
 Workload parse_workload(std::string_view text);
 Cluster parse_cluster(std::string_view text);
 Plan parse_plan(std::string_view text);

@@ -1,9 +1,9 @@
-// The plan: which collective carries what, on which link, in which order, released by what, and when its result is
-// used. Plain data: the validator, the simulator and the engine read it and nothing else. One plan holds for all
-// ranks. docs/plan.md explains every word; schema/plan.schema.json is the file form.
+// The plan: which collective carries what, on which link, in which order, released by what, and when its
+// result is used. Plain data: the validator, the simulator and the engine read it and nothing else. One plan
+// holds for all ranks. docs/plan.md explains every word; schema/plan.schema.json is the file form.
 //
-// Iterations are numbered 0, 1, 2, ...: prologue first, then the period for ever. Every relative iteration below
-// is relative to the iteration that lists the op or apply. Intervals are [begin, end).
+// Iterations are numbered 0, 1, 2, ...: prologue first, then the period for ever. Every relative iteration
+// below is relative to the iteration that lists the op or apply. Intervals are [begin, end).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,12 @@ struct Block {
 // Moments of one iteration of a rank, in the order in which they pass: iteration_start, forward_start(0),
 // forward_end(0), ..., backward_start, backward_end(L-1), ..., backward_end(0), iteration_end.
 enum class PointKind : std::uint8_t {
-  kIterationStart, kForwardStart, kForwardEnd, kBackwardStart, kBackwardEnd, kIterationEnd
+  kIterationStart,
+  kForwardStart,
+  kForwardEnd,
+  kBackwardStart,
+  kBackwardEnd,
+  kIterationEnd
 };
 
 struct Point {
@@ -60,23 +65,29 @@ struct Op {
   Payload payload = Payload::kGradient;
   std::vector<std::int32_t> blocks;  // indices into Plan::blocks; one dtype
   std::vector<std::string> states;   // optimizer_state: the names of the state tensors
-  // Sorted, distinct, <= 0. Gradient: whose gradients are merged and carried. Parameter and optimizer state: one
-  // iteration, the value after whose local apply is read.
+  // Sorted, distinct, <= 0. Gradient: whose gradients are merged and carried. Parameter and optimizer state:
+  // one iteration, the value after whose local apply is read.
   std::vector<std::int32_t> merges;
   Release release;
   Compression compression;
   friend bool operator==(const Op&, const Op&) = default;
 };
 
-enum class Source : std::uint8_t { kReducedGradient, kLocalGradient, kAveragedParameter, kAveragedOptimizerState };
+enum class Source : std::uint8_t {
+  kReducedGradient,
+  kLocalGradient,
+  kAveragedParameter,
+  kAveragedOptimizerState
+};
 // Averaged parameter: x = avg, or x += avg - what was sent.
 enum class Mode : std::uint8_t { kReplace, kCorrect };
-// Reduced gradient: as is; or, the local step having been made at once, (mean - own) is added to the next step.
+// Reduced gradient: as is; or, the local step having been made at once, (mean - own) is added to the next
+// step.
 enum class Correction : std::uint8_t { kNone, kLocal };
 
 // The use of a result. A reduced gradient is consumed here, its whole generation at once.
 struct Apply {
-  Point at;  // iteration_end, forward_start(l) or backward_end(l)
+  Point at;                          // iteration_end, forward_start(l) or backward_end(l)
   std::vector<std::int32_t> blocks;  // whole tensors, unless `slices`
   std::vector<std::int32_t> merges;  // the generation; averaged parameter: the iteration whose value was read
   Source source = Source::kReducedGradient;
@@ -87,11 +98,11 @@ struct Apply {
 };
 
 struct Iteration {
-  // In issue order. Ops of one link go in this order; where a backend needs one order of launches over all links
-  // (NCCL), it is this list.
+  // In issue order. Ops of one link go in this order; where a backend needs one order of launches over all
+  // links (NCCL), it is this list.
   std::vector<Op> ops;
-  std::vector<Apply> applies;          // in this order where several pass at one point
-  std::vector<std::int32_t> dropped;   // blocks whose gradient goes into the residual this time
+  std::vector<Apply> applies;         // in this order where several pass at one point
+  std::vector<std::int32_t> dropped;  // blocks whose gradient goes into the residual this time
   friend bool operator==(const Iteration&, const Iteration&) = default;
 };
 
@@ -116,7 +127,7 @@ struct Plan {
   std::map<std::string, std::string> options;  // with which options
   std::string workload_hash, cluster_hash;
   std::int64_t workers = 1;
-  std::vector<Block> blocks;   // partition every tensor
+  std::vector<Block> blocks;  // partition every tensor
   std::vector<PlanLink> links;
   std::vector<Iteration> prologue;
   std::vector<Iteration> period;  // at least one

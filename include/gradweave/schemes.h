@@ -15,16 +15,20 @@
 
 namespace gradweave {
 
-enum class OptionType : std::uint8_t { kInteger, kNumber, kText /* one of `choices`, or free if there are none */ };
+enum class OptionType : std::uint8_t {
+  kInteger,
+  kNumber,
+  kText /* one of `choices`, or free if there are none */
+};
 
 // One option of a scheme. This table feeds the command line, JSON, Python and the documentation.
 struct OptionSpec {
   std::string_view name;
   OptionType type = OptionType::kInteger;
-  std::string_view unit;           // "bytes", "us", "iterations", ...; may be empty
-  std::string_view default_value;  // as it would be written; empty: `default_source` says how it is found
-  std::string_view default_source; // paper, PyTorch, ... where the default comes from
-  double minimum = 0, maximum = 0; // inclusive, for integers and numbers
+  std::string_view unit;            // "bytes", "us", "iterations", ...; may be empty
+  std::string_view default_value;   // as it would be written; empty: `default_source` says how it is found
+  std::string_view default_source;  // paper, PyTorch, ... where the default comes from
+  double minimum = 0, maximum = 0;  // inclusive, for integers and numbers
   std::vector<std::string_view> choices;
   std::string_view meaning;
 };
@@ -32,17 +36,21 @@ struct OptionSpec {
 // Checked option values of one scheme. A value that was not set reads as its default.
 class OptionValues {
  public:
-  // Errors: InvalidInput if a name is unknown (the message lists the scheme's options) or a value out of range.
-  OptionValues(std::string_view scheme, std::span<const OptionSpec> specs, const std::map<std::string, std::string>& set);
+  // Errors: InvalidInput if a name is unknown (the message lists the scheme's options) or a value out of
+  // range.
+  OptionValues(std::string_view scheme, std::span<const OptionSpec> specs,
+               const std::map<std::string, std::string>& set);
 
-  // The value, or nothing if unset and without a default. Asking for a name that has no spec is a program error.
+  // The value, or nothing if unset and without a default. Asking for a name that has no spec is a program
+  // error.
   std::optional<std::int64_t> integer(std::string_view name) const;
   std::optional<double> number(std::string_view name) const;
   std::string text(std::string_view name) const;  // empty if unset and without a default
   bool on(std::string_view name) const { return text(name) == "on"; }
 
-  // The compressor that the scheme's gradients go through; none if the scheme has no such option or it is unset.
-  // Errors: InvalidInput for a parameter that the chosen compressor does not have, or out of its range.
+  // The compressor that the scheme's gradients go through; none if the scheme has no such option or it is
+  // unset. Errors: InvalidInput for a parameter that the chosen compressor does not have, or out of its
+  // range.
   Compression compression() const;
 
   // What the user set, for Plan::options.
@@ -69,9 +77,9 @@ enum class Consistency : std::uint8_t {
 // Returns "exact", "delayed", "local", "corrected" or "compressed".
 std::string_view name_of(Consistency consistency);
 
-// Returns all that a plan does to training, read off the plan itself, gravest first: of delayed, local, compressed,
-// corrected those that hold; kExact alone if none does. So DeFT's plan without delay is exact, and with fp16 it is
-// compressed. O(size of the plan).
+// Returns all that a plan does to training, read off the plan itself, gravest first: of delayed, local,
+// compressed, corrected those that hold; kExact alone if none does. So DeFT's plan without delay is exact,
+// and with fp16 it is compressed. O(size of the plan).
 std::vector<Consistency> effects_of(const Plan& plan);
 
 struct SchemeInfo {
@@ -94,10 +102,10 @@ const std::vector<SchemeInfo>& schemes();
 // Returns the scheme called `name`. Errors: InvalidInput listing the valid names.
 const SchemeInfo& find_scheme(std::string_view name);
 
-// Returns scheme `name`'s plan for the workload on the cluster, with scheme, options, hashes and workers filled in, and
-// its gradients compressed if the options say so. What a planner found out (Plan::options) stays beside the options.
-// Errors: InvalidInput for unknown schemes and options, values out of range, workloads or clusters that fail check(),
-// and a compressor that the scheme's collectives can't carry.
+// Returns scheme `name`'s plan for the workload on the cluster, with scheme, options, hashes and workers
+// filled in, and its gradients compressed if the options say so. What a planner found out (Plan::options)
+// stays beside the options. Errors: InvalidInput for unknown schemes and options, values out of range,
+// workloads or clusters that fail check(), and a compressor that the scheme's collectives can't carry.
 PlanResult make_plan(std::string_view name, const Workload& workload, const Cluster& cluster,
                      const std::map<std::string, std::string>& options = {});
 

@@ -21,26 +21,27 @@ struct Span {
   std::int32_t op_link = -1;  // a wait: the link of that op
   Nanoseconds begin_ns = 0;
   Nanoseconds end_ns = 0;
-  std::int64_t bytes = 0;   // an op's
-  std::string label;        // "conv1", "all_reduce conv1.weight[0:4096] +3"
-  std::string reason;       // a wait: why compute waited, in words
+  std::int64_t bytes = 0;  // an op's
+  std::string label;       // "conv1", "all_reduce conv1.weight[0:4096] +3"
+  std::string reason;      // a wait: why compute waited, in words
   friend bool operator==(const Span&, const Span&) = default;
 };
 
 struct Timeline {
-  std::string name;     // scheme or run
-  std::string origin;   // "simulated", "measured", "measured, emulated link"
+  std::string name;    // scheme or run
+  std::string origin;  // "simulated", "measured", "measured, emulated link"
   std::vector<std::string> links;
   std::vector<Span> spans;  // sorted by (begin_ns, track, kind, iteration)
   friend bool operator==(const Timeline&, const Timeline&) = default;
 };
 
-// Returns the timeline in the Chrome trace event form that Perfetto and chrome://tracing open: one process per
-// timeline, one thread per track; times in microseconds. Several timelines stand side by side.
+// Returns the timeline in the Chrome trace event form that Perfetto and chrome://tracing open: one process
+// per timeline, one thread per track; times in microseconds. Several timelines stand side by side.
 std::string to_chrome_trace(const std::vector<Timeline>& timelines);
 
-// Returns the timelines as one self-contained SVG picture, under each other on a common time axis: compute above the
-// links, waits hatched, details as tooltips. Ops that overlap on a link stand in lanes of their own.
+// Returns the timelines as one self-contained SVG picture, under each other on a common time axis: compute
+// above the links, waits hatched, details as tooltips. Ops that overlap on a link stand in lanes of their
+// own.
 std::string to_svg(const std::vector<Timeline>& timelines);
 
 }  // namespace gradweave

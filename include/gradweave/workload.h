@@ -15,8 +15,20 @@ namespace gradweave {
 
 // Element types, named as in torch.
 enum class DType : std::uint8_t {
-  kFloat64, kFloat32, kFloat16, kBFloat16, kFloat8E4M3FN, kFloat8E5M2, kInt64, kInt32, kInt16, kInt8, kUInt8, kBool,
-  kComplex64, kComplex128,
+  kFloat64,
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kFloat8E4M3FN,
+  kFloat8E5M2,
+  kInt64,
+  kInt32,
+  kInt16,
+  kInt8,
+  kUInt8,
+  kBool,
+  kComplex64,
+  kComplex128,
 };
 
 // Returns the size of one element in bytes.
@@ -47,8 +59,8 @@ struct Layer {
 
 struct Workload {
   std::string name;
-  std::string description;  // free text, for people
-  std::string source;       // where the numbers come from, for people
+  std::string description;    // free text, for people
+  std::string source;         // where the numbers come from, for people
   std::vector<Layer> layers;  // in forward order, at least one
 
   friend bool operator==(const Workload&, const Workload&) = default;
@@ -57,7 +69,7 @@ struct Workload {
 // A tensor with its place in the model.
 struct TensorPlace {
   std::size_t layer = 0;
-  std::size_t position = 0;       // in the layer's `tensors`
+  std::size_t position = 0;  // in the layer's `tensors`
   std::int64_t numel = 0;
   DType dtype = DType::kFloat32;
   std::int64_t layer_offset = 0;  // elements of the layer's tensors that come before
@@ -78,10 +90,10 @@ struct WorkloadIndex {
   Nanoseconds backward_total = 0;
   Nanoseconds compute_total = 0;  // forward_total + backward_total
 
-  std::vector<TensorPlace> tensors;            // every tensor, in forward order
-  std::vector<std::string> tensor_names;       // parallel to `tensors`
-  std::vector<std::size_t> first_tensor;       // per layer; size layer_count + 1
-  std::vector<std::int64_t> layer_elements;    // per layer
+  std::vector<TensorPlace> tensors;          // every tensor, in forward order
+  std::vector<std::string> tensor_names;     // parallel to `tensors`
+  std::vector<std::size_t> first_tensor;     // per layer; size layer_count + 1
+  std::vector<std::int64_t> layer_elements;  // per layer
   std::int64_t total_bytes = 0;
   std::unordered_map<std::string, std::size_t> tensor_by_name;
 
@@ -91,16 +103,16 @@ struct WorkloadIndex {
   std::int64_t tensor_bytes(std::size_t t) const;
 };
 
-// Throws InvalidInput naming the JSON key of the first fault: no layer, duplicate or empty names, negative times,
-// numel < 1, or sums that leave the range of exact arithmetic (2^53 ns, 2^53 bytes).
+// Throws InvalidInput naming the JSON key of the first fault: no layer, duplicate or empty names, negative
+// times, numel < 1, or sums that leave the range of exact arithmetic (2^53 ns, 2^53 bytes).
 void check(const Workload& workload);
 
 // Returns a hash (32 hex digits) of all that influences planning: names, times, tensors; not the description.
 std::string hash_of(const Workload& workload);
 
-// Returns a workload whose layer times are the maximum over `classes` of workers (same layers and tensors): what a
-// plan must be decided on, since an op starts only when the slowest worker has released it.
-// Errors: InvalidInput if layers or tensors differ between classes.
+// Returns a workload whose layer times are the maximum over `classes` of workers (same layers and tensors):
+// what a plan must be decided on, since an op starts only when the slowest worker has released it. Errors:
+// InvalidInput if layers or tensors differ between classes.
 Workload slowest_of(const std::vector<Workload>& classes);
 
 }  // namespace gradweave

@@ -1,5 +1,5 @@
-// The commands of `gradweave`, one file each. A command adds its options to the application; its callback writes
-// results to stdout and throws gradweave::Error for bad input.
+// The commands of `gradweave`, one file each. A command adds its options to the application; its callback
+// writes results to stdout and throws gradweave::Error for bad input.
 #pragma once
 
 #include <CLI/App.hpp>

@@ -45,7 +45,9 @@ struct Row {
   std::optional<SimulationResult> result;
   std::string starves;
 
-  double iteration_ns() const { return result ? result->iteration_ns() : std::numeric_limits<double>::infinity(); }
+  double iteration_ns() const {
+    return result ? result->iteration_ns() : std::numeric_limits<double>::infinity();
+  }
 };
 
 // Shows which scheme is being planned while a person waits.
@@ -72,15 +74,18 @@ std::vector<std::string_view> chosen_schemes(const Arguments& arguments) {
 }
 
 // Returns those of `options` that the scheme has.
-std::map<std::string, std::string> options_of(const SchemeInfo& scheme, const std::map<std::string, std::string>& options) {
+std::map<std::string, std::string> options_of(const SchemeInfo& scheme,
+                                              const std::map<std::string, std::string>& options) {
   std::map<std::string, std::string> own;
   for (const auto& [name, value] : options) {
-    if (std::ranges::find(scheme.options, name, &OptionSpec::name) != scheme.options.end()) own.emplace(name, value);
+    if (std::ranges::find(scheme.options, name, &OptionSpec::name) != scheme.options.end())
+      own.emplace(name, value);
   }
   return own;
 }
 
-void require_known(const std::map<std::string, std::string>& options, const std::vector<std::string_view>& names) {
+void require_known(const std::map<std::string, std::string>& options,
+                   const std::vector<std::string_view>& names) {
   for (const auto& [option, value] : options) {
     const bool known = std::ranges::any_of(names, [&](std::string_view name) {
       const auto& specs = find_scheme(name).options;
@@ -93,10 +98,14 @@ void require_known(const std::map<std::string, std::string>& options, const std:
   }
 }
 
-Row compare_one(std::string_view name, const std::vector<Workload>& classes, const Workload& slowest, const Point& point,
-                const std::map<std::string, std::string>& options, const SimulationOptions& simulation) {
+Row compare_one(std::string_view name, const std::vector<Workload>& classes, const Workload& slowest,
+                const Point& point, const std::map<std::string, std::string>& options,
+                const SimulationOptions& simulation) {
   const SchemeInfo& scheme = find_scheme(name);
-  Row row{.name = std::string(name), .workers = point.cluster.workers, .gigabits = point.gigabits, .consistency = scheme.consistency};
+  Row row{.name = std::string(name),
+          .workers = point.cluster.workers,
+          .gigabits = point.gigabits,
+          .consistency = scheme.consistency};
   const PlanResult planned = make_plan(name, slowest, point.cluster, options_of(scheme, options));
   if (const Starves* starves = std::get_if<Starves>(&planned)) {
     row.starves = starves->reason;
@@ -122,7 +131,8 @@ Json object_of(const Row& row) {
 
 std::vector<std::string> cells_of(const Row& row, bool best) {
   const std::string name = (best ? "* " : "  ") + row.name;
-  if (!row.result) return {name, std::string(name_of(row.consistency)), "starves", "", "", "", "", "", "", "", row.starves};
+  if (!row.result)
+    return {name, std::string(name_of(row.consistency)), "starves", "", "", "", "", "", "", "", row.starves};
   const SimulationResult& result = *row.result;
   const double bound = result.lower_bound.iteration_ns;
   const auto compute = static_cast<double>(result.compute_ns);
@@ -139,29 +149,34 @@ std::vector<std::string> cells_of(const Row& row, bool best) {
           result.lower_bound.name};
 }
 
-void print_for_people(const Workload& workload, const std::vector<Point>& points, const std::vector<std::vector<Row>>& rows) {
+void print_for_people(const Workload& workload, const std::vector<Point>& points,
+                      const std::vector<std::vector<Row>>& rows) {
   const WorkloadIndex index(workload);
-  std::cout << fmt::format("{}: {} layers, {} tensors, {}; forward {}, backward {}\n", workload.name, index.layer_count,
-                           index.tensors.size(), human_bytes(static_cast<double>(index.total_bytes)),
+  std::cout << fmt::format("{}: {} layers, {} tensors, {}; forward {}, backward {}\n", workload.name,
+                           index.layer_count, index.tensors.size(),
+                           human_bytes(static_cast<double>(index.total_bytes)),
                            human_time(static_cast<double>(index.forward_total)),
                            human_time(static_cast<double>(index.backward_total)));
   for (std::size_t p = 0; p < points.size(); ++p) {
     const Cluster& cluster = points[p].cluster;
     std::cout << fmt::format("\n{} workers, {} link(s){}\n", cluster.workers, cluster.links.size(),
                              points[p].gigabits ? fmt::format(", {} Gb/s", *points[p].gigabits) : "");
-    Table table{.header = {"scheme", "kind", "iteration", "exposed", "x compute", "updates/it", "stale", "extra", "bound",
-                           "gap", "binds"},
+    Table table{.header = {"scheme", "kind", "iteration", "exposed", "x compute", "updates/it", "stale",
+                           "extra", "bound", "gap", "binds"},
                 .rows = {},
                 .left = {true, true, false, false, false, false, false, false, false, false, true}};
-    for (const Row& row : rows[p]) table.rows.push_back(cells_of(row, row.iteration_ns() == rows[p].front().iteration_ns()));
+    for (const Row& row : rows[p])
+      table.rows.push_back(cells_of(row, row.iteration_ns() == rows[p].front().iteration_ns()));
     std::cout << table.text();
   }
-  std::cout << "\n* fastest. A speed says nothing of accuracy: only schemes of kind 'exact' compute what plain data\n"
+  std::cout << "\n* fastest. A speed says nothing of accuracy: only schemes of kind 'exact' compute what "
+               "plain data\n"
                "parallelism computes; docs/schemes.md has the accuracy of the others.\n";
 }
 
 // Iteration time over compute of each scheme, over the number of workers or the bandwidth, whichever varies.
-LineChart scaling_chart(const std::string& title, const std::vector<std::vector<Row>>& rows, bool over_bandwidth) {
+LineChart scaling_chart(const std::string& title, const std::vector<std::vector<Row>>& rows,
+                        bool over_bandwidth) {
   LineChart chart{.title = title,
                   .x_label = over_bandwidth ? "Gb/s of the first link" : "workers",
                   .y_label = "iteration time / compute time"};
@@ -189,7 +204,8 @@ std::vector<Point> points_of(const Arguments& arguments, const Cluster& measured
   for (const std::int64_t count : workers) {
     const Cluster cluster = scaled_to(measured, count);
     if (arguments.gigabits.empty()) points.push_back({cluster, std::nullopt});
-    for (const double gigabits : arguments.gigabits) points.push_back({with_bandwidth(cluster, gigabits), gigabits});
+    for (const double gigabits : arguments.gigabits)
+      points.push_back({with_bandwidth(cluster, gigabits), gigabits});
   }
   return points;
 }
@@ -208,7 +224,8 @@ void run(const Arguments& arguments) {
     for (std::size_t p = 0; p < points.size(); ++p) {
       for (std::string_view name : names) {
         progress.step(name);
-        rows[p].push_back(compare_one(name, classes, slowest, points[p], options, to_options(arguments.simulation)));
+        rows[p].push_back(
+            compare_one(name, classes, slowest, points[p], options, to_options(arguments.simulation)));
       }
       std::ranges::stable_sort(rows[p], {}, &Row::iteration_ns);
     }
@@ -218,15 +235,19 @@ void run(const Arguments& arguments) {
   }
   if (!arguments.json) return print_for_people(slowest, points, rows);
   Json objects = Json::array();
-  for (const std::vector<Row>& point : rows) std::ranges::transform(point, std::back_inserter(objects), object_of);
-  print({{"workload", summary_of(slowest)}, {"cluster", summary_of(measured)}, {"schemes", std::move(objects)}});
+  for (const std::vector<Row>& point : rows)
+    std::ranges::transform(point, std::back_inserter(objects), object_of);
+  print({{"workload", summary_of(slowest)},
+         {"cluster", summary_of(measured)},
+         {"schemes", std::move(objects)}});
 }
 
 }  // namespace
 
 void add_compare(CLI::App& app, Outcome&) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("compare", "What every scheme would do on this workload and cluster");
+  CLI::App* command =
+      app.add_subcommand("compare", "What every scheme would do on this workload and cluster");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
   command->add_option("--schemes", arguments->schemes, "Only these")->delimiter(',')->type_name("NAME,...");
@@ -234,13 +255,16 @@ void add_compare(CLI::App& app, Outcome&) {
       ->delimiter(',')
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{10'000'000}))
       ->type_name("P,...");
-  command->add_option("--links", arguments->gigabits, "What if the first link had this bandwidth in Gb/s, others in proportion")
+  command
+      ->add_option("--links", arguments->gigabits,
+                   "What if the first link had this bandwidth in Gb/s, others in proportion")
       ->delimiter(',')
       ->check(CLI::Range(1e-6, 1e6))
       ->type_name("GBPS,...");
   add_set_option(*command, arguments->set);
   add_simulation_options(*command, arguments->simulation);
-  command->add_option("--plot", arguments->plot, "Write the curves over --workers or --links as SVG")->type_name("FILE");
+  command->add_option("--plot", arguments->plot, "Write the curves over --workers or --links as SVG")
+      ->type_name("FILE");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer(
       "Examples:\n  gradweave compare --workload examples/workloads/deft-table2-vgg19.json \\\n"

@@ -11,7 +11,8 @@ namespace gradweave::cli {
 
 void add_workload_option(CLI::App& command, std::vector<std::string>& paths) {
   command
-      .add_option("--workload", paths, "Workload file; repeat it for classes of workers with times of their own")
+      .add_option("--workload", paths,
+                  "Workload file; repeat it for classes of workers with times of their own")
       ->required()
       ->take_all()
       ->type_name("FILE");
@@ -60,8 +61,11 @@ void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, 
                         SimulationResult& result) {
   const auto proof = plan.options.find("proof");
   const auto bound = plan.options.find("lower_bound_us");
-  if (proof == plan.options.end() || bound == plan.options.end() || !proof->second.starts_with("optimum")) return;
-  if (classes.size() != 1 || plan.workload_hash != hash_of(classes[0]) || plan.cluster_hash != hash_of(cluster)) return;
+  if (proof == plan.options.end() || bound == plan.options.end() || !proof->second.starts_with("optimum"))
+    return;
+  if (classes.size() != 1 || plan.workload_hash != hash_of(classes[0]) ||
+      plan.cluster_hash != hash_of(cluster))
+    return;
   double us = 0;
   const std::string& text = bound->second;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), us);
@@ -69,10 +73,12 @@ void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, 
 }
 
 void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
-  command.add_option("--optimizer-us", flags.optimizer_us, "Time of one whole optimizer step, in microseconds")
+  command
+      .add_option("--optimizer-us", flags.optimizer_us, "Time of one whole optimizer step, in microseconds")
       ->check(CLI::Range(0.0, 1e12));
   command
-      .add_option("--contention", flags.contention, "How many times longer compute takes while a link is busy")
+      .add_option("--contention", flags.contention,
+                  "How many times longer compute takes while a link is busy")
       ->check(CLI::Range(1.0, 1000.0));
 }
 

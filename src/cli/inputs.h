@@ -14,7 +14,8 @@
 
 namespace gradweave::cli {
 
-// Adds --workload (repeatable: one file for each class of workers) and returns nothing; values land in `paths`.
+// Adds --workload (repeatable: one file for each class of workers) and returns nothing; values land in
+// `paths`.
 void add_workload_option(CLI::App& command, std::vector<std::string>& paths);
 void add_cluster_option(CLI::App& command, std::string& path, bool required = true);
 void add_set_option(CLI::App& command, std::vector<std::string>& assignments);
@@ -25,11 +26,12 @@ std::vector<Workload> read_classes(const std::vector<std::string>& paths);
 // Returns name -> value. Errors: InvalidInput for an assignment without '=' or a name given twice.
 std::map<std::string, std::string> parse_assignments(const std::vector<std::string>& assignments);
 
-// Throws InvalidInput with the first violations unless the plan is valid. `where` names the plan's file or scheme.
+// Throws InvalidInput with the first violations unless the plan is valid. `where` names the plan's file or
+// scheme.
 void require_valid(const Validation& validation, const std::string& where);
 
-// Adds the optimum that the plan's scheme has proved and noted in its options, if it holds for what was simulated: one
-// class of workers, on the workload and cluster that the plan was made for.
+// Adds the optimum that the plan's scheme has proved and noted in its options, if it holds for what was
+// simulated: one class of workers, on the workload and cluster that the plan was made for.
 void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
                         SimulationResult& result);
 

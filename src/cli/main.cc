@@ -1,4 +1,5 @@
-// The command line: exit 0 success, 1 a failed check, 2 bad usage or input. Results go to stdout, the rest to stderr.
+// The command line: exit 0 success, 1 a failed check, 2 bad usage or input. Results go to stdout, the rest to
+// stderr.
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <cstdio>
@@ -17,7 +18,9 @@ void report(const std::string& message) { std::cerr << "gradweave: " << message 
 
 int run(int argc, char** argv) {
   using namespace gradweave::cli;
-  CLI::App app{"Plans when gradients and parameters are communicated, so that communication hides behind computation."};
+  CLI::App app{
+      "Plans when gradients and parameters are communicated, so that communication hides behind "
+      "computation."};
   app.name("gradweave");
   app.require_subcommand(1);
   app.set_version_flag("--version", GRADWEAVE_VERSION);

@@ -57,13 +57,15 @@ Json to_object(const SimulationResult& result) {
   object["bounds"] = std::move(bounds);
   Json links = Json::array();
   for (const LinkUse& link : result.links) {
-    links.push_back({{"name", link.link}, {"busy_us", microseconds_rounded(link.busy_ns)}, {"use", rounded(link.use)}});
+    links.push_back(
+        {{"name", link.link}, {"busy_us", microseconds_rounded(link.busy_ns)}, {"use", rounded(link.use)}});
   }
   object["links"] = std::move(links);
   Json layers = Json::array();
   for (const ExposedLayer& layer : result.exposed_layers) {
-    layers.push_back(
-        {{"layer", layer.layer}, {"exposed_us", microseconds_rounded(layer.exposed_ns)}, {"reason", layer.reason}});
+    layers.push_back({{"layer", layer.layer},
+                      {"exposed_us", microseconds_rounded(layer.exposed_ns)},
+                      {"reason", layer.reason}});
   }
   object["exposed_layers"] = std::move(layers);
   return object;
@@ -107,7 +109,8 @@ std::string Table::text() const {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
       const bool to_left = i < left.size() ? left[i] : i == 0;
-      line += to_left ? fmt::format("{:<{}}  ", row[i], widths[i]) : fmt::format("{:>{}}  ", row[i], widths[i]);
+      line +=
+          to_left ? fmt::format("{:<{}}  ", row[i], widths[i]) : fmt::format("{:>{}}  ", row[i], widths[i]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + '\n';

@@ -39,7 +39,8 @@ void run(const Arguments& arguments, Outcome& outcome) {
 
 void add_plan(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("plan", "Make a plan: which collective carries what, when and where");
+  CLI::App* command =
+      app.add_subcommand("plan", "Make a plan: which collective carries what, when and where");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
   command->add_option("--scheme", arguments->scheme, "Who plans; 'gradweave schemes' lists them")->required();
@@ -48,7 +49,8 @@ void add_plan(CLI::App& app, Outcome& outcome) {
   command->add_flag("--json", arguments->json, "Print the plan, also with -o");
   command->footer(
       "Example:\n  gradweave plan --workload examples/workloads/deft-table2-vgg19.json \\\n"
-      "    --cluster examples/clusters/deft-table2-one-link.json --scheme deft --set max_block_us=22525 -o plan.json");
+      "    --cluster examples/clusters/deft-table2-one-link.json --scheme deft --set max_block_us=22525 -o "
+      "plan.json");
   command->callback([arguments, &outcome] { run(*arguments, outcome); });
 }
 

@@ -1,4 +1,6 @@
 // gradweave schemes: every scheme with its options.
+#include "gradweave/schemes.h"
+
 #include <fmt/format.h>
 
 #include <iostream>
@@ -6,16 +8,18 @@
 
 #include "cli/commands.h"
 #include "cli/output.h"
-#include "gradweave/schemes.h"
 
 namespace gradweave::cli {
 namespace {
 
 std::string_view name_of(OptionType type) {
   switch (type) {
-    case OptionType::kInteger: return "integer";
-    case OptionType::kNumber: return "number";
-    case OptionType::kText: return "text";
+    case OptionType::kInteger:
+      return "integer";
+    case OptionType::kNumber:
+      return "number";
+    case OptionType::kText:
+      return "text";
   }
   return "";
 }
@@ -52,9 +56,12 @@ Json to_object(const SchemeInfo& scheme) {
 }
 
 void print_for_people() {
-  Table table{.header = {"scheme", "option", "default", "unit", "what"}, .rows = {}, .left = {true, true, false, true, true}};
+  Table table{.header = {"scheme", "option", "default", "unit", "what"},
+              .rows = {},
+              .left = {true, true, false, true, true}};
   for (const SchemeInfo& scheme : schemes()) {
-    table.rows.push_back({std::string(scheme.name), "", "", "", fmt::format("{} ({})", scheme.summary, name_of(scheme.consistency))});
+    table.rows.push_back({std::string(scheme.name), "", "", "",
+                          fmt::format("{} ({})", scheme.summary, name_of(scheme.consistency))});
     for (const OptionSpec& option : scheme.options) {
       const bool found = option.default_value.empty();
       table.rows.push_back({"", std::string(option.name), found ? "found" : std::string(option.default_value),

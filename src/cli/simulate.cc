@@ -27,20 +27,24 @@ std::string layer_name(const Workload& workload, std::int32_t layer) {
 
 void print_for_people(const SimulationResult& result, const Workload& workload) {
   const double iteration = result.iteration_ns();
-  std::cout << fmt::format("{}: {} per iteration, {} exposed ({:.1f} % over compute)\n", result.name,
-                           human_time(iteration), human_time(result.exposed_ns),
-                           result.compute_ns > 0 ? 100 * result.exposed_ns / static_cast<double>(result.compute_ns) : 0.0);
-  std::cout << fmt::format("cycle: {} in {} iterations ({}); period {}\n", human_time(static_cast<double>(result.cycle_ns)),
-                           result.cycle_iterations, result.method, result.period);
-  std::cout << fmt::format("updates per iteration {:.4g}, staleness at most {}, ops per iteration {:.4g}, {} per iteration, "
-                           "extra memory {}\n\n",
-                           result.updates_per_iteration, result.staleness_max, result.ops_per_iteration,
-                           human_bytes(result.bytes_per_iteration), human_bytes(static_cast<double>(result.extra_bytes)));
+  std::cout << fmt::format(
+      "{}: {} per iteration, {} exposed ({:.1f} % over compute)\n", result.name, human_time(iteration),
+      human_time(result.exposed_ns),
+      result.compute_ns > 0 ? 100 * result.exposed_ns / static_cast<double>(result.compute_ns) : 0.0);
+  std::cout << fmt::format("cycle: {} in {} iterations ({}); period {}\n",
+                           human_time(static_cast<double>(result.cycle_ns)), result.cycle_iterations,
+                           result.method, result.period);
+  std::cout << fmt::format(
+      "updates per iteration {:.4g}, staleness at most {}, ops per iteration {:.4g}, {} per iteration, "
+      "extra memory {}\n\n",
+      result.updates_per_iteration, result.staleness_max, result.ops_per_iteration,
+      human_bytes(result.bytes_per_iteration), human_bytes(static_cast<double>(result.extra_bytes)));
   Table bounds{.header = {"lower bound", "time", "gap"}, .rows = {}, .left = {}};
   for (const Bound& bound : result.bounds) {
     const bool binds = bound.name == result.lower_bound.name;
-    bounds.rows.push_back({bound.name + (binds ? " *" : ""), human_time(bound.iteration_ns),
-                           bound.iteration_ns > 0 ? fmt::format("{:.2f} %", 100 * (iteration / bound.iteration_ns - 1)) : "-"});
+    bounds.rows.push_back(
+        {bound.name + (binds ? " *" : ""), human_time(bound.iteration_ns),
+         bound.iteration_ns > 0 ? fmt::format("{:.2f} %", 100 * (iteration / bound.iteration_ns - 1)) : "-"});
   }
   Table links{.header = {"link", "busy", "use"}, .rows = {}, .left = {}};
   for (const LinkUse& link : result.links) {
@@ -61,7 +65,8 @@ void run(const Arguments& arguments) {
   const Plan plan = read_plan(arguments.plan);
   require_valid(validate(plan, slowest_of(classes), &cluster), arguments.plan);
   SimulationOptions options = to_options(arguments.simulation);
-  if (!arguments.trace.empty() || !arguments.svg.empty()) options.timeline_iterations = arguments.trace_iterations;
+  if (!arguments.trace.empty() || !arguments.svg.empty())
+    options.timeline_iterations = arguments.trace_iterations;
   SimulationResult result = simulate(plan, classes, cluster, options);
   add_proved_optimum(plan, classes, cluster, result);
   if (!arguments.trace.empty()) write_file(arguments.trace, to_chrome_trace({result.timeline}));
@@ -77,18 +82,23 @@ void run(const Arguments& arguments) {
 
 void add_simulate(CLI::App& app, Outcome&) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("simulate", "Predict iteration time, exposed communication and link use of a plan");
+  CLI::App* command =
+      app.add_subcommand("simulate", "Predict iteration time, exposed communication and link use of a plan");
   command->add_option("--plan", arguments->plan, "Plan file")->required()->type_name("FILE");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
   add_simulation_options(*command, arguments->simulation);
-  command->add_option("--trace", arguments->trace, "Write a timeline that ui.perfetto.dev opens")->type_name("FILE");
+  command->add_option("--trace", arguments->trace, "Write a timeline that ui.perfetto.dev opens")
+      ->type_name("FILE");
   command->add_option("--svg", arguments->svg, "Write the timeline as a picture")->type_name("FILE");
-  command->add_option("--trace-iterations", arguments->trace_iterations, "How many iterations the timeline shows")
+  command
+      ->add_option("--trace-iterations", arguments->trace_iterations,
+                   "How many iterations the timeline shows")
       ->check(CLI::Range(1, 10000));
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer(
-      "Example:\n  gradweave simulate --plan plan.json --workload examples/workloads/deft-table2-vgg19.json \\\n"
+      "Example:\n  gradweave simulate --plan plan.json --workload examples/workloads/deft-table2-vgg19.json "
+      "\\\n"
       "    --cluster examples/clusters/deft-table2-one-link.json --trace out.json");
   command->callback([arguments] { run(*arguments); });
 }

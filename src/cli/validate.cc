@@ -37,13 +37,14 @@ Json to_object(const Validation& validation) {
 
 void print_for_people(const Validation& validation) {
   for (const Violation& violation : validation.violations) {
-    std::cout << fmt::format("rule {}: {}: {}; {}\n", violation.rule, violation.where, violation.what, violation.remedy);
+    std::cout << fmt::format("rule {}: {}: {}; {}\n", violation.rule, violation.where, violation.what,
+                             violation.remedy);
   }
   if (validation.valid()) {
-    std::cout << fmt::format("valid: every gradient is reduced and applied once; {} generation(s) alive, extra memory {}{}\n",
-                             validation.facts.generations_alive,
-                             human_bytes(static_cast<double>(validation.facts.extra_bytes)),
-                             validation.facts.mixed_staleness ? ", mixed staleness" : "");
+    std::cout << fmt::format(
+        "valid: every gradient is reduced and applied once; {} generation(s) alive, extra memory {}{}\n",
+        validation.facts.generations_alive, human_bytes(static_cast<double>(validation.facts.extra_bytes)),
+        validation.facts.mixed_staleness ? ", mixed staleness" : "");
   } else {
     std::cout << fmt::format("{} violation(s)\n", validation.violations.size());
   }
@@ -66,7 +67,8 @@ void run(const Arguments& arguments, Outcome& outcome) {
 
 void add_validate(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("validate", "Prove that a plan loses nothing, or list every violation");
+  CLI::App* command =
+      app.add_subcommand("validate", "Prove that a plan loses nothing, or list every violation");
   command->add_option("--plan", arguments->plan, "Plan file")->required()->type_name("FILE");
   command->add_option("--workload", arguments->workload, "Workload file")->required()->type_name("FILE");
   add_cluster_option(*command, arguments->cluster, false);

@@ -18,7 +18,8 @@ Lanes assign_lanes(const Timeline& timeline) {
     *lane = span.end_ns;
     lanes.lane.push_back(static_cast<std::int32_t>(lane - track.begin()));
   }
-  for (const auto& track : free_at) lanes.count.push_back(std::max<std::int32_t>(1, static_cast<std::int32_t>(track.size())));
+  for (const auto& track : free_at)
+    lanes.count.push_back(std::max<std::int32_t>(1, static_cast<std::int32_t>(track.size())));
   return lanes;
 }
 

@@ -11,8 +11,8 @@ namespace {
 
 constexpr double kWidth = 960, kHeight = 560;
 constexpr double kLeft = 80, kRight = 720, kTop = 50, kBottom = 500;
-constexpr std::array kColours = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2",
-                                 "#7f7f7f", "#bcbd22", "#003f5c", "#a05195"};
+constexpr std::array kColours = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf",
+                                 "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#003f5c", "#a05195"};
 constexpr std::array kDashes = {"none", "6 3", "2 3"};
 
 std::string format(const char* pattern, auto... values) {
@@ -44,20 +44,23 @@ std::vector<double> linear_ticks(double low, double high) {
     }
   }
   std::vector<double> ticks;
-  for (double tick = std::ceil(low / step) * step; tick <= high + step * 1e-9; tick += step) ticks.push_back(tick);
+  for (double tick = std::ceil(low / step) * step; tick <= high + step * 1e-9; tick += step)
+    ticks.push_back(tick);
   return ticks;
 }
 
 std::vector<double> power_ticks(double low, double high, double base) {
   std::vector<double> ticks;
-  for (double tick = std::pow(base, std::ceil(std::log(low) / std::log(base) - 1e-9)); tick <= high * (1 + 1e-9); tick *= base) {
+  for (double tick = std::pow(base, std::ceil(std::log(low) / std::log(base) - 1e-9));
+       tick <= high * (1 + 1e-9); tick *= base) {
     ticks.push_back(tick);
   }
   return ticks;
 }
 
 std::string text_at(double x, double y, const char* anchor, const std::string& text, const char* extra = "") {
-  return format("<text x='%.1f' y='%.1f' text-anchor='%s' %s>", x, y, anchor, extra) + xml_escaped(text) + "</text>\n";
+  return format("<text x='%.1f' y='%.1f' text-anchor='%s' %s>", x, y, anchor, extra) + xml_escaped(text) +
+         "</text>\n";
 }
 
 std::string grid(const LineChart& chart, const Axis& x, const Axis& y) {
@@ -74,8 +77,8 @@ std::string grid(const LineChart& chart, const Axis& x, const Axis& y) {
     svg += format("<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='#ddd'/>\n", kLeft, at, kRight, at);
     svg += text_at(kLeft - 8, at + 4, "end", format("%g", tick));
   }
-  svg += format("<rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' fill='none' stroke='#333'/>\n", kLeft, kTop,
-                kRight - kLeft, kBottom - kTop);
+  svg += format("<rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' fill='none' stroke='#333'/>\n", kLeft,
+                kTop, kRight - kLeft, kBottom - kTop);
   svg += text_at((kLeft + kRight) / 2, kBottom + 42, "middle", chart.x_label);
   svg += text_at(20, (kTop + kBottom) / 2, "middle", chart.y_label,
                  format("transform='rotate(-90 20 %.1f)'", (kTop + kBottom) / 2).c_str());
@@ -86,8 +89,9 @@ std::string grid(const LineChart& chart, const Axis& x, const Axis& y) {
 std::string curve(const Series& series, std::size_t style, std::size_t row, const Axis& x, const Axis& y) {
   const char* colour = kColours[style % kColours.size()];
   const char* dash = kDashes[style / kColours.size() % kDashes.size()];
-  std::string svg = format("<g stroke='%s' fill='%s'><polyline fill='none' stroke-width='2' stroke-dasharray='%s' points='",
-                           colour, colour, dash);
+  std::string svg =
+      format("<g stroke='%s' fill='%s'><polyline fill='none' stroke-width='2' stroke-dasharray='%s' points='",
+             colour, colour, dash);
   for (const auto& [at, value] : series.points) svg += format("%.1f,%.1f ", x.place(at), y.place(value));
   svg += "'/>\n";
   for (const auto& [at, value] : series.points) {
@@ -95,9 +99,11 @@ std::string curve(const Series& series, std::size_t style, std::size_t row, cons
            xml_escaped(series.name) + format(": %g at %g</title></circle>\n", value, at);
   }
   const double legend = kTop + 10 + 19 * static_cast<double>(row);
-  svg += format("<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke-width='2' stroke-dasharray='%s'/></g>\n", kRight + 15,
-                legend, kRight + 45, legend, dash);
-  svg += text_at(kRight + 52, legend + 4, "start", series.name + format(" (%.4g)", series.points.back().second));
+  svg +=
+      format("<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke-width='2' stroke-dasharray='%s'/></g>\n",
+             kRight + 15, legend, kRight + 45, legend, dash);
+  svg +=
+      text_at(kRight + 52, legend + 4, "start", series.name + format(" (%.4g)", series.points.back().second));
   return svg;
 }
 
@@ -107,11 +113,21 @@ std::string xml_escaped(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
     switch (c) {
-      case '&': escaped += "&amp;"; break;
-      case '<': escaped += "&lt;"; break;
-      case '>': escaped += "&gt;"; break;
-      case '\'': escaped += "&#39;"; break;
-      case '"': escaped += "&quot;"; break;
+      case '&':
+        escaped += "&amp;";
+        break;
+      case '<':
+        escaped += "&lt;";
+        break;
+      case '>':
+        escaped += "&gt;";
+        break;
+      case '\'':
+        escaped += "&#39;";
+        break;
+      case '"':
+        escaped += "&quot;";
+        break;
       default:
         if (static_cast<unsigned char>(c) >= 0x20) escaped += c;
     }
@@ -130,13 +146,17 @@ std::string to_svg(const LineChart& chart) {
       y.low = std::min(y.low, value), y.high = std::max(y.high, value);
     }
   }
-  std::string svg = format("<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %.0f %.0f' font-family='sans-serif' "
-                           "font-size='12'>\n<rect width='100%%' height='100%%' fill='white'/>\n", kWidth, kHeight);
+  std::string svg = format(
+      "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %.0f %.0f' font-family='sans-serif' "
+      "font-size='12'>\n<rect width='100%%' height='100%%' fill='white'/>\n",
+      kWidth, kHeight);
   if (!order.empty()) {
     if (!chart.log_y) y.low = std::min(0.0, y.low);
-    std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) { return chart.series[i].points.back().second; });
+    std::ranges::stable_sort(order, std::greater<>(),
+                             [&](std::size_t i) { return chart.series[i].points.back().second; });
     svg += grid(chart, x, y);
-    for (std::size_t row = 0; row < order.size(); ++row) svg += curve(chart.series[order[row]], order[row], row, x, y);
+    for (std::size_t row = 0; row < order.size(); ++row)
+      svg += curve(chart.series[order[row]], order[row], row, x, y);
   }
   return svg + "</svg>\n";
 }

@@ -19,8 +19,8 @@ struct LineChart {
   bool log_y = false;
 };
 
-// Returns the chart, 960 by 560, legend sorted by the last value of each series. Series without points are left out.
-// Complexity: O(points).
+// Returns the chart, 960 by 560, legend sorted by the last value of each series. Series without points are
+// left out. Complexity: O(points).
 std::string to_svg(const LineChart& chart);
 
 // Returns `text` with the characters that XML reserves replaced and control characters removed.

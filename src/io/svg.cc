@@ -65,11 +65,12 @@ class Picture {
     std::string body;
     for (const Timeline& timeline : timelines) body += draw(timeline, y);
     const double height = y + kFoot;
-    svg_ = format("<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %.0f %.0f' font-family='sans-serif' "
-                  "font-size='12'>\n<defs><pattern id='wait' width='6' height='6' patternUnits='userSpaceOnUse' "
-                  "patternTransform='rotate(45)'><rect width='6' height='6' fill='#fff5f0'/><rect width='2' height='6' "
-                  "fill='#cb181d'/></pattern></defs>\n<rect width='100%%' height='100%%' fill='white'/>\n",
-                  kWidth, height);
+    svg_ = format(
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %.0f %.0f' font-family='sans-serif' "
+        "font-size='12'>\n<defs><pattern id='wait' width='6' height='6' patternUnits='userSpaceOnUse' "
+        "patternTransform='rotate(45)'><rect width='6' height='6' fill='#fff5f0'/><rect width='2' height='6' "
+        "fill='#cb181d'/></pattern></defs>\n<rect width='100%%' height='100%%' fill='white'/>\n",
+        kWidth, height);
     svg_ += axis(y) + body + legend(y + 44) + "</svg>\n";
   }
 
@@ -97,7 +98,8 @@ class Picture {
     std::string svg;
     double x = kLeft;
     for (const Look& look : kLooks) {
-      svg += format("<rect x='%.1f' y='%.1f' width='18' height='12' fill='%s' stroke='%s'/>\n", x, y - 10, look.fill[0], look.stroke);
+      svg += format("<rect x='%.1f' y='%.1f' width='18' height='12' fill='%s' stroke='%s'/>\n", x, y - 10,
+                    look.fill[0], look.stroke);
       svg += text_at(x + 24, y, "", look.name);
       x += 140;
     }
@@ -114,12 +116,14 @@ class Picture {
     y = top;
     for (std::size_t track = 0; track < lanes.count.size(); ++track) {
       row_of_track.push_back(y);
-      svg += text_at(kLeft - 8, y + 17, "text-anchor='end'", short_name(track == 0 ? "compute" : timeline.links[track - 1]));
+      svg += text_at(kLeft - 8, y + 17, "text-anchor='end'",
+                     short_name(track == 0 ? "compute" : timeline.links[track - 1]));
       y += (kRow + kGap) * lanes.count[track];
     }
     for (std::size_t i = 0; i < timeline.spans.size(); ++i) {
       if (lanes.lane[i] < 0) continue;
-      const double at = row_of_track[static_cast<std::size_t>(timeline.spans[i].track)] + (kRow + kGap) * lanes.lane[i];
+      const double at =
+          row_of_track[static_cast<std::size_t>(timeline.spans[i].track)] + (kRow + kGap) * lanes.lane[i];
       svg += rectangle(timeline.spans[i], at);
     }
     svg += iteration_marks(timeline, top, y);
@@ -127,7 +131,9 @@ class Picture {
     return svg;
   }
 
-  static std::string short_name(const std::string& name) { return name.size() <= 15 ? name : name.substr(0, 14) + "..."; }
+  static std::string short_name(const std::string& name) {
+    return name.size() <= 15 ? name : name.substr(0, 14) + "...";
+  }
 
   std::string rectangle(const Span& span, double y) const {
     const Look& look = kLooks[static_cast<std::size_t>(span.kind)];
@@ -138,12 +144,15 @@ class Picture {
                       time_text(static_cast<double>(span.end_ns - span.begin_ns));
     if (!span.reason.empty()) tip += "; " + span.reason;
     if (span.bytes > 0) tip += "; " + std::to_string(span.bytes) + " bytes";
-    std::string svg = format("<rect x='%.2f' y='%.1f' width='%.2f' height='%.0f' fill='%s' stroke='%s' stroke-width='%s'><title>", x, y,
-                             width, kRow, fill, look.stroke, width > 3 ? "0.7" : "0.1") +
+    std::string svg = format(
+                          "<rect x='%.2f' y='%.1f' width='%.2f' height='%.0f' fill='%s' stroke='%s' "
+                          "stroke-width='%s'><title>",
+                          x, y, width, kRow, fill, look.stroke, width > 3 ? "0.7" : "0.1") +
                       xml_escaped(tip) + "</title></rect>\n";
     const std::string inside = caption(span, width);
     if (!inside.empty()) {
-      svg += text_at(x + width / 2, y + kRow / 2 + 4, "text-anchor='middle' font-size='10' pointer-events='none'", inside);
+      svg += text_at(x + width / 2, y + kRow / 2 + 4,
+                     "text-anchor='middle' font-size='10' pointer-events='none'", inside);
     }
     return svg;
   }
@@ -171,7 +180,8 @@ class Picture {
       const double x = place(begin);
       if (x - last < 60) continue;
       last = x;
-      svg += format("<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='#333' stroke-dasharray='3 3'/>\n", x, top - 12, x, bottom);
+      svg += format("<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='#333' stroke-dasharray='3 3'/>\n",
+                    x, top - 12, x, bottom);
       svg += text_at(x + 3, top - 4, "font-size='10' fill='#333'", "iteration " + std::to_string(iteration));
     }
     return svg;

@@ -48,24 +48,30 @@ void check(const Cluster& cluster) {
     throw InvalidInput("must be between 1 and 10000000", "workers", "give the number of workers");
   }
   if (cluster.workers_per_node < 1 || cluster.workers_per_node > kMaxWorkers) {
-    throw InvalidInput("must be between 1 and 10000000", "workers_per_node", "give the number of workers on one node");
+    throw InvalidInput("must be between 1 and 10000000", "workers_per_node",
+                       "give the number of workers on one node");
   }
-  if (cluster.links.empty()) throw InvalidInput("must have at least one link", "links", "describe the network");
+  if (cluster.links.empty())
+    throw InvalidInput("must have at least one link", "links", "describe the network");
   std::unordered_set<std::string_view> names;
   for (std::size_t k = 0; k < cluster.links.size(); ++k) {
     const Link& link = cluster.links[k];
     const std::string where = "links[" + std::to_string(k) + "]";
     if (link.name.empty()) throw InvalidInput("must not be empty", where + ".name", "name the link");
     if (!names.insert(link.name).second) {
-      throw InvalidInput("repeats the name '" + link.name + "'", where + ".name", "give each link its own name");
+      throw InvalidInput("repeats the name '" + link.name + "'", where + ".name",
+                         "give each link its own name");
     }
-    if (link.startup_ns < 0) throw InvalidInput("must not be negative", where + ".startup_us", "give a time of 0 or more");
-    if (link.startup_ns > kMaxStartup) throw InvalidInput("exceeds 2^53 ns", where + ".startup_us", "give a smaller time");
+    if (link.startup_ns < 0)
+      throw InvalidInput("must not be negative", where + ".startup_us", "give a time of 0 or more");
+    if (link.startup_ns > kMaxStartup)
+      throw InvalidInput("exceeds 2^53 ns", where + ".startup_us", "give a smaller time");
     if (link.concurrency < 0 || link.concurrency > kMaxConcurrency) {
       throw InvalidInput("must be between 0 and 1000000", where + ".concurrency", "0 means unlimited");
     }
     if (link.relative_time.mantissa <= 0) {
-      throw InvalidInput("must be above 0", where + ".relative_time", "1 is the speed of the published times");
+      throw InvalidInput("must be above 0", where + ".relative_time",
+                         "1 is the speed of the published times");
     }
   }
 }
@@ -100,8 +106,9 @@ Cluster scaled_to(const Cluster& cluster, std::int64_t workers) {
     throw InvalidInput("must be between 1 and 10000000", "workers", "give a number of workers in that range");
   }
   if (cluster.workers == 1) {
-    throw InvalidInput("the cluster was measured with 1 worker, which says nothing of " + std::to_string(workers), "workers",
-                       "measure with at least 2 workers");
+    throw InvalidInput(
+        "the cluster was measured with 1 worker, which says nothing of " + std::to_string(workers), "workers",
+        "measure with at least 2 workers");
   }
   for (Link& link : scaled.links) {
     link.startup_ns = scaled_startup(link.startup_ns, cluster.startup_growth, cluster.workers, workers);

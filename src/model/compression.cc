@@ -5,8 +5,10 @@
 //   random_k     k values, all-reduced: a common seed chooses the same elements everywhere
 //                (Stich et al., "Sparsified SGD with Memory", NeurIPS 2018)
 //   ef_signsgd   1 bit an element and one 32-bit scale, all-gathered (Karimireddy et al., ICML 2019)
-//   power_sgd    two factors of r (rows + cols) elements, all-reduced one after the other; a workload has no shapes, so a
-//                message counts as one square matrix, the shape that compresses best (Vogels et al., NeurIPS 2019)
+//   power_sgd    two factors of r (rows + cols) elements, all-reduced one after the other; a workload has no
+//   shapes, so a
+//                message counts as one square matrix, the shape that compresses best (Vogels et al., NeurIPS
+//                2019)
 //   ok_top_k     at most 6k (P-1)/P values and indices a worker in a split-and-reduce and an all-gather
 //                (Li and Hoefler, "Near-Optimal Sparse Allreduce", PPoPP 2022)
 #include "gradweave/compression.h"
@@ -45,13 +47,15 @@ void check_parameters(const CompressorInfo& info, const Compression& compression
     const std::string where = "compression." + name;
     if (known == info.parameters.end()) {
       std::string names;
-      for (const CompressorParameter& each : info.parameters) names.append(names.empty() ? "" : ", ").append(each.name);
+      for (const CompressorParameter& each : info.parameters)
+        names.append(names.empty() ? "" : ", ").append(each.name);
       throw InvalidInput("compressor '" + compression.name + "' has no parameter '" + name + "'", where,
                          names.empty() ? "it has none" : "it has " + names);
     }
     if (!(value >= known->minimum && value <= known->maximum)) {
-      throw InvalidInput("is out of range", where,
-                         "give a value from " + std::to_string(known->minimum) + " to " + std::to_string(known->maximum));
+      throw InvalidInput(
+          "is out of range", where,
+          "give a value from " + std::to_string(known->minimum) + " to " + std::to_string(known->maximum));
     }
   }
 }
@@ -64,7 +68,8 @@ CompressedCost all_gathered(std::int64_t bytes, std::int64_t workers) {
 CompressedCost wire_cost(const CompressorInfo& info, const Compression& compression, std::int64_t numel,
                          std::int64_t element_bytes, std::int64_t workers) {
   const std::string_view name = info.name;
-  if (name == "fp16" || name == "bf16") return {.equivalent_bytes = std::min<std::int64_t>(2, element_bytes) * numel};
+  if (name == "fp16" || name == "bf16")
+    return {.equivalent_bytes = std::min<std::int64_t>(2, element_bytes) * numel};
   if (name == "ef_signsgd") return all_gathered((numel + 7) / 8 + kScaleBytes, workers);
   if (name == "power_sgd") {
     const auto side = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(numel))));
@@ -74,7 +79,8 @@ CompressedCost wire_cost(const CompressorInfo& info, const Compression& compress
   const double share = parameter(info, compression, "density");
   const auto kept = std::min(numel, static_cast<std::int64_t>(std::ceil(share * static_cast<double>(numel))));
   if (name == "random_k") return {.equivalent_bytes = kept * element_bytes};
-  if (name == "ok_top_k") return {.equivalent_bytes = 3 * kept * (element_bytes + kIndexBytes) / 2, .half_startups = 2};
+  if (name == "ok_top_k")
+    return {.equivalent_bytes = 3 * kept * (element_bytes + kIndexBytes) / 2, .half_startups = 2};
   return all_gathered(kept * (element_bytes + kIndexBytes), workers);  // top_k, dgc
 }
 
@@ -97,7 +103,8 @@ const std::vector<CompressorInfo>& compressors() {
 const CompressorInfo& find_compressor(std::string_view name) {
   const auto found = std::ranges::find(compressors(), name, &CompressorInfo::name);
   if (found != compressors().end()) return *found;
-  throw InvalidInput("unknown compressor '" + std::string(name) + "'", "compression", "use one of " + joined_names());
+  throw InvalidInput("unknown compressor '" + std::string(name) + "'", "compression",
+                     "use one of " + joined_names());
 }
 
 CompressedCost compressed_cost(const Compression& compression, std::int64_t numel, std::int64_t element_bytes,

@@ -7,7 +7,8 @@
 namespace gradweave {
 namespace {
 
-// Halves an all-reduce: reduce-scatter takes the floor, all-gather the rest, so that the pair costs the whole.
+// Halves an all-reduce: reduce-scatter takes the floor, all-gather the rest, so that the pair costs the
+// whole.
 OpCost halved(OpCost whole, Collective collective) {
   const OpCost first{whole.startup / 2, whole.total() / 2 - whole.startup / 2};
   if (collective == Collective::kReduceScatter) return first;
@@ -24,16 +25,20 @@ CostModel::CostModel(const Workload& workload, const Cluster& cluster, Compressi
     ns_per_byte_.push_back(times_1000(link.us_per_byte));
     std::vector<Nanoseconds>& given = given_ns_.emplace_back();
     for (const Layer& layer : workload.layers) {
-      given.push_back(layer.communication_ns ? multiply_ceil(*layer.communication_ns, link.relative_time) : -1);
+      given.push_back(layer.communication_ns ? multiply_ceil(*layer.communication_ns, link.relative_time)
+                                             : -1);
     }
   }
 }
 
-bool CostModel::has_given_time(std::size_t tensor) const { return given_ns_[0][index_.tensors[tensor].layer] >= 0; }
+bool CostModel::has_given_time(std::size_t tensor) const {
+  return given_ns_[0][index_.tensors[tensor].layer] >= 0;
+}
 
 std::int64_t CostModel::bytes(std::span<const Slice> slices) const {
   std::int64_t total = 0;
-  for (const Slice& slice : slices) total += (slice.end - slice.begin) * size_of(index_.tensors[slice.tensor].dtype);
+  for (const Slice& slice : slices)
+    total += (slice.end - slice.begin) * size_of(index_.tensors[slice.tensor].dtype);
   return total;
 }
 
@@ -69,14 +74,17 @@ OpCost CostModel::uncompressed(std::size_t link, const MessageLoad& load) const 
   return whole;
 }
 
-OpCost CostModel::compressed(std::size_t link, const MessageLoad& load, const Compression& compression) const {
+OpCost CostModel::compressed(std::size_t link, const MessageLoad& load,
+                             const Compression& compression) const {
   OpCost whole;
   if (load.elements == 0) return whole;
   const std::int64_t element_bytes = load.bytes / load.elements;
   const CompressedCost cost = compressed_cost(compression, load.elements, element_bytes, cluster_);
-  const std::int64_t modelled = floor_share(cost.equivalent_bytes, load.elements - load.given_elements, load.elements);
+  const std::int64_t modelled =
+      floor_share(cost.equivalent_bytes, load.elements - load.given_elements, load.elements);
   whole.startup = cost.encode_ns + cost.decode_ns;
-  if (load.given_elements < load.elements) whole.startup += cluster_.links[link].startup_ns * cost.half_startups / 2;
+  if (load.given_elements < load.elements)
+    whole.startup += cluster_.links[link].startup_ns * cost.half_startups / 2;
   whole.work = multiply_ceil(modelled, ns_per_byte_[link]) +
                floor_share(load.given, cost.equivalent_bytes, load.elements * element_bytes);
   return whole;
@@ -89,7 +97,8 @@ OpCost CostModel::all_reduce_of(std::size_t link, const MessageLoad& load) const
 OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const Slice> slices,
                        const Compression& compression) const {
   const MessageLoad sum = load(link, slices);
-  const OpCost whole = compression.name.empty() ? uncompressed(link, sum) : compressed(link, sum, compression);
+  const OpCost whole =
+      compression.name.empty() ? uncompressed(link, sum) : compressed(link, sum, compression);
   const bool half = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
   return half ? halved(whole, collective) : whole;
 }
@@ -98,7 +107,9 @@ Nanoseconds CostModel::all_reduce(std::size_t link, std::span<const Slice> slice
   return cost(link, Collective::kAllReduce, slices).total();
 }
 
-Nanoseconds CostModel::all_reduce(std::size_t link, Slice slice) const { return all_reduce(link, std::span(&slice, 1)); }
+Nanoseconds CostModel::all_reduce(std::size_t link, Slice slice) const {
+  return all_reduce(link, std::span(&slice, 1));
+}
 
 Nanoseconds CostModel::all_reduce_bytes(std::size_t link, std::int64_t bytes) const {
   return cluster_.links[link].startup_ns + multiply_ceil(bytes, ns_per_byte_[link]);

@@ -66,7 +66,8 @@ Decimal decimal_from_double(double value, const std::string& where) {
   }
   const Decimal result = normalised(mantissa, scale);
   if (result.scale > kMaxScale || digits_of(static_cast<Wide>(result.mantissa)) > kMaxDigits) {
-    throw InvalidInput("has more digits than can be kept exactly", where, "give a number of at most 18 digits");
+    throw InvalidInput("has more digits than can be kept exactly", where,
+                       "give a number of at most 18 digits");
   }
   return result;
 }
@@ -136,7 +137,8 @@ Decimal times_1000(Decimal rate) {
 }
 
 std::int64_t floor_share(std::int64_t total, std::int64_t part, std::int64_t whole) {
-  return static_cast<std::int64_t>(static_cast<Wide>(total) * static_cast<Wide>(part) / static_cast<Wide>(whole));
+  return static_cast<std::int64_t>(static_cast<Wide>(total) * static_cast<Wide>(part) /
+                                   static_cast<Wide>(whole));
 }
 
 }  // namespace gradweave

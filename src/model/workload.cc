@@ -103,7 +103,8 @@ std::int64_t WorkloadIndex::tensor_bytes(std::size_t t) const {
 }
 
 void check(const Workload& workload) {
-  if (workload.layers.empty()) throw InvalidInput("must have at least one layer", "layers", "list the model's layers");
+  if (workload.layers.empty())
+    throw InvalidInput("must have at least one layer", "layers", "list the model's layers");
   std::unordered_set<std::string_view> layer_names, tensor_names;
   Nanoseconds time = 0;
   Nanoseconds communication = 0;
@@ -113,21 +114,26 @@ void check(const Workload& workload) {
     const std::string where = "layers[" + std::to_string(l) + "]";
     if (layer.name.empty()) throw InvalidInput("must not be empty", where + ".name", "name the layer");
     if (!layer_names.insert(layer.name).second) {
-      throw InvalidInput("repeats the name '" + layer.name + "'", where + ".name", "give each layer its own name");
+      throw InvalidInput("repeats the name '" + layer.name + "'", where + ".name",
+                         "give each layer its own name");
     }
     check_time(layer.forward_ns, time, where + ".forward_us");
     check_time(layer.backward_ns, time, where + ".backward_us");
-    if (layer.communication_ns) check_time(*layer.communication_ns, communication, where + ".communication_us");
+    if (layer.communication_ns)
+      check_time(*layer.communication_ns, communication, where + ".communication_us");
     for (std::size_t t = 0; t < layer.tensors.size(); ++t) {
       const Tensor& tensor = layer.tensors[t];
       const std::string at = where + ".tensors[" + std::to_string(t) + "]";
       if (tensor.name.empty()) throw InvalidInput("must not be empty", at + ".name", "name the tensor");
       if (!tensor_names.insert(tensor.name).second) {
-        throw InvalidInput("repeats the name '" + tensor.name + "'", at + ".name",
-                           "give each tensor its own name; a shared tensor belongs to the first layer that uses it");
+        throw InvalidInput(
+            "repeats the name '" + tensor.name + "'", at + ".name",
+            "give each tensor its own name; a shared tensor belongs to the first layer that uses it");
       }
-      if (tensor.numel < 1) throw InvalidInput("must be at least 1", at + ".numel", "leave out empty tensors");
-      if (tensor.numel > kMaxTotal) throw InvalidInput("exceeds 2^53", at + ".numel", "give a smaller number");
+      if (tensor.numel < 1)
+        throw InvalidInput("must be at least 1", at + ".numel", "leave out empty tensors");
+      if (tensor.numel > kMaxTotal)
+        throw InvalidInput("exceeds 2^53", at + ".numel", "give a smaller number");
       add(bytes, tensor.numel * size_of(tensor.dtype), at + ".numel", "bytes");
     }
   }
@@ -135,7 +141,9 @@ void check(const Workload& workload) {
 
 std::string hash_of(const Workload& workload) {
   std::string text;
-  const auto put = [&text](const std::string& part) { text.append(std::to_string(part.size())).append(":").append(part); };
+  const auto put = [&text](const std::string& part) {
+    text.append(std::to_string(part.size())).append(":").append(part);
+  };
   const auto put_number = [&text](std::int64_t number) { text.append(std::to_string(number)).append(";"); };
   for (const Layer& layer : workload.layers) {
     put(layer.name);
@@ -166,7 +174,8 @@ Workload slowest_of(const std::vector<Workload>& classes) {
       layer.backward_ns = std::max(layer.backward_ns, candidate.backward_ns);
     }
     if (!same) {
-      throw InvalidInput("has other layers or tensors than '" + classes.front().name + "'", "workload '" + other.name + "'",
+      throw InvalidInput("has other layers or tensors than '" + classes.front().name + "'",
+                         "workload '" + other.name + "'",
                          "classes of workers may differ in forward_us and backward_us only");
     }
   }

@@ -130,7 +130,8 @@ void check_compression(const Op& op, FormCheck& form) {
     return;
   }
   if (half && (info->error_feedback || !info->summable)) {
-    form.fault("halves an all-reduce that " + in_quotes(op.compression.name) + " compresses", "only casts can be halved");
+    form.fault("halves an all-reduce that " + in_quotes(op.compression.name) + " compresses",
+               "only casts can be halved");
   }
   for (const auto& [name, value] : op.compression.parameters) {
     const auto parameter = std::ranges::find(info->parameters, name, &CompressorParameter::name);

@@ -50,29 +50,36 @@ void bind_core(py::module_& module) {
 
 void bind_engine(py::module_& module) {
   py::class_<LinkSpec>(module, "LinkSpec")
-      .def(py::init([](std::string name, std::optional<Group> group, std::optional<std::pair<double, double>> emulation) {
+      .def(py::init([](std::string name, std::optional<Group> group,
+                       std::optional<std::pair<double, double>> emulation) {
              LinkSpec spec{.name = std::move(name), .group = group.value_or(Group())};
              if (emulation) {  // (start-up in us, us per byte)
-               spec.emulation = Emulation{static_cast<Nanoseconds>(emulation->first * 1000), emulation->second * 1000};
+               spec.emulation =
+                   Emulation{static_cast<Nanoseconds>(emulation->first * 1000), emulation->second * 1000};
              }
              return spec;
            }),
            py::arg("name"), py::arg("group") = py::none(), py::arg("emulation") = py::none());
   py::class_<Engine>(module, "Engine")
       .def(py::init([](const py::list& names, const py::list& tensors, std::vector<LinkSpec> links,
-                       std::optional<Group> control, std::optional<c10::intrusive_ptr<c10d::Store>> store, int rank,
-                       int world_size, double timeout_s, bool check, std::optional<bool> find_unused, py::function step) {
+                       std::optional<Group> control, std::optional<c10::intrusive_ptr<c10d::Store>> store,
+                       int rank, int world_size, double timeout_s, bool check,
+                       std::optional<bool> find_unused, py::function step) {
         EngineOptions options;
         options.link.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
         options.link.check = check;
         if (find_unused) options.find_unused = *find_unused ? FindUnused::kOn : FindUnused::kOff;
-        return std::make_unique<Engine>(parameters_of(names, tensors), std::move(links), control.value_or(Group()),
-                                        store.value_or(c10::intrusive_ptr<c10d::Store>()), rank, world_size, options,
-                                        stepper_of(std::move(step)));
+        return std::make_unique<Engine>(parameters_of(names, tensors), std::move(links),
+                                        control.value_or(Group()),
+                                        store.value_or(c10::intrusive_ptr<c10d::Store>()), rank, world_size,
+                                        options, stepper_of(std::move(step)));
       }))
-      .def("install", [](Engine& engine, const std::string& plan, const std::string& workload) {
-             engine.install(parse_plan(plan), parse_workload(workload));
-           }, Unlocked())
+      .def(
+          "install",
+          [](Engine& engine, const std::string& plan, const std::string& workload) {
+            engine.install(parse_plan(plan), parse_workload(workload));
+          },
+          Unlocked())
       .def("subset", &Engine::subset)
       .def("forward_start", &Engine::forward_start, Unlocked())
       .def("forward_end", &Engine::forward_end, Unlocked())
@@ -83,7 +90,8 @@ void bind_engine(py::module_& module) {
       .def("close", &Engine::close, Unlocked())
       .def("forward_layers", &Engine::forward_layers)
       .def("set_timeline", &Engine::set_timeline)
-      .def("take_timeline", [](Engine& engine) { return to_json(engine.take_timeline()); }, Unlocked())
+      .def(
+          "take_timeline", [](Engine& engine) { return to_json(engine.take_timeline()); }, Unlocked())
       .def_property("communicating", &Engine::communicating, &Engine::set_communicating)
       .def_property_readonly("installed", &Engine::installed)
       .def_property_readonly("reduced", &Engine::reduced)

@@ -8,20 +8,34 @@ namespace gradweave::runtime {
 
 c10::ScalarType scalar_type_of(DType dtype) {
   switch (dtype) {
-    case DType::kFloat64: return c10::kDouble;
-    case DType::kFloat32: return c10::kFloat;
-    case DType::kFloat16: return c10::kHalf;
-    case DType::kBFloat16: return c10::kBFloat16;
-    case DType::kFloat8E4M3FN: return c10::kFloat8_e4m3fn;
-    case DType::kFloat8E5M2: return c10::kFloat8_e5m2;
-    case DType::kInt64: return c10::kLong;
-    case DType::kInt32: return c10::kInt;
-    case DType::kInt16: return c10::kShort;
-    case DType::kInt8: return c10::kChar;
-    case DType::kUInt8: return c10::kByte;
-    case DType::kBool: return c10::kBool;
-    case DType::kComplex64: return c10::kComplexFloat;
-    case DType::kComplex128: return c10::kComplexDouble;
+    case DType::kFloat64:
+      return c10::kDouble;
+    case DType::kFloat32:
+      return c10::kFloat;
+    case DType::kFloat16:
+      return c10::kHalf;
+    case DType::kBFloat16:
+      return c10::kBFloat16;
+    case DType::kFloat8E4M3FN:
+      return c10::kFloat8_e4m3fn;
+    case DType::kFloat8E5M2:
+      return c10::kFloat8_e5m2;
+    case DType::kInt64:
+      return c10::kLong;
+    case DType::kInt32:
+      return c10::kInt;
+    case DType::kInt16:
+      return c10::kShort;
+    case DType::kInt8:
+      return c10::kChar;
+    case DType::kUInt8:
+      return c10::kByte;
+    case DType::kBool:
+      return c10::kBool;
+    case DType::kComplex64:
+      return c10::kComplexFloat;
+    case DType::kComplex128:
+      return c10::kComplexDouble;
   }
   return c10::kFloat;
 }

@@ -12,8 +12,9 @@
 
 namespace gradweave::runtime {
 
-// Buffers by class: gradient ops over the same blocks are a class, and so are all parameter ops of one link and dtype.
-// A class grows to as many buffers as are in use at once, within the first cycle. Used by the compute thread alone.
+// Buffers by class: gradient ops over the same blocks are a class, and so are all parameter ops of one link
+// and dtype. A class grows to as many buffers as are in use at once, within the first cycle. Used by the
+// compute thread alone.
 class BufferPool {
  public:
   BufferPool(const Program& program, c10::Device device);

@@ -23,12 +23,13 @@ class Backend : public Pending {
 
 // A ring of ranks; each step passes one part to the right neighbour while the left neighbour's arrives.
 //
-// P = world size, r = rank, part p = elements [floor(n*p/P), floor(n*(p+1)/P)). With `shift` 0, step s = 0 .. P-2:
+// P = world size, r = rank, part p = elements [floor(n*p/P), floor(n*(p+1)/P)). With `shift` 0, step s = 0 ..
+// P-2:
 //   reduce_scatter: send part r-s-1, receive part r-s-2 and add it in; in the end part r is complete here
 //   all_gather:     send part r-s,   receive part r-s-1 in place
-// Bytes on the wire per rank: (P-1)/P of the message each. Parts are cut into chunks so that a step's sums and the
-// next step's sends overlap; receives are posted ahead; each chunk has a tag of its own, since sends reordered under
-// one tag corrupt in silence.
+// Bytes on the wire per rank: (P-1)/P of the message each. Parts are cut into chunks so that a step's sums
+// and the next step's sends overlap; receives are posted ahead; each chunk has a tag of its own, since sends
+// reordered under one tag corrupt in silence.
 class Ring : public Pending {
  public:
   static constexpr std::int64_t kChunkBytes = 512 * 1024;
@@ -75,7 +76,8 @@ class Ring : public Pending {
   void list_part(std::vector<Chunk>& chunks, int step, int part) const {
     int number = 0;
     for (std::int64_t b = edge(part); b < edge(part + 1); b += chunk_, ++number) {
-      chunks.push_back({step, b, std::min(b + chunk_, edge(part + 1)), tag_ + step * (kTagsPerOp / world_) + number});
+      chunks.push_back(
+          {step, b, std::min(b + chunk_, edge(part + 1)), tag_ + step * (kTagsPerOp / world_) + number});
     }
   }
 
@@ -167,8 +169,8 @@ void check_before(c10d::ProcessGroup& group, const OpRun& run, std::size_t seque
     const auto* theirs = received[0][static_cast<std::size_t>(r)].const_data_ptr<std::int64_t>();
     for (std::size_t i = 0; i < mine.size(); ++i) {
       if (theirs[i] == mine[i]) continue;
-      throw RuntimeFailure("rank " + std::to_string(r) + " is about to start another op: its " + kNames[i] + " is " +
-                           std::to_string(theirs[i]) + ", here it is " + std::to_string(mine[i]));
+      throw RuntimeFailure("rank " + std::to_string(r) + " is about to start another op: its " + kNames[i] +
+                           " is " + std::to_string(theirs[i]) + ", here it is " + std::to_string(mine[i]));
     }
   }
 }

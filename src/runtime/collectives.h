@@ -17,16 +17,18 @@ class Pending {
 
 // Starts the collective of `run` on `run.flat`; `sequence` is its number on its link, the same on all ranks.
 // all_reduce: the sum. reduce_scatter: this rank's part of the sum lies at its place, the rest is undefined.
-// all_gather: every rank's part at its place. Part r of n elements among P ranks is [floor(n*r/P), floor(n*(r+1)/P)).
+// all_gather: every rank's part at its place. Part r of n elements among P ranks is [floor(n*r/P),
+// floor(n*(r+1)/P)).
 std::unique_ptr<Pending> start_collective(c10d::ProcessGroup& group, OpRun& run, std::size_t sequence,
                                           const LinkOptions& options);
 
-// Compares plan, sequence and size of the next op across ranks. Errors: RuntimeFailure naming the ranks that differ.
+// Compares plan, sequence and size of the next op across ranks. Errors: RuntimeFailure naming the ranks that
+// differ.
 void check_before(c10d::ProcessGroup& group, const OpRun& run, std::size_t sequence, const std::string& hash,
                   const LinkOptions& options);
 
-// Makes `run.flat` the difference to what this rank sent: parameters, sum - world_size * own; gradients, which were
-// scaled before the sum, mean - own.
+// Makes `run.flat` the difference to what this rank sent: parameters, sum - world_size * own; gradients,
+// which were scaled before the sum, mean - own.
 void subtract_own(OpRun& run, int world_size);
 
 }  // namespace gradweave::runtime

@@ -13,7 +13,9 @@ namespace gradweave::runtime {
 namespace {
 
 // Returns `tensor` as one dimension in memory order. The caller owes non-overlapping, dense memory.
-at::Tensor flattened(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset()); }
+at::Tensor flattened(const at::Tensor& tensor) {
+  return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
+}
 
 }  // namespace
 
@@ -21,13 +23,18 @@ at::Tensor flattened(const at::Tensor& tensor) { return tensor.as_strided({tenso
 at::Tensor Engine::flat_gradient(std::int32_t tensor) const {
   const at::Tensor& parameter = this->parameter(tensor);
   const at::Tensor& gradient = parameter.grad();
-  const auto where = [&] { return "parameter '" + program_->index.tensor_names[static_cast<std::size_t>(tensor)] + "'"; };
-  if (!gradient.defined()) throw InvalidInput("its gradient was removed by another hook", where(), "leave .grad alone in hooks");
+  const auto where = [&] {
+    return "parameter '" + program_->index.tensor_names[static_cast<std::size_t>(tensor)] + "'";
+  };
+  if (!gradient.defined())
+    throw InvalidInput("its gradient was removed by another hook", where(), "leave .grad alone in hooks");
   if (gradient.layout() != c10::kStrided) {
     throw InvalidInput("its gradient is sparse", where(), "use sparse=False: schedules need dense gradients");
   }
-  if (gradient.scalar_type() != scalar_type_of(program_->index.tensors[static_cast<std::size_t>(tensor)].dtype)) {
-    throw InvalidInput("its dtype has changed since gradweave.wrap()", where(), "convert the model first, then wrap it");
+  if (gradient.scalar_type() !=
+      scalar_type_of(program_->index.tensors[static_cast<std::size_t>(tensor)].dtype)) {
+    throw InvalidInput("its dtype has changed since gradweave.wrap()", where(),
+                       "convert the model first, then wrap it");
   }
   const at::Tensor detached = gradient.detach();
   if (detached.strides() == parameter.strides()) return flattened(detached);
@@ -41,7 +48,8 @@ at::Tensor Engine::flat_parameter(std::int32_t tensor) const { return flattened(
 // Hands a tensor's complete gradient over; an undefined one counts as zeros.
 void Engine::deliver(std::int32_t tensor, const at::Tensor& gradient) {
   completed_.clear();
-  for (std::int32_t b : program_->blocks_of_tensor[static_cast<std::size_t>(tensor)]) deliver_block(b, gradient);
+  for (std::int32_t b : program_->blocks_of_tensor[static_cast<std::size_t>(tensor)])
+    deliver_block(b, gradient);
   if (completed_.empty()) return;
   for (OpRun* run : completed_) {
     if (run->pending == 1) run->data.record(options_.link.device);
@@ -58,7 +66,8 @@ void Engine::deliver_block(std::int32_t block, const at::Tensor& gradient) {
   const OpRef carrier = here.gradient[b];
   if (carrier.op < 0 && !here.dropped[b]) return;
   const Block& place = program_->blocks[b];
-  at::Tensor part = gradient.defined() ? gradient.narrow(0, place.begin, place.end - place.begin) : at::Tensor();
+  at::Tensor part =
+      gradient.defined() ? gradient.narrow(0, place.begin, place.end - place.begin) : at::Tensor();
   if (program_->residual.enabled) part = with_residual(block, part, carrier.op >= 0);
   if (carrier.op < 0) return;
   OpRun& run = run_at(iteration_ + carrier.delta, carrier.op);
@@ -110,8 +119,9 @@ void Engine::write_block(OpRun& run, std::int32_t block, std::int64_t offset, co
 // Error feedback: returns gradient + coefficient * residual; what is not sent becomes the residual.
 at::Tensor Engine::with_residual(std::int32_t block, const at::Tensor& part, bool sent) {
   const Residual& rule = program_->residual;
-  const double coefficient =
-      std::min(rule.cap, rule.initial + static_cast<double>(iteration_ / std::max<std::int64_t>(rule.every, 1)) * rule.step);
+  const double coefficient = std::min(
+      rule.cap,
+      rule.initial + static_cast<double>(iteration_ / std::max<std::int64_t>(rule.every, 1)) * rule.step);
   at::Tensor& residual = residuals_[static_cast<std::size_t>(block)];
   at::Tensor sum = part;
   if (residual.defined()) {
@@ -127,7 +137,8 @@ at::Tensor Engine::with_residual(std::int32_t block, const at::Tensor& part, boo
 
 // Copies the parameters whose read point this is: after the block's local apply of this iteration.
 void Engine::read_parameters(PointKind at, std::int32_t layer) {
-  for (const OpRef& ref : (*program_)[iteration_].reads) read_parameters(run_at(iteration_ + ref.delta, ref.op), at, layer);
+  for (const OpRef& ref : (*program_)[iteration_].reads)
+    read_parameters(run_at(iteration_ + ref.delta, ref.op), at, layer);
 }
 
 void Engine::read_parameters(OpRun& run, PointKind at, std::int32_t layer) {
@@ -135,7 +146,8 @@ void Engine::read_parameters(OpRun& run, PointKind at, std::int32_t layer) {
   for (std::size_t i = 0; i < run.op->blocks.size(); ++i) {
     const auto block = static_cast<std::size_t>(run.op->blocks[i]);
     const std::int32_t tensor = program_->block_tensor[block];
-    if (run.written[i] || (at == PointKind::kBackwardEnd && !stepped_at_backward_end(tensor, layer))) continue;
+    if (run.written[i] || (at == PointKind::kBackwardEnd && !stepped_at_backward_end(tensor, layer)))
+      continue;
     if (!run.flat.defined()) {
       run.flat = pool_->acquire(*run.op);
       if (run.op->keep_own) run.own = pool_->acquire(*run.op);
@@ -156,19 +168,24 @@ void Engine::read_parameters(OpRun& run, PointKind at, std::int32_t layer) {
 }
 
 bool Engine::stepped_at_backward_end(std::int32_t tensor, std::int32_t layer) const {
-  if (program_->index.tensors[static_cast<std::size_t>(tensor)].layer != static_cast<std::size_t>(layer)) return false;
+  if (program_->index.tensors[static_cast<std::size_t>(tensor)].layer != static_cast<std::size_t>(layer))
+    return false;
   const ProgramIteration& here = (*program_)[iteration_];
   return std::ranges::any_of(here.at_backward[static_cast<std::size_t>(layer)], [&](std::int32_t a) {
     const ProgramApply& apply = here.applies[static_cast<std::size_t>(a)];
-    return apply.source == Source::kLocalGradient && std::ranges::find(apply.tensors, tensor) != apply.tensors.end();
+    return apply.source == Source::kLocalGradient &&
+           std::ranges::find(apply.tensors, tensor) != apply.tensors.end();
   });
 }
 
-// Takes buffers back whose last apply was in `iteration`. Gradients may still be views of them: see release_retired().
+// Takes buffers back whose last apply was in `iteration`. Gradients may still be views of them: see
+// release_retired().
 void Engine::retire(std::int64_t iteration) {
   for (std::int64_t i = std::max<std::int64_t>(0, iteration - program_->look_back); i <= iteration; ++i) {
     for (OpRun& run : runs_[static_cast<std::size_t>(i) % runs_.size()]) {
-      if (run.op == nullptr || run.iteration != i || i + run.op->last_apply != iteration || !run.flat.defined()) continue;
+      if (run.op == nullptr || run.iteration != i || i + run.op->last_apply != iteration ||
+          !run.flat.defined())
+        continue;
       if (run.op->collective == Collective::kReduceScatter) continue;  // its all_gather has the buffer
       const bool pooled = !(run.op->in_place && run.written[0] == 0);
       if (pooled) retired_.push_back({run.op, std::move(run.flat)});
@@ -179,8 +196,8 @@ void Engine::retire(std::int64_t iteration) {
   }
 }
 
-// At the start of a backward, after the user's zero_grad(): makes retired buffers free. A gradient that is still a view
-// of one is copied away, unless the buffer is certain to get the same gradient again.
+// At the start of a backward, after the user's zero_grad(): makes retired buffers free. A gradient that is
+// still a view of one is copied away, unless the buffer is certain to get the same gradient again.
 void Engine::release_retired() {
   for (Retired& retired : retired_) {
     if (retired.op->payload == Payload::kGradient && !pool_->single(*retired.op)) {
@@ -210,7 +227,8 @@ void Engine::exchange_used() {
   }
   flags[tensors] = some_unused;
   if (find_unused_ == FindUnused::kOff && some_unused) {
-    throw InvalidInput("it got no gradient in this backward", "parameter '" + program_->index.tensor_names[unused] + "'",
+    throw InvalidInput("it got no gradient in this backward",
+                       "parameter '" + program_->index.tensor_names[unused] + "'",
                        "pass find_unused_parameters=True to gradweave.wrap()");
   }
   if (find_unused_ == FindUnused::kOff || world_size_ == 1) return;

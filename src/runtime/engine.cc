@@ -29,8 +29,8 @@ std::optional<Clock::time_point> Engine::released_at(const OpRun& run) const {
   const Point& point = run.op->release.point;
   const std::int64_t want = run.iteration + point.iteration;
   if (want < 0) return Clock::time_point{};
-  const Passed& passed =
-      passed_[static_cast<std::size_t>(point.kind) * program_->layers + static_cast<std::size_t>(point.layer)];
+  const Passed& passed = passed_[static_cast<std::size_t>(point.kind) * program_->layers +
+                                 static_cast<std::size_t>(point.layer)];
   if (passed.iteration < want) return std::nullopt;
   if (passed.iteration > want) return Clock::time_point{};
   return passed.at + std::chrono::nanoseconds(run.op->release.delay_ns);
@@ -38,7 +38,8 @@ std::optional<Clock::time_point> Engine::released_at(const OpRun& run) const {
 
 void Engine::pass(PointKind kind, std::int32_t layer) {
   const std::lock_guard lock(exchange_->mutex);
-  passed_[static_cast<std::size_t>(kind) * program_->layers + static_cast<std::size_t>(layer)] = {iteration_, Clock::now()};
+  passed_[static_cast<std::size_t>(kind) * program_->layers + static_cast<std::size_t>(layer)] = {
+      iteration_, Clock::now()};
   for (const auto& link : links_) link->wake();
 }
 
@@ -50,12 +51,14 @@ void Engine::wait_for(OpRun& run, std::int32_t layer) {
     if (run.partner != nullptr && !run.partner->done) {
       links_[static_cast<std::size_t>(run.partner->op->link)]->force_up_to(run.partner);
     }
-    // Every op ends within its timeout, so a link without progress for longer waits for data that never comes.
+    // Every op ends within its timeout, so a link without progress for longer waits for data that never
+    // comes.
     const auto patience = options_.link.timeout + std::chrono::seconds(10);
     std::int64_t progress = *progress_;
     while (!run.done && !exchange_->failed()) {
       if (exchange_->done.wait_for(lock, patience) == std::cv_status::timeout && progress == *progress_) {
-        exchange_->failure = describe(run) + " was never started: its data or an op before it on the link is missing";
+        exchange_->failure =
+            describe(run) + " was never started: its data or an op before it on the link is missing";
       }
       progress = *progress_;
     }
@@ -84,7 +87,8 @@ void Engine::wait_for(OpRun& run, std::int32_t layer) {
 
 void Engine::backward_start() {
   if (!program_ || !communicating_) return;
-  // The callback belongs to the backward that is running: a nested one, as in checkpointing, would end too early.
+  // The callback belongs to the backward that is running: a nested one, as in checkpointing, would end too
+  // early.
   armed_ = true;
   torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_backward(); });
   if (phase_ != Phase::kBackward) pass(PointKind::kBackwardStart, 0);
@@ -102,7 +106,8 @@ void Engine::on_gradient(std::int32_t parameter) {
   }
   enter_backward();
   if (ready_[t]) {
-    throw InvalidInput("its gradient was computed twice in one iteration", "parameter '" + parameters_[static_cast<std::size_t>(parameter)].name + "'",
+    throw InvalidInput("its gradient was computed twice in one iteration",
+                       "parameter '" + parameters_[static_cast<std::size_t>(parameter)].name + "'",
                        "put all backward passes but the last of an iteration under model.no_sync()");
   }
   ready_[t] = 1;
@@ -116,22 +121,26 @@ void Engine::enter_backward() {
   if (phase_ == Phase::kBackward) return;
   check_failure();
   if (phase_ == Phase::kReduced) {
-    // A step that was skipped, as GradScaler does, or gradients that accumulate: as in DistributedDataParallel.
+    // A step that was skipped, as GradScaler does, or gradients that accumulate: as in
+    // DistributedDataParallel.
     if (!(*program_)[iteration_].synchronous) {
-      throw InvalidInput("a second backward() before optimizer.step()", "iteration " + std::to_string(base_ + iteration_),
+      throw InvalidInput("a second backward() before optimizer.step()",
+                         "iteration " + std::to_string(base_ + iteration_),
                          "put all backward passes but the last of an iteration under model.no_sync()");
     }
     advance();
   }
   if (const std::int32_t lost = hooks_->lost(); lost >= 0) {
     throw InvalidInput("another library has replaced the hook on its gradient",
-                       "parameter '" + parameters_[static_cast<std::size_t>(lost)].name + "'", "register that hook before gradweave.wrap()");
+                       "parameter '" + parameters_[static_cast<std::size_t>(lost)].name + "'",
+                       "register that hook before gradweave.wrap()");
   }
   phase_ = Phase::kBackward;
   if (!armed_) torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_backward(); });
   std::ranges::fill(ready_, 0);
   for (std::size_t l = 0; l < program_->layers; ++l) {
-    missing_[l] = static_cast<std::int32_t>(program_->index.first_tensor[l + 1] - program_->index.first_tensor[l]);
+    missing_[l] =
+        static_cast<std::int32_t>(program_->index.first_tensor[l + 1] - program_->index.first_tensor[l]);
   }
   release_retired();
   if (options_.link.timeline) span_begin_ = Clock::now();
@@ -143,8 +152,11 @@ void Engine::complete_layer_of(std::int32_t tensor) {
   const auto l = static_cast<std::int32_t>(layer);
   if (options_.link.timeline) {
     const auto now = Clock::now();
-    spans_.push_back({.kind = SpanKind::kBackward, .iteration = base_ + iteration_, .layer = l,
-                      .begin_ns = ns_of(span_begin_), .end_ns = ns_of(now)});
+    spans_.push_back({.kind = SpanKind::kBackward,
+                      .iteration = base_ + iteration_,
+                      .layer = l,
+                      .begin_ns = ns_of(span_begin_),
+                      .end_ns = ns_of(now)});
     span_begin_ = now;
   }
   const ProgramIteration& here = (*program_)[iteration_];
@@ -152,7 +164,9 @@ void Engine::complete_layer_of(std::int32_t tensor) {
   read_parameters(PointKind::kBackwardEnd, l);
   pass(PointKind::kBackwardEnd, l);
   // Layers without tensors end with the layer whose backward follows theirs.
-  for (std::size_t next = layer + 1; next < program_->layers && program_->index.first_tensor[next] == program_->index.first_tensor[next + 1]; ++next) {
+  for (std::size_t next = layer + 1; next < program_->layers && program_->index.first_tensor[next] ==
+                                                                    program_->index.first_tensor[next + 1];
+       ++next) {
     pass(PointKind::kBackwardEnd, static_cast<std::int32_t>(next));
   }
 }
@@ -186,9 +200,11 @@ void Engine::finish_backward() {
 
 void Engine::apply_reduced(const ProgramApply& apply) {
   for (std::size_t i = 0; i < apply.tensors.size(); ++i) {
-    for (auto p = static_cast<std::size_t>(apply.first_piece[i]); p < static_cast<std::size_t>(apply.first_piece[i + 1]); ++p) {
+    for (auto p = static_cast<std::size_t>(apply.first_piece[i]);
+         p < static_cast<std::size_t>(apply.first_piece[i + 1]); ++p) {
       const OpRef source = apply.pieces[p].source;
-      wait_for(run_at(iteration_ + source.delta, source.op), apply.at.kind == PointKind::kIterationEnd ? -1 : apply.at.layer);
+      wait_for(run_at(iteration_ + source.delta, source.op),
+               apply.at.kind == PointKind::kIterationEnd ? -1 : apply.at.layer);
     }
     if (used(apply, apply.tensors[i])) install_gradient(apply, i);
   }
@@ -207,12 +223,14 @@ void Engine::install_gradient(const ProgramApply& apply, std::size_t place) {
   if (last == first + 1 && !add) {
     const Piece& piece = apply.pieces[first];
     const at::Tensor& flat = run_at(iteration_ + piece.source.delta, piece.source.op).flat;
-    if (gradient.defined() && gradient.data_ptr() == flat.data_ptr() && flat.numel() == gradient.numel()) return;
+    if (gradient.defined() && gradient.data_ptr() == flat.data_ptr() && flat.numel() == gradient.numel())
+      return;
     gradient = flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + piece.offset);
     return;
   }
   if (!gradient.defined() || (!add && gradient.use_count() > 1)) {
-    gradient = at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
+    gradient =
+        at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
   }
   const at::Tensor target = flat_gradient(tensor);
   for (std::size_t p = first; p < last; ++p) {
@@ -231,7 +249,8 @@ void Engine::apply_average(const ProgramApply& apply) {
     wait_for(run, apply.at.kind == PointKind::kIterationEnd ? -1 : apply.at.layer);
     const Block& block = program_->blocks[static_cast<std::size_t>(piece.block)];
     const std::int64_t length = block.end - block.begin;
-    at::Tensor to = flat_parameter(program_->block_tensor[static_cast<std::size_t>(piece.block)]).narrow(0, block.begin, length);
+    at::Tensor to = flat_parameter(program_->block_tensor[static_cast<std::size_t>(piece.block)])
+                        .narrow(0, block.begin, length);
     const at::Tensor part = run.flat.narrow(0, piece.offset, length);
     if (run.op->keep_own) {
       to.add_(part, 1.0 / world_size_);
@@ -246,7 +265,9 @@ void Engine::run_optimizer(const std::vector<std::int32_t>& tensors) {
   const auto begin = Clock::now();
   stepper_(subset_id(tensors));
   if (options_.link.timeline) {
-    spans_.push_back({.kind = SpanKind::kOptimizer, .iteration = base_ + iteration_, .begin_ns = ns_of(begin),
+    spans_.push_back({.kind = SpanKind::kOptimizer,
+                      .iteration = base_ + iteration_,
+                      .begin_ns = ns_of(begin),
                       .end_ns = ns_of(Clock::now())});
   }
 }
@@ -256,10 +277,12 @@ void Engine::apply_outside_end(const ProgramApply& apply) {
   if (apply.source == Source::kAveragedParameter) return apply_average(apply);
   if (apply.source == Source::kLocalGradient) return run_optimizer(apply.tensors);
   std::vector<at::Tensor> before;
-  for (std::int32_t t : apply.tensors) before.push_back(std::exchange(parameter(t).mutable_grad(), at::Tensor()));
+  for (std::int32_t t : apply.tensors)
+    before.push_back(std::exchange(parameter(t).mutable_grad(), at::Tensor()));
   apply_reduced(apply);
   run_optimizer(apply.tensors);
-  for (std::size_t i = 0; i < before.size(); ++i) parameter(apply.tensors[i]).mutable_grad() = std::move(before[i]);
+  for (std::size_t i = 0; i < before.size(); ++i)
+    parameter(apply.tensors[i]).mutable_grad() = std::move(before[i]);
 }
 
 void Engine::forward_start(std::int32_t layer) {
@@ -271,7 +294,9 @@ void Engine::forward_start(std::int32_t layer) {
 // Once in an iteration: a module may be used twice, or be computed again.
 void Engine::apply_forward(std::int32_t layer) {
   const auto l = static_cast<std::size_t>(layer);
-  if (passed_[static_cast<std::size_t>(PointKind::kForwardStart) * program_->layers + l].iteration >= iteration_) return;
+  if (passed_[static_cast<std::size_t>(PointKind::kForwardStart) * program_->layers + l].iteration >=
+      iteration_)
+    return;
   pass(PointKind::kForwardStart, layer);
   const ProgramIteration& here = (*program_)[iteration_];
   for (std::int32_t a : here.at_forward[l]) apply_outside_end(here.applies[static_cast<std::size_t>(a)]);
@@ -284,12 +309,14 @@ void Engine::check_unchanged(const ProgramIteration& here) {
     const Handed& then = handed_[static_cast<std::size_t>(tensor)];
     if (!gradient.defined() || then.data == nullptr || !ready_[static_cast<std::size_t>(tensor)]) return;
     if (gradient.const_data_ptr() == then.data && gradient._version() == then.version) return;
-    throw InvalidInput("its gradient was changed between backward() and step(), but this plan had handed it over already",
-                       "parameter '" + program_->index.tensor_names[static_cast<std::size_t>(tensor)] + "'",
-                       "clip with gradweave.clip_grad_norm_, or choose a scheme that waits for the whole gradient, as ddp");
+    throw InvalidInput(
+        "its gradient was changed between backward() and step(), but this plan had handed it over already",
+        "parameter '" + program_->index.tensor_names[static_cast<std::size_t>(tensor)] + "'",
+        "clip with gradweave.clip_grad_norm_, or choose a scheme that waits for the whole gradient, as ddp");
   };
   for (std::size_t l = 0; l < program_->layers; ++l) {
-    for (std::int32_t a : here.at_backward[l]) std::ranges::for_each(here.applies[static_cast<std::size_t>(a)].tensors, check);
+    for (std::int32_t a : here.at_backward[l])
+      std::ranges::for_each(here.applies[static_cast<std::size_t>(a)].tensors, check);
   }
   for (std::size_t b = 0; b < here.gradient.size(); ++b) {
     if (here.gradient_outside_end[b]) check(program_->block_tensor[b]);
@@ -300,8 +327,11 @@ void Engine::forward_end(std::int32_t layer) {
   if (!program_ || phase_ != Phase::kIdle || !communicating_) return;
   pass(PointKind::kForwardEnd, layer);
   if (options_.link.timeline) {
-    spans_.push_back({.kind = SpanKind::kForward, .iteration = base_ + iteration_, .layer = layer,
-                      .begin_ns = ns_of(span_begin_), .end_ns = ns_of(Clock::now())});
+    spans_.push_back({.kind = SpanKind::kForward,
+                      .iteration = base_ + iteration_,
+                      .layer = layer,
+                      .begin_ns = ns_of(span_begin_),
+                      .end_ns = ns_of(Clock::now())});
   }
 }
 
@@ -316,12 +346,13 @@ void Engine::end_iteration() {
       updated = true;
       continue;
     }
-    // An average that is used in the iteration in which it is read: read just before. Other reads come after every
-    // apply, so that what is sent holds the corrections that have landed.
+    // An average that is used in the iteration in which it is read: read just before. Other reads come after
+    // every apply, so that what is sent holds the corrections that have landed.
     const ProgramApply& apply = here.applies[static_cast<std::size_t>(action.apply)];
     for (const Piece& piece : apply.pieces) {
       if (apply.merges.front() == 0) {
-        read_parameters(run_at(iteration_ + piece.source.delta, piece.source.op), PointKind::kIterationEnd, 0);
+        read_parameters(run_at(iteration_ + piece.source.delta, piece.source.op), PointKind::kIterationEnd,
+                        0);
       }
     }
     apply_average(apply);
@@ -346,7 +377,8 @@ void Engine::begin_iteration() {
   {
     const std::lock_guard lock(exchange_->mutex);
     for (OpRun& run : runs_[static_cast<std::size_t>(iteration_) % runs_.size()]) {
-      if (run.op != nullptr && run.iteration == iteration_) links_[static_cast<std::size_t>(run.op->link)]->push(&run);
+      if (run.op != nullptr && run.iteration == iteration_)
+        links_[static_cast<std::size_t>(run.op->link)]->push(&run);
     }
   }
   pass(PointKind::kIterationStart, 0);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/TensorBody.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <atomic>
 #include <cstdint>
@@ -11,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include "gradweave/plan.h"
@@ -24,8 +24,8 @@
 
 namespace gradweave::runtime {
 
-// Whether ranks tell each other in each iteration which parameters had a gradient, so that what no rank used is not
-// stepped. kAuto: only if the first iteration of a plan leaves some parameter unused on some rank.
+// Whether ranks tell each other in each iteration which parameters had a gradient, so that what no rank used
+// is not stepped. kAuto: only if the first iteration of a plan leaves some parameter unused on some rank.
 enum class FindUnused : std::uint8_t { kAuto, kOn, kOff };
 
 struct EngineOptions {
@@ -45,16 +45,17 @@ struct Counters {
   std::int64_t buffer_bytes = 0;  // held by the engine's buffers
 };
 
-// One rank's engine. The training thread calls it (autograd threads while the training thread is in backward); links
-// have threads of their own. No call holds Python's lock while it waits.
-// Errors: InvalidInput for what the caller can change; RuntimeFailure once a peer or a link is lost, and from then on.
+// One rank's engine. The training thread calls it (autograd threads while the training thread is in
+// backward); links have threads of their own. No call holds Python's lock while it waits. Errors:
+// InvalidInput for what the caller can change; RuntimeFailure once a peer or a link is lost, and from then
+// on.
 class Engine {
  public:
   // Runs the optimizer on the parameters of a subset(); every listed parameter has its gradient in place.
   using Stepper = std::function<void(std::int32_t)>;
 
-  // `links`: one per link that a plan may name. `control`: a group for small CPU messages, null with one rank.
-  // `store`: for heartbeats, may be null.
+  // `links`: one per link that a plan may name. `control`: a group for small CPU messages, null with one
+  // rank. `store`: for heartbeats, may be null.
   Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
          c10::intrusive_ptr<c10d::ProcessGroup> control, c10::intrusive_ptr<c10d::Store> store, int rank,
          int world_size, EngineOptions options, Stepper stepper);
@@ -62,13 +63,16 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Makes `plan` the plan in force, from its iteration 0. Collective: compares it across ranks. Nothing may be pending.
-  // Errors: InvalidInput if the plan is invalid, differs between ranks (naming them), or names unknown links.
+  // Makes `plan` the plan in force, from its iteration 0. Collective: compares it across ranks. Nothing may
+  // be pending. Errors: InvalidInput if the plan is invalid, differs between ranks (naming them), or names
+  // unknown links.
   void install(const Plan& plan, const Workload& workload);
   bool installed() const { return program_ != nullptr; }
 
   // Parameters (places in the constructor's list) of a subset; 0 is all of them.
-  const std::vector<std::int32_t>& subset(std::int32_t id) const { return subsets_[static_cast<std::size_t>(id)]; }
+  const std::vector<std::int32_t>& subset(std::int32_t id) const {
+    return subsets_[static_cast<std::size_t>(id)];
+  }
 
   // Points of an iteration.
   void forward_start(std::int32_t layer);
@@ -76,15 +80,16 @@ class Engine {
   void backward_start();  // from a hook on the model's output
   // Whether a backward was communicated since the last end_iteration().
   bool reduced() const { return phase_ == Phase::kReduced; }
-  // The user's optimizer.step(): applies what the plan applies at iteration_end and begins the next iteration.
+  // The user's optimizer.step(): applies what the plan applies at iteration_end and begins the next
+  // iteration.
   void end_iteration();
 
   // Off: gradients accumulate and nothing is communicated.
   void set_communicating(bool on) { communicating_ = on; }
   bool communicating() const { return communicating_; }
 
-  // Applies everything that is on its way, then averages parameters that ranks stepped on their own; the plan goes on
-  // from its iteration 0. Collective. Between iterations only.
+  // Applies everything that is on its way, then averages parameters that ranks stepped on their own; the plan
+  // goes on from its iteration 0. Collective. Between iterations only.
   void drain();
   // Applies what the coming forward would, and waits for the ops that can run. Safe on one rank alone.
   void synchronize();
@@ -206,11 +211,11 @@ class Engine {
     const void* data = nullptr;
     std::int64_t version = 0;
   };
-  std::vector<Handed> handed_;            // by tensor: .grad as it was handed over
-  std::vector<std::int64_t> installed_;   // by tensor: the iteration whose update is in .grad
-  std::vector<std::int32_t> missing_;     // by layer: tensors still to come in this backward
-  std::vector<OpRun*> completed_;         // scratch of one delivery
-  std::vector<at::Tensor> residuals_;     // by block
+  std::vector<Handed> handed_;           // by tensor: .grad as it was handed over
+  std::vector<std::int64_t> installed_;  // by tensor: the iteration whose update is in .grad
+  std::vector<std::int32_t> missing_;    // by layer: tensors still to come in this backward
+  std::vector<OpRun*> completed_;        // scratch of one delivery
+  std::vector<at::Tensor> residuals_;    // by block
   struct Retired {
     const ProgramOp* op;
     at::Tensor flat;

@@ -32,7 +32,8 @@ class Fence {
 class OwnStream {
  public:
   explicit OwnStream(c10::Device device) {
-    if (!device.is_cpu()) guard_.emplace(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+    if (!device.is_cpu())
+      guard_.emplace(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
   }
 
  private:

@@ -52,7 +52,8 @@ GradientHooks::~GradientHooks() {
 
 std::int32_t GradientHooks::lost() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (torch::autograd::impl::post_acc_grad_hooks(parameters_[i]).get() != hooks_[i]) return static_cast<std::int32_t>(i);
+    if (torch::autograd::impl::post_acc_grad_hooks(parameters_[i]).get() != hooks_[i])
+      return static_cast<std::int32_t>(i);
   }
   return -1;
 }

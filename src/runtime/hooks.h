@@ -12,9 +12,10 @@ namespace gradweave::runtime {
 
 // Calls back with a parameter's index when its gradient is complete.
 //
-// The post-accumulate slot of a tensor holds one object. Ours keeps what it finds there and runs it first. A Python hook
-// registered later joins what it finds only if that is a Python hook dictionary, and replaces it otherwise: the caller
-// owes that each parameter has had a Python hook registered (and removed) before, and then lost() is never true.
+// The post-accumulate slot of a tensor holds one object. Ours keeps what it finds there and runs it first. A
+// Python hook registered later joins what it finds only if that is a Python hook dictionary, and replaces it
+// otherwise: the caller owes that each parameter has had a Python hook registered (and removed) before, and
+// then lost() is never true.
 class GradientHooks {
  public:
   using Callback = std::function<void(std::int32_t)>;

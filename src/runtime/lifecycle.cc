@@ -15,8 +15,8 @@
 namespace gradweave::runtime {
 
 Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
-               c10::intrusive_ptr<c10d::ProcessGroup> control, c10::intrusive_ptr<c10d::Store> store, int rank,
-               int world_size, EngineOptions options, Stepper stepper)
+               c10::intrusive_ptr<c10d::ProcessGroup> control, c10::intrusive_ptr<c10d::Store> store,
+               int rank, int world_size, EngineOptions options, Stepper stepper)
     : parameters_(std::move(parameters)),
       specs_(std::move(links)),
       control_(std::move(control)),
@@ -34,7 +34,8 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
   std::vector<at::Tensor> tensors;
   for (const NamedParameter& parameter : parameters_) {
     if (!parameter.tensor.is_non_overlapping_and_dense()) {
-      throw InvalidInput("its memory overlaps or has gaps", "parameter '" + parameter.name + "'", "make it contiguous");
+      throw InvalidInput("its memory overlaps or has gaps", "parameter '" + parameter.name + "'",
+                         "make it contiguous");
     }
     tensors.push_back(parameter.tensor);
   }
@@ -111,7 +112,8 @@ void Engine::install(const Plan& plan, const Workload& workload) {
   for (const std::string& name : program->links) {
     const auto found = std::ranges::find(specs_, name, &LinkSpec::name);
     if (found == specs_.end()) {
-      throw InvalidInput("there is no link of that name", "link '" + name + "'", "name it in gradweave.wrap(links=...)");
+      throw InvalidInput("there is no link of that name", "link '" + name + "'",
+                         "name it in gradweave.wrap(links=...)");
     }
     specs.push_back(&*found);
   }
@@ -138,15 +140,17 @@ void Engine::install(const Plan& plan, const Workload& workload) {
   layer_names_.clear();
   for (const Layer& layer : workload.layers) layer_names_.push_back(layer.name);
   std::size_t widest = 0;
-  for (const ProgramIteration& iteration : program_->iterations) widest = std::max(widest, iteration.ops.size());
+  for (const ProgramIteration& iteration : program_->iterations)
+    widest = std::max(widest, iteration.ops.size());
   const auto depth = static_cast<std::size_t>(program_->look_ahead + program_->look_back + 2);
   base_ += iteration_;
   runs_.clear();
   runs_.resize(depth);
   for (auto& runs : runs_) runs.resize(widest);
   for (std::size_t k = 0; k < specs.size(); ++k) {
-    links_.push_back(std::make_unique<Link>(*specs[k], program_->concurrency[k], static_cast<std::int32_t>(k) + 1,
-                                            depth * widest + 1, program_->hash, options_.link, exchange_, peers_, progress_));
+    links_.push_back(std::make_unique<Link>(*specs[k], program_->concurrency[k],
+                                            static_cast<std::int32_t>(k) + 1, depth * widest + 1,
+                                            program_->hash, options_.link, exchange_, peers_, progress_));
   }
   reset_runs();
 }
@@ -162,7 +166,8 @@ void Engine::reset_runs() {
   installed_.assign(parameter_of_.size(), -1);
   handed_.assign(parameter_of_.size(), {});
   used_.assign(runs_.size(), {});
-  for (Used& used : used_) used.flags = at::zeros({static_cast<std::int64_t>(parameter_of_.size()) + 1}, at::kByte);
+  for (Used& used : used_)
+    used.flags = at::zeros({static_cast<std::int64_t>(parameter_of_.size()) + 1}, at::kByte);
   for (auto& runs : runs_) {
     for (OpRun& run : runs) run.op = nullptr;
   }
@@ -219,7 +224,8 @@ void Engine::cut(OpRun& run, std::int64_t end) {
   if (exist == all) return;
   run.pending -= (all - exist) * static_cast<std::int32_t>(run.op->blocks.size());
   run.absent = exist == 0;
-  const bool mean = program_->merge == Merge::kMean && run.op->payload == Payload::kGradient && !run.op->keep_own;
+  const bool mean =
+      program_->merge == Merge::kMean && run.op->payload == Payload::kGradient && !run.op->keep_own;
   if (!run.absent && mean) run.flat.mul_(static_cast<double>(all) / exist);
 }
 
@@ -228,7 +234,8 @@ void Engine::drain() {
   check_failure();
   if (phase_ == Phase::kReduced && (*program_)[iteration_].synchronous) advance();
   if (phase_ != Phase::kIdle) {
-    throw InvalidInput("a backward is not finished by optimizer.step()", "gradweave.finish", "call it between iterations");
+    throw InvalidInput("a backward is not finished by optimizer.step()", "gradweave.finish",
+                       "call it between iterations");
   }
   const std::int64_t end = iteration_;
   std::vector<at::Tensor> before;
@@ -264,7 +271,8 @@ void Engine::drain() {
   synchronize();
   retire(iteration_);
   draining_ = false;
-  for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].tensor.mutable_grad() = std::move(before[p]);
+  for (std::size_t p = 0; p < parameters_.size(); ++p)
+    parameters_[p].tensor.mutable_grad() = std::move(before[p]);
   release_retired();
   average_parameters();
   base_ += end;
@@ -408,7 +416,8 @@ Timeline Engine::take_timeline() {
     timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
   }
   for (Span& span : timeline.spans) {
-    if (span.kind == SpanKind::kForward || span.kind == SpanKind::kBackward) span.label = layer_names_[static_cast<std::size_t>(span.layer)];
+    if (span.kind == SpanKind::kForward || span.kind == SpanKind::kBackward)
+      span.label = layer_names_[static_cast<std::size_t>(span.layer)];
     if (span.kind == SpanKind::kOptimizer) span.label = "optimizer";
   }
   std::ranges::sort(timeline.spans, {}, [](const Span& span) {

@@ -64,9 +64,11 @@ bool Link::State::await_turn(std::unique_lock<std::mutex>& lock, std::size_t seq
 
 Clock::time_point Link::State::emulated_end(const OpRun& run, Clock::time_point begin) {
   const Emulation& model = *spec.emulation;
-  const bool half = run.op->collective == Collective::kReduceScatter || run.op->collective == Collective::kAllGather;
-  const double cost = (static_cast<double>(model.startup_ns) + model.ns_per_byte * static_cast<double>(run.op->bytes)) *
-                      (half ? 0.5 : 1.0);
+  const bool half =
+      run.op->collective == Collective::kReduceScatter || run.op->collective == Collective::kAllGather;
+  const double cost =
+      (static_cast<double>(model.startup_ns) + model.ns_per_byte * static_cast<double>(run.op->bytes)) *
+      (half ? 0.5 : 1.0);
   const auto start = std::max(begin, link_free);
   link_free = start + std::chrono::nanoseconds(static_cast<std::int64_t>(cost));
   return link_free;
@@ -143,14 +145,15 @@ void Link::State::fail(const OpRun& run, const std::string& why, Clock::time_poi
 void Link::State::lane(std::size_t first, std::size_t step) {
   const OwnStream stream(options.device);
   std::unique_lock lock(exchange->mutex);
-  for (std::size_t sequence = first; await_turn(lock, sequence); sequence += step) run(lock, *slot(sequence), sequence);
+  for (std::size_t sequence = first; await_turn(lock, sequence); sequence += step)
+    run(lock, *slot(sequence), sequence);
   --running;
   exchange->done.notify_all();
 }
 
-Link::Link(LinkSpec spec, std::int32_t concurrency, std::int32_t track, std::size_t capacity, std::string hash,
-           const LinkOptions& options, std::shared_ptr<Exchange> exchange, std::shared_ptr<PeerWatch> peers,
-           std::shared_ptr<std::atomic<std::int64_t>> progress)
+Link::Link(LinkSpec spec, std::int32_t concurrency, std::int32_t track, std::size_t capacity,
+           std::string hash, const LinkOptions& options, std::shared_ptr<Exchange> exchange,
+           std::shared_ptr<PeerWatch> peers, std::shared_ptr<std::atomic<std::int64_t>> progress)
     : state_(std::make_shared<State>()) {
   state_->spec = std::move(spec);
   state_->options = options;

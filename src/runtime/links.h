@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/TensorBody.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include "gradweave/timeline.h"
@@ -48,17 +48,17 @@ struct LinkOptions {
 // One execution of an op. The engine owns it; a link works on it between release and completion.
 struct OpRun {
   const ProgramOp* op = nullptr;
-  std::int64_t iteration = 0;  // of the program, the one that lists it
-  std::int64_t run_iteration = 0;  // of the run, for people
-  std::int32_t place = 0;      // in its iteration's list
-  at::Tensor flat;             // the message; in the end the result
-  at::Tensor own;              // what this rank sent, if the op keeps it
+  std::int64_t iteration = 0;         // of the program, the one that lists it
+  std::int64_t run_iteration = 0;     // of the run, for people
+  std::int32_t place = 0;             // in its iteration's list
+  at::Tensor flat;                    // the message; in the end the result
+  at::Tensor own;                     // what this rank sent, if the op keeps it
   std::vector<std::uint8_t> written;  // per block: its part of `flat` has been begun
-  std::int32_t pending = 0;    // parts of the data still to come
-  bool absent = false;         // drained away: none of its iterations exists
-  bool forced = false;         // awaited: its release is void
+  std::int32_t pending = 0;           // parts of the data still to come
+  bool absent = false;                // drained away: none of its iterations exists
+  bool forced = false;                // awaited: its release is void
   bool done = false;
-  OpRun* partner = nullptr;    // an all_gather's reduce_scatter
+  OpRun* partner = nullptr;  // an all_gather's reduce_scatter
   Fence data, result;
 };
 
@@ -78,11 +78,12 @@ struct LinkCounters {
   std::atomic<std::int64_t> ops{0}, bytes{0}, busy_ns{0};
 };
 
-// One link's queue and threads. A link of concurrency k has k threads, and op s belongs to thread s mod k; ops are
-// issued in order whatever k is.
+// One link's queue and threads. A link of concurrency k has k threads, and op s belongs to thread s mod k;
+// ops are issued in order whatever k is.
 class Link {
  public:
-  // `exchange` and `peers` must outlive the link. `capacity`: ops queued at once, at most. `hash`: of the plan.
+  // `exchange` and `peers` must outlive the link. `capacity`: ops queued at once, at most. `hash`: of the
+  // plan.
   Link(LinkSpec spec, std::int32_t concurrency, std::int32_t track, std::size_t capacity, std::string hash,
        const LinkOptions& options, std::shared_ptr<Exchange> exchange, std::shared_ptr<PeerWatch> peers,
        std::shared_ptr<std::atomic<std::int64_t>> progress);

@@ -65,7 +65,8 @@ struct PeerWatch::Shared {
 PeerWatch::PeerWatch(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size)
     : shared_(std::make_shared<Shared>()) {
   if (!store || world_size < 2) return;
-  // Connections of our own: the caller's may be held by a blocking wait, and a listener must not wait for a beat.
+  // Connections of our own: the caller's may be held by a blocking wait, and a listener must not wait for a
+  // beat.
   shared_->store = store->clone();
   shared_->rank = rank;
   shared_->world_size = world_size;

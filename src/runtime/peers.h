@@ -1,8 +1,6 @@
 // Who is still there: each rank writes a heartbeat to the store that the process group was made with.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -10,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace gradweave::runtime {
 
@@ -25,8 +24,8 @@ class PeerWatch {
   // How far this rank is; others see it.
   void set_progress(std::int64_t ops_done) { progress_ = ops_done; }
 
-  // Returns whom to suspect, in words: "rank 2 (no sign of life)", or the rank that is furthest behind, or that the
-  // store does not answer. Takes at most 1.7 s.
+  // Returns whom to suspect, in words: "rank 2 (no sign of life)", or the rank that is furthest behind, or
+  // that the store does not answer. Takes at most 1.7 s.
   std::string suspects();
 
  private:

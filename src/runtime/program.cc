@@ -11,17 +11,22 @@ namespace {
 
 const char* verb(Collective collective) {
   switch (collective) {
-    case Collective::kAllReduce: return "all_reduce";
-    case Collective::kReduceScatter: return "reduce_scatter";
-    case Collective::kAllGather: return "all_gather";
-    case Collective::kCompressed: return "compressed";
+    case Collective::kAllReduce:
+      return "all_reduce";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kCompressed:
+      return "compressed";
   }
   return "";
 }
 
 class Compiler {
  public:
-  Compiler(const Plan& plan, const Workload& workload) : plan_(plan), program_{.index = WorkloadIndex(workload)} {}
+  Compiler(const Plan& plan, const Workload& workload)
+      : plan_(plan), program_{.index = WorkloadIndex(workload)} {}
 
   Program run() {
     refuse_what_is_missing();
@@ -57,13 +62,16 @@ class Compiler {
       for (std::size_t i = 0; i < iteration.ops.size(); ++i) {
         const Op& op = iteration.ops[i];
         if (op.collective == Collective::kCompressed || !op.compression.name.empty()) {
-          throw InvalidInput("the engine has no compressed collectives", place(n, i), "use a scheme without compression");
+          throw InvalidInput("the engine has no compressed collectives", place(n, i),
+                             "use a scheme without compression");
         }
         if (op.payload == Payload::kOptimizerState) {
-          throw InvalidInput("the engine does not average optimizer state", place(n, i), "use payload 'parameter'");
+          throw InvalidInput("the engine does not average optimizer state", place(n, i),
+                             "use payload 'parameter'");
         }
         if (op.payload == Payload::kParameter && op.collective != Collective::kAllReduce) {
-          throw InvalidInput("parameters are averaged by all_reduce only", place(n, i), "use collective 'all_reduce'");
+          throw InvalidInput("parameters are averaged by all_reduce only", place(n, i),
+                             "use collective 'all_reduce'");
         }
       }
     });
@@ -82,7 +90,8 @@ class Compiler {
       program_.blocks_of_tensor[tensor].push_back(static_cast<std::int32_t>(b));
     }
     for (auto& blocks : program_.blocks_of_tensor) {
-      std::ranges::sort(blocks, {}, [&](std::int32_t b) { return plan_.blocks[static_cast<std::size_t>(b)].begin; });
+      std::ranges::sort(blocks, {},
+                        [&](std::int32_t b) { return plan_.blocks[static_cast<std::size_t>(b)].begin; });
     }
     for (const PlanLink& link : plan_.links) {
       program_.links.push_back(link.name);
@@ -93,8 +102,8 @@ class Compiler {
     program_.hash = hash_of(plan_);
   }
 
-  // The prologue, then enough periods that the cycle after them refers only to iterations whose own merges all exist,
-  // then the cycle that repeats.
+  // The prologue, then enough periods that the cycle after them refers only to iterations whose own merges
+  // all exist, then the cycle that repeats.
   void unroll() {
     std::int32_t back = 0;
     for_each_listed([&](std::int64_t, const Iteration& iteration) {
@@ -118,12 +127,14 @@ class Compiler {
     ProgramIteration& iteration = program_.iterations[static_cast<std::size_t>(n)];
     const Iteration& listed = iteration_at(plan_, n);
     for (const Op& op : listed.ops) {
-      ProgramOp result{.collective = op.collective, .payload = op.payload, .blocks = op.blocks, .release = op.release};
+      ProgramOp result{
+          .collective = op.collective, .payload = op.payload, .blocks = op.blocks, .release = op.release};
       for (std::int32_t m : op.merges) {
         if (n + m >= 0) result.merges.push_back(m);
       }
       if (result.merges.empty()) continue;
-      result.link = static_cast<std::int32_t>(std::ranges::find(program_.links, op.link) - program_.links.begin());
+      result.link =
+          static_cast<std::int32_t>(std::ranges::find(program_.links, op.link) - program_.links.begin());
       for (std::int32_t b : op.blocks) {
         const Block& block = plan_.blocks[static_cast<std::size_t>(b)];
         const TensorPlace& tensor = tensor_of(b);
@@ -138,14 +149,16 @@ class Compiler {
   }
 
   const TensorPlace& tensor_of(std::int32_t block) const {
-    return program_.index.tensors[static_cast<std::size_t>(program_.block_tensor[static_cast<std::size_t>(block)])];
+    return program_.index
+        .tensors[static_cast<std::size_t>(program_.block_tensor[static_cast<std::size_t>(block)])];
   }
 
   std::string label_of(const ProgramOp& op) const {
     const auto first = static_cast<std::size_t>(op.blocks.front());
     const Block& block = plan_.blocks[first];
     std::string label = std::string(verb(op.collective)) + " " + block.tensor;
-    if (!program_.block_whole[first]) label += "[" + std::to_string(block.begin) + ":" + std::to_string(block.end) + "]";
+    if (!program_.block_whole[first])
+      label += "[" + std::to_string(block.begin) + ":" + std::to_string(block.end) + "]";
     if (op.blocks.size() > 1) label += " +" + std::to_string(op.blocks.size() - 1);
     return label;
   }
@@ -155,7 +168,8 @@ class Compiler {
   }
 
   // Whether two sets of relative iterations, listed `delta` apart, are the same iterations.
-  static bool same(const std::vector<std::int32_t>& here, const std::vector<std::int32_t>& there, std::int32_t delta) {
+  static bool same(const std::vector<std::int32_t>& here, const std::vector<std::int32_t>& there,
+                   std::int32_t delta) {
     if (here.size() != there.size()) return false;
     for (std::size_t i = 0; i < here.size(); ++i) {
       if (here[i] != there[i] + delta) return false;
@@ -209,11 +223,14 @@ class Compiler {
       const auto& ops = iteration(n + delta)->ops;
       for (std::size_t i = 0; i < ops.size(); ++i) {
         const ProgramOp& op = ops[i];
-        if ((op.payload == Payload::kParameter) != parameter || op.collective == Collective::kReduceScatter) continue;
+        if ((op.payload == Payload::kParameter) != parameter || op.collective == Collective::kReduceScatter)
+          continue;
         if (!same(apply.merges, op.merges, delta)) continue;
         const auto found = std::ranges::find(op.blocks, b);
         if (found == op.blocks.end()) continue;
-        return {b, {delta, static_cast<std::int32_t>(i)}, op.offsets[static_cast<std::size_t>(found - op.blocks.begin())]};
+        return {b,
+                {delta, static_cast<std::int32_t>(i)},
+                op.offsets[static_cast<std::size_t>(found - op.blocks.begin())]};
       }
     }
     throw InvalidInput("block " + std::to_string(b) + " is applied but no op delivers it",
@@ -262,9 +279,11 @@ class Compiler {
     apply.first_piece.push_back(0);
     for (std::int32_t tensor : apply.tensors) {
       auto& own = pieces[tensor];
-      std::ranges::sort(own, {}, [&](const Piece& p) { return plan_.blocks[static_cast<std::size_t>(p.block)].begin; });
+      std::ranges::sort(
+          own, {}, [&](const Piece& p) { return plan_.blocks[static_cast<std::size_t>(p.block)].begin; });
       if (apply.source == Source::kReducedGradient && own.size() != blocks_in(tensor)) {
-        throw InvalidInput("the engine steps whole tensors; '" + program_.index.tensor_names[static_cast<std::size_t>(tensor)] +
+        throw InvalidInput("the engine steps whole tensors; '" +
+                               program_.index.tensor_names[static_cast<std::size_t>(tensor)] +
                                "' is applied in slices",
                            "iteration " + std::to_string(n), "use a plan without `slices`");
       }
@@ -290,7 +309,8 @@ class Compiler {
         here.end_actions.push_back({.apply = static_cast<std::int32_t>(i)});
         continue;
       }
-      if (here.end_actions.empty() || !here.end_actions.back().optimizer) here.end_actions.push_back({.optimizer = true});
+      if (here.end_actions.empty() || !here.end_actions.back().optimizer)
+        here.end_actions.push_back({.optimizer = true});
       auto& tensors = here.end_actions.back().tensors;
       tensors.insert(tensors.end(), apply.tensors.begin(), apply.tensors.end());
       std::ranges::sort(tensors);
@@ -317,7 +337,8 @@ class Compiler {
     for (std::int64_t n = 0; n < size() + back_; ++n) {
       for (const ProgramApply& apply : iteration(n)->applies) {
         for (std::int32_t m : apply.merges) {
-          const bool outside = apply.source == Source::kReducedGradient && apply.at.kind != PointKind::kIterationEnd;
+          const bool outside =
+              apply.source == Source::kReducedGradient && apply.at.kind != PointKind::kIterationEnd;
           for (const Piece& piece : apply.pieces) {
             if (outside) iteration(n + m)->gradient_outside_end[static_cast<std::size_t>(piece.block)] = 1;
           }

@@ -1,4 +1,5 @@
-// A plan as flat tables for the engine: every relative iteration, name and merge resolved once. No torch here.
+// A plan as flat tables for the engine: every relative iteration, name and merge resolved once. No torch
+// here.
 #pragma once
 
 #include <cstdint>
@@ -35,9 +36,10 @@ struct ProgramOp {
   std::int64_t bytes = 0;
   std::vector<std::int32_t> merges;  // those of iterations that exist
   Release release;
-  OpRef partner;          // all_gather: its reduce_scatter
-  bool in_place = false;  // works on the gradient itself: one whole tensor, this iteration's, applied at its end
-  bool keep_own = false;  // a copy of what this rank sent is needed when the result is applied
+  OpRef partner;  // all_gather: its reduce_scatter
+  bool in_place =
+      false;  // works on the gradient itself: one whole tensor, this iteration's, applied at its end
+  bool keep_own = false;        // a copy of what this rank sent is needed when the result is applied
   std::int32_t last_apply = 0;  // relative iteration of the last apply that uses it
   std::string label;            // "all_reduce conv1.weight[0:4096] +3"
 };
@@ -54,8 +56,8 @@ struct ProgramApply {
   Source source = Source::kReducedGradient;
   Mode mode = Mode::kReplace;
   Correction correction = Correction::kNone;
-  std::vector<std::int32_t> tensors;  // distinct, in list order
-  std::vector<Piece> pieces;          // sorted by place in `tensors`, then by begin
+  std::vector<std::int32_t> tensors;      // distinct, in list order
+  std::vector<Piece> pieces;              // sorted by place in `tensors`, then by begin
   std::vector<std::int32_t> first_piece;  // per tensor; size tensors + 1
   std::vector<std::int32_t> merges;       // those that exist
 };
@@ -67,10 +69,11 @@ struct ProgramIteration {
   std::vector<std::vector<std::int32_t>> at_forward;   // per layer: indices into applies
   std::vector<std::vector<std::int32_t>> at_backward;  // per layer
   std::vector<std::int32_t> gradients_at_end;          // applies of reduced gradients at iteration_end
-  std::vector<OpRef> gradient;      // per block: the op that carries this iteration's gradient
-  std::vector<std::int64_t> offset;  // per block: its place in that op's buffer
+  std::vector<OpRef> gradient;        // per block: the op that carries this iteration's gradient
+  std::vector<std::int64_t> offset;   // per block: its place in that op's buffer
   std::vector<std::uint8_t> dropped;  // per block
-  std::vector<std::uint8_t> gradient_outside_end;  // per block: this gradient's apply is not at an iteration_end
+  std::vector<std::uint8_t>
+      gradient_outside_end;  // per block: this gradient's apply is not at an iteration_end
   std::vector<OpRef> reads;  // parameter ops whose values are read in this iteration
   bool synchronous = true;   // everything reduced is of this iteration and applied at its end
 };
@@ -78,7 +81,7 @@ struct ProgramIteration {
 // Iteration n of a run is iterations[index(n)].
 struct Program {
   std::vector<ProgramIteration> iterations;
-  std::int64_t cycle = 1;  // the last `cycle` iterations repeat for ever
+  std::int64_t cycle = 1;       // the last `cycle` iterations repeat for ever
   std::int32_t look_ahead = 0;  // an op lies at most so many iterations after a gradient that it carries
   std::int32_t look_back = 0;   // an apply lies at most so many iterations after the op that it uses
   std::size_t layers = 0;
@@ -91,7 +94,7 @@ struct Program {
   std::vector<std::int32_t> concurrency;  // per link
   Merge merge = Merge::kSum;
   Residual residual;
-  bool local_steps = false;  // parameters of ranks differ between averages
+  bool local_steps = false;                   // parameters of ranks differ between averages
   std::vector<std::uint8_t> stepped_locally;  // per tensor
   std::string hash;
 

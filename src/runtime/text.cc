@@ -30,7 +30,8 @@ std::string simulate_text(const std::string& plan, const std::string& workload, 
   SimulationOptions how;
   how.optimizer_ns = static_cast<Nanoseconds>(given.value("optimizer_us", 0.0) * 1000);
   how.contention = decimal_from_double(given.value("contention", 1.0), "contention");
-  const SimulationResult result = simulate(parse_plan(plan), parse_workload(workload), parse_cluster(cluster), how);
+  const SimulationResult result =
+      simulate(parse_plan(plan), parse_workload(workload), parse_cluster(cluster), how);
   return Json{{"name", result.name},
               {"iteration_us", result.iteration_ns() / 1000},
               {"cycle_us", static_cast<double>(result.cycle_ns) / 1000},
@@ -55,7 +56,8 @@ std::string fit_link_text(const std::string& measurements) {
     points.push_back({point.at("bytes").get<std::int64_t>(), point.at("us").get<double>()});
   }
   const LinkFit fit = fit_link(points);
-  return Json{{"startup_us", fit.startup_us}, {"us_per_byte", fit.us_per_byte}, {"residual", fit.residual}}.dump();
+  return Json{{"startup_us", fit.startup_us}, {"us_per_byte", fit.us_per_byte}, {"residual", fit.residual}}
+      .dump();
 }
 
 std::vector<std::string> validate_text(const std::string& plan, const std::string& workload) {
@@ -70,8 +72,15 @@ std::string schemes_text() {
   Json rows = Json::array();
   for (const SchemeInfo& scheme : schemes()) {
     Json options = Json::array();
-    for (const OptionSpec& option : scheme.options) options.push_back({{"name", option.name}, {"unit", option.unit}, {"default", option.default_value}, {"meaning", option.meaning}});
-    rows.push_back({{"name", scheme.name}, {"summary", scheme.summary}, {"consistency", name_of(scheme.consistency)}, {"options", options}});
+    for (const OptionSpec& option : scheme.options)
+      options.push_back({{"name", option.name},
+                         {"unit", option.unit},
+                         {"default", option.default_value},
+                         {"meaning", option.meaning}});
+    rows.push_back({{"name", scheme.name},
+                    {"summary", scheme.summary},
+                    {"consistency", name_of(scheme.consistency)},
+                    {"options", options}});
   }
   return Json{{"schemes", rows}}.dump();
 }

@@ -6,12 +6,13 @@
 
 namespace gradweave::runtime {
 
-// Returns the plan of a scheme as JSON, or {"starves": reason}. `options`: {name: text}. Errors: InvalidInput.
+// Returns the plan of a scheme as JSON, or {"starves": reason}. `options`: {name: text}. Errors:
+// InvalidInput.
 std::string make_plan_text(const std::string& workload, const std::string& cluster, const std::string& scheme,
                            const std::string& options);
 
-// Returns what the plan does, with the names of `gradweave simulate --json`. `options`: {"optimizer_us": the time of one
-// whole step, "contention": how many times longer compute takes while a link is busy}.
+// Returns what the plan does, with the names of `gradweave simulate --json`. `options`: {"optimizer_us": the
+// time of one whole step, "contention": how many times longer compute takes while a link is busy}.
 std::string simulate_text(const std::string& plan, const std::string& workload, const std::string& cluster,
                           const std::string& options);
 

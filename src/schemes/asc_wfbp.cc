@@ -3,12 +3,11 @@
 // S. Shi, X. Chu, B. Li, "Exploiting simultaneous communications to accelerate data parallel distributed deep
 // learning", INFOCOM 2021. The recurrence of mg_wfbp.cc with
 //   merge l into l-1 iff ready(l-1) < start(l)
-// and every op on a link of unlimited concurrency: each pays its start-up off the link, then the active ones share the
-// bandwidth equally.
-// Complexity: O(tensors).
-// Deviations: the paper's recurrence for the end of simultaneous communications differs from an equal sharing of the
-// bandwidth by up to 49%; what Gradweave claims is what the simulator says of the plan. Tensors of different dtype are
-// not merged. Several links (links.cc).
+// and every op on a link of unlimited concurrency: each pays its start-up off the link, then the active ones
+// share the bandwidth equally. Complexity: O(tensors). Deviations: the paper's recurrence for the end of
+// simultaneous communications differs from an equal sharing of the bandwidth by up to 49%; what Gradweave
+// claims is what the simulator says of the plan. Tensors of different dtype are not merged. Several links
+// (links.cc).
 #include "schemes/merging.h"
 #include "schemes/registry.h"
 

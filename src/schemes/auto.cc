@@ -1,17 +1,18 @@
 // The fastest plan of all schemes within the user's limits.
 //
-//   allow    what the plan may do to training (schemes.h, effects_of()): every effect of an admissible plan is allowed
-//   max_staleness, max_extra_bytes     read off the simulation and the validator
-//   tolerance    a plan that changes training less is preferred while it is slower by at most this share
+//   allow    what the plan may do to training (schemes.h, effects_of()): every effect of an admissible plan
+//   is allowed max_staleness, max_extra_bytes     read off the simulation and the validator tolerance    a
+//   plan that changes training less is preferred while it is slower by at most this share
 //
-// Candidates: every scheme, each tuned over a small grid (candidates.h); with `compressed`, the schemes that are fastest
-// without compression under every compressor too. The fastest admissible candidate sets the time to meet; of those
-// within `tolerance` of it the one that changes training least is chosen; then the faster, the one of less staleness, of
-// less memory, the one listed first.
+// Candidates: every scheme, each tuned over a small grid (candidates.h); with `compressed`, the schemes that
+// are fastest without compression under every compressor too. The fastest admissible candidate sets the time
+// to meet; of those within `tolerance` of it the one that changes training least is chosen; then the faster,
+// the one of less staleness, of less memory, the one listed first.
 //
-// Default of `allow`: exact+corrected. Averages that arrive late and are corrected kept the accuracy of synchronous
-// training within 0.3 points on shuffled shards with SGD and momentum; plain delayed updates diverged at the same
-// learning rate: docs/schemes/auto.md has the figures. So `delayed` is never chosen unless asked for.
+// Default of `allow`: exact+corrected. Averages that arrive late and are corrected kept the accuracy of
+// synchronous training within 0.3 points on shuffled shards with SGD and momentum; plain delayed updates
+// diverged at the same learning rate: docs/schemes/auto.md has the figures. So `delayed` is never chosen
+// unless asked for.
 //
 // What was found stands in Plan::options: chosen, chosen_options, reason, runner_up, lower_bound_us, gap.
 // Complexity: some 100 plans and simulations; no clock, so the choice is the same everywhere.
@@ -38,7 +39,9 @@ constexpr std::size_t kCompressedSchemes = 3;
 constexpr Consistency kMildestFirst[] = {Consistency::kExact, Consistency::kCorrected, Consistency::kLocal,
                                          Consistency::kCompressed, Consistency::kDelayed};
 
-std::ptrdiff_t severity(Consistency effect) { return std::ranges::find(kMildestFirst, effect) - std::begin(kMildestFirst); }
+std::ptrdiff_t severity(Consistency effect) {
+  return std::ranges::find(kMildestFirst, effect) - std::begin(kMildestFirst);
+}
 
 std::ptrdiff_t severity(const Candidate& candidate) {
   std::ptrdiff_t sum = 0;
@@ -55,7 +58,8 @@ std::vector<Consistency> parse_allow(const std::string& text) {
   while (begin <= text.size()) {
     const std::size_t end = std::min(text.find_first_of("+,", begin), text.size());
     const std::string_view word = std::string_view(text).substr(begin, end - begin);
-    const auto found = std::ranges::find_if(kMildestFirst, [&](Consistency effect) { return name_of(effect) == word; });
+    const auto found =
+        std::ranges::find_if(kMildestFirst, [&](Consistency effect) { return name_of(effect) == word; });
     if (found == std::end(kMildestFirst)) {
       throw InvalidInput("'" + std::string(word) + "' is nothing that can be allowed", "option allow of auto",
                          "join some of exact, corrected, local, compressed, delayed by '+'");
@@ -88,7 +92,8 @@ std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cl
   for (const SchemeInfo& scheme : schemes()) {
     if (scheme.name == "auto") continue;
     // A scheme of delayed updates may have a correction among its options: tuning tries it.
-    const bool may_correct = scheme.consistency == Consistency::kDelayed && limits.allow(Consistency::kCorrected);
+    const bool may_correct =
+        scheme.consistency == Consistency::kDelayed && limits.allow(Consistency::kCorrected);
     if (!compressor.empty() && scheme.payload != Payload::kGradient) continue;
     if (limits.allow(scheme.consistency) || may_correct) maker.tune(scheme, compressor, candidates);
   }
@@ -97,14 +102,16 @@ std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cl
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const SchemeInfo& scheme = find_scheme(candidates[i].scheme);
     if (scheme.payload != Payload::kGradient || scheme.chooses) continue;
-    const auto same = std::ranges::find(fastest, candidates[i].scheme, [&](std::size_t j) { return candidates[j].scheme; });
+    const auto same =
+        std::ranges::find(fastest, candidates[i].scheme, [&](std::size_t j) { return candidates[j].scheme; });
     if (same == fastest.end()) {
       fastest.push_back(i);
     } else if (faster(candidates[i].result, candidates[*same].result)) {
       *same = i;
     }
   }
-  std::ranges::stable_sort(fastest, faster, [&](std::size_t i) -> const SimulationResult& { return candidates[i].result; });
+  std::ranges::stable_sort(fastest, faster,
+                           [&](std::size_t i) -> const SimulationResult& { return candidates[i].result; });
   fastest.resize(std::min(fastest.size(), kCompressedSchemes));
   for (const std::size_t i : fastest) {
     for (const CompressorInfo& info : compressors()) {
@@ -146,22 +153,27 @@ std::size_t choose(const std::vector<const Candidate*>& candidates, double toler
 }
 
 // The best plan of any other scheme.
-std::string runner_up(const std::vector<const Candidate*>& candidates, const Candidate& chosen, double tolerance) {
+std::string runner_up(const std::vector<const Candidate*>& candidates, const Candidate& chosen,
+                      double tolerance) {
   std::vector<const Candidate*> others;
-  std::ranges::copy_if(candidates, std::back_inserter(others), [&](const Candidate* c) { return c->scheme != chosen.scheme; });
+  std::ranges::copy_if(candidates, std::back_inserter(others),
+                       [&](const Candidate* c) { return c->scheme != chosen.scheme; });
   if (others.empty()) return "none";
   const Candidate& second = *others[choose(others, tolerance)];
   const double slower = second.result.iteration_ns() / std::max(1.0, chosen.result.iteration_ns()) - 1;
-  return to_string(second) + ": " + decimal(second.result.iteration_ns() / 1000) + " us, " + decimal(100 * slower) +
-         " % slower, " + text_of(second.effects);
+  return to_string(second) + ": " + decimal(second.result.iteration_ns() / 1000) + " us, " +
+         decimal(100 * slower) + " % slower, " + text_of(second.effects);
 }
 
-std::string reason(const std::vector<const Candidate*>& candidates, const Candidate& chosen, const std::string& allow) {
+std::string reason(const std::vector<const Candidate*>& candidates, const Candidate& chosen,
+                   const std::string& allow) {
   std::string text = std::to_string(candidates.size()) + " plans are admissible under " + allow + "; ";
-  const auto fastest = std::ranges::min_element(candidates, faster, [](const Candidate* c) -> const SimulationResult& { return c->result; });
+  const auto fastest = std::ranges::min_element(
+      candidates, faster, [](const Candidate* c) -> const SimulationResult& { return c->result; });
   if (!faster((*fastest)->result, chosen.result)) return text + "none is faster";
-  return text + "it changes training less (" + text_of(chosen.effects) + ") than " + to_string(**fastest) + " (" +
-         text_of((*fastest)->effects) + "), which takes " + decimal((*fastest)->result.iteration_ns() / 1000) + " us";
+  return text + "it changes training less (" + text_of(chosen.effects) + ") than " + to_string(**fastest) +
+         " (" + text_of((*fastest)->effects) + "), which takes " +
+         decimal((*fastest)->result.iteration_ns() / 1000) + " us";
 }
 
 PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
@@ -180,7 +192,8 @@ PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const Opt
     if (admissible(candidate, limits)) admitted.push_back(&candidate);
   }
   if (admitted.empty()) {
-    return Starves{"none of " + std::to_string(candidates.size()) + " plans keeps the limits; allow more than " + allow +
+    return Starves{"none of " + std::to_string(candidates.size()) +
+                   " plans keeps the limits; allow more than " + allow +
                    ", or raise max_staleness or max_extra_bytes"};
   }
   const Candidate& chosen = *admitted[choose(admitted, limits.tolerance)];
@@ -192,7 +205,8 @@ PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const Opt
                   {"gap", bound > 0 ? decimal(chosen.result.iteration_ns() / bound - 1) : "0"},
                   {"lower_bound", chosen.result.lower_bound.name}};
   std::string options;
-  for (const auto& [name, value] : chosen.plan.options) options.append(options.empty() ? "" : ",").append(name).append("=").append(value);
+  for (const auto& [name, value] : chosen.plan.options)
+    options.append(options.empty() ? "" : ",").append(name).append("=").append(value);
   if (!options.empty()) plan.options["chosen_options"] = options;
   return plan;
 }
@@ -200,46 +214,50 @@ PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const Opt
 }  // namespace
 
 SchemeInfo auto_scheme() {
-  return {.name = "auto",
-          .summary = "the fastest plan of all schemes within the user's limits",
-          .paper = "",
-          .consistency = Consistency::kExact,
-          .options = {{.name = "allow",
-                       .type = OptionType::kText,
-                       .unit = "",
-                       .default_value = kDefaultAllow,
-                       .default_source = "Gradweave: what kept accuracy on shuffled shards, docs/schemes/auto.md",
-                       .choices = {},
-                       .meaning = "what the plan may do to training: exact, corrected, local, compressed, delayed, joined by '+'"},
-                      {.name = "max_staleness",
-                       .type = OptionType::kInteger,
-                       .unit = "iterations",
-                       .default_value = "",
-                       .default_source = "no limit",
-                       .minimum = 0,
-                       .maximum = 1e9,
-                       .choices = {},
-                       .meaning = "how late a gradient may be applied"},
-                      {.name = "max_extra_bytes",
-                       .type = OptionType::kInteger,
-                       .unit = "bytes of memory",
-                       .default_value = "",
-                       .default_source = "no limit",
-                       .minimum = 0,
-                       .maximum = 0x1p53,
-                       .choices = {},
-                       .meaning = "how much memory the plan may take for buffers, snapshots and generations"},
-                      {.name = "tolerance",
-                       .type = OptionType::kNumber,
-                       .unit = "",
-                       .default_value = "0.01",
-                       .default_source = "Gradweave: below what a profile can tell apart",
-                       .minimum = 0,
-                       .maximum = 10,
-                       .choices = {},
-                       .meaning = "a plan that changes training less is preferred while it is slower by at most this share"}},
-          .chooses = true,
-          .plan = plan_auto};
+  return {
+      .name = "auto",
+      .summary = "the fastest plan of all schemes within the user's limits",
+      .paper = "",
+      .consistency = Consistency::kExact,
+      .options =
+          {{.name = "allow",
+            .type = OptionType::kText,
+            .unit = "",
+            .default_value = kDefaultAllow,
+            .default_source = "Gradweave: what kept accuracy on shuffled shards, docs/schemes/auto.md",
+            .choices = {},
+            .meaning = "what the plan may do to training: exact, corrected, local, compressed, delayed, "
+                       "joined by '+'"},
+           {.name = "max_staleness",
+            .type = OptionType::kInteger,
+            .unit = "iterations",
+            .default_value = "",
+            .default_source = "no limit",
+            .minimum = 0,
+            .maximum = 1e9,
+            .choices = {},
+            .meaning = "how late a gradient may be applied"},
+           {.name = "max_extra_bytes",
+            .type = OptionType::kInteger,
+            .unit = "bytes of memory",
+            .default_value = "",
+            .default_source = "no limit",
+            .minimum = 0,
+            .maximum = 0x1p53,
+            .choices = {},
+            .meaning = "how much memory the plan may take for buffers, snapshots and generations"},
+           {.name = "tolerance",
+            .type = OptionType::kNumber,
+            .unit = "",
+            .default_value = "0.01",
+            .default_source = "Gradweave: below what a profile can tell apart",
+            .minimum = 0,
+            .maximum = 10,
+            .choices = {},
+            .meaning =
+                "a plan that changes training less is preferred while it is slower by at most this share"}},
+      .chooses = true,
+      .plan = plan_auto};
 }
 
 }  // namespace gradweave

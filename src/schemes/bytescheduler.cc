@@ -1,17 +1,17 @@
-// ByteScheduler: tensors above the partition size are cut evenly, early layers go first, a credit bounds what is in
-// flight; both sizes are tuned.
+// ByteScheduler: tensors above the partition size are cut evenly, early layers go first, a credit bounds what
+// is in flight; both sizes are tuned.
 //
 // Y. Peng et al., "A generic communication scheduler for distributed DNN training acceleration", SOSP 2019.
-//   parts(l) = ceil(bytes(l) / partition_bytes), as equal as elements allow; priority = (layer, part), smallest first
-//   issue while credit > 0; an issued part takes its bytes off the credit until it has ended
-// There is no barrier between iterations: a layer's forward waits for its own parts alone. Partition and credit
-// minimise the iteration time by Bayesian optimisation with expected improvement, xi = 0.1 (solve/bayesian.h).
-// Complexity: O(parts log parts) a trial on one link.
-// Deviations: the dynamic rule is run on the profile and becomes a static order, the same on every rank (priority.h).
-// The paper tunes on the running job; here a trial is an exact evaluation of the plan (schedule.h). Trials are
-// limited to partitions that cut the model into about 4000 parts. The credit holds for each link by itself; on a shared
-// link the plan's concurrency is the number of parts that it allows. Several links: each part where it would end first,
-// improved by local search (links.cc).
+//   parts(l) = ceil(bytes(l) / partition_bytes), as equal as elements allow; priority = (layer, part),
+//   smallest first issue while credit > 0; an issued part takes its bytes off the credit until it has ended
+// There is no barrier between iterations: a layer's forward waits for its own parts alone. Partition and
+// credit minimise the iteration time by Bayesian optimisation with expected improvement, xi = 0.1
+// (solve/bayesian.h). Complexity: O(parts log parts) a trial on one link. Deviations: the dynamic rule is run
+// on the profile and becomes a static order, the same on every rank (priority.h). The paper tunes on the
+// running job; here a trial is an exact evaluation of the plan (schedule.h). Trials are limited to partitions
+// that cut the model into about 4000 parts. The credit holds for each link by itself; on a shared link the
+// plan's concurrency is the number of parts that it allows. Several links: each part where it would end
+// first, improved by local search (links.cc).
 #include <algorithm>
 
 #include "schemes/common.h"
@@ -37,23 +37,25 @@ struct Issued {
 Issued issue(const Workload& workload, const Cluster& cluster, const Compression& compression, Sizes sizes) {
   const std::int64_t in_flight = slices_in_flight(sizes.partition_bytes, sizes.credit_bytes);
   CostModel model(workload, with_concurrency_at_most(cluster, in_flight), compression);
-  std::vector<ScheduledOp> ops =
-      issue_by_priority(model, priority_slices(model, sizes.partition_bytes, Partition::kEven), sizes.credit_bytes);
+  std::vector<ScheduledOp> ops = issue_by_priority(
+      model, priority_slices(model, sizes.partition_bytes, Partition::kEven), sizes.credit_bytes);
   return {std::move(model), std::move(ops)};
 }
 
 // Returns the best sizes; those that the user has set stay.
-Sizes tuned(const Workload& workload, const Cluster& cluster, const Compression& compression, const Sizes& start,
-            bool partition_set, bool credit_set, std::uint64_t seed) {
+Sizes tuned(const Workload& workload, const Cluster& cluster, const Compression& compression,
+            const Sizes& start, bool partition_set, bool credit_set, std::uint64_t seed) {
   const WorkloadIndex index(workload);
   const std::int64_t high = std::max<std::int64_t>(index.total_bytes, start.partition_bytes);
-  const std::int64_t low = std::min<std::int64_t>(std::max<std::int64_t>(index.total_bytes / 4000, 65536), high);
+  const std::int64_t low =
+      std::min<std::int64_t>(std::max<std::int64_t>(index.total_bytes / 4000, 65536), high);
   const auto sizes_at = [&](const CubePoint& point) {
     Sizes sizes = start;
     std::size_t d = 0;
     if (!partition_set) sizes.partition_bytes = from_log_scale(point[d++], low, high);
     // Enough for 1 to kMostParts parts in flight: while any credit is left, one more is issued.
-    if (!credit_set) sizes.credit_bytes = 1 + sizes.partition_bytes * (from_log_scale(point[d], 1, kMostParts) - 1);
+    if (!credit_set)
+      sizes.credit_bytes = 1 + sizes.partition_bytes * (from_log_scale(point[d], 1, kMostParts) - 1);
     return sizes;
   };
   BayesianOptions options{.seed = seed, .stop_at = static_cast<double>(index.compute_total)};

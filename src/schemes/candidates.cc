@@ -37,7 +37,8 @@ void CandidateMaker::add(const SchemeInfo& scheme, const std::map<std::string, s
   try {
     planned = make_plan(scheme.name, workload_, cluster_, options);
   } catch (const InvalidInput&) {
-    return;  // a grid's value that this workload does not allow, or a compressor that the collectives can't carry
+    return;  // a grid's value that this workload does not allow, or a compressor that the collectives can't
+             // carry
   }
   Plan* plan = std::get_if<Plan>(&planned);
   if (plan == nullptr) return;
@@ -78,7 +79,8 @@ void CandidateMaker::tune(const SchemeInfo& scheme, const std::map<std::string, 
       tried[std::string(spec.name)] = value;
       const std::size_t before = candidates.size();
       add(scheme, tried, candidates);
-      if (candidates.size() > before && faster(candidates.back().result, candidates[best].result)) best = before;
+      if (candidates.size() > before && faster(candidates.back().result, candidates[best].result))
+        best = before;
     }
   }
 }

@@ -32,13 +32,16 @@ class CandidateMaker {
  public:
   CandidateMaker(const Workload& workload, const Cluster& cluster) : workload_(workload), cluster_(cluster) {}
 
-  // Appends the scheme's plan under `options`, simulated, unless the planner starves or can't serve the options.
-  void add(const SchemeInfo& scheme, const std::map<std::string, std::string>& options, std::vector<Candidate>& candidates) const;
+  // Appends the scheme's plan under `options`, simulated, unless the planner starves or can't serve the
+  // options.
+  void add(const SchemeInfo& scheme, const std::map<std::string, std::string>& options,
+           std::vector<Candidate>& candidates) const;
 
-  // Tunes `scheme` one option after another from `options` on, each over a small grid read off its specification:
-  // sizes in bytes are total_bytes / 2^k, choices are tried all, other options stay. Appends everything tried.
-  // O(options * 8) plans.
-  void tune(const SchemeInfo& scheme, const std::map<std::string, std::string>& options, std::vector<Candidate>& candidates) const;
+  // Tunes `scheme` one option after another from `options` on, each over a small grid read off its
+  // specification: sizes in bytes are total_bytes / 2^k, choices are tried all, other options stay. Appends
+  // everything tried. O(options * 8) plans.
+  void tune(const SchemeInfo& scheme, const std::map<std::string, std::string>& options,
+            std::vector<Candidate>& candidates) const;
 
  private:
   std::vector<std::string> grid(const OptionSpec& spec) const;

@@ -32,7 +32,8 @@ std::size_t last_ready_layer(const CostModel& model, std::span<const Slice> slic
 
 std::vector<Slice> tensors_in_backward_order(const CostModel& model) {
   std::vector<Slice> slices;
-  for (std::size_t t = model.index().tensors.size(); t-- > 0;) slices.push_back({t, 0, model.index().tensors[t].numel});
+  for (std::size_t t = model.index().tensors.size(); t-- > 0;)
+    slices.push_back({t, 0, model.index().tensors[t].numel});
   return slices;
 }
 
@@ -59,8 +60,10 @@ std::vector<std::size_t> links_by_finish(const CostModel& model, std::span<const
 
 Cluster with_concurrency_at_most(const Cluster& cluster, std::int64_t ops) {
   Cluster limited = cluster;
-  const auto most = static_cast<std::int32_t>(std::min<std::int64_t>(ops, std::numeric_limits<std::int32_t>::max()));
-  for (Link& link : limited.links) link.concurrency = link.concurrency == 0 ? most : std::min(link.concurrency, most);
+  const auto most =
+      static_cast<std::int32_t>(std::min<std::int64_t>(ops, std::numeric_limits<std::int32_t>::max()));
+  for (Link& link : limited.links)
+    link.concurrency = link.concurrency == 0 ? most : std::min(link.concurrency, most);
   return limited;
 }
 
@@ -88,7 +91,8 @@ std::vector<Message> split_by_dtype(const CostModel& model, std::span<const Slic
   return messages;
 }
 
-Plan synchronous_plan(const CostModel& model, std::span<const Message> messages, std::span<const Release> releases) {
+Plan synchronous_plan(const CostModel& model, std::span<const Message> messages,
+                      std::span<const Release> releases) {
   std::vector<ScheduledOp> ops = scheduled_when_ready(model, messages);
   for (std::size_t i = 0; i < ops.size(); ++i) {
     ops[i].ready_layer = static_cast<std::size_t>(releases[i].point.layer);
@@ -98,8 +102,8 @@ Plan synchronous_plan(const CostModel& model, std::span<const Message> messages,
   return synchronous_plan(model, ops);
 }
 
-Plan synchronous_plan(const CostModel& model, std::span<const Message> messages, std::span<const Release> releases,
-                      std::span<const std::size_t> links) {
+Plan synchronous_plan(const CostModel& model, std::span<const Message> messages,
+                      std::span<const Release> releases, std::span<const std::size_t> links) {
   Plan plan = new_plan(model, 1);
   Iteration& iteration = plan.period[0];
   Apply apply{.at = {.kind = PointKind::kIterationEnd}, .merges = {0}};

@@ -53,7 +53,8 @@ void compress_gradients(Plan& plan, const Compression& compression) {
           op.collective = Collective::kCompressed;
         } else if (op.collective != Collective::kCompressed && !cast) {
           throw InvalidInput("'" + compression.name + "' can't be split into reduce-scatter and all-gather",
-                             "option compressor of " + plan.scheme, "use fp16 or bf16, or a scheme of all-reduces");
+                             "option compressor of " + plan.scheme,
+                             "use fp16 or bf16, or a scheme of all-reduces");
         }
         op.compression = compression;
       }
@@ -77,9 +78,12 @@ Compression OptionValues::compression() const {
     const auto set = set_.find(option);
     if (set == set_.end()) continue;
     const CompressorInfo* info = compression.name.empty() ? nullptr : &find_compressor(compression.name);
-    const bool known = info != nullptr && std::ranges::find(info->parameters, parameter, &CompressorParameter::name) != info->parameters.end();
+    const bool known =
+        info != nullptr &&
+        std::ranges::find(info->parameters, parameter, &CompressorParameter::name) != info->parameters.end();
     if (!known) {
-      throw InvalidInput("compressor '" + name + "' has no " + std::string(parameter), "option " + option + " of " + scheme_,
+      throw InvalidInput("compressor '" + name + "' has no " + std::string(parameter),
+                         "option " + option + " of " + scheme_,
                          "leave it out, or choose a compressor that has one");
     }
     compression.parameters[std::string(parameter)] =

@@ -16,11 +16,16 @@ bool on_time(const Apply& apply) {
 
 std::string_view name_of(Consistency consistency) {
   switch (consistency) {
-    case Consistency::kExact: return "exact";
-    case Consistency::kDelayed: return "delayed";
-    case Consistency::kLocal: return "local";
-    case Consistency::kCorrected: return "corrected";
-    case Consistency::kCompressed: return "compressed";
+    case Consistency::kExact:
+      return "exact";
+    case Consistency::kDelayed:
+      return "delayed";
+    case Consistency::kLocal:
+      return "local";
+    case Consistency::kCorrected:
+      return "corrected";
+    case Consistency::kCompressed:
+      return "compressed";
   }
   return "";
 }

@@ -1,11 +1,11 @@
 // PyTorch DistributedDataParallel's buckets.
 //
-// S. Li et al., "PyTorch Distributed", VLDB 2020, and torch 2.13's compute_bucket_assignment_by_size: tensors in reverse
-// parameter order; a bucket closes when its size reaches or exceeds its cap; the first bucket's cap is
-// first_bucket_bytes, every later one's bucket_cap_bytes; each dtype fills buckets of its own, with caps of its own.
-// Buckets are reduced in the order in which they close, each when its last gradient is ready.
-// Complexity: O(tensors) on one link. Deviations: several links (links.cc); buckets that
-// are still open at the end go in the order of their first tensor (PyTorch leaves that order to a hash table).
+// S. Li et al., "PyTorch Distributed", VLDB 2020, and torch 2.13's compute_bucket_assignment_by_size: tensors
+// in reverse parameter order; a bucket closes when its size reaches or exceeds its cap; the first bucket's
+// cap is first_bucket_bytes, every later one's bucket_cap_bytes; each dtype fills buckets of its own, with
+// caps of its own. Buckets are reduced in the order in which they close, each when its last gradient is
+// ready. Complexity: O(tensors) on one link. Deviations: several links (links.cc); buckets that are still
+// open at the end go in the order of their first tensor (PyTorch leaves that order to a hash table).
 #include <algorithm>
 #include <array>
 
@@ -16,14 +16,15 @@ namespace gradweave {
 namespace {
 
 struct DdpOptions {
-  std::int64_t bucket_cap_bytes = 26214400;    // torch: bucket_cap_mb = 25
-  std::int64_t first_bucket_bytes = 1048576;   // torch: dist._DEFAULT_FIRST_BUCKET_BYTES
+  std::int64_t bucket_cap_bytes = 26214400;   // torch: bucket_cap_mb = 25
+  std::int64_t first_bucket_bytes = 1048576;  // torch: dist._DEFAULT_FIRST_BUCKET_BYTES
 };
 
 PlanResult plan_ddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   const CostModel model(workload, cluster, values.compression());
   const DdpOptions options{*values.integer("bucket_cap_bytes"), *values.integer("first_bucket_bytes")};
-  const std::vector<Message> buckets = ddp_buckets(model, options.first_bucket_bytes, options.bucket_cap_bytes);
+  const std::vector<Message> buckets =
+      ddp_buckets(model, options.first_bucket_bytes, options.bucket_cap_bytes);
   std::vector<Release> releases;
   for (const Message& bucket : buckets) {
     releases.push_back(release_when_ready(model, bucket.slices));
@@ -33,7 +34,8 @@ PlanResult plan_ddp(const Workload& workload, const Cluster& cluster, const Opti
 
 }  // namespace
 
-std::vector<Message> ddp_buckets(const CostModel& model, std::int64_t first_bucket_bytes, std::int64_t bucket_cap_bytes) {
+std::vector<Message> ddp_buckets(const CostModel& model, std::int64_t first_bucket_bytes,
+                                 std::int64_t bucket_cap_bytes) {
   struct Open {
     Message message;
     std::int64_t bytes = 0;
@@ -54,7 +56,8 @@ std::vector<Message> ddp_buckets(const CostModel& model, std::int64_t first_buck
   for (Open& open : open_by_dtype) {
     if (!open.message.slices.empty()) left.push_back(std::move(open.message));
   }
-  std::ranges::sort(left, std::greater<>(), [](const Message& message) { return message.slices.front().tensor; });
+  std::ranges::sort(left, std::greater<>(),
+                    [](const Message& message) { return message.slices.front().tensor; });
   std::ranges::move(left, std::back_inserter(buckets));
   return buckets;
 }

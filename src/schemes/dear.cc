@@ -1,16 +1,17 @@
 // DeAR: all-reduce is decoupled; reduce-scatter overlaps with backward, all-gather with the next forward.
 //
-// L. Zhang et al., "DeAR: Accelerating distributed deep learning with fine-grained all-reduce pipelining", ICDCS 2023.
-// Neighbouring layers form groups of at most x bytes, in backward order; a group has one reduce_scatter and one
-// all_gather of the same message, which cost what one all_reduce costs (Eq. 5).
+// L. Zhang et al., "DeAR: Accelerating distributed deep learning with fine-grained all-reduce pipelining",
+// ICDCS 2023. Neighbouring layers form groups of at most x bytes, in backward order; a group has one
+// reduce_scatter and one all_gather of the same message, which cost what one all_reduce costs (Eq. 5).
 //   BackPipe: reduce_scatter of group g as soon as its gradients exist, in backward order
 //   FeedPipe: all_gather in layer order; a layer's next forward waits for its own group's
 //   x minimises the iteration time: Bayesian optimisation over 1..100 MB, first trial 25 MB, EI with xi = 0.1
 // Complexity: O(layers) a trial on one link.
-// Deviations: the authors launch the next all-gather when the previous layer's forward starts; here each is issued as
-// soon as its link is free and all reduce-scatters before it are over. The paper tunes on the running job; here a
-// trial is an exact evaluation of the plan (schedule.h). A group with several dtypes sends one message for each.
-// Several links (links.cc): a group's two ops share a link. Shared links: one op at a time, unless sharing is faster.
+// Deviations: the authors launch the next all-gather when the previous layer's forward starts; here each is
+// issued as soon as its link is free and all reduce-scatters before it are over. The paper tunes on the
+// running job; here a trial is an exact evaluation of the plan (schedule.h). A group with several dtypes
+// sends one message for each. Several links (links.cc): a group's two ops share a link. Shared links: one op
+// at a time, unless sharing is faster.
 #include "schemes/dear.h"
 
 #include <algorithm>
@@ -45,7 +46,8 @@ double dear_ideal_gain(double forward, double all_gather) {
 namespace {
 
 constexpr std::int64_t kMegabyte = 1'000'000;
-constexpr std::int64_t kFirstBuffer = 25 * kMegabyte, kSmallestBuffer = kMegabyte, kLargestBuffer = 100 * kMegabyte;
+constexpr std::int64_t kFirstBuffer = 25 * kMegabyte, kSmallestBuffer = kMegabyte,
+                       kLargestBuffer = 100 * kMegabyte;
 
 struct Group {
   std::vector<Slice> slices;
@@ -54,7 +56,8 @@ struct Group {
 };
 
 // Groups neighbouring layers in backward order while a group keeps to both limits; a larger layer is alone.
-std::vector<Group> group_layers(const CostModel& model, std::int64_t buffer_bytes, std::int64_t layers_per_group) {
+std::vector<Group> group_layers(const CostModel& model, std::int64_t buffer_bytes,
+                                std::int64_t layers_per_group) {
   const WorkloadIndex& index = model.index();
   std::vector<Group> groups;
   for (std::size_t l = index.layer_count; l-- > 0;) {
@@ -64,7 +67,8 @@ std::vector<Group> group_layers(const CostModel& model, std::int64_t buffer_byte
       layer.bytes += index.tensor_bytes(t);
     }
     if (layer.slices.empty()) continue;
-    if (groups.empty() || groups.back().bytes + layer.bytes > buffer_bytes || groups.back().layers == layers_per_group) {
+    if (groups.empty() || groups.back().bytes + layer.bytes > buffer_bytes ||
+        groups.back().layers == layers_per_group) {
       groups.push_back(std::move(layer));
       continue;
     }
@@ -134,10 +138,12 @@ PlanResult plan_dear(const Workload& workload, const Cluster& cluster, const Opt
   const std::optional<std::int64_t> buffer = values.integer("buffer_bytes");
   const std::optional<std::int64_t> layers = values.integer("layers_per_group");
   if (buffer && layers) {
-    throw InvalidInput("buffer_bytes and layers_per_group exclude each other", "options of dear", "give one of them");
+    throw InvalidInput("buffer_bytes and layers_per_group exclude each other", "options of dear",
+                       "give one of them");
   }
   const auto seed = static_cast<std::uint64_t>(*values.integer("seed"));
-  Tuned best = plan_on(CostModel(workload, with_concurrency_at_most(cluster, 1), values.compression()), buffer, layers, seed);
+  Tuned best = plan_on(CostModel(workload, with_concurrency_at_most(cluster, 1), values.compression()),
+                       buffer, layers, seed);
   if (has_shared_link(cluster)) {
     Tuned shared = plan_on(CostModel(workload, cluster, values.compression()), buffer, layers, seed);
     if (shared.iteration < best.iteration) best = std::move(shared);

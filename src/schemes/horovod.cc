@@ -1,15 +1,15 @@
 // Horovod: a fusion buffer that is emptied at every tick of a cycle.
 //
-// A. Sergeev, M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", 2018; FuseResponses() of
-// its controller. Every cycle_us it takes all tensors that have become ready since, in the order in which they did, and
-// fuses them: a response starts with the first tensor left and takes every later one of its dtype that still fits into
-// fusion_bytes; a larger tensor goes alone.
+// A. Sergeev, M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", 2018;
+// FuseResponses() of its controller. Every cycle_us it takes all tensors that have become ready since, in the
+// order in which they did, and fuses them: a response starts with the first tensor left and takes every later
+// one of its dtype that still fits into fusion_bytes; a larger tensor goes alone.
 //   tick(t) = cycle * ceil(ready(t) / cycle), ready(t) from the start of the iteration          (1)
 //   release of a response = tick of its tensors
 // Complexity: O(tensors * responses of one tick).
-// Deviations: Horovod's ticks run on from one iteration to the next, so that their phase drifts; here they count from
-// the start of each iteration on the profile, which makes the order static and the same on every rank. The coordinator's
-// negotiation is not charged. Several links (links.cc).
+// Deviations: Horovod's ticks run on from one iteration to the next, so that their phase drifts; here they
+// count from the start of each iteration on the profile, which makes the order static and the same on every
+// rank. The coordinator's negotiation is not charged. Several links (links.cc).
 #include <algorithm>
 #include <cmath>
 
@@ -59,12 +59,14 @@ PlanResult plan_horovod(const Workload& workload, const Cluster& cluster, const 
                                static_cast<Nanoseconds>(std::llround(*values.number("cycle_us") * 1000))};
   const std::vector<Slice> tensors = tensors_in_backward_order(model);
   const auto tick = [&](const Slice& slice) {
-    return tick_after(model.index().backward_end[model.index().tensors[slice.tensor].layer], options.cycle_ns);
+    return tick_after(model.index().backward_end[model.index().tensors[slice.tensor].layer],
+                      options.cycle_ns);
   };
   std::vector<Message> messages;
   std::vector<Release> releases;
   for (auto first = tensors.begin(); first != tensors.end();) {
-    const auto past = std::find_if(first, tensors.end(), [&](const Slice& slice) { return tick(slice) != tick(*first); });
+    const auto past =
+        std::find_if(first, tensors.end(), [&](const Slice& slice) { return tick(slice) != tick(*first); });
     for (Message& response : fuse(model, {first, past}, options.fusion_bytes)) {
       const std::size_t layer = last_ready_layer(model, response.slices);
       releases.push_back(

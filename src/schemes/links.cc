@@ -1,8 +1,9 @@
 // The link of each op, for every scheme without an assignment of its own.
 //
-// Minimising the iteration over links of different speed is scheduling on unrelated machines with release dates, which
-// is NP-hard; greedy lists are within a small factor and local search repairs most of the rest (J. K. Lenstra,
-// D. B. Shmoys, E. Tardos, "Approximation algorithms for scheduling unrelated parallel machines", 1990).
+// Minimising the iteration over links of different speed is scheduling on unrelated machines with release
+// dates, which is NP-hard; greedy lists are within a small factor and local search repairs most of the rest
+// (J. K. Lenstra, D. B. Shmoys, E. Tardos, "Approximation algorithms for scheduling unrelated parallel
+// machines", 1990).
 #include <algorithm>
 
 #include "schemes/schedule.h"
@@ -19,7 +20,8 @@ using Links = std::vector<std::size_t>;
 
 class LinkSearch {
  public:
-  LinkSearch(const CostModel& model, std::span<const ScheduledOp> ops) : schedule_(model, ops), follower_(ops.size(), kNoOp) {
+  LinkSearch(const CostModel& model, std::span<const ScheduledOp> ops)
+      : schedule_(model, ops), follower_(ops.size(), kNoOp) {
     for (std::size_t i = 0; i < ops.size(); ++i) {
       if (ops[i].after != kNoOp) follower_[ops[i].after] = i;
     }

@@ -12,9 +12,13 @@ Nanoseconds ready(const CostModel& model, const Slice& slice) {
   return model.index().backward_end[model.index().tensors[slice.tensor].layer] - model.index().forward_total;
 }
 
-MessageLoad load_of(const CostModel& model, const Slice& slice) { return model.load(0, std::span(&slice, 1)); }
+MessageLoad load_of(const CostModel& model, const Slice& slice) {
+  return model.load(0, std::span(&slice, 1));
+}
 
-Nanoseconds cost(const CostModel& model, const MessageLoad& load) { return model.all_reduce_of(0, load).total(); }
+Nanoseconds cost(const CostModel& model, const MessageLoad& load) {
+  return model.all_reduce_of(0, load).total();
+}
 
 bool same_dtype(const CostModel& model, const Slice& x, const Slice& y) {
   return model.index().tensors[x.tensor].dtype == model.index().tensors[y.tensor].dtype;
@@ -26,7 +30,7 @@ std::vector<Message> merged_greedily(const CostModel& model, MergeRule rule) {
   std::vector<Message> groups;
   Nanoseconds link_free = 0;  // end(l+1)
   Nanoseconds start = 0;      // start(l) of the last group
-  MessageLoad load;                  // of the last group
+  MessageLoad load;           // of the last group
   for (const Slice& slice : tensors_in_backward_order(model)) {
     const MessageLoad own = load_of(model, slice);
     if (!groups.empty() && same_dtype(model, groups.back().slices.front(), slice)) {

@@ -1,15 +1,18 @@
 // MG-WFBP: neighbouring tensors are merged where that ends the communication earlier.
 //
-// S. Shi, X. Chu, B. Li, "MG-WFBP: Merging gradients wisely for efficient communication in distributed deep learning",
-// INFOCOM 2019, TPDS 2021. l counts tensors in forward order, 1..L; ready(l) is backward_end of its layer.
+// S. Shi, X. Chu, B. Li, "MG-WFBP: Merging gradients wisely for efficient communication in distributed deep
+// learning", INFOCOM 2019, TPDS 2021. l counts tensors in forward order, 1..L; ready(l) is backward_end of
+// its layer.
 //   start(L) = ready(L), start(l) = max(start(l+1) + c(l+1), ready(l))        (1)
 //   for l = L..2: merge l into l-1 iff ready(l-1) < start(l) + a              (2), then Eq. 1 again
 //   a: what the merge saves: the start-up
 // Complexity: O(tensors); exact O(tensors^2) at worst.
-// Deviations: Eq. 2 is not optimal, as the paper has it. With a = 10 us and three tensors that are ready at 0, 9 and
-// 15 us and take 90, 10 and 10 us beside the start-up, Eq. 2 merges all and ends at 135 us; the first alone and the
-// other two merged end at 130 us. `solver=exact` minimises the end over all contiguous groups:
-//   E(j) = min_{i<j} max(E(i), ready(j)) + c(i+1..j)                           (3), tensors counted in backward order
+// Deviations: Eq. 2 is not optimal, as the paper has it. With a = 10 us and three tensors that are ready at
+// 0, 9 and 15 us and take 90, 10 and 10 us beside the start-up, Eq. 2 merges all and ends at 135 us; the
+// first alone and the other two merged end at 130 us. `solver=exact` minimises the end over all contiguous
+// groups:
+//   E(j) = min_{i<j} max(E(i), ready(j)) + c(i+1..j)                           (3), tensors counted in
+//   backward order
 // Tensors of different dtype are not merged. Several links (links.cc): groups are made for the first one.
 #include "schemes/merging.h"
 #include "schemes/registry.h"

@@ -2,18 +2,24 @@
 //
 // Family `exact`: without staleness, with forward overlap.
 //   1. The plans of every scheme of kind exact, simulated.
-//   2. The bound that holds for any of them, however it cuts and fuses, on links shared or not: for each layer l,
+//   2. The bound that holds for any of them, however it cuts and fuses, on links shared or not: for each
+//   layer l,
 //        T >= ready(l) + w(0..l) + sum over j >= l of t_f(j)                                        (1)
-//      (ready from the start of backward): nothing of layers 0..l is ready before ready(l); all links together need w,
-//      one start-up included, for it; and when the last of it has come, layers l.. are still to run. T >= T_f + T_b.
-//   3. On links that serve one op at a time, with few tensors: search_order() over all orders, fusions, splits into
-//      reduce-scatter and all-gather, and assignments to links, of tensors cut into `parts` (solve/order_search.h).
+//      (ready from the start of backward): nothing of layers 0..l is ready before ready(l); all links
+//      together need w, one start-up included, for it; and when the last of it has come, layers l.. are still
+//      to run. T >= T_f + T_b.
+//   3. On links that serve one op at a time, with few tensors: search_order() over all orders, fusions,
+//   splits into
+//      reduce-scatter and all-gather, and assignments to links, of tensors cut into `parts`
+//      (solve/order_search.h).
 //   Proof: the plan meets (1); or the search has ended; else the bound is (1).
 // Family `local`: parameters averaged once in `period` iterations, as late as the next forward.
-//   arbitrary_sets() (solve/intervals.h) and every scheme of kind local; T >= compute + (bound on stalls) / H on one link.
+//   arbitrary_sets() (solve/intervals.h) and every scheme of kind local; T >= compute + (bound on stalls) / H
+//   on one link.
 //
 // Complexity: a plan and a simulation for each scheme, and O(node_limit) nodes.
-// The claim of step 3 is over whole parts: cutting finer may still be better. With a compressor only T_f + T_b is proved.
+// The claim of step 3 is over whole parts: cutting finer may still be better. With a compressor only T_f +
+// T_b is proved.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -47,8 +53,9 @@ bool one_at_a_time(const Cluster& cluster) {
   return std::ranges::all_of(cluster.links, [](const Link& link) { return link.concurrency == 1; });
 }
 
-// Time in which all links together can carry `slices`, one start-up included, whatever the plan's fusion. On shared
-// links start-ups pass beside the work of others: given times hide one, and an all-gather's half is hidden.
+// Time in which all links together can carry `slices`, one start-up included, whatever the plan's fusion. On
+// shared links start-ups pass beside the work of others: given times hide one, and an all-gather's half is
+// hidden.
 Nanoseconds least_time(const CostModel& model, const std::vector<Slice>& slices) {
   std::vector<double> speed;  // share of the whole that link k carries in a nanosecond, at most
   Nanoseconds startup = std::numeric_limits<Nanoseconds>::max();
@@ -59,8 +66,8 @@ Nanoseconds least_time(const CostModel& model, const std::vector<Slice>& slices)
     const OpCost cost = model.cost(0, Collective::kAllReduce, slices);
     return cost.work + (given ? 0 : cost.startup * halves / 2);
   }
-  // With several links of unlike speed ratios, each byte is taken to go where it is fastest relative to the others:
-  // weights as in a dual solution of the fluid relaxation, sum 1.
+  // With several links of unlike speed ratios, each byte is taken to go where it is fastest relative to the
+  // others: weights as in a dual solution of the fluid relaxation, sum 1.
   double total = 0;
   for (std::size_t k = 0; k < model.link_count(); ++k) {
     const OpCost cost = model.cost(k, Collective::kAllReduce, slices);
@@ -72,7 +79,8 @@ Nanoseconds least_time(const CostModel& model, const std::vector<Slice>& slices)
   for (const Slice& slice : slices) {
     double least = std::numeric_limits<double>::infinity();
     for (std::size_t k = 0; k < model.link_count(); ++k) {
-      const Nanoseconds own = std::max<Nanoseconds>(0, model.cost(k, Collective::kAllReduce, std::span(&slice, 1)).work - 1);
+      const Nanoseconds own =
+          std::max<Nanoseconds>(0, model.cost(k, Collective::kAllReduce, std::span(&slice, 1)).work - 1);
       least = std::min(least, speed[k] / total * static_cast<double>(own));
     }
     work += least;
@@ -86,7 +94,8 @@ Proof exact_bound(const CostModel& model) {
   Proof proof{static_cast<double>(index.compute_total), "compute"};
   std::vector<Slice> prefix;
   for (std::size_t l = 0; l < index.layer_count; ++l) {
-    for (std::size_t t = index.first_tensor[l]; t < index.first_tensor[l + 1]; ++t) prefix.push_back({t, 0, index.tensors[t].numel});
+    for (std::size_t t = index.first_tensor[l]; t < index.first_tensor[l + 1]; ++t)
+      prefix.push_back({t, 0, index.tensors[t].numel});
     if (index.first_tensor[l] == index.first_tensor[l + 1]) continue;
     const Nanoseconds bound = index.backward_end[l] - index.forward_total + least_time(model, prefix) +
                               index.forward_total - index.forward_start[l];
@@ -102,7 +111,8 @@ std::vector<Slice> parts_of(const CostModel& model, std::int64_t parts) {
   for (std::size_t t = 0; t < model.index().tensors.size(); ++t) {
     const std::int64_t numel = model.index().tensors[t].numel;
     const std::int64_t count = std::min(parts, numel);
-    for (std::int64_t i = 0; i < count; ++i) units.push_back({t, floor_share(numel, i, count), floor_share(numel, i + 1, count)});
+    for (std::int64_t i = 0; i < count; ++i)
+      units.push_back({t, floor_share(numel, i, count), floor_share(numel, i + 1, count)});
   }
   return units;
 }
@@ -126,7 +136,8 @@ Plan plan_of(const CostModel& model, const std::vector<Slice>& units, const std:
     plan.period[0].ops.push_back(std::move(op));
   }
   for (std::size_t l = 0; l < index.layer_count; ++l) {
-    Apply apply{.at = {.kind = PointKind::kForwardStart, .layer = static_cast<std::int32_t>(l)}, .merges = {-1}};
+    Apply apply{.at = {.kind = PointKind::kForwardStart, .layer = static_cast<std::int32_t>(l)},
+                .merges = {-1}};
     for (std::size_t u = 0; u < units.size(); ++u) {
       if (index.tensors[units[u].tensor].layer == l) apply.blocks.push_back(blocks[u]);
     }
@@ -144,7 +155,8 @@ std::vector<Candidate> plans_of(Consistency consistency, const Workload& workloa
     if (scheme.chooses || scheme.consistency != consistency) continue;
     std::map<std::string, std::string> own;
     for (const auto& [name, value] : options) {
-      if (std::ranges::find(scheme.options, name, &OptionSpec::name) != scheme.options.end()) own[name] = value;
+      if (std::ranges::find(scheme.options, name, &OptionSpec::name) != scheme.options.end())
+        own[name] = value;
     }
     maker.add(scheme, own, candidates);
   }
@@ -170,11 +182,13 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
   const double time = best.result.iteration_ns();
   const auto compute = static_cast<double>(model.index().compute_total);
   if (compressed) {
-    const Proof proof{compute, time == compute ? "optimum: compute" : "none beyond compute, with a compressor"};
+    const Proof proof{compute,
+                      time == compute ? "optimum: compute" : "none beyond compute, with a compressor"};
     return report(best.plan, proof, std::string(best.scheme));
   }
   Proof proof = exact_bound(model);
-  if (time <= proof.bound_ns) return report(best.plan, {time, "optimum: " + proof.by}, std::string(best.scheme));
+  if (time <= proof.bound_ns)
+    return report(best.plan, {time, "optimum: " + proof.by}, std::string(best.scheme));
 
   const std::vector<Slice> units = parts_of(model, *values.integer("parts"));
   if (!one_at_a_time(cluster) || units.size() > kMaxOrderUnits) {
@@ -184,8 +198,10 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
   const auto limit = static_cast<Nanoseconds>(std::ceil(time));
   const OrderSearchResult found = search_order(model, units, limit, *values.integer("node_limit"));
   const std::string nodes = std::to_string(found.nodes) + " nodes";
-  if (found.complete) proof = {std::min(time, static_cast<double>(found.iteration)), "optimum: search of " + nodes};
-  else proof.by += "; the search ended at " + nodes;
+  if (found.complete)
+    proof = {std::min(time, static_cast<double>(found.iteration)), "optimum: search of " + nodes};
+  else
+    proof.by += "; the search ended at " + nodes;
   if (found.ops.empty()) return report(best.plan, proof, std::string(best.scheme));
   return report(plan_of(model, units, found.ops), proof, "search");
 }
@@ -194,12 +210,18 @@ Plan plan_local(const Workload& workload, const Cluster& cluster, const OptionVa
   const CostModel model(workload, cluster);
   const auto period = *values.integer("period");
   const Packer packer(model, true);
-  const Assignment sets = arbitrary_sets(packer, static_cast<std::size_t>(period), *values.integer("node_limit"));
+  const Assignment sets =
+      arbitrary_sets(packer, static_cast<std::size_t>(period), *values.integer("node_limit"));
   std::map<std::string, std::string> options = {{"period", std::to_string(period)}};
   std::vector<Candidate> candidates = plans_of(Consistency::kLocal, workload, cluster, options);
   options["forward_overlap"] = "on";
-  std::ranges::move(plans_of(Consistency::kLocal, workload, cluster, options), std::back_inserter(candidates));
-  Candidate own{.scheme = "search", .options = {}, .plan = plan_of_sets(model, packer, sets, true), .result = {}, .effects = {}};
+  std::ranges::move(plans_of(Consistency::kLocal, workload, cluster, options),
+                    std::back_inserter(candidates));
+  Candidate own{.scheme = "search",
+                .options = {},
+                .plan = plan_of_sets(model, packer, sets, true),
+                .result = {},
+                .effects = {}};
   own.result = simulate(own.plan, workload, cluster);
   candidates.insert(candidates.begin(), std::move(own));
   const Candidate& best = best_of(candidates);
@@ -208,15 +230,16 @@ Plan plan_local(const Workload& workload, const Cluster& cluster, const OptionVa
     proof.bound_ns += static_cast<double>(sets.lower_bound) / static_cast<double>(period);
     if (sets.lower_bound > 0) proof.by = "search of sets of layers";
   }
-  if (best.result.iteration_ns() <= proof.bound_ns) proof = {best.result.iteration_ns(), "optimum: " + proof.by};
+  if (best.result.iteration_ns() <= proof.bound_ns)
+    proof = {best.result.iteration_ns(), "optimum: " + proof.by};
   return report(best.plan, proof, std::string(best.scheme));
 }
 
 PlanResult plan_optimal(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   if (values.text("family") == "exact") return plan_exact(workload, cluster, values);
   if (!values.compression().name.empty()) {
-    throw InvalidInput("the family 'local' sends parameters, which are not compressed", "option compressor of optimal",
-                       "leave it out, or use family=exact");
+    throw InvalidInput("the family 'local' sends parameters, which are not compressed",
+                       "option compressor of optimal", "leave it out, or use family=exact");
   }
   return plan_local(workload, cluster, values);
 }
@@ -224,46 +247,48 @@ PlanResult plan_optimal(const Workload& workload, const Cluster& cluster, const 
 }  // namespace
 
 SchemeInfo optimal_scheme() {
-  return {.name = "optimal",
-          .summary = "the exact optimum where a search can prove it, else the best plan known and a lower bound",
-          .paper = "",
-          .consistency = Consistency::kExact,
-          .options = {{.name = "family",
-                       .type = OptionType::kText,
-                       .unit = "",
-                       .default_value = "exact",
-                       .default_source = "Gradweave",
-                       .choices = {"exact", "local"},
-                       .meaning = "over which plans: without staleness, or averages of parameters once in `period`"},
-                      {.name = "parts",
-                       .type = OptionType::kInteger,
-                       .unit = "",
-                       .default_value = "1",
-                       .default_source = "Gradweave: whole tensors",
-                       .minimum = 1,
-                       .maximum = kMaxOrderUnits,
-                       .choices = {},
-                       .meaning = "family exact: the search cuts each tensor into so many equal parts"},
-                      {.name = "node_limit",
-                       .type = OptionType::kInteger,
-                       .unit = "nodes",
-                       .default_value = "200000",
-                       .default_source = "Gradweave: below a second",
-                       .minimum = 0,
-                       .maximum = 1e9,
-                       .choices = {},
-                       .meaning = "after so many nodes the search ends with the best found"},
-                      {.name = "period",
-                       .type = OptionType::kInteger,
-                       .unit = "iterations",
-                       .default_value = "5",
-                       .default_source = "DreamDDP, Sections 4.5 and 4.6: H = 5",
-                       .minimum = 1,
-                       .maximum = 1000,
-                       .choices = {},
-                       .meaning = "family local: H"}},
-          .chooses = true,
-          .plan = plan_optimal};
+  return {
+      .name = "optimal",
+      .summary = "the exact optimum where a search can prove it, else the best plan known and a lower bound",
+      .paper = "",
+      .consistency = Consistency::kExact,
+      .options = {{.name = "family",
+                   .type = OptionType::kText,
+                   .unit = "",
+                   .default_value = "exact",
+                   .default_source = "Gradweave",
+                   .choices = {"exact", "local"},
+                   .meaning =
+                       "over which plans: without staleness, or averages of parameters once in `period`"},
+                  {.name = "parts",
+                   .type = OptionType::kInteger,
+                   .unit = "",
+                   .default_value = "1",
+                   .default_source = "Gradweave: whole tensors",
+                   .minimum = 1,
+                   .maximum = kMaxOrderUnits,
+                   .choices = {},
+                   .meaning = "family exact: the search cuts each tensor into so many equal parts"},
+                  {.name = "node_limit",
+                   .type = OptionType::kInteger,
+                   .unit = "nodes",
+                   .default_value = "200000",
+                   .default_source = "Gradweave: below a second",
+                   .minimum = 0,
+                   .maximum = 1e9,
+                   .choices = {},
+                   .meaning = "after so many nodes the search ends with the best found"},
+                  {.name = "period",
+                   .type = OptionType::kInteger,
+                   .unit = "iterations",
+                   .default_value = "5",
+                   .default_source = "DreamDDP, Sections 4.5 and 4.6: H = 5",
+                   .minimum = 1,
+                   .maximum = 1000,
+                   .choices = {},
+                   .meaning = "family local: H"}},
+      .chooses = true,
+      .plan = plan_optimal};
 }
 
 }  // namespace gradweave

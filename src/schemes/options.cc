@@ -36,7 +36,8 @@ std::string range_of(const OptionSpec& spec) {
 void check_value(const OptionSpec& spec, const std::string& value, const std::string& where) {
   if (spec.type == OptionType::kText) {
     if (!spec.choices.empty() && std::ranges::find(spec.choices, value) == spec.choices.end()) {
-      throw InvalidInput("'" + value + "' is not one of its values", where, "use one of " + joined(spec.choices));
+      throw InvalidInput("'" + value + "' is not one of its values", where,
+                         "use one of " + joined(spec.choices));
     }
     return;
   }

@@ -1,11 +1,11 @@
 // P3: tensors cut into slices of a fixed size, the slices of early layers first.
 //
-// A. Jayarajan et al., "Priority-based parameter propagation for distributed DNN training", MLSys 2019. A slice's
-// priority is the place of its layer in forward; whenever a link is free it takes the most urgent slice that is ready.
-// A layer's next forward waits for its own slices alone. The rule, run on the profile, gives a static order (priority.h).
-// Complexity: O(slices log slices) on one link.
-// Deviations: the paper's parameter server becomes all-reduce, one start-up for each slice; its 50,000 parameters are
-// 200,000 bytes of float32. Several links: each slice where it would end first, improved by local search (links.cc).
+// A. Jayarajan et al., "Priority-based parameter propagation for distributed DNN training", MLSys 2019. A
+// slice's priority is the place of its layer in forward; whenever a link is free it takes the most urgent
+// slice that is ready. A layer's next forward waits for its own slices alone. The rule, run on the profile,
+// gives a static order (priority.h). Complexity: O(slices log slices) on one link. Deviations: the paper's
+// parameter server becomes all-reduce, one start-up for each slice; its 50,000 parameters are 200,000 bytes
+// of float32. Several links: each slice where it would end first, improved by local search (links.cc).
 #include "schemes/common.h"
 #include "schemes/priority.h"
 #include "schemes/registry.h"
@@ -16,7 +16,8 @@ namespace {
 PlanResult plan_p3(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   const std::int64_t partition_bytes = *values.integer("partition_bytes");
   const std::int64_t credit_bytes = *values.integer("credit_bytes");
-  const CostModel model(workload, with_concurrency_at_most(cluster, slices_in_flight(partition_bytes, credit_bytes)),
+  const CostModel model(workload,
+                        with_concurrency_at_most(cluster, slices_in_flight(partition_bytes, credit_bytes)),
                         values.compression());
   std::vector<ScheduledOp> ops =
       issue_by_priority(model, priority_slices(model, partition_bytes, Partition::kFixed), credit_bytes);

@@ -21,7 +21,8 @@ using SmallestFirst = std::priority_queue<T, std::vector<T>, std::greater<T>>;
 
 }  // namespace
 
-std::vector<Slice> priority_slices(const CostModel& model, std::int64_t partition_bytes, Partition partition) {
+std::vector<Slice> priority_slices(const CostModel& model, std::int64_t partition_bytes,
+                                   Partition partition) {
   const WorkloadIndex& index = model.index();
   std::int64_t total = 0;
   const auto elements_per_slice = [&](std::size_t t) {
@@ -62,7 +63,8 @@ std::vector<ScheduledOp> issue_by_priority(const CostModel& model, const std::ve
   SmallestFirst<std::size_t> waiting;  // places in `slices`
   SmallestFirst<Ended> in_flight;
   std::vector<std::vector<std::size_t>> slices_of_layer(index.layer_count);
-  for (std::size_t s = 0; s < slices.size(); ++s) slices_of_layer[index.tensors[slices[s].tensor].layer].push_back(s);
+  for (std::size_t s = 0; s < slices.size(); ++s)
+    slices_of_layer[index.tensors[slices[s].tensor].layer].push_back(s);
 
   // On a shared link start-ups overlap with the work of others.
   const auto end_on = [&](std::size_t k, const Slice& slice, Nanoseconds now) {

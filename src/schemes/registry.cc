@@ -11,7 +11,8 @@ namespace {
 
 std::vector<SchemeInfo> with_compressors(std::vector<SchemeInfo> rows) {
   for (SchemeInfo& scheme : rows) {
-    if (scheme.payload == Payload::kGradient) std::ranges::move(compressor_options(), std::back_inserter(scheme.options));
+    if (scheme.payload == Payload::kGradient)
+      std::ranges::move(compressor_options(), std::back_inserter(scheme.options));
   }
   return rows;
 }
@@ -62,7 +63,8 @@ PlanResult make_plan(std::string_view name, const Workload& workload, const Clus
   PlanResult result = scheme.plan(workload, cluster, values);
   if (Plan* plan = std::get_if<Plan>(&result)) {
     plan->scheme = scheme.name;
-    plan->options.insert(values.set().begin(), values.set().end());  // beside what the scheme has found itself
+    plan->options.insert(values.set().begin(),
+                         values.set().end());  // beside what the scheme has found itself
     compress_gradients(*plan, values.compression());
     plan->workload_hash = hash_of(workload);
     plan->cluster_hash = hash_of(cluster);

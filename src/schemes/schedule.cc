@@ -20,7 +20,8 @@ std::vector<std::size_t> links_of(std::span<const ScheduledOp> ops) {
 Schedule::Schedule(const CostModel& model, std::span<const ScheduledOp> ops)
     : link_count_(model.link_count()), backward_total_(model.index().backward_total) {
   const WorkloadIndex& index = model.index();
-  for (std::size_t l = 0; l < index.layer_count; ++l) forward_.push_back(index.forward_end[l] - index.forward_start[l]);
+  for (std::size_t l = 0; l < index.layer_count; ++l)
+    forward_.push_back(index.forward_end[l] - index.forward_start[l]);
   for (const Link& link : model.cluster().links) {
     concurrency_.push_back(link.concurrency);
     shared_ = shared_ || link.concurrency != 1;
@@ -28,7 +29,8 @@ Schedule::Schedule(const CostModel& model, std::span<const ScheduledOp> ops)
   ops_.reserve(ops.size());
   costs_.reserve(ops.size() * link_count_);
   for (const ScheduledOp& op : ops) {
-    ops_.push_back({index.backward_end[op.ready_layer] - index.forward_total + op.delay, op.after, op.needed_by});
+    ops_.push_back(
+        {index.backward_end[op.ready_layer] - index.forward_total + op.delay, op.after, op.needed_by});
     for (std::size_t k = 0; k < link_count_; ++k) costs_.push_back(model.cost(k, op.collective, op.slices));
   }
 }
@@ -46,22 +48,25 @@ void Schedule::run_in_order(std::span<const std::size_t> links, ScheduleTimes& t
 
 void Schedule::run_shared(std::span<const std::size_t> links, ScheduleTimes& times) const {
   struct LinkState {
-    std::vector<std::size_t> queue;   // ops in issue order
+    std::vector<std::size_t> queue;  // ops in issue order
     std::size_t next = 0;
     std::vector<std::size_t> starting;  // paying their start-up
     std::vector<std::size_t> active;
-    Nanoseconds shared_until = 0;       // up to here the active ops' work has been taken off
+    Nanoseconds shared_until = 0;  // up to here the active ops' work has been taken off
   };
   std::vector<LinkState> states(link_count_);
   for (std::size_t i = 0; i < ops_.size(); ++i) states[links[i]].queue.push_back(i);
   std::vector<Nanoseconds> remaining(ops_.size());
   std::fill(times.end.begin(), times.end.end(), kNever);
 
-  const auto startup = [&](std::size_t op, std::size_t k) { return concurrency_[k] == 1 ? 0 : cost(op, k).startup; };
+  const auto startup = [&](std::size_t op, std::size_t k) {
+    return concurrency_[k] == 1 ? 0 : cost(op, k).startup;
+  };
   const auto may_start_at = [&](std::size_t k) {
     const LinkState& state = states[k];
     const std::size_t slots = concurrency_[k] == 0 ? ops_.size() : static_cast<std::size_t>(concurrency_[k]);
-    if (state.next == state.queue.size() || state.active.size() + state.starting.size() >= slots) return kNever;
+    if (state.next == state.queue.size() || state.active.size() + state.starting.size() >= slots)
+      return kNever;
     const Item& op = ops_[state.queue[state.next]];
     if (op.after == kNoOp) return op.ready;
     return times.end[op.after] == kNever ? kNever : std::max(op.ready, times.end[op.after]);
@@ -131,7 +136,8 @@ Nanoseconds Schedule::iteration_of(const ScheduleTimes& times) const {
   Nanoseconds now = backward_total_;
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     if (ops_[i].needed_by == kIterationEnd) now = std::max(now, times.end[i]);
-    if (ops_[i].needed_by < done.size()) done[ops_[i].needed_by] = std::max(done[ops_[i].needed_by], times.end[i]);
+    if (ops_[i].needed_by < done.size())
+      done[ops_[i].needed_by] = std::max(done[ops_[i].needed_by], times.end[i]);
   }
   for (std::size_t l = 0; l < forward_.size(); ++l) now = std::max(now, done[l]) + forward_[l];
   return now;
@@ -152,8 +158,8 @@ ScheduleTimes Schedule::times(std::span<const std::size_t> links) const {
 Nanoseconds Schedule::iteration(std::span<const std::size_t> links) const { return times(links).iteration; }
 
 std::size_t Schedule::critical_op(const ScheduleTimes& times) const {
-  // The op after whose end nothing but compute follows until the iteration is over. Compute behind an op: the forward
-  // of all layers from the one that needs it on.
+  // The op after whose end nothing but compute follows until the iteration is over. Compute behind an op: the
+  // forward of all layers from the one that needs it on.
   std::vector<Nanoseconds> behind(forward_.size() + 1, 0);
   for (std::size_t l = forward_.size(); l-- > 0;) behind[l] = behind[l + 1] + forward_[l];
   for (std::size_t i = 0; i < ops_.size(); ++i) {
@@ -227,9 +233,10 @@ Plan overlapped_plan(const CostModel& model, std::span<const ScheduledOp> ops) {
   std::ranges::move(own, std::back_inserter(iteration.ops));
   for (std::size_t l = 0; l < index.layer_count; ++l) {
     if (blocks_of_layer[l].empty()) continue;
-    iteration.applies.push_back({.at = {.kind = PointKind::kForwardStart, .layer = static_cast<std::int32_t>(l)},
-                                 .blocks = std::move(blocks_of_layer[l]),
-                                 .merges = {-1}});
+    iteration.applies.push_back(
+        {.at = {.kind = PointKind::kForwardStart, .layer = static_cast<std::int32_t>(l)},
+         .blocks = std::move(blocks_of_layer[l]),
+         .merges = {-1}});
   }
   return plan;
 }

@@ -1,5 +1,5 @@
-// Schedules without staleness: when each op of an iteration runs, how long the iteration takes, which link each op
-// should use, and the plan that says so.
+// Schedules without staleness: when each op of an iteration runs, how long the iteration takes, which link
+// each op should use, and the plan that says so.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,10 @@
 namespace gradweave {
 
 // Who waits for an op: a layer's next forward, or one of these.
-inline constexpr std::size_t kIterationEnd = std::numeric_limits<std::size_t>::max() - 1;  // the next iteration
-inline constexpr std::size_t kNobody = std::numeric_limits<std::size_t>::max();  // only the op that comes `after` it
+inline constexpr std::size_t kIterationEnd =
+    std::numeric_limits<std::size_t>::max() - 1;  // the next iteration
+inline constexpr std::size_t kNobody =
+    std::numeric_limits<std::size_t>::max();  // only the op that comes `after` it
 inline constexpr std::size_t kNoOp = std::numeric_limits<std::size_t>::max();
 
 // One op of a schedule; a schedule lists its ops in issue order.
@@ -24,9 +26,9 @@ struct ScheduledOp {
   std::vector<Slice> slices;  // one dtype
   Collective collective = Collective::kAllReduce;
   std::size_t link = 0;
-  std::size_t ready_layer = 0;       // may start at the end of this layer's backward,
-  Nanoseconds delay = 0;             // and this much later
-  std::size_t after = kNoOp;         // and after this op of the list (an earlier one)
+  std::size_t ready_layer = 0;  // may start at the end of this layer's backward,
+  Nanoseconds delay = 0;        // and this much later
+  std::size_t after = kNoOp;    // and after this op of the list (an earlier one)
   std::size_t needed_by = kIterationEnd;
 };
 
@@ -36,9 +38,9 @@ struct ScheduleTimes {
   Nanoseconds iteration = 0;            // of the steady state
 };
 
-// Evaluates assignments of links for one list of ops, exactly as the simulator does. Every op of an iteration is over
-// before the next backward starts, since some layer's forward waits for it: so one pass from an idle network at the
-// start of backward gives the steady state. Links of concurrency 1 serve in issue order:
+// Evaluates assignments of links for one list of ops, exactly as the simulator does. Every op of an iteration
+// is over before the next backward starts, since some layer's forward waits for it: so one pass from an idle
+// network at the start of backward gives the steady state. Links of concurrency 1 serve in issue order:
 //   start(i) = max(end of the op before it on its link, backward_end(ready_layer) + delay, end(after))
 //   forward_start(l) = max(forward_end(l-1), end(i) for all i that l needs); iteration = forward_end(L-1)
 // Shared links are simulated event by event.
@@ -78,10 +80,10 @@ class Schedule {
   bool shared_ = false;
 };
 
-// Chooses the link of each op: the best of "each op where it ends first" and "all on link k", improved by local search
-// (move an op of the critical chain to another link, or exchange it with an op there) as long as the iteration gets
-// shorter and the budget lasts. An op with `after` stays with that op's link. Deterministic; the budget is counted
-// in evaluated ops, so that 1000 ops take a few ms.
+// Chooses the link of each op: the best of "each op where it ends first" and "all on link k", improved by
+// local search (move an op of the critical chain to another link, or exchange it with an op there) as long as
+// the iteration gets shorter and the budget lasts. An op with `after` stays with that op's link.
+// Deterministic; the budget is counted in evaluated ops, so that 1000 ops take a few ms.
 void assign_links(const CostModel& model, std::vector<ScheduledOp>& ops);
 
 // Each op where it ends first: the start of that search. O(ops * links).
@@ -93,15 +95,16 @@ void improve_links(const CostModel& model, std::vector<ScheduledOp>& ops);
 // Returns the steady-state iteration time of `ops` on the links that they name.
 Nanoseconds iteration_time(const CostModel& model, std::span<const ScheduledOp> ops);
 
-// Returns the messages as ops that start as soon as their last gradient exists, needed at iteration_end; on link 0.
+// Returns the messages as ops that start as soon as their last gradient exists, needed at iteration_end; on
+// link 0.
 std::vector<ScheduledOp> scheduled_when_ready(const CostModel& model, std::span<const Message> messages);
 
 // Returns the plan of a schedule whose ops are all-reduces needed at iteration_end.
 Plan synchronous_plan(const CostModel& model, std::span<const ScheduledOp> ops);
 
-// Returns the plan of a schedule with forward overlap: period 1; each layer's gradients are applied at its next
-// forward_start. An op that starts after backward is listed in the next iteration (merges {-1}), before that
-// iteration's own ops, so that every link keeps the order of `ops`; an all_gather always is.
+// Returns the plan of a schedule with forward overlap: period 1; each layer's gradients are applied at its
+// next forward_start. An op that starts after backward is listed in the next iteration (merges {-1}), before
+// that iteration's own ops, so that every link keeps the order of `ops`; an all_gather always is.
 Plan overlapped_plan(const CostModel& model, std::span<const ScheduledOp> ops);
 
 }  // namespace gradweave

@@ -1,6 +1,8 @@
-// No overlap: the whole backward, then one all-reduce per tensor, then the update. The yardstick for everything else.
+// No overlap: the whole backward, then one all-reduce per tensor, then the update. The yardstick for
+// everything else.
 //
-// iteration = T_f + T_b + sum over tensors of c, on one link; several links as in links.cc. Complexity: O(tensors) on one link.
+// iteration = T_f + T_b + sum over tensors of c, on one link; several links as in links.cc. Complexity:
+// O(tensors) on one link.
 #include "schemes/common.h"
 #include "schemes/registry.h"
 
@@ -11,7 +13,8 @@ PlanResult plan_sequential(const Workload& workload, const Cluster& cluster, con
   const CostModel model(workload, cluster, values.compression());
   std::vector<Message> messages;
   for (const Slice& slice : tensors_in_backward_order(model)) messages.push_back({{slice}});
-  const std::vector<Release> releases(messages.size(), Release{{.kind = PointKind::kBackwardEnd, .layer = 0}});
+  const std::vector<Release> releases(messages.size(),
+                                      Release{{.kind = PointKind::kBackwardEnd, .layer = 0}});
   return synchronous_plan(model, messages, releases);
 }
 

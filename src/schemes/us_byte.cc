@@ -6,33 +6,36 @@
 //   layer l, 1..L        unit, 0..: a tensor, or neighbouring tensors that are sent as one
 //   a, b                 start-up and rate of the first link; costs are exact, a + ceil(b * bytes)
 //   S_p                  SendOrder::block_elements, of each unit
-//   P_1                  SendOrder::first_phase, its inverse: units by priority; P_2 is forward order (Theorem 1)
-//   tau_b(l) + t_b(l)    SendUnit::ready
-//   tau_ar(i)            SendOp::start; delta_1 is SendTimes::first_phase_ops
-// First phase (Algorithm 1): whenever the link is free, the most urgent unit that is ready sends blocks until the next
-// unit becomes ready: at least one block (case 1), else the fewest that last until then (case 2, Eq. 6), else all that
-// it has (case 3). An op that follows one of the same unit without idle time is merged with it:
-//   total = clamp(ceil((until - start - a) / (b S_p)), sent + 1, sent + remaining) blocks                      (1)
-// Second phase, all gradients being ready: the rest of each unit in forward order                             (2)
-//   forward_start(l) = max(forward_end(l-1), end of all ops with blocks of l), t_iter = forward_end(L)        (3)
-// which is t_iter = max(T_f + T_b, max over ops i of end(i) + forward time of layer(i) and all after it)        (4)
+//   P_1                  SendOrder::first_phase, its inverse: units by priority; P_2 is forward order
+//   (Theorem 1) tau_b(l) + t_b(l)    SendUnit::ready tau_ar(i)            SendOp::start; delta_1 is
+//   SendTimes::first_phase_ops
+// First phase (Algorithm 1): whenever the link is free, the most urgent unit that is ready sends blocks until
+// the next unit becomes ready: at least one block (case 1), else the fewest that last until then (case 2, Eq.
+// 6), else all that it has (case 3). An op that follows one of the same unit without idle time is merged with
+// it:
+//   total = clamp(ceil((until - start - a) / (b S_p)), sent + 1, sent + remaining) blocks (1)
+// Second phase, all gradients being ready: the rest of each unit in forward order (2)
+//   forward_start(l) = max(forward_end(l-1), end of all ops with blocks of l), t_iter = forward_end(L) (3)
+// which is t_iter = max(T_f + T_b, max over ops i of end(i) + forward time of layer(i) and all after it) (4)
 // Algorithm 2 raises the priority of l, from L down, above all layers that become ready while l is being sent
 // (Eq. 13), if that makes t_iter less; after that it continues at k - 1.
 // Algorithm 3 is the plan: ops in this order, each kept until it is its turn.
 //
-// Deviations, corrections: Algorithm 1's block count after a merge is a total, but overwrites and is subtracted as if it
-// were new, so blocks vanish: Eq. 1. Delta t is left out: true bytes are costed. Zero-size ops do not exist.
-// Beyond the paper, where that is faster:
+// Deviations, corrections: Algorithm 1's block count after a merge is a total, but overwrites and is
+// subtracted as if it were new, so blocks vanish: Eq. 1. Delta t is left out: true bytes are costed.
+// Zero-size ops do not exist. Beyond the paper, where that is faster:
 //   - blocks of a size of their own for each unit (option block_sizes);
-//   - neighbouring tensors that are sent as one unit, and rests of several units in one op of the second phase
+//   - neighbouring tensors that are sent as one unit, and rests of several units in one op of the second
+//   phase
 //     (option fusion). The second phase is then solved exactly: T is feasible iff every op ends before
-//     T - (forward time of its first layer and all after it)                                                   (5)
-//     and taking as many units as an op's deadline allows uses the fewest ops, so T follows by bisection;
+//     T - (forward time of its first layer and all after it) (5) and taking as many units as an op's deadline
+//     allows uses the fewest ops, so T follows by bisection;
 //   - S_p searched on a grid (the paper tunes it by Bayesian optimisation);
-//   - several links: the plan for one link and priority slices of several sizes compete, with links by links.cc;
+//   - several links: the plan for one link and priority slices of several sizes compete, with links by
+//   links.cc;
 //   - shared links: one op at a time competes with 2, 4, 8 and 16.
-// Complexity: one evaluation O(ops * units / 64 + units log t); Algorithm 2 evaluates at most once a unit. The search
-// stops after a budget of evaluated ops.
+// Complexity: one evaluation O(ops * units / 64 + units log t); Algorithm 2 evaluates at most once a unit.
+// The search stops after a budget of evaluated ops.
 #include "schemes/us_byte.h"
 
 #include <algorithm>
@@ -47,7 +50,8 @@ namespace {
 
 constexpr std::array<std::int64_t, 8> kBlockBytes = {65536,    262144,   1048576,   4194304,
                                                      16777216, 67108864, 268435456, std::int64_t{1} << 53};
-constexpr std::array<std::int64_t, 8> kUnitBytes = {0, 65536, 262144, 1048576, 4194304, 16777216, 67108864, 268435456};
+constexpr std::array<std::int64_t, 8> kUnitBytes = {0,       65536,    262144,   1048576,
+                                                    4194304, 16777216, 67108864, 268435456};
 
 // Neighbouring tensors, in backward order, while a unit holds less than `bytes`; 0: each alone.
 std::vector<Message> units_of(const CostModel& model, std::int64_t bytes) {
@@ -125,7 +129,8 @@ class UsByteSearch {
     }
     std::vector<Message> merged = merged_optimally(model_);
     const bool pure = std::ranges::all_of(merged, [&](const Message& group) {
-      return std::ranges::none_of(group.slices, [&](const Slice& s) { return model_.has_given_time(s.tensor); });
+      return std::ranges::none_of(group.slices,
+                                  [&](const Slice& s) { return model_.has_given_time(s.tensor); });
     });
     if (pure) try_blocks(merged);
   }
@@ -136,8 +141,8 @@ class UsByteSearch {
       std::vector<Slice>& into = groups[g].slices;
       const std::vector<Slice>& from = groups[g + 1].slices;
       const auto& tensors = model_.index().tensors;
-      if (tensors[into[0].tensor].dtype != tensors[from[0].tensor].dtype || model_.has_given_time(into[0].tensor) ||
-          model_.has_given_time(from[0].tensor)) {
+      if (tensors[into[0].tensor].dtype != tensors[from[0].tensor].dtype ||
+          model_.has_given_time(into[0].tensor) || model_.has_given_time(from[0].tensor)) {
         continue;
       }
       into.insert(into.end(), from.begin(), from.end());
@@ -225,7 +230,8 @@ PlanResult plan_us_byte(const Workload& workload, const Cluster& cluster, const 
     least = iteration;
     plan = overlapped_plan(shared, sharing);
   }
-  if (schedule.partition_bytes > 0) plan.options["partition_bytes"] = std::to_string(schedule.partition_bytes);
+  if (schedule.partition_bytes > 0)
+    plan.options["partition_bytes"] = std::to_string(schedule.partition_bytes);
   return plan;
 }
 

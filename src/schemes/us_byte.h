@@ -10,15 +10,15 @@
 
 namespace gradweave {
 
-// What US-Byte calls a layer: neighbouring tensors of one dtype, usually one tensor. Its elements are numbered in
-// forward order, so that its first blocks are the most urgent.
+// What US-Byte calls a layer: neighbouring tensors of one dtype, usually one tensor. Its elements are
+// numbered in forward order, so that its first blocks are the most urgent.
 struct SendUnit {
   std::vector<std::size_t> tensors;   // in forward order
   std::vector<std::int64_t> offsets;  // of each tensor's first element; size tensors + 1
   std::int64_t element_bytes = 0;
   bool given_time = false;
-  Nanoseconds ready = 0;              // from the start of backward
-  double ns_per_element = 0;          // a guess; decisions are made on exact costs
+  Nanoseconds ready = 0;      // from the start of backward
+  double ns_per_element = 0;  // a guess; decisions are made on exact costs
   std::int64_t elements() const { return offsets.back(); }
 };
 
@@ -47,19 +47,20 @@ struct SendTimes {
 
 class UsByteModel {
  public:
-  // `groups` in backward order, each of neighbouring whole tensors of one dtype and all with or without given times.
+  // `groups` in backward order, each of neighbouring whole tensors of one dtype and all with or without given
+  // times.
   UsByteModel(const CostModel& model, const std::vector<Message>& groups);
 
   const std::vector<SendUnit>& units() const { return units_; }  // in forward order
   // Returns forward order and blocks of `bytes` for every unit.
   SendOrder sequential(std::int64_t block_bytes) const;
 
-  // Algorithm 1 and the second phase, on the first link taken as serving one op at a time. `fuse`: the second phase's
-  // units share ops as Eq. 5 below says. O(ops * units / 64 + units * log time).
+  // Algorithm 1 and the second phase, on the first link taken as serving one op at a time. `fuse`: the second
+  // phase's units share ops as Eq. 5 below says. O(ops * units / 64 + units * log time).
   void run(const SendOrder& order, bool fuse, SendTimes& times) const;
 
-  // Algorithm 2: raises priorities in `order` as long as an evaluation finds a shorter iteration and `budget`, in
-  // SendTimes::steps, lasts. Returns the iteration.
+  // Algorithm 2: raises priorities in `order` as long as an evaluation finds a shorter iteration and
+  // `budget`, in SendTimes::steps, lasts. Returns the iteration.
   Nanoseconds raise_priorities(SendOrder& order, bool fuse, std::int64_t& budget) const;
 
   // Returns the ops of `times` for a plan.
@@ -82,9 +83,9 @@ class UsByteModel {
 
   const CostModel& model_;
   std::vector<SendUnit> units_;
-  std::vector<std::size_t> by_ready_;   // units, the first ready first
+  std::vector<std::size_t> by_ready_;  // units, the first ready first
   std::vector<Nanoseconds> whole_cost_;
-  std::vector<Nanoseconds> behind_;     // forward time of layer l and all after it
+  std::vector<Nanoseconds> behind_;  // forward time of layer l and all after it
   Nanoseconds compute_ = 0;
 };
 
@@ -96,7 +97,7 @@ struct UsByteOptions {
 
 struct UsByteSchedule {
   std::vector<ScheduledOp> ops;
-  Nanoseconds claim = 0;       // iteration time
+  Nanoseconds claim = 0;  // iteration time
   std::int64_t partition_bytes = 0;
 };
 

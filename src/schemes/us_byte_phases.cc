@@ -86,21 +86,22 @@ Nanoseconds UsByteModel::cost(std::size_t u, std::int64_t begin, std::int64_t en
   return model_.all_reduce_of(0, load).total();
 }
 
-// The least end of an op that starts at `start` with element `begin`, covers `at_least` elements' end, ends on a block
-// boundary (or with the unit) and does not end before `until`; the unit's end if there is none.
-std::int64_t UsByteModel::fill_until(std::size_t u, std::int64_t begin, std::int64_t at_least, std::int64_t block,
-                                     Nanoseconds start, Nanoseconds until) const {
+// The least end of an op that starts at `start` with element `begin`, covers `at_least` elements' end, ends
+// on a block boundary (or with the unit) and does not end before `until`; the unit's end if there is none.
+std::int64_t UsByteModel::fill_until(std::size_t u, std::int64_t begin, std::int64_t at_least,
+                                     std::int64_t block, Nanoseconds start, Nanoseconds until) const {
   const std::int64_t elements = units_[u].elements();
   const auto boundary = [&](std::int64_t element) {
     return element > elements - block ? elements : (element + block - 1) / block * block;
   };
   const std::int64_t least = boundary(at_least);
   const auto ends_at = [&](std::int64_t end) { return start + cost(u, begin, end); };
-  if (ends_at(least) >= until) return least;            // Case 1
-  if (ends_at(elements) < until) return elements;       // Case 3
+  if (ends_at(least) >= until) return least;       // Case 1
+  if (ends_at(elements) < until) return elements;  // Case 3
   // Case 2: a guess from the linear cost, put right by the exact one.
   const double room = static_cast<double>(until - ends_at(least)) / std::max(units_[u].ns_per_element, 1e-9);
-  std::int64_t end = boundary(least + static_cast<std::int64_t>(std::min(room, static_cast<double>(elements - least))));
+  std::int64_t end =
+      boundary(least + static_cast<std::int64_t>(std::min(room, static_cast<double>(elements - least))));
   while (end < elements && ends_at(end) < until) end = boundary(end + 1);
   while (end > least) {
     const std::int64_t shorter = (end - 1) / block * block;
@@ -121,7 +122,8 @@ void UsByteModel::run(const SendOrder& order, bool fuse, SendTimes& times) const
   std::size_t arrived = 0;  // of by_ready_
   Nanoseconds now = 0;
   while (true) {
-    while (arrived < count && units_[by_ready_[arrived]].ready <= now) waiting.insert(rank[by_ready_[arrived++]]);
+    while (arrived < count && units_[by_ready_[arrived]].ready <= now)
+      waiting.insert(rank[by_ready_[arrived++]]);
     if (arrived == count) break;
     const Nanoseconds until = units_[by_ready_[arrived]].ready;
     const std::size_t first = waiting.first();
@@ -149,8 +151,8 @@ void UsByteModel::run(const SendOrder& order, bool fuse, SendTimes& times) const
   for (std::size_t u = 0; u < count; ++u) {
     if (sent[u] < units_[u].elements()) rests.push_back({u, sent[u]});
   }
-  // Theorem 1: the second phase is sequential. Its first op joins the last one of the first phase if that is the same
-  // unit's.
+  // Theorem 1: the second phase is sequential. Its first op joins the last one of the first phase if that is
+  // the same unit's.
   if (!rests.empty() && !times.ops.empty() && times.parts.back().unit == rests.front().unit &&
       times.ops.back().end == now) {
     times.parts.back().end = units_[rests.front().unit].elements();
@@ -162,9 +164,10 @@ void UsByteModel::run(const SendOrder& order, bool fuse, SendTimes& times) const
   const std::size_t ops = times.ops.size();
   const std::size_t parts = times.parts.size();
   times.iteration = send_rests(rests, now, std::numeric_limits<Nanoseconds>::max(), false, times);
-  if (!fuse || rests.size() < 2 || model_.cluster().links[0].startup_ns == 0 || times.iteration <= before) return;
-  // Eq. 5: the least T for which deadlines T - behind(l) can be met, by bisection; the longest group that meets its
-  // first layer's deadline is always a best one.
+  if (!fuse || rests.size() < 2 || model_.cluster().links[0].startup_ns == 0 || times.iteration <= before)
+    return;
+  // Eq. 5: the least T for which deadlines T - behind(l) can be met, by bisection; the longest group that
+  // meets its first layer's deadline is always a best one.
   std::int64_t steps = times.steps;
   Nanoseconds infeasible = before - 1;  // nothing can be over earlier
   Nanoseconds feasible = times.iteration;
@@ -189,13 +192,15 @@ void UsByteModel::run(const SendOrder& order, bool fuse, SendTimes& times) const
 
 bool UsByteModel::may_share(std::size_t unit, std::size_t next) const {
   return !units_[unit].given_time && !units_[next].given_time &&
-         model_.index().tensors[units_[unit].tensors[0]].dtype == model_.index().tensors[units_[next].tensors[0]].dtype;
+         model_.index().tensors[units_[unit].tensors[0]].dtype ==
+             model_.index().tensors[units_[next].tensors[0]].dtype;
 }
 
-// Sends the rests in order. With `fuse`, an op takes as many of them as still end before the deadline of its first:
-// so that `deadline` for the iteration holds. Returns the iteration, or kNever as soon as a deadline is missed.
-Nanoseconds UsByteModel::send_rests(const std::vector<Rest>& rests, Nanoseconds start, Nanoseconds deadline, bool fuse,
-                                    SendTimes& times) const {
+// Sends the rests in order. With `fuse`, an op takes as many of them as still end before the deadline of its
+// first: so that `deadline` for the iteration holds. Returns the iteration, or kNever as soon as a deadline
+// is missed.
+Nanoseconds UsByteModel::send_rests(const std::vector<Rest>& rests, Nanoseconds start, Nanoseconds deadline,
+                                    bool fuse, SendTimes& times) const {
   Nanoseconds now = start;
   for (std::size_t i = 0; i < rests.size();) {
     const std::size_t first_part = times.parts.size();
@@ -228,7 +233,8 @@ std::size_t UsByteModel::layer_of(const SendPart& part) const {
   return model_.index().tensors[tensor].layer;
 }
 
-// Eqs. 11 and 12 without the recurrence: an op's first layer starts after it, and all forward from there on follows.
+// Eqs. 11 and 12 without the recurrence: an op's first layer starts after it, and all forward from there on
+// follows.
 Nanoseconds UsByteModel::finish(const SendTimes& times) const {
   Nanoseconds iteration = compute_;
   for (const SendOp& op : times.ops) {
@@ -243,8 +249,9 @@ Nanoseconds UsByteModel::raise_priorities(SendOrder& order, bool fuse, std::int6
   run(order, fuse, times);
   for (std::size_t u = count; u-- > 0;) {
     // When u would be over if nothing interrupted it from its first op on.
-    const auto first_op = std::find_if(times.ops.begin(), times.ops.begin() + static_cast<std::ptrdiff_t>(times.first_phase_ops),
-                                       [&](const SendOp& op) { return times.parts[op.first_part].unit == u; });
+    const auto first_op = std::find_if(
+        times.ops.begin(), times.ops.begin() + static_cast<std::ptrdiff_t>(times.first_phase_ops),
+        [&](const SendOp& op) { return times.parts[op.first_part].unit == u; });
     if (first_op == times.ops.begin() + static_cast<std::ptrdiff_t>(times.first_phase_ops)) continue;
     const Nanoseconds over = first_op->start + whole_cost(u);
     // Eq. 13: k is the last unit to become ready before that.
@@ -278,7 +285,8 @@ std::vector<ScheduledOp> UsByteModel::scheduled(const SendTimes& times) const {
       for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
         const std::int64_t first = std::max(part.begin, unit.offsets[i]);
         const std::int64_t past = std::min(part.end, unit.offsets[i + 1]);
-        if (first < past) scheduled.slices.push_back({unit.tensors[i], first - unit.offsets[i], past - unit.offsets[i]});
+        if (first < past)
+          scheduled.slices.push_back({unit.tensors[i], first - unit.offsets[i], past - unit.offsets[i]});
       }
     }
     scheduled.ready_layer = scheduled.needed_by = last_ready_layer(model_, scheduled.slices);

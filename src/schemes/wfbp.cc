@@ -1,7 +1,8 @@
 // Wait-free backward propagation: each tensor is all-reduced as soon as its gradient exists.
 //
 // H. Zhang et al., "Poseidon", USENIX ATC 2017; the baseline WFBP of DeFT, US-Byte and DeAR.
-//   start(i) = max(ready(i), end(i-1)) in backward order, on one link; ready(i) is backward_end of tensor i's layer.
+//   start(i) = max(ready(i), end(i-1)) in backward order, on one link; ready(i) is backward_end of tensor i's
+//   layer.
 // Complexity: O(tensors) on one link. Deviations: several links (links.cc).
 #include "schemes/common.h"
 #include "schemes/registry.h"

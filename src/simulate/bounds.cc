@@ -47,7 +47,8 @@ double per_iteration(const Program& program, Nanoseconds time) {
 Nanoseconds link_work(const Program& program, std::size_t link) {
   Nanoseconds work = 0;
   for (std::size_t code = static_cast<std::size_t>(program.head); code < program.code_count(); ++code) {
-    for (const OpCode& op : program.ops_of(code, link)) work += program.concurrency[link] == 1 ? op.total() : op.work;
+    for (const OpCode& op : program.ops_of(code, link))
+      work += program.concurrency[link] == 1 ? op.total() : op.work;
   }
   return work;
 }
@@ -55,13 +56,18 @@ Nanoseconds link_work(const Program& program, std::size_t link) {
 class PlanView {
  public:
   PlanView(const Plan& plan, const Program& program, const CostModel& model, const Workload& slowest)
-      : plan_(plan), program_(program), model_(model), index_(slowest), prologue_(static_cast<std::int64_t>(plan.prologue.size())) {
-    for (const Block& block : plan.blocks) slices_.push_back({*index_.find_tensor(block.tensor), block.begin, block.end});
+      : plan_(plan),
+        program_(program),
+        model_(model),
+        index_(slowest),
+        prologue_(static_cast<std::int64_t>(plan.prologue.size())) {
+    for (const Block& block : plan.blocks)
+      slices_.push_back({*index_.find_tensor(block.tensor), block.begin, block.end});
     for (const PlanLink& link : plan.links) cluster_link_.push_back(*find_link(model.cluster(), link.name));
   }
 
-  // Weights y_k = 1 / (all work on link k) make this the dual of the linear program "spread every op over the links";
-  // exact where links differ by a factor only.
+  // Weights y_k = 1 / (all work on link k) make this the dual of the linear program "spread every op over the
+  // links"; exact where links differ by a factor only.
   double all_links() const {
     std::vector<std::vector<double>> work(cluster_link_.size());
     std::vector<double> total(cluster_link_.size(), 0);
@@ -69,7 +75,8 @@ class PlanView {
       for (const Op& op : iteration.ops) {
         const std::vector<Slice> slices = slices_of(op);
         for (std::size_t k = 0; k < cluster_link_.size(); ++k) {
-          work[k].push_back(static_cast<double>(model_.cost(cluster_link_[k], op.collective, slices, op.compression).work));
+          work[k].push_back(
+              static_cast<double>(model_.cost(cluster_link_[k], op.collective, slices, op.compression).work));
           total[k] += work[k].back();
         }
       }
@@ -108,7 +115,8 @@ class PlanView {
     auto next = jobs.begin();
     for (std::int64_t x = first; x < last; ++x) {
       Nanoseconds least = index_.compute_total;
-      for (; next != jobs.end() && std::get<0>(next->first) == x; ++next) least = std::max(least, one_machine(next->second));
+      for (; next != jobs.end() && std::get<0>(next->first) == x; ++next)
+        least = std::max(least, one_machine(next->second));
       total += least;
     }
     return total;
@@ -127,21 +135,26 @@ class PlanView {
     return static_cast<std::size_t>(data - first) * plan_.blocks.size() + static_cast<std::size_t>(block);
   }
 
-  // tails_[block, data]: from where the value is used to the next backward_start; -1 where it is not used before.
+  // tails_[block, data]: from where the value is used to the next backward_start; -1 where it is not used
+  // before.
   void collect_tails(std::int64_t first, std::int64_t last) {
     for (std::vector<Nanoseconds>* table : {&gradient_tails_, &parameter_tails_, &gather_work_}) {
       table->assign(static_cast<std::size_t>(last - first) * plan_.blocks.size(), -1);
     }
     for (std::int64_t n = first; n <= last; ++n) {
       for (const Apply& apply : iteration_at(plan_, n).applies) {
-        if (apply.source == Source::kLocalGradient || apply.source == Source::kAveragedOptimizerState) continue;
-        std::vector<Nanoseconds>& tails = apply.source == Source::kReducedGradient ? gradient_tails_ : parameter_tails_;
+        if (apply.source == Source::kLocalGradient || apply.source == Source::kAveragedOptimizerState)
+          continue;
+        std::vector<Nanoseconds>& tails =
+            apply.source == Source::kReducedGradient ? gradient_tails_ : parameter_tails_;
         const bool forward = apply.at.kind == PointKind::kForwardStart;
         if (apply.at.kind == PointKind::kBackwardEnd) continue;
         const Nanoseconds tail =
-            forward ? index_.forward_total - index_.forward_start[static_cast<std::size_t>(apply.at.layer)] : index_.forward_total;
+            forward ? index_.forward_total - index_.forward_start[static_cast<std::size_t>(apply.at.layer)]
+                    : index_.forward_total;
         const std::int64_t data = n - (forward ? 1 : 0);
-        if (data < first || data >= last || std::ranges::find(apply.merges, data - n) == apply.merges.end()) continue;
+        if (data < first || data >= last || std::ranges::find(apply.merges, data - n) == apply.merges.end())
+          continue;
         for (const std::int32_t block : apply.blocks) {
           Nanoseconds& known = tails[row(block, data, first)];
           known = std::max(known, tail);
@@ -151,7 +164,9 @@ class PlanView {
     for (std::int64_t n = first; n < last + program_.reach; ++n) {
       for_each_op(n, [&](const Op& op, const OpCode& code, std::size_t) {
         const std::int64_t data = n + *std::ranges::max_element(op.merges);
-        if (op.collective != Collective::kAllGather || op.payload != Payload::kGradient || data < first || data >= last) return;
+        if (op.collective != Collective::kAllGather || op.payload != Payload::kGradient || data < first ||
+            data >= last)
+          return;
         for (const std::int32_t block : op.blocks) gather_work_[row(block, data, first)] = code.work;
       });
     }
@@ -172,7 +187,8 @@ class PlanView {
     for_each_op(n, [&](const Op& op, const OpCode& code, std::size_t k) {
       const std::int64_t data = n + *std::ranges::max_element(op.merges);
       if (op.payload == Payload::kOptimizerState || data < first || data >= last) return;
-      const std::vector<Nanoseconds>& tails = op.payload == Payload::kGradient ? gradient_tails_ : parameter_tails_;
+      const std::vector<Nanoseconds>& tails =
+          op.payload == Payload::kGradient ? gradient_tails_ : parameter_tails_;
       Job job{.work = program_.concurrency[k] == 1 ? code.total() : code.work, .tail = -1};
       Nanoseconds gather = 0;
       for (const std::int32_t block : op.blocks) {
@@ -200,15 +216,16 @@ class PlanView {
 
 }  // namespace
 
-std::vector<Bound> lower_bounds(const Plan& plan, const Program& program, const CostModel& model, const Workload& slowest,
-                                Nanoseconds compute_ns) {
+std::vector<Bound> lower_bounds(const Plan& plan, const Program& program, const CostModel& model,
+                                const Workload& slowest, Nanoseconds compute_ns) {
   std::vector<Bound> bounds{{"compute", static_cast<double>(compute_ns)}};
   for (std::size_t k = 0; k < program.link_count(); ++k) {
     bounds.push_back({"link " + plan.links[k].name, per_iteration(program, link_work(program, k))});
   }
   PlanView view(plan, program, model, slowest);
   if (program.link_count() > 1) bounds.push_back({"all links", view.all_links()});
-  if (view.has_forward_overlap()) bounds.push_back({"critical path", per_iteration(program, view.critical_path())});
+  if (view.has_forward_overlap())
+    bounds.push_back({"critical path", per_iteration(program, view.critical_path())});
   return bounds;
 }
 

@@ -30,7 +30,8 @@ class CarrierTable {
     const auto before = [](const Carrier& a, const Carrier& b) {
       return a.block != b.block ? a.block < b.block : a.data < b.data;
     };
-    const auto [first, last] = std::equal_range(carriers_.begin(), carriers_.end(), Carrier{block, data}, before);
+    const auto [first, last] =
+        std::equal_range(carriers_.begin(), carriers_.end(), Carrier{block, data}, before);
     return {first, last};
   }
 

@@ -9,8 +9,8 @@ namespace {
 
 __extension__ using Wide = __int128;
 
-// Nodes are the steps and ops of one period. An edge u -> v of weight w and `periods` p says: v of period k ends no
-// earlier than u of period k - p plus w.
+// Nodes are the steps and ops of one period. An edge u -> v of weight w and `periods` p says: v of period k
+// ends no earlier than u of period k - p plus w.
 struct Edge {
   std::uint32_t from = 0;
   Nanoseconds weight = 0;
@@ -23,7 +23,8 @@ class EventGraph {
     const std::size_t first = static_cast<std::size_t>(program.head);
     for (std::size_t code = first; code < program.code_count(); ++code) {
       step_base_.push_back(nodes_);
-      nodes_ += (program.step_begin[code + 1] - program.step_begin[code]) * static_cast<std::uint32_t>(program.class_count);
+      nodes_ += (program.step_begin[code + 1] - program.step_begin[code]) *
+                static_cast<std::uint32_t>(program.class_count);
       for (std::size_t k = 0; k < program.link_count(); ++k) {
         op_base_.push_back(nodes_);
         nodes_ += static_cast<std::uint32_t>(program.ops_of(code, k).size());
@@ -64,8 +65,9 @@ class EventGraph {
   }
   void add_after(std::uint32_t node, std::size_t slot, const OpRef& ref, Nanoseconds weight) {
     const Place from = place(slot, ref.iteration);
-    in_[node].push_back({op_node(from.slot, static_cast<std::size_t>(ref.link), static_cast<std::size_t>(ref.position)), weight,
-                         from.periods});
+    in_[node].push_back(
+        {op_node(from.slot, static_cast<std::size_t>(ref.link), static_cast<std::size_t>(ref.position)),
+         weight, from.periods});
   }
 
   void add_class(std::size_t c) {
@@ -78,7 +80,8 @@ class EventGraph {
         if (last) in_[node].push_back({*last, weight, 0});
         if (!first) first = node, first_weight_ = weight;
         const Step& step = program_.steps[index];
-        for (std::uint32_t r = step.wait_begin; r < step.wait_end; ++r) add_after(node, slot, program_.refs[r], weight);
+        for (std::uint32_t r = step.wait_begin; r < step.wait_end; ++r)
+          add_after(node, slot, program_.refs[r], weight);
         last = node;
       }
     }
@@ -99,10 +102,12 @@ class EventGraph {
           const Gate& gate = program_.gates[g];
           const Place from = place(slot, gate.iteration);
           for (std::size_t c = 0; c < program_.class_count; ++c) {
-            in_[node].push_back({step_node(from.slot, c, static_cast<std::uint32_t>(gate.step)), weight + gate.delay, from.periods});
+            in_[node].push_back({step_node(from.slot, c, static_cast<std::uint32_t>(gate.step)),
+                                 weight + gate.delay, from.periods});
           }
         }
-        for (std::uint32_t r = ops[i].after_begin; r < ops[i].after_end; ++r) add_after(node, slot, program_.refs[r], weight);
+        for (std::uint32_t r = ops[i].after_begin; r < ops[i].after_end; ++r)
+          add_after(node, slot, program_.refs[r], weight);
         last = node;
       }
     }
@@ -134,7 +139,8 @@ class EventGraph {
       changed = false;
       for (std::uint32_t node = 0; node < nodes_; ++node) {
         for (const Edge& edge : in_[node]) {
-          const Wide through = distance[edge.from] + static_cast<Wide>(edge.weight) * periods - static_cast<Wide>(ratio.time) * edge.periods;
+          const Wide through = distance[edge.from] + static_cast<Wide>(edge.weight) * periods -
+                               static_cast<Wide>(ratio.time) * edge.periods;
           if (through > distance[node]) {
             distance[node] = through;
             parent[node] = &edge;

@@ -1,8 +1,9 @@
 // The two simulators of a compiled program, behind one interface, and what they report as they run.
 //
-// Where every link serves one op at a time and compute has one speed, each time is the maximum of earlier times plus
-// a constant (a max-plus system): SerialMachine evaluates it in order of dependency, without an event queue. Where
-// ops share a link, or a busy link slows compute, speeds change with time: SharedMachine goes from event to event.
+// Where every link serves one op at a time and compute has one speed, each time is the maximum of earlier
+// times plus a constant (a max-plus system): SerialMachine evaluates it in order of dependency, without an
+// event queue. Where ops share a link, or a busy link slows compute, speeds change with time: SharedMachine
+// goes from event to event.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ struct OpRun {
   Nanoseconds free = 0;      // the link would take it
   Nanoseconds start = 0;
   Nanoseconds end = 0;
-  Nanoseconds alone = 0;     // start-up and transfer on a link of its own
+  Nanoseconds alone = 0;  // start-up and transfer on a link of its own
 };
 
 // A wait of compute for the results of ops, the last of which is `op`. layer -1: at iteration_end.
@@ -37,8 +38,8 @@ struct WaitRun {
   OpRun op;
 };
 
-// Told of everything that ends on the main class of workers and on the links, in the order in which the machine
-// gets to it.
+// Told of everything that ends on the main class of workers and on the links, in the order in which the
+// machine gets to it.
 class Recorder {
  public:
   virtual ~Recorder() = default;
@@ -63,8 +64,8 @@ class Machine {
   // Time in which `link` was busy with ops that have ended or, on shared links, up to now.
   virtual Nanoseconds busy(std::size_t link) const = 0;
 
-  // Appends all that the future depends on, relative to now and to the next iteration: equal snapshots at iterations
-  // that run the same code mean equal futures.
+  // Appends all that the future depends on, relative to now and to the next iteration: equal snapshots at
+  // iterations that run the same code mean equal futures.
   virtual void snapshot(std::vector<std::int64_t>& state) const = 0;
 };
 

@@ -24,7 +24,12 @@ class Compiler {
  public:
   Compiler(const Plan& plan, std::span<const Workload> classes, const CostModel& model,
            const SimulationOptions& options, bool fine)
-      : plan_(plan), classes_(classes), index_(model.index()), model_(model), options_(options), fine_(fine),
+      : plan_(plan),
+        classes_(classes),
+        index_(model.index()),
+        model_(model),
+        options_(options),
+        fine_(fine),
         layers_(static_cast<std::int32_t>(model.index().layer_count)) {}
 
   Program compile() {
@@ -53,7 +58,9 @@ class Compiler {
   };
 
   std::int64_t codes() const { return program_.head + program_.period; }
-  std::int64_t listed() const { return static_cast<std::int64_t>(plan_.prologue.size() + plan_.period.size()); }
+  std::int64_t listed() const {
+    return static_cast<std::int64_t>(plan_.prologue.size() + plan_.period.size());
+  }
   std::size_t row(std::int64_t n) const {  // of the plan's own list of iterations
     const auto prologue = static_cast<std::int64_t>(plan_.prologue.size());
     return static_cast<std::size_t>(n < prologue ? n : prologue + (n - prologue) % program_.period);
@@ -66,12 +73,18 @@ class Compiler {
   // --- points ---
   std::int64_t point_index(const Point& point) const {
     switch (point.kind) {
-      case PointKind::kIterationStart: return 0;
-      case PointKind::kForwardStart: return 1 + 2 * point.layer;
-      case PointKind::kForwardEnd: return 2 + 2 * point.layer;
-      case PointKind::kBackwardStart: return 2 * layers_ + 1;
-      case PointKind::kBackwardEnd: return 3 * layers_ + 1 - point.layer;
-      case PointKind::kIterationEnd: break;
+      case PointKind::kIterationStart:
+        return 0;
+      case PointKind::kForwardStart:
+        return 1 + 2 * point.layer;
+      case PointKind::kForwardEnd:
+        return 2 + 2 * point.layer;
+      case PointKind::kBackwardStart:
+        return 2 * layers_ + 1;
+      case PointKind::kBackwardEnd:
+        return 3 * layers_ + 1 - point.layer;
+      case PointKind::kIterationEnd:
+        break;
     }
     return 3 * layers_ + 2;
   }
@@ -82,7 +95,9 @@ class Compiler {
   Moment moment_of_apply(const Point& at, std::size_t apply) const {
     return point_index(at) * kPointShift + 1 + static_cast<Moment>(apply);
   }
-  Moment backward_end(std::int32_t layer) const { return moment_of({.kind = PointKind::kBackwardEnd, .layer = layer}); }
+  Moment backward_end(std::int32_t layer) const {
+    return moment_of({.kind = PointKind::kBackwardEnd, .layer = layer});
+  }
 
   // --- checks ---
   void check_point(const Point& point, const std::string& where) const {
@@ -93,13 +108,15 @@ class Compiler {
                          "use 0 to " + std::to_string(layers_ - 1));
     }
     if (point.iteration > 0 || point.iteration < -kMaxReach) {
-      throw InvalidInput("must be between -1000000 and 0", where + ".iteration", "name an earlier iteration or this one");
+      throw InvalidInput("must be between -1000000 and 0", where + ".iteration",
+                         "name an earlier iteration or this one");
     }
   }
   void check_merges(const std::vector<std::int32_t>& merges, const std::string& where) const {
     for (const std::int32_t merge : merges) {
       if (merge > 0 || merge < -kMaxReach) {
-        throw InvalidInput("must be between -1000000 and 0", where + ".merges", "name earlier iterations or this one");
+        throw InvalidInput("must be between -1000000 and 0", where + ".merges",
+                           "name earlier iterations or this one");
       }
     }
   }
@@ -113,16 +130,19 @@ class Compiler {
   }
 
   void check_parts() {
-    if (plan_.period.empty()) throw InvalidInput("must have at least one iteration", "period", "make the plan again");
+    if (plan_.period.empty())
+      throw InvalidInput("must have at least one iteration", "period", "make the plan again");
     std::unordered_map<std::string, std::int32_t> links;
     for (const PlanLink& link : plan_.links) {
       const std::string where = "links[" + std::to_string(links.size()) + "]";
       const std::optional<std::size_t> found = find_link(model_.cluster(), link.name);
-      if (!found) throw InvalidInput("the cluster has no link '" + link.name + "'", where, "use the cluster's names");
+      if (!found)
+        throw InvalidInput("the cluster has no link '" + link.name + "'", where, "use the cluster's names");
       if (!links.emplace(link.name, static_cast<std::int32_t>(links.size())).second) {
         throw InvalidInput("repeats the link '" + link.name + "'", where, "list each link once");
       }
-      if (link.concurrency < 0) throw InvalidInput("must not be negative", where + ".concurrency", "0 means unlimited");
+      if (link.concurrency < 0)
+        throw InvalidInput("must not be negative", where + ".concurrency", "0 means unlimited");
       program_.concurrency.push_back(link.concurrency);
       cluster_link_.push_back(*found);
     }
@@ -133,7 +153,8 @@ class Compiler {
   void add_block(const Block& block) {
     const std::string where = "blocks[" + std::to_string(block_slices_.size()) + "]";
     const std::optional<std::size_t> tensor = index_.find_tensor(block.tensor);
-    if (!tensor) throw InvalidInput("the workload has no tensor '" + block.tensor + "'", where, "make the plan again");
+    if (!tensor)
+      throw InvalidInput("the workload has no tensor '" + block.tensor + "'", where, "make the plan again");
     if (block.begin < 0 || block.end < block.begin || block.end > index_.tensors[*tensor].numel) {
       throw InvalidInput("is not an interval of tensor '" + block.tensor + "'", where,
                          "use 0 <= begin < end <= " + std::to_string(index_.tensors[*tensor].numel));
@@ -143,7 +164,8 @@ class Compiler {
 
   void check_iteration(std::int64_t i, const std::unordered_map<std::string, std::int32_t>& links) {
     const auto prologue = static_cast<std::int64_t>(plan_.prologue.size());
-    const std::string name = i < prologue ? "prologue[" + std::to_string(i) : "period[" + std::to_string(i - prologue);
+    const std::string name =
+        i < prologue ? "prologue[" + std::to_string(i) : "period[" + std::to_string(i - prologue);
     const Iteration& iteration = iteration_at(plan_, i);
     std::vector<PlanOp>& row = plan_ops_.emplace_back();
     std::vector<Slice> slices;
@@ -151,25 +173,30 @@ class Compiler {
       const std::string where = name + "].ops[" + std::to_string(row.size()) + "]";
       const auto link = links.find(op.link);
       if (link == links.end()) {
-        throw InvalidInput("the plan has no link '" + op.link + "'", where + ".link", "use one of the plan's links");
+        throw InvalidInput("the plan has no link '" + op.link + "'", where + ".link",
+                           "use one of the plan's links");
       }
       check_blocks(op.blocks, where);
       check_merges(op.merges, where);
       check_point(op.release.point, where + ".release");
       if (op.release.delay_ns < 0 || op.release.delay_ns > kMaxPlanTime) {
-        throw InvalidInput("must be between 0 and 2^60 ns", where + ".release.delay", "give a time of 0 or more");
+        throw InvalidInput("must be between 0 and 2^60 ns", where + ".release.delay",
+                           "give a time of 0 or more");
       }
       PlanOp& compiled = row.emplace_back();
       compiled.link = link->second;
       compiled.first_layer = layers_ - 1;
       slices.clear();
       for (std::size_t copy = 0; copy < std::max<std::size_t>(op.states.size(), 1); ++copy) {
-        for (const std::int32_t block : op.blocks) slices.push_back(block_slices_[static_cast<std::size_t>(block)]);
+        for (const std::int32_t block : op.blocks)
+          slices.push_back(block_slices_[static_cast<std::size_t>(block)]);
       }
       for (const Slice& slice : slices) {
-        compiled.first_layer = std::min(compiled.first_layer, static_cast<std::int32_t>(index_.tensors[slice.tensor].layer));
+        compiled.first_layer =
+            std::min(compiled.first_layer, static_cast<std::int32_t>(index_.tensors[slice.tensor].layer));
       }
-      compiled.cost = model_.cost(cluster_link_[static_cast<std::size_t>(compiled.link)], op.collective, slices, op.compression);
+      compiled.cost = model_.cost(cluster_link_[static_cast<std::size_t>(compiled.link)], op.collective,
+                                  slices, op.compression);
       note_reach(op.merges, op.release.point);
     }
     for (std::size_t a = 0; a < iteration.applies.size(); ++a) {
@@ -183,7 +210,8 @@ class Compiler {
         throw InvalidInput("is not a point at which results are applied", where + ".at",
                            "use iteration_end, forward_start or backward_end");
       }
-      if (apply.at.iteration != 0) throw InvalidInput("must be 0", where + ".at.iteration", "list it where it happens");
+      if (apply.at.iteration != 0)
+        throw InvalidInput("must be 0", where + ".at.iteration", "list it where it happens");
       note_reach(apply.merges, {});
     }
   }
@@ -197,7 +225,8 @@ class Compiler {
   void measure() {
     program_.reach = std::max(program_.reach, 1);
     program_.period = static_cast<std::int64_t>(plan_.period.size());
-    // From prologue + reach on every merge exists; references of iterations further on see only such iterations.
+    // From prologue + reach on every merge exists; references of iterations further on see only such
+    // iterations.
     program_.head = static_cast<std::int64_t>(plan_.prologue.size()) + 3 * std::int64_t{program_.reach};
     program_.class_count = classes_.size();
     std::int64_t prologue_items = 0, period_items = 0;
@@ -205,15 +234,17 @@ class Compiler {
       const Iteration& iteration = iteration_at(plan_, i);
       std::int64_t& items = i < std::ssize(plan_.prologue) ? prologue_items : period_items;
       items += 1;
-      for (const Op& op : iteration.ops) items += 1 + static_cast<std::int64_t>(op.blocks.size() * op.merges.size());
+      for (const Op& op : iteration.ops)
+        items += 1 + static_cast<std::int64_t>(op.blocks.size() * op.merges.size());
       for (const Apply& apply : iteration.applies) {
         items += 1 + static_cast<std::int64_t>(apply.blocks.size() * apply.merges.size());
       }
     }
     const std::int64_t periods = (codes() + program_.reach) / program_.period + 1;
     if (periods > kMaxUnrolled / period_items || prologue_items > kMaxUnrolled) {
-      throw InvalidInput("the plan is too long, or its merges and releases reach too far back, to be simulated", "period",
-                         "use a shorter period");
+      throw InvalidInput(
+          "the plan is too long, or its merges and releases reach too far back, to be simulated", "period",
+          "use a shorter period");
     }
   }
 
@@ -223,18 +254,20 @@ class Compiler {
       const Iteration& iteration = iteration_at(plan_, n);
       for (std::size_t i = 0; i < iteration.ops.size(); ++i) {
         const Op& op = iteration.ops[i];
-        CarrierTable& table = op.payload == Payload::kParameter        ? parameters_
-                              : op.payload == Payload::kOptimizerState ? states_
+        CarrierTable& table = op.payload == Payload::kParameter             ? parameters_
+                              : op.payload == Payload::kOptimizerState      ? states_
                               : op.collective == Collective::kReduceScatter ? scatters_
                                                                             : gradients_;
         add_carriers(table, op.blocks, op.merges, n, i);
       }
       for (std::size_t a = 0; a < iteration.applies.size(); ++a) {
         const Apply& apply = iteration.applies[a];
-        if (apply.source == Source::kLocalGradient) add_carriers(local_applies_, apply.blocks, apply.merges, n, a);
+        if (apply.source == Source::kLocalGradient)
+          add_carriers(local_applies_, apply.blocks, apply.merges, n, a);
       }
     }
-    for (CarrierTable* table : {&gradients_, &scatters_, &parameters_, &states_, &local_applies_}) table->freeze();
+    for (CarrierTable* table : {&gradients_, &scatters_, &parameters_, &states_, &local_applies_})
+      table->freeze();
     register_positions();
   }
 
@@ -266,8 +299,8 @@ class Compiler {
             positions_[position_begin_[program_.code_of(carrier.iteration)] + item]};
   }
 
-  void collect(const CarrierTable& table, const std::vector<std::int32_t>& blocks, const std::vector<std::int32_t>& merges,
-               std::int64_t n, std::vector<OpRef>& refs) const {
+  void collect(const CarrierTable& table, const std::vector<std::int32_t>& blocks,
+               const std::vector<std::int32_t>& merges, std::int64_t n, std::vector<OpRef>& refs) const {
     for (const std::int32_t block : blocks) {
       for (const std::int32_t merge : merges) {
         for (const Carrier& carrier : table.find(block, n + merge)) refs.push_back(reference(carrier, n));
@@ -277,7 +310,8 @@ class Compiler {
 
   // Appends `refs` to the program without repetition, and on links that serve one op at a time only the last.
   void append_refs(std::vector<OpRef>& refs) {
-    std::ranges::sort(refs, {}, [](const OpRef& ref) { return std::tuple(ref.link, -ref.iteration, -ref.position); });
+    std::ranges::sort(refs, {},
+                      [](const OpRef& ref) { return std::tuple(ref.link, -ref.iteration, -ref.position); });
     for (std::size_t i = 0; i < refs.size(); ++i) {
       const bool same_link = i > 0 && refs[i].link == refs[i - 1].link;
       const bool in_order = program_.concurrency[static_cast<std::size_t>(refs[i].link)] == 1;
@@ -292,7 +326,8 @@ class Compiler {
     for (std::size_t link = 0; link < program_.link_count(); ++link) {
       program_.op_begin.push_back(static_cast<std::uint32_t>(program_.ops.size()));
       for (std::size_t i = 0; i < iteration.ops.size(); ++i) {
-        if (plan_ops_[row(n)][i].link == static_cast<std::int32_t>(link) && exists(iteration.ops[i].merges, n)) {
+        if (plan_ops_[row(n)][i].link == static_cast<std::int32_t>(link) &&
+            exists(iteration.ops[i].merges, n)) {
           compile_op(n, iteration.ops[i], static_cast<std::int32_t>(i));
         }
       }
@@ -322,12 +357,14 @@ class Compiler {
     program_.ops.push_back(code);
   }
 
-  // A parameter or state is read after the local apply of its iteration, else once backward is through with it.
+  // A parameter or state is read after the local apply of its iteration, else once backward is through with
+  // it.
   void add_reads(OpCode& code, const Op& op, std::int64_t n) {
     for (const std::int32_t merge : op.merges) {
       if (n + merge < 0) continue;
       for (const std::int32_t block : op.blocks) {
-        const auto layer = static_cast<std::int32_t>(index_.tensors[block_slices_[static_cast<std::size_t>(block)].tensor].layer);
+        const auto layer = static_cast<std::int32_t>(
+            index_.tensors[block_slices_[static_cast<std::size_t>(block)].tensor].layer);
         add_gate(code, {merge, backward_end(layer)});
         for (const Carrier& carrier : local_applies_.find(block, n + merge)) {
           const auto apply = static_cast<std::size_t>(carrier.item);
@@ -358,8 +395,11 @@ class Compiler {
       return std::pair(a.iteration, a.moment) <= std::pair(b.iteration, b.moment) && a.delay <= b.delay;
     };
     const auto first = pending_gates_.begin() + code.gate_begin;
-    if (std::any_of(first, pending_gates_.end(), [&](const PendingGate& other) { return implied(gate, other); })) return;
-    pending_gates_.erase(std::remove_if(first, pending_gates_.end(), [&](const PendingGate& other) { return implied(other, gate); }),
+    if (std::any_of(first, pending_gates_.end(),
+                    [&](const PendingGate& other) { return implied(gate, other); }))
+      return;
+    pending_gates_.erase(std::remove_if(first, pending_gates_.end(),
+                                        [&](const PendingGate& other) { return implied(other, gate); }),
                          pending_gates_.end());
     pending_gates_.push_back(gate);
   }
@@ -393,7 +433,8 @@ class Compiler {
     const Iteration& iteration = iteration_at(plan_, n);
     std::vector<std::pair<std::int64_t, std::size_t>> by_point;
     for (std::size_t a = 0; a < iteration.applies.size(); ++a) {
-      if (exists(iteration.applies[a].merges, n)) by_point.emplace_back(point_index(iteration.applies[a].at), a);
+      if (exists(iteration.applies[a].merges, n))
+        by_point.emplace_back(point_index(iteration.applies[a].at), a);
     }
     std::ranges::sort(by_point);
     optimizer_shares(iteration, n);
@@ -401,12 +442,14 @@ class Compiler {
     for (std::int32_t l = 0; l < layers_; ++l) {
       apply_at({.kind = PointKind::kForwardStart, .layer = l}, iteration, n, l);
       mark(moment_of({.kind = PointKind::kForwardStart, .layer = l}));
-      compute(SpanKind::kForward, l, [&](const Workload& w) { return w.layers[static_cast<std::size_t>(l)].forward_ns; });
+      compute(SpanKind::kForward, l,
+              [&](const Workload& w) { return w.layers[static_cast<std::size_t>(l)].forward_ns; });
       mark(moment_of({.kind = PointKind::kForwardEnd, .layer = l}));
     }
     mark(moment_of({.kind = PointKind::kBackwardStart}));
     for (std::int32_t l = layers_; l-- > 0;) {
-      compute(SpanKind::kBackward, l, [&](const Workload& w) { return w.layers[static_cast<std::size_t>(l)].backward_ns; });
+      compute(SpanKind::kBackward, l,
+              [&](const Workload& w) { return w.layers[static_cast<std::size_t>(l)].backward_ns; });
       mark(backward_end(l));
       apply_at({.kind = PointKind::kBackwardEnd, .layer = l}, iteration, n, l);
     }
@@ -426,9 +469,14 @@ class Compiler {
           collect(gradients_, apply.blocks, apply.merges, n, refs);
           if (refs.empty()) collect(scatters_, apply.blocks, apply.merges, n, refs);
           break;
-        case Source::kAveragedParameter: collect(parameters_, apply.blocks, apply.merges, n, refs); break;
-        case Source::kAveragedOptimizerState: collect(states_, apply.blocks, apply.merges, n, refs); break;
-        case Source::kLocalGradient: break;
+        case Source::kAveragedParameter:
+          collect(parameters_, apply.blocks, apply.merges, n, refs);
+          break;
+        case Source::kAveragedOptimizerState:
+          collect(states_, apply.blocks, apply.merges, n, refs);
+          break;
+        case Source::kLocalGradient:
+          break;
       }
       if (!refs.empty()) wait(refs, layer);
       if (optimizer_share_[a] > 0) {
@@ -438,7 +486,8 @@ class Compiler {
     }
   }
 
-  // Spreads one optimizer step over an iteration's gradient applies, so that applies of all bytes take just one.
+  // Spreads one optimizer step over an iteration's gradient applies, so that applies of all bytes take just
+  // one.
   void optimizer_shares(const Iteration& iteration, std::int64_t n) {
     optimizer_share_.assign(iteration.applies.size(), 0);
     if (options_.optimizer_ns == 0 || index_.total_bytes == 0) return;
@@ -447,7 +496,8 @@ class Compiler {
     for (std::size_t a = 0; a < iteration.applies.size(); ++a) {
       const Apply& apply = iteration.applies[a];
       if (!exists(apply.merges, n) || apply.source > Source::kLocalGradient) continue;
-      for (const std::int32_t block : apply.blocks) bytes += model_.bytes({&block_slices_[static_cast<std::size_t>(block)], 1});
+      for (const std::int32_t block : apply.blocks)
+        bytes += model_.bytes({&block_slices_[static_cast<std::size_t>(block)], 1});
       const Nanoseconds until = floor_share(options_.optimizer_ns, bytes, index_.total_bytes);
       optimizer_share_[a] = until - spent;
       spent = until;
@@ -502,7 +552,8 @@ class Compiler {
             const PendingGate& gate = pending_gates_[g];
             const std::size_t code = program_.code_of(n + gate.iteration);
             const auto found = std::ranges::lower_bound(moments_[code], gate.moment);
-            program_.gates[g] = {gate.iteration, step_at_[code][static_cast<std::size_t>(found - moments_[code].begin())],
+            program_.gates[g] = {gate.iteration,
+                                 step_at_[code][static_cast<std::size_t>(found - moments_[code].begin())],
                                  gate.delay, gate.release};
           }
         }
@@ -521,7 +572,8 @@ class Compiler {
     Nanoseconds total = 0;
     const auto add = [&total](Nanoseconds time) {
       if (time > kMaxPlanTime - total) {
-        throw InvalidInput("the times of one period exceed 2^60 ns", "plan", "give shorter times or a shorter period");
+        throw InvalidInput("the times of one period exceed 2^60 ns", "plan",
+                           "give shorter times or a shorter period");
       }
       total += time;
     };

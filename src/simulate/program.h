@@ -1,9 +1,9 @@
 // A plan compiled for simulation: flat arrays, no names, every dependency an index.
 //
-// Iterations from `head` on repeat with the plan's period, in what they contain and in what they depend on; the
-// iterations before are written out one by one (prologue, and merges cut off by iteration 0). code_of(n) says which
-// code an iteration runs. References are relative to the iteration that holds them, so that one code serves every
-// repetition.
+// Iterations from `head` on repeat with the plan's period, in what they contain and in what they depend on;
+// the iterations before are written out one by one (prologue, and merges cut off by iteration 0). code_of(n)
+// says which code an iteration runs. References are relative to the iteration that holds them, so that one
+// code serves every repetition.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@
 
 namespace gradweave {
 
-// An op may not start before step `step` of iteration (own + iteration) has ended in every class, plus a delay.
+// An op may not start before step `step` of iteration (own + iteration) has ended in every class, plus a
+// delay.
 struct Gate {
   std::int32_t iteration = 0;
   std::int32_t step = 0;
@@ -30,14 +31,14 @@ struct Gate {
 struct OpRef {
   std::int32_t iteration = 0;  // relative
   std::int32_t link = 0;
-  std::int32_t position = 0;   // among that link's ops of that iteration
+  std::int32_t position = 0;  // among that link's ops of that iteration
   friend auto operator<=>(const OpRef&, const OpRef&) = default;
 };
 
 struct OpCode {
   Nanoseconds startup = 0;
   Nanoseconds work = 0;
-  Nanoseconds earliest = 0;  // absolute: a delay after the start of iteration 0
+  Nanoseconds earliest = 0;                      // absolute: a delay after the start of iteration 0
   std::uint32_t gate_begin = 0, gate_end = 0;    // into Program::gates
   std::uint32_t after_begin = 0, after_end = 0;  // into Program::refs: the reduce-scatter of an all-gather
   std::int32_t plan_op = 0;                      // place in Iteration::ops
@@ -47,7 +48,7 @@ struct OpCode {
 // One step of compute: wait for all of `refs[wait_begin, wait_end)`, then compute for Program::duration().
 struct Step {
   std::uint32_t wait_begin = 0, wait_end = 0;
-  std::int32_t wait_layer = -1;  // which layer waits; -1 at iteration_end
+  std::int32_t wait_layer = -1;        // which layer waits; -1 at iteration_end
   SpanKind kind = SpanKind::kForward;  // of the compute; meaningful in fine programs
   std::int32_t layer = -1;
 };
@@ -55,14 +56,14 @@ struct Step {
 struct Program {
   std::int64_t head = 0;
   std::int64_t period = 1;
-  std::int32_t reach = 0;        // no reference is further away than this many iterations
+  std::int32_t reach = 0;  // no reference is further away than this many iterations
   std::size_t class_count = 1;
-  std::size_t main_class = 0;    // the slowest: the one that is reported
-  std::vector<std::int32_t> concurrency;   // per plan link
-  std::vector<std::uint32_t> step_begin;   // per code, and the end
-  std::vector<std::uint32_t> op_begin;     // per code and link, and the end
+  std::size_t main_class = 0;             // the slowest: the one that is reported
+  std::vector<std::int32_t> concurrency;  // per plan link
+  std::vector<std::uint32_t> step_begin;  // per code, and the end
+  std::vector<std::uint32_t> op_begin;    // per code and link, and the end
   std::vector<Step> steps;
-  std::vector<Nanoseconds> durations;      // [class][step]
+  std::vector<Nanoseconds> durations;  // [class][step]
   std::vector<OpCode> ops;
   std::vector<Gate> gates;
   std::vector<OpRef> refs;
@@ -72,19 +73,22 @@ struct Program {
   std::size_t code_of(std::int64_t n) const {
     return static_cast<std::size_t>(n < head ? n : head + (n - head) % period);
   }
-  std::size_t next_code(std::size_t code) const { return code + 1 < code_count() ? code + 1 : static_cast<std::size_t>(head); }
-  Nanoseconds duration(std::size_t cls, std::size_t step) const { return durations[cls * steps.size() + step]; }
+  std::size_t next_code(std::size_t code) const {
+    return code + 1 < code_count() ? code + 1 : static_cast<std::size_t>(head);
+  }
+  Nanoseconds duration(std::size_t cls, std::size_t step) const {
+    return durations[cls * steps.size() + step];
+  }
   std::span<const OpCode> ops_of(std::size_t code, std::size_t link) const {
     const std::size_t at = code * link_count() + link;
     return {ops.data() + op_begin[at], op_begin[at + 1] - op_begin[at]};
   }
 };
 
-// Returns the program of `plan`. `fine`: every forward, backward and apply is a step of its own, as a timeline
-// needs; else compute between two waits or gates is one step, which gives the same times.
-// `classes` share layers and tensors with the workload of `model`.
-// Errors: InvalidInput for names and indices that don't exist, and sizes or times beyond exact simulation.
-// O(unrolled ops and applies), log factors aside.
+// Returns the program of `plan`. `fine`: every forward, backward and apply is a step of its own, as a
+// timeline needs; else compute between two waits or gates is one step, which gives the same times. `classes`
+// share layers and tensors with the workload of `model`. Errors: InvalidInput for names and indices that
+// don't exist, and sizes or times beyond exact simulation. O(unrolled ops and applies), log factors aside.
 Program compile(const Plan& plan, std::span<const Workload> classes, const CostModel& model,
                 const SimulationOptions& options, bool fine);
 

@@ -18,11 +18,16 @@ WaitReason reason_of(const WaitRun& wait) {
 
 std::string text_of(WaitReason reason, std::string_view link) {
   switch (reason) {
-    case WaitReason::kLinkBusy: return "link " + std::string(link) + " busy with earlier ops";
-    case WaitReason::kDataLate: return "gradient was ready late";
-    case WaitReason::kReleasedLate: return "released late";
-    case WaitReason::kLinkShared: return "link " + std::string(link) + " shared with other ops";
-    case WaitReason::kOpItself: break;
+    case WaitReason::kLinkBusy:
+      return "link " + std::string(link) + " busy with earlier ops";
+    case WaitReason::kDataLate:
+      return "gradient was ready late";
+    case WaitReason::kReleasedLate:
+      return "released late";
+    case WaitReason::kLinkShared:
+      return "link " + std::string(link) + " shared with other ops";
+    case WaitReason::kOpItself:
+      break;
   }
   return "start-up and transfer of the op itself";
 }

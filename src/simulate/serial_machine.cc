@@ -8,8 +8,9 @@
 namespace gradweave {
 
 void throw_deadlock(std::int64_t iteration) {
-  throw InvalidInput("ops and waits of iteration " + std::to_string(iteration) + " or near it wait for each other", "plan",
-                     "validate the plan");
+  throw InvalidInput(
+      "ops and waits of iteration " + std::to_string(iteration) + " or near it wait for each other", "plan",
+      "validate the plan");
 }
 
 namespace {
@@ -17,9 +18,12 @@ namespace {
 class SerialMachine final : public Machine {
  public:
   explicit SerialMachine(const Program& program)
-      : program_(program), window_(std::bit_ceil(static_cast<std::uint64_t>(program.reach) * 4 + 8)), mask_(window_ - 1) {
+      : program_(program),
+        window_(std::bit_ceil(static_cast<std::uint64_t>(program.reach) * 4 + 8)),
+        mask_(window_ - 1) {
     for (std::size_t code = 0; code < program.code_count(); ++code) {
-      step_stride_ = std::max<std::size_t>(step_stride_, program.step_begin[code + 1] - program.step_begin[code]);
+      step_stride_ =
+          std::max<std::size_t>(step_stride_, program.step_begin[code + 1] - program.step_begin[code]);
     }
     for (std::size_t c = 0; c < program.class_count; ++c) {
       classes_.push_back({.durations = &program.durations[c * program.steps.size()]});
@@ -42,8 +46,10 @@ class SerialMachine final : public Machine {
         for (std::size_t c = 0; c < classes_.size(); ++c) {
           progress |= advance_class(c, target, c == program_.main_class ? recorder : nullptr);
         }
-        for (std::size_t k = 0; k < links_.size(); ++k) progress |= advance_link(k, target + program_.reach, recorder);
-        if (std::ranges::all_of(classes_, [&](const ClassState& cls) { return cls.iteration == target; })) break;
+        for (std::size_t k = 0; k < links_.size(); ++k)
+          progress |= advance_link(k, target + program_.reach, recorder);
+        if (std::ranges::all_of(classes_, [&](const ClassState& cls) { return cls.iteration == target; }))
+          break;
         if (!progress) throw_deadlock(target - 1);
       }
       for (const LinkState& link : links_) {
@@ -113,7 +119,8 @@ class SerialMachine final : public Machine {
     return link.ends[row(n + ref.iteration) * link.stride + static_cast<std::size_t>(ref.position)];
   }
   bool passed(const ClassState& cls, std::int64_t iteration, std::int32_t step) const {
-    return iteration < cls.iteration || (iteration == cls.iteration && static_cast<std::uint32_t>(step) < cls.step);
+    return iteration < cls.iteration ||
+           (iteration == cls.iteration && static_cast<std::uint32_t>(step) < cls.step);
   }
 
   // Raises `time` to when `gate` of an op of iteration n opens. Returns false if that is not known yet.
@@ -147,7 +154,8 @@ class SerialMachine final : public Machine {
             blamed = &ref;
           }
         }
-        if (recorder != nullptr) record(*recorder, cls, step, time, blamed, time + cls.durations[first + cls.step]);
+        if (recorder != nullptr)
+          record(*recorder, cls, step, time, blamed, time + cls.durations[first + cls.step]);
         cls.time = time + cls.durations[first + cls.step];
         marks[cls.step] = cls.time;
         progress = true;
@@ -160,8 +168,8 @@ class SerialMachine final : public Machine {
     return progress;
   }
 
-  void record(Recorder& recorder, const ClassState& cls, const Step& step, Nanoseconds begin, const OpRef* blamed,
-              Nanoseconds end) const {
+  void record(Recorder& recorder, const ClassState& cls, const Step& step, Nanoseconds begin,
+              const OpRef* blamed, Nanoseconds end) const {
     if (blamed != nullptr) {
       const OpRun run = describe(cls.iteration + blamed->iteration, *blamed);
       recorder.wait({cls.iteration, step.wait_layer, cls.time, begin, run});
@@ -203,16 +211,22 @@ class SerialMachine final : public Machine {
 
   // Works out again what held an op of iteration n back: it is asked for rarely.
   OpRun describe(std::int64_t n, const OpRef& ref) const {
-    const std::span<const OpCode> ops = program_.ops_of(program_.code_of(n), static_cast<std::size_t>(ref.link));
+    const std::span<const OpCode> ops =
+        program_.ops_of(program_.code_of(n), static_cast<std::size_t>(ref.link));
     const OpCode& op = ops[static_cast<std::size_t>(ref.position)];
-    OpRun run{.iteration = n, .link = ref.link, .plan_op = op.plan_op, .released = op.earliest, .alone = op.total()};
+    OpRun run{.iteration = n,
+              .link = ref.link,
+              .plan_op = op.plan_op,
+              .released = op.earliest,
+              .alone = op.total()};
     const OpRef self{0, ref.link, ref.position};
     run.end = end_of(n, self);
     run.start = run.end - op.total();
     for (std::uint32_t g = op.gate_begin; g < op.gate_end; ++g) {
       raise_to(program_.gates[g], n, program_.gates[g].release ? run.released : run.data);
     }
-    for (std::uint32_t r = op.after_begin; r < op.after_end; ++r) run.data = std::max(run.data, end_of(n, program_.refs[r]));
+    for (std::uint32_t r = op.after_begin; r < op.after_end; ++r)
+      run.data = std::max(run.data, end_of(n, program_.refs[r]));
     // Nothing else can have held it back.
     run.free = std::max(run.data, run.released) < run.start ? run.start : 0;
     return run;
@@ -247,6 +261,8 @@ class SerialMachine final : public Machine {
 
 }  // namespace
 
-std::unique_ptr<Machine> serial_machine(const Program& program) { return std::make_unique<SerialMachine>(program); }
+std::unique_ptr<Machine> serial_machine(const Program& program) {
+  return std::make_unique<SerialMachine>(program);
+}
 
 }  // namespace gradweave

@@ -1,10 +1,10 @@
 // The event-driven simulator: links on which ops share the bandwidth, and compute slowed by busy links.
 //
-// A shared link is fluid: ops in their start-up are off the link; the `a` active ones each lose floor(elapsed / a) of
-// their remaining work at every event of the link, an op becoming active or ending. What is left of elapsed / a is
-// lost, so no op ends before exact sharing would end it, and there are only as many events as ops.
-// Compute at contention factor p/q: a step of d ns holds d * p units; a nanosecond takes p of them while no link is
-// busy, q while one is. A step ends at the first whole nanosecond at which nothing is left.
+// A shared link is fluid: ops in their start-up are off the link; the `a` active ones each lose floor(elapsed
+// / a) of their remaining work at every event of the link, an op becoming active or ending. What is left of
+// elapsed / a is lost, so no op ends before exact sharing would end it, and there are only as many events as
+// ops. Compute at contention factor p/q: a step of d ns holds d * p units; a nanosecond takes p of them while
+// no link is busy, q while one is. A step ends at the first whole nanosecond at which nothing is left.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -20,11 +20,14 @@ constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
 class SharedMachine final : public Machine {
  public:
   SharedMachine(const Program& program, Decimal contention)
-      : program_(program), window_(std::bit_ceil(static_cast<std::uint64_t>(program.reach) * 8 + 16)), mask_(window_ - 1),
+      : program_(program),
+        window_(std::bit_ceil(static_cast<std::uint64_t>(program.reach) * 8 + 16)),
+        mask_(window_ - 1),
         slow_(contention.mantissa) {
     for (std::int32_t i = 0; i < contention.scale; ++i) fast_ *= 10;
     for (std::size_t code = 0; code < program.code_count(); ++code) {
-      step_stride_ = std::max<std::size_t>(step_stride_, program.step_begin[code + 1] - program.step_begin[code]);
+      step_stride_ =
+          std::max<std::size_t>(step_stride_, program.step_begin[code + 1] - program.step_begin[code]);
     }
     classes_.resize(program.class_count);
     for (ClassState& cls : classes_) cls.marks.resize(window_ * step_stride_);
@@ -79,10 +82,10 @@ class SharedMachine final : public Machine {
     std::int64_t iteration = 0;
     std::size_t code = 0;
     std::uint32_t step = 0;
-    bool running = false;       // computing the step, its waits being over
-    Wide left = 0;              // units of compute
-    Nanoseconds begin = 0;      // of the running step's compute
-    Nanoseconds last_end = 0;   // of the last step
+    bool running = false;      // computing the step, its waits being over
+    Wide left = 0;             // units of compute
+    Nanoseconds begin = 0;     // of the running step's compute
+    Nanoseconds last_end = 0;  // of the last step
     std::vector<Nanoseconds> marks;
   };
   struct Outstanding {
@@ -98,11 +101,11 @@ class SharedMachine final : public Machine {
     std::size_t position = 0;
     std::vector<Outstanding> outstanding;  // in the order of start
     std::size_t active = 0;
-    Nanoseconds updated = 0;     // when the active ops last lost work
-    Nanoseconds freed = 0;       // when an op last ended
+    Nanoseconds updated = 0;  // when the active ops last lost work
+    Nanoseconds freed = 0;    // when an op last ended
     Nanoseconds busy = 0;
     std::size_t stride = 0;
-    std::vector<OpRun> runs;     // of the last iterations; end is kNever while under way
+    std::vector<OpRun> runs;  // of the last iterations; end is kNever while under way
   };
 
   const ClassState& main() const { return classes_[program_.main_class]; }
@@ -117,13 +120,14 @@ class SharedMachine final : public Machine {
   bool ended(std::int64_t n, const OpRef& ref) const {
     const LinkState& link = links_[static_cast<std::size_t>(ref.link)];
     const std::int64_t iteration = n + ref.iteration;
-    const bool started = iteration < link.iteration ||
-                         (iteration == link.iteration && static_cast<std::size_t>(ref.position) < link.position);
+    const bool started =
+        iteration < link.iteration ||
+        (iteration == link.iteration && static_cast<std::size_t>(ref.position) < link.position);
     return started && run_of(n, ref).end != kNever;
   }
 
-  // Does all that happens at now_. Returns true if the main class has reached its target: then some of it may be
-  // left to the next call.
+  // Does all that happens at now_. Returns true if the main class has reached its target: then some of it may
+  // be left to the next call.
   bool settle(Recorder* recorder) {
     for (bool changed = true; changed;) {
       changed = false;
@@ -184,8 +188,14 @@ class SharedMachine final : public Machine {
       for (; link.position < ops.size(); ++link.position) {
         const OpCode& op = ops[link.position];
         if (limit != 0 && link.outstanding.size() >= limit) return changed;
-        OpRun run{.iteration = link.iteration, .link = static_cast<std::int32_t>(k), .plan_op = op.plan_op,
-                  .released = op.earliest, .free = 0, .start = now_, .end = kNever, .alone = op.total()};
+        OpRun run{.iteration = link.iteration,
+                  .link = static_cast<std::int32_t>(k),
+                  .plan_op = op.plan_op,
+                  .released = op.earliest,
+                  .free = 0,
+                  .start = now_,
+                  .end = kNever,
+                  .alone = op.total()};
         if (opens(link.iteration, op, run) > now_) return changed;
         if (std::max(run.data, run.released) < now_) run.free = now_;
         run_of(link, link.iteration, link.position) = run;
@@ -239,7 +249,8 @@ class SharedMachine final : public Machine {
   }
 
   // --- compute ---
-  // A class far ahead of the slowest can't influence it, and is held so that what is remembered stays bounded.
+  // A class far ahead of the slowest can't influence it, and is held so that what is remembered stays
+  // bounded.
   bool held(const ClassState& cls) const {
     return std::ranges::any_of(classes_, [&](const ClassState& other) {
       return cls.iteration > other.iteration + program_.reach + 1;
@@ -264,7 +275,8 @@ class SharedMachine final : public Machine {
       cls.left = 0;
       cls.last_end = now_;
       cls.marks[row(cls.iteration) * step_stride_ + cls.step] = now_;
-      if (recorder != nullptr && recorder->detailed()) recorder->compute(cls.iteration, step, cls.begin, now_);
+      if (recorder != nullptr && recorder->detailed())
+        recorder->compute(cls.iteration, step, cls.begin, now_);
       changed = true;
     }
     check_lag(cls.iteration);
@@ -295,9 +307,9 @@ class SharedMachine final : public Machine {
   void check_lag(std::int64_t iteration) const {
     const std::int64_t oldest = iteration - static_cast<std::int64_t>(window_ / 2);
     for (const LinkState& link : links_) {
-      const bool late = link.iteration < oldest || std::ranges::any_of(link.outstanding, [&](const Outstanding& op) {
-        return op.iteration < oldest;
-      });
+      const bool late =
+          link.iteration < oldest ||
+          std::ranges::any_of(link.outstanding, [&](const Outstanding& op) { return op.iteration < oldest; });
       if (late) throw_deadlock(link.iteration);
     }
   }
@@ -312,7 +324,8 @@ class SharedMachine final : public Machine {
     Nanoseconds next = kNever;
     const Wide rate = units_per_ns();
     for (const ClassState& cls : classes_) {
-      if (cls.running && !held(cls)) next = std::min(next, now_ + static_cast<Nanoseconds>((cls.left + rate - 1) / rate));
+      if (cls.running && !held(cls))
+        next = std::min(next, now_ + static_cast<Nanoseconds>((cls.left + rate - 1) / rate));
     }
     for (std::size_t k = 0; k < links_.size(); ++k) {
       const LinkState& link = links_[k];
@@ -367,8 +380,8 @@ class SharedMachine final : public Machine {
   const Program& program_;
   const std::size_t window_;
   const std::uint64_t mask_;
-  const std::int64_t slow_;     // p: units of compute that pass in a nanosecond while no link is busy
-  std::int64_t fast_ = 1;       // q: while one is
+  const std::int64_t slow_;  // p: units of compute that pass in a nanosecond while no link is busy
+  std::int64_t fast_ = 1;    // q: while one is
   std::size_t step_stride_ = 1;
   bool has_delays_ = false;
   std::int64_t target_ = 0;

@@ -28,7 +28,8 @@ class Exposure final : public Recorder {
   void wait(const WaitRun& wait) override {
     const auto row = static_cast<std::size_t>(wait.layer + 1);
     const auto reason = static_cast<std::size_t>(reason_of(wait));
-    waits_[(row * links_ + static_cast<std::size_t>(wait.op.link)) * kWaitReasons + reason] += wait.end - wait.begin;
+    waits_[(row * links_ + static_cast<std::size_t>(wait.op.link)) * kWaitReasons + reason] +=
+        wait.end - wait.begin;
   }
   void compute(std::int64_t, const Step&, Nanoseconds, Nanoseconds) override {}
   void op(const OpRun&) override {}
@@ -47,8 +48,9 @@ class Exposure final : public Recorder {
       Nanoseconds total = 0;
       for (std::size_t k = 0; k < width; ++k) total += first[static_cast<std::ptrdiff_t>(k)];
       const auto kind = static_cast<std::size_t>(most - first);
-      exposed.push_back({static_cast<std::int32_t>(row) - 1, static_cast<double>(total) / static_cast<double>(iterations),
-                         text_of(static_cast<WaitReason>(kind % kWaitReasons), plan.links[kind / kWaitReasons].name)});
+      exposed.push_back(
+          {static_cast<std::int32_t>(row) - 1, static_cast<double>(total) / static_cast<double>(iterations),
+           text_of(static_cast<WaitReason>(kind % kWaitReasons), plan.links[kind / kWaitReasons].name)});
     }
     return exposed;
   }
@@ -75,9 +77,10 @@ struct Stretch {
   std::vector<Nanoseconds> busy;  // per link
 };
 
-// Runs `machine` until its state repeats (Brent 1980: the state is compared with that at the last power of two) or
-// `periods` have passed, then on for one cycle, or kLastPeriods, which `recorder` sees.
-Stretch find_steady_state(Machine& machine, const Program& program, std::int64_t periods, Recorder& recorder) {
+// Runs `machine` until its state repeats (Brent 1980: the state is compared with that at the last power of
+// two) or `periods` have passed, then on for one cycle, or kLastPeriods, which `recorder` sees.
+Stretch find_steady_state(Machine& machine, const Program& program, std::int64_t periods,
+                          Recorder& recorder) {
   Stretch stretch;
   std::vector<std::int64_t> reference, state;
   machine.run_to(program.head, nullptr);
@@ -128,7 +131,8 @@ void count_plan(const Plan& plan, const CostModel& model, SimulationResult& resu
     for (const Op& op : iteration.ops) {
       if (op.collective == Collective::kAllGather) continue;
       const auto copies = static_cast<double>(std::max<std::size_t>(op.states.size(), 1));
-      for (const std::int32_t block : op.blocks) bytes += copies * static_cast<double>(block_bytes[static_cast<std::size_t>(block)]);
+      for (const std::int32_t block : op.blocks)
+        bytes += copies * static_cast<double>(block_bytes[static_cast<std::size_t>(block)]);
     }
     bool steps = false;
     for (const Apply& apply : iteration.applies) {
@@ -173,13 +177,15 @@ bool shares(const Program& program, const SimulationOptions& options) {
 
 void check_options(const SimulationOptions& options) {
   if (options.optimizer_ns < 0 || options.optimizer_ns > (std::int64_t{1} << 53)) {
-    throw InvalidInput("must be between 0 and 2^53 ns", "optimizer time", "give the time of one optimizer step");
+    throw InvalidInput("must be between 0 and 2^53 ns", "optimizer time",
+                       "give the time of one optimizer step");
   }
   const double contention = to_double(options.contention);
   if (contention < 1 || contention > 1000) {
     throw InvalidInput("must be between 1 and 1000", "contention", "1 means that links don't slow compute");
   }
-  if (options.max_periods < 1) throw InvalidInput("must be at least 1", "max_periods", "10000 is the default");
+  if (options.max_periods < 1)
+    throw InvalidInput("must be at least 1", "max_periods", "10000 is the default");
   if (options.timeline_iterations < 0) {
     throw InvalidInput("must not be negative", "timeline iterations", "0 means no timeline");
   }
@@ -189,20 +195,23 @@ void check_options(const SimulationOptions& options) {
 
 void add_bound(SimulationResult& result, const Bound& bound) {
   result.bounds.push_back(bound);
-  if (result.bounds.size() == 1 || bound.iteration_ns > result.lower_bound.iteration_ns) result.lower_bound = bound;
+  if (result.bounds.size() == 1 || bound.iteration_ns > result.lower_bound.iteration_ns)
+    result.lower_bound = bound;
 }
 
 SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, const Cluster& cluster,
                           const SimulationOptions& options) {
   check_options(options);
-  if (classes.empty()) throw InvalidInput("must have at least one class", "workers' classes", "give a workload");
+  if (classes.empty())
+    throw InvalidInput("must have at least one class", "workers' classes", "give a workload");
   if (classes.size() > 1) slowest_of({classes.begin(), classes.end()});
   const CostModel model(classes.front(), cluster);
   for (const Workload& workload : classes.subspan(1)) check(workload);
   const bool uneven_speed = options.contention != Decimal{1, 0};
   const Program program = compile(plan, classes, model, options, uneven_speed);
   const bool shared = shares(program, options);
-  const std::unique_ptr<Machine> machine = shared ? shared_machine(program, options.contention) : serial_machine(program);
+  const std::unique_ptr<Machine> machine =
+      shared ? shared_machine(program, options.contention) : serial_machine(program);
 
   SimulationResult result;
   result.name = plan.scheme;
@@ -226,15 +235,18 @@ SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, c
   }
   if (options.plan_facts) result.extra_bytes = validate(plan, classes.front()).facts.extra_bytes;
   result.compute_ns = compute_per_iteration(program);
-  result.exposed_ns = (static_cast<double>(result.cycle_ns) - static_cast<double>(result.compute_ns) * static_cast<double>(result.cycle_iterations)) /
-                      static_cast<double>(result.cycle_iterations);
+  result.exposed_ns =
+      (static_cast<double>(result.cycle_ns) -
+       static_cast<double>(result.compute_ns) * static_cast<double>(result.cycle_iterations)) /
+      static_cast<double>(result.cycle_iterations);
   result.exposed_layers = exposure.layers(plan, stretch.iterations);
   for (std::size_t k = 0; k < program.link_count(); ++k) {
     const auto busy = static_cast<double>(stretch.busy[k]);
     result.links.push_back({plan.links[k].name, busy / static_cast<double>(stretch.iterations),
                             stretch.time > 0 ? busy / static_cast<double>(stretch.time) : 0});
   }
-  for (const Bound& bound : lower_bounds(plan, program, model, classes[program.main_class], result.compute_ns)) {
+  for (const Bound& bound :
+       lower_bounds(plan, program, model, classes[program.main_class], result.compute_ns)) {
     add_bound(result, bound);
   }
   if (options.timeline_iterations > 0) {
@@ -245,7 +257,8 @@ SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, c
   return result;
 }
 
-SimulationResult simulate(const Plan& plan, const Workload& workload, const Cluster& cluster, const SimulationOptions& options) {
+SimulationResult simulate(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                          const SimulationOptions& options) {
   return simulate(plan, std::span(&workload, 1), cluster, options);
 }
 

@@ -13,10 +13,14 @@ namespace {
 
 std::string_view word(Collective collective) {
   switch (collective) {
-    case Collective::kAllReduce: return "all_reduce";
-    case Collective::kReduceScatter: return "reduce_scatter";
-    case Collective::kAllGather: return "all_gather";
-    case Collective::kCompressed: break;
+    case Collective::kAllReduce:
+      return "all_reduce";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kCompressed:
+      break;
   }
   return "compressed";
 }
@@ -28,7 +32,11 @@ std::string label_of(const Plan& plan, const Op& op, const WorkloadIndex& index)
   const Block& block = plan.blocks[static_cast<std::size_t>(op.blocks.front())];
   label.append(" ").append(block.tensor);
   if (block.begin != 0 || block.end != index.tensors[*index.find_tensor(block.tensor)].numel) {
-    label.append("[").append(std::to_string(block.begin)).append(":").append(std::to_string(block.end)).append("]");
+    label.append("[")
+        .append(std::to_string(block.begin))
+        .append(":")
+        .append(std::to_string(block.end))
+        .append("]");
   }
   if (op.blocks.size() > 1) label.append(" +").append(std::to_string(op.blocks.size() - 1));
   return label;
@@ -44,8 +52,14 @@ class SpanRecorder final : public Recorder {
 
   void wait(const WaitRun& wait) override {
     if (!heard(wait.iteration)) return;
-    Span span{.kind = SpanKind::kWait, .track = 0, .iteration = wait.iteration, .layer = wait.layer, .op = wait.op.plan_op,
-              .op_link = wait.op.link, .begin_ns = wait.begin, .end_ns = wait.end};
+    Span span{.kind = SpanKind::kWait,
+              .track = 0,
+              .iteration = wait.iteration,
+              .layer = wait.layer,
+              .op = wait.op.plan_op,
+              .op_link = wait.op.link,
+              .begin_ns = wait.begin,
+              .end_ns = wait.end};
     const Op& op = iteration_at(plan_, wait.op.iteration).ops[static_cast<std::size_t>(wait.op.plan_op)];
     span.label = "wait for " + label_of(plan_, op, model_.index());
     span.reason = text_of(reason_of(wait), plan_.links[static_cast<std::size_t>(wait.op.link)].name);
@@ -54,20 +68,32 @@ class SpanRecorder final : public Recorder {
 
   void compute(std::int64_t iteration, const Step& step, Nanoseconds begin, Nanoseconds end) override {
     if (!heard(iteration) || begin == end) return;
-    Span span{.kind = step.kind, .track = 0, .iteration = iteration, .layer = step.layer, .begin_ns = begin, .end_ns = end};
-    span.label = step.kind == SpanKind::kOptimizer ? "optimizer" : workload_.layers[static_cast<std::size_t>(step.layer)].name;
+    Span span{.kind = step.kind,
+              .track = 0,
+              .iteration = iteration,
+              .layer = step.layer,
+              .begin_ns = begin,
+              .end_ns = end};
+    span.label = step.kind == SpanKind::kOptimizer
+                     ? "optimizer"
+                     : workload_.layers[static_cast<std::size_t>(step.layer)].name;
     spans_.push_back(std::move(span));
   }
 
   void op(const OpRun& run) override {
     if (!heard(run.iteration)) return;
     const Op& op = iteration_at(plan_, run.iteration).ops[static_cast<std::size_t>(run.plan_op)];
-    Span span{.kind = SpanKind::kOp, .track = 1 + run.link, .iteration = run.iteration, .op = run.plan_op,
-              .begin_ns = run.start, .end_ns = run.end};
+    Span span{.kind = SpanKind::kOp,
+              .track = 1 + run.link,
+              .iteration = run.iteration,
+              .op = run.plan_op,
+              .begin_ns = run.start,
+              .end_ns = run.end};
     for (const std::int32_t b : op.blocks) {
       const Block& block = plan_.blocks[static_cast<std::size_t>(b)];
       const Slice slice{*model_.index().find_tensor(block.tensor), block.begin, block.end};
-      span.bytes += model_.bytes({&slice, 1}) * static_cast<std::int64_t>(std::max<std::size_t>(op.states.size(), 1));
+      span.bytes +=
+          model_.bytes({&slice, 1}) * static_cast<std::int64_t>(std::max<std::size_t>(op.states.size(), 1));
     }
     span.label = label_of(plan_, op, model_.index());
     spans_.push_back(std::move(span));
@@ -90,9 +116,11 @@ class SpanRecorder final : public Recorder {
 }  // namespace
 
 Timeline record_timeline(const Plan& plan, std::span<const Workload> classes, const CostModel& model,
-                         const SimulationOptions& options, bool shared, std::int64_t begin, std::int64_t count) {
+                         const SimulationOptions& options, bool shared, std::int64_t begin,
+                         std::int64_t count) {
   const Program program = compile(plan, classes, model, options, true);
-  const std::unique_ptr<Machine> machine = shared ? shared_machine(program, options.contention) : serial_machine(program);
+  const std::unique_ptr<Machine> machine =
+      shared ? shared_machine(program, options.contention) : serial_machine(program);
   SpanRecorder recorder(plan, classes[program.main_class], model);
   // Ops listed this far outside may still be under way inside.
   const std::int64_t margin = program.reach + 1;

@@ -9,9 +9,10 @@
 
 namespace gradweave {
 
-// Returns the timeline of iterations [begin, begin + count) with every op that is under way in them; the first span
-// begins at 0. `shared`: ops share links, or busy links slow compute.
+// Returns the timeline of iterations [begin, begin + count) with every op that is under way in them; the
+// first span begins at 0. `shared`: ops share links, or busy links slow compute.
 Timeline record_timeline(const Plan& plan, std::span<const Workload> classes, const CostModel& model,
-                         const SimulationOptions& options, bool shared, std::int64_t begin, std::int64_t count);
+                         const SimulationOptions& options, bool shared, std::int64_t begin,
+                         std::int64_t count);
 
 }  // namespace gradweave

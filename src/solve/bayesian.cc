@@ -10,8 +10,8 @@ namespace gradweave {
 namespace {
 
 constexpr double kGrid = 1024;
-constexpr int kCandidates = 256;   // random ones for each trial
-constexpr int kFirstTrials = 3;    // before the model is asked, spread over the cube
+constexpr int kCandidates = 256;  // random ones for each trial
+constexpr int kFirstTrials = 3;   // before the model is asked, spread over the cube
 
 // S. Vigna's splitmix64: the same numbers on every machine.
 class Random {
@@ -69,13 +69,15 @@ BayesianResult minimise(const std::function<double(const CubePoint&)>& function,
     if (!done()) evaluate(on_grid(point));
   }
   for (int i = 1; i <= kFirstTrials; ++i) {
-    const CubePoint point = on_grid(CubePoint(static_cast<std::size_t>(dimensions), i / (kFirstTrials + 1.0)));
+    const CubePoint point =
+        on_grid(CubePoint(static_cast<std::size_t>(dimensions), i / (kFirstTrials + 1.0)));
     if (!known(point) && !done()) evaluate(point);
   }
   while (static_cast<int>(points.size()) < options.trials && !done()) {
     Eigen::MatrixXd columns(dimensions, static_cast<Eigen::Index>(points.size()));
     for (std::size_t i = 0; i < points.size(); ++i) {
-      columns.col(static_cast<Eigen::Index>(i)) = Eigen::Map<const Eigen::VectorXd>(points[i].data(), dimensions);
+      columns.col(static_cast<Eigen::Index>(i)) =
+          Eigen::Map<const Eigen::VectorXd>(points[i].data(), dimensions);
     }
     const GaussianProcess process(columns,
                                   Eigen::Map<const Eigen::VectorXd>(result.values.data(), columns.cols()));
@@ -84,7 +86,8 @@ BayesianResult minimise(const std::function<double(const CubePoint&)>& function,
     for (int i = 0; i < kCandidates; ++i) {
       const CubePoint candidate = random.point(dimensions);
       if (known(candidate)) continue;
-      const auto prediction = process.predict(Eigen::Map<const Eigen::VectorXd>(candidate.data(), dimensions));
+      const auto prediction =
+          process.predict(Eigen::Map<const Eigen::VectorXd>(candidate.data(), dimensions));
       // Nine digits, so that the choice does not hang on the last bits of exp() or of Eigen's kernels.
       const double improvement =
           std::round(expected_improvement(prediction, process.standardised(result.value), options.xi) * 1e9);

@@ -1,7 +1,8 @@
 // Bayesian optimisation: few trials of a costly function.
 //
-// J. Snoek, H. Larochelle, R. P. Adams, "Practical Bayesian Optimization of Machine Learning Algorithms", NIPS 2012.
-// A Gaussian process models the function; the next trial is where the expected improvement is largest,
+// J. Snoek, H. Larochelle, R. P. Adams, "Practical Bayesian Optimization of Machine Learning Algorithms",
+// NIPS 2012. A Gaussian process models the function; the next trial is where the expected improvement is
+// largest,
 //   EI(x) = g Phi(g/s) + s phi(g/s),  g = best - mean(x) - xi,  s = deviation(x),
 // xi > 0 favouring exploration; ByteScheduler and DeAR use xi = 0.1.
 #pragma once
@@ -17,24 +18,26 @@ namespace gradweave {
 using CubePoint = std::vector<double>;
 
 struct BayesianOptions {
-  int trials = 24;                // evaluations of the function, the first ones included
-  double xi = 0.1;                // in standard deviations of the values seen
+  int trials = 24;  // evaluations of the function, the first ones included
+  double xi = 0.1;  // in standard deviations of the values seen
   std::uint64_t seed = 0;
-  std::vector<CubePoint> first;   // tried first, in this order
+  std::vector<CubePoint> first;                               // tried first, in this order
   double stop_at = -std::numeric_limits<double>::infinity();  // no value can be below: stop once one is there
 };
 
 struct BayesianResult {
-  CubePoint point;                // the best of the trials, the earliest if several are
+  CubePoint point;  // the best of the trials, the earliest if several are
   double value = 0;
-  std::vector<double> values;     // of all trials, in order
+  std::vector<double> values;  // of all trials, in order
 };
 
-// Returns the smallest value found of `function` over the unit cube of `dimensions` dimensions. Deterministic.
+// Returns the smallest value found of `function` over the unit cube of `dimensions` dimensions.
+// Deterministic.
 BayesianResult minimise(const std::function<double(const CubePoint&)>& function, int dimensions,
                         const BayesianOptions& options);
 
-// Returns the integer at `coordinate` of the logarithmic scale from `low` (0) to `high` (1), 0 < low <= high, and back.
+// Returns the integer at `coordinate` of the logarithmic scale from `low` (0) to `high` (1), 0 < low <= high,
+// and back.
 std::int64_t from_log_scale(double coordinate, std::int64_t low, std::int64_t high);
 double to_log_scale(std::int64_t value, std::int64_t low, std::int64_t high);
 

@@ -28,7 +28,8 @@ Eigen::MatrixXd covariance(const Eigen::MatrixXd& points, double length_scale) {
 
 }  // namespace
 
-GaussianProcess::GaussianProcess(Eigen::MatrixXd points, const Eigen::VectorXd& values) : points_(std::move(points)) {
+GaussianProcess::GaussianProcess(Eigen::MatrixXd points, const Eigen::VectorXd& values)
+    : points_(std::move(points)) {
   mean_ = values.mean();
   const double variance = (values.array() - mean_).square().mean();
   deviation_ = variance > 0 ? std::sqrt(variance) : 1;

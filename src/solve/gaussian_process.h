@@ -1,9 +1,10 @@
 // Gaussian process regression with a Matern 5/2 kernel, as Bayesian optimisation uses it.
 //
-// C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, Algorithm 2.1; kernel:
+// C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006,
+// Algorithm 2.1; kernel:
 //   k(r) = (1 + sqrt5 r/s + 5 r^2/(3 s^2)) exp(-sqrt5 r/s)      r: distance, s: length scale       (4.17)
-//   mean(x) = k(x)' (K + n I)^-1 y,  variance(x) = 1 - |L^-1 k(x)|^2,  L L' = K + n I               (2.25, 2.26)
-//   log p(y) = -y' (K + n I)^-1 y / 2 - sum log L_ii - N log(2 pi) / 2                              (2.30)
+//   mean(x) = k(x)' (K + n I)^-1 y,  variance(x) = 1 - |L^-1 k(x)|^2,  L L' = K + n I (2.25, 2.26) log p(y) =
+//   -y' (K + n I)^-1 y / 2 - sum log L_ii - N log(2 pi) / 2                              (2.30)
 #pragma once
 
 #include <Eigen/Dense>
@@ -12,9 +13,9 @@ namespace gradweave {
 
 class GaussianProcess {
  public:
-  // `points`: one per column, in the unit cube; `values`: one per point, standardised inside to mean 0 and variance 1.
-  // The length scale is the one of a fixed grid that makes the values most likely (2.30). At least one point.
-  // O(points^3).
+  // `points`: one per column, in the unit cube; `values`: one per point, standardised inside to mean 0 and
+  // variance 1. The length scale is the one of a fixed grid that makes the values most likely (2.30). At
+  // least one point. O(points^3).
   GaussianProcess(Eigen::MatrixXd points, const Eigen::VectorXd& values);
 
   struct Prediction {

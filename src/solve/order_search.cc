@@ -46,14 +46,21 @@ struct Step {
 class Search {
  public:
   Search(const CostModel& model, const std::vector<Slice>& units, Nanoseconds limit, std::int64_t max_nodes)
-      : model_(model), units_(units), links_(model.link_count()), masks_(Mask{1} << units.size()), max_nodes_(max_nodes) {
+      : model_(model),
+        units_(units),
+        links_(model.link_count()),
+        masks_(Mask{1} << units.size()),
+        max_nodes_(max_nodes) {
     best_.iteration = limit;
     measure();
     weigh();
   }
 
   OrderSearchResult run() {
-    Node root{.left = masks_ - 1, .open = {}, .free = std::vector<Nanoseconds>(links_, 0), .last = std::vector<Last>(links_)};
+    Node root{.left = masks_ - 1,
+              .open = {},
+              .free = std::vector<Nanoseconds>(links_, 0),
+              .last = std::vector<Last>(links_)};
     root.value = model_.index().compute_total;
     best_.complete = true;
     if (bound(root) < best_.iteration) visit(root);
@@ -74,7 +81,9 @@ class Search {
       ready_[m] = std::max(ready_[rest], index.backward_end[place.layer] - index.forward_total);
       tail_[m] = std::max(tail_[rest], index.forward_total - index.forward_start[place.layer]);
       if (rest == 0) continue;
-      fusible_[m] = fusible_[rest] && place.dtype == index.tensors[units_[static_cast<std::size_t>(std::countr_zero(rest))].tensor].dtype;
+      fusible_[m] =
+          fusible_[rest] &&
+          place.dtype == index.tensors[units_[static_cast<std::size_t>(std::countr_zero(rest))].tensor].dtype;
     }
     for (std::size_t k = 0; k < links_; ++k) {
       std::vector<Nanoseconds>& scatter = scatter_.emplace_back(masks_, 0);
@@ -111,8 +120,9 @@ class Search {
     return same;
   }
 
-  // Weights w_k > 0 of links, sum 1: for any of them, T with sum_k w_k (T - free_k) >= sum over u of min_k w_k work_k(u)
-  // bounds a time in which the links do the work (a feasible point of the dual of the fluid relaxation). Ratio of speeds.
+  // Weights w_k > 0 of links, sum 1: for any of them, T with sum_k w_k (T - free_k) >= sum over u of min_k
+  // w_k work_k(u) bounds a time in which the links do the work (a feasible point of the dual of the fluid
+  // relaxation). Ratio of speeds.
   void weigh() {
     if (links_ == 1) return;
     double total = 0;
@@ -124,7 +134,8 @@ class Search {
     for (std::size_t u = 0; u < units_.size(); ++u) {
       const Mask unit = Mask{1} << u;
       double least = std::numeric_limits<double>::infinity();
-      for (std::size_t k = 0; k < links_; ++k) least = std::min(least, weights_[k] * static_cast<double>(work_of(k, unit)));
+      for (std::size_t k = 0; k < links_; ++k)
+        least = std::min(least, weights_[k] * static_cast<double>(work_of(k, unit)));
       least_work_.push_back(least);
     }
   }
@@ -140,7 +151,8 @@ class Search {
 
   // --- bounds ---
   // Everything left is done no earlier than this after `from` on all links together.
-  Nanoseconds earliest_end(const Node& node, Nanoseconds from, Mask left, const std::vector<Open>& open, Mask open_tails) const {
+  Nanoseconds earliest_end(const Node& node, Nanoseconds from, Mask left, const std::vector<Open>& open,
+                           Mask open_tails) const {
     if (links_ == 1) {
       Nanoseconds end = std::max(node.free[0], from) + whole_[0][left];
       for (const Open& each : open) {
@@ -149,9 +161,11 @@ class Search {
       return end;
     }
     double work = 0;
-    for (Mask m = left; m != 0; m &= m - 1) work += least_work_[static_cast<std::size_t>(std::countr_zero(m))];
+    for (Mask m = left; m != 0; m &= m - 1)
+      work += least_work_[static_cast<std::size_t>(std::countr_zero(m))];
     for (const Open& each : open) {
-      if ((each.units & open_tails) != 0) work += weights_[each.link] * static_cast<double>(gather(each.link, each.units));
+      if ((each.units & open_tails) != 0)
+        work += weights_[each.link] * static_cast<double>(gather(each.link, each.units));
     }
     return weighted_end(node.free, from, work);
   }
@@ -171,8 +185,9 @@ class Search {
     return static_cast<Nanoseconds>(end * (1 - 1e-12)) - 1;
   }
 
-  // Carlier's bound: for each layer l, all that is left of layers <= l starts no earlier than the least of its heads
-  // and ends before the least of its tails. Units are in forward order, so heads fall and tails fall with the layer.
+  // Carlier's bound: for each layer l, all that is left of layers <= l starts no earlier than the least of
+  // its heads and ends before the least of its tails. Units are in forward order, so heads fall and tails
+  // fall with the layer.
   Nanoseconds bound(const Node& node) const {
     Nanoseconds bound = node.value;
     for (Mask upto = 1; upto < masks_; upto = (upto << 1) | 1) {
@@ -189,8 +204,8 @@ class Search {
   }
 
   // --- branching ---
-  // Of two neighbours on a link that could both have started when the first did, the other order is no worse: results
-  // that a forward waits for go before reduce-scatters, longer tails first.
+  // Of two neighbours on a link that could both have started when the first did, the other order is no worse:
+  // results that a forward waits for go before reduce-scatters, longer tails first.
   std::tuple<int, Nanoseconds, Mask> rank(Kind kind, Mask units) const {
     return {kind == Kind::kReduceScatter ? 1 : 0, kind == Kind::kReduceScatter ? 0 : -tail_[units], units};
   }
@@ -199,7 +214,8 @@ class Search {
     return last.any && available <= last.start && rank(kind, units) < rank(last.kind, last.units);
   }
 
-  // Whether an idle stretch before `start` could hold a message of a single unit: sending it there is no worse.
+  // Whether an idle stretch before `start` could hold a message of a single unit: sending it there is no
+  // worse.
   bool wastes(const Node& node, std::size_t k, Nanoseconds start) const {
     for (Mask m = node.left; m != 0; m &= m - 1) {
       const Mask unit = m & (~m + 1);
@@ -209,10 +225,12 @@ class Search {
     return false;
   }
 
-  void consider(const Node& node, OrderedOp op, Nanoseconds available, Nanoseconds duration, std::vector<Step>& steps) const {
+  void consider(const Node& node, OrderedOp op, Nanoseconds available, Nanoseconds duration,
+                std::vector<Step>& steps) const {
     const Nanoseconds start = std::max(node.free[op.link], available);
     if (std::tie(start, op.link) < std::tie(node.start, node.start_link)) return;
-    if (out_of_order(node.last[op.link], op.kind, op.units, available) || wastes(node, op.link, start)) return;
+    if (out_of_order(node.last[op.link], op.kind, op.units, available) || wastes(node, op.link, start))
+      return;
     steps.push_back({op, start, start + duration, 0});
   }
 
@@ -222,7 +240,8 @@ class Search {
       const Last& last = node.last[open.link];
       // At once after its reduce-scatter it would be an all-reduce.
       if (last.kind == Kind::kReduceScatter && last.units == open.units) continue;
-      consider(node, {Kind::kAllGather, open.link, open.units}, open.end, gather(open.link, open.units), steps);
+      consider(node, {Kind::kAllGather, open.link, open.units}, open.end, gather(open.link, open.units),
+               steps);
     }
     for (Mask m = node.left; m != 0; m = (m - 1) & node.left) {
       if (!fusible_[m]) continue;
@@ -273,7 +292,8 @@ class Search {
       step.bound = bound(next);
       if (step.bound < best_.iteration) children.emplace_back(step, std::move(next));
     }
-    std::ranges::stable_sort(children, {}, [](const auto& child) { return std::pair(child.first.bound, child.first.end); });
+    std::ranges::stable_sort(children, {},
+                             [](const auto& child) { return std::pair(child.first.bound, child.first.end); });
     for (const auto& [step, next] : children) {
       if (step.bound >= best_.iteration) return;
       path_.push_back(step.op);
@@ -288,8 +308,9 @@ class Search {
   std::size_t links_;
   Mask masks_;
   std::int64_t max_nodes_;
-  std::vector<Nanoseconds> ready_, tail_;  // per set: when all is ready; what its first layer's forward leaves to do
-  std::vector<bool> fusible_;              // per set: one dtype
+  std::vector<Nanoseconds> ready_,
+      tail_;                   // per set: when all is ready; what its first layer's forward leaves to do
+  std::vector<bool> fusible_;  // per set: one dtype
   std::vector<std::vector<Nanoseconds>> whole_, scatter_;  // [link][set]
   std::vector<double> weights_, least_work_;               // per link, per unit
   std::vector<OrderedOp> path_;

@@ -12,7 +12,8 @@ Cluster cluster_of(std::int64_t workers) {
   return {.workers = workers, .links = {{"net", 1000, {1, 3}, 1, {1, 0}}}};  // 1 us start-up, 1 ns a byte
 }
 
-std::int64_t wire(const char* name, std::int64_t numel, std::int64_t workers, std::map<std::string, double> parameters = {}) {
+std::int64_t wire(const char* name, std::int64_t numel, std::int64_t workers,
+                  std::map<std::string, double> parameters = {}) {
   return compressed_cost({name, std::move(parameters)}, numel, 4, cluster_of(workers)).equivalent_bytes;
 }
 
@@ -44,8 +45,9 @@ TEST(Compression, RefusesUnknownNamesAndValues) {
 }
 
 TEST(Compression, ShortensOpsAndChargesMeasuredRates) {
-  Workload workload{.name = "w", .layers = {{"a", 0, 0, std::nullopt, {{"a.w", 1000, DType::kFloat32}}},
-                                            {"b", 0, 0, 8000, {{"b.w", 1000, DType::kFloat32}}}}};
+  Workload workload{.name = "w",
+                    .layers = {{"a", 0, 0, std::nullopt, {{"a.w", 1000, DType::kFloat32}}},
+                               {"b", 0, 0, 8000, {{"b.w", 1000, DType::kFloat32}}}}};
   Cluster cluster = cluster_of(4);
   cluster.compressor_rates["fp16"] = {{1, 3}, {2, 3}};  // 1 and 2 ns a byte
   const CostModel model(workload, cluster, {"fp16", {}});

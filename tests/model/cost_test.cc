@@ -9,13 +9,17 @@ namespace {
 
 Workload two_layers() {
   return {.name = "two",
-          .layers = {{"a", 1000, 2000, std::nullopt, {{"a.weight", 1000, DType::kFloat32}, {"a.bias", 10, DType::kFloat32}}},
-                     {"b", 3000, 4000, 7001, {{"b.weight", 60, DType::kFloat32}, {"b.bias", 40, DType::kFloat16}}}}};
+          .layers = {
+              {"a",
+               1000,
+               2000,
+               std::nullopt,
+               {{"a.weight", 1000, DType::kFloat32}, {"a.bias", 10, DType::kFloat32}}},
+              {"b", 3000, 4000, 7001, {{"b.weight", 60, DType::kFloat32}, {"b.bias", 40, DType::kFloat16}}}}};
 }
 
 Cluster two_links() {
-  return {.workers = 4,
-          .links = {{"fast", 5000, {8, 4}, 1, {1, 0}}, {"slow", 100, {25, 4}, 1, {165, 2}}}};
+  return {.workers = 4, .links = {{"fast", 5000, {8, 4}, 1, {1, 0}}, {"slow", 100, {25, 4}, 1, {165, 2}}}};
 }
 
 TEST(WorkloadIndex, GivesTimesFromTheStartOfTheIteration) {
@@ -32,8 +36,8 @@ TEST(CostModel, ChargesStartUpOnceForAFusedMessage) {
   const CostModel model(two_layers(), two_links());
   const std::vector<Slice> both = {{0, 0, 1000}, {1, 0, 10}};
   EXPECT_EQ(model.cost(0, Collective::kAllReduce, both).startup, 5000);
-  EXPECT_EQ(model.all_reduce(0, both), 5000 + 3232);         // 4040 bytes * 0.8 ns
-  EXPECT_EQ(model.all_reduce_tensor(1, 1), 100 + 100);       // 40 bytes * 2.5 ns
+  EXPECT_EQ(model.all_reduce(0, both), 5000 + 3232);    // 4040 bytes * 0.8 ns
+  EXPECT_EQ(model.all_reduce_tensor(1, 1), 100 + 100);  // 40 bytes * 2.5 ns
 }
 
 TEST(CostModel, SharesGivenTimesWithoutStartUp) {
@@ -59,8 +63,8 @@ TEST(CostModel, ReduceScatterAndAllGatherCostTheAllReduce) {
 TEST(Cluster, ScalesWithTheNumberOfWorkers) {
   Cluster cluster = two_links();
   const Cluster ring = scaled_to(cluster, 16);
-  EXPECT_EQ(ring.links[0].startup_ns, 25000);                  // 2*15 / (2*3)
-  EXPECT_EQ(ring.links[0].us_per_byte, (Decimal{1, 3}));       // (15/16) / (3/4) = 1.25
+  EXPECT_EQ(ring.links[0].startup_ns, 25000);             // 2*15 / (2*3)
+  EXPECT_EQ(ring.links[0].us_per_byte, (Decimal{1, 3}));  // (15/16) / (3/4) = 1.25
   cluster.startup_growth = StartupGrowth::kLog;
   EXPECT_EQ(scaled_to(cluster, 16).links[0].startup_ns, 10000);
   cluster.startup_growth = StartupGrowth::kConstant;

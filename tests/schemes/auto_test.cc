@@ -47,7 +47,8 @@ bool has_effect(const Plan& plan, Consistency effect) {
 }
 
 TEST(Auto, ChoosesNothingPlainlyDelayedUnlessAsked) {
-  for (const char* allow : {"exact", "exact+corrected", "exact,corrected,local", "exact+compressed+corrected+local"}) {
+  for (const char* allow :
+       {"exact", "exact+corrected", "exact,corrected,local", "exact+compressed+corrected+local"}) {
     EXPECT_FALSE(has_effect(auto_plan({{"allow", allow}}), Consistency::kDelayed)) << allow;
   }
   EXPECT_FALSE(has_effect(auto_plan(), Consistency::kDelayed));
@@ -69,19 +70,23 @@ TEST(Auto, PrefersTheMilderPlanWithinTheTolerance) {
 }
 
 TEST(Auto, KeepsTheLimits) {
-  EXPECT_EQ(simulate(auto_plan({{"allow", "delayed+exact"}, {"max_staleness", "0"}}), workload(), cluster()).staleness_max, 0);
+  EXPECT_EQ(simulate(auto_plan({{"allow", "delayed+exact"}, {"max_staleness", "0"}}), workload(), cluster())
+                .staleness_max,
+            0);
   const Plan free = auto_plan({{"allow", "exact+corrected+local"}});
   const std::int64_t extra = validate(free, workload()).facts.extra_bytes;
   ASSERT_GT(extra, 0);
-  const PlanResult tight = make_plan("auto", workload(), cluster(),
-                                     {{"allow", "exact+corrected+local"}, {"max_extra_bytes", std::to_string(extra - 1)}});
+  const PlanResult tight =
+      make_plan("auto", workload(), cluster(),
+                {{"allow", "exact+corrected+local"}, {"max_extra_bytes", std::to_string(extra - 1)}});
   if (const Plan* plan = std::get_if<Plan>(&tight)) {
     EXPECT_LT(validate(*plan, workload()).facts.extra_bytes, extra);
   }
 }
 
 TEST(Auto, SaysWhyNothingIsAdmissible) {
-  const PlanResult result = make_plan("auto", workload(), cluster(), {{"allow", "delayed"}, {"max_staleness", "0"}});
+  const PlanResult result =
+      make_plan("auto", workload(), cluster(), {{"allow", "delayed"}, {"max_staleness", "0"}});
   ASSERT_TRUE(std::holds_alternative<Starves>(result));
   EXPECT_NE(std::get<Starves>(result).reason.find("max_staleness"), std::string::npos);
 }
@@ -100,7 +105,8 @@ TEST(Auto, CompressesEveryGradientOnceAskedByName) {
 
 TEST(Auto, ReportsWhatItFound) {
   const Plan plan = auto_plan();
-  for (const char* key : {"chosen", "reason", "runner_up", "gap", "lower_bound"}) EXPECT_TRUE(plan.options.contains(key)) << key;
+  for (const char* key : {"chosen", "reason", "runner_up", "gap", "lower_bound"})
+    EXPECT_TRUE(plan.options.contains(key)) << key;
   EXPECT_EQ(plan.scheme, "auto");
 }
 
@@ -108,13 +114,16 @@ RC_GTEST_PROP(Auto, IsDeterministicValidAndNoSlowerThanEveryAllowedScheme, ()) {
   const Workload workload = *workloads({.max_layers = 4, .max_tensors = 2});
   const Cluster cluster = *clusters({.max_links = 2});
   const double tolerance = *rc::gen::element(0.0, 0.1);
-  const std::map<std::string, std::string> options = {{"allow", "exact+local+corrected"}, {"tolerance", std::to_string(tolerance)}};
+  const std::map<std::string, std::string> options = {{"allow", "exact+local+corrected"},
+                                                      {"tolerance", std::to_string(tolerance)}};
   const Plan plan = std::get<Plan>(make_plan("auto", workload, cluster, options));
   RC_ASSERT(plan == std::get<Plan>(make_plan("auto", workload, cluster, options)));
   RC_ASSERT(validate(plan, workload, &cluster).violations.empty());
   const double time = simulate(plan, workload, cluster).iteration_ns();
   for (const SchemeInfo& scheme : schemes()) {
-    if (scheme.chooses || scheme.consistency == Consistency::kDelayed || scheme.consistency == Consistency::kCompressed) continue;
+    if (scheme.chooses || scheme.consistency == Consistency::kDelayed ||
+        scheme.consistency == Consistency::kCompressed)
+      continue;
     const PlanResult other = make_plan(scheme.name, workload, cluster);
     if (const Plan* its = std::get_if<Plan>(&other)) {
       RC_ASSERT(time <= simulate(*its, workload, cluster).iteration_ns() * (1 + tolerance) + 1e-6);

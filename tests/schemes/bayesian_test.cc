@@ -69,7 +69,8 @@ TEST(Minimise, StopsAtAValueThatCannotBeBeaten) {
 TEST(LogScale, IsItsOwnInverseAtTheEndsAndRoundsToThreeDigits) {
   EXPECT_EQ(from_log_scale(0, 1'000'000, 100'000'000), 1'000'000);
   EXPECT_EQ(from_log_scale(1, 1'000'000, 100'000'000), 100'000'000);
-  EXPECT_EQ(from_log_scale(to_log_scale(25'000'000, 1'000'000, 100'000'000), 1'000'000, 100'000'000), 25'000'000);
+  EXPECT_EQ(from_log_scale(to_log_scale(25'000'000, 1'000'000, 100'000'000), 1'000'000, 100'000'000),
+            25'000'000);
   EXPECT_EQ(from_log_scale(0.777, 1, 1'000'000'000) % 10'000, 0);
   EXPECT_EQ(to_log_scale(5, 5, 5), 0);
 }

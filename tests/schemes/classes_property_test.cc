@@ -34,7 +34,8 @@ Workload of_another_class(Workload workload, const std::vector<int>& percent) {
 RC_GTEST_PROP(Classes, APlanOfTheSlowestTimesHoldsForAllAndIsNoFasterThanAnyClassAlone, ()) {
   const Workload first = *workloads({.max_layers = 5});
   const auto percents = rc::gen::container<std::vector<int>>(3, rc::gen::inRange(20, 300));
-  const std::vector<Workload> classes = {first, of_another_class(first, *percents), of_another_class(first, *percents)};
+  const std::vector<Workload> classes = {first, of_another_class(first, *percents),
+                                         of_another_class(first, *percents)};
   const Workload slowest = slowest_of(classes);
   const Cluster cluster = *clusters({.max_links = 2, .fluid = false});
   for (const SchemeInfo& scheme : schemes()) {

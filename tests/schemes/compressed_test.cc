@@ -21,7 +21,8 @@ Workload workload() {
     workload.layers.push_back({.name = name,
                                .forward_ns = 100'000,
                                .backward_ns = 200'000,
-                               .tensors = {{.name = name + ".weight", .numel = 50'000 * (l + 1)}, {.name = name + ".bias", .numel = 500}}});
+                               .tensors = {{.name = name + ".weight", .numel = 50'000 * (l + 1)},
+                                           {.name = name + ".bias", .numel = 500}}});
   }
   return workload;
 }
@@ -110,15 +111,18 @@ RC_GTEST_PROP(Compressed, CastsNeverCostMoreAndEveryPlanIsValid, ()) {
 }
 
 TEST(Compressed, ParametersReachTheOps) {
-  const Plan plan = std::get<Plan>(make_plan("wfbp", workload(), cluster(), {{"compressor", "top_k"}, {"compressor_density", "0.25"}}));
+  const Plan plan = std::get<Plan>(
+      make_plan("wfbp", workload(), cluster(), {{"compressor", "top_k"}, {"compressor_density", "0.25"}}));
   EXPECT_EQ(plan.period[0].ops[0].compression, (Compression{"top_k", {{"density", 0.25}}}));
-  const Plan ranked = std::get<Plan>(make_plan("wfbp", workload(), cluster(), {{"compressor", "power_sgd"}, {"compressor_rank", "2"}}));
+  const Plan ranked = std::get<Plan>(
+      make_plan("wfbp", workload(), cluster(), {{"compressor", "power_sgd"}, {"compressor_rank", "2"}}));
   EXPECT_EQ(ranked.period[0].ops[0].compression, (Compression{"power_sgd", {{"rank", 2}}}));
 }
 
 TEST(Compressed, AParameterOfAnotherCompressorIsRefused) {
   EXPECT_THROW(make_plan("wfbp", workload(), cluster(), {{"compressor_density", "0.5"}}), InvalidInput);
-  EXPECT_THROW(make_plan("wfbp", workload(), cluster(), {{"compressor", "fp16"}, {"compressor_rank", "2"}}), InvalidInput);
+  EXPECT_THROW(make_plan("wfbp", workload(), cluster(), {{"compressor", "fp16"}, {"compressor_rank", "2"}}),
+               InvalidInput);
   EXPECT_THROW(make_plan("wfbp", workload(), cluster(), {{"compressor", "zip"}}), InvalidInput);
 }
 

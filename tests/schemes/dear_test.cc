@@ -48,7 +48,8 @@ TEST(Dear, ABufferHoldsNeighbouringLayersUpToItsSize) {
 TEST(Dear, ReportsTheTunedBuffer) {
   const Plan plan = table2_plan({});
   ASSERT_TRUE(plan.options.contains("buffer_bytes"));
-  EXPECT_EQ(simulate(table2_plan({{"buffer_bytes", plan.options.at("buffer_bytes")}}), table2_workload(), table2_cluster())
+  EXPECT_EQ(simulate(table2_plan({{"buffer_bytes", plan.options.at("buffer_bytes")}}), table2_workload(),
+                     table2_cluster())
                 .iteration_ns(),
             247990000);
   EXPECT_THROW(table2_plan({{"buffer_bytes", "1"}, {"layers_per_group", "1"}}), InvalidInput);
@@ -58,15 +59,17 @@ TEST(Dear, ReportsTheTunedBuffer) {
 TEST(Dear, IdealGainHasThreeRanges) {
   for (double gather : {0.2, 1.0, 1.4, 2.0, 2.5, 7.0}) {
     const DearTimes times{.forward = 1, .backward = 2, .reduce_scatter = gather, .all_gather = gather};
-    EXPECT_DOUBLE_EQ(baseline_ideal_iteration(times) - dear_ideal_iteration(times), dear_ideal_gain(1, gather)) << gather;
+    EXPECT_DOUBLE_EQ(baseline_ideal_iteration(times) - dear_ideal_iteration(times),
+                     dear_ideal_gain(1, gather))
+        << gather;
   }
   EXPECT_EQ(dear_ideal_gain(3, 2), 0);
   EXPECT_EQ(dear_ideal_gain(3, 5), 2);
   EXPECT_EQ(dear_ideal_gain(3, 7), 3);
 }
 
-// The time of an all-reduce that Eq. 6 turns into `speedup` on 64 workers, in units of the compute time (backward is
-// twice forward): decreasing in it, found by bisection.
+// The time of an all-reduce that Eq. 6 turns into `speedup` on 64 workers, in units of the compute time
+// (backward is twice forward): decreasing in it, found by bisection.
 double all_reduce_for(double speedup) {
   double low = 0, high = 100;
   for (int i = 0; i < 100; ++i) {
@@ -77,12 +80,15 @@ double all_reduce_for(double speedup) {
   return low;
 }
 
-double speedup_for(double all_reduce) { return dear_max_speedup(64, {1.0 / 3, 2.0 / 3, all_reduce / 2, all_reduce / 2}); }
+double speedup_for(double all_reduce) {
+  return dear_max_speedup(64, {1.0 / 3, 2.0 / 3, all_reduce / 2, all_reduce / 2});
+}
 
-// Table II prints S_max but not the compute times behind it. Its 10 GbE row gives each network's ratio of all-reduce to
-// compute; one ratio between the two networks must then give the 100 Gb row.
+// Table II prints S_max but not the compute times behind it. Its 10 GbE row gives each network's ratio of
+// all-reduce to compute; one ratio between the two networks must then give the 100 Gb row.
 TEST(Dear, Table2IsConsistentWithOneRatioOfBandwidths) {
-  const std::array<double, 5> ethernet = {61.6, 64, 59.8, 25.5, 12.1};  // ResNet-50, DenseNet-201, Inception-v4, BERTs
+  const std::array<double, 5> ethernet = {61.6, 64, 59.8, 25.5,
+                                          12.1};  // ResNet-50, DenseNet-201, Inception-v4, BERTs
   const std::array<double, 5> infiniband = {64, 64, 64, 64, 51.8};
   const double ratio = all_reduce_for(12.1) / all_reduce_for(51.8);
   EXPECT_NEAR(ratio, 4.65, 0.05);  // not the 10 of the networks' names: with that BERT-Large would reach 64
@@ -91,8 +97,8 @@ TEST(Dear, Table2IsConsistentWithOneRatioOfBandwidths) {
     EXPECT_NEAR(speedup_for(all_reduce_for(ethernet[i])), ethernet[i], 1e-6);
     EXPECT_NEAR(speedup_for(all_reduce_for(ethernet[i]) / ratio), infiniband[i], 0.05) << i;
   }
-  // Eq. 6 and the sizes of Table I: at 10 Gb/s an all-reduce of BERT-Large's 336.2 M elements takes 2.15 s, so its
-  // iteration is 0.41 s of compute.
+  // Eq. 6 and the sizes of Table I: at 10 Gb/s an all-reduce of BERT-Large's 336.2 M elements takes 2.15 s,
+  // so its iteration is 0.41 s of compute.
   EXPECT_NEAR(2 * 336.2e6 * 4 / 1.25e9 / all_reduce_for(12.1), 0.407, 0.001);
 }
 

@@ -8,12 +8,13 @@ namespace gradweave {
 namespace {
 
 // One float32 tensor per layer; a rate of 1 ns per byte.
-CostModel model_of(const std::vector<Nanoseconds>& backward_in_forward_order, const std::vector<std::int64_t>& numel,
-                   Nanoseconds startup) {
+CostModel model_of(const std::vector<Nanoseconds>& backward_in_forward_order,
+                   const std::vector<std::int64_t>& numel, Nanoseconds startup) {
   Workload workload{.name = "w"};
   for (std::size_t l = 0; l < numel.size(); ++l) {
     const std::string name = "l" + std::to_string(l);
-    workload.layers.push_back({name, 5, backward_in_forward_order[l], std::nullopt, {{name + ".w", numel[l]}}});
+    workload.layers.push_back(
+        {name, 5, backward_in_forward_order[l], std::nullopt, {{name + ".w", numel[l]}}});
   }
   return {workload, {.workers = 4, .links = {{"net", startup, {1, 3}}}}};
 }
@@ -72,8 +73,9 @@ TEST(Merging, WithoutStartUpTheMergeRulesAgree) {
 }
 
 TEST(Merging, KeepsDtypesApart) {
-  const Workload workload{.name = "w",
-                          .layers = {{"a", 1, 1, std::nullopt, {{"a.w", 10, DType::kFloat32}, {"a.b", 10, DType::kFloat16}}}}};
+  const Workload workload{
+      .name = "w",
+      .layers = {{"a", 1, 1, std::nullopt, {{"a.w", 10, DType::kFloat32}, {"a.b", 10, DType::kFloat16}}}}};
   const CostModel model(workload, {.workers = 2, .links = {{"net", 1'000'000, {1, 3}}}});
   EXPECT_EQ(merged_greedily(model, MergeRule::kStartup).size(), 2U);
   EXPECT_EQ(merged_optimally(model).size(), 2U);

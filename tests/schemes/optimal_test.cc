@@ -22,7 +22,8 @@ constexpr Nanoseconds kNoLimit = std::int64_t{1} << 60;
 
 std::vector<Slice> tensors_of(const CostModel& model) {
   std::vector<Slice> units;
-  for (std::size_t t = 0; t < model.index().tensors.size(); ++t) units.push_back({t, 0, model.index().tensors[t].numel});
+  for (std::size_t t = 0; t < model.index().tensors.size(); ++t)
+    units.push_back({t, 0, model.index().tensors[t].numel});
   return units;
 }
 
@@ -51,9 +52,8 @@ class BruteForce {
     for (std::size_t i = 0; i < pending_.size(); ++i) {
       const Pending gathered = pending_[i];
       pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
-      on_link(gathered.link, gathered.end, Collective::kAllGather, gathered.slices, [&](Nanoseconds end) {
-        extend(left, std::max(value, end + tail(gathered.slices)));
-      });
+      on_link(gathered.link, gathered.end, Collective::kAllGather, gathered.slices,
+              [&](Nanoseconds end) { extend(left, std::max(value, end + tail(gathered.slices))); });
       pending_.insert(pending_.begin() + static_cast<std::ptrdiff_t>(i), gathered);
     }
     for (std::uint32_t m = left; m != 0; m = (m - 1) & left) {
@@ -75,7 +75,8 @@ class BruteForce {
   }
 
   template <typename Then>
-  void on_link(std::size_t k, Nanoseconds available, Collective collective, const std::vector<Slice>& slices, const Then& then) {
+  void on_link(std::size_t k, Nanoseconds available, Collective collective, const std::vector<Slice>& slices,
+               const Then& then) {
     const Nanoseconds before = free_[k];
     free_[k] = std::max(before, available) + model_.cost(k, collective, slices).total();
     then(free_[k]);
@@ -89,13 +90,16 @@ class BruteForce {
   }
   Nanoseconds ready(const std::vector<Slice>& slices) const {
     Nanoseconds latest = 0;
-    for (const Slice& slice : slices) latest = std::max(latest, model_.index().backward_end[model_.index().tensors[slice.tensor].layer]);
+    for (const Slice& slice : slices)
+      latest = std::max(latest, model_.index().backward_end[model_.index().tensors[slice.tensor].layer]);
     return latest - model_.index().forward_total;
   }
   Nanoseconds tail(const std::vector<Slice>& slices) const {
     Nanoseconds longest = 0;
     for (const Slice& slice : slices) {
-      longest = std::max(longest, model_.index().forward_total - model_.index().forward_start[model_.index().tensors[slice.tensor].layer]);
+      longest =
+          std::max(longest, model_.index().forward_total -
+                                model_.index().forward_start[model_.index().tensors[slice.tensor].layer]);
     }
     return longest;
   }
@@ -109,8 +113,9 @@ class BruteForce {
 
 Workload two_layers() {
   Workload workload{.name = "w"};
-  workload.layers = {{.name = "a", .forward_ns = 100, .backward_ns = 200, .tensors = {{.name = "a.w", .numel = 100}}},
-                     {.name = "b", .forward_ns = 300, .backward_ns = 400, .tensors = {{.name = "b.w", .numel = 200}}}};
+  workload.layers = {
+      {.name = "a", .forward_ns = 100, .backward_ns = 200, .tensors = {{.name = "a.w", .numel = 100}}},
+      {.name = "b", .forward_ns = 300, .backward_ns = 400, .tensors = {{.name = "b.w", .numel = 200}}}};
   return workload;
 }
 
@@ -120,13 +125,15 @@ Cluster one_link(Nanoseconds startup, Decimal us_per_byte) {
   return cluster;
 }
 
-Plan plan_of(std::string_view scheme, const Workload& workload, const Cluster& cluster, const std::map<std::string, std::string>& options = {}) {
+Plan plan_of(std::string_view scheme, const Workload& workload, const Cluster& cluster,
+             const std::map<std::string, std::string>& options = {}) {
   return std::get<Plan>(make_plan(scheme, workload, cluster, options));
 }
 
 TEST(OrderSearch, FindsWhatHandComputationFinds) {
-  // 1 ns a byte: b takes 800 from 400 to 1200, a 400 more, then both forwards: 2000. In halves a's pair may go first
-  // where b's all-gather waits: b's 400..800, a's 800..1200, b's 1200..1600; a's forward 1200..1300, b's 1600..1900.
+  // 1 ns a byte: b takes 800 from 400 to 1200, a 400 more, then both forwards: 2000. In halves a's pair may
+  // go first where b's all-gather waits: b's 400..800, a's 800..1200, b's 1200..1600; a's forward 1200..1300,
+  // b's 1600..1900.
   const Cluster cluster = one_link(0, {1, 3});
   const CostModel model(two_layers(), cluster);
   const OrderSearchResult found = search_order(model, tensors_of(model), kNoLimit, 100'000);
@@ -193,12 +200,15 @@ RC_GTEST_PROP(Optimal, OfTheLocalFamilyIsNoWorseThanAnyLocalScheme, ()) {
   const Workload workload = *workloads({.max_layers = 5, .max_tensors = 2});
   const Cluster cluster = *clusters({.max_links = 2});
   const std::string period = std::to_string(*rc::gen::inRange(1, 4));
-  const Plan plan = plan_of("optimal", workload, cluster, {{"family", "local"}, {"period", period}, {"node_limit", "2000"}});
+  const Plan plan = plan_of("optimal", workload, cluster,
+                            {{"family", "local"}, {"period", period}, {"node_limit", "2000"}});
   RC_ASSERT(validate(plan, workload, &cluster).violations.empty());
   const double time = simulate(plan, workload, cluster).iteration_ns();
   RC_ASSERT(std::stod(plan.options.at("lower_bound_us")) * 1000 <= time + 0.5);
   for (std::string_view scheme : {"local_sgd", "partial_sgd", "dreamddp"}) {
-    RC_ASSERT(time <= simulate(plan_of(scheme, workload, cluster, {{"period", period}}), workload, cluster).iteration_ns());
+    RC_ASSERT(
+        time <=
+        simulate(plan_of(scheme, workload, cluster, {{"period", period}}), workload, cluster).iteration_ns());
   }
 }
 
@@ -219,7 +229,9 @@ TEST(Optimal, EmitsAPlanWithoutTensors) {
 }
 
 TEST(Optimal, RefusesToCompressParameters) {
-  EXPECT_THROW(make_plan("optimal", two_layers(), one_link(1, {1, 3}), {{"family", "local"}, {"compressor", "fp16"}}), InvalidInput);
+  EXPECT_THROW(
+      make_plan("optimal", two_layers(), one_link(1, {1, 3}), {{"family", "local"}, {"compressor", "fp16"}}),
+      InvalidInput);
 }
 
 }  // namespace

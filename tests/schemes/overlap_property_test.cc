@@ -24,8 +24,8 @@ Plan plan_of(std::string_view scheme, const Workload& workload, const Cluster& c
 RC_GTEST_PROP(Schemes, LieBetweenTheLowerBoundAndTheSumOfEverything, ()) {
   const Workload workload = *testing::workloads();
   const Cluster cluster = *testing::clusters();
-  for (const char* scheme : {"sequential", "wfbp", "ddp", "horovod", "mg_wfbp", "asc_wfbp", "p3", "bytescheduler",
-                             "us_byte", "dear"}) {
+  for (const char* scheme : {"sequential", "wfbp", "ddp", "horovod", "mg_wfbp", "asc_wfbp", "p3",
+                             "bytescheduler", "us_byte", "dear"}) {
     const Plan plan = plan_of(scheme, workload, cluster);
     RC_ASSERT(validate(plan, workload, &cluster).violations.empty());
     const SimulationResult result = simulate(plan, workload, cluster);
@@ -42,7 +42,8 @@ RC_GTEST_PROP(Schemes, PriorityGainsAtMostForwardOverWfbpOnOneLink, ()) {
   const double forward = static_cast<double>(WorkloadIndex(workload).forward_total);
   // One operation or more per tensor.
   const std::map<std::string, std::string> per_tensor = {{"fusion", "off"}};
-  RC_ASSERT(wfbp - simulated(plan_of("us_byte", workload, cluster, per_tensor), workload, cluster) <= forward);
+  RC_ASSERT(wfbp - simulated(plan_of("us_byte", workload, cluster, per_tensor), workload, cluster) <=
+            forward);
   for (const char* scheme : {"p3", "bytescheduler"}) {
     RC_ASSERT(wfbp - simulated(plan_of(scheme, workload, cluster), workload, cluster) <= forward);
   }
@@ -53,12 +54,13 @@ RC_GTEST_PROP(Schedule, EvaluatesWhatTheSimulatorSays, ()) {
   const Cluster cluster = *testing::clusters();
   const CostModel model(workload, cluster);
   const auto partition = *rc::gen::element<std::int64_t>(1 << 18, 1 << 20, 1 << 22, 1 << 30);
-  std::vector<ScheduledOp> ops = issue_by_priority(
-      model, priority_slices(model, partition, Partition::kEven), *rc::gen::element<std::int64_t>(1, 1 << 20, 1 << 24));
+  std::vector<ScheduledOp> ops = issue_by_priority(model, priority_slices(model, partition, Partition::kEven),
+                                                   *rc::gen::element<std::int64_t>(1, 1 << 20, 1 << 24));
   if (*rc::gen::arbitrary<bool>()) {
     for (ScheduledOp& op : ops) op.link = *rc::gen::inRange<std::size_t>(0, cluster.links.size());
   }
-  RC_ASSERT(simulated(overlapped_plan(model, ops), workload, cluster) == static_cast<double>(iteration_time(model, ops)));
+  RC_ASSERT(simulated(overlapped_plan(model, ops), workload, cluster) ==
+            static_cast<double>(iteration_time(model, ops)));
 }
 
 RC_GTEST_PROP(Schedule, LinkSearchIsNeverWorseThanOneLinkOrGreedy, ()) {

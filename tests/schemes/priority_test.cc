@@ -16,14 +16,17 @@ CostModel two_tensors(std::vector<Link> links) {
 
 TEST(Partition, FixedLeavesTheRestToTheLastSlice) {
   const CostModel model = two_tensors({{"net", 0, {1, 3}}});
-  EXPECT_EQ(priority_slices(model, 160, Partition::kFixed),
-            (std::vector<Slice>{{0, 0, 40}, {0, 40, 80}, {0, 80, 100}, {1, 0, 40}, {1, 40, 80}, {1, 80, 120}, {1, 120, 130}}));
+  EXPECT_EQ(
+      priority_slices(model, 160, Partition::kFixed),
+      (std::vector<Slice>{
+          {0, 0, 40}, {0, 40, 80}, {0, 80, 100}, {1, 0, 40}, {1, 40, 80}, {1, 80, 120}, {1, 120, 130}}));
 }
 
 TEST(Partition, EvenDiffersByOneElementAtMost) {
   const CostModel model = two_tensors({{"net", 0, {1, 3}}});
   EXPECT_EQ(priority_slices(model, 160, Partition::kEven),
-            (std::vector<Slice>{{0, 0, 33}, {0, 33, 66}, {0, 66, 100}, {1, 0, 32}, {1, 32, 65}, {1, 65, 97}, {1, 97, 130}}));
+            (std::vector<Slice>{
+                {0, 0, 33}, {0, 33, 66}, {0, 66, 100}, {1, 0, 32}, {1, 32, 65}, {1, 65, 97}, {1, 97, 130}}));
 }
 
 TEST(Partition, SmallerThanAnElementIsOneElement) {
@@ -32,7 +35,9 @@ TEST(Partition, SmallerThanAnElementIsOneElement) {
 
 TEST(Partition, RefusesTooManySlices) {
   const Workload big{.name = "w", .layers = {{"a", 1, 1, std::nullopt, {{"a.w", 10'000'000}}}}};
-  EXPECT_THROW(priority_slices(CostModel(big, {.workers = 2, .links = {{"net", 0, {1, 3}}}}), 4, Partition::kFixed), InvalidInput);
+  EXPECT_THROW(
+      priority_slices(CostModel(big, {.workers = 2, .links = {{"net", 0, {1, 3}}}}), 4, Partition::kFixed),
+      InvalidInput);
 }
 
 std::vector<Slice> order_of(const std::vector<ScheduledOp>& ops) {
@@ -45,15 +50,19 @@ std::vector<Slice> order_of(const std::vector<ScheduledOp>& ops) {
 TEST(IssueByPriority, AnEarlyLayerOvertakesBetweenSlices) {
   const CostModel model = two_tensors({{"net", 0, {1, 3}}});
   const auto slices = priority_slices(model, 160, Partition::kFixed);
-  EXPECT_EQ(order_of(issue_by_priority(model, slices, 1)),
-            (std::vector<Slice>{{1, 0, 40}, {0, 0, 40}, {0, 40, 80}, {0, 80, 100}, {1, 40, 80}, {1, 80, 120}, {1, 120, 130}}));
+  EXPECT_EQ(
+      order_of(issue_by_priority(model, slices, 1)),
+      (std::vector<Slice>{
+          {1, 0, 40}, {0, 0, 40}, {0, 40, 80}, {0, 80, 100}, {1, 40, 80}, {1, 80, 120}, {1, 120, 130}}));
 }
 
 TEST(IssueByPriority, CreditKeepsSlicesFromBeingOvertaken) {
   const CostModel model = two_tensors({{"net", 0, {1, 3}}});
   const auto slices = priority_slices(model, 160, Partition::kFixed);
-  EXPECT_EQ(order_of(issue_by_priority(model, slices, 320)),
-            (std::vector<Slice>{{1, 0, 40}, {1, 40, 80}, {0, 0, 40}, {0, 40, 80}, {0, 80, 100}, {1, 80, 120}, {1, 120, 130}}));
+  EXPECT_EQ(
+      order_of(issue_by_priority(model, slices, 320)),
+      (std::vector<Slice>{
+          {1, 0, 40}, {1, 40, 80}, {0, 0, 40}, {0, 40, 80}, {0, 80, 100}, {1, 80, 120}, {1, 120, 130}}));
 }
 
 TEST(IssueByPriority, ASliceWaitsForTheLinkWhereItEndsFirst) {

@@ -17,9 +17,12 @@ TEST(Table2, WfbpTakes285053) { EXPECT_EQ(table2_us("wfbp"), 285053); }
 
 TEST(Table2, SequentialTakesTheSum) { EXPECT_EQ(table2_us("sequential"), 130285 + 247725); }
 
-TEST(Table2, MergingGainsNothingWithoutStartUp) { EXPECT_EQ(table2_us("mg_wfbp", {{"solver", "exact"}}), 285053); }
+TEST(Table2, MergingGainsNothingWithoutStartUp) {
+  EXPECT_EQ(table2_us("mg_wfbp", {{"solver", "exact"}}), 285053);
+}
 
-// The bound is the critical path of bucket 6: ready at 162, then all 247725 of communication, then its forward, 103.
+// The bound is the critical path of bucket 6: ready at 162, then all 247725 of communication, then its
+// forward, 103.
 TEST(Table2, ForwardOverlapReachesTheBoundWithTunedParameters) {
   for (const char* scheme : {"p3", "bytescheduler"}) {
     EXPECT_GE(table2_us(scheme), 247990) << scheme;

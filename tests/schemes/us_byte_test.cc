@@ -17,13 +17,17 @@ struct Instance {
 };
 
 Instance random_instance(std::mt19937_64& random, std::size_t layers) {
-  const auto below = [&](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); };
-  Instance instance{{.name = "w"}, {.workers = 4, .links = {{"net", below(2) * below(4000), {1 + below(30), 4}}}}};
+  const auto below = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
+  };
+  Instance instance{{.name = "w"},
+                    {.workers = 4, .links = {{"net", below(2) * below(4000), {1 + below(30), 4}}}}};
   for (std::size_t l = 0; l < layers; ++l) {
     Layer layer{"l" + std::to_string(l), below(3000), below(6000), std::nullopt, {}};
     const std::int64_t tensors = 1 + below(2);
     for (std::int64_t t = 0; t < tensors; ++t) {
-      layer.tensors.push_back({layer.name + "." + std::to_string(t), 1 + (below(3) == 0 ? below(2'000'000) : below(20'000))});
+      layer.tensors.push_back(
+          {layer.name + "." + std::to_string(t), 1 + (below(3) == 0 ? below(2'000'000) : below(20'000))});
     }
     instance.workload.layers.push_back(std::move(layer));
   }
@@ -58,12 +62,14 @@ TEST(UsByte, ClaimsWhatTheSimulatorSaysForEveryOptionAndPriority) {
   for (int round = 0; round < 600; ++round) {
     const Instance instance = random_instance(random, 1 + random() % 8);
     const CostModel model(instance.workload, instance.cluster);
-    const UsByteOptions options{.partition_bytes = static_cast<std::int64_t>(random() % 2 * (1 + random() % 3'000'000)),
-                                .fuse = random() % 2 == 0,
-                                .per_tensor = random() % 2 == 0};
+    const UsByteOptions options{
+        .partition_bytes = static_cast<std::int64_t>(random() % 2 * (1 + random() % 3'000'000)),
+        .fuse = random() % 2 == 0,
+        .per_tensor = random() % 2 == 0};
     const UsByteSchedule schedule = solve_us_byte(model, options);
     expect_every_element_once(model, schedule.ops);
-    const SimulationResult result = simulate(overlapped_plan(model, schedule.ops), instance.workload, instance.cluster);
+    const SimulationResult result =
+        simulate(overlapped_plan(model, schedule.ops), instance.workload, instance.cluster);
     ASSERT_EQ(result.cycle_ns, schedule.claim * result.cycle_iterations);
     ASSERT_GE(static_cast<double>(schedule.claim), result.lower_bound.iteration_ns);
 
@@ -149,7 +155,8 @@ TEST(UsByte, SecondPhaseIsOptimal) {
       best_fused = std::min(best_fused, iteration_time(model, ops));
     }
     ASSERT_GE(fused, best_fused);
-    ASSERT_LE(fused, best_fused + static_cast<Nanoseconds>(n));  // each op's cost is rounded up by less than 1 ns
+    ASSERT_LE(fused,
+              best_fused + static_cast<Nanoseconds>(n));  // each op's cost is rounded up by less than 1 ns
   }
 }
 
@@ -158,8 +165,8 @@ TEST(UsByte, ReachesTheBoundOfTable2) {
   EXPECT_EQ(solve_us_byte(model, {}).claim, 247990000);
 }
 
-// Section 7.2: where start-up is all, US-Byte sends no more ops than WFBP; where it is nothing, it is as good as
-// ByteScheduler with a credit of one block.
+// Section 7.2: where start-up is all, US-Byte sends no more ops than WFBP; where it is nothing, it is as good
+// as ByteScheduler with a credit of one block.
 TEST(UsByte, LimitsOfSection72) {
   std::mt19937_64 random(9);
   for (int round = 0; round < 50; ++round) {
@@ -167,7 +174,8 @@ TEST(UsByte, LimitsOfSection72) {
     instance.cluster.links[0].startup_ns = 1'000'000'000;
     const CostModel slow(instance.workload, instance.cluster);
     const UsByteOptions paper{.partition_bytes = 1 << 18, .fuse = false, .per_tensor = false};
-    EXPECT_LE(solve_us_byte(slow, paper).ops.size(), slow.index().tensors.size() + instance.workload.layers.size());
+    EXPECT_LE(solve_us_byte(slow, paper).ops.size(),
+              slow.index().tensors.size() + instance.workload.layers.size());
     EXPECT_EQ(solve_us_byte(slow, {.partition_bytes = 1 << 18}).ops.size(), 1U);
   }
 }

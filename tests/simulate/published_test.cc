@@ -45,17 +45,19 @@ TEST(TableTwo, SequentialTakesComputePlusCommunication) {
   EXPECT_EQ(simulate_scheme("sequential").cycle_ns, 130'285'000 + 247'725'000);
 }
 
-// Each bucket applied at its own forward_start of the next iteration, sent in order of the forward: the least that
-// forward overlap on one link can take.
+// Each bucket applied at its own forward_start of the next iteration, sent in order of the forward: the least
+// that forward overlap on one link can take.
 Plan forward_overlap_plan() {
   Plan plan{.links = {{"eth0", 1}}, .period = {{}}};
   Iteration& iteration = plan.period[0];
   for (std::int32_t l = 0; l < 6; ++l) {
-    plan.blocks.push_back({"bucket" + std::to_string(l + 1) + ".weight", 0, table2_workload().layers[static_cast<std::size_t>(l)].tensors[0].numel});
+    plan.blocks.push_back({"bucket" + std::to_string(l + 1) + ".weight", 0,
+                           table2_workload().layers[static_cast<std::size_t>(l)].tensors[0].numel});
     iteration.applies.push_back({.at = {PointKind::kForwardStart, l}, .blocks = {l}, .merges = {-1}});
   }
   for (std::int32_t l = 5; l >= 0; --l) {
-    iteration.ops.push_back({.link = "eth0", .blocks = {l}, .merges = {0}, .release = {{PointKind::kBackwardEnd, l}}});
+    iteration.ops.push_back(
+        {.link = "eth0", .blocks = {l}, .merges = {0}, .release = {{PointKind::kBackwardEnd, l}}});
   }
   return plan;
 }

@@ -1,5 +1,6 @@
-// Random plans that lose nothing: every block synchronised, decoupled, delayed or averaged, in random order on random
-// links. Some deadlock (an op that is waited for, behind one that is released too late): the test has to expect it.
+// Random plans that lose nothing: every block synchronised, decoupled, delayed or averaged, in random order
+// on random links. Some deadlock (an op that is waited for, behind one that is released too late): the test
+// has to expect it.
 #pragma once
 
 #include <rapidcheck.h>
@@ -21,11 +22,13 @@ inline void showValue(const Plan& plan, std::ostream& out) { out << to_json(plan
 namespace gradweave::testing {
 
 struct PlanShape {
-  bool fluid = false;          // links of any concurrency, else all 1
-  bool synchronous = false;    // only all-reduces of this iteration's gradients, applied before the next backward
+  bool fluid = false;  // links of any concurrency, else all 1
+  bool synchronous =
+      false;  // only all-reduces of this iteration's gradients, applied before the next backward
   bool prologue = true;
   bool delays = true;
-  bool any_order = true;       // half of the plans with ops in random order, else about as their data becomes ready
+  bool any_order =
+      true;  // half of the plans with ops in random order, else about as their data becomes ready
 };
 
 namespace random_plan_detail {
@@ -61,7 +64,8 @@ inline Release release_after(const Group& group, std::int32_t data, const PlanSh
   Release release{{PointKind::kBackwardEnd, group.first_layer, data}};
   if (one_in(4) && group.first_layer > 0) release.point.layer = pick(0, group.first_layer - 1);
   if (data < 0 && one_in(3)) release.point = {PointKind::kIterationStart, 0, 0};
-  if (data < 0 && group.first_layer > 0 && one_in(6)) release.point = {PointKind::kForwardStart, pick(0, group.first_layer - 1), 0};
+  if (data < 0 && group.first_layer > 0 && one_in(6))
+    release.point = {PointKind::kForwardStart, pick(0, group.first_layer - 1), 0};
   if (shape.delays && one_in(4)) release.delay_ns = pick(0, 2'000'000);
   return release;
 }
@@ -75,7 +79,10 @@ class Builder {
     const bool listed_late = one_in(3);
     const std::int32_t data = listed_late ? -1 : 0;
     const bool overlap = listed_late || one_in(2);
-    Op op{.link = link(), .blocks = group.blocks, .merges = {data}, .release = release_after(group, data, shape_)};
+    Op op{.link = link(),
+          .blocks = group.blocks,
+          .merges = {data},
+          .release = release_after(group, data, shape_)};
     Op gather = op;
     const bool decouple = !shape_.synchronous && one_in(3);
     if (decouple) {
@@ -112,23 +119,36 @@ class Builder {
     const auto period = static_cast<std::int32_t>(plan_.period.size());
     const bool in_backward = one_in(2);
     for (Iteration& iteration : plan_.period) {
-      Apply step{.at = {PointKind::kIterationEnd}, .blocks = group.blocks, .merges = {0}, .source = Source::kLocalGradient, .slices = true};
+      Apply step{.at = {PointKind::kIterationEnd},
+                 .blocks = group.blocks,
+                 .merges = {0},
+                 .source = Source::kLocalGradient,
+                 .slices = true};
       if (in_backward) step.at = {PointKind::kBackwardEnd, group.first_layer};
       iteration.applies.push_back(step);
     }
     const std::int32_t late = pick(1, 3);
     const int slot = pick(0, period - 1);
-    Op op{.link = link(), .payload = Payload::kParameter, .blocks = group.blocks, .merges = {0},
+    Op op{.link = link(),
+          .payload = Payload::kParameter,
+          .blocks = group.blocks,
+          .merges = {0},
           .release = release_after(group, 0, shape_)};
     plan_.period[static_cast<std::size_t>(slot)].ops.push_back(op);
-    Apply apply{.at = {PointKind::kIterationEnd}, .blocks = group.blocks, .merges = {-late}, .source = Source::kAveragedParameter,
-                .mode = Mode::kCorrect, .slices = true};
+    Apply apply{.at = {PointKind::kIterationEnd},
+                .blocks = group.blocks,
+                .merges = {-late},
+                .source = Source::kAveragedParameter,
+                .mode = Mode::kCorrect,
+                .slices = true};
     if (late == 1 && one_in(2)) apply.at = {PointKind::kForwardStart, group.first_layer};
     plan_.period[static_cast<std::size_t>((slot + late) % period)].applies.push_back(apply);
   }
 
  private:
-  std::string link() const { return plan_.links[static_cast<std::size_t>(pick(0, static_cast<int>(plan_.links.size()) - 1))].name; }
+  std::string link() const {
+    return plan_.links[static_cast<std::size_t>(pick(0, static_cast<int>(plan_.links.size()) - 1))].name;
+  }
 
   Plan& plan_;
   const PlanShape& shape_;
@@ -152,7 +172,8 @@ inline Plan random_plan(const Workload& workload, const Cluster& cluster, const 
     std::ranges::stable_partition(iteration.ops, [](const Op& op) { return op.merges.back() < 0; });
     if (shape.any_order && one_in(2)) {
       for (std::size_t i = iteration.ops.size(); i > 1; --i) {
-        std::swap(iteration.ops[i - 1], iteration.ops[static_cast<std::size_t>(pick(0, static_cast<int>(i) - 1))]);
+        std::swap(iteration.ops[i - 1],
+                  iteration.ops[static_cast<std::size_t>(pick(0, static_cast<int>(i) - 1))]);
       }
     }
   }

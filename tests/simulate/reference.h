@@ -1,5 +1,5 @@
-// A slow simulator written plainly from docs/plan.md: every iteration, op and wait in absolute numbers, every lookup a
-// search. What the fast ones are compared with.
+// A slow simulator written plainly from docs/plan.md: every iteration, op and wait in absolute numbers, every
+// lookup a search. What the fast ones are compared with.
 #pragma once
 
 #include <algorithm>
@@ -34,10 +34,11 @@ class Reference {
   };
 
   // Simulates iterations [0, count) of every class; ops of `margin` more iterations are known.
-  Reference(const Plan& plan, std::span<const Workload> classes, const Cluster& cluster, const SimulationOptions& options,
-            std::int64_t count, std::int64_t margin)
+  Reference(const Plan& plan, std::span<const Workload> classes, const Cluster& cluster,
+            const SimulationOptions& options, std::int64_t count, std::int64_t margin)
       : plan_(plan), classes_(classes), model_(classes.front(), cluster), options_(options), count_(count) {
-    for (const Block& block : plan.blocks) slices_.push_back({*model_.index().find_tensor(block.tensor), block.begin, block.end});
+    for (const Block& block : plan.blocks)
+      slices_.push_back({*model_.index().find_tensor(block.tensor), block.begin, block.end});
     for (std::int64_t n = 0; n < count + margin; ++n) list_ops(n, cluster);
     for (const Workload& workload : classes) {
       runners_.emplace_back();
@@ -77,8 +78,10 @@ class Reference {
   static bool overlap(const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b) {
     return std::ranges::any_of(a, [&](std::int32_t block) { return std::ranges::find(b, block) != b.end(); });
   }
-  static bool share_data(const std::vector<std::int32_t>& a, std::int64_t at_a, const std::vector<std::int32_t>& b, std::int64_t at_b) {
-    return std::ranges::any_of(a, [&](std::int32_t merge) { return carries(b, at_b, at_a + merge) && at_a + merge >= 0; });
+  static bool share_data(const std::vector<std::int32_t>& a, std::int64_t at_a,
+                         const std::vector<std::int32_t>& b, std::int64_t at_b) {
+    return std::ranges::any_of(
+        a, [&](std::int32_t merge) { return carries(b, at_b, at_a + merge) && at_a + merge >= 0; });
   }
 
   void list_ops(std::int64_t n, const Cluster& cluster) {
@@ -142,22 +145,25 @@ class Reference {
     const Payload payload = apply.source == Source::kReducedGradient     ? Payload::kGradient
                             : apply.source == Source::kAveragedParameter ? Payload::kParameter
                                                                          : Payload::kOptimizerState;
-    return apply.source != Source::kLocalGradient && op.op->payload == payload && overlap(op.op->blocks, apply.blocks) &&
-           share_data(op.op->merges, op.iteration, apply.merges, n);
+    return apply.source != Source::kLocalGradient && op.op->payload == payload &&
+           overlap(op.op->blocks, apply.blocks) && share_data(op.op->merges, op.iteration, apply.merges, n);
   }
 
   Nanoseconds optimizer_time(const Iteration& iteration, std::size_t last, std::int64_t n) const {
     std::int64_t before = 0, after = 0;
     for (std::size_t a = 0; a <= last; ++a) {
       const Apply& apply = iteration.applies[a];
-      const bool gradient = apply.source == Source::kReducedGradient || apply.source == Source::kLocalGradient;
+      const bool gradient =
+          apply.source == Source::kReducedGradient || apply.source == Source::kLocalGradient;
       before = after;
       if (!gradient || !exists(apply.merges, n)) continue;
-      for (const std::int32_t block : apply.blocks) after += model_.bytes({&slices_[static_cast<std::size_t>(block)], 1});
+      for (const std::int32_t block : apply.blocks)
+        after += model_.bytes({&slices_[static_cast<std::size_t>(block)], 1});
     }
     const std::int64_t total = model_.index().total_bytes;
     return total == 0 ? 0
-                      : floor_share(options_.optimizer_ns, after, total) - floor_share(options_.optimizer_ns, before, total);
+                      : floor_share(options_.optimizer_ns, after, total) -
+                            floor_share(options_.optimizer_ns, before, total);
   }
 
   std::optional<Nanoseconds> when(std::size_t c, std::int64_t n, const Point& point) const {
@@ -178,7 +184,8 @@ class Reference {
       const std::int64_t data = op.iteration + merge;
       if (data < 0) continue;
       for (const std::int32_t block : op.op->blocks) {
-        const std::size_t layer = model_.index().tensors[slices_[static_cast<std::size_t>(block)].tensor].layer;
+        const std::size_t layer =
+            model_.index().tensors[slices_[static_cast<std::size_t>(block)].tensor].layer;
         needs.push_back(when(c, data, {PointKind::kBackwardEnd, static_cast<std::int32_t>(layer)}));
         if (op.op->payload != Payload::kGradient) add_local_applies(c, op, block, data, needs);
       }
@@ -197,7 +204,9 @@ class Reference {
       const Iteration& iteration = iteration_at(plan_, n);
       for (std::size_t a = 0; a < iteration.applies.size(); ++a) {
         const Apply& apply = iteration.applies[a];
-        if (apply.source != Source::kLocalGradient || !carries(apply.merges, n, data) || !overlap(apply.blocks, {block})) continue;
+        if (apply.source != Source::kLocalGradient || !carries(apply.merges, n, data) ||
+            !overlap(apply.blocks, {block}))
+          continue;
         const auto found = runners_[c].applies.find({n, a});
         needs.push_back(found == runners_[c].applies.end() ? std::nullopt : std::optional(found->second));
       }
@@ -240,7 +249,8 @@ class Reference {
       Nanoseconds next = std::numeric_limits<Nanoseconds>::max();
       const Wide speed = busy() ? fast() : slow();
       for (const Runner& runner : runners_) {
-        if (runner.computing) next = std::min(next, now_ + static_cast<Nanoseconds>((runner.left + speed - 1) / speed));
+        if (runner.computing)
+          next = std::min(next, now_ + static_cast<Nanoseconds>((runner.left + speed - 1) / speed));
       }
       for (const RunningOp& op : ops_) next = std::min(next, next_event(op));
       if (next == std::numeric_limits<Nanoseconds>::max()) return;
@@ -316,7 +326,9 @@ class Reference {
   std::int64_t active_on(std::size_t link) const {
     return std::ranges::count_if(ops_, [link](const RunningOp& op) { return op.link == link && op.active; });
   }
-  Nanoseconds left_now(const RunningOp& op) const { return op.left - (now_ - charged_[op.link]) / active_on(op.link); }
+  Nanoseconds left_now(const RunningOp& op) const {
+    return op.left - (now_ - charged_[op.link]) / active_on(op.link);
+  }
   void charge(std::size_t link) {
     const std::int64_t active = active_on(link);
     for (RunningOp& op : ops_) {

@@ -69,7 +69,8 @@ Case random_case(const PlanShape& shape, bool contention) {
   }
   c.plan = testing::random_plan(c.classes.front(), c.cluster, shape);
   if (*rc::gen::inRange(0, 2) == 0) c.options.optimizer_ns = *rc::gen::inRange(0, 5'000'000);
-  if (contention) c.options.contention = *rc::gen::element(Decimal{1, 0}, Decimal{15, 1}, Decimal{2, 0}, Decimal{1037, 3});
+  if (contention)
+    c.options.contention = *rc::gen::element(Decimal{1, 0}, Decimal{15, 1}, Decimal{2, 0}, Decimal{1037, 3});
   return c;
 }
 

@@ -22,7 +22,8 @@ __extension__ using Wide = __int128;
 const testing::WorkloadShape kSmall{.max_layers = 6, .max_tensors = 2, .max_numel = 1'000'000};
 
 // Nothing if the plan deadlocks.
-std::optional<SimulationResult> simulate_unless_stuck(const Plan& plan, const Workload& workload, const Cluster& cluster,
+std::optional<SimulationResult> simulate_unless_stuck(const Plan& plan, const Workload& workload,
+                                                      const Cluster& cluster,
                                                       const SimulationOptions& options = {}) {
   try {
     return simulate(plan, workload, cluster, options);
@@ -42,7 +43,8 @@ void assert_same_rate(const SimulationResult& a, const SimulationResult& b) {
 RC_GTEST_PROP(SteadyState, IsNeverBelowABound, ()) {
   const Workload workload = *testing::workloads(kSmall);
   const Cluster cluster = *testing::clusters({.max_links = 3});
-  const Plan plan = testing::random_plan(workload, cluster, {.fluid = *rc::gen::arbitrary<bool>(), .any_order = false});
+  const Plan plan =
+      testing::random_plan(workload, cluster, {.fluid = *rc::gen::arbitrary<bool>(), .any_order = false});
   SimulationOptions options{.max_periods = 3000};
   if (*rc::gen::inRange(0, 3) == 0) options.contention = {15, 1};
   if (*rc::gen::inRange(0, 2) == 0) options.optimizer_ns = 123'457;
@@ -62,7 +64,8 @@ RC_GTEST_PROP(SteadyState, IsNeverBelowABound, ()) {
 RC_GTEST_PROP(SteadyState, ExistsForEveryValidPlan, ()) {
   const Workload workload = *testing::workloads(kSmall);
   const Cluster cluster = *testing::clusters({.max_links = 3});
-  const Plan plan = testing::random_plan(workload, cluster, {.fluid = *rc::gen::arbitrary<bool>(), .prologue = false});
+  const Plan plan =
+      testing::random_plan(workload, cluster, {.fluid = *rc::gen::arbitrary<bool>(), .prologue = false});
   const bool valid = validate(plan, workload, &cluster).valid();
   RC_CLASSIFY(valid);
   const auto result = simulate_unless_stuck(plan, workload, cluster);
@@ -110,7 +113,8 @@ RC_GTEST_PROP(SteadyState, DoesNotDependOnWhereThePeriodBegins, ()) {
   const Cluster cluster = *testing::clusters({.max_links = 3});
   const Plan plan = testing::random_plan(workload, cluster, {.prologue = false, .any_order = false});
   Plan rotated = plan;
-  std::ranges::rotate(rotated.period, rotated.period.begin() + *rc::gen::inRange<std::ptrdiff_t>(0, std::ssize(plan.period)));
+  std::ranges::rotate(rotated.period,
+                      rotated.period.begin() + *rc::gen::inRange<std::ptrdiff_t>(0, std::ssize(plan.period)));
   const auto a = simulate_unless_stuck(plan, workload, cluster);
   const auto b = simulate_unless_stuck(rotated, workload, cluster);
   if (!a || !b) RC_DISCARD("deadlock");
@@ -175,7 +179,8 @@ RC_GTEST_PROP(Cost, OfPartsIsNeverBelowTheWhole, ()) {
   }
 }
 
-// acceptance.md: one channel, one op or more for each tensor, nothing delayed: no order gains more than the forward.
+// acceptance.md: one channel, one op or more for each tensor, nothing delayed: no order gains more than the
+// forward.
 RC_GTEST_PROP(Wfbp, IsAtMostTheForwardAboveAnyOrderOnOneLink, ()) {
   const Workload workload = *testing::workloads(kSmall);
   const Cluster cluster = *testing::clusters({.max_links = 1, .fluid = false});
@@ -190,8 +195,10 @@ RC_GTEST_PROP(Wfbp, IsAtMostTheForwardAboveAnyOrderOnOneLink, ()) {
   other.period[0].ops = ops;
   const auto x = simulate_unless_stuck(other, workload, cluster);
   if (!x) RC_DISCARD("deadlock");
-  const SimulationResult wfbp = simulate(std::get<Plan>(make_plan("wfbp", workload, cluster)), workload, cluster);
-  RC_ASSERT(wfbp.iteration_ns() <= x->iteration_ns() + static_cast<double>(WorkloadIndex(workload).forward_total));
+  const SimulationResult wfbp =
+      simulate(std::get<Plan>(make_plan("wfbp", workload, cluster)), workload, cluster);
+  RC_ASSERT(wfbp.iteration_ns() <=
+            x->iteration_ns() + static_cast<double>(WorkloadIndex(workload).forward_total));
 }
 
 }  // namespace

@@ -17,14 +17,19 @@ inline Workload table2_workload() {
   Workload workload{.name = "vgg19"};
   for (std::size_t l = 0; l < kForward.size(); ++l) {
     const std::string name = "bucket" + std::to_string(l + 1);
-    workload.layers.push_back({.name = name, .forward_ns = kForward[l] * 1000, .backward_ns = kBackward[l] * 1000,
-                               .communication_ns = kCommunication[l] * 1000, .tensors = {{name + ".weight", kElements[l]}}});
+    workload.layers.push_back({.name = name,
+                               .forward_ns = kForward[l] * 1000,
+                               .backward_ns = kBackward[l] * 1000,
+                               .communication_ns = kCommunication[l] * 1000,
+                               .tensors = {{name + ".weight", kElements[l]}}});
   }
   return workload;
 }
 
 inline Cluster table2_cluster(std::int32_t concurrency = 1) {
-  return {.workers = 16, .workers_per_node = 1, .links = {{.name = "eth0", .us_per_byte = {8, 4}, .concurrency = concurrency}}};
+  return {.workers = 16,
+          .workers_per_node = 1,
+          .links = {{.name = "eth0", .us_per_byte = {8, 4}, .concurrency = concurrency}}};
 }
 
 }  // namespace gradweave

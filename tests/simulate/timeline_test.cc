@@ -1,7 +1,7 @@
 // Timelines computed by hand, one feature at a time.
 //
-// Two layers, forward 10 and 20, backward 40 and 30 (in forward order; backward runs layer 1 first): compute 100.
-// Iteration 0: forward 0-10-30, backward of layer 1 ends at 60, of layer 0 at 100. Times in ns; a given
+// Two layers, forward 10 and 20, backward 40 and 30 (in forward order; backward runs layer 1 first): compute
+// 100. Iteration 0: forward 0-10-30, backward of layer 1 ends at 60, of layer 0 at 100. Times in ns; a given
 // communication time is the cost of an op.
 #include <gtest/gtest.h>
 
@@ -16,8 +16,16 @@ namespace {
 
 Workload two_layers(Nanoseconds communication_0, Nanoseconds communication_1) {
   return {.name = "two",
-          .layers = {{.name = "a", .forward_ns = 10, .backward_ns = 40, .communication_ns = communication_0, .tensors = {{"a.w", 100}}},
-                     {.name = "b", .forward_ns = 20, .backward_ns = 30, .communication_ns = communication_1, .tensors = {{"b.w", 100}}}}};
+          .layers = {{.name = "a",
+                      .forward_ns = 10,
+                      .backward_ns = 40,
+                      .communication_ns = communication_0,
+                      .tensors = {{"a.w", 100}}},
+                     {.name = "b",
+                      .forward_ns = 20,
+                      .backward_ns = 30,
+                      .communication_ns = communication_1,
+                      .tensors = {{"b.w", 100}}}}};
 }
 
 Cluster links(std::size_t count) {
@@ -29,7 +37,9 @@ Cluster links(std::size_t count) {
 Op op(std::int32_t block, Release release, std::vector<std::int32_t> merges = {0}) {
   return {.link = "eth0", .blocks = {block}, .merges = std::move(merges), .release = release};
 }
-Release after_backward(std::int32_t layer, Nanoseconds delay = 0) { return {{PointKind::kBackwardEnd, layer}, delay}; }
+Release after_backward(std::int32_t layer, Nanoseconds delay = 0) {
+  return {{PointKind::kBackwardEnd, layer}, delay};
+}
 Apply apply(Point at, std::vector<std::int32_t> blocks, std::vector<std::int32_t> merges = {0}) {
   return {.at = at, .blocks = std::move(blocks), .merges = std::move(merges)};
 }
@@ -39,7 +49,8 @@ constexpr Point kEnd{PointKind::kIterationEnd};
 Plan plain_plan() {
   return {.blocks = {{"a.w", 0, 100}, {"b.w", 0, 100}},
           .links = {{"eth0", 1}},
-          .period = {{.ops = {op(1, after_backward(1)), op(0, after_backward(0))}, .applies = {apply(kEnd, {0, 1})}}}};
+          .period = {{.ops = {op(1, after_backward(1)), op(0, after_backward(0))},
+                      .applies = {apply(kEnd, {0, 1})}}}};
 }
 
 TEST(ByHand, OneLinkInOrder) {
@@ -86,7 +97,8 @@ TEST(ByHand, OptimizerTimeIsSpreadByBytes) {
 
 TEST(ByHand, ForwardOverlapWaitsLayerByLayer) {
   Plan plan = plain_plan();
-  plan.period[0].applies = {apply({PointKind::kForwardStart, 0}, {0}, {-1}), apply({PointKind::kForwardStart, 1}, {1}, {-1})};
+  plan.period[0].applies = {apply({PointKind::kForwardStart, 0}, {0}, {-1}),
+                            apply({PointKind::kForwardStart, 1}, {1}, {-1})};
   // b: 60 to 130; a: 130 to 150, which the forward of a waits for; b's result is there by then.
   const SimulationResult result = simulate(plan, two_layers(20, 70), links(1));
   EXPECT_EQ(result.cycle_ns, 150);
@@ -112,7 +124,8 @@ TEST(ByHand, AllGatherWaitsForItsReduceScatterOnAnotherLink) {
 TEST(ByHand, SharedLinkHalvesTheSpeedOfTwo) {
   Plan plan = plain_plan();
   plan.links[0].concurrency = 0;
-  // b alone from 60 to 100: 10 of its 50 left. From 100 both at half speed: b ends at 120, a has 5 of 15 left: 125.
+  // b alone from 60 to 100: 10 of its 50 left. From 100 both at half speed: b ends at 120, a has 5 of 15
+  // left: 125.
   EXPECT_EQ(simulate(plan, two_layers(15, 50), links(1)).cycle_ns, 125);
 }
 
@@ -130,7 +143,8 @@ TEST(ByHand, StartUpPassesOffTheSharedLink) {
 
 TEST(ByHand, ContentionSlowsComputeWhileALinkIsBusy) {
   Plan plan = plain_plan();
-  // b is sent from 60 to 80, during which 10 of the 40 of a's backward pass; the other 30 until 110. Then a: 5.
+  // b is sent from 60 to 80, during which 10 of the 40 of a's backward pass; the other 30 until 110. Then
+  // a: 5.
   const SimulationResult result = simulate(plan, two_layers(5, 20), links(1), {.contention = {2, 0}});
   EXPECT_EQ(result.cycle_ns, 115);
   EXPECT_EQ(result.compute_ns, 100);
@@ -146,8 +160,8 @@ TEST(ByHand, TheSlowestClassReleasesTheOp) {
 }
 
 TEST(ByHand, DelayedGenerationLeavesComputeAlone) {
-  // Gradients of two iterations merged, sent in the second, applied at the end of the third: 2 updates in 2 iterations
-  // of each period, staleness 1 and 2.
+  // Gradients of two iterations merged, sent in the second, applied at the end of the third: 2 updates in 2
+  // iterations of each period, staleness 1 and 2.
   Plan plan = plain_plan();
   plan.period.resize(2);
   plan.period[0] = {.applies = {apply(kEnd, {0, 1}, {-2, -1})}};
@@ -157,8 +171,8 @@ TEST(ByHand, DelayedGenerationLeavesComputeAlone) {
   EXPECT_DOUBLE_EQ(result.updates_per_iteration, 0.5);
   EXPECT_EQ(result.staleness_max, 2);
   EXPECT_DOUBLE_EQ(result.staleness_mean, 1.5);
-  // Overloaded: b from 60 to 160 of the second iteration, a to 320; the end of the third waits for that, so that two
-  // iterations take 320, above the link's 260.
+  // Overloaded: b from 60 to 160 of the second iteration, a to 320; the end of the third waits for that, so
+  // that two iterations take 320, above the link's 260.
   const SimulationResult overloaded = simulate(plan, two_layers(160, 100), links(1));
   EXPECT_DOUBLE_EQ(overloaded.iteration_ns(), 160);
   EXPECT_EQ(overloaded.lower_bound.name, "link eth0");
@@ -167,16 +181,21 @@ TEST(ByHand, DelayedGenerationLeavesComputeAlone) {
 
 TEST(ByHand, ParametersAreReadAfterTheLocalStep) {
   Plan plan = plain_plan();
-  plan.period[0] = {.ops = {op(0, after_backward(0))},
-                    .applies = {{.at = kEnd, .blocks = {0, 1}, .merges = {0}, .source = Source::kLocalGradient},
-                                {.at = {PointKind::kForwardStart, 0}, .blocks = {0}, .merges = {-1}, .source = Source::kAveragedParameter}}};
+  plan.period[0] = {
+      .ops = {op(0, after_backward(0))},
+      .applies = {{.at = kEnd, .blocks = {0, 1}, .merges = {0}, .source = Source::kLocalGradient},
+                  {.at = {PointKind::kForwardStart, 0},
+                   .blocks = {0},
+                   .merges = {-1},
+                   .source = Source::kAveragedParameter}}};
   plan.period[0].ops[0].payload = Payload::kParameter;
   // Local step from 100 to 110, average from 110 to 125, then the next forward.
   EXPECT_EQ(simulate(plan, two_layers(15, 50), links(1), {.optimizer_ns = 10}).cycle_ns, 125);
 }
 
 TEST(ByHand, WithoutRepetitionTheCycleRatioIsReported) {
-  const SimulationResult result = simulate(plain_plan(), std::vector<Workload>{two_layers(15, 50), two_layers(15, 50)}, links(1));
+  const SimulationResult result =
+      simulate(plain_plan(), std::vector<Workload>{two_layers(15, 50), two_layers(15, 50)}, links(1));
   EXPECT_EQ(result.method, "repetition");
   // Two classes that nothing couples drift apart for ever; the slower one is reported.
   std::vector<Workload> classes = {two_layers(15, 50), two_layers(15, 50)};
@@ -198,10 +217,12 @@ TEST(ByHand, ACircleIsAnErrorNotAHang) {
 }
 
 TEST(Timelines, HoldComputeOpsAndWaits) {
-  const SimulationResult result = simulate(plain_plan(), two_layers(15, 50), links(1), {.timeline_iterations = 1});
+  const SimulationResult result =
+      simulate(plain_plan(), two_layers(15, 50), links(1), {.timeline_iterations = 1});
   std::string text;
   for (const Span& span : result.timeline.spans) {
-    text += std::to_string(span.track) + " " + span.label + " " + std::to_string(span.begin_ns) + "-" + std::to_string(span.end_ns) + "\n";
+    text += std::to_string(span.track) + " " + span.label + " " + std::to_string(span.begin_ns) + "-" +
+            std::to_string(span.end_ns) + "\n";
   }
   EXPECT_EQ(text,
             "0 a 0-10\n"
