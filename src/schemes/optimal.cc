@@ -158,7 +158,7 @@ std::vector<Candidate> plans_of(Consistency consistency, const Workload& workloa
       if (std::ranges::find(scheme.options, name, &OptionSpec::name) != scheme.options.end())
         own[name] = value;
     }
-    maker.add(scheme, own, candidates);
+    maker.tune(scheme, own, candidates);
   }
   return candidates;
 }
