@@ -154,6 +154,7 @@ def _add_train(commands):
                          help="comma-separated (default: %(default)s)")
     command.add_argument("--rounds", type=int, default=4, help="turns of each contestant (default: 4)")
     command.add_argument("--iterations", type=int, default=20, help="timed iterations in a turn (default: 20)")
+    command.add_argument("--network", choices=["wide", "small"], default="wide", help="13.2 MB or 0.4 MB (default: wide)")
     command.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
     command.add_argument("--learning-rate", type=_positive, help="(default: 0.05 for sgd, 0.001 for adamw)")
     command.add_argument("--seed", type=int, default=0)

@@ -59,7 +59,8 @@ def planned(job, name, setting, plan):
     network = job.model
     links = [gradweave.EmulatedLink(*setting.cost, workers=distributed.get_world_size())] if setting.kind == "emulated" else None
     job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, links=links)
-    return Contestant(name, job, network, finish=lambda: gradweave.finish(job.model))
+    return Contestant(name, job, network, finish=lambda: gradweave.finish(job.model),
+                      close=lambda: job.model.gradweave.close())
 
 
 def slowest(seconds):

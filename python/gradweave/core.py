@@ -28,6 +28,11 @@ def fit_link(measurements):
     return json.loads(_native().fit_link(json.dumps({"measurements": measurements})))
 
 
+def chrome_trace(timelines):
+    """Timelines (as `model.gradweave.timeline()` gives them) side by side as one trace for Perfetto, as text."""
+    return _native().chrome_trace([json.dumps(timeline) for timeline in timelines])
+
+
 def _native():
     # Imported late: `doctor` must run, and say why, where the extension cannot be loaded.
     from gradweave import _native

@@ -8,6 +8,8 @@ then train all contestants in interleaved segments and compare time and accuracy
 import json
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 import torch
 from torch import distributed
@@ -45,7 +47,8 @@ def run(options):
 
 def _compare(options):
     torch.set_num_threads(1)
-    recipe = training.Recipe(optimizer=options.optimizer, seed=options.seed,
+    network = {"wide": fashion_mnist.wide_network, "small": fashion_mnist.small_network}[options.network]
+    recipe = training.Recipe(network=network, optimizer=options.optimizer, seed=options.seed,
                              learning_rate=options.learning_rate or {"sgd": 0.05, "adamw": 0.001}[options.optimizer])
     train_set, test_set = fashion_mnist.load("train"), fashion_mnist.load("test")
 
@@ -60,14 +63,15 @@ def _compare(options):
         tuned_mb = _tune_by_hand(job, setting, bar)
         contestants = [contest.alone(job()), contest.data_parallel(job(), "DDP (default)", setting),
                        contest.data_parallel(job(), f"DDP (tuned: {tuned_mb} MB)", setting, bucket_cap_mb=tuned_mb)]
-        predictions = {}
+        plans, predictions = {}, {}
         for scheme in schemes:
-            plan = core.make_plan(setting.workload, setting.cluster, scheme)
+            plan = plans[scheme] = core.make_plan(setting.workload, setting.cluster, scheme)
             predictions[scheme] = core.simulate(plan, setting.workload, setting.cluster, optimizer_us=setting.rest_us,
                                                 contention=setting.contention)
             contestants.append(contest.planned(job(), scheme, setting, plan))
         bar.label = "training in turns"
         contest.run_rounds(contestants, options.rounds, options.iterations, WARM_UP, bar.advance)
+        traces = _traced(contestants[1], {name: plans[name] for name in schemes}, job, setting)
         for contestant in contestants:
             if contestant.close:
                 contestant.close()
@@ -77,6 +81,8 @@ def _compare(options):
     if ranks.is_first():
         results = demo_report.results(setting, contestants, predictions, recipe, ranks.world_size())
         options.output.mkdir(parents=True, exist_ok=True)
+        for name, trace in traces.items():
+            (options.output / name).write_text(trace)
         (options.output / "demo.json").write_text(json.dumps(results, indent=1) + "\n")
         print(json.dumps(results, indent=1) if options.json else demo_report.text(results, options.output))
 
@@ -90,7 +96,7 @@ def _measure_setting(options, job, bar):
     bar.label = "measuring the link"
     setting = links.set_up(parameter_bytes, compute_s, options.coverage)
     bar.label = "measuring the layers"
-    setting.workload, setting.rest_us = profiling.profile(job(), "wide network", CALIBRATION - 5, 5, bar.advance)
+    setting.workload, setting.rest_us = profiling.profile(job(), f"{options.network} network", CALIBRATION - 5, 5, bar.advance)
     setting.contention = links.contention(setting, reference)
     return setting
 
@@ -106,3 +112,26 @@ def _tune_by_hand(job, setting, bar):
             trial.close()
     distributed.barrier()
     return min(seconds, key=seconds.get)
+
+
+def _traced(default, plans, job, setting):
+    """{file name: trace of this rank for Perfetto} of a few iterations: DistributedDataParallel's by PyTorch's profiler,
+    and Gradweave's schemes side by side. After the comparison, so that recording costs nothing there. Collective."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        training.train(default.job, 3)
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profiled.export_chrome_trace(file.name)
+        traces = {"trace-ddp.json": Path(file.name).read_text()}
+    timelines = []
+    for name, plan in plans.items():
+        contestant = contest.planned(job(), name, setting, plan)
+        contestant.job.model.gradweave.record_timeline()
+        training.train(contestant.job, WARM_UP)
+        contestant.job.model.gradweave.timeline()  # forgets the start
+        training.train(contestant.job, 2 * len(plan["period"]) + 1)
+        timelines.append({**contestant.job.model.gradweave.timeline(), "name": name})
+        contestant.finish()
+        contestant.close()
+    if timelines:
+        traces["trace-gradweave.json"] = core.chrome_trace(timelines)
+    return traces

@@ -9,24 +9,29 @@ from torch import distributed
 
 from gradweave import core, ranks
 
-SIZES = tuple(1 << power for power in (12, 14, 16, 18, 20, 21, 22, 23))
+SIZES = tuple(1 << power for power in (13, 16, 18, 19, 20, 21, 22, 23))
+# Goes before each op that is timed. An idle token bucket (a shaped interface, a cloud's burst credit) lets a first part
+# pass at the speed of the wire, and an idle connection starts slowly: in training, ops follow each other.
+DRAIN_BYTES = 512 * 1024
 
 
 def measure(group=None, sizes=SIZES, repeats=5, seconds=4.0, on_size=None):
     """[{"bytes": n, "us": t}, ...]: the median time of an all-reduce of n bytes, of the slowest rank.
 
-    Collective. Ops follow each other without a pause, so that a shaper's burst or an idle connection does not make
-    the small sizes look fast. Takes about `seconds`: large sizes repeat less often, but at least twice.
+    Collective. Takes about `seconds`: large sizes repeat less often, but at least twice.
     """
     measurements = []
     share = seconds / len(sizes)
+    drain = torch.zeros(DRAIN_BYTES // 4, dtype=torch.float32)
     for size in sizes:
         buffer = torch.zeros(max(1, size // 4), dtype=torch.float32)
-        # The first op also makes connections and buffers: it counts only to choose the repeats.
-        once = _timed(buffer, group, 2)[-1]
-        count = torch.tensor([max(2, min(repeats, int(share / max(once, 1e-6))))])
+        # These also make connections and buffers, and choose the repeats.
+        begin = time.perf_counter()
+        _timed(buffer, drain, group, 2)
+        once = (time.perf_counter() - begin) / 2
+        count = torch.tensor([max(2, min(repeats, int(share / once)))])
         distributed.broadcast(count, distributed.get_global_rank(group, 0) if group else 0, group=group)
-        times = torch.tensor(_timed(buffer, group, int(count)), dtype=torch.float64)
+        times = torch.tensor(_timed(buffer, drain, group, int(count)), dtype=torch.float64)
         distributed.all_reduce(times, op=distributed.ReduceOp.MAX, group=group)
         measurements.append({"bytes": buffer.numel() * 4, "us": 1e6 * statistics.median(times.tolist())})
         if on_size:
@@ -63,10 +68,10 @@ def cluster_of(links, workers, description):
             "description": description, "source": f"measured with torch {torch.__version__}", "links": links}
 
 
-def _timed(buffer, group, count):
+def _timed(buffer, drain, group, count):
     times = []
-    distributed.barrier(group=group)
     for _ in range(count):
+        distributed.all_reduce(drain, group=group)
         begin = time.perf_counter()
         distributed.all_reduce(buffer, group=group)
         times.append(time.perf_counter() - begin)
