@@ -125,11 +125,14 @@ def _traced(default, plans, job, setting):
     timelines = []
     for name, plan in plans.items():
         contestant = contest.planned(job(), name, setting, plan)
-        contestant.job.model.gradweave.record_timeline()
+        session = contestant.job.model.gradweave
+        training.train(contestant.job, 1)
+        session.record_timeline()
+        session.install(plan)  # ops are recorded from the beginning of a plan
         training.train(contestant.job, WARM_UP)
-        contestant.job.model.gradweave.timeline()  # forgets the start
+        session.timeline()  # forgets the start
         training.train(contestant.job, 2 * len(plan["period"]) + 1)
-        timelines.append({**contestant.job.model.gradweave.timeline(), "name": name})
+        timelines.append({**session.timeline(), "name": name})
         contestant.finish()
         contestant.close()
     if timelines:
