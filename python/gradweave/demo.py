@@ -20,6 +20,7 @@ from gradweave.jobs import fashion_mnist, training
 HAND_TUNED_MB = (1, 5, 10)
 WARM_UP = 4  # iterations of a segment that are not timed: more than the longest ramp of the delayed schemes here
 CALIBRATION = 15
+QUIET = {"KINETO_LOG_LEVEL": "99"}  # the profiler writes to standard output
 
 
 def run(options):
@@ -38,11 +39,11 @@ def run(options):
     cpus = [cores[rank % len(cores)] for rank in range(options.workers)] if options.pin else None
     if reason:
         print(f"links: emulated ({reason})", file=sys.stderr)
-        environment = {"GLOO_SOCKET_IFNAME": "lo", links.KIND: "emulated"}
+        environment = {"GLOO_SOCKET_IFNAME": "lo", links.KIND: "emulated", **QUIET}
         return hosts.run_ranks([[]] * options.workers, command, environment, cpus)
     print(f"links: shaped, between {options.workers} network namespaces", file=sys.stderr)
     with hosts.Hosts(options.workers) as made:
-        return made.run(command, {links.KIND: "shaped"}, cpus)
+        return made.run(command, {links.KIND: "shaped", **QUIET}, cpus)
 
 
 def _compare(options):
@@ -71,13 +72,14 @@ def _compare(options):
             contestants.append(contest.planned(job(), scheme, setting, plan))
         bar.label = "training in turns"
         contest.run_rounds(contestants, options.rounds, options.iterations, WARM_UP, bar.advance)
+        bar.label = "measuring accuracy"
+        for contestant in contestants[1:]:
+            contestant.accuracy = training.accuracy(contestant.network, *test_set, ranks.rank(), ranks.world_size())
+        bar.label = "recording traces"
         traces = _traced(contestants[1], {name: plans[name] for name in schemes}, job, setting)
         for contestant in contestants:
             if contestant.close:
                 contestant.close()
-        bar.label = "measuring accuracy"
-        for contestant in contestants[1:]:
-            contestant.accuracy = training.accuracy(contestant.network, *test_set, ranks.rank(), ranks.world_size())
     if ranks.is_first():
         results = demo_report.results(setting, contestants, predictions, recipe, ranks.world_size())
         options.output.mkdir(parents=True, exist_ok=True)
