@@ -20,7 +20,7 @@ std::string to_string(const Candidate& candidate) {
   std::string text(candidate.scheme);
   const char* separator = " ";
   for (const auto& [name, value] : candidate.options) {
-    text += separator + name + "=" + value;
+    text.append(separator).append(name).append("=").append(value);
     separator = ", ";
   }
   return text;

@@ -26,7 +26,7 @@ class Exposure final : public Recorder {
       : links_(links), waits_((layers + 1) * links * kWaitReasons, 0) {}
 
   void wait(const WaitRun& wait) override {
-    const auto row = static_cast<std::size_t>(wait.layer + 1);
+    const auto row = static_cast<std::size_t>(wait.layer) + 1;
     const auto reason = static_cast<std::size_t>(reason_of(wait));
     waits_[(row * links_ + static_cast<std::size_t>(wait.op.link)) * kWaitReasons + reason] +=
         wait.end - wait.begin;
