@@ -153,7 +153,8 @@ def _add_train(commands):
     command.add_argument("--schemes", default="sequential,wfbp,ddp,deft,delayed_averaging",
                          help="comma-separated (default: %(default)s)")
     command.add_argument("--rounds", type=int, default=4, help="turns of each contestant (default: 4)")
-    command.add_argument("--iterations", type=int, default=20, help="timed iterations in a turn (default: 20)")
+    command.add_argument("--iterations", type=int, help="timed iterations in a turn (default: as many as keep the whole "
+                         "below five minutes, 6 to 20)")
     command.add_argument("--network", choices=["wide", "small"], default="wide", help="13.2 MB or 0.4 MB (default: wide)")
     command.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
     command.add_argument("--learning-rate", type=_positive, help="(default: 0.05 for sgd, 0.001 for adamw)")
@@ -166,7 +167,7 @@ def _train(options):
     from gradweave import demo
     if options.workers < 2:
         raise UsageError("--workers: at least 2, since one worker has nothing to communicate")
-    if options.rounds < 1 or options.iterations < 1:
+    if options.rounds < 1 or (options.iterations is not None and options.iterations < 1):
         raise UsageError("--rounds and --iterations must be at least 1")
     return demo.run(options)
 

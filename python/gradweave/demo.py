@@ -20,6 +20,7 @@ from gradweave.jobs import fashion_mnist, training
 HAND_TUNED_MB = (1, 5, 10)
 WARM_UP = 4  # iterations of a segment that are not timed: more than the longest ramp of the delayed schemes here
 CALIBRATION = 15
+TURNS_S = 180.0  # of the five minutes; the rest goes into measuring the setting, the accuracies and the traces
 QUIET = {"KINETO_LOG_LEVEL": "99"}  # the profiler writes to standard output
 
 
@@ -57,8 +58,7 @@ def _compare(options):
         return recipe.make(*train_set, ranks.rank(), ranks.world_size())
 
     schemes = [name for name in options.schemes.split(",") if name]
-    steps = CALIBRATION * 2 + len(HAND_TUNED_MB) * 6 + options.rounds * (options.iterations + WARM_UP) * (3 + len(schemes))
-    with progress.Progress(steps, "measuring compute", ranks.is_first()) as bar:
+    with progress.Progress(CALIBRATION * 2 + len(HAND_TUNED_MB) * 6, "measuring compute", ranks.is_first()) as bar:
         setting = _measure_setting(options, job, bar)
         bar.label = "tuning DDP by hand"
         tuned_mb = _tune_by_hand(job, setting, bar)
@@ -70,8 +70,9 @@ def _compare(options):
             predictions[scheme] = core.simulate(plan, setting.workload, setting.cluster, optimizer_us=setting.rest_us,
                                                 contention=setting.contention)
             contestants.append(contest.planned(job(), scheme, setting, plan))
-        bar.label = "training in turns"
-        contest.run_rounds(contestants, options.rounds, options.iterations, WARM_UP, bar.advance)
+        iterations = options.iterations or _fitting(setting, predictions, options.rounds)
+        bar.label, bar.total = "training in turns", bar.done + options.rounds * (iterations + WARM_UP) * len(contestants)
+        contest.run_rounds(contestants, options.rounds, iterations, WARM_UP, bar.advance)
         bar.label = "measuring accuracy"
         for contestant in contestants[1:]:
             contestant.accuracy = training.accuracy(contestant.network, *test_set, ranks.rank(), ranks.world_size())
@@ -101,6 +102,13 @@ def _measure_setting(options, job, bar):
     setting.workload, setting.rest_us = profiling.profile(job(), f"{options.network} network", CALIBRATION - 5, 5, bar.advance)
     setting.contention = links.contention(setting, reference)
     return setting
+
+
+def _fitting(setting, predictions, rounds):
+    """How many timed iterations a turn may have so that all turns take about TURNS_S. Collective."""
+    slow = setting.compute_s * (1 + setting.coverage())  # DistributedDataParallel at worst, twice
+    each = setting.compute_s + 2 * slow + sum(predicted["iteration_us"] / 1e6 for predicted in predictions.values())
+    return max(6, min(20, int(ranks.agreed(TURNS_S / (rounds * each))) - WARM_UP))
 
 
 def _tune_by_hand(job, setting, bar):
