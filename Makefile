@@ -28,7 +28,7 @@ test: test-core test-runtime  ## All tests of the first tier
 test-core: build  ## Tests of the core and the command line
 	@[ -f build-dev/build.ninja ] || cmake --preset dev
 	cmake --build --preset dev -j $(JOBS)
-	RC_PARAMS="max_success=500" ctest --test-dir build-dev -j $(JOBS) -L unit --output-on-failure
+	RC_PARAMS="seed=1 max_success=500" ctest --test-dir build-dev -j $(JOBS) -L unit --output-on-failure
 
 test-runtime: build runtime  ## Tests of the runtime: real processes
 	$(PYTHON) -m pytest -q tests
