@@ -4,7 +4,9 @@ import math
 
 from gradweave import contest
 
-ACCURATE_WITHIN = 1.0  # points below DistributedDataParallel that the demo still calls as accurate
+# Points below DistributedDataParallel that the demo still calls as accurate: what DistributedDataParallel itself differs by
+# between seeds after one epoch (85.2 to 87.2, docs/results/accuracy.jsonl). Longer runs compare more finely (`make bench`).
+ACCURATE_WITHIN = 2.0
 
 
 def results(setting, contestants, predictions, recipe, workers):
