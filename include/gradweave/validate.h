@@ -23,7 +23,7 @@ struct Violation {
 struct PlanFacts {
   bool mixed_staleness = false;        // a generation's blocks or merges are applied in different iterations
   std::int32_t generations_alive = 0;  // the most that any block has at once
-  std::int64_t extra_bytes = 0;  // peak memory of generations, snapshots and fused buffers (see docs/plan.md)
+  std::int64_t extra_bytes = 0;        // peak memory of generations and snapshots (see docs/plan.md)
 };
 
 struct Validation {
