@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <iostream>
-#include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/compare_rows.h"
 #include "cli/inputs.h"
 #include "cli/output.h"
 #include "gradweave/error.h"
@@ -28,26 +29,6 @@ struct Arguments {
   std::vector<std::string> set;
   SimulationFlags simulation;
   bool json = false;
-};
-
-// One point of the what-if: the measured cluster with another number of workers or another bandwidth.
-struct Point {
-  Cluster cluster;
-  std::optional<double> gigabits;  // of the first link
-};
-
-// One scheme at one point: figures, or why there are none.
-struct Row {
-  std::string name;
-  std::int64_t workers = 1;
-  std::optional<double> gigabits;
-  Consistency consistency = Consistency::kExact;
-  std::optional<SimulationResult> result;
-  std::string starves;
-
-  double iteration_ns() const {
-    return result ? result->iteration_ns() : std::numeric_limits<double>::infinity();
-  }
 };
 
 // Shows which scheme is being planned while a person waits.
@@ -73,17 +54,6 @@ std::vector<std::string_view> chosen_schemes(const Arguments& arguments) {
   return names;
 }
 
-// Returns those of `options` that the scheme has.
-std::map<std::string, std::string> options_of(const SchemeInfo& scheme,
-                                              const std::map<std::string, std::string>& options) {
-  std::map<std::string, std::string> own;
-  for (const auto& [name, value] : options) {
-    if (std::ranges::find(scheme.options, name, &OptionSpec::name) != scheme.options.end())
-      own.emplace(name, value);
-  }
-  return own;
-}
-
 void require_known(const std::map<std::string, std::string>& options,
                    const std::vector<std::string_view>& names) {
   for (const auto& [option, value] : options) {
@@ -98,26 +68,6 @@ void require_known(const std::map<std::string, std::string>& options,
   }
 }
 
-Row compare_one(std::string_view name, const std::vector<Workload>& classes, const Workload& slowest,
-                const Point& point, const std::map<std::string, std::string>& options,
-                const SimulationOptions& simulation) {
-  const SchemeInfo& scheme = find_scheme(name);
-  Row row{.name = std::string(name),
-          .workers = point.cluster.workers,
-          .gigabits = point.gigabits,
-          .consistency = scheme.consistency};
-  const PlanResult planned = make_plan(name, slowest, point.cluster, options_of(scheme, options));
-  if (const Starves* starves = std::get_if<Starves>(&planned)) {
-    row.starves = starves->reason;
-  } else {
-    row.consistency = effects_of(std::get<Plan>(planned)).front();
-    row.result = simulate(std::get<Plan>(planned), classes, point.cluster, simulation);
-    row.result->name = row.name;
-    add_proved_optimum(std::get<Plan>(planned), classes, point.cluster, *row.result);
-  }
-  return row;
-}
-
 Json object_of(const Row& row) {
   Json object = row.result ? to_object(*row.result) : Json{{"name", row.name}, {"starves", row.starves}};
   object["consistency"] = name_of(row.consistency);
@@ -126,13 +76,29 @@ Json object_of(const Row& row) {
   if (row.result && row.result->lower_bound.iteration_ns > 0) {
     object["gap"] = row.iteration_ns() / row.result->lower_bound.iteration_ns - 1;
   }
+  if (row.optimum) {
+    object["optimum_us"] = row.optimum->iteration_ns / 1000;
+    if (row.optimum->iteration_ns > 0)
+      object["over_optimum"] = row.iteration_ns() / row.optimum->iteration_ns - 1;
+    if (row.optimum->bound_ns) {
+      object["optimum_bound_us"] = *row.optimum->bound_ns / 1000;
+      object["optimum_proof"] = row.optimum->proof;
+    }
+  }
   return object;
+}
+
+// How much longer than the best plan known of its kind.
+std::string over_optimum(const Row& row) {
+  if (!row.optimum || row.optimum->iteration_ns <= 0) return "-";
+  return fmt::format("{:.2f} %", 100 * (row.iteration_ns() / row.optimum->iteration_ns - 1));
 }
 
 std::vector<std::string> cells_of(const Row& row, bool best) {
   const std::string name = (best ? "* " : "  ") + row.name;
   if (!row.result)
-    return {name, std::string(name_of(row.consistency)), "starves", "", "", "", "", "", "", "", row.starves};
+    return {name,       std::string(name_of(row.consistency)), "starves", "", "", "", "", "", "", "", "",
+            row.starves};
   const SimulationResult& result = *row.result;
   const double bound = result.lower_bound.iteration_ns;
   const auto compute = static_cast<double>(result.compute_ns);
@@ -144,12 +110,30 @@ std::vector<std::string> cells_of(const Row& row, bool best) {
           fmt::format("{:.3f}", result.updates_per_iteration),
           std::to_string(result.staleness_max),
           human_bytes(static_cast<double>(result.extra_bytes)),
+          over_optimum(row),
           human_time(bound),
           bound > 0 ? fmt::format("{:.2f} %", 100 * (row.iteration_ns() / bound - 1)) : "-",
           result.lower_bound.name};
 }
 
-void print_for_people(const Workload& workload, const std::vector<Point>& points,
+// One line for each kind of plan among the rows: its best plan known, and what is proved of it.
+std::string optima_text(const std::vector<Row>& rows) {
+  std::map<Consistency, Optimum> optima;
+  for (const Row& row : rows) {
+    if (row.optimum) optima[row.consistency] = *row.optimum;
+  }
+  std::string text;
+  for (const auto& [kind, optimum] : optima) {
+    text += fmt::format("best {} plan known: {}", name_of(kind), human_time(optimum.iteration_ns));
+    if (optimum.bound_ns) {
+      text += fmt::format("; none takes less than {} ({})", human_time(*optimum.bound_ns), optimum.proof);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+void print_for_people(const Workload& workload, const std::vector<Setting>& settings,
                       const std::vector<std::vector<Row>>& rows) {
   const WorkloadIndex index(workload);
   std::cout << fmt::format("{}: {} layers, {} tensors, {}; forward {}, backward {}\n", workload.name,
@@ -157,17 +141,17 @@ void print_for_people(const Workload& workload, const std::vector<Point>& points
                            human_bytes(static_cast<double>(index.total_bytes)),
                            human_time(static_cast<double>(index.forward_total)),
                            human_time(static_cast<double>(index.backward_total)));
-  for (std::size_t p = 0; p < points.size(); ++p) {
-    const Cluster& cluster = points[p].cluster;
+  for (std::size_t p = 0; p < settings.size(); ++p) {
+    const Cluster& cluster = settings[p].cluster;
     std::cout << fmt::format("\n{} workers, {} link(s){}\n", cluster.workers, cluster.links.size(),
-                             points[p].gigabits ? fmt::format(", {} Gb/s", *points[p].gigabits) : "");
+                             settings[p].gigabits ? fmt::format(", {} Gb/s", *settings[p].gigabits) : "");
     Table table{.header = {"scheme", "kind", "iteration", "exposed", "x compute", "updates/it", "stale",
-                           "extra", "bound", "gap", "binds"},
+                           "extra", "over optimum", "bound", "gap", "binds"},
                 .rows = {},
-                .left = {true, true, false, false, false, false, false, false, false, false, true}};
+                .left = {true, true, false, false, false, false, false, false, false, false, false, true}};
     for (const Row& row : rows[p])
       table.rows.push_back(cells_of(row, row.iteration_ns() == rows[p].front().iteration_ns()));
-    std::cout << table.text();
+    std::cout << table.text() << optima_text(rows[p]);
   }
   std::cout << "\n* fastest. A speed says nothing of accuracy: only schemes of kind 'exact' compute what "
                "plain data\n"
@@ -197,43 +181,51 @@ LineChart scaling_chart(const std::string& title, const std::vector<std::vector<
   return chart;
 }
 
-std::vector<Point> points_of(const Arguments& arguments, const Cluster& measured) {
+std::vector<Setting> settings_of(const Arguments& arguments, const Cluster& measured) {
+  Setting setting{.classes = read_classes(arguments.workloads),
+                  .slowest = {},
+                  .cluster = measured,
+                  .gigabits = std::nullopt,
+                  .simulation = to_options(arguments.simulation)};
+  setting.slowest = slowest_of(setting.classes);
   std::vector<std::int64_t> workers = arguments.workers;
   if (workers.empty()) workers.push_back(measured.workers);
-  std::vector<Point> points;
+  std::vector<Setting> settings;
   for (const std::int64_t count : workers) {
-    const Cluster cluster = scaled_to(measured, count);
-    if (arguments.gigabits.empty()) points.push_back({cluster, std::nullopt});
-    for (const double gigabits : arguments.gigabits)
-      points.push_back({with_bandwidth(cluster, gigabits), gigabits});
+    setting.cluster = scaled_to(measured, count);
+    if (arguments.gigabits.empty()) settings.push_back(setting);
+    for (const double gigabits : arguments.gigabits) {
+      settings.push_back(setting);
+      settings.back().cluster = with_bandwidth(setting.cluster, gigabits);
+      settings.back().gigabits = gigabits;
+    }
   }
-  return points;
+  return settings;
 }
 
 void run(const Arguments& arguments) {
-  const std::vector<Workload> classes = read_classes(arguments.workloads);
-  const Workload slowest = slowest_of(classes);
   const Cluster measured = read_cluster(arguments.cluster);
+  const std::vector<Setting> settings = settings_of(arguments, measured);
+  const Workload& slowest = settings[0].slowest;
   const std::vector<std::string_view> names = chosen_schemes(arguments);
   const std::map<std::string, std::string> options = parse_assignments(arguments.set);
   require_known(options, names);
-  const std::vector<Point> points = points_of(arguments, measured);
-  std::vector<std::vector<Row>> rows(points.size());
+  std::vector<std::vector<Row>> rows(settings.size());
   {
-    Progress progress(names.size() * points.size());
-    for (std::size_t p = 0; p < points.size(); ++p) {
+    Progress progress(names.size() * settings.size());
+    for (std::size_t p = 0; p < settings.size(); ++p) {
       for (std::string_view name : names) {
         progress.step(name);
-        rows[p].push_back(
-            compare_one(name, classes, slowest, points[p], options, to_options(arguments.simulation)));
+        rows[p].push_back(compare_one(name, settings[p], options));
       }
       std::ranges::stable_sort(rows[p], {}, &Row::iteration_ns);
+      add_optima(rows[p], settings[p], options);
     }
   }
   if (!arguments.plot.empty()) {
     write_file(arguments.plot, to_svg(scaling_chart(slowest.name, rows, arguments.gigabits.size() > 1)));
   }
-  if (!arguments.json) return print_for_people(slowest, points, rows);
+  if (!arguments.json) return print_for_people(slowest, settings, rows);
   Json objects = Json::array();
   for (const std::vector<Row>& point : rows)
     std::ranges::transform(point, std::back_inserter(objects), object_of);

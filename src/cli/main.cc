@@ -7,12 +7,11 @@
 #include <iostream>
 
 #include "cli/commands.h"
-#include "gradweave/error.h"
 
 namespace {
 
-constexpr int kFailedCheck = 1;
-constexpr int kBadInput = 2;
+// Output that can't be written counts as bad usage: 1 says only that a check has found something.
+constexpr int kBadUsage = 2;
 
 void report(const std::string& message) { std::cerr << "gradweave: " << message << '\n'; }
 
@@ -34,15 +33,15 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help, --version
-    return app.exit(wanted);
+    app.exit(wanted);
   } catch (const CLI::ParseError& error) {
     report(error.what() + std::string("; run with --help for the options"));
-    return kBadInput;
+    return kBadUsage;
   }
   std::cout.flush();
   if (!std::cout) {
     report("stdout: could not be written; free space or check where it goes");
-    return kFailedCheck;
+    return kBadUsage;
   }
   return outcome.exit_code;
 }
@@ -53,14 +52,11 @@ int main(int argc, char** argv) {
   std::ios::sync_with_stdio(false);
   try {
     return run(argc, argv);
-  } catch (const gradweave::InvalidInput& error) {
-    report(error.what());
-    return kBadInput;
   } catch (const std::bad_alloc&) {
     report("out of memory; give a smaller workload");
-    return kBadInput;
+    return kBadUsage;
   } catch (const std::exception& error) {
     report(error.what());
-    return kFailedCheck;
+    return kBadUsage;
   }
 }

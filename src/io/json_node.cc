@@ -60,6 +60,22 @@ std::optional<std::int64_t> rounded(const Digits& number) {
   return static_cast<std::int64_t>(number.negative ? std::uint64_t{0} - value : value);
 }
 
+// Returns the integer that `text`, a JSON number such as 5e3 or 5000.0, is; nothing if it is none or leaves
+// int64.
+std::optional<std::int64_t> whole(std::string_view text) {
+  Digits number = digits_of(text);
+  while (number.digits.ends_with('0')) {
+    number.digits.pop_back();
+    ++number.exponent;
+  }
+  if (number.digits.empty()) {  // zero, or a number too small for digits_of()
+    const bool zero =
+        text.substr(0, text.find_first_of("eE")).find_first_of("123456789") == std::string_view::npos;
+    return zero ? std::optional<std::int64_t>(0) : std::nullopt;
+  }
+  return number.exponent < 0 ? std::nullopt : rounded(number);
+}
+
 // Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
@@ -127,9 +143,11 @@ bool JsonNode::boolean() const {
 }
 
 std::int64_t JsonNode::integer(std::int64_t minimum, std::int64_t maximum) const {
-  const auto* value = std::get_if<std::int64_t>(&value_->value);
+  std::optional<std::int64_t> value;
+  if (const auto* plain = std::get_if<std::int64_t>(&value_->value)) value = *plain;
+  if (const auto* written = std::get_if<JsonNumber>(&value_->value)) value = whole(written->text);
   const std::string range = "an integer from " + std::to_string(minimum) + " to " + std::to_string(maximum);
-  if (value == nullptr) fail_type(range);
+  if (!value) fail_type(range);
   if (*value < minimum || *value > maximum) fail("is out of range", "give " + range);
   return *value;
 }

@@ -43,9 +43,10 @@ struct Proof {
   std::string by;  // what proves it
 };
 
+// Returns microseconds, rounded down to 6 places: a bound must stay one.
 std::string microseconds(double ns) {
   char text[64];
-  const double us = std::round(ns) / 1000;
+  const double us = std::floor(ns * 1000) / 1e6;
   return {text, std::to_chars(text, text + sizeof text, us).ptr};
 }
 
@@ -190,7 +191,8 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
   if (time <= proof.bound_ns)
     return report(best.plan, {time, "optimum: " + proof.by}, std::string(best.scheme));
 
-  const std::vector<Slice> units = parts_of(model, *values.integer("parts"));
+  const std::int64_t parts = *values.integer("parts");
+  const std::vector<Slice> units = parts_of(model, parts);
   if (!one_at_a_time(cluster) || units.size() > kMaxOrderUnits) {
     proof.by += "; links are shared or tensors too many to search";
     return report(best.plan, proof, std::string(best.scheme));
@@ -199,7 +201,9 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
   const OrderSearchResult found = search_order(model, units, limit, *values.integer("node_limit"));
   const std::string nodes = std::to_string(found.nodes) + " nodes";
   if (found.complete)
-    proof = {std::min(time, static_cast<double>(found.iteration)), "optimum: search of " + nodes};
+    proof = {std::min(time, static_cast<double>(found.iteration)),
+             "optimum: search of " + nodes + ", tensors " +
+                 (parts == 1 ? "whole" : "in " + std::to_string(parts) + " parts")};
   else
     proof.by += "; the search ended at " + nodes;
   if (found.ops.empty()) return report(best.plan, proof, std::string(best.scheme));

@@ -82,6 +82,27 @@ def test_compare_lists_every_scheme_with_every_figure():
     assert rows["optimal"]["iteration_us"] == min(exact)
 
 
+def test_compare_measures_every_scheme_against_the_optimum_of_its_kind():
+    tiny, cluster = WORKLOADS / "tiny.json", CLUSTERS / "tiny-4.json"
+    rows = result("compare", "--workload", tiny, "--cluster", cluster)["schemes"]
+    kinds = {}
+    for row in rows:
+        kinds.setdefault(row["consistency"], []).append(row)
+        assert row["optimum_bound_us"] <= row["optimum_us"] <= row["iteration_us"]
+        assert row["over_optimum"] == pytest.approx(row["iteration_us"] / row["optimum_us"] - 1)
+    exact = {row["name"]: row for row in kinds["exact"]}
+    for row in exact.values():  # proved by a search of all orders, fusions and splits
+        assert row["optimum_us"] == row["optimum_bound_us"] == exact["optimal"]["iteration_us"] == 1370
+        assert row["optimum_proof"].startswith("optimum: search")
+    assert exact["p3"]["over_optimum"] == pytest.approx(1380 / 1370 - 1)
+    local, = (result("compare", "--workload", tiny, "--cluster", cluster, "--schemes", "optimal", "--set", "family=local")
+              ["schemes"])
+    assert {row["optimum_us"] for row in kinds["local"]} == {local["iteration_us"]}
+    assert {row["optimum_us"] for row in kinds["corrected"]} == {1050}  # computation
+    alone, = result("compare", "--workload", tiny, "--cluster", cluster, "--schemes", "wfbp")["schemes"]
+    assert "optimum_us" not in alone
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_plan_is_valid_and_simulates_like_its_row(scheme, workload, cluster, tmp_path):
     w, c, p = write(tmp_path / "w.json", workload), write(tmp_path / "c.json", cluster), tmp_path / "p.json"
@@ -177,6 +198,30 @@ def test_bad_usage_lists_what_is_valid():
     run(code=2)
     assert "no-such-file" in run("compare", "--workload", "no-such-file", "--cluster", ONE_LINK, code=2).stderr
     run("plan", *given, "--scheme", "ddp", "-o", "/nonexistent/plan.json", code=2)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_no_failed_check(tmp_path):
+    given = ("--workload", WORKLOADS / "tiny.json", "--cluster", CLUSTERS / "tiny-4.json")
+    plan = tmp_path / "plan.json"
+    run("plan", *given, "--scheme", "wfbp", "-o", plan)
+    assert "/dev/full" in run("plan", *given, "--scheme", "wfbp", "-o", "/dev/full", code=2).stderr
+    for option in ("--trace", "--svg"):
+        assert "/dev/full" in run("simulate", "--plan", plan, *given, option, "/dev/full", code=2).stderr
+    for arguments in (["schemes"], ["--version"], ["plan", "--help"], ["simulate", "--plan", plan, *given, "--json"]):
+        with open("/dev/full", "w") as full:
+            assert subprocess.run([COMMAND, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE).returncode == 2
+
+
+def test_a_claim_that_the_plan_itself_refutes_is_no_bound(tmp_path):
+    given = ("--workload", WORKLOADS / "tiny.json", "--cluster", CLUSTERS / "tiny-4.json")
+    plan = json.loads(run("plan", *given, "--scheme", "optimal").stdout)
+    path = tmp_path / "plan.json"
+    assert result("simulate", "--plan", write(path, plan), *given)["lower_bound_us"] == 1370
+    plan["options"]["lower_bound_us"] = "5000"
+    simulated = result("simulate", "--plan", write(path, plan), *given)
+    assert simulated["lower_bound_us"] <= simulated["iteration_us"]
+    assert all(bound["name"] != "optimum" for bound in simulated["bounds"])
 
 
 @pytest.mark.parametrize("command", ["plan", "simulate", "compare", "validate", "schemes"])

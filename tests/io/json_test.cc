@@ -86,6 +86,16 @@ TEST(WorkloadJson, KeepsMoreDigitsThanADouble) {
             INT64_MAX);
 }
 
+TEST(WorkloadJson, AnIntegerMayBeWrittenWithFractionOrExponent) {
+  for (const char* text : {"5000", "5000.0", "5e3", "5E+3", "0.5e4", "500000e-2", "5000.000e0"})
+    EXPECT_EQ(parse_workload(with_numel(text)).layers[0].tensors[0].numel, 5000) << text;
+  EXPECT_EQ(parse_workload(with_numel("2251799813685248.0")).layers[0].tensors[0].numel, 2251799813685248);
+  for (const char* text : {"5000.5", "5e-1", "1e30", "9223372036854775808.0", "1e-99999999999999999999"})
+    EXPECT_THAT(workload_fault(with_numel(text)), HasSubstr("numel: is a number; give an integer")) << text;
+  for (const char* text : {"0.0", "0e5", "-0.0", "9007199254740993.0"})
+    EXPECT_THAT(workload_fault(with_numel(text)), HasSubstr("numel: is out of range")) << text;
+}
+
 TEST(WorkloadJson, NamesTheKeyOfEveryFault) {
   EXPECT_THAT(workload_fault("{}"), HasSubstr("version: is missing"));
   EXPECT_THAT(workload_fault(R"({"version": 2, "name": "w", "layers": []})"),

@@ -1,0 +1,93 @@
+#include "cli/compare_rows.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "cli/inputs.h"
+
+namespace gradweave::cli {
+namespace {
+
+// Returns those of `options` that the scheme has.
+std::map<std::string, std::string> options_of(const SchemeInfo& scheme,
+                                              const std::map<std::string, std::string>& options) {
+  std::map<std::string, std::string> own;
+  for (const auto& [name, value] : options) {
+    if (std::ranges::find(scheme.options, name, &OptionSpec::name) != scheme.options.end())
+      own.emplace(name, value);
+  }
+  return own;
+}
+
+// What a row of scheme `optimal` says of its family.
+Optimum optimum_of(const Row& optimal, const Setting& setting) {
+  Optimum optimum{.iteration_ns = optimal.iteration_ns()};
+  const auto bound = optimal.found.find("lower_bound_us");
+  const auto proof = optimal.found.find("proof");
+  // The proof is for workers that all are as slow as the slowest.
+  if (setting.classes.size() != 1 || bound == optimal.found.end() || proof == optimal.found.end())
+    return optimum;
+  double us = 0;
+  const std::string& text = bound->second;
+  if (std::from_chars(text.data(), text.data() + text.size(), us).ec != std::errc{}) return optimum;
+  optimum.bound_ns = us * 1000;
+  optimum.proof = proof->second;
+  return optimum;
+}
+
+Optimum optimum_of(Consistency kind, const Row& optimal, const Setting& setting,
+                   const std::map<std::string, std::string>& options) {
+  if (kind == optimal.consistency) return optimum_of(optimal, setting);
+  if (kind != Consistency::kExact && kind != Consistency::kLocal) {
+    const auto compute = static_cast<double>(optimal.result->compute_ns);
+    return {.iteration_ns = compute, .bound_ns = compute, .proof = "compute"};
+  }
+  std::map<std::string, std::string> other = options;
+  std::erase_if(other, [](const auto& option) { return option.first.starts_with("compressor"); });
+  other["family"] = name_of(kind);
+  return optimum_of(compare_one("optimal", setting, other), setting);
+}
+
+}  // namespace
+
+Row compare_one(std::string_view name, const Setting& setting,
+                const std::map<std::string, std::string>& options) {
+  const SchemeInfo& scheme = find_scheme(name);
+  Row row{.name = std::string(name),
+          .workers = setting.cluster.workers,
+          .gigabits = setting.gigabits,
+          .consistency = scheme.consistency};
+  const PlanResult planned = make_plan(name, setting.slowest, setting.cluster, options_of(scheme, options));
+  if (const Starves* starves = std::get_if<Starves>(&planned)) {
+    row.starves = starves->reason;
+    return row;
+  }
+  const Plan& plan = std::get<Plan>(planned);
+  row.consistency = effects_of(plan).front();
+  row.found = plan.options;
+  row.result = simulate(plan, setting.classes, setting.cluster, setting.simulation);
+  row.result->name = row.name;
+  add_proved_optimum(plan, setting.classes, setting.cluster, *row.result);
+  return row;
+}
+
+void add_optima(std::vector<Row>& rows, const Setting& setting,
+                const std::map<std::string, std::string>& options) {
+  const auto optimal = std::ranges::find(rows, "optimal", &Row::name);
+  if (optimal == rows.end() || !optimal->result) return;
+  std::map<Consistency, Optimum> optima;
+  for (const Row& row : rows) {
+    if (!row.result) continue;
+    if (!optima.contains(row.consistency))
+      optima[row.consistency] = optimum_of(row.consistency, *optimal, setting, options);
+    Optimum& optimum = optima[row.consistency];
+    optimum.iteration_ns = std::min(optimum.iteration_ns, row.iteration_ns());
+    // A search over whole tensors does not speak of a row that cuts them.
+    if (optimum.bound_ns) optimum.bound_ns = std::min(*optimum.bound_ns, optimum.iteration_ns);
+  }
+  for (Row& row : rows) {
+    if (row.result) row.optimum = optima[row.consistency];
+  }
+}
+
+}  // namespace gradweave::cli

@@ -1,0 +1,59 @@
+// The rows of `gradweave compare`: schemes planned and simulated, and the best that each kind of plan can do.
+#pragma once
+
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gradweave/cluster.h"
+#include "gradweave/schemes.h"
+#include "gradweave/simulate.h"
+#include "gradweave/workload.h"
+
+namespace gradweave::cli {
+
+// What all schemes are compared on: the workload of each class of workers, and a cluster of the what-if.
+struct Setting {
+  std::vector<Workload> classes;
+  Workload slowest;  // slowest_of(classes)
+  Cluster cluster;
+  std::optional<double> gigabits;  // of the first link, where that is asked for
+  SimulationOptions simulation;
+};
+
+// What is known of the plans of one kind.
+struct Optimum {
+  double iteration_ns = std::numeric_limits<double>::infinity();  // of the best plan known
+  std::optional<double> bound_ns;                                 // of all of them, as far as `proof` goes
+  std::string proof;                                              // what proves the bound
+};
+
+// One scheme in one setting: figures, or why there are none.
+struct Row {
+  std::string name;
+  std::int64_t workers = 1;
+  std::optional<double> gigabits;
+  Consistency consistency = Consistency::kExact;
+  std::optional<SimulationResult> result;
+  std::string starves;
+  std::map<std::string, std::string> found;  // Plan::options
+  std::optional<Optimum> optimum;            // of its kind, from add_optima()
+
+  double iteration_ns() const {
+    return result ? result->iteration_ns() : std::numeric_limits<double>::infinity();
+  }
+};
+
+// Plans and simulates scheme `name` under those of `options` that it has.
+Row compare_one(std::string_view name, const Setting& setting,
+                const std::map<std::string, std::string>& options);
+
+// Gives each row the optimum of its kind, if scheme `optimal` is among the rows. Kinds `exact` and `local`
+// have a family of that scheme's; of the others nothing is known but that they compute.
+void add_optima(std::vector<Row>& rows, const Setting& setting,
+                const std::map<std::string, std::string>& options);
+
+}  // namespace gradweave::cli
