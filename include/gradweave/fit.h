@@ -21,12 +21,15 @@ struct LinkFit {
   std::int64_t worst_bytes = 0;  // and where it is
 };
 
-// Returns the line, neither term negative, that minimises the sum of squared *relative* errors: absolute ones
-// would let the largest messages alone decide, and give the start-up their noise.
-//   minimise  sum_i ((s + r n_i - t_i) / t_i)^2,  s >= 0, r >= 0
+// Returns the line, neither term negative, that minimises a sum over the *relative* errors: absolute ones
+// would let the largest messages alone decide, and give the start-up their noise. Errors count squared up to
+// 5% and linearly beyond (P. Huber, Robust Estimation of a Location Parameter, 1964): whatever disturbs a
+// measurement makes it longer, most of all a short one, and must not turn the line.
+//   minimise  sum_i h((s + r n_i - t_i) / t_i),  s >= 0, r >= 0
+//   h(e) = e^2 if |e| <= k, else 2 k |e| - k^2;  k = 0.05
 // Both terms are rounded to 9 significant digits, so that the line survives a file unchanged.
 // Errors: InvalidInput if a size is negative, a time is not positive and finite, or fewer than two sizes
-// differ. Complexity: O(measurements).
+// differ. Complexity: O(measurements) for each of at most 1000 rounds, about 20 in practice.
 LinkFit fit_link(std::span<const Measurement> measurements);
 
 }  // namespace gradweave

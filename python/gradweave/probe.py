@@ -15,7 +15,7 @@ SIZES = tuple(1 << power for power in (13, 16, 18, 19, 20, 21, 22, 23))
 DRAIN_BYTES = 512 * 1024
 
 
-def measure(group=None, sizes=SIZES, repeats=5, seconds=4.0, on_size=None):
+def measure(group=None, sizes=SIZES, repeats=25, seconds=4.0, on_size=None):
     """[{"bytes": n, "us": t}, ...]: the median time of an all-reduce of n bytes, of the slowest rank.
 
     Collective. Takes about `seconds`: large sizes repeat less often, but at least twice.

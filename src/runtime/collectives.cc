@@ -175,8 +175,4 @@ void check_before(c10d::ProcessGroup& group, const OpRun& run, std::size_t seque
   }
 }
 
-void subtract_own(OpRun& run, int world_size) {
-  run.flat.sub_(run.own, run.op->payload == Payload::kParameter ? world_size : 1);
-}
-
 }  // namespace gradweave::runtime

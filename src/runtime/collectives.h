@@ -27,8 +27,4 @@ std::unique_ptr<Pending> start_collective(c10d::ProcessGroup& group, OpRun& run,
 void check_before(c10d::ProcessGroup& group, const OpRun& run, std::size_t sequence, const std::string& hash,
                   const LinkOptions& options);
 
-// Makes `run.flat` the difference to what this rank sent: parameters, sum - world_size * own; gradients,
-// which were scaled before the sum, mean - own.
-void subtract_own(OpRun& run, int world_size);
-
 }  // namespace gradweave::runtime

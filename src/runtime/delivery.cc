@@ -8,6 +8,7 @@
 
 #include "gradweave/error.h"
 #include "runtime/engine.h"
+#include "runtime/passes.h"
 
 namespace gradweave::runtime {
 namespace {
@@ -154,9 +155,13 @@ void Engine::read_parameters(OpRun& run, PointKind at, std::int32_t layer) {
     }
     const Block& place = program_->blocks[block];
     const std::int64_t length = place.end - place.begin;
-    (run.op->keep_own ? run.own : run.flat)
-        .narrow(0, run.op->offsets[i], length)
-        .copy_(flat_parameter(tensor).narrow(0, place.begin, length));
+    const at::Tensor value = flat_parameter(tensor).narrow(0, place.begin, length);
+    const at::Tensor message = run.flat.narrow(0, run.op->offsets[i], length);
+    if (run.op->keep_own) {
+      copy_twice(value, message, run.own.narrow(0, run.op->offsets[i], length));
+    } else {
+      message.copy_(value);
+    }
     run.written[i] = 1;
     ++read;
   }

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "gradweave/error.h"
+#include "runtime/passes.h"
 
 namespace gradweave::runtime {
 namespace {
@@ -253,7 +254,7 @@ void Engine::apply_average(const ProgramApply& apply) {
                         .narrow(0, block.begin, length);
     const at::Tensor part = run.flat.narrow(0, piece.offset, length);
     if (run.op->keep_own) {
-      to.add_(part, 1.0 / world_size_);
+      add_correction(to, part, run.own.narrow(0, piece.offset, length), world_size_);
     } else {
       at::mul_out(to, part, scale_);
     }

@@ -27,7 +27,6 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
       peers_(std::make_shared<PeerWatch>(std::move(store), rank, world_size)),
       exchange_(std::make_shared<Exchange>()),
       ready_ns_(parameters_.size()) {
-  options_.link.world_size = world_size;
   if (!parameters_.empty()) options_.link.device = parameters_.front().tensor.device();
   scale_ = at::scalar_tensor(1.0 / world_size, at::kDouble);
   scale_.unsafeGetTensorImpl()->set_wrapped_number(true);

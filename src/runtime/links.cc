@@ -90,7 +90,6 @@ void Link::State::run(std::unique_lock<std::mutex>& lock, OpRun& run, std::size_
   try {
     RECORD_FUNCTION(run.op->label, std::vector<c10::IValue>());
     run.data.wait(options.device);
-    if (run.op->payload == Payload::kParameter && run.op->keep_own) run.flat.copy_(run.own);
     std::unique_ptr<Pending> work;
     if (spec.group) {
       if (options.check) check_before(*spec.group, run, sequence, hash, options);
@@ -101,7 +100,7 @@ void Link::State::run(std::unique_lock<std::mutex>& lock, OpRun& run, std::size_
     wake.notify_all();
     lock.unlock();
     if (work) work->wait();
-    if (run.op->keep_own) subtract_own(run, options.world_size);
+    if (run.op->keep_own && run.op->payload == Payload::kGradient) run.flat.sub_(run.own);
     run.result.record(options.device);
     if (spec.emulation) std::this_thread::sleep_until(end);
   } catch (const std::exception& error) {

@@ -42,7 +42,6 @@ struct LinkOptions {
   bool check = false;                          // compare plan, sequence and size across ranks before each op
   bool timeline = false;
   c10::Device device = c10::kCPU;
-  int world_size = 1;
 };
 
 // One execution of an op. The engine owns it; a link works on it between release and completion.

@@ -210,7 +210,7 @@ class Reference:
             result, own = self.delivered(apply, b)
             target = flat(parameter, parameter.detach())[block["begin"]:block["end"]]
             if apply.get("mode") == "correct":
-                target.add_(result.sub(own, alpha=self.world), alpha=1.0 / self.world)
+                target.add_((result - own * self.world) * (1.0 / self.world))
             else:
                 target.copy_(result * (1.0 / self.world))
 
