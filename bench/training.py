@@ -3,7 +3,7 @@
 Each measurement is one `python -m gradweave train demo` in which all contestants take turns. Results that exist are
 kept, so that an interrupted benchmark continues where it stopped; delete a file to measure it again.
 
-    .venv/bin/python bench/training.py                    # about 30 minutes on two processors
+    .venv/bin/python bench/training.py                    # about 25 minutes on two processors
     .venv/bin/python bench/training.py --coverage 2 --links shaped
 """
 
@@ -31,7 +31,7 @@ def main():
     parser.add_argument("--links", choices=["shaped", "emulated"], nargs="*", default=["shaped", "emulated"])
     parser.add_argument("--coverage", type=float, nargs="*", default=COVERAGE_RATES)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=16)
+    parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     options.results.mkdir(parents=True, exist_ok=True)
