@@ -201,7 +201,6 @@ class SharedMachine final : public Machine {
         run_of(link, link.iteration, link.position) = run;
         // On a link that serves one op at a time, start-up holds the link like work.
         const bool alone = limit == 1;
-        if (link.active == 0) link.updated = now_;
         link.outstanding.push_back({link.iteration, link.position, false, alone ? now_ : now_ + op.startup,
                                     alone ? op.total() : op.work});
         changed = true;

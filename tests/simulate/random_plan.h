@@ -27,6 +27,7 @@ struct PlanShape {
       false;  // only all-reduces of this iteration's gradients, applied before the next backward
   bool prologue = true;
   bool delays = true;
+  bool early = false;  // some releases before the data, which the validator refuses and the simulator can do
   bool any_order =
       true;  // half of the plans with ops in random order, else about as their data becomes ready
 };
@@ -67,6 +68,7 @@ inline Release release_after(const Group& group, std::int32_t data, const PlanSh
   if (data < 0 && group.first_layer > 0 && one_in(6))
     release.point = {PointKind::kForwardStart, pick(0, group.first_layer - 1), 0};
   if (shape.delays && one_in(4)) release.delay_ns = pick(0, 2'000'000);
+  if (shape.early && one_in(8)) release = {{PointKind::kIterationStart, 0, data}, pick(0, 50'000'000)};
   return release;
 }
 

@@ -107,6 +107,21 @@ TEST(ByHand, ForwardOverlapWaitsLayerByLayer) {
   EXPECT_EQ(result.staleness_max, 0);
 }
 
+TEST(ByHand, ADelayFromTheIterationBeforeIsPartOfTheState) {
+  // b is sent 185 after its gradient of the iteration before, and takes 5: E(k) = max(E(k-1) + 100, E(k-2) +
+  // 60 + 185
+  // + 5), E(0) = 100. So iterations of 150 and of 100 take turns, though all else is the same after each.
+  for (const std::int32_t concurrency : {1, 0}) {
+    Plan plan = plain_plan();
+    plan.links[0].concurrency = concurrency;
+    plan.period[0].ops = {op(1, {{PointKind::kBackwardEnd, 1, -1}, 185})};
+    plan.period[0].applies = {apply(kEnd, {1})};
+    const SimulationResult result = simulate(plan, two_layers(0, 5), links(1));
+    EXPECT_EQ(result.cycle_ns, 250);
+    EXPECT_EQ(result.cycle_iterations, 2);
+  }
+}
+
 TEST(ByHand, AllGatherWaitsForItsReduceScatterOnAnotherLink) {
   Plan plan = plain_plan();
   plan.links.push_back({"eth1", 1});
