@@ -32,6 +32,39 @@ TEST(Validate, AcceptsEveryFamily) {
   for (const auto& [name, plan] : all_families()) EXPECT_THAT(texts_of(plan), IsEmpty()) << name;
 }
 
+// As delayed_average(), but each average lands two iterations after its reading, so that a local step comes
+// between.
+Plan late_average() {
+  Plan plan = delayed_average();
+  for (Iteration& iteration : plan.period) iteration.applies[0].merges = {-2};
+  std::swap(plan.period[0].applies[0].blocks, plan.period[1].applies[0].blocks);
+  return plan;
+}
+
+// Layer 0's gradient is scattered behind layer 2's op on one link, gathered at once on the other, and applied
+// at the iteration's end; layer 2's is needed in the next forward.
+Plan decoupled_beside_a_late_op() {
+  Plan plan = synchronous();
+  plan.links.push_back({"other", 1});
+  Iteration& iteration = plan.period[0];
+  Op scatter = iteration.ops[2];
+  scatter.collective = Collective::kReduceScatter;
+  Op gather = scatter;
+  gather.collective = Collective::kAllGather;
+  gather.link = "other";
+  Op middle = iteration.ops[1];
+  middle.link = "other";
+  iteration.ops = {iteration.ops[0], scatter, gather, middle};
+  iteration.applies = {{.at = iteration_end(), .blocks = {0, 1, 2}, .merges = {0}},
+                       {.at = forward_start(2), .blocks = {3}, .merges = {-1}}};
+  return plan;
+}
+
+TEST(Validate, AcceptsLateAveragesAndHalvesOnTwoLinks) {
+  EXPECT_THAT(texts_of(late_average()), IsEmpty());
+  EXPECT_THAT(texts_of(decoupled_beside_a_late_op()), IsEmpty());
+}
+
 // A valid plan, a change that breaks one rule alone, and words of the violation.
 struct Break {
   std::string name;
@@ -54,6 +87,7 @@ std::vector<Break> breaks() {
          p.blocks[3] = {"c", 4, 0};
        },
        "is not a slice"},
+      {"empty", 1, synchronous(), [](Plan& p) { p.blocks[3].begin = 4; }, "is not a slice"},
       {"negative", 1, synchronous(), [](Plan& p) { p.blocks[3].begin = -1; }, "is not a slice"},
       {"unknown_tensor", 1, synchronous(), [](Plan& p) { p.blocks[3].tensor = "d"; },
        "the workload has no such tensor"},
@@ -147,6 +181,8 @@ std::vector<Break> breaks() {
          p.period[0].ops[0].release = {{PointKind::kForwardEnd, 1}};
        },
        "which comes after period[0].ops[0]"},
+      {"circle_through_a_scatter", 5, decoupled_beside_a_late_op(),
+       [](Plan& p) { p.period[0].ops[0].release = {iteration_end()}; }, "nothing could go on"},
       {"circle_of_data", 5, synchronous(), [](Plan& p) { p.period[0].ops[0].release = {iteration_end()}; },
        "nothing could go on"},
       {"no_update", 5, synchronous(),
@@ -171,6 +207,8 @@ std::vector<Break> breaks() {
          p.period[1].applies.pop_back();
        },
        "changes the parameters between their reading"},
+      {"step_under_late_average", 6, late_average(),
+       [](Plan& p) { p.period[0].applies[0].mode = Mode::kReplace; }, "which replaces them"},
       {"read_before_correction", 6, delayed_average(),
        [](Plan& p) {
          for (Iteration& i : p.period) i.ops[0].blocks = {0, 1, 2, 3}, i.applies[0].blocks = {0, 1, 2, 3};
@@ -196,6 +234,15 @@ std::vector<Break> breaks() {
        [](Plan& p) { p.period[0].ops.push_back({.link = "net", .merges = {0}}); }, "carries no block"},
       {"later_release", 7, synchronous(), [](Plan& p) { p.period[0].applies[0].at.iteration = 1; },
        "of another iteration"},
+      {"release_ahead", 7, forward_overlap(), [](Plan& p) { p.period[0].ops[0].release.point.iteration = 1; },
+       "is released in an iteration after its own"},
+      {"several_readings", 7, local_steps(),
+       [](Plan& p) {
+         p.period[1].ops[0].merges = {-1, 0};
+         p.period[1].applies[1].merges = {-1};
+         p.period[1].applies[1].mode = Mode::kCorrect;
+       },
+       "reads parameters or states of several iterations"},
       {"negative_delay", 7, synchronous(), [](Plan& p) { p.period[0].ops[0].release.delay_ns = -1; },
        "delay out of range"},
       {"apply_point", 7, synchronous(),
