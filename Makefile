@@ -14,7 +14,7 @@ deps:  ## Install what is missing (Debian packages, the project's virtual enviro
 build:  ## Core and command line, without torch: build/gradweave
 	@scripts/deps core
 	@[ -f build/build.ninja ] || cmake --preset release
-	cmake --build --preset release -j $(JOBS)
+	cmake --build --preset release -j $(JOBS) --target gradweave_cli
 
 runtime:  ## The PyTorch extension, in the project's virtual environment
 	@scripts/deps python
@@ -26,9 +26,8 @@ demo: build runtime  ## Train on a slow link: DistributedDataParallel against Gr
 test: test-core test-runtime  ## All tests of the first tier
 
 test-core: build  ## Tests of the core and the command line
-	@[ -f build-dev/build.ninja ] || cmake --preset dev
-	cmake --build --preset dev -j $(JOBS)
-	RC_PARAMS="seed=1 max_success=500" ctest --test-dir build-dev -j $(JOBS) -L unit --output-on-failure
+	cmake --build --preset release -j $(JOBS) --target core_tests
+	RC_PARAMS="seed=1 max_success=500" ctest --test-dir build -j $(JOBS) -L unit --output-on-failure
 
 test-runtime: build runtime  ## Tests of the runtime: real processes
 	$(PYTHON) -m pytest -q tests
@@ -58,9 +57,8 @@ goldens: build  ## Regenerate the golden results; read the diff
 	python3 scripts/make_goldens.py
 
 soak: build  ## Property tests with 20,000 cases each
-	@[ -f build-dev/build.ninja ] || cmake --preset dev
-	cmake --build --preset dev -j $(JOBS)
-	RC_PARAMS="max_success=20000" ctest --test-dir build-dev -L unit --output-on-failure --timeout 86400
+	cmake --build --preset release -j $(JOBS) --target core_tests
+	RC_PARAMS="max_success=20000" ctest --test-dir build -j $(JOBS) -L unit --output-on-failure --timeout 86400
 
 clean:  ## Remove what was built (the virtual environment stays)
 	rm -rf build build-* out python/gradweave/*.so

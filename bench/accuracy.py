@@ -6,7 +6,7 @@ link's, so accuracy is that of the slow link. Results are lines of JSON, one for
 skipped, so that an interrupted benchmark continues where it stopped.
 
     .venv/bin/python bench/accuracy.py            # all runs: about 25 minutes on two processors
-    .venv/bin/python bench/accuracy.py --only sgd/ddp
+    .venv/bin/python bench/accuracy.py --only '4 workers/adamw/*' --seeds 6
 """
 
 import argparse
@@ -57,10 +57,10 @@ class Run:
         return f"{self.workers} workers/{self.optimizer}/{self.way}/seed {self.seed}"
 
 
-def all_runs():
-    """Two workers with three seeds for every way, then four workers for those that are compared there."""
-    runs = [Run(way, optimizer, 2, seed) for seed in range(3) for optimizer in LEARNING_RATE for way in WAYS]
-    return runs + [Run(way, optimizer, 4, seed) for seed in range(3) for optimizer in LEARNING_RATE
+def all_runs(seeds):
+    """Two workers with every seed for every way, then four workers for those that are compared there."""
+    runs = [Run(way, optimizer, 2, seed) for seed in range(seeds) for optimizer in LEARNING_RATE for way in WAYS]
+    return runs + [Run(way, optimizer, 4, seed) for seed in range(seeds) for optimizer in LEARNING_RATE
                    for way in ("ddp", "delayed_averaging")]
 
 
@@ -145,10 +145,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", default="*", help="pattern of OPTIMIZER/WAY or of the whole name, e.g. 'sgd/deft*'")
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--list", action="store_true", help="list the runs and whether they are done")
     options = parser.parse_args()
     done = done_runs(options.results)
-    chosen = [run for run in all_runs() if fnmatch.fnmatch(run.name, f"*{options.only}*")]
+    chosen = [run for run in all_runs(options.seeds) if fnmatch.fnmatch(run.name, f"*{options.only}*")]
     if options.list:
         for run in chosen:
             print(f"{'done' if run in done else '-':5} {run.name}")
