@@ -9,12 +9,15 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "gradweave/decimal.h"
 
 namespace gradweave {
+
+struct WorkloadIndex;
 
 // The smallest unit that is communicated: elements [begin, end) of a tensor, in memory order.
 struct Block {
@@ -50,6 +53,22 @@ struct Release {
 };
 
 enum class Collective : std::uint8_t { kAllReduce, kReduceScatter, kAllGather, kCompressed };
+
+// Returns its name in files and labels: "all_reduce", "reduce_scatter", "all_gather" or "compressed".
+constexpr std::string_view name_of(Collective collective) {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return "all_reduce";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kCompressed:
+      break;
+  }
+  return "compressed";
+}
+
 enum class Payload : std::uint8_t { kGradient, kParameter, kOptimizerState };
 
 struct Compression {
@@ -146,6 +165,11 @@ using PlanResult = std::variant<Plan, Starves>;
 
 // Returns the iteration of the plan that is executed as number `n` >= 0: prologue first, then the period.
 const Iteration& iteration_at(const Plan& plan, std::int64_t n);
+
+// Returns how timelines name an op of the plan: its collective, its first block, with the interval where that
+// is not the whole tensor, and how many more blocks, e.g. "all_reduce conv1.weight[0:4096] +3". `index` is
+// that of the plan's workload.
+std::string label_of(const Plan& plan, const Op& op, const WorkloadIndex& index);
 
 // Returns a hash (32 hex digits) of the canonical JSON of the plan. Ranks compare it.
 std::string hash_of(const Plan& plan);

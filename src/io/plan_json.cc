@@ -1,6 +1,5 @@
 #include <span>
 
-#include "gradweave/error.h"
 #include "gradweave/json.h"
 #include "io/json_tree.h"
 #include "io/json_write.h"
@@ -10,7 +9,9 @@ namespace {
 
 constexpr std::string_view kPoints[] = {"iteration_start", "forward_start", "forward_end",
                                         "backward_start",  "backward_end",  "iteration_end"};
-constexpr std::string_view kCollectives[] = {"all_reduce", "reduce_scatter", "all_gather", "compressed"};
+constexpr std::string_view kCollectives[] = {
+    name_of(Collective::kAllReduce), name_of(Collective::kReduceScatter), name_of(Collective::kAllGather),
+    name_of(Collective::kCompressed)};
 constexpr std::string_view kPayloads[] = {"gradient", "parameter", "optimizer_state"};
 constexpr std::string_view kSources[] = {"reduced_gradient", "local_gradient", "averaged_parameter",
                                          "averaged_optimizer_state"};

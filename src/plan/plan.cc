@@ -1,6 +1,7 @@
 #include "gradweave/plan.h"
 
 #include "gradweave/json.h"
+#include "gradweave/workload.h"
 #include "model/hash.h"
 
 namespace gradweave {
@@ -10,6 +11,18 @@ const Iteration& iteration_at(const Plan& plan, std::int64_t n) {
   if (n < prologue) return plan.prologue[static_cast<std::size_t>(n)];
   return plan
       .period[static_cast<std::size_t>((n - prologue) % static_cast<std::int64_t>(plan.period.size()))];
+}
+
+std::string label_of(const Plan& plan, const Op& op, const WorkloadIndex& index) {
+  std::string label(name_of(op.collective));
+  if (op.blocks.empty()) return label;
+  const Block& block = plan.blocks[static_cast<std::size_t>(op.blocks.front())];
+  label.append(" ").append(block.tensor);
+  if (block.begin != 0 || block.end != index.tensors[*index.find_tensor(block.tensor)].numel) {
+    label.append("[" + std::to_string(block.begin) + ":" + std::to_string(block.end) + "]");
+  }
+  if (op.blocks.size() > 1) label.append(" +" + std::to_string(op.blocks.size() - 1));
+  return label;
 }
 
 std::string hash_of(const Plan& plan) { return hash_hex(to_json(plan)); }

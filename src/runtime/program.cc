@@ -2,26 +2,11 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_map>
 
 #include "gradweave/error.h"
 
 namespace gradweave::runtime {
 namespace {
-
-const char* verb(Collective collective) {
-  switch (collective) {
-    case Collective::kAllReduce:
-      return "all_reduce";
-    case Collective::kReduceScatter:
-      return "reduce_scatter";
-    case Collective::kAllGather:
-      return "all_gather";
-    case Collective::kCompressed:
-      return "compressed";
-  }
-  return "";
-}
 
 class Compiler {
  public:
@@ -143,7 +128,7 @@ class Compiler {
         result.dtype = tensor.dtype;
       }
       result.bytes = result.elements * size_of(result.dtype);
-      result.label = label_of(result);
+      result.label = label_of(plan_, op, program_.index);
       iteration.ops.push_back(std::move(result));
     }
   }
@@ -151,16 +136,6 @@ class Compiler {
   const TensorPlace& tensor_of(std::int32_t block) const {
     return program_.index
         .tensors[static_cast<std::size_t>(program_.block_tensor[static_cast<std::size_t>(block)])];
-  }
-
-  std::string label_of(const ProgramOp& op) const {
-    const auto first = static_cast<std::size_t>(op.blocks.front());
-    const Block& block = plan_.blocks[first];
-    std::string label = std::string(verb(op.collective)) + " " + block.tensor;
-    if (!program_.block_whole[first])
-      label += "[" + std::to_string(block.begin) + ":" + std::to_string(block.end) + "]";
-    if (op.blocks.size() > 1) label += " +" + std::to_string(op.blocks.size() - 1);
-    return label;
   }
 
   ProgramIteration* iteration(std::int64_t n) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 #include <tuple>
 
 #include "simulate/machine.h"
@@ -10,37 +9,6 @@
 
 namespace gradweave {
 namespace {
-
-std::string_view word(Collective collective) {
-  switch (collective) {
-    case Collective::kAllReduce:
-      return "all_reduce";
-    case Collective::kReduceScatter:
-      return "reduce_scatter";
-    case Collective::kAllGather:
-      return "all_gather";
-    case Collective::kCompressed:
-      break;
-  }
-  return "compressed";
-}
-
-// "all_reduce conv1.weight[0:4096] +3": the first block, and how many more.
-std::string label_of(const Plan& plan, const Op& op, const WorkloadIndex& index) {
-  std::string label(word(op.collective));
-  if (op.blocks.empty()) return label;
-  const Block& block = plan.blocks[static_cast<std::size_t>(op.blocks.front())];
-  label.append(" ").append(block.tensor);
-  if (block.begin != 0 || block.end != index.tensors[*index.find_tensor(block.tensor)].numel) {
-    label.append("[")
-        .append(std::to_string(block.begin))
-        .append(":")
-        .append(std::to_string(block.end))
-        .append("]");
-  }
-  if (op.blocks.size() > 1) label.append(" +").append(std::to_string(op.blocks.size() - 1));
-  return label;
-}
 
 class SpanRecorder final : public Recorder {
  public:
