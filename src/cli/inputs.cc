@@ -1,6 +1,5 @@
 #include "cli/inputs.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 

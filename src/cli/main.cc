@@ -2,7 +2,6 @@
 // stderr.
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
-#include <cstdio>
 #include <exception>
 #include <iostream>
 

@@ -6,71 +6,8 @@
 #include <array>
 #include <cmath>
 #include <iostream>
-#include <numeric>
 
 namespace gradweave::cli {
-namespace {
-
-bool finite_decimal(std::int64_t numerator, std::int64_t denominator) {
-  denominator /= std::gcd(numerator, denominator);
-  for (const std::int64_t prime : {2, 5}) {
-    while (denominator % prime == 0) denominator /= prime;
-  }
-  return denominator == 1;
-}
-
-double rounded(double value) { return std::round(value * 1e6) / 1e6; }
-
-}  // namespace
-
-double microseconds_of(Nanoseconds numerator_ns, std::int64_t denominator) {
-  const double value = static_cast<double>(numerator_ns) / (1000.0 * static_cast<double>(denominator));
-  return finite_decimal(numerator_ns, denominator) ? value : rounded(value);
-}
-
-double microseconds_rounded(double nanoseconds) { return rounded(nanoseconds / 1000.0); }
-
-Json to_object(const SimulationResult& result) {
-  Json object;
-  object["name"] = result.name;
-  object["iteration_us"] = microseconds_of(result.cycle_ns, result.cycle_iterations);
-  object["cycle_us"] = microseconds_of(result.cycle_ns);
-  object["cycle_iterations"] = result.cycle_iterations;
-  object["compute_us"] = microseconds_of(result.compute_ns);
-  object["exposed_us"] =
-      microseconds_of(result.cycle_ns - result.compute_ns * result.cycle_iterations, result.cycle_iterations);
-  object["updates_per_iteration"] = rounded(result.updates_per_iteration);
-  object["staleness_max"] = result.staleness_max;
-  object["staleness_mean"] = rounded(result.staleness_mean);
-  object["lower_bound_us"] = microseconds_rounded(result.lower_bound.iteration_ns);
-  object["lower_bound"] = result.lower_bound.name;
-  object["ops_per_iteration"] = rounded(result.ops_per_iteration);
-  object["bytes_per_iteration"] = rounded(result.bytes_per_iteration);
-  object["extra_bytes"] = result.extra_bytes;
-  object["period"] = result.period;
-  object["steady"] = result.steady;
-  object["method"] = result.method;
-  Json bounds = Json::array();
-  for (const Bound& bound : result.bounds) {
-    bounds.push_back({{"name", bound.name}, {"iteration_us", microseconds_rounded(bound.iteration_ns)}});
-  }
-  object["bounds"] = std::move(bounds);
-  Json links = Json::array();
-  for (const LinkUse& link : result.links) {
-    links.push_back(
-        {{"name", link.link}, {"busy_us", microseconds_rounded(link.busy_ns)}, {"use", rounded(link.use)}});
-  }
-  object["links"] = std::move(links);
-  Json layers = Json::array();
-  for (const ExposedLayer& layer : result.exposed_layers) {
-    layers.push_back({{"layer", layer.layer},
-                      {"exposed_us", microseconds_rounded(layer.exposed_ns)},
-                      {"reason", layer.reason}});
-  }
-  object["exposed_layers"] = std::move(layers);
-  return object;
-}
-
 Json summary_of(const Workload& workload) {
   const WorkloadIndex index(workload);
   return {{"name", workload.name},
@@ -93,9 +30,7 @@ Json summary_of(const Cluster& cluster) {
   return {{"hash", hash_of(cluster)}, {"workers", cluster.workers}, {"links", std::move(links)}};
 }
 
-void print(const Json& value) {
-  std::cout << value.dump(1, ' ', false, Json::error_handler_t::replace) << '\n';
-}
+void print(const Json& value) { std::cout << dump(value, 1) << '\n'; }
 
 std::string Table::text() const {
   std::vector<std::size_t> widths(header.size());

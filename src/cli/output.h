@@ -1,25 +1,15 @@
-// Results as JSON objects and as tables for people.
+// Results as tables for people, and inputs as JSON objects.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "gradweave/cluster.h"
-#include "gradweave/simulate.h"
 #include "gradweave/workload.h"
+#include "io/result_json.h"
 
 namespace gradweave::cli {
 
-using Json = nlohmann::ordered_json;
-
-// Returns `numerator_ns / denominator` in microseconds: exact where the decimal is finite, else to 6 places.
-double microseconds_of(Nanoseconds numerator_ns, std::int64_t denominator = 1);
-// Returns a derived time in microseconds, to 6 places.
-double microseconds_rounded(double nanoseconds);
-
-// Returns the object that `simulate --json` prints.
-Json to_object(const SimulationResult& result);
 // Returns what identifies the input of a comparison.
 Json summary_of(const Workload& workload);
 Json summary_of(const Cluster& cluster);

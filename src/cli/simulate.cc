@@ -7,7 +7,6 @@
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/output.h"
-#include "gradweave/error.h"
 #include "gradweave/json.h"
 
 namespace gradweave::cli {

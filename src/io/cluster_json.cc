@@ -1,4 +1,3 @@
-#include "gradweave/error.h"
 #include "gradweave/json.h"
 #include "io/json_tree.h"
 #include "io/json_write.h"

@@ -1,0 +1,122 @@
+#include "io/result_json.h"
+
+#include <cmath>
+#include <numeric>
+
+namespace gradweave {
+namespace {
+
+bool finite_decimal(std::int64_t numerator, std::int64_t denominator) {
+  denominator /= std::gcd(numerator, denominator);
+  for (const std::int64_t prime : {2, 5}) {
+    while (denominator % prime == 0) denominator /= prime;
+  }
+  return denominator == 1;
+}
+
+double rounded(double value) { return std::round(value * 1e6) / 1e6; }
+
+std::string_view name_of(OptionType type) {
+  switch (type) {
+    case OptionType::kInteger:
+      return "integer";
+    case OptionType::kNumber:
+      return "number";
+    case OptionType::kText:
+      return "text";
+  }
+  return "";
+}
+
+// The default as JSON: a number where the option is one, null where the scheme finds it.
+Json default_of(const OptionSpec& option) {
+  if (option.default_value.empty()) return nullptr;
+  if (option.type == OptionType::kText) return option.default_value;
+  return Json::parse(option.default_value);
+}
+
+Json object_of(const SchemeInfo& scheme) {
+  Json options = Json::array();
+  for (const OptionSpec& option : scheme.options) {
+    Json row = {{"name", option.name},
+                {"type", name_of(option.type)},
+                {"unit", option.unit},
+                {"default", default_of(option)},
+                {"default_source", option.default_source},
+                {"meaning", option.meaning}};
+    if (option.type == OptionType::kText) {
+      row["choices"] = option.choices;
+    } else {
+      row["minimum"] = option.minimum;
+      row["maximum"] = option.maximum;
+    }
+    options.push_back(std::move(row));
+  }
+  return {{"name", scheme.name},
+          {"summary", scheme.summary},
+          {"paper", scheme.paper},
+          {"consistency", name_of(scheme.consistency)},
+          {"options", std::move(options)}};
+}
+
+}  // namespace
+
+double microseconds_of(Nanoseconds numerator_ns, std::int64_t denominator) {
+  const double value = static_cast<double>(numerator_ns) / (1000.0 * static_cast<double>(denominator));
+  return finite_decimal(numerator_ns, denominator) ? value : rounded(value);
+}
+
+double microseconds_rounded(double nanoseconds) { return rounded(nanoseconds / 1000.0); }
+
+Json to_object(const SimulationResult& result) {
+  Json object;
+  object["name"] = result.name;
+  object["iteration_us"] = microseconds_of(result.cycle_ns, result.cycle_iterations);
+  object["cycle_us"] = microseconds_of(result.cycle_ns);
+  object["cycle_iterations"] = result.cycle_iterations;
+  object["compute_us"] = microseconds_of(result.compute_ns);
+  object["exposed_us"] =
+      microseconds_of(result.cycle_ns - result.compute_ns * result.cycle_iterations, result.cycle_iterations);
+  object["updates_per_iteration"] = rounded(result.updates_per_iteration);
+  object["staleness_max"] = result.staleness_max;
+  object["staleness_mean"] = rounded(result.staleness_mean);
+  object["lower_bound_us"] = microseconds_rounded(result.lower_bound.iteration_ns);
+  object["lower_bound"] = result.lower_bound.name;
+  object["ops_per_iteration"] = rounded(result.ops_per_iteration);
+  object["bytes_per_iteration"] = rounded(result.bytes_per_iteration);
+  object["extra_bytes"] = result.extra_bytes;
+  object["period"] = result.period;
+  object["steady"] = result.steady;
+  object["method"] = result.method;
+  Json bounds = Json::array();
+  for (const Bound& bound : result.bounds) {
+    bounds.push_back({{"name", bound.name}, {"iteration_us", microseconds_rounded(bound.iteration_ns)}});
+  }
+  object["bounds"] = std::move(bounds);
+  Json links = Json::array();
+  for (const LinkUse& link : result.links) {
+    links.push_back(
+        {{"name", link.link}, {"busy_us", microseconds_rounded(link.busy_ns)}, {"use", rounded(link.use)}});
+  }
+  object["links"] = std::move(links);
+  Json layers = Json::array();
+  for (const ExposedLayer& layer : result.exposed_layers) {
+    layers.push_back({{"layer", layer.layer},
+                      {"exposed_us", microseconds_rounded(layer.exposed_ns)},
+                      {"reason", layer.reason}});
+  }
+  object["exposed_layers"] = std::move(layers);
+  return object;
+}
+
+Json schemes_object() {
+  Json rows = Json::array();
+  for (const SchemeInfo& scheme : schemes()) rows.push_back(object_of(scheme));
+  return {{"schemes", std::move(rows)}};
+}
+
+std::string dump(const Json& value, int indent) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace gradweave

@@ -1,0 +1,29 @@
+// Results as JSON objects: what the command line prints and Python gets.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "gradweave/decimal.h"
+#include "gradweave/schemes.h"
+#include "gradweave/simulate.h"
+
+namespace gradweave {
+
+using Json = nlohmann::ordered_json;
+
+// Returns `numerator_ns / denominator` in microseconds: exact where the decimal is finite, else to 6 places.
+double microseconds_of(Nanoseconds numerator_ns, std::int64_t denominator = 1);
+// Returns a derived time in microseconds, to 6 places.
+double microseconds_rounded(double nanoseconds);
+
+// Returns the object that `simulate --json` prints.
+Json to_object(const SimulationResult& result);
+
+// Returns the object that `schemes --json` prints: every scheme with its options.
+Json schemes_object();
+
+// Returns the text of `value`, on one line if `indent` is -1; bytes that are not UTF-8 become U+FFFD.
+std::string dump(const Json& value, int indent = -1);
+
+}  // namespace gradweave
