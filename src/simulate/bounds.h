@@ -13,9 +13,9 @@ namespace gradweave {
 //   link NAME      its work per iteration; start-up counts only where ops can't overlap
 //   all links      the work without start-up, spread over the links at will (where there are several)
 //   critical path  where results are applied at forward_start: per link, ops between one backward_start and
-//   the next
-//                  as jobs with a head (gradient ready) and a tail (forward still to do), preemption allowed.
-//                  With one op for each layer this is max_l (ready(l) + sum_{k<=l} c_k + sum_{j>=l} f_j).
+//                  the next as jobs with a head (gradient ready) and a tail (forward still to do), preemption
+//                  allowed. With one op for each layer this is
+//                    max_l (ready(l) + sum_{k<=l} c_k + sum_{j>=l} f_j)
 // `program` is the plan's. O(ops log ops + blocks).
 std::vector<Bound> lower_bounds(const Plan& plan, const Program& program, const CostModel& model,
                                 const Workload& slowest, Nanoseconds compute_ns);

@@ -1,10 +1,15 @@
 // Who carries a block's value of a given iteration: ops and local applies, looked up by (block, iteration).
 #pragma once
 
-#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "gradweave/plan.h"
+#include "simulate/program.h"
+#include "simulate/resolved.h"
 
 namespace gradweave {
 
@@ -21,22 +26,55 @@ class CarrierTable {
   void add(const Carrier& carrier) { carriers_.push_back(carrier); }
 
   // Must follow the last add() and precede the first find(). O(n log n); O(n) if added in order.
-  void freeze() {
-    if (!std::ranges::is_sorted(carriers_)) std::ranges::sort(carriers_);
-  }
+  void freeze();
 
   // Returns the carriers of `block`'s value of iteration `data`. O(log n).
-  std::span<const Carrier> find(std::int32_t block, std::int64_t data) const {
-    const auto before = [](const Carrier& a, const Carrier& b) {
-      return a.block != b.block ? a.block < b.block : a.data < b.data;
-    };
-    const auto [first, last] =
-        std::equal_range(carriers_.begin(), carriers_.end(), Carrier{block, data}, before);
-    return {first, last};
-  }
+  std::span<const Carrier> find(std::int32_t block, std::int64_t data) const;
 
  private:
   std::vector<Carrier> carriers_;
+};
+
+// What a carrier brings.
+enum class Cargo : std::uint8_t {
+  kGradient,    // reduced, by all ops but reduce-scatters
+  kScattered,   // by reduce-scatters
+  kParameter,   // averaged
+  kState,       // averaged optimizer state
+  kLocalApply,  // no op: the apply that makes the local step
+  kCount,
+};
+
+// The carriers of a plan's iterations, and references to its ops by their place on their link.
+class Carriers {
+ public:
+  // `calendar`: head, period and reach are set. All must outlive the object. O(unrolled ops and applies), log
+  // factors aside.
+  Carriers(const Plan& plan, const ResolvedPlan& resolved, const Program& calendar);
+
+  std::span<const Carrier> find(Cargo cargo, std::int32_t block, std::int64_t data) const {
+    return table(cargo).find(block, data);
+  }
+
+  // Returns the ops that carry `blocks` for `merges` of iteration n, without repetition, and on links that
+  // serve one op at a time only the last. Valid until the next call.
+  const std::vector<OpRef>& ops_for(Cargo cargo, const std::vector<std::int32_t>& blocks,
+                                    const std::vector<std::int32_t>& merges, std::int64_t n);
+
+ private:
+  CarrierTable& table(Cargo cargo) { return tables_[static_cast<std::size_t>(cargo)]; }
+  const CarrierTable& table(Cargo cargo) const { return tables_[static_cast<std::size_t>(cargo)]; }
+  void add(Cargo cargo, const std::vector<std::int32_t>& blocks, const std::vector<std::int32_t>& merges,
+           std::int64_t n, std::size_t item);
+  void number_ops(const Plan& plan);
+  OpRef reference(const Carrier& carrier, std::int64_t from) const;
+
+  const ResolvedPlan& resolved_;
+  const Program& calendar_;
+  std::array<CarrierTable, static_cast<std::size_t>(Cargo::kCount)> tables_;
+  std::vector<std::size_t> position_begin_;  // per code
+  std::vector<std::int32_t> positions_;      // per op of a code: its place on its link; -1: does not exist
+  std::vector<OpRef> refs_;
 };
 
 }  // namespace gradweave

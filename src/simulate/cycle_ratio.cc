@@ -1,6 +1,5 @@
 #include "simulate/cycle_ratio.h"
 
-#include <algorithm>
 #include <optional>
 #include <vector>
 

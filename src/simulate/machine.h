@@ -11,7 +11,6 @@
 #include <memory>
 #include <vector>
 
-#include "gradweave/simulate.h"
 #include "simulate/program.h"
 
 namespace gradweave {

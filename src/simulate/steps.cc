@@ -1,0 +1,156 @@
+#include "simulate/steps.h"
+
+#include <algorithm>
+
+namespace gradweave {
+
+StepWriter::StepWriter(const Plan& plan, const ResolvedPlan& resolved, std::span<const Workload> classes,
+                       const CostModel& model, const SimulationOptions& options, bool fine,
+                       Carriers& carriers, Program& program)
+    : plan_(plan),
+      resolved_(resolved),
+      classes_(classes),
+      model_(model),
+      options_(options),
+      fine_(fine),
+      moments_(static_cast<std::int32_t>(model.index().layer_count)),
+      carriers_(carriers),
+      program_(program),
+      cuts_(program.code_count()) {}
+
+void StepWriter::write(std::size_t code) {
+  std::vector<Cut>& cuts = cuts_[code];
+  std::ranges::sort(cuts, {}, &Cut::moment);
+  const auto repeated = std::ranges::unique(cuts, {}, &Cut::moment);
+  cuts.erase(repeated.begin(), repeated.end());
+
+  n_ = static_cast<std::int64_t>(code);
+  iteration_ = &iteration_at(plan_, n_);
+  program_.step_begin.push_back(static_cast<std::uint32_t>(program_.steps.size()));
+  open_ = false;
+  applies_.clear();
+  for (std::size_t a = 0; a < iteration_->applies.size(); ++a) {
+    const Apply& apply = iteration_->applies[a];
+    if (exists(apply.merges, n_)) applies_.emplace_back(moments_.index(apply.at), a);
+  }
+  std::ranges::sort(applies_);
+  next_apply_ = 0;
+  share_optimizer();
+
+  const auto layers = static_cast<std::int32_t>(model_.index().layer_count);
+  for (std::int32_t l = 0; l < layers; ++l) {
+    apply_at({.kind = PointKind::kForwardStart, .layer = l}, l);
+    mark(moments_.forward_start(l));
+    compute(SpanKind::kForward, l,
+            [&](const Workload& w) { return w.layers[static_cast<std::size_t>(l)].forward_ns; });
+    mark(moments_.forward_end(l));
+  }
+  mark(moments_.backward_start());
+  for (std::int32_t l = layers; l-- > 0;) {
+    compute(SpanKind::kBackward, l,
+            [&](const Workload& w) { return w.layers[static_cast<std::size_t>(l)].backward_ns; });
+    mark(moments_.backward_end(l));
+    apply_at({.kind = PointKind::kBackwardEnd, .layer = l}, l);
+  }
+  apply_at({.kind = PointKind::kIterationEnd}, -1);
+  mark(moments_.iteration_end());
+}
+
+void StepWriter::finish() {
+  program_.step_begin.push_back(static_cast<std::uint32_t>(program_.steps.size()));
+  program_.durations.resize(step_durations_.size());
+  for (std::size_t s = 0; s < program_.steps.size(); ++s) {
+    for (std::size_t c = 0; c < classes_.size(); ++c) {
+      program_.durations[c * program_.steps.size() + s] = step_durations_[s * classes_.size() + c];
+    }
+  }
+}
+
+std::int32_t StepWriter::step_at(std::size_t code, Moment moment) const {
+  return std::ranges::lower_bound(cuts_[code], moment, {}, &Cut::moment)->step;
+}
+
+void StepWriter::apply_at(const Point& at, std::int32_t layer) {
+  const std::int64_t point = moments_.index(at);
+  for (; next_apply_ < applies_.size() && applies_[next_apply_].first == point; ++next_apply_) {
+    const std::size_t a = applies_[next_apply_].second;
+    const Apply& apply = iteration_->applies[a];
+    if (apply.source != Source::kLocalGradient) {
+      const std::vector<OpRef>& refs = awaited_by(apply);
+      if (!refs.empty()) wait(refs, layer);
+    }
+    if (optimizer_share_[a] > 0) {
+      compute(SpanKind::kOptimizer, layer, [&](const Workload&) { return optimizer_share_[a]; });
+    }
+    mark(moments_.of_apply(at, a));
+  }
+}
+
+// The ops whose results an apply uses. Of a gradient that only a reduce-scatter carries, that one.
+const std::vector<OpRef>& StepWriter::awaited_by(const Apply& apply) {
+  const Cargo cargo = apply.source == Source::kAveragedParameter        ? Cargo::kParameter
+                      : apply.source == Source::kAveragedOptimizerState ? Cargo::kState
+                                                                        : Cargo::kGradient;
+  const std::vector<OpRef>& refs = carriers_.ops_for(cargo, apply.blocks, apply.merges, n_);
+  if (!refs.empty() || cargo != Cargo::kGradient) return refs;
+  return carriers_.ops_for(Cargo::kScattered, apply.blocks, apply.merges, n_);
+}
+
+// Spreads one optimizer step over an iteration's gradient applies: applies of all bytes take just one.
+void StepWriter::share_optimizer() {
+  optimizer_share_.assign(iteration_->applies.size(), 0);
+  const std::int64_t total_bytes = model_.index().total_bytes;
+  if (options_.optimizer_ns == 0 || total_bytes == 0) return;
+  std::int64_t bytes = 0;
+  Nanoseconds spent = 0;
+  for (std::size_t a = 0; a < iteration_->applies.size(); ++a) {
+    const Apply& apply = iteration_->applies[a];
+    const bool gradient = apply.source == Source::kReducedGradient || apply.source == Source::kLocalGradient;
+    if (!gradient || !exists(apply.merges, n_)) continue;
+    for (const std::int32_t block : apply.blocks) bytes += model_.bytes({&resolved_.slice(block), 1});
+    const Nanoseconds until = floor_share(options_.optimizer_ns, bytes, total_bytes);
+    optimizer_share_[a] = until - spent;
+    spent = until;
+  }
+}
+
+void StepWriter::open_step() {
+  if (open_) return;
+  open_ = true;
+  computed_ = false;
+  const auto refs = static_cast<std::uint32_t>(program_.refs.size());
+  program_.steps.push_back({.wait_begin = refs, .wait_end = refs});
+  step_durations_.resize(step_durations_.size() + classes_.size(), 0);
+}
+
+void StepWriter::wait(const std::vector<OpRef>& refs, std::int32_t layer) {
+  open_ = false;
+  open_step();
+  program_.refs.insert(program_.refs.end(), refs.begin(), refs.end());
+  program_.steps.back().wait_end = static_cast<std::uint32_t>(program_.refs.size());
+  program_.steps.back().wait_layer = layer;
+}
+
+template <typename Duration>
+void StepWriter::compute(SpanKind kind, std::int32_t layer, const Duration& duration) {
+  if (fine_ && computed_) open_ = false;
+  open_step();
+  computed_ = true;
+  program_.steps.back().kind = kind;
+  program_.steps.back().layer = layer;
+  for (std::size_t c = 0; c < classes_.size(); ++c) {
+    step_durations_[step_durations_.size() - classes_.size() + c] += duration(classes_[c]);
+  }
+}
+
+// Ends the step here if that was asked for.
+void StepWriter::mark(Moment moment) {
+  std::vector<Cut>& cuts = cuts_[static_cast<std::size_t>(n_)];
+  const auto found = std::ranges::lower_bound(cuts, moment, {}, &Cut::moment);
+  if (found == cuts.end() || found->moment != moment) return;
+  if (program_.steps.size() == program_.step_begin.back()) open_step();
+  open_ = false;
+  found->step = static_cast<std::int32_t>(program_.steps.size() - 1 - program_.step_begin.back());
+}
+
+}  // namespace gradweave
