@@ -3,11 +3,11 @@
 // Memory counts what the engine must hold beyond parameters, gradients and optimizer states of plain
 // training, in the plan's own order of points:
 //   a generation of a block   from backward_end of its first iteration to its apply. One of them is .grad
-//   itself, so
-//                             only those beyond the first count; with correction `local` each counts twice
-//                             (the sum in flight, and the own part that is taken off it)
+//                             itself, so only those beyond the first count; with correction `local` each
+//                             counts twice (the sum in flight, and the own part that is taken off it)
 //   a sent copy               mode `correct`: from the local step whose value is read to the apply of the
-//   average a residual                of every block that is ever dropped, for ever
+//                             average
+//   a residual                of every block that is ever dropped, for ever
 #pragma once
 
 #include <cstdint>

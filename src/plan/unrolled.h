@@ -141,8 +141,8 @@ class Unrolled {
 // Rule 1: resolves the plan's blocks and reports what keeps them from partitioning the tensors.
 std::vector<KnownBlock> resolve_blocks(const Plan& plan, const WorkloadIndex& index, Report& report);
 
-// Rule 3. Returns the number of the op whose end completes op o: o itself, or its all_gather. -1: there is
-// none.
+// Rule 3. Returns, for each op, the number of the op whose end completes it: itself or its all_gather; -1 if
+// there is none.
 std::vector<std::int64_t> check_pairs(const Unrolled& unrolled, Report& report);
 
 // Who waits for whom, as rules 2, 4 and 6 find it.
@@ -151,7 +151,10 @@ struct Waits {
   std::vector<std::int64_t> value_after;  // per op: 1 + the number of the apply whose value it reads; 0: none
 };
 
-// Rules 2, 4 and 6, block by block, and the facts.
+// The parts of rules 4 and 6 that an apply alone can break.
+void check_applies(const Unrolled& unrolled, Report& report);
+
+// Rules 2, 4 and 6, and what of rule 5 concerns values, block by block, and the facts.
 Waits check_blocks(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, Report& report,
                    PlanFacts& facts);
 

@@ -1,0 +1,75 @@
+// Rules 2, 4, 5 and 6 of one block after another.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/facts.h"
+#include "plan/fates.h"
+#include "plan/unrolled.h"
+
+namespace gradweave {
+
+// One message for each kind of fault of a block: its other iterations have the same cause.
+enum class Fault : std::uint8_t {
+  kFate,
+  kUse,
+  kSplit,
+  kLocal,
+  kSent,
+  kAveraged,
+  kStates,
+  kRelease,
+  kBetween,
+  kOverlap,
+  kCount
+};
+
+// What the rules of a block share.
+class BlockCheck {
+ public:
+  BlockCheck(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, Report& report,
+             Facts& facts);
+
+  // Goes on to `block`.
+  void begin(std::int32_t block);
+
+  // Reports what is wrong with iteration n of the block, once for each kind.
+  void fault(Fault kind, int rule, std::int64_t n, const std::string& what, const std::string& remedy);
+
+  // Notes that an apply uses the result of an op.
+  void await(std::int64_t apply, std::int64_t op);
+
+  // Returns the waits found, sorted, each once.
+  Waits take_waits();
+
+  const Unrolled& plan;
+  BlockFates fates;
+  Facts& facts;
+  Waits waits;
+
+ private:
+  const std::vector<std::int64_t>& completed_by_;
+  Report& report_;
+  std::array<bool, static_cast<std::size_t>(Fault::kCount)> faults_{};
+};
+
+// Rules 2 and 4: the gradient of iteration n has one fate, and its result is used once, when it is there.
+void check_gradient(BlockCheck& block, std::int64_t n);
+
+// Rule 4: an op's generation is consumed by one apply, since a sum can't be taken apart.
+void check_generations(BlockCheck& block);
+
+// Rules 4 and 5 for parameters and optimizer states that are averaged after iteration n.
+void check_values(BlockCheck& block, std::int64_t n);
+
+// Rule 6: nothing changes the block between a reading and the apply that replaces it.
+void check_order(BlockCheck& block);
+
+// Rule 6: a block that is stepped locally is averaged in every period.
+void check_averaged(BlockCheck& block);
+
+}  // namespace gradweave

@@ -1,0 +1,137 @@
+// Rules 4, 5 and 6 for parameters and optimizer states that are averaged.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "plan/block_check.h"
+
+namespace gradweave {
+namespace {
+
+void check_release(BlockCheck& block, std::int64_t n, std::int64_t number, std::int64_t local,
+                   const std::string& what) {
+  const Unrolled& plan = block.plan;
+  const Unrolled::Place place = plan.op_place(number);
+  const KnownOp& op = plan.op(number);
+  const std::int64_t release = plan.moment(place.iteration + op.op->release.point.iteration, op.release);
+  // Applies at iteration_end run when the last backward has ended: a release there is not before them.
+  const KnownApply& step = plan.apply(local);
+  const std::int64_t at = step.at == plan.iteration_end() ? step.at - 1 : step.at;
+  if (release >= plan.moment(plan.apply_place(local).iteration, at)) return;
+  block.fault(Fault::kRelease, 5, n,
+              plan.op_name(number) + " is released at " + plan.point_name(op.op->release.point) +
+                  ", before the " + what + " that it reads exist",
+              "release it at the point of " + plan.apply_name(local) + " or later");
+}
+
+void check_sent(BlockCheck& block, std::int64_t n, const Use& sent, const Use& averaged, const Use& local,
+                const std::string& what, Fault kind) {
+  const Unrolled& plan = block.plan;
+  if (sent.count == 0) {
+    if (averaged.count > 0) {
+      block.fault(kind, 4, n,
+                  plan.apply_name(averaged.number) + " applies averaged " + what +
+                      " of this iteration, which no op sends",
+                  "name the iteration whose value was read in its merges");
+    }
+    return;
+  }
+  if (averaged.count != 1) {
+    block.fault(kind, 4, n,
+                "the averaged " + what + " of " + plan.op_name(sent.number) + " are applied " +
+                    std::to_string(averaged.count) + " times",
+                "apply them once");
+    return;
+  }
+  block.await(averaged.number, sent.number);
+  if (local.count == 0) {
+    block.fault(
+        kind, 5, n,
+        plan.op_name(sent.number) + " reads the " + what + " after a local step that is not in the plan",
+        "name an iteration with an apply of source local_gradient in its merges");
+    return;
+  }
+  std::int64_t& after = block.waits.value_after[static_cast<std::size_t>(sent.number)];
+  after = std::max(after, local.number + 1);
+  check_release(block, n, sent.number, local.number, what);
+}
+
+void check_between(BlockCheck& block, std::int64_t n, std::int64_t read, std::int64_t apply, Source result) {
+  const Unrolled& plan = block.plan;
+  const std::vector<Change>& changes = block.fates.changes();
+  const auto first = std::ranges::upper_bound(changes, read, {}, &Change::number);
+  const auto last = std::ranges::lower_bound(changes, apply, {}, &Change::number);
+  if (last == changes.end() || last->mode == Mode::kCorrect) return;
+  const bool states = result == Source::kAveragedOptimizerState;
+  const Source harmless = states ? Source::kAveragedParameter : Source::kAveragedOptimizerState;
+  for (auto change = first; change < last; ++change) {
+    if (change->source == harmless || change->source == result) continue;
+    block.fault(Fault::kBetween, 6, n,
+                plan.apply_name(change->number) + " changes " + (states ? "the states" : "the parameters") +
+                    " between their reading and " + plan.apply_name(apply) + ", which replaces them",
+                "apply the average before that, or with mode 'correct'");
+    return;
+  }
+}
+
+}  // namespace
+
+void check_values(BlockCheck& block, std::int64_t n) {
+  const Fate& f = block.fates.of(n);
+  check_sent(block, n, f.sent, f.averaged, f.local, "parameters", Fault::kSent);
+  if (f.sent.count > 1) {
+    block.fault(Fault::kAveraged, 4, n,
+                "the parameters after this iteration are sent " + std::to_string(f.sent.count) + " times",
+                "send them once");
+  }
+  check_sent(block, n, f.states_sent, f.states_averaged, f.local, "states", Fault::kStates);
+}
+
+void check_order(BlockCheck& block) {
+  const Unrolled& plan = block.plan;
+  std::int64_t landed = -1;                                  // the apply of the average that was sent before
+  std::vector<std::pair<std::int64_t, std::int64_t>> reads;  // (local apply, n), in the order of reading
+  for (std::int64_t n = 0; n < plan.checked; ++n) {
+    if (block.fates.of(n).local.count == 1) reads.emplace_back(block.fates.of(n).local.number, n);
+  }
+  std::ranges::sort(reads);
+  for (const auto& [read, n] : reads) {
+    const Fate& f = block.fates.of(n);
+    if (f.sent.count == 1 && f.averaged.count == 1) {
+      if (landed > read) {
+        block.fault(Fault::kOverlap, 6, n,
+                    "the parameters are read again before the average of an earlier reading is applied by " +
+                        plan.apply_name(landed),
+                    "list that apply before the local step whose value is read");
+      }
+      landed = f.averaged.number;
+      check_between(block, n, read, f.averaged.number, Source::kAveragedParameter);
+      if (plan.apply(f.averaged.number).apply->mode == Mode::kCorrect) {
+        block.facts.add_sent_copy(block.fates.block(), read, f.averaged.number);
+      }
+    }
+    if (f.states_sent.count > 0 && f.states_averaged.count == 1) {
+      check_between(block, n, read, f.states_averaged.number, Source::kAveragedOptimizerState);
+    }
+  }
+}
+
+void check_averaged(BlockCheck& block) {
+  const Unrolled& plan = block.plan;
+  bool stepped = false;
+  bool averaged = false;
+  std::int64_t where = plan.prologue;
+  for (std::int64_t n = plan.prologue; n < plan.prologue + plan.period; ++n) {
+    const Fate& f = block.fates.of(n);
+    averaged |= f.sent.count > 0;
+    if (f.local.count == 0 || f.corrected) continue;
+    if (!stepped) where = n;
+    stepped = true;
+  }
+  if (stepped && !averaged) {
+    block.fault(Fault::kAveraged, 6, where, "is stepped locally but its parameters are never averaged",
+                "add an op of payload parameter and an apply of its average to the period");
+  }
+}
+
+}  // namespace gradweave
