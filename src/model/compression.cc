@@ -6,9 +6,8 @@
 //                (Stich et al., "Sparsified SGD with Memory", NeurIPS 2018)
 //   ef_signsgd   1 bit an element and one 32-bit scale, all-gathered (Karimireddy et al., ICML 2019)
 //   power_sgd    two factors of r (rows + cols) elements, all-reduced one after the other; a workload has no
-//   shapes, so a
-//                message counts as one square matrix, the shape that compresses best (Vogels et al., NeurIPS
-//                2019)
+//                shapes, so a message counts as one square matrix, the shape that compresses best
+//                (Vogels et al., NeurIPS 2019)
 //   ok_top_k     at most 6k (P-1)/P values and indices a worker in a split-and-reduce and an all-gather
 //                (Li and Hoefler, "Near-Optimal Sparse Allreduce", PPoPP 2022)
 #include "gradweave/compression.h"

@@ -115,8 +115,4 @@ Nanoseconds CostModel::all_reduce_bytes(std::size_t link, std::int64_t bytes) co
   return cluster_.links[link].startup_ns + multiply_ceil(bytes, ns_per_byte_[link]);
 }
 
-Nanoseconds CostModel::all_reduce_tensor(std::size_t link, std::size_t t) const {
-  return all_reduce(link, Slice{t, 0, index_.tensors[t].numel});
-}
-
 }  // namespace gradweave

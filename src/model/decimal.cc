@@ -2,8 +2,6 @@
 
 #include <charconv>
 #include <cmath>
-#include <limits>
-#include <string_view>
 
 #include "gradweave/error.h"
 

@@ -23,8 +23,8 @@ class Backend : public Pending {
 
 // A ring of ranks; each step passes one part to the right neighbour while the left neighbour's arrives.
 //
-// P = world size, r = rank, part p = elements [floor(n*p/P), floor(n*(p+1)/P)). With `shift` 0, step s = 0 ..
-// P-2:
+// P = world size, r = rank, part p = elements [floor(n*p/P), floor(n*(p+1)/P)). With `shift` 0, step
+// s = 0 .. P-2:
 //   reduce_scatter: send part r-s-1, receive part r-s-2 and add it in; in the end part r is complete here
 //   all_gather:     send part r-s,   receive part r-s-1 in place
 // Bytes on the wire per rank: (P-1)/P of the message each. Parts are cut into chunks so that a step's sums

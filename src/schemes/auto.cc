@@ -225,7 +225,6 @@ SchemeInfo auto_scheme() {
             .unit = "",
             .default_value = kDefaultAllow,
             .default_source = "Gradweave: what kept accuracy on shuffled shards, docs/schemes/auto.md",
-            .choices = {},
             .meaning = "what the plan may do to training: exact, corrected, local, compressed, delayed, "
                        "joined by '+'"},
            {.name = "max_staleness",
@@ -235,7 +234,6 @@ SchemeInfo auto_scheme() {
             .default_source = "no limit",
             .minimum = 0,
             .maximum = 1e9,
-            .choices = {},
             .meaning = "how late a gradient may be applied"},
            {.name = "max_extra_bytes",
             .type = OptionType::kInteger,
@@ -244,7 +242,6 @@ SchemeInfo auto_scheme() {
             .default_source = "no limit",
             .minimum = 0,
             .maximum = 0x1p53,
-            .choices = {},
             .meaning = "how much memory the plan may take for buffers, snapshots and generations"},
            {.name = "tolerance",
             .type = OptionType::kNumber,
@@ -253,7 +250,6 @@ SchemeInfo auto_scheme() {
             .default_source = "Gradweave: below what a profile can tell apart",
             .minimum = 0,
             .maximum = 10,
-            .choices = {},
             .meaning =
                 "a plan that changes training less is preferred while it is slower by at most this share"}},
       .chooses = true,

@@ -106,7 +106,6 @@ SchemeInfo bytescheduler_scheme() {
                        .default_source = "tuned; 4000000 with tune=none (BYTESCHEDULER_PARTITION)",
                        .minimum = 1,
                        .maximum = 0x1p53,
-                       .choices = {},
                        .meaning = "larger tensors are cut into even parts of at most this"},
                       {.name = "credit_bytes",
                        .type = OptionType::kInteger,
@@ -115,7 +114,6 @@ SchemeInfo bytescheduler_scheme() {
                        .default_source = "tuned; 16000000 with tune=none (BYTESCHEDULER_CREDIT)",
                        .minimum = 1,
                        .maximum = 0x1p53,
-                       .choices = {},
                        .meaning = "parts are issued on a link while fewer bytes than this are in flight"},
                       {.name = "tune",
                        .type = OptionType::kText,
@@ -124,15 +122,7 @@ SchemeInfo bytescheduler_scheme() {
                        .default_source = "ByteScheduler, section 5: EI with xi = 0.1",
                        .choices = {"bayesian", "none"},
                        .meaning = "how sizes that are not given are found"},
-                      {.name = "seed",
-                       .type = OptionType::kInteger,
-                       .unit = "",
-                       .default_value = "0",
-                       .default_source = "Gradweave",
-                       .minimum = 0,
-                       .maximum = 0x1p53,
-                       .choices = {},
-                       .meaning = "of the tuning's random candidates"}},
+                      seed_option()},
           .plan = plan_bytescheduler};
 }
 

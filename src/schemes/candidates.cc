@@ -1,7 +1,5 @@
 #include "schemes/candidates.h"
 
-#include <algorithm>
-
 #include "gradweave/error.h"
 
 namespace gradweave {

@@ -1,8 +1,6 @@
 // Plans of other schemes, simulated: what `optimal` starts from and `auto` chooses among.
 #pragma once
 
-#include <cstddef>
-#include <functional>
 #include <map>
 #include <string>
 #include <string_view>

@@ -37,27 +37,6 @@ std::vector<Slice> tensors_in_backward_order(const CostModel& model) {
   return slices;
 }
 
-std::vector<std::size_t> links_by_finish(const CostModel& model, std::span<const Message> messages,
-                                         std::span<const Nanoseconds> ready) {
-  std::vector<Nanoseconds> free(model.link_count(), 0);
-  std::vector<std::size_t> links;
-  links.reserve(messages.size());
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    std::size_t best = 0;
-    Nanoseconds best_finish = std::numeric_limits<Nanoseconds>::max();
-    for (std::size_t k = 0; k < free.size(); ++k) {
-      const Nanoseconds finish = std::max(free[k], ready[i]) + model.all_reduce(k, messages[i].slices);
-      if (finish < best_finish) {
-        best = k;
-        best_finish = finish;
-      }
-    }
-    free[best] = best_finish;
-    links.push_back(best);
-  }
-  return links;
-}
-
 Cluster with_concurrency_at_most(const Cluster& cluster, std::int64_t ops) {
   Cluster limited = cluster;
   const auto most =
@@ -91,6 +70,17 @@ std::vector<Message> split_by_dtype(const CostModel& model, std::span<const Slic
   return messages;
 }
 
+OptionSpec seed_option() {
+  return {.name = "seed",
+          .type = OptionType::kInteger,
+          .unit = "",
+          .default_value = "0",
+          .default_source = "Gradweave",
+          .minimum = 0,
+          .maximum = 0x1p53,
+          .meaning = "of the tuning's random candidates"};
+}
+
 Plan synchronous_plan(const CostModel& model, std::span<const Message> messages,
                       std::span<const Release> releases) {
   std::vector<ScheduledOp> ops = scheduled_when_ready(model, messages);
@@ -100,21 +90,6 @@ Plan synchronous_plan(const CostModel& model, std::span<const Message> messages,
   }
   assign_links(model, ops);
   return synchronous_plan(model, ops);
-}
-
-Plan synchronous_plan(const CostModel& model, std::span<const Message> messages,
-                      std::span<const Release> releases, std::span<const std::size_t> links) {
-  Plan plan = new_plan(model, 1);
-  Iteration& iteration = plan.period[0];
-  Apply apply{.at = {.kind = PointKind::kIterationEnd}, .merges = {0}};
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    Op op{.link = plan.links[links[i]].name, .merges = {0}, .release = releases[i]};
-    op.blocks = add_blocks(plan, model, messages[i].slices);
-    apply.blocks.insert(apply.blocks.end(), op.blocks.begin(), op.blocks.end());
-    iteration.ops.push_back(std::move(op));
-  }
-  if (!apply.blocks.empty()) iteration.applies.push_back(std::move(apply));
-  return plan;
 }
 
 }  // namespace gradweave

@@ -33,12 +33,6 @@ std::vector<Slice> tensors_in_backward_order(const CostModel& model);
 std::vector<Message> ddp_buckets(const CostModel& model, std::int64_t first_bucket_bytes,
                                  std::int64_t bucket_cap_bytes);
 
-// Returns the link on which each message of a series would finish first, issued in order, each link serving
-// one at a time: the greedy assignment for schemes without one of their own. Ties go to the link listed
-// first. `ready[i]` is when message i may start. O(messages * links).
-std::vector<std::size_t> links_by_finish(const CostModel& model, std::span<const Message> messages,
-                                         std::span<const Nanoseconds> ready);
-
 // Returns the cluster with at most `ops` ops at once on each link; a plan may use less concurrency than a
 // link has.
 Cluster with_concurrency_at_most(const Cluster& cluster, std::int64_t ops);
@@ -52,13 +46,13 @@ Release release_when_ready(const CostModel& model, std::span<const Slice> slices
 // Returns `slices` as one message for each dtype, in the order of first slices: one op carries one dtype.
 std::vector<Message> split_by_dtype(const CostModel& model, std::span<const Slice> slices);
 
-// Returns the plan of every scheme without forward overlap: period 1; message i is one all-reduce of this
-// iteration's gradients, released at `releases[i]` on `links[i]`, in the order given; everything applied at
-// iteration_end.
-Plan synchronous_plan(const CostModel& model, std::span<const Message> messages,
-                      std::span<const Release> releases, std::span<const std::size_t> links);
+// Returns the option of schemes that are tuned: what the random candidates of minimise() (solve/bayesian.h)
+// start from.
+OptionSpec seed_option();
 
-// The same with links chosen by assign_links(); `releases` are ends of backward.
+// Returns the plan of every scheme without forward overlap: period 1; message i is one all-reduce of this
+// iteration's gradients, released at `releases[i]`, an end of backward, in the order given, on the link that
+// assign_links() chooses; everything applied at iteration_end.
 Plan synchronous_plan(const CostModel& model, std::span<const Message> messages,
                       std::span<const Release> releases);
 

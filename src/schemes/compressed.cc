@@ -28,7 +28,6 @@ std::vector<OptionSpec> compressor_options() {
            .default_source = "dgc 0.001 (its paper); random_k, top_k, ok_top_k 0.01",
            .minimum = 1e-9,
            .maximum = 1,
-           .choices = {},
            .meaning = "share of the elements that a sparsifying compressor sends"},
           {.name = "compressor_rank",
            .type = OptionType::kInteger,
@@ -37,7 +36,6 @@ std::vector<OptionSpec> compressor_options() {
            .default_source = "power_sgd 4 (its paper: 1 to 4)",
            .minimum = 1,
            .maximum = 1024,
-           .choices = {},
            .meaning = "rank of power_sgd's factors"}};
 }
 

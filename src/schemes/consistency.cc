@@ -1,5 +1,4 @@
 // What a plan does to training, read off its applies and ops.
-#include <algorithm>
 
 #include "gradweave/schemes.h"
 

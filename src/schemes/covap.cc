@@ -34,10 +34,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "schemes/common.h"
 #include "schemes/registry.h"
+#include "schemes/schedule.h"
 #include "solve/balance.h"
 
 namespace gradweave {
@@ -145,23 +145,22 @@ Plan filtered_plan(const CostModel& model, const std::vector<Message>& shards, s
   for (std::size_t n = 0; n < plan.period.size(); ++n) {
     Iteration& iteration = plan.period[n];
     std::vector<Message> messages;
-    std::vector<Nanoseconds> ready;
     std::vector<std::int32_t> sent;
     for (std::size_t i = 0; i < shards.size(); ++i) {
       if (assignment[i] != static_cast<std::int32_t>(n)) {
         iteration.dropped.insert(iteration.dropped.end(), blocks[i].begin(), blocks[i].end());
         continue;
       }
-      const std::size_t layer = last_ready_layer(model, shards[i].slices);
       messages.push_back(shards[i]);
-      ready.push_back(model.index().backward_end[layer]);
-      Op op{.blocks = blocks[i], .merges = {0}};
-      op.release.point = {.kind = PointKind::kBackwardEnd, .layer = static_cast<std::int32_t>(layer)};
-      iteration.ops.push_back(std::move(op));
+      iteration.ops.push_back(
+          {.blocks = blocks[i], .merges = {0}, .release = release_when_ready(model, shards[i].slices)});
       sent.insert(sent.end(), blocks[i].begin(), blocks[i].end());
     }
-    const std::vector<std::size_t> links = links_by_finish(model, messages, ready);
-    for (std::size_t i = 0; i < links.size(); ++i) iteration.ops[i].link = plan.links[links[i]].name;
+    std::vector<ScheduledOp> scheduled = scheduled_when_ready(model, messages);
+    assign_links_greedily(model, scheduled);
+    for (std::size_t i = 0; i < scheduled.size(); ++i) {
+      iteration.ops[i].link = plan.links[scheduled[i].link].name;
+    }
     add_applies(model, sent, slices, iteration);
   }
   return plan;
@@ -256,7 +255,6 @@ SchemeInfo covap_scheme() {
             .default_source = "COVAP III.B: ceil(CCR), at most the number of shards",
             .minimum = 1,
             .maximum = static_cast<double>(kLongestInterval),
-            .choices = {},
             .meaning = "each shard is sent once in this many iterations"},
            {.name = "sharding",
             .type = OptionType::kText,
@@ -280,7 +278,6 @@ SchemeInfo covap_scheme() {
             .default_source = "COVAP takes 4 for ceil(842 / 210) = 5",
             .minimum = 0,
             .maximum = 0.5,
-            .choices = {},
             .meaning = "a CCR above an integer by less than this counts as that integer"}},
       .plan = plan_covap};
 }

@@ -74,7 +74,6 @@ SchemeInfo ddp_scheme() {
                        .default_source = "torch, bucket_cap_mb = 25",
                        .minimum = 1,
                        .maximum = 0x1p53,
-                       .choices = {},
                        .meaning = "a bucket closes when it holds this much"},
                       {.name = "first_bucket_bytes",
                        .type = OptionType::kInteger,
@@ -83,7 +82,6 @@ SchemeInfo ddp_scheme() {
                        .default_source = "torch, _DEFAULT_FIRST_BUCKET_BYTES",
                        .minimum = 1,
                        .maximum = 0x1p53,
-                       .choices = {},
                        .meaning = "the same for the first bucket"}},
           .plan = plan_ddp};
 }

@@ -165,7 +165,6 @@ SchemeInfo dear_scheme() {
                        .default_source = "tuned in 1..100 MB from 25 MB on, as in DeAR, section IV",
                        .minimum = 1,
                        .maximum = 0x1p53,
-                       .choices = {},
                        .meaning = "neighbouring layers are fused up to this size"},
                       {.name = "layers_per_group",
                        .type = OptionType::kInteger,
@@ -174,17 +173,8 @@ SchemeInfo dear_scheme() {
                        .default_source = "not used unless given; DeAR's comparison has 4",
                        .minimum = 1,
                        .maximum = 0x1p53,
-                       .choices = {},
                        .meaning = "this many neighbouring layers are fused, whatever their size"},
-                      {.name = "seed",
-                       .type = OptionType::kInteger,
-                       .unit = "",
-                       .default_value = "0",
-                       .default_source = "Gradweave",
-                       .minimum = 0,
-                       .maximum = 0x1p53,
-                       .choices = {},
-                       .meaning = "of the tuning's random candidates"}},
+                      seed_option()},
           .plan = plan_dear};
 }
 

@@ -19,8 +19,8 @@
 //   Case 1      forward: send what fits of Current
 //   Case 2      backward, Current does not fit T_b: send what fits; Future = G
 //   Cases 3, 4  backward, Current fits or is sent already: send order2 out of G in the time that is left; the
-//               generation that is now complete is applied at iteration_end; Current = G - order2; Future =
-//               {}
+//               generation that is now complete is applied at iteration_end; Current = G - order2;
+//               Future = {}
 // Every gradient of every iteration is reduced once; at most two generations of a block are alive.
 // Updates per iteration <= min(1, sum_i (T_f + T_b) / C_i), C_i the time of all pieces on link i.
 //
@@ -30,19 +30,16 @@
 //  1. Algorithm 2 as printed reduces Case 4's gradients twice, never updates there and loses the gradients of
 //     Case 3. No update happens at the very first Case 4.
 //  2. Algorithm 1's T_{N-1} is the backward time B_{N-1}; every selected piece is held to its release, not
-//  the
-//     first alone.
+//     the first alone.
 //  3. Case 3's remaining time is exact for each link: a link goes on from forward to backward without being
 //     drained, and order2 starts on it when its own share of order1 ends.
 //  4. Capacities {T, mu T} hold for times of the slow link only. Each piece has its time on each link;
-//  several
-//     links of any ratio; the number of links in use is the one with the most updates.
+//     several links of any ratio; the number of links in use is the one with the most updates.
 //  5. A generation sent whole in its own iteration is applied there, without delay.
 //  6. A delay is taken only where it gains: if the best plan without delay is as fast (0.1 %), that is the
-//  plan.
+//     plan.
 //  7. merge=mean by default: at the learning rates measured the sum, which is the authors' code, diverges
-//  with
-//     momentum (docs/schemes/deft.md). The optimizer does not step in an iteration without an update.
+//     with momentum (docs/schemes/deft.md). The optimizer does not step in an iteration without an update.
 //  8. solver=search carries ops across the ends of iterations (deft_search.cc).
 #include "schemes/deft.h"
 
@@ -309,7 +306,6 @@ SchemeInfo deft_scheme() {
                    .default_source = "DeFT III.D: the smallest knapsack, forward time on the slowest link",
                    .minimum = 0.001,
                    .maximum = 0x1p43,
-                   .choices = {},
                    .meaning = "no piece takes longer on the fastest link"},
                   {.name = "merge",
                    .type = OptionType::kText,

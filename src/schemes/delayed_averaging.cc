@@ -273,7 +273,6 @@ SchemeInfo delayed_averaging_scheme() {
                 .default_source = "the smallest that hides everything",
                 .minimum = 1,
                 .maximum = kLongestPeriod,
-                .choices = {},
                 .meaning = "K: every parameter is averaged at least once in so many iterations"},
                {.name = "frequent_share",
                 .type = OptionType::kNumber,
@@ -282,7 +281,6 @@ SchemeInfo delayed_averaging_scheme() {
                 .default_source = "Gradweave: biases and norms of usual networks, at little more traffic",
                 .minimum = 0,
                 .maximum = 1,
-                .choices = {},
                 .meaning =
                     "the smallest tensors, up to this share of the bytes, are averaged more often than once "
                     "in a period where that stays hidden"},
@@ -293,7 +291,6 @@ SchemeInfo delayed_averaging_scheme() {
                 .default_source = "the smallest period that the profile allows",
                 .minimum = 0,
                 .maximum = 0.9,
-                .choices = {},
                 .meaning = "share of each iteration in which links stay idle, for runs that jitter"}},
           .payload = Payload::kParameter,
           .plan = plan_delayed_averaging};

@@ -83,7 +83,6 @@ SchemeInfo dreamddp_scheme() {
                    .default_source = "Gradweave: below a second",
                    .minimum = 1,
                    .maximum = 1e9,
-                   .choices = {},
                    .meaning = "after so many nodes the search for arbitrary sets ends with the best found"}},
       .payload = Payload::kParameter,
       .plan = plan_dreamddp};

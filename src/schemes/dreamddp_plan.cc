@@ -56,7 +56,6 @@ OptionSpec period_option() {
           .default_source = "DreamDDP, Sections 4.5 and 4.6: H = 5",
           .minimum = 1,
           .maximum = 1000,
-          .choices = {},
           .meaning = "H: every parameter is averaged at least once in so many iterations"};
 }
 

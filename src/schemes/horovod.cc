@@ -92,7 +92,6 @@ SchemeInfo horovod_scheme() {
                        .default_source = "Horovod, HOROVOD_FUSION_THRESHOLD",
                        .minimum = 0,
                        .maximum = 0x1p53,
-                       .choices = {},
                        .meaning = "size of the fusion buffer; 0: no fusion"},
                       {.name = "cycle_us",
                        .type = OptionType::kNumber,
@@ -101,7 +100,6 @@ SchemeInfo horovod_scheme() {
                        .default_source = "Horovod, HOROVOD_CYCLE_TIME",
                        .minimum = 0,
                        .maximum = 1e9,
-                       .choices = {},
                        .meaning = "time between two ticks; 0: no waiting"}},
           .plan = plan_horovod};
 }

@@ -80,14 +80,6 @@ std::vector<Message> merged_optimally(const CostModel& model) {
   return groups;
 }
 
-Nanoseconds end_of(const CostModel& model, const std::vector<Message>& groups) {
-  Nanoseconds end = 0;
-  for (const Message& group : groups) {
-    end = std::max(end, ready(model, group.slices.back())) + model.all_reduce(0, group.slices);
-  }
-  return end;
-}
-
 Plan merged_plan(const CostModel& model, const std::vector<Message>& groups) {
   std::vector<std::vector<Message>> candidates = {groups};
   if (model.link_count() > 1) {

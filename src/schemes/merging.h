@@ -20,9 +20,6 @@ std::vector<Message> merged_greedily(const CostModel& model, MergeRule rule);
 // Returns the contiguous groups whose last op ends first on the first link. O(tensors^2).
 std::vector<Message> merged_optimally(const CostModel& model);
 
-// Returns the end of the last of `groups`, issued in order on the first link, from the start of backward.
-Nanoseconds end_of(const CostModel& model, const std::vector<Message>& groups);
-
 // Returns the synchronous plan of the groups. With several links the optimal groups and single tensors
 // compete with them: groups that suit one link may leave the others idle.
 Plan merged_plan(const CostModel& model, const std::vector<Message>& groups);

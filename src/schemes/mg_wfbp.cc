@@ -11,8 +11,7 @@
 // 0, 9 and 15 us and take 90, 10 and 10 us beside the start-up, Eq. 2 merges all and ends at 135 us; the
 // first alone and the other two merged end at 130 us. `solver=exact` minimises the end over all contiguous
 // groups:
-//   E(j) = min_{i<j} max(E(i), ready(j)) + c(i+1..j)                           (3), tensors counted in
-//   backward order
+//   E(j) = min_{i<j} max(E(i), ready(j)) + c(i+1..j)       (3), tensors counted in backward order
 // Tensors of different dtype are not merged. Several links (links.cc): groups are made for the first one.
 #include "schemes/merging.h"
 #include "schemes/registry.h"

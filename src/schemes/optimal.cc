@@ -3,14 +3,13 @@
 // Family `exact`: without staleness, with forward overlap.
 //   1. The plans of every scheme of kind exact, simulated.
 //   2. The bound that holds for any of them, however it cuts and fuses, on links shared or not: for each
-//   layer l,
+//      layer l,
 //        T >= ready(l) + w(0..l) + sum over j >= l of t_f(j)                                        (1)
 //      (ready from the start of backward): nothing of layers 0..l is ready before ready(l); all links
 //      together need w, one start-up included, for it; and when the last of it has come, layers l.. are still
 //      to run. T >= T_f + T_b.
 //   3. On links that serve one op at a time, with few tensors: search_order() over all orders, fusions,
-//   splits into
-//      reduce-scatter and all-gather, and assignments to links, of tensors cut into `parts`
+//      splits into reduce-scatter and all-gather, and assignments to links, of tensors cut into `parts`
 //      (solve/order_search.h).
 //   Proof: the plan meets (1); or the search has ended; else the bound is (1).
 // Family `local`: parameters averaged once in `period` iterations, as late as the next forward.
@@ -271,7 +270,6 @@ SchemeInfo optimal_scheme() {
                    .default_source = "Gradweave: whole tensors",
                    .minimum = 1,
                    .maximum = kMaxOrderUnits,
-                   .choices = {},
                    .meaning = "family exact: the search cuts each tensor into so many equal parts"},
                   {.name = "node_limit",
                    .type = OptionType::kInteger,
@@ -280,7 +278,6 @@ SchemeInfo optimal_scheme() {
                    .default_source = "Gradweave: below a second",
                    .minimum = 0,
                    .maximum = 1e9,
-                   .choices = {},
                    .meaning = "after so many nodes the search ends with the best found"},
                   {.name = "period",
                    .type = OptionType::kInteger,
@@ -289,7 +286,6 @@ SchemeInfo optimal_scheme() {
                    .default_source = "DreamDDP, Sections 4.5 and 4.6: H = 5",
                    .minimum = 1,
                    .maximum = 1000,
-                   .choices = {},
                    .meaning = "family local: H"}},
       .chooses = true,
       .plan = plan_optimal};

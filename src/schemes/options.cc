@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cassert>
 #include <charconv>
-#include <cmath>
 
 #include "gradweave/error.h"
 #include "gradweave/schemes.h"

@@ -39,7 +39,6 @@ SchemeInfo p3_scheme() {
                        .default_source = "P3: 50,000 parameters",
                        .minimum = 1,
                        .maximum = 0x1p53,
-                       .choices = {},
                        .meaning = "size of a slice"},
                       {.name = "credit_bytes",
                        .type = OptionType::kInteger,
@@ -48,7 +47,6 @@ SchemeInfo p3_scheme() {
                        .default_source = "P3: one slice at a time",
                        .minimum = 1,
                        .maximum = 0x1p53,
-                       .choices = {},
                        .meaning = "slices are issued on a link while fewer bytes than this are in flight"}},
           .plan = plan_p3};
 }

@@ -186,14 +186,20 @@ std::vector<ScheduledOp> scheduled_when_ready(const CostModel& model, std::span<
 }
 
 Plan synchronous_plan(const CostModel& model, std::span<const ScheduledOp> ops) {
-  std::vector<Message> messages;
-  std::vector<Release> releases;
-  for (const ScheduledOp& op : ops) {
-    messages.push_back({op.slices});
-    const auto layer = static_cast<std::int32_t>(op.ready_layer);
-    releases.push_back({{.kind = PointKind::kBackwardEnd, .layer = layer}, op.delay});
+  Plan plan = new_plan(model, 1);
+  Iteration& iteration = plan.period[0];
+  Apply apply{.at = {.kind = PointKind::kIterationEnd}, .merges = {0}};
+  for (const ScheduledOp& scheduled : ops) {
+    Op op{.link = plan.links[scheduled.link].name, .merges = {0}};
+    op.blocks = add_blocks(plan, model, scheduled.slices);
+    op.release = {
+        {.kind = PointKind::kBackwardEnd, .layer = static_cast<std::int32_t>(scheduled.ready_layer)},
+        scheduled.delay};
+    apply.blocks.insert(apply.blocks.end(), op.blocks.begin(), op.blocks.end());
+    iteration.ops.push_back(std::move(op));
   }
-  return synchronous_plan(model, messages, releases, links_of(ops));
+  if (!apply.blocks.empty()) iteration.applies.push_back(std::move(apply));
+  return plan;
 }
 
 Plan overlapped_plan(const CostModel& model, std::span<const ScheduledOp> ops) {

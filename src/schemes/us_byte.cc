@@ -7,16 +7,18 @@
 //   a, b                 start-up and rate of the first link; costs are exact, a + ceil(b * bytes)
 //   S_p                  SendOrder::block_elements, of each unit
 //   P_1                  SendOrder::first_phase, its inverse: units by priority; P_2 is forward order
-//   (Theorem 1) tau_b(l) + t_b(l)    SendUnit::ready tau_ar(i)            SendOp::start; delta_1 is
-//   SendTimes::first_phase_ops
+//                        (Theorem 1)
+//   tau_b(l) + t_b(l)    SendUnit::ready
+//   tau_ar(i)            SendOp::start; delta_1 is SendTimes::first_phase_ops
 // First phase (Algorithm 1): whenever the link is free, the most urgent unit that is ready sends blocks until
 // the next unit becomes ready: at least one block (case 1), else the fewest that last until then (case 2, Eq.
 // 6), else all that it has (case 3). An op that follows one of the same unit without idle time is merged with
 // it:
-//   total = clamp(ceil((until - start - a) / (b S_p)), sent + 1, sent + remaining) blocks (1)
-// Second phase, all gradients being ready: the rest of each unit in forward order (2)
-//   forward_start(l) = max(forward_end(l-1), end of all ops with blocks of l), t_iter = forward_end(L) (3)
-// which is t_iter = max(T_f + T_b, max over ops i of end(i) + forward time of layer(i) and all after it) (4)
+//   total = clamp(ceil((until - start - a) / (b S_p)), sent + 1, sent + remaining) blocks               (1)
+// Second phase, all gradients being ready: the rest of each unit in forward order                       (2)
+//   forward_start(l) = max(forward_end(l-1), end of all ops with blocks of l), t_iter = forward_end(L)  (3)
+// which is
+//   t_iter = max(T_f + T_b, max over ops i of end(i) + forward time of layer(i) and all after it)       (4)
 // Algorithm 2 raises the priority of l, from L down, above all layers that become ready while l is being sent
 // (Eq. 13), if that makes t_iter less; after that it continues at k - 1.
 // Algorithm 3 is the plan: ops in this order, each kept until it is its turn.
@@ -26,13 +28,12 @@
 // Zero-size ops do not exist. Beyond the paper, where that is faster:
 //   - blocks of a size of their own for each unit (option block_sizes);
 //   - neighbouring tensors that are sent as one unit, and rests of several units in one op of the second
-//   phase
-//     (option fusion). The second phase is then solved exactly: T is feasible iff every op ends before
-//     T - (forward time of its first layer and all after it) (5) and taking as many units as an op's deadline
-//     allows uses the fewest ops, so T follows by bisection;
+//     phase (option fusion). The second phase is then solved exactly: T is feasible iff every op ends before
+//       T - (forward time of its first layer and all after it)                                          (5)
+//     and taking as many units as an op's deadline allows uses the fewest ops, so T follows by bisection;
 //   - S_p searched on a grid (the paper tunes it by Bayesian optimisation);
 //   - several links: the plan for one link and priority slices of several sizes compete, with links by
-//   links.cc;
+//     links.cc;
 //   - shared links: one op at a time competes with 2, 4, 8 and 16.
 // Complexity: one evaluation O(ops * units / 64 + units log t); Algorithm 2 evaluates at most once a unit.
 // The search stops after a budget of evaluated ops.
@@ -40,6 +41,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "schemes/merging.h"
 #include "schemes/priority.h"
@@ -254,7 +256,6 @@ SchemeInfo us_byte_scheme() {
                        .default_source = "searched from 64 KiB to whole tensors",
                        .minimum = 1,
                        .maximum = 0x1p53,
-                       .choices = {},
                        .meaning = "basic block size S_p"},
                       {.name = "fusion",
                        .type = OptionType::kText,

@@ -3,8 +3,8 @@
 // C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006,
 // Algorithm 2.1; kernel:
 //   k(r) = (1 + sqrt5 r/s + 5 r^2/(3 s^2)) exp(-sqrt5 r/s)      r: distance, s: length scale       (4.17)
-//   mean(x) = k(x)' (K + n I)^-1 y,  variance(x) = 1 - |L^-1 k(x)|^2,  L L' = K + n I (2.25, 2.26) log p(y) =
-//   -y' (K + n I)^-1 y / 2 - sum log L_ii - N log(2 pi) / 2                              (2.30)
+//   mean(x) = k(x)' (K + n I)^-1 y,  variance(x) = 1 - |L^-1 k(x)|^2,  L L' = K + n I       (2.25, 2.26)
+//   log p(y) = -y' (K + n I)^-1 y / 2 - sum log L_ii - N log(2 pi) / 2                            (2.30)
 #pragma once
 
 #include <Eigen/Dense>

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cassert>
 #include <limits>
-#include <map>
 #include <tuple>
 
 namespace gradweave {

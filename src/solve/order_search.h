@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "gradweave/cost.h"
@@ -33,8 +32,7 @@ inline constexpr std::size_t kMaxOrderUnits = 12;
 
 // Searches all schedules without staleness and with forward overlap in which
 //   - a message is any set of units of one dtype, sent by one all-reduce, or by a reduce-scatter and, any
-//   time later on
-//     the same link, its all-gather;
+//     time later on the same link, its all-gather;
 //   - each link serves one op at a time, in any order; an op starts as soon as its link and its data allow;
 //   - layer l's next forward waits for the messages that hold units of layer l.
 //   iteration = max(T_b + T_f, max over messages g of end(g) + sum of t_f(j) for j >= first layer of g)

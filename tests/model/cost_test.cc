@@ -36,15 +36,15 @@ TEST(CostModel, ChargesStartUpOnceForAFusedMessage) {
   const CostModel model(two_layers(), two_links());
   const std::vector<Slice> both = {{0, 0, 1000}, {1, 0, 10}};
   EXPECT_EQ(model.cost(0, Collective::kAllReduce, both).startup, 5000);
-  EXPECT_EQ(model.all_reduce(0, both), 5000 + 3232);    // 4040 bytes * 0.8 ns
-  EXPECT_EQ(model.all_reduce_tensor(1, 1), 100 + 100);  // 40 bytes * 2.5 ns
+  EXPECT_EQ(model.all_reduce(0, both), 5000 + 3232);           // 4040 bytes * 0.8 ns
+  EXPECT_EQ(model.all_reduce(1, Slice{1, 0, 10}), 100 + 100);  // 40 bytes * 2.5 ns
 }
 
 TEST(CostModel, SharesGivenTimesWithoutStartUp) {
   const CostModel model(two_layers(), two_links());
-  EXPECT_EQ(model.all_reduce_tensor(0, 2), 7001 * 60 / 100);
-  EXPECT_EQ(model.all_reduce_tensor(0, 2) + model.all_reduce_tensor(0, 3), 7001);
   const std::vector<Slice> whole = {{2, 0, 60}, {3, 0, 40}};
+  EXPECT_EQ(model.all_reduce(0, whole[0]), 7001 * 60 / 100);
+  EXPECT_EQ(model.all_reduce(0, whole[0]) + model.all_reduce(0, whole[1]), 7001);
   EXPECT_EQ(model.cost(1, Collective::kAllReduce, whole).startup, 0);
   EXPECT_EQ(model.all_reduce(1, whole), 11552);  // ceil(7001 * 1.65)
 }

@@ -9,9 +9,9 @@
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
-#include "schemes/common.h"
 #include "schemes/covap.h"
 #include "testing/generators.h"
+#include "testing/measures.h"
 
 namespace gradweave {
 namespace {
@@ -31,20 +31,7 @@ Plan covap(const Workload& workload, const Cluster& cluster, const Options& opti
 
 // The longest iteration's communication on the first link.
 Nanoseconds longest_communication(const Plan& plan, const CostModel& model) {
-  Nanoseconds longest = 0;
-  for (const Iteration& iteration : plan.period) {
-    Nanoseconds sum = 0;
-    for (const Op& op : iteration.ops) {
-      std::vector<Slice> slices;
-      for (const std::int32_t b : op.blocks) {
-        const Block& block = plan.blocks[static_cast<std::size_t>(b)];
-        slices.push_back({*model.index().find_tensor(block.tensor), block.begin, block.end});
-      }
-      sum += model.all_reduce(0, slices);
-    }
-    longest = std::max(longest, sum);
-  }
-  return longest;
+  return std::ranges::max(testing::communication_times(plan, model));
 }
 
 RC_GTEST_PROP(CovapProperty, PlansAreValid, ()) {

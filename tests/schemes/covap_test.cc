@@ -10,6 +10,7 @@
 #include "gradweave/cost.h"
 #include "gradweave/json.h"
 #include "gradweave/schemes.h"
+#include "testing/measures.h"
 
 namespace gradweave {
 namespace {
@@ -34,19 +35,9 @@ Plan covap(const Workload& workload, const Cluster& cluster,
 
 // Communication of each iteration of the period, ms.
 std::vector<double> communication_ms(const Plan& plan, const Workload& workload, const Cluster& cluster) {
-  const CostModel model(workload, cluster);
   std::vector<double> result;
-  for (const Iteration& iteration : plan.period) {
-    Nanoseconds sum = 0;
-    for (const Op& op : iteration.ops) {
-      std::vector<Slice> slices;
-      for (const std::int32_t b : op.blocks) {
-        const Block& block = plan.blocks[static_cast<std::size_t>(b)];
-        slices.push_back({*model.index().find_tensor(block.tensor), block.begin, block.end});
-      }
-      sum += model.all_reduce(0, slices);
-    }
-    result.push_back(static_cast<double>(sum) / 1e6);
+  for (const Nanoseconds time : testing::communication_times(plan, CostModel(workload, cluster))) {
+    result.push_back(static_cast<double>(time) / 1e6);
   }
   return result;
 }
@@ -154,9 +145,9 @@ TEST(Covap, EveryBlockIsSentOnceAPeriodAndElseDropped) {
     }
   }
   const int interval = static_cast<int>(plan.period.size());
-  EXPECT_THAT(sent, testing::Each(1));
-  EXPECT_THAT(applied, testing::Each(1));
-  EXPECT_THAT(dropped, testing::Each(interval - 1));
+  EXPECT_THAT(sent, ::testing::Each(1));
+  EXPECT_THAT(applied, ::testing::Each(1));
+  EXPECT_THAT(dropped, ::testing::Each(interval - 1));
 }
 
 TEST(Covap, IntervalIsAtMostTheNumberOfShards) {

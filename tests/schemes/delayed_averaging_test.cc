@@ -1,11 +1,9 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
 #include <set>
 
 #include "gradweave/cost.h"
-#include "gradweave/error.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "simulate/table2.h"

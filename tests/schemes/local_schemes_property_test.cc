@@ -3,7 +3,6 @@
 #include <rapidcheck/gtest.h>
 
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "gradweave/schemes.h"

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
 namespace gradweave {
@@ -17,6 +18,16 @@ CostModel model_of(const std::vector<Nanoseconds>& backward_in_forward_order,
         {name, 5, backward_in_forward_order[l], std::nullopt, {{name + ".w", numel[l]}}});
   }
   return {workload, {.workers = 4, .links = {{"net", startup, {1, 3}}}}};
+}
+
+// The end of the last of `groups`, issued in order on the first link, from the start of backward.
+Nanoseconds end_of(const CostModel& model, const std::vector<Message>& groups) {
+  Nanoseconds end = 0;
+  for (const Message& group : groups) {
+    const Nanoseconds ready = model.index().backward_end[last_ready_layer(model, group.slices)];
+    end = std::max(end, ready - model.index().forward_total) + model.all_reduce(0, group.slices);
+  }
+  return end;
 }
 
 // Every way of cutting the backward order into contiguous groups.

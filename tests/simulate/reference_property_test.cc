@@ -3,7 +3,6 @@
 #include <rapidcheck/gtest.h>
 
 #include "gradweave/error.h"
-#include "simulate/cycle_ratio.h"
 #include "simulate/machine.h"
 #include "simulate/random_plan.h"
 #include "simulate/reference.h"
