@@ -14,7 +14,11 @@
 namespace gradweave {
 
 // How a collective's start-up cost grows with the number of workers P.
-enum class StartupGrowth : std::uint8_t { kLinear /* 2(P-1), ring */, kLog /* log2 P, tree */, kConstant };
+enum class StartupGrowth : std::uint8_t {
+  kLinear,  // 2(P-1): ring
+  kLog,     // log2 P: tree
+  kConstant,
+};
 
 // A channel that ops are issued on. One all-reduce of n bytes costs startup + ceil(n * rate).
 struct Link {
@@ -49,7 +53,8 @@ struct Cluster {
 // Returns the index of the link called `name`, or nothing.
 std::optional<std::size_t> find_link(const Cluster& cluster, std::string_view name);
 
-// Throws InvalidInput naming the JSON key of the first fault.
+// Throws InvalidInput naming the JSON key of the first fault: no link, duplicate or empty names, a number out
+// of its range.
 void check(const Cluster& cluster);
 
 // Returns a hash (32 hex digits) of all that influences planning; not the description.

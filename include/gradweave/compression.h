@@ -28,7 +28,7 @@ struct CompressorInfo {
   std::vector<CompressorParameter> parameters;
 };
 
-// Every compressor, sorted by name.
+// Returns every compressor, sorted by name.
 const std::vector<CompressorInfo>& compressors();
 
 // Returns the compressor called `name`. Errors: InvalidInput listing the valid names.

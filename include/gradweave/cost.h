@@ -43,18 +43,17 @@ struct MessageLoad {
 class CostModel {
  public:
   // `compression`: what a planner means to do with gradients; the default of the costs below.
-  // Errors: InvalidInput if workload or cluster do not pass check(), or the compressor is unknown.
+  // Errors: InvalidInput if workload or cluster do not pass check(), or the compressor is unknown. O(layers *
+  // links + tensors).
   CostModel(const Workload& workload, const Cluster& cluster, Compression compression = {});
 
   // Returns the cost of one fused op over `slices` on `link` (index into cluster.links).
   //   all_reduce without `communication_us`: startup + ceil(bytes * rate)
-  //   layers with `communication_us` C (times relative_time R of the link, C' = ceil(C*R)): elements [b, e)
-  //   of the
-  //     layer's n cost floor(C'*e/n) - floor(C'*b/n), with no start-up; parts add up
+  //   layers with `communication_us` C (times relative_time R of the link, C' = ceil(C*R)):
+  //     elements [b, e) of the layer's n cost floor(C'*e/n) - floor(C'*b/n), with no start-up; parts add up
   //   reduce_scatter: floor of half of start-up and of the total; all_gather: the rest
   //   with a compression: half_startups/2 * startup + encode + decode + ceil(equivalent_bytes * rate), see
-  //   compression.h;
-  //     a given time shrinks as the bytes do
+  //     compression.h; a given time shrinks as the bytes do
   // O(number of slices).
   OpCost cost(std::size_t link, Collective collective, std::span<const Slice> slices,
               const Compression& compression) const;
@@ -62,25 +61,22 @@ class CostModel {
     return cost(link, collective, slices, compression_);
   }
 
-  // Shorthands for planners: one all-reduce.
+  // Shorthands for planners: the time of one all-reduce of `slices`, with the model's compression.
   Nanoseconds all_reduce(std::size_t link, std::span<const Slice> slices) const;
   Nanoseconds all_reduce(std::size_t link, Slice slice) const;
-  // The same, uncompressed, for `bytes` bytes of layers without `communication_us`, whatever they are made
-  // of.
+  // The same, uncompressed, for `bytes` bytes of layers without `communication_us`.
   Nanoseconds all_reduce_bytes(std::size_t link, std::int64_t bytes) const;
-  // The whole tensor `t`.
-  Nanoseconds all_reduce_tensor(std::size_t link, std::size_t t) const;
 
-  // What slices amount to on link `link`, for planners that keep running sums: loads of one dtype add up.
+  // Returns what slices amount to on a link, for planners that keep running sums: loads of one dtype add up.
   // O(slices).
   MessageLoad load(std::size_t link, std::span<const Slice> slices) const;
-  // The cost of one all-reduce of such a load on that link, with the model's compression. O(1).
+  // Returns the cost of one all-reduce of such a load on that link, with the model's compression. O(1).
   OpCost all_reduce_of(std::size_t link, const MessageLoad& load) const;
 
   const WorkloadIndex& index() const { return index_; }
   const Cluster& cluster() const { return cluster_; }
   std::size_t link_count() const { return cluster_.links.size(); }
-  // Whether start-up is part of the given time for the tensor's layer.
+  // Returns whether the tensor's layer has a `communication_us`, which contains the start-up.
   bool has_given_time(std::size_t tensor) const;
 
   // Returns the bytes that `slices` hold, uncompressed.

@@ -28,11 +28,10 @@ double to_double(Decimal value);
 // Errors: InvalidInput if it exceeds 2^62.
 std::int64_t multiply_ceil(std::int64_t count, Decimal rate);
 
-// Returns rate * numerator / denominator rounded half up to 15 significant digits. numerator, denominator >
-// 0.
+// Returns rate * numerator / denominator (> 0), half up to 15 digits. Errors: InvalidInput beyond 2^62.
 Decimal multiply_ratio(Decimal rate, std::int64_t numerator, std::int64_t denominator);
 
-// Returns `rate` * 1000 exactly (microseconds to nanoseconds).
+// Returns `rate` * 1000 exactly (microseconds to nanoseconds). Errors: InvalidInput if it has no room.
 Decimal times_1000(Decimal rate);
 
 // Returns floor(total * part / whole) without overflow. 0 <= total, 0 <= part <= whole, whole > 0.

@@ -20,9 +20,10 @@ class InvalidInput : public Error {
   // `remedy`: what the user can do about it; may be empty.
   InvalidInput(std::string_view what, std::string_view where, std::string_view remedy = {});
 
+  // The parts of the message, as they were given: `fault` is `what` without place and remedy.
+  const std::string& fault() const { return fault_; }
   const std::string& where() const { return where_; }
   const std::string& remedy() const { return remedy_; }
-  const std::string& fault() const { return fault_; }
 
   // Returns the same error with `prefix` (a file name) put before `where`.
   InvalidInput within(std::string_view prefix) const;

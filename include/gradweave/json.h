@@ -1,5 +1,5 @@
-// The file forms: workload, cluster and plan as JSON. schema/ has them as JSON schemas; they round-trip
-// exactly.
+// The file forms: workload, cluster, plan and timeline as JSON. schema/ has them as JSON schemas; they
+// round-trip exactly.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +8,6 @@
 
 #include "gradweave/cluster.h"
 #include "gradweave/plan.h"
-#include "gradweave/simulate.h"
 #include "gradweave/timeline.h"
 #include "gradweave/workload.h"
 

@@ -18,7 +18,7 @@ namespace gradweave {
 enum class OptionType : std::uint8_t {
   kInteger,
   kNumber,
-  kText /* one of `choices`, or free if there are none */
+  kText,  // one of `choices`, or free if there are none
 };
 
 // One option of a scheme. This table feeds the command line, JSON, Python and the documentation.
@@ -41,19 +41,19 @@ class OptionValues {
   OptionValues(std::string_view scheme, std::span<const OptionSpec> specs,
                const std::map<std::string, std::string>& set);
 
-  // The value, or nothing if unset and without a default. Asking for a name that has no spec is a program
-  // error.
+  // Each returns the value, or nothing if unset and without a default. The caller owes a name that has a spec
+  // of that type.
   std::optional<std::int64_t> integer(std::string_view name) const;
   std::optional<double> number(std::string_view name) const;
   std::string text(std::string_view name) const;  // empty if unset and without a default
   bool on(std::string_view name) const { return text(name) == "on"; }
 
-  // The compressor that the scheme's gradients go through; none if the scheme has no such option or it is
-  // unset. Errors: InvalidInput for a parameter that the chosen compressor does not have, or out of its
+  // Returns the compressor that the scheme's gradients go through; none if the scheme has no such option or
+  // it is unset. Errors: InvalidInput for a parameter that the chosen compressor does not have, or out of its
   // range.
   Compression compression() const;
 
-  // What the user set, for Plan::options.
+  // Returns what the user set, for Plan::options.
   const std::map<std::string, std::string>& set() const { return set_; }
 
  private:
@@ -96,7 +96,7 @@ struct SchemeInfo {
   PlanResult (*plan)(const Workload&, const Cluster&, const OptionValues&) = nullptr;
 };
 
-// Every scheme, in the order of the documentation.
+// Returns every scheme, in the order of the documentation.
 const std::vector<SchemeInfo>& schemes();
 
 // Returns the scheme called `name`. Errors: InvalidInput listing the valid names.

@@ -19,9 +19,9 @@ struct SimulationOptions {
   Nanoseconds optimizer_ns = 0;       // time of one whole optimizer step, spread over applies by bytes
   Decimal contention = {1, 0};        // compute takes this many times longer while a link is busy; >= 1
   std::int64_t max_periods = 10'000;  // without a repeated state by then, see `steady`
-  std::int64_t timeline_iterations =
-      0;  // how many iterations go into `timeline`: of the steady state or, where the
-          // plan has a prologue, the prologue and as many after it; 0: none
+  // How many iterations go into `timeline`: of the steady state or, where the plan has a prologue, the
+  // prologue and as many after it. 0: none.
+  std::int64_t timeline_iterations = 0;
 };
 
 // A lower bound on the mean iteration time.
@@ -56,8 +56,8 @@ struct SimulationResult {
   double staleness_mean = 0;  // forwards begun after the gradient was computed and before it is applied
   std::int64_t staleness_max = 0;
   double ops_per_iteration = 0;
-  double bytes_per_iteration =
-      0;  // uncompressed bytes handed to collectives; reduce-scatter + all-gather count once
+  // Uncompressed bytes handed to collectives; a reduce-scatter with its all-gather counts once.
+  double bytes_per_iteration = 0;
   std::int64_t extra_bytes = 0;  // PlanFacts::extra_bytes
   std::int64_t period = 1;       // Plan::period.size()
   std::vector<Bound> bounds;

@@ -1,6 +1,7 @@
 // The proof that a plan loses nothing, applies everything once and cannot deadlock.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
