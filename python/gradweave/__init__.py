@@ -5,25 +5,23 @@
 and the training loop stays as it is. docs/runtime.md says what the loop may do.
 """
 
-_WRAPPING = ("wrap", "finish", "clip_grad_norm_", "Wrapped")
-_LINKS = ("EmulatedLink",)
-__all__ = [*_WRAPPING, *_LINKS, "InvalidInput", "RuntimeFailure"]
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gradweave._native import InvalidInput, RuntimeFailure
+    from gradweave.channels import EmulatedLink
+    from gradweave.wrapping import Wrapped, clip_grad_norm_, finish, wrap
+
+__all__ = ["wrap", "finish", "clip_grad_norm_", "Wrapped", "EmulatedLink", "InvalidInput", "RuntimeFailure"]
+
+_HOMES = {"EmulatedLink": "channels", "InvalidInput": "_native", "RuntimeFailure": "_native"}  # the others: wrapping
 
 
 def __getattr__(name):
     # Late, so that commands which need no torch start quickly and `doctor` can say why torch cannot be loaded.
-    if name in ("InvalidInput", "RuntimeFailure"):
-        import torch  # noqa: F401  the extension's libraries are torch's
+    if name not in __all__:
+        raise AttributeError(f"module 'gradweave' has no attribute '{name}'")
+    import torch  # noqa: F401  the extension's libraries are torch's
 
-        from gradweave import _native
-
-        return getattr(_native, name)
-    if name in _WRAPPING:
-        from gradweave import wrapping
-
-        return getattr(wrapping, name)
-    if name in _LINKS:
-        from gradweave import channels
-
-        return getattr(channels, name)
-    raise AttributeError(f"module 'gradweave' has no attribute '{name}'")
+    return getattr(importlib.import_module("gradweave." + _HOMES.get(name, "wrapping")), name)

@@ -18,7 +18,8 @@ class EmulatedLink:
     and only time passes. `workers` is the number of workers that the cost model stands for.
     """
 
-    def __init__(self, startup_us, us_per_byte, workers=None, group=None, name=None):
+    def __init__(self, startup_us: float, us_per_byte: float, workers: int | None = None,
+                 group: distributed.ProcessGroup | None = None, name: str | None = None):
         for what, value in (("startup_us", startup_us), ("us_per_byte", us_per_byte)):
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"EmulatedLink({what}={value}): give a finite number >= 0")
@@ -31,8 +32,8 @@ class Channel:
     """One link of a job. `cost` is (start-up in us, us per byte) where it is given rather than measured."""
 
     name: str
-    group: Any
-    cost: tuple | None = None
+    group: Any  # a ProcessGroup; None with one process
+    cost: tuple[float, float] | None = None
     named: bool = True
 
     def spec(self):

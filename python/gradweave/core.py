@@ -1,14 +1,17 @@
 """The planning core's functions for Python: dictionaries in the form of the files, in and out."""
 
 import json
+from typing import Any, Iterable, Mapping
+
+Json = dict[str, Any]
 
 
-def schemes():
+def schemes() -> list[Json]:
     """Every scheme with its options, as `gradweave schemes --json` prints them."""
     return json.loads(_native().schemes())["schemes"]
 
 
-def make_plan(workload, cluster, scheme, options=None):
+def make_plan(workload: Json, cluster: Json, scheme: str, options: Mapping[str, object] | None = None) -> Json:
     """The scheme's plan. Errors: ValueError naming the option, the scheme or the place in the input; RuntimeError
     with the reason when the scheme would never update anything."""
     text = {name: str(value) for name, value in (options or {}).items()}
@@ -18,17 +21,20 @@ def make_plan(workload, cluster, scheme, options=None):
     return plan
 
 
-def simulate(plan, workload, cluster, **options):
-    """What `gradweave simulate --json` prints for the plan: times are in microseconds."""
+def simulate(plan: Json, workload: Json, cluster: Json, *, optimizer_us: float = 0.0, contention: float = 1.0) -> Json:
+    """What `gradweave simulate --json` prints for the plan: times are in microseconds. `optimizer_us`: the time of one
+    whole optimizer step; `contention`: how many times longer compute takes while a link is busy. Errors: ValueError."""
+    options = {"optimizer_us": optimizer_us, "contention": contention}
     return json.loads(_native().simulate(*map(json.dumps, (plan, workload, cluster, options))))
 
 
-def fit_link(measurements):
-    """Start-up and per-byte cost of a link by least squares over [{"bytes": n, "us": t}, ...]."""
-    return json.loads(_native().fit_link(json.dumps({"measurements": measurements})))
+def fit_link(measurements: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Start-up and per-byte cost of a link by least squares over [{"bytes": n, "us": t}, ...]: {"startup_us",
+    "us_per_byte", "residual"}. Errors: ValueError."""
+    return json.loads(_native().fit_link(json.dumps({"measurements": list(measurements)})))
 
 
-def chrome_trace(timelines):
+def chrome_trace(timelines: Iterable[Json]) -> str:
     """Timelines (as `model.gradweave.timeline()` gives them) side by side as one trace for Perfetto, as text."""
     return _native().chrome_trace([json.dumps(timeline) for timeline in timelines])
 

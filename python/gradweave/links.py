@@ -1,6 +1,7 @@
 """The slow link of the examples: a shaped interface between test hosts, or an emulated one, at a chosen coverage rate."""
 
 import os
+import statistics
 from dataclasses import dataclass, field
 
 import torch
@@ -77,4 +78,4 @@ def contention(setting, reference, rounds=3, iterations=5):
         for work in works:
             work.wait()
         ratios.append(contest.slowest(busy) / iterations / reference.segment_seconds[-1])
-    return max(1.0, sorted(ratios)[len(ratios) // 2])
+    return max(1.0, statistics.median(ratios))

@@ -3,6 +3,7 @@
 import os
 import statistics
 import time
+from typing import Sequence
 
 import torch
 from torch import distributed
@@ -15,7 +16,8 @@ SIZES = tuple(1 << power for power in (13, 16, 18, 19, 20, 21, 22, 23))
 DRAIN_BYTES = 512 * 1024
 
 
-def measure(group=None, sizes=SIZES, repeats=25, seconds=4.0, on_size=None):
+def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] = SIZES, repeats: int = 25,
+            seconds: float = 4.0) -> list[dict[str, float]]:
     """[{"bytes": n, "us": t}, ...]: the median time of an all-reduce of n bytes, of the slowest rank.
 
     Collective. Takes about `seconds`: large sizes repeat less often, but at least twice.
@@ -34,12 +36,10 @@ def measure(group=None, sizes=SIZES, repeats=25, seconds=4.0, on_size=None):
         times = torch.tensor(_timed(buffer, drain, group, int(count)), dtype=torch.float64)
         distributed.all_reduce(times, op=distributed.ReduceOp.MAX, group=group)
         measurements.append({"bytes": buffer.numel() * 4, "us": 1e6 * statistics.median(times.tolist())})
-        if on_size:
-            on_size()
     return measurements
 
 
-def probe(interfaces=(), seconds=4.0):
+def probe(interfaces: Sequence[str] = (), seconds: float = 4.0) -> tuple[core.Json, list[str]]:
     """(cluster, lines for people): one link for each interface, or the default group's where none is named.
 
     Collective.
@@ -55,14 +55,14 @@ def probe(interfaces=(), seconds=4.0):
     return cluster_of(links, workers, f"{workers} workers on {', '.join(chosen)}"), lines
 
 
-def describe_link(name, measurements):
+def describe_link(name: str, measurements: list[dict[str, float]]) -> tuple[core.Json, float]:
     """(link of a cluster file, relative residual of the fit): `name` is the interface that was measured."""
     fit = core.fit_link(measurements)
     link = {"name": name, "startup_us": fit["startup_us"], "us_per_byte": fit["us_per_byte"], "concurrency": 1}
     return link, fit["residual"]
 
 
-def cluster_of(links, workers, description):
+def cluster_of(links: list[core.Json], workers: int, description: str) -> core.Json:
     """A cluster file's content from measured links."""
     return {"version": 1, "workers": workers, "workers_per_node": 1, "startup_growth": "linear",
             "description": description, "source": f"measured with torch {torch.__version__}", "links": links}

@@ -40,7 +40,7 @@ class Session:
         self._check_same_model()
         if self._given is None:
             self.channels = channels.open_channels(links, timeout)
-            self._scheme_name()
+            self._check_scheme()
         else:
             self.channels = channels.renamed(channels.open_channels(links, timeout),
                                              [link["name"] for link in self._given["links"]])
@@ -59,6 +59,7 @@ class Session:
 
     @property
     def counters(self):
+        """{"iterations", "updates", "ops", "bytes", "exposed_ns", "waits", "buffer_bytes"} since the start."""
         return self.engine.counters
 
     @property
@@ -85,20 +86,24 @@ class Session:
         self._install(plan)
 
     def synchronize(self):
+        """Wait for, and apply, what this rank can finish alone."""
         if self.engine.installed:
             self.engine.synchronize()
 
     def apply_outstanding(self):
+        """Before parameters are looked at between iterations: apply what a plan that steps parts has on its way."""
         if self.engine.installed and not self.engine.reduced and self.engine.partial_steps:
             self.engine.synchronize()
 
     def finish(self):
+        """Apply everything on its way, and make all ranks equal. Collective."""
         if self.engine.installed:
             self._stepped_parts = False
             self.engine.drain()
             self._run_hooks("_optimizer_step_post_hooks", self._stepped_parts)
 
     def close(self):
+        """End the engine's threads and make model and optimizer what they were before. Safe to call twice."""
         for handle in self._handles + self._layer_handles:
             handle.remove()
         self._handles, self._layer_handles = [], []
@@ -109,6 +114,7 @@ class Session:
 
     @contextlib.contextmanager
     def no_sync(self):
+        """In this context backward passes accumulate and communicate nothing."""
         before, self.engine.communicating = self.engine.communicating, False
         try:
             yield
@@ -116,6 +122,7 @@ class Session:
             self.engine.communicating = before
 
     def require_steps_at_end(self, what):
+        """Errors: InvalidInput, naming `what`, where the plan steps parameters elsewhere than in step()."""
         if self.engine.installed and self.engine.partial_steps:
             raise _native.InvalidInput(f"{what}: the plan in force steps parameters before or after optimizer.step(); "
                                        "choose a scheme that waits for the whole gradient, such as ddp")
@@ -212,8 +219,8 @@ class Session:
         if self.engine.partial_steps:
             reason = stepping.prove_partial_steps(self.optimizer, self.stepper.kind, self.parameters)
             if reason:
-                exact = ", ".join(s["name"] for s in core.schemes() if s["name"] in ("sequential", "wfbp", "ddp", "horovod"))
-                raise _native.InvalidInput(f"the plan steps parameters one part at a time, but {reason}; use one of {exact}")
+                raise _native.InvalidInput(f"the plan steps parameters one part at a time, but {reason}; use a scheme that "
+                                           "updates in step(), such as sequential, wfbp, ddp or horovod")
         self._hook_layers()
 
     def _hook_layers(self):
@@ -318,10 +325,8 @@ class Session:
             return None
         return distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
 
-    def _scheme_name(self):
+    def _check_scheme(self):
         names = [row["name"] for row in core.schemes()]
-        if self.scheme == "auto" and "auto" not in names:
-            self.scheme = "ddp"
         if self.scheme not in names:
             raise _native.InvalidInput(f"unknown scheme '{self.scheme}'; use one of {', '.join(names)}")
 

@@ -9,7 +9,7 @@ class Stepper:
     """Runs an optimizer's own step on subsets of its parameters, bit for bit what a full step does to them.
 
     For each subset there is a cached twin: a shallow copy with narrowed param_groups and the same state, refreshed
-    before each use. `engine` says which parameters a subset holds; `parameters` are the engine's, in its order.
+    before each use. `kind` is the optimizer's own class, under the wrapper's; `parameters` are the engine's, in its order.
     """
 
     def __init__(self, optimizer, kind, parameters):
@@ -44,13 +44,7 @@ class Stepper:
 
     def _make(self, key, members):
         wanted = {id(self.parameters[place]) for place in members}
-        twin = copy.copy(self.optimizer)
-        for name, value in vars(self.optimizer).items():
-            # copy.copy keeps three attributes only; subclasses rely on their own. `step` may be a scheduler's patch,
-            # and step hooks run once around the user's step.
-            if name != "step" and name not in vars(twin) and not name.endswith("_hooks"):
-                setattr(twin, name, value)
-        twin.__class__ = self.kind
+        twin = _twin_of(self.optimizer, self.kind)
         groups, kept = [], []
         for number, group in enumerate(self.optimizer.param_groups):
             parameters = [p for p in group["params"] if id(p) in wanted]
@@ -70,6 +64,18 @@ class Stepper:
         self._hyperparameters = [
             {name: value.clone() if isinstance(value, torch.Tensor) else value
              for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups]
+
+
+def _twin_of(optimizer, kind):
+    """A shallow copy of class `kind`, without the patches and hooks of the original."""
+    twin = copy.copy(optimizer)
+    for name, value in vars(optimizer).items():
+        # copy.copy keeps three attributes only; subclasses rely on their own. `step` may be a scheduler's patch,
+        # and step hooks run once around the user's step.
+        if name != "step" and name not in vars(twin) and not name.endswith("_hooks"):
+            setattr(twin, name, value)
+    twin.__class__ = kind
+    return twin
 
 
 def prove_partial_steps(optimizer, kind, parameters):
@@ -105,11 +111,7 @@ def _trial(optimizer, kind, chosen, split):
         members = [copies[id(p)] for p in group["params"] if id(p) in copies]
         if members:
             groups.append({**group, "params": members})
-    trial = copy.copy(optimizer)
-    for name, value in vars(optimizer).items():
-        if name != "step" and name not in vars(trial) and not name.endswith("_hooks"):
-            setattr(trial, name, value)
-    trial.__class__ = kind
+    trial = _twin_of(optimizer, kind)
     trial.param_groups = copy.deepcopy([{k: v for k, v in g.items() if k != "params"} for g in groups])
     for group, source in zip(trial.param_groups, groups):
         group["params"] = source["params"]

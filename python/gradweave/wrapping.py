@@ -2,12 +2,17 @@
 
 import atexit
 import contextlib
+import os
 import weakref
+from typing import Any, Iterable, Mapping
 
 import torch
+from torch import distributed
 
-from gradweave import stepping
+from gradweave.channels import EmulatedLink
 from gradweave.session import Session
+
+Link = str | distributed.ProcessGroup | EmulatedLink  # an interface, a group, or a model of one
 
 _sessions = weakref.WeakKeyDictionary()  # by model and by optimizer
 
@@ -27,8 +32,11 @@ class Wrapped(tuple):
         _session_of(self[0]).close()
 
 
-def wrap(model, optimizer, scheme="auto", plan=None, links=None, options=None, *, timeout=300.0,
-         find_unused_parameters=None, warm_up=3, profile_iterations=8, broadcast=True, check=None):
+def wrap(model: torch.nn.Module, optimizer: torch.optim.Optimizer, scheme: str = "auto",
+         plan: dict[str, Any] | str | os.PathLike | None = None, links: Link | Iterable[Link] | None = None,
+         options: Mapping[str, object] | None = None, *, timeout: float = 300.0,
+         find_unused_parameters: bool | None = None, warm_up: int = 3, profile_iterations: int = 8,
+         broadcast: bool = True, check: bool | None = None) -> Wrapped:
     """Make `model` and `optimizer` train with scheduled communication; returns both, the loop stays as it is.
 
     scheme: a planner's name; its plan is made after `warm_up` + `profile_iterations` ordinary iterations, in which
@@ -57,13 +65,13 @@ def wrap(model, optimizer, scheme="auto", plan=None, links=None, options=None, *
     return Wrapped(model, optimizer)
 
 
-def finish(model):
+def finish(model: torch.nn.Module) -> None:
     """Apply everything that is on its way, and average what ranks stepped on their own: afterwards all ranks have equal
     parameters. Training may go on. Collective."""
     _session_of(model).finish()
 
 
-def clip_grad_norm_(model, max_norm, norm_type=2.0):
+def clip_grad_norm_(model: torch.nn.Module, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
     """torch.nn.utils.clip_grad_norm_ on the gradients that the coming step will use; returns their norm.
 
     Errors: InvalidInput where the plan steps parameters elsewhere than in optimizer.step()."""
