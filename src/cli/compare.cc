@@ -196,7 +196,9 @@ std::vector<Setting> settings_of(const Arguments& arguments, const Cluster& meas
     if (arguments.gigabits.empty()) settings.push_back(setting);
     for (const double gigabits : arguments.gigabits) {
       settings.push_back(setting);
-      settings.back().cluster = with_bandwidth(setting.cluster, gigabits);
+      // One worker has no bandwidth left to change.
+      settings.back().cluster = count == 1 ? scaled_to(with_bandwidth(measured, gigabits), 1)
+                                           : with_bandwidth(setting.cluster, gigabits);
       settings.back().gigabits = gigabits;
     }
   }

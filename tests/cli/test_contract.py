@@ -264,6 +264,16 @@ def test_what_if_scales_workers_and_links(tmp_path):
     assert slow["iteration_us"] > fast["iteration_us"]
 
 
+@pytest.mark.parametrize("workload", ["tiny", "deft-table2-vgg19"])  # modelled and given times
+def test_what_if_begins_with_one_worker_who_waits_for_nobody(workload):
+    given = ("--workload", WORKLOADS / f"{workload}.json", "--cluster", CLUSTERS / "tiny-4.json", "--workers", "1,2")
+    for links in ([], ["--links", "10"]):
+        rows = result("compare", *given, *links)["schemes"]
+        alone = [row for row in rows if row["workers"] == 1]
+        assert len(alone) == len(SCHEMES) and all(row["iteration_us"] == row["compute_us"] for row in alone if row["name"] != "horovod")
+        assert {row["workers"] for row in rows} == {1, 2}
+
+
 def test_classes_of_workers_wait_for_the_slowest(workload, cluster, tmp_path):
     slow = copy.deepcopy(workload)
     slow["layers"][0]["forward_us"] = 100

@@ -60,6 +60,18 @@ TEST(CostModel, ReduceScatterAndAllGatherCostTheAllReduce) {
   }
 }
 
+TEST(Cluster, OneWorkerCommunicatesWithNobody) {
+  const Cluster alone = scaled_to(two_links(), 1);
+  check(alone);
+  const CostModel model(two_layers(), alone);
+  for (std::size_t link = 0; link < 2; ++link) {
+    for (std::size_t t = 0; t < 4; ++t) EXPECT_EQ(model.all_reduce(link, {t, 0, 1}), 0);
+  }
+  Cluster several = two_links();
+  several.links[0].relative_time = {0, 0};
+  EXPECT_THROW(check(several), InvalidInput);
+}
+
 TEST(Cluster, ScalesWithTheNumberOfWorkers) {
   Cluster cluster = two_links();
   const Cluster ring = scaled_to(cluster, 16);
