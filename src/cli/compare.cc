@@ -181,25 +181,36 @@ LineChart scaling_chart(const std::string& title, const std::vector<std::vector<
   return chart;
 }
 
+// The measured cluster, were there so many workers and, if given, such a bandwidth. Errors name `file`.
+Cluster changed_to(const Cluster& measured, std::int64_t workers, std::optional<double> gigabits,
+                   const std::string& file) {
+  try {
+    if (!gigabits) return scaled_to(measured, workers);
+    // One worker has no bandwidth left to change.
+    if (workers == 1) return scaled_to(with_bandwidth(measured, *gigabits), 1);
+    return with_bandwidth(scaled_to(measured, workers), *gigabits);
+  } catch (const InvalidInput& error) {
+    throw error.within(file);
+  }
+}
+
 std::vector<Setting> settings_of(const Arguments& arguments, const Cluster& measured) {
   Setting setting{.classes = read_classes(arguments.workloads),
                   .slowest = {},
-                  .cluster = measured,
+                  .cluster = {},
                   .gigabits = std::nullopt,
                   .simulation = to_options(arguments.simulation)};
   setting.slowest = slowest_of(setting.classes);
   std::vector<std::int64_t> workers = arguments.workers;
   if (workers.empty()) workers.push_back(measured.workers);
+  std::vector<std::optional<double>> bandwidths(arguments.gigabits.begin(), arguments.gigabits.end());
+  if (bandwidths.empty()) bandwidths.push_back(std::nullopt);
   std::vector<Setting> settings;
   for (const std::int64_t count : workers) {
-    setting.cluster = scaled_to(measured, count);
-    if (arguments.gigabits.empty()) settings.push_back(setting);
-    for (const double gigabits : arguments.gigabits) {
+    for (const std::optional<double> gigabits : bandwidths) {
+      setting.cluster = changed_to(measured, count, gigabits, arguments.cluster);
+      setting.gigabits = gigabits;
       settings.push_back(setting);
-      // One worker has no bandwidth left to change.
-      settings.back().cluster = count == 1 ? scaled_to(with_bandwidth(measured, gigabits), 1)
-                                           : with_bandwidth(setting.cluster, gigabits);
-      settings.back().gigabits = gigabits;
     }
   }
   return settings;

@@ -29,7 +29,14 @@ void add_set_option(CLI::App& command, std::vector<std::string>& assignments) {
 
 std::vector<Workload> read_classes(const std::vector<std::string>& paths) {
   std::vector<Workload> classes;
-  for (const std::string& path : paths) classes.push_back(read_workload(path));
+  for (const std::string& path : paths) {
+    classes.push_back(read_workload(path));
+    try {
+      slowest_of({classes.front(), classes.back()});
+    } catch (const InvalidInput& error) {
+      throw error.within(path);
+    }
+  }
   return classes;
 }
 

@@ -160,23 +160,43 @@ std::string hash_of(const Workload& workload) {
   return hash_hex(text);
 }
 
+namespace {
+
+// Returns the key of the first thing besides times in which `other` is not `first`; empty if there is none.
+std::string first_difference(const Workload& first, const Workload& other) {
+  if (other.layers.size() != first.layers.size()) return "layers";
+  for (std::size_t l = 0; l < first.layers.size(); ++l) {
+    const Layer& a = first.layers[l];
+    const Layer& b = other.layers[l];
+    const std::string at = "layers[" + std::to_string(l) + "].";
+    if (b.name != a.name) return at + "name";
+    if (b.communication_ns != a.communication_ns) return at + "communication_us";
+    if (b.tensors.size() != a.tensors.size()) return at + "tensors";
+    for (std::size_t t = 0; t < a.tensors.size(); ++t) {
+      const std::string tensor = at + "tensors[" + std::to_string(t) + "].";
+      if (b.tensors[t].name != a.tensors[t].name) return tensor + "name";
+      if (b.tensors[t].numel != a.tensors[t].numel) return tensor + "numel";
+      if (b.tensors[t].dtype != a.tensors[t].dtype) return tensor + "dtype";
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 Workload slowest_of(const std::vector<Workload>& classes) {
   if (classes.empty()) throw InvalidInput("must have at least one class", "workers' classes");
   Workload slowest = classes.front();
   for (const Workload& other : classes) {
-    bool same = other.layers.size() == slowest.layers.size();
-    for (std::size_t l = 0; same && l < slowest.layers.size(); ++l) {
-      Layer& layer = slowest.layers[l];
-      const Layer& candidate = other.layers[l];
-      same = candidate.name == layer.name && candidate.tensors == layer.tensors &&
-             candidate.communication_ns == layer.communication_ns;
-      layer.forward_ns = std::max(layer.forward_ns, candidate.forward_ns);
-      layer.backward_ns = std::max(layer.backward_ns, candidate.backward_ns);
-    }
-    if (!same) {
-      throw InvalidInput("has other layers or tensors than '" + classes.front().name + "'",
-                         "workload '" + other.name + "'",
+    const std::string difference = first_difference(slowest, other);
+    if (!difference.empty()) {
+      throw InvalidInput("is not what the first class of workers has", difference,
                          "classes of workers may differ in forward_us and backward_us only");
+    }
+    for (std::size_t l = 0; l < slowest.layers.size(); ++l) {
+      Layer& layer = slowest.layers[l];
+      layer.forward_ns = std::max(layer.forward_ns, other.layers[l].forward_ns);
+      layer.backward_ns = std::max(layer.backward_ns, other.layers[l].backward_ns);
     }
   }
   return slowest;

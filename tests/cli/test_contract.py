@@ -284,6 +284,29 @@ def test_classes_of_workers_wait_for_the_slowest(workload, cluster, tmp_path):
     assert both["iteration_us"] >= alone["iteration_us"]
 
 
+@pytest.mark.parametrize("place, change", [
+    ("layers", lambda w: w["layers"].pop()),
+    ("layers[0].name", lambda w: w["layers"][0].update(name="z")),
+    ("layers[1].tensors", lambda w: w["layers"][1].update(tensors=[{"name": "n", "numel": 1, "dtype": "float32"}])),
+    ("layers[2].tensors[1].numel", lambda w: w["layers"][2]["tensors"][1].update(numel=2)),
+    ("layers[2].tensors[0].dtype", lambda w: w["layers"][2]["tensors"][0].update(dtype="float32")),
+    ("layers[0].communication_us", lambda w: w["layers"][0].update(communication_us=1)),
+])
+def test_classes_of_other_models_are_named(place, change, workload, cluster, tmp_path):
+    first = write(tmp_path / "first.json", workload)
+    change(workload)
+    done = run("compare", "--workload", first, "--workload", write(tmp_path / "second.json", workload),
+               "--cluster", write(tmp_path / "c.json", cluster), code=2)
+    assert f"second.json: {place}: " in done.stderr
+
+
+def test_a_cluster_that_cannot_be_changed_is_named(workload, cluster, tmp_path):
+    cluster["workers"] = 1
+    given = ("--workload", write(tmp_path / "w.json", workload), "--cluster", write(tmp_path / "c.json", cluster))
+    assert "c.json: workers: " in run("compare", *given, "--workers", "8", code=2).stderr
+    assert "c.json: links[0].us_per_byte: " in run("compare", *given, "--links", "8", code=2).stderr
+
+
 def test_a_trace_opens_as_chrome_events(tmp_path):
     plan, trace, svg = tmp_path / "plan.json", tmp_path / "trace.json", tmp_path / "timeline.svg"
     run("plan", "--workload", TABLE2, "--cluster", ONE_LINK, "--scheme", "wfbp", "-o", plan)
