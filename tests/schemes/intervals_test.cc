@@ -150,7 +150,8 @@ TEST(Packer, StallOfASetIsThatOfItsQueue) {
 }
 
 // Workloads whose costs come from the links: random sizes, dtypes only where asked for.
-CostModel modelled(std::mt19937& random, std::size_t layers, std::size_t links, bool mixed_dtypes) {
+CostModel modelled(std::mt19937& random, std::size_t layers, std::size_t links, bool mixed_dtypes,
+                   bool some_given = false) {
   Workload workload{.name = "modelled"};
   for (std::size_t l = 0; l < layers; ++l) {
     const std::string name = "layer" + std::to_string(l);
@@ -162,6 +163,8 @@ CostModel modelled(std::mt19937& random, std::size_t layers, std::size_t links, 
       workload.layers.back().tensors.push_back(
           {name + "." + std::to_string(t), static_cast<std::int64_t>(1 + random() % 700), dtype});
     }
+    if (some_given && !workload.layers.back().tensors.empty() && random() % 2 == 0)
+      workload.layers.back().communication_ns = static_cast<Nanoseconds>(random() % 2000);
   }
   Cluster cluster{.workers = 2};
   for (std::size_t k = 0; k < links; ++k) {
@@ -175,7 +178,7 @@ CostModel modelled(std::mt19937& random, std::size_t layers, std::size_t links, 
 TEST(Packer, MessagesCostWhatTheCostModelSays) {
   std::mt19937 random(2);
   for (int round = 0; round < 500; ++round) {
-    const CostModel model = modelled(random, 1 + random() % 8, 1 + random() % 3, true);
+    const CostModel model = modelled(random, 1 + random() % 8, 1 + random() % 3, true, round % 2 == 1);
     const bool forward_overlap = random() % 2 == 0;
     const Packer packer(model, forward_overlap);
     Positions set;
