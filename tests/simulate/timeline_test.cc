@@ -122,6 +122,17 @@ TEST(ByHand, ADelayFromTheIterationBeforeIsPartOfTheState) {
   }
 }
 
+TEST(ByHand, HowLongAnOpHasRunIsPartOfTheState) {
+  // Op j runs from 60 + 130 j, iteration k ends at 100 (k + 1) until it has to wait for op k - 2: at first
+  // each iteration ends 30 earlier in the op under way, then both take 130.
+  Plan plan = plain_plan();
+  plan.links.push_back({"eth1", 0});  // has the simulator for shared links do it
+  plan.period[0].ops = {op(1, after_backward(1))};
+  plan.period[0].applies = {apply(kEnd, {1}, {-2})};
+  const SimulationResult result = simulate(plan, two_layers(0, 130), links(2));
+  EXPECT_EQ(result.cycle_ns, 130 * result.cycle_iterations);
+}
+
 TEST(ByHand, AllGatherWaitsForItsReduceScatterOnAnotherLink) {
   Plan plan = plain_plan();
   plan.links.push_back({"eth1", 1});
