@@ -123,14 +123,15 @@ TEST(ByHand, ADelayFromTheIterationBeforeIsPartOfTheState) {
 }
 
 TEST(ByHand, HowLongAnOpHasRunIsPartOfTheState) {
-  // Op j runs from 60 + 130 j, iteration k ends at 100 (k + 1) until it has to wait for op k - 2: at first
-  // each iteration ends 30 earlier in the op under way, then both take 130.
+  // Op j runs from 60 + 101 j, iteration k ends at 100 (k + 1) until it has to wait for op k - 2: for more than 100
+  // iterations each ends 1 earlier in the op under way, then both take 101.
   Plan plan = plain_plan();
-  plan.links.push_back({"eth1", 0});  // has the simulator for shared links do it
-  plan.period[0].ops = {op(1, after_backward(1))};
-  plan.period[0].applies = {apply(kEnd, {1}, {-2})};
-  const SimulationResult result = simulate(plan, two_layers(0, 130), links(2));
-  EXPECT_EQ(result.cycle_ns, 130 * result.cycle_iterations);
+  plan.links.push_back({"eth1", 0});  // a's op, which takes no time, has the simulator for shared links do it
+  plan.period[0].ops = {op(1, after_backward(1)), op(0, after_backward(0))};
+  plan.period[0].ops[1].link = "eth1";
+  plan.period[0].applies = {apply(kEnd, {1}, {-2}), apply(kEnd, {0})};
+  const SimulationResult result = simulate(plan, two_layers(0, 101), links(2));
+  EXPECT_EQ(result.cycle_ns, 101 * result.cycle_iterations);
 }
 
 TEST(ByHand, AllGatherWaitsForItsReduceScatterOnAnotherLink) {
