@@ -62,7 +62,7 @@ def open_channels(links, timeout_s):
             name = link.name or ("emulated" if len(links) == 1 else f"emulated{number}")
             channels.append(Channel(name, group, (link.startup_us, link.us_per_byte), named=link.name is not None))
         elif isinstance(link, str):
-            channels.append(Channel(link, ranks.group_on(link)))
+            channels.append(Channel(link, ranks.group_on(link, datetime.timedelta(seconds=timeout_s))))
         else:
             channels.append(Channel(f"group{number}", link, named=False))
     if not channels:

@@ -81,7 +81,12 @@ def _add_probe(commands):
 
 
 def _probe(options):
-    from gradweave import probe, ranks
+    from gradweave import doctor, probe, ranks
+    _check_writable(options.output)
+    up = doctor.interfaces()
+    for name in _names(options.interfaces):
+        if up and name not in up:
+            raise UsageError(f"--interfaces: '{name}' is not up here; choose among {', '.join(up)}")
     with ranks.joined("probe"):
         cluster, lines = probe.probe(_names(options.interfaces), options.seconds)
         if ranks.is_first():
@@ -106,6 +111,7 @@ def _profile(options):
     from gradweave import profiling, ranks
     if options.iterations < 1 or options.batch_size < 1:
         raise UsageError("--iterations and --batch-size must be at least 1")
+    _check_writable(options.output)
     if "RANK" not in os.environ:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     job = _job(options.job, options.batch_size)
@@ -181,6 +187,12 @@ def _positive(text):
 
 def _names(text):
     return [name for name in (text or "").split(",") if name]
+
+
+def _check_writable(path):
+    # Before minutes of measuring, not after.
+    if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"cannot write {path}: {'no such folder' if not path.parent.is_dir() else 'no permission'}")
 
 
 def _write(content, path):

@@ -11,16 +11,20 @@ TIMEOUT = datetime.timedelta(seconds=60)
 
 
 class NotLaunched(RuntimeError):
-    """The command needs ranks and was started as a single process."""
+    """The command needs ranks, and this process is not one or can't reach the others."""
 
 
 @contextlib.contextmanager
 def joined(command):
     """The default process group on Gloo, for the duration of the block. Errors: NotLaunched without torchrun's
-    environment."""
+    environment, or if the other ranks can't be reached."""
     if "RANK" not in os.environ:
         raise NotLaunched(f"'{command}' runs on every rank: start it with torchrun --nproc-per-node N -m gradweave {command}")
-    distributed.init_process_group("gloo", timeout=TIMEOUT)
+    try:
+        distributed.init_process_group("gloo", timeout=TIMEOUT)
+    except (ValueError, RuntimeError) as error:
+        raise NotLaunched(f"can't join the other ranks: {str(error).splitlines()[0]}; start all of them with torchrun, and "
+                          "check MASTER_ADDR and MASTER_PORT") from None
     try:
         yield
     finally:
@@ -52,12 +56,12 @@ def agreed(value):
     return box.item()
 
 
-def group_on(interface):
+def group_on(interface, timeout=TIMEOUT):
     """A Gloo group of all ranks whose traffic uses `interface`. Collective."""
     before = os.environ.get("GLOO_SOCKET_IFNAME")
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     try:
-        return distributed.new_group(backend="gloo", timeout=TIMEOUT)
+        return distributed.new_group(backend="gloo", timeout=timeout)
     finally:
         if before is None:
             del os.environ["GLOO_SOCKET_IFNAME"]

@@ -11,16 +11,17 @@ import torch
 from torch import distributed
 from torch.utils import _pytree
 
-from gradweave import _native, channels, core, probe, profiling, ranks, stepping
+from gradweave import _native, channels, core, probe, profiling, ranks, scaling, stepping
 
 STARTER = "sequential"  # runs while the job is profiled: no op disturbs the backward that is measured
+BROADCAST_BYTES = 250 << 20
 
 
 class Session:
     """What `model.gradweave` is: `plan`, `workload`, `cluster`, `prediction`, `counters`, `timeline()`."""
 
     def __init__(self, model, optimizer, kind, *, scheme, plan, links, options, timeout, find_unused_parameters, warm_up,
-                 profile_iterations, broadcast, check):
+                 profile_iterations, broadcast, broadcast_buffers, scaler, check):
         self.model, self.optimizer, self.scheme, self.options = model, optimizer, scheme, dict(options or {})
         self.plan, self.workload, self.cluster, self.prediction = None, None, None, None
         self.rank, self.world_size, self.on_close = ranks.rank(), ranks.world_size(), None
@@ -29,6 +30,7 @@ class Session:
         self._layers, self._starts, self._records, self._record = None, {}, None, None
         self._finished_iterations, self._handles, self._layer_handles = 0, [], []
         self._closure_stepped = self._stepped_parts = self._every_layer = False
+        self.engine = None
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
             raise ValueError("gradweave.wrap: the model has no parameter that requires a gradient")
@@ -36,6 +38,7 @@ class Session:
         self.names = [name for name, _ in named]
         self.stepper = stepping.Stepper(optimizer, kind, self.parameters)
         self.timeout = timeout
+        self.scaler, self._broadcast_buffers = scaler, broadcast_buffers and self.world_size > 1
         self._control = self._control_group(timeout)
         self._check_same_model()
         if self._given is None:
@@ -45,14 +48,16 @@ class Session:
             self.channels = channels.renamed(channels.open_channels(links, timeout),
                                              [link["name"] for link in self._given["links"]])
         if broadcast and self.world_size > 1:
-            self._broadcast()
+            self._broadcast(self.parameters)
+            self._broadcast(self.model.buffers())
         for parameter in self.parameters:
             # Leaves a Python hook dictionary behind, which later Python hooks join instead of replacing ours.
             parameter.register_post_accumulate_grad_hook(_no_op).remove()
-        store = distributed.distributed_c10d._get_default_store() if self.world_size > 1 else None
         check = bool(int(os.environ.get("GRADWEAVE_CHECK", "0"))) if check is None else check
-        self.engine = _native.Engine(self.names, self.parameters, [c.spec() for c in self.channels], self._control, store,
-                                     self.rank, self.world_size, timeout, check, find_unused_parameters, self._step_subset)
+        self.engine = _native.Engine(self.names, self.parameters, [c.spec() for c in self.channels], self._control,
+                                     self._own_store(), self.rank, self.world_size, timeout, check, find_unused_parameters, self._step_subset)
+        if scaler is not None and scaler.is_enabled():
+            self.engine.set_unscaler(lambda: scaling.inverse_scale(scaler))
         self._watch_first_forward()
 
     # ---- what users ask
@@ -101,13 +106,17 @@ class Session:
             self._stepped_parts = False
             self.engine.drain()
             self._run_hooks("_optimizer_step_post_hooks", self._stepped_parts)
+        if self.world_size > 1:
+            with self._together("the broadcast of buffers"):
+                self._broadcast(self.model.buffers())
 
-    def close(self):
-        """End the engine's threads and make model and optimizer what they were before. Safe to call twice."""
+    def close(self, abandon=False):
+        """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `abandon`:
+        do not wait for ops under way."""
         for handle in self._handles + self._layer_handles:
             handle.remove()
         self._handles, self._layer_handles = [], []
-        self.engine.close()
+        self.engine.close(abandon)
         self._control, self.channels = None, []
         if self.on_close:
             self.on_close()
@@ -121,15 +130,42 @@ class Session:
         finally:
             self.engine.communicating = before
 
-    def require_steps_at_end(self, what):
-        """Errors: InvalidInput, naming `what`, where the plan steps parameters elsewhere than in step()."""
-        if self.engine.installed and self.engine.partial_steps:
-            raise _native.InvalidInput(f"{what}: the plan in force steps parameters before or after optimizer.step(); "
-                                       "choose a scheme that waits for the whole gradient, such as ddp")
+    def clip_grad_norm_(self, max_norm, norm_type, error_if_nonfinite):
+        """gradweave.clip_grad_norm_()."""
+        engine = self.engine
+        if engine.installed and engine.steps_in_backward:
+            raise _native.InvalidInput("clip_grad_norm_: the plan in force steps parameters in the backward, before the "
+                                       "norm of the whole gradient is known; choose a scheme that steps in "
+                                       "optimizer.step() or in the next forward, such as ddp or dear")
+        if not engine.installed or not engine.reduced or not engine.steps_in_forward:
+            return torch.nn.utils.clip_grad_norm_(self.parameters, max_norm, norm_type, error_if_nonfinite)
+        parts, whole = [], []
+        for parameter, own in zip(self.parameters, engine.coming_gradients()):
+            if own:
+                parts.append(own)
+                flat = own[0] if len(own) == 1 else torch.cat(own)
+                # In the parameter's shape: a norm of one dimension is summed in another order.
+                whole.append(flat.as_strided(parameter.size(), parameter.stride(), flat.storage_offset()))
+        norm = torch.nn.utils.get_total_norm(whole, norm_type, error_if_nonfinite)
+        # As torch.nn.utils.clip_grads_with_norm_ does, which asks for parameters.
+        factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+        torch._foreach_mul_([part for of_one in parts for part in of_one], factor)
+        return norm
 
     # ---- the step
 
+    @property
+    def unscales(self):
+        """Whether the engine takes the loss scale out of gradients, and not the scaler."""
+        return self.engine.installed and not self.engine.synchronous
+
+    def overflowed(self):
+        return self.engine.reduced and self.engine.overflowed
+
     def step(self, closure):
+        if hasattr(self.optimizer, "grad_scale") and self.unscales:
+            raise _native.InvalidInput("GradScaler: the plan in force delays gradients, or steps outside optimizer.step(), "
+                                       "and needs to know the scale: pass scaler= to gradweave.wrap()")
         if not self.engine.reduced and closure is None:
             return self.stepper.step_all()  # no gradient was communicated since the last step
         result = None
@@ -175,6 +211,13 @@ class Session:
             self._layer_handles.append(module.register_forward_pre_hook(self._start_recorder(name, module)))
         # Functions, not bound methods: a deep copy of the model must not copy the session.
         self._handles.append(self.model.register_forward_hook(lambda *arguments: self._after_forward(*arguments)))
+        if self._broadcast_buffers:
+            self._handles.append(self.model.register_forward_pre_hook(lambda *arguments: self._before_forward(*arguments)))
+
+    def _before_forward(self, module, inputs):
+        if module is self.model and module.training and torch.is_grad_enabled() and self.engine.communicating:
+            with self._together("the broadcast of buffers"):
+                self._broadcast(module.buffers())
 
     def _start_recorder(self, name, owner):
         def hook(module, inputs):
@@ -216,6 +259,9 @@ class Session:
         self.engine.install(json.dumps(plan), json.dumps(self.workload))
         self.stepper.forget()
         self.plan = plan
+        if self.scaler is not None and self.scaler.is_enabled() and self.engine.steps_in_backward:
+            raise _native.InvalidInput("GradScaler: the plan steps parameters in the backward, before all gradients are "
+                                       "known to be finite; use bfloat16, which needs no scaler, or another scheme")
         if self.engine.partial_steps:
             reason = stepping.prove_partial_steps(self.optimizer, self.stepper.kind, self.parameters)
             if reason:
@@ -276,7 +322,8 @@ class Session:
     def _switch(self):
         """Rank 0 decides on everybody's profile; all ranks switch here, at the same iteration."""
         workload, _ = profiling.workload_of(self.model, self._layers, self._records, type(self.model).__name__)
-        self.workload, _ = profiling.of_slowest_rank(workload, 0.0)
+        with self._together("the exchange of profiles"):
+            self.workload, _ = profiling.of_slowest_rank(workload, 0.0)
         self._records = self._record = None
         links = []
         for channel in self.channels:
@@ -285,7 +332,8 @@ class Session:
             elif self.world_size == 1:
                 link = {"name": channel.name, "startup_us": 1, "us_per_byte": 0, "concurrency": 1}
             else:
-                link, _ = probe.describe_link(channel.name, probe.measure(channel.group, seconds=2.0))
+                with self._together(f"the probe of link {channel.name}"):
+                    link, _ = probe.describe_link(channel.name, probe.measure(channel.group, seconds=2.0))
             links.append(link)
         self.cluster = probe.cluster_of(links, self.world_size, f"{self.world_size} workers")
         plan = self._decided()
@@ -313,12 +361,30 @@ class Session:
             return value
         text = json.dumps(value).encode() if self.rank == 0 else b""
         size = torch.tensor([len(text)])
-        distributed.broadcast(size, 0, group=self._control)
-        box = torch.frombuffer(bytearray(text), dtype=torch.uint8) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
-        distributed.broadcast(box, 0, group=self._control)
+        with self._together("the agreement on a plan"):
+            distributed.broadcast(size, 0, group=self._control)
+            box = torch.frombuffer(bytearray(text), dtype=torch.uint8) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
+            distributed.broadcast(box, 0, group=self._control)
         return json.loads(bytes(box.tolist()))
 
+    @contextlib.contextmanager
+    def _together(self, what):
+        """A collective outside the engine: when it fails, the error says what failed and whom to suspect."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.engine is None or isinstance(error, _native.RuntimeFailure):
+                raise
+            self.engine.fail(what, str(error))
+
     # ---- agreement at the start
+
+    def _own_store(self):
+        """The default store under a prefix that no other session has, alike on all ranks."""
+        if self.world_size == 1:
+            return None
+        token = self._from_rank_0(os.urandom(8).hex())
+        return distributed.PrefixStore(f"gradweave/{token}", distributed.distributed_c10d._get_default_store())
 
     def _control_group(self, timeout):
         if self.world_size == 1:
@@ -344,9 +410,11 @@ class Session:
             raise _native.InvalidInput(f"rank {', '.join(differ)} has other parameters (names, shapes or dtypes) than rank 0; "
                                        "build the same model on every rank")
 
-    def _broadcast(self):
-        for tensor in [*self.parameters, *self.model.buffers()]:
-            distributed.broadcast(tensor.detach(), 0)
+    def _broadcast(self, tensors):
+        """From rank 0, in as few messages as DistributedDataParallel."""
+        tensors = [tensor.detach() for tensor in tensors]
+        if tensors:
+            distributed._broadcast_coalesced(distributed.group.WORLD, tensors, BROADCAST_BYTES, 0)
 
 
 def _loaded(plan):

@@ -3,12 +3,14 @@
 import atexit
 import contextlib
 import os
+import sys
 import weakref
 from typing import Any, Iterable, Mapping
 
 import torch
 from torch import distributed
 
+from gradweave import classes, scaling
 from gradweave.channels import EmulatedLink
 from gradweave.session import Session
 
@@ -29,22 +31,26 @@ class Wrapped(tuple):
     def __exit__(self, kind, error, trace):
         if kind is None:
             finish(self[0])
-        _session_of(self[0]).close()
+        # After an error the other ranks may never run the other ends of the ops under way.
+        _session_of(self[0]).close(abandon=kind is not None)
 
 
 def wrap(model: torch.nn.Module, optimizer: torch.optim.Optimizer, scheme: str = "auto",
          plan: dict[str, Any] | str | os.PathLike | None = None, links: Link | Iterable[Link] | None = None,
          options: Mapping[str, object] | None = None, *, timeout: float = 300.0,
          find_unused_parameters: bool | None = None, warm_up: int = 3, profile_iterations: int = 8,
-         broadcast: bool = True, check: bool | None = None) -> Wrapped:
+         broadcast: bool = True, broadcast_buffers: bool = False, scaler: torch.amp.GradScaler | None = None,
+         check: bool | None = None) -> Wrapped:
     """Make `model` and `optimizer` train with scheduled communication; returns both, the loop stays as it is.
 
     scheme: a planner's name; its plan is made after `warm_up` + `profile_iterations` ordinary iterations, in which
     training goes on synchronously. options: the scheme's options. plan: a plan (dictionary, JSON text or path) to run
     from the first iteration instead. links: network interfaces, process groups or EmulatedLinks; default: the default
     group's. timeout: seconds that one op may take. find_unused_parameters: as in DistributedDataParallel; None finds
-    out in the first iteration. broadcast: parameters and buffers from rank 0 first. check: compare every op across
-    ranks before it starts (default: the environment's GRADWEAVE_CHECK).
+    out in the first iteration. broadcast: parameters and buffers from rank 0 first. broadcast_buffers: buffers from
+    rank 0 also before every forward in training, as DistributedDataParallel does. scaler: the loop's
+    torch.amp.GradScaler; plans that do not update by this iteration's reduced gradient in step() need it.
+    check: compare every op across ranks before it starts (default: the environment's GRADWEAVE_CHECK).
 
     Every rank calls it alike. Errors: InvalidInput (a ValueError) for what the caller can change; RuntimeFailure (a
     RuntimeError) once a peer is lost.
@@ -54,29 +60,33 @@ def wrap(model: torch.nn.Module, optimizer: torch.optim.Optimizer, scheme: str =
     kind = type(optimizer)
     session = Session(model, optimizer, kind, scheme=scheme, plan=plan, links=links, options=options, timeout=timeout,
                       find_unused_parameters=find_unused_parameters, warm_up=warm_up,
-                      profile_iterations=profile_iterations, broadcast=broadcast, check=check)
+                      profile_iterations=profile_iterations, broadcast=broadcast,
+                      broadcast_buffers=broadcast_buffers, scaler=scaler, check=check)
     _sessions[model] = session
     _sessions[optimizer] = session
     model.__class__ = _model_class(type(model))
     # A scheduler made before patches `step` on the instance: ours does what the patch did.
     vars(optimizer).pop("step", None)
     optimizer.__class__ = _optimizer_class(kind)
+    if scaler is not None:
+        scaling.adopt(scaler, _sessions)
     session.on_close = _unwrapper(weakref.ref(model), weakref.ref(optimizer))
     return Wrapped(model, optimizer)
 
 
 def finish(model: torch.nn.Module) -> None:
-    """Apply everything that is on its way, and average what ranks stepped on their own: afterwards all ranks have equal
-    parameters. Training may go on. Collective."""
+    """Apply everything that is on its way, average what ranks stepped on their own, and broadcast rank 0's buffers:
+    afterwards all ranks have equal parameters and buffers. Training may go on. Collective."""
     _session_of(model).finish()
 
 
-def clip_grad_norm_(model: torch.nn.Module, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-    """torch.nn.utils.clip_grad_norm_ on the gradients that the coming step will use; returns their norm.
+def clip_grad_norm_(model: torch.nn.Module, max_norm: float, norm_type: float = 2.0,
+                    error_if_nonfinite: bool = False) -> torch.Tensor:
+    """torch.nn.utils.clip_grad_norm_ on the gradients that the coming update will use; returns their norm. Call it
+    between backward() and step(). Where the plan steps parameters in the next forward it waits for all results here.
 
-    Errors: InvalidInput where the plan steps parameters elsewhere than in optimizer.step()."""
-    _session_of(model).require_steps_at_end("clip_grad_norm_")
-    return torch.nn.utils.clip_grad_norm_(list(model.parameters()), max_norm, norm_type)
+    Errors: InvalidInput where the plan steps parameters in the backward, before the norm is known."""
+    return _session_of(model).clip_grad_norm_(max_norm, norm_type, error_if_nonfinite)
 
 
 def _session_of(model):
@@ -97,16 +107,9 @@ def _unwrapper(model_ref, optimizer_ref):
 @atexit.register
 def _close_all():
     # Groups must go before the interpreter does.
+    failed = hasattr(sys, "last_value")
     for session in set(_sessions.values()):
-        session.close()
-
-
-def _plain(held):
-    """How to copy or pickle a wrapped object: as what it was before, without its session."""
-    base = type(held).__mro__[1]
-    plain = base.__new__(base)
-    plain.__dict__.update(held.__dict__)
-    return plain
+        session.close(abandon=failed)
 
 
 def _model_class(base):
@@ -136,9 +139,9 @@ def _model_class(base):
             return super().named_parameters(*args, **kwargs)
 
         def __reduce_ex__(self, protocol):
-            return _plain(self).__reduce_ex__(protocol)
+            return classes.reduce_plain(self, base, protocol)
 
-    return _named_as(Model, base)
+    return classes.named_as(Model, base)
 
 
 def _optimizer_class(base):
@@ -151,6 +154,18 @@ def _optimizer_class(base):
             return session.step(closure)
 
         step._wrapped_by_lr_sched = True
+
+        @property
+        def _step_supports_amp_scaling(self):
+            # Of GradScaler's contract with optimizers: true makes a scaler that wrap() does not know show itself.
+            session = _sessions.get(self)
+            if session is not None and session.unscales:
+                return session.scaler is None
+            return vars(self).get("_step_supports_amp_scaling", False)
+
+        @_step_supports_amp_scaling.setter
+        def _step_supports_amp_scaling(self, value):
+            vars(self)["_step_supports_amp_scaling"] = value
 
         def state_dict(self):
             if self in _sessions:
@@ -172,9 +187,9 @@ def _optimizer_class(base):
             return super().add_param_group(param_group)
 
         def __reduce_ex__(self, protocol):
-            return _plain(self).__reduce_ex__(protocol)
+            return classes.reduce_plain(self, base, protocol)
 
-    return _named_as(Optimizer, base)
+    return classes.named_as(Optimizer, base)
 
 
 @contextlib.contextmanager
@@ -185,9 +200,3 @@ def _seen_as(held, base):
         yield
     finally:
         held.__class__ = wrapped
-
-
-def _named_as(wrapped, base):
-    wrapped.__name__, wrapped.__qualname__, wrapped.__module__ = base.__name__, base.__qualname__, base.__module__
-    wrapped.__doc__ = base.__doc__
-    return wrapped

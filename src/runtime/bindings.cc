@@ -19,15 +19,34 @@ namespace {
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// Runs a Python callable from C++; drops it with Python's lock held.
+// An engine ends with Python's lock open: its threads may need it for their last op.
+struct EndUnlocked {
+  void operator()(Engine* engine) const {
+    const py::gil_scoped_release unlocked;
+    delete engine;
+  }
+};
+
+// A Python callable for use from C++; dropped with Python's lock held.
+std::shared_ptr<py::function> held(py::function callable) {
+  return {new py::function(std::move(callable)), [](py::function* f) {
+            const py::gil_scoped_acquire lock;
+            delete f;
+          }};
+}
+
 Engine::Stepper stepper_of(py::function step) {
-  auto held = std::shared_ptr<py::function>(new py::function(std::move(step)), [](py::function* f) {
+  return [step = held(std::move(step))](std::int32_t subset) {
     const py::gil_scoped_acquire lock;
-    delete f;
-  });
-  return [held](std::int32_t subset) {
+    (*step)(subset);
+  };
+}
+
+Engine::Unscaler unscaler_of(std::optional<py::function> factor) {
+  if (!factor) return nullptr;
+  return [factor = held(std::move(*factor))] {
     const py::gil_scoped_acquire lock;
-    (*held)(subset);
+    return (*factor)().cast<std::optional<at::Tensor>>().value_or(at::Tensor());
   };
 }
 
@@ -60,7 +79,7 @@ void bind_engine(py::module_& module) {
              return spec;
            }),
            py::arg("name"), py::arg("group") = py::none(), py::arg("emulation") = py::none());
-  py::class_<Engine>(module, "Engine")
+  py::class_<Engine, std::unique_ptr<Engine, EndUnlocked>>(module, "Engine")
       .def(py::init([](const py::list& names, const py::list& tensors, std::vector<LinkSpec> links,
                        std::optional<Group> control, std::optional<c10::intrusive_ptr<c10d::Store>> store,
                        int rank, int world_size, double timeout_s, bool check,
@@ -69,10 +88,10 @@ void bind_engine(py::module_& module) {
         options.link.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
         options.link.check = check;
         if (find_unused) options.find_unused = *find_unused ? FindUnused::kOn : FindUnused::kOff;
-        return std::make_unique<Engine>(parameters_of(names, tensors), std::move(links),
-                                        control.value_or(Group()),
-                                        store.value_or(c10::intrusive_ptr<c10d::Store>()), rank, world_size,
-                                        options, stepper_of(std::move(step)));
+        return std::unique_ptr<Engine, EndUnlocked>(
+            new Engine(parameters_of(names, tensors), std::move(links), control.value_or(Group()),
+                       store.value_or(c10::intrusive_ptr<c10d::Store>()), rank, world_size, options,
+                       stepper_of(std::move(step))));
       }))
       .def(
           "install",
@@ -87,7 +106,13 @@ void bind_engine(py::module_& module) {
       .def("end_iteration", &Engine::end_iteration, Unlocked())
       .def("drain", &Engine::drain, Unlocked())
       .def("synchronize", &Engine::synchronize, Unlocked())
-      .def("close", &Engine::close, Unlocked())
+      .def("close", &Engine::close, py::arg("abandon") = false, Unlocked())
+      .def("fail", &Engine::fail, Unlocked())
+      .def("coming_gradients", &Engine::coming_gradients, Unlocked())
+      .def("set_unscaler",
+           [](Engine& engine, std::optional<py::function> factor) {
+             engine.set_unscaler(unscaler_of(std::move(factor)));
+           })
       .def("forward_layers", &Engine::forward_layers)
       .def("set_timeline", &Engine::set_timeline)
       .def(
@@ -95,7 +120,10 @@ void bind_engine(py::module_& module) {
       .def_property("communicating", &Engine::communicating, &Engine::set_communicating)
       .def_property_readonly("installed", &Engine::installed)
       .def_property_readonly("reduced", &Engine::reduced)
+      .def_property_readonly("overflowed", &Engine::overflowed)
       .def_property_readonly("partial_steps", &Engine::partial_steps)
+      .def_property_readonly("steps_in_backward", &Engine::steps_in_backward)
+      .def_property_readonly("steps_in_forward", &Engine::steps_in_forward)
       .def_property_readonly("synchronous", &Engine::synchronous)
       .def_property_readonly("iteration", &Engine::iteration)
       .def_property_readonly("ready_ns", &Engine::ready_ns)

@@ -35,7 +35,7 @@ class Ring : public Pending {
   static constexpr std::int64_t kChunkBytes = 512 * 1024;
   static constexpr std::size_t kWindow = 4;
 
-  Ring(c10d::ProcessGroup& group, OpRun& run, std::size_t sequence)
+  Ring(c10d::ProcessGroup& group, OpRun& run, std::size_t sequence, std::chrono::milliseconds timeout)
       : group_(group),
         flat_(run.flat),
         reduce_(run.op->collective == Collective::kReduceScatter),
@@ -43,7 +43,8 @@ class Ring : public Pending {
         rank_(group.getRank()),
         elements_(run.op->elements),
         chunk_(std::max<std::int64_t>(1, kChunkBytes / flat_.element_size())),
-        tag_(static_cast<int>(sequence % kSequences) * kTagsPerOp) {
+        tag_(static_cast<int>(sequence % kSequences) * kTagsPerOp),
+        timeout_(timeout) {
     list_chunks();
     if (reduce_) arriving_ = at::empty({chunk_ * static_cast<std::int64_t>(kWindow)}, flat_.options());
   }
@@ -56,7 +57,7 @@ class Ring : public Pending {
       while (posted < incoming_.size() && posted < i + kWindow) post(posted++);
       take(i);
     }
-    for (auto& work : sends_) work->wait();
+    for (auto& work : sends_) work->wait(timeout_);
   }
 
  private:
@@ -113,7 +114,7 @@ class Ring : public Pending {
   }
 
   void take(std::size_t i) {
-    receives_[i]->wait();
+    receives_[i]->wait(timeout_);
     receives_[i].reset();
     const Chunk& chunk = incoming_[i];
     if (reduce_) flat_.slice(0, chunk.begin, chunk.end).add_(landing(i));
@@ -128,6 +129,7 @@ class Ring : public Pending {
   int world_, rank_;
   std::int64_t elements_, chunk_;
   int tag_;
+  std::chrono::milliseconds timeout_;  // of one chunk
   std::vector<Chunk> outgoing_, incoming_;
   at::Tensor arriving_;
   std::vector<c10::intrusive_ptr<c10d::Work>> receives_, sends_;
@@ -144,7 +146,7 @@ std::unique_ptr<Pending> start_collective(c10d::ProcessGroup& group, OpRun& run,
                                           const LinkOptions& options) {
   if (run.op->collective != Collective::kAllReduce) {
     if (group.getSize() == 1) return std::make_unique<Nothing>();  // a group can't send to itself
-    return std::make_unique<Ring>(group, run, sequence);
+    return std::make_unique<Ring>(group, run, sequence, options.timeout);
   }
   std::vector<at::Tensor> tensors{run.flat};
   c10d::AllreduceOptions how;

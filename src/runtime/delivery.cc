@@ -220,6 +220,7 @@ void Engine::release_retired() {
 void Engine::exchange_used() {
   const std::size_t tensors = ready_.size();
   Used& here = used_[static_cast<std::size_t>(iteration_) % used_.size()];
+  wait_for_flags(here);  // of an iteration long ago that nobody asked about
   auto* flags = here.flags.mutable_data_ptr<std::uint8_t>();
   std::uint8_t some_unused = 0;
   std::size_t unused = 0;
@@ -231,21 +232,34 @@ void Engine::exchange_used() {
     }
   }
   flags[tensors] = some_unused;
+  flags[tensors + 1] = scaled() && found_inf_.item<float>() != 0;
   if (find_unused_ == FindUnused::kOff && some_unused) {
     throw InvalidInput("it got no gradient in this backward",
                        "parameter '" + program_->index.tensor_names[unused] + "'",
                        "pass find_unused_parameters=True to gradweave.wrap()");
   }
-  if (find_unused_ == FindUnused::kOff || world_size_ == 1) return;
+  here.overflow = flags[tensors + 1] != 0;
+  if ((find_unused_ == FindUnused::kOff && !scaled()) || world_size_ == 1) return;
   std::vector<at::Tensor> tensors_sent{here.flags};
   c10d::AllreduceOptions how;
   how.reduceOp = c10d::ReduceOp::MAX;
   how.timeout = options_.link.timeout;
   here.work = control_->allreduce(tensors_sent, how);
-  if (find_unused_ != FindUnused::kAuto) return;
-  here.work->wait();
-  here.work.reset();
-  find_unused_ = flags[tensors] ? FindUnused::kOn : FindUnused::kOff;
+  // Every apply from here on depends on the overflow, and the first iteration's answer decides on the next.
+  if (find_unused_ != FindUnused::kAuto && !scaled()) return;
+  wait_for_flags(here);
+  here.overflow = flags[tensors + 1] != 0;
+  if (find_unused_ == FindUnused::kAuto) find_unused_ = flags[tensors] ? FindUnused::kOn : FindUnused::kOff;
+}
+
+void Engine::wait_for_flags(Used& used) {
+  if (!used.work) return;
+  try {
+    used.work->wait();
+  } catch (const std::exception& error) {
+    fail("the exchange of used parameters", error.what());
+  }
+  used.work.reset();
 }
 
 // Whether some rank had a gradient for the tensor in some iteration of the generation.
@@ -254,10 +268,7 @@ bool Engine::used(const ProgramApply& apply, std::int32_t tensor) {
   return std::ranges::any_of(apply.merges, [&](std::int32_t m) {
     if (draining_ && iteration_ + m >= drain_end_) return false;
     Used& then = used_[static_cast<std::size_t>(iteration_ + m) % used_.size()];
-    if (then.work) {
-      then.work->wait();
-      then.work.reset();
-    }
+    wait_for_flags(then);
     return then.flags.const_data_ptr<std::uint8_t>()[tensor] != 0;
   });
 }

@@ -41,6 +41,7 @@ void Engine::pass(PointKind kind, std::int32_t layer) {
   const std::lock_guard lock(exchange_->mutex);
   passed_[static_cast<std::size_t>(kind) * program_->layers + static_cast<std::size_t>(layer)] = {
       iteration_, Clock::now()};
+  exchange_->passed_at = Clock::now();
   for (const auto& link : links_) link->wake();
 }
 
@@ -90,7 +91,14 @@ void Engine::backward_start() {
   if (!program_ || !communicating_) return;
   // The callback belongs to the backward that is running: a nested one, as in checkpointing, would end too
   // early.
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (armed_ && phase_ == Phase::kBackward && task != armed_task_) {
+    throw InvalidInput("the backward before this one ended in an error",
+                       "iteration " + std::to_string(base_ + iteration_),
+                       "what it had handed over can't be taken back: restart from the last checkpoint");
+  }
   armed_ = true;
+  armed_task_ = task;
   torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_backward(); });
   if (phase_ != Phase::kBackward) pass(PointKind::kBackwardStart, 0);
 }
@@ -113,6 +121,7 @@ void Engine::on_gradient(std::int32_t parameter) {
   }
   ready_[t] = 1;
   const at::Tensor& gradient = this->parameter(tensor).grad();
+  unscale(gradient);
   if (gradient.defined()) handed_[t] = {gradient.const_data_ptr(), gradient._version()};
   deliver(tensor, flat_gradient(tensor));
   complete_layer_of(tensor);
@@ -144,6 +153,7 @@ void Engine::enter_backward() {
         static_cast<std::int32_t>(program_->index.first_tensor[l + 1] - program_->index.first_tensor[l]);
   }
   release_retired();
+  begin_unscaling();
   if (options_.link.timeline) span_begin_ = Clock::now();
 }
 
@@ -178,11 +188,13 @@ void Engine::finish_backward() {
   const auto tensors = static_cast<std::int32_t>(program_->index.tensors.size());
   for (std::int32_t t = 0; t < tensors; ++t) {
     if (ready_[static_cast<std::size_t>(t)]) continue;
+    if (touched_[static_cast<std::size_t>(t)]) unscale(parameter(t).grad());
     deliver(t, touched_[static_cast<std::size_t>(t)] ? flat_gradient(t) : at::Tensor());
     complete_layer_of(t);
   }
   backward_end_ns_ = ns_of(Clock::now());
   exchange_used();
+  end_unscaling();
   for (std::size_t l = program_->layers; l-- > 0;) {
     if (program_->index.first_tensor[l] == program_->index.first_tensor[l + 1]) {
       pass(PointKind::kBackwardEnd, static_cast<std::int32_t>(l));
@@ -207,7 +219,7 @@ void Engine::apply_reduced(const ProgramApply& apply) {
       wait_for(run_at(iteration_ + source.delta, source.op),
                apply.at.kind == PointKind::kIterationEnd ? -1 : apply.at.layer);
     }
-    if (used(apply, apply.tensors[i])) install_gradient(apply, i);
+    if (used(apply, apply.tensors[i]) && !holds_overflow(apply)) install_gradient(apply, i);
   }
 }
 
@@ -216,8 +228,9 @@ void Engine::install_gradient(const ProgramApply& apply, std::size_t place) {
   const std::int32_t tensor = apply.tensors[place];
   at::Tensor& parameter = this->parameter(tensor);
   at::Tensor& gradient = parameter.mutable_grad();
-  const bool add = gradient.defined() && ((apply.correction == Correction::kLocal && !draining_) ||
-                                          installed_[static_cast<std::size_t>(tensor)] == iteration_);
+  const bool local = apply.correction == Correction::kLocal && !draining_ && !overflowed();
+  const bool add =
+      gradient.defined() && (local || installed_[static_cast<std::size_t>(tensor)] == iteration_);
   installed_[static_cast<std::size_t>(tensor)] = iteration_;
   const auto first = static_cast<std::size_t>(apply.first_piece[place]);
   const auto last = static_cast<std::size_t>(apply.first_piece[place + 1]);
@@ -276,18 +289,22 @@ void Engine::run_optimizer(const std::vector<std::int32_t>& tensors) {
 // An apply at forward_start or backward_end: the step of a few tensors, on their own.
 void Engine::apply_outside_end(const ProgramApply& apply) {
   if (apply.source == Source::kAveragedParameter) return apply_average(apply);
-  if (apply.source == Source::kLocalGradient) return run_optimizer(apply.tensors);
+  if (apply.source == Source::kLocalGradient) {
+    if (!holds_overflow(apply)) run_optimizer(apply.tensors);
+    return;
+  }
   std::vector<at::Tensor> before;
   for (std::int32_t t : apply.tensors)
     before.push_back(std::exchange(parameter(t).mutable_grad(), at::Tensor()));
   apply_reduced(apply);
-  run_optimizer(apply.tensors);
+  if (!holds_overflow(apply)) run_optimizer(apply.tensors);
   for (std::size_t i = 0; i < before.size(); ++i)
     parameter(apply.tensors[i]).mutable_grad() = std::move(before[i]);
 }
 
 void Engine::forward_start(std::int32_t layer) {
-  if (!program_ || phase_ != Phase::kIdle || !communicating_) return;
+  // Also where the backward will only accumulate: the forward needs the new parameters.
+  if (!program_ || phase_ != Phase::kIdle) return;
   apply_forward(layer);
   if (options_.link.timeline) span_begin_ = Clock::now();
 }
@@ -343,6 +360,7 @@ void Engine::end_iteration() {
   bool updated = false;
   for (const EndAction& action : here.end_actions) {
     if (action.optimizer) {
+      if (unscaler_ && !synchronous_ && !drop_overflowed(action.tensors)) continue;
       run_optimizer(action.tensors);
       updated = true;
       continue;
@@ -375,14 +393,18 @@ void Engine::advance() {
 
 void Engine::begin_iteration() {
   prepare(iteration_ + program_->look_ahead);
-  {
-    const std::lock_guard lock(exchange_->mutex);
-    for (OpRun& run : runs_[static_cast<std::size_t>(iteration_) % runs_.size()]) {
-      if (run.op != nullptr && run.iteration == iteration_)
-        links_[static_cast<std::size_t>(run.op->link)]->push(&run);
-    }
-  }
+  push_ops(iteration_);
   pass(PointKind::kIterationStart, 0);
+}
+
+void Engine::push_ops(std::int64_t iteration) {
+  if (iteration <= pushed_) return;
+  pushed_ = iteration;
+  const std::lock_guard lock(exchange_->mutex);
+  for (OpRun& run : runs_[static_cast<std::size_t>(iteration) % runs_.size()]) {
+    if (run.op != nullptr && run.iteration == iteration)
+      links_[static_cast<std::size_t>(run.op->link)]->push(&run);
+  }
 }
 
 }  // namespace gradweave::runtime

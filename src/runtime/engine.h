@@ -53,6 +53,9 @@ class Engine {
  public:
   // Runs the optimizer on the parameters of a subset(); every listed parameter has its gradient in place.
   using Stepper = std::function<void(std::int32_t)>;
+  // Returns the factor that takes the loss scale out of the gradients of the backward that begins, a float32
+  // tensor of one element on the parameters' device; undefined if they have none.
+  using Unscaler = std::function<at::Tensor()>;
 
   // `links`: one per link that a plan may name. `control`: a group for small CPU messages, null with one
   // rank. `store`: for heartbeats, may be null.
@@ -93,15 +96,36 @@ class Engine {
   void drain();
   // Applies what the coming forward would, and waits for the ops that can run. Safe on one rank alone.
   void synchronize();
-  // Releases hooks, links and groups. Idempotent.
-  void close();
+  // Releases hooks, links and groups. Idempotent. Waits for the ops that run, unless `abandon`: after an
+  // error of this rank's own nobody will run their other ends.
+  void close(bool abandon = false);
+
+  // With a loss scale, plans that do not apply everything at the end of its own iteration take it out where a
+  // gradient is handed over, since a generation may hold gradients of several scales. If a gradient of some
+  // rank was not finite, nothing that holds it is applied, on any rank. Null: no scale.
+  void set_unscaler(Unscaler unscaler) { unscaler_ = std::move(unscaler); }
+  // Whether some rank's gradient of the last backward was not finite, the same on all ranks.
+  bool overflowed() const { return iteration_overflowed(iteration_); }
+
+  // By parameter, the parts of the gradient that the coming update will use, for changes in place; empty
+  // where it has none. Waits for them. Errors: InvalidInput without a backward before, or if the plan sends
+  // some of it only in the next iteration.
+  std::vector<std::vector<at::Tensor>> coming_gradients();
+
+  // Ends training for all ranks because `what` failed for `cause`, as a lost op does: RuntimeFailure with the
+  // suspects, which the other ranks get too.
+  [[noreturn]] void fail(const std::string& what, const std::string& cause);
 
   // Layers whose forward_start or forward_end the plan needs.
   std::vector<std::int32_t> forward_layers() const;
   // Whether some step is of a part of the parameters, or elsewhere than at iteration_end.
-  bool partial_steps() const;
+  bool partial_steps() const { return partial_steps_; }
+  // Whether some parameters are stepped in the backward, before every gradient of the iteration is known.
+  bool steps_in_backward() const { return steps_in_backward_; }
+  // Whether some parameters are stepped in the forward.
+  bool steps_in_forward() const { return steps_in_forward_; }
   // Whether every iteration applies exactly its own gradients at its end.
-  bool synchronous() const;
+  bool synchronous() const { return synchronous_; }
   // When each parameter's gradient was complete in the last backward, steady clock, ns.
   const std::vector<std::int64_t>& ready_ns() const { return ready_ns_; }
   std::int64_t backward_end_ns() const { return backward_end_ns_; }
@@ -114,8 +138,9 @@ class Engine {
  private:
   enum class Phase : std::uint8_t { kIdle, kBackward, kReduced };
   struct Used {
-    at::Tensor flags;  // uint8, one per tensor; after `work`, of all ranks
+    at::Tensor flags;  // uint8: one per tensor, some unused, overflow; after `work`, of all ranks
     c10::intrusive_ptr<c10d::Work> work;
+    bool overflow = false;
   };
 
   // engine.cc: points and applies
@@ -151,14 +176,28 @@ class Engine {
   at::Tensor flat_parameter(std::int32_t tensor) const;
   void exchange_used();
   bool used(const ProgramApply& apply, std::int32_t tensor);
+  void wait_for_flags(Used& used);
+
+  // scaling.cc: loss scales
+  void begin_unscaling();
+  void end_unscaling();
+  void unscale(const at::Tensor& gradient);
+  bool scaled() const { return inverse_scale_.defined(); }
+  bool iteration_overflowed(std::int64_t iteration) const;
+  bool holds_overflow(const ProgramApply& apply) const;
+  bool drop_overflowed(const std::vector<std::int32_t>& tensors);
+  void start_early(std::int32_t op);
 
   // lifecycle.cc: install and drain
   void check_same_plan(const std::string& hash);
+  void set_step_points();
   void reset_runs();
   void prepare(std::int64_t iteration);
+  void push_ops(std::int64_t iteration);
   void cut(OpRun& run, std::int64_t end);
   void drain_iteration(std::int64_t iteration, std::int64_t end);
   void average_parameters();
+  void drop_links();
   std::int32_t subset_id(const std::vector<std::int32_t>& tensors);
 
   OpRun& run_at(std::int64_t iteration, std::int32_t op) {
@@ -179,6 +218,7 @@ class Engine {
   int rank_, world_size_;
   EngineOptions options_;
   Stepper stepper_;
+  Unscaler unscaler_;
   std::shared_ptr<PeerWatch> peers_;
   std::shared_ptr<std::atomic<std::int64_t>> progress_ = std::make_shared<std::atomic<std::int64_t>>(0);
   std::unique_ptr<GradientHooks> hooks_;
@@ -193,6 +233,7 @@ class Engine {
   std::vector<std::int32_t> tensor_of_;     // by parameter
   std::vector<std::vector<std::int32_t>> subsets_;
   std::map<std::vector<std::int32_t>, std::int32_t> subset_ids_;
+  bool partial_steps_ = false, steps_in_backward_ = false, steps_in_forward_ = false, synchronous_ = false;
 
   // Of the run.
   std::int64_t iteration_ = 0;  // of the plan, the one that is being computed
@@ -200,6 +241,8 @@ class Engine {
   Phase phase_ = Phase::kIdle;
   bool communicating_ = true;
   bool armed_ = false;
+  int armed_task_ = -1;                       // the backward whose end calls back
+  std::int64_t prepared_ = -1, pushed_ = -1;  // iterations up to which ops are ready, and handed to links
   bool draining_ = false;
   std::int64_t drain_end_ = 0;  // while draining: the first iteration that does not exist
   FindUnused find_unused_ = FindUnused::kAuto;
@@ -211,11 +254,13 @@ class Engine {
     const void* data = nullptr;
     std::int64_t version = 0;
   };
-  std::vector<Handed> handed_;           // by tensor: .grad as it was handed over
-  std::vector<std::int64_t> installed_;  // by tensor: the iteration whose update is in .grad
-  std::vector<std::int32_t> missing_;    // by layer: tensors still to come in this backward
-  std::vector<OpRun*> completed_;        // scratch of one delivery
-  std::vector<at::Tensor> residuals_;    // by block
+  std::vector<Handed> handed_;                // by tensor: .grad as it was handed over
+  std::vector<std::int64_t> installed_;       // by tensor: the iteration whose update is in .grad
+  std::vector<std::int32_t> missing_;         // by layer: tensors still to come in this backward
+  std::vector<OpRun*> completed_;             // scratch of one delivery
+  std::vector<at::Tensor> residuals_;         // by block
+  std::vector<at::Tensor> residuals_before_;  // with a loss scale: before this backward
+  at::Tensor inverse_scale_, found_inf_;      // of this backward
   struct Retired {
     const ProgramOp* op;
     at::Tensor flat;

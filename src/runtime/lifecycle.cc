@@ -24,7 +24,6 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
       world_size_(world_size),
       options_(options),
       stepper_(std::move(stepper)),
-      peers_(std::make_shared<PeerWatch>(std::move(store), rank, world_size)),
       exchange_(std::make_shared<Exchange>()),
       ready_ns_(parameters_.size()) {
   if (!parameters_.empty()) options_.link.device = parameters_.front().tensor.device();
@@ -41,14 +40,50 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
   hooks_ = std::make_unique<GradientHooks>(std::move(tensors), [this](std::int32_t p) { on_gradient(p); });
   exchange_->released_at = [this](const OpRun& run) { return released_at(run); };
   exchange_->describe = [this](const OpRun& run) { return describe(run); };
+  peers_ = std::make_shared<PeerWatch>(std::move(store), rank, world_size,
+                                       [exchange = exchange_](const std::string& failure) {
+                                         const std::lock_guard lock(exchange->mutex);
+                                         if (!exchange->failed()) exchange->failure = failure;
+                                         exchange->done.notify_all();
+                                       });
 }
 
 Engine::~Engine() { close(); }
 
-void Engine::close() {
-  hooks_.reset();
+void Engine::fail(const std::string& what, const std::string& cause) {
+  const auto begin = Clock::now();
+  const std::string suspects = peers_->suspects();
+  const std::string failure = failure_text(what + " (iteration " + std::to_string(base_ + iteration_) + ")",
+                                           Clock::now() - begin, suspects, cause);
+  peers_->announce(failure);
+  const std::lock_guard lock(exchange_->mutex);
+  if (!exchange_->failed()) exchange_->failure = failure;
+  exchange_->done.notify_all();
+  throw RuntimeFailure(exchange_->failure);
+}
+
+void Engine::drop_links() {
   links_.clear();
+  const std::lock_guard lock(exchange_->mutex);
+  if (!exchange_->failed()) return;
+  // Threads that were given up may wake later.
+  struct Held {
+    std::unique_ptr<Program> program;
+    std::vector<std::vector<OpRun>> runs;
+  };
+  exchange_->abandoned = std::make_shared<Held>(std::move(program_), std::move(runs_));
+}
+
+void Engine::close(bool abandon) {
+  hooks_.reset();
+  if (abandon) {
+    const std::lock_guard lock(exchange_->mutex);
+    if (!exchange_->failed()) exchange_->failure = "training was given up";
+  }
+  if (!links_.empty()) drop_links();
   program_.reset();
+  stepper_ = nullptr;
+  unscaler_ = nullptr;
   specs_.clear();
   control_.reset();
   peers_.reset();
@@ -64,7 +99,11 @@ void Engine::check_same_plan(const std::string& hash) {
   std::vector<at::Tensor> inputs{mine};
   c10d::AllgatherOptions how;
   how.timeout = options_.link.timeout;
-  control_->allgather(all, inputs, how)->wait();
+  try {
+    control_->allgather(all, inputs, how)->wait();
+  } catch (const std::exception& error) {
+    fail("the comparison of plans", error.what());
+  }
   std::map<std::string, std::vector<int>> ranks;
   for (int r = 0; r < world_size_; ++r) {
     const auto* bytes = all[0][static_cast<std::size_t>(r)].const_data_ptr<std::uint8_t>();
@@ -123,7 +162,8 @@ void Engine::install(const Plan& plan, const Workload& workload) {
   }
   check_same_plan(hash_hex(structure));
   retired_.clear();
-  links_.clear();
+  drop_links();
+  check_failure();
   program_ = std::move(program);
   tensor_of_ = std::move(tensor_of);
   parameter_of_ = std::move(parameter_of);
@@ -131,6 +171,7 @@ void Engine::install(const Plan& plan, const Workload& workload) {
   subsets_.assign(1, {});
   for (std::size_t p = 0; p < parameters_.size(); ++p) subsets_[0].push_back(static_cast<std::int32_t>(p));
   subset_ids_.clear();
+  set_step_points();
   find_unused_ = options_.find_unused;
   residuals_.assign(program_->blocks.size(), {});
   ready_.assign(parameter_of_.size(), 0);
@@ -157,6 +198,7 @@ void Engine::install(const Plan& plan, const Workload& workload) {
 // Starts at iteration 0 of the plan in force.
 void Engine::reset_runs() {
   iteration_ = 0;
+  prepared_ = pushed_ = -1;
   phase_ = Phase::kIdle;
   {
     const std::lock_guard lock(exchange_->mutex);
@@ -166,7 +208,7 @@ void Engine::reset_runs() {
   handed_.assign(parameter_of_.size(), {});
   used_.assign(runs_.size(), {});
   for (Used& used : used_)
-    used.flags = at::zeros({static_cast<std::int64_t>(parameter_of_.size()) + 1}, at::kByte);
+    used.flags = at::zeros({static_cast<std::int64_t>(parameter_of_.size()) + 2}, at::kByte);
   for (auto& runs : runs_) {
     for (OpRun& run : runs) run.op = nullptr;
   }
@@ -176,6 +218,8 @@ void Engine::reset_runs() {
 
 // Makes the executions of an iteration's ops ready to be written to.
 void Engine::prepare(std::int64_t iteration) {
+  if (iteration <= prepared_) return;
+  prepared_ = iteration;
   const ProgramIteration& listed = (*program_)[iteration];
   auto& runs = runs_[static_cast<std::size_t>(iteration) % runs_.size()];
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -259,13 +303,13 @@ void Engine::drain() {
     retire(iteration_);
     ++iteration_;
     prepare(iteration_ + program_->look_ahead);
-    const std::lock_guard lock(exchange_->mutex);
-    for (OpRun& run : runs_[static_cast<std::size_t>(iteration_ + program_->look_ahead) % runs_.size()]) {
-      if (run.op != nullptr) cut(run, end);
+    {
+      const std::lock_guard lock(exchange_->mutex);
+      for (OpRun& run : runs_[static_cast<std::size_t>(iteration_ + program_->look_ahead) % runs_.size()]) {
+        if (run.op != nullptr) cut(run, end);
+      }
     }
-    for (OpRun& run : runs_[static_cast<std::size_t>(iteration_) % runs_.size()]) {
-      if (run.op != nullptr) links_[static_cast<std::size_t>(run.op->link)]->push(&run);
-    }
+    push_ops(iteration_);
   }
   synchronize();
   retire(iteration_);
@@ -292,7 +336,11 @@ void Engine::drain_iteration(std::int64_t iteration, std::int64_t end) {
       if (pending(apply)) apply_outside_end(apply);
     }
   };
-  for (const auto& applies : here.at_forward) outside(applies);
+  for (std::size_t l = 0; l < program_->layers; ++l) {
+    const auto point = static_cast<std::size_t>(PointKind::kForwardStart) * program_->layers + l;
+    if (passed_[point].iteration < iteration)
+      outside(here.at_forward[l]);  // synchronize() may have been first
+  }
   for (std::size_t l = program_->layers; l-- > 0;) outside(here.at_backward[l]);
   std::vector<std::int32_t> stepped;
   const auto step = [&] {
@@ -311,6 +359,7 @@ void Engine::drain_iteration(std::int64_t iteration, std::int64_t end) {
       apply_average(apply);
     } else {
       apply_reduced(apply);
+      if (holds_overflow(apply)) continue;
       stepped.insert(stepped.end(), apply.tensors.begin(), apply.tensors.end());
     }
   }
@@ -332,7 +381,11 @@ void Engine::average_parameters() {
     at::Tensor sum = at::empty_like(value);
     at::mul_out(sum, value, scale_);
     std::vector<at::Tensor> tensors{sum};
-    group->allreduce(tensors, how)->wait();
+    try {
+      group->allreduce(tensors, how)->wait();
+    } catch (const std::exception& error) {
+      fail("the average of parameters that ranks stepped on their own", error.what());
+    }
     value.copy_(sum);
   }
 }
@@ -373,20 +426,19 @@ std::vector<std::int32_t> Engine::forward_layers() const {
   return layers;
 }
 
-bool Engine::partial_steps() const {
-  return std::ranges::any_of(program_->iterations, [&](const ProgramIteration& iteration) {
-    const auto some = [&](const EndAction& action) {
-      return action.optimizer && action.tensors.size() != parameters_.size();
-    };
-    const auto steps = [&](const ProgramApply& apply) {
-      return apply.at.kind != PointKind::kIterationEnd && apply.source != Source::kAveragedParameter;
-    };
-    return std::ranges::any_of(iteration.end_actions, some) || std::ranges::any_of(iteration.applies, steps);
-  });
-}
-
-bool Engine::synchronous() const {
-  return std::ranges::all_of(program_->iterations, &ProgramIteration::synchronous);
+void Engine::set_step_points() {
+  partial_steps_ = steps_in_backward_ = steps_in_forward_ = false;
+  for (const ProgramIteration& iteration : program_->iterations) {
+    for (const EndAction& action : iteration.end_actions) {
+      partial_steps_ |= action.optimizer && action.tensors.size() != parameters_.size();
+    }
+    for (const ProgramApply& apply : iteration.applies) {
+      if (apply.at.kind == PointKind::kIterationEnd || apply.source == Source::kAveragedParameter) continue;
+      partial_steps_ = true;
+      (apply.at.kind == PointKind::kForwardStart ? steps_in_forward_ : steps_in_backward_) = true;
+    }
+  }
+  synchronous_ = std::ranges::all_of(program_->iterations, &ProgramIteration::synchronous);
 }
 
 Counters Engine::counters() const {

@@ -8,6 +8,13 @@
 #include "runtime/collectives.h"
 
 namespace gradweave::runtime {
+namespace {
+
+// A rank that does something else than train, such as waiting for others at a barrier, passes no points. Its
+// peers may need its ops meanwhile, so that releases hold only so long.
+constexpr auto kStall = std::chrono::seconds(1);
+
+}  // namespace
 
 struct Link::State {
   LinkSpec spec;
@@ -37,6 +44,14 @@ struct Link::State {
   void fail(const OpRun& run, const std::string& why, Clock::time_point begin);
 };
 
+std::string failure_text(const std::string& what, Clock::duration after, const std::string& suspects,
+                         const std::string& cause) {
+  char waited[32];
+  std::snprintf(waited, sizeof waited, "%.1f", std::chrono::duration<double>(after).count());
+  return what + " failed after " + waited + " s; suspect: " + suspects +
+         ". Training can't go on: restart from the last checkpoint. Cause: " + cause;
+}
+
 // Returns with the lock held: true if op `sequence` may be issued, false if the thread is to leave.
 bool Link::State::await_turn(std::unique_lock<std::mutex>& lock, std::size_t sequence) {
   for (;;) {
@@ -53,7 +68,9 @@ bool Link::State::await_turn(std::unique_lock<std::mutex>& lock, std::size_t seq
     if (next.forced || next.absent) return true;
     const std::optional<Clock::time_point> at = exchange->released_at(next);
     if (!at) {
-      wake.wait(lock);
+      const auto stalled = exchange->passed_at + kStall;
+      if (Clock::now() >= stalled) return true;
+      wake.wait_until(lock, stalled);
     } else if (*at > Clock::now()) {
       wake.wait_until(lock, *at);
     } else {
@@ -130,14 +147,16 @@ void Link::State::run(std::unique_lock<std::mutex>& lock, OpRun& run, std::size_
 }
 
 void Link::State::fail(const OpRun& run, const std::string& why, Clock::time_point begin) {
-  const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
-  char after[32];
-  std::snprintf(after, sizeof after, "%.1f", waited);
+  const auto waited = Clock::now() - begin;
   const std::string suspects = peers->suspects();
-  const std::lock_guard lock(exchange->mutex);
+  std::unique_lock lock(exchange->mutex);
   if (exchange->failed()) return;
-  exchange->failure = exchange->describe(run) + " failed after " + after + " s; suspect: " + suspects +
-                      ". Training can't go on: restart from the last checkpoint. Cause: " + why;
+  const std::string failure = failure_text(exchange->describe(run), waited, suspects, why);
+  lock.unlock();
+  peers->announce(failure);
+  lock.lock();
+  if (exchange->failed()) return;
+  exchange->failure = failure;
   exchange->done.notify_all();
 }
 
@@ -162,7 +181,7 @@ Link::Link(LinkSpec spec, std::int32_t concurrency, std::int32_t track, std::siz
   state_->peers = std::move(peers);
   state_->progress = std::move(progress);
   state_->queue.resize(std::max<std::size_t>(capacity, 1));
-  // Gloo runs two ops of a group at once; more threads than a few only wait.
+  // Gloo runs two ops of a group at once, NCCL one: more threads than a few only wait.
   const std::int32_t lanes = concurrency == 0 ? 4 : std::min(concurrency, 4);
   state_->running = static_cast<std::size_t>(lanes);
   for (std::int32_t i = 0; i < lanes; ++i) {
@@ -211,8 +230,10 @@ bool Link::busy() const {
   if (state_->ended < state_->issued) return true;
   if (state_->issued == state_->pushed) return false;
   const OpRun& next = *state_->slot(state_->issued);
-  return next.pending == 0 && (next.forced || state_->exchange->released_at(next).has_value());
+  if (next.pending > 0 || (next.partner != nullptr && !next.partner->done)) return false;
+  return next.forced || next.absent || state_->exchange->released_at(next).has_value();
 }
+
 const std::string& Link::name() const { return state_->spec.name; }
 const LinkCounters& Link::counters() const { return state_->counters; }
 bool Link::emulated() const { return state_->spec.emulation.has_value(); }

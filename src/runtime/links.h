@@ -64,14 +64,22 @@ struct OpRun {
 // What the links share with the engine. Everything below the mutex is guarded by it.
 struct Exchange {
   std::mutex mutex;
-  std::condition_variable done;  // an op has ended, or the exchange has failed
-  std::string failure;           // empty: none. Once set, nothing runs any more
+  std::condition_variable done;                // an op has ended, or the exchange has failed
+  std::string failure;                         // empty: none. Once set, nothing runs any more
+  Clock::time_point passed_at = Clock::now();  // when the compute thread last passed a point
   bool failed() const { return !failure.empty(); }
 
   // When a release passes, or nothing if it hasn't passed yet. Called with the mutex held.
   std::function<std::optional<Clock::time_point>(const OpRun&)> released_at;
   std::function<std::string(const OpRun&)> describe;  // "op 'all_reduce a +3' (iteration 7, link eth0)"
+
+  // Runs that threads which were given up may still write to.
+  std::shared_ptr<void> abandoned;
 };
+
+// Returns the message of a failure: what failed, whom to suspect, what to do, and the cause.
+std::string failure_text(const std::string& what, Clock::duration after, const std::string& suspects,
+                         const std::string& cause);
 
 struct LinkCounters {
   std::atomic<std::int64_t> ops{0}, bytes{0}, busy_ns{0};
@@ -87,6 +95,7 @@ class Link {
        const LinkOptions& options, std::shared_ptr<Exchange> exchange, std::shared_ptr<PeerWatch> peers,
        std::shared_ptr<std::atomic<std::int64_t>> progress);
   // Waits for the ops that run; gives them up if the exchange has failed, since no backend can abort one.
+  // The caller then owes that their runs live as long as the exchange.
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;

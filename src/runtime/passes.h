@@ -1,4 +1,5 @@
-// Passes over parameters that would take several tensor operations: fused on the CPU, where memory bounds them.
+// Passes over parameters that would take several tensor operations: fused on the CPU, where memory bounds
+// them.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

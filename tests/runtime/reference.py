@@ -23,6 +23,7 @@ class Reference:
         self.residuals = {}
         self.n = 0
         self.end = None       # while draining: the first iteration that does not exist
+        self.overflowed = set()  # iterations in which some rank's gradient was not finite
         self.local = {self.blocks[b]["tensor"] for iteration in plan.get("prologue", []) + plan["period"]
                       for apply in iteration.get("applies", []) for b in apply["blocks"]
                       if apply["source"] == "local_gradient" or apply.get("correction") == "local"}
@@ -41,12 +42,15 @@ class Reference:
 
     # ---- one iteration
 
-    def train_step(self, x, y):
+    def train_step(self, x, y, factor=1.0, overflow=False):
+        """`factor` multiplies this rank's loss; `overflow`: some rank's gradient is not finite."""
+        if overflow:
+            self.overflowed.add(self.n)
         self.run_ops(lambda op: max(op["merges"]) < 0)
         self.run_applies("forward_start")
         for parameter in self.parameters.values():
             parameter.grad = None
-        nn.functional.cross_entropy(self.model(x), y).backward()
+        (nn.functional.cross_entropy(self.model(x), y) * factor).backward()
         self.gradients[self.n] = {name: flat(p, p.grad).clone() for name, p in self.parameters.items()}
         self.compensate()
         self.run_applies("backward_end")
@@ -69,6 +73,7 @@ class Reference:
         if not isinstance(rule, dict):
             return
         coefficient = min(rule["cap"], rule["initial"] + self.n // rule["every"] * rule["step"])
+        before = dict(self.residuals)
         dropped = self.iteration(self.n).get("dropped", [])
         for number, block in enumerate(self.blocks):
             part = self.gradients[self.n][block["tensor"]][block["begin"]:block["end"]]
@@ -76,6 +81,8 @@ class Reference:
                 part.copy_(part.add(self.residuals.pop(number), alpha=coefficient))
             if number in dropped:
                 self.residuals[number] = part.clone()
+        if self.n in self.overflowed:
+            self.residuals = before
 
     # ---- collectives
 
@@ -140,7 +147,14 @@ class Reference:
                 continue
             if self.end is not None and apply["source"] == "local_gradient":
                 continue
+            local = apply["source"] == "local_gradient" or apply.get("correction") == "local"
+            if apply["source"] != "averaged_parameter" and self.spoilt(apply) and (
+                    not local or self.n in self.overflowed or self.end is not None):
+                continue
             yield apply
+
+    def spoilt(self, apply):
+        return bool(self.overflowed & set(self.existing(self.n, apply["merges"])))
 
     def run_applies(self, point):
         order = sorted(self.applies(point), key=lambda a: a["at"]["layer"], reverse=point == "backward_end")
@@ -182,8 +196,10 @@ class Reference:
                 gradients[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
                 if name in before:
                     gradients[name].copy_(before[name])
-                elif keep and self.end is None:
+                elif keep and self.end is None and self.n not in self.overflowed:
                     gradients[name].copy_(local[name])
+            if self.spoilt(apply):
+                continue
             result, own = self.delivered(apply, b)
             target = flat(parameter, gradients[name])[block["begin"]:block["end"]]
             if keep:

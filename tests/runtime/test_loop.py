@@ -62,7 +62,7 @@ def unused_and_shared(rank, scheme):
     return [name for name in results[0] if not torch.equal(results[0][name], results[1][name])]
 
 
-@pytest.mark.parametrize("scheme", ["ddp"])
+@pytest.mark.parametrize("scheme", ["ddp", "p3"])
 def test_unused_and_shared_parameters_as_in_ddp(scheme):
     assert ranks.run(unused_and_shared, 2, scheme=scheme) == [[], []]
 
@@ -73,6 +73,7 @@ def busy_loop(rank, scheme):
 
     results, seen = [], []
     for parallel in (True, False):
+        norms = []
         model = make_net(seed=rank)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         early = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.8)
@@ -85,14 +86,18 @@ def busy_loop(rank, scheme):
         late = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
         model.wide.weight.register_post_accumulate_grad_hook(lambda p: counts.__setitem__("after", counts["after"] + 1))
         for step in range(10):
-            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            optimizer.zero_grad(set_to_none=scheme == "p3" or step % 2 == 0)
             with run.no_sync():
                 x, y = batch(rank, 100 + step)
                 nn.functional.cross_entropy(run(x), y).backward()
             x, y = batch(rank, step, size=8 if step < 9 else 3)
             nn.functional.cross_entropy(run(x), y).backward()
-            if scheme != "p3":
-                torch.nn.utils.clip_grad_norm_(run.parameters(), 0.5)
+            if parallel:
+                norms.append(torch.nn.utils.clip_grad_norm_(run.parameters(), 0.5))
+            elif scheme == "wfbp":
+                norms.append(torch.nn.utils.clip_grad_norm_(run.parameters(), 0.5))
+            else:
+                norms.append(gradweave.clip_grad_norm_(run, 0.5))
             optimizer.step()
             early.step()
             late.step()
@@ -106,13 +111,13 @@ def busy_loop(rank, scheme):
         if not parallel:
             gradweave.finish(model)
         assert counts == {"before": 20, "after": 20}
-        seen.append(optimizer.param_groups[0]["lr"])
+        seen.append((optimizer.param_groups[0]["lr"], norms))
         results.append(parameters(model))
     assert seen[0] == seen[1]
     return [name for name in results[0] if not torch.equal(results[0][name], results[1][name])]
 
 
-@pytest.mark.parametrize("scheme", ["ddp", "wfbp"])
+@pytest.mark.parametrize("scheme", ["ddp", "wfbp", "p3", "dear"])
 def test_a_busy_loop_as_in_ddp(scheme):
     assert ranks.run(busy_loop, 2, scheme=scheme) == [[], []]
 
@@ -177,6 +182,88 @@ def test_copies_and_optimizer_state():
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+def in_backward(rank):
+    import gradweave
+
+    model = make_net()
+    model, optimizer = wrapped(model, make_optimizer("sgd", model), "dreamddp")
+    x, y = batch(rank, 0)
+    nn.functional.cross_entropy(model(x), y).backward()
+    try:
+        gradweave.clip_grad_norm_(model, 1.0)
+    except gradweave.InvalidInput as error:
+        return str(error)
+    return "accepted"
+
+
+def test_clipping_is_refused_where_parameters_are_stepped_before_the_norm_is_known():
+    for message in ranks.run(in_backward, 2):
+        assert "in the backward, before the norm of the whole gradient is known" in message and "such as ddp" in message
+
+
+def buffers(rank, broadcast_buffers):
+    """Running statistics, in and after training, beside DistributedDataParallel's. Returns the others."""
+    import gradweave
+
+    wrong = []
+    expected = make_net(seed=rank)
+    parallel = nn.parallel.DistributedDataParallel(expected)
+    stepped = make_optimizer("sgd", expected)
+    model = make_net(seed=rank)
+    model, optimizer = wrapped(model, make_optimizer("sgd", model), "ddp", broadcast_buffers=broadcast_buffers)
+    for step in range(4):
+        train(parallel, stepped, rank, 1, first=step)
+        train(model, optimizer, rank, 1, first=step)
+        for (name, value), (_, found) in zip(expected.named_buffers(), model.named_buffers()):
+            if (broadcast_buffers or rank == 0) and not torch.equal(value, found):
+                wrong.append((step, name))
+    gradweave.finish(model)
+    expected.eval()
+    with torch.no_grad():
+        answer = parallel(batch(0, 99)[0])  # broadcasts rank 0's buffers first
+        model.eval()
+        if not torch.equal(answer, model(batch(0, 99)[0])):
+            wrong.append("evaluation")
+    assert torch.equal(model.state_dict()["norm.running_mean"], expected.norm.running_mean)
+    return wrong
+
+
+@pytest.mark.parametrize("broadcast_buffers", [False, True])
+def test_buffers_as_in_ddp(broadcast_buffers):
+    # Without broadcasts rank 0's own are the same anyhow, and finish() makes the others equal.
+    assert ranks.run(buffers, 2, broadcast_buffers=broadcast_buffers) == [[], []]
+
+
+def saves_alone(rank, schemes):
+    """Rank 0 saves while the others wait for it."""
+    wrong = []
+    for scheme in schemes:
+        model = make_net()
+        model, optimizer = wrapped(model, make_optimizer("sgd", model), scheme, timeout=20.0)
+        for step in range(0, 6, 2):
+            train(model, optimizer, rank, 2, first=step)
+            if rank == 0:
+                model.state_dict()
+                optimizer.state_dict()
+                list(model.parameters())
+            distributed.barrier()
+        model.gradweave.finish()
+        sums = torch.stack([p.detach().sum() for p in model.parameters()])
+        other = sums.clone()
+        distributed.broadcast(other, 0)
+        if not torch.equal(sums, other):
+            wrong.append(scheme)
+        model.gradweave.close()
+    return wrong
+
+
+def test_one_rank_alone_may_save():
+    from gradweave import core
+
+    schemes = [row["name"] for row in core.schemes() if row["name"] != "auto"]
+    assert ranks.run(saves_alone, 2, schemes=schemes) == [[], []]
+
+
 def profiled(rank, scheme):
     """wrap() without a plan: profiles, probes, plans, switches; nothing is lost on the way."""
     import gradweave
@@ -199,3 +286,30 @@ def profiled(rank, scheme):
 @pytest.mark.parametrize("scheme", ["p3"])
 def test_wrap_profiles_and_switches_without_losing_a_bit(scheme):
     assert ranks.run(profiled, 2, scheme=scheme) == [[], []]
+
+
+def many_links(rank, links, schemes):
+    """wrap() without a plan on several links: every link is measured and used, and ranks end equal."""
+    import gradweave
+
+    for scheme in schemes:
+        groups = [gradweave.EmulatedLink(50, 0.01 * (k + 1), group=distributed.new_group(), name=f"link{k}")
+                  if k else distributed.group.WORLD for k in range(links)]
+        model = make_net(seed=rank)
+        model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), scheme=scheme, links=groups, warm_up=1,
+                                          profile_iterations=2)
+        train(model, optimizer, rank, 10)
+        gradweave.finish(model)
+        session = model.gradweave
+        assert len(session.cluster["links"]) == links and session.plan["scheme"] == scheme
+        own = torch.cat([p.detach().flatten() for p in model.parameters()])
+        first = own.clone()
+        distributed.broadcast(first, 0)
+        assert torch.equal(own, first), scheme
+        session.close()
+    return True
+
+
+@pytest.mark.parametrize("workers, links", [(3, 3), (4, 2)])
+def test_several_workers_and_links_from_profile_to_plan(workers, links):
+    assert all(ranks.run(many_links, workers, links=links, schemes=["ddp", "deft", "delayed_averaging", "dear"]))

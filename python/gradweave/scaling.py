@@ -1,0 +1,43 @@
+"""torch.amp.GradScaler with plans that delay gradients or step outside optimizer.step().
+
+There a gradient is handed over in the backward, and what `.grad` holds in step() may be older: the engine takes the
+scale out and looks for infinities and NaNs at the hand-over, ranks agree, and the engine leaves out what is not
+finite. The scaler then only has to learn of it. With all other plans it does its usual work on reduced gradients.
+"""
+
+import torch
+
+from gradweave import classes
+
+
+def inverse_scale(scaler):
+    """The factor that takes the scale out, rounded as the scaler rounds it."""
+    return scaler._get_scale_async().double().reciprocal().float()
+
+
+def adopt(scaler, sessions):
+    """Give `scaler` a class that knows the sessions of wrapped optimizers. It stays the same object."""
+    if not hasattr(type(scaler), "_gradweave_base"):
+        scaler.__class__ = _scaler_class(type(scaler), sessions)
+
+
+def _scaler_class(base, sessions):
+    class Scaler(base):
+        _gradweave_base = base
+
+        def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+            session = sessions.get(optimizer)
+            if session is None or session.scaler is not self or not session.unscales:
+                return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+            return {found_inf.device: torch.full_like(found_inf, float(session.overflowed()))}
+
+        def _maybe_opt_step(self, optimizer, optimizer_state, *args, **kwargs):
+            session = sessions.get(optimizer)
+            if session is None or session.scaler is not self or not session.unscales:
+                return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
+            return optimizer.step(*args, **kwargs)  # leaves out what is not finite; the rest of the plan goes on
+
+        def __reduce_ex__(self, protocol):
+            return classes.reduce_plain(self, base, protocol)
+
+    return classes.named_as(Scaler, base)

@@ -1,0 +1,144 @@
+"""torch.amp.GradScaler: all ranks skip a step or none, whatever a plan delays, and the scale never shows in what is applied.
+
+Scales are powers of two, so that scaled and unscaled training give the same bits.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import distributed, nn
+
+import ranks
+from models import batch, cluster, make_net, make_optimizer, parameters, workload
+from reference import Reference
+from test_delayed import CASES
+from test_parity import exact_schemes
+
+OVERFLOW = {1: 0, 4: 1, 5: 1}  # step -> the rank whose loss is infinite there
+
+
+def make_scaler():
+    return torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+
+
+def factor(rank, step):
+    return math.inf if OVERFLOW.get(step) == rank else 1.0
+
+
+def train_scaled(model, optimizer, scaler, rank, steps, clip=None):
+    """Scales after each step."""
+    scales = []
+    for step in range(steps):
+        x, y = batch(rank, step)
+        optimizer.zero_grad()
+        scaler.scale(nn.functional.cross_entropy(model(x), y) * factor(rank, step)).backward()
+        if clip:
+            scaler.unscale_(optimizer)
+            clip(model)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return scales
+
+
+def as_ddp(rank, schemes, optimizer, clipped):
+    import gradweave
+    from gradweave import core
+
+    model = make_net(seed=rank)
+    parallel = nn.parallel.DistributedDataParallel(model)
+    clip = (lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.5)) if clipped else None
+    scales = train_scaled(parallel, make_optimizer(optimizer, model), make_scaler(), rank, 12, clip)
+    assert len(set(scales)) > 2
+    expected = parameters(model)
+    clip = (lambda model: gradweave.clip_grad_norm_(model, 0.5)) if clipped else None
+    wrong = []
+    for scheme in schemes:
+        model, scaler = make_net(seed=rank), make_scaler()
+        plan = core.make_plan(workload(), cluster(2), scheme)
+        with gradweave.wrap(model, make_optimizer(optimizer, model), plan=plan, scaler=scaler) as (model, stepper):
+            assert train_scaled(model, stepper, scaler, rank, 12, clip) == scales
+        found = parameters(model)
+        wrong += [(scheme, name) for name in expected if not torch.equal(found[name], expected[name])]
+    return wrong
+
+
+@pytest.mark.parametrize("optimizer, clipped", [("sgd", False), ("adamw", True)])
+def test_exact_schemes_skip_and_clip_as_ddp(optimizer, clipped):
+    assert ranks.run(as_ddp, 2, schemes=exact_schemes(), optimizer=optimizer, clipped=clipped) == [[], []]
+
+
+def as_reference(rank, cases, stops):
+    import gradweave
+    from gradweave import core
+
+    wrong = []
+    for case, (scheme, options) in cases.items():
+        for stop in stops:
+            plan = core.make_plan(workload(), cluster(2, 0.6), scheme, options)
+            expected = make_net()
+            loop = Reference(expected, make_optimizer("sgd", expected), plan, workload())
+            for step in range(stop):
+                loop.train_step(*batch(rank, step), factor=factor(rank, step), overflow=step in OVERFLOW)
+            loop.drain()
+            model, scaler = make_net(), make_scaler()
+            model, stepper = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, scaler=scaler)
+            train_scaled(model, stepper, scaler, rank, stop)
+            gradweave.finish(model)
+            found = parameters(model)
+            wrong += [(case, stop, n, "not finite") for n, value in found.items() if not value.isfinite().all()]
+            wrong += [(case, stop, n) for n, value in parameters(expected).items() if not torch.equal(found[n], value)]
+            model.gradweave.close()
+    return wrong
+
+
+def test_delayed_and_local_schemes_leave_out_what_is_not_finite():
+    in_step = ("deft", "delayed_averaging", "covap")  # the others step in the backward
+    cases = {name: case for name, case in CASES.items() if case[0] in in_step}
+    assert ranks.run(as_reference, 2, cases=cases, stops=(5, 12)) == [[], []]
+
+
+def refused(rank):
+    import gradweave
+    from gradweave import core
+
+    messages = []
+    for scheme, given in (("p3", False), ("deft", False), ("local_sgd", True)):
+        model, scaler = make_net(), make_scaler()
+        plan = core.make_plan(workload(), cluster(2, 0.6), scheme)
+        model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, scaler=scaler if given else None)
+        with pytest.raises(gradweave.InvalidInput) as error:
+            train_scaled(model, optimizer, scaler, rank, 1)
+        messages.append(str(error.value))
+        model.gradweave.close(abandon=True)
+    return messages
+
+
+def test_what_a_scaler_cannot_do_is_an_error_with_a_remedy():
+    for *unknown, backward in ranks.run(refused, 2):
+        assert all("pass scaler= to gradweave.wrap()" in message for message in unknown)
+        assert "before all gradients are known to be finite" in backward and "bfloat16" in backward
+
+
+def saved(rank):
+    import io
+
+    import gradweave
+    from gradweave import core
+
+    model, scaler = make_net(), make_scaler()
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    plan = core.make_plan(workload(), cluster(2, 0.6), "deft")
+    with gradweave.wrap(model, optimizer, plan=plan, scaler=scaler) as (model, optimizer):
+        train_scaled(model, optimizer, scaler, rank, 6)
+    file = io.BytesIO()
+    torch.save(scaler, file)
+    file.seek(0)
+    assert type(torch.load(file, weights_only=False)) is torch.amp.GradScaler
+    return parameters(model)
+
+
+def test_fused_optimizers_and_saved_scalers():
+    first, second = ranks.run(saved, 2)
+    assert all(torch.equal(first[name], second[name]) and value.isfinite().all() for name, value in first.items())
