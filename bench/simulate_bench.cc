@@ -44,17 +44,23 @@ void run_machine(benchmark::State& state, const char* scheme, std::int32_t concu
                          benchmark::Counter::kIsRate);
 }
 
-void BM_SerialWfbp(benchmark::State& state) { run_machine(state, "wfbp", 1); }
-BENCHMARK(BM_SerialWfbp)->Arg(40)->Arg(400)->Arg(4000);
+void serial_wfbp(benchmark::State& state) { run_machine(state, "wfbp", 1); }
+BENCHMARK(serial_wfbp)->Name("simulate/wfbp/one")->Arg(40)->Arg(400)->Arg(4000);
 
-void BM_SerialForwardOverlap(benchmark::State& state) { run_machine(state, "p3", 1); }
-BENCHMARK(BM_SerialForwardOverlap)->Arg(40)->Arg(400);
+void serial_forward_overlap(benchmark::State& state) { run_machine(state, "p3", 1); }
+BENCHMARK(serial_forward_overlap)->Name("simulate/p3/one")->Arg(40)->Arg(400)->Arg(4000);
 
-void BM_SerialDeftTwoLinks(benchmark::State& state) { run_machine(state, "deft", 1, 2); }
-BENCHMARK(BM_SerialDeftTwoLinks)->Arg(40)->Arg(400);
+void serial_deft(benchmark::State& state) { run_machine(state, "deft", 1, 2); }
+BENCHMARK(serial_deft)->Name("simulate/deft/two")->Arg(40)->Arg(400)->Arg(4000);
 
-void BM_SharedWfbp(benchmark::State& state) { run_machine(state, "wfbp", 0); }
-BENCHMARK(BM_SharedWfbp)->Arg(40)->Arg(400);
+void shared_wfbp(benchmark::State& state) { run_machine(state, "wfbp", 0); }
+BENCHMARK(shared_wfbp)->Name("simulate/wfbp/fluid")->Arg(40)->Arg(400)->Arg(4000);
+
+void shared_wfbp_two_links(benchmark::State& state) { run_machine(state, "wfbp", 0, 2); }
+BENCHMARK(shared_wfbp_two_links)->Name("simulate/wfbp/two fluid")->Arg(40)->Arg(400)->Arg(4000);
+
+void shared_sequential(benchmark::State& state) { run_machine(state, "sequential", 0); }
+BENCHMARK(shared_sequential)->Name("simulate/sequential/fluid")->Arg(40)->Arg(400)->Arg(4000);
 
 // A whole prediction, as planners and `compare` ask for: compile, find the steady state, bounds.
 void whole_prediction(benchmark::State& state, const char* scheme) {
@@ -62,13 +68,12 @@ void whole_prediction(benchmark::State& state, const char* scheme) {
   const Cluster cluster = bench::cluster();
   const Plan plan = plan_of(scheme, workload, cluster);
   for (auto _ : state) benchmark::DoNotOptimize(simulate(plan, workload, cluster).cycle_ns);
-  state.SetComplexityN(state.range(0));
 }
-BENCHMARK_CAPTURE(whole_prediction, wfbp, "wfbp")->RangeMultiplier(2)->Range(50, 1600)->Complexity();
-BENCHMARK_CAPTURE(whole_prediction, p3, "p3")->RangeMultiplier(2)->Range(50, 400)->Complexity();
-BENCHMARK_CAPTURE(whole_prediction, deft, "deft")->Arg(400);
+BENCHMARK_CAPTURE(whole_prediction, wfbp, "wfbp")->Name("predict/wfbp")->Arg(100)->Arg(300)->Arg(1000);
+BENCHMARK_CAPTURE(whole_prediction, p3, "p3")->Name("predict/p3")->Arg(100)->Arg(300)->Arg(1000);
+BENCHMARK_CAPTURE(whole_prediction, deft, "deft")->Name("predict/deft")->Arg(100)->Arg(300)->Arg(1000);
 
-void BM_MaximumCycleRatio(benchmark::State& state) {
+void cycle_ratio(benchmark::State& state) {
   const Workload workload = bench::workload(state.range(0));
   const Cluster cluster = bench::cluster();
   const CostModel model(workload, cluster);
@@ -76,7 +81,7 @@ void BM_MaximumCycleRatio(benchmark::State& state) {
       compile(plan_of("p3", workload, cluster), std::span(&workload, 1), model, {}, false);
   for (auto _ : state) benchmark::DoNotOptimize(maximum_cycle_ratio(program).time);
 }
-BENCHMARK(BM_MaximumCycleRatio)->Arg(40)->Arg(400);
+BENCHMARK(cycle_ratio)->Name("cycle ratio/p3")->Arg(40)->Arg(400);
 
 }  // namespace
 }  // namespace gradweave

@@ -1,5 +1,7 @@
 #include "gradweave/decimal.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 
@@ -14,11 +16,15 @@ constexpr std::int32_t kMaxScale = 40;
 constexpr int kMaxDigits = 18;
 constexpr std::int64_t kLargest = std::int64_t{1} << 62;
 
-Wide power_of_ten(std::int32_t exponent) {
-  Wide result = 1;
-  for (std::int32_t i = 0; i < exponent; ++i) result *= 10;
-  return result;
-}
+constexpr int kLargestPower = 38;  // 10^38 is the largest power of ten below 2^127
+
+constexpr auto kPowersOfTen = [] {
+  std::array<Wide, kLargestPower + 1> powers{1};
+  for (std::size_t i = 1; i < powers.size(); ++i) powers[i] = powers[i - 1] * 10;
+  return powers;
+}();
+
+Wide power_of_ten(std::int32_t exponent) { return kPowersOfTen[static_cast<std::size_t>(exponent)]; }
 
 int digits_of(Wide value) {
   int digits = 0;
@@ -83,9 +89,16 @@ double to_double(Decimal value) {
 
 std::int64_t multiply_ceil(std::int64_t count, Decimal rate) {
   const Wide product = static_cast<Wide>(count) * static_cast<Wide>(rate.mantissa);
-  // 10^38 is the largest power of ten below 2^127, and every product is below it.
-  const Wide divisor = power_of_ten(rate.scale > 38 ? 38 : rate.scale);
-  const Wide result = product / divisor + (product % divisor != 0 ? 1 : 0);
+  // Every product is below the largest power of ten.
+  const Wide divisor = power_of_ten(std::min(rate.scale, kLargestPower));
+  if (product >> 62 == 0 && divisor >> 62 == 0) {  // the usual case, and a 64-bit division
+    const auto dividend = static_cast<std::uint64_t>(product);
+    const auto quotient = dividend / static_cast<std::uint64_t>(divisor);
+    return static_cast<std::int64_t>(quotient +
+                                     (quotient * static_cast<std::uint64_t>(divisor) != dividend ? 1 : 0));
+  }
+  const Wide quotient = product / divisor;
+  const Wide result = quotient + (quotient * divisor != product ? 1 : 0);
   if (result > static_cast<Wide>(kLargest)) {
     throw InvalidInput("is out of range", "count times rate", "give smaller sizes or rates");
   }

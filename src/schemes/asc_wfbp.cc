@@ -18,7 +18,7 @@ PlanResult plan_asc_wfbp(const Workload& workload, const Cluster& cluster, const
   Cluster shared = cluster;
   for (Link& link : shared.links) link.concurrency = 0;
   const CostModel model(workload, shared, values.compression());
-  return merged_plan(model, merged_greedily(model, MergeRule::kStart));
+  return merged_plan(model, merged_greedily(model, MergeRule::kStart), !values.compression().name.empty());
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 //   is allowed max_staleness, max_extra_bytes     read off the simulation and the validator tolerance    a
 //   plan that changes training less is preferred while it is slower by at most this share
 //
-// Candidates: every scheme, each tuned over a small grid (candidates.h); with `compressed`, the schemes that
-// are fastest without compression under every compressor too. The fastest admissible candidate sets the time
-// to meet; of those within `tolerance` of it the one that changes training least is chosen; then the faster,
-// the one of less staleness, of less memory, the one listed first.
+// Candidates: every scheme, each tuned over a small grid (candidates.h), `optimal` where it does more than
+// that; with `compressed`, the schemes that are fastest without compression under every compressor too. The
+// fastest admissible candidate sets the time to meet; of those within `tolerance` of it the one that changes
+// training least is chosen; then the faster, the one of less staleness, of less memory, the one listed first.
 //
 // Default of `allow`: exact+corrected. Averages that arrive late and are corrected kept the accuracy of
 // synchronous training within 0.3 points on shuffled shards with SGD and momentum; plain delayed updates
@@ -26,6 +26,7 @@
 #include "gradweave/compression.h"
 #include "gradweave/error.h"
 #include "schemes/candidates.h"
+#include "schemes/optimal.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
@@ -90,7 +91,7 @@ std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cl
   const CandidateMaker maker(workload, cluster);
   std::vector<Candidate> candidates;
   for (const SchemeInfo& scheme : schemes()) {
-    if (scheme.name == "auto") continue;
+    if (scheme.name == "auto" || (scheme.name == "optimal" && !optimal_searches(workload, cluster))) continue;
     // A scheme of delayed updates may have a correction among its options: tuning tries it.
     const bool may_correct =
         scheme.consistency == Consistency::kDelayed && limits.allow(Consistency::kCorrected);

@@ -55,7 +55,7 @@ class Averager {
 
   // Step 1. Returns K, or 0 if no period up to kLongestPeriod hides everything.
   std::int64_t smallest_period() const {
-    const auto hides = [&](std::int64_t period) { return try_fill(period, period, {}, budget_).has_value(); };
+    const auto hides = [&](std::int64_t period) { return fits(period, period, {}, budget_); };
     if (hides(1)) return 1;
     if (budget_ == 0 || !hides(kLongestPeriod)) return 0;
     std::int64_t too_small = 1;
@@ -70,7 +70,7 @@ class Averager {
   // Steps 2 to 4.
   SlotFiller filled(std::int64_t period, double frequent_share) const {
     for (std::int64_t width = 1;; width = std::min(2 * width, period)) {
-      if (try_fill(period, width, {}, budget_)) {
+      if (fits(period, width, {}, budget_)) {
         const Nanoseconds tolerance = budget_ / 1024;
         SlotFiller even = filled_evenly(period, width, {}, budget_, tolerance);
         if (width > 1 || period == 1) return even;
@@ -103,27 +103,30 @@ class Averager {
     return slots;
   }
 
-  // Puts `slice` into one slot of each iteration of phase, phase + every, ..., on the link that is through
-  // first. Returns whether they all have room.
-  bool place_often(SlotFiller& filler, const Slice& slice, std::int64_t every, std::int64_t phase) const {
+  // Puts `slice` into one slot of each iteration of phase, phase + every, ... below `end`, on the link that
+  // is through first. Returns whether they all have room.
+  bool place_often(SlotFiller& filler, const Slice& slice, std::int64_t every, std::int64_t phase,
+                   std::int64_t end) const {
     const std::size_t links = model_.link_count();
-    for (std::size_t i = static_cast<std::size_t>(phase); i * links < filler.slots().size();
-         i += static_cast<std::size_t>(every)) {
-      std::size_t best = i * links;
-      for (std::size_t s = best + 1; s < (i + 1) * links; ++s) {
-        if (filler.finish_with(s, slice) < filler.finish_with(best, slice)) best = s;
-      }
-      if (filler.finish_with(best, slice) > filler.limit(best)) return false;
-      filler.add(best, slice);
+    for (std::int64_t i = phase; i < end; i += every) {
+      const std::size_t first = static_cast<std::size_t>(i) * links;
+      if (!filler.add_where_first(first, first + links, slice)) return false;
     }
     return true;
   }
 
-  // `every`: the period of each of tensors_, or empty where all have the same. Slots then have width 1.
-  std::optional<SlotFiller> try_fill(std::int64_t period, std::int64_t width,
-                                     const std::vector<std::int64_t>& every, Nanoseconds time) const {
-    SlotFiller filler(model_, slots(period, width), time);
-    if (every.empty()) return filler.pour(tensors_) ? std::optional(std::move(filler)) : std::nullopt;
+  bool fits(std::int64_t period, std::int64_t width, const std::vector<std::int64_t>& every,
+            Nanoseconds time) const {
+    SlotFiller filler(model_, slots(period, width), time, false);
+    return fill(filler, period, every);
+  }
+
+  // Fills `filler`, whose slots are of that period. `every`: the period of each of tensors_, or empty where
+  // all have the same; slots then have width 1. Returns whether everything found a place.
+  bool fill(SlotFiller& filler, std::int64_t period, const std::vector<std::int64_t>& every) const {
+    if (every.empty()) return filler.pour(tensors_);
+    std::int64_t cycle = 1;  // after so many iterations everything but what is poured comes again
+    for (const std::int64_t each : every) cycle = each == period ? cycle : std::lcm(cycle, each);
     std::map<std::int64_t, std::vector<std::int64_t>> bytes_by_phase;
     std::vector<Slice> rest;
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -135,9 +138,10 @@ class Averager {
       bytes.resize(static_cast<std::size_t>(every[i]));
       const auto phase = std::ranges::min_element(bytes);
       *phase += model_.index().tensor_bytes(tensors_[i].tensor);
-      if (!place_often(filler, tensors_[i], every[i], phase - bytes.begin())) return std::nullopt;
+      if (!place_often(filler, tensors_[i], every[i], phase - bytes.begin(), cycle)) return false;
     }
-    return filler.pour(rest) ? std::optional(std::move(filler)) : std::nullopt;
+    filler.repeat(static_cast<std::size_t>(cycle) * model_.link_count());
+    return filler.pour(rest);
   }
 
   // Step 3. Returns the period of each of tensors_, such that `limit` per iteration is enough.
@@ -159,14 +163,14 @@ class Averager {
         for (std::size_t i = done; i < end; ++i) changed[by_size[i]] = divisor;
         return changed;
       };
-      std::size_t fits = done;
+      std::size_t enough = done;
       std::size_t too_many = small + 1;
-      while (too_many - fits > 1) {
-        const std::size_t middle = fits + (too_many - fits) / 2;
-        (try_fill(period, 1, with_first(middle), limit) ? fits : too_many) = middle;
+      while (too_many - enough > 1) {
+        const std::size_t middle = enough + (too_many - enough) / 2;
+        (fits(period, 1, with_first(middle), limit) ? enough : too_many) = middle;
       }
-      every = with_first(fits);
-      done = fits;
+      every = with_first(enough);
+      done = enough;
     }
     return every;
   }
@@ -175,16 +179,19 @@ class Averager {
   // everything fits.
   SlotFiller filled_evenly(std::int64_t period, std::int64_t width, const std::vector<std::int64_t>& every,
                            Nanoseconds enough, Nanoseconds tolerance) const {
-    const auto fits = [&](Nanoseconds time) { return try_fill(period, width, every, time).has_value(); };
-    return *try_fill(period, width, every, least_time(enough, tolerance, fits));
+    const Nanoseconds time =
+        least_time(enough, tolerance, [&](Nanoseconds t) { return fits(period, width, every, t); });
+    SlotFiller filler(model_, slots(period, width), time, true);
+    fill(filler, period, every);
+    return filler;
   }
 
   // For a period that is too short: the width whose slots take the least time; the narrowest of those.
   SlotFiller least_exposed(std::int64_t period) const {
     std::optional<SlotFiller> best;
     for (std::int64_t width = 1;; width = std::min(2 * width, period)) {
-      const auto fits = [&](Nanoseconds time) { return try_fill(period, width, {}, time).has_value(); };
-      const Nanoseconds enough = time_that_fits(std::max<Nanoseconds>(budget_, 1), fits);
+      const Nanoseconds enough = time_that_fits(
+          std::max<Nanoseconds>(budget_, 1), [&](Nanoseconds time) { return fits(period, width, {}, time); });
       SlotFiller filler = filled_evenly(period, width, {}, enough, 0);
       if (!best || filler.time_per_iteration() < best->time_per_iteration()) best = std::move(filler);
       if (width == period) return *std::move(best);

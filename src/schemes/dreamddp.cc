@@ -27,12 +27,18 @@
 //   needs no memory: nothing reads the weights between.
 // - Links that serve several ops at once are planned as if ops went one after another.
 #include "schemes/dreamddp_plan.h"
+#include "schemes/fewer_links.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
 namespace {
 
-PlanResult plan_dreamddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+struct Planned {
+  Plan plan;
+  Nanoseconds stall = 0;
+};
+
+Planned plan_on_all_links(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   const CostModel model(workload, cluster);
   const bool forward_overlap = values.on("forward_overlap");
   const Packer packer(model, forward_overlap);
@@ -45,7 +51,24 @@ PlanResult plan_dreamddp(const Workload& workload, const Cluster& cluster, const
         values.text("solver") == "dfs" ? paper_search(packer, period) : exact_intervals(packer, period);
   }
   if (values.on("fill_bubbles")) fill_bubbles(packer, assignment);
-  return plan_of_sets(model, packer, assignment, forward_overlap);
+  return {plan_of_sets(model, packer, assignment, forward_overlap), assignment.stall};
+}
+
+// Messages go where they end first, which can make a set later than fewer links would. Without sharing, what
+// the stalls come to is what the simulator finds.
+PlanResult plan_dreamddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  if (has_shared_link(cluster)) {
+    return fastest_over_links(workload, cluster, [&](const Cluster& links) {
+      return plan_on_all_links(workload, links, values).plan;
+    });
+  }
+  Planned best = plan_on_all_links(workload, cluster, values);
+  for (Cluster fewer = cluster; fewer.links.size() > 1 && best.stall > 0;) {
+    fewer.links.pop_back();
+    Planned other = plan_on_all_links(workload, fewer, values);
+    if (other.stall < best.stall) best = std::move(other);
+  }
+  return best.plan;
 }
 
 OptionSpec text_option(std::string_view name, const std::vector<std::string_view>& choices,

@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "schemes/dreamddp_plan.h"
+#include "schemes/fewer_links.h"
 #include "schemes/registry.h"
 #include "solve/slots.h"
 
@@ -26,13 +27,13 @@ SlotFiller poured(const CostModel& model) {
   std::vector<Slice> tensors = tensors_in_backward_order(model);
   std::ranges::stable_sort(tensors, {},
                            [&](const Slice& slice) { return model.index().tensors[slice.tensor].dtype; });
-  const auto fits = [&](Nanoseconds time) { return SlotFiller(model, slots, time).pour(tensors); };
-  SlotFiller filler(model, slots, least_time(time_that_fits(1, fits), 0, fits));
+  const auto fits = [&](Nanoseconds time) { return SlotFiller(model, slots, time, false).pour(tensors); };
+  SlotFiller filler(model, slots, least_time(time_that_fits(1, fits), 0, fits), true);
   filler.pour(tensors);
   return filler;
 }
 
-PlanResult plan_local_sgd(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   const CostModel model(workload, cluster);
   Plan plan = new_plan(model, static_cast<std::size_t>(*values.integer("period")));
   const SlotFiller filler = poured(model);
@@ -58,6 +59,11 @@ PlanResult plan_local_sgd(const Workload& workload, const Cluster& cluster, cons
   }
   last.applies.push_back({.at = end, .blocks = all, .merges = {0}, .source = Source::kAveragedParameter});
   return plan;
+}
+
+PlanResult plan_local_sgd(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  return fastest_over_links(workload, cluster,
+                            [&](const Cluster& links) { return plan_on_all_links(workload, links, values); });
 }
 
 }  // namespace

@@ -21,8 +21,11 @@ namespace {
 
 PlanResult plan_mg_wfbp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   const CostModel model(workload, cluster, values.compression());
-  return merged_plan(model, values.text("solver") == "exact" ? merged_optimally(model)
-                                                             : merged_greedily(model, MergeRule::kStartup));
+  const bool compressed = !values.compression().name.empty();
+  return merged_plan(model,
+                     values.text("solver") == "exact" ? merged_optimally(model, compressed)
+                                                      : merged_greedily(model, MergeRule::kStartup),
+                     compressed);
 }
 
 }  // namespace

@@ -19,6 +19,8 @@
 // Complexity: a plan and a simulation for each scheme, and O(node_limit) nodes.
 // The claim of step 3 is over whole parts: cutting finer may still be better. With a compressor only T_f +
 // T_b is proved.
+#include "schemes/optimal.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -248,6 +250,10 @@ PlanResult plan_optimal(const Workload& workload, const Cluster& cluster, const 
 }
 
 }  // namespace
+
+bool optimal_searches(const Workload& workload, const Cluster& cluster) {
+  return one_at_a_time(cluster) && WorkloadIndex(workload).tensors.size() <= kMaxOrderUnits;
+}
 
 SchemeInfo optimal_scheme() {
   return {

@@ -10,16 +10,22 @@
 // from the paper: layers are fused into messages (one all-reduce per parameter is bound by start-ups),
 // several links, layers without parameters do not count.
 #include "schemes/dreamddp_plan.h"
+#include "schemes/fewer_links.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
 namespace {
 
-PlanResult plan_partial_sgd(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   const CostModel model(workload, cluster);
   const Packer packer(model, false);
   return plan_of_sets(model, packer,
                       equal_number(packer, static_cast<std::size_t>(*values.integer("period"))), false);
+}
+
+PlanResult plan_partial_sgd(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  return fastest_over_links(workload, cluster,
+                            [&](const Cluster& links) { return plan_on_all_links(workload, links, values); });
 }
 
 }  // namespace

@@ -3,10 +3,15 @@
 #include <algorithm>
 #include <cassert>
 
+#include "simulate/fluid_link.h"
+
 namespace gradweave {
 namespace {
 
 constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
+// Measured.
+constexpr std::size_t kStepsPerSharedOp = 40, kStepsPerTrial = 10, kStepsPerKeptOp = 2;
+constexpr Nanoseconds kNoRest = std::numeric_limits<Nanoseconds>::min() / 2;
 
 std::vector<std::size_t> links_of(std::span<const ScheduledOp> ops) {
   std::vector<std::size_t> links;
@@ -18,10 +23,9 @@ std::vector<std::size_t> links_of(std::span<const ScheduledOp> ops) {
 }  // namespace
 
 Schedule::Schedule(const CostModel& model, std::span<const ScheduledOp> ops)
-    : link_count_(model.link_count()), backward_total_(model.index().backward_total) {
+    : link_count_(model.link_count()) {
   const WorkloadIndex& index = model.index();
-  for (std::size_t l = 0; l < index.layer_count; ++l)
-    forward_.push_back(index.forward_end[l] - index.forward_start[l]);
+  compute_ = index.compute_total;
   for (const Link& link : model.cluster().links) {
     concurrency_.push_back(link.concurrency);
     shared_ = shared_ || link.concurrency != 1;
@@ -29,148 +33,137 @@ Schedule::Schedule(const CostModel& model, std::span<const ScheduledOp> ops)
   ops_.reserve(ops.size());
   costs_.reserve(ops.size() * link_count_);
   for (const ScheduledOp& op : ops) {
-    ops_.push_back(
-        {index.backward_end[op.ready_layer] - index.forward_total + op.delay, op.after, op.needed_by});
+    Nanoseconds rest = kNoRest;
+    if (op.needed_by == kIterationEnd) rest = index.forward_total;
+    if (op.needed_by < index.layer_count) rest = index.forward_total - index.forward_start[op.needed_by];
+    ops_.push_back({index.backward_end[op.ready_layer] - index.forward_total + op.delay, op.after, rest});
     for (std::size_t k = 0; k < link_count_; ++k) costs_.push_back(model.cost(k, op.collective, op.slices));
   }
 }
 
-void Schedule::run_in_order(std::span<const std::size_t> links, ScheduleTimes& times) const {
-  std::vector<Nanoseconds> free(link_count_, 0);
-  for (std::size_t i = 0; i < ops_.size(); ++i) {
+std::size_t Schedule::run_in_order(std::span<const std::size_t> links, std::size_t first,
+                                   std::span<const Nanoseconds> ends_before, Nanoseconds limit,
+                                   std::span<Nanoseconds> free, ScheduleTimes& times) const {
+  for (std::size_t i = first; i < ops_.size(); ++i) {
     const Item& op = ops_[i];
     Nanoseconds start = std::max(free[links[i]], op.ready);
-    if (op.after != kNoOp) start = std::max(start, times.end[op.after]);
+    if (op.after != kNoOp)
+      start = std::max(start, op.after < first ? ends_before[op.after] : times.end[op.after]);
+    const Nanoseconds end = start + cost(i, links[i]).total();
+    if (end + op.rest >= limit) return i;
     times.start[i] = start;
-    free[links[i]] = times.end[i] = start + cost(i, links[i]).total();
+    free[links[i]] = times.end[i] = end;
   }
+  return ops_.size();
 }
 
-void Schedule::run_shared(std::span<const std::size_t> links, ScheduleTimes& times) const {
+std::size_t Schedule::run_shared(std::span<const std::size_t> links, Nanoseconds limit,
+                                 ScheduleTimes& times) const {
   struct LinkState {
+    FluidLink fluid;
     std::vector<std::size_t> queue;  // ops in issue order
     std::size_t next = 0;
-    std::vector<std::size_t> starting;  // paying their start-up
-    std::vector<std::size_t> active;
-    Nanoseconds shared_until = 0;  // up to here the active ops' work has been taken off
+    std::size_t slots = 0;
   };
   std::vector<LinkState> states(link_count_);
+  for (std::size_t k = 0; k < link_count_; ++k)
+    states[k].slots = concurrency_[k] == 0 ? ops_.size() : static_cast<std::size_t>(concurrency_[k]);
   for (std::size_t i = 0; i < ops_.size(); ++i) states[links[i]].queue.push_back(i);
-  std::vector<Nanoseconds> remaining(ops_.size());
-  std::fill(times.end.begin(), times.end.end(), kNever);
+  std::ranges::fill(times.end, kNever);
 
-  const auto startup = [&](std::size_t op, std::size_t k) {
-    return concurrency_[k] == 1 ? 0 : cost(op, k).startup;
-  };
-  const auto may_start_at = [&](std::size_t k) {
-    const LinkState& state = states[k];
-    const std::size_t slots = concurrency_[k] == 0 ? ops_.size() : static_cast<std::size_t>(concurrency_[k]);
-    if (state.next == state.queue.size() || state.active.size() + state.starting.size() >= slots)
-      return kNever;
+  const auto may_start_at = [&](const LinkState& state) {
+    if (state.next == state.queue.size() || state.fluid.outstanding() >= state.slots) return kNever;
     const Item& op = ops_[state.queue[state.next]];
     if (op.after == kNoOp) return op.ready;
     return times.end[op.after] == kNever ? kNever : std::max(op.ready, times.end[op.after]);
   };
-  const auto active_end = [&](std::size_t op, const LinkState& state) {
-    return state.shared_until + remaining[op] * static_cast<Nanoseconds>(state.active.size());
-  };
-  const auto next_event = [&](std::size_t k) {
-    Nanoseconds next = may_start_at(k);
-    for (std::size_t op : states[k].active) next = std::min(next, active_end(op, states[k]));
-    for (std::size_t op : states[k].starting) next = std::min(next, times.start[op] + startup(op, k));
-    return next;
-  };
-  // Each active op loses its share of the time since the last change of the active set.
-  const auto share = [&](LinkState& state, Nanoseconds now) {
-    if (!state.active.empty()) {
-      const Nanoseconds part = (now - state.shared_until) / static_cast<Nanoseconds>(state.active.size());
-      for (std::size_t op : state.active) remaining[op] -= part;
-    }
-    state.shared_until = now;
-  };
-  const auto start_work = [&](std::size_t op, std::size_t k, Nanoseconds now) {
-    share(states[k], now);
-    remaining[op] = cost(op, k).total() - startup(op, k);
-    if (remaining[op] == 0) {
-      times.end[op] = now;
-    } else {
-      states[k].active.push_back(op);
-    }
-  };
-  const auto advance = [&](std::size_t k, Nanoseconds now) {
-    LinkState& state = states[k];
-    if (std::ranges::any_of(state.active, [&](std::size_t op) { return active_end(op, state) <= now; })) {
-      share(state, now);
-      std::erase_if(state.active, [&](std::size_t op) {
-        if (remaining[op] == 0) times.end[op] = now;
-        return remaining[op] == 0;
-      });
-    }
-    std::erase_if(state.starting, [&](std::size_t op) {
-      const bool over = times.start[op] + startup(op, k) <= now;
-      if (over) start_work(op, k, now);
-      return over;
-    });
-    while (may_start_at(k) <= now) {
-      const std::size_t op = state.queue[state.next++];
-      times.start[op] = now;
-      if (startup(op, k) == 0) {
-        start_work(op, k, now);
-      } else {
-        state.starting.push_back(op);
-      }
-    }
-  };
+  std::size_t ended = 0;
   while (true) {
     Nanoseconds now = kNever;
-    for (std::size_t k = 0; k < link_count_; ++k) now = std::min(now, next_event(k));
-    if (now == kNever) break;
+    for (const LinkState& state : states)
+      now = std::min({now, state.fluid.next_event(), may_start_at(state)});
+    if (now == kNever) return ended;
     for (std::size_t k = 0; k < link_count_; ++k) {
-      if (next_event(k) <= now) advance(k, now);
+      LinkState& state = states[k];
+      bool too_late = false;
+      state.fluid.update(now, [&](std::int64_t id) {
+        const auto op = static_cast<std::size_t>(id);
+        times.end[op] = now;
+        ++ended;
+        too_late |= now + ops_[op].rest >= limit;
+      });
+      if (too_late) return std::min(ended, ops_.size() - 1);
+      while (may_start_at(state) <= now) {
+        const std::size_t op = state.queue[state.next++];
+        const OpCost& each = cost(op, k);
+        times.start[op] = now;
+        // On a link that serves one op at a time, start-up holds the link like work.
+        const bool alone = concurrency_[k] == 1;
+        state.fluid.start(static_cast<std::int64_t>(op), now, alone ? 0 : each.startup,
+                          alone ? each.total() : each.work);
+      }
     }
   }
-}
-
-Nanoseconds Schedule::iteration_of(const ScheduleTimes& times) const {
-  std::vector<Nanoseconds> done(forward_.size(), 0);
-  Nanoseconds now = backward_total_;
-  for (std::size_t i = 0; i < ops_.size(); ++i) {
-    if (ops_[i].needed_by == kIterationEnd) now = std::max(now, times.end[i]);
-    if (ops_[i].needed_by < done.size())
-      done[ops_[i].needed_by] = std::max(done[ops_[i].needed_by], times.end[i]);
-  }
-  for (std::size_t l = 0; l < forward_.size(); ++l) now = std::max(now, done[l]) + forward_[l];
-  return now;
 }
 
 ScheduleTimes Schedule::times(std::span<const std::size_t> links) const {
   assert(links.size() == ops_.size());
   ScheduleTimes times{std::vector<Nanoseconds>(ops_.size()), std::vector<Nanoseconds>(ops_.size())};
   if (shared_) {
-    run_shared(links, times);
+    run_shared(links, kNever, times);
   } else {
-    run_in_order(links, times);
+    std::vector<Nanoseconds> free(link_count_, 0);
+    run_in_order(links, 0, {}, kNever, free, times);
   }
-  times.iteration = iteration_of(times);
+  times.iteration = compute_;
+  for (std::size_t i = 0; i < ops_.size(); ++i)
+    times.iteration = std::max(times.iteration, times.end[i] + ops_[i].rest);
   return times;
 }
 
 Nanoseconds Schedule::iteration(std::span<const std::size_t> links) const { return times(links).iteration; }
 
 std::size_t Schedule::critical_op(const ScheduleTimes& times) const {
-  // The op after whose end nothing but compute follows until the iteration is over. Compute behind an op: the
-  // forward of all layers from the one that needs it on.
-  std::vector<Nanoseconds> behind(forward_.size() + 1, 0);
-  for (std::size_t l = forward_.size(); l-- > 0;) behind[l] = behind[l + 1] + forward_[l];
+  if (times.iteration == compute_) return kNoOp;
   for (std::size_t i = 0; i < ops_.size(); ++i) {
-    const std::size_t layer = ops_[i].needed_by;
-    if (layer == kNobody) continue;
-    if (times.end[i] + behind[layer == kIterationEnd ? 0 : layer] == times.iteration &&
-        times.iteration > backward_total_ + behind[0]) {
-      return i;
-    }
+    if (times.end[i] + ops_[i].rest == times.iteration) return i;
   }
   return kNoOp;
+}
+
+ScheduleTrials::ScheduleTrials(const Schedule& schedule, std::vector<std::size_t> links)
+    : schedule_(schedule), links_(std::move(links)), free_(schedule.link_count()) {
+  keep();
+}
+
+void ScheduleTrials::keep() {
+  best_ = schedule_.times(links_);
+  steps_ += links_.size() * (schedule_.shared_ ? kStepsPerSharedOp : kStepsPerKeptOp);
+  trial_ = best_;
+  const std::size_t width = schedule_.link_count();
+  free_before_.assign((links_.size() + 1) * width, 0);
+  latest_before_.assign(links_.size() + 1, kNoRest);
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    Nanoseconds* next = &free_before_[(i + 1) * width];
+    std::copy_n(next - width, width, next);
+    next[links_[i]] = best_.end[i];
+    latest_before_[i + 1] = std::max(latest_before_[i], best_.end[i] + schedule_.ops_[i].rest);
+  }
+}
+
+bool ScheduleTrials::shorter(std::size_t first) {
+  const Nanoseconds limit = best_.iteration;
+  if (schedule_.compute_ >= limit) return false;
+  if (schedule_.shared_) {
+    const std::size_t ended = schedule_.run_shared(links_, limit, trial_);
+    steps_ += kStepsPerTrial + ended * kStepsPerSharedOp;
+    return ended == links_.size();
+  }
+  if (latest_before_[first] >= limit) return false;
+  std::copy_n(&free_before_[first * free_.size()], free_.size(), free_.begin());
+  const std::size_t past = schedule_.run_in_order(links_, first, best_.end, limit, free_, trial_);
+  steps_ += kStepsPerTrial + past - first;
+  return past == links_.size();
 }
 
 Nanoseconds iteration_time(const CostModel& model, std::span<const ScheduledOp> ops) {

@@ -42,13 +42,14 @@ struct ScheduleTimes {
 // is over before the next backward starts, since some layer's forward waits for it: so one pass from an idle
 // network at the start of backward gives the steady state. Links of concurrency 1 serve in issue order:
 //   start(i) = max(end of the op before it on its link, backward_end(ready_layer) + delay, end(after))
-//   forward_start(l) = max(forward_end(l-1), end(i) for all i that l needs); iteration = forward_end(L-1)
-// Shared links are simulated event by event.
+//   forward_start(l) = max(forward_end(l-1), end(i) for all i that l needs); iteration = forward_end(L-1), so
+//   iteration = max(compute, max over i of end(i) + rest(i)), rest(i): forward from the layer that needs i on
+// Shared links are simulated event by event, as by the simulator.
 class Schedule {
  public:
   Schedule(const CostModel& model, std::span<const ScheduledOp> ops);
 
-  // Returns the steady state with op i on links[i]. O(ops + layers), with shared links O(ops^2).
+  // Returns the steady state with op i on links[i]. O(ops), with shared links O(ops * (log ops + links)).
   ScheduleTimes times(std::span<const std::size_t> links) const;
   Nanoseconds iteration(std::span<const std::size_t> links) const;
 
@@ -58,32 +59,62 @@ class Schedule {
   std::size_t critical_op(const ScheduleTimes& times) const;
   std::size_t after(std::size_t op) const { return ops_[op].after; }
   std::size_t size() const { return ops_.size(); }
-  // Work of one evaluation, in units of an op on a link that serves in order.
-  std::size_t steps() const { return shared_ ? ops_.size() * (1 + ops_.size() / 8) : ops_.size(); }
   std::size_t link_count() const { return link_count_; }
 
  private:
+  friend class ScheduleTrials;
   struct Item {
     Nanoseconds ready;
-    std::size_t after, needed_by;
+    std::size_t after;
+    Nanoseconds rest;  // of the iteration, once the op has ended
   };
-  void run_in_order(std::span<const std::size_t> links, ScheduleTimes& times) const;
-  void run_shared(std::span<const std::size_t> links, ScheduleTimes& times) const;
-  Nanoseconds iteration_of(const ScheduleTimes& times) const;
+  // Both return how many ops they got to: they give up once the iteration can't be shorter than `limit`. In
+  // order: ops from `first` on, those before having ended at `ends_before` and left the links `free`.
+  std::size_t run_in_order(std::span<const std::size_t> links, std::size_t first,
+                           std::span<const Nanoseconds> ends_before, Nanoseconds limit,
+                           std::span<Nanoseconds> free, ScheduleTimes& times) const;
+  std::size_t run_shared(std::span<const std::size_t> links, Nanoseconds limit, ScheduleTimes& times) const;
 
   std::vector<Item> ops_;
   std::vector<OpCost> costs_;
   std::vector<std::int32_t> concurrency_;
-  std::vector<Nanoseconds> forward_;
   std::size_t link_count_;
-  Nanoseconds backward_total_;
+  Nanoseconds compute_ = 0;  // of an iteration
   bool shared_ = false;
 };
 
-// Chooses the link of each op: the best of "each op where it ends first" and "all on link k", improved by
-// local search (move an op of the critical chain to another link, or exchange it with an op there) as long as
-// the iteration gets shorter and the budget lasts. An op with `after` stays with that op's link.
-// Deterministic; the budget is counted in evaluated ops, so that 1000 ops take a few ms.
+// Tries other links for some ops of a schedule, without evaluating what comes before the first that changes
+// or after it is clear that nothing is gained.
+class ScheduleTrials {
+ public:
+  // `schedule` must outlive this.
+  ScheduleTrials(const Schedule& schedule, std::vector<std::size_t> links);
+
+  // The assignment under trial: change it, ask shorter(), then keep() it or change it back.
+  std::vector<std::size_t>& links() { return links_; }
+  // Returns whether the iteration is shorter than that of the assignment kept last. They must agree on the
+  // ops before `first`. O(ops from `first` on), with shared links as Schedule::times().
+  bool shorter(std::size_t first);
+  void keep();
+  const ScheduleTimes& best() const { return best_; }  // of the assignment kept last
+  // The work done so far, in ops placed on links that serve in order.
+  std::size_t steps() const { return steps_; }
+
+ private:
+  const Schedule& schedule_;
+  std::vector<std::size_t> links_;
+  ScheduleTimes best_, trial_;
+  std::vector<Nanoseconds> free_before_;    // [op][link]: when the link is free of the ops before
+  std::vector<Nanoseconds> latest_before_;  // [op]: max of end + rest over the ops before
+  std::vector<Nanoseconds> free_;
+  std::size_t steps_ = 0;
+};
+
+// Chooses the link of each op: for the first two links, the first three, ... the best of "each op where it
+// ends first", "all on link k" and the choice for one link fewer, improved by local search (move an op of the
+// critical chain to another link, or exchange it with an op there) as long as the iteration gets shorter and
+// the budget lasts. An op with `after` stays with that op's link. Deterministic; the budget is counted in ops
+// that trials place, so that it takes 3 ms a link at most.
 void assign_links(const CostModel& model, std::vector<ScheduledOp>& ops);
 
 // Each op where it ends first: the start of that search. O(ops * links).

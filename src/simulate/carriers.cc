@@ -6,16 +6,30 @@
 namespace gradweave {
 
 void CarrierTable::freeze() {
-  if (!std::ranges::is_sorted(carriers_)) std::ranges::sort(carriers_);
+  begin_.clear();
+  for (const Carrier& carrier : carriers_) {
+    const auto block = static_cast<std::size_t>(carrier.block);
+    if (begin_.size() < block + 2) begin_.resize(block + 2, 0);
+    ++begin_[block + 1];
+  }
+  for (std::size_t b = 1; b < begin_.size(); ++b) begin_[b] += begin_[b - 1];
+  std::vector<Carrier> by_block(carriers_.size());
+  std::vector<std::size_t> next = begin_;
+  for (const Carrier& carrier : carriers_)
+    by_block[next[static_cast<std::size_t>(carrier.block)]++] = carrier;
+  carriers_ = std::move(by_block);
+  for (std::size_t b = 0; b + 1 < begin_.size(); ++b) {
+    const std::span<Carrier> own(carriers_.data() + begin_[b], begin_[b + 1] - begin_[b]);
+    if (!std::ranges::is_sorted(own)) std::ranges::sort(own);
+  }
 }
 
 std::span<const Carrier> CarrierTable::find(std::int32_t block, std::int64_t data) const {
-  const auto before = [](const Carrier& a, const Carrier& b) {
-    return a.block != b.block ? a.block < b.block : a.data < b.data;
-  };
-  const auto [first, last] =
-      std::equal_range(carriers_.begin(), carriers_.end(), Carrier{block, data}, before);
-  return {first, last};
+  const auto b = static_cast<std::size_t>(block);
+  if (b + 1 >= begin_.size()) return {};
+  const std::span<const Carrier> own(carriers_.data() + begin_[b], begin_[b + 1] - begin_[b]);
+  const auto found = std::ranges::equal_range(own, data, {}, &Carrier::data);
+  return {found.begin(), found.end()};
 }
 
 Carriers::Carriers(const Plan& plan, const ResolvedPlan& resolved, const Program& calendar)

@@ -25,14 +25,16 @@ class CarrierTable {
  public:
   void add(const Carrier& carrier) { carriers_.push_back(carrier); }
 
-  // Must follow the last add() and precede the first find(). O(n log n); O(n) if added in order.
+  // Must follow the last add() and precede the first find(). O(n + blocks), and the log of a block's carriers
+  // where they were not added in order.
   void freeze();
 
-  // Returns the carriers of `block`'s value of iteration `data`. O(log n).
+  // Returns the carriers of `block`'s value of iteration `data`. O(log of the block's carriers).
   std::span<const Carrier> find(std::int32_t block, std::int64_t data) const;
 
  private:
-  std::vector<Carrier> carriers_;
+  std::vector<Carrier> carriers_;   // by block, data, iteration, item
+  std::vector<std::size_t> begin_;  // per block, and the end
 };
 
 // What a carrier brings.

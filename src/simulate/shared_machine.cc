@@ -1,14 +1,16 @@
 // The event-driven simulator: links on which ops share the bandwidth, and compute slowed by busy links.
 //
-// A shared link is fluid: ops in their start-up are off the link; the `a` active ones each lose floor(elapsed
-// / a) of their remaining work at every event of the link, an op becoming active or ending. What is left of
-// elapsed / a is lost, so no op ends before exact sharing would end it, and there are only as many events as
-// ops. Compute at contention factor p/q: a step of d ns holds d * p units; a nanosecond takes p of them while
-// no link is busy, q while one is. A step ends at the first whole nanosecond at which nothing is left.
+// Links are fluid (fluid_link.h). Compute at contention factor p/q: a step of d ns holds d * p units; a
+// nanosecond takes p of them while no link is busy, q while one is. A step ends at the first whole nanosecond
+// at which nothing is left.
+//
+// At each event, links and classes are looked at until nothing changes. Whether an op may start, or a step
+// may begin, is decided anew only after a step or an op has ended: `progress_` counts those.
 #include <algorithm>
 #include <bit>
 #include <limits>
 
+#include "simulate/fluid_link.h"
 #include "simulate/machine.h"
 
 namespace gradweave {
@@ -37,6 +39,7 @@ class SharedMachine final : public Machine {
         links_[k].stride = std::max(links_[k].stride, program.ops_of(code, k).size());
       }
       links_[k].runs.resize(window_ * links_[k].stride);
+      links_[k].position_bits = std::bit_width(links_[k].stride);
     }
     for (const Gate& gate : program.gates) has_delays_ |= gate.delay > 0;
   }
@@ -65,14 +68,7 @@ class SharedMachine final : public Machine {
     for (const LinkState& link : links_) {
       state.push_back(link.iteration - now);
       state.push_back(static_cast<std::int64_t>(link.position));
-      state.push_back(link.active > 0 ? now_ - link.updated : 0);
-      state.push_back(static_cast<std::int64_t>(link.active));
-      for (const Outstanding& op : link.outstanding) {
-        state.push_back(op.iteration - now);
-        state.push_back(static_cast<std::int64_t>(op.position));
-        state.push_back(op.active ? -1 : op.active_at - now_);
-        state.push_back(op.left);
-      }
+      link.fluid.snapshot(now_, now << link.position_bits, state);
     }
     if (has_delays_) snapshot_delays(now, state);
   }
@@ -83,28 +79,22 @@ class SharedMachine final : public Machine {
     std::size_t code = 0;
     std::uint32_t step = 0;
     bool running = false;      // computing the step, its waits being over
+    std::uint64_t looked = 0;  // progress_ when it was last found computing, waiting or held
     Wide left = 0;             // units of compute
     Nanoseconds begin = 0;     // of the running step's compute
     Nanoseconds last_end = 0;  // of the last step
     std::vector<Nanoseconds> marks;
   };
-  struct Outstanding {
-    std::int64_t iteration = 0;
-    std::size_t position = 0;
-    bool active = false;
-    Nanoseconds active_at = 0;  // when its start-up is over
-    Nanoseconds left = 0;       // work
-  };
   struct LinkState {
     std::int64_t iteration = 0;  // of the next op to start
     std::size_t code = 0;
     std::size_t position = 0;
-    std::vector<Outstanding> outstanding;  // in the order of start
-    std::size_t active = 0;
-    Nanoseconds updated = 0;  // when the active ops last lost work
-    Nanoseconds freed = 0;    // when an op last ended
+    FluidLink fluid;           // an op's id: iteration << position_bits | position
+    std::uint64_t looked = 0;  // progress_ when the next op was last found closed
+    Nanoseconds opening = 0;   // when a delay of that op is over, kNever if it waits for more
     Nanoseconds busy = 0;
     std::size_t stride = 0;
+    int position_bits = 0;
     std::vector<OpRun> runs;  // of the last iterations; end is kNever while under way
   };
 
@@ -129,65 +119,53 @@ class SharedMachine final : public Machine {
   // Does all that happens at now_. Returns true if the main class has reached its target: then some of it may
   // be left to the next call.
   bool settle(Recorder* recorder) {
-    for (bool changed = true; changed;) {
-      changed = false;
+    do {
       for (std::size_t k = 0; k < links_.size(); ++k) {
-        changed |= update_link(k, recorder);
-        changed |= start_ops(k);
+        update_link(k, recorder);
+        start_ops(k);
       }
       for (std::size_t c = 0; c < classes_.size(); ++c) {
-        changed |= advance_class(c, c == program_.main_class ? recorder : nullptr);
+        advance_class(c, c == program_.main_class ? recorder : nullptr);
         if (main().iteration >= target_) return true;
       }
-    }
+    } while (!settled());
     return false;
   }
 
-  // --- links ---
-  // Charges the time since the last event to the active ops.
-  void charge(LinkState& link) {
-    if (link.active > 0) {
-      const Nanoseconds share = (now_ - link.updated) / static_cast<Nanoseconds>(link.active);
-      for (Outstanding& op : link.outstanding) {
-        if (op.active) op.left -= share;
-      }
+  // Whether nothing more happens at now_.
+  bool settled() const {
+    for (const LinkState& link : links_) {
+      if (link.looked != progress_ || link.fluid.next_event() <= now_) return false;
     }
-    link.updated = now_;
-  }
-
-  bool update_link(std::size_t k, Recorder* recorder) {
-    LinkState& link = links_[k];
-    bool joins = false;
-    for (const Outstanding& op : link.outstanding) joins |= !op.active && op.active_at <= now_;
-    if (!joins && next_end(link) > now_) return false;
-    charge(link);
-    for (Outstanding& op : link.outstanding) {
-      if (!op.active && op.active_at <= now_) {
-        op.active = true;
-        ++link.active;
-      }
+    for (const ClassState& cls : classes_) {
+      if (cls.looked != progress_) return false;
     }
-    std::erase_if(link.outstanding, [&](const Outstanding& op) {
-      if (!op.active || op.left > 0) return false;
-      --link.active;
-      link.freed = now_;
-      OpRun& run = run_of(link, op.iteration, op.position);
-      run.end = now_;
-      if (recorder != nullptr && recorder->detailed()) recorder->op(run);
-      return true;
-    });
     return true;
   }
 
-  bool start_ops(std::size_t k) {
+  // --- links ---
+  void update_link(std::size_t k, Recorder* recorder) {
     LinkState& link = links_[k];
+    link.fluid.update(now_, [&](std::int64_t id) {
+      OpRun& run = run_of(link, id >> link.position_bits,
+                          static_cast<std::size_t>(id & ((std::int64_t{1} << link.position_bits) - 1)));
+      run.end = now_;
+      ++progress_;
+      if (recorder != nullptr && recorder->detailed()) recorder->op(run);
+    });
+  }
+
+  void start_ops(std::size_t k) {
+    LinkState& link = links_[k];
+    if (link.looked == progress_ && now_ < link.opening) return;
+    link.looked = progress_;
+    link.opening = kNever;
     const auto limit = static_cast<std::size_t>(program_.concurrency[k]);
-    bool changed = false;
     while (link.iteration <= main().iteration + program_.reach) {
       const std::span<const OpCode> ops = program_.ops_of(link.code, k);
       for (; link.position < ops.size(); ++link.position) {
         const OpCode& op = ops[link.position];
-        if (limit != 0 && link.outstanding.size() >= limit) return changed;
+        if (limit != 0 && link.fluid.outstanding() >= limit) return;
         OpRun run{.iteration = link.iteration,
                   .link = static_cast<std::int32_t>(k),
                   .plan_op = op.plan_op,
@@ -196,20 +174,22 @@ class SharedMachine final : public Machine {
                   .start = now_,
                   .end = kNever,
                   .alone = op.total()};
-        if (opens(link.iteration, op, run) > now_) return changed;
+        const Nanoseconds opening = opens(link.iteration, op, run);
+        if (opening > now_) {
+          link.opening = opening;
+          return;
+        }
         if (std::max(run.data, run.released) < now_) run.free = now_;
         run_of(link, link.iteration, link.position) = run;
         // On a link that serves one op at a time, start-up holds the link like work.
         const bool alone = limit == 1;
-        link.outstanding.push_back({link.iteration, link.position, false, alone ? now_ : now_ + op.startup,
-                                    alone ? op.total() : op.work});
-        changed = true;
+        link.fluid.start(link.iteration << link.position_bits | static_cast<std::int64_t>(link.position),
+                         now_, alone ? 0 : op.startup, alone ? op.total() : op.work);
       }
       ++link.iteration;
       link.code = program_.next_code(link.code);
       link.position = 0;
     }
-    return changed;
   }
 
   // Returns when the gates of an op of iteration n open, kNever if that depends on what has not happened yet.
@@ -239,14 +219,6 @@ class SharedMachine final : public Machine {
     return time + gate.delay;
   }
 
-  Nanoseconds next_end(const LinkState& link) const {
-    Nanoseconds least = kNever;
-    for (const Outstanding& op : link.outstanding) {
-      if (op.active) least = std::min(least, op.left);
-    }
-    return least == kNever ? kNever : link.updated + least * static_cast<Nanoseconds>(link.active);
-  }
-
   // --- compute ---
   // A class far ahead of the slowest can't influence it, and is held so that what is remembered stays
   // bounded.
@@ -257,32 +229,30 @@ class SharedMachine final : public Machine {
   }
 
   // Goes on to the end of the iteration at most: links may have to follow before the next.
-  bool advance_class(std::size_t c, Recorder* recorder) {
+  void advance_class(std::size_t c, Recorder* recorder) {
     ClassState& cls = classes_[c];
-    if (held(cls)) return false;
+    if (cls.looked == progress_ && !(cls.running && cls.left <= 0)) return;
+    cls.looked = progress_;
+    if (held(cls)) return;
     const std::uint32_t first = program_.step_begin[cls.code];
     const std::uint32_t count = program_.step_begin[cls.code + 1] - first;
-    bool changed = false;
     for (; cls.step < count; ++cls.step) {
       const Step& step = program_.steps[first + cls.step];
-      if (!cls.running) {
-        if (!begin_step(c, step, first + cls.step, recorder)) return changed;
-        changed = true;
-      }
-      if (cls.left > 0) return changed;
+      if (!cls.running && !begin_step(c, step, first + cls.step, recorder)) return;
+      if (cls.left > 0) return;
+      cls.looked = ++progress_;
       cls.running = false;
       cls.left = 0;
       cls.last_end = now_;
       cls.marks[row(cls.iteration) * step_stride_ + cls.step] = now_;
       if (recorder != nullptr && recorder->detailed())
         recorder->compute(cls.iteration, step, cls.begin, now_);
-      changed = true;
     }
     check_lag(cls.iteration);
+    ++progress_;
     ++cls.iteration;
     cls.code = program_.next_code(cls.code);
     cls.step = 0;
-    return true;
   }
 
   bool begin_step(std::size_t c, const Step& step, std::size_t index, Recorder* recorder) {
@@ -306,46 +276,27 @@ class SharedMachine final : public Machine {
   void check_lag(std::int64_t iteration) const {
     const std::int64_t oldest = iteration - static_cast<std::int64_t>(window_ / 2);
     for (const LinkState& link : links_) {
-      const bool late =
-          link.iteration < oldest ||
-          std::ranges::any_of(link.outstanding, [&](const Outstanding& op) { return op.iteration < oldest; });
-      if (late) throw_deadlock(link.iteration);
+      if (link.iteration < oldest || link.fluid.first_id() < oldest << link.position_bits)
+        throw_deadlock(link.iteration);
     }
   }
 
   // --- time ---
   bool link_busy() const {
-    return std::ranges::any_of(links_, [](const LinkState& link) { return link.active > 0; });
+    return std::ranges::any_of(links_, [](const LinkState& link) { return link.fluid.busy(); });
   }
-  std::int64_t units_per_ns() const { return link_busy() ? fast_ : slow_; }
+  std::int64_t units_per_ns() const { return fast_ == slow_ || link_busy() ? fast_ : slow_; }
 
   Nanoseconds next_event() const {
     Nanoseconds next = kNever;
     const Wide rate = units_per_ns();
     for (const ClassState& cls : classes_) {
-      if (cls.running && !held(cls))
-        next = std::min(next, now_ + static_cast<Nanoseconds>((cls.left + rate - 1) / rate));
+      if (!cls.running || held(cls)) continue;
+      const Wide left = rate == 1 ? cls.left : (cls.left + rate - 1) / rate;
+      next = std::min(next, now_ + static_cast<Nanoseconds>(left));
     }
-    for (std::size_t k = 0; k < links_.size(); ++k) {
-      const LinkState& link = links_[k];
-      next = std::min(next, next_end(link));
-      for (const Outstanding& op : link.outstanding) {
-        if (!op.active) next = std::min(next, op.active_at);
-      }
-      next = std::min(next, next_opening(k));
-    }
+    for (const LinkState& link : links_) next = std::min({next, link.fluid.next_event(), link.opening});
     return next;
-  }
-
-  // When a delay of the next op of link k is over, if that is all it waits for.
-  Nanoseconds next_opening(std::size_t k) const {
-    const LinkState& link = links_[k];
-    const auto limit = static_cast<std::size_t>(program_.concurrency[k]);
-    if (limit != 0 && link.outstanding.size() >= limit) return kNever;
-    const std::span<const OpCode> ops = program_.ops_of(link.code, k);
-    if (link.position >= ops.size()) return kNever;
-    OpRun run{.released = ops[link.position].earliest};
-    return opens(link.iteration, ops[link.position], run);
   }
 
   void pass_time_until(Nanoseconds next) {
@@ -355,7 +306,7 @@ class SharedMachine final : public Machine {
       if (cls.running) cls.left -= done;
     }
     for (LinkState& link : links_) {
-      if (link.active > 0) link.busy += elapsed;
+      if (link.fluid.busy()) link.busy += elapsed;
     }
     now_ = next;
   }
@@ -383,6 +334,7 @@ class SharedMachine final : public Machine {
   std::int64_t fast_ = 1;    // q: while one is
   std::size_t step_stride_ = 1;
   bool has_delays_ = false;
+  std::uint64_t progress_ = 1;
   std::int64_t target_ = 0;
   Nanoseconds now_ = 0;
   std::vector<ClassState> classes_;

@@ -92,9 +92,9 @@ Assignment exact_intervals(const Packer& packer, std::size_t period) {
   std::vector<std::uint32_t> cut((period + 1) * width, 0);      // the latest i that gives it
   best[0] = 0;
   const RestBound rest(packer);
-  Packer::Queue queue(packer);
+  Packer::Interval interval(packer);
   for (std::size_t i = 0; i <= layers; ++i) {
-    queue.clear();
+    interval.clear();
     std::size_t end = i;  // row holds j = i..end
     row[i] = 0;
     for (std::size_t h = 1; h <= period; ++h) {
@@ -105,7 +105,7 @@ Assignment exact_intervals(const Packer& packer, std::size_t period) {
       d[i] = std::min(d[i], before);  // an empty interval
       if (d[i] == before) c[i] = static_cast<std::uint32_t>(i);
       if (h > 1 && best[(h - 2) * width + i] == before) continue;  // as good with one iteration fewer
-      for (; end < layers && row[end] <= bound; row[++end] = queue.stall()) queue.append(end);
+      for (; end < layers && row[end] <= bound; ++end) row[end + 1] = interval.append(end);
       const auto useless =
           std::upper_bound(row.begin() + static_cast<std::ptrdiff_t>(i),
                            row.begin() + static_cast<std::ptrdiff_t>(end) + 1, bound - before);
@@ -130,12 +130,11 @@ Assignment paper_search(const Packer& packer, std::size_t period) {
   std::vector<std::size_t> overflow(layers, layers);  // first j with e({i..j}) > 0
   std::vector<Nanoseconds> overflow_stall(layers, 0);
   std::vector<Nanoseconds> all_stall(layers + 1, 0);  // e({i..L-1})
-  Packer::Queue queue(packer);
+  Packer::Interval interval(packer);
   for (std::size_t i = 0; i < layers; ++i) {
-    queue.clear();
+    interval.clear();
     for (std::size_t j = i; j < layers; ++j) {
-      queue.append(j);
-      const Nanoseconds stall = queue.stall();
+      const Nanoseconds stall = interval.append(j);
       if (stall > 0 && overflow[i] == layers) {
         overflow[i] = j;
         overflow_stall[i] = stall;

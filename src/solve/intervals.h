@@ -13,8 +13,10 @@
 //          iteration grows; every queue is empty before the next one begins, so H iterations add up.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -94,6 +96,33 @@ class Packer {
     std::vector<LinkQueue> links_;
   };
 
+  // e of {i..j} for fixed i and growing j: what exact_intervals() asks for most. One or two links and layers
+  // of one dtype and of modelled cost, the usual case, take a path of a few nanoseconds.
+  class Interval {
+   public:
+    explicit Interval(const Packer& packer) : packer_(&packer), queue_(packer) {}
+    void clear();
+    // Appends the layer and returns the stall of what was appended so far.
+    Nanoseconds append(std::size_t position);
+
+   private:
+    struct PlainLink {  // LinkQueue where there is one dtype and every layer costs a start-up
+      Nanoseconds free_before = 0;
+      Nanoseconds end = 0;
+      Nanoseconds awaited = 0;
+      Nanoseconds late = 0;
+      Nanoseconds work_ns = kNoMessage;
+      std::uint64_t fraction = 0;
+    };
+    static constexpr Nanoseconds kNoMessage = std::numeric_limits<Nanoseconds>::max() / 4;
+    template <std::size_t kLinks>
+    Nanoseconds append_plain(std::size_t position);
+
+    const Packer* packer_;
+    Queue queue_;
+    std::array<PlainLink, 2> links_;
+  };
+
   // Returns e(S) for the positions in ascending order. O(positions * links).
   Nanoseconds stall(std::span<const std::size_t> positions) const;
 
@@ -106,6 +135,15 @@ class Packer {
   std::vector<Packed> pack(std::span<const std::size_t> positions) const;
 
  private:
+  struct PlainWork {  // a Work whose fraction is small, of a layer with one unit
+    Nanoseconds ns = 0;
+    std::uint64_t fraction = 0;
+  };
+  struct PlainLayer {
+    Nanoseconds ready = 0, awaited = 0;
+    std::array<PlainWork, 2> work;  // per link
+  };
+  void find_plain_layers();
   struct LinkCost {
     Nanoseconds startup = 0;
     Wide denominator = 1;  // of the fractions
@@ -119,6 +157,7 @@ class Packer {
   std::vector<Unit> units_;
   std::vector<Work> work_;  // [unit][link]
   std::vector<LinkCost> links_;
+  std::vector<PlainLayer> plain_layers_;  // parallel to layers_; empty where the general way is needed
 };
 
 // Sets of positions, one for each of H iterations, each ascending.

@@ -33,6 +33,24 @@ Packer::Packer(const CostModel& model, bool forward_overlap) : model_(&model) {
   for (const Unit& unit : units_) {
     for (std::size_t k = 0; k < links_.size(); ++k) work_.push_back(work_of(k, unit));
   }
+  find_plain_layers();
+}
+
+void Packer::find_plain_layers() {
+  constexpr Wide kMostDenominator = Wide{1} << 62;
+  if (links_.size() > 2) return;
+  if (std::ranges::any_of(links_, [](const LinkCost& l) { return l.denominator > kMostDenominator; })) return;
+  if (units_.size() != layers_.size()) return;  // some layer has two dtypes
+  if (std::ranges::any_of(units_, [&](const Unit& u) { return !u.modelled || u.dtype != units_[0].dtype; }))
+    return;
+  for (std::size_t position = 0; position < layers_.size(); ++position) {
+    const Layer& layer = layers_[position];
+    PlainLayer& plain = plain_layers_.emplace_back(PlainLayer{layer.ready, layer.awaited, {}});
+    for (std::size_t k = 0; k < links_.size(); ++k) {
+      const Work& each = work(layer.first_unit, k);
+      plain.work[k] = {each.ns, static_cast<std::uint64_t>(each.fraction)};
+    }
+  }
 }
 
 // The cost model's bytes * rate before it is rounded up. A rate of more than 38 decimals moves no message for
@@ -115,6 +133,59 @@ Nanoseconds Packer::Queue::stall() const {
     if (link.any) stall = std::max({stall, link.late, link.end - link.awaited});
   }
   return stall;
+}
+
+void Packer::Interval::clear() {
+  links_ = {};
+  if (packer_->plain_layers_.empty()) queue_.clear();
+}
+
+template <std::size_t kLinks>
+Nanoseconds Packer::Interval::append_plain(std::size_t position) {
+  const PlainLayer& layer = packer_->plain_layers_[position];
+  struct Choice {
+    Nanoseconds end, work_ns;
+    std::uint64_t fraction;
+    std::size_t link;
+    bool joined;
+  };
+  Choice best{std::numeric_limits<Nanoseconds>::max(), 0, 0, 0, false};
+  for (std::size_t k = 0; k < kLinks; ++k) {
+    const PlainLink& link = links_[k];
+    const auto denominator = static_cast<std::uint64_t>(packer_->links_[k].denominator);
+    const Nanoseconds startup = packer_->links_[k].startup;
+    const PlainWork& own = layer.work[k];
+    const std::uint64_t sum = link.fraction + own.fraction;
+    const bool carries = sum >= denominator;
+    const std::uint64_t fraction = carries ? sum - denominator : sum;
+    const Nanoseconds work = link.work_ns + own.ns + (carries ? 1 : 0);
+    const Nanoseconds joined =
+        std::max(link.free_before, layer.ready) + startup + work + (fraction > 0 ? 1 : 0);
+    if (joined < best.end || (joined == best.end && !best.joined)) best = {joined, work, fraction, k, true};
+    const Nanoseconds alone = std::max(link.end, layer.ready) + startup + own.ns + (own.fraction > 0 ? 1 : 0);
+    if (alone < best.end) best = {alone, own.ns, own.fraction, k, false};
+  }
+  PlainLink& link = links_[best.link];
+  if (!best.joined) {
+    link.late = std::max(link.late, link.end - link.awaited);
+    link.free_before = link.end;
+  }
+  link.work_ns = best.work_ns;
+  link.fraction = best.fraction;
+  link.awaited = layer.awaited;
+  link.end = best.end;
+  Nanoseconds stall = 0;
+  for (std::size_t k = 0; k < kLinks; ++k)
+    stall = std::max({stall, links_[k].late, links_[k].end - links_[k].awaited});
+  return stall;
+}
+
+Nanoseconds Packer::Interval::append(std::size_t position) {
+  if (packer_->plain_layers_.empty()) {
+    queue_.append(position);
+    return queue_.stall();
+  }
+  return packer_->links_.size() == 1 ? append_plain<1>(position) : append_plain<2>(position);
 }
 
 Nanoseconds Packer::stall(std::span<const std::size_t> positions) const {

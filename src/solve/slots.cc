@@ -11,15 +11,13 @@ constexpr Nanoseconds kLongestTime = Nanoseconds{1} << 53;
 
 }  // namespace
 
-SlotFiller::SlotFiller(const CostModel& model, std::vector<Slot> slots, Nanoseconds time_per_iteration)
+SlotFiller::SlotFiller(const CostModel& model, std::vector<Slot> slots, Nanoseconds time_per_iteration,
+                       bool keep)
     : model_(&model),
       slots_(std::move(slots)),
       time_per_iteration_(time_per_iteration),
+      keep_(keep),
       contents_(slots_.size()) {}
-
-Nanoseconds SlotFiller::part_cost(std::size_t link, std::int64_t modelled_bytes, Nanoseconds given) const {
-  return given + (modelled_bytes > 0 ? model_->all_reduce_bytes(link, modelled_bytes) : 0);
-}
 
 // Ops that share a link lose less than `parts` ns each time that one of them starts or ends, by rounding.
 Nanoseconds SlotFiller::reserve(std::size_t link, std::size_t parts) const {
@@ -27,34 +25,60 @@ Nanoseconds SlotFiller::reserve(std::size_t link, std::size_t parts) const {
   return shares ? static_cast<Nanoseconds>(2 * parts * parts) : 0;
 }
 
-Nanoseconds SlotFiller::finish_with(std::size_t s, const Slice& slice) const {
+SlotFiller::Trial SlotFiller::with(std::size_t s, const Slice& slice) const {
   const Content& content = contents_[s];
   const std::size_t link = slots_[s].link;
   const DType dtype = model_->index().tensors[slice.tensor].dtype;
-  const bool given = model_->has_given_time(slice.tensor);
-  const Nanoseconds more = given ? model_->all_reduce(link, slice) : 0;
-  const std::int64_t bytes = given ? 0 : (slice.end - slice.begin) * size_of(dtype);
-  const auto part = std::ranges::find(content.parts, dtype, &Part::dtype);
-  if (part == content.parts.end()) {
-    const std::size_t parts = content.parts.size();
-    return content.finish + part_cost(link, bytes, more) + reserve(link, parts + 1) - reserve(link, parts);
+  Trial trial;
+  while (trial.part < content.parts.size() && content.parts[trial.part].dtype != dtype) ++trial.part;
+  Nanoseconds before = 0;
+  if (trial.part < content.parts.size()) {
+    const Part& part = content.parts[trial.part];
+    trial.modelled_bytes = part.modelled_bytes;
+    trial.given = part.given;
+    before = part.cost;
+  } else {
+    before = reserve(link, trial.part) - reserve(link, trial.part + 1);
   }
-  return content.finish - part_cost(link, part->modelled_bytes, part->given) +
-         part_cost(link, part->modelled_bytes + bytes, part->given + more);
+  if (model_->has_given_time(slice.tensor)) {
+    trial.given += model_->all_reduce(link, slice);
+  } else {
+    trial.modelled_bytes += (slice.end - slice.begin) * size_of(dtype);
+  }
+  trial.cost = trial.given;
+  if (trial.modelled_bytes > 0) trial.cost += model_->all_reduce_bytes(link, trial.modelled_bytes);
+  trial.finish = content.finish - before + trial.cost;
+  return trial;
 }
 
-void SlotFiller::add(std::size_t s, const Slice& slice) {
+void SlotFiller::add(std::size_t s, const Slice& slice, const Trial& trial) {
   Content& content = contents_[s];
-  content.finish = finish_with(s, slice);
-  const DType dtype = model_->index().tensors[slice.tensor].dtype;
-  auto part = std::ranges::find(content.parts, dtype, &Part::dtype);
-  if (part == content.parts.end()) part = content.parts.insert(part, Part{.dtype = dtype});
-  if (model_->has_given_time(slice.tensor)) {
-    part->given += model_->all_reduce(slots_[s].link, slice);
-  } else {
-    part->modelled_bytes += (slice.end - slice.begin) * size_of(dtype);
+  if (trial.part == content.parts.size())
+    content.parts.push_back({.dtype = model_->index().tensors[slice.tensor].dtype});
+  Part& part = content.parts[trial.part];
+  part.modelled_bytes = trial.modelled_bytes;
+  part.given = trial.given;
+  part.cost = trial.cost;
+  content.finish = trial.finish;
+  if (keep_) part.slices.push_back(slice);
+}
+
+bool SlotFiller::add_where_first(std::size_t first, std::size_t end, const Slice& slice) {
+  std::size_t best = first;
+  Trial trial = with(first, slice);
+  for (std::size_t s = first + 1; s < end; ++s) {
+    const Trial other = with(s, slice);
+    if (other.finish >= trial.finish) continue;
+    best = s;
+    trial = other;
   }
-  part->slices.push_back(slice);
+  if (trial.finish > limit(best)) return false;
+  add(best, slice, trial);
+  return true;
+}
+
+void SlotFiller::repeat(std::size_t count) {
+  for (std::size_t s = count; s < contents_.size(); ++s) contents_[s] = contents_[s - count];
 }
 
 std::int64_t SlotFiller::elements_that_fit(std::size_t s, const Slice& slice) const {
@@ -62,7 +86,7 @@ std::int64_t SlotFiller::elements_that_fit(std::size_t s, const Slice& slice) co
   std::int64_t too_many = slice.end - slice.begin + 1;
   while (too_many - fits > 1) {
     const std::int64_t middle = fits + (too_many - fits) / 2;
-    const bool fit = finish_with(s, {slice.tensor, slice.begin, slice.begin + middle}) <= limit(s);
+    const bool fit = with(s, {slice.tensor, slice.begin, slice.begin + middle}).finish <= limit(s);
     (fit ? fits : too_many) = middle;
   }
   return fits;
@@ -73,12 +97,16 @@ bool SlotFiller::pour(std::span<const Slice> slices) {
   for (Slice rest : slices) {
     while (rest.begin < rest.end) {
       if (s == slots_.size()) return false;
-      if (finish_with(s, rest) <= limit(s)) {
-        add(s, rest);
+      const Trial whole = with(s, rest);
+      if (whole.finish <= limit(s)) {
+        add(s, rest, whole);
         break;
       }
       const std::int64_t fits = elements_that_fit(s, rest);
-      if (fits > 0) add(s, {rest.tensor, rest.begin, rest.begin + fits});
+      if (fits > 0) {
+        const Slice part{rest.tensor, rest.begin, rest.begin + fits};
+        add(s, part, with(s, part));
+      }
       rest.begin += fits;
       ++s;
     }

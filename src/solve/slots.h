@@ -24,14 +24,17 @@ struct Slot {
 // may take `width` times the given time. Costs are the cost model's, to the nanosecond.
 class SlotFiller {
  public:
-  // `model` must outlive the filler. `time_per_iteration` >= 0.
-  SlotFiller(const CostModel& model, std::vector<Slot> slots, Nanoseconds time_per_iteration);
+  // `model` must outlive the filler. `time_per_iteration` >= 0. `keep`: whether messages() will be asked for;
+  // else only what fits is found out.
+  SlotFiller(const CostModel& model, std::vector<Slot> slots, Nanoseconds time_per_iteration, bool keep);
 
-  // Returns when slot `s` would be through if it held `slice` too, relative to its begin. O(1).
-  Nanoseconds finish_with(std::size_t s, const Slice& slice) const;
-  Nanoseconds finish(std::size_t s) const { return contents_[s].finish; }
-  Nanoseconds limit(std::size_t s) const { return time_per_iteration_ * slots_[s].width; }
-  void add(std::size_t s, const Slice& slice);
+  // Puts `slice` into that of slots [first, end) which is then through first, relative to its begin; the
+  // first of several. Returns whether it had room. O(slots).
+  bool add_where_first(std::size_t first, std::size_t end, const Slice& slice);
+
+  // Puts what the first `count` slots hold into the next `count`, and so on; none of those may hold anything.
+  // O(slots), and the slices kept.
+  void repeat(std::size_t count);
 
   // Puts the slices one after another into the slots, in the order of the slots, each slot as full as it
   // gets; a slice that does not fit is cut. Returns whether everything found a place. O(slices + slots * log
@@ -48,19 +51,31 @@ class SlotFiller {
     DType dtype{};
     std::int64_t modelled_bytes = 0;  // of layers whose cost the link's model gives
     Nanoseconds given = 0;            // of layers with a given time
+    Nanoseconds cost = 0;
     std::vector<Slice> slices;
   };
   struct Content {
     std::vector<Part> parts;
     Nanoseconds finish = 0;
   };
-  Nanoseconds part_cost(std::size_t link, std::int64_t modelled_bytes, Nanoseconds given) const;
+  // A slot's message of some dtype and its end, were it to hold one slice more.
+  struct Trial {
+    std::size_t part = 0;
+    std::int64_t modelled_bytes = 0;
+    Nanoseconds given = 0;
+    Nanoseconds cost = 0;
+    Nanoseconds finish = 0;
+  };
+  Trial with(std::size_t s, const Slice& slice) const;
+  void add(std::size_t s, const Slice& slice, const Trial& trial);
+  Nanoseconds limit(std::size_t s) const { return time_per_iteration_ * slots_[s].width; }
   Nanoseconds reserve(std::size_t link, std::size_t parts) const;
   std::int64_t elements_that_fit(std::size_t s, const Slice& slice) const;
 
   const CostModel* model_;
   std::vector<Slot> slots_;
   Nanoseconds time_per_iteration_;
+  bool keep_;
   std::vector<Content> contents_;
 };
 

@@ -30,6 +30,12 @@ Nanoseconds end_of(const CostModel& model, const std::vector<Message>& groups) {
   return end;
 }
 
+std::vector<std::size_t> sizes(const std::vector<Message>& groups) {
+  std::vector<std::size_t> sizes;
+  for (const Message& group : groups) sizes.push_back(group.slices.size());
+  return sizes;
+}
+
 // Every way of cutting the backward order into contiguous groups.
 Nanoseconds best_of_all_cuts(const CostModel& model) {
   const std::vector<Slice> tensors = tensors_in_backward_order(model);
@@ -59,6 +65,7 @@ TEST(Merging, ExactIsTheBestOfAllCutsAndGreedyNeverBeatsIt) {
     const CostModel model = model_of(backward, numel, static_cast<Nanoseconds>(random() % 300));
     const Nanoseconds best = best_of_all_cuts(model);
     ASSERT_EQ(end_of(model, merged_optimally(model)), best);
+    ASSERT_EQ(sizes(merged_optimally(model, false)), sizes(merged_optimally(model))) << "bounds change it";
     const Nanoseconds greedy = end_of(model, merged_greedily(model, MergeRule::kStartup));
     ASSERT_GE(greedy, best);
     greedy_worse += greedy > best;
