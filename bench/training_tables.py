@@ -89,6 +89,20 @@ def accuracy_table(path):
     return markdown(["workers", "optimizer", "way", "mean accuracy, %", "seeds", "minus DDP", "spread between workers"], rows)
 
 
+def overhead_table(path):
+    """What the engine costs where nothing is transported; empty if it was not measured."""
+    if not path.exists():
+        return ""
+    result = json.loads(path.read_text())
+    rows = []
+    for way in result["ways"]:
+        middle, low, high = way["over_compute"]
+        predicted = f"{way['predicted_ms']:.0f}" if way["predicted_ms"] else ""
+        rows.append([way["name"], f"{way['measured_ms']:.1f}", predicted, f"{middle:.3f} ({low:.3f} - {high:.3f})"])
+    return f"Coverage rate {result['coverage_rate']:g}, {result['rounds']} rounds of {result['iterations']} iterations.\n\n" + markdown(
+        ["", "ms per iteration", "predicted", "times compute alone (spread)"], rows)
+
+
 def replace_section(text, name, content):
     """`text` with what stands between the section's markers replaced. Errors: ValueError without the markers."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
@@ -149,6 +163,7 @@ def main():
             pictures.append(f"![Iteration time on {links} links](results/training-{links}.svg)")
     text = replace_section(text, "training speed", "\n\n".join([speed_tables(found)] + pictures))
     text = replace_section(text, "prediction", prediction_table(found))
+    text = replace_section(text, "engine cost", overhead_table(DOCS / "results/overhead.json"))
     text = replace_section(text, "training accuracy", accuracy_table(DOCS / "results/accuracy.jsonl"))
     page.write_text(text)
     return 0

@@ -1,0 +1,93 @@
+"""What the engine itself costs: one process trains over an emulated link to a second worker that does not exist.
+
+Nothing is transported, so whatever is above compute alone is the engine's: hooks, copies, averages, waits. All ways take
+turns in one process and ratios are taken within a round. Results are one JSON file, docs/results/overhead.json.
+
+    .venv/bin/python bench/overhead.py            # about 2 minutes
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+import gradweave
+from gradweave import contest, core, demo, hosts, probe, profiling, progress, ranks
+from gradweave.jobs import fashion_mnist, training
+
+RESULTS = Path(__file__).parent.parent / "docs/results/overhead.json"
+WORKERS = 2
+STARTUP_US = 200.0
+WARM_UP = 4
+
+
+def ways(make_job, options, compute_s):
+    """Compute alone, and every scheme without and with a recorded timeline; {scheme: predicted ms}."""
+    workload, rest_us = profiling.profile(make_job(), "wide network", 10, 5)
+    parameter_bytes = sum(p.numel() * p.element_size() for p in make_job().model.parameters())
+    cost = STARTUP_US, (1e6 * options.coverage * compute_s - STARTUP_US) / parameter_bytes
+    link = {"name": "emulated", "startup_us": cost[0], "us_per_byte": cost[1], "concurrency": 1}
+    cluster = probe.cluster_of([link], WORKERS, "one process on an emulated link")
+    contestants, predicted = [contest.alone(make_job())], {}
+    for scheme in options.schemes:
+        plan = core.make_plan(workload, cluster, scheme)
+        predicted[scheme] = core.simulate(plan, workload, cluster, optimizer_us=rest_us)["iteration_us"] / 1e3
+        for recorded in (False, True):
+            job = make_job()
+            network = job.model
+            job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan,
+                                                      links=[gradweave.EmulatedLink(*cost, workers=WORKERS)])
+            session = job.model.gradweave
+            session.record_timeline(recorded)
+            name = f"{scheme}, timeline recorded" if recorded else scheme
+            contestants.append(contest.Contestant(name, job, network, finish=session.finish, close=session.close))
+    return contestants, predicted
+
+
+def measure(options):
+    """In the one rank: the results as data."""
+    torch.set_num_threads(1)
+    recipe = training.Recipe()
+    train_set = fashion_mnist.load("train")
+
+    def make_job():
+        return recipe.make(*train_set)
+
+    with ranks.joined("overhead"):
+        reference = contest.alone(make_job())
+        contest.run_segment(reference, 10, 5)
+        contestants, predicted = ways(make_job, options, reference.segment_seconds[0])
+        with progress.Progress(options.rounds * (options.iterations + WARM_UP) * len(contestants), "training in turns") as bar:
+            contest.run_rounds(contestants, options.rounds, options.iterations, WARM_UP, bar.advance)
+        rows = [{"name": contestant.name, "measured_ms": 1e3 * contest.iteration_seconds(contestant),
+                 "over_compute": contest.ratio(contestants[0], contestant), "predicted_ms": predicted.get(contestant.name)}
+                for contestant in contestants]
+        for contestant in contestants[1:]:
+            contestant.close()
+    return {"coverage_rate": options.coverage, "rounds": options.rounds, "iterations": options.iterations, "ways": rows}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--schemes", nargs="*", default=["wfbp", "deft", "delayed_averaging"])
+    parser.add_argument("--coverage", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if "RANK" not in os.environ:
+        return hosts.run_ranks([[]], [sys.executable, *sys.argv], {"GLOO_SOCKET_IFNAME": "lo", **demo.MEMORY})
+    result = measure(options)
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    options.results.write_text(json.dumps(result, indent=1) + "\n")
+    for row in result["ways"]:
+        middle, low, high = row["over_compute"]
+        print(f"{row['name']:40} {row['measured_ms']:7.1f} ms   x {middle:.3f} [{low:.3f}-{high:.3f}]")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
