@@ -336,14 +336,16 @@ class Compiler {
       ProgramIteration& here = *iteration(n);
       const auto later = [](const ProgramOp& op) { return op.last_apply > 0; };
       const auto carried_later = [](OpRef ref) { return ref.delta > 0; };
-      if (std::ranges::any_of(here.ops, later) || std::ranges::any_of(here.gradient, carried_later)) {
+      // A residual is left for a later iteration.
+      if (plan_.residual.enabled || std::ranges::any_of(here.ops, later) ||
+          std::ranges::any_of(here.gradient, carried_later)) {
         here.synchronous = false;
       }
       for (ProgramOp& op : here.ops) {
         const auto block = static_cast<std::size_t>(op.blocks.front());
         op.in_place = op.collective == Collective::kAllReduce && op.payload == Payload::kGradient &&
                       op.blocks.size() == 1 && program_.block_whole[block] && op.merges == std::vector{0} &&
-                      here.synchronous && !plan_.residual.enabled;
+                      here.synchronous;
         program_.look_back = std::max({program_.look_back, -op.partner.delta, op.last_apply});
       }
     }

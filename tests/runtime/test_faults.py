@@ -60,6 +60,18 @@ def test_every_survivor_ends_in_time_and_names_op_iteration_and_suspect(fault, l
         job.end()
 
 
+def test_an_interpreter_ends_by_itself_after_a_lost_peer():
+    # What still waits in a backend must not hold it.
+    job = ranks.start(trains_until_a_peer_is_lost, 2, fresh=True, scheme="ddp")
+    try:
+        for rank in range(2):
+            job.wait_for_file(f"ready{rank}")
+        job.processes[1].send_signal(signal.SIGSTOP)
+        assert job.wait(0, 30) == 1 and "suspect: rank 1 (no sign of life" in job.log(0), job.log(0)
+    finally:
+        job.end()
+
+
 def differing_plans(rank):
     import gradweave
     from gradweave import core
