@@ -74,8 +74,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schemes", nargs="*", default=["wfbp", "deft", "delayed_averaging"])
     parser.add_argument("--coverage", type=float, default=2.0)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--iterations", type=int, default=6)
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     if "RANK" not in os.environ:

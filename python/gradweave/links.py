@@ -59,7 +59,7 @@ def set_up(parameter_bytes, compute_s, coverage):
     return Setting(kind, coverage, parameter_bytes, compute_s, bits_per_second, cluster, residual)
 
 
-def contention(setting, reference, rounds=3, iterations=5):
+def contention(setting, reference, rounds=11, iterations=4):
     """How many times longer compute takes while the link is busy, at least 1. Collective.
 
     `reference` is the contestant that computes alone. Ops are queued ahead so that the link never idles. An emulated
