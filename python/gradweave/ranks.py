@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import os
+import time
 
 import torch
 from torch import distributed
@@ -29,6 +30,9 @@ def joined(command):
         yield
     finally:
         distributed.destroy_process_group()
+        # A thread of Gloo's lets go of its last work, and of a Python object with it, after the waiter has gone on. If the
+        # interpreter ends meanwhile, that aborts the process: leave the thread the interpreter's lock for a moment.
+        time.sleep(0.1)
 
 
 def joined_if_launched():

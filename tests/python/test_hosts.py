@@ -96,7 +96,10 @@ def test_a_run_that_takes_too_long_is_ended():
 @needs_hosts
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_survives_the_process_that_made_the_hosts(ending):
-    program = ("from gradweave import hosts\n"
+    # A parent that ignores SIGINT, as a shell's background job does, would pass that on.
+    program = ("import signal\n"
+               "from gradweave import hosts\n"
+               "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
                "with hosts.Hosts(3, 2) as made:\n"
                "    print(*[holder.pid for holder in made._holders + [made._switch]], flush=True)\n"
                "    made.run(['sh', '-c', 'echo $$; exec sleep 60'])\n")
