@@ -22,7 +22,7 @@ std::string text_of(const Validation& validation) {
 class EveryScheme : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryScheme, PlansAreValidAndRepeatable) {
-  const bool held = rc::check("plan or a reason; valid; the same bytes again", [this] {
+  const bool held = rc::check("plan or a reason; valid; the same bytes again", [] {
     const Workload workload = *testing::workloads();
     const Cluster cluster = *testing::clusters();
     const PlanResult result = make_plan(GetParam(), workload, cluster);
@@ -41,7 +41,7 @@ TEST_P(EveryScheme, PlansAreValidAndRepeatable) {
 }
 
 TEST_P(EveryScheme, SimulatedTimeKeepsEveryBound) {
-  const bool held = rc::check("iteration >= each lower bound", [this] {
+  const bool held = rc::check("iteration >= each lower bound", [] {
     const Workload workload = *testing::workloads();
     const Cluster cluster = *testing::clusters();
     const PlanResult result = make_plan(GetParam(), workload, cluster);

@@ -19,7 +19,7 @@ void PrintTo(const Promise& promise, std::ostream* out) { *out << promise.scheme
 class MoreLinks : public ::testing::TestWithParam<Promise> {};
 
 TEST_P(MoreLinks, NeverMakeThePlanSlower) {
-  const bool held = rc::check("iteration on the first k + 1 links <= on the first k", [this] {
+  const bool held = rc::check("iteration on the first k + 1 links <= on the first k", [] {
     const Workload workload = *testing::workloads();
     const Cluster cluster = *testing::clusters({.max_links = 3});
     double least = std::numeric_limits<double>::infinity();
