@@ -3,7 +3,7 @@
 Nothing is transported, so whatever is above compute alone is the engine's: hooks, copies, averages, waits. All ways take
 turns in one process and ratios are taken within a round. Results are one JSON file, docs/results/overhead.json.
 
-    .venv/bin/python bench/overhead.py            # about 2 minutes
+    .venv/bin/python bench/overhead.py            # about 4 minutes
 """
 
 import argparse
@@ -14,36 +14,26 @@ from pathlib import Path
 
 import torch
 
-import gradweave
-from gradweave import contest, core, demo, hosts, probe, profiling, progress, ranks
+from gradweave import contest, core, demo, hosts, links, profiling, progress, ranks
 from gradweave.jobs import fashion_mnist, training
 
 RESULTS = Path(__file__).parent.parent / "docs/results/overhead.json"
 WORKERS = 2
-STARTUP_US = 200.0
-WARM_UP = 4
 
 
 def ways(make_job, options, compute_s):
     """Compute alone, and every scheme without and with a recorded timeline; {scheme: predicted ms}."""
     workload, rest_us = profiling.profile(make_job(), "wide network", 10, 5)
     parameter_bytes = sum(p.numel() * p.element_size() for p in make_job().model.parameters())
-    cost = STARTUP_US, (1e6 * options.coverage * compute_s - STARTUP_US) / parameter_bytes
-    link = {"name": "emulated", "startup_us": cost[0], "us_per_byte": cost[1], "concurrency": 1}
-    cluster = probe.cluster_of([link], WORKERS, "one process on an emulated link")
+    setting = links.emulated(parameter_bytes, compute_s, options.coverage, WORKERS)
     contestants, predicted = [contest.alone(make_job())], {}
     for scheme in options.schemes:
-        plan = core.make_plan(workload, cluster, scheme)
-        predicted[scheme] = core.simulate(plan, workload, cluster, optimizer_us=rest_us)["iteration_us"] / 1e3
+        plan = core.make_plan(workload, setting.cluster, scheme)
+        predicted[scheme] = core.simulate(plan, workload, setting.cluster, optimizer_us=rest_us)["iteration_us"] / 1e3
         for recorded in (False, True):
-            job = make_job()
-            network = job.model
-            job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan,
-                                                      links=[gradweave.EmulatedLink(*cost, workers=WORKERS)])
-            session = job.model.gradweave
-            session.record_timeline(recorded)
             name = f"{scheme}, timeline recorded" if recorded else scheme
-            contestants.append(contest.Contestant(name, job, network, finish=session.finish, close=session.close))
+            contestants.append(contest.planned(make_job(), name, setting, plan))
+            contestants[-1].job.model.gradweave.record_timeline(recorded)
     return contestants, predicted
 
 
@@ -60,8 +50,8 @@ def measure(options):
         reference = contest.alone(make_job())
         contest.run_segment(reference, 10, 5)
         contestants, predicted = ways(make_job, options, reference.segment_seconds[0])
-        with progress.Progress(options.rounds * (options.iterations + WARM_UP) * len(contestants), "training in turns") as bar:
-            contest.run_rounds(contestants, options.rounds, options.iterations, WARM_UP, bar.advance)
+        with progress.Progress(options.rounds * (options.iterations + demo.WARM_UP) * len(contestants), "training in turns") as bar:
+            contest.run_rounds(contestants, options.rounds, options.iterations, demo.WARM_UP, bar.advance)
         rows = [{"name": contestant.name, "measured_ms": 1e3 * contest.iteration_seconds(contestant),
                  "over_compute": contest.ratio(contestants[0], contestant), "predicted_ms": predicted.get(contestant.name)}
                 for contestant in contestants]

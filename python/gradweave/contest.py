@@ -57,7 +57,7 @@ def data_parallel(job, name, setting, **arguments):
 def planned(job, name, setting, plan):
     """Contestant that runs `plan` with Gradweave on the setting's link."""
     network = job.model
-    links = [gradweave.EmulatedLink(*setting.cost, workers=distributed.get_world_size())] if setting.kind == "emulated" else None
+    links = [gradweave.EmulatedLink(*setting.cost, workers=setting.cluster["workers"])] if setting.kind == "emulated" else None
     job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, links=links)
     return Contestant(name, job, network, finish=lambda: gradweave.finish(job.model),
                       close=lambda: job.model.gradweave.close())

@@ -41,17 +41,27 @@ class Setting:
         return (startup_us + self.parameter_bytes * us_per_byte) / 1e6 / self.compute_s
 
 
+def emulated(parameter_bytes, compute_s, coverage, workers):
+    """The setting of `workers` workers on an emulated link, there or not, with that coverage rate."""
+    us_per_byte = (1e6 * coverage * compute_s - EMULATED_STARTUP_US) / parameter_bytes
+    link = {"name": "emulated", "startup_us": EMULATED_STARTUP_US, "us_per_byte": us_per_byte, "concurrency": 1}
+    return Setting("emulated", coverage, parameter_bytes, compute_s,
+                   _bits_per_second(parameter_bytes, compute_s, coverage, workers),
+                   probe.cluster_of([link], workers, f"{workers} workers on an emulated link"))
+
+
+def _bits_per_second(parameter_bytes, compute_s, coverage, workers):
+    payload_bytes = parameter_bytes * 2 * (workers - 1) / workers  # what each rank sends in a ring all-reduce
+    return 8 * payload_bytes * HEADER_SHARE / (coverage * compute_s)
+
+
 def set_up(parameter_bytes, compute_s, coverage):
     """Give the link the rate at which communicating all parameters takes `coverage` times `compute_s`, and measure
     it. Collective; `compute_s` must be the same on all ranks."""
     kind, workers = os.environ[KIND], ranks.world_size()
-    payload_bytes = parameter_bytes * 2 * (workers - 1) / workers  # what each rank sends in a ring all-reduce
-    bits_per_second = 8 * payload_bytes * HEADER_SHARE / (coverage * compute_s)
     if kind == "emulated":
-        us_per_byte = (1e6 * coverage * compute_s - EMULATED_STARTUP_US) / parameter_bytes
-        link = {"name": "emulated", "startup_us": EMULATED_STARTUP_US, "us_per_byte": us_per_byte, "concurrency": 1}
-        cluster = probe.cluster_of([link], workers, f"{workers} workers on an emulated link")
-        return Setting(kind, coverage, parameter_bytes, compute_s, bits_per_second, cluster)
+        return emulated(parameter_bytes, compute_s, coverage, workers)
+    bits_per_second = _bits_per_second(parameter_bytes, compute_s, coverage, workers)
     interface = hosts.interface_of(0)
     hosts.shape_interface(interface, bits_per_second)
     link, residual = probe.describe_link(interface, probe.measure(seconds=6.0))

@@ -11,8 +11,8 @@
 namespace gradweave {
 namespace {
 
-constexpr double kOrdinaryError =
-    0.05;  // relative; what is off by more pulls no harder for being further off
+// Relative; what is off by more pulls no harder for being further off.
+constexpr double kOrdinaryError = 0.05;
 constexpr double kConverged = 1e-10;
 constexpr int kRounds = 1000;
 

@@ -8,6 +8,7 @@
 
 #include "gradweave/compression.h"
 #include "model/text.h"
+#include "plan/position.h"
 
 namespace gradweave {
 namespace {
@@ -21,25 +22,6 @@ constexpr std::string_view kPointNames[] = {"iteration_start", "forward_start", 
 bool has_layer(PointKind kind) {
   return kind == PointKind::kForwardStart || kind == PointKind::kForwardEnd ||
          kind == PointKind::kBackwardEnd;
-}
-
-// Returns the place of a point in its iteration.
-std::int64_t position_of(const Point& point, std::int64_t layers) {
-  switch (point.kind) {
-    case PointKind::kIterationStart:
-      return 0;
-    case PointKind::kForwardStart:
-      return 1 + 2 * std::int64_t{point.layer};
-    case PointKind::kForwardEnd:
-      return 2 + 2 * std::int64_t{point.layer};
-    case PointKind::kBackwardStart:
-      return 2 * layers + 1;
-    case PointKind::kBackwardEnd:
-      return 3 * layers + 1 - point.layer;
-    case PointKind::kIterationEnd:
-      break;
-  }
-  return 3 * layers + 2;
 }
 
 }  // namespace

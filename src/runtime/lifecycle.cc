@@ -40,12 +40,9 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
   hooks_ = std::make_unique<GradientHooks>(std::move(tensors), [this](std::int32_t p) { on_gradient(p); });
   exchange_->released_at = [this](const OpRun& run) { return released_at(run); };
   exchange_->describe = [this](const OpRun& run) { return describe(run); };
-  peers_ = std::make_shared<PeerWatch>(std::move(store), rank, world_size,
-                                       [exchange = exchange_](const std::string& failure) {
-                                         const std::lock_guard lock(exchange->mutex);
-                                         if (!exchange->failed()) exchange->failure = failure;
-                                         exchange->done.notify_all();
-                                       });
+  peers_ = std::make_shared<PeerWatch>(
+      std::move(store), rank, world_size,
+      [exchange = exchange_](const std::string& failure) { exchange->fail(failure); });
 }
 
 Engine::~Engine() { close(); }
@@ -56,9 +53,8 @@ void Engine::fail(const std::string& what, const std::string& cause) {
   const std::string failure = failure_text(what + " (iteration " + std::to_string(base_ + iteration_) + ")",
                                            Clock::now() - begin, suspects, cause);
   peers_->announce(failure);
+  exchange_->fail(failure);
   const std::lock_guard lock(exchange_->mutex);
-  if (!exchange_->failed()) exchange_->failure = failure;
-  exchange_->done.notify_all();
   throw RuntimeFailure(exchange_->failure);
 }
 
@@ -76,10 +72,7 @@ void Engine::drop_links() {
 
 void Engine::close(bool abandon) {
   hooks_.reset();
-  if (abandon) {
-    const std::lock_guard lock(exchange_->mutex);
-    if (!exchange_->failed()) exchange_->failure = "training was given up";
-  }
+  if (abandon) exchange_->fail("training was given up");
   if (!links_.empty()) drop_links();
   program_.reset();
   stepper_ = nullptr;

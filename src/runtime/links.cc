@@ -154,10 +154,7 @@ void Link::State::fail(const OpRun& run, const std::string& why, Clock::time_poi
   const std::string failure = failure_text(exchange->describe(run), waited, suspects, why);
   lock.unlock();
   peers->announce(failure);
-  lock.lock();
-  if (exchange->failed()) return;
-  exchange->failure = failure;
-  exchange->done.notify_all();
+  exchange->fail(failure);
 }
 
 void Link::State::lane(std::size_t first, std::size_t step) {

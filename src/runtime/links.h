@@ -68,6 +68,12 @@ struct Exchange {
   std::string failure;                         // empty: none. Once set, nothing runs any more
   Clock::time_point passed_at = Clock::now();  // when the compute thread last passed a point
   bool failed() const { return !failure.empty(); }
+  // Sets the failure, unless there is one, and wakes all who wait. Takes the mutex.
+  void fail(const std::string& why) {
+    const std::lock_guard lock(mutex);
+    if (!failed()) failure = why;
+    done.notify_all();
+  }
 
   // When a release passes, or nothing if it hasn't passed yet. Called with the mutex held.
   std::function<std::optional<Clock::time_point>(const OpRun&)> released_at;

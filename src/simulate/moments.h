@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "gradweave/plan.h"
+#include "plan/position.h"
 
 namespace gradweave {
 
@@ -17,23 +18,7 @@ class Moments {
   explicit Moments(std::int32_t layers) : layers_(layers) {}
 
   // Returns the place of a point among the points of an iteration.
-  std::int64_t index(const Point& point) const {
-    switch (point.kind) {
-      case PointKind::kIterationStart:
-        return 0;
-      case PointKind::kForwardStart:
-        return 1 + 2 * point.layer;
-      case PointKind::kForwardEnd:
-        return 2 + 2 * point.layer;
-      case PointKind::kBackwardStart:
-        return 2 * layers_ + 1;
-      case PointKind::kBackwardEnd:
-        return 3 * layers_ + 1 - point.layer;
-      case PointKind::kIterationEnd:
-        break;
-    }
-    return 3 * layers_ + 2;
-  }
+  std::int64_t index(const Point& point) const { return position_of(point, layers_); }
 
   Moment of(const Point& point) const {
     const Moment base = index(point) * kPointShift;
