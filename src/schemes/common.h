@@ -9,13 +9,9 @@
 #include "gradweave/cost.h"
 #include "gradweave/plan.h"
 #include "gradweave/schemes.h"
+#include "solve/message.h"
 
 namespace gradweave {
-
-// A fused message that a planner has decided on.
-struct Message {
-  std::vector<Slice> slices;
-};
 
 // Returns a plan with the cluster's links and an empty period of `period` iterations; no blocks.
 Plan new_plan(const CostModel& model, std::size_t period);

@@ -26,6 +26,7 @@
 // - `forward_overlap` lets layer l's average arrive as late as forward_start(l) of the next iteration, which
 //   needs no memory: nothing reads the weights between.
 // - Links that serve several ops at once are planned as if ops went one after another.
+#include "schemes/common.h"
 #include "schemes/dreamddp_plan.h"
 #include "schemes/fewer_links.h"
 #include "schemes/registry.h"

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "schemes/common.h"
+
 namespace gradweave {
 namespace {
 

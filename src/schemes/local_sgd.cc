@@ -12,6 +12,7 @@
 // Complexity: O(log c * (tensors + links)). Deviations: several links.
 #include <algorithm>
 
+#include "schemes/common.h"
 #include "schemes/dreamddp_plan.h"
 #include "schemes/fewer_links.h"
 #include "schemes/registry.h"

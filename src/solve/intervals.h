@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "gradweave/cost.h"
-#include "schemes/common.h"
+#include "solve/message.h"
 
 namespace gradweave {
 
