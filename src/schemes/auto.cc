@@ -1,8 +1,10 @@
 // The fastest plan of all schemes within the user's limits.
 //
-//   allow    what the plan may do to training (schemes.h, effects_of()): every effect of an admissible plan
-//   is allowed max_staleness, max_extra_bytes     read off the simulation and the validator tolerance    a
-//   plan that changes training less is preferred while it is slower by at most this share
+//   allow                            what the plan may do to training: every effect of an admissible plan is
+//                                    allowed (schemes.h, effects_of())
+//   max_staleness, max_extra_bytes   read off the simulation and the validator
+//   tolerance                        a plan that changes training less is preferred while it is slower by at
+//                                    most this share
 //
 // Candidates: every scheme, each tuned over a small grid (candidates.h), `optimal` where it does more than
 // that; with `compressed`, the schemes that are fastest without compression under every compressor too. The
@@ -14,17 +16,17 @@
 // diverged at the same learning rate: docs/schemes/auto.md has the figures. So `delayed` is never chosen
 // unless asked for.
 //
-// What was found stands in Plan::options: chosen, chosen_options, reason, runner_up, lower_bound_us, gap.
+// What was found stands in Plan::options: chosen, chosen_options, reason, runner_up, lower_bound (the one that
+// binds), gap.
 // Complexity: some 100 plans and simulations; no clock, so the choice is the same everywhere.
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <limits>
 #include <optional>
 #include <tuple>
 
 #include "gradweave/compression.h"
 #include "gradweave/error.h"
+#include "model/text.h"
 #include "schemes/candidates.h"
 #include "schemes/optimal.h"
 #include "schemes/registry.h"
@@ -62,7 +64,7 @@ std::vector<Consistency> parse_allow(const std::string& text) {
     const auto found =
         std::ranges::find_if(kMildestFirst, [&](Consistency effect) { return name_of(effect) == word; });
     if (found == std::end(kMildestFirst)) {
-      throw InvalidInput("'" + std::string(word) + "' is nothing that can be allowed", "option allow of auto",
+      throw InvalidInput(in_quotes(word) + " is nothing that can be allowed", "option allow of auto",
                          "join some of exact, corrected, local, compressed, delayed by '+'");
     }
     allowed.push_back(*found);
@@ -122,11 +124,6 @@ std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cl
     }
   }
   return candidates;
-}
-
-std::string decimal(double number) {
-  char text[64];
-  return {text, std::to_chars(text, text + sizeof text, std::round(number * 1e6) / 1e6).ptr};
 }
 
 std::string text_of(const std::vector<Consistency>& effects) {
@@ -203,7 +200,7 @@ PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const Opt
   plan.options = {{"chosen", std::string(chosen.scheme)},
                   {"reason", reason(admitted, chosen, allow)},
                   {"runner_up", runner_up(admitted, chosen, limits.tolerance)},
-                  {"gap", bound > 0 ? decimal(chosen.result.iteration_ns() / bound - 1) : "0"},
+                  {"gap", gap_to(bound, chosen.result.iteration_ns())},
                   {"lower_bound", chosen.result.lower_bound.name}};
   std::string options;
   for (const auto& [name, value] : chosen.plan.options)

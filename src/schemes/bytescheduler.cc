@@ -2,8 +2,9 @@
 // is in flight; both sizes are tuned.
 //
 // Y. Peng et al., "A generic communication scheduler for distributed DNN training acceleration", SOSP 2019.
-//   parts(l) = ceil(bytes(l) / partition_bytes), as equal as elements allow; priority = (layer, part),
-//   smallest first issue while credit > 0; an issued part takes its bytes off the credit until it has ended
+//   parts(l) = ceil(bytes(l) / partition_bytes), as equal as elements allow
+//   priority = (layer, part), smallest first
+//   issue while credit > 0; an issued part takes its bytes off the credit until it has ended
 // There is no barrier between iterations: a layer's forward waits for its own parts alone. Partition and
 // credit minimise the iteration time by Bayesian optimisation with expected improvement, xi = 0.1
 // (solve/bayesian.h). Complexity: O(parts log parts) a trial on one link. Deviations: the dynamic rule is run

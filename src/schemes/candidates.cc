@@ -1,5 +1,8 @@
 #include "schemes/candidates.h"
 
+#include <charconv>
+#include <cmath>
+
 #include "gradweave/error.h"
 
 namespace gradweave {
@@ -23,6 +26,13 @@ std::string to_string(const Candidate& candidate) {
   }
   return text;
 }
+
+std::string decimal(double number) {
+  char text[64];
+  return {text, std::to_chars(text, text + sizeof text, std::round(number * 1e6) / 1e6).ptr};
+}
+
+std::string gap_to(double bound, double time) { return bound > 0 ? decimal(time / bound - 1) : "0"; }
 
 bool faster(const SimulationResult& x, const SimulationResult& y) {
   __extension__ using Wide = __int128;

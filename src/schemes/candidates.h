@@ -22,6 +22,12 @@ struct Candidate {
 // "us_byte", or "ddp compressor=fp16, bucket_cap_bytes=1000000".
 std::string to_string(const Candidate& candidate);
 
+// Returns the number, rounded to 6 places.
+std::string decimal(double number);
+
+// Returns by which share `time` is above the lower bound; "0" if that is 0.
+std::string gap_to(double bound, double time);
+
 // Returns the least iteration time first; of equal ones, what stands first in `candidates`.
 bool faster(const SimulationResult& x, const SimulationResult& y);
 

@@ -169,8 +169,11 @@ Candidate& best_of(std::vector<Candidate>& candidates) {
   return *std::ranges::min_element(candidates, faster, &Candidate::result);
 }
 
-Plan report(Plan plan, const Proof& proof, const std::string& from) {
-  plan.options = {{"chosen", from}, {"lower_bound_us", microseconds(proof.bound_ns)}, {"proof", proof.by}};
+Plan report(Plan plan, double time, const Proof& proof, std::string_view from) {
+  plan.options = {{"chosen", std::string(from)},
+                  {"gap", gap_to(proof.bound_ns, time)},
+                  {"lower_bound_us", microseconds(proof.bound_ns)},
+                  {"proof", proof.by}};
   return plan;
 }
 
@@ -186,17 +189,16 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
   if (compressed) {
     const Proof proof{compute,
                       time == compute ? "optimum: compute" : "none beyond compute, with a compressor"};
-    return report(best.plan, proof, std::string(best.scheme));
+    return report(best.plan, time, proof, best.scheme);
   }
   Proof proof = exact_bound(model);
-  if (time <= proof.bound_ns)
-    return report(best.plan, {time, "optimum: " + proof.by}, std::string(best.scheme));
+  if (time <= proof.bound_ns) return report(best.plan, time, {time, "optimum: " + proof.by}, best.scheme);
 
   const std::int64_t parts = *values.integer("parts");
   const std::vector<Slice> units = parts_of(model, parts);
   if (!one_at_a_time(cluster) || units.size() > kMaxOrderUnits) {
     proof.by += "; links are shared or tensors too many to search";
-    return report(best.plan, proof, std::string(best.scheme));
+    return report(best.plan, time, proof, best.scheme);
   }
   const auto limit = static_cast<Nanoseconds>(std::ceil(time));
   const OrderSearchResult found = search_order(model, units, limit, *values.integer("node_limit"));
@@ -207,8 +209,8 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
                  (parts == 1 ? "whole" : "in " + std::to_string(parts) + " parts")};
   else
     proof.by += "; the search ended at " + nodes;
-  if (found.ops.empty()) return report(best.plan, proof, std::string(best.scheme));
-  return report(plan_of(model, units, found.ops), proof, "search");
+  if (found.ops.empty()) return report(best.plan, time, proof, best.scheme);
+  return report(plan_of(model, units, found.ops), static_cast<double>(found.iteration), proof, "search");
 }
 
 Plan plan_local(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
@@ -237,7 +239,7 @@ Plan plan_local(const Workload& workload, const Cluster& cluster, const OptionVa
   }
   if (best.result.iteration_ns() <= proof.bound_ns)
     proof = {best.result.iteration_ns(), "optimum: " + proof.by};
-  return report(best.plan, proof, std::string(best.scheme));
+  return report(best.plan, best.result.iteration_ns(), proof, best.scheme);
 }
 
 PlanResult plan_optimal(const Workload& workload, const Cluster& cluster, const OptionValues& values) {

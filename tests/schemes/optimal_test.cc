@@ -8,6 +8,7 @@
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
+#include "simulate/table2.h"
 #include "solve/order_search.h"
 #include "testing/generators.h"
 
@@ -219,6 +220,32 @@ TEST(Optimal, FindsTheHandComputedOptimumAndSaysHow) {
   EXPECT_EQ(simulate(plan, two_layers(), one_link(0, {1, 3})).iteration_ns(), 1900);
   EXPECT_EQ(plan.options.at("lower_bound_us"), "1.9");
   EXPECT_TRUE(plan.options.at("proof").starts_with("optimum"));
+}
+
+// Table II: the last bucket is ready at 162 us, all links carry 247725 us, then its forward of 103 us.
+TEST(Optimal, ProvesThatAPlanOfTable2IsTheBest) {
+  const Plan plan = plan_of("optimal", table2_workload(), table2_cluster());
+  EXPECT_EQ(plan.options.at("lower_bound_us"), "247990");
+  EXPECT_EQ(plan.options.at("proof"), "optimum: critical path through layer 5");
+}
+
+TEST(Optimal, NamesTheBoundOfAModelThatIsTooLargeToSearch) {
+  Workload workload{.name = "w"};
+  for (int l = 0; l < 20; ++l) {
+    const std::string name = "l" + std::to_string(l);
+    workload.layers.push_back(
+        {.name = name, .forward_ns = 100, .backward_ns = 200, .tensors = {{.name = name, .numel = 100}}});
+  }
+  const Cluster cluster = one_link(50, {1, 3});
+  const Plan plan = plan_of("optimal", workload, cluster);
+  // Everything, 20 * 400 + 50, after the last layer's backward and before its forward.
+  EXPECT_EQ(plan.options.at("lower_bound_us"), "8.35");
+  EXPECT_EQ(plan.options.at("proof"),
+            "critical path through layer 19; links are shared or tensors too many to search");
+  const double time = simulate(plan, workload, cluster).iteration_ns();
+  EXPECT_GT(time, 8350);
+  EXPECT_NEAR(std::stod(plan.options.at("gap")), time / 8350 - 1, 1e-6);
+  EXPECT_EQ(find_scheme(plan.options.at("chosen")).consistency, Consistency::kExact);
 }
 
 TEST(Optimal, EmitsAPlanWithoutTensors) {
