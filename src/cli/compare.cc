@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "gradweave/json.h"
 #include "gradweave/schemes.h"
 #include "io/plot.h"
+#include "model/text.h"
 
 namespace gradweave::cli {
 namespace {
@@ -23,10 +25,7 @@ namespace {
 struct Arguments {
   std::vector<std::string> workloads;
   std::string cluster, plot;
-  std::vector<std::string> schemes;
-  std::vector<std::int64_t> workers;
-  std::vector<double> gigabits;
-  std::vector<std::string> set;
+  std::vector<std::string> schemes, workers, links, set;
   SimulationFlags simulation;
   bool json = false;
 };
@@ -47,9 +46,41 @@ class Progress {
   bool on_;
 };
 
+// The items of a list option: words that hold one or several, separated by ','.
+std::vector<std::string> items_of(const std::vector<std::string>& words, std::string_view option) {
+  std::vector<std::string> items;
+  for (const std::string& word : words) {
+    for (std::size_t begin = 0; begin <= word.size();) {
+      const std::size_t end = std::min(word.find(',', begin), word.size());
+      if (end == begin)
+        throw InvalidInput(in_quotes(word) + " has an empty item", option, "put one ',' between two items");
+      items.push_back(word.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  return items;
+}
+
+template <typename Number>
+std::vector<Number> numbers_of(const std::vector<std::string>& words, std::string_view option, Number low,
+                               Number high) {
+  std::vector<Number> numbers;
+  for (const std::string& item : items_of(words, option)) {
+    Number number{};
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), number);
+    if (error != std::errc{} || end != item.data() + item.size() || !(number >= low && number <= high)) {
+      throw InvalidInput(in_quotes(item) + " is no number in range", option,
+                         fmt::format("give numbers from {} to {}", low, high));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
 std::vector<std::string_view> chosen_schemes(const Arguments& arguments) {
   std::vector<std::string_view> names;
-  for (const std::string& name : arguments.schemes) names.push_back(find_scheme(name).name);
+  for (const std::string& name : items_of(arguments.schemes, "--schemes"))
+    names.push_back(find_scheme(name).name);
   if (names.empty()) std::ranges::transform(schemes(), std::back_inserter(names), &SchemeInfo::name);
   return names;
 }
@@ -62,8 +93,8 @@ void require_known(const std::map<std::string, std::string>& options,
       return std::ranges::find(specs, option, &OptionSpec::name) != specs.end();
     });
     if (!known) {
-      throw InvalidInput("none of the schemes compared has an option '" + option + "'", "option " + option,
-                         "see 'gradweave schemes'");
+      throw InvalidInput("none of the schemes compared has an option " + in_quotes(option),
+                         "option " + shortened(option), "see 'gradweave schemes'");
     }
   }
 }
@@ -201,15 +232,16 @@ std::vector<Setting> settings_of(const Arguments& arguments, const Cluster& meas
                   .gigabits = std::nullopt,
                   .simulation = to_options(arguments.simulation)};
   setting.slowest = slowest_of(setting.classes);
-  std::vector<std::int64_t> workers = arguments.workers;
+  auto workers = numbers_of<std::int64_t>(arguments.workers, "--workers", 1, 10'000'000);
   if (workers.empty()) workers.push_back(measured.workers);
-  std::vector<std::optional<double>> bandwidths(arguments.gigabits.begin(), arguments.gigabits.end());
+  const auto gigabits = numbers_of<double>(arguments.links, "--links", 1e-6, 1e6);
+  std::vector<std::optional<double>> bandwidths(gigabits.begin(), gigabits.end());
   if (bandwidths.empty()) bandwidths.push_back(std::nullopt);
   std::vector<Setting> settings;
   for (const std::int64_t count : workers) {
-    for (const std::optional<double> gigabits : bandwidths) {
-      setting.cluster = changed_to(measured, count, gigabits, arguments.cluster);
-      setting.gigabits = gigabits;
+    for (const std::optional<double> bandwidth : bandwidths) {
+      setting.cluster = changed_to(measured, count, bandwidth, arguments.cluster);
+      setting.gigabits = bandwidth;
       settings.push_back(setting);
     }
   }
@@ -236,7 +268,9 @@ void run(const Arguments& arguments) {
     }
   }
   if (!arguments.plot.empty()) {
-    write_file(arguments.plot, to_svg(scaling_chart(slowest.name, rows, arguments.gigabits.size() > 1)));
+    const bool over_bandwidth = std::ranges::any_of(
+        settings, [&](const Setting& setting) { return setting.gigabits != settings[0].gigabits; });
+    write_file(arguments.plot, to_svg(scaling_chart(slowest.name, rows, over_bandwidth)));
   }
   if (!arguments.json) return print_for_people(slowest, settings, rows);
   Json objects = Json::array();
@@ -255,16 +289,12 @@ void add_compare(CLI::App& app, Outcome&) {
       app.add_subcommand("compare", "What every scheme would do on this workload and cluster");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
-  command->add_option("--schemes", arguments->schemes, "Only these")->delimiter(',')->type_name("NAME,...");
+  command->add_option("--schemes", arguments->schemes, "Only these")->type_name("NAME,...");
   command->add_option("--workers", arguments->workers, "What if there were this many workers")
-      ->delimiter(',')
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{10'000'000}))
       ->type_name("P,...");
   command
-      ->add_option("--links", arguments->gigabits,
+      ->add_option("--links", arguments->links,
                    "What if the first link had this bandwidth in Gb/s, others in proportion")
-      ->delimiter(',')
-      ->check(CLI::Range(1e-6, 1e6))
       ->type_name("GBPS,...");
   add_set_option(*command, arguments->set);
   add_simulation_options(*command, arguments->simulation);

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "cli/inputs.h"
+#include "gradweave/error.h"
 
 namespace gradweave::cli {
 namespace {
@@ -57,7 +58,14 @@ Row compare_one(std::string_view name, const Setting& setting,
           .workers = setting.cluster.workers,
           .gigabits = setting.gigabits,
           .consistency = scheme.consistency};
-  const PlanResult planned = make_plan(name, setting.slowest, setting.cluster, options_of(scheme, options));
+  const std::map<std::string, std::string> own = options_of(scheme, options);
+  OptionValues(name, scheme.options, own).compression();  // options that nobody can serve end all
+  PlanResult planned;
+  try {
+    planned = make_plan(name, setting.slowest, setting.cluster, own);
+  } catch (const InvalidInput& error) {
+    planned = Starves{error.what()};
+  }
   if (const Starves* starves = std::get_if<Starves>(&planned)) {
     row.starves = starves->reason;
     return row;

@@ -5,6 +5,7 @@
 
 #include "gradweave/error.h"
 #include "gradweave/json.h"
+#include "model/text.h"
 
 namespace gradweave::cli {
 
@@ -45,10 +46,10 @@ std::map<std::string, std::string> parse_assignments(const std::vector<std::stri
   for (const std::string& assignment : assignments) {
     const std::size_t equals = assignment.find('=');
     if (equals == std::string::npos || equals == 0) {
-      throw InvalidInput("'" + assignment + "' is not an assignment", "--set", "write it as name=value");
+      throw InvalidInput(in_quotes(assignment) + " is not an assignment", "--set", "write it as name=value");
     }
     if (!values.emplace(assignment.substr(0, equals), assignment.substr(equals + 1)).second) {
-      throw InvalidInput("'" + assignment.substr(0, equals) + "' is set twice", "--set", "set it once");
+      throw InvalidInput(in_quotes(assignment.substr(0, equals)) + " is set twice", "--set", "set it once");
     }
   }
   return values;

@@ -12,7 +12,11 @@ namespace {
 // Output that can't be written counts as bad usage: 1 says only that a check has found something.
 constexpr int kBadUsage = 2;
 
-void report(const std::string& message) { std::cerr << "gradweave: " << message << '\n'; }
+// A path or argument of any length stays readable.
+void report(const std::string& message) {
+  constexpr std::size_t kMost = 10'000;
+  std::cerr << "gradweave: " << message.substr(0, kMost) << (message.size() > kMost ? "..." : "") << '\n';
+}
 
 int run(int argc, char** argv) {
   using namespace gradweave::cli;

@@ -14,7 +14,10 @@ bool finite_decimal(std::int64_t numerator, std::int64_t denominator) {
   return denominator == 1;
 }
 
-double rounded(double value) { return std::round(value * 1e6) / 1e6; }
+// To 6 places, where a double has as many.
+double rounded(double value) {
+  return std::abs(value) < 0x1p53 / 1e6 ? std::round(value * 1e6) / 1e6 : value;
+}
 
 std::string_view name_of(OptionType type) {
   switch (type) {

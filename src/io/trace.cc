@@ -8,8 +8,8 @@ namespace {
 
 constexpr std::string_view kCategories[] = {"forward", "backward", "optimizer", "wait", "op"};
 // Colours of chrome://tracing; Perfetto colours by name.
-constexpr std::string_view kColours[] = {"thread_state_running", "thread_state_runnable",
-                                         "thread_state_unknown", "terrible", "rail_response"};
+constexpr std::string_view kChromeColours[] = {"thread_state_running", "thread_state_runnable",
+                                               "thread_state_unknown", "terrible", "rail_response"};
 
 std::string metadata(std::string_view kind, std::size_t process, std::int32_t thread,
                      const std::string& argument) {
@@ -51,7 +51,7 @@ std::string name_of(const Span& span) {
 std::string event(const Timeline& timeline, const Span& span, std::size_t process, std::int32_t thread) {
   const auto kind = static_cast<std::size_t>(span.kind);
   return "{\"ph\": \"X\", \"name\": " + json_string(name_of(span)) + ", \"cat\": \"" +
-         std::string(kCategories[kind]) + "\", \"cname\": \"" + std::string(kColours[kind]) +
+         std::string(kCategories[kind]) + "\", \"cname\": \"" + std::string(kChromeColours[kind]) +
          "\", \"pid\": " + std::to_string(process) + ", \"tid\": " + std::to_string(thread) +
          ", \"ts\": " + microseconds(span.begin_ns) +
          ", \"dur\": " + microseconds(span.end_ns - span.begin_ns) + ", \"args\": {" +

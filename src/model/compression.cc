@@ -17,6 +17,7 @@
 #include <string>
 
 #include "gradweave/error.h"
+#include "model/text.h"
 
 namespace gradweave {
 namespace {
@@ -102,8 +103,7 @@ const std::vector<CompressorInfo>& compressors() {
 const CompressorInfo& find_compressor(std::string_view name) {
   const auto found = std::ranges::find(compressors(), name, &CompressorInfo::name);
   if (found != compressors().end()) return *found;
-  throw InvalidInput("unknown compressor '" + std::string(name) + "'", "compression",
-                     "use one of " + joined_names());
+  throw InvalidInput("unknown compressor " + in_quotes(name), "compression", "use one of " + joined_names());
 }
 
 CompressedCost compressed_cost(const Compression& compression, std::int64_t numel, std::int64_t element_bytes,

@@ -4,6 +4,7 @@
 
 #include "gradweave/error.h"
 #include "gradweave/schemes.h"
+#include "model/text.h"
 
 namespace gradweave {
 namespace {
@@ -35,7 +36,7 @@ std::string range_of(const OptionSpec& spec) {
 void check_value(const OptionSpec& spec, const std::string& value, const std::string& where) {
   if (spec.type == OptionType::kText) {
     if (!spec.choices.empty() && std::ranges::find(spec.choices, value) == spec.choices.end()) {
-      throw InvalidInput("'" + value + "' is not one of its values", where,
+      throw InvalidInput(in_quotes(value) + " is not one of its values", where,
                          "use one of " + joined(spec.choices));
     }
     return;
@@ -43,7 +44,7 @@ void check_value(const OptionSpec& spec, const std::string& value, const std::st
   const std::optional<double> number = parse<double>(value);
   const bool whole = spec.type == OptionType::kNumber || parse<std::int64_t>(value).has_value();
   if (!number || !whole || !(*number >= spec.minimum && *number <= spec.maximum)) {
-    throw InvalidInput("'" + value + "' is out of range", where, range_of(spec));
+    throw InvalidInput(in_quotes(value) + " is out of range", where, range_of(spec));
   }
 }
 
@@ -57,7 +58,8 @@ OptionValues::OptionValues(std::string_view scheme, std::span<const OptionSpec> 
     if (spec == specs_.end()) {
       std::vector<std::string_view> names;
       for (const OptionSpec& known : specs_) names.push_back(known.name);
-      throw InvalidInput("scheme '" + scheme_ + "' has no option '" + name + "'", "option " + name,
+      throw InvalidInput("scheme '" + scheme_ + "' has no option " + in_quotes(name),
+                         "option " + shortened(name),
                          names.empty() ? "it has no options" : "it has " + joined(names));
     }
     check_value(*spec, value, "option " + name + " of " + scheme_);

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "gradweave/error.h"
+#include "model/text.h"
 #include "schemes/compressed.h"
 
 namespace gradweave {
@@ -51,7 +52,7 @@ const SchemeInfo& find_scheme(std::string_view name) {
     if (!names.empty()) names += ", ";
     names += scheme.name;
   }
-  throw InvalidInput("unknown scheme '" + std::string(name) + "'", "scheme", "use one of " + names);
+  throw InvalidInput("unknown scheme " + in_quotes(name), "scheme", "use one of " + names);
 }
 
 PlanResult make_plan(std::string_view name, const Workload& workload, const Cluster& cluster,

@@ -200,6 +200,37 @@ def test_bad_usage_lists_what_is_valid():
     run("plan", *given, "--scheme", "ddp", "-o", "/nonexistent/plan.json", code=2)
 
 
+@pytest.mark.parametrize("option, value, remedy", [
+    ("--workers", "8,,16", "','"), ("--workers", "8,", "','"), ("--workers", "", "','"), ("--workers", "0", "from 1 to 10000000"),
+    ("--workers", "8,1e3", "from 1 to 10000000"), ("--workers", "8 ", "from 1 to 10000000"),
+    ("--links", "1,,2", "','"), ("--links", "0", "from 1e-06 to 1000000"), ("--links", "nan", "from 1e-06 to 1000000"),
+    ("--links", "10Gb", "from 1e-06 to 1000000"), ("--schemes", "wfbp,,ddp", "','"), ("--schemes", "wfbp,nope", "us_byte"),
+])
+def test_a_malformed_list_is_named(option, value, remedy):
+    message = run("compare", "--workload", TABLE2, "--cluster", ONE_LINK, option, value, code=2).stderr
+    assert remedy in message and (option in message or "nope" in message)
+
+
+def test_messages_stay_short_whatever_the_argument():
+    given, long = ("--workload", TABLE2, "--cluster", ONE_LINK), "x" * 100_000
+    for arguments in (["plan", *given, "--scheme", long], ["plan", *given, "--scheme", "ddp", "--set", f"{long}=1"],
+                      ["plan", *given, "--scheme", "ddp", "--set", f"bucket_cap_bytes={long}"],
+                      ["plan", *given, "--scheme", "auto", "--set", f"allow={long}"], ["compare", *given, "--set", f"{long}=1"],
+                      ["compare", *given, "--set", long], ["compare", *given, "--workers", long], ["compare", "--workload", long],
+                      ["plan", *given, "--scheme", "ddp", "-o", long]):
+        run(*arguments, code=2)
+
+
+def test_compare_says_which_scheme_cannot_serve_an_option():
+    given = ("compare", "--workload", WORKLOADS / "tiny.json", "--cluster", CLUSTERS / "tiny-4.json")
+    rows = {row["name"]: row for row in result(*given, "--set", "compressor=top_k")["schemes"]}
+    assert set(SCHEMES) <= set(rows)
+    assert "reduce-scatter" in rows.pop("dear")["starves"]
+    assert all("iteration_us" in row for row in rows.values())
+    assert "compressor_density" in run(*given, "--set", "compressor_density=0.5", code=2).stderr
+    assert "partition_bytes" in run(*given, "--set", "partition_bytes=0", code=2).stderr
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_output_that_cannot_be_written_is_no_failed_check(tmp_path):
     given = ("--workload", WORKLOADS / "tiny.json", "--cluster", CLUSTERS / "tiny-4.json")
