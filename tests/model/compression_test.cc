@@ -37,6 +37,29 @@ TEST(Compression, GatheringGrowsWithTheWorkersAndSummingDoesNot) {
   }
 }
 
+TEST(Compression, PaysAStartUpForEachCollective) {
+  const std::map<std::string_view, std::int64_t> halves = {
+      {"bf16", 2},     {"dgc", 1},       {"ef_signsgd", 1}, {"fp16", 2},
+      {"ok_top_k", 2}, {"power_sgd", 4}, {"random_k", 2},   {"top_k", 1}};
+  for (const CompressorInfo& info : compressors()) {
+    EXPECT_EQ(compressed_cost({std::string(info.name), {}}, 1000, 4, cluster_of(8)).half_startups,
+              halves.at(info.name))
+        << info.name;
+    const CostModel model({.name = "w", .layers = {{"a", 0, 0, std::nullopt, {{"a.w", 1000}}}}},
+                          cluster_of(8), {std::string(info.name), {}});
+    EXPECT_EQ(model.cost(0, Collective::kAllReduce, std::vector<Slice>{{0, 0, 1000}}).startup,
+              500 * halves.at(info.name));
+  }
+}
+
+TEST(Compression, SendsWhatThePapersSendByDefault) {
+  EXPECT_EQ(wire("dgc", 100'000, 2), 100 * 8);  // 0.1 %
+  EXPECT_EQ(wire("top_k", 100'000, 2), 1000 * 8);
+  EXPECT_EQ(wire("random_k", 100'000, 2), 1000 * 4);
+  EXPECT_EQ(wire("ok_top_k", 100'000, 2), 12 * 1000);
+  EXPECT_EQ(wire("power_sgd", 10'000, 2), 2 * 100 * 4 * 4);  // rank 4
+}
+
 TEST(Compression, RefusesUnknownNamesAndValues) {
   EXPECT_THROW(wire("zip", 10, 2), InvalidInput);
   EXPECT_THROW(wire("fp16", 10, 2, {{"density", 0.1}}), InvalidInput);

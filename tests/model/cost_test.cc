@@ -85,6 +85,17 @@ TEST(Cluster, ScalesWithTheNumberOfWorkers) {
   EXPECT_THROW(scaled_to(cluster, 2), InvalidInput);
 }
 
+TEST(Cluster, TakesABandwidthOnTheWire) {
+  // A ring of 4 moves 1.5 bytes for each byte: 1.5 * 8 / 10 Gb/s is 1.2 ns; the slow link is 3.125 times slower.
+  const Cluster changed = with_bandwidth(two_links(), 10);
+  EXPECT_EQ(changed.links[0].us_per_byte, (Decimal{12, 4}));
+  EXPECT_EQ(changed.links[1].us_per_byte, (Decimal{375, 5}));
+  EXPECT_EQ(changed.links[0].relative_time, (Decimal{15, 1}));
+  EXPECT_EQ(changed.links[1].relative_time, (Decimal{2475, 3}));
+  EXPECT_EQ(changed.links[0].startup_ns, 5000);
+  EXPECT_THROW(with_bandwidth(scaled_to(two_links(), 1), 10), InvalidInput);
+}
+
 TEST(Check, NamesTheKeyOfTheFault) {
   Workload workload = two_layers();
   workload.layers[1].tensors[1].name = "a.weight";

@@ -70,12 +70,19 @@ TEST(Auto, PrefersTheMilderPlanWithinTheTolerance) {
 }
 
 TEST(Auto, KeepsTheLimits) {
-  EXPECT_EQ(simulate(auto_plan({{"allow", "delayed+exact"}, {"max_staleness", "0"}}), workload(), cluster())
-                .staleness_max,
-            0);
+  const auto staleness = [](const std::map<std::string, std::string>& options) {
+    return simulate(auto_plan(options), workload(), cluster()).staleness_max;
+  };
+  const std::int64_t late = staleness({{"allow", "delayed+exact"}});
+  ASSERT_GT(late, 0);
+  EXPECT_EQ(staleness({{"allow", "delayed+exact"}, {"max_staleness", std::to_string(late)}}), late);
+  EXPECT_LT(staleness({{"allow", "delayed+exact"}, {"max_staleness", std::to_string(late - 1)}}), late);
   const Plan free = auto_plan({{"allow", "exact+corrected+local"}});
   const std::int64_t extra = validate(free, workload()).facts.extra_bytes;
   ASSERT_GT(extra, 0);
+  const Plan enough =
+      auto_plan({{"allow", "exact+corrected+local"}, {"max_extra_bytes", std::to_string(extra)}});
+  EXPECT_EQ(validate(enough, workload()).facts.extra_bytes, extra);
   const PlanResult tight =
       make_plan("auto", workload(), cluster(),
                 {{"allow", "exact+corrected+local"}, {"max_extra_bytes", std::to_string(extra - 1)}});

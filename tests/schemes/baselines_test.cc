@@ -67,6 +67,12 @@ TEST(Ddp, ABucketClosesWhenItReachesOrExceedsItsCap) {
   EXPECT_THAT(buckets(500, 199, 500), ElementsAre("d", "c b", "a"));  // the tensor that exceeds is inside
 }
 
+TEST(Ddp, TheDefaultCapsAreOneAnd25Mebibytes) {
+  EXPECT_THAT(
+      messages(plan_of("ddp", network({{"d", 1, 262'144}, {"c", 1, 6'553'599}, {"b", 1, 1}, {"a", 1, 1}}))),
+      ElementsAre("d", "c b", "a"));
+}
+
 TEST(Ddp, EachDtypeHasBucketsAndAFirstOneOfItsOwn) {
   const Workload workload = network({{"e", 1, 100},
                                      {"half d", 1, 150, DType::kFloat16},

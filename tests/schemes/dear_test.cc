@@ -34,15 +34,24 @@ TEST(Dear, ReduceScattersInBackwardOrderThenGathersInLayerOrder) {
   EXPECT_EQ(ops[2].merges, std::vector<std::int32_t>{0});
   EXPECT_EQ(ops[2].release.point.layer, 2);
   EXPECT_EQ(ops[3].release.point.layer, 0);
+  for (const Op& gather : {ops[0], ops[1]}) EXPECT_EQ(gather.release, Release{});  // its data is enough
   EXPECT_EQ(ops[2].blocks, ops[1].blocks);
   EXPECT_EQ(ops[3].blocks, ops[0].blocks);
 }
 
 TEST(Dear, ABufferHoldsNeighbouringLayersUpToItsSize) {
-  // In backward order 16, 67, 430, 28, 31, 2 MB: 28 + 31 + 2 fit into 62 MB.
-  EXPECT_EQ(table2_plan({{"buffer_bytes", "62000000"}}).period[0].ops.size(), 2 * 4U);
+  // In backward order 16, 67, 430, 28, 31, 2 MB: the last three are 61,217,024 bytes.
+  EXPECT_EQ(table2_plan({{"buffer_bytes", "61217024"}}).period[0].ops.size(), 2 * 4U);
+  EXPECT_EQ(table2_plan({{"buffer_bytes", "61217023"}}).period[0].ops.size(), 2 * 5U);
   EXPECT_EQ(table2_plan({{"buffer_bytes", "1"}}).period[0].ops.size(), 2 * 6U);
   EXPECT_EQ(table2_plan({{"buffer_bytes", "9000000000"}}).period[0].ops.size(), 2U);
+}
+
+TEST(Dear, TunesFrom25Megabytes) {
+  Cluster fast = table2_cluster();
+  fast.links[0].relative_time = {1, 6};  // so fast that the first trial can't be beaten
+  const Plan plan = std::get<Plan>(make_plan("dear", table2_workload(), fast));
+  EXPECT_EQ(plan.options.at("buffer_bytes"), "25000000");
 }
 
 TEST(Dear, ReportsTheTunedBuffer) {
@@ -53,6 +62,15 @@ TEST(Dear, ReportsTheTunedBuffer) {
                 .iteration_ns(),
             247990000);
   EXPECT_THROW(table2_plan({{"buffer_bytes", "1"}, {"layers_per_group", "1"}}), InvalidInput);
+}
+
+// Eq. 6: what is not hidden is added to the computation, which is Eq. 7's iteration.
+TEST(Dear, MaxSpeedupHidesEachHalfBehindItsOwnPass) {
+  EXPECT_DOUBLE_EQ(dear_max_speedup(64, {1, 2, 3, 0.5}), 64 * 3.0 / 4);  // 1 of reduce-scatter exposed
+  EXPECT_DOUBLE_EQ(dear_max_speedup(64, {1, 2, 1.5, 4}), 64 * 3.0 / 6);  // 3 of all-gather
+  EXPECT_DOUBLE_EQ(dear_max_speedup(64, {1, 2, 2, 1}), 64);
+  EXPECT_DOUBLE_EQ(dear_ideal_iteration({1, 2, 3, 0.5}), 4);
+  EXPECT_DOUBLE_EQ(dear_ideal_iteration({1, 2, 1.5, 4}), 6);
 }
 
 // Eq. 9 is Eq. 8 - Eq. 7 in its three ranges.

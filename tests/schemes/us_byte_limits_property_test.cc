@@ -59,6 +59,24 @@ RC_GTEST_PROP(UsByteLimits, StartUpToInfinityLeavesOneOpPerTensor, ()) {
                      1) < 1e-3);
 }
 
+// Where the start-up is longer than all else together, the number of messages is the number of start-ups that
+// an iteration lasts: a fused plan beats an unfused one.
+RC_GTEST_PROP(Fusion, FewerMessagesAreFasterWhereLatencyDominates, ()) {
+  Case drawn = any_case({.max_numel = 10'000, .given_times = false});
+  constexpr Nanoseconds kStartup = 1'000'000'000'000;
+  drawn.cluster.links[0].startup_ns = kStartup;
+  for (const std::string_view scheme :
+       {"sequential", "wfbp", "ddp", "horovod", "mg_wfbp", "p3", "bytescheduler", "us_byte"}) {
+    const SimulationResult result = drawn.run(scheme);
+    const double rest = result.iteration_ns() - result.ops_per_iteration * static_cast<double>(kStartup);
+    RC_ASSERT(rest >= 0 && rest < static_cast<double>(kStartup));
+  }
+  RC_ASSERT(drawn.run("us_byte").ops_per_iteration <= drawn.run("us_byte", kPaper).ops_per_iteration);
+  RC_ASSERT(drawn.run("mg_wfbp").ops_per_iteration <= drawn.run("wfbp").ops_per_iteration);
+  RC_ASSERT(drawn.run("dear").iteration_ns() <=
+            drawn.run("dear", {{"layers_per_group", "1"}}).iteration_ns());
+}
+
 // Both send the most urgent block whenever the link is free. Without start-up that ends at most one block
 // later than the best preemptive order (Jackson), which no scheme can beat.
 RC_GTEST_PROP(UsByteLimits, WithoutStartUpItIsByteScheduler, ()) {
