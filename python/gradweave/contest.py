@@ -47,8 +47,8 @@ def data_parallel(job, name, setting, **arguments):
     network = job.model
     job.model = torch.nn.parallel.DistributedDataParallel(network, **arguments)
     close = None
-    if setting.kind == "emulated":
-        hook = emulation.EmulatedHook(*setting.cost)
+    if setting.emulation:
+        hook = emulation.EmulatedHook(*setting.emulation)
         hook.register(job.model)
         close = hook.close
     return Contestant(name, job, network, close=close)
@@ -57,7 +57,7 @@ def data_parallel(job, name, setting, **arguments):
 def planned(job, name, setting, plan):
     """Contestant that runs `plan` with Gradweave on the setting's link."""
     network = job.model
-    links = [gradweave.EmulatedLink(*setting.cost, workers=setting.cluster["workers"])] if setting.kind == "emulated" else None
+    links = [gradweave.EmulatedLink(*setting.emulation, workers=setting.cluster["workers"])] if setting.emulation else None
     job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, links=links)
     return Contestant(name, job, network, finish=lambda: gradweave.finish(job.model),
                       close=lambda: job.model.gradweave.close())

@@ -1,7 +1,9 @@
 """Measures links: the time of all-reduces of several sizes, and the cost model that follows from them."""
 
+import contextlib
 import os
 import statistics
+import threading
 import time
 from typing import Sequence
 
@@ -11,32 +13,76 @@ from torch import distributed
 from gradweave import core, ranks
 
 SIZES = tuple(1 << power for power in (13, 16, 18, 19, 20, 21, 22, 23))
-# Goes before each op that is timed. An idle token bucket (a shaped interface, a cloud's burst credit) lets a first part
-# pass at the speed of the wire, and an idle connection starts slowly: in training, ops follow each other.
-DRAIN_BYTES = 512 * 1024
+TRAINS = 5
 
 
-def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] = SIZES, repeats: int = 25,
-            seconds: float = 4.0) -> list[dict[str, float]]:
-    """[{"bytes": n, "us": t}, ...]: the median time of an all-reduce of n bytes, of the slowest rank.
+def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] = SIZES, repeats: int = 100,
+            seconds: float = 4.0, device: torch.device = torch.device("cpu"),
+            emulation: tuple[float, float] | None = None) -> list[dict[str, float]]:
+    """[{"bytes": n, "us": t}, ...]: the time of an all-reduce of n bytes on `device`, as training has it.
 
-    Collective. Takes about `seconds`: large sizes repeat less often, but at least twice.
+    Ops go in trains, since they follow each other in training: an idle token bucket (a shaped interface, a cloud's burst
+    credit) lets a first part pass at the speed of the wire, and an idle connection starts slowly. Where training computes
+    on the processors, they compute meanwhile: the backend's threads then wait for their turn. A train gives its mean,
+    because a short op takes one of several very different times then and a plan has many of them; the median of the
+    trains counts, because something else may have run during one. `emulation`: (start-up in us, us per byte) that an op
+    takes at least. Collective. Takes about `seconds`: large sizes repeat less often, but at least twice.
     """
     measurements = []
     share = seconds / len(sizes)
-    drain = torch.zeros(DRAIN_BYTES // 4, dtype=torch.float32)
-    for size in sizes:
-        buffer = torch.zeros(max(1, size // 4), dtype=torch.float32)
-        # These also make connections and buffers, and choose the repeats.
-        begin = time.perf_counter()
-        _timed(buffer, drain, group, 2)
-        once = (time.perf_counter() - begin) / 2
-        count = torch.tensor([max(2, min(repeats, int(share / once)))])
-        distributed.broadcast(count, distributed.get_global_rank(group, 0) if group else 0, group=group)
-        times = torch.tensor(_timed(buffer, drain, group, int(count)), dtype=torch.float64)
-        distributed.all_reduce(times, op=distributed.ReduceOp.MAX, group=group)
-        measurements.append({"bytes": buffer.numel() * 4, "us": 1e6 * statistics.median(times.tolist())})
+    with _computing() if device.type == "cpu" else contextlib.nullcontext():
+        for size in sizes:
+            buffer = torch.zeros(max(1, size // 4), dtype=torch.float32, device=device)
+            size = buffer.numel() * buffer.element_size()
+            least = (emulation[0] + size * emulation[1]) / 1e6 if emulation else 0.0
+            once = _train(buffer, group, 2, least)  # makes connections and buffers, too
+            total = torch.tensor([max(2, min(repeats, int(share / once)))], device=device)
+            distributed.broadcast(total, distributed.get_global_rank(group, 0) if group else 0, group=group)
+            trains = min(TRAINS, int(total) // 2)
+            times = [_train(buffer, group, int(total) // trains, least) for _ in range(trains)]
+            slowest = torch.tensor([statistics.median(times)], device=device)
+            distributed.all_reduce(slowest, op=distributed.ReduceOp.MAX, group=group)
+            measurements.append({"bytes": size, "us": 1e6 * slowest.item()})
     return measurements
+
+
+def _train(buffer, group, count, least):
+    """Seconds of each of `count` all-reduces that take at least `least` seconds, one after another, after a first one."""
+    distributed.all_reduce(buffer, group=group)
+    _synchronize(buffer.device)
+    begin = now = time.perf_counter()
+    for _ in range(count):
+        distributed.all_reduce(buffer, group=group)
+        if least:
+            time.sleep(max(0.0, now + least - time.perf_counter()))
+            now = time.perf_counter()
+    _synchronize(buffer.device)
+    return (time.perf_counter() - begin) / count
+
+
+def _synchronize(device):
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+@contextlib.contextmanager
+def _computing():
+    """Keeps as many processors busy as a training step of this process would."""
+    done, threads = threading.Event(), torch.get_num_threads()
+
+    def work():
+        torch.set_num_threads(threads)  # OpenMP has a number for each thread
+        left, right, product = torch.ones(256, 256), torch.ones(256, 256), torch.empty(256, 256)
+        while not done.is_set():
+            torch.mm(left, right, out=product)
+
+    worker = threading.Thread(target=work, name="compute", daemon=True)
+    worker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        worker.join()
 
 
 def probe(interfaces: Sequence[str] = (), seconds: float = 4.0) -> tuple[core.Json, list[str]]:
@@ -66,13 +112,3 @@ def cluster_of(links: list[core.Json], workers: int, description: str) -> core.J
     """A cluster file's content from measured links."""
     return {"version": 1, "workers": workers, "workers_per_node": 1, "startup_growth": "linear",
             "description": description, "source": f"measured with torch {torch.__version__}", "links": links}
-
-
-def _timed(buffer, drain, group, count):
-    times = []
-    for _ in range(count):
-        distributed.all_reduce(drain, group=group)
-        begin = time.perf_counter()
-        distributed.all_reduce(buffer, group=group)
-        times.append(time.perf_counter() - begin)
-    return times

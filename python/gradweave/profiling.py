@@ -127,14 +127,15 @@ def profile(job, name, iterations=20, warm_up=5, on_iteration=None):
     return of_slowest_rank(*profiler.workload(name))
 
 
-def of_slowest_rank(workload, rest_us):
-    """The workload with each time the largest of all ranks. Collective if there is a process group."""
+def of_slowest_rank(workload, rest_us, group=None):
+    """The workload with each time the largest of all ranks of `group`, by default the default one. Collective if there
+    is one."""
     if not distributed.is_initialized() or distributed.get_world_size() == 1:
         return workload, rest_us
     layers = workload["layers"]
     times = [layer[key] for layer in layers for key in ("forward_us", "backward_us")] + [rest_us]
     times = torch.tensor(times, dtype=torch.float64)
-    distributed.all_reduce(times, op=distributed.ReduceOp.MAX)
+    distributed.all_reduce(times, op=distributed.ReduceOp.MAX, group=group)
     times = [round(value, 3) for value in times.tolist()]
     for index, layer in enumerate(layers):
         layer["forward_us"], layer["backward_us"] = times[2 * index], times[2 * index + 1]

@@ -323,7 +323,7 @@ class Session:
         """Rank 0 decides on everybody's profile; all ranks switch here, at the same iteration."""
         workload, _ = profiling.workload_of(self.model, self._layers, self._records, type(self.model).__name__)
         with self._together("the exchange of profiles"):
-            self.workload, _ = profiling.of_slowest_rank(workload, 0.0)
+            self.workload, _ = profiling.of_slowest_rank(workload, 0.0, self._control)
         self._records = self._record = None
         links = []
         for channel in self.channels:
@@ -333,7 +333,7 @@ class Session:
                 link = {"name": channel.name, "startup_us": 1, "us_per_byte": 0, "concurrency": 1}
             else:
                 with self._together(f"the probe of link {channel.name}"):
-                    link, _ = probe.describe_link(channel.name, probe.measure(channel.group, seconds=2.0))
+                    link, _ = probe.describe_link(channel.name, probe.measure(channel.group, seconds=2.0, device=self.parameters[0].device))
             links.append(link)
         self.cluster = probe.cluster_of(links, self.world_size, f"{self.world_size} workers")
         plan = self._decided()

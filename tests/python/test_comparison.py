@@ -106,5 +106,7 @@ def test_probe_measures_every_size_on_all_ranks(tmp_path):
         first = mine.clone()
         distributed.broadcast(first, 0)
         assert torch.equal(mine, first) and bool((mine > 0).all())
+        slow = probe.measure(sizes=sizes[1:], seconds=0.3, emulation=(2000.0, 0.01))
+        assert all(2000 + 0.01 * entry["bytes"] <= entry["us"] for entry in slow), slow
         """, workers=3)
     assert code == 0
