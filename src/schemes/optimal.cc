@@ -1,20 +1,20 @@
 // The best plan of a family that can be found, and a proof of how far from the optimum it is at most.
 //
-// Family `exact`: without staleness, with forward overlap.
-//   1. The plans of every scheme of kind exact, simulated.
-//   2. The bound that holds for any of them, however it cuts and fuses, on links shared or not: for each
-//      layer l,
-//        T >= ready(l) + w(0..l) + sum over j >= l of t_f(j)                                        (1)
-//      (ready from the start of backward): nothing of layers 0..l is ready before ready(l); all links
-//      together need w, one start-up included, for it; and when the last of it has come, layers l.. are still
-//      to run. T >= T_f + T_b.
-//   3. On links that serve one op at a time, with few tensors: search_order() over all orders, fusions,
+// Families: `exact`, without staleness, with forward overlap; `local`, each parameter averaged at least once in
+// H iterations, as late as the next forward. H = 1 below is for `exact`.
+//   1. The plans of every scheme of that kind, simulated; for `local` also those of arbitrary_sets()
+//      (solve/intervals.h).
+//   2. The bound that holds for any plan of the family, however it cuts, fuses and orders, on links shared or
+//      not. For each layer l, what layers 0..l send passes in H windows that open with backward_end(l) and close
+//      with the next forward_start(l), of
+//        window(l) = T_f + T_b - backward_end(l) + forward_start(l)
+//      and as much more as that iteration is longer than T_f + T_b. All links together need at least w(0..l) for
+//      it and a start-up a in each window that is used, so that with n windows in use
+//        H T >= H (T_f + T_b) + w(0..l) + min over 1 <= n <= H of n (a - window(l))                (1)
+//   3. `exact`, on links that serve one op at a time, with few tensors: search_order() over all orders, fusions,
 //      splits into reduce-scatter and all-gather, and assignments to links, of tensors cut into `parts`
 //      (solve/order_search.h).
-//   Proof: the plan meets (1); or the search has ended; else the bound is (1).
-// Family `local`: parameters averaged once in `period` iterations, as late as the next forward.
-//   arbitrary_sets() (solve/intervals.h) and every scheme of kind local; T >= compute + (bound on stalls) / H
-//   on one link.
+// Proof: the plan meets (1); or the search has ended; else the bound is (1).
 //
 // Complexity: a plan and a simulation for each scheme, and O(node_limit) nodes.
 // The claim of step 3 is over whole parts: cutting finer may still be better. With a compressor only T_f +
@@ -55,10 +55,9 @@ bool one_at_a_time(const Cluster& cluster) {
   return std::ranges::all_of(cluster.links, [](const Link& link) { return link.concurrency == 1; });
 }
 
-// Time in which all links together can carry `slices`, one start-up included, whatever the plan's fusion. On
-// shared links start-ups pass beside the work of others: given times hide one, and an all-gather's half is
-// hidden.
-Nanoseconds least_time(const CostModel& model, const std::vector<Slice>& slices) {
+// Time in which all links together can carry `slices`, at least, whatever the plan's fusion. On shared links
+// start-ups pass beside the work of others: given times hide one, and an all-gather's half is hidden.
+OpCost least_cost(const CostModel& model, const std::vector<Slice>& slices) {
   std::vector<double> speed;  // share of the whole that link k carries in a nanosecond, at most
   Nanoseconds startup = std::numeric_limits<Nanoseconds>::max();
   bool given = false;
@@ -66,7 +65,7 @@ Nanoseconds least_time(const CostModel& model, const std::vector<Slice>& slices)
   const int halves = one_at_a_time(model.cluster()) ? 2 : 1;
   if (model.link_count() == 1) {
     const OpCost cost = model.cost(0, Collective::kAllReduce, slices);
-    return cost.work + (given ? 0 : cost.startup * halves / 2);
+    return {given ? 0 : cost.startup * halves / 2, cost.work};
   }
   // With several links of unlike speed ratios, each byte is taken to go where it is fastest relative to the
   // others: weights as in a dual solution of the fluid relaxation, sum 1.
@@ -87,23 +86,26 @@ Nanoseconds least_time(const CostModel& model, const std::vector<Slice>& slices)
     }
     work += least;
   }
-  return static_cast<Nanoseconds>(work * (1 - 1e-12)) + (given ? 0 : startup * halves / 2);
+  return {given ? 0 : startup * halves / 2, static_cast<Nanoseconds>(work * (1 - 1e-12))};
 }
 
-// Eq. 1.
-Proof exact_bound(const CostModel& model) {
+// Eq. 1; `period` is H.
+Proof window_bound(const CostModel& model, std::int64_t period) {
   const WorkloadIndex& index = model.index();
-  Proof proof{static_cast<double>(index.compute_total), "compute"};
+  const auto compute = static_cast<double>(index.compute_total);
+  const auto iterations = static_cast<double>(period);
+  Proof proof{compute, "compute"};
   std::vector<Slice> prefix;
   for (std::size_t l = 0; l < index.layer_count; ++l) {
     for (std::size_t t = index.first_tensor[l]; t < index.first_tensor[l + 1]; ++t)
       prefix.push_back({t, 0, index.tensors[t].numel});
     if (index.first_tensor[l] == index.first_tensor[l + 1]) continue;
-    const Nanoseconds bound = index.backward_end[l] - index.forward_total + least_time(model, prefix) +
-                              index.forward_total - index.forward_start[l];
-    if (static_cast<double>(bound) > proof.bound_ns) {
-      proof = {static_cast<double>(bound), "critical path through layer " + std::to_string(l)};
-    }
+    const OpCost least = least_cost(model, prefix);
+    const Nanoseconds window = index.compute_total - index.backward_end[l] + index.forward_start[l];
+    const auto excess = static_cast<double>(least.startup - window);
+    const double stalls = static_cast<double>(least.work) + (excess < 0 ? iterations : 1) * excess;
+    const double bound = (iterations * compute + stalls) / iterations;
+    if (bound > proof.bound_ns) proof = {bound, "critical path through layer " + std::to_string(l)};
   }
   return proof;
 }
@@ -191,7 +193,7 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
                       time == compute ? "optimum: compute" : "none beyond compute, with a compressor"};
     return report(best.plan, time, proof, best.scheme);
   }
-  Proof proof = exact_bound(model);
+  Proof proof = window_bound(model, 1);
   if (time <= proof.bound_ns) return report(best.plan, time, {time, "optimum: " + proof.by}, best.scheme);
 
   const std::int64_t parts = *values.integer("parts");
@@ -232,11 +234,7 @@ Plan plan_local(const Workload& workload, const Cluster& cluster, const OptionVa
   own.result = simulate(own.plan, workload, cluster);
   candidates.insert(candidates.begin(), std::move(own));
   const Candidate& best = best_of(candidates);
-  Proof proof{static_cast<double>(model.index().compute_total), "compute"};
-  if (model.link_count() == 1 && one_at_a_time(cluster)) {
-    proof.bound_ns += static_cast<double>(sets.lower_bound) / static_cast<double>(period);
-    if (sets.lower_bound > 0) proof.by = "search of sets of layers";
-  }
+  Proof proof = window_bound(model, period);
   if (best.result.iteration_ns() <= proof.bound_ns)
     proof = {best.result.iteration_ns(), "optimum: " + proof.by};
   return report(best.plan, best.result.iteration_ns(), proof, best.scheme);

@@ -30,10 +30,8 @@ class BranchAndBound {
   }
 
   Assignment run() {
-    const Nanoseconds root = bound(0);
-    best_.lower_bound = root;
+    least_ = bound(0);
     descend(0);
-    if (nodes_left_ > 0 || best_.stall == root) best_.lower_bound = best_.stall;
     return std::move(best_);
   }
 
@@ -73,7 +71,7 @@ class BranchAndBound {
     }
     std::ranges::stable_sort(children, {}, &Child::growth);
     for (Child& child : children) {
-      if (nodes_left_ <= 0 || best_.stall == best_.lower_bound) return;
+      if (nodes_left_ <= 0 || best_.stall == least_) return;
       --nodes_left_;
       std::swap(queues_[child.set], child.queue);
       stalls_[child.set] += child.growth;
@@ -93,6 +91,7 @@ class BranchAndBound {
   std::vector<std::vector<std::size_t>> sets_;
   std::vector<Nanoseconds> work_left_;  // of the layers from a position on
   Nanoseconds latest_ = 0;
+  Nanoseconds least_ = 0;  // no assignment stalls less
 };
 
 }  // namespace

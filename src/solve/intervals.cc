@@ -120,9 +120,7 @@ Assignment exact_intervals(const Packer& packer, std::size_t period) {
   }
   std::vector<std::size_t> cuts(period + 1, layers);
   for (std::size_t h = period; h > 0; --h) cuts[h - 1] = cut[h * width + cuts[h]];
-  Assignment assignment = from_cuts(packer, cuts);
-  assignment.lower_bound = assignment.stall;
-  return assignment;
+  return from_cuts(packer, cuts);
 }
 
 Assignment paper_search(const Packer& packer, std::size_t period) {

@@ -163,14 +163,13 @@ class Packer {
 // Sets of positions, one for each of H iterations, each ascending.
 struct Assignment {
   std::vector<std::vector<std::size_t>> sets;
-  Nanoseconds stall = 0;        // sum of e over the sets
-  Nanoseconds lower_bound = 0;  // on that sum over all assignments of the same kind
+  Nanoseconds stall = 0;  // sum of e over the sets
 };
 
-// Returns H contiguous sets of equal number: set h holds positions [hL/H, (h+1)L/H). The bound is 0.
+// Returns H contiguous sets of equal number: set h holds positions [hL/H, (h+1)L/H).
 Assignment equal_number(const Packer& packer, std::size_t period);
 
-// Returns the best assignment of contiguous intervals, some of which may be empty; the bound is its stall.
+// Returns the best assignment of contiguous intervals, some of which may be empty.
 //   D[0][0] = 0, D[h][j] = min over i <= j of D[h-1][i] + e({i..j-1}), e of nothing = 0
 // Where several are best, earlier iterations take more. O(L^2 H) time, with each row of e built in O(L), and
 // O(L H) memory.
@@ -178,13 +177,11 @@ Assignment exact_intervals(const Packer& packer, std::size_t period);
 
 // Returns what Algorithm 2 finds, corrected: a set that can hide the next layer takes it, an empty set takes
 // one in any case, a set that overflows is closed, and where just the next layer would overflow both ways are
-// searched. The search states (set, first layer) are kept, so O(L^2 + L H) instead of O(2^min(L-H,H)). The
-// bound is 0.
+// searched. The search states (set, first layer) are kept, so O(L^2 + L H) instead of O(2^min(L-H,H)).
 Assignment paper_search(const Packer& packer, std::size_t period);
 
 // Returns the best assignment of arbitrary sets that a depth-first branch and bound finds in `max_nodes`
-// nodes, starting from exact_intervals(); never worse than that. The bound is exact if the search ended.
-// O(nodes * H * links).
+// nodes, starting from exact_intervals(); never worse than that. O(nodes * H * links).
 Assignment arbitrary_sets(const Packer& packer, std::size_t period, std::int64_t max_nodes);
 
 // Adds to each set layers that the set can carry without a larger stall: first the longest run {0..m} before

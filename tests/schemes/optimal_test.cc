@@ -215,6 +215,53 @@ RC_GTEST_PROP(Optimal, OfTheLocalFamilyIsNoWorseThanAnyLocalScheme, ()) {
   }
 }
 
+// Both layers are sent when the backward ends, and a is awaited 100 us before b: b first, as the queue of
+// DreamDDP has it, stalls 100 us, a first 50.
+TEST(Optimal, LocalBoundHoldsForAnyOrder) {
+  Workload workload{.name = "w"};
+  workload.layers = {
+      {.name = "a", .forward_ns = 100'000, .communication_ns = 50'000},
+      {.name = "b", .forward_ns = 100'000, .backward_ns = 100'000, .communication_ns = 50'000}};
+  for (Layer& layer : workload.layers) layer.tensors = {{.name = layer.name + ".w", .numel = 8}};
+  const Cluster cluster = one_link(0, {1, 3});
+  Plan plan = plan_of("dreamddp", workload, cluster, {{"period", "1"}, {"forward_overlap", "on"}});
+  EXPECT_EQ(simulate(plan, workload, cluster).iteration_ns(), 400'000);
+  std::vector<Op>& ops = plan.period[0].ops;
+  ASSERT_EQ(ops.size(), 1u);
+  ops.push_back(ops[0]);
+  ops[0].blocks = {0};
+  ops[1].blocks = {1};
+  EXPECT_TRUE(validate(plan, workload, &cluster).valid());
+  EXPECT_EQ(simulate(plan, workload, cluster).iteration_ns(), 350'000);
+  const Plan optimal = plan_of("optimal", workload, cluster, {{"family", "local"}, {"period", "1"}});
+  EXPECT_EQ(optimal.options.at("lower_bound_us"), "350");
+}
+
+RC_GTEST_PROP(Optimal, LocalBoundHoldsForPlansOfAnyOrder, ()) {
+  const Workload workload = *workloads({.max_layers = 4, .max_tensors = 2});
+  const Cluster cluster = *clusters({.max_links = 2});
+  const std::string period = std::to_string(*rc::gen::inRange(1, 4));
+  const Plan optimal =
+      plan_of("optimal", workload, cluster, {{"family", "local"}, {"period", period}, {"node_limit", "200"}});
+  Plan plan = plan_of("dreamddp", workload, cluster,
+                      {{"period", period}, {"forward_overlap", "on"}, {"fill_bubbles", "off"}});
+  for (Iteration& iteration : plan.period) {
+    std::vector<Op> ops;  // of one block each
+    for (const Op& op : iteration.ops) {
+      for (const std::int32_t block : op.blocks) {
+        ops.push_back(op);
+        ops.back().blocks = {block};
+      }
+    }
+    for (std::size_t i = 0; i < ops.size(); ++i)
+      std::swap(ops[i], ops[*rc::gen::inRange<std::size_t>(0, ops.size())]);
+    iteration.ops = std::move(ops);
+  }
+  RC_ASSERT(validate(plan, workload, &cluster).violations.empty());
+  RC_ASSERT(std::stod(optimal.options.at("lower_bound_us")) * 1000 <=
+            simulate(plan, workload, cluster).iteration_ns() + kRounding);
+}
+
 TEST(Optimal, FindsTheHandComputedOptimumAndSaysHow) {
   const Plan plan = plan_of("optimal", two_layers(), one_link(0, {1, 3}));
   EXPECT_EQ(simulate(plan, two_layers(), one_link(0, {1, 3})).iteration_ns(), 1900);
