@@ -239,20 +239,25 @@ PromptCandidate best_prompt(const CostModel& model, std::optional<Nanoseconds> l
   return std::move(*best);
 }
 
+// Why nothing is updated under the max_block_us that was asked for.
 Starves starving(const CostModel& model, const DeftOptions& options) {
-  std::string reason = "nothing would ever be updated: no knapsack holds every piece";
-  const std::optional<DeftProblem> problem = deft_problem(model, 1, options.max_block);
+  const std::optional<DeftProblem> problem = deft_problem(model, model.link_count(), options.max_block);
+  if (!problem) {
+    return {
+        "nothing can be sent: max_block_us is shorter than an op of one element, or cuts the model into more "
+        "than " +
+        std::to_string(kMaxDeftPieces) + " pieces. Raise max_block_us or leave it out"};
+  }
+  if (problem->least_iterations() > kMostIterationsPerGeneration) {
+    return {"the links need more than " + std::to_string(std::lround(kMostIterationsPerGeneration)) +
+            " iterations for one update. Leave max_block_us out for a plan without delay"};
+  }
   const auto us = [](Nanoseconds ns) { return std::to_string(ns / 1000) + " us"; };
   const WorkloadIndex& index = model.index();
-  if (!problem) {
-    reason += "; one op lasts longer than max_block_us however small it is";
-  } else {
-    reason += "; the longest (" + index.tensor_names[problem->pieces[0].message.slices[0].tensor] +
-              ") lasts " + us(problem->value(0)) + ", forward " + us(index.forward_total) + ", backward " +
-              us(index.backward_total);
-  }
-  return {reason + ". Lower max_block_us to " + us(index.forward_total) +
-          " or leave it out, or set solver=search"};
+  return {"nothing would ever be updated: no knapsack holds every piece; the longest (" +
+          index.tensor_names[problem->pieces[0].message.slices[0].tensor] + ") lasts " +
+          us(problem->value(0)) + ", forward " + us(index.forward_total) + ", backward " +
+          us(index.backward_total) + ". Lower max_block_us or leave it out, or set solver=search"};
 }
 
 PlanResult plan_deft(const Workload& workload, const Cluster& cluster, const OptionValues& values) {

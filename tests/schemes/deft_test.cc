@@ -63,6 +63,15 @@ TEST(DeftTableTwo, DefaultLimitIsForwardTimeOnTheSlowestLink) {
   for (const DeftPiece& piece : problem->pieces) EXPECT_LE(piece.time.front(), problem->forward);
 }
 
+TEST(DeftTableTwo, LinksCarryWhatTheirRatesAllow) {
+  const auto updates = [](std::size_t count) {
+    const CostModel model(vgg19(), links(count));
+    return 1 / deft_problem(model, count, std::nullopt)->least_iterations();
+  };
+  EXPECT_NEAR(updates(1), 130285.0 / 247725, 1e-4);
+  EXPECT_NEAR(updates(2), 130285.0 / 247725 * (1 + 1 / 1.65), 1e-4);  // 0.8446
+}
+
 class DeftTableTwoRates : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
 TEST_P(DeftTableTwoRates, UpdatesPerIterationWithNothingExposed) {
@@ -85,12 +94,102 @@ INSTANTIATE_TEST_SUITE_P(All, DeftTableTwoRates,
                          testing::Combine(testing::Values("22525", "11262"),
                                           testing::Values("greedy", "exact", "search")));
 
+// One link, no start-ups; {time, ready} of each piece.
+DeftProblem problem_of(Nanoseconds forward, Nanoseconds iteration,
+                       const std::vector<std::pair<Nanoseconds, Nanoseconds>>& pieces) {
+  DeftProblem problem{.forward = forward, .iteration = iteration, .links = {0}};
+  for (const auto& [time, ready] : pieces)
+    problem.pieces.push_back({.message = {}, .ready = ready, .time = {time}});
+  return problem;
+}
+
+// piece@start{first..last} of each op, then =>{first..last} of what is applied.
+std::string text_of(const DeftIteration& iteration) {
+  const auto generation = [](const Generation& g) {
+    return "{" + std::to_string(g.first) + ".." + std::to_string(g.last) + "} ";
+  };
+  std::string text;
+  for (const DeftOp& op : iteration.ops)
+    text += std::to_string(op.piece) + "@" + std::to_string(op.start) + generation(op.generation);
+  if (iteration.applied) text += "=>" + generation(*iteration.applied);
+  return text;
+}
+
+std::vector<std::string> text_of(const std::vector<DeftIteration>& iterations) {
+  std::vector<std::string> texts;
+  for (const DeftIteration& iteration : iterations) texts.push_back(text_of(iteration));
+  return texts;
+}
+
+// Forward [0, 3], backward [3, 10]; pieces of 6 and 3 are ready at 6, one of 2 at 8. Worked by hand.
+TEST(DeftKnapsacks, GoThroughEveryCaseOfAlgorithmTwo) {
+  const DeftSchedule schedule =
+      deft_knapsacks(problem_of(3, 10, {{6, 6}, {3, 6}, {2, 8}}), DeftFill::kGreedy);
+  EXPECT_EQ(text_of(schedule.prologue),
+            (std::vector<std::string>{"1@6{0..0} ",                                        // 4, no update
+                                      "2@0{-1..-1} 0@2{-1..-1} 2@8{0..0} =>{-1..-1} "}));  // 1, 3
+  EXPECT_EQ(
+      text_of(schedule.period),
+      (std::vector<std::string>{"1@0{-1..-1} 0@3{-1..-1} =>{-1..-1} ",  // 1, 3: nothing new fits into [9, 10]
+                                "1@0{-1..-1} 0@3{-1..-1} ",             // 1, 2: the new ones wait
+                                "2@0{-2..-2} 1@6{-1..0} =>{-2..-2} ",   // 1, 4: two iterations merged
+                                "2@0{-2..-1} 0@2{-2..-1} 2@8{0..0} =>{-2..-1} "}));  // 1, 3
+  EXPECT_EQ(schedule.updates(), 3);
+}
+
+// [1, 8] holds the longest piece or, from 2 on, the two others.
+TEST(DeftKnapsacks, TakeTheBestSuffixOfAlgorithmOne) {
+  const DeftSchedule schedule =
+      deft_knapsacks(problem_of(1, 10, {{7, 1}, {4, 2}, {4, 2}}), DeftFill::kGreedy);
+  EXPECT_EQ(text_of(schedule.prologue.at(0)), "1@2{0..0} 2@6{0..0} ");
+}
+
+TEST(DeftKnapsacks, ApplyAtOnceWhatIsSentInItsOwnIteration) {
+  const DeftSchedule schedule = deft_knapsacks(problem_of(1, 10, {{4, 2}, {3, 7}}), DeftFill::kGreedy);
+  EXPECT_TRUE(schedule.prologue.empty());
+  EXPECT_EQ(text_of(schedule.period), (std::vector<std::string>{"0@2{0..0} 1@7{0..0} =>{0..0} "}));
+}
+
+TEST(Deft, HidesStartUpsThatTakeLongerThanAnIteration) {
+  Workload workload{.name = "small"};
+  workload.layers = {{.name = "a",
+                      .forward_ns = 1'000'000,
+                      .backward_ns = 2'000'000,
+                      .tensors = {{.name = "a.w", .numel = 1'000'000}}}};
+  Cluster cluster{.workers = 2};
+  cluster.links = {{.name = "net", .startup_ns = 5'000'000, .us_per_byte = {1, 3}}};
+  const SimulationResult result = simulate(plan_of(make_plan("deft", workload, cluster)), workload, cluster);
+  EXPECT_EQ(result.iteration_ns(), 3'000'000);
+  EXPECT_DOUBLE_EQ(result.updates_per_iteration, 1.0 / 3);  // 9 ms a message
+}
+
+TEST(Deft, MergesByTheMeanUnlessToldOtherwise) {
+  EXPECT_EQ(plan_of(make_plan("deft", vgg19(), links(1))).merge, Merge::kMean);
+  EXPECT_EQ(plan_of(make_plan("deft", vgg19(), links(1), {{"merge", "sum"}})).merge, Merge::kSum);
+}
+
 TEST(Deft, UnpartitionedStarvesAndSaysWhy) {
   const PlanResult result = make_plan("deft", vgg19(), links(1), {{"max_block_us", "200000"}});
   const Starves* starves = std::get_if<Starves>(&result);
   ASSERT_NE(starves, nullptr);
   EXPECT_NE(starves->reason.find("bucket4"), std::string::npos) << starves->reason;
   EXPECT_NE(starves->reason.find("178643 us"), std::string::npos) << starves->reason;
+}
+
+TEST(Deft, SaysWhatIsWrongWithABlockSize) {
+  const auto reason = [](Nanoseconds startup_ns, Decimal us_per_byte, const char* max_block_us) {
+    Workload workload{.name = "small"};
+    workload.layers = {{.name = "a",
+                        .forward_ns = 1'000'000,
+                        .backward_ns = 2'000'000,
+                        .tensors = {{.name = "a.w", .numel = 1'000'000}}}};
+    Cluster cluster{.workers = 2};
+    cluster.links = {{.name = "net", .startup_ns = startup_ns, .us_per_byte = us_per_byte}};
+    return std::get<Starves>(make_plan("deft", workload, cluster, {{"max_block_us", max_block_us}})).reason;
+  };
+  EXPECT_NE(reason(10'000, {1, 3}, "5").find("Raise max_block_us"), std::string::npos);     // start-up: 10 us
+  EXPECT_NE(reason(0, {1, 3}, "0.5").find("Raise max_block_us"), std::string::npos);        // 8000 pieces
+  EXPECT_NE(reason(0, {1, 1}, "1000").find("more than 64 iterations"), std::string::npos);  // 400 ms
 }
 
 TEST(Deft, SearchCarriesWhatNoKnapsackHolds) {
