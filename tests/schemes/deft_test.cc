@@ -150,15 +150,56 @@ TEST(DeftKnapsacks, ApplyAtOnceWhatIsSentInItsOwnIteration) {
   EXPECT_EQ(text_of(schedule.period), (std::vector<std::string>{"0@2{0..0} 1@7{0..0} =>{0..0} "}));
 }
 
-TEST(Deft, HidesStartUpsThatTakeLongerThanAnIteration) {
+// Both generations would fit into one iteration, which has one update.
+TEST(DeftSearch, UpdatesAtMostOnceInAnIteration) {
+  const DeftSchedule schedule = deft_search(problem_of(1, 10, {{1, 2}, {1, 3}}));
+  EXPECT_EQ(text_of(schedule.period), (std::vector<std::string>{"0@0{-1..-1} 1@1{-1..-1} =>{-1..-1} "}));
+}
+
+// Gradients of a and b exist at 3 ms. a first: 4 ms to wait, a and b's forward wait until 8, then 2 ms more. b
+// first: a waits for 8.
+TEST(DeftPrompt, SendsFirstWhatTheNextForwardNeedsFirst) {
+  Workload workload{.name = "w"};
+  workload.layers = {
+      {.name = "a", .forward_ns = 1'000'000, .communication_ns = 4'000'000},
+      {.name = "b", .forward_ns = 1'000'000, .backward_ns = 1'000'000, .communication_ns = 4'000'000}};
+  for (Layer& layer : workload.layers) layer.tensors = {{.name = layer.name + ".w", .numel = 8}};
+  const CostModel model(workload, links(1));
+  const std::optional<DeftProblem> problem =
+      deft_problem(model, 1, Nanoseconds{1'000'000'000}, DeftFusion::kOff);
+  EXPECT_EQ(deft_prompt(model, *problem).iteration, 10'000'000);
+}
+
+// 1 ms of forward, 2 ms of backward, one tensor of 4 MB.
+Workload one_layer() {
   Workload workload{.name = "small"};
   workload.layers = {{.name = "a",
                       .forward_ns = 1'000'000,
                       .backward_ns = 2'000'000,
                       .tensors = {{.name = "a.w", .numel = 1'000'000}}}};
+  return workload;
+}
+
+Cluster link_of(Nanoseconds startup_ns, Decimal us_per_byte) {
   Cluster cluster{.workers = 2};
-  cluster.links = {{.name = "net", .startup_ns = 5'000'000, .us_per_byte = {1, 3}}};
-  const SimulationResult result = simulate(plan_of(make_plan("deft", workload, cluster)), workload, cluster);
+  cluster.links = {{.name = "net", .startup_ns = startup_ns, .us_per_byte = us_per_byte}};
+  return cluster;
+}
+
+// 2 ms of communication for 3 ms of computation, all of it exposed without a delay.
+TEST(Deft, DelaysWhereThatGains) {
+  const Cluster cluster = link_of(0, {5, 4});
+  const SimulationResult result =
+      simulate(plan_of(make_plan("deft", one_layer(), cluster)), one_layer(), cluster);
+  EXPECT_EQ(result.iteration_ns(), 3'000'000);
+  EXPECT_DOUBLE_EQ(result.updates_per_iteration, 1);
+  EXPECT_EQ(result.staleness_max, 1);
+}
+
+TEST(Deft, HidesStartUpsThatTakeLongerThanAnIteration) {
+  const Cluster cluster = link_of(5'000'000, {1, 3});
+  const SimulationResult result =
+      simulate(plan_of(make_plan("deft", one_layer(), cluster)), one_layer(), cluster);
   EXPECT_EQ(result.iteration_ns(), 3'000'000);
   EXPECT_DOUBLE_EQ(result.updates_per_iteration, 1.0 / 3);  // 9 ms a message
 }
@@ -177,19 +218,13 @@ TEST(Deft, UnpartitionedStarvesAndSaysWhy) {
 }
 
 TEST(Deft, SaysWhatIsWrongWithABlockSize) {
-  const auto reason = [](Nanoseconds startup_ns, Decimal us_per_byte, const char* max_block_us) {
-    Workload workload{.name = "small"};
-    workload.layers = {{.name = "a",
-                        .forward_ns = 1'000'000,
-                        .backward_ns = 2'000'000,
-                        .tensors = {{.name = "a.w", .numel = 1'000'000}}}};
-    Cluster cluster{.workers = 2};
-    cluster.links = {{.name = "net", .startup_ns = startup_ns, .us_per_byte = us_per_byte}};
-    return std::get<Starves>(make_plan("deft", workload, cluster, {{"max_block_us", max_block_us}})).reason;
+  const auto reason = [](const Cluster& cluster, const char* max_block_us) {
+    return std::get<Starves>(make_plan("deft", one_layer(), cluster, {{"max_block_us", max_block_us}}))
+        .reason;
   };
-  EXPECT_NE(reason(10'000, {1, 3}, "5").find("Raise max_block_us"), std::string::npos);     // start-up: 10 us
-  EXPECT_NE(reason(0, {1, 3}, "0.5").find("Raise max_block_us"), std::string::npos);        // 8000 pieces
-  EXPECT_NE(reason(0, {1, 1}, "1000").find("more than 64 iterations"), std::string::npos);  // 400 ms
+  EXPECT_NE(reason(link_of(10'000, {1, 3}), "5").find("Raise max_block_us"), std::string::npos);
+  EXPECT_NE(reason(link_of(0, {1, 3}), "0.5").find("Raise max_block_us"), std::string::npos);  // 8000 pieces
+  EXPECT_NE(reason(link_of(0, {1, 1}), "1000").find("more than 64 iterations"), std::string::npos);  // 400 ms
 }
 
 TEST(Deft, SearchCarriesWhatNoKnapsackHolds) {

@@ -129,6 +129,19 @@ TEST(DelayedAveraging, LetsAMessageTakeSeveralIterationsWhereAStartUpFillsOne) {
   expect_hidden(plan, small_workload(), cluster);
 }
 
+TEST(DelayedAveraging, SpreadsTheBytesEvenlyOverSlotsOfSeveralIterations) {
+  // 30 ms and a start-up of 7.2 ms: one message takes 4 iterations, two take 2 each, four don't fit.
+  const Cluster cluster = cluster_of({link("net", 7'200'000, {75, 5})});
+  const Plan plan = plan_for(small_workload(), cluster);
+  const CostModel model(small_workload(), cluster);
+  ASSERT_EQ(plan.period.size(), 4u);
+  expect_hidden(plan, small_workload(), cluster);
+  for (const std::size_t i : {0, 2}) {
+    ASSERT_EQ(plan.period[i].ops.size(), 1u);
+    EXPECT_NEAR(static_cast<double>(model.bytes(slices_of(plan, plan.period[i].ops[0], model))), 20e6, 5e4);
+  }
+}
+
 TEST(DelayedAveraging, HeadroomLeavesLinksIdle) {
   // 40 ms in 12 ms iterations, of which 7.992 ms may be used.
   const Cluster cluster = cluster_of({link("net", 0, {1, 3})});
@@ -169,6 +182,13 @@ TEST(DelayedAveraging, AGivenPeriodThatIsTooShortIsPlannedWithTheLeastWait) {
     for (const Op& op : iteration.ops) busy += model.all_reduce(0, slices_of(plan, op, model));
     EXPECT_LE(busy, model.index().total_bytes / 2 + 4);
   }
+}
+
+// 40.0016 MB at 1 and 1/3 byte per ns at once: 30 ms once in 2 iterations.
+TEST(LocalSgd, AllLinksAreThroughTogether) {
+  const Cluster cluster = cluster_of({link("fast", 0, {1, 3}), link("slow", 0, {3, 3})});
+  const Plan plan = std::get<Plan>(make_plan("local_sgd", small_workload(), cluster, {{"period", "2"}}));
+  EXPECT_NEAR(simulate(plan, small_workload(), cluster).exposed_ns, 15'000'600, 10);
 }
 
 // DeFT's Table II: 130285 us of computation, 247725 us of communication.

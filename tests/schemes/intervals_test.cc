@@ -258,6 +258,11 @@ TEST(Intervals, ExactIsTheBestOfAllCuts) {
   }
 }
 
+TEST(Intervals, EqualNumberCutsAtEqualShares) {
+  const CostModel model(workload_of({{}, {1, 1, 1, 1, 1}, {1, 1, 1, 1, 1}}), one_link());
+  EXPECT_EQ(equal_number(Packer(model, false), 2).sets, (std::vector<Positions>{{0, 1}, {2, 3, 4}}));
+}
+
 TEST(Intervals, PeriodsLongerThanTheModelLeaveSetsEmpty) {
   const CostModel model(workload_of({{1, 1}, {2, 2}, {5, 5}}), one_link());
   const Packer packer(model, false);
