@@ -9,8 +9,8 @@
 //
 //   F(i,j) = max_{i<=k<=j} (P_k + C_j - C_{k-1})     when the queue of layers i..j is through   (Eq. 7)
 //   e(i,j) = max(0, F(i,j) - P_L)                    by how much the iteration grows
-//   D[h][j] = min_{i<=j} D[h-1][i] + e(i+1,j)        least sum for layers 1..j in h iterations  (for Eqs. 9,
-//   10) {1..m} joins [i..j] if F({1..m} + [i..j]) <= max(P_L, F(i,j))                               (Eq. 12)
+//   D[h][j] = min_{i<=j} D[h-1][i] + e(i+1,j)        least sum for layers 1..j in h iterations  (Eqs. 9, 10)
+//   {1..m} joins [i..j] if F({1..m} + [i..j]) <= max(P_L, F(i,j))                               (Eq. 12)
 //
 // Solvers (solve/intervals.h): `exact`, the recurrence above, O(L^2 H); `dfs`, Algorithm 2. `sets=arbitrary`
 // searches sets that need not be contiguous by branch and bound.
@@ -20,7 +20,8 @@
 //   the sum, "optimal hiding" does not hold).
 // - Algorithm 2: line 28 recurses on Psi_minus, line 30's h-1 is h+1, line 4's min is max.
 // - Filling takes trailing slack too.
-// - Averages are taken after the local step (Eq. 5; the authors' code averages before it).
+// - Averages are taken after the local step (Eq. 5; the authors' code averages before it). Adam's moments stay
+//   local.
 // - An interval's layers are fused into messages, on several links: F is the end of the packed queue.
 // - Layers without parameters are no layers here. H > L leaves sets empty.
 // - `forward_overlap` lets layer l's average arrive as late as forward_start(l) of the next iteration, which
