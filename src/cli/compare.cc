@@ -189,23 +189,26 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
                "parallelism computes; docs/schemes.md has the accuracy of the others.\n";
 }
 
-// Iteration time over compute of each scheme, over the number of workers or the bandwidth, whichever varies.
+// Iteration time over compute of each scheme, over the number of workers or the bandwidth, whichever varies;
+// where both do, a curve over the bandwidth for each number of workers.
 LineChart scaling_chart(const std::string& title, const std::vector<std::vector<Row>>& rows,
                         bool over_bandwidth) {
   LineChart chart{.title = title,
                   .x_label = over_bandwidth ? "Gb/s of the first link" : "workers",
                   .y_label = "iteration time / compute time"};
-  std::map<std::string, Series> by_scheme;
+  const bool both = over_bandwidth && rows.front().front().workers != rows.back().front().workers;
+  std::map<std::string, Series> curves;
   for (const std::vector<Row>& point : rows) {
     for (const Row& row : point) {
       if (!row.result || row.result->compute_ns == 0) continue;
       const double x = over_bandwidth ? *row.gigabits : static_cast<double>(row.workers);
-      Series& series = by_scheme[row.name];
-      series.name = row.name;
+      const std::string name = both ? fmt::format("{}, {} workers", row.name, row.workers) : row.name;
+      Series& series = curves[name];
+      series.name = name;
       series.points.emplace_back(x, row.iteration_ns() / static_cast<double>(row.result->compute_ns));
     }
   }
-  for (auto& [name, series] : by_scheme) {
+  for (auto& [name, series] : curves) {
     std::ranges::sort(series.points);
     chart.series.push_back(std::move(series));
   }

@@ -115,7 +115,7 @@ std::vector<ScheduledOp> issue_by_priority(const CostModel& model, const std::ve
 }
 
 std::int64_t slices_in_flight(std::int64_t partition_bytes, std::int64_t credit_bytes) {
-  return 1 + (credit_bytes - 1) / partition_bytes;
+  return std::min(1 + (credit_bytes - 1) / partition_bytes, kMaxSlices);
 }
 
 }  // namespace gradweave

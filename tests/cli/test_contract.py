@@ -295,6 +295,16 @@ def test_what_if_scales_workers_and_links(tmp_path):
     assert slow["iteration_us"] > fast["iteration_us"]
 
 
+def test_a_plot_of_workers_and_links_keeps_them_apart(tmp_path):
+    plot = tmp_path / "curves.svg"
+    run("compare", "--workload", WORKLOADS / "tiny.json", "--cluster", CLUSTERS / "tiny-4.json", "--schemes", "wfbp,ddp",
+        "--workers", "2,8", "--links", "1,10", "--plot", plot)
+    assert plot.read_text().count("<polyline") == 4 and "wfbp, 8 workers" in plot.read_text()
+    run("compare", "--workload", WORKLOADS / "tiny.json", "--cluster", CLUSTERS / "tiny-4.json", "--schemes", "wfbp,ddp",
+        "--workers", "2,8", "--links", "10", "--plot", plot)
+    assert plot.read_text().count("<polyline") == 2 and "wfbp, 8 workers" not in plot.read_text()
+
+
 @pytest.mark.parametrize("workload", ["tiny", "deft-table2-vgg19"])  # modelled and given times
 def test_what_if_begins_with_one_worker_who_waits_for_nobody(workload):
     given = ("--workload", WORKLOADS / f"{workload}.json", "--cluster", CLUSTERS / "tiny-4.json", "--workers", "1,2")

@@ -8,6 +8,7 @@
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
+#include "schemes/candidates.h"
 #include "testing/generators.h"
 
 namespace gradweave {
@@ -89,6 +90,29 @@ TEST(Auto, KeepsTheLimits) {
   if (const Plan* plan = std::get_if<Plan>(&tight)) {
     EXPECT_LT(validate(*plan, workload()).facts.extra_bytes, extra);
   }
+}
+
+TEST(Auto, TunesSizesAndChoices) {
+  const Workload given = workload();
+  const Cluster links = cluster();
+  const CandidateMaker maker(given, links);
+  const auto tuned = [&](std::string_view scheme) {
+    std::vector<Candidate> candidates;
+    maker.tune(find_scheme(scheme), {}, candidates);
+    return candidates;
+  };
+  // 4.4 MB in halves, quarters, ...; smaller buckets gain nothing, a smaller first one starts earlier.
+  const std::vector<Candidate> buckets = tuned("ddp");
+  ASSERT_EQ(buckets.size(), 1U + 6 + 6);
+  using Options = std::map<std::string, std::string>;
+  EXPECT_EQ(buckets[0].options, Options{});
+  EXPECT_EQ(buckets[1].options, (Options{{"bucket_cap_bytes", "2200000"}}));
+  EXPECT_EQ(buckets[6].options, (Options{{"bucket_cap_bytes", "68750"}}));
+  EXPECT_EQ(buckets[12].options, (Options{{"first_bucket_bytes", "68750"}}));
+  EXPECT_TRUE(faster(buckets[12].result, buckets[0].result));
+  const std::vector<Candidate> solvers = tuned("mg_wfbp");
+  ASSERT_EQ(solvers.size(), 2U);
+  EXPECT_EQ(solvers[1].options.at("solver"), "exact");
 }
 
 TEST(Auto, SaysWhyNothingIsAdmissible) {

@@ -133,6 +133,8 @@ TEST(Compressed, EffectsAreReadOffThePlan) {
   };
   using List = std::vector<Consistency>;
   EXPECT_EQ(effects("ddp"), List{Consistency::kExact});
+  EXPECT_EQ(effects("dear"), List{Consistency::kExact});
+  EXPECT_EQ(effects("p3"), List{Consistency::kExact});
   EXPECT_EQ(effects("local_sgd"), List{Consistency::kLocal});
   EXPECT_EQ(effects("delayed_averaging"), List{Consistency::kCorrected});
   EXPECT_EQ(effects("ddp", {{"compressor", "bf16"}}), List{Consistency::kCompressed});

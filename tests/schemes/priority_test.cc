@@ -40,6 +40,32 @@ TEST(Partition, RefusesTooManySlices) {
       InvalidInput);
 }
 
+TEST(Partition, AnyCreditFitsASharedLink) {
+  EXPECT_EQ(slices_in_flight(100, 1), 1);
+  EXPECT_EQ(slices_in_flight(100, 100), 1);
+  EXPECT_EQ(slices_in_flight(100, 101), 2);
+  const Workload workload{.name = "w", .layers = {{"a", 10, 100, std::nullopt, {{"a.w", 1000}}}}};
+  const Cluster shared{.workers = 2, .links = {{"net", 10, {1, 3}, 0}}};
+  const std::map<std::string, std::string> most = {{"partition_bytes", "100"},
+                                                   {"credit_bytes", "9007199254740992"}};
+  for (const char* scheme : {"p3", "bytescheduler"})
+    EXPECT_TRUE(std::holds_alternative<Plan>(make_plan(scheme, workload, shared, most))) << scheme;
+}
+
+TEST(Partition, P3CutsFixedSlicesAndByteSchedulerEvenParts) {
+  const CostModel model = two_tensors({{"net", 0, {1, 3}}});
+  const Workload workload{.name = "w", .layers = {{"a", 10, 100, std::nullopt, {{"a.w", 100}}}}};
+  const auto ends = [&](std::string_view scheme) {
+    const Plan plan = std::get<Plan>(
+        make_plan(scheme, workload, model.cluster(), {{"partition_bytes", "160"}, {"credit_bytes", "1"}}));
+    std::vector<std::int64_t> ends;
+    for (const Block& block : plan.blocks) ends.push_back(block.end);
+    return ends;
+  };
+  EXPECT_EQ(ends("p3"), (std::vector<std::int64_t>{40, 80, 100}));
+  EXPECT_EQ(ends("bytescheduler"), (std::vector<std::int64_t>{33, 66, 100}));
+}
+
 std::vector<Slice> order_of(const std::vector<ScheduledOp>& ops) {
   std::vector<Slice> slices;
   for (const ScheduledOp& op : ops) slices.push_back(op.slices[0]);
