@@ -10,8 +10,8 @@
 // Deviations: the authors launch the next all-gather when the previous layer's forward starts; here each is
 // issued as soon as its link is free and all reduce-scatters before it are over. The paper tunes on the
 // running job; here a trial is an exact evaluation of the plan (schedule.h). A group with several dtypes
-// sends one message for each. Several links (links.cc): a group's two ops share a link. Shared links: one op
-// at a time, unless sharing is faster.
+// sends one message for each. Several links (links.cc): a group's two ops share a link; the first link, the
+// first two, ... compete. Shared links: one op at a time, unless sharing is faster.
 #include "schemes/dear.h"
 
 #include <algorithm>
@@ -123,7 +123,7 @@ struct Tuned {
   Nanoseconds iteration;
 };
 
-Tuned plan_on(const CostModel& model, std::optional<std::int64_t> buffer, std::optional<std::int64_t> layers,
+Tuned plan_of(const CostModel& model, std::optional<std::int64_t> buffer, std::optional<std::int64_t> layers,
               std::uint64_t seed) {
   if (!buffer && !layers) buffer = tuned_buffer(model, seed);
   std::vector<ScheduledOp> ops =
@@ -142,13 +142,19 @@ PlanResult plan_dear(const Workload& workload, const Cluster& cluster, const Opt
                        "give one of them");
   }
   const auto seed = static_cast<std::uint64_t>(*values.integer("seed"));
-  Tuned best = plan_on(CostModel(workload, with_concurrency_at_most(cluster, 1), values.compression()),
-                       buffer, layers, seed);
-  if (has_shared_link(cluster)) {
-    Tuned shared = plan_on(CostModel(workload, cluster, values.compression()), buffer, layers, seed);
-    if (shared.iteration < best.iteration) best = std::move(shared);
+  const auto plan_on = [&](const Cluster& links) {
+    return plan_of(CostModel(workload, links, values.compression()), buffer, layers, seed);
+  };
+  Tuned best = plan_on(with_concurrency_at_most(cluster, 1));
+  const auto compete = [&](const Cluster& links) {
+    Tuned other = plan_on(links);
+    if (other.iteration < best.iteration) best = std::move(other);
+  };
+  for (Cluster links = cluster;; links.links.pop_back()) {
+    if (links.links.size() < cluster.links.size()) compete(with_concurrency_at_most(links, 1));
+    if (has_shared_link(links)) compete(links);
+    if (links.links.size() == 1) return best.plan;
   }
-  return best.plan;
 }
 
 }  // namespace

@@ -140,6 +140,13 @@ TEST(MgWfbp, MergesWhatIsReadyWithinAStartUp) {
   EXPECT_THAT(messages(plan_of("mg_wfbp", three_at(10'000))), ElementsAre("c b", "a"));
 }
 
+// A given time contains its start-up, so that a merge saves nothing: c and b, ready at once, stay apart.
+TEST(MgWfbp, SavesNoStartUpOfGivenTimes) {
+  Workload workload = three_at(9'999);
+  for (Layer& layer : workload.layers) layer.communication_ns = 50'000;
+  EXPECT_THAT(messages(plan_of("mg_wfbp", workload)), ElementsAre("c", "b a"));
+}
+
 TEST(MgWfbp, CountsTensorsAndSkipsLayersWithoutAny) {
   Workload workload = three_at(9'999);
   workload.layers.insert(workload.layers.begin() + 1, {.name = "activation"});

@@ -64,6 +64,24 @@ TEST(Dear, ReportsTheTunedBuffer) {
   EXPECT_THROW(table2_plan({{"buffer_bytes", "1"}, {"layers_per_group", "1"}}), InvalidInput);
 }
 
+// A buffer chosen for both links: 52,000 us. The first alone: 51,900.
+TEST(Dear, ASlowSecondLinkDoesNoHarm) {
+  constexpr Nanoseconds kMs = 1'000'000;
+  const Workload workload{.name = "w",
+                          .layers = {{"a", 1 * kMs, 0, std::nullopt, {{"a.w", 100'000}}},
+                                     {"b", 9 * kMs, 1 * kMs, std::nullopt, {{"b.w", 500'000}}},
+                                     {"c", 9 * kMs, 0, std::nullopt, {{"c.w", 500'000}}},
+                                     {"d", 1 * kMs, 9 * kMs, std::nullopt, {{"d.w", 500'000}}},
+                                     {"e", 9 * kMs, 9 * kMs, std::nullopt, {{"e.w", 3'000'000}}}}};
+  Cluster cluster{.workers = 8, .links = {{"fast", 500'000, {1, 3}}, {"slow", 3'000'000, {3, 3}}}};
+  const Plan both = std::get<Plan>(make_plan("dear", workload, cluster));
+  const double time = simulate(both, workload, cluster).iteration_ns();
+  cluster.links.pop_back();
+  const Plan one = std::get<Plan>(make_plan("dear", workload, cluster));
+  EXPECT_EQ(simulate(one, workload, cluster).iteration_ns(), 51.9 * kMs);
+  EXPECT_LE(time, 51.9 * kMs);
+}
+
 // Eq. 6: what is not hidden is added to the computation, which is Eq. 7's iteration.
 TEST(Dear, MaxSpeedupHidesEachHalfBehindItsOwnPass) {
   EXPECT_DOUBLE_EQ(dear_max_speedup(64, {1, 2, 3, 0.5}), 64 * 3.0 / 4);  // 1 of reduce-scatter exposed

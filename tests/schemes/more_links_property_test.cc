@@ -45,7 +45,7 @@ TEST_P(MoreLinks, NeverMakeThePlanSlower) {
 INSTANTIATE_TEST_SUITE_P(Schemes, MoreLinks,
                          ::testing::Values(Promise{"sequential", 0}, Promise{"wfbp", 0}, Promise{"ddp", 0},
                                            Promise{"horovod", 0}, Promise{"mg_wfbp", 0},
-                                           Promise{"asc_wfbp", 0}, Promise{"covap", 0},
+                                           Promise{"asc_wfbp", 0}, Promise{"dear", 0}, Promise{"covap", 0},
                                            Promise{"local_sgd", 0}, Promise{"partial_sgd", 0},
                                            Promise{"dreamddp", 0}),
                          [](const auto& info) { return info.param.scheme; });

@@ -295,6 +295,19 @@ TEST(Optimal, NamesTheBoundOfAModelThatIsTooLargeToSearch) {
   EXPECT_EQ(find_scheme(plan.options.at("chosen")).consistency, Consistency::kExact);
 }
 
+// Halves of 50 and 60 ns on a shared link, start-ups 10 each: the reduce-scatters end at 110 and 120; the gathers'
+// start-ups pass beside the second one and the first gather. All is over after 10 + 220: one half start-up.
+TEST(Optimal, BoundsASharedLinkByHalfAStartUp) {
+  Workload workload{.name = "w"};
+  workload.layers = {{.name = "a", .tensors = {{.name = "a.w", .numel = 100, .dtype = DType::kInt8}}},
+                     {.name = "b", .tensors = {{.name = "b.w", .numel = 120, .dtype = DType::kInt8}}}};
+  Cluster cluster = one_link(20, {1, 3});
+  cluster.links[0].concurrency = 0;
+  const Plan dear = plan_of("dear", workload, cluster, {{"layers_per_group", "1"}});
+  EXPECT_EQ(simulate(dear, workload, cluster).iteration_ns(), 230);
+  EXPECT_EQ(plan_of("optimal", workload, cluster).options.at("lower_bound_us"), "0.23");
+}
+
 TEST(Optimal, EmitsAPlanWithoutTensors) {
   Workload workload{.name = "w"};
   workload.layers = {{.name = "a", .forward_ns = 1, .backward_ns = 2}};
