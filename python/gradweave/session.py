@@ -370,12 +370,13 @@ class Session:
     @contextlib.contextmanager
     def _together(self, what):
         """A collective outside the engine: when it fails, the error says what failed and whom to suspect."""
+        begin = time.monotonic()
         try:
             yield
         except RuntimeError as error:
             if self.engine is None or isinstance(error, _native.RuntimeFailure):
                 raise
-            self.engine.fail(what, str(error))
+            self.engine.fail(what, time.monotonic() - begin, str(error))
 
     # ---- agreement at the start
 

@@ -107,7 +107,12 @@ void bind_engine(py::module_& module) {
       .def("drain", &Engine::drain, Unlocked())
       .def("synchronize", &Engine::synchronize, Unlocked())
       .def("close", &Engine::close, py::arg("abandon") = false, Unlocked())
-      .def("fail", &Engine::fail, Unlocked())
+      .def(
+          "fail",
+          [](Engine& engine, const std::string& what, double after_s, const std::string& cause) {
+            engine.fail(what, std::chrono::nanoseconds(static_cast<std::int64_t>(after_s * 1e9)), cause);
+          },
+          Unlocked())
       .def("coming_gradients", &Engine::coming_gradients, Unlocked())
       .def("set_unscaler",
            [](Engine& engine, std::optional<py::function> factor) {

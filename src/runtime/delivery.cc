@@ -254,10 +254,11 @@ void Engine::exchange_used() {
 
 void Engine::wait_for_flags(Used& used) {
   if (!used.work) return;
+  const auto begin = Clock::now();
   try {
     used.work->wait();
   } catch (const std::exception& error) {
-    fail("the exchange of used parameters", error.what());
+    fail("the exchange of used parameters", Clock::now() - begin, error.what());
   }
   used.work.reset();
 }

@@ -104,9 +104,14 @@ void Engine::backward_start() {
 }
 
 void Engine::on_gradient(std::int32_t parameter) {
-  if (!program_) return;
+  if (!program_) {
+    check_failure();
+    if (!communicating_) return;
+    throw InvalidInput("its gradient came before a plan was in force",
+                       "parameter '" + parameters_[static_cast<std::size_t>(parameter)].name + "'",
+                       "call the model itself, model(...), not one of its methods or parts");
+  }
   const std::int32_t tensor = tensor_of_[static_cast<std::size_t>(parameter)];
-  if (tensor < 0) return;
   const auto t = static_cast<std::size_t>(tensor);
   ready_ns_[static_cast<std::size_t>(parameter)] = ns_of(Clock::now());
   if (!communicating_) {
@@ -117,13 +122,15 @@ void Engine::on_gradient(std::int32_t parameter) {
   if (ready_[t]) {
     throw InvalidInput("its gradient was computed twice in one iteration",
                        "parameter '" + parameters_[static_cast<std::size_t>(parameter)].name + "'",
-                       "put all backward passes but the last of an iteration under model.no_sync()");
+                       "put all backward passes but the last of an iteration under model.no_sync(); checkpoint "
+                       "with use_reentrant=False");
   }
   ready_[t] = 1;
   const at::Tensor& gradient = this->parameter(tensor).grad();
   unscale(gradient);
-  if (gradient.defined()) handed_[t] = {gradient.const_data_ptr(), gradient._version()};
-  deliver(tensor, flat_gradient(tensor));
+  const at::Tensor flat = flat_gradient(tensor);
+  handed_[t] = {gradient.const_data_ptr(), gradient._version()};
+  deliver(tensor, flat);
   complete_layer_of(tensor);
 }
 
@@ -136,7 +143,8 @@ void Engine::enter_backward() {
     if (!(*program_)[iteration_].synchronous) {
       throw InvalidInput("a second backward() before optimizer.step()",
                          "iteration " + std::to_string(base_ + iteration_),
-                         "put all backward passes but the last of an iteration under model.no_sync()");
+                         "put all backward passes but the last of an iteration under model.no_sync(), and call "
+                         "step() of the optimizer that gradweave.wrap() was given");
     }
     advance();
   }
@@ -288,6 +296,7 @@ void Engine::run_optimizer(const std::vector<std::int32_t>& tensors) {
 
 // An apply at forward_start or backward_end: the step of a few tensors, on their own.
 void Engine::apply_outside_end(const ProgramApply& apply) {
+  const PlainMode plain;
   if (apply.source == Source::kAveragedParameter) return apply_average(apply);
   if (apply.source == Source::kLocalGradient) {
     if (!holds_overflow(apply)) run_optimizer(apply.tensors);

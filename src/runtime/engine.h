@@ -2,6 +2,8 @@
 #pragma once
 
 #include <ATen/core/TensorBody.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <atomic>
 #include <cstdint>
@@ -112,9 +114,9 @@ class Engine {
   // some of it only in the next iteration.
   std::vector<std::vector<at::Tensor>> coming_gradients();
 
-  // Ends training for all ranks because `what` failed for `cause`, as a lost op does: RuntimeFailure with the
-  // suspects, which the other ranks get too.
-  [[noreturn]] void fail(const std::string& what, const std::string& cause);
+  // Ends training for all ranks because `what` failed for `cause`, `after` it began, as a lost op does:
+  // RuntimeFailure with the suspects, which the other ranks get too.
+  [[noreturn]] void fail(const std::string& what, Clock::duration after, const std::string& cause);
 
   // Layers whose forward_start or forward_end the plan needs.
   std::vector<std::int32_t> forward_layers() const;
@@ -142,6 +144,11 @@ class Engine {
     c10::intrusive_ptr<c10d::Work> work;
     bool overflow = false;
   };
+  // Updates also take place in the caller's forward, but not in its modes.
+  struct PlainMode {
+    c10::InferenceMode inference{false};
+    c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
+  };
 
   // engine.cc: points and applies
   void on_gradient(std::int32_t parameter);
@@ -156,6 +163,7 @@ class Engine {
   void apply_outside_end(const ProgramApply& apply);
   void advance();
   void begin_iteration();
+  void push_ops(std::int64_t iteration);
   void wait_for(OpRun& run, std::int32_t layer);
   void check_failure() const;
   void apply_forward(std::int32_t layer);
@@ -188,17 +196,18 @@ class Engine {
   bool drop_overflowed(const std::vector<std::int32_t>& tensors);
   void start_early(std::int32_t op);
 
-  // lifecycle.cc: install and drain
+  // lifecycle.cc: plans come into force
   void check_same_plan(const std::string& hash);
   void set_step_points();
   void reset_runs();
   void prepare(std::int64_t iteration);
-  void push_ops(std::int64_t iteration);
+  void drop_links();
+  std::int32_t subset_id(const std::vector<std::int32_t>& tensors);
+
+  // drain.cc
   void cut(OpRun& run, std::int64_t end);
   void drain_iteration(std::int64_t iteration, std::int64_t end);
   void average_parameters();
-  void drop_links();
-  std::int32_t subset_id(const std::vector<std::int32_t>& tensors);
 
   OpRun& run_at(std::int64_t iteration, std::int32_t op) {
     return runs_[static_cast<std::size_t>(iteration) % runs_.size()][static_cast<std::size_t>(op)];

@@ -1,6 +1,7 @@
 """Lost peers and plans that differ: every rank ends soon, with a message that says what, when and who."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -89,6 +90,31 @@ def differing_plans(rank):
 def test_a_plan_that_differs_on_one_rank_is_refused_by_name():
     for message in ranks.run(differing_plans, 3):
         assert "different plans" in message and "on rank 0 1" in message and "on rank 2" in message
+
+
+def comes_late(rank):
+    import gradweave
+    from gradweave import core
+
+    model = make_net()
+    plan = core.make_plan(workload(), cluster(2), "ddp")
+    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, timeout=TIMEOUT_S)
+    store = distributed.distributed_c10d._get_default_store()
+    try:
+        if rank == 1:
+            store.wait(["given up"])
+        train(model, optimizer, rank, 1)
+    except RuntimeError as error:
+        store.set("given up", "")
+        return str(error)
+    return "accepted"
+
+
+def test_a_rank_that_does_not_come_to_an_agreement_is_suspected():
+    first, second = ranks.run(comes_late, 2)
+    waited = re.match(r"the agreement on a plan \(iteration 0\) failed after ([\d.]+) s; suspect: rank 1 \(alive", first)
+    assert waited and TIMEOUT_S - 0.1 <= float(waited[1]) < TIMEOUT_S + 1.5, first
+    assert second == "rank 0 reports: " + first
 
 
 def checked(rank):
