@@ -67,17 +67,25 @@ class Profiler:
         return hook
 
 
+def communicates(parameter):
+    return parameter.requires_grad and parameter.numel() > 0
+
+
 def layers_of(model, started):
-    """{module name: [parameter names]} in forward order. `started`: when each module's forward first began."""
+    """{module name: [parameter names]} in forward order. `started`: when each module's forward first began. A parameter
+    that several modules own counts to the first of them that runs, whichever it is named after."""
     layers = {name: [] for name in sorted(started, key=started.get)}
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        owner = name.rpartition(".")[0]
+    order = {name: number for number, name in enumerate(layers)}
+    first = {}  # parameter: the first layer that owns it
+    for owner, module in model.named_modules():
         while owner not in layers and owner:
             owner = owner.rpartition(".")[0]
-        if owner in layers:
-            layers[owner].append(name)
+        for parameter in module.parameters(recurse=False):
+            if owner in layers and (parameter not in first or order[owner] < order[first[parameter]]):
+                first[parameter] = owner
+    for name, parameter in model.named_parameters():
+        if communicates(parameter) and parameter in first:
+            layers[first[parameter]].append(name)
     return {name: tensors for name, tensors in layers.items() if tensors}
 
 

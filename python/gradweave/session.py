@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 from torch.utils import _pytree
 
-from gradweave import _native, channels, core, probe, profiling, ranks, scaling, stepping
+from gradweave import _native, channels, classes, core, probe, profiling, ranks, scaling, stepping
 
 STARTER = "sequential"  # runs while the job is profiled: no op disturbs the backward that is measured
 BROADCAST_BYTES = 250 << 20
@@ -31,11 +31,12 @@ class Session:
         self._finished_iterations, self._handles, self._layer_handles = 0, [], []
         self._closure_stepped = self._stepped_parts = self._every_layer = False
         self.engine = None
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        named = [(name, p) for name, p in model.named_parameters() if profiling.communicates(p)]
         if not named:
             raise ValueError("gradweave.wrap: the model has no parameter that requires a gradient")
         self.parameters = [p for _, p in named]
         self.names = [name for name, _ in named]
+        self._frozen = [p for p in model.parameters() if not p.requires_grad]
         self.stepper = stepping.Stepper(optimizer, kind, self.parameters)
         self.timeout = timeout
         self.scaler, self._broadcast_buffers = scaler, broadcast_buffers and self.world_size > 1
@@ -48,7 +49,7 @@ class Session:
             self.channels = channels.renamed(channels.open_channels(links, timeout),
                                              [link["name"] for link in self._given["links"]])
         if broadcast and self.world_size > 1:
-            self._broadcast(self.parameters)
+            self._broadcast(self.model.parameters())
             self._broadcast(self.model.buffers())
         for parameter in self.parameters:
             # Leaves a Python hook dictionary behind, which later Python hooks join instead of replacing ours.
@@ -166,8 +167,15 @@ class Session:
         if hasattr(self.optimizer, "grad_scale") and self.unscales:
             raise _native.InvalidInput("GradScaler: the plan in force delays gradients, or steps outside optimizer.step(), "
                                        "and needs to know the scale: pass scaler= to gradweave.wrap()")
+        if any(parameter.requires_grad for parameter in self._frozen):
+            raise _native.InvalidInput("optimizer.step(): a parameter requires a gradient now that was frozen in "
+                                       "gradweave.wrap(); call model.gradweave.close() and wrap again")
         if not self.engine.reduced and closure is None:
-            return self.stepper.step_all()  # no gradient was communicated since the last step
+            if self.engine.installed and not self.engine.synchronous and any(p.grad is not None for p in self.parameters):
+                raise _native.InvalidInput("optimizer.step(): no backward was communicated since the last one, and the plan in "
+                                           "force has no use for a gradient of this rank alone; put one backward() outside "
+                                           "no_sync() before each step()")
+            return self.stepper.step_all()
         result = None
         if closure is not None:
             if self.engine.installed and not self.engine.synchronous:
@@ -177,7 +185,10 @@ class Session:
             self._closure_stepped = True
         try:
             if self.engine.reduced:
-                if self.engine.partial_steps:
+                if self.engine.steps_in_backward and (name := self.stepper.changed()):
+                    raise _native.InvalidInput(f"optimizer.step(): '{name}' was changed after backward() began, but the plan in "
+                                               "force has stepped there; change it before backward() or after step()")
+                if self.engine.steps_in_forward:
                     self.stepper.freeze_hyperparameters()
                 self._stepped_parts = False
                 self.engine.end_iteration()
@@ -208,37 +219,42 @@ class Session:
 
     def _watch_first_forward(self):
         for name, module in self.model.named_modules():
-            self._layer_handles.append(module.register_forward_pre_hook(self._start_recorder(name, module)))
-        # Functions, not bound methods: a deep copy of the model must not copy the session.
-        self._handles.append(self.model.register_forward_hook(lambda *arguments: self._after_forward(*arguments)))
+            self._layer_handles.append(module.register_forward_pre_hook(self._start_recorder(name)))
+        self._handles.append(self.model.register_forward_hook(classes.Hook(self._after_forward)))
         if self._broadcast_buffers:
-            self._handles.append(self.model.register_forward_pre_hook(lambda *arguments: self._before_forward(*arguments)))
+            self._handles.append(self.model.register_forward_pre_hook(classes.Hook(self._before_forward)))
 
     def _before_forward(self, module, inputs):
-        if module is self.model and module.training and torch.is_grad_enabled() and self.engine.communicating:
+        if module.training and torch.is_grad_enabled() and self.engine.communicating:
             with self._together("the broadcast of buffers"):
                 self._broadcast(module.buffers())
 
-    def _start_recorder(self, name, owner):
+    def _start_recorder(self, name):
         def hook(module, inputs):
-            if module is owner and torch.is_grad_enabled() and self.model.training:
-                self._starts.setdefault(name, time.monotonic())
-        return hook
+            if not torch.is_grad_enabled():
+                return
+            if module is self.model:
+                self._starts = {}  # the last forward before a backward counts
+            self._starts.setdefault(name, time.monotonic())
+        return classes.Hook(hook)
 
     def _after_forward(self, module, inputs, output):
-        if module is not self.model or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return
-        if self._layers is None:
-            if not self.model.training:
-                return
+        if self._layers is None and module.training:
             self._first_forward_ended()
-        for leaf in _tensors_in(output):
-            if leaf.requires_grad:
-                leaf.register_hook(self._backward_starts)
+        for tensor in _tensors_in(output):
+            if tensor.grad_fn is not None:
+                tensor.register_hook(self._backward_starts)
 
     def _backward_starts(self, gradient):
-        if self._records is not None and self._record is None:
+        if self._layers is None:  # trained in eval mode: only now is it certain that this is no evaluation
+            self._first_forward_ended()
+        if self._records is not None and self.engine.communicating and (
+                self._record is None or self._record["forward"] is not self._starts):
             self._record = {"backward": time.monotonic(), "forward": self._starts}
+        if self.engine.steps_in_backward:
+            self.stepper.freeze_hyperparameters()
         self.engine.backward_start()
 
     def _first_forward_ended(self):
@@ -263,6 +279,10 @@ class Session:
             raise _native.InvalidInput("GradScaler: the plan steps parameters in the backward, before all gradients are "
                                        "known to be finite; use bfloat16, which needs no scaler, or another scheme")
         if self.engine.partial_steps:
+            known = set(map(id, self.parameters))
+            if any(profiling.communicates(p) and id(p) not in known for group in self.optimizer.param_groups for p in group["params"]):
+                raise _native.InvalidInput("the plan steps parameters one part at a time, but the optimizer has parameters that "
+                                           "are not the model's; give them to an optimizer of their own")
             reason = stepping.prove_partial_steps(self.optimizer, self.stepper.kind, self.parameters)
             if reason:
                 raise _native.InvalidInput(f"the plan steps parameters one part at a time, but {reason}; use a scheme that "
@@ -278,20 +298,15 @@ class Session:
         needed = range(len(self._layers)) if self._every_layer else self.engine.forward_layers()
         for number in needed:
             module = self._modules[list(self._layers)[number]]
-            self._layer_handles.append(module.register_forward_pre_hook(self._at_forward_start(module, number)))
-            self._layer_handles.append(module.register_forward_hook(self._at_forward_end(module, number)))
+            # Before other hooks, which may compute with the parameters, as torch.nn.utils.weight_norm's does.
+            self._layer_handles.append(module.register_forward_pre_hook(self._at_forward_start(number), prepend=True))
+            self._layer_handles.append(module.register_forward_hook(self._at_forward_end(number)))
 
-    def _at_forward_start(self, owner, number):
-        def hook(module, inputs):
-            if module is owner:
-                self.engine.forward_start(number)
-        return hook
+    def _at_forward_start(self, number):
+        return classes.Hook(lambda module, inputs: self.engine.forward_start(number))
 
-    def _at_forward_end(self, owner, number):
-        def hook(module, inputs, output):
-            if module is owner:
-                self.engine.forward_end(number)
-        return hook
+    def _at_forward_end(self, number):
+        return classes.Hook(lambda module, inputs, output: self.engine.forward_end(number))
 
     # ---- profiling, then the plan
 
@@ -302,7 +317,7 @@ class Session:
         if self._finished_iterations == self._warm_up:
             self._records = []
             for name, module in self.model.named_modules():
-                self._layer_handles.append(module.register_forward_pre_hook(self._start_recorder(name, module)))
+                self._layer_handles.append(module.register_forward_pre_hook(self._start_recorder(name)))
         elif self._records is not None:
             self._keep_record()
             if self._finished_iterations == self._warm_up + self._profile_iterations:
@@ -393,22 +408,27 @@ class Session:
         return distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
 
     def _check_scheme(self):
-        names = [row["name"] for row in core.schemes()]
-        if self.scheme not in names:
-            raise _native.InvalidInput(f"unknown scheme '{self.scheme}'; use one of {', '.join(names)}")
+        options = {row["name"]: [option["name"] for option in row["options"]] for row in core.schemes()}
+        if self.scheme not in options:
+            raise _native.InvalidInput(f"unknown scheme '{self.scheme}'; use one of {', '.join(options)}")
+        for name in self.options:
+            if name not in options[self.scheme]:
+                raise _native.InvalidInput(f"scheme '{self.scheme}' has no option '{name}'; it has "
+                                           f"{', '.join(options[self.scheme]) or 'none'}")
 
     def _check_same_model(self):
         """Ranks with different models would crash in the first collective, which says nothing about the reason."""
         if self.world_size == 1:
             return
-        text = "\n".join(f"{n} {tuple(p.shape)} {p.dtype}" for n, p in zip(self.names, self.parameters))
+        text = "\n".join(f"{n} {tuple(p.shape)} {p.dtype} {p.requires_grad}" for n, p in self.model.named_parameters())
         digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
         mine = torch.tensor([digest])
         everybodys = [torch.zeros_like(mine) for _ in range(self.world_size)]
         distributed.all_gather(everybodys, mine, group=self._control)
         differ = [str(r) for r, value in enumerate(everybodys) if value.item() != everybodys[0].item()]
         if differ:
-            raise _native.InvalidInput(f"rank {', '.join(differ)} has other parameters (names, shapes or dtypes) than rank 0; "
+            raise _native.InvalidInput(f"rank {', '.join(differ)} has other parameters (names, shapes, dtypes or "
+                                       "which of them are frozen) than rank 0; "
                                        "build the same model on every rank")
 
     def _broadcast(self, tensors):

@@ -14,8 +14,7 @@ class Stepper:
 
     def __init__(self, optimizer, kind, parameters):
         self.optimizer, self.kind, self.parameters = optimizer, kind, parameters
-        self._twins = {}
-        self._hyperparameters = None
+        self.forget()
 
     def step_all(self, closure=None):
         return self.kind.step(self.optimizer, closure) if closure else self.kind.step(self.optimizer)
@@ -41,6 +40,7 @@ class Stepper:
             for name, value in group.items():
                 if old.get(name) is not value:
                     optimizer.param_groups[source][name] = value
+                    self._own.add(name)
 
     def _make(self, key, members):
         wanted = {id(self.parameters[place]) for place in members}
@@ -57,13 +57,24 @@ class Stepper:
 
     def forget(self):
         """The optimizer's groups or state were replaced, or subsets have new meanings."""
-        self._twins.clear()
+        self._twins = {}
+        self._hyperparameters = None
+        self._own = set()  # names in groups that the optimizer itself writes
 
     def freeze_hyperparameters(self):
-        """Steps from now on use today's hyperparameters: those at the user's step(), for steps that come later."""
+        """Steps from now on use today's hyperparameters."""
         self._hyperparameters = [
             {name: value.clone() if isinstance(value, torch.Tensor) else value
              for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups]
+
+
+    def changed(self):
+        """The name of a hyperparameter that has changed since they were frozen, or None."""
+        for then, now in zip(self._hyperparameters or (), self.optimizer.param_groups):
+            for name, value in then.items():
+                if name not in self._own and not bool(now[name] == value):
+                    return name
+        return None
 
 
 def _twin_of(optimizer, kind):

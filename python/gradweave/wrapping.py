@@ -55,8 +55,7 @@ def wrap(model: torch.nn.Module, optimizer: torch.optim.Optimizer, scheme: str =
     Every rank calls it alike. Errors: InvalidInput (a ValueError) for what the caller can change; RuntimeFailure (a
     RuntimeError) once a peer is lost.
     """
-    if model in _sessions:
-        raise ValueError("gradweave.wrap: this model is wrapped already; close it first: model.gradweave.close()")
+    _check_arguments(model, optimizer)
     kind = type(optimizer)
     session = Session(model, optimizer, kind, scheme=scheme, plan=plan, links=links, options=options, timeout=timeout,
                       find_unused_parameters=find_unused_parameters, warm_up=warm_up,
@@ -72,6 +71,21 @@ def wrap(model: torch.nn.Module, optimizer: torch.optim.Optimizer, scheme: str =
         scaling.adopt(scaler, _sessions)
     session.on_close = _unwrapper(weakref.ref(model), weakref.ref(optimizer))
     return Wrapped(model, optimizer)
+
+
+def _check_arguments(model, optimizer):
+    for what, held in (("model", model), ("optimizer", optimizer)):
+        if held in _sessions:
+            raise ValueError(f"gradweave.wrap: this {what} is wrapped already; close it first: model.gradweave.close()")
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        raise ValueError("gradweave.wrap: this model communicates already; pass the one inside: model.module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ValueError("gradweave.wrap: a TorchScript module has no hooks; pass the module that it was made from")
+    for name, parameter in model.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter):
+            raise ValueError(f"gradweave.wrap: parameter '{name}' has no shape yet; run one forward first")
+        if hasattr(parameter, "placements"):  # a DTensor
+            raise ValueError(f"gradweave.wrap: parameter '{name}' is sharded; pass a model that is whole on every rank")
 
 
 def finish(model: torch.nn.Module) -> None:
@@ -133,6 +147,11 @@ def _model_class(base):
                 _sessions[self].synchronize()
             return super().state_dict(*args, **kwargs)
 
+        def load_state_dict(self, *args, **kwargs):
+            if self in _sessions:
+                _sessions[self].synchronize()
+            return super().load_state_dict(*args, **kwargs)
+
         def named_parameters(self, *args, **kwargs):
             if self in _sessions:
                 _sessions[self].apply_outstanding()
@@ -175,6 +194,8 @@ def _optimizer_class(base):
             return super().state_dict()
 
         def load_state_dict(self, state_dict):
+            if self in _sessions:
+                _sessions[self].synchronize()
             result = super().load_state_dict(state_dict)
             if self in _sessions:
                 _sessions[self].stepper.forget()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import distributed
+from torch.optim.lr_scheduler import ExponentialLR
 
 import ranks
 from models import batch, cluster, make_net, make_optimizer, parameters, train, workload
@@ -22,8 +23,9 @@ CASES = {
 }
 
 
-def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6):
-    """For each case, the names of parameters that differ from the reference's after a drain at each of `stops`."""
+def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6, decay=1.0):
+    """For each case, the names of parameters that differ from the reference's after a drain at each of `stops`. `decay`:
+    of the learning rate after each step."""
     import gradweave
     from gradweave import core
 
@@ -33,13 +35,18 @@ def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6):
             plan = core.make_plan(workload(), cluster(distributed.get_world_size(), us_per_byte, links), scheme, options)
             expected = make_net(seed=0)
             loop = Reference(expected, make_optimizer(optimizer, expected), plan, workload())
+            rate = ExponentialLR(loop.optimizer, decay)
             for step in range(stop):
                 loop.train_step(*batch(rank, step))
+                rate.step()
             loop.drain()
             model = make_net(seed=0)
             given = [distributed.group.WORLD] + [distributed.new_group() for _ in range(links - 1)]
             model, stepper = gradweave.wrap(model, make_optimizer(optimizer, model), plan=plan, links=given)
-            train(model, stepper, rank, stop)
+            rate = ExponentialLR(stepper, decay)
+            for step in range(stop):
+                train(model, stepper, rank, 1, first=step)
+                rate.step()
             gradweave.finish(model)
             found = parameters(model)
             differ = [n for n, value in parameters(expected).items() if not torch.equal(found[n], value)]
@@ -81,7 +88,7 @@ def test_reduce_scatter_and_all_gather_are_an_all_reduce(forward, workers):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_two_workers_agree_with_the_reference(optimizer):
-    for wrong in ranks.run(against_reference, 2, cases=CASES, optimizer=optimizer, stops=(1, 4, 9)):
+    for wrong in ranks.run(against_reference, 2, cases=CASES, optimizer=optimizer, stops=(1, 4, 9), decay=0.7):
         assert not wrong
 
 

@@ -1,0 +1,311 @@
+"""Models and loops that are not the plainest: each gives what DistributedDataParallel gives, or an error with a remedy."""
+
+import contextlib
+import copy
+import io
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+import ranks
+from models import batch, make_net, parameters
+
+
+class Odd(nn.Module):
+    """`head`, defined first, shares its weight with `words`, which runs first; frozen, scalar and empty parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(16, 16, bias=False)
+        self.middle = nn.Linear(16, 16)
+        self.words = nn.Embedding(16, 16)
+        self.words.weight = self.head.weight
+        self.frozen = nn.Linear(16, 16).requires_grad_(False)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.empty = nn.Parameter(torch.ones(0))
+        self.out = nn.Linear(16, 5)
+
+    def forward(self, x):
+        words = (5 * x.flatten(1)[:, :4].abs()).long().clamp(max=15)
+        x = torch.relu(self.middle(self.words(words).mean(1)))
+        return self.out(self.head(self.frozen(x))) * self.scale + self.empty.sum(), self.scale
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)) for _ in range(2))
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        x = x.flatten(1).requires_grad_()
+        for part in self.parts:
+            x = checkpoint(part, x, use_reentrant=self.reentrant)
+        return x
+
+
+def plain(norm=lambda layer: layer, dtype=torch.float32):
+    return nn.Sequential(nn.Flatten(), norm(nn.Linear(64, 32)), nn.ReLU(), nn.Linear(32, 5)).to(dtype)
+
+
+def penalised(model, x, y):
+    """A gradient inside the loss, and two forwards."""
+    x.requires_grad_()
+    loss = nn.functional.cross_entropy(model(x), y)
+    slope, = torch.autograd.grad(loss, x, create_graph=True)
+    return loss + slope.square().sum() + model(x.flip(0)).square().mean()
+
+
+def cross_entropy(model, x, y):
+    output = model(x)
+    return nn.functional.cross_entropy(output[0] if isinstance(output, tuple) else output, y)
+
+
+def in_bfloat16(model, x, y):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return cross_entropy(model, x, y)
+
+
+def two_groups(model):
+    members = [p for name, p in model.named_parameters() if name != "out.bias"]  # which is in no group
+    return torch.optim.SGD([{"params": members[:2]}, {"params": members[2:], "lr": 0.01}], lr=0.05, momentum=0.9)
+
+
+def adam(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+# name: model, optimizer, loss, the data's dtype
+CASES = {
+    "tied, frozen, scalar and empty": (Odd, adam, cross_entropy, torch.float32),
+    "groups": (Odd, two_groups, cross_entropy, torch.float32),
+    "eval mode": (lambda: make_net().eval(), adam, cross_entropy, torch.float32),
+    "checkpoint": (lambda: Checkpointed(False), adam, cross_entropy, torch.float32),
+    "reentrant checkpoint": (lambda: Checkpointed(True), adam, cross_entropy, torch.float32),
+    "weight norm by hook": (lambda: plain(nn.utils.weight_norm), adam, cross_entropy, torch.float32),
+    "weight norm": (lambda: plain(nn.utils.parametrizations.weight_norm), adam, cross_entropy, torch.float32),
+    "bfloat16": (lambda: plain(dtype=torch.bfloat16), adam, cross_entropy, torch.bfloat16),
+    "float16": (lambda: plain(dtype=torch.float16), two_groups, cross_entropy, torch.float16),
+    "autocast": (plain, lambda model: torch.optim.Muon([p for p in model.parameters() if p.ndim == 2]), in_bfloat16, torch.float32),
+    "penalty": (plain, adam, penalised, torch.float32),
+    "compiled": (lambda: torch.compile(plain(), backend="eager"), adam, cross_entropy, torch.float32),
+}
+
+
+@contextlib.contextmanager
+def wrapped(model, optimizer, scheme, **arguments):
+    """A wrapped job as users start it, except that links are not measured: that takes seconds."""
+    import gradweave
+    from gradweave import probe
+
+    probe.measure = lambda *_, **__: [{"bytes": size, "us": 100 + 0.6 * size} for size in (1 << 13, 1 << 16, 1 << 20)]
+    model, optimizer = gradweave.wrap(model, optimizer, scheme=scheme, warm_up=1, profile_iterations=1, timeout=20, **arguments)
+    session = model.gradweave
+    try:
+        yield model, optimizer
+        gradweave.finish(model)
+        session.close()
+    finally:
+        session.close(abandon=True)
+
+
+def trained(model, optimizer, rank, steps, loss=cross_entropy, dtype=torch.float32, first=0):
+    for step in range(first, first + steps):
+        x, y = batch(rank, step)
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        loss(model, x.to(dtype), y).backward()
+        optimizer.step()
+
+
+def as_ddp(rank, schemes):
+    wrong = []
+    for case, (make, optimizer_of, loss, dtype) in CASES.items():
+        torch.manual_seed(rank)
+        model = make()
+        trained(nn.parallel.DistributedDataParallel(model), optimizer_of(model), rank, 6, loss, dtype)
+        for scheme in schemes:
+            torch.manual_seed(rank)
+            other = make()
+            with wrapped(other, optimizer_of(other), scheme) as (other, optimizer):
+                trained(other, optimizer, rank, 6, loss, dtype)
+            found = parameters(other)
+            wrong += [(case, scheme, name) for name, value in parameters(model).items() if not torch.equal(found[name], value)]
+    return wrong
+
+
+def test_odd_models_as_in_ddp():
+    assert ranks.run(as_ddp, 2, schemes=["ddp", "p3"]) == [[], []]
+
+
+def same_on_all_ranks(model):
+    own = torch.cat([p.detach().flatten() for p in model.parameters()])
+    first = own.clone()
+    distributed.broadcast(first, 0)
+    return torch.equal(own, first)
+
+
+def around(rank, schemes):
+    """What a loop does besides steps."""
+    images = TensorDataset(torch.randn(24, 1, 8, 8), torch.zeros(24, dtype=torch.long))
+    for scheme in schemes:
+        model = make_net(seed=rank)
+        with wrapped(model, torch.optim.AdamW(model.parameters(), lr=0.01), scheme) as (model, optimizer):
+            with torch.inference_mode():
+                model.eval()
+                model(batch(rank, 0)[0])
+                model.train()
+            average = AveragedModel(model, use_buffers=True)
+            for step in range(6):
+                trained(model, optimizer, rank, 1, first=step)
+                average.update_parameters(model)
+                with torch.inference_mode():
+                    model.eval()
+                    model.train()
+            assert int(average.n_averaged) == 6 and average(batch(rank, 0)[0]).requires_grad
+            # The whole model, as it was before wrap().
+            file = io.BytesIO()
+            torch.save(model, file)
+            file.seek(0)
+            loaded = torch.load(file, weights_only=False)
+            assert type(loaded).__module__ == "models" and torch.equal(loaded(batch(0, 0)[0]), model(batch(0, 0)[0])), scheme
+            trained(loaded, torch.optim.SGD(loaded.parameters(), lr=0.1), rank, 1)
+            # Nothing that is still to be applied here comes on top of what is loaded.
+            good, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+            trained(model, optimizer, rank, 1, first=6)
+            model.load_state_dict(good)
+            optimizer.load_state_dict(state)
+            assert scheme == "deft" or all(torch.equal(p, good[name]) for name, p in model.named_parameters()), scheme
+            for x, y in DataLoader(images, 8, num_workers=1):
+                optimizer.zero_grad()
+                cross_entropy(model, x, y).backward()
+                optimizer.step()
+            with pytest.raises(RuntimeError, match="shapes"):
+                model(torch.zeros(2, 1, 5, 5))  # in the middle of the forward
+            trained(model, optimizer, rank, 3, first=7)
+        assert same_on_all_ranks(model), scheme
+    return True
+
+
+def test_evaluation_averages_files_workers_and_exceptions_around_the_loop():
+    assert all(ranks.run(around, 2, schemes=["ddp", "p3", "deft"]))
+
+
+def without_forward(rank):
+    with wrapped(net := make_net(), adam(net), "ddp") as (model, optimizer):
+        trained(model.forward, optimizer, rank, 1)
+
+
+def unfrozen(rank):
+    net = make_net()
+    net.out.requires_grad_(False)
+    with wrapped(net, adam(net), "ddp") as (model, optimizer):
+        trained(model, optimizer, rank, 2)
+        model.out.requires_grad_(True)
+        trained(model, optimizer, rank, 1)
+
+
+def stepped_twice(rank):
+    with wrapped(net := make_net(), adam(net), "p3") as (model, optimizer):
+        optimizer.step()
+        trained(model, optimizer, rank, 4)
+        optimizer.step()
+
+
+def other_optimizer(rank):
+    with wrapped(net := make_net(), adam(net), "p3") as (model, optimizer):
+        trained(model, optimizer, rank, 3)
+        trained(model, adam(model), rank, 2)
+
+
+def foreign_parameter(rank):
+    net = make_net()
+    with wrapped(net, torch.optim.SGD([*net.parameters(), nn.Parameter(torch.ones(1))], lr=0.1), "p3") as (model, optimizer):
+        trained(model, optimizer, rank, 3)
+
+
+def other_rate(rank):
+    with wrapped(net := make_net(), adam(net), "dreamddp") as (model, optimizer):
+        trained(model, optimizer, rank, 4)
+        cross_entropy(model, *batch(rank, 4)).backward()
+        optimizer.param_groups[0]["lr"] = 0.02
+        optimizer.step()
+
+
+def coupled(rank):
+    class Normed(torch.optim.SGD):
+        def step(self):
+            members = [p for group in self.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(members, 0.1)
+            super().step()
+
+    net = make_net()
+    with wrapped(net, Normed(net.parameters(), lr=0.1), "p3") as (model, optimizer):
+        trained(model, optimizer, rank, 3)
+
+
+def sparse(rank):
+    class Words(nn.Embedding):
+        def forward(self, x):
+            return super().forward(x.flatten(1)[:, :1].abs().long().clamp(max=3)).flatten(1)
+
+    with wrapped(words := Words(4, 5, sparse=True), torch.optim.SGD(words.parameters(), lr=0.1), "ddp") as (model, optimizer):
+        trained(model, optimizer, rank, 1)
+
+
+def converted(rank):
+    with wrapped(net := plain(), adam(net), "p3") as (model, optimizer):
+        trained(model, optimizer, rank, 3)
+        trained(model.double(), optimizer, rank, 1, dtype=torch.float64)
+
+
+def wrap_only(make, optimizer_of=adam, **arguments):
+    def case(rank):
+        with wrapped(model := make(), optimizer_of(model), "deft", **arguments):
+            pass
+    return case
+
+
+def same_optimizer(rank):
+    first, second = plain(), plain()
+    with wrapped(first, adam(nn.ModuleList([first, second])), "ddp") as (first, optimizer), wrapped(second, optimizer, "ddp"):
+        pass
+
+
+REFUSED = {
+    "forward() called": (without_forward, "call the model itself"),
+    "unfrozen": (unfrozen, "call model.gradweave.close() and wrap again"),
+    "step() twice": (stepped_twice, "put one backward() outside no_sync() before each step()"),
+    "optimizer made later": (other_optimizer, "step() of the optimizer that gradweave.wrap() was given"),
+    "parameter of another": (foreign_parameter, "give them to an optimizer of their own"),
+    "rate changed too late": (other_rate, "change it before backward() or after step()"),
+    "coupled": (coupled, "Normed couples parameters"),
+    "sparse": (sparse, "use sparse=False"),
+    "converted": (converted, "convert the model first"),
+    "optimizer wrapped twice": (same_optimizer, "this optimizer is wrapped already"),
+    "DistributedDataParallel": (wrap_only(lambda: nn.parallel.DistributedDataParallel(plain())), "pass the one inside"),
+    "TorchScript": (wrap_only(lambda: torch.jit.script(plain())), "pass the module that it was made from"),
+    "lazy": (wrap_only(lambda: nn.LazyLinear(2), lambda model: adam(plain())), "run one forward first"),
+    "option": (wrap_only(plain, options={"typo": 1}), "has no option 'typo'; it has max_block_us"),
+    "interface": (wrap_only(plain, links="nope0"), "'nope0' is not up here; choose among "),
+}
+
+
+def refused(rank):
+    messages = {}
+    for name, (case, _) in REFUSED.items():
+        distributed.barrier()  # the one before may have left only here
+        try:
+            case(rank)
+        except (ValueError, RuntimeError) as error:
+            messages[name] = str(error)
+    return messages
+
+
+def test_what_cannot_work_is_an_error_with_a_remedy():
+    for messages in ranks.run(refused, 2):
+        for name, (_, words) in REFUSED.items():
+            assert words in messages.get(name, "accepted"), (name, messages.get(name))
