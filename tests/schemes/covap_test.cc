@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "gradweave/cost.h"
 #include "gradweave/json.h"
@@ -177,6 +178,18 @@ TEST(Covap, PartsOfATensorAreAppliedAsSlices) {
             << block.tensor;
       }
     }
+  }
+}
+
+TEST(Covap, EachIterationUsesEveryLink) {
+  Cluster cluster = example_cluster("eth-30g-64");
+  cluster.links.push_back(cluster.links[0]);
+  cluster.links[1].name = "second";
+  for (const Iteration& iteration :
+       covap(example("covap-table5-vgg19"), cluster, {{"interval", "4"}}).period) {
+    std::set<std::string> links;
+    for (const Op& op : iteration.ops) links.insert(op.link);
+    EXPECT_EQ(links.size(), 2U);
   }
 }
 

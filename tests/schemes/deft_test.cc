@@ -170,12 +170,12 @@ TEST(DeftPrompt, SendsFirstWhatTheNextForwardNeedsFirst) {
   EXPECT_EQ(deft_prompt(model, *problem).iteration, 10'000'000);
 }
 
-// 1 ms of forward, 2 ms of backward, one tensor of 4 MB.
-Workload one_layer() {
+// 3 ms of computation, one tensor of 4 MB.
+Workload one_layer(Nanoseconds forward = 1'000'000) {
   Workload workload{.name = "small"};
   workload.layers = {{.name = "a",
-                      .forward_ns = 1'000'000,
-                      .backward_ns = 2'000'000,
+                      .forward_ns = forward,
+                      .backward_ns = 3'000'000 - forward,
                       .tensors = {{.name = "a.w", .numel = 1'000'000}}}};
   return workload;
 }
@@ -194,6 +194,23 @@ TEST(Deft, DelaysWhereThatGains) {
   EXPECT_EQ(result.iteration_ns(), 3'000'000);
   EXPECT_DOUBLE_EQ(result.updates_per_iteration, 1);
   EXPECT_EQ(result.staleness_max, 1);
+}
+
+// 2.9 ms of communication; in pieces of a forward, 0.1 ms, start-ups take 0.3 ms more.
+TEST(Deft, CutsToAnIterationWhereTheForwardIsShort) {
+  const Workload workload = one_layer(100'000);
+  const Cluster cluster = link_of(9'000, {725, 6});
+  EXPECT_DOUBLE_EQ(
+      simulate(plan_of(make_plan("deft", workload, cluster)), workload, cluster).updates_per_iteration, 1);
+}
+
+// 3 ms and a start-up of 2: three ops of 3 ms fill three iterations, one op of 5 ms takes two.
+TEST(Deft, LetsAnOpTakeLongerThanAnIterationWhereStartUpsAreLarge) {
+  const Cluster cluster = link_of(2'000'000, {75, 5});
+  const SimulationResult result =
+      simulate(plan_of(make_plan("deft", one_layer(), cluster)), one_layer(), cluster);
+  EXPECT_EQ(result.iteration_ns(), 3'000'000);
+  EXPECT_DOUBLE_EQ(result.updates_per_iteration, 0.5);
 }
 
 TEST(Deft, HidesStartUpsThatTakeLongerThanAnIteration) {

@@ -237,6 +237,19 @@ TEST(Optimal, LocalBoundHoldsForAnyOrder) {
   EXPECT_EQ(optimal.options.at("lower_bound_us"), "350");
 }
 
+// H = 2, 800 ns and a start-up of 50. For layer b the window is 1000 - 800 + 100 ns: both are of use, each with a
+// start-up: 1000 + (800 + 2 (50 - 300)) / 2. For layer a it is nothing: in one of them, 1000 + (800 + 50) / 2.
+TEST(Optimal, LocalBoundUsesAsManyWindowsAsPay) {
+  for (const auto& [layer, bound] : {std::pair(1, "1.15"), std::pair(0, "1.425")}) {
+    Workload workload = two_layers();
+    workload.layers[0].tensors.clear();
+    std::swap(workload.layers[1].tensors, workload.layers[static_cast<std::size_t>(layer)].tensors);
+    const Plan plan =
+        plan_of("optimal", workload, one_link(50, {1, 3}), {{"family", "local"}, {"period", "2"}});
+    EXPECT_EQ(plan.options.at("lower_bound_us"), bound);
+  }
+}
+
 RC_GTEST_PROP(Optimal, LocalBoundHoldsForPlansOfAnyOrder, ()) {
   const Workload workload = *workloads({.max_layers = 4, .max_tensors = 2});
   const Cluster cluster = *clusters({.max_links = 2});
