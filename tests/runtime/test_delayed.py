@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import distributed
+from torch import distributed, nn
 from torch.optim.lr_scheduler import ExponentialLR
 
 import ranks
@@ -56,20 +56,38 @@ def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6, d
     return wrong
 
 
-def decoupled(rank, forward):
+class Few(nn.Module):
+    """Messages of one and of five elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Sequential(nn.Linear(1, 1, bias=False))
+        self.out = nn.Linear(64, 5)
+
+    def forward(self, x):
+        return self.out(self.scale(x.flatten(1).unsqueeze(2)).squeeze(2))
+
+
+def few(seed):
+    torch.manual_seed(seed)
+    return Few()
+
+
+def decoupled(rank, scheme, make):
     """reduce_scatter in the backward, all_gather behind it, applied at the end or in the next forward."""
     import gradweave
     from gradweave import core
 
-    plan = core.make_plan(workload(), cluster(distributed.get_world_size(), 0.6), "p3" if forward else "ddp")
+    load = workload(make(0))
+    plan = core.make_plan(load, cluster(distributed.get_world_size(), 0.6), scheme)
     for iteration in plan["period"]:
         iteration["ops"] = [dict(op, collective=kind) for op in iteration["ops"] for kind in ("reduce_scatter", "all_gather")]
-    expected = make_net(seed=0)
-    loop = Reference(expected, make_optimizer("sgd", expected), plan, workload())
+    expected = make(0)
+    loop = Reference(expected, make_optimizer("sgd", expected), plan, load)
     for step in range(8):
         loop.train_step(*batch(rank, step))
     loop.drain()
-    model = make_net(seed=0)
+    model = make(0)
     with gradweave.wrap(model, make_optimizer("sgd", model), plan=plan) as (model, optimizer):
         model.gradweave.record_timeline()
         train(model, optimizer, rank, 8)
@@ -80,10 +98,10 @@ def decoupled(rank, forward):
     return max((parameters(model)[n] - value).abs().max().item() for n, value in parameters(expected).items())
 
 
-@pytest.mark.parametrize("forward, workers", [(True, 2), (False, 3)])
-def test_reduce_scatter_and_all_gather_are_an_all_reduce(forward, workers):
+@pytest.mark.parametrize("scheme, workers, make", [("p3", 2, make_net), ("ddp", 3, make_net), ("wfbp", 5, few)])
+def test_reduce_scatter_and_all_gather_are_an_all_reduce(scheme, workers, make):
     # With two workers a sum has one order, hence the same bits.
-    assert max(ranks.run(decoupled, workers, forward=forward)) <= (0 if workers == 2 else 1e-6)
+    assert max(ranks.run(decoupled, workers, scheme=scheme, make=make)) <= (0 if workers == 2 else 1e-6)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
