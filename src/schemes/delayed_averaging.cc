@@ -16,7 +16,8 @@
 // Link time is cut into slots of w iterations, from one iteration's end to another's. A message is read at
 // its slot's begin and applied at its slot's end, so by (3) nobody ever waits, and a block is in flight for
 // w iterations.
-//   1. K: the smallest for which one slot of K iterations on each link holds the model: fewest start-ups.
+//   1. K: the smallest for which slots of some w hold the model, by bisection. One slot of K iterations on each
+//      link has the fewest start-ups; narrower ones may pack elements that are long better.
 //   2. w: the smallest of 1, 2, 4, .. K that holds it too: fewest bytes in flight. w > 1 only where a
 //      start-up fills a large part of T.
 //   3. The smallest tensors, up to `frequent_share` of the bytes, get periods of their own, the smallest
@@ -25,7 +26,7 @@
 //      links.
 // With `period` given and too small for (3), step 4 gives the least time that each iteration then takes.
 //
-// Complexity: O((log K + divisors(K) log tensors + 10) * (tensors + K * links)).
+// Complexity: O((log^2 K + divisors(K) log tensors + 10) * (tensors + K * links)).
 // Deviations from the papers: blocks instead of the whole model, several links, periods per tensor; the
 // correction (2) is theirs (Overlap Local-SGD with its pull-back at 1). A link that serves several ops at
 // once is planned as if its messages went one after another, which takes no less.
@@ -55,7 +56,12 @@ class Averager {
 
   // Step 1. Returns K, or 0 if no period up to kLongestPeriod hides everything.
   std::int64_t smallest_period() const {
-    const auto hides = [&](std::int64_t period) { return fits(period, period, {}, budget_); };
+    const auto hides = [&](std::int64_t period) {
+      bool held = fits(period, period, {}, budget_);
+      for (std::int64_t width = 1; !held && width < period; width *= 2)
+        held = fits(period, width, {}, budget_);
+      return held;
+    };
     if (hides(1)) return 1;
     if (budget_ == 0 || !hides(kLongestPeriod)) return 0;
     std::int64_t too_small = 1;

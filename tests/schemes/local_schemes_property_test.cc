@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -129,9 +131,13 @@ RC_GTEST_PROP(DreamDdpProperty, TheSolversStallIsTheSimulators, ()) {
       "dreamddp", workload, cluster,
       {{"period", period}, {"fill_bubbles", fill}, {"forward_overlap", forward_overlap ? "on" : "off"}});
   check_averages(plan, workload, cluster);
-  const CostModel model(workload, cluster);
-  const Packer packer(model, forward_overlap);
-  RC_ASSERT(exposed_per_period(plan, workload, cluster) == exact_intervals(packer, std::stoul(period)).stall);
+  // The packing can be later for a link more: the best number of links is taken.
+  Nanoseconds stall = std::numeric_limits<Nanoseconds>::max();
+  for (Cluster some = cluster; !some.links.empty(); some.links.pop_back()) {
+    const CostModel model(workload, some);
+    stall = std::min(stall, exact_intervals(Packer(model, forward_overlap), std::stoul(period)).stall);
+  }
+  RC_ASSERT(exposed_per_period(plan, workload, cluster) == stall);
 }
 
 RC_GTEST_PROP(DreamDdpProperty, EachStepBeyondThePaperGainsOrIsFree, ()) {
