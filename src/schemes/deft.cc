@@ -74,8 +74,8 @@ DeftOptions read_options(const OptionValues& values) {
   if (merge.empty() ? options.local_correction : merge == "sum") options.merge = Merge::kSum;
   if (options.local_correction && options.merge == Merge::kMean) {
     throw InvalidInput(
-        "correction=local adds what each local step lacked, which is a sum over the generation", "merge",
-        "leave merge out, or set merge=sum");
+        "correction=local adds what each local step lacked, which is a sum over the generation",
+        "option merge of deft", "leave merge out, or set merge=sum");
   }
   return options;
 }
