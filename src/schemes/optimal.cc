@@ -22,7 +22,6 @@
 #include "schemes/optimal.h"
 
 #include <algorithm>
-#include <cassert>
 #include <charconv>
 #include <cmath>
 #include <iterator>
@@ -44,12 +43,6 @@ struct Proof {
   double bound_ns = 0;
   std::string by;  // what proves it
 };
-
-// Whether a plan that takes `time` is the optimum by its bound.
-bool meets(double time, const Proof& proof) {
-  assert(time >= proof.bound_ns * (1 - 1e-12));
-  return time <= proof.bound_ns;
-}
 
 // Returns microseconds, rounded down to 6 places: a bound must stay one.
 std::string microseconds(double ns) {
@@ -201,7 +194,7 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
     return report(best.plan, time, proof, best.scheme);
   }
   Proof proof = window_bound(model, 1);
-  if (meets(time, proof)) return report(best.plan, time, {time, "optimum: " + proof.by}, best.scheme);
+  if (time <= proof.bound_ns) return report(best.plan, time, {time, "optimum: " + proof.by}, best.scheme);
 
   const std::int64_t parts = *values.integer("parts");
   const std::vector<Slice> units = parts_of(model, parts);
@@ -243,7 +236,7 @@ Plan plan_local(const Workload& workload, const Cluster& cluster, const OptionVa
   const Candidate& best = best_of(candidates);
   Proof proof = window_bound(model, period);
   const double time = best.result.iteration_ns();
-  if (meets(time, proof)) proof = {time, "optimum: " + proof.by};
+  if (time <= proof.bound_ns) proof = {time, "optimum: " + proof.by};
   return report(best.plan, time, proof, best.scheme);
 }
 
