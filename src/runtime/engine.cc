@@ -120,10 +120,11 @@ void Engine::on_gradient(std::int32_t parameter) {
   }
   enter_backward();
   if (ready_[t]) {
-    throw InvalidInput("its gradient was computed twice in one iteration",
-                       "parameter '" + parameters_[static_cast<std::size_t>(parameter)].name + "'",
-                       "put all backward passes but the last of an iteration under model.no_sync(); checkpoint "
-                       "with use_reentrant=False");
+    throw InvalidInput(
+        "its gradient was computed twice in one iteration",
+        "parameter '" + parameters_[static_cast<std::size_t>(parameter)].name + "'",
+        "put all backward passes but the last of an iteration under model.no_sync(); checkpoint "
+        "with use_reentrant=False");
   }
   ready_[t] = 1;
   const at::Tensor& gradient = this->parameter(tensor).grad();
@@ -141,10 +142,10 @@ void Engine::enter_backward() {
     // A step that was skipped, as GradScaler does, or gradients that accumulate: as in
     // DistributedDataParallel.
     if (!(*program_)[iteration_].synchronous) {
-      throw InvalidInput("a second backward() before optimizer.step()",
-                         "iteration " + std::to_string(base_ + iteration_),
-                         "put all backward passes but the last of an iteration under model.no_sync(), and call "
-                         "step() of the optimizer that gradweave.wrap() was given");
+      throw InvalidInput(
+          "a second backward() before optimizer.step()", "iteration " + std::to_string(base_ + iteration_),
+          "put all backward passes but the last of an iteration under model.no_sync(), and call "
+          "step() of the optimizer that gradweave.wrap() was given");
     }
     advance();
   }
