@@ -89,7 +89,8 @@ OpCost least_cost(const CostModel& model, const std::vector<Slice>& slices) {
   return {given ? 0 : startup * halves / 2, static_cast<Nanoseconds>(work * (1 - 1e-12))};
 }
 
-// Eq. 1; `period` is H.
+// Eq. 1; `period` is H. Exact but for given times on several links: a block's share rounds down on its own link,
+// so that a plan of many blocks may be below by 1 ns for each.
 Proof window_bound(const CostModel& model, std::int64_t period) {
   const WorkloadIndex& index = model.index();
   const auto compute = static_cast<double>(index.compute_total);
