@@ -348,7 +348,8 @@ class Session:
                 link = {"name": channel.name, "startup_us": 1, "us_per_byte": 0, "concurrency": 1}
             else:
                 with self._together(f"the probe of link {channel.name}"):
-                    link, _ = probe.describe_link(channel.name, probe.measure(channel.group, seconds=2.0, device=self.parameters[0].device))
+                    measured = probe.measure(channel.group, seconds=2.0, device=self.parameters[0].device)
+                    link, _ = probe.describe_link(channel.name, measured)
             links.append(link)
         self.cluster = probe.cluster_of(links, self.world_size, f"{self.world_size} workers")
         plan = self._decided()
