@@ -29,7 +29,7 @@ struct LinkFit {
 //   h(e) = e^2 if |e| <= k, else 2 k |e| - k^2;  k = 0.05
 // Both terms are rounded to 9 significant digits, so that the line survives a file unchanged.
 // Errors: InvalidInput if a size is negative, a time is not positive and finite, or fewer than two sizes
-// differ. Complexity: O(measurements) for each of at most 1000 rounds, about 20 in practice.
+// differ. Complexity: 10,000 passes over the measurements; 8 of them take a millisecond.
 LinkFit fit_link(std::span<const Measurement> measurements);
 
 }  // namespace gradweave

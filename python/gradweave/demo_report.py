@@ -4,9 +4,10 @@ import math
 
 from gradweave import contest
 
-# Points below DistributedDataParallel that the demo still calls as accurate: what DistributedDataParallel itself differs by
-# between seeds after one epoch (85.2 to 87.2, docs/results/accuracy.jsonl). Longer runs compare more finely (`make bench`).
-ACCURATE_WITHIN = 2.0
+# Points below DistributedDataParallel that the demo still calls as accurate. Plain training of its network has 76.0 to 82.7 %
+# after 60 to 68 iterations (six seeds), and moves by up to five points within eight iterations. Whole trainings compare
+# more finely (`make bench`).
+ACCURATE_WITHIN = 5.0
 
 
 def results(setting, contestants, predictions, recipe, workers):
@@ -65,7 +66,7 @@ def text(found, output):
     best = next(row for row in rows if row["name"] == found["recommended"])
     median, low, high = best["speedup_over_default"]
     lines += ["", f"x: how many times faster than DDP (default), median of the rounds [smallest - largest]; accuracy on the "
-              f"10,000 test images after {setting['samples']} samples each"]
+              f"10,000 test images after {setting['samples']} samples each, where {ACCURATE_WITHIN:g} points are noise"]
     lines += [f"fast and accurate: {best['name']}, {median:.2f} times DDP (default), {best['speedup_over_tuned'][0]:.2f} times "
               f"DDP tuned by hand, at {best['accuracy']:.1f}% accuracy (DDP {rows[1]['accuracy']:.1f}%)"]
     behind = [row for row in rows[3:] if row["measured_ms"] < best["measured_ms"]]

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
+#include <numeric>
 #include <string>
-#include <vector>
 
 #include "gradweave/error.h"
 
@@ -13,8 +12,7 @@ namespace {
 
 // Relative; what is off by more pulls no harder for being further off.
 constexpr double kOrdinaryError = 0.05;
-constexpr double kConverged = 1e-10;
-constexpr int kRounds = 1000;
+constexpr int kHalvings = 100;
 
 void check(std::span<const Measurement> measurements) {
   for (std::size_t i = 0; i < measurements.size(); ++i) {
@@ -38,55 +36,59 @@ double rounded(double value) {
   return std::round(value * scale) / scale;
 }
 
-// Minimises sum_i weight_i ((s + r n_i - t_i) / t_i)^2 over s >= 0, r >= 0. With u = 1/t and v = n/t the errors
-// are s u + r v - 1, and the normal equations
-//   s sum(uu) + r sum(uv) = sum(u)
-//   s sum(uv) + r sum(vv) = sum(v)
-// Sizes are divided by `unit`, the largest one, so that both unknowns have the magnitude of a time.
-LinkFit least_squares(std::span<const Measurement> measurements, std::span<const double> weights,
-                      double unit) {
-  double uu = 0, uv = 0, vv = 0, su = 0, sv = 0;
-  for (std::size_t i = 0; i < measurements.size(); ++i) {
-    const double u = 1 / measurements[i].us;
-    const double v = static_cast<double>(measurements[i].bytes) / unit / measurements[i].us;
-    const double w = weights[i];
-    uu += w * u * u, uv += w * u * v, vv += w * v * v, su += w * u, sv += w * v;
-  }
-  // Sizes differ, so (u) and (v) are not parallel and the determinant is positive but for rounding.
-  const double determinant = uu * vv - uv * uv;
-  double startup = (su * vv - sv * uv) / determinant;
-  double rate = (sv * uu - su * uv) / determinant;
-  // The sum of squares is convex: where the free optimum is outside, the best point lies on the edge it left
-  // by.
-  if (!(startup >= 0)) startup = 0, rate = sv / vv;
-  if (!(rate >= 0)) rate = 0, startup = su / uu;
-  return {.startup_us = startup, .us_per_byte = rate / unit};
-}
-
 double relative_error(const LinkFit& fit, const Measurement& m) {
   return (fit.startup_us + static_cast<double>(m.bytes) * fit.us_per_byte - m.us) / m.us;
+}
+
+struct Gradient {
+  double by_startup = 0, by_rate = 0;
+};
+
+// Of half the sum that fit_link() minimises.
+Gradient gradient(std::span<const Measurement> measurements, const LinkFit& fit) {
+  Gradient sum;
+  for (const Measurement& m : measurements) {
+    const double pull = std::clamp(relative_error(fit, m), -kOrdinaryError, kOrdinaryError) / m.us;
+    sum.by_startup += pull;
+    sum.by_rate += pull * static_cast<double>(m.bytes);
+  }
+  return sum;
+}
+
+// Returns where in [0, high] a function that does not fall reaches 0: 0 if it is positive there already.
+template <typename Function>
+double zero_of(double high, Function rising) {
+  if (rising(0.0) >= 0) return 0;
+  double low = 0;
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = std::midpoint(low, high);
+    (rising(middle) < 0 ? low : high) = middle;
+  }
+  return high;
 }
 
 }  // namespace
 
 LinkFit fit_link(std::span<const Measurement> measurements) {
   check(measurements);
-  const double unit = static_cast<double>(std::ranges::max(measurements, {}, &Measurement::bytes).bytes);
-  // Each round is a weighted least-squares problem that bounds Huber's sum from above and touches it at the
-  // line of the round before, so that the sum never grows (Huber and Ronchetti, Robust Statistics, 7.8).
-  std::vector<double> weights(measurements.size(), 1);
-  LinkFit fit = least_squares(measurements, weights, unit);
-  for (int round = 0; round < kRounds; ++round) {
-    for (std::size_t i = 0; i < weights.size(); ++i)
-      weights[i] = kOrdinaryError / std::max(kOrdinaryError, std::abs(relative_error(fit, measurements[i])));
-    const LinkFit better = least_squares(measurements, weights, unit);
-    const bool same = std::abs(better.startup_us - fit.startup_us) <= kConverged * fit.startup_us &&
-                      std::abs(better.us_per_byte - fit.us_per_byte) <= kConverged * fit.us_per_byte;
-    fit = better;
-    if (same) break;
+  double longest = 0, slowest = 0;
+  for (const Measurement& m : measurements) {
+    longest = std::max(longest, m.us);
+    if (m.bytes > 0) slowest = std::max(slowest, m.us / static_cast<double>(m.bytes));
   }
-  fit.startup_us = rounded(fit.startup_us);
-  fit.us_per_byte = rounded(fit.us_per_byte);
+  // The sum is convex, and so is its least value over the start-ups as a function of the rate, whose slope is the
+  // sum's own slope there.
+  const auto best_startup = [&](double rate) {
+    return zero_of(longest, [&](double startup) {
+      return gradient(measurements, {startup, rate}).by_startup;
+    });
+  };
+  LinkFit fit;
+  const double best_rate = zero_of(slowest, [&](double rate) {
+    return gradient(measurements, {best_startup(rate), rate}).by_rate;
+  });
+  fit.startup_us = rounded(best_startup(best_rate));
+  fit.us_per_byte = rounded(best_rate);
   double squares = 0;
   for (const Measurement& m : measurements) {
     const double error = relative_error(fit, m);
