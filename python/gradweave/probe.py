@@ -14,6 +14,7 @@ from gradweave import core, ranks
 
 SIZES = tuple(1 << power for power in (13, 16, 18, 19, 20, 21, 22, 23))
 TRAINS = 5
+ENOUGH = 4  # sizes
 
 
 def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] = SIZES, repeats: int = 100,
@@ -26,7 +27,8 @@ def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] 
     on the processors, they compute meanwhile: the backend's threads then wait for their turn. A train gives its mean,
     because a short op takes one of several very different times then and a plan has many of them; the median of the
     trains counts, because something else may have run during one. `emulation`: (start-up in us, us per byte) that an op
-    takes at least. Collective. Takes about `seconds`: large sizes repeat less often, but at least twice.
+    takes at least. Collective. Takes about `seconds`: large sizes repeat less often, but at least twice, and the largest are
+    left out where one op takes longer than its share.
     """
     measurements = []
     share = seconds / len(sizes)
@@ -36,13 +38,16 @@ def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] 
             size = buffer.numel() * buffer.element_size()
             least = (emulation[0] + size * emulation[1]) / 1e6 if emulation else 0.0
             once = _train(buffer, group, 2, least)  # makes connections and buffers, too
-            total = torch.tensor([max(2, min(repeats, int(share / once)))], device=device)
-            distributed.broadcast(total, distributed.get_global_rank(group, 0) if group else 0, group=group)
-            trains = min(TRAINS, int(total) // 2)
-            times = [_train(buffer, group, int(total) // trains, least) for _ in range(trains)]
+            affordable = torch.tensor([int(share / once)], device=device)
+            distributed.broadcast(affordable, distributed.get_global_rank(group, 0) if group else 0, group=group)
+            total = max(2, min(repeats, affordable.item()))
+            trains = min(TRAINS, total // 2)
+            times = [_train(buffer, group, total // trains, least) for _ in range(trains)]
             slowest = torch.tensor([statistics.median(times)], device=device)
             distributed.all_reduce(slowest, op=distributed.ReduceOp.MAX, group=group)
             measurements.append({"bytes": size, "us": 1e6 * slowest.item()})
+            if affordable.item() == 0 and len(measurements) >= ENOUGH:
+                break  # on a link so slow, larger ones would take minutes
     return measurements
 
 

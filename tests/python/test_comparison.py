@@ -108,5 +108,8 @@ def test_probe_measures_every_size_on_all_ranks(tmp_path):
         assert torch.equal(mine, first) and bool((mine > 0).all())
         slow = probe.measure(sizes=sizes[1:], seconds=0.3, emulation=(2000.0, 0.01))
         assert all(2000 + 0.01 * entry["bytes"] <= entry["us"] for entry in slow), slow
+        begin = time.perf_counter()
+        slower = probe.measure(seconds=0.4, emulation=(0.0, 2.0))
+        assert len(slower) == 4 and time.perf_counter() - begin < 30, slower
         """, workers=3)
     assert code == 0
