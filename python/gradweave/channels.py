@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import distributed
 
-from gradweave import _native, doctor, ranks
+from gradweave import _native, ranks
 
 
 class EmulatedLink:
@@ -62,8 +62,8 @@ def open_channels(links, timeout_s):
             name = link.name or ("emulated" if len(links) == 1 else f"emulated{number}")
             channels.append(Channel(name, group, (link.startup_us, link.us_per_byte), named=link.name is not None))
         elif isinstance(link, str):
-            if link not in (up := doctor.interfaces()):
-                raise ValueError(f"gradweave.wrap: the interface '{link}' is not up here; choose among {', '.join(up)}")
+            if reason := ranks.reason_against(link):
+                raise ValueError(f"gradweave.wrap: the interface {reason}")
             channels.append(Channel(link, ranks.group_on(link, datetime.timedelta(seconds=timeout_s))))
         else:
             channels.append(Channel(f"group{number}", link, named=False))

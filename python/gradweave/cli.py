@@ -81,12 +81,11 @@ def _add_probe(commands):
 
 
 def _probe(options):
-    from gradweave import doctor, probe, ranks
+    from gradweave import probe, ranks
     _check_writable(options.output)
-    up = doctor.interfaces()
     for name in _names(options.interfaces):
-        if up and name not in up:
-            raise UsageError(f"--interfaces: '{name}' is not up here; choose among {', '.join(up)}")
+        if reason := ranks.reason_against(name):
+            raise UsageError(f"--interfaces: {reason}")
     with ranks.joined("probe"):
         cluster, lines = probe.probe(_names(options.interfaces), options.seconds)
         if ranks.is_first():

@@ -2,15 +2,12 @@
 
 import importlib
 import ipaddress
-import json
 import os
-import shutil
-import subprocess
 from dataclasses import dataclass
 
 import torch
 
-from gradweave import hosts
+from gradweave import hosts, ranks
 from gradweave.jobs import fashion_mnist
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -28,18 +25,8 @@ class Finding:
 
 def examine():
     """All findings, in a fixed order. Changes nothing on the machine."""
-    return [_torch(), _extension(), _gloo(), _interface(interfaces(), os.environ.get("GLOO_SOCKET_IFNAME")), _threads(),
+    return [_torch(), _extension(), _gloo(), _interface(ranks.interfaces(), os.environ.get("GLOO_SOCKET_IFNAME")), _threads(),
             _hosts(), _dataset()]
-
-
-def interfaces():
-    """{interface name: [addresses as text]} of the interfaces that are up, of this network namespace."""
-    ip = shutil.which("ip", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-    done = subprocess.run([ip, "-j", "addr", "show", "up"], capture_output=True, text=True) if ip else None
-    if done is None or done.returncode != 0:
-        return {}
-    return {entry["ifname"]: [address["local"] for address in entry.get("addr_info", []) if "local" in address]
-            for entry in json.loads(done.stdout) if entry}
 
 
 def _torch():

@@ -2,7 +2,10 @@
 
 import contextlib
 import datetime
+import json
 import os
+import shutil
+import subprocess
 import time
 
 import torch
@@ -58,6 +61,22 @@ def agreed(value):
     box = torch.tensor([value], dtype=torch.float64)
     distributed.broadcast(box, 0)
     return box.item()
+
+
+def interfaces():
+    """{interface name: [addresses as text]} of the interfaces that are up, of this network namespace."""
+    ip = shutil.which("ip", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    done = subprocess.run([ip, "-j", "addr", "show", "up"], capture_output=True, text=True) if ip else None
+    if done is None or done.returncode != 0:
+        return {}
+    return {entry["ifname"]: [address["local"] for address in entry.get("addr_info", []) if "local" in address]
+            for entry in json.loads(done.stdout) if entry}
+
+
+def reason_against(interface):
+    """Why no group can be made on an interface of that name; "" if it is up, or if that can't be told here."""
+    up = interfaces()
+    return f"'{interface}' is not up here; choose among {', '.join(up)}" if up and interface not in up else ""
 
 
 def group_on(interface, timeout=TIMEOUT):
