@@ -19,29 +19,36 @@ EMULATED_STARTUP_US = 200.0
 class Setting:
     """What a comparison runs on. Times of the cluster and of the workload are measured, on every rank the same."""
 
-    kind: str                 # "shaped" or "emulated"
     coverage_wanted: float
     parameter_bytes: int
     compute_s: float          # one iteration without communication
     bits_per_second: float    # of the interface, both directions
     cluster: dict
-    emulation: tuple | None = None  # (start-up in us, us per byte) that ops of an emulated link take at least
+    emulation: tuple | None = None  # (start-up in us, us per byte) that ops of an emulated link take at least; None: shaped
     residual: float = 0.0     # of the link's fit
     workload: dict = field(default_factory=dict)
     rest_us: float = 0.0      # of an iteration besides forward and backward
     contention: float = 1.0   # compute time while the link is busy over compute time while it is idle
 
+    @property
+    def kind(self):
+        return "emulated" if self.emulation else "shaped"
+
     def coverage(self):
         """Measured communication time of all parameters in one message over compute time."""
+        return self.message_s(self.parameter_bytes) / self.compute_s
+
+    def message_s(self, size):
+        """Measured seconds of a message of `size` bytes."""
         link = self.cluster["links"][0]
-        return (link["startup_us"] + self.parameter_bytes * link["us_per_byte"]) / 1e6 / self.compute_s
+        return (link["startup_us"] + size * link["us_per_byte"]) / 1e6
 
 
 def emulated(parameter_bytes, compute_s, coverage, workers):
     """The setting of `workers` workers on an emulated link, there or not, with that coverage rate."""
     us_per_byte = (1e6 * coverage * compute_s - EMULATED_STARTUP_US) / parameter_bytes
     link = {"name": "emulated", "startup_us": EMULATED_STARTUP_US, "us_per_byte": us_per_byte, "concurrency": 1}
-    return Setting("emulated", coverage, parameter_bytes, compute_s,
+    return Setting(coverage, parameter_bytes, compute_s,
                    _bits_per_second(parameter_bytes, compute_s, coverage, workers),
                    probe.cluster_of([link], workers, f"{workers} workers on an emulated link"),
                    (EMULATED_STARTUP_US, us_per_byte))
@@ -55,15 +62,15 @@ def _bits_per_second(parameter_bytes, compute_s, coverage, workers):
 def set_up(parameter_bytes, compute_s, coverage):
     """Give the link the rate at which communicating all parameters takes `coverage` times `compute_s`, and measure
     it. Collective; `compute_s` must be the same on all ranks."""
-    kind, workers = os.environ[KIND], ranks.world_size()
-    if kind == "emulated":
+    workers = ranks.world_size()
+    if os.environ[KIND] == "emulated":
         setting = emulated(parameter_bytes, compute_s, coverage, workers)
         name, description = "emulated", setting.cluster["description"]
     else:
         name, bits_per_second = hosts.interface_of(0), _bits_per_second(parameter_bytes, compute_s, coverage, workers)
         hosts.shape_interface(name, bits_per_second)
         description = f"{workers} workers on {name}, shaped to {bits_per_second / 1e6:.0f} Mb/s"
-        setting = Setting(kind, coverage, parameter_bytes, compute_s, bits_per_second, {})
+        setting = Setting(coverage, parameter_bytes, compute_s, bits_per_second, {})
     # An emulated op takes longer than its model where passing its bytes between the processes does.
     link, setting.residual = probe.describe_link(name, probe.measure(seconds=6.0, emulation=setting.emulation))
     setting.cluster = probe.cluster_of([link], workers, description)
@@ -77,15 +84,13 @@ def contention(setting, reference, rounds=11, iterations=4):
     link moves the bytes through the loopback interface, which takes processor time too.
     """
     elements = 1 << 18
-    link = setting.cluster["links"][0]
-    op_s = (link["startup_us"] + 4 * elements * link["us_per_byte"]) / 1e6
     buffer = torch.zeros(elements)
     hook = emulation.EmulatedHook(*setting.emulation) if setting.emulation else None
     all_reduce = hook.average if hook else functools.partial(distributed.all_reduce, async_op=True)
     ratios = []
     for _ in range(rounds):
         contest.run_segment(reference, iterations, 0)
-        count = int(1.3 * iterations * reference.segment_seconds[-1] / op_s) + 1
+        count = int(1.3 * iterations * reference.segment_seconds[-1] / setting.message_s(4 * elements)) + 1
         works = [all_reduce(buffer) for _ in range(int(ranks.agreed(count)))]
         busy, _ = contest.timed_training(reference, iterations)
         for work in works:
