@@ -5,76 +5,146 @@ import time
 
 import torch
 from torch import distributed
+from torch.utils import _pytree
+
+from gradweave.subclasses import Hook
 
 
-class Profiler:
-    """Records, while it is open, when each layer's forward starts and when its gradients are complete.
+class Recorder:
+    """Records, between start() and stop(), when each layer's forward starts and when its gradients are complete.
 
     A layer is a module that owns parameters; where its forward never runs (its owner uses its parameters directly)
-    they count to the nearest enclosing module that runs. Layers stand in the order in which they first run.
-    Call `iteration_started()` before and `iteration_ended()` after each iteration.
+    they count to the nearest enclosing module that runs. Layers stand in the order in which they first run. Of an
+    iteration with several forwards the last one that has a backward counts. On an accelerator the times are those of its
+    events, since the host runs ahead.
     """
 
     def __init__(self, model):
-        self.model = model
-        self._handles, self._iterations, self._now = [], [], None
+        self.model, self.iterations = model, []
+        self._clock = _clock_of(model)
+        self._handles, self._pass, self._begin, self._in_forward = [], None, None, False
 
     def __enter__(self):
-        for name, module in self.model.named_modules():
-            self._handles.append(module.register_forward_pre_hook(self._forward_hook(name)))
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                hook = self._gradient_hook(name)
-                self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+        self.start()
         return self
 
     def __exit__(self, *_):
+        self.stop()
+
+    def start(self):
+        for name, module in self.model.named_modules():
+            self._handles.append(module.register_forward_pre_hook(Hook(self._at_forward(name)), prepend=True))
+        # First of all: what others do at the backward's begin and end does not count to it.
+        self._handles.append(self.model.register_forward_hook(Hook(self._after_forward), prepend=True))
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                self._handles.append(parameter.register_post_accumulate_grad_hook(self._at_gradient(name)))
+
+    def stop(self):
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
-    def iteration_started(self):
-        self._now = {"begin": time.perf_counter(), "forward": {}, "ready": {}}
+    def begin_iteration(self):
+        self._pass, self._begin = None, self._clock.now()
 
-    def backward_started(self):
-        self._now["backward"] = time.perf_counter()
+    def end_iteration(self):
+        """Keeps the iteration if it had a backward."""
+        end, last = self._clock.now(), self._pass
+        if self._begin is not None and last is not None and "backward_end" in last:
+            self.iterations.append(self._clock.resolved({**last, "begin": self._begin, "end": end}))
+        self._begin = None
 
-    def backward_ended(self):
-        self._now["backward_end"] = time.perf_counter()
+    def layers(self):
+        """layers_of() the last forward."""
+        return layers_of(self.model, list(self._pass["forward"]) if self._pass else [])
 
-    def iteration_ended(self):
-        self._now["end"] = time.perf_counter()
-        self._iterations.append(self._now)
-        self._now = None
-
-    def workload(self, name):
-        """(workload, rest in microseconds): medians over the recorded iterations; `rest` is what an iteration takes
-        besides forward and backward: the optimizer, the data, the loop. Errors: ValueError if nothing was recorded."""
-        if not self._iterations:
-            raise ValueError("nothing to profile: no iteration was recorded")
-        return workload_of(self.model, layers_of(self.model, self._iterations[0]["forward"]), self._iterations, name)
-
-    def _forward_hook(self, name):
+    def _at_forward(self, name):
         def hook(module, inputs):
-            if self._now is not None:
-                self._now["forward"].setdefault(name, time.perf_counter())
+            if module is self.model:
+                self._in_forward = torch.is_grad_enabled()
+                if self._in_forward:
+                    self._pass = {"forward": {}, "ready": {}}
+            # Inside the model's forward even without gradients: reentrant checkpointing computes its layers so.
+            if self._in_forward:
+                self._pass["forward"].setdefault(name, self._clock.now())
         return hook
 
-    def _gradient_hook(self, name):
+    def _after_forward(self, module, inputs, output):
+        self._in_forward = False
+        if torch.is_grad_enabled():
+            for tensor in tensors_in(output):
+                if tensor.grad_fn is not None:
+                    tensor.register_hook(self._at_backward)
+
+    def _at_backward(self, gradient):
+        current = self._pass
+        if self._handles and current is not None and "backward" not in current:
+            current["backward"] = self._clock.now()
+            torch.autograd.Variable._execution_engine.queue_callback(
+                lambda: current.__setitem__("backward_end", self._clock.now()))
+
+    def _at_gradient(self, name):
         def hook(parameter):
-            if self._now is not None:
-                self._now["ready"][name] = time.perf_counter()
+            if self._pass is not None:
+                self._pass["ready"][name] = self._clock.now()
         return hook
+
+
+class _HostClock:
+    now = staticmethod(time.perf_counter)
+
+    @staticmethod
+    def resolved(record):
+        return record
+
+
+class _DeviceClock:
+    """Moments of the device's current stream."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def now(self):
+        event = torch.Event(self.device, enable_timing=True)
+        event.record()
+        return event
+
+    def resolved(self, record):
+        """The record in seconds after its begin."""
+        torch.accelerator.synchronize(self.device)
+        begin = record["begin"]
+
+        def seconds(moment):
+            if isinstance(moment, dict):
+                return {name: seconds(inner) for name, inner in moment.items()}
+            return begin.elapsed_time(moment) / 1e3
+        return seconds(record)
+
+
+def _clock_of(model):
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    return _HostClock() if device.type == "cpu" else _DeviceClock(device)
 
 
 def communicates(parameter):
     return parameter.requires_grad and parameter.numel() > 0
 
 
-def layers_of(model, started):
-    """{module name: [parameter names]} in forward order. `started`: when each module's forward first began. A parameter
+def tensors_in(output):
+    """The tensors of a model's output, whatever holds them."""
+    leaves = _pytree.tree_leaves(output)
+    found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if found:
+        return found
+    return [value for leaf in leaves if hasattr(leaf, "__dict__") for value in vars(leaf).values()
+            if isinstance(value, torch.Tensor)]
+
+
+def layers_of(model, ran):
+    """{module name: [parameter names]} in forward order. `ran`: the modules whose forward ran, in that order. A parameter
     that several modules own counts to the first of them that runs, whichever it is named after."""
-    layers = {name: [] for name in sorted(started, key=started.get)}
+    layers = {name: [] for name in ran}
     order = {name: number for number, name in enumerate(layers)}
     first = {}  # parameter: the first layer that owns it
     for owner, module in model.named_modules():
@@ -91,8 +161,8 @@ def layers_of(model, started):
 
 def workload_of(model, layers, records, name):
     """(workload, rest in microseconds) from `records`: one dictionary of times in seconds for each iteration, with
-    begin, backward, backward_end, end, forward {module: start} and ready {parameter: time}. Without records all times
-    are 0."""
+    begin, backward, backward_end, end, forward {module: start} and ready {parameter: time}; `rest` is what an iteration
+    takes besides forward and backward: the optimizer, the data, the loop. Without records all times are 0."""
     if not layers:
         raise ValueError("nothing to profile: no parameter that requires a gradient is used in the forward")
     durations = [_durations(record, layers) for record in records] or [([0.0] * len(layers), [0.0] * len(layers), 0.0)]
@@ -115,24 +185,18 @@ def profile(job, name, iterations=20, warm_up=5, on_iteration=None):
     With a process group the times are those of the slowest rank for each layer, and all ranks must call it; the
     ranks train without exchanging anything.
     """
-    with Profiler(job.model) as profiler:
+    with Recorder(job.model) as recorder:
         for number in range(warm_up + iterations):
             if number >= warm_up:
-                profiler.iteration_started()
+                recorder.begin_iteration()
             inputs, targets = next(job.batches)
             job.optimizer.zero_grad()
-            loss = job.loss(job.model(inputs), targets)
-            if number >= warm_up:
-                profiler.backward_started()
-            loss.backward()
-            if number >= warm_up:
-                profiler.backward_ended()
+            job.loss(job.model(inputs), targets).backward()
             job.optimizer.step()
-            if number >= warm_up:
-                profiler.iteration_ended()
+            recorder.end_iteration()
             if on_iteration:
                 on_iteration()
-    return of_slowest_rank(*profiler.workload(name))
+    return of_slowest_rank(*workload_of(job.model, recorder.layers(), recorder.iterations, name))
 
 
 def of_slowest_rank(workload, rest_us, group=None):

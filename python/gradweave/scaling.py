@@ -7,7 +7,7 @@ finite. The scaler then only has to learn of it. With all other plans it does it
 
 import torch
 
-from gradweave import classes
+from gradweave.subclasses import named_as, reduce_plain, sessions
 
 
 def inverse_scale(scaler):
@@ -15,29 +15,29 @@ def inverse_scale(scaler):
     return scaler._get_scale_async().double().reciprocal().float()
 
 
-def adopt(scaler, sessions):
+def adopt(scaler):
     """Give `scaler` a class that knows the sessions of wrapped optimizers. It stays the same object."""
     if not hasattr(type(scaler), "_gradweave_base"):
-        scaler.__class__ = _scaler_class(type(scaler), sessions)
+        scaler.__class__ = _scaler_class(type(scaler))
 
 
-def _scaler_class(base, sessions):
+def _scaler_class(base):
     class Scaler(base):
         _gradweave_base = base
 
         def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
             session = sessions.get(optimizer)
-            if session is None or session.scaler is not self or not session.unscales:
+            if session is None or session.settings.scaler is not self or not session.unscales:
                 return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
             return {found_inf.device: torch.full_like(found_inf, float(session.overflowed()))}
 
         def _maybe_opt_step(self, optimizer, optimizer_state, *args, **kwargs):
             session = sessions.get(optimizer)
-            if session is None or session.scaler is not self or not session.unscales:
+            if session is None or session.settings.scaler is not self or not session.unscales:
                 return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
             return optimizer.step(*args, **kwargs)  # leaves out what is not finite; the rest of the plan goes on
 
         def __reduce_ex__(self, protocol):
-            return classes.reduce_plain(self, base, protocol)
+            return reduce_plain(self, base, protocol)
 
-    return classes.named_as(Scaler, base)
+    return named_as(Scaler, base)

@@ -4,6 +4,7 @@ import time
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from gradweave import profiling
 from gradweave.jobs.training import Job
@@ -107,3 +108,19 @@ def test_the_profiler_leaves_the_model_as_it_was():
     profiling.profile(_job(model), "plain", iterations=1, warm_up=0)
     assert not model[0]._forward_pre_hooks
     assert not (model[0].weight._post_accumulate_grad_hooks or {})
+
+
+def test_layers_that_are_computed_again_in_the_backward_keep_their_places():
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(2))
+
+        def forward(self, inputs):
+            inputs = inputs.requires_grad_()
+            for part in self.parts:
+                inputs = checkpoint(part, inputs, use_reentrant=True)
+            return inputs
+
+    workload, _ = profiling.profile(_job(Checkpointed()), "checkpointed", iterations=2, warm_up=1)
+    assert [layer["name"] for layer in workload["layers"]] == ["parts.0.0", "parts.0.1", "parts.1.0", "parts.1.1"]

@@ -1,0 +1,149 @@
+"""Objects of the user's that get a subclass while they are wrapped: same object, same name, other methods."""
+
+import contextlib
+import weakref
+
+sessions = weakref.WeakKeyDictionary()  # by model and by optimizer
+
+
+def session_of(held):
+    """Errors: ValueError if `held` is not wrapped."""
+    session = sessions.get(held)
+    if session is None:
+        raise ValueError("this model is not wrapped: call gradweave.wrap() first")
+    return session
+
+
+class Hook:
+    """A session's hook on a module. Copies of the module, and saved ones, get one that does nothing."""
+
+    def __init__(self, call):
+        self._call = call
+
+    def __call__(self, *arguments):
+        return self._call(*arguments)
+
+    def __reduce__(self):
+        return Hook, (_nothing,)
+
+
+def named_as(subclass, base):
+    """`subclass`, called like its base."""
+    subclass.__name__, subclass.__qualname__, subclass.__module__ = base.__name__, base.__qualname__, base.__module__
+    subclass.__doc__ = base.__doc__
+    return subclass
+
+
+def reduce_plain(held, base, protocol):
+    """What `__reduce_ex__` returns to copy or pickle `held` as the `base` that it was before."""
+    plain = base.__new__(base)
+    plain.__dict__.update(held.__dict__)
+    function, arguments, *rest = plain.__reduce_ex__(protocol)
+    if getattr(function, "__name__", "") == "__newobj__":  # pickle insists on the object's own class there
+        function = _new
+    return function, arguments, *rest
+
+
+def model_class(base):
+    class Model(base):
+        @property
+        def gradweave(self):
+            """The session: plan, workload, cluster, counters, timeline."""
+            return session_of(self)
+
+        def no_sync(self):
+            """In this context backward passes accumulate and communicate nothing."""
+            return session_of(self).no_sync() if self in sessions else contextlib.nullcontext()
+
+        def train(self, mode=True):
+            if not mode and self in sessions:
+                sessions[self].synchronize()
+            return super().train(mode)
+
+        def state_dict(self, *args, **kwargs):
+            if self in sessions:
+                sessions[self].synchronize()
+            return super().state_dict(*args, **kwargs)
+
+        def load_state_dict(self, *args, **kwargs):
+            if self in sessions:
+                sessions[self].synchronize()
+            return super().load_state_dict(*args, **kwargs)
+
+        def named_parameters(self, *args, **kwargs):
+            if self in sessions:
+                sessions[self].apply_outstanding()
+            return super().named_parameters(*args, **kwargs)
+
+        def __reduce_ex__(self, protocol):
+            return reduce_plain(self, base, protocol)
+
+    return named_as(Model, base)
+
+
+def optimizer_class(base):
+    class Optimizer(base):
+        def step(self, closure=None):
+            session = sessions.get(self)
+            if session is None:
+                return base.step(self) if closure is None else base.step(self, closure)
+            self._opt_called = True  # what a scheduler's patch of step() does
+            return session.step(closure)
+
+        step._wrapped_by_lr_sched = True
+
+        @property
+        def _step_supports_amp_scaling(self):
+            # Of GradScaler's contract with optimizers: true makes a scaler that wrap() does not know show itself.
+            session = sessions.get(self)
+            if session is not None and session.unscales:
+                return session.settings.scaler is None
+            return vars(self).get("_step_supports_amp_scaling", False)
+
+        @_step_supports_amp_scaling.setter
+        def _step_supports_amp_scaling(self, value):
+            vars(self)["_step_supports_amp_scaling"] = value
+
+        def state_dict(self):
+            if self in sessions:
+                sessions[self].synchronize()
+                with _seen_as(self, base):
+                    return self.state_dict()
+            return super().state_dict()
+
+        def load_state_dict(self, state_dict):
+            if self in sessions:
+                sessions[self].synchronize()
+            result = super().load_state_dict(state_dict)
+            if self in sessions:
+                sessions[self].stepper.forget()
+            return result
+
+        def add_param_group(self, param_group):
+            if self in sessions:
+                raise ValueError("gradweave: parameter groups can't be added to a wrapped optimizer; add them before "
+                                 "gradweave.wrap()")
+            return super().add_param_group(param_group)
+
+        def __reduce_ex__(self, protocol):
+            return reduce_plain(self, base, protocol)
+
+    return named_as(Optimizer, base)
+
+
+@contextlib.contextmanager
+def _seen_as(held, base):
+    wrapped = type(held)
+    held.__class__ = base
+    try:
+        yield
+    finally:
+        held.__class__ = wrapped
+
+
+def _nothing(*arguments):
+    pass
+
+
+def _new(kind, *arguments):
+    return kind.__new__(kind, *arguments)
