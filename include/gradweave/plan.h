@@ -69,7 +69,7 @@ constexpr std::string_view name_of(Collective collective) {
   return "compressed";
 }
 
-enum class Payload : std::uint8_t { kGradient, kParameter, kOptimizerState };
+enum class Payload : std::uint8_t { kGradient, kParameter };
 
 struct Compression {
   std::string name;  // empty: none
@@ -83,21 +83,15 @@ struct Op {
   Collective collective = Collective::kAllReduce;
   Payload payload = Payload::kGradient;
   std::vector<std::int32_t> blocks;  // indices into Plan::blocks; one dtype
-  std::vector<std::string> states;   // optimizer_state: the names of the state tensors
-  // Sorted, distinct, <= 0. Gradient: whose gradients are merged and carried. Parameter and optimizer state:
-  // one iteration, the value after whose local apply is read.
+  // Sorted, distinct, <= 0. Gradient: whose gradients are merged and carried. Parameter: one iteration, the
+  // value after whose local apply is read.
   std::vector<std::int32_t> merges;
   Release release;
   Compression compression;
   friend bool operator==(const Op&, const Op&) = default;
 };
 
-enum class Source : std::uint8_t {
-  kReducedGradient,
-  kLocalGradient,
-  kAveragedParameter,
-  kAveragedOptimizerState
-};
+enum class Source : std::uint8_t { kReducedGradient, kLocalGradient, kAveragedParameter };
 // Averaged parameter: x = avg, or x += avg - what was sent.
 enum class Mode : std::uint8_t { kReplace, kCorrect };
 // Reduced gradient: as is; or, the local step having been made at once, (mean - own) is added to the next

@@ -12,9 +12,8 @@ constexpr std::string_view kPoints[] = {"iteration_start", "forward_start", "for
 constexpr std::string_view kCollectives[] = {
     name_of(Collective::kAllReduce), name_of(Collective::kReduceScatter), name_of(Collective::kAllGather),
     name_of(Collective::kCompressed)};
-constexpr std::string_view kPayloads[] = {"gradient", "parameter", "optimizer_state"};
-constexpr std::string_view kSources[] = {"reduced_gradient", "local_gradient", "averaged_parameter",
-                                         "averaged_optimizer_state"};
+constexpr std::string_view kPayloads[] = {"gradient", "parameter"};
+constexpr std::string_view kSources[] = {"reduced_gradient", "local_gradient", "averaged_parameter"};
 constexpr std::string_view kModes[] = {"replace", "correct"};
 constexpr std::string_view kCorrections[] = {"none", "local"};
 constexpr std::string_view kMerges[] = {"sum", "mean"};
@@ -40,12 +39,6 @@ std::vector<std::int32_t> integers_from(const JsonNode& node) {
   std::vector<std::int32_t> values;
   values.reserve(node.size());
   for (std::size_t i = 0; i < node.size(); ++i) values.push_back(node.item(i).integer32());
-  return values;
-}
-
-std::vector<std::string> texts_from(const JsonNode& node) {
-  std::vector<std::string> values;
-  for (std::size_t i = 0; i < node.size(); ++i) values.push_back(node.item(i).text());
   return values;
 }
 
@@ -79,8 +72,7 @@ Compression compression_from(const JsonNode& node) {
 }
 
 Op op_from(const JsonNode& node) {
-  node.require_keys(
-      {"link", "collective", "payload", "blocks", "states", "merges", "release", "compression"});
+  node.require_keys({"link", "collective", "payload", "blocks", "merges", "release", "compression"});
   Op op{.link = node.at("link").text(),
         .blocks = integers_from(node.at("blocks")),
         .merges = integers_from(node.at("merges")),
@@ -88,7 +80,6 @@ Op op_from(const JsonNode& node) {
   if (const auto collective = node.find("collective"))
     op.collective = enum_from<Collective>(*collective, kCollectives);
   if (const auto payload = node.find("payload")) op.payload = enum_from<Payload>(*payload, kPayloads);
-  if (const auto states = node.find("states")) op.states = texts_from(*states);
   if (const auto compression = node.find("compression")) op.compression = compression_from(*compression);
   return op;
 }
@@ -187,9 +178,8 @@ std::string text_of(const Op& op) {
   std::string text =
       "{\"link\": " + json_string(op.link) + ", \"collective\": " + text_of(op.collective, kCollectives);
   if (op.payload != Payload::kGradient) text += ", \"payload\": " + text_of(op.payload, kPayloads);
-  text += ", \"blocks\": " + json_array(op.blocks);
-  if (!op.states.empty()) text += ", \"states\": " + json_array(op.states);
-  text += ", \"merges\": " + json_array(op.merges) + ", \"release\": " + text_of(op.release);
+  text += ", \"blocks\": " + json_array(op.blocks) + ", \"merges\": " + json_array(op.merges) +
+          ", \"release\": " + text_of(op.release);
   if (op.compression != Compression{}) text += ", \"compression\": " + text_of(op.compression);
   return text + "}";
 }

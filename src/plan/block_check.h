@@ -21,7 +21,6 @@ enum class Fault : std::uint8_t {
   kLocal,
   kSent,
   kAveraged,
-  kStates,
   kRelease,
   kBetween,
   kOverlap,
@@ -63,7 +62,7 @@ void check_gradient(BlockCheck& block, std::int64_t n);
 // Rule 4: an op's generation is consumed by one apply, since a sum can't be taken apart.
 void check_generations(BlockCheck& block);
 
-// Rules 4 and 5 for parameters and optimizer states that are averaged after iteration n.
+// Rules 4 and 5 for parameters that are averaged after iteration n.
 void check_values(BlockCheck& block, std::int64_t n);
 
 // Rule 6: nothing changes the block between a reading and the apply that replaces it.

@@ -54,9 +54,7 @@ void BlockFates::collect_op(const Listing& listing, const KnownOp& op) {
   if (op.gathers()) return;  // rule 3 ties it to its reduce_scatter
   for_each_met(listing.slot, op.merges, [&](std::int64_t i, std::int64_t n) {
     Fate& f = fate(n);
-    Use& use = op.op->payload == Payload::kGradient    ? f.reduced
-               : op.op->payload == Payload::kParameter ? f.sent
-                                                       : f.states_sent;
+    Use& use = op.op->payload == Payload::kGradient ? f.reduced : f.sent;
     use.add(plan_.op_number(i, static_cast<std::size_t>(listing.item)));
   });
 }
@@ -67,10 +65,9 @@ void BlockFates::collect_apply(const Listing& listing, const KnownApply& apply) 
   for_each_met(listing.slot, apply.merges, [&](std::int64_t i, std::int64_t n) {
     Fate& f = fate(n);
     const std::int64_t number = plan_.apply_number(i, static_cast<std::size_t>(listing.item));
-    Use& use = source == Source::kReducedGradient     ? f.applied
-               : source == Source::kLocalGradient     ? f.local
-               : source == Source::kAveragedParameter ? f.averaged
-                                                      : f.states_averaged;
+    Use& use = source == Source::kReducedGradient ? f.applied
+               : source == Source::kLocalGradient ? f.local
+                                                  : f.averaged;
     use.add(number);
     f.corrected |= source == Source::kReducedGradient && apply.apply->correction == Correction::kLocal;
     if (number != last) changes_.push_back({number, source, apply.apply->mode});

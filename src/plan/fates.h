@@ -23,8 +23,7 @@ struct Use {
 struct Fate {
   Use reduced, dropped, local, applied;  // ops; -; applies; applies
   Use sent, averaged;                    // parameters: op that reads them; apply of the average
-  Use states_sent, states_averaged;
-  bool corrected = false;  // `applied` has correction local
+  bool corrected = false;                // `applied` has correction local
 };
 
 // Where a block is listed.
@@ -34,7 +33,7 @@ struct Listing {
   std::int32_t item;
 };
 
-// An apply that changes the block's parameters or states.
+// An apply that changes the block's parameters.
 struct Change {
   std::int64_t number;  // of the apply
   Source source;

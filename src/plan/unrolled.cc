@@ -193,12 +193,8 @@ KnownOp Unrolled::resolve(const Op& op, const LinkNumbers& links, FormCheck& for
   known.first_layer = static_cast<std::int32_t>(layers_ - 1);
   for (const std::int32_t b : known.blocks) known.first_layer = std::min(known.first_layer, block(b).layer);
   if (op.payload != Payload::kGradient && known.merges.size() > 1) {
-    form.fault("reads parameters or states of several iterations",
-               "name the one iteration whose value is read");
+    form.fault("reads parameters of several iterations", "name the one iteration whose value is read");
     known.merges.resize(1);
-  }
-  if ((op.payload == Payload::kOptimizerState) == op.states.empty()) {
-    form.fault("payload 'optimizer_state' and names in `states` belong together", "give both or neither");
   }
   check_compression(op, form);
   known.release = form.point(op.release.point, iteration_end());

@@ -1,4 +1,4 @@
-// Rules 4, 5 and 6 for parameters and optimizer states that are averaged.
+// Rules 4, 5 and 6 for parameters that are averaged.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -8,8 +8,7 @@
 namespace gradweave {
 namespace {
 
-void check_release(BlockCheck& block, std::int64_t n, std::int64_t number, std::int64_t local,
-                   const std::string& what) {
+void check_release(BlockCheck& block, std::int64_t n, std::int64_t number, std::int64_t local) {
   const Unrolled& plan = block.plan;
   const Unrolled::Place place = plan.op_place(number);
   const KnownOp& op = plan.op(number);
@@ -20,71 +19,67 @@ void check_release(BlockCheck& block, std::int64_t n, std::int64_t number, std::
   if (release >= plan.moment(plan.apply_place(local).iteration, at)) return;
   block.fault(Fault::kRelease, 5, n,
               plan.op_name(number) + " is released at " + plan.point_name(op.op->release.point) +
-                  ", before the " + what + " that it reads exist",
+                  ", before the parameters that it reads exist",
               "release it at the point of " + plan.apply_name(local) + " or later");
 }
 
-void check_sent(BlockCheck& block, std::int64_t n, const Use& sent, const Use& averaged, const Use& local,
-                const std::string& what, Fault kind) {
+void check_sent(BlockCheck& block, std::int64_t n) {
   const Unrolled& plan = block.plan;
-  if (sent.count == 0) {
-    if (averaged.count > 0) {
-      block.fault(kind, 4, n,
-                  plan.apply_name(averaged.number) + " applies averaged " + what +
-                      " of this iteration, which no op sends",
+  const Fate& f = block.fates.of(n);
+  if (f.sent.count == 0) {
+    if (f.averaged.count > 0) {
+      block.fault(Fault::kSent, 4, n,
+                  plan.apply_name(f.averaged.number) +
+                      " applies averaged parameters of this iteration, which no op sends",
                   "name the iteration whose value was read in its merges");
     }
     return;
   }
-  if (averaged.count != 1) {
-    block.fault(kind, 4, n,
-                "the averaged " + what + " of " + plan.op_name(sent.number) + " are applied " +
-                    std::to_string(averaged.count) + " times",
+  if (f.averaged.count != 1) {
+    block.fault(Fault::kSent, 4, n,
+                "the averaged parameters of " + plan.op_name(f.sent.number) + " are applied " +
+                    std::to_string(f.averaged.count) + " times",
                 "apply them once");
     return;
   }
-  block.await(averaged.number, sent.number);
-  if (local.count == 0) {
+  block.await(f.averaged.number, f.sent.number);
+  if (f.local.count == 0) {
     block.fault(
-        kind, 5, n,
-        plan.op_name(sent.number) + " reads the " + what + " after a local step that is not in the plan",
+        Fault::kSent, 5, n,
+        plan.op_name(f.sent.number) + " reads the parameters after a local step that is not in the plan",
         "name an iteration with an apply of source local_gradient in its merges");
     return;
   }
-  std::int64_t& after = block.waits.value_after[static_cast<std::size_t>(sent.number)];
-  after = std::max(after, local.number + 1);
-  check_release(block, n, sent.number, local.number, what);
+  std::int64_t& after = block.waits.value_after[static_cast<std::size_t>(f.sent.number)];
+  after = std::max(after, f.local.number + 1);
+  check_release(block, n, f.sent.number, f.local.number);
 }
 
-void check_between(BlockCheck& block, std::int64_t n, std::int64_t read, std::int64_t apply, Source result) {
+void check_between(BlockCheck& block, std::int64_t n, std::int64_t read, std::int64_t apply) {
   const Unrolled& plan = block.plan;
   const std::vector<Change>& changes = block.fates.changes();
   const auto first = std::ranges::upper_bound(changes, read, {}, &Change::number);
   const auto last = std::ranges::lower_bound(changes, apply, {}, &Change::number);
-  if (last == changes.end() || last->mode == Mode::kCorrect) return;
-  const bool states = result == Source::kAveragedOptimizerState;
-  const Source harmless = states ? Source::kAveragedParameter : Source::kAveragedOptimizerState;
-  for (auto change = first; change < last; ++change) {
-    if (change->source == harmless || change->source == result) continue;
-    block.fault(Fault::kBetween, 6, n,
-                plan.apply_name(change->number) + " changes " + (states ? "the states" : "the parameters") +
-                    " between their reading and " + plan.apply_name(apply) + ", which replaces them",
-                "apply the average before that, or with mode 'correct'");
-    return;
-  }
+  if (first >= last || last == changes.end() || last->mode == Mode::kCorrect) return;
+  const auto change =
+      std::find_if(first, last, [](const Change& c) { return c.source != Source::kAveragedParameter; });
+  if (change == last) return;
+  block.fault(Fault::kBetween, 6, n,
+              plan.apply_name(change->number) + " changes the parameters between their reading and " +
+                  plan.apply_name(apply) + ", which replaces them",
+              "apply the average before that, or with mode 'correct'");
 }
 
 }  // namespace
 
 void check_values(BlockCheck& block, std::int64_t n) {
+  check_sent(block, n);
   const Fate& f = block.fates.of(n);
-  check_sent(block, n, f.sent, f.averaged, f.local, "parameters", Fault::kSent);
   if (f.sent.count > 1) {
     block.fault(Fault::kAveraged, 4, n,
                 "the parameters after this iteration are sent " + std::to_string(f.sent.count) + " times",
                 "send them once");
   }
-  check_sent(block, n, f.states_sent, f.states_averaged, f.local, "states", Fault::kStates);
 }
 
 void check_order(BlockCheck& block) {
@@ -97,21 +92,17 @@ void check_order(BlockCheck& block) {
   std::ranges::sort(reads);
   for (const auto& [read, n] : reads) {
     const Fate& f = block.fates.of(n);
-    if (f.sent.count == 1 && f.averaged.count == 1) {
-      if (landed > read) {
-        block.fault(Fault::kOverlap, 6, n,
-                    "the parameters are read again before the average of an earlier reading is applied by " +
-                        plan.apply_name(landed),
-                    "list that apply before the local step whose value is read");
-      }
-      landed = f.averaged.number;
-      check_between(block, n, read, f.averaged.number, Source::kAveragedParameter);
-      if (plan.apply(f.averaged.number).apply->mode == Mode::kCorrect) {
-        block.facts.add_sent_copy(block.fates.block(), read, f.averaged.number);
-      }
+    if (f.sent.count != 1 || f.averaged.count != 1) continue;
+    if (landed > read) {
+      block.fault(Fault::kOverlap, 6, n,
+                  "the parameters are read again before the average of an earlier reading is applied by " +
+                      plan.apply_name(landed),
+                  "list that apply before the local step whose value is read");
     }
-    if (f.states_sent.count > 0 && f.states_averaged.count == 1) {
-      check_between(block, n, read, f.states_averaged.number, Source::kAveragedOptimizerState);
+    landed = f.averaged.number;
+    check_between(block, n, read, f.averaged.number);
+    if (plan.apply(f.averaged.number).apply->mode == Mode::kCorrect) {
+      block.facts.add_sent_copy(block.fates.block(), read, f.averaged.number);
     }
   }
 }

@@ -50,10 +50,6 @@ class Compiler {
           throw InvalidInput("the engine has no compressed collectives", place(n, i),
                              "use a scheme without compression");
         }
-        if (op.payload == Payload::kOptimizerState) {
-          throw InvalidInput("the engine does not average optimizer state", place(n, i),
-                             "use payload 'parameter'");
-        }
         if (op.payload == Payload::kParameter && op.collective != Collective::kAllReduce) {
           throw InvalidInput("parameters are averaged by all_reduce only", place(n, i),
                              "use collective 'all_reduce'");

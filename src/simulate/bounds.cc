@@ -125,9 +125,7 @@ class PlanView {
  private:
   std::vector<Slice> slices_of(const Op& op) const {
     std::vector<Slice> slices;
-    for (std::size_t copy = 0; copy < std::max<std::size_t>(op.states.size(), 1); ++copy) {
-      for (const std::int32_t block : op.blocks) slices.push_back(slices_[static_cast<std::size_t>(block)]);
-    }
+    for (const std::int32_t block : op.blocks) slices.push_back(slices_[static_cast<std::size_t>(block)]);
     return slices;
   }
 
@@ -143,8 +141,7 @@ class PlanView {
     }
     for (std::int64_t n = first; n <= last; ++n) {
       for (const Apply& apply : iteration_at(plan_, n).applies) {
-        if (apply.source == Source::kLocalGradient || apply.source == Source::kAveragedOptimizerState)
-          continue;
+        if (apply.source == Source::kLocalGradient) continue;
         std::vector<Nanoseconds>& tails =
             apply.source == Source::kReducedGradient ? gradient_tails_ : parameter_tails_;
         const bool forward = apply.at.kind == PointKind::kForwardStart;
@@ -186,7 +183,7 @@ class PlanView {
                 std::map<std::tuple<std::int64_t, std::size_t>, std::vector<Job>>& jobs) const {
     for_each_op(n, [&](const Op& op, const OpCode& code, std::size_t k) {
       const std::int64_t data = n + *std::ranges::max_element(op.merges);
-      if (op.payload == Payload::kOptimizerState || data < first || data >= last) return;
+      if (data < first || data >= last) return;
       const std::vector<Nanoseconds>& tails =
           op.payload == Payload::kGradient ? gradient_tails_ : parameter_tails_;
       Job job{.work = program_.concurrency[k] == 1 ? code.total() : code.work, .tail = -1};

@@ -39,7 +39,6 @@ Carriers::Carriers(const Plan& plan, const ResolvedPlan& resolved, const Program
     for (std::size_t i = 0; i < iteration.ops.size(); ++i) {
       const Op& op = iteration.ops[i];
       const Cargo cargo = op.payload == Payload::kParameter             ? Cargo::kParameter
-                          : op.payload == Payload::kOptimizerState      ? Cargo::kState
                           : op.collective == Collective::kReduceScatter ? Cargo::kScattered
                                                                         : Cargo::kGradient;
       add(cargo, op.blocks, op.merges, n, i);

@@ -42,7 +42,6 @@ enum class Cargo : std::uint8_t {
   kGradient,    // reduced, by all ops but reduce-scatters
   kScattered,   // by reduce-scatters
   kParameter,   // averaged
-  kState,       // averaged optimizer state
   kLocalApply,  // no op: the apply that makes the local step
   kCount,
 };

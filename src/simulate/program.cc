@@ -89,8 +89,7 @@ class Compiler {
     program_.ops.push_back(code);
   }
 
-  // A parameter or state is read after the local apply of its iteration, else once backward is through with
-  // it.
+  // A parameter is read after the local apply of its iteration, else once backward is through with it.
   void add_reads(const OpCode& code, const Op& op, std::int64_t n) {
     for (const std::int32_t merge : op.merges) {
       if (n + merge < 0) continue;

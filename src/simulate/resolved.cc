@@ -91,9 +91,7 @@ class Resolver {
     }
     note_reach(op.merges, op.release.point);
     message_.clear();
-    for (std::size_t copy = 0; copy < std::max<std::size_t>(op.states.size(), 1); ++copy) {
-      for (const std::int32_t block : op.blocks) message_.push_back(resolved_.slice(block));
-    }
+    for (const std::int32_t block : op.blocks) message_.push_back(resolved_.slice(block));
     ResolvedOp resolved{.link = link->second, .first_layer = layers_ - 1};
     for (const Slice& slice : message_) {
       resolved.first_layer =

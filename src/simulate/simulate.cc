@@ -130,9 +130,8 @@ void count_plan(const Plan& plan, const CostModel& model, SimulationResult& resu
     ops += static_cast<double>(iteration.ops.size());
     for (const Op& op : iteration.ops) {
       if (op.collective == Collective::kAllGather) continue;
-      const auto copies = static_cast<double>(std::max<std::size_t>(op.states.size(), 1));
       for (const std::int32_t block : op.blocks)
-        bytes += copies * static_cast<double>(block_bytes[static_cast<std::size_t>(block)]);
+        bytes += static_cast<double>(block_bytes[static_cast<std::size_t>(block)]);
     }
     bool steps = false;
     for (const Apply& apply : iteration.applies) {

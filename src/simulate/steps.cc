@@ -88,9 +88,7 @@ void StepWriter::apply_at(const Point& at, std::int32_t layer) {
 
 // The ops whose results an apply uses. Of a gradient that only a reduce-scatter carries, that one.
 const std::vector<OpRef>& StepWriter::awaited_by(const Apply& apply) {
-  const Cargo cargo = apply.source == Source::kAveragedParameter        ? Cargo::kParameter
-                      : apply.source == Source::kAveragedOptimizerState ? Cargo::kState
-                                                                        : Cargo::kGradient;
+  const Cargo cargo = apply.source == Source::kAveragedParameter ? Cargo::kParameter : Cargo::kGradient;
   const std::vector<OpRef>& refs = carriers_.ops_for(cargo, apply.blocks, apply.merges, n_);
   if (!refs.empty() || cargo != Cargo::kGradient) return refs;
   return carriers_.ops_for(Cargo::kScattered, apply.blocks, apply.merges, n_);

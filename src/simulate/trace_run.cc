@@ -60,8 +60,7 @@ class SpanRecorder final : public Recorder {
     for (const std::int32_t b : op.blocks) {
       const Block& block = plan_.blocks[static_cast<std::size_t>(b)];
       const Slice slice{*model_.index().find_tensor(block.tensor), block.begin, block.end};
-      span.bytes +=
-          model_.bytes({&slice, 1}) * static_cast<std::int64_t>(std::max<std::size_t>(op.states.size(), 1));
+      span.bytes += model_.bytes({&slice, 1});
     }
     span.label = label_of(plan_, op, model_.index());
     spans_.push_back(std::move(span));

@@ -227,9 +227,8 @@ Plan full_plan() {
                     .release = {{PointKind::kBackwardEnd, 3, -1}, 1500}},
                    {.link = "slow",
                     .collective = Collective::kReduceScatter,
-                    .payload = Payload::kOptimizerState,
+                    .payload = Payload::kParameter,
                     .blocks = {2},
-                    .states = {"exp_avg", "exp_avg_sq"},
                     .merges = {0},
                     .release = {{PointKind::kIterationEnd}}},
                    {.link = "slow",
@@ -283,6 +282,9 @@ TEST(PlanJson, NamesTheKeyOfEveryFault) {
   EXPECT_THAT(changed("\"blocks\": [2]", "\"blocks\": [2147483648]"),
               HasSubstr("period[0].ops[1].blocks[0]: is out of range"));
   EXPECT_THAT(changed("\"layer\": 3, ", ""), HasSubstr("period[0].ops[0].release.layer: is missing"));
+  EXPECT_THAT(changed("\"payload\": \"parameter\"", "\"payload\": \"optimizer_state\""),
+              AllOf(HasSubstr("period[0].ops[1].payload: is 'optimizer_state'"),
+                    HasSubstr("Use one of gradient, parameter")));
   EXPECT_THAT(changed("\"merge\": \"mean\"", "\"merge\": \"median\""), HasSubstr("merge: is 'median'"));
   EXPECT_THAT(changed("\"every\": 50", "\"every\": 0"), HasSubstr("residual.every: is out of range"));
   EXPECT_THAT(

@@ -156,7 +156,7 @@ RC_GTEST_PROP(MutationProperty, NoPlanIsTooWild, ()) {
         op.collective = static_cast<Collective>(*rc::gen::inRange(0, 4));
         break;
       case 5:
-        op.payload = static_cast<Payload>(*rc::gen::inRange(0, 3));
+        op.payload = static_cast<Payload>(*rc::gen::inRange(0, 2));
         break;
       case 6:
         apply.at = {static_cast<PointKind>(*rc::gen::inRange(0, 6)), wild(), wild()};
@@ -165,7 +165,7 @@ RC_GTEST_PROP(MutationProperty, NoPlanIsTooWild, ()) {
         apply.merges = {wild()};
         break;
       case 8:
-        apply.source = static_cast<Source>(*rc::gen::inRange(0, 4));
+        apply.source = static_cast<Source>(*rc::gen::inRange(0, 3));
         break;
       case 9:
         apply.correction = Correction::kLocal;

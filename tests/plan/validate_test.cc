@@ -242,7 +242,7 @@ std::vector<Break> breaks() {
          p.period[1].applies[1].merges = {-1};
          p.period[1].applies[1].mode = Mode::kCorrect;
        },
-       "reads parameters or states of several iterations"},
+       "reads parameters of several iterations"},
       {"negative_delay", 7, synchronous(), [](Plan& p) { p.period[0].ops[0].release.delay_ns = -1; },
        "delay out of range"},
       {"apply_point", 7, synchronous(),

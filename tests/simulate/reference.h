@@ -89,9 +89,7 @@ class Reference {
       const Op& op = iteration.ops[i];
       if (!exists(op.merges, n)) continue;
       std::vector<Slice> slices;
-      for (std::size_t copy = 0; copy < std::max<std::size_t>(1, op.states.size()); ++copy) {
-        for (const std::int32_t block : op.blocks) slices.push_back(slices_[static_cast<std::size_t>(block)]);
-      }
+      for (const std::int32_t block : op.blocks) slices.push_back(slices_[static_cast<std::size_t>(block)]);
       std::size_t link = 0;
       while (plan_.links[link].name != op.link) ++link;
       const OpCost cost = model_.cost(*find_link(cluster, op.link), op.collective, slices, op.compression);
@@ -141,9 +139,8 @@ class Reference {
   }
 
   bool feeds(const RunningOp& op, const Apply& apply, std::int64_t n) const {
-    const Payload payload = apply.source == Source::kReducedGradient     ? Payload::kGradient
-                            : apply.source == Source::kAveragedParameter ? Payload::kParameter
-                                                                         : Payload::kOptimizerState;
+    const Payload payload =
+        apply.source == Source::kAveragedParameter ? Payload::kParameter : Payload::kGradient;
     return apply.source != Source::kLocalGradient && op.op->payload == payload &&
            overlap(op.op->blocks, apply.blocks) && share_data(op.op->merges, op.iteration, apply.merges, n);
   }

@@ -158,18 +158,6 @@ Plan delayed_average() {
   return plan;
 }
 
-Plan with_states() {
-  Plan plan = local_steps();
-  Op op = parameter(kAll, {0}, at_backward_end(0));
-  op.payload = Payload::kOptimizerState;
-  op.states = {"exp_avg", "exp_avg_sq"};
-  Apply apply = average(iteration_end(), kAll, {0});
-  apply.source = Source::kAveragedOptimizerState;
-  plan.period[1].ops.push_back(op);
-  plan.period[1].applies.push_back(apply);
-  return plan;
-}
-
 std::vector<std::pair<std::string, Plan>> all_families() {
   return {{"synchronous", synchronous()},
           {"forward_overlap", forward_overlap()},
@@ -179,8 +167,7 @@ std::vector<std::pair<std::string, Plan>> all_families() {
           {"filtered", filtered()},
           {"local_steps", local_steps()},
           {"partial", partial()},
-          {"delayed_average", delayed_average()},
-          {"with_states", with_states()}};
+          {"delayed_average", delayed_average()}};
 }
 
 }  // namespace gradweave::testing

@@ -27,7 +27,6 @@ Plan filtered();         // half of the blocks sent, the others dropped into the
 Plan local_steps();      // every second iteration parameters are averaged, at its end
 Plan partial();          // layer by layer: stepped at backward_end, averaged at forward_start
 Plan delayed_average();  // parameters averaged in the background, mode correct
-Plan with_states();      // local_steps, with optimizer states averaged too
 
 // All of them, with their names.
 std::vector<std::pair<std::string, Plan>> all_families();
