@@ -22,8 +22,8 @@ import torch
 from torch import distributed
 
 import gradweave
-from gradweave import core, hosts, ranks
-from gradweave.jobs import fashion_mnist, training
+from gradweave import core, ranks
+from gradweave.lab import fashion_mnist, hosts, training
 
 RESULTS = Path(__file__).parent.parent / "docs/results/accuracy.jsonl"
 GLOBAL_BATCH = 128

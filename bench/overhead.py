@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from gradweave import contest, core, demo, hosts, links, profiling, progress, ranks
-from gradweave.jobs import fashion_mnist, training
+from gradweave import core, profiling, ranks
+from gradweave.lab import demo, fashion_mnist, hosts, progress, slow_link, training, turns
 
 RESULTS = Path(__file__).parent.parent / "docs/results/overhead.json"
 WORKERS = 2
@@ -25,14 +25,14 @@ def ways(make_job, options, compute_s):
     """Compute alone, and every scheme without and with a recorded timeline; {scheme: predicted ms}."""
     workload, rest_us = profiling.profile(make_job(), "wide network", 10, 5)
     parameter_bytes = sum(p.numel() * p.element_size() for p in make_job().model.parameters())
-    setting = links.emulated(parameter_bytes, compute_s, options.coverage, WORKERS)
-    contestants, predicted = [contest.alone(make_job())], {}
+    setting = slow_link.emulated(parameter_bytes, compute_s, options.coverage, WORKERS)
+    contestants, predicted = [turns.alone(make_job())], {}
     for scheme in options.schemes:
         plan = core.make_plan(workload, setting.cluster, scheme)
         predicted[scheme] = core.simulate(plan, workload, setting.cluster, optimizer_us=rest_us)["iteration_us"] / 1e3
         for recorded in (False, True):
             name = f"{scheme}, timeline recorded" if recorded else scheme
-            contestants.append(contest.planned(make_job(), name, setting, plan))
+            contestants.append(turns.planned(make_job(), name, setting, plan))
             contestants[-1].job.model.gradweave.record_timeline(recorded)
     return contestants, predicted
 
@@ -47,13 +47,13 @@ def measure(options):
         return recipe.make(*train_set)
 
     with ranks.joined("overhead"):
-        reference = contest.alone(make_job())
-        contest.run_segment(reference, 10, 5)
+        reference = turns.alone(make_job())
+        turns.run_segment(reference, 10, 5)
         contestants, predicted = ways(make_job, options, reference.segment_seconds[0])
         with progress.Progress(options.rounds * (options.iterations + demo.WARM_UP) * len(contestants), "training in turns") as bar:
-            contest.run_rounds(contestants, options.rounds, options.iterations, demo.WARM_UP, bar.advance)
-        rows = [{"name": contestant.name, "measured_ms": 1e3 * contest.iteration_seconds(contestant),
-                 "over_compute": contest.ratio(contestants[0], contestant), "predicted_ms": predicted.get(contestant.name)}
+            turns.run_rounds(contestants, options.rounds, options.iterations, demo.WARM_UP, bar.advance)
+        rows = [{"name": contestant.name, "measured_ms": 1e3 * turns.iteration_seconds(contestant),
+                 "over_compute": turns.ratio(contestants[0], contestant), "predicted_ms": predicted.get(contestant.name)}
                 for contestant in contestants]
         for contestant in contestants[1:]:
             contestant.close()

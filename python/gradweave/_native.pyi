@@ -5,6 +5,8 @@ from typing import Callable, Sequence
 from torch import Tensor
 from torch.distributed import ProcessGroup, Store
 
+built_for_torch: str  # torch.__version__ when the extension was compiled
+
 class InvalidInput(ValueError): ...
 class RuntimeFailure(RuntimeError): ...
 

@@ -15,16 +15,16 @@ class EmulatedLink:
     n * us_per_byte after it began, ops one after another, without using the processor meanwhile.
 
     `group` (default: the default group) really exchanges the data; with a single process there is nothing to exchange
-    and only time passes. `workers` is the number of workers that the cost model stands for.
+    and only time passes.
     """
 
-    def __init__(self, startup_us: float, us_per_byte: float, workers: int | None = None,
-                 group: distributed.ProcessGroup | None = None, name: str | None = None):
+    def __init__(self, startup_us: float, us_per_byte: float, group: distributed.ProcessGroup | None = None,
+                 name: str | None = None):
         for what, value in (("startup_us", startup_us), ("us_per_byte", us_per_byte)):
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"EmulatedLink({what}={value}): give a finite number >= 0")
         self.startup_us, self.us_per_byte = float(startup_us), float(us_per_byte)
-        self.workers, self.group, self.name = workers, group, name
+        self.group, self.name = group, name
 
 
 @dataclass

@@ -23,8 +23,8 @@ def main(arguments):
         parser.print_help()
         return EXIT_USAGE
     # torch is imported by the commands, so that --help and usage errors are quick.
-    from gradweave.hosts import HostError
-    from gradweave.jobs.fashion_mnist import DatasetMissing
+    from gradweave.lab.hosts import HostError
+    from gradweave.lab.fashion_mnist import DatasetMissing
     from gradweave.ranks import NotLaunched
     try:
         return options.run(options)
@@ -125,7 +125,7 @@ def _profile(options):
 
 
 def _job(name, batch_size):
-    from gradweave.jobs import fashion_mnist, training
+    from gradweave.lab import fashion_mnist, training
     networks = {"demo": fashion_mnist.wide_network, "small": fashion_mnist.small_network}
     if name in networks:
         recipe = training.Recipe(network=networks[name], batch_size=batch_size)
@@ -169,7 +169,7 @@ def _add_train(commands):
 
 
 def _train(options):
-    from gradweave import demo
+    from gradweave.lab import demo
     if options.workers < 2:
         raise UsageError("--workers: at least 2, since one worker has nothing to communicate")
     if options.rounds < 1 or (options.iterations is not None and options.iterations < 1):

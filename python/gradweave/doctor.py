@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gradweave import hosts, ranks
-from gradweave.jobs import fashion_mnist
+from gradweave import ranks
+from gradweave.lab import fashion_mnist, hosts
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 
@@ -42,12 +42,15 @@ def _extension():
     except ImportError as error:
         return Finding("extension", FAILED, f"gradweave._native cannot be loaded: {error}",
                        "build it for this torch: make runtime")
-    built = getattr(native, "torch_version", None)
-    running = torch.__version__.split("+")[0]
-    if built is not None and built.split("+")[0] != running:
-        return Finding("extension", FAILED, f"built for torch {built}, but {running} is running",
-                       "build it again: make runtime")
-    return Finding("extension", OK, f"loaded, for torch {built or running}")
+    return _matching(native.built_for_torch, torch.__version__)
+
+
+def _matching(built, running):
+    """Whether an extension that was built for one torch may run with another: only releases of the same number fit."""
+    what = f"built for torch {built}, and torch {running} runs"
+    if built.split("+")[0] != running.split("+")[0]:
+        return Finding("extension", FAILED, what, "build it again: make runtime")
+    return Finding("extension", OK, what)
 
 
 def _gloo():

@@ -153,6 +153,7 @@ PYBIND11_MODULE(_native, module) {
   // Python's own names for the two kinds of error: gradweave.InvalidInput is a ValueError.
   py::register_exception<InvalidInput>(module, "InvalidInput", PyExc_ValueError);
   py::register_exception<RuntimeFailure>(module, "RuntimeFailure", PyExc_RuntimeError);
+  module.attr("built_for_torch") = GRADWEAVE_BUILT_FOR_TORCH;
   bind_core(module);
   bind_engine(module);
 }

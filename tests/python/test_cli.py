@@ -1,14 +1,16 @@
 """`python -m gradweave`: exit codes, messages that name the fault and the remedy, files that are what they should be."""
 
 import dataclasses
+import importlib
 import json
 import subprocess
 import sys
 
 import pytest
+import torch
 
 from gradweave import cli, doctor
-from gradweave.jobs import fashion_mnist
+from gradweave.lab import fashion_mnist
 
 needs_data = pytest.mark.skipif(not fashion_mnist.DATA_DIRECTORY.exists(), reason="apt-get install dataset-fashion-mnist")
 
@@ -81,6 +83,11 @@ def test_the_module_is_a_program():
     assert done.returncode == 2 and "fly" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_training_a_job_of_ones_own_needs_nothing_of_the_laboratory():
+    program = "import sys, gradweave.session, gradweave.wrapping; sys.exit(any(n.startswith('gradweave.lab') for n in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == 0
+
+
 def test_profile_writes_the_workload_of_ones_own_job(gradweave, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(_OWN_JOB)
@@ -115,6 +122,20 @@ def test_doctor_prints_the_same_findings_as_text_and_as_json(gradweave):
     for finding in findings:
         assert finding["name"] in text.stdout and finding["state"] in ("ok", "warning", "failed")
         assert finding["state"] == "ok" or finding["remedy"]
+
+
+def test_doctor_compares_the_torch_that_the_extension_was_built_for_with_the_one_that_runs(monkeypatch):
+    native = importlib.import_module("gradweave._native")
+    built = native.built_for_torch
+    assert doctor._extension().what == f"built for torch {built}, and torch {torch.__version__} runs"
+    monkeypatch.setattr(native, "built_for_torch", "2.12.1+cpu")
+    finding = doctor._extension()
+    assert finding.state == doctor.FAILED and "2.12.1+cpu" in finding.what and torch.__version__ in finding.what and finding.remedy
+
+
+@pytest.mark.parametrize("built,running,state", [("2.13.0+cpu", "2.13.0+cu130", doctor.OK), ("2.13.0", "2.13.1", doctor.FAILED)])
+def test_an_extension_fits_releases_of_the_same_number(built, running, state):
+    assert doctor._matching(built, running).state == state
 
 
 def test_doctor_says_how_to_get_the_images(gradweave, no_images):

@@ -6,12 +6,12 @@ import textwrap
 
 import pytest
 
-from gradweave import contest, demo_report, hosts
-from gradweave.jobs.training import Recipe
+from gradweave.lab import hosts, report, turns
+from gradweave.lab.training import Recipe
 
 
 def _contestant(name, segments, accuracy=None, loss=0.5, iterations=30):
-    made = contest.Contestant(name, None, None, segment_seconds=segments, iterations=iterations, loss=loss)
+    made = turns.Contestant(name, None, None, segment_seconds=segments, iterations=iterations, loss=loss)
     made.accuracy = accuracy
     return made
 
@@ -31,13 +31,13 @@ def _results(delayed_accuracy):
                    _contestant("exact", [0.20, 0.20, 0.22], 80.2)]
     predicted = {"iteration_us": 121000.0, "exposed_us": 2000.0, "updates_per_iteration": 0.5, "staleness_max": 2,
                  "lower_bound_us": 1.0, "lower_bound": "compute", "extra_bytes": 3, "more": 1}
-    return demo_report.results(Setting(), contestants, {"late": predicted}, Recipe(), 2)
+    return report.results(Setting(), contestants, {"late": predicted}, Recipe(), 2)
 
 
 def test_ratios_are_taken_within_a_round():
     default = _contestant("a", [0.30, 0.36, 0.33])
-    assert contest.ratio(_contestant("b", [0.10, 0.12, 0.11]), default) == pytest.approx((3, 3, 3))
-    assert contest.ratio(_contestant("b", [0.10, 0.18, 0.11]), default) == pytest.approx((3, 2, 3))
+    assert turns.ratio(_contestant("b", [0.10, 0.12, 0.11]), default) == pytest.approx((3, 3, 3))
+    assert turns.ratio(_contestant("b", [0.10, 0.18, 0.11]), default) == pytest.approx((3, 2, 3))
 
 
 def test_the_fastest_way_is_recommended_only_if_it_is_accurate():
@@ -46,7 +46,7 @@ def test_the_fastest_way_is_recommended_only_if_it_is_accurate():
 
 
 def test_no_speed_stands_without_an_accuracy():
-    text = demo_report.text(_results(70.0), "out")
+    text = report.text(_results(70.0), "out")
     for line in text.splitlines():
         if " ms " in line and "compute alone" not in line and "link of" not in line:
             assert line.rstrip().endswith("%"), line
@@ -65,7 +65,7 @@ def test_results_are_json_with_prediction_and_measurement():
 def _run_ranks(tmp_path, body, workers=2):
     """Run `body` on ranks over the loopback interface."""
     program = tmp_path / "program.py"
-    program.write_text("import time, torch\nfrom torch import distributed\nfrom gradweave import contest, emulation, probe, ranks\n"
+    program.write_text("import time, torch\nfrom torch import distributed\nfrom gradweave import probe, ranks\nfrom gradweave.lab import emulated_ddp\n"
                        "torch.set_num_threads(1)\nwith ranks.joined('test'):\n" + textwrap.indent(textwrap.dedent(body), "    "))
     return hosts.run_ranks([[]] * workers, [sys.executable, str(program)], {"GLOO_SOCKET_IFNAME": "lo"}, timeout_s=60)
 
@@ -87,7 +87,7 @@ def test_an_emulated_link_takes_its_time_and_changes_no_result(tmp_path):
                 optimizer.step()
             return list(model.parameters()), (time.perf_counter() - begin) / 5
         size = 4 * (64 * 64 + 64) * 4
-        hook = emulation.EmulatedHook(startup_us=0, us_per_byte=0.04 / size * 1e6)
+        hook = emulated_ddp.EmulatedHook(startup_us=0, us_per_byte=0.04 / size * 1e6)
         slow, seconds = trained(hook)
         hook.close()
         plain, _ = trained(None)

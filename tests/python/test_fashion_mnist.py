@@ -5,7 +5,7 @@ import gzip
 import pytest
 import torch
 
-from gradweave.jobs import fashion_mnist, training
+from gradweave.lab import fashion_mnist, training
 
 needs_data = pytest.mark.skipif(not fashion_mnist.DATA_DIRECTORY.exists(), reason="apt-get install dataset-fashion-mnist")
 

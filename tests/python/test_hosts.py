@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gradweave import hosts
+from gradweave.lab import hosts
 
 _REASON = hosts.unavailable_reason()
 needs_hosts = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
@@ -98,7 +98,7 @@ def test_a_run_that_takes_too_long_is_ended():
 def test_nothing_survives_the_process_that_made_the_hosts(ending):
     # A parent that ignores SIGINT, as a shell's background job does, would pass that on.
     program = ("import signal\n"
-               "from gradweave import hosts\n"
+               "from gradweave.lab import hosts\n"
                "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
                "with hosts.Hosts(3, 2) as made:\n"
                "    print(*[holder.pid for holder in made._holders + [made._switch]], flush=True)\n"

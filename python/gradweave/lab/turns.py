@@ -13,8 +13,7 @@ import torch
 from torch import distributed
 
 import gradweave
-from gradweave import emulation
-from gradweave.jobs import training
+from gradweave.lab import emulated_ddp, training
 
 
 @dataclass
@@ -48,7 +47,7 @@ def data_parallel(job, name, setting, **arguments):
     job.model = torch.nn.parallel.DistributedDataParallel(network, **arguments)
     close = None
     if setting.emulation:
-        hook = emulation.EmulatedHook(*setting.emulation)
+        hook = emulated_ddp.EmulatedHook(*setting.emulation)
         hook.register(job.model)
         close = hook.close
     return Contestant(name, job, network, close=close)
@@ -57,7 +56,7 @@ def data_parallel(job, name, setting, **arguments):
 def planned(job, name, setting, plan):
     """Contestant that runs `plan` with Gradweave on the setting's link."""
     network = job.model
-    links = [gradweave.EmulatedLink(*setting.emulation, workers=setting.cluster["workers"])] if setting.emulation else None
+    links = [gradweave.EmulatedLink(*setting.emulation)] if setting.emulation else None
     job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, links=links)
     return Contestant(name, job, network, finish=lambda: gradweave.finish(job.model),
                       close=lambda: job.model.gradweave.close())

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from gradweave import contest, core, demo_report, hosts, links, profiling, progress, ranks
-from gradweave.jobs import fashion_mnist, training
+from gradweave import core, profiling, ranks
+from gradweave.lab import fashion_mnist, hosts, progress, report, slow_link, training, turns
 
 HAND_TUNED_MB = (1, 5, 10)
 WARM_UP = 4  # iterations of a segment that are not timed: more than the longest ramp of the delayed schemes here
@@ -43,11 +43,11 @@ def run(options):
     cpus = [cores[rank % len(cores)] for rank in range(options.workers)] if options.pin else None
     if reason:
         print(f"links: emulated ({reason})", file=sys.stderr)
-        environment = {"GLOO_SOCKET_IFNAME": "lo", links.KIND: "emulated", **QUIET, **MEMORY}
+        environment = {"GLOO_SOCKET_IFNAME": "lo", slow_link.KIND: "emulated", **QUIET, **MEMORY}
         return hosts.run_ranks([[]] * options.workers, command, environment, cpus)
     print(f"links: shaped, between {options.workers} network namespaces", file=sys.stderr)
     with hosts.Hosts(options.workers) as made:
-        return made.run(command, {links.KIND: "shaped", **QUIET, **MEMORY}, cpus)
+        return made.run(command, {slow_link.KIND: "shaped", **QUIET, **MEMORY}, cpus)
 
 
 def _compare(options):
@@ -65,17 +65,17 @@ def _compare(options):
         setting = _measure_setting(options, job, bar)
         bar.label = "tuning DDP by hand"
         tuned_mb = _tune_by_hand(job, setting, bar)
-        contestants = [contest.alone(job()), contest.data_parallel(job(), "DDP (default)", setting),
-                       contest.data_parallel(job(), f"DDP (tuned: {tuned_mb} MB)", setting, bucket_cap_mb=tuned_mb)]
+        contestants = [turns.alone(job()), turns.data_parallel(job(), "DDP (default)", setting),
+                       turns.data_parallel(job(), f"DDP (tuned: {tuned_mb} MB)", setting, bucket_cap_mb=tuned_mb)]
         plans, predictions = {}, {}
         for scheme in schemes:
             plan = plans[scheme] = core.make_plan(setting.workload, setting.cluster, scheme)
             predictions[scheme] = core.simulate(plan, setting.workload, setting.cluster, optimizer_us=setting.rest_us,
                                                 contention=setting.contention)
-            contestants.append(contest.planned(job(), scheme, setting, plan))
+            contestants.append(turns.planned(job(), scheme, setting, plan))
         iterations = options.iterations or _fitting(setting, predictions, options.rounds)
         bar.label, bar.total = "training in turns", bar.done + options.rounds * (iterations + WARM_UP) * len(contestants)
-        contest.run_rounds(contestants, options.rounds, iterations, WARM_UP, bar.advance)
+        turns.run_rounds(contestants, options.rounds, iterations, WARM_UP, bar.advance)
         bar.label = "measuring accuracy"
         for contestant in contestants[1:]:
             contestant.accuracy = training.accuracy(contestant.network, *test_set, ranks.rank(), ranks.world_size())
@@ -85,25 +85,25 @@ def _compare(options):
             if contestant.close:
                 contestant.close()
     if ranks.is_first():
-        results = demo_report.results(setting, contestants, predictions, recipe, ranks.world_size())
+        results = report.results(setting, contestants, predictions, recipe, ranks.world_size())
         options.output.mkdir(parents=True, exist_ok=True)
         for name, trace in traces.items():
             (options.output / name).write_text(trace)
         (options.output / "demo.json").write_text(json.dumps(results, indent=1) + "\n")
-        print(json.dumps(results, indent=1) if options.json else demo_report.text(results, options.output))
+        print(json.dumps(results, indent=1) if options.json else report.text(results, options.output))
 
 
 def _measure_setting(options, job, bar):
-    """Compute alone, the links at the rate that follows from it, the layers: a links.Setting. Collective."""
-    reference = contest.alone(job())
-    contest.run_segment(reference, CALIBRATION - 5, 5, bar.advance)
+    """Compute alone, the links at the rate that follows from it, the layers: a slow_link.Setting. Collective."""
+    reference = turns.alone(job())
+    turns.run_segment(reference, CALIBRATION - 5, 5, bar.advance)
     compute_s = ranks.agreed(reference.segment_seconds[0])
     parameter_bytes = sum(p.numel() * p.element_size() for p in reference.network.parameters())
     bar.label = "measuring the link"
-    setting = links.set_up(parameter_bytes, compute_s, options.coverage)
+    setting = slow_link.set_up(parameter_bytes, compute_s, options.coverage)
     bar.label = "measuring the layers"
     setting.workload, setting.rest_us = profiling.profile(job(), f"{options.network} network", CALIBRATION - 5, 5, bar.advance)
-    setting.contention = links.contention(setting, reference)
+    setting.contention = slow_link.contention(setting, reference)
     return setting
 
 
@@ -118,8 +118,8 @@ def _tune_by_hand(job, setting, bar):
     """The bucket size in MB with which DistributedDataParallel is fastest here. Collective."""
     seconds = {}
     for megabytes in HAND_TUNED_MB:
-        trial = contest.data_parallel(job(), "trial", setting, bucket_cap_mb=megabytes)
-        contest.run_segment(trial, 4, 2, bar.advance)
+        trial = turns.data_parallel(job(), "trial", setting, bucket_cap_mb=megabytes)
+        turns.run_segment(trial, 4, 2, bar.advance)
         seconds[megabytes] = trial.segment_seconds[0]
         if trial.close:
             trial.close()
@@ -137,7 +137,7 @@ def _traced(default, plans, job, setting):
         traces = {"trace-ddp.json": Path(file.name).read_text()}
     timelines = []
     for name, plan in plans.items():
-        contestant = contest.planned(job(), name, setting, plan)
+        contestant = turns.planned(job(), name, setting, plan)
         session = contestant.job.model.gradweave
         training.train(contestant.job, 1)
         session.record_timeline()

@@ -2,7 +2,7 @@
 
 import math
 
-from gradweave import contest
+from gradweave.lab import turns
 
 # Points below DistributedDataParallel that the demo still calls as accurate. Plain training of its network has 76.0 to 82.7 %
 # after 60 to 68 iterations (six seeds), and moves by up to five points within eight iterations. Whole trainings compare
@@ -17,13 +17,13 @@ def results(setting, contestants, predictions, recipe, workers):
     rows = []
     for contestant in contestants:
         predicted = predictions.get(contestant.name)
-        measured_ms = 1e3 * contest.iteration_seconds(contestant)
+        measured_ms = 1e3 * turns.iteration_seconds(contestant)
         row = {"name": contestant.name, "measured_ms": measured_ms,
                "segments_ms": [1e3 * seconds for seconds in contestant.segment_seconds],
-               "exposed_ms": measured_ms - 1e3 * contest.iteration_seconds(reference),
-               "over_compute": 1 / contest.ratio(contestant, reference)[0],
-               "speedup_over_default": contest.ratio(contestant, default),
-               "speedup_over_tuned": contest.ratio(contestant, tuned),
+               "exposed_ms": measured_ms - 1e3 * turns.iteration_seconds(reference),
+               "over_compute": 1 / turns.ratio(contestant, reference)[0],
+               "speedup_over_default": turns.ratio(contestant, default),
+               "speedup_over_tuned": turns.ratio(contestant, tuned),
                "accuracy": contestant.accuracy, "loss": contestant.loss}
         if predicted:
             row["predicted_ms"] = predicted["iteration_us"] / 1e3

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import distributed
 
-from gradweave import contest, emulation, hosts, probe, ranks
+from gradweave import probe, ranks
+from gradweave.lab import emulated_ddp, hosts, turns
 
 KIND = "GRADWEAVE_LINKS"  # environment variable: "shaped" or "emulated", set by the command that starts the ranks
 HEADER_SHARE = 1.046      # bytes on an Ethernet of 1500 bytes per byte of TCP payload: 1514 / 1448
@@ -85,17 +86,17 @@ def contention(setting, reference, rounds=11, iterations=4):
     """
     elements = 1 << 18
     buffer = torch.zeros(elements)
-    hook = emulation.EmulatedHook(*setting.emulation) if setting.emulation else None
+    hook = emulated_ddp.EmulatedHook(*setting.emulation) if setting.emulation else None
     all_reduce = hook.average if hook else functools.partial(distributed.all_reduce, async_op=True)
     ratios = []
     for _ in range(rounds):
-        contest.run_segment(reference, iterations, 0)
+        turns.run_segment(reference, iterations, 0)
         count = int(1.3 * iterations * reference.segment_seconds[-1] / setting.message_s(4 * elements)) + 1
         works = [all_reduce(buffer) for _ in range(int(ranks.agreed(count)))]
-        busy, _ = contest.timed_training(reference, iterations)
+        busy, _ = turns.timed_training(reference, iterations)
         for work in works:
             work.wait()
-        ratios.append(contest.slowest(busy) / iterations / reference.segment_seconds[-1])
+        ratios.append(turns.slowest(busy) / iterations / reference.segment_seconds[-1])
     if hook:
         hook.close()
     return max(1.0, statistics.median(ratios))

@@ -9,7 +9,7 @@ from typing import Callable
 import torch
 from torch import distributed, nn
 
-from gradweave.jobs import fashion_mnist
+from gradweave.lab import fashion_mnist
 
 
 @dataclass
