@@ -8,12 +8,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
 #include "gradweave/decimal.h"
+#include "gradweave/effects.h"
 
 namespace gradweave {
 
@@ -135,6 +137,30 @@ struct Residual {
 
 enum class Merge : std::uint8_t { kSum, kMean };
 
+// A plan in one line: what made it and what it comes to.
+struct PlanSummary {
+  std::string scheme;  // or "search"
+  std::map<std::string, std::string> options;
+  double iteration_us = 0;  // predicted, to 6 places
+  std::vector<Consistency> effects;
+  friend bool operator==(const PlanSummary&, const PlanSummary&) = default;
+};
+
+// What a planner that searches or chooses has found out beside its plan. For people and for bounds: nothing
+// that runs a plan reads it.
+struct Finding {
+  PlanSummary chosen;         // whose plan this is
+  double lower_bound_us = 0;  // on the iteration time, to 6 places, rounded down
+  std::string proof;          // what proves the bound: "compute", "critical path through layer 5", ...
+  bool optimum = false;       // proved: no plan of the family searched takes less than the bound
+  std::string reason;         // why this plan was preferred to others; may be empty
+  std::optional<PlanSummary> runner_up;  // the best plan of another scheme
+  // The plan that would be chosen if corrected averages were allowed too, where they are not; nothing if it
+  // would be the same.
+  std::optional<PlanSummary> if_corrected;
+  friend bool operator==(const Finding&, const Finding&) = default;
+};
+
 struct Plan {
   std::string scheme;                          // who made it, for people; nothing branches on it
   std::map<std::string, std::string> options;  // with which options
@@ -146,6 +172,7 @@ struct Plan {
   std::vector<Iteration> period;  // at least one
   Merge merge = Merge::kSum;
   Residual residual;
+  std::optional<Finding> finding;  // of `optimal` and `auto`
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 

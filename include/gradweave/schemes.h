@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gradweave/cluster.h"
+#include "gradweave/effects.h"
 #include "gradweave/plan.h"
 #include "gradweave/workload.h"
 
@@ -65,23 +66,6 @@ class OptionValues {
   std::map<std::string, std::string> set_;
 };
 
-// What a scheme does to training, for `auto`'s limits and for people.
-enum class Consistency : std::uint8_t {
-  kExact,       // bit-for-bit what plain data parallelism computes
-  kDelayed,     // gradients applied late
-  kLocal,       // local steps between averages
-  kCorrected,   // local progress at once, corrected when the average arrives
-  kCompressed,  // gradients changed or filtered, with error feedback
-};
-
-// Returns "exact", "delayed", "local", "corrected" or "compressed".
-std::string_view name_of(Consistency consistency);
-
-// Returns all that a plan does to training, read off the plan itself, gravest first: of delayed, local,
-// compressed, corrected those that hold; kExact alone if none does. So DeFT's plan without delay is exact,
-// and with fp16 it is compressed. O(size of the plan).
-std::vector<Consistency> effects_of(const Plan& plan);
-
 struct SchemeInfo {
   std::string_view name;
   std::string_view summary;  // one line
@@ -92,6 +76,8 @@ struct SchemeInfo {
   // What its ops carry. Gradients can be compressed, by any scheme.
   Payload payload = Payload::kGradient;
   bool chooses = false;  // its plans are those of other schemes, or found by search beside them
+  // Throws InvalidInput for values that are each in range but don't go together; null: there are none.
+  void (*check)(const OptionValues&) = nullptr;
   // Returns a plan that passes validate(), or why there is none. Pure: same input, same plan, byte for byte.
   PlanResult (*plan)(const Workload&, const Cluster&, const OptionValues&) = nullptr;
 };
@@ -102,10 +88,15 @@ const std::vector<SchemeInfo>& schemes();
 // Returns the scheme called `name`. Errors: InvalidInput listing the valid names.
 const SchemeInfo& find_scheme(std::string_view name);
 
+// Returns the checked options of scheme `name`. Needs no workload: what is wrong with them can be said before
+// anything runs. Errors: InvalidInput for unknown schemes and options, and values that are out of range or
+// don't go together.
+OptionValues check_options(std::string_view name, const std::map<std::string, std::string>& options);
+
 // Returns scheme `name`'s plan for the workload on the cluster, with scheme, options, hashes and workers
-// filled in, and its gradients compressed if the options say so. What a planner found out (Plan::options)
-// stays beside the options. Errors: InvalidInput for unknown schemes and options, values out of range,
-// workloads or clusters that fail check(), and a compressor that the scheme's collectives can't carry.
+// filled in, and its gradients compressed if the options say so. What a tuning found (buffer_bytes of dear)
+// stands beside the options that were set. Errors: those of check_options(); InvalidInput for workloads or
+// clusters that fail check(), and a compressor that the scheme's collectives can't carry.
 PlanResult make_plan(std::string_view name, const Workload& workload, const Cluster& cluster,
                      const std::map<std::string, std::string>& options = {});
 

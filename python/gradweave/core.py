@@ -14,11 +14,33 @@ def schemes() -> list[Json]:
 def make_plan(workload: Json, cluster: Json, scheme: str, options: Mapping[str, object] | None = None) -> Json:
     """The scheme's plan. Errors: ValueError naming the option, the scheme or the place in the input; RuntimeError
     with the reason when the scheme would never update anything."""
-    text = {name: str(value) for name, value in (options or {}).items()}
-    plan = json.loads(_native().make_plan(json.dumps(workload), json.dumps(cluster), scheme, json.dumps(text)))
+    plan = json.loads(_native().make_plan(json.dumps(workload), json.dumps(cluster), scheme, _text_of(options)))
     if "starves" in plan:
         raise RuntimeError(f"scheme '{scheme}' has no plan here: {plan['starves']}")
     return plan
+
+
+def check_options(scheme: str, options: Mapping[str, object] | None = None) -> None:
+    """Raises InvalidInput (a ValueError) if the scheme does not exist or could not be planned with these options,
+    whatever the workload."""
+    _native().check_options(scheme, _text_of(options))
+
+
+def ranked_plans(workload: Json, cluster: Json, options: Mapping[str, object] | None = None) -> list[Json]:
+    """Scheme `auto`'s admissible plans under its `options`, best first: [{"plan": ..., "prediction": what simulate()
+    returns, "effects": ["exact", ...], "demands": as demands_of() returns}, ...]. A plan's "finding" says whose it is
+    ("chosen": scheme, options, iteration_us, effects), why ("reason"), and in the first plan what would be chosen if
+    corrected averages were allowed too ("if_corrected", where that is another). Errors: as make_plan()."""
+    ranked = json.loads(_native().ranked_plans(json.dumps(workload), json.dumps(cluster), _text_of(options)))
+    if "starves" in ranked:
+        raise RuntimeError(f"scheme 'auto' has no plan here: {ranked['starves']}")
+    return ranked["plans"]
+
+
+def demands_of(plan: Json) -> dict[str, bool]:
+    """What the plan asks of a training loop: steps_in_forward, steps_in_backward, partial_steps, delays_gradients,
+    local_steps, keeps_residual; `synchronous` if it applies exactly its own gradients at each iteration's end."""
+    return json.loads(_native().demands(json.dumps(plan)))
 
 
 def simulate(plan: Json, workload: Json, cluster: Json, *, optimizer_us: float = 0.0, contention: float = 1.0) -> Json:
@@ -29,7 +51,7 @@ def simulate(plan: Json, workload: Json, cluster: Json, *, optimizer_us: float =
 
 
 def fit_link(measurements: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Start-up and per-byte cost of a link by least squares over [{"bytes": n, "us": t}, ...]: {"startup_us",
+    """Start-up and per-byte cost of a link by a robust fit of [{"bytes": n, "us": t}, ...]: {"startup_us",
     "us_per_byte", "residual"}. Errors: ValueError."""
     return json.loads(_native().fit_link(json.dumps({"measurements": list(measurements)})))
 
@@ -37,6 +59,10 @@ def fit_link(measurements: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def chrome_trace(timelines: Iterable[Json]) -> str:
     """Timelines (as `model.gradweave.timeline()` gives them) side by side as one trace for Perfetto, as text."""
     return _native().chrome_trace([json.dumps(timeline) for timeline in timelines])
+
+
+def _text_of(options):
+    return json.dumps({name: str(value) for name, value in (options or {}).items()})
 
 
 def _native():

@@ -116,6 +116,11 @@ Json object_of(const Row& row) {
       object["optimum_proof"] = row.optimum->proof;
     }
   }
+  if (row.finding) {
+    object["chosen"] = to_object(row.finding->chosen);
+    object["reason"] = row.finding->reason;
+    if (row.finding->if_corrected) object["if_corrected"] = to_object(*row.finding->if_corrected);
+  }
   return object;
 }
 
@@ -145,6 +150,27 @@ std::vector<std::string> cells_of(const Row& row, bool best) {
           human_time(bound),
           bound > 0 ? fmt::format("{:.2f} %", 100 * (row.iteration_ns() / bound - 1)) : "-",
           result.lower_bound.name};
+}
+
+// The plan in a few words: "dear buffer_bytes=1000000 (exact), 12.3 ms".
+std::string summary_text(const PlanSummary& plan) {
+  std::string text = plan.scheme;
+  for (const auto& [name, value] : plan.options) text += fmt::format(" {}={}", name, value);
+  std::string effects;
+  for (const Consistency effect : plan.effects)
+    effects.append(effects.empty() ? "" : "+").append(name_of(effect));
+  return fmt::format("{} ({}), {}", text, effects, human_time(plan.iteration_us * 1000));
+}
+
+// What scheme `auto` has chosen and what it could have.
+std::string choice_text(const std::vector<Row>& rows) {
+  const auto chosen = std::ranges::find(rows, "auto", &Row::name);
+  if (chosen == rows.end() || !chosen->finding) return {};
+  const Finding& finding = *chosen->finding;
+  std::string text = fmt::format("auto has chosen {}: {}\n", summary_text(finding.chosen), finding.reason);
+  if (finding.if_corrected)
+    text += fmt::format("with corrected averages allowed too: {}\n", summary_text(*finding.if_corrected));
+  return text;
 }
 
 // One line for each kind of plan among the rows: its best plan known, and what is proved of it.
@@ -182,7 +208,7 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
                 .left = {true, true, false, false, false, false, false, false, false, false, false, true}};
     for (const Row& row : rows[p])
       table.rows.push_back(cells_of(row, row.iteration_ns() == rows[p].front().iteration_ns()));
-    std::cout << table.text() << optima_text(rows[p]);
+    std::cout << table.text() << optima_text(rows[p]) << choice_text(rows[p]);
   }
   std::cout << "\n* fastest. A speed says nothing of accuracy: only schemes of kind 'exact' compute what "
                "plain data\n"

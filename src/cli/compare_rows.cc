@@ -1,7 +1,6 @@
 #include "cli/compare_rows.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "cli/inputs.h"
 #include "gradweave/error.h"
@@ -23,16 +22,10 @@ std::map<std::string, std::string> options_of(const SchemeInfo& scheme,
 // What a row of scheme `optimal` says of its family.
 Optimum optimum_of(const Row& optimal, const Setting& setting) {
   Optimum optimum{.iteration_ns = optimal.iteration_ns()};
-  const auto bound = optimal.found.find("lower_bound_us");
-  const auto proof = optimal.found.find("proof");
   // The proof is for workers that all are as slow as the slowest.
-  if (setting.classes.size() != 1 || bound == optimal.found.end() || proof == optimal.found.end())
-    return optimum;
-  double us = 0;
-  const std::string& text = bound->second;
-  if (std::from_chars(text.data(), text.data() + text.size(), us).ec != std::errc{}) return optimum;
-  optimum.bound_ns = us * 1000;
-  optimum.proof = proof->second;
+  if (setting.classes.size() != 1 || !optimal.finding) return optimum;
+  optimum.bound_ns = optimal.finding->lower_bound_us * 1000;
+  optimum.proof = (optimal.finding->optimum ? "optimum: " : "") + optimal.finding->proof;
   return optimum;
 }
 
@@ -59,7 +52,7 @@ Row compare_one(std::string_view name, const Setting& setting,
           .gigabits = setting.gigabits,
           .consistency = scheme.consistency};
   const std::map<std::string, std::string> own = options_of(scheme, options);
-  OptionValues(name, scheme.options, own).compression();  // options that nobody can serve end all
+  check_options(name, own);  // options that nobody can serve end all
   PlanResult planned;
   try {
     planned = make_plan(name, setting.slowest, setting.cluster, own);
@@ -72,7 +65,7 @@ Row compare_one(std::string_view name, const Setting& setting,
   }
   const Plan& plan = std::get<Plan>(planned);
   row.consistency = effects_of(plan).front();
-  row.found = plan.options;
+  row.finding = plan.finding;
   row.result = simulate(plan, setting.classes, setting.cluster, setting.simulation);
   row.result->name = row.name;
   add_proved_optimum(plan, setting.classes, setting.cluster, *row.result);

@@ -39,8 +39,8 @@ struct Row {
   Consistency consistency = Consistency::kExact;
   std::optional<SimulationResult> result;
   std::string starves;
-  std::map<std::string, std::string> found;  // Plan::options
-  std::optional<Optimum> optimum;            // of its kind, from add_optima()
+  std::optional<Finding> finding;  // of its plan
+  std::optional<Optimum> optimum;  // of its kind, from add_optima()
 
   double iteration_ns() const {
     return result ? result->iteration_ns() : std::numeric_limits<double>::infinity();

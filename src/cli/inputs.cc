@@ -1,6 +1,5 @@
 #include "cli/inputs.h"
 
-#include <charconv>
 #include <cmath>
 
 #include "gradweave/error.h"
@@ -66,19 +65,13 @@ void require_valid(const Validation& validation, const std::string& where) {
 
 void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
                         SimulationResult& result) {
-  const auto proof = plan.options.find("proof");
-  const auto bound = plan.options.find("lower_bound_us");
-  if (proof == plan.options.end() || bound == plan.options.end() || !proof->second.starts_with("optimum"))
-    return;
+  if (!plan.finding || !plan.finding->optimum) return;
   if (classes.size() != 1 || plan.workload_hash != hash_of(classes[0]) ||
       plan.cluster_hash != hash_of(cluster))
     return;
-  double us = 0;
-  const std::string& text = bound->second;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), us);
-  const bool read = error == std::errc{} && end == text.data() + text.size();
+  const double bound = plan.finding->lower_bound_us * 1000;
   // A plan file may have been edited: a claim that its own time refutes is not passed on.
-  if (read && us * 1000 <= result.iteration_ns()) add_bound(result, {"optimum", us * 1000});
+  if (bound <= result.iteration_ns()) add_bound(result, {"optimum", bound});
 }
 
 void add_simulation_options(CLI::App& command, SimulationFlags& flags) {

@@ -17,6 +17,9 @@ constexpr std::string_view kSources[] = {"reduced_gradient", "local_gradient", "
 constexpr std::string_view kModes[] = {"replace", "correct"};
 constexpr std::string_view kCorrections[] = {"none", "local"};
 constexpr std::string_view kMerges[] = {"sum", "mean"};
+constexpr std::string_view kEffects[] = {name_of(Consistency::kExact), name_of(Consistency::kDelayed),
+                                         name_of(Consistency::kLocal), name_of(Consistency::kCorrected),
+                                         name_of(Consistency::kCompressed)};
 
 template <typename Enum>
 Enum enum_from(const JsonNode& node, std::span<const std::string_view> names) {
@@ -139,11 +142,40 @@ Residual residual_from(const JsonNode& node) {
           .every = node.at("every").integer(1, INT64_MAX)};
 }
 
+std::map<std::string, std::string> options_from(const JsonNode& node) {
+  std::map<std::string, std::string> options;
+  for (const JsonNode& option : node.members()) options.emplace(option.key(), option.text());
+  return options;
+}
+
+PlanSummary summary_from(const JsonNode& node) {
+  node.require_keys({"scheme", "options", "iteration_us", "effects"});
+  PlanSummary summary{.scheme = node.at("scheme").text(),
+                      .options = options_from(node.at("options")),
+                      .iteration_us = node.at("iteration_us").number(),
+                      .effects = {}};
+  const JsonNode effects = node.at("effects");
+  for (std::size_t i = 0; i < effects.size(); ++i)
+    summary.effects.push_back(enum_from<Consistency>(effects.item(i), kEffects));
+  return summary;
+}
+
+Finding finding_from(const JsonNode& node) {
+  node.require_keys({"chosen", "lower_bound_us", "proof", "optimum", "reason", "runner_up", "if_corrected"});
+  Finding finding{.chosen = summary_from(node.at("chosen")),
+                  .lower_bound_us = node.at("lower_bound_us").number(),
+                  .proof = node.at("proof").text(),
+                  .optimum = node.at("optimum").boolean(),
+                  .reason = node.at("reason").text()};
+  if (const auto runner_up = node.find("runner_up")) finding.runner_up = summary_from(*runner_up);
+  if (const auto corrected = node.find("if_corrected")) finding.if_corrected = summary_from(*corrected);
+  return finding;
+}
+
 void read_origin(const JsonNode& root, Plan& plan) {
   if (const auto scheme = root.find("scheme")) plan.scheme = scheme->text();
-  if (const auto options = root.find("options")) {
-    for (const JsonNode& option : options->members()) plan.options.emplace(option.key(), option.text());
-  }
+  if (const auto options = root.find("options")) plan.options = options_from(*options);
+  if (const auto finding = root.find("finding")) plan.finding = finding_from(*finding);
   if (const auto hash = root.find("workload_hash")) plan.workload_hash = hash->text();
   if (const auto hash = root.find("cluster_hash")) plan.cluster_hash = hash->text();
   if (const auto workers = root.find("workers")) plan.workers = workers->integer(1, 10'000'000);
@@ -172,6 +204,32 @@ std::string text_of(const Compression& compression) {
     first = false;
   }
   return text + "}}";
+}
+
+std::string text_of(const std::map<std::string, std::string>& options) {
+  std::string text = "{";
+  for (const auto& [name, value] : options)
+    text += (text.size() > 1 ? ", " : "") + json_string(name) + ": " + json_string(value);
+  return text + "}";
+}
+
+std::string text_of(const PlanSummary& summary) {
+  std::vector<std::string> effects;
+  for (const Consistency effect : summary.effects) effects.emplace_back(name_of(effect));
+  return "{\"scheme\": " + json_string(summary.scheme) + ", \"options\": " + text_of(summary.options) +
+         ", \"iteration_us\": " + json_number(summary.iteration_us) +
+         ", \"effects\": " + json_array(effects) + "}";
+}
+
+std::string text_of(const Finding& finding) {
+  std::string text = "{\n    \"chosen\": " + text_of(finding.chosen) +
+                     ",\n    \"lower_bound_us\": " + json_number(finding.lower_bound_us) +
+                     ",\n    \"proof\": " + json_string(finding.proof) +
+                     ",\n    \"optimum\": " + (finding.optimum ? "true" : "false") +
+                     ",\n    \"reason\": " + json_string(finding.reason);
+  if (finding.runner_up) text += ",\n    \"runner_up\": " + text_of(*finding.runner_up);
+  if (finding.if_corrected) text += ",\n    \"if_corrected\": " + text_of(*finding.if_corrected);
+  return text + "\n  }";
 }
 
 std::string text_of(const Op& op) {
@@ -237,8 +295,8 @@ Plan parse_plan(std::string_view text) {
   const JsonValue tree = parse_json(text);
   const JsonNode root(tree);
   require_version(root);
-  root.require_keys({"version", "scheme", "options", "workload_hash", "cluster_hash", "workers", "blocks",
-                     "links", "prologue", "period", "merge", "residual"});
+  root.require_keys({"version", "scheme", "options", "finding", "workload_hash", "cluster_hash", "workers",
+                     "blocks", "links", "prologue", "period", "merge", "residual"});
   Plan plan;
   read_origin(root, plan);
   const JsonNode blocks = root.at("blocks");
@@ -253,14 +311,10 @@ Plan parse_plan(std::string_view text) {
 }
 
 std::string to_json(const Plan& plan) {
-  std::string text =
-      "{\n  \"version\": 1,\n  \"scheme\": " + json_string(plan.scheme) + ",\n  \"options\": {";
-  bool first = true;
-  for (const auto& [name, value] : plan.options) {
-    text += (first ? "" : ", ") + json_string(name) + ": " + json_string(value);
-    first = false;
-  }
-  text += "},\n  \"workload_hash\": " + json_string(plan.workload_hash) +
+  std::string text = "{\n  \"version\": 1,\n  \"scheme\": " + json_string(plan.scheme) +
+                     ",\n  \"options\": " + text_of(plan.options);
+  if (plan.finding) text += ",\n  \"finding\": " + text_of(*plan.finding);
+  text += ",\n  \"workload_hash\": " + json_string(plan.workload_hash) +
           ",\n  \"cluster_hash\": " + json_string(plan.cluster_hash) +
           ",\n  \"workers\": " + std::to_string(plan.workers);
   text += ",\n  \"blocks\": " + lines_of(plan.blocks, 4) + ",\n  \"links\": " + lines_of(plan.links, 4);

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "gradweave/json.h"
+
 namespace gradweave {
 namespace {
 
@@ -62,6 +64,12 @@ Json object_of(const SchemeInfo& scheme) {
           {"options", std::move(options)}};
 }
 
+Json names_of(const std::vector<Consistency>& effects) {
+  Json names = Json::array();
+  for (const Consistency effect : effects) names.push_back(name_of(effect));
+  return names;
+}
+
 }  // namespace
 
 double microseconds_of(Nanoseconds numerator_ns, std::int64_t denominator) {
@@ -110,6 +118,32 @@ Json to_object(const SimulationResult& result) {
   }
   object["exposed_layers"] = std::move(layers);
   return object;
+}
+
+Json to_object(const PlanSummary& summary) {
+  return {{"scheme", summary.scheme},
+          {"options", summary.options},
+          {"iteration_us", summary.iteration_us},
+          {"effects", names_of(summary.effects)}};
+}
+
+Json to_object(const Demands& demands) {
+  return {{"steps_in_forward", demands.steps_in_forward}, {"steps_in_backward", demands.steps_in_backward},
+          {"partial_steps", demands.partial_steps},       {"delays_gradients", demands.delays_gradients},
+          {"local_steps", demands.local_steps},           {"keeps_residual", demands.keeps_residual},
+          {"synchronous", demands.synchronous()}};
+}
+
+Json to_object(const RankedPlans& ranked) {
+  if (const auto* starves = std::get_if<Starves>(&ranked)) return {{"starves", starves->reason}};
+  Json plans = Json::array();
+  for (const RankedPlan& ranked_plan : std::get<std::vector<RankedPlan>>(ranked)) {
+    plans.push_back({{"prediction", to_object(ranked_plan.prediction)},
+                     {"effects", names_of(ranked_plan.effects)},
+                     {"demands", to_object(ranked_plan.demands)},
+                     {"plan", Json::parse(to_json(ranked_plan.plan))}});
+  }
+  return {{"plans", std::move(plans)}};
 }
 
 Json schemes_object() {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gradweave/decimal.h"
+#include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 
@@ -19,6 +20,16 @@ double microseconds_rounded(double nanoseconds);
 
 // Returns the object that `simulate --json` prints.
 Json to_object(const SimulationResult& result);
+
+// Returns {"scheme", "options", "iteration_us", "effects"}, as a plan's finding has them.
+Json to_object(const PlanSummary& summary);
+
+// Returns {"steps_in_forward": false, ..., "synchronous": true}.
+Json to_object(const Demands& demands);
+
+// Returns {"plans": [{"prediction": as `simulate --json`, "effects", "demands", "plan"}, ...]}, best first, or
+// {"starves": reason}.
+Json to_object(const RankedPlans& plans);
 
 // Returns the object that `schemes --json` prints: every scheme with its options.
 Json schemes_object();

@@ -60,6 +60,9 @@ std::vector<NamedParameter> parameters_of(const py::list& names, const py::list&
 
 void bind_core(py::module_& module) {
   module.def("make_plan", &make_plan_text, Unlocked());
+  module.def("check_options", &check_options_text);
+  module.def("ranked_plans", &ranked_plans_text, Unlocked());
+  module.def("demands", &demands_text, Unlocked());
   module.def("simulate", &simulate_text, Unlocked());
   module.def("fit_link", &fit_link_text, Unlocked());
   module.def("validate", &validate_text, Unlocked());

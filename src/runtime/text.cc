@@ -18,6 +18,18 @@ std::string make_plan_text(const std::string& workload, const std::string& clust
   return to_json(std::get<Plan>(result));
 }
 
+void check_options_text(const std::string& scheme, const std::string& options) {
+  check_options(scheme, Json::parse(options).get<std::map<std::string, std::string>>());
+}
+
+std::string ranked_plans_text(const std::string& workload, const std::string& cluster,
+                              const std::string& options) {
+  const auto set = Json::parse(options).get<std::map<std::string, std::string>>();
+  return dump(to_object(ranked_plans(parse_workload(workload), parse_cluster(cluster), set)));
+}
+
+std::string demands_text(const std::string& plan) { return dump(to_object(demands_of(parse_plan(plan)))); }
+
 std::string simulate_text(const std::string& plan, const std::string& workload, const std::string& cluster,
                           const std::string& options) {
   const Json given = Json::parse(options);

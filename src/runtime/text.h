@@ -11,6 +11,18 @@ namespace gradweave::runtime {
 std::string make_plan_text(const std::string& workload, const std::string& cluster, const std::string& scheme,
                            const std::string& options);
 
+// Throws InvalidInput for options that no workload could make right. `options`: {name: text}.
+void check_options_text(const std::string& scheme, const std::string& options);
+
+// Returns scheme `auto`'s admissible plans, best first: {"plans": [{"prediction": as simulate_text() returns,
+// "effects": ["exact", ...], "demands": {"steps_in_forward": false, ...}, "plan": a plan whose "finding" says
+// whose it is}, ...]}, or {"starves": reason}. `options`: those of `auto`, {name: text}. Errors: InvalidInput.
+std::string ranked_plans_text(const std::string& workload, const std::string& cluster,
+                              const std::string& options);
+
+// Returns what the plan asks of a training loop: {"steps_in_forward": false, ...}.
+std::string demands_text(const std::string& plan);
+
 // Returns what the plan does, with the names of `gradweave simulate --json`. `options`: {"optimizer_us": the
 // time of one whole step, "contention": how many times longer compute takes while a link is busy}.
 std::string simulate_text(const std::string& plan, const std::string& workload, const std::string& cluster,

@@ -1,7 +1,7 @@
 // The fastest plan of all schemes within the user's limits.
 //
 //   allow                            what the plan may do to training: every effect of an admissible plan is
-//                                    allowed (schemes.h, effects_of())
+//                                    allowed (effects.h)
 //   max_staleness, max_extra_bytes   read off the simulation and the validator
 //   tolerance                        a plan that changes training less is preferred while it is slower by at
 //                                    most this share
@@ -11,21 +11,22 @@
 // fastest admissible candidate sets the time to meet; of those within `tolerance` of it the one that changes
 // training least is chosen; then the faster, the one of less staleness, of less memory, the one listed first.
 //
-// Default of `allow`: exact+corrected. Averages that arrive late and are corrected kept the accuracy of
-// synchronous training within 0.3 points on shuffled shards with SGD and momentum; plain delayed updates
-// diverged at the same learning rate: docs/schemes/auto.md has the figures. So `delayed` is never chosen
-// unless asked for.
+// Default of `allow`: exact, so that nothing but the speed changes unless it is asked for. What `corrected` in
+// addition would give is found beside and said: averages that arrive late and are corrected kept the accuracy
+// of synchronous training within 0.3 points on shuffled shards; plain delayed updates diverged at the same
+// learning rate (docs/schemes/auto.md has the figures).
 //
-// What was found stands in Plan::options: chosen, chosen_options, reason, runner_up, lower_bound (the one that
-// binds), gap.
+// ranked_plans() repeats the choice without the plans that were chosen before.
 // Complexity: some 100 plans and simulations; no clock, so the choice is the same everywhere.
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <optional>
 #include <tuple>
 
 #include "gradweave/compression.h"
 #include "gradweave/error.h"
+#include "gradweave/ranked_plans.h"
 #include "model/text.h"
 #include "schemes/candidates.h"
 #include "schemes/optimal.h"
@@ -34,7 +35,7 @@
 namespace gradweave {
 namespace {
 
-constexpr std::string_view kDefaultAllow = "exact+corrected";
+constexpr std::string_view kDefaultAllow = "exact";
 // So many schemes, the fastest without compression, are tried with compressors.
 constexpr std::size_t kCompressedSchemes = 3;
 
@@ -74,37 +75,52 @@ std::vector<Consistency> parse_allow(const std::string& text) {
 }
 
 struct Limits {
+  std::string allow;  // as the user wrote it
   std::vector<Consistency> allowed;
   std::optional<std::int64_t> max_staleness, max_extra_bytes;
   double tolerance = 0;
+  std::map<std::string, std::string> compressor;  // options of one that was asked for by name
 
-  bool allow(Consistency effect) const { return std::ranges::find(allowed, effect) != allowed.end(); }
+  bool allows(Consistency effect) const { return std::ranges::find(allowed, effect) != allowed.end(); }
 };
 
+Limits limits_of(const OptionValues& values) {
+  Limits limits{.allow = values.text("allow"),
+                .allowed = parse_allow(values.text("allow")),
+                .max_staleness = values.integer("max_staleness"),
+                .max_extra_bytes = values.integer("max_extra_bytes"),
+                .tolerance = *values.number("tolerance"),
+                .compressor = {}};
+  if (!values.compression().name.empty()) {
+    limits.allowed.push_back(Consistency::kCompressed);
+    limits.compressor = values.set();
+    std::erase_if(limits.compressor,
+                  [](const auto& option) { return !option.first.starts_with("compressor"); });
+  }
+  return limits;
+}
+
 bool admissible(const Candidate& candidate, const Limits& limits) {
-  return std::ranges::all_of(candidate.effects, [&](Consistency effect) { return limits.allow(effect); }) &&
+  return std::ranges::all_of(candidate.effects, [&](Consistency effect) { return limits.allows(effect); }) &&
          (!limits.max_staleness || candidate.result.staleness_max <= *limits.max_staleness) &&
          (!limits.max_extra_bytes || candidate.result.extra_bytes <= *limits.max_extra_bytes);
 }
 
-// Every scheme whose plans may be admissible, tuned. `compressor`: options that the user has fixed.
-std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cluster, const Limits& limits,
-                                     const std::map<std::string, std::string>& compressor) {
-  const CandidateMaker maker(workload, cluster);
-  std::vector<Candidate> candidates;
-  for (const SchemeInfo& scheme : schemes()) {
-    if (scheme.name == "auto" || (scheme.name == "optimal" && !optimal_searches(workload, cluster))) continue;
-    // A scheme of delayed updates may have a correction among its options: tuning tries it.
-    const bool may_correct =
-        scheme.consistency == Consistency::kDelayed && limits.allow(Consistency::kCorrected);
-    if (!compressor.empty() && scheme.payload != Payload::kGradient) continue;
-    if (limits.allow(scheme.consistency) || may_correct) maker.tune(scheme, compressor, candidates);
-  }
-  if (!limits.allow(Consistency::kCompressed) || !compressor.empty()) return candidates;
-  std::vector<std::size_t> fastest;  // one candidate for each scheme of gradients
+// Whether some plan of the scheme may be admissible.
+bool may_serve(const SchemeInfo& scheme, const Limits& limits) {
+  // A scheme of delayed updates may have a correction among its options: tuning tries it.
+  const bool may_correct =
+      scheme.consistency == Consistency::kDelayed && limits.allows(Consistency::kCorrected);
+  return (limits.allows(scheme.consistency) || may_correct) &&
+         (limits.compressor.empty() || scheme.payload == Payload::kGradient);
+}
+
+// The schemes of gradients that are fastest without compression, under every compressor too.
+void add_compressed(const CandidateMaker& maker, const Limits& limits, std::vector<Candidate>& candidates) {
+  std::vector<std::size_t> fastest;  // one candidate for each scheme
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const SchemeInfo& scheme = find_scheme(candidates[i].scheme);
-    if (scheme.payload != Payload::kGradient || scheme.chooses) continue;
+    if (scheme.payload != Payload::kGradient || scheme.chooses || !may_serve(scheme, limits)) continue;
     const auto same =
         std::ranges::find(fastest, candidates[i].scheme, [&](std::size_t j) { return candidates[j].scheme; });
     if (same == fastest.end()) {
@@ -123,7 +139,29 @@ std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cl
       maker.add(find_scheme(candidates[i].scheme), options, candidates);
     }
   }
+}
+
+// Every scheme that may serve `limits` or `wider`, tuned.
+std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cluster, const Limits& limits,
+                                     const Limits& wider) {
+  const CandidateMaker maker(workload, cluster);
+  std::vector<Candidate> candidates;
+  for (const SchemeInfo& scheme : schemes()) {
+    if (scheme.name == "auto" || (scheme.name == "optimal" && !optimal_searches(workload, cluster))) continue;
+    if (may_serve(scheme, limits) || may_serve(scheme, wider))
+      maker.tune(scheme, limits.compressor, candidates);
+  }
+  if (limits.allows(Consistency::kCompressed) && limits.compressor.empty())
+    add_compressed(maker, limits, candidates);
   return candidates;
+}
+
+std::vector<const Candidate*> admitted(const std::vector<Candidate>& candidates, const Limits& limits) {
+  std::vector<const Candidate*> result;
+  for (const Candidate& candidate : candidates) {
+    if (admissible(candidate, limits)) result.push_back(&candidate);
+  }
+  return result;
 }
 
 std::string text_of(const std::vector<Consistency>& effects) {
@@ -138,29 +176,25 @@ auto preference(const Candidate& candidate) {
                     candidate.result.extra_bytes);
 }
 
-// Returns the best of `candidates` by the rule at the top of this file; they are admissible and at least one.
-std::size_t choose(const std::vector<const Candidate*>& candidates, double tolerance) {
+// Returns the best of `candidates` by the rule at the top of this file, or null of none.
+const Candidate* choose(const std::vector<const Candidate*>& candidates, double tolerance) {
   double fastest = std::numeric_limits<double>::infinity();
   for (const Candidate* candidate : candidates) fastest = std::min(fastest, candidate->result.iteration_ns());
-  std::size_t best = candidates.size();
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (candidates[i]->result.iteration_ns() > fastest * (1 + tolerance)) continue;
-    if (best == candidates.size() || preference(*candidates[i]) < preference(*candidates[best])) best = i;
+  const Candidate* best = nullptr;
+  for (const Candidate* candidate : candidates) {
+    if (candidate->result.iteration_ns() > fastest * (1 + tolerance)) continue;
+    if (best == nullptr || preference(*candidate) < preference(*best)) best = candidate;
   }
   return best;
 }
 
-// The best plan of any other scheme.
-std::string runner_up(const std::vector<const Candidate*>& candidates, const Candidate& chosen,
-                      double tolerance) {
-  std::vector<const Candidate*> others;
-  std::ranges::copy_if(candidates, std::back_inserter(others),
-                       [&](const Candidate* c) { return c->scheme != chosen.scheme; });
-  if (others.empty()) return "none";
-  const Candidate& second = *others[choose(others, tolerance)];
-  const double slower = second.result.iteration_ns() / std::max(1.0, chosen.result.iteration_ns()) - 1;
-  return to_string(second) + ": " + decimal(second.result.iteration_ns() / 1000) + " us, " +
-         decimal(100 * slower) + " % slower, " + text_of(second.effects);
+// The best plan of any other scheme than `chosen`.
+std::optional<PlanSummary> runner_up(std::vector<const Candidate*> candidates, const Candidate& chosen,
+                                     double tolerance) {
+  std::erase_if(candidates, [&](const Candidate* c) { return c->scheme == chosen.scheme; });
+  const Candidate* second = choose(candidates, tolerance);
+  if (second == nullptr) return std::nullopt;
+  return summary_of(*second);
 }
 
 std::string reason(const std::vector<const Candidate*>& candidates, const Candidate& chosen,
@@ -169,47 +203,73 @@ std::string reason(const std::vector<const Candidate*>& candidates, const Candid
   const auto fastest = std::ranges::min_element(
       candidates, faster, [](const Candidate* c) -> const SimulationResult& { return c->result; });
   if (!faster((*fastest)->result, chosen.result)) return text + "none is faster";
+  char us[64];
+  const char* const end =
+      std::to_chars(us, us + sizeof us, nearest_us((*fastest)->result.iteration_ns())).ptr;
   return text + "it changes training less (" + text_of(chosen.effects) + ") than " + to_string(**fastest) +
          " (" + text_of((*fastest)->effects) + "), which takes " +
-         decimal((*fastest)->result.iteration_ns() / 1000) + " us";
+         std::string(us, static_cast<std::size_t>(end - us)) + " us";
 }
 
-PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const std::string allow = values.text("allow");
-  Limits limits{parse_allow(allow), values.integer("max_staleness"), values.integer("max_extra_bytes"),
-                *values.number("tolerance")};
-  std::map<std::string, std::string> compressor;
-  if (!values.compression().name.empty()) {  // asked for by name
-    limits.allowed.push_back(Consistency::kCompressed);
-    compressor = values.set();
-    std::erase_if(compressor, [](const auto& option) { return !option.first.starts_with("compressor"); });
-  }
-  const std::vector<Candidate> candidates = candidates_of(workload, cluster, limits, compressor);
-  std::vector<const Candidate*> admitted;
-  for (const Candidate& candidate : candidates) {
-    if (admissible(candidate, limits)) admitted.push_back(&candidate);
-  }
-  if (admitted.empty()) {
+Finding finding_of(const Candidate& chosen) {
+  const Bound& bound = chosen.result.lower_bound;
+  return {.chosen = summary_of(chosen), .lower_bound_us = bound_us(bound.iteration_ns), .proof = bound.name};
+}
+
+RankedPlans ranked(const Workload& workload, const Cluster& cluster, const OptionValues& values,
+                   std::size_t most) {
+  const Limits limits = limits_of(values);
+  Limits wider = limits;
+  wider.allowed.push_back(Consistency::kCorrected);
+  const std::vector<Candidate> candidates = candidates_of(workload, cluster, limits, wider);
+  std::vector<const Candidate*> left = admitted(candidates, limits);
+  if (left.empty()) {
     return Starves{"none of " + std::to_string(candidates.size()) +
-                   " plans keeps the limits; allow more than " + allow +
+                   " plans keeps the limits; allow more than " + limits.allow +
                    ", or raise max_staleness or max_extra_bytes"};
   }
-  const Candidate& chosen = *admitted[choose(admitted, limits.tolerance)];
-  Plan plan = chosen.plan;
-  const double bound = chosen.result.lower_bound.iteration_ns;
-  plan.options = {{"chosen", std::string(chosen.scheme)},
-                  {"reason", reason(admitted, chosen, allow)},
-                  {"runner_up", runner_up(admitted, chosen, limits.tolerance)},
-                  {"gap", gap_to(bound, chosen.result.iteration_ns())},
-                  {"lower_bound", chosen.result.lower_bound.name}};
-  std::string options;
-  for (const auto& [name, value] : chosen.plan.options)
-    options.append(options.empty() ? "" : ",").append(name).append("=").append(value);
-  if (!options.empty()) plan.options["chosen_options"] = options;
-  return plan;
+  std::vector<RankedPlan> plans;
+  while (!left.empty() && plans.size() < most) {
+    const Candidate& chosen = *choose(left, limits.tolerance);
+    RankedPlan ranked{chosen.plan, chosen.result, chosen.effects, demands_of(chosen.plan)};
+    ranked.plan.options.clear();
+    ranked.plan.finding = finding_of(chosen);
+    Finding& finding = *ranked.plan.finding;
+    finding.runner_up = runner_up(left, chosen, limits.tolerance);
+    if (plans.empty()) {
+      finding.reason = reason(left, chosen, limits.allow);
+      const Candidate* corrected = choose(admitted(candidates, wider), limits.tolerance);
+      if (corrected != &chosen) finding.if_corrected = summary_of(*corrected);
+    } else {
+      finding.reason = "next best after " + plans.back().plan.finding->chosen.scheme;
+    }
+    complete_plan(ranked.plan, workload, cluster, "auto", values);
+    std::erase_if(left, [&](const Candidate* c) {
+      return c->scheme == chosen.scheme && c->effects == ranked.effects &&
+             demands_of(c->plan) == ranked.demands;
+    });
+    plans.push_back(std::move(ranked));
+  }
+  return plans;
+}
+
+void check_auto(const OptionValues& values) { parse_allow(values.text("allow")); }
+
+PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  RankedPlans plans = ranked(workload, cluster, values, 1);
+  if (const Starves* starves = std::get_if<Starves>(&plans)) return *starves;
+  return std::move(std::get<std::vector<RankedPlan>>(plans).front().plan);
 }
 
 }  // namespace
+
+RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster,
+                         const std::map<std::string, std::string>& options) {
+  const OptionValues values = check_options("auto", options);
+  check(workload);
+  check(cluster);
+  return ranked(workload, cluster, values, std::numeric_limits<std::size_t>::max());
+}
 
 SchemeInfo auto_scheme() {
   return {
@@ -222,7 +282,7 @@ SchemeInfo auto_scheme() {
             .type = OptionType::kText,
             .unit = "",
             .default_value = kDefaultAllow,
-            .default_source = "Gradweave: what kept accuracy on shuffled shards, docs/schemes/auto.md",
+            .default_source = "Gradweave: nothing but the speed changes",
             .meaning = "what the plan may do to training: exact, corrected, local, compressed, delayed, "
                        "joined by '+'"},
            {.name = "max_staleness",
@@ -251,6 +311,7 @@ SchemeInfo auto_scheme() {
             .meaning =
                 "a plan that changes training less is preferred while it is slower by at most this share"}},
       .chooses = true,
+      .check = check_auto,
       .plan = plan_auto};
 }
 

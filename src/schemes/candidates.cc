@@ -1,6 +1,5 @@
 #include "schemes/candidates.h"
 
-#include <charconv>
 #include <cmath>
 
 #include "gradweave/error.h"
@@ -27,12 +26,16 @@ std::string to_string(const Candidate& candidate) {
   return text;
 }
 
-std::string decimal(double number) {
-  char text[64];
-  return {text, std::to_chars(text, text + sizeof text, std::round(number * 1e6) / 1e6).ptr};
+PlanSummary summary_of(const Candidate& candidate) {
+  return {.scheme = std::string(candidate.scheme),
+          .options = candidate.plan.options,
+          .iteration_us = nearest_us(candidate.result.iteration_ns()),
+          .effects = candidate.effects};
 }
 
-std::string gap_to(double bound, double time) { return bound > 0 ? decimal(time / bound - 1) : "0"; }
+double nearest_us(double ns) { return std::round(ns * 1000) / 1e6; }
+
+double bound_us(double ns) { return std::floor(ns * 1000) / 1e6; }
 
 bool faster(const SimulationResult& x, const SimulationResult& y) {
   __extension__ using Wide = __int128;

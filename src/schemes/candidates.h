@@ -22,11 +22,13 @@ struct Candidate {
 // "us_byte", or "ddp compressor=fp16, bucket_cap_bytes=1000000".
 std::string to_string(const Candidate& candidate);
 
-// Returns the number, rounded to 6 places.
-std::string decimal(double number);
+// Returns the candidate in one line; its options are those of its plan, what tuning found included.
+PlanSummary summary_of(const Candidate& candidate);
 
-// Returns by which share `time` is above the lower bound; "0" if that is 0.
-std::string gap_to(double bound, double time);
+// Returns nanoseconds in microseconds, to 6 places: the nearest, or, of a bound, which must stay one, the next
+// below.
+double nearest_us(double ns);
+double bound_us(double ns);
 
 // Returns the least iteration time first; of equal ones, what stands first in `candidates`.
 bool faster(const SimulationResult& x, const SimulationResult& y);

@@ -134,13 +134,16 @@ Tuned plan_of(const CostModel& model, std::optional<std::int64_t> buffer, std::o
   return tuned;
 }
 
-PlanResult plan_dear(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const std::optional<std::int64_t> buffer = values.integer("buffer_bytes");
-  const std::optional<std::int64_t> layers = values.integer("layers_per_group");
-  if (buffer && layers) {
+void check_dear(const OptionValues& values) {
+  if (values.integer("buffer_bytes") && values.integer("layers_per_group")) {
     throw InvalidInput("buffer_bytes and layers_per_group exclude each other", "options of dear",
                        "give one of them");
   }
+}
+
+PlanResult plan_dear(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  const std::optional<std::int64_t> buffer = values.integer("buffer_bytes");
+  const std::optional<std::int64_t> layers = values.integer("layers_per_group");
   const auto seed = static_cast<std::uint64_t>(*values.integer("seed"));
   const auto plan_on = [&](const Cluster& links) {
     return plan_of(CostModel(workload, links, values.compression()), buffer, layers, seed);
@@ -181,6 +184,7 @@ SchemeInfo dear_scheme() {
                        .maximum = 0x1p53,
                        .meaning = "this many neighbouring layers are fused, whatever their size"},
                       seed_option()},
+          .check = check_dear,
           .plan = plan_dear};
 }
 

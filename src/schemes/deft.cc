@@ -72,12 +72,15 @@ DeftOptions read_options(const OptionValues& values) {
   options.local_correction = values.text("correction") == "local";
   const std::string merge = values.text("merge");
   if (merge.empty() ? options.local_correction : merge == "sum") options.merge = Merge::kSum;
-  if (options.local_correction && options.merge == Merge::kMean) {
+  return options;
+}
+
+void check_deft(const OptionValues& values) {
+  if (values.text("correction") == "local" && values.text("merge") == "mean") {
     throw InvalidInput(
         "correction=local adds what each local step lacked, which is a sum over the generation",
         "option merge of deft", "leave merge out, or set merge=sum");
   }
-  return options;
 }
 
 // A problem with its best schedule.
@@ -334,6 +337,7 @@ SchemeInfo deft_scheme() {
                    .default_source = "DeFT III.C",
                    .choices = {"greedy", "exact", "search"},
                    .meaning = "how knapsacks are filled; search carries ops across iterations"}},
+      .check = check_deft,
       .plan = plan_deft};
 }
 

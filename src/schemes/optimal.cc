@@ -22,7 +22,6 @@
 #include "schemes/optimal.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -41,15 +40,9 @@ namespace {
 // What is known of the family's optimum.
 struct Proof {
   double bound_ns = 0;
-  std::string by;  // what proves it
+  std::string by;        // what proves it
+  bool optimum = false;  // the bound is reached
 };
-
-// Returns microseconds, rounded down to 6 places: a bound must stay one.
-std::string microseconds(double ns) {
-  char text[64];
-  const double us = std::floor(ns * 1000) / 1e6;
-  return {text, std::to_chars(text, text + sizeof text, us).ptr};
-}
 
 bool one_at_a_time(const Cluster& cluster) {
   return std::ranges::all_of(cluster.links, [](const Link& link) { return link.concurrency == 1; });
@@ -168,16 +161,27 @@ std::vector<Candidate> plans_of(Consistency consistency, const Workload& workloa
   return candidates;
 }
 
-Candidate& best_of(std::vector<Candidate>& candidates) {
+const Candidate& best_of(const std::vector<Candidate>& candidates) {
   return *std::ranges::min_element(candidates, faster, &Candidate::result);
 }
 
-Plan report(Plan plan, double time, const Proof& proof, std::string_view from) {
-  plan.options = {{"chosen", std::string(from)},
-                  {"gap", gap_to(proof.bound_ns, time)},
-                  {"lower_bound_us", microseconds(proof.bound_ns)},
-                  {"proof", proof.by}};
+// Returns the plan of `best` with what was found: whose it is, and how good any other of the family can be.
+Plan report(const Candidate& best, const Proof& proof) {
+  Plan plan = best.plan;
+  plan.finding = Finding{.chosen = summary_of(best),
+                         .lower_bound_us = bound_us(proof.bound_ns),
+                         .proof = proof.by,
+                         .optimum = proof.optimum};
+  plan.options.clear();
   return plan;
+}
+
+// The search's plan beside those of the schemes.
+Candidate found_by_search(Plan plan, const Workload& workload, const Cluster& cluster) {
+  Candidate found{.scheme = "search", .options = {}, .plan = std::move(plan), .result = {}, .effects = {}};
+  found.result = simulate(found.plan, workload, cluster);
+  found.effects = effects_of(found.plan);
+  return found;
 }
 
 Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
@@ -185,35 +189,36 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
   const bool compressed = !values.compression().name.empty();
   std::map<std::string, std::string> compressor = values.set();
   std::erase_if(compressor, [](const auto& option) { return !option.first.starts_with("compressor"); });
-  std::vector<Candidate> candidates = plans_of(Consistency::kExact, workload, cluster, compressor);
-  Candidate& best = best_of(candidates);
+  const std::vector<Candidate> candidates = plans_of(Consistency::kExact, workload, cluster, compressor);
+  const Candidate& best = best_of(candidates);
   const double time = best.result.iteration_ns();
   const auto compute = static_cast<double>(model.index().compute_total);
   if (compressed) {
-    const Proof proof{compute,
-                      time == compute ? "optimum: compute" : "none beyond compute, with a compressor"};
-    return report(best.plan, time, proof, best.scheme);
+    if (time == compute) return report(best, {compute, "compute", true});
+    return report(best, {compute, "none beyond compute, with a compressor"});
   }
   Proof proof = window_bound(model, 1);
-  if (time <= proof.bound_ns) return report(best.plan, time, {time, "optimum: " + proof.by}, best.scheme);
+  if (time <= proof.bound_ns) return report(best, {time, proof.by, true});
 
   const std::int64_t parts = *values.integer("parts");
   const std::vector<Slice> units = parts_of(model, parts);
   if (!one_at_a_time(cluster) || units.size() > kMaxOrderUnits) {
     proof.by += "; links are shared or tensors too many to search";
-    return report(best.plan, time, proof, best.scheme);
+    return report(best, proof);
   }
   const auto limit = static_cast<Nanoseconds>(std::ceil(time));
   const OrderSearchResult found = search_order(model, units, limit, *values.integer("node_limit"));
   const std::string nodes = std::to_string(found.nodes) + " nodes";
-  if (found.complete)
+  if (found.complete) {
     proof = {std::min(time, static_cast<double>(found.iteration)),
-             "optimum: search of " + nodes + ", tensors " +
-                 (parts == 1 ? "whole" : "in " + std::to_string(parts) + " parts")};
-  else
+             "search of " + nodes + ", tensors " +
+                 (parts == 1 ? "whole" : "in " + std::to_string(parts) + " parts"),
+             true};
+  } else {
     proof.by += "; the search ended at " + nodes;
-  if (found.ops.empty()) return report(best.plan, time, proof, best.scheme);
-  return report(plan_of(model, units, found.ops), static_cast<double>(found.iteration), proof, "search");
+  }
+  if (found.ops.empty()) return report(best, proof);
+  return report(found_by_search(plan_of(model, units, found.ops), workload, cluster), proof);
 }
 
 Plan plan_local(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
@@ -227,26 +232,24 @@ Plan plan_local(const Workload& workload, const Cluster& cluster, const OptionVa
   options["forward_overlap"] = "on";
   std::ranges::move(plans_of(Consistency::kLocal, workload, cluster, options),
                     std::back_inserter(candidates));
-  Candidate own{.scheme = "search",
-                .options = {},
-                .plan = plan_of_sets(model, packer, sets, true),
-                .result = {},
-                .effects = {}};
-  own.result = simulate(own.plan, workload, cluster);
-  candidates.insert(candidates.begin(), std::move(own));
+  candidates.insert(candidates.begin(),
+                    found_by_search(plan_of_sets(model, packer, sets, true), workload, cluster));
   const Candidate& best = best_of(candidates);
   Proof proof = window_bound(model, period);
   const double time = best.result.iteration_ns();
-  if (time <= proof.bound_ns) proof = {time, "optimum: " + proof.by};
-  return report(best.plan, time, proof, best.scheme);
+  if (time <= proof.bound_ns) proof = {time, proof.by, true};
+  return report(best, proof);
+}
+
+void check_optimal(const OptionValues& values) {
+  if (values.text("family") == "local" && !values.compression().name.empty()) {
+    throw InvalidInput("the family 'local' sends parameters, which are not compressed",
+                       "option compressor of optimal", "leave it out, or use family=exact");
+  }
 }
 
 PlanResult plan_optimal(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   if (values.text("family") == "exact") return plan_exact(workload, cluster, values);
-  if (!values.compression().name.empty()) {
-    throw InvalidInput("the family 'local' sends parameters, which are not compressed",
-                       "option compressor of optimal", "leave it out, or use family=exact");
-  }
   return plan_local(workload, cluster, values);
 }
 
@@ -295,6 +298,7 @@ SchemeInfo optimal_scheme() {
                    .maximum = 1000,
                    .meaning = "family local: H"}},
       .chooses = true,
+      .check = check_optimal,
       .plan = plan_optimal};
 }
 

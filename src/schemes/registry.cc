@@ -55,22 +55,32 @@ const SchemeInfo& find_scheme(std::string_view name) {
   throw InvalidInput("unknown scheme " + in_quotes(name), "scheme", "use one of " + names);
 }
 
+OptionValues check_options(std::string_view name, const std::map<std::string, std::string>& options) {
+  const SchemeInfo& scheme = find_scheme(name);
+  OptionValues values(scheme.name, scheme.options, options);
+  values.compression();  // checks the compressor's parameters
+  if (scheme.check != nullptr) scheme.check(values);
+  return values;
+}
+
+void complete_plan(Plan& plan, const Workload& workload, const Cluster& cluster, std::string_view scheme,
+                   const OptionValues& values) {
+  plan.scheme = scheme;
+  plan.options.insert(values.set().begin(), values.set().end());
+  compress_gradients(plan, values.compression());
+  plan.workload_hash = hash_of(workload);
+  plan.cluster_hash = hash_of(cluster);
+  plan.workers = cluster.workers;
+}
+
 PlanResult make_plan(std::string_view name, const Workload& workload, const Cluster& cluster,
                      const std::map<std::string, std::string>& options) {
   const SchemeInfo& scheme = find_scheme(name);
-  const OptionValues values(scheme.name, scheme.options, options);
+  const OptionValues values = check_options(name, options);
   check(workload);
   check(cluster);
   PlanResult result = scheme.plan(workload, cluster, values);
-  if (Plan* plan = std::get_if<Plan>(&result)) {
-    plan->scheme = scheme.name;
-    plan->options.insert(values.set().begin(),
-                         values.set().end());  // beside what the scheme has found itself
-    compress_gradients(*plan, values.compression());
-    plan->workload_hash = hash_of(workload);
-    plan->cluster_hash = hash_of(cluster);
-    plan->workers = cluster.workers;
-  }
+  if (Plan* plan = std::get_if<Plan>(&result)) complete_plan(*plan, workload, cluster, scheme.name, values);
   return result;
 }
 

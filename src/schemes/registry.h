@@ -1,4 +1,5 @@
-// The rows of the registry: one function for each scheme, defined in the scheme's own file.
+// The rows of the registry: one function for each scheme, defined in the scheme's own file; and what completes
+// the plan of any.
 #pragma once
 
 #include "gradweave/schemes.h"
@@ -23,5 +24,10 @@ SchemeInfo dreamddp_scheme();
 SchemeInfo delayed_averaging_scheme();
 SchemeInfo optimal_scheme();
 SchemeInfo auto_scheme();
+
+// Fills in what every plan of scheme `scheme` says of its origin, and compresses its gradients if `values` say
+// so. Errors: InvalidInput for a compressor that the plan's collectives can't carry.
+void complete_plan(Plan& plan, const Workload& workload, const Cluster& cluster, std::string_view scheme,
+                   const OptionValues& values);
 
 }  // namespace gradweave

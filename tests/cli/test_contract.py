@@ -244,12 +244,25 @@ def test_output_that_cannot_be_written_is_no_failed_check(tmp_path):
             assert subprocess.run([COMMAND, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE).returncode == 2
 
 
+def test_auto_says_what_corrected_averages_would_give():
+    given = ("--workload", WORKLOADS / "tiny.json", "--cluster", CLUSTERS / "tiny-4.json")
+    row, = result("compare", *given, "--schemes", "auto")["schemes"]
+    asked, = result("compare", *given, "--schemes", "auto", "--set", "allow=exact+corrected")["schemes"]
+    assert row["consistency"] == "exact" and row["chosen"]["effects"] == ["exact"]
+    assert row["if_corrected"] == asked["chosen"]
+    assert row["if_corrected"]["iteration_us"] == asked["iteration_us"] < row["iteration_us"]
+    assert "if_corrected" not in asked
+    assert row["if_corrected"]["scheme"] in run("compare", *given, "--schemes", "auto").stdout
+    plan = json.loads(run("plan", *given, "--scheme", "auto").stdout)
+    assert plan["finding"]["if_corrected"] == row["if_corrected"]
+
+
 def test_a_claim_that_the_plan_itself_refutes_is_no_bound(tmp_path):
     given = ("--workload", WORKLOADS / "tiny.json", "--cluster", CLUSTERS / "tiny-4.json")
     plan = json.loads(run("plan", *given, "--scheme", "optimal").stdout)
     path = tmp_path / "plan.json"
     assert result("simulate", "--plan", write(path, plan), *given)["lower_bound_us"] == 1370
-    plan["options"]["lower_bound_us"] = "5000"
+    plan["finding"]["lower_bound_us"] = 5000
     simulated = result("simulate", "--plan", write(path, plan), *given)
     assert simulated["lower_bound_us"] <= simulated["iteration_us"]
     assert all(bound["name"] != "optimum" for bound in simulated["bounds"])

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "gradweave/error.h"
+#include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
@@ -56,10 +57,26 @@ TEST(Auto, ChoosesNothingPlainlyDelayedUnlessAsked) {
   EXPECT_TRUE(has_effect(auto_plan({{"allow", "delayed"}}), Consistency::kDelayed));
 }
 
+TEST(Auto, ChangesNothingButTheSpeedUnlessAsked) {
+  EXPECT_EQ(effects_of(auto_plan()), std::vector<Consistency>{Consistency::kExact});
+  EXPECT_EQ(auto_plan().period, auto_plan({{"allow", "exact"}}).period);
+}
+
 TEST(Auto, HidesEverythingByCorrectedAveragesWhereTheyAreAllowed) {
-  EXPECT_EQ(auto_plan().options.at("chosen"), "delayed_averaging");
-  EXPECT_EQ(time_of(auto_plan()), 1'500'000);
-  EXPECT_GT(time_of(auto_plan({{"allow", "exact"}})), 1'500'000);
+  const Plan plan = auto_plan({{"allow", "exact+corrected"}});
+  EXPECT_EQ(plan.finding->chosen.scheme, "delayed_averaging");
+  EXPECT_EQ(time_of(plan), 1'500'000);
+  EXPECT_GT(time_of(auto_plan()), 1'500'000);
+}
+
+TEST(Auto, SaysWhatCorrectedAveragesWouldGive) {
+  const Plan exact = auto_plan(), corrected = auto_plan({{"allow", "exact+corrected"}});
+  ASSERT_TRUE(exact.finding->if_corrected.has_value());
+  EXPECT_EQ(*exact.finding->if_corrected, corrected.finding->chosen);
+  EXPECT_EQ(exact.finding->if_corrected->iteration_us, 1500);
+  EXPECT_FALSE(corrected.finding->if_corrected.has_value());
+  // Nothing to say where the exact plan would be preferred in any case.
+  EXPECT_FALSE(auto_plan({{"tolerance", "10"}}).finding->if_corrected.has_value());
 }
 
 TEST(Auto, PrefersTheMilderPlanWithinTheTolerance) {
@@ -67,7 +84,7 @@ TEST(Auto, PrefersTheMilderPlanWithinTheTolerance) {
   EXPECT_TRUE(has_effect(strict, Consistency::kCorrected));
   const Plan lenient = auto_plan({{"allow", "exact+corrected"}, {"tolerance", "10"}});
   EXPECT_TRUE(has_effect(lenient, Consistency::kExact));
-  EXPECT_NE(lenient.options.at("reason").find("changes training less"), std::string::npos);
+  EXPECT_NE(lenient.finding->reason.find("changes training less"), std::string::npos);
 }
 
 TEST(Auto, KeepsTheLimits) {
@@ -136,9 +153,68 @@ TEST(Auto, CompressesEveryGradientOnceAskedByName) {
 
 TEST(Auto, ReportsWhatItFound) {
   const Plan plan = auto_plan();
-  for (const char* key : {"chosen", "reason", "runner_up", "gap", "lower_bound"})
-    EXPECT_TRUE(plan.options.contains(key)) << key;
+  ASSERT_TRUE(plan.finding.has_value());
   EXPECT_EQ(plan.scheme, "auto");
+  EXPECT_EQ(plan.finding->chosen.iteration_us, time_of(plan) / 1000);
+  EXPECT_NE(plan.finding->reason.find("admissible under exact"), std::string::npos);
+  ASSERT_TRUE(plan.finding->runner_up.has_value());
+  EXPECT_NE(plan.finding->runner_up->scheme, plan.finding->chosen.scheme);
+  EXPECT_LE(plan.finding->lower_bound_us, plan.finding->chosen.iteration_us);
+  EXPECT_TRUE(plan.options.empty());
+}
+
+std::vector<RankedPlan> ranking(const std::map<std::string, std::string>& options) {
+  return std::get<std::vector<RankedPlan>>(ranked_plans(workload(), cluster(), options));
+}
+
+TEST(RankedPlans, BeginWithThePlanOfAuto) {
+  for (const char* allow : {"exact", "exact+corrected+local", "exact+compressed", "delayed"}) {
+    EXPECT_EQ(ranking({{"allow", allow}}).front().plan, auto_plan({{"allow", allow}})) << allow;
+  }
+}
+
+TEST(RankedPlans, AreAdmissibleValidAndEachTheBestWithoutThoseBefore) {
+  const std::vector<RankedPlan> plans = ranking({{"allow", "exact+corrected"}, {"tolerance", "0"}});
+  const Workload given = workload();
+  const Cluster links = cluster();
+  ASSERT_GT(plans.size(), 5U);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    EXPECT_TRUE(validate(plans[i].plan, given, &links).valid());
+    EXPECT_EQ(plans[i].effects, effects_of(plans[i].plan));
+    EXPECT_EQ(plans[i].demands, demands_of(plans[i].plan));
+    EXPECT_EQ(plans[i].prediction.iteration_ns(), time_of(plans[i].plan));
+    EXPECT_FALSE(has_effect(plans[i].plan, Consistency::kDelayed));
+    for (std::size_t j = 0; j < i; ++j) {
+      EXPECT_LE(plans[j].prediction.iteration_ns(), plans[i].prediction.iteration_ns());
+      EXPECT_FALSE(plans[j].plan.finding->chosen.scheme == plans[i].plan.finding->chosen.scheme &&
+                   plans[j].effects == plans[i].effects && plans[j].demands == plans[i].demands);
+    }
+  }
+  // Somebody who can only step everything in step() finds a plan.
+  EXPECT_TRUE(std::ranges::any_of(plans, [](const RankedPlan& plan) { return plan.demands == Demands{}; }));
+}
+
+TEST(RankedPlans, SayWhyThereAreNone) {
+  const RankedPlans none =
+      ranked_plans(workload(), cluster(), {{"allow", "delayed"}, {"max_staleness", "0"}});
+  EXPECT_TRUE(std::holds_alternative<Starves>(none));
+  EXPECT_THROW(ranked_plans(workload(), cluster(), {{"allow", "anything"}}), InvalidInput);
+}
+
+TEST(Options, AreCheckedWithoutAWorkload) {
+  EXPECT_NO_THROW(check_options("auto", {{"allow", "exact+local"}}));
+  const std::pair<const char*, std::map<std::string, std::string>> wrong[] = {
+      {"auto", {{"allow", "fast"}}},
+      {"covap", {{"interval", "0"}}},
+      {"local_sgd", {{"period", "x"}}},
+      {"ddp", {{"period", "2"}}},
+      {"dear", {{"buffer_bytes", "1"}, {"layers_per_group", "1"}}},
+      {"deft", {{"correction", "local"}, {"merge", "mean"}}},
+      {"optimal", {{"family", "local"}, {"compressor", "fp16"}}},
+      {"ddp", {{"compressor", "fp16"}, {"compressor_rank", "2"}}},
+      {"no such scheme", {}}};
+  for (const auto& [scheme, options] : wrong)
+    EXPECT_THROW(check_options(scheme, options), InvalidInput) << scheme;
 }
 
 RC_GTEST_PROP(Auto, IsDeterministicValidAndNoSlowerThanEveryAllowedScheme, ()) {

@@ -1,0 +1,32 @@
+// Scheme `auto`'s admissible plans, best first: for a caller who may be unable to run the best one.
+#pragma once
+
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "gradweave/cluster.h"
+#include "gradweave/effects.h"
+#include "gradweave/plan.h"
+#include "gradweave/simulate.h"
+#include "gradweave/workload.h"
+
+namespace gradweave {
+
+struct RankedPlan {
+  Plan plan;  // with scheme, hashes and workers; its finding says whose plan it is and why it stands here
+  SimulationResult prediction;
+  std::vector<Consistency> effects;  // effects_of(plan)
+  Demands demands;                   // demands_of(plan)
+};
+
+using RankedPlans = std::variant<std::vector<RankedPlan>, Starves>;
+
+// Returns the plans that keep the limits of `options`, which are those of scheme `auto`: each is the one that
+// `auto` would choose if those before it did not exist; the first is its plan. Of plans of one scheme with
+// equal effects and demands only the best is listed. Errors: as make_plan(). O(one planning of `auto`).
+RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster,
+                         const std::map<std::string, std::string>& options = {});
+
+}  // namespace gradweave

@@ -1,0 +1,105 @@
+#include "gradweave/effects.h"
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <string_view>
+
+#include "gradweave/plan.h"
+
+namespace gradweave {
+namespace {
+
+// A reduced gradient is on time if no forward of its layer lies between its computation and its use.
+bool on_time(const Apply& apply) {
+  const std::int32_t expected = apply.at.kind == PointKind::kForwardStart ? -1 : 0;
+  return apply.merges.size() == 1 && apply.merges.front() == expected;
+}
+
+bool runs_optimizer(const Apply& apply) {
+  return apply.source == Source::kReducedGradient || apply.source == Source::kLocalGradient;
+}
+
+// An apply none of whose iterations exists does not exist.
+bool exists(const Apply& apply, std::int64_t iteration) {
+  return !apply.blocks.empty() && !apply.merges.empty() && iteration + apply.merges.back() >= 0;
+}
+
+std::int64_t tensors_in(const Plan& plan, std::span<const std::int32_t> blocks) {
+  std::set<std::string_view> tensors;
+  for (const std::int32_t block : blocks) tensors.insert(plan.blocks[static_cast<std::size_t>(block)].tensor);
+  return static_cast<std::int64_t>(tensors.size());
+}
+
+// Whether some step at iteration_end is of a part of the parameters. Applies that run the optimizer, one after
+// another in the list, are one step of it.
+bool steps_a_part(const Plan& plan, std::int64_t iteration, std::int64_t all_tensors) {
+  std::vector<std::int32_t> stepped;
+  const auto part = [&] { return !stepped.empty() && tensors_in(plan, stepped) < all_tensors; };
+  for (const Apply& apply : iteration_at(plan, iteration).applies) {
+    if (apply.at.kind != PointKind::kIterationEnd || !exists(apply, iteration)) continue;
+    if (runs_optimizer(apply)) {
+      stepped.insert(stepped.end(), apply.blocks.begin(), apply.blocks.end());
+    } else {
+      if (part()) return true;
+      stepped.clear();
+    }
+  }
+  return part();
+}
+
+}  // namespace
+
+std::vector<Consistency> effects_of(const Plan& plan) {
+  bool delayed = false, local = false, compressed = plan.residual.enabled, corrected = false;
+  for (const std::vector<Iteration>* iterations : {&plan.prologue, &plan.period}) {
+    for (const Iteration& iteration : *iterations) {
+      compressed |= !iteration.dropped.empty();
+      for (const Op& op : iteration.ops) compressed |= !op.compression.name.empty();
+      for (const Apply& apply : iteration.applies) {
+        if (apply.source == Source::kReducedGradient) {
+          (apply.correction == Correction::kLocal ? corrected : delayed) |= !on_time(apply);
+        } else if (apply.source == Source::kAveragedParameter) {
+          (apply.mode == Mode::kCorrect ? corrected : local) = true;
+        }
+      }
+    }
+  }
+  std::vector<Consistency> effects;
+  if (delayed) effects.push_back(Consistency::kDelayed);
+  if (local) effects.push_back(Consistency::kLocal);
+  if (compressed) effects.push_back(Consistency::kCompressed);
+  if (corrected) effects.push_back(Consistency::kCorrected);
+  if (effects.empty()) effects.push_back(Consistency::kExact);
+  return effects;
+}
+
+Demands demands_of(const Plan& plan) {
+  Demands demands{.keeps_residual = plan.residual.enabled};
+  std::int32_t reach = 0;
+  for (const std::vector<Iteration>* iterations : {&plan.prologue, &plan.period}) {
+    for (const Iteration& iteration : *iterations) {
+      for (const Apply& apply : iteration.applies) {
+        if (apply.merges.empty()) continue;
+        reach = std::max(reach, -apply.merges.front());
+        const bool outside_end = runs_optimizer(apply) && apply.at.kind != PointKind::kIterationEnd;
+        demands.steps_in_forward |= outside_end && apply.at.kind == PointKind::kForwardStart;
+        demands.steps_in_backward |= outside_end && apply.at.kind == PointKind::kBackwardEnd;
+        demands.delays_gradients |= apply.source == Source::kReducedGradient && !on_time(apply);
+        demands.local_steps |=
+            apply.source == Source::kLocalGradient || apply.correction == Correction::kLocal;
+      }
+    }
+  }
+  demands.partial_steps = demands.steps_in_forward || demands.steps_in_backward;
+  std::vector<std::int32_t> all(plan.blocks.size());
+  for (std::size_t b = 0; b < all.size(); ++b) all[b] = static_cast<std::int32_t>(b);
+  const std::int64_t tensors = tensors_in(plan, all);
+  // Once around after the start, when every iteration that is named exists.
+  const auto once = static_cast<std::int64_t>(plan.prologue.size() + plan.period.size());
+  for (std::int64_t n = 0; n < once + reach && !demands.partial_steps; ++n)
+    demands.partial_steps = steps_a_part(plan, n, tensors);
+  return demands;
+}
+
+}  // namespace gradweave
