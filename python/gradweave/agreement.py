@@ -3,8 +3,8 @@
 import contextlib
 import datetime
 import hashlib
+import itertools
 import json
-import os
 import time
 
 import torch
@@ -14,6 +14,8 @@ from gradweave import _native, ranks
 
 BROADCAST_BYTES = 250 << 20
 
+_jobs = itertools.count()  # alike on all ranks
+
 
 class Control:
     """The control group of one job. `fail(what, after_s, cause)`, once it is set, makes an error that names suspects of
@@ -21,7 +23,8 @@ class Control:
 
     def __init__(self, timeout_s):
         self.rank, self.size, self.fail = ranks.rank(), ranks.world_size(), None
-        self.group = None
+        self.timeout_s, self.group = timeout_s, None
+        self.peers = _native.Peers(self._own_store(), self.rank, self.size)
         if self.size > 1:
             self.group = distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_s))
 
@@ -40,20 +43,14 @@ class Control:
         """Rank 0's `value`, anything that JSON can write."""
         if self.size == 1:
             return value
-        text = json.dumps(value).encode() if self.rank == 0 else b""
-        size = torch.tensor([len(text)])
-        with self.together("the agreement on a plan"):
-            distributed.broadcast(size, 0, group=self.group)
-            box = torch.frombuffer(bytearray(text), dtype=torch.uint8) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
-            distributed.broadcast(box, 0, group=self.group)
-        return json.loads(bytes(box.tolist()))
+        text = json.dumps(value) if self.rank == 0 else ""
+        return json.loads(self.peers.agree("the agreement on a plan", text, self.timeout_s)[0])
 
-    def own_store(self):
-        """The default store under a prefix that no other job has, alike on all ranks; None with one rank."""
+    def _own_store(self):
+        """The default store under a prefix that no other job has; None with one rank."""
         if self.size == 1:
             return None
-        token = self.from_rank_0(os.urandom(8).hex())
-        return distributed.PrefixStore(f"gradweave/{token}", distributed.distributed_c10d._get_default_store())
+        return distributed.PrefixStore(f"gradweave/{next(_jobs)}", distributed.distributed_c10d._get_default_store())
 
     def check_same_model(self, model):
         """Ranks with different models would crash in the first collective, which says nothing about the reason."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import traceback
 
 import torch
 
@@ -12,6 +13,7 @@ from gradweave.subclasses import Hook
 
 
 BUFFERS = "the broadcast of buffers"
+CHANGE = "the change of plan"
 
 
 class Session:
@@ -46,7 +48,7 @@ class Session:
             # Leaves a Python hook dictionary behind, which later Python hooks join instead of replacing ours.
             parameter.register_post_accumulate_grad_hook(_no_op).remove()
         self.engine = _native.Engine(self.names, self.parameters, [c.spec() for c in self.channels], self.control.group,
-                                     self.control.own_store(), self.control.rank, self.control.size, settings.timeout,
+                                     self.control.peers, self.control.rank, self.control.size, settings.timeout,
                                      settings.checks, settings.find_unused_parameters, self._step_subset)
         self.control.fail = self.engine.fail
         if settings.scales:
@@ -84,7 +86,7 @@ class Session:
             self._coming = plan
             return
         self._recorder = None
-        self.engine.drain()
+        self.engine.drain(CHANGE)
         self._install(plan)
 
     def synchronize(self):
@@ -101,19 +103,24 @@ class Session:
         """Apply everything on its way, and make all ranks equal. Collective."""
         if self.engine.installed:
             self._stepped_parts = False
-            self.engine.drain()
+            self.engine.drain("gradweave.finish()")
             self._run_hooks("_optimizer_step_post_hooks", self._stepped_parts)
         self.control.broadcast(self.model.buffers(), BUFFERS)
 
-    def close(self, abandon=False):
-        """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `abandon`:
-        do not wait for ops under way."""
+    def close(self, error=None):
+        """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `error`:
+        this rank's own, which the other ranks are told; ops under way are given up."""
         for handle in self._handles + self._layer_handles:
             handle.remove()
         self._handles, self._layer_handles = [], []
         if self._recorder is not None:
             self._recorder.stop()
-        self.engine.close(abandon)
+        if error is None:
+            self.control.peers.end()
+        else:
+            self.control.peers.report("".join(traceback.format_exception_only(error)).splitlines()[0])
+        self.engine.close(abandon=error is not None)
+        self.control.peers.close()
         self.control.close()
         self.channels = []
         if self.on_close:
@@ -294,7 +301,7 @@ class Session:
         if "error" in decided:
             raise _native.InvalidInput(decided["error"])
         self.workload, self.cluster, self.prediction = decided["workload"], decided["cluster"], decided["prediction"]
-        self.engine.drain()
+        self.engine.drain(CHANGE)
         self._install(decided["plan"])
 
 

@@ -25,7 +25,7 @@ class Wrapped(tuple):
         if kind is None:
             finish(self[0])
         # After an error the other ranks may never run the other ends of the ops under way.
-        session_of(self[0]).close(abandon=kind is not None)
+        session_of(self[0]).close(error)
 
 
 @spelled_as(Settings)
@@ -90,6 +90,5 @@ def _unwrapper(model_ref, optimizer_ref):
 @atexit.register
 def _close_all():
     # Groups must go before the interpreter does.
-    failed = hasattr(sys, "last_value")
     for session in set(sessions.values()):
-        session.close(abandon=failed)
+        session.close(getattr(sys, "last_value", None))

@@ -27,6 +27,10 @@ struct EndUnlocked {
   }
 };
 
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
 // A Python callable for use from C++; dropped with Python's lock held.
 std::shared_ptr<py::function> held(py::function callable) {
   return {new py::function(std::move(callable)), [](py::function* f) {
@@ -70,6 +74,30 @@ void bind_core(py::module_& module) {
   module.def("chrome_trace", &chrome_trace_text, Unlocked());
 }
 
+void bind_peers(py::module_& module) {
+  py::class_<Peers, std::shared_ptr<Peers>>(module, "Peers")
+      .def(py::init([](std::optional<c10::intrusive_ptr<c10d::Store>> store, int rank, int world_size) {
+             return std::make_shared<Peers>(store.value_or(c10::intrusive_ptr<c10d::Store>()), rank,
+                                            world_size);
+           }),
+           py::arg("store"), py::arg("rank"), py::arg("world_size"))
+      .def(
+          "agree",
+          [](Peers& peers, const std::string& what, const std::string& post, double timeout_s) {
+            return peers.agree(what, post, milliseconds_of(timeout_s));
+          },
+          py::arg("what"), py::arg("post"), py::arg("timeout_s"), Unlocked())
+      .def(
+          "give_up",
+          [](Peers& peers, const std::string& what, double after_s, const std::string& cause) {
+            return peers.give_up(what, milliseconds_of(after_s), cause);
+          },
+          py::arg("what"), py::arg("after_s"), py::arg("cause"), Unlocked())
+      .def("report", &Peers::report, py::arg("error"), Unlocked())
+      .def("end", &Peers::end)
+      .def("close", &Peers::close, Unlocked());
+}
+
 void bind_engine(py::module_& module) {
   py::class_<LinkSpec>(module, "LinkSpec")
       .def(py::init([](std::string name, std::optional<Group> group,
@@ -84,17 +112,15 @@ void bind_engine(py::module_& module) {
            py::arg("name"), py::arg("group") = py::none(), py::arg("emulation") = py::none());
   py::class_<Engine, std::unique_ptr<Engine, EndUnlocked>>(module, "Engine")
       .def(py::init([](const py::list& names, const py::list& tensors, std::vector<LinkSpec> links,
-                       std::optional<Group> control, std::optional<c10::intrusive_ptr<c10d::Store>> store,
-                       int rank, int world_size, double timeout_s, bool check,
-                       std::optional<bool> find_unused, py::function step) {
+                       std::optional<Group> control, std::shared_ptr<Peers> peers, int rank, int world_size,
+                       double timeout_s, bool check, std::optional<bool> find_unused, py::function step) {
         EngineOptions options;
-        options.link.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
+        options.link.timeout = milliseconds_of(timeout_s);
         options.link.check = check;
         if (find_unused) options.find_unused = *find_unused ? FindUnused::kOn : FindUnused::kOff;
         return std::unique_ptr<Engine, EndUnlocked>(
             new Engine(parameters_of(names, tensors), std::move(links), control.value_or(Group()),
-                       store.value_or(c10::intrusive_ptr<c10d::Store>()), rank, world_size, options,
-                       stepper_of(std::move(step))));
+                       std::move(peers), rank, world_size, options, stepper_of(std::move(step))));
       }))
       .def(
           "install",
@@ -107,13 +133,13 @@ void bind_engine(py::module_& module) {
       .def("forward_end", &Engine::forward_end, Unlocked())
       .def("backward_start", &Engine::backward_start, Unlocked())
       .def("end_iteration", &Engine::end_iteration, Unlocked())
-      .def("drain", &Engine::drain, Unlocked())
+      .def("drain", &Engine::drain, py::arg("what"), Unlocked())
       .def("synchronize", &Engine::synchronize, Unlocked())
       .def("close", &Engine::close, py::arg("abandon") = false, Unlocked())
       .def(
           "fail",
           [](Engine& engine, const std::string& what, double after_s, const std::string& cause) {
-            engine.fail(what, std::chrono::nanoseconds(static_cast<std::int64_t>(after_s * 1e9)), cause);
+            engine.fail(what, milliseconds_of(after_s), cause);
           },
           Unlocked())
       .def("coming_gradients", &Engine::coming_gradients, Unlocked())
@@ -158,6 +184,7 @@ PYBIND11_MODULE(_native, module) {
   py::register_exception<RuntimeFailure>(module, "RuntimeFailure", PyExc_RuntimeError);
   module.attr("built_for_torch") = GRADWEAVE_BUILT_FOR_TORCH;
   bind_core(module);
+  bind_peers(module);
   bind_engine(module);
 }
 

@@ -27,7 +27,7 @@ void Engine::cut(OpRun& run, std::int64_t end) {
   if (!run.absent && mean) run.flat.mul_(static_cast<double>(all) / exist);
 }
 
-void Engine::drain() {
+void Engine::drain(const std::string& what) {
   if (!program_) return;
   const PlainMode plain;
   check_failure();
@@ -36,6 +36,7 @@ void Engine::drain() {
     throw InvalidInput("a backward is not finished by optimizer.step()", "gradweave.finish",
                        "call it between iterations");
   }
+  peers_->agree(what, "", options_.link.timeout);
   const std::int64_t end = iteration_;
   std::vector<at::Tensor> before;
   for (NamedParameter& parameter : parameters_) before.push_back(parameter.tensor.grad());

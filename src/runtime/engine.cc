@@ -155,6 +155,7 @@ void Engine::enter_backward() {
                        "register that hook before gradweave.wrap()");
   }
   phase_ = Phase::kBackward;
+  peers_->training(base_ + iteration_);
   if (!armed_) torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_backward(); });
   std::ranges::fill(ready_, 0);
   for (std::size_t l = 0; l < program_->layers; ++l) {
@@ -402,6 +403,7 @@ void Engine::advance() {
 }
 
 void Engine::begin_iteration() {
+  peers_->outside(base_ + iteration_);
   prepare(iteration_ + program_->look_ahead);
   push_ops(iteration_);
   pass(PointKind::kIterationStart, 0);

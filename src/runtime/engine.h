@@ -60,9 +60,9 @@ class Engine {
   using Unscaler = std::function<at::Tensor()>;
 
   // `links`: one per link that a plan may name. `control`: a group for small CPU messages, null with one
-  // rank. `store`: for heartbeats, may be null.
+  // rank. `peers`: of these ranks, also used by the caller.
   Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
-         c10::intrusive_ptr<c10d::ProcessGroup> control, c10::intrusive_ptr<c10d::Store> store, int rank,
+         c10::intrusive_ptr<c10d::ProcessGroup> control, std::shared_ptr<Peers> peers, int rank,
          int world_size, EngineOptions options, Stepper stepper);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -94,8 +94,9 @@ class Engine {
   bool communicating() const { return communicating_; }
 
   // Applies everything that is on its way, then averages parameters that ranks stepped on their own; the plan
-  // goes on from its iteration 0. Collective. Between iterations only.
-  void drain();
+  // goes on from its iteration 0. Collective: ranks meet in `what` first ("finish()"), since they would run
+  // other ops after other iterations. Between iterations only.
+  void drain(const std::string& what);
   // Applies what the coming forward would, and waits for the ops that can run. Safe on one rank alone.
   void synchronize();
   // Releases hooks, links and groups. Idempotent. Waits for the ops that run, unless `abandon`: after an
@@ -228,7 +229,7 @@ class Engine {
   EngineOptions options_;
   Stepper stepper_;
   Unscaler unscaler_;
-  std::shared_ptr<PeerWatch> peers_;
+  std::shared_ptr<Peers> peers_;
   std::shared_ptr<std::atomic<std::int64_t>> progress_ = std::make_shared<std::atomic<std::int64_t>>(0);
   std::unique_ptr<GradientHooks> hooks_;
   at::Tensor scale_;  // 1 / world size, a wrapped number: rounds as DistributedDataParallel's does

@@ -13,8 +13,8 @@
 namespace gradweave::runtime {
 
 Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
-               c10::intrusive_ptr<c10d::ProcessGroup> control, c10::intrusive_ptr<c10d::Store> store,
-               int rank, int world_size, EngineOptions options, Stepper stepper)
+               c10::intrusive_ptr<c10d::ProcessGroup> control, std::shared_ptr<Peers> peers, int rank,
+               int world_size, EngineOptions options, Stepper stepper)
     : parameters_(std::move(parameters)),
       specs_(std::move(links)),
       control_(std::move(control)),
@@ -22,6 +22,7 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
       world_size_(world_size),
       options_(options),
       stepper_(std::move(stepper)),
+      peers_(std::move(peers)),
       exchange_(std::make_shared<Exchange>()),
       ready_ns_(parameters_.size()) {
   if (!parameters_.empty()) options_.link.device = parameters_.front().tensor.device();
@@ -38,18 +39,14 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
   hooks_ = std::make_unique<GradientHooks>(std::move(tensors), [this](std::int32_t p) { on_gradient(p); });
   exchange_->released_at = [this](const OpRun& run) { return released_at(run); };
   exchange_->describe = [this](const OpRun& run) { return describe(run); };
-  peers_ = std::make_shared<PeerWatch>(
-      std::move(store), rank, world_size,
-      [exchange = exchange_](const std::string& failure) { exchange->fail(failure); });
+  peers_->on_verdict([exchange = exchange_](const std::string& verdict) { exchange->fail(verdict); });
 }
 
 Engine::~Engine() { close(); }
 
 void Engine::fail(const std::string& what, Clock::duration after, const std::string& cause) {
-  const std::string failure = failure_text(what + " (iteration " + std::to_string(base_ + iteration_) + ")",
-                                           after, peers_->suspects(), cause);
-  peers_->announce(failure);
-  exchange_->fail(failure);
+  exchange_->fail(
+      peers_->give_up(what + " (iteration " + std::to_string(base_ + iteration_) + ")", after, cause));
   const std::lock_guard lock(exchange_->mutex);
   throw RuntimeFailure(exchange_->failure);
 }
@@ -80,25 +77,10 @@ void Engine::close(bool abandon) {
 
 void Engine::check_same_plan(const std::string& hash) {
   if (world_size_ == 1) return;
-  const auto length = static_cast<std::int64_t>(hash.size());
-  at::Tensor mine = at::empty({length}, at::kByte);
-  std::copy(hash.begin(), hash.end(), mine.mutable_data_ptr<std::uint8_t>());
-  std::vector<std::vector<at::Tensor>> all(1);
-  for (int r = 0; r < world_size_; ++r) all[0].push_back(at::empty({length}, at::kByte));
-  std::vector<at::Tensor> inputs{mine};
-  c10d::AllgatherOptions how;
-  how.timeout = options_.link.timeout;
-  const auto begin = Clock::now();
-  try {
-    control_->allgather(all, inputs, how)->wait();
-  } catch (const std::exception& error) {
-    fail("the comparison of plans", Clock::now() - begin, error.what());
-  }
+  const std::vector<std::string> hashes =
+      peers_->agree("the comparison of plans", hash, options_.link.timeout);
   std::map<std::string, std::vector<int>> ranks;
-  for (int r = 0; r < world_size_; ++r) {
-    const auto* bytes = all[0][static_cast<std::size_t>(r)].const_data_ptr<std::uint8_t>();
-    ranks[std::string(bytes, bytes + length)].push_back(r);
-  }
+  for (std::size_t r = 0; r < hashes.size(); ++r) ranks[hashes[r]].push_back(static_cast<int>(r));
   if (ranks.size() == 1) return;
   std::string groups;
   for (const auto& [digest, members] : ranks) {

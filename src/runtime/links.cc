@@ -22,7 +22,7 @@ struct Link::State {
   std::string hash;
   std::int32_t track = 0;
   std::shared_ptr<Exchange> exchange;
-  std::shared_ptr<PeerWatch> peers;
+  std::shared_ptr<Peers> peers;
   std::shared_ptr<std::atomic<std::int64_t>> progress;
 
   // Guarded by the exchange's mutex.
@@ -43,14 +43,6 @@ struct Link::State {
   Clock::time_point emulated_end(const OpRun& run, Clock::time_point begin);
   void fail(const OpRun& run, const std::string& why, Clock::time_point begin);
 };
-
-std::string failure_text(const std::string& what, Clock::duration after, const std::string& suspects,
-                         const std::string& cause) {
-  char waited[32];
-  std::snprintf(waited, sizeof waited, "%.1f", std::chrono::duration<double>(after).count());
-  return what + " failed after " + waited + " s; suspect: " + suspects +
-         ". Training can't go on: restart from the last checkpoint. Cause: " + cause;
-}
 
 // Returns with the lock held: true if op `sequence` may be issued, false if the thread is to leave.
 bool Link::State::await_turn(std::unique_lock<std::mutex>& lock, std::size_t sequence) {
@@ -148,13 +140,11 @@ void Link::State::run(std::unique_lock<std::mutex>& lock, OpRun& run, std::size_
 
 void Link::State::fail(const OpRun& run, const std::string& why, Clock::time_point begin) {
   const auto waited = Clock::now() - begin;
-  const std::string suspects = peers->suspects();
   std::unique_lock lock(exchange->mutex);
   if (exchange->failed()) return;
-  const std::string failure = failure_text(exchange->describe(run), waited, suspects, why);
+  const std::string what = exchange->describe(run);
   lock.unlock();
-  peers->announce(failure);
-  exchange->fail(failure);
+  exchange->fail(peers->give_up(what, waited, why));
 }
 
 void Link::State::lane(std::size_t first, std::size_t step) {
@@ -168,7 +158,7 @@ void Link::State::lane(std::size_t first, std::size_t step) {
 
 Link::Link(LinkSpec spec, std::int32_t concurrency, std::int32_t track, std::size_t capacity,
            std::string hash, const LinkOptions& options, std::shared_ptr<Exchange> exchange,
-           std::shared_ptr<PeerWatch> peers, std::shared_ptr<std::atomic<std::int64_t>> progress)
+           std::shared_ptr<Peers> peers, std::shared_ptr<std::atomic<std::int64_t>> progress)
     : state_(std::make_shared<State>()) {
   state_->spec = std::move(spec);
   state_->options = options;

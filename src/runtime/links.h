@@ -83,10 +83,6 @@ struct Exchange {
   std::shared_ptr<void> abandoned;
 };
 
-// Returns the message of a failure: what failed, whom to suspect, what to do, and the cause.
-std::string failure_text(const std::string& what, Clock::duration after, const std::string& suspects,
-                         const std::string& cause);
-
 struct LinkCounters {
   std::atomic<std::int64_t> ops{0}, bytes{0}, busy_ns{0};
 };
@@ -98,7 +94,7 @@ class Link {
   // `exchange` and `peers` must outlive the link. `capacity`: ops queued at once, at most. `hash`: of the
   // plan.
   Link(LinkSpec spec, std::int32_t concurrency, std::int32_t track, std::size_t capacity, std::string hash,
-       const LinkOptions& options, std::shared_ptr<Exchange> exchange, std::shared_ptr<PeerWatch> peers,
+       const LinkOptions& options, std::shared_ptr<Exchange> exchange, std::shared_ptr<Peers> peers,
        std::shared_ptr<std::atomic<std::int64_t>> progress);
   // Waits for the ops that run; gives them up if the exchange has failed, since no backend can abort one.
   // The caller then owes that their runs live as long as the exchange.

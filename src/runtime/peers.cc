@@ -1,263 +1,304 @@
 #include "runtime/peers.h"
 
 #include <algorithm>
-#include <charconv>
-#include <chrono>
-#include <condition_variable>
-#include <cstdio>
-#include <mutex>
 #include <thread>
-#include <vector>
+
+#include "base/mutex.h"
+#include "gradweave/error.h"
+#include "peers/member.h"
 
 namespace gradweave::runtime {
 namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+using peers::Activity;
+using peers::State;
 
 constexpr auto kBeat = 400ms;
-constexpr auto kHurry = 50ms;     // between rounds while somebody waits for one
-constexpr auto kSilent = 1200ms;  // three beats
-constexpr auto kAnswer = 1700ms;
-constexpr auto kNoAnswer = 600ms;  // for a round that somebody waits for
+constexpr auto kHurry = 50ms;       // between rounds while somebody waits for a verdict
+constexpr auto kMeetingBeat = 5ms;  // at first, while this rank waits in a meeting
+constexpr auto kAnswer = 2500ms;    // for a verdict
+constexpr auto kNoAnswer = 600ms;   // for a round
 constexpr auto kLinger = 800ms;
 
-const std::string kVerdict = "verdict";
+const std::string kHost = "the rank that hosts the store, rank 0 by default ";
 
-enum class State : char { kRunning = 'r', kFailed = 'f', kEnded = 'e' };
+peers::Time now() { return Clock::now().time_since_epoch(); }
 
-struct Sign {
-  std::string text;
-  State state = State::kRunning;
-  std::int64_t progress = -1;
-  Clock::time_point heard = Clock::now();  // when `text` last changed
+class TorchStore : public peers::Store {
+ public:
+  explicit TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+
+  void put(const std::string& key, const std::string& text) override { store_->set(key, text); }
+
+  std::vector<std::string> get(const std::vector<std::string>& keys) override {
+    // A get waits for a key that is not there.
+    std::vector<std::string> there;
+    const bool all = store_->check(keys);
+    for (const std::string& key : keys) {
+      if (all || store_->check({key})) there.push_back(key);
+    }
+    std::vector<std::string> texts(keys.size());
+    if (there.empty()) return texts;
+    const auto values = store_->multiGet(there);
+    for (std::size_t k = 0, found = 0; k < keys.size() && found < there.size(); ++k) {
+      if (keys[k] != there[found]) continue;
+      texts[k].assign(values[found].begin(), values[found].end());
+      ++found;
+    }
+    return texts;
+  }
+
+  std::string exchange(const std::string& key, const std::string& expected,
+                       const std::string& text) override {
+    return store_->compareSet(key, expected, text);
+  }
+
+  void erase(const std::string& key) override { store_->deleteKey(key); }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
 };
-
-std::string key_of(int rank) { return "alive/" + std::to_string(rank); }
-
-std::string seconds(Clock::duration time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
-}
-
-// "<beat>:<progress>:<state>"
-void take(Sign& sign, const std::vector<std::uint8_t>& bytes) {
-  const std::string text(bytes.begin(), bytes.end());
-  if (text == sign.text) return;
-  sign.text = text;
-  sign.heard = Clock::now();
-  const std::size_t first = text.find(':'), second = text.rfind(':');
-  if (first == second || second + 1 >= text.size()) return;
-  std::from_chars(text.data() + first + 1, text.data() + second, sign.progress);
-  sign.state = static_cast<State>(text[second + 1]);
-}
 
 }  // namespace
 
-struct PeerWatch::Shared {
-  c10::intrusive_ptr<c10d::Store> store;  // the thread's alone
-  int rank = 0;
-  int world_size = 1;
-  std::function<void(const std::string&)> on_failure;
-  std::atomic<std::int64_t> progress{0};
+struct Peers::Shared {
+  const int rank, world_size;
 
-  std::mutex mutex;
-  std::condition_variable wake;   // of the thread
-  std::condition_variable round;  // a round is over, or the store is lost
-  std::vector<Sign> peers;
-  State state = State::kRunning;
-  std::string failure;  // to be announced
-  std::string verdict;  // another rank's
-  std::int64_t rounds = 0;
-  Clock::time_point read_at = Clock::now();
-  int hurry = 0;  // callers that wait for a round
-  bool stop = false, lost = false, left = false;
+  Mutex mutex;
+  CondVar wake;   // of the thread
+  CondVar round;  // a round is over, or the store is lost
+  peers::Said said GUARDED_BY(mutex);
+  std::string verdict GUARDED_BY(mutex);
+  std::vector<std::string> posts GUARDED_BY(mutex);  // to the meeting that this rank waits in
+  std::function<void(const std::string&)> tell GUARDED_BY(mutex);
+  std::int64_t rounds GUARDED_BY(mutex) = 0;
+  Clock::time_point round_at GUARDED_BY(mutex) = Clock::now();  // when the last one ended
+  Clock::time_point met_at GUARDED_BY(mutex);                   // when this rank came to its meeting
+  int hurry GUARDED_BY(mutex) = 0;                              // callers that wait for a round
+  Clock::time_point leave_at GUARDED_BY(mutex);  // with a verdict: when the others have had time to learn it
+  bool stop GUARDED_BY(mutex) = false, lost GUARDED_BY(mutex) = false, left GUARDED_BY(mutex) = false;
+  bool all_know GUARDED_BY(mutex) = false, somebody_waits GUARDED_BY(mutex) = false;
 
-  void watch();
-  void communicate(std::unique_lock<std::mutex>& lock, std::int64_t beat);
-  void read_peers(std::vector<Sign>& signs);
-  bool all_know() const;
-  bool silent(const Sign& sign) const { return read_at - sign.heard > kSilent; }
-  std::string accused() const;
-  std::string furthest_behind() const;
+  Shared(int rank, int world_size) : rank(rank), world_size(world_size) {}
+
+  void watch(c10::intrusive_ptr<c10d::Store> store) EXCLUDES(mutex);
+  // What a round in which this rank waited in `meeting` has brought.
+  void take(const peers::Heard& heard, std::int64_t meeting) REQUIRES(mutex);
+  void adopt(const std::string& text) REQUIRES(mutex);
+  Clock::duration pause() const REQUIRES(mutex);
+  // The others know the verdict, or have had time to: this process may host the store.
+  bool may_leave() const REQUIRES(mutex) {
+    return verdict.empty() || all_know || lost || left || Clock::now() >= leave_at;
+  }
+  bool store_is_silent(Clock::duration waited, std::int64_t rounds_before) const REQUIRES(mutex);
+  std::string await_verdict() REQUIRES(mutex);
 };
 
-void PeerWatch::Shared::read_peers(std::vector<Sign>& signs) {
-  std::vector<std::string> keys;
-  std::vector<std::size_t> ranks;
-  for (std::size_t r = 0; r < signs.size(); ++r) {
-    const std::string key = key_of(static_cast<int>(r));
-    if (static_cast<int>(r) == rank || (signs[r].text.empty() && !store->check({key}))) continue;
-    keys.push_back(key);
-    ranks.push_back(r);
-  }
-  if (keys.empty()) return;
-  const auto values = store->multiGet(keys);
-  for (std::size_t i = 0; i < ranks.size(); ++i) take(signs[ranks[i]], values[i]);
+void Peers::Shared::adopt(const std::string& text) {
+  if (!verdict.empty() || text.empty()) return;
+  verdict = text;
+  leave_at = Clock::now() + kLinger;
+  if (said.sign.state != State::kEnded) said.sign.state = State::kLeaving;
 }
 
-// One round: tells, then listens. The lock is open meanwhile, since a stopped store never answers.
-void PeerWatch::Shared::communicate(std::unique_lock<std::mutex>& lock, std::int64_t beat) {
-  const std::string text =
-      std::to_string(beat) + ':' + std::to_string(progress.load()) + ':' + static_cast<char>(state);
-  const std::string telling = failure;
-  std::vector<Sign> signs = peers;
-  const bool know = !verdict.empty() || state != State::kRunning;
-  lock.unlock();
-  std::string found;
-  try {
-    if (!telling.empty()) store->compareSet(kVerdict, "", telling);
-    store->set(key_of(rank), text);
-    read_peers(signs);
-    if (!know && store->check({kVerdict})) found = store->get_to_str(kVerdict);
-  } catch (const std::exception&) {
-    lock.lock();
-    lost = true;
-    return;
-  }
-  lock.lock();
-  peers = std::move(signs);
-  read_at = Clock::now();
+void Peers::Shared::take(const peers::Heard& heard, std::int64_t meeting) {
   ++rounds;
-  if (!found.empty()) {
-    verdict = std::move(found);
-    state = State::kFailed;
-  }
+  round_at = Clock::now();
+  adopt(heard.verdict);
+  if (!heard.posts.empty() && said.sign.meetings == meeting) posts = heard.posts;
+  all_know = heard.all_know;
+  somebody_waits = heard.somebody_waits;
 }
 
-void PeerWatch::Shared::watch() {
-  std::unique_lock lock(mutex);
-  Clock::time_point leave_at{};  // once a verdict is known
-  bool told = false;
-  for (std::int64_t beat = 0; !lost; ++beat) {
-    const bool last = stop;
-    communicate(lock, beat);
-    round.notify_all();
-    if (last) break;
-    if (!verdict.empty() && !told) {
-      if (leave_at == Clock::time_point{}) leave_at = Clock::now() + kLinger;
-      told = lost || all_know() || Clock::now() >= leave_at;
-      if (told && on_failure) {
-        const auto tell = on_failure;
-        const std::string what = verdict;
-        lock.unlock();
-        tell(what);
-        lock.lock();
-      }
+Clock::duration Peers::Shared::pause() const {
+  if (hurry > 0 || somebody_waits || (!verdict.empty() && !all_know)) return kHurry;
+  if (!said.sign.waits()) return kBeat;
+  return std::clamp<Clock::duration>((Clock::now() - met_at) / 8, kMeetingBeat, kBeat);
+}
+
+void Peers::Shared::watch(c10::intrusive_ptr<c10d::Store> torch_store) {
+  TorchStore store(std::move(torch_store));
+  peers::Member member(rank, world_size, now());
+  MutexLock lock(mutex);
+  for (bool last = false; !last && !lost;) {
+    const peers::Said saying = said;
+    last = stop && may_leave();
+    lock.unlock();
+    peers::Heard heard;
+    bool failed = false;
+    try {
+      heard = member.round(saying, store, now());
+    } catch (const std::exception&) {
+      failed = true;
     }
-    const bool hurried = hurry > 0 || (!verdict.empty() && !told);
-    const std::int64_t waiting = hurry;
-    wake.wait_for(lock, hurried ? kHurry : kBeat, [&] { return stop || hurry > waiting; });
+    lock.lock();
+    lost = failed;
+    if (!failed) take(heard, saying.sign.meetings);
+    round.notify_all();
+    if (!verdict.empty() && tell && may_leave()) {
+      const auto told = std::exchange(tell, nullptr);
+      const std::string text = verdict;
+      lock.unlock();
+      told(text);
+      lock.lock();
+    }
+    const auto until = Clock::now() + pause();
+    const std::int64_t said_by = said.sign.meetings;
+    const int waiting = hurry;
+    const bool stopping = stop;
+    while (!last && !lost && stop == stopping && hurry <= waiting && said.sign.meetings == said_by) {
+      if (!wake.wait_until(mutex, until)) break;
+    }
   }
   left = true;
   round.notify_all();
 }
 
-bool PeerWatch::Shared::all_know() const {
-  for (int r = 0; r < world_size; ++r) {
-    const Sign& sign = peers[static_cast<std::size_t>(r)];
-    if (r != rank && sign.state == State::kRunning && !silent(sign)) return false;
+Peers::Peers(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size)
+    : shared_(std::make_shared<Shared>(rank, world_size)) {
+  if (!store || world_size < 2) {
+    const MutexLock lock(shared_->mutex);
+    shared_->left = true;
+    return;
   }
-  return true;
-}
-
-// Ranks that are silent, or else that have ended; empty if there is none. One that failed and ended is a
-// survivor like this one.
-std::string PeerWatch::Shared::accused() const {
-  std::string quiet, ended;
-  for (int r = 0; r < world_size; ++r) {
-    const Sign& sign = peers[static_cast<std::size_t>(r)];
-    if (r == rank) continue;
-    const std::string name = "rank " + std::to_string(r);
-    if (sign.state == State::kEnded) {
-      ended += (ended.empty() ? "" : ", ") + name + " (has ended its training)";
-    } else if (sign.state == State::kRunning && silent(sign)) {
-      quiet += (quiet.empty() ? "" : ", ") + name + " (no sign of life for " +
-               seconds(Clock::now() - sign.heard) + ")";
-    }
-  }
-  return quiet.empty() ? ended : quiet;
-}
-
-std::string PeerWatch::Shared::furthest_behind() const {
-  int behind = -1;
-  for (int r = 0; r < world_size; ++r) {
-    if (r == rank) continue;
-    const auto progress_of = [&](int peer) { return peers[static_cast<std::size_t>(peer)].progress; };
-    if (behind < 0 || progress_of(r) < progress_of(behind)) behind = r;
-  }
-  return "rank " + std::to_string(behind) + " (alive, but furthest behind)";
-}
-
-PeerWatch::PeerWatch(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
-                     std::function<void(const std::string&)> on_failure)
-    : shared_(std::make_shared<Shared>()) {
-  shared_->rank = rank;
-  shared_->world_size = world_size;
-  if (!store || world_size < 2) return;
   // A connection of our own: the caller's may be held by a blocking wait.
-  shared_->store = store->clone();
-  shared_->on_failure = std::move(on_failure);
-  shared_->peers.resize(static_cast<std::size_t>(world_size));
-  std::thread([shared = shared_] { shared->watch(); }).detach();
+  std::thread([shared = shared_, own = store->clone()] { shared->watch(own); }).detach();
 }
 
-PeerWatch::~PeerWatch() {
-  if (!shared_->store) return;
-  std::unique_lock lock(shared_->mutex);
+Peers::~Peers() { close(); }
+
+void Peers::end() {
+  const MutexLock lock(shared_->mutex);
+  if (shared_->said.sign.state == State::kRunning) shared_->said.sign.state = State::kEnded;
+}
+
+void Peers::close() {
+  const MutexLock lock(shared_->mutex);
+  if (shared_->stop) return;
   shared_->stop = true;
-  shared_->on_failure = nullptr;
-  if (shared_->state == State::kRunning) shared_->state = State::kEnded;
+  shared_->tell = nullptr;
+  if (shared_->said.sign.state == State::kRunning) shared_->said.sign.state = State::kEnded;
   shared_->wake.notify_all();
-  shared_->round.wait_for(lock, kNoAnswer, [&] { return shared_->left; });
+  const auto until = Clock::now() + (shared_->verdict.empty() ? kNoAnswer : kLinger + kHurry);
+  while (!shared_->left && shared_->round.wait_until(shared_->mutex, until)) {
+  }
 }
 
-void PeerWatch::set_progress(std::int64_t ops_done) { shared_->progress = ops_done; }
+void Peers::outside(std::int64_t iteration) {
+  const MutexLock lock(shared_->mutex);
+  shared_->said.sign.activity = Activity::kOutside;
+  shared_->said.sign.iteration = iteration;
+}
 
-std::string PeerWatch::suspects() {
-  if (!shared_->store) return "no peer";
-  static const std::string kHost = "the rank that hosts the store, rank 0 by default ";
+void Peers::training(std::int64_t iteration) {
+  const MutexLock lock(shared_->mutex);
+  shared_->said.sign.activity = Activity::kTraining;
+  shared_->said.sign.iteration = iteration;
+}
+
+void Peers::set_progress(std::int64_t ops_done) {
+  const MutexLock lock(shared_->mutex);
+  shared_->said.sign.ops = ops_done;
+}
+
+void Peers::on_verdict(std::function<void(const std::string&)> tell) {
+  const MutexLock lock(shared_->mutex);
+  shared_->tell = std::move(tell);
+}
+
+std::vector<std::string> Peers::agree(const std::string& what, const std::string& post,
+                                      std::chrono::milliseconds timeout) {
+  if (shared_->world_size < 2) return {post};
   const auto begin = Clock::now();
-  std::unique_lock lock(shared_->mutex);
-  const std::int64_t before = shared_->rounds;
-  std::string result;
-  ++shared_->hurry;
-  shared_->wake.notify_all();
-  while (result.empty()) {
-    shared_->round.wait_for(lock, kHurry);
-    const auto waited = Clock::now() - begin;
-    const bool answered = shared_->rounds > before;
-    if (shared_->lost) {
-      result = kHost + "(the store is gone)";
-    } else if (!answered &&
-               (waited > kAnswer || (waited > kNoAnswer && Clock::now() - shared_->read_at > kSilent))) {
-      result = kHost + "(the store does not answer)";
-    } else if (answered) {
-      result = shared_->accused();
-      if (result.empty() && waited > kSilent + kBeat) result = shared_->furthest_behind();
+  Shared& s = *shared_;
+  {
+    const MutexLock lock(s.mutex);
+    const peers::Sign before = s.said.sign;
+    s.said.sign.activity = Activity::kMeeting;
+    s.said.sign.what = what;
+    ++s.said.sign.meetings;
+    s.said.post = post;
+    s.met_at = begin;
+    s.posts.clear();
+    s.wake.notify_all();
+    while (s.posts.empty() && s.verdict.empty() && !s.left && s.round.wait_until(s.mutex, begin + timeout)) {
+    }
+    if (!s.posts.empty()) {
+      s.said.sign.activity = before.activity;
+      s.said.sign.what.clear();
+      return std::exchange(s.posts, {});
     }
   }
-  --shared_->hurry;
-  return result;
+  throw RuntimeFailure(give_up(what, Clock::now() - begin, "not all ranks have come in time"));
 }
 
-void PeerWatch::announce(const std::string& failure) {
-  if (!shared_->store) return;
-  const auto until = Clock::now() + kLinger;
-  std::unique_lock lock(shared_->mutex);
-  if (shared_->failure.empty()) {
-    shared_->failure = "rank " + std::to_string(shared_->rank) + " reports: " + failure;
+bool Peers::Shared::store_is_silent(Clock::duration waited, std::int64_t rounds_before) const {
+  if (rounds > rounds_before) return false;
+  return waited > kAnswer || (waited > kNoAnswer && Clock::now() - round_at > peers::kSilent);
+}
+
+// Returns whom to suspect if there is no verdict.
+std::string Peers::Shared::await_verdict() {
+  const auto begin = Clock::now();
+  const std::int64_t before = rounds;
+  ++hurry;
+  wake.notify_all();
+  std::string suspect;
+  while (verdict.empty() && suspect.empty()) {
+    round.wait_until(mutex, Clock::now() + kHurry);
+    const auto waited = Clock::now() - begin;
+    if (lost) {
+      suspect = kHost + "(the store is gone)";
+    } else if (store_is_silent(waited, before)) {
+      suspect = kHost + "(the store does not answer)";
+    } else if (waited > kAnswer || left) {
+      suspect = "nobody: no rank has given a verdict";
+    }
   }
-  shared_->state = State::kFailed;
-  const std::int64_t before = shared_->rounds;
-  ++shared_->hurry;
-  shared_->wake.notify_all();
+  --hurry;
+  return suspect;
+}
+
+std::string Peers::give_up(const std::string& what, std::chrono::nanoseconds after,
+                           const std::string& cause) {
+  Shared& s = *shared_;
+  const MutexLock lock(s.mutex);
+  const std::string trouble = what + " failed after " + peers::seconds(after);
+  std::string suspect = "no peer";
+  if (s.world_size > 1 && s.verdict.empty()) {
+    if (s.said.sign.state == State::kRunning) {
+      s.said.sign.state = State::kStuck;
+      s.said.sign.trouble = trouble;
+      s.said.sign.cause = cause;
+    }
+    suspect = s.await_verdict();
+  }
+  if (s.verdict.empty()) {
+    s.adopt(trouble + "; suspect: " + suspect +
+            ". Training can't go on: restart from the last checkpoint. Cause: " + cause);
+    s.said.verdict = s.verdict;
+  }
+  while (!s.may_leave()) s.round.wait_until(s.mutex, s.leave_at);
+  return s.verdict;
+}
+
+void Peers::report(const std::string& error) {
+  Shared& s = *shared_;
+  const MutexLock lock(s.mutex);
+  if (!s.verdict.empty() || s.left) return;
+  s.said.verdict = "rank " + std::to_string(s.rank) + " ended with " + error + " (" +
+                   peers::doing(s.said.sign) + "). Training can't go on without it";
+  s.adopt(s.said.verdict);
+  const std::int64_t before = s.rounds;
+  const auto until = Clock::now() + kNoAnswer;
+  ++s.hurry;
+  s.wake.notify_all();
   // Two rounds: the first may have begun before.
-  shared_->round.wait_until(lock, until, [&] {
-    return shared_->lost || shared_->left || (shared_->rounds >= before + 2 && shared_->all_know());
-  });
-  --shared_->hurry;
+  while (!s.left && s.rounds < before + 2 && s.round.wait_until(s.mutex, until)) {
+  }
+  --s.hurry;
 }
 
 }  // namespace gradweave::runtime

@@ -1,38 +1,57 @@
-// Who is still there: each rank writes a heartbeat to the store that the process group was made with.
+// The other ranks: signs of life, meetings and verdicts, over the store that the process group was made with.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 namespace gradweave::runtime {
 
-// Writes this rank's heartbeat and reads the others' from a thread of its own. When an op has failed it says
-// whom to suspect, and the first rank that knows tells all others, so that every survivor ends with the same
-// verdict and not with the loss of another survivor that ended before it.
-class PeerWatch {
+// Tells the other ranks what this one does, and learns from a thread of its own whether training can go on.
+// It needs no process group, so that nothing that ranks do differently can meet in a collective. What it
+// decides is in src/peers/. Every call is safe from any thread.
+class Peers {
  public:
-  // `store` may be null (one rank): then nobody is ever suspected. It must belong to this job alone: keys of
-  // an earlier one would be taken for signs of life. `on_failure` gets the verdict of another rank, from the
-  // watch's thread, at most once, perhaps when this object is gone: it must own what it uses.
-  PeerWatch(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
-            std::function<void(const std::string&)> on_failure);
-  ~PeerWatch();
-  PeerWatch(const PeerWatch&) = delete;
-  PeerWatch& operator=(const PeerWatch&) = delete;
+  // `store` may be null (one rank): then there is nobody to wait for. It must belong to these ranks and this
+  // object alone: signs of an earlier one would be taken for signs of life.
+  Peers(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size);
+  ~Peers();
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
 
-  // How far this rank is; others see it.
+  // Where this rank is: before the backward of an iteration, or from that backward on. Cheap.
+  void outside(std::int64_t iteration);
+  void training(std::int64_t iteration);
   void set_progress(std::int64_t ops_done);
 
-  // Returns whom to suspect, in words: "rank 2 (no sign of life for 3.1 s)", a rank that has ended, the rank
-  // that is furthest behind, or that the store does not answer. Takes at most 1.7 s.
-  std::string suspects();
+  // Calls `tell` with the verdict that another rank has given, once the other ranks know it: from the thread,
+  // at most once, perhaps when this object is gone: it must own what it uses. Null: nothing.
+  void on_verdict(std::function<void(const std::string&)> tell);
 
-  // Tells the other ranks why this one gives up, and stays until each of them knows or is silent: the store
-  // may be in this process. Takes at most 0.8 s.
-  void announce(const std::string& failure);
+  // Waits until every rank has come to the same meeting (`what`: "finish()") after the same iteration, and
+  // returns what each has posted, by rank. Errors: RuntimeFailure with the verdict, on every rank, if some
+  // rank is elsewhere and can't come, or does not come within `timeout`; soon in the first case.
+  std::vector<std::string> agree(const std::string& what, const std::string& post,
+                                 std::chrono::milliseconds timeout);
+
+  // This rank can't go on because `what` failed for `cause`, `after` it began. Returns the verdict: what
+  // failed, whom to suspect, where all ranks are, what to do; once the other ranks know it, since this process
+  // may host the store. Takes at most 2.5 s for the first and 0.8 s for the second.
+  std::string give_up(const std::string& what, std::chrono::nanoseconds after, const std::string& cause);
+
+  // This rank ends by an error of its own ("ValueError: ..."): the others end too, with that. Takes at most
+  // 0.6 s.
+  void report(const std::string& error);
+
+  // This rank has ended its training: others that still need it learn so.
+  void end();
+
+  // Ends the thread, and the training as end() does. Idempotent. Takes at most 0.9 s.
+  void close();
 
  private:
   struct Shared;

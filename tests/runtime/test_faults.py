@@ -112,9 +112,60 @@ def comes_late(rank):
 
 def test_a_rank_that_does_not_come_to_an_agreement_is_suspected():
     first, second = ranks.run(comes_late, 2)
-    waited = re.match(r"the agreement on a plan \(iteration 0\) failed after ([\d.]+) s; suspect: rank 1 \(alive", first)
+    waited = re.match(r"rank 0 reports: the agreement on a plan failed after ([\d.]+) s; suspect: rank 1 "
+                      r"\(alive, before the backward of iteration 0\)", first)
     assert waited and TIMEOUT_S - 0.1 <= float(waited[1]) < TIMEOUT_S + 1.5, first
-    assert second == "rank 0 reports: " + first
+    assert second == first
+
+
+def uneven(rank, scheme):
+    import gradweave
+    from gradweave import core
+
+    model = make_net()
+    plan = core.make_plan(workload(), cluster(3), scheme)
+    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, timeout=60)
+    begin = time.monotonic()
+    try:
+        train(model, optimizer, rank, 9 if rank == 1 else 10)
+        gradweave.finish(model)
+    except RuntimeError as error:
+        return time.monotonic() - begin, str(error)
+    return "finished"
+
+
+@pytest.mark.parametrize("scheme", ["ddp", "us_byte", "partial_sgd", "delayed_averaging"])
+def test_ranks_with_uneven_batches_learn_who_is_where(scheme):
+    for waited, message in ranks.run(uneven, 3, scheme=scheme):
+        assert waited < 30, waited  # half of the timeout, on a busy machine
+        assert "rank 1: in gradweave.finish() after 9 iterations" in message, message
+        assert "give all ranks the same number of batches" in message, message
+
+
+def raises_alone(rank, where):
+    import gradweave
+    from gradweave import core
+
+    model = make_net()
+    plan = core.make_plan(workload(), cluster(3), "ddp")
+    try:
+        with gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, timeout=60) as (model, optimizer):
+            train(model, optimizer, rank, 3)
+            if rank == 1:
+                raise KeyError("a batch")
+            begin = time.monotonic()
+            train(model, optimizer, rank, 1, first=3) if where == "op" else gradweave.finish(model)
+    except (RuntimeError, KeyError) as error:
+        return 0 if rank == 1 else time.monotonic() - begin, str(error)
+    return "finished"
+
+
+@pytest.mark.parametrize("where", ["op", "finish"])
+def test_an_error_of_one_rank_is_told_to_the_others(where):
+    (first, text), (_, own), (last, other) = ranks.run(raises_alone, 3, where=where)
+    assert own == "'a batch'"
+    assert text == other and "rank 1 ended with KeyError: 'a batch' (before the backward of iteration 3)" in text
+    assert max(first, last) < 10  # 2 s, on a busy machine
 
 
 def checked(rank):

@@ -111,7 +111,7 @@ def refused(rank):
         with pytest.raises(gradweave.InvalidInput) as error:
             train_scaled(model, optimizer, scaler, rank, 1)
         messages.append(str(error.value))
-        model.gradweave.close(abandon=True)
+        model.gradweave.close(error.value)
     return messages
 
 

@@ -109,8 +109,9 @@ def wrapped(model, optimizer, scheme, **arguments):
         yield model, optimizer
         gradweave.finish(model)
         session.close()
-    finally:
-        session.close(abandon=True)
+    except BaseException as error:
+        session.close(error)
+        raise
 
 
 def trained(model, optimizer, rank, steps, loss=cross_entropy, dtype=torch.float32, first=0):
