@@ -1,32 +1,70 @@
-"""What the ranks of a job tell each other besides gradients: small messages on a group of their own."""
+"""What the ranks of a job tell each other besides gradients: first that they mean the same job, then small messages on a
+group of their own."""
 
 import contextlib
-import datetime
 import hashlib
-import itertools
 import json
 import time
 
 import torch
 from torch import distributed
 
-from gradweave import _native, ranks
+from gradweave import _native
 
 BROADCAST_BYTES = 250 << 20
+DIGEST = "digest "
+ARRIVAL_S = 60.0  # ranks come to wrap() within this time of each other
 
-_jobs = itertools.count()  # alike on all ranks
+
+def agree(job, arguments, refusal):
+    """All ranks of `job` mean the same, or each of them has an error: `refusal`, if this rank has one; else InvalidInput
+    naming the ranks that refuse or differ, or RuntimeFailure naming those that did not come. `arguments`: {what: text},
+    alike on all ranks. Collective. Makes no group, so that nothing is left behind.
+    """
+    post = json.dumps({"refusal": refusal and str(refusal), "arguments": arguments})
+    said = {rank: json.loads(text) for rank, text in enumerate(job.peers.agree("gradweave.wrap()", post, ARRIVAL_S))}
+    if refusal:
+        raise refusal
+    wrong = [f"{named([rank])} reports: {each['refusal']}" for rank, each in said.items() if each["refusal"]]
+    if not wrong:
+        values = {what: {rank: each["arguments"].get(what, "missing") for rank, each in said.items()}
+                  for what in dict.fromkeys(what for each in said.values() for what in each["arguments"])}
+        wrong = [difference(what, of) for what, of in values.items() if len(set(of.values())) > 1]
+    if wrong:
+        raise _native.InvalidInput(f"gradweave.wrap: {'; '.join(wrong)}; call it alike on every rank")
+
+
+def named(members):
+    return f"rank{'s' if len(members) > 1 else ''} {' '.join(map(str, members))}"
+
+
+def difference(what, values):
+    """Which ranks have which value; `values`: {rank: text}."""
+    groups = {}
+    for rank, value in values.items():
+        groups.setdefault(value, []).append(rank)
+    if any(value.startswith(DIGEST) for value in groups):
+        first = groups.pop(values[0])
+        return ", ".join(f"{named(members)} {'has' if len(members) == 1 else 'have'} other {what} than {named(first)}"
+                         for members in groups.values())
+    return f"{what} differs: " + ", ".join(f"{value} on {named(members)}" for value, members in groups.items())
+
+
+def digest(value):
+    """Stands for a value that is too long to be told."""
+    return DIGEST + hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Control:
-    """The control group of one job. `fail(what, after_s, cause)`, once it is set, makes an error that names suspects of
+    """The control messages of one job whose parameters are on `device`. `fail(what, after_s, cause)`, once it is set, makes an error that names suspects of
     a message that failed. All messages are collective."""
 
-    def __init__(self, timeout_s):
-        self.rank, self.size, self.fail = ranks.rank(), ranks.world_size(), None
-        self.timeout_s, self.group = timeout_s, None
-        self.peers = _native.Peers(self._own_store(), self.rank, self.size)
-        if self.size > 1:
-            self.group = distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_s))
+    def __init__(self, job, device):
+        self.rank, self.size, self.fail = job.rank, job.size, None
+        self.peers, self.timeout_s = job.peers, job.timeout.total_seconds()
+        self.group = job.control_group() if job.size > 1 else None
+        # Of its own, since links use theirs from other threads.
+        self._data = job.group_like(job.user_group, device) if job.size > 1 else None
 
     @contextlib.contextmanager
     def together(self, what):
@@ -39,40 +77,37 @@ class Control:
                 raise
             self.fail(what, time.monotonic() - begin, str(error))
 
-    def from_rank_0(self, value):
+    def from_rank_0(self, value, what="the agreement on a plan"):
         """Rank 0's `value`, anything that JSON can write."""
         if self.size == 1:
             return value
         text = json.dumps(value) if self.rank == 0 else ""
-        return json.loads(self.peers.agree("the agreement on a plan", text, self.timeout_s)[0])
+        return json.loads(self.peers.agree(what, text, self.timeout_s)[0])
 
-    def _own_store(self):
-        """The default store under a prefix that no other job has; None with one rank."""
+    def largest(self, values, what):
+        """Element by element the largest of all ranks' numbers."""
         if self.size == 1:
-            return None
-        return distributed.PrefixStore(f"gradweave/{next(_jobs)}", distributed.distributed_c10d._get_default_store())
+            return list(values)
+        box = torch.tensor(values, dtype=torch.float64)
+        with self.together(what):
+            self.group.allreduce(box, distributed.ReduceOp.MAX).wait()
+        return box.tolist()
 
-    def check_same_model(self, model):
-        """Ranks with different models would crash in the first collective, which says nothing about the reason."""
-        if self.size == 1:
-            return
-        text = "\n".join(f"{n} {tuple(p.shape)} {p.dtype} {p.requires_grad}" for n, p in model.named_parameters())
-        digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
-        mine = torch.tensor([digest])
-        everybodys = [torch.zeros_like(mine) for _ in range(self.size)]
-        distributed.all_gather(everybodys, mine, group=self.group)
-        differ = [str(r) for r, value in enumerate(everybodys) if value.item() != everybodys[0].item()]
-        if differ:
-            raise _native.InvalidInput(f"rank {', '.join(differ)} has other parameters (names, shapes, dtypes or "
-                                       "which of them are frozen) than rank 0; "
-                                       "build the same model on every rank")
+    def of_all(self, values, what):
+        """{rank: its list of integers}; all lists are of one length."""
+        mine = torch.tensor(values, dtype=torch.int64)
+        everybodys = [mine] if self.size == 1 else [torch.empty_like(mine) for _ in range(self.size)]
+        if self.size > 1:
+            with self.together(what):
+                self.group.allgather(everybodys, mine).wait()
+        return {rank: box.tolist() for rank, box in enumerate(everybodys)}
 
     def broadcast(self, tensors, what="the broadcast of parameters and buffers"):
         """From rank 0, in as few messages as DistributedDataParallel."""
         tensors = [tensor.detach() for tensor in tensors]
         if tensors and self.size > 1:
             with self.together(what):
-                distributed._broadcast_coalesced(distributed.group.WORLD, tensors, BROADCAST_BYTES, 0)
+                distributed._broadcast_coalesced(self._data, tensors, BROADCAST_BYTES, 0)
 
     def close(self):
-        self.group = self.fail = None
+        self.group = self._data = self.fail = None

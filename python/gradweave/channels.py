@@ -1,9 +1,8 @@
 """The channels that ops are issued on: process groups bound to interfaces, ready groups, emulated links."""
 
-import datetime
+import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from torch import distributed
 
@@ -29,44 +28,45 @@ class EmulatedLink:
 
 @dataclass
 class Channel:
-    """One link of a job. `cost` is (start-up in us, us per byte) where it is given rather than measured."""
+    """One link of a job. `source` is the user's group or interface, None for the job's own group; `cost` is (start-up in
+    us, us per byte) where it is given rather than measured."""
 
     name: str
-    group: Any  # a ProcessGroup; None with one process
+    source: distributed.ProcessGroup | str | None = None
     cost: tuple[float, float] | None = None
     named: bool = True
+    group: distributed.ProcessGroup | None = None  # once it is open; None with one process
+
+    def open(self, job, device):
+        """Makes the group that ops are issued on. Collective."""
+        if isinstance(self.source, str):
+            self.group = job.group_on(self.source)
+        elif job.user_group is not None:
+            self.group = job.group_like(self.source or job.user_group, device)
 
     def spec(self):
         return _native.LinkSpec(self.name, self.group, self.cost)
+
+    def __str__(self):
+        return f"{self.name} {self.cost}" if self.emulated else self.name
 
     @property
     def emulated(self):
         return self.cost is not None
 
 
-def open_channels(links, timeout_s):
-    """The channels of `wrap(links=...)`: None (the default group), or a list of interface names, process groups and
-    EmulatedLinks. Collective where it makes groups."""
-    default = distributed.group.WORLD if distributed.is_initialized() else None
+def channels_of(links, job):
+    """The channels of `wrap(links=...)`: None (the job's group), or a list of interface names, process groups and
+    EmulatedLinks. Errors: ValueError for what can't be a link of this job."""
     if links is None:
-        if default is None:
+        if job.user_group is None:
             raise ValueError("gradweave.wrap: there is no process group: call torch.distributed.init_process_group(), "
                              "or pass links=[gradweave.EmulatedLink(...)] to try a schedule in one process")
-        return [Channel("default", _own_group(timeout_s), named=False)]
+        return [Channel("default", named=False)]
     if isinstance(links, (str, EmulatedLink)) or not hasattr(links, "__iter__"):
         links = [links]
-    channels = []
-    for number, link in enumerate(links):
-        if isinstance(link, EmulatedLink):
-            group = link.group or (_own_group(timeout_s) if default is not None else None)
-            name = link.name or ("emulated" if len(links) == 1 else f"emulated{number}")
-            channels.append(Channel(name, group, (link.startup_us, link.us_per_byte), named=link.name is not None))
-        elif isinstance(link, str):
-            if reason := ranks.reason_against(link):
-                raise ValueError(f"gradweave.wrap: the interface {reason}")
-            channels.append(Channel(link, ranks.group_on(link, datetime.timedelta(seconds=timeout_s))))
-        else:
-            channels.append(Channel(f"group{number}", link, named=False))
+    links = list(links)
+    channels = [_channel_of(number, link, job, alone=len(links) == 1) for number, link in enumerate(links)]
     if not channels:
         raise ValueError("gradweave.wrap: links is empty; name at least one interface or group")
     if len({channel.name for channel in channels}) < len(channels):
@@ -74,9 +74,25 @@ def open_channels(links, timeout_s):
     return channels
 
 
-def _own_group(timeout_s):
-    # Apart from the default group, whose collectives the training loop may issue at any moment.
-    return distributed.new_group(backend=distributed.get_backend(), timeout=datetime.timedelta(seconds=timeout_s))
+def _channel_of(number, link, job, alone):
+    if isinstance(link, str):
+        if reason := ranks.reason_against(link):
+            raise ValueError(f"gradweave.wrap: the interface {reason}")
+        return Channel(link, link)
+    if isinstance(link, EmulatedLink):
+        name = link.name or ("emulated" if alone else f"emulated{number}")
+        channel = Channel(name, link.group, (link.startup_us, link.us_per_byte), link.name is not None)
+    else:
+        channel = Channel(f"group{number}", link, named=False)
+    if isinstance(channel.source, distributed.ProcessGroup):
+        members = distributed.get_process_group_ranks(channel.source)
+        if members != job.members:
+            raise ValueError(f"gradweave.wrap: links[{number}] is a group of ranks {members}, and the job's are {job.members}; "
+                             "give a group of all ranks that train this model, and say which they are with process_group=")
+    elif channel.source is not None or not channel.emulated:
+        raise ValueError(f"gradweave.wrap: links[{number}] is {link!r}; give interface names, process groups of which this "
+                         "rank is a member, or EmulatedLinks")
+    return channel
 
 
 def renamed(channels, names):
@@ -89,5 +105,5 @@ def renamed(channels, names):
         if channel is None:
             raise ValueError(f"gradweave.wrap: the plan uses link '{name}', and links= has "
                              f"{', '.join(c.name for c in channels)}; give one link for each of the plan's")
-        result.append(Channel(name, channel.group, channel.cost))
+        result.append(dataclasses.replace(channel, name=name))
     return result

@@ -30,6 +30,7 @@ def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] 
     takes at least. Collective. Takes about `seconds`: large sizes repeat less often, but at least twice, and the largest are
     left out where one op takes longer than its share.
     """
+    group = group or distributed.group.WORLD
     measurements = []
     share = seconds / len(sizes)
     with _computing() if device.type == "cpu" else contextlib.nullcontext():
@@ -39,12 +40,12 @@ def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] 
             least = (emulation[0] + size * emulation[1]) / 1e6 if emulation else 0.0
             once = _train(buffer, group, 2, least)  # makes connections and buffers, too
             affordable = torch.tensor([int(share / once)], device=device)
-            distributed.broadcast(affordable, distributed.get_global_rank(group, 0) if group else 0, group=group)
+            group.broadcast(affordable, 0).wait()
             total = max(2, min(repeats, affordable.item()))
             trains = min(TRAINS, total // 2)
             times = [_train(buffer, group, total // trains, least) for _ in range(trains)]
             slowest = torch.tensor([statistics.median(times)], device=device)
-            distributed.all_reduce(slowest, op=distributed.ReduceOp.MAX, group=group)
+            group.allreduce(slowest, distributed.ReduceOp.MAX).wait()
             measurements.append({"bytes": size, "us": 1e6 * slowest.item()})
             if affordable.item() == 0 and len(measurements) >= ENOUGH:
                 break  # on a link so slow, larger ones would take minutes
@@ -53,11 +54,11 @@ def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] 
 
 def _train(buffer, group, count, least):
     """Seconds of each of `count` all-reduces that take at least `least` seconds, one after another, after a first one."""
-    distributed.all_reduce(buffer, group=group)
+    group.allreduce(buffer, distributed.ReduceOp.SUM).wait()
     _synchronize(buffer.device)
     begin = now = time.perf_counter()
     for _ in range(count):
-        distributed.all_reduce(buffer, group=group)
+        group.allreduce(buffer, distributed.ReduceOp.SUM).wait()
         if least:
             time.sleep(max(0.0, now + least - time.perf_counter()))
             now = time.perf_counter()

@@ -55,9 +55,9 @@ class Recorder:
             self.iterations.append(self._clock.resolved({**last, "begin": self._begin, "end": end}))
         self._begin = None
 
-    def layers(self):
-        """layers_of() the last forward."""
-        return layers_of(self.model, list(self._pass["forward"]) if self._pass else [])
+    def layers(self, wanted=None):
+        """layers_of() the last forward; of the parameters `wanted`, by default all that require a gradient."""
+        return layers_of(self.model, list(self._pass["forward"]) if self._pass else [], wanted)
 
     def _at_forward(self, name):
         def hook(module, inputs):
@@ -141,9 +141,10 @@ def tensors_in(output):
             if isinstance(value, torch.Tensor)]
 
 
-def layers_of(model, ran):
+def layers_of(model, ran, wanted=None):
     """{module name: [parameter names]} in forward order. `ran`: the modules whose forward ran, in that order. A parameter
-    that several modules own counts to the first of them that runs, whichever it is named after."""
+    that several modules own counts to the first of them that runs, whichever it is named after. `wanted`: names of
+    parameters, by default of all that require a gradient."""
     layers = {name: [] for name in ran}
     order = {name: number for number, name in enumerate(layers)}
     first = {}  # parameter: the first layer that owns it
@@ -154,7 +155,7 @@ def layers_of(model, ran):
             if owner in layers and (parameter not in first or order[owner] < order[first[parameter]]):
                 first[parameter] = owner
     for name, parameter in model.named_parameters():
-        if communicates(parameter) and parameter in first:
+        if communicates(parameter) and parameter in first and (wanted is None or name in wanted):
             layers[first[parameter]].append(name)
     return {name: tensors for name, tensors in layers.items() if tensors}
 
@@ -196,22 +197,23 @@ def profile(job, name, iterations=20, warm_up=5, on_iteration=None):
             recorder.end_iteration()
             if on_iteration:
                 on_iteration()
-    return of_slowest_rank(*workload_of(job.model, recorder.layers(), recorder.iterations, name))
+    workload, rest_us = workload_of(job.model, recorder.layers(), recorder.iterations, name)
+    return of_slowest(workload, _largest_of_ranks), _largest_of_ranks([rest_us])[0]
 
 
-def of_slowest_rank(workload, rest_us, group=None):
-    """The workload with each time the largest of all ranks of `group`, by default the default one. Collective if there
-    is one."""
+def of_slowest(workload, largest):
+    """The workload with each time the largest of all ranks, as `largest` finds them for a list of numbers."""
+    keys = ("forward_us", "backward_us")
+    times = iter(largest([layer[key] for layer in workload["layers"] for key in keys]))
+    return {**workload, "layers": [{**layer, **{key: round(next(times), 3) for key in keys}} for layer in workload["layers"]]}
+
+
+def _largest_of_ranks(numbers):
     if not distributed.is_initialized() or distributed.get_world_size() == 1:
-        return workload, rest_us
-    layers = workload["layers"]
-    times = [layer[key] for layer in layers for key in ("forward_us", "backward_us")] + [rest_us]
-    times = torch.tensor(times, dtype=torch.float64)
-    distributed.all_reduce(times, op=distributed.ReduceOp.MAX, group=group)
-    times = [round(value, 3) for value in times.tolist()]
-    for index, layer in enumerate(layers):
-        layer["forward_us"], layer["backward_us"] = times[2 * index], times[2 * index + 1]
-    return workload, times[-1]
+        return numbers
+    box = torch.tensor(numbers, dtype=torch.float64)
+    distributed.all_reduce(box, op=distributed.ReduceOp.MAX)
+    return box.tolist()
 
 
 def _durations(record, layers):

@@ -6,10 +6,13 @@ import traceback
 
 import torch
 
-from gradweave import _native, channels, clipping, decision, profiling, scaling, stepping
+from gradweave import _native, clipping, decision, profiling, scaling
 from gradweave.agreement import Control
+from gradweave.equality import check_equal
+from gradweave.scope import Scope
 from gradweave.settings import plan_of
 from gradweave.subclasses import Hook
+from gradweave.updating import Updates
 
 
 BUFFERS = "the broadcast of buffers"
@@ -19,44 +22,38 @@ CHANGE = "the change of plan"
 class Session:
     """What `model.gradweave` is: `plan`, `workload`, `cluster`, `prediction`, `counters`, `timeline()`."""
 
-    def __init__(self, model, optimizer, kind, settings):
-        self.model, self.optimizer, self.settings = model, optimizer, settings
+    def __init__(self, model, optimizers, settings, job, links):
+        self.model, self.settings, self.channels = model, settings, links
         self.plan, self.workload, self.cluster, self.prediction = None, None, None, None
-        self.engine = self.on_close = None
+        self.on_close = None
         self._coming = None if settings.plan is None else plan_of(settings.plan)  # in force from the first forward on
         self._recorder = profiling.Recorder(model)  # None once nothing is to be recorded
         self._layers, self._iterations = None, 0
         self._handles, self._layer_handles = [], []
-        self._closure_stepped = self._stepped_parts = self._every_layer = False
-        named = [(name, p) for name, p in model.named_parameters() if profiling.communicates(p)]
-        if not named:
-            raise ValueError("gradweave.wrap: the model has no parameter that requires a gradient")
-        self.names, self.parameters = map(list, zip(*named))
-        self._frozen = [p for p in model.parameters() if not p.requires_grad]
-        self.stepper = stepping.Stepper(optimizer, kind, self.parameters)
-        self.control = Control(settings.timeout)
-        self.control.check_same_model(model)
-        self.channels = channels.open_channels(settings.links, settings.timeout)
-        if self._coming is None:
-            decision.check_scheme(settings.scheme, settings.options)
-        else:
-            self.channels = channels.renamed(self.channels, [link["name"] for link in self._coming["links"]])
+        self._every_layer = self._only_gradients = False
+        self._layer_of = {}  # by parameter: the layer in whose forward the plan steps it
+        self._scope = Scope(model, settings.exclude)
+        self.names, self.parameters = self._scope.names, self._scope.parameters
+        self.updates = Updates(optimizers, self.parameters, self._scope.excluded, starts_synchronous=self._coming is None)
+        device = self.parameters[0].device
+        self.job, self.control = job, Control(job, device)
+        for channel in self.channels:
+            channel.open(job, device)
         if settings.broadcast:
-            self.control.broadcast(model.parameters())
-            self.control.broadcast(model.buffers())
+            self.control.broadcast(self._scope.to_broadcast())
         for parameter in self.parameters:
             # Leaves a Python hook dictionary behind, which later Python hooks join instead of replacing ours.
             parameter.register_post_accumulate_grad_hook(_no_op).remove()
         self.engine = _native.Engine(self.names, self.parameters, [c.spec() for c in self.channels], self.control.group,
-                                     self.control.peers, self.control.rank, self.control.size, settings.timeout,
-                                     settings.checks, settings.find_unused_parameters, self._step_subset)
+                                     job.peers, job.rank, job.size, settings.timeout, settings.checks,
+                                     settings.find_unused_parameters, self.updates.step_subset)
+        self.updates.engine = self.engine
         self.control.fail = self.engine.fail
         if settings.scales:
             self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))
         self._recorder.start()
-        self._handles.append(model.register_forward_hook(Hook(self._after_forward)))
-        if settings.broadcast_buffers and self.control.size > 1:
-            self._handles.append(model.register_forward_pre_hook(Hook(self._broadcast_buffers)))
+        self._handles += [model.register_forward_pre_hook(Hook(self._before_forward)),
+                          model.register_forward_hook(Hook(self._after_forward))]
 
     # ---- what users ask
 
@@ -94,18 +91,26 @@ class Session:
         if self.engine.installed:
             self.engine.synchronize()
 
-    def apply_outstanding(self):
-        """Before parameters are looked at between iterations: apply what a plan that steps parts has on its way."""
-        if self.engine.installed and not self.engine.reduced and self.engine.partial_steps:
-            self.engine.synchronize()
+    def apply_outstanding(self, parameter):
+        """Before a parameter is looked at between iterations: apply what a plan that steps parts has on its way for it."""
+        if parameter in self._layer_of and not self._only_gradients:
+            self.engine.forward_start(self._layer_of[parameter])
+
+    @contextlib.contextmanager
+    def looking_at_gradients(self):
+        """In this context parameters are handed out for their gradients alone: nothing is waited for."""
+        self._only_gradients = True
+        try:
+            yield
+        finally:
+            self._only_gradients = False
 
     def finish(self):
         """Apply everything on its way, and make all ranks equal. Collective."""
         if self.engine.installed:
-            self._stepped_parts = False
             self.engine.drain("gradweave.finish()")
-            self._run_hooks("_optimizer_step_post_hooks", self._stepped_parts)
-        self.control.broadcast(self.model.buffers(), BUFFERS)
+        self.control.broadcast(self._scope.buffers(), BUFFERS)
+        check_equal(self.control, self.names, self.parameters, "finish()")
 
     def close(self, error=None):
         """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `error`:
@@ -116,11 +121,11 @@ class Session:
         if self._recorder is not None:
             self._recorder.stop()
         if error is None:
-            self.control.peers.end()
+            self.job.peers.end()
         else:
-            self.control.peers.report("".join(traceback.format_exception_only(error)).splitlines()[0])
+            self.job.peers.report("".join(traceback.format_exception_only(error)).splitlines()[0])
         self.engine.close(abandon=error is not None)
-        self.control.peers.close()
+        self.job.close()
         self.control.close()
         self.channels = []
         if self.on_close:
@@ -149,63 +154,36 @@ class Session:
     def overflowed(self):
         return self.engine.reduced and self.engine.overflowed
 
-    def step(self, closure):
-        if hasattr(self.optimizer, "grad_scale") and self.unscales:
+    def stepped_by_another(self, optimizer):
+        """An optimizer that wrap() was not given steps parameters of the model."""
+        if self.engine.installed and not self.engine.synchronous:
+            raise _native.InvalidInput(f"optimizer.step(): this {type(optimizer).__name__} steps parameters of a wrapped model, "
+                                       "whose gradients the plan in force hands to step() of the optimizer that "
+                                       "gradweave.wrap() was given: give it all of them, wrap(model, [a, b]), or choose a "
+                                       "scheme that updates in step(), such as ddp")
+
+    def step(self, optimizer, closure):
+        if self.unscales and hasattr(optimizer, "grad_scale"):
             raise _native.InvalidInput("GradScaler: the plan in force delays gradients, or steps outside optimizer.step(), "
                                        "and needs to know the scale: pass scaler= to gradweave.wrap()")
-        if any(parameter.requires_grad for parameter in self._frozen):
-            raise _native.InvalidInput("optimizer.step(): a parameter requires a gradient now that was frozen in "
-                                       "gradweave.wrap(); call model.gradweave.close() and wrap again")
-        if not self.engine.reduced and closure is None:
-            if self.engine.installed and not self.engine.synchronous and any(p.grad is not None for p in self.parameters):
-                raise _native.InvalidInput("optimizer.step(): no backward was communicated since the last one, and the plan in "
-                                           "force has no use for a gradient of this rank alone; put one backward() outside "
-                                           "no_sync() before each step()")
-            return self.stepper.step_all()
-        result = None
-        if closure is not None:
-            if self.engine.installed and not self.engine.synchronous:
-                raise _native.InvalidInput("optimizer.step(closure): the plan in force delays updates; "
-                                           "call backward() and step() without a closure")
-            result = self.stepper.step_all(closure)
-            self._closure_stepped = True
-        try:
-            if self.engine.reduced:
-                if self.engine.steps_in_backward and (name := self.stepper.changed()):
-                    raise _native.InvalidInput(f"optimizer.step(): '{name}' was changed after backward() began, but the plan in "
-                                               "force has stepped there; change it before backward() or after step()")
-                if self.engine.steps_in_forward:
-                    self.stepper.freeze_hyperparameters()
-                self._stepped_parts = False
-                self.engine.end_iteration()
-                self._run_hooks("_optimizer_step_post_hooks", self._stepped_parts)
-        finally:
-            self._closure_stepped = False
-        self._iteration_ended()
+        self._scope.check_frozen()
+        result, ended = self.updates.step(optimizer, closure)
+        if ended:
+            self._iteration_ended()
         return result
-
-    def _step_subset(self, subset):
-        """The engine's call: every parameter of the subset has its gradient in place."""
-        if self._closure_stepped:
-            return
-        if subset == 0 and not self.engine.partial_steps:
-            self.stepper.step_all()
-            return
-        self._run_hooks("_optimizer_step_pre_hooks", not self._stepped_parts)
-        self._stepped_parts = True
-        self.stepper.step_subset(subset, self.engine.subset(subset))
-
-    def _run_hooks(self, name, wanted):
-        # Twins have none: the user's hooks run once around an update, however many parts it has.
-        if wanted:
-            for hook in list(getattr(self.optimizer, name, {}).values()):
-                hook(self.optimizer, (), {})
 
     # ---- forward and backward
 
-    def _broadcast_buffers(self, module, inputs):
-        if module.training and torch.is_grad_enabled() and self.engine.communicating:
-            self.control.broadcast(module.buffers(), BUFFERS)
+    def _before_forward(self, module, inputs):
+        self._scope.check_alone(first=self._layers is None)
+        if not (torch.is_grad_enabled() and self.engine.communicating):
+            return
+        if self.updates.begun and self.engine.synchronous:
+            # Optimizers that are not stepped in every iteration, as with DistributedDataParallel.
+            self.updates.end_iteration()
+            self._iteration_ended()
+        if module.training and self.settings.broadcast_buffers:
+            self.control.broadcast(self._scope.buffers(), BUFFERS)
 
     def _after_forward(self, module, inputs, output):
         if not torch.is_grad_enabled():
@@ -220,14 +198,16 @@ class Session:
         if self._layers is None:  # trained in eval mode: only now is it certain that this is no evaluation
             self._first_forward_ended()
         if self.engine.steps_in_backward:
-            self.stepper.freeze_hyperparameters()
+            self.updates.freeze_hyperparameters()
         self.engine.backward_start()
 
     def _first_forward_ended(self):
         # Rank 0's, where the forward differs between ranks.
-        self._layers = self.control.from_rank_0(self._recorder.layers())
+        self._layers = self.control.from_rank_0(self._recorder.layers(set(self.names)))
         self._recorder.stop()
         self._modules = dict(self.model.named_modules())
+        by_name = dict(zip(self.names, self.parameters))
+        self._parameters_of = [[by_name[name] for name in tensors] for tensors in self._layers.values()]
         self.workload, _ = profiling.workload_of(self.model, self._layers, [], type(self.model).__name__)
         if self._coming is None:
             self._install(decision.starter(self.workload, [c.name for c in self.channels], self.control.size))
@@ -237,25 +217,19 @@ class Session:
 
     def _install(self, plan):
         self.engine.install(json.dumps(plan), json.dumps(self.workload))
-        self.stepper.forget()
+        self.updates.forget()
         self.plan = plan
         if self.settings.scales and self.engine.steps_in_backward:
             raise _native.InvalidInput("GradScaler: the plan steps parameters in the backward, before all gradients are "
                                        "known to be finite; use bfloat16, which needs no scaler, or another scheme")
-        if self.engine.partial_steps:
-            known = set(map(id, self.parameters))
-            if any(profiling.communicates(p) and id(p) not in known for group in self.optimizer.param_groups for p in group["params"]):
-                raise _native.InvalidInput("the plan steps parameters one part at a time, but the optimizer has parameters that "
-                                           "are not the model's; give them to an optimizer of their own")
-            reason = stepping.prove_partial_steps(self.optimizer, self.stepper.kind, self.parameters)
-            if reason:
-                raise _native.InvalidInput(f"the plan steps parameters one part at a time, but {reason}; use a scheme that "
-                                           "updates in step(), such as sequential, wfbp, ddp or horovod")
+        self.updates.check_plan()
         self._hook_layers()
 
     def _hook_layers(self):
         if self._layers is None:
             return
+        self._layer_of = {parameter: number for number in self.engine.forward_layers()
+                          for parameter in self._parameters_of[number]}
         for handle in self._layer_handles:
             handle.remove()
         self._layer_handles = []
@@ -293,8 +267,7 @@ class Session:
         recorder, self._recorder = self._recorder, None
         recorder.stop()
         workload, _ = profiling.workload_of(self.model, self._layers, recorder.iterations, type(self.model).__name__)
-        with self.control.together("the exchange of profiles"):
-            workload, _ = profiling.of_slowest_rank(workload, 0.0, self.control.group)
+        workload = profiling.of_slowest(workload, lambda times: self.control.largest(times, "the exchange of profiles"))
         cluster = decision.cluster_of(self.channels, self.control, self.parameters[0].device)
         decided = decision.decide(workload, cluster, self.settings) if self.control.rank == 0 else None
         decided = self.control.from_rank_0(decided)

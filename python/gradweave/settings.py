@@ -4,13 +4,15 @@ import functools
 import inspect
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, Callable, Concatenate, Iterable, Mapping, ParamSpec, TypeVar
 
 import torch
 from torch import distributed
 
-from gradweave.channels import EmulatedLink
+from gradweave.agreement import digest
+from gradweave.channels import EmulatedLink, channels_of, renamed
+from gradweave.decision import check_scheme
 
 Link = str | distributed.ProcessGroup | EmulatedLink  # an interface, a group, or a model of one
 Plan = dict[str, Any] | str | os.PathLike
@@ -27,13 +29,16 @@ class Settings:
     out in the first iteration. broadcast: parameters and buffers from rank 0 first. broadcast_buffers: buffers from
     rank 0 also before every forward in training, as DistributedDataParallel does. scaler: the loop's
     torch.amp.GradScaler; plans that do not update by this iteration's reduced gradient in step() need it.
-    check: compare every op across ranks before it starts (default: the environment's GRADWEAVE_CHECK).
+    check: compare every op across ranks before it starts, and parameters now and then (default: the environment's
+    GRADWEAVE_CHECK). process_group: the ranks that train this model alike, where others train other parts of it; default:
+    all. exclude: names of parameters, or of modules, that are left to others: neither communicated nor broadcast.
     """
 
     scheme: str = "auto"
     plan: Plan | None = None
     links: Link | Iterable[Link] | None = None
     options: Mapping[str, object] | None = None
+    _: KW_ONLY
     timeout: float = 300.0
     find_unused_parameters: bool | None = None
     warm_up: int = 3
@@ -42,6 +47,33 @@ class Settings:
     broadcast_buffers: bool = False
     scaler: torch.amp.GradScaler | None = None
     check: bool | None = None
+    process_group: distributed.ProcessGroup | None = None
+    exclude: Iterable[str] = ()
+
+    def check_ranges(self):
+        """Errors: ValueError."""
+        for name, least in (("warm_up", 1), ("profile_iterations", 1), ("timeout", 0.001)):
+            if not getattr(self, name) >= least:
+                raise ValueError(f"gradweave.wrap: {name}={getattr(self, name)}: give at least {least}")
+        if isinstance(self.exclude, str):
+            raise ValueError(f"gradweave.wrap: exclude='{self.exclude}': give a list of names")
+
+    def channels(self, job):
+        """The job's channels, not yet open. Errors: ValueError, OSError."""
+        found = channels_of(self.links, job)
+        if self.plan is None:
+            check_scheme(self.scheme, self.options)
+            return found
+        return renamed(found, [link["name"] for link in plan_of(self.plan)["links"]])
+
+    def arguments(self):
+        """{name: text}: what all ranks must have alike, apart from links and groups."""
+        told = {field.name: getattr(self, field.name) for field in fields(self)
+                if field.name not in ("links", "process_group", "plan", "scaler", "options", "exclude")}
+        told |= {"options": dict(self.options or {}), "exclude": sorted(self.exclude), "scaler": self.scales, "check": self.checks}
+        if self.plan is not None:
+            told["plan"] = digest(plan_of(self.plan))
+        return {name: value if name == "plan" else repr(value) for name, value in told.items()}
 
     @property
     def checks(self) -> bool:
@@ -65,12 +97,13 @@ def plan_of(given: Plan) -> dict[str, Any]:
 
 
 _Arguments, _Result = ParamSpec("_Arguments"), TypeVar("_Result")
-_Job = Concatenate[torch.nn.Module, torch.optim.Optimizer, _Arguments]
+Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer]
+_Job = Concatenate[torch.nn.Module, Optimizers, _Arguments]
 
 
 def spelled_as(settings: Callable[_Arguments, Settings]):
     """Gives a function of (model, optimizer, settings) the arguments of `settings` in place of the last."""
-    def decorate(function: Callable[[torch.nn.Module, torch.optim.Optimizer, Settings], _Result]) -> Callable[_Job, _Result]:
+    def decorate(function: Callable[[torch.nn.Module, Optimizers, Settings], _Result]) -> Callable[_Job, _Result]:
         @functools.wraps(function)
         def call(model, optimizer, *arguments, **named):
             return function(model, optimizer, settings(*arguments, **named))

@@ -1,6 +1,7 @@
 """Steps of the user's own optimizer, on all parameters or on some of them."""
 
 import copy
+import inspect
 
 import torch
 
@@ -9,19 +10,29 @@ class Stepper:
     """Runs an optimizer's own step on subsets of its parameters, bit for bit what a full step does to them.
 
     For each subset there is a cached twin: a shallow copy with narrowed param_groups and the same state, refreshed
-    before each use. `kind` is the optimizer's own class, under the wrapper's; `parameters` are the engine's, in its order.
+    before each use. `kind` is the optimizer's own class, under the wrapper's; `parameters` are the session's, in its
+    order, of which the optimizer has some.
     """
 
     def __init__(self, optimizer, kind, parameters):
         self.optimizer, self.kind, self.parameters = optimizer, kind, parameters
         self.forget()
 
+    @property
+    def has_others(self):
+        """Whether the optimizer has parameters to step that are not among `parameters`."""
+        known = set(map(id, self.parameters))
+        return any(p.requires_grad and p.numel() > 0 and id(p) not in known
+                   for group in self.optimizer.param_groups for p in group["params"])
+
     def step_all(self, closure=None):
         return self.kind.step(self.optimizer, closure) if closure else self.kind.step(self.optimizer)
 
     def step_subset(self, key, members):
-        """Step the parameters `members` (places in `parameters`) alone."""
+        """Step those of the parameters `members` (places in `parameters`) alone that are this optimizer's."""
         twin, kept = self._twins.get(key) or self._make(key, members)
+        if not kept:
+            return
         optimizer = self.optimizer
         groups = self._hyperparameters or optimizer.param_groups
         twin.state = optimizer.state
@@ -40,7 +51,12 @@ class Stepper:
             for name, value in group.items():
                 if old.get(name) is not value:
                     optimizer.param_groups[source][name] = value
-                    self._own.add(name)
+                    self._own_names.add(name)
+
+    def run_hooks(self, name):
+        """The user's hooks around step(): twins have none, so that they run once for each of the user's steps."""
+        for hook in list(getattr(self.optimizer, name, {}).values()):
+            hook(self.optimizer, (), {})
 
     def _make(self, key, members):
         wanted = {id(self.parameters[place]) for place in members}
@@ -59,7 +75,7 @@ class Stepper:
         """The optimizer's groups or state were replaced, or subsets have new meanings."""
         self._twins = {}
         self._hyperparameters = None
-        self._own = set()  # names in groups that the optimizer itself writes
+        self._own_names = set()  # names in groups that the optimizer itself writes
 
     def freeze_hyperparameters(self):
         """Steps from now on use today's hyperparameters."""
@@ -67,12 +83,11 @@ class Stepper:
             {name: value.clone() if isinstance(value, torch.Tensor) else value
              for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups]
 
-
     def changed(self):
         """The name of a hyperparameter that has changed since they were frozen, or None."""
         for then, now in zip(self._hyperparameters or (), self.optimizer.param_groups):
             for name, value in then.items():
-                if name not in self._own and not bool(now[name] == value):
+                if name not in self._own_names and not bool(now[name] == value):
                     return name
         return None
 
@@ -86,13 +101,25 @@ def _twin_of(optimizer, kind):
         if name != "step" and name not in vars(twin) and not name.endswith("_hooks"):
             setattr(twin, name, value)
     twin.__class__ = kind
+    twin._gradweave_twin = True
     return twin
 
 
-def prove_partial_steps(optimizer, kind, parameters):
+def is_twin(optimizer):
+    return hasattr(optimizer, "_gradweave_twin")
+
+
+def needs_closure(kind):
+    """Whether the optimizer evaluates the loss by itself, perhaps many times in a step, as LBFGS does."""
+    closure = inspect.signature(kind.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def prove_partial_steps(stepper):
     """Whether partial steps equal a full step bit for bit, tried on copies of a few parameters with two steps each.
     Returns None, or why not."""
-    chosen = _samples(optimizer, parameters)
+    optimizer, kind = stepper.optimizer, stepper.kind
+    chosen = _samples(optimizer, stepper.parameters)
     if len(chosen) < 2:
         return None
     try:

@@ -71,11 +71,19 @@ def model_class(base):
             return super().load_state_dict(*args, **kwargs)
 
         def named_parameters(self, *args, **kwargs):
-            if self in sessions:
-                sessions[self].apply_outstanding()
-            return super().named_parameters(*args, **kwargs)
+            session = sessions.get(self)
+            for name, parameter in super().named_parameters(*args, **kwargs):
+                if session is not None:
+                    session.apply_outstanding(parameter)
+                yield name, parameter
+
+        def zero_grad(self, set_to_none=True):
+            with sessions[self].looking_at_gradients() if self in sessions else contextlib.nullcontext():
+                super().zero_grad(set_to_none)
 
         def __reduce_ex__(self, protocol):
+            if self in sessions:
+                sessions[self].synchronize()
             return reduce_plain(self, base, protocol)
 
     return named_as(Model, base)
@@ -88,7 +96,7 @@ def optimizer_class(base):
             if session is None:
                 return base.step(self) if closure is None else base.step(self, closure)
             self._opt_called = True  # what a scheduler's patch of step() does
-            return session.step(closure)
+            return session.step(self, closure)
 
         step._wrapped_by_lr_sched = True
 
@@ -116,7 +124,7 @@ def optimizer_class(base):
                 sessions[self].synchronize()
             result = super().load_state_dict(state_dict)
             if self in sessions:
-                sessions[self].stepper.forget()
+                sessions[self].updates.forget(self)
             return result
 
         def add_param_group(self, param_group):

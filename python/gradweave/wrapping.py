@@ -5,15 +5,20 @@ import sys
 import weakref
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradweave import scaling
+from gradweave.agreement import agree
+from gradweave.groups import JobRanks
+from gradweave.scope import Scope
 from gradweave.session import Session
-from gradweave.settings import Settings, spelled_as
+from gradweave.settings import Optimizers, Settings, spelled_as
+from gradweave.stepping import is_twin
 from gradweave.subclasses import model_class, optimizer_class, session_of, sessions
 
 
 class Wrapped(tuple):
-    """(model, optimizer). As a context manager it finishes the training where the block ends."""
+    """(model, optimizer), the latter a list where wrap() was given one. As a context manager it finishes the training where the block ends."""
 
     def __new__(cls, model, optimizer):
         return super().__new__(cls, (model, optimizer))
@@ -29,39 +34,69 @@ class Wrapped(tuple):
 
 
 @spelled_as(Settings)
-def wrap(model: torch.nn.Module, optimizer: torch.optim.Optimizer, settings: Settings) -> Wrapped:
+def wrap(model: torch.nn.Module, optimizer: Optimizers, settings: Settings) -> Wrapped:
     """Make `model` and `optimizer` train with scheduled communication; returns both, the loop stays as it is.
 
-    Every rank calls it alike. Errors: InvalidInput (a ValueError) for what the caller can change; RuntimeFailure (a
-    RuntimeError) once a peer is lost.
+    optimizer: one, or a list of several that step different parameters of the model. Every rank calls it alike. Errors:
+    InvalidInput (a ValueError) for what the caller can change, on every rank; RuntimeFailure (a RuntimeError) once a peer
+    is lost.
     """
-    _check_arguments(model, optimizer)
-    kind = type(optimizer)
-    session = Session(model, optimizer, kind, settings)
-    sessions[model] = sessions[optimizer] = session
+    job = JobRanks(settings.process_group, settings.timeout)
+    refusal, arguments, links = None, {}, []
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    try:
+        settings.check_ranges()
+        _check_arguments(model, optimizers)
+        links = settings.channels(job)
+        arguments = settings.arguments() | Scope(model, settings.exclude).arguments() | _described(optimizers)
+    except Exception as error:  # whatever it is, the other ranks must learn of it, or they wait for this one
+        refusal = error
+    try:
+        agree(job, arguments, refusal)
+        session = Session(model, optimizers, settings, job, links)
+    except Exception:
+        job.close()
+        raise
+    sessions[model] = session
     model.__class__ = model_class(type(model))
-    # A scheduler made before patches `step` on the instance: ours does what the patch did.
-    vars(optimizer).pop("step", None)
-    optimizer.__class__ = optimizer_class(kind)
+    for each in optimizers:
+        sessions[each] = session
+        # A scheduler made before patches `step` on the instance: ours does what the patch did.
+        vars(each).pop("step", None)
+        each.__class__ = optimizer_class(type(each))
     if settings.scaler is not None:
         scaling.adopt(settings.scaler)
-    session.on_close = _unwrapper(weakref.ref(model), weakref.ref(optimizer))
+    session.on_close = _unwrapper([weakref.ref(held) for held in [model, *optimizers]])
     return Wrapped(model, optimizer)
 
 
-def _check_arguments(model, optimizer):
-    for what, held in (("model", model), ("optimizer", optimizer)):
+def _check_arguments(model, optimizers):
+    if not optimizers:
+        raise ValueError("gradweave.wrap: no optimizer; give at least one")
+    for what, held in [("model", model)] + [("optimizer", each) for each in optimizers]:
         if held in sessions:
             raise ValueError(f"gradweave.wrap: this {what} is wrapped already; close it first: model.gradweave.close()")
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise ValueError("gradweave.wrap: this model communicates already; pass the one inside: model.module")
     if isinstance(model, torch.jit.ScriptModule):
         raise ValueError("gradweave.wrap: a TorchScript module has no hooks; pass the module that it was made from")
-    for name, parameter in model.named_parameters():
-        if torch.nn.parameter.is_lazy(parameter):
-            raise ValueError(f"gradweave.wrap: parameter '{name}' has no shape yet; run one forward first")
-        if hasattr(parameter, "placements"):  # a DTensor
-            raise ValueError(f"gradweave.wrap: parameter '{name}' is sharded; pass a model that is whole on every rank")
+    seen = set()
+    for each in optimizers:
+        for parameter in (p for group in each.param_groups for p in group["params"]):
+            if parameter in seen:
+                raise ValueError("gradweave.wrap: two optimizers have the same parameter; give each its own")
+            seen.add(parameter)
+
+
+def _described(optimizers):
+    """{what: text} of what ranks must have alike: kinds and hyperparameters."""
+    told = {"optimizers": ", ".join(type(each).__name__ for each in optimizers)}
+    for number, each in enumerate(optimizers):
+        for place, group in enumerate(each.param_groups):
+            told |= {f"{type(each).__name__} {number}, group {place}, {name}": repr(value) for name, value in group.items()
+                     if isinstance(value, (bool, int, float, str, tuple, type(None)))}
+            told[f"{type(each).__name__} {number}, group {place}, shapes"] = str([tuple(p.shape) for p in group["params"]])
+    return told
 
 
 def finish(model: torch.nn.Module) -> None:
@@ -79,12 +114,25 @@ def clip_grad_norm_(model: torch.nn.Module, max_norm: float, norm_type: float = 
     return session_of(model).clip_grad_norm_(max_norm, norm_type, error_if_nonfinite)
 
 
-def _unwrapper(model_ref, optimizer_ref):
+def _unwrapper(references):
     def unwrap():
-        for held in (model_ref(), optimizer_ref()):
+        for held in [reference() for reference in references]:
             if held is not None and sessions.pop(held, None) is not None:
                 held.__class__ = type(held).__mro__[1]
     return unwrap
+
+
+def _other_optimizer(optimizer, arguments, named):
+    # Of every optimizer in the process: those of wrapped models would step them beside the plan.
+    if optimizer in sessions or is_twin(optimizer):
+        return
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for session in set(sessions.values()):
+        if any(id(p) in held for p in session.parameters):
+            session.stepped_by_another(optimizer)
+
+
+register_optimizer_step_pre_hook(_other_optimizer)
 
 
 @atexit.register

@@ -79,9 +79,8 @@ def differing_plans(rank):
 
     model = make_net()
     plan = core.make_plan(workload(), cluster(3), "wfbp" if rank == 2 else "ddp")
-    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan)
     try:
-        train(model, optimizer, rank, 1)
+        gradweave.wrap(model, make_optimizer("sgd", model), plan=plan)
     except ValueError as error:
         return str(error)
     return "accepted"
@@ -89,7 +88,7 @@ def differing_plans(rank):
 
 def test_a_plan_that_differs_on_one_rank_is_refused_by_name():
     for message in ranks.run(differing_plans, 3):
-        assert "different plans" in message and "on rank 0 1" in message and "on rank 2" in message
+        assert "rank 2 has other plan than ranks 0 1" in message
 
 
 def comes_late(rank):

@@ -1,0 +1,38 @@
+"""Whether all ranks have equal parameters, bit for bit."""
+
+import zlib
+
+import torch
+
+from gradweave import _native
+from gradweave.agreement import named
+
+
+def check_equal(control, names, parameters, when):
+    """Compares checksums over ranks. Collective. Errors: InvalidInput, on every rank, naming the ranks that differ and the
+    first parameter in which they do."""
+    if control.size == 1:
+        return
+    own = [_checksum(parameter) for parameter in parameters]
+    what = f"the comparison of parameters {when}"
+    whole = zlib.crc32(repr(own).encode())
+    if len(set(value for value, in control.of_all([whole], what).values())) == 1:
+        return
+    sums = control.of_all(own, what)
+    groups = {}
+    for rank, each in sums.items():
+        groups.setdefault(tuple(each), []).append(rank)
+    most, *others = sorted(groups.values(), key=len, reverse=True)
+    if len(most) > len(others[0]):  # nobody is named on a tie
+        found = f"other than on {named(most)} they are on {named(sorted(sum(others, [])))}"
+    else:
+        found = "different on " + " and on ".join(named(each) for each in [most, *others])
+    first = next(name for name, column in zip(names, zip(*sums.values())) if len(set(column)) > 1)
+    raise _native.InvalidInput(f"{when}: the ranks' parameters are not equal: {found}, first in '{first}'; every rank must take the "
+                               "same steps with the same hyperparameters, and change parameters only alike: look for what one "
+                               "of them does alone, or load one checkpoint on all of them")
+
+
+def _checksum(parameter):
+    flat = parameter.detach().as_strided((parameter.numel(),), (1,), parameter.storage_offset())
+    return zlib.crc32(flat.cpu().view(torch.uint8).numpy())

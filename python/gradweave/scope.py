@@ -1,0 +1,85 @@
+"""What of a model a job communicates, and whether it still may."""
+
+import torch
+
+from gradweave import _native
+from gradweave.agreement import digest
+from gradweave.profiling import communicates
+
+DataParallel = torch.nn.parallel.DistributedDataParallel
+
+
+class Scope:
+    """The parameters and buffers of `model` apart from those that `exclude` names, or whose module it names. Errors:
+    ValueError."""
+
+    def __init__(self, model, exclude=()):
+        self.model, self._exclude = model, tuple(exclude)
+        everything = [name for name, _ in [*model.named_parameters(), *model.named_buffers()]]
+        for left in self._exclude:
+            if not any(name == left or name.startswith(left + ".") for name in everything):
+                raise ValueError(f"gradweave.wrap: exclude names '{left}', and the model has no parameter or module of that name")
+        self._check_kinds()
+        self.names, self.parameters, self.excluded = [], [], []
+        for name, parameter in model.named_parameters():
+            if not communicates(parameter):
+                continue
+            if self._is_excluded(name):
+                self.excluded.append(parameter)
+                continue
+            self.names.append(name)
+            self.parameters.append(parameter)
+        if not self.parameters:
+            raise ValueError("gradweave.wrap: the model has no parameter that requires a gradient")
+        self._frozen = [p for name, p in model.named_parameters() if not p.requires_grad and not self._is_excluded(name)]
+
+    def buffers(self):
+        return [buffer for name, buffer in self.model.named_buffers() if not self._is_excluded(name)]
+
+    def to_broadcast(self):
+        return [p for name, p in self.model.named_parameters() if not self._is_excluded(name)] + self.buffers()
+
+    def arguments(self):
+        """{what: text} of what ranks must have alike."""
+        shapes = [f"{n} {tuple(p.shape)} {p.dtype} {p.requires_grad}" for n, p in self.model.named_parameters()
+                  if not self._is_excluded(n)]
+        buffers = [f"{n} {tuple(b.shape)} {b.dtype}" for n, b in self.model.named_buffers() if not self._is_excluded(n)]
+        return {"parameters (names, shapes, dtypes or which of them are frozen)": digest(shapes), "buffers": digest(buffers)}
+
+    def check_alone(self, first):
+        """In a forward: whether another library communicates the model, too; more in the `first`. Errors: InvalidInput."""
+        around = DataParallel._get_active_ddp_module()
+        if around is not None and any(module is self.model for module in around.modules()):
+            what = "DistributedDataParallel"
+        elif first and (any(hasattr(p, "_fsdp_flattened") for p in self.parameters) or self._replaced()):
+            what = "FullyShardedDataParallel, or something else that replaces parameters,"
+        else:
+            return
+        raise _native.InvalidInput(f"{what} was put around the model after gradweave.wrap(), and its gradients would be sent "
+                                   "twice; use one of them alone: in Accelerate or the Trainer, call wrap() on what they have "
+                                   "prepared for a single process, or leave out wrap()")
+
+    def check_frozen(self):
+        if any(parameter.requires_grad for parameter in self._frozen):
+            raise _native.InvalidInput("optimizer.step(): a parameter requires a gradient now that was frozen in "
+                                       "gradweave.wrap(); call model.gradweave.close() and wrap again")
+
+    def _check_kinds(self):
+        for name, parameter in self.model.named_parameters():
+            if torch.nn.parameter.is_lazy(parameter):
+                raise ValueError(f"gradweave.wrap: parameter '{name}' has no shape yet; run one forward first")
+            if hasattr(parameter, "placements") and not self._is_excluded(name):  # a DTensor
+                raise ValueError(f"gradweave.wrap: parameter '{name}' is sharded; pass a model that is whole on every rank, or "
+                                 "leave it to others with exclude=")
+        for name, module in self.model.named_modules():
+            if getattr(module, "sparse", False) and isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
+                if module.weight.requires_grad and not self._is_excluded(name + ".weight"):
+                    raise ValueError(f"gradweave.wrap: '{name or type(module).__name__}' makes sparse gradients, which are not "
+                                     "communicated; use sparse=False")
+
+    def _replaced(self):
+        now = {id(p) for module in self.model.modules() for p in module._parameters.values()}
+        return any(id(p) not in now for p in self.parameters)
+
+    def _is_excluded(self, name):
+        return any(name == left or name.startswith(left + ".") for left in self._exclude)

@@ -1,0 +1,132 @@
+"""The user's step(), of one or of several optimizers, and what the engine steps in its place."""
+
+import torch
+
+from gradweave import _native
+from gradweave.stepping import Stepper, needs_closure, prove_partial_steps
+
+
+class Updates:
+    """All optimizers of one job. The update takes place once each of them has been stepped; where `.grad` holds the reduced
+    gradient already, each steps its own part in its step(), as with DistributedDataParallel.
+
+    `parameters` are the engine's, in its order; `excluded` are stepped in step() by the gradient that is there.
+    """
+
+    def __init__(self, optimizers, parameters, excluded, starts_synchronous):
+        self._steppers = {optimizer: Stepper(optimizer, type(optimizer), parameters + excluded) for optimizer in optimizers}
+        self._parameters = parameters
+        self._excluded = range(len(parameters), len(parameters) + len(excluded))
+        self.engine = None
+        self._starts_synchronous = starts_synchronous  # until a plan is in force, which comes with the first forward
+        self._stepped = set()  # optimizers, since the last iteration's end
+        self._last = None      # the stepper whose step ends the iteration and is still to be done
+        self._begun_hooks, self._full_steps = set(), set()  # steppers of which hooks before a step, or a whole step, ran
+
+    @property
+    def begun(self):
+        """Whether some optimizers have been stepped in this iteration, and not all."""
+        return bool(self._stepped)
+
+    def step(self, optimizer, closure):
+        """(what the closure returned, whether the iteration ended)."""
+        engine, stepper = self.engine, self._steppers[optimizer]
+        others = set(self._steppers) - self._stepped - {optimizer}
+        synchronous = engine.synchronous if engine.installed else self._starts_synchronous
+        result = None
+        if closure is not None and not synchronous:
+            with torch.enable_grad():
+                result = closure()
+            closure, synchronous = None, engine.synchronous  # the first forward has put a plan in force
+        if synchronous and closure is None and engine.reduced and not others:
+            self._last = stepper
+        elif synchronous:
+            of_closure = stepper.step_all(closure)
+            result = result if closure is None else of_closure
+        elif engine.reduced:
+            self._step_in_parts(optimizer, stepper)
+        else:
+            self._check_no_gradient()
+        if not engine.reduced:
+            return result, False
+        self._stepped.add(optimizer)
+        if not others:
+            self.end_iteration()
+        return result, not others
+
+    def end_iteration(self):
+        """Ends the engine's iteration; what was not stepped stays as it is."""
+        try:
+            self.engine.end_iteration()
+            if not self.engine.synchronous:
+                self._run_hooks()
+        finally:
+            self._stepped, self._last = set(), None
+            self._begun_hooks, self._full_steps = set(), set()
+
+    def step_subset(self, subset):
+        """The engine's call: every parameter of the subset has its gradient in place."""
+        if self.engine.synchronous:
+            if self._last is not None:
+                self._last.step_all()
+            return
+        whole = subset == 0 and not self.engine.partial_steps and not self._excluded
+        for stepper in self._steppers.values():
+            if whole:
+                stepper.step_all()
+                self._full_steps.add(stepper)
+            else:
+                stepper.step_subset(subset, self.engine.subset(subset))
+
+    def freeze_hyperparameters(self):
+        for stepper in self._steppers.values():
+            stepper.freeze_hyperparameters()
+
+    def forget(self, optimizer=None):
+        """As Stepper.forget(), of one optimizer or of all."""
+        for each in self._steppers if optimizer is None else [optimizer]:
+            self._steppers[each].forget()
+
+    def check_plan(self):
+        """Whether the optimizers can be stepped as the plan in force does it. Errors: InvalidInput."""
+        for stepper in self._steppers.values():
+            if not self.engine.synchronous and needs_closure(stepper.kind):
+                raise _native.InvalidInput(f"{stepper.kind.__name__} evaluates the loss many times in a step, and the plan "
+                                           "communicates one backward of each; use a scheme that updates in step() by this "
+                                           "iteration's gradients, such as ddp")
+            if not self.engine.partial_steps:
+                continue
+            if stepper.has_others:
+                raise _native.InvalidInput("the plan steps parameters one part at a time, but the optimizer has parameters "
+                                           "that are not the model's; give them to an optimizer of their own")
+            if reason := prove_partial_steps(stepper):
+                raise _native.InvalidInput(f"the plan steps parameters one part at a time, but {reason}; use a scheme that "
+                                           "updates in step(), such as sequential, wfbp, ddp or horovod")
+
+    def _run_hooks(self):
+        # Of what was stepped in parts, elsewhere or not at all: once for each of the user's steps.
+        for stepper in set(self._steppers.values()) - self._full_steps:
+            if stepper not in self._begun_hooks:
+                stepper.run_hooks("_optimizer_step_pre_hooks")
+            stepper.run_hooks("_optimizer_step_post_hooks")
+
+    def _check_no_gradient(self):
+        if any(parameter.grad is not None for parameter in self._parameters):
+            raise _native.InvalidInput("optimizer.step(): no backward was communicated since the last one, and the plan in "
+                                       "force has no use for a gradient of this rank alone; put one backward() outside "
+                                       "no_sync() before each step()")
+
+    def _step_in_parts(self, optimizer, stepper):
+        """The user's step() where the engine steps the parts at the points of its plan."""
+        if optimizer in self._stepped:
+            raise _native.InvalidInput("optimizer.step(): called twice before another optimizer's; the plan in force updates "
+                                       "once all of them have been stepped")
+        if self.engine.steps_in_backward and (name := stepper.changed()):
+            raise _native.InvalidInput(f"optimizer.step(): '{name}' was changed after backward() began, but the plan in "
+                                       "force has stepped there; change it before backward() or after step()")
+        if self.engine.steps_in_forward:
+            stepper.freeze_hyperparameters()
+        if self._excluded or self.engine.partial_steps:
+            stepper.run_hooks("_optimizer_step_pre_hooks")
+            self._begun_hooks.add(stepper)
+            stepper.step_subset("excluded", self._excluded)
