@@ -40,21 +40,21 @@ c10::ScalarType scalar_type_of(DType dtype) {
   return c10::kFloat;
 }
 
-BufferPool::BufferPool(const Program& program, c10::Device device) : device_(device) {
-  for (const ProgramIteration& iteration : program.iterations) {
-    for (const ProgramOp& op : iteration.ops) {
+BufferPool::BufferPool(const Calendar& program, c10::Device device) : device_(device) {
+  for (const CalendarIteration& iteration : program.iterations) {
+    for (const CalendarOp& op : iteration.ops) {
       Class& buffers = classes_[key_of(op)];
       buffers.elements = std::max(buffers.elements, op.elements);
     }
   }
 }
 
-BufferPool::Key BufferPool::key_of(const ProgramOp& op) {
+BufferPool::Key BufferPool::key_of(const CalendarOp& op) {
   if (op.payload == Payload::kGradient) return op.blocks;
   return {-1, op.link, static_cast<std::int32_t>(op.dtype)};
 }
 
-at::Tensor BufferPool::acquire(const ProgramOp& op) {
+at::Tensor BufferPool::acquire(const CalendarOp& op) {
   Class& buffers = classes_.at(key_of(op));
   if (buffers.free.empty()) {
     ++buffers.made;
@@ -67,12 +67,12 @@ at::Tensor BufferPool::acquire(const ProgramOp& op) {
   return flat.numel() == op.elements ? flat : flat.narrow(0, 0, op.elements);
 }
 
-void BufferPool::release(const ProgramOp& op, at::Tensor flat) {
+void BufferPool::release(const CalendarOp& op, at::Tensor flat) {
   Class& buffers = classes_.at(key_of(op));
   if (flat.numel() < buffers.elements) flat = flat.as_strided({buffers.elements}, {1}, 0);
   buffers.free.push_back(std::move(flat));
 }
 
-bool BufferPool::single(const ProgramOp& op) const { return classes_.at(key_of(op)).made == 1; }
+bool BufferPool::single(const CalendarOp& op) const { return classes_.at(key_of(op)).made == 1; }
 
 }  // namespace gradweave::runtime

@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-#include "runtime/program.h"
+#include "plan/calendar.h"
 
 namespace gradweave::runtime {
 
@@ -17,13 +17,13 @@ namespace gradweave::runtime {
 // compute thread alone.
 class BufferPool {
  public:
-  BufferPool(const Program& program, c10::Device device);
+  BufferPool(const Calendar& program, c10::Device device);
 
   // Returns a flat tensor of the op's elements with undefined contents. Give it back with release().
-  at::Tensor acquire(const ProgramOp& op);
-  void release(const ProgramOp& op, at::Tensor flat);
+  at::Tensor acquire(const CalendarOp& op);
+  void release(const CalendarOp& op, at::Tensor flat);
   // Whether the class of `op` has one buffer only, so that its next acquire() returns the one just released.
-  bool single(const ProgramOp& op) const;
+  bool single(const CalendarOp& op) const;
 
   std::int64_t bytes() const { return bytes_; }
 
@@ -34,7 +34,7 @@ class BufferPool {
     std::int32_t made = 0;
     std::vector<at::Tensor> free;
   };
-  static Key key_of(const ProgramOp& op);
+  static Key key_of(const CalendarOp& op);
 
   c10::Device device_;
   std::map<Key, Class> classes_;

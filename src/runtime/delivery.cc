@@ -63,7 +63,7 @@ void Engine::deliver(std::int32_t tensor, const at::Tensor& gradient) {
 
 void Engine::deliver_block(std::int32_t block, const at::Tensor& gradient) {
   const auto b = static_cast<std::size_t>(block);
-  const ProgramIteration& here = (*program_)[iteration_];
+  const CalendarIteration& here = (*program_)[iteration_];
   const OpRef carrier = here.gradient[b];
   if (carrier.op < 0 && !here.dropped[b]) return;
   const Block& place = program_->blocks[b];
@@ -175,9 +175,9 @@ void Engine::read_parameters(OpRun& run, PointKind at, std::int32_t layer) {
 bool Engine::stepped_at_backward_end(std::int32_t tensor, std::int32_t layer) const {
   if (program_->index.tensors[static_cast<std::size_t>(tensor)].layer != static_cast<std::size_t>(layer))
     return false;
-  const ProgramIteration& here = (*program_)[iteration_];
+  const CalendarIteration& here = (*program_)[iteration_];
   return std::ranges::any_of(here.at_backward[static_cast<std::size_t>(layer)], [&](std::int32_t a) {
-    const ProgramApply& apply = here.applies[static_cast<std::size_t>(a)];
+    const CalendarApply& apply = here.applies[static_cast<std::size_t>(a)];
     return apply.source == Source::kLocalGradient &&
            std::ranges::find(apply.tensors, tensor) != apply.tensors.end();
   });
@@ -264,7 +264,7 @@ void Engine::wait_for_flags(Used& used) {
 }
 
 // Whether some rank had a gradient for the tensor in some iteration of the generation.
-bool Engine::used(const ProgramApply& apply, std::int32_t tensor) {
+bool Engine::used(const CalendarApply& apply, std::int32_t tensor) {
   if (find_unused_ == FindUnused::kOff) return true;
   return std::ranges::any_of(apply.merges, [&](std::int32_t m) {
     if (draining_ && iteration_ + m >= drain_end_) return false;

@@ -82,14 +82,14 @@ void Engine::drain(const std::string& what) {
 
 // The applies of one iteration that hold something from before `end`, in the order of their points.
 void Engine::drain_iteration(std::int64_t iteration, std::int64_t end) {
-  const ProgramIteration& here = (*program_)[iteration];
-  const auto pending = [&](const ProgramApply& apply) {
+  const CalendarIteration& here = (*program_)[iteration];
+  const auto pending = [&](const CalendarApply& apply) {
     return apply.source != Source::kLocalGradient &&
            std::ranges::any_of(apply.merges, [&](std::int32_t m) { return iteration + m < end; });
   };
   const auto outside = [&](const std::vector<std::int32_t>& applies) {
     for (std::int32_t a : applies) {
-      const ProgramApply& apply = here.applies[static_cast<std::size_t>(a)];
+      const CalendarApply& apply = here.applies[static_cast<std::size_t>(a)];
       if (pending(apply)) apply_outside_end(apply);
     }
   };
@@ -109,7 +109,7 @@ void Engine::drain_iteration(std::int64_t iteration, std::int64_t end) {
     stepped.clear();
   };
   for (NamedParameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
-  for (const ProgramApply& apply : here.applies) {
+  for (const CalendarApply& apply : here.applies) {
     if (apply.at.kind != PointKind::kIterationEnd || !pending(apply)) continue;
     if (apply.source == Source::kAveragedParameter) {
       step();

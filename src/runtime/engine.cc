@@ -180,7 +180,7 @@ void Engine::complete_layer_of(std::int32_t tensor) {
                       .end_ns = ns_of(now)});
     span_begin_ = now;
   }
-  const ProgramIteration& here = (*program_)[iteration_];
+  const CalendarIteration& here = (*program_)[iteration_];
   for (std::int32_t a : here.at_backward[layer]) apply_outside_end(here.applies[static_cast<std::size_t>(a)]);
   read_parameters(PointKind::kBackwardEnd, l);
   pass(PointKind::kBackwardEnd, l);
@@ -211,7 +211,7 @@ void Engine::finish_backward() {
     }
   }
   phase_ = Phase::kReduced;
-  const ProgramIteration& here = (*program_)[iteration_];
+  const CalendarIteration& here = (*program_)[iteration_];
   for (std::size_t l = 0; l < program_->layers; ++l) {
     // A layer that did not run in this forward.
     if (!here.at_forward[l].empty()) apply_forward(static_cast<std::int32_t>(l));
@@ -221,7 +221,7 @@ void Engine::finish_backward() {
 
 // ---- applies
 
-void Engine::apply_reduced(const ProgramApply& apply) {
+void Engine::apply_reduced(const CalendarApply& apply) {
   for (std::size_t i = 0; i < apply.tensors.size(); ++i) {
     for (auto p = static_cast<std::size_t>(apply.first_piece[i]);
          p < static_cast<std::size_t>(apply.first_piece[i + 1]); ++p) {
@@ -234,7 +234,7 @@ void Engine::apply_reduced(const ProgramApply& apply) {
 }
 
 // Puts the reduced gradient of the apply's tensor number `place` into .grad; several generations add up.
-void Engine::install_gradient(const ProgramApply& apply, std::size_t place) {
+void Engine::install_gradient(const CalendarApply& apply, std::size_t place) {
   const std::int32_t tensor = apply.tensors[place];
   at::Tensor& parameter = this->parameter(tensor);
   at::Tensor& gradient = parameter.mutable_grad();
@@ -267,7 +267,7 @@ void Engine::install_gradient(const ProgramApply& apply, std::size_t place) {
   }
 }
 
-void Engine::apply_average(const ProgramApply& apply) {
+void Engine::apply_average(const CalendarApply& apply) {
   for (const Piece& piece : apply.pieces) {
     OpRun& run = run_at(iteration_ + piece.source.delta, piece.source.op);
     wait_for(run, apply.at.kind == PointKind::kIterationEnd ? -1 : apply.at.layer);
@@ -297,7 +297,7 @@ void Engine::run_optimizer(const std::vector<std::int32_t>& tensors) {
 }
 
 // An apply at forward_start or backward_end: the step of a few tensors, on their own.
-void Engine::apply_outside_end(const ProgramApply& apply) {
+void Engine::apply_outside_end(const CalendarApply& apply) {
   const PlainMode plain;
   if (apply.source == Source::kAveragedParameter) return apply_average(apply);
   if (apply.source == Source::kLocalGradient) {
@@ -327,12 +327,12 @@ void Engine::apply_forward(std::int32_t layer) {
       iteration_)
     return;
   pass(PointKind::kForwardStart, layer);
-  const ProgramIteration& here = (*program_)[iteration_];
+  const CalendarIteration& here = (*program_)[iteration_];
   for (std::int32_t a : here.at_forward[l]) apply_outside_end(here.applies[static_cast<std::size_t>(a)]);
 }
 
 // An edit of a gradient that was handed over would be lost without a word.
-void Engine::check_unchanged(const ProgramIteration& here) {
+void Engine::check_unchanged(const CalendarIteration& here) {
   const auto check = [&](std::int32_t tensor) {
     const at::Tensor& gradient = parameter(tensor).grad();
     const Handed& then = handed_[static_cast<std::size_t>(tensor)];
@@ -366,7 +366,7 @@ void Engine::forward_end(std::int32_t layer) {
 
 void Engine::end_iteration() {
   check_failure();
-  const ProgramIteration& here = (*program_)[iteration_];
+  const CalendarIteration& here = (*program_)[iteration_];
   if (phase_ == Phase::kReduced) check_unchanged(here);
   bool updated = false;
   for (const EndAction& action : here.end_actions) {
@@ -378,7 +378,7 @@ void Engine::end_iteration() {
     }
     // An average that is used in the iteration in which it is read: read just before. Other reads come after
     // every apply, so that what is sent holds the corrections that have landed.
-    const ProgramApply& apply = here.applies[static_cast<std::size_t>(action.apply)];
+    const CalendarApply& apply = here.applies[static_cast<std::size_t>(action.apply)];
     for (const Piece& piece : apply.pieces) {
       if (apply.merges.front() == 0) {
         read_parameters(run_at(iteration_ + piece.source.delta, piece.source.op), PointKind::kIterationEnd,

@@ -18,11 +18,11 @@
 #include "gradweave/plan.h"
 #include "gradweave/timeline.h"
 #include "gradweave/workload.h"
+#include "plan/calendar.h"
 #include "runtime/buffers.h"
 #include "runtime/hooks.h"
 #include "runtime/links.h"
 #include "runtime/peers.h"
-#include "runtime/program.h"
 
 namespace gradweave::runtime {
 
@@ -157,18 +157,18 @@ class Engine {
   void finish_backward();
   void pass(PointKind kind, std::int32_t layer);
   void complete_layer_of(std::int32_t tensor);
-  void apply_reduced(const ProgramApply& apply);
-  void apply_average(const ProgramApply& apply);
-  void install_gradient(const ProgramApply& apply, std::size_t place);
+  void apply_reduced(const CalendarApply& apply);
+  void apply_average(const CalendarApply& apply);
+  void install_gradient(const CalendarApply& apply, std::size_t place);
   void run_optimizer(const std::vector<std::int32_t>& tensors);
-  void apply_outside_end(const ProgramApply& apply);
+  void apply_outside_end(const CalendarApply& apply);
   void advance();
   void begin_iteration();
   void push_ops(std::int64_t iteration);
   void wait_for(OpRun& run, std::int32_t layer);
   void check_failure() const;
   void apply_forward(std::int32_t layer);
-  void check_unchanged(const ProgramIteration& here);
+  void check_unchanged(const CalendarIteration& here);
 
   // delivery.cc: gradients and parameters into messages
   void deliver(std::int32_t tensor, const at::Tensor& gradient);
@@ -184,7 +184,7 @@ class Engine {
   at::Tensor flat_gradient(std::int32_t tensor) const;
   at::Tensor flat_parameter(std::int32_t tensor) const;
   void exchange_used();
-  bool used(const ProgramApply& apply, std::int32_t tensor);
+  bool used(const CalendarApply& apply, std::int32_t tensor);
   void wait_for_flags(Used& used);
 
   // scaling.cc: loss scales
@@ -193,7 +193,7 @@ class Engine {
   void unscale(const at::Tensor& gradient);
   bool scaled() const { return inverse_scale_.defined(); }
   bool iteration_overflowed(std::int64_t iteration) const;
-  bool holds_overflow(const ProgramApply& apply) const;
+  bool holds_overflow(const CalendarApply& apply) const;
   bool drop_overflowed(const std::vector<std::int32_t>& tensors);
   void start_early(std::int32_t op);
 
@@ -235,7 +235,7 @@ class Engine {
   at::Tensor scale_;  // 1 / world size, a wrapped number: rounds as DistributedDataParallel's does
 
   // Of the plan in force.
-  std::unique_ptr<Program> program_;
+  std::unique_ptr<Calendar> program_;
   std::unique_ptr<BufferPool> pool_;
   std::shared_ptr<Exchange> exchange_;
   std::vector<std::unique_ptr<Link>> links_;
@@ -272,7 +272,7 @@ class Engine {
   std::vector<at::Tensor> residuals_before_;  // with a loss scale: before this backward
   at::Tensor inverse_scale_, found_inf_;      // of this backward
   struct Retired {
-    const ProgramOp* op;
+    const CalendarOp* op;
     at::Tensor flat;
   };
   std::vector<Retired> retired_;

@@ -9,6 +9,7 @@
 #include "gradweave/validate.h"
 #include "model/hash.h"
 #include "runtime/engine.h"
+#include "runtime/runnable.h"
 
 namespace gradweave::runtime {
 
@@ -57,7 +58,7 @@ void Engine::drop_links() {
   if (!exchange_->failed()) return;
   // Threads that were given up may wake later.
   struct Held {
-    std::unique_ptr<Program> program;
+    std::unique_ptr<Calendar> program;
     std::vector<std::vector<OpRun>> runs;
   };
   exchange_->abandoned = std::make_shared<Held>(std::move(program_), std::move(runs_));
@@ -98,7 +99,7 @@ void Engine::install(const Plan& plan, const Workload& workload) {
     const Violation& first = validation.violations.front();
     throw InvalidInput(first.what, "plan: " + first.where, first.remedy);
   }
-  auto program = std::make_unique<Program>(compile(plan, workload));
+  auto program = std::make_unique<Calendar>(runnable_calendar(plan, workload));
   std::vector<std::int32_t> tensor_of(parameters_.size(), -1);
   std::vector<std::int32_t> parameter_of;
   for (const std::string& name : program->index.tensor_names) {
@@ -152,7 +153,7 @@ void Engine::install(const Plan& plan, const Workload& workload) {
   layer_names_.clear();
   for (const Layer& layer : workload.layers) layer_names_.push_back(layer.name);
   std::size_t widest = 0;
-  for (const ProgramIteration& iteration : program_->iterations)
+  for (const CalendarIteration& iteration : program_->iterations)
     widest = std::max(widest, iteration.ops.size());
   const auto depth = static_cast<std::size_t>(program_->look_ahead + program_->look_back + 2);
   base_ += iteration_;
@@ -192,7 +193,7 @@ void Engine::reset_runs() {
 void Engine::prepare(std::int64_t iteration) {
   if (iteration <= prepared_) return;
   prepared_ = iteration;
-  const ProgramIteration& listed = (*program_)[iteration];
+  const CalendarIteration& listed = (*program_)[iteration];
   auto& runs = runs_[static_cast<std::size_t>(iteration) % runs_.size()];
   for (std::size_t i = 0; i < runs.size(); ++i) {
     OpRun& run = runs[i];
@@ -232,8 +233,8 @@ std::vector<std::int32_t> Engine::forward_layers() const {
   const auto add = [&](std::int32_t layer) {
     if (std::ranges::find(layers, layer) == layers.end()) layers.push_back(layer);
   };
-  for (const ProgramIteration& iteration : program_->iterations) {
-    for (const ProgramOp& op : iteration.ops) {
+  for (const CalendarIteration& iteration : program_->iterations) {
+    for (const CalendarOp& op : iteration.ops) {
       const PointKind kind = op.release.point.kind;
       if (kind == PointKind::kForwardStart || kind == PointKind::kForwardEnd) add(op.release.point.layer);
     }
@@ -247,17 +248,17 @@ std::vector<std::int32_t> Engine::forward_layers() const {
 
 void Engine::set_step_points() {
   partial_steps_ = steps_in_backward_ = steps_in_forward_ = false;
-  for (const ProgramIteration& iteration : program_->iterations) {
+  for (const CalendarIteration& iteration : program_->iterations) {
     for (const EndAction& action : iteration.end_actions) {
       partial_steps_ |= action.optimizer && action.tensors.size() != parameters_.size();
     }
-    for (const ProgramApply& apply : iteration.applies) {
+    for (const CalendarApply& apply : iteration.applies) {
       if (apply.at.kind == PointKind::kIterationEnd || apply.source == Source::kAveragedParameter) continue;
       partial_steps_ = true;
       (apply.at.kind == PointKind::kForwardStart ? steps_in_forward_ : steps_in_backward_) = true;
     }
   }
-  synchronous_ = std::ranges::all_of(program_->iterations, &ProgramIteration::synchronous);
+  synchronous_ = std::ranges::all_of(program_->iterations, &CalendarIteration::synchronous);
 }
 
 Counters Engine::counters() const {

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "gradweave/timeline.h"
+#include "plan/calendar.h"
 #include "runtime/fence.h"
 #include "runtime/peers.h"
-#include "runtime/program.h"
 
 namespace gradweave::runtime {
 
@@ -46,7 +46,7 @@ struct LinkOptions {
 
 // One execution of an op. The engine owns it; a link works on it between release and completion.
 struct OpRun {
-  const ProgramOp* op = nullptr;
+  const CalendarOp* op = nullptr;
   std::int64_t iteration = 0;         // of the program, the one that lists it
   std::int64_t run_iteration = 0;     // of the run, for people
   std::int32_t place = 0;             // in its iteration's list

@@ -43,7 +43,7 @@ bool Engine::iteration_overflowed(std::int64_t iteration) const {
 }
 
 // Whether what the apply uses holds a gradient that was not finite on some rank.
-bool Engine::holds_overflow(const ProgramApply& apply) const {
+bool Engine::holds_overflow(const CalendarApply& apply) const {
   if (!unscaler_) return false;
   return std::ranges::any_of(apply.merges, [&](std::int32_t m) {
     return !(draining_ && iteration_ + m >= drain_end_) && iteration_overflowed(iteration_ + m);
@@ -54,7 +54,7 @@ bool Engine::holds_overflow(const ProgramApply& apply) const {
 // optimizer passes them over. Returns whether any is left.
 bool Engine::drop_overflowed(const std::vector<std::int32_t>& tensors) {
   std::vector<std::uint8_t> sound(ready_.size());
-  for (const ProgramApply& apply : (*program_)[iteration_].applies) {
+  for (const CalendarApply& apply : (*program_)[iteration_].applies) {
     if (apply.at.kind != PointKind::kIterationEnd || apply.source == Source::kAveragedParameter) continue;
     // A correction adds to the local gradient of this iteration: either may be sound alone.
     const bool local = apply.source == Source::kLocalGradient || apply.correction == Correction::kLocal;
@@ -104,7 +104,7 @@ std::vector<std::vector<at::Tensor>> Engine::coming_gradients() {
     }
   }
   const std::int64_t next = iteration_ + 1;
-  for (const ProgramApply& apply : (*program_)[next].applies) {
+  for (const CalendarApply& apply : (*program_)[next].applies) {
     if (apply.at.kind != PointKind::kForwardStart || apply.source != Source::kReducedGradient) continue;
     for (const Piece& piece : apply.pieces) {
       if (piece.source.delta == 0) start_early(piece.source.op);

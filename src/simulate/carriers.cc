@@ -75,14 +75,14 @@ void Carriers::number_ops(const Plan& plan) {
   }
 }
 
-OpRef Carriers::reference(const Carrier& carrier, std::int64_t from) const {
+OpPlace Carriers::reference(const Carrier& carrier, std::int64_t from) const {
   const auto item = static_cast<std::size_t>(carrier.item);
   return {static_cast<std::int32_t>(carrier.iteration - from), resolved_.ops_of(carrier.iteration)[item].link,
           positions_[position_begin_[calendar_.code_of(carrier.iteration)] + item]};
 }
 
-const std::vector<OpRef>& Carriers::ops_for(Cargo cargo, const std::vector<std::int32_t>& blocks,
-                                            const std::vector<std::int32_t>& merges, std::int64_t n) {
+const std::vector<OpPlace>& Carriers::ops_for(Cargo cargo, const std::vector<std::int32_t>& blocks,
+                                              const std::vector<std::int32_t>& merges, std::int64_t n) {
   refs_.clear();
   for (const std::int32_t block : blocks) {
     for (const std::int32_t merge : merges) {
@@ -91,8 +91,8 @@ const std::vector<OpRef>& Carriers::ops_for(Cargo cargo, const std::vector<std::
   }
   // The last op of a link comes first.
   std::ranges::sort(refs_, {},
-                    [](const OpRef& ref) { return std::tuple(ref.link, -ref.iteration, -ref.position); });
-  const auto implied = [&](const OpRef& kept, const OpRef& ref) {
+                    [](const OpPlace& ref) { return std::tuple(ref.link, -ref.iteration, -ref.position); });
+  const auto implied = [&](const OpPlace& kept, const OpPlace& ref) {
     return kept.link == ref.link &&
            (resolved_.concurrency[static_cast<std::size_t>(ref.link)] == 1 || kept == ref);
   };

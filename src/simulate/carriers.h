@@ -59,8 +59,8 @@ class Carriers {
 
   // Returns the ops that carry `blocks` for `merges` of iteration n, without repetition, and on links that
   // serve one op at a time only the last. Valid until the next call.
-  const std::vector<OpRef>& ops_for(Cargo cargo, const std::vector<std::int32_t>& blocks,
-                                    const std::vector<std::int32_t>& merges, std::int64_t n);
+  const std::vector<OpPlace>& ops_for(Cargo cargo, const std::vector<std::int32_t>& blocks,
+                                      const std::vector<std::int32_t>& merges, std::int64_t n);
 
  private:
   CarrierTable& table(Cargo cargo) { return tables_[static_cast<std::size_t>(cargo)]; }
@@ -68,14 +68,14 @@ class Carriers {
   void add(Cargo cargo, const std::vector<std::int32_t>& blocks, const std::vector<std::int32_t>& merges,
            std::int64_t n, std::size_t item);
   void number_ops(const Plan& plan);
-  OpRef reference(const Carrier& carrier, std::int64_t from) const;
+  OpPlace reference(const Carrier& carrier, std::int64_t from) const;
 
   const ResolvedPlan& resolved_;
   const Program& calendar_;
   std::array<CarrierTable, static_cast<std::size_t>(Cargo::kCount)> tables_;
   std::vector<std::size_t> position_begin_;  // per code
   std::vector<std::int32_t> positions_;      // per op of a code: its place on its link; -1: does not exist
-  std::vector<OpRef> refs_;
+  std::vector<OpPlace> refs_;
 };
 
 }  // namespace gradweave

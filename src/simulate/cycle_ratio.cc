@@ -62,7 +62,7 @@ class EventGraph {
   std::uint32_t op_node(std::size_t slot, std::size_t k, std::size_t position) const {
     return op_base_[slot * program_.link_count() + k] + static_cast<std::uint32_t>(position);
   }
-  void add_after(std::uint32_t node, std::size_t slot, const OpRef& ref, Nanoseconds weight) {
+  void add_after(std::uint32_t node, std::size_t slot, const OpPlace& ref, Nanoseconds weight) {
     const Place from = place(slot, ref.iteration);
     in_[node].push_back(
         {op_node(from.slot, static_cast<std::size_t>(ref.link), static_cast<std::size_t>(ref.position)),

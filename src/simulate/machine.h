@@ -16,7 +16,7 @@
 namespace gradweave {
 
 // One execution of an op, with what held it back.
-struct OpRun {
+struct OpRecord {
   std::int64_t iteration = 0;
   std::int32_t link = 0;
   std::int32_t plan_op = 0;
@@ -29,12 +29,12 @@ struct OpRun {
 };
 
 // A wait of compute for the results of ops, the last of which is `op`. layer -1: at iteration_end.
-struct WaitRun {
+struct WaitRecord {
   std::int64_t iteration = 0;
   std::int32_t layer = 0;
   Nanoseconds begin = 0;
   Nanoseconds end = 0;
-  OpRun op;
+  OpRecord op;
 };
 
 // Told of everything that ends on the main class of workers and on the links, in the order in which the
@@ -42,9 +42,9 @@ struct WaitRun {
 class Recorder {
  public:
   virtual ~Recorder() = default;
-  virtual void wait(const WaitRun& wait) = 0;
+  virtual void wait(const WaitRecord& wait) = 0;
   virtual void compute(std::int64_t iteration, const Step& step, Nanoseconds begin, Nanoseconds end) = 0;
-  virtual void op(const OpRun& run) = 0;
+  virtual void op(const OpRecord& run) = 0;
   // Whether compute() and op() are wanted.
   virtual bool detailed() const = 0;
 };

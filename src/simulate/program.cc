@@ -82,7 +82,7 @@ class Compiler {
     code.gate_end = static_cast<std::uint32_t>(pending_gates_.size());
     code.after_begin = static_cast<std::uint32_t>(program_.refs.size());
     if (op.collective == Collective::kAllGather && op.payload == Payload::kGradient) {
-      const std::vector<OpRef>& refs = carriers_.ops_for(Cargo::kScattered, op.blocks, op.merges, n);
+      const std::vector<OpPlace>& refs = carriers_.ops_for(Cargo::kScattered, op.blocks, op.merges, n);
       program_.refs.insert(program_.refs.end(), refs.begin(), refs.end());
     }
     code.after_end = static_cast<std::uint32_t>(program_.refs.size());

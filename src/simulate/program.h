@@ -28,11 +28,11 @@ struct Gate {
   bool release = false;  // the plan holds the op back; else its data is not there before
 };
 
-struct OpRef {
+struct OpPlace {
   std::int32_t iteration = 0;  // relative
   std::int32_t link = 0;
   std::int32_t position = 0;  // among that link's ops of that iteration
-  friend auto operator<=>(const OpRef&, const OpRef&) = default;
+  friend auto operator<=>(const OpPlace&, const OpPlace&) = default;
 };
 
 struct OpCode {
@@ -66,7 +66,7 @@ struct Program {
   std::vector<Nanoseconds> durations;  // [class][step]
   std::vector<OpCode> ops;
   std::vector<Gate> gates;
-  std::vector<OpRef> refs;
+  std::vector<OpPlace> refs;
 
   std::size_t link_count() const { return concurrency.size(); }
   std::size_t code_count() const { return static_cast<std::size_t>(head + period); }

@@ -4,8 +4,8 @@
 
 namespace gradweave {
 
-WaitReason reason_of(const WaitRun& wait) {
-  const OpRun& op = wait.op;
+WaitReason reason_of(const WaitRecord& wait) {
+  const OpRecord& op = wait.op;
   const Nanoseconds before_start = std::clamp<Nanoseconds>(op.start - wait.begin, 0, wait.end - wait.begin);
   const Nanoseconds after_start = wait.end - wait.begin - before_start;
   if (before_start > after_start) {

@@ -13,7 +13,7 @@ enum class WaitReason : std::uint8_t { kLinkBusy, kDataLate, kReleasedLate, kLin
 inline constexpr std::size_t kWaitReasons = 5;
 
 // Returns what most of the wait was due to: what kept its last op from starting, or the op's own time.
-WaitReason reason_of(const WaitRun& wait);
+WaitReason reason_of(const WaitRecord& wait);
 
 // Returns e.g. "link eth0 busy with earlier ops".
 std::string text_of(WaitReason reason, std::string_view link);

@@ -108,13 +108,13 @@ class SerialMachine final : public Machine {
 
   std::size_t row(std::int64_t iteration) const { return static_cast<std::uint64_t>(iteration) & mask_; }
 
-  bool ended(std::int64_t n, const OpRef& ref) const {
+  bool ended(std::int64_t n, const OpPlace& ref) const {
     const LinkState& link = links_[static_cast<std::size_t>(ref.link)];
     const std::int64_t iteration = n + ref.iteration;
     return iteration < link.iteration ||
            (iteration == link.iteration && static_cast<std::size_t>(ref.position) < link.position);
   }
-  Nanoseconds end_of(std::int64_t n, const OpRef& ref) const {
+  Nanoseconds end_of(std::int64_t n, const OpPlace& ref) const {
     const LinkState& link = links_[static_cast<std::size_t>(ref.link)];
     return link.ends[row(n + ref.iteration) * link.stride + static_cast<std::size_t>(ref.position)];
   }
@@ -144,9 +144,9 @@ class SerialMachine final : public Machine {
       for (; cls.step < count; ++cls.step) {
         const Step& step = program_.steps[first + cls.step];
         Nanoseconds time = cls.time;
-        const OpRef* blamed = nullptr;
+        const OpPlace* blamed = nullptr;
         for (std::uint32_t r = step.wait_begin; r < step.wait_end; ++r) {
-          const OpRef& ref = program_.refs[r];
+          const OpPlace& ref = program_.refs[r];
           if (!ended(cls.iteration, ref)) return progress;
           const Nanoseconds end = end_of(cls.iteration, ref);
           if (end > time) {
@@ -169,9 +169,9 @@ class SerialMachine final : public Machine {
   }
 
   void record(Recorder& recorder, const ClassState& cls, const Step& step, Nanoseconds begin,
-              const OpRef* blamed, Nanoseconds end) const {
+              const OpPlace* blamed, Nanoseconds end) const {
     if (blamed != nullptr) {
-      const OpRun run = describe(cls.iteration + blamed->iteration, *blamed);
+      const OpRecord run = describe(cls.iteration + blamed->iteration, *blamed);
       recorder.wait({cls.iteration, step.wait_layer, cls.time, begin, run});
     }
     if (recorder.detailed()) recorder.compute(cls.iteration, step, begin, end);
@@ -198,7 +198,7 @@ class SerialMachine final : public Machine {
         ends[link.position] = link.free;
         progress = true;
         if (recorder != nullptr && recorder->detailed()) {
-          const OpRef self{0, static_cast<std::int32_t>(k), static_cast<std::int32_t>(link.position)};
+          const OpPlace self{0, static_cast<std::int32_t>(k), static_cast<std::int32_t>(link.position)};
           recorder->op(describe(link.iteration, self));
         }
       }
@@ -210,16 +210,16 @@ class SerialMachine final : public Machine {
   }
 
   // Works out again what held an op of iteration n back: it is asked for rarely.
-  OpRun describe(std::int64_t n, const OpRef& ref) const {
+  OpRecord describe(std::int64_t n, const OpPlace& ref) const {
     const std::span<const OpCode> ops =
         program_.ops_of(program_.code_of(n), static_cast<std::size_t>(ref.link));
     const OpCode& op = ops[static_cast<std::size_t>(ref.position)];
-    OpRun run{.iteration = n,
-              .link = ref.link,
-              .plan_op = op.plan_op,
-              .released = op.earliest,
-              .alone = op.total()};
-    const OpRef self{0, ref.link, ref.position};
+    OpRecord run{.iteration = n,
+                 .link = ref.link,
+                 .plan_op = op.plan_op,
+                 .released = op.earliest,
+                 .alone = op.total()};
+    const OpPlace self{0, ref.link, ref.position};
     run.end = end_of(n, self);
     run.start = run.end - op.total();
     for (std::uint32_t g = op.gate_begin; g < op.gate_end; ++g) {

@@ -95,19 +95,19 @@ class SharedMachine final : public Machine {
     Nanoseconds busy = 0;
     std::size_t stride = 0;
     int position_bits = 0;
-    std::vector<OpRun> runs;  // of the last iterations; end is kNever while under way
+    std::vector<OpRecord> runs;  // of the last iterations; end is kNever while under way
   };
 
   const ClassState& main() const { return classes_[program_.main_class]; }
   std::size_t row(std::int64_t iteration) const { return static_cast<std::uint64_t>(iteration) & mask_; }
-  OpRun& run_of(LinkState& link, std::int64_t iteration, std::size_t position) const {
+  OpRecord& run_of(LinkState& link, std::int64_t iteration, std::size_t position) const {
     return link.runs[row(iteration) * link.stride + position];
   }
-  const OpRun& run_of(std::int64_t n, const OpRef& ref) const {
+  const OpRecord& run_of(std::int64_t n, const OpPlace& ref) const {
     const LinkState& link = links_[static_cast<std::size_t>(ref.link)];
     return link.runs[row(n + ref.iteration) * link.stride + static_cast<std::size_t>(ref.position)];
   }
-  bool ended(std::int64_t n, const OpRef& ref) const {
+  bool ended(std::int64_t n, const OpPlace& ref) const {
     const LinkState& link = links_[static_cast<std::size_t>(ref.link)];
     const std::int64_t iteration = n + ref.iteration;
     const bool started =
@@ -147,8 +147,8 @@ class SharedMachine final : public Machine {
   void update_link(std::size_t k, Recorder* recorder) {
     LinkState& link = links_[k];
     link.fluid.update(now_, [&](std::int64_t id) {
-      OpRun& run = run_of(link, id >> link.position_bits,
-                          static_cast<std::size_t>(id & ((std::int64_t{1} << link.position_bits) - 1)));
+      OpRecord& run = run_of(link, id >> link.position_bits,
+                             static_cast<std::size_t>(id & ((std::int64_t{1} << link.position_bits) - 1)));
       run.end = now_;
       ++progress_;
       if (recorder != nullptr && recorder->detailed()) recorder->op(run);
@@ -166,14 +166,14 @@ class SharedMachine final : public Machine {
       for (; link.position < ops.size(); ++link.position) {
         const OpCode& op = ops[link.position];
         if (limit != 0 && link.fluid.outstanding() >= limit) return;
-        OpRun run{.iteration = link.iteration,
-                  .link = static_cast<std::int32_t>(k),
-                  .plan_op = op.plan_op,
-                  .released = op.earliest,
-                  .free = 0,
-                  .start = now_,
-                  .end = kNever,
-                  .alone = op.total()};
+        OpRecord run{.iteration = link.iteration,
+                     .link = static_cast<std::int32_t>(k),
+                     .plan_op = op.plan_op,
+                     .released = op.earliest,
+                     .free = 0,
+                     .start = now_,
+                     .end = kNever,
+                     .alone = op.total()};
         const Nanoseconds opening = opens(link.iteration, op, run);
         if (opening > now_) {
           link.opening = opening;
@@ -193,7 +193,7 @@ class SharedMachine final : public Machine {
   }
 
   // Returns when the gates of an op of iteration n open, kNever if that depends on what has not happened yet.
-  Nanoseconds opens(std::int64_t n, const OpCode& op, OpRun& run) const {
+  Nanoseconds opens(std::int64_t n, const OpCode& op, OpRecord& run) const {
     for (std::uint32_t g = op.gate_begin; g < op.gate_end; ++g) {
       const Nanoseconds time = gate_time(n, program_.gates[g]);
       if (time == kNever) return kNever;
@@ -257,10 +257,10 @@ class SharedMachine final : public Machine {
 
   bool begin_step(std::size_t c, const Step& step, std::size_t index, Recorder* recorder) {
     ClassState& cls = classes_[c];
-    const OpRun* blamed = nullptr;
+    const OpRecord* blamed = nullptr;
     for (std::uint32_t r = step.wait_begin; r < step.wait_end; ++r) {
       if (!ended(cls.iteration, program_.refs[r])) return false;
-      const OpRun& run = run_of(cls.iteration, program_.refs[r]);
+      const OpRecord& run = run_of(cls.iteration, program_.refs[r]);
       if (run.end > cls.last_end && (blamed == nullptr || run.end > blamed->end)) blamed = &run;
     }
     if (blamed != nullptr && recorder != nullptr) {

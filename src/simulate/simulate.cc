@@ -25,14 +25,14 @@ class Exposure final : public Recorder {
   Exposure(std::size_t layers, std::size_t links)
       : links_(links), waits_((layers + 1) * links * kWaitReasons, 0) {}
 
-  void wait(const WaitRun& wait) override {
+  void wait(const WaitRecord& wait) override {
     const auto row = static_cast<std::size_t>(wait.layer) + 1;
     const auto reason = static_cast<std::size_t>(reason_of(wait));
     waits_[(row * links_ + static_cast<std::size_t>(wait.op.link)) * kWaitReasons + reason] +=
         wait.end - wait.begin;
   }
   void compute(std::int64_t, const Step&, Nanoseconds, Nanoseconds) override {}
-  void op(const OpRun&) override {}
+  void op(const OpRecord&) override {}
   bool detailed() const override { return false; }
 
   // The layers that waited, in forward order, iteration_end last.

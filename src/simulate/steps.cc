@@ -76,7 +76,7 @@ void StepWriter::apply_at(const Point& at, std::int32_t layer) {
     const std::size_t a = applies_[next_apply_].second;
     const Apply& apply = iteration_->applies[a];
     if (apply.source != Source::kLocalGradient) {
-      const std::vector<OpRef>& refs = awaited_by(apply);
+      const std::vector<OpPlace>& refs = awaited_by(apply);
       if (!refs.empty()) wait(refs, layer);
     }
     if (optimizer_share_[a] > 0) {
@@ -87,9 +87,9 @@ void StepWriter::apply_at(const Point& at, std::int32_t layer) {
 }
 
 // The ops whose results an apply uses. Of a gradient that only a reduce-scatter carries, that one.
-const std::vector<OpRef>& StepWriter::awaited_by(const Apply& apply) {
+const std::vector<OpPlace>& StepWriter::awaited_by(const Apply& apply) {
   const Cargo cargo = apply.source == Source::kAveragedParameter ? Cargo::kParameter : Cargo::kGradient;
-  const std::vector<OpRef>& refs = carriers_.ops_for(cargo, apply.blocks, apply.merges, n_);
+  const std::vector<OpPlace>& refs = carriers_.ops_for(cargo, apply.blocks, apply.merges, n_);
   if (!refs.empty() || cargo != Cargo::kGradient) return refs;
   return carriers_.ops_for(Cargo::kScattered, apply.blocks, apply.merges, n_);
 }
@@ -121,7 +121,7 @@ void StepWriter::open_step() {
   step_durations_.resize(step_durations_.size() + classes_.size(), 0);
 }
 
-void StepWriter::wait(const std::vector<OpRef>& refs, std::int32_t layer) {
+void StepWriter::wait(const std::vector<OpPlace>& refs, std::int32_t layer) {
   open_ = false;
   open_step();
   program_.refs.insert(program_.refs.end(), refs.begin(), refs.end());

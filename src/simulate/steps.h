@@ -46,10 +46,10 @@ class StepWriter {
   };
 
   void apply_at(const Point& at, std::int32_t layer);
-  const std::vector<OpRef>& awaited_by(const Apply& apply);
+  const std::vector<OpPlace>& awaited_by(const Apply& apply);
   void share_optimizer();
   void open_step();
-  void wait(const std::vector<OpRef>& refs, std::int32_t layer);
+  void wait(const std::vector<OpPlace>& refs, std::int32_t layer);
   template <typename Duration>
   void compute(SpanKind kind, std::int32_t layer, const Duration& duration);
   void mark(Moment moment);

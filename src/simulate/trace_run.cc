@@ -18,7 +18,7 @@ class SpanRecorder final : public Recorder {
   // Only spans of iterations [first, last) are kept.
   void listen(std::int64_t first, std::int64_t last) { first_ = first, last_ = last; }
 
-  void wait(const WaitRun& wait) override {
+  void wait(const WaitRecord& wait) override {
     if (!heard(wait.iteration)) return;
     Span span{.kind = SpanKind::kWait,
               .track = 0,
@@ -48,7 +48,7 @@ class SpanRecorder final : public Recorder {
     spans_.push_back(std::move(span));
   }
 
-  void op(const OpRun& run) override {
+  void op(const OpRecord& run) override {
     if (!heard(run.iteration)) return;
     const Op& op = iteration_at(plan_, run.iteration).ops[static_cast<std::size_t>(run.plan_op)];
     Span span{.kind = SpanKind::kOp,

@@ -21,11 +21,11 @@ const testing::WorkloadShape kSmall{.max_layers = 4, .max_tensors = 2, .max_nume
 
 class OpLog final : public Recorder {
  public:
-  void wait(const WaitRun&) override {}
+  void wait(const WaitRecord&) override {}
   void compute(std::int64_t, const Step&, Nanoseconds, Nanoseconds) override {}
-  void op(const OpRun& run) override { runs.push_back(run); }
+  void op(const OpRecord& run) override { runs.push_back(run); }
   bool detailed() const override { return true; }
-  std::vector<OpRun> runs;
+  std::vector<OpRecord> runs;
 };
 
 // Runs `machine` beside the reference; both must get equally far with equal times.
@@ -41,7 +41,7 @@ void compare(Machine& machine, const Program& program, const Reference& referenc
     machine.run_to(n + 1, &log);
     RC_ASSERT(machine.time() == *expected);
   }
-  for (const OpRun& run : log.runs) {
+  for (const OpRecord& run : log.runs) {
     if (run.end > machine.time()) continue;  // the reference stops there
     const auto same = std::ranges::find_if(reference.ops(), [&](const Reference::RunningOp& op) {
       return op.iteration == run.iteration && op.place == static_cast<std::size_t>(run.plan_op);

@@ -1,20 +1,19 @@
-#include "runtime/program.h"
+#include "plan/calendar.h"
 
 #include <algorithm>
 #include <map>
 
 #include "gradweave/error.h"
 
-namespace gradweave::runtime {
+namespace gradweave {
 namespace {
 
-class Compiler {
+class CalendarWriter {
  public:
-  Compiler(const Plan& plan, const Workload& workload)
-      : plan_(plan), program_{.index = WorkloadIndex(workload)} {}
+  CalendarWriter(const Plan& plan, const Workload& workload)
+      : plan_(plan), calendar_{.index = WorkloadIndex(workload)} {}
 
-  Program run() {
-    refuse_what_is_missing();
+  Calendar run() {
     set_blocks_and_links();
     unroll();
     for (std::int64_t n = 0; n < size(); ++n) pair_gathers(n);
@@ -23,18 +22,11 @@ class Compiler {
     for (std::int64_t n = 0; n < size(); ++n) set_end_actions(n);
     for (std::int64_t n = 0; n < size(); ++n) set_reads(n);
     finish_ops();
-    return std::move(program_);
+    return std::move(calendar_);
   }
 
  private:
-  std::int64_t size() const { return static_cast<std::int64_t>(program_.iterations.size()); }
-
-  std::string place(std::int64_t n, std::size_t op) const {
-    const auto prologue = static_cast<std::int64_t>(plan_.prologue.size());
-    const bool early = n < prologue;
-    const std::int64_t i = early ? n : (n - prologue) % static_cast<std::int64_t>(plan_.period.size());
-    return (early ? "prologue[" : "period[") + std::to_string(i) + "].ops[" + std::to_string(op) + "]";
-  }
+  std::int64_t size() const { return static_cast<std::int64_t>(calendar_.iterations.size()); }
 
   template <typename Visit>
   void for_each_listed(Visit visit) const {
@@ -42,45 +34,29 @@ class Compiler {
     for (std::int64_t n = 0; n < count; ++n) visit(n, iteration_at(plan_, n));
   }
 
-  void refuse_what_is_missing() const {
-    for_each_listed([&](std::int64_t n, const Iteration& iteration) {
-      for (std::size_t i = 0; i < iteration.ops.size(); ++i) {
-        const Op& op = iteration.ops[i];
-        if (op.collective == Collective::kCompressed || !op.compression.name.empty()) {
-          throw InvalidInput("the engine has no compressed collectives", place(n, i),
-                             "use a scheme without compression");
-        }
-        if (op.payload == Payload::kParameter && op.collective != Collective::kAllReduce) {
-          throw InvalidInput("parameters are averaged by all_reduce only", place(n, i),
-                             "use collective 'all_reduce'");
-        }
-      }
-    });
-  }
-
   void set_blocks_and_links() {
-    program_.layers = program_.index.layer_count;
-    program_.blocks = plan_.blocks;
-    program_.blocks_of_tensor.resize(program_.index.tensors.size());
-    program_.stepped_locally.resize(program_.index.tensors.size());
+    calendar_.layers = calendar_.index.layer_count;
+    calendar_.blocks = plan_.blocks;
+    calendar_.blocks_of_tensor.resize(calendar_.index.tensors.size());
+    calendar_.stepped_locally.resize(calendar_.index.tensors.size());
     for (std::size_t b = 0; b < plan_.blocks.size(); ++b) {
       const Block& block = plan_.blocks[b];
-      const std::size_t tensor = *program_.index.find_tensor(block.tensor);
-      program_.block_tensor.push_back(static_cast<std::int32_t>(tensor));
-      program_.block_whole.push_back(block.begin == 0 && block.end == program_.index.tensors[tensor].numel);
-      program_.blocks_of_tensor[tensor].push_back(static_cast<std::int32_t>(b));
+      const std::size_t tensor = *calendar_.index.find_tensor(block.tensor);
+      calendar_.block_tensor.push_back(static_cast<std::int32_t>(tensor));
+      calendar_.block_whole.push_back(block.begin == 0 && block.end == calendar_.index.tensors[tensor].numel);
+      calendar_.blocks_of_tensor[tensor].push_back(static_cast<std::int32_t>(b));
     }
-    for (auto& blocks : program_.blocks_of_tensor) {
+    for (auto& blocks : calendar_.blocks_of_tensor) {
       std::ranges::sort(blocks, {},
                         [&](std::int32_t b) { return plan_.blocks[static_cast<std::size_t>(b)].begin; });
     }
     for (const PlanLink& link : plan_.links) {
-      program_.links.push_back(link.name);
-      program_.concurrency.push_back(link.concurrency);
+      calendar_.links.push_back(link.name);
+      calendar_.concurrency.push_back(link.concurrency);
     }
-    program_.merge = plan_.merge;
-    program_.residual = plan_.residual;
-    program_.hash = hash_of(plan_);
+    calendar_.merge = plan_.merge;
+    calendar_.residual = plan_.residual;
+    calendar_.hash = hash_of(plan_);
   }
 
   // The prologue, then enough periods that the cycle after them refers only to iterations whose own merges
@@ -98,24 +74,24 @@ class Compiler {
     const auto period = static_cast<std::int64_t>(plan_.period.size());
     const std::int64_t before = (2 * back + period - 1) / period * period;
     const std::int64_t count = static_cast<std::int64_t>(plan_.prologue.size()) + before + period;
-    program_.cycle = period;
+    calendar_.cycle = period;
     back_ = back;
-    program_.iterations.resize(static_cast<std::size_t>(count));
+    calendar_.iterations.resize(static_cast<std::size_t>(count));
     for (std::int64_t n = 0; n < count; ++n) set_ops(n);
   }
 
   void set_ops(std::int64_t n) {
-    ProgramIteration& iteration = program_.iterations[static_cast<std::size_t>(n)];
+    CalendarIteration& iteration = calendar_.iterations[static_cast<std::size_t>(n)];
     const Iteration& listed = iteration_at(plan_, n);
     for (const Op& op : listed.ops) {
-      ProgramOp result{
+      CalendarOp result{
           .collective = op.collective, .payload = op.payload, .blocks = op.blocks, .release = op.release};
       for (std::int32_t m : op.merges) {
         if (n + m >= 0) result.merges.push_back(m);
       }
       if (result.merges.empty()) continue;
       result.link =
-          static_cast<std::int32_t>(std::ranges::find(program_.links, op.link) - program_.links.begin());
+          static_cast<std::int32_t>(std::ranges::find(calendar_.links, op.link) - calendar_.links.begin());
       for (std::int32_t b : op.blocks) {
         const Block& block = plan_.blocks[static_cast<std::size_t>(b)];
         const TensorPlace& tensor = tensor_of(b);
@@ -124,18 +100,18 @@ class Compiler {
         result.dtype = tensor.dtype;
       }
       result.bytes = result.elements * size_of(result.dtype);
-      result.label = label_of(plan_, op, program_.index);
+      result.label = label_of(plan_, op, calendar_.index);
       iteration.ops.push_back(std::move(result));
     }
   }
 
   const TensorPlace& tensor_of(std::int32_t block) const {
-    return program_.index
-        .tensors[static_cast<std::size_t>(program_.block_tensor[static_cast<std::size_t>(block)])];
+    return calendar_.index
+        .tensors[static_cast<std::size_t>(calendar_.block_tensor[static_cast<std::size_t>(block)])];
   }
 
-  ProgramIteration* iteration(std::int64_t n) {
-    return n < 0 ? nullptr : &program_.iterations[program_.at(n)];
+  CalendarIteration* iteration(std::int64_t n) {
+    return n < 0 ? nullptr : &calendar_.iterations[calendar_.at(n)];
   }
 
   // Whether two sets of relative iterations, listed `delta` apart, are the same iterations.
@@ -149,12 +125,12 @@ class Compiler {
   }
 
   void pair_gathers(std::int64_t n) {
-    for (ProgramOp& op : iteration(n)->ops) {
+    for (CalendarOp& op : iteration(n)->ops) {
       if (op.collective != Collective::kAllGather) continue;
       for (std::int32_t delta = 0; op.partner.op < 0 && n + delta >= 0 && -delta <= back_; --delta) {
         const auto& candidates = iteration(n + delta)->ops;
         for (std::size_t i = 0; i < candidates.size(); ++i) {
-          const ProgramOp& other = candidates[i];
+          const CalendarOp& other = candidates[i];
           if (other.collective == Collective::kReduceScatter && other.blocks == op.blocks &&
               same(op.merges, other.merges, delta)) {
             op.partner = {delta, static_cast<std::int32_t>(i)};
@@ -165,7 +141,7 @@ class Compiler {
   }
 
   void set_gradients(std::int64_t n) {
-    ProgramIteration& here = *iteration(n);
+    CalendarIteration& here = *iteration(n);
     here.gradient.resize(plan_.blocks.size());
     here.offset.resize(plan_.blocks.size());
     here.dropped.resize(plan_.blocks.size());
@@ -174,26 +150,26 @@ class Compiler {
     for (std::int32_t delta = 0; delta <= back_; ++delta) {
       const auto& ops = iteration(n + delta)->ops;
       for (std::size_t i = 0; i < ops.size(); ++i) {
-        const ProgramOp& op = ops[i];
+        const CalendarOp& op = ops[i];
         if (op.payload != Payload::kGradient || op.collective == Collective::kAllGather) continue;
         if (std::ranges::find(op.merges, -delta) == op.merges.end()) continue;
         for (std::size_t k = 0; k < op.blocks.size(); ++k) {
           const auto b = static_cast<std::size_t>(op.blocks[k]);
           here.gradient[b] = {delta, static_cast<std::int32_t>(i)};
           here.offset[b] = op.offsets[k];
-          program_.look_ahead = std::max(program_.look_ahead, delta);
+          calendar_.look_ahead = std::max(calendar_.look_ahead, delta);
         }
       }
     }
   }
 
   // Finds the op that delivers block `b` for `apply` of iteration n.
-  Piece find_piece(std::int64_t n, const ProgramApply& apply, std::int32_t b) {
+  Piece find_piece(std::int64_t n, const CalendarApply& apply, std::int32_t b) {
     const bool parameter = apply.source == Source::kAveragedParameter;
     for (std::int32_t delta = 0; n + delta >= 0 && -delta <= back_; --delta) {
       const auto& ops = iteration(n + delta)->ops;
       for (std::size_t i = 0; i < ops.size(); ++i) {
-        const ProgramOp& op = ops[i];
+        const CalendarOp& op = ops[i];
         if ((op.payload == Payload::kParameter) != parameter || op.collective == Collective::kReduceScatter)
           continue;
         if (!same(apply.merges, op.merges, delta)) continue;
@@ -209,11 +185,11 @@ class Compiler {
   }
 
   void set_applies(std::int64_t n) {
-    ProgramIteration& here = *iteration(n);
-    here.at_forward.resize(program_.layers);
-    here.at_backward.resize(program_.layers);
+    CalendarIteration& here = *iteration(n);
+    here.at_forward.resize(calendar_.layers);
+    here.at_backward.resize(calendar_.layers);
     for (const Apply& listed : iteration_at(plan_, n).applies) {
-      ProgramApply apply{
+      CalendarApply apply{
           .at = listed.at, .source = listed.source, .mode = listed.mode, .correction = listed.correction};
       for (std::int32_t m : listed.merges) {
         if (n + m >= 0) apply.merges.push_back(m);
@@ -234,16 +210,16 @@ class Compiler {
     }
   }
 
-  void set_pieces(std::int64_t n, const Apply& listed, ProgramApply& apply) {
+  void set_pieces(std::int64_t n, const Apply& listed, CalendarApply& apply) {
     const bool local = apply.source == Source::kLocalGradient;
     std::map<std::int32_t, std::vector<Piece>> pieces;
     for (std::int32_t b : listed.blocks) {
-      const std::int32_t tensor = program_.block_tensor[static_cast<std::size_t>(b)];
+      const std::int32_t tensor = calendar_.block_tensor[static_cast<std::size_t>(b)];
       const bool known = std::ranges::find(apply.tensors, tensor) != apply.tensors.end();
       if (!known) apply.tensors.push_back(tensor);
       if (local || apply.correction == Correction::kLocal) {
-        program_.local_steps = true;
-        program_.stepped_locally[static_cast<std::size_t>(tensor)] = 1;
+        calendar_.local_steps = true;
+        calendar_.stepped_locally[static_cast<std::size_t>(tensor)] = 1;
       }
       if (!local) pieces[tensor].push_back(find_piece(n, apply, b));
     }
@@ -252,29 +228,19 @@ class Compiler {
       auto& own = pieces[tensor];
       std::ranges::sort(
           own, {}, [&](const Piece& p) { return plan_.blocks[static_cast<std::size_t>(p.block)].begin; });
-      if (apply.source == Source::kReducedGradient && own.size() != blocks_in(tensor)) {
-        throw InvalidInput("the engine steps whole tensors; '" +
-                               program_.index.tensor_names[static_cast<std::size_t>(tensor)] +
-                               "' is applied in slices",
-                           "iteration " + std::to_string(n), "use a plan without `slices`");
-      }
       for (const Piece& piece : own) {
         apply.pieces.push_back(piece);
-        program_.look_back = std::max(program_.look_back, -piece.source.delta);
+        calendar_.look_back = std::max(calendar_.look_back, -piece.source.delta);
       }
       apply.first_piece.push_back(static_cast<std::int32_t>(apply.pieces.size()));
     }
   }
 
-  std::size_t blocks_in(std::int32_t tensor) const {
-    return program_.blocks_of_tensor[static_cast<std::size_t>(tensor)].size();
-  }
-
   // Applies that run the optimizer, one after another in the list, are one step of it.
   void set_end_actions(std::int64_t n) {
-    ProgramIteration& here = *iteration(n);
+    CalendarIteration& here = *iteration(n);
     for (std::size_t i = 0; i < here.applies.size(); ++i) {
-      const ProgramApply& apply = here.applies[i];
+      const CalendarApply& apply = here.applies[i];
       if (apply.at.kind != PointKind::kIterationEnd) continue;
       if (apply.source == Source::kAveragedParameter) {
         here.end_actions.push_back({.apply = static_cast<std::int32_t>(i)});
@@ -291,13 +257,13 @@ class Compiler {
 
   // A parameter op reads after the local apply of the iteration that it names.
   void set_reads(std::int64_t n) {
-    ProgramIteration& here = *iteration(n);
+    CalendarIteration& here = *iteration(n);
     for (std::int32_t delta = 0; delta <= back_; ++delta) {
       const auto& ops = iteration(n + delta)->ops;
       for (std::size_t i = 0; i < ops.size(); ++i) {
         if (ops[i].payload == Payload::kParameter && ops[i].merges == std::vector{-delta}) {
           here.reads.push_back({delta, static_cast<std::int32_t>(i)});
-          program_.look_ahead = std::max(program_.look_ahead, delta);
+          calendar_.look_ahead = std::max(calendar_.look_ahead, delta);
         }
       }
     }
@@ -306,7 +272,7 @@ class Compiler {
   void finish_ops() {
     // Past the last iteration, so that the ops of the cycle see the applies of the next one.
     for (std::int64_t n = 0; n < size() + back_; ++n) {
-      for (const ProgramApply& apply : iteration(n)->applies) {
+      for (const CalendarApply& apply : iteration(n)->applies) {
         for (std::int32_t m : apply.merges) {
           const bool outside =
               apply.source == Source::kReducedGradient && apply.at.kind != PointKind::kIterationEnd;
@@ -315,45 +281,47 @@ class Compiler {
           }
         }
         for (const Piece& piece : apply.pieces) {
-          ProgramOp& op = iteration(n + piece.source.delta)->ops[static_cast<std::size_t>(piece.source.op)];
+          CalendarOp& op = iteration(n + piece.source.delta)->ops[static_cast<std::size_t>(piece.source.op)];
           op.last_apply = std::max(op.last_apply, -piece.source.delta);
           op.keep_own |= apply.mode == Mode::kCorrect || apply.correction == Correction::kLocal;
         }
       }
     }
     for (std::int64_t n = 0; n < size() + back_; ++n) {
-      for (const ProgramOp& op : iteration(n)->ops) {
+      for (const CalendarOp& op : iteration(n)->ops) {
         if (op.partner.op < 0) continue;
-        ProgramOp& scatter = iteration(n + op.partner.delta)->ops[static_cast<std::size_t>(op.partner.op)];
+        CalendarOp& scatter = iteration(n + op.partner.delta)->ops[static_cast<std::size_t>(op.partner.op)];
         scatter.last_apply = std::max(scatter.last_apply, op.last_apply - op.partner.delta);
       }
     }
     for (std::int64_t n = 0; n < size(); ++n) {
-      ProgramIteration& here = *iteration(n);
-      const auto later = [](const ProgramOp& op) { return op.last_apply > 0; };
+      CalendarIteration& here = *iteration(n);
+      const auto later = [](const CalendarOp& op) { return op.last_apply > 0; };
       const auto carried_later = [](OpRef ref) { return ref.delta > 0; };
       // A residual is left for a later iteration.
       if (plan_.residual.enabled || std::ranges::any_of(here.ops, later) ||
           std::ranges::any_of(here.gradient, carried_later)) {
         here.synchronous = false;
       }
-      for (ProgramOp& op : here.ops) {
+      for (CalendarOp& op : here.ops) {
         const auto block = static_cast<std::size_t>(op.blocks.front());
         op.in_place = op.collective == Collective::kAllReduce && op.payload == Payload::kGradient &&
-                      op.blocks.size() == 1 && program_.block_whole[block] && op.merges == std::vector{0} &&
+                      op.blocks.size() == 1 && calendar_.block_whole[block] && op.merges == std::vector{0} &&
                       here.synchronous;
-        program_.look_back = std::max({program_.look_back, -op.partner.delta, op.last_apply});
+        calendar_.look_back = std::max({calendar_.look_back, -op.partner.delta, op.last_apply});
       }
     }
   }
 
   const Plan& plan_;
-  Program program_;
+  Calendar calendar_;
   std::int32_t back_ = 0;
 };
 
 }  // namespace
 
-Program compile(const Plan& plan, const Workload& workload) { return Compiler(plan, workload).run(); }
+Calendar calendar_of(const Plan& plan, const Workload& workload) {
+  return CalendarWriter(plan, workload).run();
+}
 
-}  // namespace gradweave::runtime
+}  // namespace gradweave

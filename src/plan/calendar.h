@@ -1,5 +1,5 @@
-// A plan as flat tables for the engine: every relative iteration, name and merge resolved once. No torch
-// here.
+// What is due in each iteration of a run, as flat tables: every relative iteration, name and merge of the plan
+// resolved once.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "gradweave/plan.h"
 #include "gradweave/workload.h"
 
-namespace gradweave::runtime {
+namespace gradweave {
 
 // An op of some iteration: `op` of the iteration `delta` away from the one that refers to it.
 struct OpRef {
@@ -25,7 +25,7 @@ struct Piece {
   std::int64_t offset = 0;  // elements
 };
 
-struct ProgramOp {
+struct CalendarOp {
   std::int32_t link = 0;
   Collective collective = Collective::kAllReduce;
   Payload payload = Payload::kGradient;
@@ -48,10 +48,10 @@ struct ProgramOp {
 struct EndAction {
   bool optimizer = false;             // else a parameter average
   std::vector<std::int32_t> tensors;  // optimizer: the tensors that are stepped
-  std::int32_t apply = -1;            // average: index into ProgramIteration::applies
+  std::int32_t apply = -1;            // average: index into CalendarIteration::applies
 };
 
-struct ProgramApply {
+struct CalendarApply {
   Point at;
   Source source = Source::kReducedGradient;
   Mode mode = Mode::kReplace;
@@ -62,9 +62,9 @@ struct ProgramApply {
   std::vector<std::int32_t> merges;       // those that exist
 };
 
-struct ProgramIteration {
-  std::vector<ProgramOp> ops;
-  std::vector<ProgramApply> applies;
+struct CalendarIteration {
+  std::vector<CalendarOp> ops;
+  std::vector<CalendarApply> applies;
   std::vector<EndAction> end_actions;
   std::vector<std::vector<std::int32_t>> at_forward;   // per layer: indices into applies
   std::vector<std::vector<std::int32_t>> at_backward;  // per layer
@@ -78,9 +78,9 @@ struct ProgramIteration {
   bool synchronous = true;   // everything reduced is of this iteration and applied at its end
 };
 
-// Iteration n of a run is iterations[index(n)].
-struct Program {
-  std::vector<ProgramIteration> iterations;
+// Iteration n of a run is iterations[at(n)].
+struct Calendar {
+  std::vector<CalendarIteration> iterations;
   std::int64_t cycle = 1;       // the last `cycle` iterations repeat for ever
   std::int32_t look_ahead = 0;  // an op lies at most so many iterations after a gradient that it carries
   std::int32_t look_back = 0;   // an apply lies at most so many iterations after the op that it uses
@@ -102,11 +102,11 @@ struct Program {
     const auto size = static_cast<std::int64_t>(iterations.size());
     return static_cast<std::size_t>(n < size ? n : size - cycle + (n - size) % cycle);
   }
-  const ProgramIteration& operator[](std::int64_t n) const { return iterations[at(n)]; }
+  const CalendarIteration& operator[](std::int64_t n) const { return iterations[at(n)]; }
 };
 
-// Returns the tables of a plan. The caller owes a plan that validate() accepts.
-// Errors: InvalidInput naming what the engine can't run, before anything is trained. O(plan * look-back).
-Program compile(const Plan& plan, const Workload& workload);
+// Returns the calendar of a plan that validate() accepts. Errors: InvalidInput for one that it does not, where
+// that is noticed. O(plan * look-back).
+Calendar calendar_of(const Plan& plan, const Workload& workload);
 
-}  // namespace gradweave::runtime
+}  // namespace gradweave
