@@ -30,6 +30,7 @@ test-core: build  ## Tests of the core and the command line
 	RC_PARAMS="seed=1 max_success=500" ctest --test-dir build -j $(JOBS) -L unit --output-on-failure
 
 test-runtime: build runtime  ## Tests of the runtime: real processes
+	cmake --build --preset release -j $(JOBS) --target torch_tests && build/src/runtime/torch_tests --gtest_brief=1
 	$(PYTHON) -m pytest -q -n 3 tests  # processes that mostly wait for each other
 
 bench: build runtime  ## Benchmarks against peers; results in docs/

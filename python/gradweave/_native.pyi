@@ -2,7 +2,7 @@
 
 from typing import Callable, Sequence
 
-from torch import Tensor
+from torch import Tensor, dtype
 from torch.distributed import ProcessGroup, Store
 
 built_for_torch: str  # torch.__version__ when the extension was compiled
@@ -19,6 +19,14 @@ def fit_link(measurements: str, /) -> str: ...
 def validate(plan: str, workload: str, /) -> list[str]: ...
 def schemes() -> str: ...
 def chrome_trace(timelines: Sequence[str], /) -> str: ...
+
+def transports() -> list[tuple[str, str]]:
+    """(name, summary) of each transport, the best first (src/runtime/transport/transport.h)."""
+
+def transport_for(backend: str, collective: str, dtype: dtype, /) -> str: ...
+def run_collective(group: ProcessGroup, flat: Tensor, collective: str, sequence: int, timeout_s: float,
+                   transport: str | None = None) -> None:
+    """In place, by the named transport or the best one. `sequence`: a number that is new on this group."""
 
 class LinkSpec:
     def __init__(self, name: str, group: ProcessGroup | None = None,

@@ -3,6 +3,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+
 #include "gradweave/error.h"
 #include "gradweave/json.h"
 #include "gradweave/schemes.h"
@@ -10,6 +12,7 @@
 #include "gradweave/validate.h"
 #include "runtime/engine.h"
 #include "runtime/text.h"
+#include "runtime/transport/transport.h"
 
 namespace py = pybind11;
 
@@ -72,6 +75,44 @@ void bind_core(py::module_& module) {
   module.def("validate", &validate_text, Unlocked());
   module.def("schemes", &schemes_text);
   module.def("chrome_trace", &chrome_trace_text, Unlocked());
+}
+
+Collective collective_called(const std::string& name) {
+  for (const Collective each : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
+    if (name == name_of(each)) return each;
+  }
+  throw InvalidInput("unknown collective '" + name + "'", "collective",
+                     "use all_reduce, reduce_scatter or all_gather");
+}
+
+void bind_transports(py::module_& module) {
+  module.def("transports", [] {
+    std::vector<std::pair<std::string, std::string>> rows;
+    for (const Transport& each : transports()) rows.emplace_back(each.name, each.summary);
+    return rows;
+  });
+  module.def("transport_for",
+             [](const std::string& backend, const std::string& collective, c10::ScalarType dtype) {
+               return std::string(choose(backend_called(backend), collective_called(collective), dtype).name);
+             });
+  module.def(
+      "run_collective",
+      [](const Group& group, const at::Tensor& flat, const std::string& collective, std::size_t sequence,
+         double timeout_s, const std::optional<std::string>& transport) {
+        const Call call{.group = *group,
+                        .flat = flat.detach(),
+                        .collective = collective_called(collective),
+                        .sequence = sequence,
+                        .timeout = milliseconds_of(timeout_s)};
+        if (!transport) return start(call)->wait();
+        const auto found = std::ranges::find(transports(), *transport, &Transport::name);
+        if (found == transports().end()) {
+          throw InvalidInput("unknown transport '" + *transport + "'", "transport", "see transports()");
+        }
+        found->start(call, backend_of(*group, flat.device()))->wait();
+      },
+      py::arg("group"), py::arg("flat"), py::arg("collective"), py::arg("sequence"), py::arg("timeout_s"),
+      py::arg("transport") = py::none(), Unlocked());
 }
 
 void bind_peers(py::module_& module) {
@@ -184,6 +225,7 @@ PYBIND11_MODULE(_native, module) {
   py::register_exception<RuntimeFailure>(module, "RuntimeFailure", PyExc_RuntimeError);
   module.attr("built_for_torch") = GRADWEAVE_BUILT_FOR_TORCH;
   bind_core(module);
+  bind_transports(module);
   bind_peers(module);
   bind_engine(module);
 }

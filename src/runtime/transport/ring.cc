@@ -1,0 +1,130 @@
+// Reduce-scatter and all-gather over send and receive.
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "runtime/transport/rows.h"
+
+namespace gradweave::runtime {
+namespace {
+
+// A ring of ranks; each step passes one part to the right neighbour while the left neighbour's arrives.
+//
+// P = world size, r = rank, part p = elements [floor(n*p/P), floor(n*(p+1)/P)). With `shift` 0, step
+// s = 0 .. P-2:
+//   reduce_scatter: send part r-s-1, receive part r-s-2 and add it in; in the end part r is complete here
+//   all_gather:     send part r-s,   receive part r-s-1 in place
+// Bytes on the wire per rank: (P-1)/P of the message each. Parts are cut into chunks so that a step's sums
+// and the next step's sends overlap; receives are posted ahead; each chunk has a tag of its own, since sends
+// reordered under one tag corrupt in silence.
+class Ring : public Pending {
+ public:
+  static constexpr std::int64_t kChunkBytes = 512 * 1024;
+  static constexpr std::size_t kWindow = 4;
+
+  explicit Ring(const Call& call)
+      : call_(call),
+        reduce_(call.collective == Collective::kReduceScatter),
+        world_(call.world()),
+        rank_(call.rank()),
+        chunk_(std::max<std::int64_t>(1, kChunkBytes / call.flat.element_size())),
+        tag_(static_cast<int>(call.sequence % kSequences) * kTagsPerOp) {
+    list_chunks();
+    if (reduce_) arriving_ = at::empty({chunk_ * static_cast<std::int64_t>(kWindow)}, call.flat.options());
+  }
+
+  void wait() override {
+    // What arrives in one step is what goes out in the next, so chunks are passed on as they come.
+    send_step(0);
+    std::size_t posted = 0;
+    for (std::size_t i = 0; i < incoming_.size(); ++i) {
+      while (posted < incoming_.size() && posted < i + kWindow) post(posted++);
+      take(i);
+    }
+    for (auto& work : sends_) work->wait(call_.timeout);
+  }
+
+ private:
+  static constexpr int kTagsPerOp = 1 << 16;
+  static constexpr std::size_t kSequences = 1 << 14;
+
+  struct Chunk {
+    int step;
+    std::int64_t begin, end;
+    int tag;
+  };
+
+  int wrap(int part) const { return ((part % world_) + world_) % world_; }
+  int sent_part(int step) const { return wrap(rank_ - step - (reduce_ ? 1 : 0)); }
+
+  void list_part(std::vector<Chunk>& chunks, int step, int part) const {
+    int number = 0;
+    for (std::int64_t b = call_.edge(part); b < call_.edge(part + 1); b += chunk_, ++number) {
+      chunks.push_back({step, b, std::min(b + chunk_, call_.edge(part + 1)),
+                        tag_ + step * (kTagsPerOp / world_) + number});
+    }
+  }
+
+  void list_chunks() {
+    for (int step = 0; step + 1 < world_; ++step) {
+      list_part(outgoing_, step, sent_part(step));
+      list_part(incoming_, step, wrap(sent_part(step) - 1));
+    }
+    receives_.resize(incoming_.size());
+  }
+
+  at::Tensor landing(std::size_t i) const {
+    const Chunk& chunk = incoming_[i];
+    if (!reduce_) return call_.flat.slice(0, chunk.begin, chunk.end);
+    const auto at = static_cast<std::int64_t>(i % kWindow) * chunk_;
+    return arriving_.slice(0, at, at + chunk.end - chunk.begin);
+  }
+
+  void post(std::size_t i) {
+    std::vector<at::Tensor> tensors{landing(i)};
+    receives_[i] = call_.group.recv(tensors, wrap(rank_ - 1), incoming_[i].tag);
+  }
+
+  void send(const Chunk& chunk) {
+    std::vector<at::Tensor> tensors{call_.flat.slice(0, chunk.begin, chunk.end)};
+    sends_.push_back(call_.group.send(tensors, wrap(rank_ + 1), chunk.tag));
+  }
+
+  void send_step(int step) {
+    for (const Chunk& chunk : outgoing_) {
+      if (chunk.step == step) send(chunk);
+    }
+  }
+
+  void take(std::size_t i) {
+    receives_[i]->wait(call_.timeout);
+    receives_[i].reset();
+    const Chunk& chunk = incoming_[i];
+    if (reduce_) call_.flat.slice(0, chunk.begin, chunk.end).add_(landing(i));
+    if (chunk.step + 2 < world_) {
+      send({chunk.step + 1, chunk.begin, chunk.end, chunk.tag + kTagsPerOp / world_});
+    }
+  }
+
+  Call call_;  // its timeout is of one chunk
+  bool reduce_;
+  int world_, rank_;
+  std::int64_t chunk_;
+  int tag_;
+  std::vector<Chunk> outgoing_, incoming_;
+  at::Tensor arriving_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> receives_, sends_;
+};
+
+bool serves(const Backend& backend, Collective collective, c10::ScalarType) {
+  return backend.eager_sends &&
+         (collective == Collective::kReduceScatter || collective == Collective::kAllGather);
+}
+
+std::unique_ptr<Pending> start(const Call& call, const Backend&) { return std::make_unique<Ring>(call); }
+
+}  // namespace
+
+Transport ring() { return {"ring", "a ring of ranks over send and receive", serves, start}; }
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,72 @@
+// How a collective gets over a process group. A transport is one file and one row of the table in transport.cc;
+// it knows nothing of plans.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "gradweave/plan.h"
+
+namespace gradweave::runtime {
+
+// What is known of a c10d backend; the table is in transport.cc.
+struct Backend {
+  std::string_view name;          // c10d's
+  bool native_halves = false;     // its reduce_scatter and all_gather move half of an all-reduce's bytes each
+  bool eager_sends = false;       // a send ends without its receive: a ring of them can't deadlock
+  bool ordered_launches = false;  // all groups' collectives have to be launched in one order on all ranks;
+                                  // then a wait holds a stream, not the host
+};
+
+// Returns what is known of `name`; of an unknown backend, what holds for any.
+Backend backend_called(std::string_view name);
+// Of the backend that serves a group's collectives on tensors of `device`.
+Backend backend_of(c10d::ProcessGroup& group, c10::Device device);
+
+// A collective on `flat`, in place.
+// all_reduce: the sum. reduce_scatter: this rank's part of the sum lies at its place, the rest is undefined.
+// all_gather: every rank's part at its place. Part r of n elements among P ranks is [floor(n*r/P),
+// floor(n*(r+1)/P)).
+struct Call {
+  c10d::ProcessGroup& group;  // outlives the call
+  at::Tensor flat;            // one dimension, contiguous; dtype and length alike on all ranks
+  Collective collective = Collective::kAllReduce;
+  std::size_t sequence = 0;  // its number among those on this group, alike on all ranks
+  std::chrono::milliseconds timeout{};
+
+  int world() const { return group.getSize(); }
+  int rank() const { return group.getRank(); }
+  std::int64_t edge(int part) const { return flat.numel() * part / world(); }
+  at::Tensor part(int p) const { return flat.slice(0, edge(p), edge(p + 1)); }
+};
+
+// A collective that has been started. wait() returns when the result is in place (on an accelerator: for the
+// current stream) or throws what went wrong. Started on the thread that waits.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual void wait() = 0;
+};
+
+struct Transport {
+  std::string_view name, summary;
+  bool (*serves)(const Backend& backend, Collective collective, c10::ScalarType dtype);
+  std::unique_ptr<Pending> (*start)(const Call& call, const Backend& backend);
+};
+
+// Returns all transports, the best first.
+std::span<const Transport> transports();
+
+// Returns the best transport that serves. Errors: InvalidInput if there is none.
+const Transport& choose(const Backend& backend, Collective collective, c10::ScalarType dtype);
+
+// Starts the collective by the best transport; one rank has nothing to exchange.
+std::unique_ptr<Pending> start(const Call& call);
+
+}  // namespace gradweave::runtime
