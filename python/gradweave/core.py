@@ -50,6 +50,12 @@ def simulate(plan: Json, workload: Json, cluster: Json, *, optimizer_us: float =
     return json.loads(_native().simulate(*map(json.dumps, (plan, workload, cluster, options))))
 
 
+def cut_layers(plan: Json, workload: Json) -> list[int]:
+    """The layers, not the first, whose gradients complete an op that may start then: the backward has to reach their
+    gradients apart from those of the layers before. Errors: ValueError."""
+    return _native().cut_layers(json.dumps(plan), json.dumps(workload))
+
+
 def fit_link(measurements: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Start-up and per-byte cost of a link by a robust fit of [{"bytes": n, "us": t}, ...]: {"startup_us",
     "us_per_byte", "residual"}. Errors: ValueError."""

@@ -6,7 +6,7 @@ import traceback
 
 import torch
 
-from gradweave import _native, clipping, decision, profiling, scaling
+from gradweave import _native, clipping, compiling, core, decision, profiling, scaling
 from gradweave.agreement import Control
 from gradweave.equality import check_equal
 from gradweave.scope import Scope
@@ -29,7 +29,7 @@ class Session:
         self._coming = None if settings.plan is None else plan_of(settings.plan)  # in force from the first forward on
         self._recorder = profiling.Recorder(model)  # None once nothing is to be recorded
         self._layers, self._iterations = None, 0
-        self._handles, self._layer_handles = [], []
+        self._layer_handles = []
         self._every_layer = self._only_gradients = False
         self._layer_of = {}  # by parameter: the layer in whose forward the plan steps it
         self._scope = Scope(model, settings.exclude)
@@ -51,9 +51,8 @@ class Session:
         self.control.fail = self.engine.fail
         if settings.scales:
             self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))
+        self.phase = compiling.Phase()
         self._recorder.start()
-        self._handles += [model.register_forward_pre_hook(Hook(self._before_forward)),
-                          model.register_forward_hook(Hook(self._after_forward))]
 
     # ---- what users ask
 
@@ -82,7 +81,7 @@ class Session:
         if self.workload is None:
             self._coming = plan
             return
-        self._recorder = None
+        self._stop_recording()
         self.engine.drain(CHANGE)
         self._install(plan)
 
@@ -115,11 +114,10 @@ class Session:
     def close(self, error=None):
         """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `error`:
         this rank's own, which the other ranks are told; ops under way are given up."""
-        for handle in self._handles + self._layer_handles:
+        for handle in self._layer_handles:
             handle.remove()
-        self._handles, self._layer_handles = [], []
-        if self._recorder is not None:
-            self._recorder.stop()
+        self._layer_handles = []
+        self._stop_recording()
         if error is None:
             self.job.peers.end()
         else:
@@ -174,7 +172,8 @@ class Session:
 
     # ---- forward and backward
 
-    def _before_forward(self, module, inputs):
+    def before_forward(self):
+        """The model is about to be called."""
         self._scope.check_alone(first=self._layers is None)
         if not (torch.is_grad_enabled() and self.engine.communicating):
             return
@@ -182,13 +181,14 @@ class Session:
             # Optimizers that are not stepped in every iteration, as with DistributedDataParallel.
             self.updates.end_iteration()
             self._iteration_ended()
-        if module.training and self.settings.broadcast_buffers:
+        if self.model.training and self.settings.broadcast_buffers:
             self.control.broadcast(self._scope.buffers(), BUFFERS)
 
-    def _after_forward(self, module, inputs, output):
+    def after_forward(self, output):
+        """A call of the model has ended."""
         if not torch.is_grad_enabled():
             return
-        if self._layers is None and module.training:
+        if self._layers is None and self.model.training:
             self._first_forward_ended()
         for tensor in profiling.tensors_in(output):
             if tensor.grad_fn is not None:
@@ -212,7 +212,7 @@ class Session:
         if self._coming is None:
             self._install(decision.starter(self.workload, [c.name for c in self.channels], self.control.size))
         else:
-            self._recorder = None
+            self._stop_recording()
             self._install(self._coming)
 
     def _install(self, plan):
@@ -233,18 +233,26 @@ class Session:
         for handle in self._layer_handles:
             handle.remove()
         self._layer_handles = []
-        needed = range(len(self._layers)) if self._every_layer else self.engine.forward_layers()
-        for number in needed:
-            module = self._modules[list(self._layers)[number]]
+        modules = [self._modules[name] for name in self._layers]
+        for number in range(len(modules)) if self._every_layer else self.engine.forward_layers():
             # Before other hooks, which may compute with the parameters, as torch.nn.utils.weight_norm's does.
-            self._layer_handles.append(module.register_forward_pre_hook(self._at_forward_start(number), prepend=True))
-            self._layer_handles.append(module.register_forward_hook(self._at_forward_end(number)))
+            self._layer_handles.append(modules[number].register_forward_pre_hook(self._at_forward_start(number), prepend=True))
+            self._layer_handles.append(modules[number].register_forward_hook(self._at_forward_end(number)))
+        if self.phase.seen and not self.phase.eager:
+            for number in core.cut_layers(self.plan, self.workload):
+                self._layer_handles.append(modules[number].register_forward_pre_hook(Hook(compiling.cut)))
+            compiling.forget_graphs()
 
     def _at_forward_start(self, number):
-        return Hook(lambda module, inputs: self.engine.forward_start(number))
+        return Hook(compiling.opaque(lambda module, inputs: self.engine.forward_start(number)))
 
     def _at_forward_end(self, number):
-        return Hook(lambda module, inputs, output: self.engine.forward_end(number))
+        return Hook(compiling.opaque(lambda module, inputs, output: self.engine.forward_end(number)))
+
+    def _stop_recording(self):
+        if self._recorder is not None:
+            self._recorder.stop()
+            self._recorder, self.phase.eager = None, False
 
     # ---- profiling, then the plan
 
@@ -264,9 +272,9 @@ class Session:
 
     def _switch(self):
         """Rank 0 decides on everybody's profile; all ranks switch here, at the same iteration."""
-        recorder, self._recorder = self._recorder, None
-        recorder.stop()
-        workload, _ = profiling.workload_of(self.model, self._layers, recorder.iterations, type(self.model).__name__)
+        iterations = self._recorder.iterations
+        self._stop_recording()
+        workload, _ = profiling.workload_of(self.model, self._layers, iterations, type(self.model).__name__)
         workload = profiling.of_slowest(workload, lambda times: self.control.largest(times, "the exchange of profiles"))
         cluster = decision.cluster_of(self.channels, self.control, self.parameters[0].device)
         decided = decision.decide(workload, cluster, self.settings) if self.control.rank == 0 else None

@@ -3,6 +3,8 @@
 import contextlib
 import weakref
 
+from gradweave import compiling
+
 sessions = weakref.WeakKeyDictionary()  # by model and by optimizer
 
 
@@ -44,8 +46,12 @@ def reduce_plain(held, base, protocol):
     return function, arguments, *rest
 
 
-def model_class(base):
+def model_class(base, phase):
+    """`phase`: a compiling.Phase."""
     class Model(base):
+        def __call__(self, *args, **kwargs):
+            return compiling.called(phase, super().__call__, self, _before_forward, _after_forward, args, kwargs)
+
         @property
         def gradweave(self):
             """The session: plan, workload, cluster, counters, timeline."""
@@ -87,6 +93,16 @@ def model_class(base):
             return reduce_plain(self, base, protocol)
 
     return named_as(Model, base)
+
+
+def _before_forward(model):
+    if model in sessions:
+        sessions[model].before_forward()
+
+
+def _after_forward(model, output):
+    if model in sessions:
+        sessions[model].after_forward(output)
 
 
 def optimizer_class(base):

@@ -58,7 +58,7 @@ def wrap(model: torch.nn.Module, optimizer: Optimizers, settings: Settings) -> W
         job.close()
         raise
     sessions[model] = session
-    model.__class__ = model_class(type(model))
+    model.__class__ = model_class(type(model), session.phase)
     for each in optimizers:
         sessions[each] = session
         # A scheduler made before patches `step` on the instance: ours does what the patch did.

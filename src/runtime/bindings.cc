@@ -72,6 +72,7 @@ void bind_core(py::module_& module) {
   module.def("demands", &demands_text, Unlocked());
   module.def("simulate", &simulate_text, Unlocked());
   module.def("fit_link", &fit_link_text, Unlocked());
+  module.def("cut_layers", &cut_layers_text, Unlocked());
   module.def("validate", &validate_text, Unlocked());
   module.def("schemes", &schemes_text);
   module.def("chrome_trace", &chrome_trace_text, Unlocked());

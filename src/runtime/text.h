@@ -1,6 +1,7 @@
 // The core on JSON texts, for callers from another language.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ std::string simulate_text(const std::string& plan, const std::string& workload, 
 
 // Returns {"startup_us", "us_per_byte", "residual"} of {"measurements": [{"bytes", "us"}, ...]}. See fit.h.
 std::string fit_link_text(const std::string& measurements);
+
+// Returns the layers, without layer 0, at whose backward_end some op of the plan may start: where gradients come
+// in groups, the groups must end there. Sorted. The caller owes a plan that validate() accepts.
+std::vector<std::int32_t> cut_layers_text(const std::string& plan, const std::string& workload);
 
 // Returns every violation as "where: what; remedy".
 std::vector<std::string> validate_text(const std::string& plan, const std::string& workload);
