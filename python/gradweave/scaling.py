@@ -34,6 +34,8 @@ def _scaler_class(base):
         def _maybe_opt_step(self, optimizer, optimizer_state, *args, **kwargs):
             session = sessions.get(optimizer)
             if session is None or session.settings.scaler is not self or not session.unscales:
+                if session is not None and sum(v.item() for v in optimizer_state["found_inf_per_device"].values()):
+                    session.step_was_left_out()
                 return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
             return optimizer.step(*args, **kwargs)  # leaves out what is not finite; the rest of the plan goes on
 

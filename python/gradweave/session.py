@@ -9,6 +9,8 @@ import torch
 from gradweave import _native, clipping, compiling, core, decision, profiling, scaling
 from gradweave.agreement import Control
 from gradweave.equality import check_equal
+from gradweave.loop import TRAITS, Loop
+from gradweave.reporting import Report
 from gradweave.scope import Scope
 from gradweave.settings import plan_of
 from gradweave.subclasses import Hook
@@ -34,7 +36,12 @@ class Session:
         self._layer_of = {}  # by parameter: the layer in whose forward the plan steps it
         self._scope = Scope(model, settings.exclude)
         self.names, self.parameters = self._scope.names, self._scope.parameters
-        self.updates = Updates(optimizers, self.parameters, self._scope.excluded, starts_synchronous=self._coming is None)
+        self._loop = Loop(self.parameters)
+        if settings.scales:
+            self._loop.saw("scales")
+        starts_synchronous = self._coming is None or core.demands_of(self._coming)["synchronous"]
+        self.updates = Updates(optimizers, self.parameters, self._scope.excluded, self._loop, starts_synchronous)
+        self._report = Report(settings.report and job.rank == 0)
         device = self.parameters[0].device
         self.job, self.control = job, Control(job, device)
         for channel in self.channels:
@@ -114,6 +121,8 @@ class Session:
     def close(self, error=None):
         """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `error`:
         this rank's own, which the other ranks are told; ops under way are given up."""
+        if error is None:
+            self._report.ended()
         for handle in self._layer_handles:
             handle.remove()
         self._layer_handles = []
@@ -140,7 +149,10 @@ class Session:
 
     def clip_grad_norm_(self, max_norm, norm_type, error_if_nonfinite):
         """gradweave.clip_grad_norm_()."""
-        return clipping.clip_grad_norm_(self.engine, self.parameters, max_norm, norm_type, error_if_nonfinite)
+        norm = clipping.clip_grad_norm_(self.engine, self.parameters, max_norm, norm_type, error_if_nonfinite)
+        if self._recorder is not None:
+            self._loop.clipped()
+        return norm
 
     # ---- the step
 
@@ -159,6 +171,16 @@ class Session:
                                        "whose gradients the plan in force hands to step() of the optimizer that "
                                        "gradweave.wrap() was given: give it all of them, wrap(model, [a, b]), or choose a "
                                        "scheme that updates in step(), such as ddp")
+        self._loop.saw("other optimizer", type(optimizer).__name__)
+
+    def scaler_was_seen(self):
+        """A GradScaler asks one of the optimizers what it can do."""
+        if self.settings.scaler is None:
+            self._loop.saw("unknown scaler")
+
+    def step_was_left_out(self):
+        """By the loss scale, which was too large."""
+        self._loop.skipped()
 
     def step(self, optimizer, closure):
         if self.unscales and hasattr(optimizer, "grad_scale"):
@@ -179,6 +201,7 @@ class Session:
             return
         if self.updates.begun and self.engine.synchronous:
             # Optimizers that are not stepped in every iteration, as with DistributedDataParallel.
+            self._loop.saw("takes turns")
             self.updates.end_iteration()
             self._iteration_ended()
         if self.model.training and self.settings.broadcast_buffers:
@@ -199,7 +222,16 @@ class Session:
             self._first_forward_ended()
         if self.engine.steps_in_backward:
             self.updates.freeze_hyperparameters()
+        watching = self._recorder is not None and self.engine.communicating
+        if watching:
+            self._loop.backward_started(self.engine.reduced)
         self.engine.backward_start()
+        if watching:  # after the engine's own callback, which puts the reduced gradients in place
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
+
+    def _backward_ended(self):
+        if self.engine.reduced:
+            self._loop.backward_ended()
 
     def _first_forward_ended(self):
         # Rank 0's, where the forward differs between ranks.
@@ -209,20 +241,27 @@ class Session:
         by_name = dict(zip(self.names, self.parameters))
         self._parameters_of = [[by_name[name] for name in tensors] for tensors in self._layers.values()]
         self.workload, _ = profiling.workload_of(self.model, self._layers, [], type(self.model).__name__)
-        if self._coming is None:
-            self._install(decision.starter(self.workload, [c.name for c in self.channels], self.control.size))
-        else:
+        if self._coming is not None:
             self._stop_recording()
             self._install(self._coming)
+            return
+        links = [channel.name for channel in self.channels]
+        demands = decision.expected_demands(self.settings.scheme, self.settings.options, self.workload, links, self.control.size)
+        if demands is not None:
+            if demands["partial_steps"]:
+                self.updates.look_at_optimizers()
+            self._loop.bind(self.settings.scheme, demands)
+        self._install(decision.starter(self.workload, links, self.control.size))
 
     def _install(self, plan):
+        demands = core.demands_of(plan)
+        if not demands["synchronous"]:
+            self.updates.look_at_optimizers()
+        if reason := self._loop.refusal(demands):
+            raise _native.InvalidInput(f"the plan can't serve this loop: {reason}")
         self.engine.install(json.dumps(plan), json.dumps(self.workload))
         self.updates.forget()
         self.plan = plan
-        if self.settings.scales and self.engine.steps_in_backward:
-            raise _native.InvalidInput("GradScaler: the plan steps parameters in the backward, before all gradients are "
-                                       "known to be finite; use bfloat16, which needs no scaler, or another scheme")
-        self.updates.check_plan()
         self._hook_layers()
 
     def _hook_layers(self):
@@ -257,6 +296,7 @@ class Session:
     # ---- profiling, then the plan
 
     def _iteration_ended(self):
+        self._report.iteration_ended()
         if self._recorder is None:
             return
         self._iterations += 1
@@ -271,19 +311,39 @@ class Session:
         self._recorder.begin_iteration()
 
     def _switch(self):
-        """Rank 0 decides on everybody's profile; all ranks switch here, at the same iteration."""
+        """Rank 0 decides on everybody's profile and on what everybody's loop does; all ranks switch here, at the same
+        iteration."""
         iterations = self._recorder.iterations
         self._stop_recording()
         workload, _ = profiling.workload_of(self.model, self._layers, iterations, type(self.model).__name__)
         workload = profiling.of_slowest(workload, lambda times: self.control.largest(times, "the exchange of profiles"))
+        self.updates.look_at_optimizers()
+        seen = self.control.largest([float(self._loop.seen(name)) for name in TRAITS], "the exchange of what loops do")
+        self._loop.adopt([name for name, some in zip(TRAITS, seen) if some])
         cluster = decision.cluster_of(self.channels, self.control, self.parameters[0].device)
-        decided = decision.decide(workload, cluster, self.settings) if self.control.rank == 0 else None
+        decided = decision.decide(workload, cluster, self.settings, self._loop) if self.control.rank == 0 else None
         decided = self.control.from_rank_0(decided)
         if "error" in decided:
             raise _native.InvalidInput(decided["error"])
-        self.workload, self.cluster, self.prediction = decided["workload"], decided["cluster"], decided["prediction"]
+        self.workload, self.cluster = decided["workload"], decided["cluster"]
         self.engine.drain(CHANGE)
-        self._install(decided["plan"])
+        chosen = self._first_that_goes(decided["candidates"])
+        self.prediction = chosen["prediction"]
+        self._report.switched(decided, chosen)
+
+    def _first_that_goes(self, candidates):
+        """Puts the best candidate into force that every rank can; returns it."""
+        for number, candidate in enumerate(candidates):
+            refusal = None
+            try:
+                self._install(candidate["plan"])
+            except _native.InvalidInput as error:
+                refusal = error
+            failed, = self.control.largest([float(refusal is not None)], "the change of plan")
+            if not failed:
+                return candidate
+            if number + 1 == len(candidates):
+                raise refusal or _native.InvalidInput("another rank can't put the plan into force")
 
 
 def _no_op(parameter):

@@ -32,6 +32,7 @@ class Settings:
     check: compare every op across ranks before it starts, and parameters now and then (default: the environment's
     GRADWEAVE_CHECK). process_group: the ranks that train this model alike, where others train other parts of it; default:
     all. exclude: names of parameters, or of modules, that are left to others: neither communicated nor broadcast.
+    report: rank 0 logs (logger "gradweave") which plan comes into force, and at the end what was gained.
     """
 
     scheme: str = "auto"
@@ -49,6 +50,7 @@ class Settings:
     check: bool | None = None
     process_group: distributed.ProcessGroup | None = None
     exclude: Iterable[str] = ()
+    report: bool = True
 
     def check_ranges(self):
         """Errors: ValueError."""

@@ -120,6 +120,8 @@ def optimizer_class(base):
         def _step_supports_amp_scaling(self):
             # Of GradScaler's contract with optimizers: true makes a scaler that wrap() does not know show itself.
             session = sessions.get(self)
+            if session is not None:
+                session.scaler_was_seen()
             if session is not None and session.unscales:
                 return session.settings.scaler is None
             return vars(self).get("_step_supports_amp_scaling", False)

@@ -13,9 +13,9 @@ class Updates:
     `parameters` are the engine's, in its order; `excluded` are stepped in step() by the gradient that is there.
     """
 
-    def __init__(self, optimizers, parameters, excluded, starts_synchronous):
+    def __init__(self, optimizers, parameters, excluded, loop, starts_synchronous):
         self._steppers = {optimizer: Stepper(optimizer, type(optimizer), parameters + excluded) for optimizer in optimizers}
-        self._parameters = parameters
+        self._parameters, self._loop = parameters, loop
         self._excluded = range(len(parameters), len(parameters) + len(excluded))
         self.engine = None
         self._starts_synchronous = starts_synchronous  # until a plan is in force, which comes with the first forward
@@ -31,6 +31,8 @@ class Updates:
     def step(self, optimizer, closure):
         """(what the closure returned, whether the iteration ended)."""
         engine, stepper = self.engine, self._steppers[optimizer]
+        if engine.installed and engine.synchronous:
+            self._loop.stepped()
         others = set(self._steppers) - self._stepped - {optimizer}
         synchronous = engine.synchronous if engine.installed else self._starts_synchronous
         result = None
@@ -41,7 +43,7 @@ class Updates:
         if synchronous and closure is None and engine.reduced and not others:
             self._last = stepper
         elif synchronous:
-            of_closure = stepper.step_all(closure)
+            of_closure = stepper.step_all(closure and self._watched(closure))
             result = result if closure is None else of_closure
         elif engine.reduced:
             self._step_in_parts(optimizer, stepper)
@@ -87,21 +89,22 @@ class Updates:
         for each in self._steppers if optimizer is None else [optimizer]:
             self._steppers[each].forget()
 
-    def check_plan(self):
-        """Whether the optimizers can be stepped as the plan in force does it. Errors: InvalidInput."""
+    def look_at_optimizers(self):
+        """Tells the loop what these optimizers can't bear. Takes a few steps of each on copies of small parameters."""
         for stepper in self._steppers.values():
-            if not self.engine.synchronous and needs_closure(stepper.kind):
-                raise _native.InvalidInput(f"{stepper.kind.__name__} evaluates the loss many times in a step, and the plan "
-                                           "communicates one backward of each; use a scheme that updates in step() by this "
-                                           "iteration's gradients, such as ddp")
-            if not self.engine.partial_steps:
-                continue
+            if needs_closure(stepper.kind):
+                self._loop.saw("evaluates", f"{stepper.kind.__name__} evaluates the loss many times")
             if stepper.has_others:
-                raise _native.InvalidInput("the plan steps parameters one part at a time, but the optimizer has parameters "
-                                           "that are not the model's; give them to an optimizer of their own")
+                self._loop.saw("steps others")
             if reason := prove_partial_steps(stepper):
-                raise _native.InvalidInput(f"the plan steps parameters one part at a time, but {reason}; use a scheme that "
-                                           "updates in step(), such as sequential, wfbp, ddp or horovod")
+                self._loop.saw("couples", reason)
+
+    def _watched(self, closure):
+        def call():
+            result = closure()
+            self._loop.stepped()
+            return result
+        return call
 
     def _run_hooks(self):
         # Of what was stepped in parts, elsewhere or not at all: once for each of the user's steps.

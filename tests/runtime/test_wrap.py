@@ -39,7 +39,7 @@ DISAGREEMENTS = {
     "no plan": (lambda: differ(plan=plan_for("dear")), differ, "plan"),
     "rate": (lambda: differ(rate=0.2), differ, "SGD 0, group 0, lr differs: 0.1 on ranks 0 2, 0.2 on rank 1"),
     "model": (lambda: differ(model=nn.Linear(3, 3)), differ, "rank 1 has other parameters"),
-    "refusal": (lambda: differ("nothing"), differ, "rank 1 reports: unknown scheme 'nothing'"),
+    "refusal": (lambda: differ("nothing"), differ, "rank 1 reports: scheme: unknown scheme 'nothing'"),
     "range": (lambda: differ(warm_up=0), differ, "rank 1 reports: gradweave.wrap: warm_up=0: give at least 1"),
 }
 

@@ -1,0 +1,231 @@
+"""What the starter sees of a loop, the plan that `auto` then takes, what is refused early, and what is told."""
+
+import pytest
+import torch
+from torch import distributed, nn
+
+import ranks
+from models import batch, make_net, parameters
+
+
+def slow_links():
+    from gradweave import probe
+
+    # Links are not measured: that takes seconds, and this one is slow enough for every overlap to be worth while.
+    probe.measure = lambda *_, **__: [{"bytes": size, "us": 100 + 0.6 * size} for size in (1 << 13, 1 << 16, 1 << 20)]
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def loss_of(model, rank, step):
+    x, y = batch(rank, step)
+    return nn.functional.cross_entropy(model(x), y)
+
+
+def plain(model, optimizer, rank, step):
+    optimizer.zero_grad()
+    loss_of(model, rank, step).backward()
+    optimizer.step()
+
+
+def clipped(model, optimizer, rank, step):
+    optimizer.zero_grad()
+    loss_of(model, rank, step).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+
+
+def accumulated(model, optimizer, rank, step):
+    optimizer.zero_grad()
+    loss_of(model, rank, step).backward()
+    loss_of(model, rank, step + 100).backward()
+    optimizer.step()
+
+
+def dropped(model, optimizer, rank, step):
+    """As a loop that leaves out bad batches."""
+    optimizer.zero_grad()
+    loss_of(model, rank, step).backward()
+    if step % 3 != 1:
+        optimizer.step()
+
+
+def with_closure(model, optimizer, rank, step):
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(model, rank, step)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)  # where Lightning does it
+        return loss
+    optimizer.step(closure)
+
+
+class Normed(torch.optim.SGD):
+    """Couples its parameters."""
+
+    def step(self, closure=None):
+        nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 0.1)
+        return super().step(closure)
+
+
+# name: (one iteration, optimizer, the trait that the starter sees or None)
+LOOPS = {
+    "plain": (plain, sgd, None),
+    "clipped": (clipped, sgd, "edits"),
+    "accumulated": (accumulated, sgd, "accumulates"),
+    "dropped": (dropped, sgd, "accumulates"),
+    "closure": (with_closure, sgd, "edits"),
+    "coupled": (plain, lambda model: Normed(model.parameters(), lr=0.05), "couples"),
+}
+
+
+def as_it_is(rank, options):
+    """Every loop as it is under `auto`, beside DistributedDataParallel."""
+    import gradweave
+    from gradweave import core
+
+    slow_links()
+    found = {}
+    for name, (iterate, make, trait) in LOOPS.items():
+        expected = make_net(seed=rank)
+        parallel, optimizer = nn.parallel.DistributedDataParallel(expected), make(expected)
+        for step in range(10):
+            iterate(parallel, optimizer, rank, step)
+        model = make_net(seed=rank)
+        model, optimizer = gradweave.wrap(model, make(model), options=options, warm_up=2, profile_iterations=2, timeout=20)
+        for step in range(10):
+            iterate(model, optimizer, rank, step)
+        gradweave.finish(model)
+        session = model.gradweave
+        found[name] = (core.demands_of(session.plan), session._loop.seen(trait) if trait else not session._loop._seen,
+                       [n for n, value in parameters(expected).items() if not torch.equal(parameters(model)[n], value)])
+        session.close()
+    return found
+
+
+def test_auto_takes_a_plan_that_the_loop_bears_and_changes_nothing():
+    for found in ranks.run(as_it_is, 2, options=None):
+        for name, (demands, seen, wrong) in found.items():
+            assert seen and not wrong, (name, seen, wrong)
+            if name in ("accumulated", "dropped"):
+                assert demands["synchronous"], name
+            if name in ("clipped", "closure"):
+                assert not demands["steps_in_forward"], name
+            if name == "coupled":
+                assert not demands["partial_steps"], name
+        # The others were kept from something.
+        assert found["plain"][0]["steps_in_forward"]
+
+
+def by_name(rank, loops):
+    """{loop: what the first iterations said} with p3, which the loops don't bear."""
+    import gradweave
+
+    slow_links()
+    said = {}
+    for name in loops:
+        iterate, make, _ = LOOPS[name]
+        distributed.barrier()
+        model = make_net(seed=rank)
+        model, optimizer = gradweave.wrap(model, make(model), "p3", warm_up=3, profile_iterations=3, timeout=20)
+        try:
+            for step in range(3):
+                iterate(model, optimizer, rank, step)
+            said[name] = "accepted"
+        except (ValueError, RuntimeError) as error:
+            said[name] = str(error)
+        model.gradweave.close(ValueError("refused"))
+    return said
+
+
+def test_a_scheme_that_cannot_serve_the_loop_is_refused_before_the_profile():
+    for said in ranks.run(by_name, 2, loops=["clipped", "accumulated", "closure", "coupled"]):
+        for name, words in said.items():
+            assert "scheme 'p3' can't serve this loop" in words and "such as" in words, (name, words)
+
+
+EARLY = {
+    "covap": ({"interval": 0}, "'0' is out of range"),
+    "local_sgd": ({"period": "x"}, "'x' is out of range"),
+    "deft": ({"solver": "quick"}, "use one of greedy, exact, search"),
+    "ddp": ({"compressor": "fp16"}, "the engine has no compressed collectives"),
+}
+
+
+def early(rank):
+    import gradweave
+
+    said = {}
+    for scheme, (options, _) in EARLY.items():
+        model = make_net()
+        try:
+            gradweave.wrap(model, sgd(model), scheme, options=options)
+        except ValueError as error:
+            said[scheme] = str(error)
+    return said
+
+
+def test_options_are_refused_in_wrap():
+    for said in ranks.run(early, 2):
+        assert all(words in said[scheme] for scheme, (_, words) in EARLY.items()), said
+
+
+def told(rank, report):
+    import gradweave
+
+    slow_links()
+    model = make_net()
+    with gradweave.wrap(model, sgd(model), warm_up=1, profile_iterations=2, timeout=20, report=report) as (model, optimizer):
+        for step in range(10):
+            clipped(model, optimizer, rank, step)
+
+
+@pytest.mark.parametrize("report", [True, False])
+def test_rank_0_tells_the_plan_and_what_was_gained(report):
+    job = ranks.start(told, 2, report=report)
+    assert [job.wait(rank, 150) for rank in range(2)] == [0, 0], job.log(0)
+    lines = [line for line in job.log(0).splitlines() if line.startswith("gradweave: ")]
+    assert not any("gradweave: " in line for line in job.log(1).splitlines())
+    if not report:
+        assert not lines
+        return
+    assert len(lines) == 2, lines
+    assert "in force: " in lines[0] and "is passed over, because the loop changes gradients" in lines[0]
+    assert "exact+corrected" in lines[0]
+    assert "ms an iteration measured" in lines[1] and "than ddp" in lines[1] or "as ddp predicted" in lines[1]
+
+
+def waits(rank):
+    """How often compute has waited, at moments of a loop whose link is slow."""
+    import gradweave
+    from gradweave import core
+    from models import cluster, workload
+
+    model = make_net()
+    plan = core.make_plan(workload(), cluster(2, us_per_byte=2.0), "p3")  # the first layer is sent before others
+    model, optimizer = gradweave.wrap(model, sgd(model), plan=plan, timeout=20,
+                                      links=[gradweave.EmulatedLink(startup_us=50000, us_per_byte=0)])
+    counts = []
+
+    def count():
+        counts.append(model.gradweave.counters["waits"])
+
+    for step in range(2):
+        plain(model, optimizer, rank, step)
+    count()
+    model.zero_grad()
+    count()
+    next(model.parameters())
+    count()
+    list(model.parameters())
+    count()
+    gradweave.finish(model)
+    model.gradweave.close()
+    return counts
+
+
+def test_zero_grad_waits_for_nothing_and_parameters_for_what_they_hand_out():
+    for before, zeroed, first, everything in ranks.run(waits, 2):
+        assert zeroed == before < first < everything
