@@ -24,8 +24,7 @@ _server.set_forkserver_preload(["gradweave.wrapping", "ranks", "models", "refere
 
 
 def start(function, world_size, fresh=False, **arguments):
-    """Ranks of `function` (a function of a module in this folder), each called as function(rank, **arguments).
-    Returns a Job."""
+    """Ranks of `function` (of a module), each called as function(rank, **arguments). Returns a Job."""
     return Job(function, world_size, arguments, fresh)
 
 
@@ -71,7 +70,7 @@ class Job:
         for rank in range(world_size):
             environment = dict(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank),
                                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo",
-                               PYTHONPATH=f"{ROOT / 'python'}:{Path(__file__).parent}")
+                               PYTHONPATH=f"{ROOT / 'python'}:{Path(__file__).parent}:{Path(function.__code__.co_filename).parent}")
             command = [function.__module__, function.__name__, self.folder.name]
             if not fresh:
                 self.processes.append(_Forked(command, environment, self._log(rank)))

@@ -1,0 +1,98 @@
+"""What a run's ranks did, and whether that is what they should have done."""
+
+import re
+from dataclasses import dataclass
+
+from case import ARRIVAL_S, TIMEOUT_S
+
+OK = "ok"
+LATE_S = 2.0    # after the timeout, an error is late
+LEAVES_S = 15.0  # after its error, a rank has ended: an interpreter with torch takes some seconds on a busy machine
+
+# In the order in which they are looked for: the first that applies is the verdict.
+VERDICTS = (OK, "early", "hang", "abort", "leftover", "late", "false alarm", "silent divergence", "wrong suspect")
+
+
+@dataclass
+class Rank:
+    """How one rank ended. `status`: exit status, None if the driver had to end it."""
+
+    outcome: dict | None
+    status: int | None = None
+    left_s: float = 0.0  # from its outcome to its end
+
+    @property
+    def finished(self):
+        return self.outcome is not None and self.outcome["ended"] == "finished"
+
+    @property
+    def raised(self):
+        return self.outcome is not None and self.outcome["ended"] == "raised"
+
+
+def judge(case, fault_s, continued_s, ranks, slack_s):
+    """(verdict, why). `fault_s` and `continued_s`: when the fault happened and when the victim was continued, None if never.
+    `slack_s`: what a busy machine may take besides."""
+    if fault_s is None:
+        return "early", "; ".join(_says(number, rank) for number, rank in enumerate(ranks)) or "no fault"
+    last_s = max(fault_s, continued_s or 0.0)
+    limit_s = (ARRIVAL_S if case.phase == "wrap" else TIMEOUT_S) + LATE_S + slack_s
+    awaited = [number for number in range(len(ranks)) if number != case.victim or case.victim_goes_on]
+    for verdict, found in (
+            ("hang", [n for n in awaited if ranks[n].outcome is None]),
+            ("abort", [n for n in awaited if (ranks[n].status or 0) < 0]),
+            ("leftover", [n for n in awaited if ranks[n].status is None or ranks[n].left_s > LEAVES_S + slack_s]),
+            ("late", [n for n in awaited if ranks[n].raised and _waited(ranks[n], last_s) > limit_s])):
+        if found:
+            return verdict, "; ".join(_says(n, ranks[n]) + f" (waited {_waited(ranks[n], last_s):.1f} s, left after "
+                                      f"{ranks[n].left_s:.1f} s)" for n in found)
+    raised = [number for number in awaited if ranks[number].raised]
+    if case.recovers and raised:
+        return "false alarm", _says(raised[0], ranks[raised[0]])
+    if divergence := _divergence(case, ranks, awaited, raised):
+        return "silent divergence", divergence
+    for number in raised:
+        if number != case.victim and (wrong := _wrong_suspect(case, ranks[number].outcome["error"])):
+            return "wrong suspect", f"{wrong}: {_says(number, ranks[number])}"
+    return OK, "all finished" if not raised else "; ".join(_says(number, ranks[number]) for number in raised)
+
+
+def _waited(rank, since_s):
+    # A survivor goes on until it needs the victim.
+    return 0.0 if rank.outcome is None else rank.outcome["time"] - max(since_s, rank.outcome["progress"])
+
+
+def _divergence(case, ranks, awaited, raised):
+    digests = {number: ranks[number].outcome["digest"] for number in awaited if ranks[number].finished}
+    if len(set(digests.values())) > 1:
+        return f"ranks that finished differ: { {number: digest[:8] for number, digest in digests.items()} }"
+    # One that was lost in finish() may have been needed no more, by some of the others or by all.
+    if digests and (raised or not case.victim_goes_on) and case.phase != "finish":
+        return f"rank {', '.join(map(str, digests))} finished" + (f", while {_says(raised[0], ranks[raised[0]])}" if raised else "")
+    return ""
+
+
+def _wrong_suspect(case, error):
+    """Why the ranks that an error names are not the right ones; "" if they are."""
+    named = suspects(error)
+    if case.victim not in named:
+        return f"rank {case.victim} is not named"
+    if case.fault not in ("uneven", "skip") and named != {case.victim}:  # those two are said of all ranks that differ
+        return f"besides rank {case.victim} are named {sorted(named - {case.victim})}"
+    return ""
+
+
+def suspects(error):
+    """The ranks that an error suspects; where it suspects none, those that it says something of."""
+    text = re.sub(r"^rank \d+ reports:", "", error).split("Where ranks are:")[0]
+    text = text.split("suspect:")[-1]
+    lists = re.findall(r"\branks? (\d+(?:(?:, | and |, and | )\d+)*)", text)
+    return {int(number) for numbers in lists for number in re.findall(r"\d+", numbers)}
+
+
+def _says(number, rank):
+    if rank.outcome is None:
+        return f"rank {number} did not end"
+    if rank.finished:
+        return f"rank {number} finished"
+    return f"rank {number} raised {rank.outcome['type']}: {rank.outcome['error']}"
