@@ -84,6 +84,7 @@ struct Peers::Shared {
   Shared(int rank, int world_size) : rank(rank), world_size(world_size) {}
 
   void watch(c10::intrusive_ptr<c10d::Store> store) EXCLUDES(mutex);
+  void lose() EXCLUDES(mutex);  // there is no store
   // What a round in which this rank waited in `meeting` has brought.
   void take(const peers::Heard& heard, std::int64_t meeting) REQUIRES(mutex);
   void adopt(const std::string& text) REQUIRES(mutex);
@@ -101,6 +102,12 @@ void Peers::Shared::adopt(const std::string& text) {
   verdict = text;
   leave_at = Clock::now() + kLinger;
   if (said.sign.state != State::kEnded) said.sign.state = State::kLeaving;
+}
+
+void Peers::Shared::lose() {
+  const MutexLock lock(mutex);
+  lost = left = true;
+  round.notify_all();
 }
 
 void Peers::Shared::take(const peers::Heard& heard, std::int64_t meeting) {
@@ -163,8 +170,15 @@ Peers::Peers(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size)
     shared_->left = true;
     return;
   }
-  // A connection of our own: the caller's may be held by a blocking wait.
-  std::thread([shared = shared_, own = store->clone()] { shared->watch(own); }).detach();
+  // A connection of our own: the caller's may be held by a blocking wait. Made by the thread, since a store whose host is
+  // lost lets a new connection wait for minutes.
+  std::thread([shared = shared_, store = std::move(store)] {
+    try {
+      shared->watch(store->clone());
+    } catch (const std::exception&) {
+      shared->lose();
+    }
+  }).detach();
 }
 
 Peers::~Peers() { close(); }
