@@ -115,6 +115,8 @@ class Session:
         """Apply everything on its way, and make all ranks equal. Collective."""
         if self.engine.installed:
             self.engine.drain("gradweave.finish()")
+        else:  # the drain's first agreement: that all ranks are here
+            self.control.peers.agree("gradweave.finish()", "", self.control.timeout_s)
         self.control.broadcast(self._scope.buffers(), BUFFERS)
         check_equal(self.control, self.names, self.parameters, "finish()")
 

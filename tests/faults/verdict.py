@@ -83,11 +83,19 @@ def _wrong_suspect(case, error):
 
 
 def suspects(error):
-    """The ranks that an error suspects; where it suspects none, those that it says something of."""
+    """The ranks that an error suspects. Where it only says which rank is where, or has what: those of the smallest groups."""
     text = re.sub(r"^rank \d+ reports:", "", error).split("Where ranks are:")[0]
-    text = text.split("suspect:")[-1]
-    lists = re.findall(r"\branks? (\d+(?:(?:, | and |, and | )\d+)*)", text)
-    return {int(number) for numbers in lists for number in re.findall(r"\d+", numbers)}
+    groups = [_numbers(found) for found in re.findall(r"\branks? (\d+(?:(?:-|, | and |, and | )\d+)*)", text.split("suspect:")[-1])]
+    if "suspect:" in text or not groups:
+        return set().union(*groups)
+    smallest = min(map(len, groups))
+    return set().union(*(group for group in groups if len(group) == smallest))
+
+
+def _numbers(text):
+    """{0, 1, 2, 4} of "0-2, 4"."""
+    ranges = (re.split("-", part) for part in re.findall(r"\d+(?:-\d+)?", text))
+    return {number for ends in ranges for number in range(int(ends[0]), int(ends[-1]) + 1)}
 
 
 def _says(number, rank):

@@ -1,0 +1,17 @@
+"""A few runs of the fault driver; the tool runs hundreds. Second tier: half a minute. GRADWEAVE_SLOW=1 runs it."""
+
+import os
+
+import pytest
+
+import drive
+
+SEEDS = (3, 8, 13, 21, 25, 33)  # six faults, all phases
+
+
+@pytest.mark.skipif(not os.environ.get("GRADWEAVE_SLOW"), reason="half a minute; GRADWEAVE_SLOW=1 runs it")
+def test_struck_jobs_end_in_time_and_name_the_right_rank():
+    lines = []
+    drive.drive(SEEDS, jobs=3, slack_s=3.0, on_result=lambda line, run: lines.append(line))
+    assert len(lines) == len(SEEDS)
+    assert all(line["verdict"] == "ok" for line in lines), [line for line in lines if line["verdict"] != "ok"]

@@ -1,0 +1,72 @@
+"""The judge of the fault driver: every verdict is given where it is due."""
+
+import dataclasses
+
+import pytest
+
+import case as cases
+from verdict import VERDICTS, Rank, judge, suspects
+
+KILL = dataclasses.replace(cases.draw(0), fault="kill", phase="loop", iteration=8, moment="data", world_size=3, victim=1)
+UNEVEN = dataclasses.replace(KILL, fault="uneven")
+PAUSE = dataclasses.replace(KILL, fault="continue", pause_s=0.3)
+LOST = Rank(None, -9)
+NAMED = "rank 0 reports: op 'x' failed after 3.0 s; suspect: rank 1 (no sign of life). Where ranks are: ranks 0, 2: here"
+
+
+def raised(error=NAMED, at=104.0, status=1, left_s=0.5):
+    return Rank({"ended": "raised", "type": "RuntimeFailure", "error": error, "time": at, "progress": 100.5}, status, left_s)
+
+
+def finished(digest="a" * 64):
+    return Rank({"ended": "finished", "digest": digest, "time": 102.0, "progress": 101.0}, 0, 0.1)
+
+
+@pytest.mark.parametrize("case, ranks, expected", [
+    (KILL, [raised(), LOST, raised()], "ok"),
+    (KILL, [raised(), LOST, Rank(None)], "hang"),
+    (KILL, [raised(), LOST, raised(status=-6)], "abort"),
+    (KILL, [raised(), LOST, raised(status=None, left_s=30)], "leftover"),
+    (KILL, [raised(), LOST, raised(at=107.0)], "late"),
+    (KILL, [raised(), LOST, raised(NAMED.replace("rank 1", "rank 2"))], "wrong suspect"),
+    (KILL, [raised(), LOST, raised("nobody knows")], "wrong suspect"),
+    (KILL, [finished(), LOST, finished()], "silent divergence"),
+    (dataclasses.replace(KILL, phase="finish", iteration=None), [finished(), LOST, finished()], "ok"),
+    (dataclasses.replace(KILL, phase="finish", iteration=None), [finished(), LOST, finished("b" * 64)], "silent divergence"),
+    (PAUSE, [finished(), finished(), finished()], "ok"),
+    (PAUSE, [finished(), finished(), finished("b" * 64)], "silent divergence"),
+    (PAUSE, [raised(), raised(), raised()], "false alarm"),
+    (dataclasses.replace(PAUSE, pause_s=9.0), [raised(), raised("gone"), raised()], "ok"),
+    (UNEVEN, [raised("rank 1 has other parameters"), raised("anything"), raised("rank 1 has other parameters")], "ok"),
+    (UNEVEN, [raised(), finished(), raised()], "silent divergence"),
+])
+def test_a_verdict_is_what_the_ranks_did(case, ranks, expected):
+    assert judge(case, 100.0, None, ranks, slack_s=0.5)[0] == expected
+    assert expected in VERDICTS
+
+
+def test_a_run_that_ended_before_its_fault_is_no_success():
+    assert judge(KILL, None, None, [raised(), raised(), raised()], 0)[0] == "early"
+
+
+@pytest.mark.parametrize("error, expected", [
+    (NAMED, {1}),
+    ("rank 2 ended with ValueError: x (training iteration 6). Training can't go on without it", {2}),
+    ("ranks are at different points of their training: ranks 0-2: in wrap(); rank 3: has ended its training after 0", {3}),
+    ("rank 0: after 3 iterations; rank 1: after 4", {0, 1}),
+    ("ranks 1 3 have other parameters than ranks 0 2", {0, 1, 2, 3}),
+    ("rank 2 has other parameters than ranks 0 1 3", {2}),
+    ("the connection was closed", set()),
+])
+def test_the_suspects_of_an_error(error, expected):
+    assert suspects(error) == expected
+
+
+def test_a_seed_gives_one_case_and_all_pairs_come_in_turn():
+    drawn = [cases.draw(seed) for seed in range(3 * len(cases.PAIRS))]
+    assert drawn == [cases.draw(seed) for seed in range(3 * len(cases.PAIRS))]
+    assert {(case.fault, case.phase) for case in drawn[len(cases.PAIRS):2 * len(cases.PAIRS)]} == set(cases.PAIRS)
+    assert {case.scheme for case in drawn} == set(cases.SCHEMES) and {case.world_size for case in drawn} == {2, 3, 4}
+    for case in drawn:
+        in_call = case.iteration is None
+        assert case.victim < case.world_size and in_call == (case.phase in ("wrap", "finish") and case.fault not in ("uneven", "skip"))
