@@ -6,26 +6,35 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace gradweave::runtime {
 
-// Marks a moment of the current stream that another stream can wait for.
+// Marks moments of streams that another stream can wait for: one of each stream that it was recorded on, the
+// latest. Autograd runs layers on the streams of their forward, so that several may write one message.
 class Fence {
  public:
+  // Marks this moment of the current stream.
   void record(c10::Device device) {
     if (device.is_cpu()) return;
-    if (!event_) event_.emplace(device.type());
-    event_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+    auto mark = std::ranges::find(marks_, stream, [](const Mark& each) { return each.first; });
+    if (mark == marks_.end()) mark = marks_.emplace(marks_.end(), stream, c10::Event(device.type()));
+    mark->second.record(stream);
   }
-  // Makes the current stream wait; the host goes on.
+  // Makes the current stream wait for all of them; the host goes on. A mark of a use before is long past.
   void wait(c10::Device device) const {
-    if (device.is_cpu() || !event_) return;
-    event_->block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    if (device.is_cpu() || marks_.empty()) return;
+    const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+    for (const Mark& mark : marks_) mark.second.block(stream);
   }
 
  private:
-  std::optional<c10::Event> event_;
+  using Mark = std::pair<c10::Stream, c10::Event>;
+  std::vector<Mark> marks_;
 };
 
 // The calling thread works on a stream of its own for as long as this lives.
