@@ -7,6 +7,7 @@ import torch
 from gradweave import _native
 from gradweave.agreement import named
 
+CHECK_EVERY = 100  # iterations, with wrap(check=True)
 
 def check_equal(control, names, parameters, when):
     """Compares checksums over ranks. Collective. Errors: InvalidInput, on every rank, naming the ranks that differ and the

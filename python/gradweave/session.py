@@ -6,9 +6,8 @@ import traceback
 
 import torch
 
-from gradweave import _native, clipping, compiling, core, decision, profiling, scaling
+from gradweave import _native, clipping, compiling, core, decision, equality, profiling, scaling
 from gradweave.agreement import Control
-from gradweave.equality import check_equal
 from gradweave.loop import TRAITS, Loop
 from gradweave.reporting import Report
 from gradweave.scope import Scope
@@ -118,7 +117,7 @@ class Session:
         else:  # the drain's first agreement: that all ranks are here
             self.control.peers.agree("gradweave.finish()", "", self.control.timeout_s)
         self.control.broadcast(self._scope.buffers(), BUFFERS)
-        check_equal(self.control, self.names, self.parameters, "finish()")
+        equality.check_equal(self.control, self.names, self.parameters, "finish()")
 
     def close(self, error=None):
         """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `error`:
@@ -298,6 +297,7 @@ class Session:
     # ---- profiling, then the plan
 
     def _iteration_ended(self):
+        self._check_now_and_then()
         self._report.iteration_ended()
         if self._recorder is None:
             return
@@ -311,6 +311,13 @@ class Session:
                 self._switch()
                 return
         self._recorder.begin_iteration()
+
+    def _check_now_and_then(self):
+        iteration = self.engine.iteration
+        if not self.settings.checks or iteration % equality.CHECK_EVERY or core.demands_of(self.plan)["local_steps"]:
+            return
+        self.engine.synchronize()  # some rank may have done so alone
+        equality.check_equal(self.control, self.names, self.parameters, f"iteration {iteration}")
 
     def _switch(self):
         """Rank 0 decides on everybody's profile and on what everybody's loop does; all ranks switch here, at the same
