@@ -3,12 +3,15 @@
 #include "gradweave/json.h"
 #include "io/json_tree.h"
 #include "io/json_write.h"
+#include "plan/position.h"
 
 namespace gradweave {
 namespace {
 
-constexpr std::string_view kPoints[] = {"iteration_start", "forward_start", "forward_end",
-                                        "backward_start",  "backward_end",  "iteration_end"};
+constexpr std::string_view kPoints[] = {
+    name_of(PointKind::kIterationStart), name_of(PointKind::kForwardStart),
+    name_of(PointKind::kForwardEnd),     name_of(PointKind::kBackwardStart),
+    name_of(PointKind::kBackwardEnd),    name_of(PointKind::kIterationEnd)};
 constexpr std::string_view kCollectives[] = {
     name_of(Collective::kAllReduce), name_of(Collective::kReduceScatter), name_of(Collective::kAllGather),
     name_of(Collective::kCompressed)};
@@ -29,11 +32,6 @@ Enum enum_from(const JsonNode& node, std::span<const std::string_view> names) {
 template <typename Enum>
 std::string text_of(Enum value, std::span<const std::string_view> names) {
   return "\"" + std::string(names[static_cast<std::size_t>(value)]) + "\"";
-}
-
-bool has_layer(PointKind kind) {
-  return kind == PointKind::kForwardStart || kind == PointKind::kForwardEnd ||
-         kind == PointKind::kBackwardEnd;
 }
 
 // ---- reading

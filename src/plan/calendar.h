@@ -105,8 +105,8 @@ struct Calendar {
   const CalendarIteration& operator[](std::int64_t n) const { return iterations[at(n)]; }
 };
 
-// Returns the calendar of a plan that validate() accepts. Errors: InvalidInput for one that it does not, where
-// that is noticed. O(plan * look-back).
+// Returns the calendar of a plan. The caller owes one that validate() accepts. Errors: InvalidInput for a plan
+// out of form, and for an apply whose result no op delivers. O(the calendar), log factors aside.
 Calendar calendar_of(const Plan& plan, const Workload& workload);
 
 }  // namespace gradweave

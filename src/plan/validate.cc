@@ -8,7 +8,9 @@ Validation validate(const Plan& plan, const Workload& workload, const Cluster* c
   Validation result;
   Report report;
   const WorkloadIndex index(workload);
-  const Unrolled unrolled(plan, index, cluster, report);
+  ResolvedPlan resolved(plan, index, cluster, report);
+  check_partition(resolved, report);
+  const Unrolled unrolled(std::move(resolved), report);
   if (unrolled.checkable && !report.full()) {
     const std::vector<std::int64_t> completed_by = check_pairs(unrolled, report);
     const Waits waits = check_blocks(unrolled, completed_by, report, result.facts);

@@ -9,7 +9,7 @@ namespace {
 // Rule 6, first half: where an apply may stand. Forward and backward of a layer must see the same parameters.
 void check_apply_points(const Unrolled& unrolled, Report& report) {
   for (std::size_t s = 0; s < unrolled.slots.size() && !report.full(); ++s) {
-    const std::vector<KnownApply>& applies = unrolled.slots[s].applies;
+    const std::vector<ResolvedApply>& applies = unrolled.slots[s].applies;
     for (std::size_t k = 0; k < applies.size(); ++k) {
       const Point& at = applies[k].apply->at;
       if (at.kind != PointKind::kForwardStart && at.kind != PointKind::kBackwardEnd) continue;
@@ -31,15 +31,15 @@ void check_apply_points(const Unrolled& unrolled, Report& report) {
 void check_whole_tensors(const Unrolled& unrolled, Report& report) {
   std::vector<std::int64_t> bytes(unrolled.index.tensors.size(), 0);
   for (std::size_t s = 0; s < unrolled.slots.size() && !report.full(); ++s) {
-    const std::vector<KnownApply>& applies = unrolled.slots[s].applies;
+    const std::vector<ResolvedApply>& applies = unrolled.slots[s].applies;
     for (std::size_t k = 0; k < applies.size(); ++k) {
       if (applies[k].apply->slices) continue;
-      const auto block = [&](std::int32_t b) -> const KnownBlock& {
+      const auto block = [&](std::int32_t b) -> const ResolvedBlock& {
         return unrolled.blocks[static_cast<std::size_t>(b)];
       };
-      for (const std::int32_t b : applies[k].blocks) bytes[block(b).tensor] += block(b).bytes;
+      for (const std::int32_t b : applies[k].blocks) bytes[block(b).slice.tensor] += block(b).bytes;
       const auto part = std::ranges::find_if(applies[k].blocks, [&](std::int32_t b) {
-        return bytes[block(b).tensor] < unrolled.index.tensor_bytes(block(b).tensor);
+        return bytes[block(b).slice.tensor] < unrolled.index.tensor_bytes(block(b).slice.tensor);
       });
       if (part != applies[k].blocks.end()) {
         report.add(
@@ -47,7 +47,7 @@ void check_whole_tensors(const Unrolled& unrolled, Report& report) {
             unrolled.slot_name(s) + ".applies[" + std::to_string(k) + "], " + unrolled.block_name(*part),
             "add the tensor's other blocks, or set slices: true for an elementwise optimizer");
       }
-      for (const std::int32_t b : applies[k].blocks) bytes[block(b).tensor] = 0;
+      for (const std::int32_t b : applies[k].blocks) bytes[block(b).slice.tensor] = 0;
     }
   }
 }

@@ -1,5 +1,8 @@
 // Rules 2 and 4 for gradients: each has one fate, and what is reduced of it is applied once.
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "plan/block_check.h"
 
@@ -91,27 +94,21 @@ void check_gradient(BlockCheck& block, std::int64_t n) {
 
 void check_generations(BlockCheck& block) {
   const Unrolled& plan = block.plan;
-  for (const Listing& listing : block.fates.listings()) {
-    if (listing.kind != Listing::Kind::kOp) continue;
-    const KnownOp& op =
-        plan.slots[static_cast<std::size_t>(listing.slot)].ops[static_cast<std::size_t>(listing.item)];
-    if (op.op->payload != Payload::kGradient || op.gathers() || op.merges.size() < 2) continue;
-    std::int64_t iteration = -1;
-    std::int64_t apply = -1;
-    block.fates.for_each_met(listing.slot, op.merges, [&](std::int64_t i, std::int64_t n) {
-      const Use& use = block.fates.of(n).applied;
-      if (use.count != 1) return;
-      if (i == iteration && use.number != apply) {
-        block.fault(Fault::kSplit, 4, i,
-                    "what " + plan.op_name(plan.op_number(i, static_cast<std::size_t>(listing.item))) +
-                        " merges is applied in parts, by " + plan.apply_name(apply) + " and " +
-                        plan.apply_name(use.number),
-                    "apply all its merges at once");
-      }
-      iteration = i;
-      apply = use.number;
-    });
+  std::vector<std::pair<std::int64_t, std::int64_t>>
+      applied;  // (op, apply of what it reduces), where both are one
+  for (std::int64_t n = 0; n < plan.checked; ++n) {
+    const Fate& f = block.fates.of(n);
+    if (f.reduced.count == 1 && f.applied.count == 1)
+      applied.emplace_back(f.reduced.number, f.applied.number);
   }
+  std::ranges::sort(applied);
+  const auto split = [](const auto& a, const auto& b) { return a.first == b.first && a.second != b.second; };
+  const auto found = std::ranges::adjacent_find(applied, split);
+  if (found == applied.end()) return;
+  block.fault(Fault::kSplit, 4, plan.op_place(found->first).iteration,
+              "what " + plan.op_name(found->first) + " merges is applied in parts, by " +
+                  plan.apply_name(found->second) + " and " + plan.apply_name((found + 1)->second),
+              "apply all its merges at once");
 }
 
 }  // namespace gradweave

@@ -22,11 +22,11 @@ std::vector<std::int64_t> check_pairs(const Unrolled& unrolled, Report& report) 
   std::map<std::vector<std::int32_t>, std::int32_t> list_numbers;
   std::map<Key, Pair> pairs;
   for (std::int64_t n = 0; n < unrolled.horizon; ++n) {
-    const std::vector<KnownOp>& ops = unrolled.iteration(n).ops;
+    const std::vector<ResolvedOp>& ops = unrolled.iteration(n).ops;
     for (std::size_t k = 0; k < ops.size(); ++k) {
       const std::int64_t number = unrolled.op_number(n, k);
       completed_by[static_cast<std::size_t>(number)] = number;
-      const KnownOp& op = ops[k];
+      const ResolvedOp& op = ops[k];
       if (op.op->collective != Collective::kReduceScatter && !op.gathers()) continue;
       std::vector<std::int64_t> met;
       for (const std::int32_t m : op.merges) {

@@ -11,10 +11,10 @@ namespace {
 void check_release(BlockCheck& block, std::int64_t n, std::int64_t number, std::int64_t local) {
   const Unrolled& plan = block.plan;
   const Unrolled::Place place = plan.op_place(number);
-  const KnownOp& op = plan.op(number);
+  const ResolvedOp& op = plan.op(number);
   const std::int64_t release = plan.moment(place.iteration + op.op->release.point.iteration, op.release);
   // Applies at iteration_end run when the last backward has ended: a release there is not before them.
-  const KnownApply& step = plan.apply(local);
+  const ResolvedApply& step = plan.apply(local);
   const std::int64_t at = step.at == plan.iteration_end() ? step.at - 1 : step.at;
   if (release >= plan.moment(plan.apply_place(local).iteration, at)) return;
   block.fault(Fault::kRelease, 5, n,

@@ -55,7 +55,7 @@ class WaitCheck {
     std::vector<Need> last(plan_.plan.links.size() +
                            1);  // of the link's latest op; the last is for all links
     for (std::int64_t n = 0; n < plan_.horizon; ++n) {
-      const std::vector<KnownOp>& ops = plan_.iteration(n).ops;
+      const std::vector<ResolvedOp>& ops = plan_.iteration(n).ops;
       for (std::size_t k = 0; k < ops.size(); ++k) {
         if (ops[k].merges.empty() || n + ops[k].merges.back() < 0) continue;  // does not exist yet
         const std::int64_t number = plan_.op_number(n, k);
@@ -78,7 +78,7 @@ class WaitCheck {
   static Need later(const Need& a, const Need& b) { return a.origin >= 0 && a.applies >= b.applies ? a : b; }
 
   // What release and data ask for.
-  std::int64_t own_need(std::int64_t n, const KnownOp& op, std::int64_t number) const {
+  std::int64_t own_need(std::int64_t n, const ResolvedOp& op, std::int64_t number) const {
     std::int64_t need = waits_.value_after[static_cast<std::size_t>(number)];
     if (op.op->payload == Payload::kGradient) {
       need = plan_.applies_before(n + op.merges.back(), plan_.backward_end(op.first_layer));
@@ -96,7 +96,7 @@ class WaitCheck {
       what += one_order ? ", which launches after " : ", which comes after ";
       what += plan_.op_name(need.origin);
     }
-    const KnownOp& origin = plan_.op(need.origin);
+    const ResolvedOp& origin = plan_.op(need.origin);
     what += ", which can't start before " + plan_.point_name(origin.op->release.point) +
             " and its data, and these come after " + plan_.point_name(plan_.apply(apply).apply->at) +
             ": nothing could go on";
@@ -114,9 +114,9 @@ class WaitCheck {
 // Gradients: no release before the backward_end that completes the data.
 void check_gradient_releases(const Unrolled& unrolled, Report& report) {
   for (std::size_t s = 0; s < unrolled.slots.size() && !report.full(); ++s) {
-    const std::vector<KnownOp>& ops = unrolled.slots[s].ops;
+    const std::vector<ResolvedOp>& ops = unrolled.slots[s].ops;
     for (std::size_t k = 0; k < ops.size(); ++k) {
-      const KnownOp& op = ops[k];
+      const ResolvedOp& op = ops[k];
       if (op.op->payload != Payload::kGradient || op.merges.empty() || op.blocks.empty()) continue;
       const std::pair<std::int64_t, std::int64_t> data{op.merges.back(),
                                                        unrolled.backward_end(op.first_layer)};
@@ -135,7 +135,7 @@ void check_gradient_releases(const Unrolled& unrolled, Report& report) {
 void check_updates(const Unrolled& unrolled, Report& report) {
   if (unrolled.index.tensors.empty()) return;
   for (std::int64_t n = unrolled.prologue; n < unrolled.prologue + unrolled.period; ++n) {
-    for (const KnownApply& apply : unrolled.iteration(n).applies) {
+    for (const ResolvedApply& apply : unrolled.iteration(n).applies) {
       const Source source = apply.apply->source;
       if (source == Source::kReducedGradient || source == Source::kLocalGradient) return;
     }

@@ -55,28 +55,23 @@ Nanoseconds link_work(const Program& program, std::size_t link) {
 
 class PlanView {
  public:
-  PlanView(const Plan& plan, const Program& program, const CostModel& model, const Workload& slowest)
-      : plan_(plan),
-        program_(program),
-        model_(model),
-        index_(slowest),
-        prologue_(static_cast<std::int64_t>(plan.prologue.size())) {
-    for (const Block& block : plan.blocks)
-      slices_.push_back({*index_.find_tensor(block.tensor), block.begin, block.end});
-    for (const PlanLink& link : plan.links) cluster_link_.push_back(*find_link(model.cluster(), link.name));
-  }
+  PlanView(const ResolvedPlan& plan, const Program& program, const CostModel& model, const Workload& slowest)
+      : plan_(plan), program_(program), model_(model), index_(slowest) {}
 
   // Weights y_k = 1 / (all work on link k) make this the dual of the linear program "spread every op over the
   // links"; exact where links differ by a factor only.
   double all_links() const {
-    std::vector<std::vector<double>> work(cluster_link_.size());
-    std::vector<double> total(cluster_link_.size(), 0);
-    for (const Iteration& iteration : plan_.period) {
-      for (const Op& op : iteration.ops) {
-        const std::vector<Slice> slices = slices_of(op);
-        for (std::size_t k = 0; k < cluster_link_.size(); ++k) {
+    const std::vector<std::size_t>& links = plan_.cluster_link;
+    std::vector<std::vector<double>> work(links.size());
+    std::vector<double> total(links.size(), 0);
+    std::vector<Slice> slices;
+    for (std::size_t s = static_cast<std::size_t>(plan_.prologue); s < plan_.slots.size(); ++s) {
+      for (const ResolvedOp& op : plan_.slots[s].ops) {
+        slices.clear();
+        for (const std::int32_t block : op.blocks) slices.push_back(plan_.block(block).slice);
+        for (std::size_t k = 0; k < links.size(); ++k) {
           work[k].push_back(
-              static_cast<double>(model_.cost(cluster_link_[k], op.collective, slices, op.compression).work));
+              static_cast<double>(model_.cost(links[k], op.op->collective, slices, op.op->compression).work));
           total[k] += work[k].back();
         }
       }
@@ -93,11 +88,11 @@ class PlanView {
       shares += least;
     }
     // Sums of doubles may end a few units in the last place too high.
-    return shares / weights * (1 - 1e-12) / static_cast<double>(plan_.period.size());
+    return shares / weights * (1 - 1e-12) / static_cast<double>(plan_.period);
   }
 
   bool has_forward_overlap() const {
-    return std::ranges::any_of(plan_.period, [](const Iteration& iteration) {
+    return std::ranges::any_of(plan_.plan.period, [](const Iteration& iteration) {
       return std::ranges::any_of(iteration.applies, [](const Apply& apply) {
         return apply.at.kind == PointKind::kForwardStart && apply.source != Source::kLocalGradient;
       });
@@ -106,7 +101,7 @@ class PlanView {
 
   // Sum over one period of the least time from backward_start(x) to backward_start(x + 1).
   Nanoseconds critical_path() {
-    const std::int64_t first = prologue_ + program_.reach;
+    const std::int64_t first = plan_.prologue + program_.reach;
     const std::int64_t last = first + program_.period;  // data iterations [first, last)
     collect_tails(first, last);
     std::map<std::tuple<std::int64_t, std::size_t>, std::vector<Job>> jobs;  // by data iteration and link
@@ -123,12 +118,6 @@ class PlanView {
   }
 
  private:
-  std::vector<Slice> slices_of(const Op& op) const {
-    std::vector<Slice> slices;
-    for (const std::int32_t block : op.blocks) slices.push_back(slices_[static_cast<std::size_t>(block)]);
-    return slices;
-  }
-
   std::size_t row(std::int32_t block, std::int64_t data, std::int64_t first) const {
     return static_cast<std::size_t>(data - first) * plan_.blocks.size() + static_cast<std::size_t>(block);
   }
@@ -140,7 +129,7 @@ class PlanView {
       table->assign(static_cast<std::size_t>(last - first) * plan_.blocks.size(), -1);
     }
     for (std::int64_t n = first; n <= last; ++n) {
-      for (const Apply& apply : iteration_at(plan_, n).applies) {
+      for (const Apply& apply : iteration_at(plan_.plan, n).applies) {
         if (apply.source == Source::kLocalGradient) continue;
         std::vector<Nanoseconds>& tails =
             apply.source == Source::kReducedGradient ? gradient_tails_ : parameter_tails_;
@@ -171,7 +160,7 @@ class PlanView {
 
   template <typename Visit>
   void for_each_op(std::int64_t n, const Visit& visit) const {
-    const Iteration& iteration = iteration_at(plan_, n);
+    const Iteration& iteration = iteration_at(plan_.plan, n);
     for (std::size_t k = 0; k < program_.link_count(); ++k) {
       for (const OpCode& code : program_.ops_of(program_.code_of(n), k)) {
         visit(iteration.ops[static_cast<std::size_t>(code.plan_op)], code, k);
@@ -189,7 +178,7 @@ class PlanView {
       Job job{.work = program_.concurrency[k] == 1 ? code.total() : code.work, .tail = -1};
       Nanoseconds gather = 0;
       for (const std::int32_t block : op.blocks) {
-        const std::size_t layer = index_.tensors[slices_[static_cast<std::size_t>(block)].tensor].layer;
+        const auto layer = static_cast<std::size_t>(plan_.block(block).layer);
         job.head = std::max(job.head, index_.backward_end[layer] - index_.forward_total);
         job.tail = std::max(job.tail, tails[row(block, data, first)]);
         gather = std::max(gather, gather_work_[row(block, data, first)]);
@@ -201,23 +190,20 @@ class PlanView {
     });
   }
 
-  const Plan& plan_;
+  const ResolvedPlan& plan_;
   const Program& program_;
   const CostModel& model_;
   const WorkloadIndex index_;
-  const std::int64_t prologue_;
-  std::vector<Slice> slices_;
-  std::vector<std::size_t> cluster_link_;
   std::vector<Nanoseconds> gradient_tails_, parameter_tails_, gather_work_;
 };
 
 }  // namespace
 
-std::vector<Bound> lower_bounds(const Plan& plan, const Program& program, const CostModel& model,
+std::vector<Bound> lower_bounds(const ResolvedPlan& plan, const Program& program, const CostModel& model,
                                 const Workload& slowest, Nanoseconds compute_ns) {
   std::vector<Bound> bounds{{"compute", static_cast<double>(compute_ns)}};
   for (std::size_t k = 0; k < program.link_count(); ++k) {
-    bounds.push_back({"link " + plan.links[k].name, per_iteration(program, link_work(program, k))});
+    bounds.push_back({"link " + plan.plan.links[k].name, per_iteration(program, link_work(program, k))});
   }
   PlanView view(plan, program, model, slowest);
   if (program.link_count() > 1) bounds.push_back({"all links", view.all_links()});

@@ -17,7 +17,7 @@ namespace gradweave {
 //                  allowed. With one op for each layer this is
 //                    max_l (ready(l) + sum_{k<=l} c_k + sum_{j>=l} f_j)
 // `program` is the plan's. O(ops log ops + blocks).
-std::vector<Bound> lower_bounds(const Plan& plan, const Program& program, const CostModel& model,
+std::vector<Bound> lower_bounds(const ResolvedPlan& plan, const Program& program, const CostModel& model,
                                 const Workload& slowest, Nanoseconds compute_ns);
 
 }  // namespace gradweave

@@ -3,29 +3,33 @@
 #include <algorithm>
 
 #include "gradweave/error.h"
-#include "simulate/carriers.h"
+#include "plan/resolved.h"
+#include "plan/uses.h"
 #include "simulate/moments.h"
-#include "simulate/resolved.h"
 #include "simulate/steps.h"
 
 namespace gradweave {
 namespace {
 
+constexpr Nanoseconds kMaxPlanTime = std::int64_t{1} << 60;  // beyond this the clock could overflow
+constexpr std::int64_t kMaxUnrolled = 20'000'000;            // items; some 32 bytes each
+
 // Writes the ops with their gates, and lets a StepWriter write the steps that the gates name.
 class Compiler {
  public:
-  Compiler(const Plan& plan, std::span<const Workload> classes, const CostModel& model,
+  Compiler(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
            const SimulationOptions& options, bool fine)
       : plan_(plan),
         classes_(classes),
-        resolved_(resolve(plan, model)),
-        program_(calendar_of(resolved_, classes.size())),
+        program_(calendar_of(plan, classes.size())),
         moments_(static_cast<std::int32_t>(model.index().layer_count)),
-        index_(model.index()),
-        carriers_(plan, resolved_, program_),
-        steps_(plan, resolved_, classes, model, options, fine, carriers_, program_) {}
+        model_(model),
+        uses_(plan),
+        places_(plan, uses_, program_),
+        steps_(plan, classes, model, options, fine, places_, program_) {}
 
   Program compile() {
+    set_costs();
     for (std::size_t code = 0; code < program_.code_count(); ++code) compile_ops(code);
     program_.op_begin.push_back(static_cast<std::uint32_t>(program_.ops.size()));
     cut_steps();
@@ -45,44 +49,86 @@ class Compiler {
     bool release = false;
   };
 
-  static Program calendar_of(const ResolvedPlan& resolved, std::size_t classes) {
+  // What does not fit is refused before it is unrolled.
+  static Program calendar_of(const ResolvedPlan& plan, std::size_t classes) {
     Program program;
-    program.head = resolved.head();
-    program.period = resolved.period;
-    program.reach = resolved.reach;
+    program.period = plan.period;
+    program.reach = reach_of(plan);
+    // From prologue + reach on every merge exists, and references of iterations further on see only such.
+    program.head = plan.prologue + 3 * std::int64_t{program.reach};
     program.class_count = classes;
-    program.concurrency = resolved.concurrency;
+    for (const PlanLink& link : plan.plan.links) program.concurrency.push_back(link.concurrency);
+    check_size(plan, program);
     return program;
   }
 
-  void compile_ops(std::size_t code) {
-    const auto n = static_cast<std::int64_t>(code);
-    const Iteration& iteration = iteration_at(plan_, n);
-    const std::vector<ResolvedOp>& resolved = resolved_.ops_of(n);
-    for (std::size_t link = 0; link < program_.link_count(); ++link) {
-      program_.op_begin.push_back(static_cast<std::uint32_t>(program_.ops.size()));
-      for (std::size_t i = 0; i < resolved.size(); ++i) {
-        if (resolved[i].link == static_cast<std::int32_t>(link) && exists(iteration.ops[i].merges, n)) {
-          compile_op(n, iteration.ops[i], resolved[i], static_cast<std::int32_t>(i));
-        }
+  // iteration_start(n) is iteration_end(n - 1), hence one iteration further back.
+  static std::int32_t reach_of(const ResolvedPlan& plan) {
+    std::int64_t reach = std::max<std::int64_t>(plan.reach, 1);
+    for (const ResolvedIteration& iteration : plan.slots) {
+      for (const ResolvedOp& op : iteration.ops)
+        reach = std::max(reach, 1 - std::int64_t{op.op->release.point.iteration});
+    }
+    return static_cast<std::int32_t>(reach);
+  }
+
+  static void check_size(const ResolvedPlan& plan, const Program& program) {
+    std::int64_t prologue_items = 0, period_items = 0;
+    for (std::size_t s = 0; s < plan.slots.size(); ++s) {
+      std::int64_t& items = static_cast<std::int64_t>(s) < plan.prologue ? prologue_items : period_items;
+      items += 1;
+      const auto add = [&](const auto& item) {
+        items += 1 + static_cast<std::int64_t>(item.blocks.size() * item.merges.size());
+      };
+      std::ranges::for_each(plan.slots[s].ops, add);
+      std::ranges::for_each(plan.slots[s].applies, add);
+    }
+    const std::int64_t iterations = program.head + program.period + program.reach;
+    if (iterations / program.period + 1 > kMaxUnrolled / period_items || prologue_items > kMaxUnrolled) {
+      throw InvalidInput(
+          "the plan is too long, or its merges and releases reach too far back, to be simulated", "period",
+          "use a shorter period");
+    }
+  }
+
+  void set_costs() {
+    std::vector<Slice> message;
+    for (const ResolvedIteration& iteration : plan_.slots) {
+      std::vector<OpCost>& costs = costs_.emplace_back();
+      for (const ResolvedOp& op : iteration.ops) {
+        message.clear();
+        for (const std::int32_t block : op.blocks) message.push_back(plan_.block(block).slice);
+        costs.push_back(model_.cost(plan_.cluster_link[static_cast<std::size_t>(op.link)], op.op->collective,
+                                    message, op.op->compression));
       }
     }
   }
 
-  void compile_op(std::int64_t n, const Op& op, const ResolvedOp& resolved, std::int32_t place) {
-    OpCode code{.startup = resolved.cost.startup, .work = resolved.cost.work, .plan_op = place};
+  void compile_ops(std::size_t code) {
+    const auto n = static_cast<std::int64_t>(code);
+    const std::vector<ResolvedOp>& ops = plan_.iteration(n).ops;
+    for (std::size_t link = 0; link < program_.link_count(); ++link) {
+      program_.op_begin.push_back(static_cast<std::uint32_t>(program_.ops.size()));
+      for (std::size_t i = 0; i < ops.size(); ++i) {
+        if (ops[i].link == static_cast<std::int32_t>(link) && exists(ops[i].merges, n))
+          compile_op(n, ops[i], costs_[plan_.slot_of(n)][i], static_cast<std::int32_t>(i));
+      }
+    }
+  }
+
+  void compile_op(std::int64_t n, const ResolvedOp& op, const OpCost& cost, std::int32_t place) {
+    OpCode code{.startup = cost.startup, .work = cost.work, .plan_op = place};
     code.gate_begin = static_cast<std::uint32_t>(pending_gates_.size());
-    if (op.payload == Payload::kGradient) {
-      const std::int32_t last = *std::ranges::max_element(op.merges);
-      add_gate(code, {last, moments_.backward_end(resolved.first_layer)});
+    if (op.op->payload == Payload::kGradient) {
+      add_gate(code, {op.merges.back(), moments_.backward_end(op.first_layer)});
     } else {
       add_reads(code, op, n);
     }
-    add_release(code, op.release, n);
+    add_release(code, op.op->release, n);
     code.gate_end = static_cast<std::uint32_t>(pending_gates_.size());
     code.after_begin = static_cast<std::uint32_t>(program_.refs.size());
-    if (op.collective == Collective::kAllGather && op.payload == Payload::kGradient) {
-      const std::vector<OpPlace>& refs = carriers_.ops_for(Cargo::kScattered, op.blocks, op.merges, n);
+    if (op.gathers() && op.op->payload == Payload::kGradient) {
+      const std::vector<OpPlace>& refs = places_.carrying(Role::kScatter, op.blocks, op.merges, n);
       program_.refs.insert(program_.refs.end(), refs.begin(), refs.end());
     }
     code.after_end = static_cast<std::uint32_t>(program_.refs.size());
@@ -90,16 +136,15 @@ class Compiler {
   }
 
   // A parameter is read after the local apply of its iteration, else once backward is through with it.
-  void add_reads(const OpCode& code, const Op& op, std::int64_t n) {
+  void add_reads(const OpCode& code, const ResolvedOp& op, std::int64_t n) {
     for (const std::int32_t merge : op.merges) {
       if (n + merge < 0) continue;
       for (const std::int32_t block : op.blocks) {
-        const std::size_t layer = index_.tensors[resolved_.slice(block).tensor].layer;
-        add_gate(code, {merge, moments_.backward_end(static_cast<std::int32_t>(layer))});
-        for (const Carrier& carrier : carriers_.find(Cargo::kLocalApply, block, n + merge)) {
-          const auto apply = static_cast<std::size_t>(carrier.item);
-          const Point& at = iteration_at(plan_, carrier.iteration).applies[apply].at;
-          add_gate(code, {static_cast<std::int32_t>(carrier.iteration - n), moments_.of_apply(at, apply)});
+        add_gate(code, {merge, moments_.backward_end(plan_.block(block).layer)});
+        for (const Use& use : uses_.find(Role::kLocal, block, n + merge)) {
+          const auto apply = static_cast<std::size_t>(use.item);
+          const Point& at = plan_.iteration(n + merge + use.later).applies[apply].apply->at;
+          add_gate(code, {merge + use.later, moments_.of_apply(at, apply)});
         }
       }
     }
@@ -192,20 +237,21 @@ class Compiler {
     }
   }
 
-  const Plan& plan_;
+  const ResolvedPlan& plan_;
   std::span<const Workload> classes_;
-  const ResolvedPlan resolved_;
   Program program_;
   const Moments moments_;
-  const WorkloadIndex& index_;
-  Carriers carriers_;
+  const CostModel& model_;
+  const Uses uses_;
+  OpPlaces places_;
+  std::vector<std::vector<OpCost>> costs_;  // per op as it is listed
   StepWriter steps_;
   std::vector<PendingGate> pending_gates_;
 };
 
 }  // namespace
 
-Program compile(const Plan& plan, std::span<const Workload> classes, const CostModel& model,
+Program compile(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
                 const SimulationOptions& options, bool fine) {
   return Compiler(plan, classes, model, options, fine).compile();
 }

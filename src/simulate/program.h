@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "gradweave/cost.h"
-#include "gradweave/plan.h"
 #include "gradweave/simulate.h"
 #include "gradweave/timeline.h"
 #include "gradweave/workload.h"
+#include "plan/resolved.h"
 
 namespace gradweave {
 
@@ -85,11 +85,11 @@ struct Program {
   }
 };
 
-// Returns the program of `plan`. `fine`: every forward, backward and apply is a step of its own, as a
-// timeline needs; else compute between two waits or gates is one step, which gives the same times. `classes`
-// share layers and tensors with the workload of `model`. Errors: InvalidInput for names and indices that
-// don't exist, and sizes or times beyond exact simulation. O(unrolled ops and applies), log factors aside.
-Program compile(const Plan& plan, std::span<const Workload> classes, const CostModel& model,
+// Returns the program of `plan`, which is in form and resolved for the cluster of `model`. `fine`: every forward,
+// backward and apply is a step of its own, as a timeline needs; else compute between two waits or gates is one
+// step, which gives the same times. `classes` share layers and tensors with the workload of `model`. Errors:
+// InvalidInput for sizes or times beyond exact simulation. O(unrolled ops and applies), log factors aside.
+Program compile(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
                 const SimulationOptions& options, bool fine);
 
 }  // namespace gradweave

@@ -117,44 +117,36 @@ std::int64_t staleness(const Point& at, std::int32_t merge, std::int32_t layer) 
 }
 
 // What can be read off the plan without running it.
-void count_plan(const Plan& plan, const CostModel& model, SimulationResult& result) {
-  std::vector<std::int64_t> block_bytes;
-  std::vector<std::int32_t> block_layer;
-  for (const Block& block : plan.blocks) {
-    const Slice slice{*model.index().find_tensor(block.tensor), block.begin, block.end};
-    block_bytes.push_back(model.bytes({&slice, 1}));
-    block_layer.push_back(static_cast<std::int32_t>(model.index().tensors[slice.tensor].layer));
-  }
+void count_plan(const ResolvedPlan& plan, SimulationResult& result) {
   double ops = 0, bytes = 0, updates = 0, stale = 0, weight = 0;
-  for (const Iteration& iteration : plan.period) {
-    ops += static_cast<double>(iteration.ops.size());
-    for (const Op& op : iteration.ops) {
-      if (op.collective == Collective::kAllGather) continue;
-      for (const std::int32_t block : op.blocks)
-        bytes += static_cast<double>(block_bytes[static_cast<std::size_t>(block)]);
+  for (std::size_t s = static_cast<std::size_t>(plan.prologue); s < plan.slots.size(); ++s) {
+    ops += static_cast<double>(plan.slots[s].ops.size());
+    for (const ResolvedOp& op : plan.slots[s].ops) {
+      if (op.gathers()) continue;
+      for (const std::int32_t block : op.blocks) bytes += static_cast<double>(plan.block(block).bytes);
     }
     bool steps = false;
-    for (const Apply& apply : iteration.applies) {
-      if (apply.source != Source::kReducedGradient && apply.source != Source::kLocalGradient) continue;
+    for (const ResolvedApply& apply : plan.slots[s].applies) {
+      if (apply.apply->source == Source::kAveragedParameter) continue;
       steps = true;
-      for (const std::int32_t block : apply.blocks) {
-        const auto b = static_cast<std::size_t>(block);
+      for (const std::int32_t b : apply.blocks) {
+        const ResolvedBlock& block = plan.block(b);
         for (const std::int32_t merge : apply.merges) {
-          const std::int64_t late = staleness(apply.at, merge, block_layer[b]);
+          const std::int64_t late = staleness(apply.apply->at, merge, block.layer);
           result.staleness_max = std::max(result.staleness_max, late);
-          stale += static_cast<double>(late) * static_cast<double>(block_bytes[b]);
-          weight += static_cast<double>(block_bytes[b]);
+          stale += static_cast<double>(late) * static_cast<double>(block.bytes);
+          weight += static_cast<double>(block.bytes);
         }
       }
     }
     updates += steps ? 1 : 0;
   }
-  const auto period = static_cast<double>(plan.period.size());
+  const auto period = static_cast<double>(plan.period);
   result.ops_per_iteration = ops / period;
   result.bytes_per_iteration = bytes / period;
   result.updates_per_iteration = updates / period;
   result.staleness_mean = weight > 0 ? stale / weight : 0;
-  result.period = static_cast<std::int64_t>(plan.period.size());
+  result.period = plan.period;
 }
 
 Nanoseconds compute_per_iteration(const Program& program) {
@@ -207,14 +199,15 @@ SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, c
   const CostModel model(classes.front(), cluster);
   for (const Workload& workload : classes.subspan(1)) check(workload);
   const bool uneven_speed = options.contention != Decimal{1, 0};
-  const Program program = compile(plan, classes, model, options, uneven_speed);
+  const ResolvedPlan resolved = resolve(plan, model.index(), &cluster);
+  const Program program = compile(resolved, classes, model, options, uneven_speed);
   const bool shared = shares(program, options);
   const std::unique_ptr<Machine> machine =
       shared ? shared_machine(program, options.contention) : serial_machine(program);
 
   SimulationResult result;
   result.name = plan.scheme;
-  count_plan(plan, model, result);
+  count_plan(resolved, result);
   const Nanoseconds slowed = static_cast<Nanoseconds>(to_double(options.contention)) + 1;
   const std::int64_t periods = std::min(options.max_periods, kClockEnd / slowed / time_of_all(program) / 2);
   Exposure exposure(model.index().layer_count, program.link_count());
@@ -245,13 +238,13 @@ SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, c
                             stretch.time > 0 ? busy / static_cast<double>(stretch.time) : 0});
   }
   for (const Bound& bound :
-       lower_bounds(plan, program, model, classes[program.main_class], result.compute_ns)) {
+       lower_bounds(resolved, program, model, classes[program.main_class], result.compute_ns)) {
     add_bound(result, bound);
   }
   if (options.timeline_iterations > 0) {
-    const auto prologue = static_cast<std::int64_t>(plan.prologue.size());
-    result.timeline = record_timeline(plan, classes, model, options, shared, prologue > 0 ? 0 : stretch.begin,
-                                      prologue + options.timeline_iterations);
+    result.timeline =
+        record_timeline(resolved, classes, model, options, shared, resolved.prologue > 0 ? 0 : stretch.begin,
+                        resolved.prologue + options.timeline_iterations);
   }
   return result;
 }

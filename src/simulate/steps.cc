@@ -4,17 +4,15 @@
 
 namespace gradweave {
 
-StepWriter::StepWriter(const Plan& plan, const ResolvedPlan& resolved, std::span<const Workload> classes,
-                       const CostModel& model, const SimulationOptions& options, bool fine,
-                       Carriers& carriers, Program& program)
+StepWriter::StepWriter(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
+                       const SimulationOptions& options, bool fine, OpPlaces& places, Program& program)
     : plan_(plan),
-      resolved_(resolved),
       classes_(classes),
       model_(model),
       options_(options),
       fine_(fine),
       moments_(static_cast<std::int32_t>(model.index().layer_count)),
-      carriers_(carriers),
+      places_(places),
       program_(program),
       cuts_(program.code_count()) {}
 
@@ -25,15 +23,9 @@ void StepWriter::write(std::size_t code) {
   cuts.erase(repeated.begin(), repeated.end());
 
   n_ = static_cast<std::int64_t>(code);
-  iteration_ = &iteration_at(plan_, n_);
+  iteration_ = &plan_.iteration(n_);
   program_.step_begin.push_back(static_cast<std::uint32_t>(program_.steps.size()));
   open_ = false;
-  applies_.clear();
-  for (std::size_t a = 0; a < iteration_->applies.size(); ++a) {
-    const Apply& apply = iteration_->applies[a];
-    if (exists(apply.merges, n_)) applies_.emplace_back(moments_.index(apply.at), a);
-  }
-  std::ranges::sort(applies_);
   next_apply_ = 0;
   share_optimizer();
 
@@ -72,12 +64,14 @@ std::int32_t StepWriter::step_at(std::size_t code, Moment moment) const {
 
 void StepWriter::apply_at(const Point& at, std::int32_t layer) {
   const std::int64_t point = moments_.index(at);
-  for (; next_apply_ < applies_.size() && applies_[next_apply_].first == point; ++next_apply_) {
-    const std::size_t a = applies_[next_apply_].second;
-    const Apply& apply = iteration_->applies[a];
-    if (apply.source != Source::kLocalGradient) {
-      const std::vector<OpPlace>& refs = awaited_by(apply);
-      if (!refs.empty()) wait(refs, layer);
+  for (; next_apply_ < iteration_->applies.size(); ++next_apply_) {
+    const auto a = static_cast<std::size_t>(iteration_->apply_by_rank[next_apply_]);
+    const ResolvedApply& apply = iteration_->applies[a];
+    if (apply.at != point) break;
+    if (!exists(apply.merges, n_)) continue;
+    if (apply.apply->source != Source::kLocalGradient) {
+      const std::vector<OpPlace>& ops = awaited_by(apply);
+      if (!ops.empty()) wait(ops, layer);
     }
     if (optimizer_share_[a] > 0) {
       compute(SpanKind::kOptimizer, layer, [&](const Workload&) { return optimizer_share_[a]; });
@@ -87,11 +81,11 @@ void StepWriter::apply_at(const Point& at, std::int32_t layer) {
 }
 
 // The ops whose results an apply uses. Of a gradient that only a reduce-scatter carries, that one.
-const std::vector<OpPlace>& StepWriter::awaited_by(const Apply& apply) {
-  const Cargo cargo = apply.source == Source::kAveragedParameter ? Cargo::kParameter : Cargo::kGradient;
-  const std::vector<OpPlace>& refs = carriers_.ops_for(cargo, apply.blocks, apply.merges, n_);
-  if (!refs.empty() || cargo != Cargo::kGradient) return refs;
-  return carriers_.ops_for(Cargo::kScattered, apply.blocks, apply.merges, n_);
+const std::vector<OpPlace>& StepWriter::awaited_by(const ResolvedApply& apply) {
+  const Role role = apply.apply->source == Source::kAveragedParameter ? Role::kParameter : Role::kGradient;
+  const std::vector<OpPlace>& ops = places_.carrying(role, apply.blocks, apply.merges, n_);
+  if (!ops.empty() || role != Role::kGradient) return ops;
+  return places_.carrying(Role::kScatter, apply.blocks, apply.merges, n_);
 }
 
 // Spreads one optimizer step over an iteration's gradient applies: applies of all bytes take just one.
@@ -102,10 +96,9 @@ void StepWriter::share_optimizer() {
   std::int64_t bytes = 0;
   Nanoseconds spent = 0;
   for (std::size_t a = 0; a < iteration_->applies.size(); ++a) {
-    const Apply& apply = iteration_->applies[a];
-    const bool gradient = apply.source == Source::kReducedGradient || apply.source == Source::kLocalGradient;
-    if (!gradient || !exists(apply.merges, n_)) continue;
-    for (const std::int32_t block : apply.blocks) bytes += model_.bytes({&resolved_.slice(block), 1});
+    const ResolvedApply& apply = iteration_->applies[a];
+    if (apply.apply->source == Source::kAveragedParameter || !exists(apply.merges, n_)) continue;
+    for (const std::int32_t block : apply.blocks) bytes += plan_.block(block).bytes;
     const Nanoseconds until = floor_share(options_.optimizer_ns, bytes, total_bytes);
     optimizer_share_[a] = until - spent;
     spent = until;

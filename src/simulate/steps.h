@@ -5,16 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "gradweave/cost.h"
 #include "gradweave/plan.h"
 #include "gradweave/simulate.h"
-#include "simulate/carriers.h"
+#include "plan/resolved.h"
 #include "simulate/moments.h"
+#include "simulate/op_places.h"
 #include "simulate/program.h"
-#include "simulate/resolved.h"
 
 namespace gradweave {
 
@@ -23,9 +22,8 @@ class StepWriter {
  public:
   // `cost`: of the plan's workload. `fine`: see compile(). Everything must outlive the object; `program` is
   // written.
-  StepWriter(const Plan& plan, const ResolvedPlan& resolved, std::span<const Workload> classes,
-             const CostModel& model, const SimulationOptions& options, bool fine, Carriers& carriers,
-             Program& program);
+  StepWriter(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
+             const SimulationOptions& options, bool fine, OpPlaces& places, Program& program);
 
   // A step of `code` must end at `moment`.
   void cut(std::size_t code, Moment moment) { cuts_[code].push_back({moment}); }
@@ -46,7 +44,7 @@ class StepWriter {
   };
 
   void apply_at(const Point& at, std::int32_t layer);
-  const std::vector<OpPlace>& awaited_by(const Apply& apply);
+  const std::vector<OpPlace>& awaited_by(const ResolvedApply& apply);
   void share_optimizer();
   void open_step();
   void wait(const std::vector<OpPlace>& refs, std::int32_t layer);
@@ -54,23 +52,21 @@ class StepWriter {
   void compute(SpanKind kind, std::int32_t layer, const Duration& duration);
   void mark(Moment moment);
 
-  const Plan& plan_;
-  const ResolvedPlan& resolved_;
+  const ResolvedPlan& plan_;
   std::span<const Workload> classes_;
   const CostModel& model_;
   const SimulationOptions& options_;
   const bool fine_;
   const Moments moments_;
-  Carriers& carriers_;
+  OpPlaces& places_;
   Program& program_;
   std::vector<std::vector<Cut>> cuts_;       // per code
   std::vector<Nanoseconds> step_durations_;  // [step][class]
 
   // The code being written:
   std::int64_t n_ = 0;
-  const Iteration* iteration_ = nullptr;
-  std::vector<std::pair<std::int64_t, std::size_t>> applies_;  // (place of the point, place in the list)
-  std::size_t next_apply_ = 0;
+  const ResolvedIteration* iteration_ = nullptr;
+  std::size_t next_apply_ = 0;                // by rank
   std::vector<Nanoseconds> optimizer_share_;  // per apply
   bool open_ = false;                         // the last step goes on
   bool computed_ = false;                     // and has computed something

@@ -12,8 +12,7 @@ namespace {
 
 class SpanRecorder final : public Recorder {
  public:
-  SpanRecorder(const Plan& plan, const Workload& workload, const CostModel& model)
-      : plan_(plan), workload_(workload), model_(model) {}
+  SpanRecorder(const ResolvedPlan& plan, const Workload& workload) : plan_(plan), workload_(workload) {}
 
   // Only spans of iterations [first, last) are kept.
   void listen(std::int64_t first, std::int64_t last) { first_ = first, last_ = last; }
@@ -28,9 +27,8 @@ class SpanRecorder final : public Recorder {
               .op_link = wait.op.link,
               .begin_ns = wait.begin,
               .end_ns = wait.end};
-    const Op& op = iteration_at(plan_, wait.op.iteration).ops[static_cast<std::size_t>(wait.op.plan_op)];
-    span.label = "wait for " + label_of(plan_, op, model_.index());
-    span.reason = text_of(reason_of(wait), plan_.links[static_cast<std::size_t>(wait.op.link)].name);
+    span.label = "wait for " + label_of(plan_.plan, *op_of(wait.op).op, plan_.index);
+    span.reason = text_of(reason_of(wait), plan_.plan.links[static_cast<std::size_t>(wait.op.link)].name);
     spans_.push_back(std::move(span));
   }
 
@@ -50,19 +48,15 @@ class SpanRecorder final : public Recorder {
 
   void op(const OpRecord& run) override {
     if (!heard(run.iteration)) return;
-    const Op& op = iteration_at(plan_, run.iteration).ops[static_cast<std::size_t>(run.plan_op)];
     Span span{.kind = SpanKind::kOp,
               .track = 1 + run.link,
               .iteration = run.iteration,
               .op = run.plan_op,
               .begin_ns = run.start,
               .end_ns = run.end};
-    for (const std::int32_t b : op.blocks) {
-      const Block& block = plan_.blocks[static_cast<std::size_t>(b)];
-      const Slice slice{*model_.index().find_tensor(block.tensor), block.begin, block.end};
-      span.bytes += model_.bytes({&slice, 1});
-    }
-    span.label = label_of(plan_, op, model_.index());
+    const ResolvedOp& op = op_of(run);
+    for (const std::int32_t b : op.blocks) span.bytes += plan_.block(b).bytes;
+    span.label = label_of(plan_.plan, *op.op, plan_.index);
     spans_.push_back(std::move(span));
   }
 
@@ -72,23 +66,25 @@ class SpanRecorder final : public Recorder {
 
  private:
   bool heard(std::int64_t iteration) const { return iteration >= first_ && iteration < last_; }
+  const ResolvedOp& op_of(const OpRecord& run) const {
+    return plan_.iteration(run.iteration).ops[static_cast<std::size_t>(run.plan_op)];
+  }
 
-  const Plan& plan_;
+  const ResolvedPlan& plan_;
   const Workload& workload_;
-  const CostModel& model_;
   std::int64_t first_ = 0, last_ = 0;
   std::vector<Span> spans_;
 };
 
 }  // namespace
 
-Timeline record_timeline(const Plan& plan, std::span<const Workload> classes, const CostModel& model,
+Timeline record_timeline(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
                          const SimulationOptions& options, bool shared, std::int64_t begin,
                          std::int64_t count) {
   const Program program = compile(plan, classes, model, options, true);
   const std::unique_ptr<Machine> machine =
       shared ? shared_machine(program, options.contention) : serial_machine(program);
-  SpanRecorder recorder(plan, classes[program.main_class], model);
+  SpanRecorder recorder(plan, classes[program.main_class]);
   // Ops listed this far outside may still be under way inside.
   const std::int64_t margin = program.reach + 1;
   const std::int64_t end = begin + count;
@@ -102,8 +98,8 @@ Timeline record_timeline(const Plan& plan, std::span<const Workload> classes, co
   const Nanoseconds window_end = machine->time();
   machine->run_to(end + margin, &recorder);
 
-  Timeline timeline{.name = plan.scheme, .origin = "simulated", .links = {}, .spans = recorder.take()};
-  for (const PlanLink& link : plan.links) timeline.links.push_back(link.name);
+  Timeline timeline{.name = plan.plan.scheme, .origin = "simulated", .links = {}, .spans = recorder.take()};
+  for (const PlanLink& link : plan.plan.links) timeline.links.push_back(link.name);
   std::erase_if(timeline.spans, [&](const Span& span) {
     if (span.kind != SpanKind::kOp) return span.iteration < begin || span.iteration >= end;
     return span.begin_ns >= window_end || (span.end_ns <= window_begin && span.begin_ns < window_begin);
