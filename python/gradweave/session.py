@@ -38,8 +38,8 @@ class Session:
         self._loop = Loop(self.parameters)
         if settings.scales:
             self._loop.saw("scales")
-        starts_synchronous = self._coming is None or core.demands_of(self._coming)["synchronous"]
-        self.updates = Updates(optimizers, self.parameters, self._scope.excluded, self._loop, starts_synchronous)
+        self.updates = Updates(optimizers, self.parameters, self._scope.excluded, self._loop,
+                               starts_synchronous=self._coming is None)
         self._report = Report(settings.report and job.rank == 0)
         device = self.parameters[0].device
         self.job, self.control = job, Control(job, device)
@@ -255,12 +255,14 @@ class Session:
         self._install(decision.starter(self.workload, links, self.control.size))
 
     def _install(self, plan):
-        demands = core.demands_of(plan)
-        if not demands["synchronous"]:
-            self.updates.look_at_optimizers()
-        if reason := self._loop.refusal(demands):
-            raise _native.InvalidInput(f"the plan can't serve this loop: {reason}")
-        self.engine.install(json.dumps(plan), json.dumps(self.workload))
+        plan_text, workload_text = json.dumps(plan), json.dumps(self.workload)
+        if not _native.validate(plan_text, workload_text):  # else the engine says what is wrong
+            demands = core.demands_of(plan)
+            if not demands["synchronous"]:
+                self.updates.look_at_optimizers()
+            if reason := self._loop.refusal(demands):
+                raise _native.InvalidInput(f"the plan can't serve this loop: {reason}")
+        self.engine.install(plan_text, workload_text)
         self.updates.forget()
         self.plan = plan
         self._hook_layers()

@@ -39,7 +39,9 @@ class Updates:
         if closure is not None and not synchronous:
             with torch.enable_grad():
                 result = closure()
-            closure, synchronous = None, engine.synchronous  # the first forward has put a plan in force
+            synchronous = engine.synchronous  # the first forward has put a plan in force
+            if not (synchronous and needs_closure(stepper.kind)):
+                closure = None
         if synchronous and closure is None and engine.reduced and not others:
             self._last = stepper
         elif synchronous:
