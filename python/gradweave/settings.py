@@ -71,7 +71,7 @@ class Settings:
     def arguments(self):
         """{name: text}: what all ranks must have alike, apart from links and groups."""
         told = {field.name: getattr(self, field.name) for field in fields(self)
-                if field.name not in ("links", "process_group", "plan", "scaler", "options", "exclude")}
+                if field.name not in ("links", "process_group", "plan", "scaler", "options", "exclude", "report")}
         told |= {"options": dict(self.options or {}), "exclude": sorted(self.exclude), "scaler": self.scales, "check": self.checks}
         if self.plan is not None:
             told["plan"] = digest(plan_of(self.plan))

@@ -124,7 +124,7 @@ def _unwrapper(references):
 
 def _other_optimizer(optimizer, arguments, named):
     # Of every optimizer in the process: those of wrapped models would step them beside the plan.
-    if optimizer in sessions or is_twin(optimizer):
+    if not sessions or optimizer in sessions or is_twin(optimizer):
         return
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for session in set(sessions.values()):
