@@ -326,6 +326,7 @@ class Session:
         iteration."""
         iterations = self._recorder.iterations
         self._stop_recording()
+        self.engine.drain(CHANGE)  # first of all, since it agrees that all ranks are here
         workload, _ = profiling.workload_of(self.model, self._layers, iterations, type(self.model).__name__)
         workload = profiling.of_slowest(workload, lambda times: self.control.largest(times, "the exchange of profiles"))
         self.updates.look_at_optimizers()
@@ -337,7 +338,6 @@ class Session:
         if "error" in decided:
             raise _native.InvalidInput(decided["error"])
         self.workload, self.cluster = decided["workload"], decided["cluster"]
-        self.engine.drain(CHANGE)
         chosen = self._first_that_goes(decided["candidates"])
         self.prediction = chosen["prediction"]
         self._report.switched(decided, chosen)

@@ -27,8 +27,8 @@ import ranks  # noqa: E402
 import verdict  # noqa: E402
 import victim  # noqa: E402
 
-START_S = 90.0  # to import, meet and train until the fault
-END_S = 30.0    # for the ranks of a job without a fault to finish
+START_S = 180.0  # to import, meet and train until the fault
+END_S = 60.0     # after the last sign of a rank, for the others
 
 
 class Run:

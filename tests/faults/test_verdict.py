@@ -26,7 +26,7 @@ def finished(digest="a" * 64):
     (KILL, [raised(), LOST, raised()], "ok"),
     (KILL, [raised(), LOST, Rank(None)], "hang"),
     (KILL, [raised(), LOST, raised(status=-6)], "abort"),
-    (KILL, [raised(), LOST, raised(status=None, left_s=30)], "leftover"),
+    (KILL, [raised(), LOST, raised(status=None, left_s=60)], "leftover"),
     (KILL, [raised(), LOST, raised(at=107.0)], "late"),
     (KILL, [raised(), LOST, raised(NAMED.replace("rank 1", "rank 2"))], "wrong suspect"),
     (KILL, [raised(), LOST, raised("nobody knows")], "wrong suspect"),

@@ -7,7 +7,7 @@ from case import ARRIVAL_S, TIMEOUT_S
 
 OK = "ok"
 LATE_S = 2.0    # after the timeout, an error is late
-LEAVES_S = 15.0  # after its error, a rank has ended: an interpreter with torch takes some seconds on a busy machine
+LEAVES_S = 45.0  # after its error, a rank has ended; a whole interpreter with torch takes a second of a busy processor
 
 # In the order in which they are looked for: the first that applies is the verdict.
 VERDICTS = (OK, "early", "hang", "abort", "leftover", "late", "false alarm", "silent divergence", "wrong suspect")

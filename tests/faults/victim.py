@@ -9,8 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-from torch import nn
+from torch import distributed, nn
 
 from case import ARRIVAL_S, ITERATIONS, PROFILED, TIMEOUT_S, WARM_UP, Case
 from models import batch, make_net, make_optimizer
@@ -102,6 +101,7 @@ def train(case, rank, strike, folder, progress):
     from gradweave import agreement
 
     agreement.ARRIVAL_S = ARRIVAL_S
+    distributed.barrier()  # interpreters of their own take their time to import
     model = make_net(seed=rank)
     optimizer = make_optimizer("sgd", model)
     links = [gradweave.EmulatedLink(50, 0.01)] if case.emulated else None
