@@ -51,7 +51,7 @@ class Session:
             # Leaves a Python hook dictionary behind, which later Python hooks join instead of replacing ours.
             parameter.register_post_accumulate_grad_hook(_no_op).remove()
         self.engine = _native.Engine(self.names, self.parameters, [c.spec() for c in self.channels], self.control.group,
-                                     job.peers, job.rank, job.size, settings.timeout, settings.checks,
+                                     job.peers, job.size, settings.timeout, settings.checks,
                                      settings.find_unused_parameters, self.updates.step_subset)
         self.updates.engine = self.engine
         self.control.fail = self.engine.fail

@@ -42,14 +42,14 @@ std::shared_ptr<py::function> held(py::function callable) {
           }};
 }
 
-Engine::Stepper stepper_of(py::function step) {
+TorchHost::Stepper stepper_of(py::function step) {
   return [step = held(std::move(step))](std::int32_t subset) {
     const py::gil_scoped_acquire lock;
     (*step)(subset);
   };
 }
 
-Engine::Unscaler unscaler_of(std::optional<py::function> factor) {
+TorchHost::Unscaler unscaler_of(std::optional<py::function> factor) {
   if (!factor) return nullptr;
   return [factor = held(std::move(*factor))] {
     const py::gil_scoped_acquire lock;
@@ -140,6 +140,12 @@ void bind_peers(py::module_& module) {
       .def("close", &Peers::close, Unlocked());
 }
 
+// A question to the run, asked of the engine.
+template <typename Result>
+auto of_run(Result (run::Run::*question)() const) {
+  return [question](const Engine& engine) { return (engine.run().*question)(); };
+}
+
 void bind_engine(py::module_& module) {
   py::class_<LinkSpec>(module, "LinkSpec")
       .def(py::init([](std::string name, std::optional<Group> group,
@@ -154,15 +160,15 @@ void bind_engine(py::module_& module) {
            py::arg("name"), py::arg("group") = py::none(), py::arg("emulation") = py::none());
   py::class_<Engine, std::unique_ptr<Engine, EndUnlocked>>(module, "Engine")
       .def(py::init([](const py::list& names, const py::list& tensors, std::vector<LinkSpec> links,
-                       std::optional<Group> control, std::shared_ptr<Peers> peers, int rank, int world_size,
+                       std::optional<Group> control, std::shared_ptr<Peers> peers, int world_size,
                        double timeout_s, bool check, std::optional<bool> find_unused, py::function step) {
         EngineOptions options;
         options.link.timeout = milliseconds_of(timeout_s);
         options.link.check = check;
-        if (find_unused) options.find_unused = *find_unused ? FindUnused::kOn : FindUnused::kOff;
+        if (find_unused) options.find_unused = *find_unused ? run::FindUnused::kOn : run::FindUnused::kOff;
         return std::unique_ptr<Engine, EndUnlocked>(
             new Engine(parameters_of(names, tensors), std::move(links), control.value_or(Group()),
-                       std::move(peers), rank, world_size, options, stepper_of(std::move(step))));
+                       std::move(peers), world_size, options, stepper_of(std::move(step))));
       }))
       .def(
           "install",
@@ -189,21 +195,22 @@ void bind_engine(py::module_& module) {
            [](Engine& engine, std::optional<py::function> factor) {
              engine.set_unscaler(unscaler_of(std::move(factor)));
            })
-      .def("forward_layers", &Engine::forward_layers)
-      .def("set_timeline", &Engine::set_timeline)
+      .def("forward_layers", of_run(&run::Run::forward_layers))
+      .def("set_timeline", [](Engine& engine, bool on) { engine.run().set_timeline(on); })
       .def(
           "take_timeline", [](Engine& engine) { return to_json(engine.take_timeline()); }, Unlocked())
-      .def_property("communicating", &Engine::communicating, &Engine::set_communicating)
-      .def_property_readonly("installed", &Engine::installed)
-      .def_property_readonly("reduced", &Engine::reduced)
-      .def_property_readonly("overflowed", &Engine::overflowed)
-      .def_property_readonly("partial_steps", &Engine::partial_steps)
-      .def_property_readonly("steps_in_backward", &Engine::steps_in_backward)
-      .def_property_readonly("steps_in_forward", &Engine::steps_in_forward)
-      .def_property_readonly("synchronous", &Engine::synchronous)
-      .def_property_readonly("iteration", &Engine::iteration)
+      .def_property("communicating", of_run(&run::Run::communicating),
+                    [](Engine& engine, bool on) { engine.run().set_communicating(on); })
+      .def_property_readonly("installed", of_run(&run::Run::installed))
+      .def_property_readonly("reduced", of_run(&run::Run::reduced))
+      .def_property_readonly("overflowed", of_run(&run::Run::overflowed))
+      .def_property_readonly("partial_steps", of_run(&run::Run::partial_steps))
+      .def_property_readonly("steps_in_backward", of_run(&run::Run::steps_in_backward))
+      .def_property_readonly("steps_in_forward", of_run(&run::Run::steps_in_forward))
+      .def_property_readonly("synchronous", of_run(&run::Run::synchronous))
+      .def_property_readonly("iteration", of_run(&run::Run::iteration))
+      .def_property_readonly("backward_end_ns", of_run(&run::Run::backward_end_ns))
       .def_property_readonly("ready_ns", &Engine::ready_ns)
-      .def_property_readonly("backward_end_ns", &Engine::backward_end_ns)
       .def_property_readonly("counters", [](const Engine& engine) {
         const Counters counters = engine.counters();
         py::dict result;

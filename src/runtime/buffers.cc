@@ -40,8 +40,8 @@ c10::ScalarType scalar_type_of(DType dtype) {
   return c10::kFloat;
 }
 
-BufferPool::BufferPool(const Calendar& program, c10::Device device) : device_(device) {
-  for (const CalendarIteration& iteration : program.iterations) {
+BufferPool::BufferPool(const Calendar& calendar, c10::Device device) : device_(device) {
+  for (const CalendarIteration& iteration : calendar.iterations) {
     for (const CalendarOp& op : iteration.ops) {
       Class& buffers = classes_[key_of(op)];
       buffers.elements = std::max(buffers.elements, op.elements);

@@ -17,7 +17,7 @@ namespace gradweave::runtime {
 // compute thread alone.
 class BufferPool {
  public:
-  BufferPool(const Calendar& program, c10::Device device);
+  BufferPool(const Calendar& calendar, c10::Device device);
 
   // Returns a flat tensor of the op's elements with undefined contents. Give it back with release().
   at::Tensor acquire(const CalendarOp& op);

@@ -9,24 +9,26 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "run/peers.h"
+
 namespace gradweave::runtime {
 
 // Tells the other ranks what this one does, and learns from a thread of its own whether training can go on.
 // It needs no process group, so that nothing that ranks do differently can meet in a collective. What it
 // decides is in src/peers/. Every call is safe from any thread.
-class Peers {
+class Peers : public run::Peers {
  public:
   // `store` may be null (one rank): then there is nobody to wait for. It must belong to these ranks and this
   // object alone: signs of an earlier one would be taken for signs of life.
   Peers(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size);
-  ~Peers();
+  ~Peers() override;
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
   // Where this rank is: before the backward of an iteration, or from that backward on. Cheap.
-  void outside(std::int64_t iteration);
-  void training(std::int64_t iteration);
-  void set_progress(std::int64_t ops_done);
+  void outside(std::int64_t iteration) override;
+  void training(std::int64_t iteration) override;
+  void set_progress(std::int64_t ops_done) override;
 
   // Calls `tell` with the verdict that another rank has given, once the other ranks know it: from the thread,
   // at most once, perhaps when this object is gone: it must own what it uses. Null: nothing.
@@ -36,12 +38,13 @@ class Peers {
   // returns what each has posted, by rank. Errors: RuntimeFailure with the verdict, on every rank, if some
   // rank is elsewhere and can't come, or does not come within `timeout`; soon in the first case.
   std::vector<std::string> agree(const std::string& what, const std::string& post,
-                                 std::chrono::milliseconds timeout);
+                                 std::chrono::milliseconds timeout) override;
 
   // This rank can't go on because `what` failed for `cause`, `after` it began. Returns the verdict: what
   // failed, whom to suspect, where all ranks are, what to do; once the other ranks know it, since this process
   // may host the store. Takes at most 2.5 s for the first and 0.8 s for the second.
-  std::string give_up(const std::string& what, std::chrono::nanoseconds after, const std::string& cause);
+  std::string give_up(const std::string& what, std::chrono::nanoseconds after,
+                      const std::string& cause) override;
 
   // This rank ends by an error of its own ("ValueError: ..."): the others end too, with that. Takes at most
   // 0.6 s.

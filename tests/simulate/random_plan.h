@@ -28,6 +28,7 @@ struct PlanShape {
   bool prologue = true;
   bool delays = true;
   bool early = false;  // some releases before the data, which the validator refuses and the simulator can do
+  bool whole_tensors = false;  // the parts of a tensor travel together
   bool any_order =
       true;  // half of the plans with ops in random order, else about as their data becomes ready
 };
@@ -43,14 +44,15 @@ struct Group {
   std::int32_t first_layer = 0;
 };
 
-inline std::vector<Group> groups_of(const WorkloadIndex& index, Plan& plan) {
+inline std::vector<Group> groups_of(const WorkloadIndex& index, Plan& plan, bool whole_tensors) {
   std::vector<Group> groups;
   DType last = DType::kFloat32;
   for (std::size_t t = index.tensors.size(); t-- > 0;) {
     const TensorPlace& place = index.tensors[t];
     const std::int64_t parts = std::min<std::int64_t>(place.numel, pick(1, 3));
     for (std::int64_t p = 0; p < parts; ++p) {
-      if (groups.empty() || last != place.dtype || one_in(2)) groups.emplace_back();
+      const bool joins = whole_tensors && p > 0;
+      if (groups.empty() || last != place.dtype || (!joins && one_in(2))) groups.emplace_back();
       last = place.dtype;
       groups.back().blocks.push_back(static_cast<std::int32_t>(plan.blocks.size()));
       groups.back().first_layer = static_cast<std::int32_t>(place.layer);
@@ -166,7 +168,7 @@ inline Plan random_plan(const Workload& workload, const Cluster& cluster, const 
   for (const Link& link : cluster.links) plan.links.push_back({link.name, shape.fluid ? pick(0, 3) : 1});
   plan.period.resize(static_cast<std::size_t>(shape.synchronous ? 1 : pick(1, 3)));
   Builder builder(plan, shape);
-  for (const Group& group : groups_of(index, plan)) {
+  for (const Group& group : groups_of(index, plan, shape.whole_tensors)) {
     const int style = shape.synchronous ? 0 : pick(0, 3);
     style <= 1 ? builder.synchronise(group) : style == 2 ? builder.delay(group) : builder.average(group);
   }
@@ -178,6 +180,9 @@ inline Plan random_plan(const Workload& workload, const Cluster& cluster, const 
                   iteration.ops[static_cast<std::size_t>(pick(0, static_cast<int>(i) - 1))]);
       }
     }
+  }
+  for (Iteration& iteration : plan.period) {
+    for (Apply& apply : iteration.applies) apply.slices = !shape.whole_tensors;
   }
   // A prologue that does less: what it leaves out is waited for by nobody.
   if (shape.prologue && one_in(2)) {

@@ -1,0 +1,333 @@
+#include "run/board.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gradweave/error.h"
+
+namespace gradweave::run {
+namespace {
+
+std::size_t place_of(const Calendar& calendar, PointKind kind, std::int32_t layer) {
+  return static_cast<std::size_t>(kind) * calendar.layers + static_cast<std::size_t>(layer);
+}
+
+std::int64_t ns_of(Clock::time_point time) { return time.time_since_epoch() / std::chrono::nanoseconds(1); }
+
+}  // namespace
+
+std::string describe(const Calendar& calendar, const Execution& execution) {
+  return "op '" + execution.op->label + "' (iteration " + std::to_string(execution.run_iteration) +
+         ", link " + calendar.links[static_cast<std::size_t>(execution.op->link)] + ")";
+}
+
+void Board::reset(const Calendar& calendar, std::size_t capacity) {
+  const MutexLock lock(mutex_);
+  calendar_ = &calendar;
+  progress_.assign(capacity, {});
+  queues_.clear();
+  for (std::size_t link = 0; link < calendar.links.size(); ++link) {
+    queues_.push_back(std::make_unique<Queue>());
+    queues_.back()->ring.resize(capacity + 1);
+  }
+  queued_ = launches_ = 0;
+}
+
+void Board::set_ordered_launches(bool on) {
+  const MutexLock lock(mutex_);
+  ordered_launches_ = on;
+}
+
+void Board::restart() {
+  const MutexLock lock(mutex_);
+  passed_.assign((static_cast<std::size_t>(PointKind::kIterationEnd) + 1) * calendar_->layers, {});
+}
+
+// ---- compute thread
+
+void Board::open(std::span<const Execution> row) {
+  const MutexLock lock(mutex_);
+  for (const Execution& execution : row) {
+    if (execution.op == nullptr) continue;
+    const CalendarOp& op = *execution.op;
+    of(execution) = {};
+    if (execution.partner == nullptr)
+      of(execution).pending = static_cast<std::int32_t>(op.blocks.size() * op.merges.size());
+  }
+}
+
+void Board::push(std::span<const Execution> row, std::int64_t iteration) {
+  const MutexLock lock(mutex_);
+  for (const Execution& execution : row) {
+    if (execution.op == nullptr || execution.iteration != iteration) continue;
+    of(execution).order = queued_++;
+    Queue& queue = queue_of(execution);
+    queue.ring[queue.pushed++ % queue.ring.size()] = &execution;
+  }
+  wake_links();
+}
+
+void Board::pass(PointKind kind, std::int32_t layer, std::int64_t iteration) {
+  const MutexLock lock(mutex_);
+  passed_at_ = Clock::now();
+  passed_[place_of(*calendar_, kind, layer)] = {iteration, passed_at_};
+  wake_links();
+}
+
+void Board::arrive(const Execution& execution, std::int32_t parts) {
+  const MutexLock lock(mutex_);
+  Progress& progress = of(execution);
+  progress.pending -= parts;
+  Queue& queue = queue_of(execution);
+  if (progress.pending == 0 && queue.issued < queue.pushed) queue.wake.notify_all();
+}
+
+std::int32_t Board::missing(const Execution& execution) const {
+  const MutexLock lock(mutex_);
+  return of(execution).pending;
+}
+
+void Board::cut(const Execution& execution, std::int32_t parts, bool absent) {
+  const MutexLock lock(mutex_);
+  Progress& progress = of(execution);
+  progress.forced = true;
+  progress.pending -= parts;
+  progress.absent = execution.partner != nullptr ? of(*execution.partner).absent : absent;
+  wake_links();
+}
+
+Waited Board::wait(const Execution& execution) {
+  const MutexLock lock(mutex_);
+  Waited result;
+  if (!of(execution).done && failure_.empty()) {
+    result = {.waited = true, .begin = Clock::now()};
+    force_up_to(execution);
+    if (execution.partner != nullptr && !of(*execution.partner).done) force_up_to(*execution.partner);
+    // Every op ends within its timeout, so a link without progress for longer waits for data that never
+    // comes.
+    const auto patience = options_.timeout + std::chrono::seconds(10);
+    std::int64_t progress = counters_.ops;
+    while (!of(execution).done && failure_.empty()) {
+      if (!done_.wait_until(mutex_, Clock::now() + patience) && progress == counters_.ops)
+        end_all(describe(*calendar_, execution) +
+                " was never started: its data or an op before it is missing");
+      progress = counters_.ops;
+    }
+    result.end = Clock::now();
+  }
+  require_no_failure();
+  return result;
+}
+
+void Board::wait_idle() {
+  const MutexLock lock(mutex_);
+  while (failure_.empty() && any_busy()) done_.wait(mutex_);
+  require_no_failure();
+}
+
+void Board::check_failure() const {
+  const MutexLock lock(mutex_);
+  require_no_failure();
+}
+
+void Board::require_no_failure() const {
+  if (!failure_.empty()) throw RuntimeFailure(failure_);
+}
+
+// ---- what may start
+
+bool Board::has_data(const Execution& execution) const {
+  return of(execution).pending == 0 && (execution.partner == nullptr || of(*execution.partner).done);
+}
+
+bool Board::on_turn(const Execution& execution) const {
+  return !ordered_launches_ || of(execution).order == launches_;
+}
+
+std::optional<Clock::time_point> Board::released_at(const Execution& execution) const {
+  const Release& release = execution.op->release;
+  const std::int64_t want = execution.iteration + release.point.iteration;
+  if (want < 0) return Clock::time_point{};
+  const Passed& passed = passed_[place_of(*calendar_, release.point.kind, release.point.layer)];
+  if (passed.iteration < want) return std::nullopt;
+  if (passed.iteration > want) return Clock::time_point{};
+  return passed.at + std::chrono::nanoseconds(release.delay_ns);
+}
+
+void Board::force_up_to(const Execution& execution) {
+  const std::int64_t own = of(execution).order;
+  for (std::size_t link = 0; link < queues_.size(); ++link) {
+    if (!ordered_launches_ && link != static_cast<std::size_t>(execution.op->link)) continue;
+    const Queue& queue = *queues_[link];
+    for (std::size_t s = queue.issued; s < queue.pushed; ++s) {
+      Progress& before = of(*queue.at(s));
+      if (own < 0 || before.order <= own) before.forced = true;
+    }
+  }
+  wake_links();
+}
+
+bool Board::busy(const Queue& queue) const {
+  if (queue.ended < queue.issued) return true;
+  if (queue.issued == queue.pushed) return false;
+  const Execution& next = *queue.at(queue.issued);
+  if (!has_data(next) || !on_turn(next)) return false;
+  return of(next).forced || of(next).absent || released_at(next).has_value();
+}
+
+bool Board::any_busy() const {
+  for (const auto& queue : queues_) {
+    if (busy(*queue)) return true;
+  }
+  return false;
+}
+
+void Board::wake_links() {
+  for (const auto& queue : queues_) {
+    if (!failure_.empty() || queue->issued < queue->pushed) queue->wake.notify_all();
+  }
+}
+
+// ---- links' threads
+
+Turn Board::await_turn(std::size_t link, std::size_t sequence) {
+  const MutexLock lock(mutex_);
+  Queue& queue = *queues_[link];
+  for (;;) {
+    if (queue.stop || !failure_.empty()) return {};
+    if (sequence != queue.issued || sequence >= queue.pushed) {
+      queue.wake.wait(mutex_);
+      continue;
+    }
+    const Execution& next = *queue.at(sequence);
+    if (!has_data(next) || !on_turn(next)) {
+      queue.wake.wait(mutex_);
+      continue;
+    }
+    const Progress& progress = of(next);
+    if (progress.forced || progress.absent) return {&next, progress.absent};
+    const std::optional<Clock::time_point> at = released_at(next);
+    const Clock::time_point until = at ? *at : passed_at_ + options_.stall;
+    if (Clock::now() >= until) return {&next, false};
+    queue.wake.wait_until(mutex_, until);
+  }
+}
+
+void Board::count_issued(Queue& queue) {
+  ++queue.issued;
+  ++launches_;
+  if (ordered_launches_) {
+    wake_links();
+  } else {
+    queue.wake.notify_all();
+  }
+}
+
+void Board::launched(std::size_t link) {
+  const MutexLock lock(mutex_);
+  count_issued(*queues_[link]);
+}
+
+void Board::finish(Queue& queue, const Execution& execution) {
+  ++queue.ended;
+  of(execution).done = true;
+  done_.notify_all();
+  if (execution.op->collective == Collective::kReduceScatter) wake_links();  // its all_gather
+}
+
+void Board::ended(std::size_t link, const Execution& execution, Clock::time_point begin) {
+  const auto end = Clock::now();
+  const MutexLock lock(mutex_);
+  counters_.ops += 1;
+  counters_.bytes += execution.op->bytes;
+  if (options_.timeline) {
+    spans_.push_back({.kind = SpanKind::kOp,
+                      .track = static_cast<std::int32_t>(link) + 1,
+                      .iteration = execution.run_iteration,
+                      .op = execution.place,
+                      .begin_ns = ns_of(begin),
+                      .end_ns = ns_of(end),
+                      .bytes = execution.op->bytes,
+                      .label = execution.op->label});
+  }
+  finish(*queues_[link], execution);
+}
+
+void Board::skipped(std::size_t link, const Execution& execution) {
+  const MutexLock lock(mutex_);
+  Queue& queue = *queues_[link];
+  count_issued(queue);
+  finish(queue, execution);
+}
+
+void Board::joined(std::size_t link) {
+  const MutexLock lock(mutex_);
+  ++queues_[link]->threads;
+}
+
+void Board::left(std::size_t link) {
+  const MutexLock lock(mutex_);
+  --queues_[link]->threads;
+  done_.notify_all();
+}
+
+bool Board::stop(std::size_t link) {
+  const MutexLock lock(mutex_);
+  Queue& queue = *queues_[link];
+  queue.stop = true;
+  queue.wake.notify_all();
+  const auto until = Clock::now() + std::chrono::milliseconds(200);
+  while (queue.threads > 0) {
+    if (failure_.empty()) {
+      done_.wait(mutex_);
+    } else if (!done_.wait_until(mutex_, until)) {
+      return queue.threads == 0;
+    }
+  }
+  return true;
+}
+
+// ---- any thread
+
+void Board::fail(const std::string& why) {
+  const MutexLock lock(mutex_);
+  if (failure_.empty()) end_all(why);
+}
+
+void Board::end_all(const std::string& why) {
+  failure_ = why;
+  done_.notify_all();
+  wake_links();
+}
+
+bool Board::failed() const {
+  const MutexLock lock(mutex_);
+  return !failure_.empty();
+}
+
+std::string Board::failure() const {
+  const MutexLock lock(mutex_);
+  return failure_;
+}
+
+std::int64_t Board::progress() const {
+  const MutexLock lock(mutex_);
+  return counters_.ops;
+}
+
+BoardCounters Board::counters() const {
+  const MutexLock lock(mutex_);
+  return counters_;
+}
+
+void Board::set_timeline(bool on) {
+  const MutexLock lock(mutex_);
+  options_.timeline = on;
+}
+
+std::vector<Span> Board::take_spans() {
+  const MutexLock lock(mutex_);
+  return std::exchange(spans_, {});
+}
+
+}  // namespace gradweave::run

@@ -1,0 +1,159 @@
+// What the compute thread and the links' threads share: how far each op is, and which may be launched next.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "gradweave/timeline.h"
+#include "run/execution.h"
+
+namespace gradweave::run {
+
+using Clock = std::chrono::steady_clock;
+
+struct BoardOptions {
+  std::chrono::milliseconds timeout{300'000};  // of one op
+  // A rank that does something else than train, such as waiting for others at a barrier, passes no points.
+  // Its peers may need its ops meanwhile, so that releases hold only so long.
+  std::chrono::milliseconds stall{1'000};
+  bool timeline = false;
+};
+
+// An op that a link's thread is to issue now. `absent`: drained away, there is nothing to issue.
+struct Turn {
+  const Execution* execution = nullptr;
+  bool absent = false;
+};
+
+// A wait of the compute thread; `waited` is false if the op had ended before.
+struct Waited {
+  bool waited = false;
+  Clock::time_point begin, end;
+};
+
+struct BoardCounters {
+  std::int64_t ops = 0, bytes = 0;
+};
+
+// Returns "op 'all_reduce a +3' (iteration 7, link eth0)".
+std::string describe(const Calendar& calendar, const Execution& execution);
+
+// All members lock for themselves. Links are numbered as in the calendar.
+class Board {
+ public:
+  explicit Board(const BoardOptions& options) : options_(options) {}
+
+  // For a plan that comes into force, which must outlive its links' threads. Nothing may be under way.
+  void reset(const Calendar& calendar, std::size_t capacity);
+  // On: ops of all links are launched in the order of the plan's list. Off: only those of each link.
+  void set_ordered_launches(bool on);
+  // Forgets the points that have passed: the plan begins anew.
+  void restart();
+
+  // ---- compute thread
+
+  // Makes the board know executions that have been opened in the ring.
+  void open(std::span<const Execution> row);
+  // Appends them to their links' queues, in this order.
+  void push(std::span<const Execution> row, std::int64_t iteration);
+  void pass(PointKind kind, std::int32_t layer, std::int64_t iteration);
+  // `parts` more of the op's data have arrived.
+  void arrive(const Execution& execution, std::int32_t parts);
+  std::int32_t missing(const Execution& execution) const;
+  // Drains: its release is void, `parts` of its data will never come, and it is `absent` if none does. An
+  // all_gather is absent if its reduce_scatter is.
+  void cut(const Execution& execution, std::int32_t parts, bool absent);
+  // Returns when the op has ended. It and what is before it on its link ignore their releases: the real order
+  // of layers may differ from the plan's. Errors: RuntimeFailure.
+  Waited wait(const Execution& execution);
+  // Returns when no op is under way and none could start. Errors: RuntimeFailure.
+  void wait_idle();
+  void check_failure() const;
+
+  // ---- links' threads
+
+  // Waits until op number `sequence` of a link may be issued. Its execution is null if the thread is to
+  // leave.
+  Turn await_turn(std::size_t link, std::size_t sequence);
+  void launched(std::size_t link);
+  void ended(std::size_t link, const Execution& execution, Clock::time_point begin);
+  void skipped(std::size_t link, const Execution& execution);
+
+  void joined(std::size_t link);
+  void left(std::size_t link);
+  // Tells a link's threads to leave. Returns whether they have: after a failure some may be stuck.
+  bool stop(std::size_t link);
+
+  // ---- any thread
+
+  // Ends everything, unless it has ended before.
+  void fail(const std::string& why);
+  bool failed() const;
+  std::string failure() const;
+  std::int64_t progress() const;  // ops ended
+  BoardCounters counters() const;
+  void set_timeline(bool on);
+  // Returns what was recorded of ops since the last call.
+  std::vector<Span> take_spans();
+
+ private:
+  struct Progress {
+    std::int32_t pending = 0;  // parts of the data still to come
+    bool absent = false;       // drained away: none of its iterations exists
+    bool forced = false;       // awaited: its release is void
+    bool done = false;
+    std::int64_t order = -1;  // of its launch, among all links; -1: not queued yet
+  };
+  struct Queue {
+    std::vector<const Execution*> ring;
+    std::size_t pushed = 0, issued = 0, ended = 0;
+    std::size_t threads = 0;
+    bool stop = false;
+    CondVar wake;
+
+    const Execution* at(std::size_t sequence) const { return ring[sequence % ring.size()]; }
+  };
+  struct Passed {
+    std::int64_t iteration = -1;
+    Clock::time_point at;
+  };
+
+  Progress& of(const Execution& execution) REQUIRES(mutex_) { return progress_[execution.slot]; }
+  const Progress& of(const Execution& execution) const REQUIRES(mutex_) { return progress_[execution.slot]; }
+  Queue& queue_of(const Execution& execution) REQUIRES(mutex_) {
+    return *queues_[static_cast<std::size_t>(execution.op->link)];
+  }
+  bool has_data(const Execution& execution) const REQUIRES(mutex_);
+  bool on_turn(const Execution& execution) const REQUIRES(mutex_);
+  // When a release passes, or nothing if it hasn't passed yet.
+  std::optional<Clock::time_point> released_at(const Execution& execution) const REQUIRES(mutex_);
+  void force_up_to(const Execution& execution) REQUIRES(mutex_);
+  bool busy(const Queue& queue) const REQUIRES(mutex_);
+  bool any_busy() const REQUIRES(mutex_);
+  void count_issued(Queue& queue) REQUIRES(mutex_);
+  void finish(Queue& queue, const Execution& execution) REQUIRES(mutex_);
+  void wake_links() REQUIRES(mutex_);
+  void require_no_failure() const REQUIRES(mutex_);
+  void end_all(const std::string& why) REQUIRES(mutex_);
+
+  mutable Mutex mutex_;
+  CondVar done_;  // an op has ended, a thread has left, or all has failed
+  BoardOptions options_ GUARDED_BY(mutex_);
+  bool ordered_launches_ GUARDED_BY(mutex_) = false;
+  const Calendar* calendar_ GUARDED_BY(mutex_) = nullptr;
+  std::vector<Progress> progress_ GUARDED_BY(mutex_);  // by slot
+  std::vector<std::unique_ptr<Queue>> queues_ GUARDED_BY(mutex_);
+  std::int64_t queued_ GUARDED_BY(mutex_) = 0, launches_ GUARDED_BY(mutex_) = 0;  // over all links
+  std::vector<Passed> passed_ GUARDED_BY(mutex_);                                 // by kind and layer
+  Clock::time_point passed_at_ GUARDED_BY(mutex_) = Clock::now();
+  std::string failure_ GUARDED_BY(mutex_);
+  BoardCounters counters_ GUARDED_BY(mutex_);
+  std::vector<Span> spans_ GUARDED_BY(mutex_);
+};
+
+}  // namespace gradweave::run

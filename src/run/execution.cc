@@ -1,0 +1,40 @@
+#include "run/execution.h"
+
+#include <algorithm>
+
+namespace gradweave::run {
+
+Ring::Ring(const Calendar& calendar) {
+  for (const CalendarIteration& iteration : calendar.iterations)
+    widest_ = std::max(widest_, iteration.ops.size());
+  rows_.resize(static_cast<std::size_t>(calendar.look_ahead + calendar.look_back + 2));
+  std::size_t slot = 0;
+  for (auto& row : rows_) {
+    row.resize(widest_);
+    for (Execution& execution : row) execution.slot = slot++;
+  }
+}
+
+void Ring::open(const Calendar& calendar, std::int64_t iteration, std::int64_t run_iteration) {
+  const CalendarIteration& listed = calendar[iteration];
+  const std::span<Execution> here = row(iteration);
+  for (std::size_t i = 0; i < here.size(); ++i) {
+    Execution& execution = here[i];
+    execution.op = i < listed.ops.size() ? &listed.ops[i] : nullptr;
+    if (execution.op == nullptr) continue;
+    execution.iteration = iteration;
+    execution.run_iteration = run_iteration;
+    execution.place = static_cast<std::int32_t>(i);
+    execution.written.assign(execution.op->blocks.size(), 0);
+    const OpRef partner = execution.op->partner;
+    execution.partner = partner.op < 0 ? nullptr : &at(iteration + partner.delta, partner.op);
+  }
+}
+
+void Ring::clear() {
+  for (auto& row : rows_) {
+    for (Execution& execution : row) execution.op = nullptr;
+  }
+}
+
+}  // namespace gradweave::run

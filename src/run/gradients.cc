@@ -1,0 +1,141 @@
+// Gradients and parameters on their way into messages, and what ranks tell each other of them.
+#include <algorithm>
+#include <utility>
+
+#include "gradweave/error.h"
+#include "run/run.h"
+
+namespace gradweave::run {
+
+// The host has the gradient: its blocks go where the plan sends them.
+void Run::hand_over(std::int32_t tensor) {
+  completed_.clear();
+  for (std::int32_t b : tables_->calendar.blocks_of_tensor[static_cast<std::size_t>(tensor)])
+    hand_over_block(b);
+  for (const Execution* execution : completed_) {
+    host_.filled(*execution);
+    board_->arrive(*execution, 1);
+  }
+}
+
+void Run::hand_over_block(std::int32_t block) {
+  const auto b = static_cast<std::size_t>(block);
+  const Calendar& calendar = tables_->calendar;
+  const OpRef carrier = here().gradient[b];
+  const bool sent = carrier.op >= 0;
+  if (!sent && !here().dropped[b]) return;
+  const bool compensated = calendar.residual.enabled;
+  if (compensated) host_.compensate(block, residual_coefficient(), sent);
+  if (!sent) return;
+  Execution& execution = at(iteration_ + carrier.delta, carrier.op);
+  const CalendarOp& op = *execution.op;
+  completed_.push_back(&execution);
+  if (op.in_place && host_.lend_gradient(execution)) return;
+  const auto place = static_cast<std::size_t>(std::ranges::find(op.blocks, block) - op.blocks.begin());
+  const bool first = !std::exchange(execution.written[place], 1);
+  const bool mean = calendar.merge == Merge::kMean && !op.keep_own;
+  host_.write_gradient(execution, place, first, mean ? static_cast<std::int32_t>(op.merges.size()) : 1);
+}
+
+double Run::residual_coefficient() const {
+  const Residual& rule = tables_->calendar.residual;
+  const std::int64_t stage = iteration_ / std::max<std::int64_t>(rule.every, 1);
+  return std::min(rule.cap, rule.initial + static_cast<double>(stage) * rule.step);
+}
+
+// Copies the parameters whose read point this is: after the block's local apply of this iteration.
+void Run::read_parameters(PointKind kind, std::int32_t layer) {
+  for (const OpRef& ref : here().reads) read_parameters(at(iteration_ + ref.delta, ref.op), kind, layer);
+}
+
+void Run::read_parameters(Execution& execution, PointKind kind, std::int32_t layer) {
+  const CalendarOp& op = *execution.op;
+  std::int32_t read = 0;
+  for (std::size_t i = 0; i < op.blocks.size(); ++i) {
+    const std::int32_t tensor = tables_->calendar.block_tensor[static_cast<std::size_t>(op.blocks[i])];
+    if (execution.written[i] || (kind == PointKind::kBackwardEnd && !stepped_at_backward_end(tensor, layer)))
+      continue;
+    host_.read_parameter(execution, i);
+    execution.written[i] = 1;
+    ++read;
+  }
+  if (read == 0) return;
+  host_.filled(execution);
+  board_->arrive(execution, read);
+}
+
+bool Run::stepped_at_backward_end(std::int32_t tensor, std::int32_t layer) const {
+  const TensorPlace& place = tables_->calendar.index.tensors[static_cast<std::size_t>(tensor)];
+  if (place.layer != static_cast<std::size_t>(layer)) return false;
+  const CalendarIteration& now = here();
+  return std::ranges::any_of(now.at_backward[static_cast<std::size_t>(layer)], [&](std::int32_t a) {
+    const CalendarApply& apply = now.applies[static_cast<std::size_t>(a)];
+    return apply.source == Source::kLocalGradient &&
+           std::ranges::find(apply.tensors, tensor) != apply.tensors.end();
+  });
+}
+
+// Tells the other ranks which parameters had a gradient here, and whether all were finite. The first answer
+// is needed only where it is applied.
+void Run::exchange_flags() {
+  const std::size_t tensors = ready_.size();
+  Flags& flags = flags_at(iteration_);
+  finish_exchange(flags);  // of an iteration long ago that nobody asked about
+  std::vector<std::uint8_t>& values = flags.values;
+  bool some_unused = false;
+  for (std::size_t t = 0; t < tensors; ++t) {
+    values[t] = ready_[t] | touched_[t];
+    some_unused |= values[t] == 0;
+  }
+  values[tensors] = some_unused;
+  values[tensors + 1] = scaled_ && host_.overflowed();
+  if (find_unused_ == FindUnused::kOff && some_unused) {
+    const auto unused = std::ranges::find(values, 0) - values.begin();
+    throw InvalidInput("it got no gradient in this backward", tensor_text(static_cast<std::int32_t>(unused)),
+                       "pass find_unused_parameters=True to gradweave.wrap()");
+  }
+  if ((find_unused_ != FindUnused::kOff || scaled_) && options_.world_size > 1) {
+    flags.exchanging = true;
+    host_.begin_exchange(static_cast<std::size_t>(iteration_) % flags_.size(), values);
+    // Every apply from here on depends on the overflow, and the first iteration's answer decides on the next.
+    if (find_unused_ == FindUnused::kAuto || scaled_) finish_exchange(flags);
+    if (find_unused_ == FindUnused::kAuto)
+      find_unused_ = values[tensors] ? FindUnused::kOn : FindUnused::kOff;
+  }
+  flags.spoilt = scaled_ && values[tensors + 1] != 0;
+  if (!flags.spoilt) return;
+  last_spoilt_ = iteration_;
+  // What the iteration has left behind would stay for ever.
+  if (tables_->calendar.residual.enabled) host_.restore_left_behind();
+}
+
+void Run::finish_exchange(Flags& flags) {
+  if (!flags.exchanging) return;
+  flags.exchanging = false;
+  const auto begin = Clock::now();
+  try {
+    host_.finish_exchange(static_cast<std::size_t>(&flags - flags_.data()));
+  } catch (const std::exception& error) {
+    fail("the exchange of used parameters", Clock::now() - begin, error.what());
+  }
+}
+
+// Whether some rank had a gradient for the tensor in some iteration of the generation.
+bool Run::used(const CalendarApply& apply, std::int32_t tensor) {
+  if (find_unused_ == FindUnused::kOff) return true;
+  return std::ranges::any_of(apply.merges, [&](std::int32_t m) {
+    if (!exists(iteration_ + m)) return false;
+    Flags& then = flags_at(iteration_ + m);
+    finish_exchange(then);
+    return then.values[static_cast<std::size_t>(tensor)] != 0;
+  });
+}
+
+// Whether what the apply uses holds a gradient of an iteration that is left out.
+bool Run::holds_spoilt(const CalendarApply& apply) const {
+  if (last_spoilt_ < 0) return false;
+  return std::ranges::any_of(
+      apply.merges, [&](std::int32_t m) { return exists(iteration_ + m) && spoilt(iteration_ + m); });
+}
+
+}  // namespace gradweave::run

@@ -1,0 +1,96 @@
+// What a run calls for everything with data: gradients, parameters, messages, the optimizer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "run/execution.h"
+
+namespace gradweave::run {
+
+// Where the gradient that is handed over comes from.
+enum class Gradient : std::uint8_t {
+  kComputed,     // this backward computed it
+  kAccumulated,  // only backward passes before, which were not communicated
+  kNone          // zeros
+};
+
+// What became of a gradient since it was handed over.
+enum class Kept : std::uint8_t { kSame, kChanged, kGone };
+
+// A block of a message.
+struct Part {
+  const Execution* from = nullptr;
+  std::int32_t block = 0;
+  std::int64_t offset = 0;  // elements
+};
+
+// Called by the compute thread alone.
+class Host {
+ public:
+  virtual ~Host() = default;
+
+  // ---- a backward
+
+  // Before the first gradient: messages that were given back may be used again. Returns whether gradients have
+  // a loss scale, which take_gradient() takes out: ranks then tell each other whether all were finite.
+  virtual bool begin_backward() = 0;
+  // The gradient of `tensor` is the one that is handed over now. Errors: InvalidInput.
+  virtual void take_gradient(std::int32_t tensor, Gradient gradient) = 0;
+  // Error feedback on one block of it: adds coefficient * what was left behind; if the block is not sent, the
+  // sum is left behind.
+  virtual void compensate(std::int32_t block, double coefficient, bool sent) = 0;
+  // What is left behind is again what it was before this backward.
+  virtual void restore_left_behind() = 0;
+  // Whether a gradient of this rank's backward was not finite.
+  virtual bool overflowed() = 0;
+
+  // ---- messages
+
+  // The gradient itself is the message, or false where it can't be.
+  virtual bool lend_gradient(const Execution& execution) = 0;
+  // Writes block number `at` of the op, of the gradient that is handed over, as this rank's share of the mean
+  // over all ranks and over `iterations`; `first`: nothing was written there before, otherwise it is added.
+  virtual void write_gradient(const Execution& execution, std::size_t at, bool first,
+                              std::int32_t iterations) = 0;
+  virtual void read_parameter(const Execution& execution, std::size_t at) = 0;
+  // Something was written to the message: what other threads do with it comes after.
+  virtual void filled(const Execution& execution) = 0;
+  // The op has ended: what this thread does with the message comes after.
+  virtual void landed(const Execution& execution) = 0;
+  virtual void rescale(const Execution& execution, double factor) = 0;
+  // Nothing will use the message any more, except gradients that were put in place.
+  virtual void retire(const Execution& execution) = 0;
+
+  // ---- applies
+
+  // Puts the reduced gradient of a tensor, all of its blocks, where the optimizer looks for it; `add`: adds
+  // it to what is there, if anything is.
+  virtual void put_gradient(std::int32_t tensor, std::span<const Part> parts, bool add) = 0;
+  virtual void drop_gradient(std::int32_t tensor) = 0;
+  virtual void average_parameter(const Part& part) = 0;
+  // Gradients of `tensors` are out of the optimizer's sight until they are put back, in reverse order of the
+  // calls.
+  virtual void set_gradients_aside(std::span<const std::int32_t> tensors) = 0;
+  virtual void put_gradients_back(std::span<const std::int32_t> tensors) = 0;
+  // Runs the optimizer on `tensors` (sorted); those without a gradient stay as they are.
+  virtual void step(const std::vector<std::int32_t>& tensors) = 0;
+
+  // ---- what the caller did to gradients between the backward and the step
+
+  virtual Kept kept(std::int32_t tensor) = 0;
+
+  // ---- other ranks
+
+  // Begins the maximum over all ranks of each flag, in place; exchange number `slot` of a few. The flags stay
+  // where they are until finish_exchange(). Errors: any std::exception.
+  virtual void begin_exchange(std::size_t slot, std::span<std::uint8_t> flags) = 0;
+  virtual void finish_exchange(std::size_t slot) = 0;
+  // Makes the parameters of `tensors` their mean over all ranks, equal bit for bit. Errors: any
+  // std::exception.
+  virtual void average_over_ranks(std::span<const std::int32_t> tensors) = 0;
+};
+
+}  // namespace gradweave::run

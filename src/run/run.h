@@ -1,0 +1,225 @@
+// Runs a plan on one rank: what is due at each point, what is read, sent, waited for and applied, and in
+// which order. It knows no tensor and no network: a Host holds the data, a Transport carries each link's ops.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradweave/timeline.h"
+#include "run/board.h"
+#include "run/execution.h"
+#include "run/host.h"
+#include "run/link.h"
+#include "run/peers.h"
+#include "run/transport.h"
+
+namespace gradweave::run {
+
+// Whether ranks tell each other in each iteration which parameters had a gradient, so that what no rank used
+// is not stepped. kAuto: only if the first iteration of a plan leaves some parameter unused on some rank.
+enum class FindUnused : std::uint8_t { kAuto, kOn, kOff };
+
+struct RunOptions {
+  BoardOptions board;
+  FindUnused find_unused = FindUnused::kAuto;
+  int world_size = 1;
+};
+
+struct Counters {
+  std::int64_t iterations = 0, updates = 0;
+  std::int64_t ops = 0, bytes = 0;
+  std::int64_t exposed_ns = 0, waits = 0;
+};
+
+// The compute thread calls it. Errors: InvalidInput for what the caller can change; RuntimeFailure once a
+// peer or a link is lost, and from then on.
+class Run {
+ public:
+  // `host` must outlive the run.
+  Run(Host& host, const RunOptions& options);
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+  // The caller owes them before a plan comes into force.
+  void set_peers(std::shared_ptr<Peers> peers) { peers_ = std::move(peers); }
+
+  // Makes the plan of `calendar` the one in force, from its iteration 0; nothing of another may be pending.
+  void install(Calendar&& calendar);
+  // Then: starts its links' threads, each with its transport.
+  void start(std::vector<std::shared_ptr<Transport>> transports);
+  bool installed() const { return tables_ != nullptr; }
+  // Ends the threads. Waits for the ops that run, unless all has failed.
+  void close();
+
+  // ---- points of an iteration
+
+  void forward_start(std::int32_t layer);
+  void forward_end(std::int32_t layer);
+  void backward_start();
+  // The gradient of `tensor` is complete.
+  void gradient(std::int32_t tensor);
+  void finish_backward();
+  // Applies what the plan applies at iteration_end and begins the next iteration.
+  void end_iteration();
+
+  // Off: gradients accumulate and nothing is communicated.
+  void set_communicating(bool on) { communicating_ = on; }
+  bool communicating() const { return communicating_; }
+  // Whether the first gradient of a backward has come and its end has not.
+  bool in_backward() const { return phase_ == Phase::kBackward; }
+  // Whether a backward was communicated since the last end_iteration().
+  bool reduced() const { return phase_ == Phase::kReduced; }
+  // Whether what holds a gradient of the last backward is left out, alike on all ranks.
+  bool overflowed() const { return installed() && spoilt(iteration_); }
+
+  // Applies everything that is on its way, then averages parameters that ranks stepped on their own; the plan
+  // goes on from its iteration 0. Collective: ranks meet in `what` first ("finish()"), since they would run
+  // other ops after other iterations. Between iterations only.
+  void drain(const std::string& what);
+  // Applies what the coming forward would, and waits for the ops that can run. Safe on one rank alone.
+  void synchronize();
+
+  // Calls `visit` with each part of the gradients that the coming forward will apply, once it has landed.
+  // Errors: InvalidInput if the plan sends some of it only in the next iteration.
+  void visit_coming(const std::function<void(const Part&)>& visit);
+
+  // ---- what others ask
+
+  // Tensors that the end of this iteration steps.
+  std::vector<std::int32_t> stepped_at_end() const;
+  const Calendar& calendar() const { return tables_->calendar; }
+  std::size_t slots() const { return tables_->ring.capacity(); }
+  // Layers whose forward_start or forward_end the plan needs.
+  std::vector<std::int32_t> forward_layers() const;
+  // Whether some step is of a part of the parameters, or elsewhere than at iteration_end.
+  bool partial_steps() const { return partial_steps_; }
+  bool steps_in_backward() const { return steps_in_backward_; }
+  bool steps_in_forward() const { return steps_in_forward_; }
+  // Whether every iteration applies exactly its own gradients at its end.
+  bool synchronous() const { return synchronous_; }
+  std::int64_t iteration() const { return base_ + iteration_; }
+  std::int64_t backward_end_ns() const { return backward_end_ns_; }
+  Counters counters() const;
+  Board& board() { return *board_; }
+  std::shared_ptr<Board> shared_board() const { return board_; }
+
+  // Ends training for all ranks because `what` failed for `cause`, `after` it began, as a lost op does.
+  [[noreturn]] void fail(const std::string& what, Clock::duration after, const std::string& cause);
+
+  void set_timeline(bool on);
+  // Returns what was recorded of compute and links since the last call, in no order and without labels of
+  // layers.
+  std::vector<Span> take_spans();
+
+ private:
+  enum class Phase : std::uint8_t { kIdle, kBackward, kReduced };
+  // What ranks tell each other of one iteration.
+  struct Flags {
+    std::vector<std::uint8_t> values;  // per tensor: had a gradient; then: some had none; then: not finite
+    bool exchanging = false;
+    bool spoilt = false;  // nothing that holds a gradient of this iteration is applied
+  };
+
+  // run.cc: points
+  void enter_backward();
+  void complete_layer_of(std::int32_t tensor);
+  void end_layer(std::int32_t layer);
+  void apply_forward(std::int32_t layer);
+  void advance();
+  void begin_iteration();
+  void prepare(std::int64_t iteration);
+  void push(std::int64_t iteration);
+  void pass(PointKind kind, std::int32_t layer) { board_->pass(kind, layer, iteration_); }
+  void restart();
+  void set_step_points();
+
+  // gradients.cc: into messages, and what ranks tell each other of them
+  void hand_over(std::int32_t tensor);
+  void hand_over_block(std::int32_t block);
+  double residual_coefficient() const;
+  void read_parameters(PointKind at, std::int32_t layer);
+  void read_parameters(Execution& execution, PointKind at, std::int32_t layer);
+  bool stepped_at_backward_end(std::int32_t tensor, std::int32_t layer) const;
+  void exchange_flags();
+  void finish_exchange(Flags& flags);
+  bool used(const CalendarApply& apply, std::int32_t tensor);
+  Flags& flags_at(std::int64_t iteration) {
+    return flags_[static_cast<std::size_t>(iteration) % flags_.size()];
+  }
+  bool spoilt(std::int64_t iteration) const {
+    return flags_[static_cast<std::size_t>(iteration) % flags_.size()].spoilt;
+  }
+  bool holds_spoilt(const CalendarApply& apply) const;
+
+  // applies.cc
+  void apply_reduced(const CalendarApply& apply);
+  void put_gradient(const CalendarApply& apply, std::size_t place);
+  void apply_average(const CalendarApply& apply);
+  void apply_outside_end(const CalendarApply& apply);
+  void step(const std::vector<std::int32_t>& tensors);
+  bool drop_spoilt(const std::vector<std::int32_t>& tensors);
+  void check_kept(const CalendarIteration& here);
+  void wait_for(const Execution& execution, std::int32_t layer);
+  void retire(std::int64_t iteration);
+  void start_early(std::int32_t op);
+
+  void record(SpanKind kind, std::int32_t layer);
+
+  // drain.cc
+  void cut(const Execution& execution, std::int64_t end);
+  void cut_row(std::int64_t iteration, std::int64_t end);
+  void drain_iteration(std::int64_t end);
+  void drain_end_of_iteration(const std::function<bool(const CalendarApply&)>& pending);
+  void average_over_ranks();
+
+  Execution& at(std::int64_t iteration, std::int32_t op) { return tables_->ring.at(iteration, op); }
+  const CalendarIteration& here() const { return tables_->calendar[iteration_]; }
+  Part part_of(const Piece& piece) {
+    return {&at(iteration_ + piece.source.delta, piece.source.op), piece.block, piece.offset};
+  }
+  bool exists(std::int64_t iteration) const { return !draining_ || iteration < drain_end_; }
+  std::string iteration_text() const { return "iteration " + std::to_string(base_ + iteration_); }
+  std::string tensor_text(std::int32_t tensor) const;
+
+  Host& host_;
+  std::shared_ptr<Peers> peers_;
+  RunOptions options_;
+  std::shared_ptr<Board> board_;
+
+  // Of the plan in force.
+  std::shared_ptr<Tables> tables_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<std::int32_t> all_tensors_;
+  bool partial_steps_ = false, steps_in_backward_ = false, steps_in_forward_ = false, synchronous_ = false;
+
+  // Of the run.
+  std::int64_t iteration_ = 0;  // of the plan, the one that is being computed
+  std::int64_t base_ = 0;       // iterations before the plan was put in force
+  Phase phase_ = Phase::kIdle;
+  bool communicating_ = true, scaled_ = false;
+  std::int64_t prepared_ = -1, pushed_ = -1;  // iterations up to which ops are ready, and handed to links
+  bool draining_ = false;
+  std::int64_t drain_end_ = 0;  // while draining: the first iteration that does not exist
+  FindUnused find_unused_ = FindUnused::kAuto;
+  std::vector<Flags> flags_;                 // ring by iteration
+  std::vector<std::uint8_t> ready_;          // by tensor: handed over in this backward
+  std::vector<std::uint8_t> touched_;        // by tensor: accumulated without communication
+  std::vector<std::int32_t> missing_;        // by layer: tensors still to come in this backward
+  std::vector<std::int64_t> forwarded_;      // by layer: iteration whose forward_start has passed
+  std::vector<std::int64_t> put_;            // by tensor: iteration whose reduced gradient is in place
+  std::vector<const Execution*> completed_;  // scratch of one hand-over
+  std::vector<Part> parts_;                  // scratch of one apply
+  std::int64_t last_spoilt_ = -1;            // the last iteration that is left out
+  std::int64_t updated_ = -1;                // the last iteration that is counted as an update
+
+  Counters counters_;
+  std::int64_t backward_end_ns_ = 0;
+  bool timeline_ = false;
+  std::vector<Span> spans_;
+  Clock::time_point span_begin_;
+};
+
+}  // namespace gradweave::run

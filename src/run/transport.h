@@ -1,0 +1,38 @@
+// How ops reach the other ranks. A run knows no more of a network than this.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "run/execution.h"
+
+namespace gradweave::run {
+
+// A collective that has been started. wait() returns when the result is in place or throws what went wrong.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual void wait() = 0;
+};
+
+// One link's way to the other ranks. Called by the link's threads, which may outlive the run after a failure:
+// it must own what it uses.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Whether ranks have to launch the ops of all their links in one order.
+  virtual bool ordered_launches() const { return false; }
+
+  // What a thread of the link holds while it works, such as a stream of an accelerator; may be null.
+  struct Scope {
+    virtual ~Scope() = default;
+  };
+  virtual std::unique_ptr<Scope> enter_thread() { return nullptr; }
+
+  // Starts the collective on the execution's message. Calls come one at a time and in the link's order;
+  // `sequence` is the number of the op on its link, the same on all ranks. Errors: any std::exception.
+  virtual std::unique_ptr<Pending> start(const Execution& execution, std::size_t sequence) = 0;
+};
+
+}  // namespace gradweave::run

@@ -1,0 +1,229 @@
+// Plans come into force; gradients are put in place, stepped and looked after.
+#include "runtime/host.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+
+#include "gradweave/error.h"
+#include "runtime/passes.h"
+
+namespace gradweave::runtime {
+namespace {
+
+// Returns `tensor` as one dimension in memory order. The caller owes non-overlapping, dense memory.
+at::Tensor flattened(const at::Tensor& tensor) {
+  return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
+}
+
+}  // namespace
+
+TorchHost::TorchHost(std::vector<NamedParameter> parameters, c10::intrusive_ptr<c10d::ProcessGroup> control,
+                     int world_size, LinkOptions options, Stepper stepper)
+    : parameters_(std::move(parameters)),
+      control_(std::move(control)),
+      world_size_(world_size),
+      options_(options),
+      stepper_(std::move(stepper)) {
+  scale_ = at::scalar_tensor(1.0 / world_size, at::kDouble);
+  scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
+}
+
+std::vector<std::int32_t> TorchHost::parameters_of(const Calendar& calendar) const {
+  std::vector<std::int32_t> parameter_of;
+  std::vector<std::uint8_t> known(parameters_.size());
+  for (std::size_t t = 0; t < calendar.index.tensors.size(); ++t) {
+    const std::string& name = calendar.index.tensor_names[t];
+    const auto found = std::ranges::find(parameters_, name, &NamedParameter::name);
+    if (found == parameters_.end() || found->tensor.numel() != calendar.index.tensors[t].numel ||
+        found->tensor.scalar_type() != scalar_type_of(calendar.index.tensors[t].dtype)) {
+      throw InvalidInput("the model has no such parameter of that size and dtype", "tensor '" + name + "'",
+                         "make the plan from this model's workload");
+    }
+    parameter_of.push_back(static_cast<std::int32_t>(found - parameters_.begin()));
+    known[static_cast<std::size_t>(parameter_of.back())] = 1;
+  }
+  const auto unknown = std::ranges::find(known, 0);
+  if (unknown != known.end()) {
+    throw InvalidInput(
+        "the plan does not know it",
+        "parameter '" + parameters_[static_cast<std::size_t>(unknown - known.begin())].name + "'",
+        "make the plan from this model's workload");
+  }
+  return parameter_of;
+}
+
+void TorchHost::install(const Calendar& calendar, std::size_t slots, std::vector<std::int32_t> parameter_of,
+                        c10::intrusive_ptr<c10d::ProcessGroup> group) {
+  calendar_ = &calendar;
+  group_ = std::move(group);
+  parameter_of_ = std::move(parameter_of);
+  tensor_of_.assign(parameters_.size(), -1);
+  for (std::size_t t = 0; t < parameter_of_.size(); ++t)
+    tensor_of_[static_cast<std::size_t>(parameter_of_[t])] = static_cast<std::int32_t>(t);
+  retired_.clear();
+  pool_ = std::make_unique<BufferPool>(calendar, options_.device);
+  messages_ = std::make_shared<Messages>(slots);
+  exchanges_.clear();
+  subsets_.assign(1, {});
+  for (std::size_t p = 0; p < parameters_.size(); ++p) subsets_[0].push_back(static_cast<std::int32_t>(p));
+  subset_ids_.clear();
+  residuals_.assign(calendar.blocks.size(), {});
+  handed_.assign(parameter_of_.size(), {});
+}
+
+void TorchHost::close() {
+  stepper_ = nullptr;
+  unscaler_ = nullptr;
+  control_.reset();
+  group_.reset();
+}
+
+std::string TorchHost::where(std::int32_t tensor) const {
+  return "parameter '" + calendar_->index.tensor_names[static_cast<std::size_t>(tensor)] + "'";
+}
+
+// The gradient in the parameter's memory order, not owned by Python.
+at::Tensor TorchHost::flat_gradient(std::int32_t tensor) const {
+  const at::Tensor& parameter = this->parameter(tensor);
+  const at::Tensor& gradient = parameter.grad();
+  if (!gradient.defined())
+    throw InvalidInput("its gradient was removed by another hook", where(tensor),
+                       "leave .grad alone in hooks");
+  if (gradient.layout() != c10::kStrided) {
+    throw InvalidInput("its gradient is sparse", where(tensor),
+                       "use sparse=False: schedules need dense gradients");
+  }
+  if (gradient.scalar_type() !=
+      scalar_type_of(calendar_->index.tensors[static_cast<std::size_t>(tensor)].dtype)) {
+    throw InvalidInput("its dtype has changed since gradweave.wrap()", where(tensor),
+                       "convert the model first, then wrap it");
+  }
+  const at::Tensor detached = gradient.detach();
+  if (detached.strides() == parameter.strides()) return flattened(detached);
+  at::Tensor ordered = at::empty_strided(parameter.sizes(), parameter.strides(), detached.options());
+  ordered.copy_(detached);
+  return flattened(ordered);
+}
+
+at::Tensor TorchHost::flat_parameter(std::int32_t tensor) const {
+  return flattened(parameter(tensor).detach());
+}
+
+at::Tensor TorchHost::view(const run::Part& part) const {
+  const Block& block = calendar_->blocks[static_cast<std::size_t>(part.block)];
+  return (*messages_)[part.from->slot].flat.narrow(0, part.offset, block.end - block.begin);
+}
+
+void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> parts, bool add) {
+  const at::Tensor& parameter = this->parameter(tensor);
+  at::Tensor& gradient = this->gradient(tensor);
+  add &= gradient.defined();
+  if (parts.size() == 1 && !add) {
+    const at::Tensor& flat = (*messages_)[parts[0].from->slot].flat;
+    if (gradient.defined() && gradient.data_ptr() == flat.data_ptr() && flat.numel() == gradient.numel())
+      return;
+    gradient =
+        flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + parts[0].offset);
+    return;
+  }
+  if (!gradient.defined() || (!add && gradient.use_count() > 1)) {
+    gradient =
+        at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
+  }
+  const at::Tensor target = flat_gradient(tensor);
+  for (const run::Part& part : parts) {
+    const Block& block = calendar_->blocks[static_cast<std::size_t>(part.block)];
+    at::Tensor to = target.narrow(0, block.begin, block.end - block.begin);
+    add ? to.add_(view(part)) : to.copy_(view(part));
+  }
+}
+
+void TorchHost::drop_gradient(std::int32_t tensor) { gradient(tensor).reset(); }
+
+void TorchHost::average_parameter(const run::Part& part) {
+  const auto b = static_cast<std::size_t>(part.block);
+  const Block& block = calendar_->blocks[b];
+  const std::int64_t length = block.end - block.begin;
+  at::Tensor to = flat_parameter(calendar_->block_tensor[b]).narrow(0, block.begin, length);
+  if (part.from->op->keep_own) {
+    const at::Tensor own = (*messages_)[part.from->slot].own.narrow(0, part.offset, length);
+    add_correction(to, view(part), own, world_size_);
+  } else {
+    at::mul_out(to, view(part), scale_);
+  }
+}
+
+void TorchHost::set_gradients_aside(std::span<const std::int32_t> tensors) {
+  for (std::int32_t t : tensors) aside_.push_back(std::exchange(gradient(t), at::Tensor()));
+}
+
+void TorchHost::put_gradients_back(std::span<const std::int32_t> tensors) {
+  for (std::size_t i = tensors.size(); i-- > 0;) {
+    gradient(tensors[i]) = std::move(aside_.back());
+    aside_.pop_back();
+  }
+}
+
+void TorchHost::step(const std::vector<std::int32_t>& tensors) { stepper_(subset_id(tensors)); }
+
+std::int32_t TorchHost::subset_id(const std::vector<std::int32_t>& tensors) {
+  if (tensors.size() == parameters_.size()) return 0;
+  const auto [found, added] = subset_ids_.try_emplace(tensors, static_cast<std::int32_t>(subsets_.size()));
+  if (added) {
+    std::vector<std::int32_t>& parameters = subsets_.emplace_back();
+    for (std::int32_t t : tensors) parameters.push_back(parameter_of(t));
+    std::ranges::sort(parameters);
+  }
+  return found->second;
+}
+
+run::Kept TorchHost::kept(std::int32_t tensor) {
+  const at::Tensor& gradient = this->gradient(tensor);
+  const Handed& then = handed_[static_cast<std::size_t>(tensor)];
+  if (!gradient.defined()) return run::Kept::kGone;
+  const bool same = gradient.const_data_ptr() == then.data && gradient._version() == then.version;
+  return same ? run::Kept::kSame : run::Kept::kChanged;
+}
+
+// ---- other ranks
+
+void TorchHost::begin_exchange(std::size_t slot, std::span<std::uint8_t> flags) {
+  if (exchanges_.size() <= slot) exchanges_.resize(slot + 1);
+  Exchange& exchange = exchanges_[slot];
+  if (!exchange.flags.defined())
+    exchange.flags = at::empty({static_cast<std::int64_t>(flags.size())}, at::kByte);
+  std::ranges::copy(flags, exchange.flags.mutable_data_ptr<std::uint8_t>());
+  exchange.answer = flags;
+  std::vector<at::Tensor> tensors{exchange.flags};
+  c10d::AllreduceOptions how;
+  how.reduceOp = c10d::ReduceOp::MAX;
+  how.timeout = options_.timeout;
+  exchange.work = control_->allreduce(tensors, how);
+}
+
+void TorchHost::finish_exchange(std::size_t slot) {
+  Exchange& exchange = exchanges_[slot];
+  exchange.work->wait();
+  exchange.work.reset();
+  std::copy_n(exchange.flags.const_data_ptr<std::uint8_t>(), exchange.answer.size(), exchange.answer.data());
+}
+
+void TorchHost::average_over_ranks(std::span<const std::int32_t> tensors) {
+  c10d::AllreduceOptions how;
+  how.timeout = options_.timeout;
+  for (std::int32_t t : tensors) {
+    at::Tensor value = flat_parameter(t);
+    at::Tensor sum = at::empty_like(value);
+    at::mul_out(sum, value, scale_);
+    std::vector<at::Tensor> sums{sum};
+    group_->allreduce(sums, how)->wait();
+    value.copy_(sum);
+  }
+}
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,119 @@
+#include "runtime/link_transport.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <thread>
+
+#include "gradweave/error.h"
+#include "runtime/transport/transport.h"
+
+namespace gradweave::runtime {
+
+using Clock = std::chrono::steady_clock;
+
+// An op under way, from its data to its result.
+class LinkTransport::Started : public run::Pending {
+ public:
+  Started(const CalendarOp& op, Message& message, c10::Device device)
+      : op_(op), message_(message), device_(device), range_(at::RecordScope::FUNCTION) {
+    if (range_.isActive()) range_.before(op.label);
+  }
+
+  void begin(std::unique_ptr<runtime::Pending> work, Clock::time_point end) {
+    work_ = std::move(work);
+    end_ = end;
+  }
+
+  void wait() override {
+    if (work_) work_->wait();
+    if (op_.keep_own && op_.payload == Payload::kGradient) message_.flat.sub_(message_.own);
+    message_.result.record(device_);
+    std::this_thread::sleep_until(end_);
+  }
+
+ private:
+  const CalendarOp& op_;
+  Message& message_;
+  c10::Device device_;
+  at::RecordFunction range_;
+  std::unique_ptr<runtime::Pending> work_;
+  Clock::time_point end_;
+};
+
+LinkTransport::LinkTransport(LinkSpec spec, LinkOptions options, std::string hash,
+                             std::shared_ptr<Messages> messages)
+    : spec_(std::move(spec)), options_(options), hash_(std::move(hash)), messages_(std::move(messages)) {}
+
+LinkTransport::~LinkTransport() = default;
+
+bool LinkTransport::ordered_launches() const {
+  return spec_.group && backend_of(*spec_.group, options_.device).ordered_launches;
+}
+
+std::unique_ptr<run::Transport::Scope> LinkTransport::enter_thread() {
+  struct Stream : Scope {
+    explicit Stream(c10::Device device) : own(device) {}
+    OwnStream own;
+  };
+  return std::make_unique<Stream>(options_.device);
+}
+
+Clock::time_point LinkTransport::emulated_end(const CalendarOp& op) {
+  const bool half = op.collective == Collective::kReduceScatter || op.collective == Collective::kAllGather;
+  const double cost = (static_cast<double>(spec_.emulation->startup_ns) +
+                       spec_.emulation->ns_per_byte * static_cast<double>(op.bytes)) *
+                      (half ? 0.5 : 1.0);
+  free_ = std::max(Clock::now(), free_) + std::chrono::nanoseconds(static_cast<std::int64_t>(cost));
+  return free_;
+}
+
+std::unique_ptr<run::Pending> LinkTransport::start(const run::Execution& execution, std::size_t sequence) {
+  const CalendarOp& op = *execution.op;
+  Message& message = (*messages_)[execution.slot];
+  if (execution.partner != nullptr) message.flat = std::move((*messages_)[execution.partner->slot].flat);
+  auto started = std::make_unique<Started>(op, message, options_.device);
+  const auto end = spec_.emulation ? emulated_end(op) : Clock::time_point{};
+  message.data.wait(options_.device);
+  std::unique_ptr<runtime::Pending> work;
+  if (spec_.group) {
+    if (options_.check) check_before(op, sequence);
+    work = runtime::start({.group = *spec_.group,
+                           .flat = message.flat,
+                           .collective = op.collective,
+                           .sequence = sequence,
+                           .timeout = options_.timeout});
+  }
+  started->begin(std::move(work), end);
+  return started;
+}
+
+// Compares plan, sequence and size of the next op across ranks. Errors: RuntimeFailure naming the ranks that
+// differ.
+void LinkTransport::check_before(const CalendarOp& op, std::size_t sequence) {
+  c10d::ProcessGroup& group = *spec_.group;
+  const auto plan = static_cast<std::int64_t>(std::hash<std::string>{}(hash_));
+  const std::array<std::int64_t, 3> mine{plan, static_cast<std::int64_t>(sequence), op.bytes};
+  at::Tensor sent = at::empty({3}, at::kLong);
+  std::copy(mine.begin(), mine.end(), sent.mutable_data_ptr<std::int64_t>());
+  std::vector<std::vector<at::Tensor>> received(1);
+  for (int r = 0; r < group.getSize(); ++r) received[0].push_back(at::empty({3}, at::kLong));
+  std::vector<at::Tensor> inputs{sent};
+  c10d::AllgatherOptions how;
+  how.timeout = options_.timeout;
+  group.allgather(received, inputs, how)->wait();
+  static constexpr std::array kNames{"plan", "sequence number", "size in bytes"};
+  for (int r = 0; r < group.getSize(); ++r) {
+    const auto* theirs = received[0][static_cast<std::size_t>(r)].const_data_ptr<std::int64_t>();
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      if (theirs[i] == mine[i]) continue;
+      throw RuntimeFailure("rank " + std::to_string(r) + " is about to start another op: its " + kNames[i] +
+                           " is " + std::to_string(theirs[i]) + ", here it is " + std::to_string(mine[i]));
+    }
+  }
+}
+
+}  // namespace gradweave::runtime

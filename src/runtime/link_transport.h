@@ -1,0 +1,58 @@
+// A run's transport on a c10d process group, or on none: then only time passes.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "gradweave/decimal.h"
+#include "run/transport.h"
+#include "runtime/message.h"
+
+namespace gradweave::runtime {
+
+// Makes ops last no less than a cost model says, without burning CPU.
+struct Emulation {
+  Nanoseconds startup_ns = 0;
+  double ns_per_byte = 0;
+};
+
+struct LinkSpec {
+  std::string name;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;  // null: one rank, no communication
+  std::optional<Emulation> emulation;
+};
+
+struct LinkOptions {
+  std::chrono::milliseconds timeout{300'000};  // of one op
+  bool check = false;                          // compare plan, sequence and size across ranks before each op
+  c10::Device device = c10::kCPU;
+};
+
+class LinkTransport : public run::Transport {
+ public:
+  // `hash`: of the plan.
+  LinkTransport(LinkSpec spec, LinkOptions options, std::string hash, std::shared_ptr<Messages> messages);
+  ~LinkTransport() override;
+
+  bool ordered_launches() const override;
+  std::unique_ptr<Scope> enter_thread() override;
+  std::unique_ptr<run::Pending> start(const run::Execution& execution, std::size_t sequence) override;
+
+ private:
+  class Started;
+  void check_before(const CalendarOp& op, std::size_t sequence);
+  std::chrono::steady_clock::time_point emulated_end(const CalendarOp& op);
+
+  LinkSpec spec_;
+  LinkOptions options_;
+  std::string hash_;
+  std::shared_ptr<Messages> messages_;
+  std::chrono::steady_clock::time_point free_;  // emulation: when the op before ends
+};
+
+}  // namespace gradweave::runtime

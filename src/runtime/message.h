@@ -1,0 +1,24 @@
+// The messages of ops: flat tensors, one for each place of the run's ring.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <memory>
+#include <vector>
+
+#include "runtime/fence.h"
+
+namespace gradweave::runtime {
+
+struct Message {
+  at::Tensor flat;    // what goes out; in the end the result
+  at::Tensor own;     // what this rank sent, if the op keeps it
+  bool lent = false;  // `flat` is a gradient itself, not one of the pool's buffers
+  Fence data, result;
+};
+
+// By the slot of an execution. The compute thread writes until the op's data are complete and reads when it
+// has ended; the link works on it in between.
+using Messages = std::vector<Message>;
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,520 @@
+#include "run/fake.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "gradweave/error.h"
+
+namespace gradweave::testing {
+namespace {
+
+using run::Execution;
+using run::Part;
+
+constexpr auto kPatience = std::chrono::seconds(20);
+
+std::uint32_t mixed(std::initializer_list<std::int64_t> numbers) {
+  std::uint64_t hash = 0x9e3779b97f4a7c15;
+  for (std::int64_t n : numbers) {
+    hash = (hash ^ static_cast<std::uint64_t>(n)) * 0xbf58476d1ce4e5b9;
+    hash ^= hash >> 29;
+  }
+  return static_cast<std::uint32_t>(hash >> 16);
+}
+
+void pause(std::mt19937& random) {
+  switch (random() % 8) {
+    case 0:
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+      break;
+    case 1:
+      std::this_thread::yield();
+      break;
+    default:
+      break;
+  }
+}
+
+std::string identity(const Execution& execution) {
+  return execution.op->label + " of iteration " + std::to_string(execution.iteration) + ", place " +
+         std::to_string(execution.place);
+}
+
+}  // namespace
+
+// ---- job
+
+bool Job::used(int rank, std::int64_t iteration, std::int32_t tensor) const {
+  if (!leaves_unused || tensor == 0) return true;
+  if (mixed({seed, 1, tensor}) % 5 == 0) return false;  // on no rank, ever
+  return mixed({seed, 2, rank, iteration, tensor}) % 3 != 0;
+}
+
+bool Job::accumulates_in(std::int64_t iteration) const {
+  return accumulates && mixed({seed, 3, iteration}) % 3 == 0;
+}
+
+bool Job::overflows(int rank, std::int64_t iteration) const {
+  return mixed({seed, 4, rank, iteration}) % 1000 < 1000 * spoilt;
+}
+
+Values Job::gradient(int rank, std::int64_t iteration, int pass, std::int32_t tensor,
+                     const Values& parameter) const {
+  Values gradient(parameter.size());
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const auto noise = mixed({seed, 5, rank, iteration, pass, tensor, static_cast<std::int64_t>(i)}) % 64;
+    gradient[i] = parameter[i] / 8 + static_cast<double>(noise) / 16 - 2;
+  }
+  return gradient;
+}
+
+void step_tensor(Values& parameter, Values& momentum, const Values& gradient) {
+  for (std::size_t i = 0; i < parameter.size(); ++i) {
+    momentum[i] = momentum[i] / 2 + gradient[i];
+    parameter[i] -= momentum[i] / 4;
+  }
+}
+
+// ---- network
+
+void Network::contribute(std::size_t link, std::size_t sequence, int rank, Contribution contribution) {
+  const std::lock_guard lock(mutex_);
+  ops_[link][sequence].there.emplace(rank, std::move(contribution));
+  came_.notify_all();
+}
+
+std::vector<Network::Contribution> Network::meet(std::size_t link, std::size_t sequence) {
+  std::unique_lock lock(mutex_);
+  Meeting& meeting = ops_[link][sequence];
+  const auto all = [&] { return meeting.there.size() == static_cast<std::size_t>(world_size_); };
+  if (!came_.wait_for(lock, kPatience, all)) throw std::runtime_error("a rank stays away");
+  std::vector<Contribution> contributions;
+  for (const auto& [rank, contribution] : meeting.there) {
+    if (!contributions.empty() && contributions[0].what != contribution.what)
+      throw std::runtime_error("ranks meet in different ops: " + contributions[0].what + " and " +
+                               contribution.what);
+    contributions.push_back(contribution);
+  }
+  return contributions;
+}
+
+std::vector<Values> Network::exchange(const std::string& name, int rank, Values values) {
+  std::unique_lock lock(mutex_);
+  auto& there = exchanges_[name];
+  there.emplace(rank, std::move(values));
+  came_.notify_all();
+  const auto all = [&] { return there.size() == static_cast<std::size_t>(world_size_); };
+  if (!came_.wait_for(lock, kPatience, all)) throw std::runtime_error("a rank stays away");
+  std::vector<Values> result;
+  for (const auto& [from, theirs] : there) result.push_back(theirs);
+  return result;
+}
+
+std::vector<std::string> FakePeers::agree(const std::string& what, const std::string& post,
+                                          std::chrono::milliseconds) {
+  std::vector<std::string> posts;
+  Values mine{static_cast<double>(iteration_)};
+  mine.insert(mine.end(), post.begin(), post.end());
+  for (const Values& theirs : network_.exchange("meeting " + std::to_string(meetings_++), rank_, mine)) {
+    if (theirs.front() != mine.front())
+      throw RuntimeFailure(what + ": ranks come after different iterations");
+    posts.emplace_back(theirs.begin() + 1, theirs.end());
+  }
+  return posts;
+}
+
+// ---- transport
+
+class FakeTransport::Started : public run::Pending {
+ public:
+  Started(Network& network, const Execution& execution, std::size_t link, std::size_t sequence, int rank,
+          int world_size, std::uint32_t seed, FakeMessage& message)
+      : network_(network),
+        execution_(execution),
+        link_(link),
+        sequence_(sequence),
+        rank_(rank),
+        world_size_(world_size),
+        random_(seed),
+        message_(message) {
+    network_.contribute(link, sequence, rank, {identity(execution), message.flat});
+  }
+
+  void wait() override {
+    const CalendarOp& op = *execution_.op;
+    const auto contributions = network_.meet(link_, sequence_);
+    pause(random_);
+    const auto elements = static_cast<std::size_t>(op.elements);
+    const auto edge = [&](int part) {
+      return elements * static_cast<std::size_t>(part) / static_cast<std::size_t>(world_size_);
+    };
+    Values result(elements, 0.0);
+    if (op.collective == Collective::kAllGather) {
+      for (int r = 0; r < world_size_; ++r) {
+        const Values& theirs = contributions[static_cast<std::size_t>(r)].values;
+        for (std::size_t i = edge(r); i < edge(r + 1); ++i) result[i] = theirs[i];
+      }
+    } else {
+      for (const Network::Contribution& contribution : contributions) {
+        for (std::size_t i = 0; i < elements; ++i) result[i] += contribution.values[i];
+      }
+    }
+    if (op.collective == Collective::kReduceScatter) {
+      for (std::size_t i = 0; i < elements; ++i) {
+        if (i < edge(rank_) || i >= edge(rank_ + 1)) result[i] = std::numeric_limits<double>::quiet_NaN();
+      }
+    }
+    if (op.keep_own && op.payload == Payload::kGradient) {
+      for (std::size_t i = 0; i < elements; ++i) result[i] -= message_.own[i];
+    }
+    message_.flat = std::move(result);
+  }
+
+ private:
+  Network& network_;
+  const Execution& execution_;
+  std::size_t link_, sequence_;
+  int rank_, world_size_;
+  std::mt19937 random_;
+  FakeMessage& message_;
+};
+
+FakeTransport::FakeTransport(Network& network, std::size_t link, int rank, const Job& job,
+                             std::shared_ptr<std::vector<FakeMessage>> messages,
+                             std::shared_ptr<Launches> launches, bool ordered)
+    : network_(network),
+      link_(link),
+      rank_(rank),
+      world_size_(job.world_size),
+      ordered_(ordered),
+      random_(mixed({job.seed, 6, rank, static_cast<std::int64_t>(link)})),
+      messages_(std::move(messages)),
+      launches_(std::move(launches)) {}
+
+std::unique_ptr<run::Pending> FakeTransport::start(const Execution& execution, std::size_t sequence) {
+  FakeMessage& message = (*messages_)[execution.slot];
+  if (execution.partner != nullptr) message = std::move((*messages_)[execution.partner->slot]);
+  {
+    const std::lock_guard lock(launches_->mutex);
+    launches_->order.emplace_back(execution.run_iteration, execution.place);
+  }
+  pause(random_);
+  return std::make_unique<Started>(network_, execution, link_, sequence, rank_, world_size_, random_(),
+                                   message);
+}
+
+// ---- host
+
+void FakeHost::install(const Calendar& calendar, std::size_t slots) {
+  calendar_ = &calendar;
+  messages_ = std::make_shared<std::vector<FakeMessage>>(slots);
+  residuals_.assign(calendar.blocks.size(), {});
+  if (!parameters_.empty()) return;
+  for (const TensorPlace& tensor : calendar.index.tensors) {
+    parameters_.emplace_back(static_cast<std::size_t>(tensor.numel), 1.0);
+    momenta_.emplace_back(static_cast<std::size_t>(tensor.numel), 0.0);
+  }
+  gradients_.resize(parameters_.size());
+}
+
+std::int64_t FakeHost::length_of(std::int32_t block) const {
+  const Block& place = calendar_->blocks[static_cast<std::size_t>(block)];
+  return place.end - place.begin;
+}
+
+void FakeHost::zero_grad() { std::ranges::fill(gradients_, Gradient()); }
+
+void FakeHost::accumulate(std::int32_t tensor, std::int64_t iteration) {
+  const auto t = static_cast<std::size_t>(tensor);
+  gradients_[t] = job_.gradient(rank_, iteration, 1, tensor, parameters_[t]);
+}
+
+void FakeHost::compute(std::int32_t tensor, std::int64_t iteration) {
+  const auto t = static_cast<std::size_t>(tensor);
+  Values now = job_.gradient(rank_, iteration, 0, tensor, parameters_[t]);
+  if (!gradients_[t]) {
+    gradients_[t] = std::move(now);
+    return;
+  }
+  for (std::size_t i = 0; i < now.size(); ++i) (*gradients_[t])[i] += now[i];
+}
+
+bool FakeHost::begin_backward() {
+  residuals_before_ = residuals_;
+  return job_.spoilt > 0;
+}
+
+void FakeHost::take_gradient(std::int32_t tensor, run::Gradient kind) {
+  compensated_block_ = -1;
+  taken_ = kind == run::Gradient::kNone ? Gradient() : gradients_[static_cast<std::size_t>(tensor)];
+}
+
+void FakeHost::compensate(std::int32_t block, double coefficient, bool sent) {
+  const Block& place = calendar_->blocks[static_cast<std::size_t>(block)];
+  Gradient& residual = residuals_[static_cast<std::size_t>(block)];
+  compensated_block_ = block;
+  compensated_.reset();
+  if (taken_) compensated_ = Values(taken_->begin() + place.begin, taken_->begin() + place.end);
+  if (residual) {
+    if (!compensated_) compensated_ = Values(residual->size(), 0.0);
+    for (std::size_t i = 0; i < residual->size(); ++i) (*compensated_)[i] += coefficient * (*residual)[i];
+  }
+  residual = sent ? Gradient() : compensated_;
+}
+
+void FakeHost::restore_left_behind() { residuals_ = residuals_before_; }
+
+FakeMessage& FakeHost::opened(const Execution& execution) {
+  FakeMessage& message = (*messages_)[execution.slot];
+  message.flat.resize(static_cast<std::size_t>(execution.op->elements));
+  message.own.resize(static_cast<std::size_t>(execution.op->elements));
+  return message;
+}
+
+void FakeHost::write_gradient(const Execution& execution, std::size_t at, bool first,
+                              std::int32_t iterations) {
+  FakeMessage& message = opened(execution);
+  const std::int32_t block = execution.op->blocks[at];
+  const Block& place = calendar_->blocks[static_cast<std::size_t>(block)];
+  const bool compensated = compensated_block_ == block;
+  const Gradient& from = compensated ? compensated_ : taken_;
+  const auto begin = static_cast<std::size_t>(compensated ? 0 : place.begin);
+  const auto offset = static_cast<std::size_t>(execution.op->offsets[at]);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(length_of(block)); ++i) {
+    const double value = from ? (*from)[begin + i] : 0;
+    double& to = message.flat[offset + i];
+    double& own = message.own[offset + i];
+    to = (first ? 0 : to) + value / (job_.world_size * iterations);
+    own = (first ? 0 : own) + value;
+  }
+}
+
+void FakeHost::read_parameter(const Execution& execution, std::size_t at) {
+  FakeMessage& message = opened(execution);
+  const Block& place = calendar_->blocks[static_cast<std::size_t>(execution.op->blocks[at])];
+  const auto tensor =
+      static_cast<std::size_t>(calendar_->block_tensor[static_cast<std::size_t>(execution.op->blocks[at])]);
+  for (std::int64_t i = place.begin; i < place.end; ++i) {
+    const auto to = static_cast<std::size_t>(execution.op->offsets[at] + i - place.begin);
+    message.flat[to] = message.own[to] = parameters_[tensor][static_cast<std::size_t>(i)];
+  }
+}
+
+void FakeHost::rescale(const Execution& execution, double factor) {
+  for (double& value : (*messages_)[execution.slot].flat) value *= factor;
+}
+
+// What comes later must not depend on it.
+void FakeHost::retire(const Execution& execution) { (*messages_)[execution.slot] = {}; }
+
+Values FakeHost::part_of_message(const Values& message, const Part& part) const {
+  const auto begin = static_cast<std::size_t>(part.offset);
+  const auto length = static_cast<std::size_t>(length_of(part.block));
+  if (begin + length > message.size()) throw std::logic_error("the message was given back too early");
+  return {message.begin() + static_cast<std::ptrdiff_t>(begin),
+          message.begin() + static_cast<std::ptrdiff_t>(begin + length)};
+}
+
+void FakeHost::put_gradient(std::int32_t tensor, std::span<const Part> parts, bool add) {
+  Gradient& gradient = gradients_[static_cast<std::size_t>(tensor)];
+  if (!add || !gradient) gradient = Values(parameters_[static_cast<std::size_t>(tensor)].size(), 0.0);
+  for (const Part& part : parts) {
+    const Values values = part_of_message((*messages_)[part.from->slot].flat, part);
+    const auto begin =
+        static_cast<std::size_t>(calendar_->blocks[static_cast<std::size_t>(part.block)].begin);
+    for (std::size_t i = 0; i < values.size(); ++i) (*gradient)[begin + i] += values[i];
+  }
+}
+
+void FakeHost::drop_gradient(std::int32_t tensor) { gradients_[static_cast<std::size_t>(tensor)].reset(); }
+
+void FakeHost::average_parameter(const Part& part) {
+  const FakeMessage& message = (*messages_)[part.from->slot];
+  const Values sum = part_of_message(message.flat, part), own = part_of_message(message.own, part);
+  const Block& place = calendar_->blocks[static_cast<std::size_t>(part.block)];
+  const auto tensor = static_cast<std::size_t>(calendar_->block_tensor[static_cast<std::size_t>(part.block)]);
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    double& to = parameters_[tensor][static_cast<std::size_t>(place.begin) + i];
+    to = part.from->op->keep_own ? to + (sum[i] - job_.world_size * own[i]) / job_.world_size
+                                 : sum[i] / job_.world_size;
+  }
+}
+
+void FakeHost::set_gradients_aside(std::span<const std::int32_t> tensors) {
+  for (std::int32_t t : tensors)
+    aside_.push_back(std::exchange(gradients_[static_cast<std::size_t>(t)], Gradient()));
+}
+
+void FakeHost::put_gradients_back(std::span<const std::int32_t> tensors) {
+  for (std::size_t i = tensors.size(); i-- > 0;) {
+    gradients_[static_cast<std::size_t>(tensors[i])] = std::move(aside_.back());
+    aside_.pop_back();
+  }
+}
+
+void FakeHost::step(const std::vector<std::int32_t>& tensors) {
+  for (std::int32_t tensor : tensors) {
+    const auto t = static_cast<std::size_t>(tensor);
+    if (gradients_[t]) step_tensor(parameters_[t], momenta_[t], *gradients_[t]);
+  }
+}
+
+void FakeHost::begin_exchange(std::size_t slot, std::span<std::uint8_t> flags) {
+  exchanges_[slot] = {exchanged_++, Values(flags.begin(), flags.end()), flags};
+}
+
+void FakeHost::finish_exchange(std::size_t slot) {
+  const Exchange& exchange = exchanges_.at(slot);
+  for (const Values& theirs :
+       network_.exchange("flags " + std::to_string(exchange.number), rank_, exchange.mine)) {
+    for (std::size_t i = 0; i < theirs.size(); ++i)
+      exchange.flags[i] = std::max(exchange.flags[i], static_cast<std::uint8_t>(theirs[i]));
+  }
+}
+
+void FakeHost::average_over_ranks(std::span<const std::int32_t> tensors) {
+  for (std::int32_t t : tensors) {
+    Values& parameter = parameters_[static_cast<std::size_t>(t)];
+    Values sum(parameter.size(), 0.0);
+    for (const Values& theirs :
+         network_.exchange("average " + std::to_string(exchanged_++), rank_, parameter)) {
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += theirs[i];
+    }
+    for (std::size_t i = 0; i < sum.size(); ++i) parameter[i] = sum[i] / job_.world_size;
+  }
+}
+
+// ---- ranks
+
+namespace {
+
+class Rank {
+ public:
+  Rank(const Plan& plan, const Workload& workload, Network& network, int rank, const Job& job, bool ordered)
+      : rank_(rank),
+        job_(job),
+        host_(network, rank, job),
+        run_(host_, {.board = {.timeout = kPatience, .stall = std::chrono::milliseconds(5)},
+                     .find_unused = job.leaves_unused ? run::FindUnused::kOn : run::FindUnused::kAuto,
+                     .world_size = job.world_size}),
+        random_(mixed({job.seed, 7, rank})),
+        launches_(std::make_shared<FakeTransport::Launches>()) {
+    run_.set_peers(std::make_shared<FakePeers>(network, rank));
+    run_.install(calendar_of(plan, workload));
+    host_.install(run_.calendar(), run_.slots());
+    std::vector<std::shared_ptr<run::Transport>> transports;
+    for (std::size_t k = 0; k < plan.links.size(); ++k) {
+      transports.push_back(
+          std::make_shared<FakeTransport>(network, k, rank, job, host_.messages(), launches_, ordered));
+    }
+    run_.start(std::move(transports));
+  }
+
+  void iterate() {
+    const std::int64_t n = done_++;
+    host_.set_iteration(n);
+    host_.zero_grad();
+    if (job_.accumulates_in(n)) {
+      run_.set_communicating(false);
+      forward(n);
+      for (std::int32_t t : in_backward_order()) {
+        if (!job_.used(rank_, n, t)) continue;
+        host_.accumulate(t, n);
+        run_.gradient(t);
+      }
+      run_.set_communicating(true);
+    }
+    forward(n);
+    run_.backward_start();
+    for (std::int32_t t : in_backward_order()) {
+      if (!job_.used(rank_, n, t)) continue;
+      pause(random_);
+      host_.compute(t, n);
+      run_.gradient(t);
+    }
+    run_.finish_backward();
+    if (run_.reduced()) run_.end_iteration();  // nothing was used at all
+  }
+
+  void drain() { run_.drain("finish()"); }
+
+  void add_to(Outcome& outcome) const {
+    outcome.parameters.push_back(host_.parameters());
+    outcome.launches.push_back(launches_->order);
+    outcome.counters.push_back(run_.counters());
+  }
+
+ private:
+  // Layers in about their order: the real one may differ from the plan's. Unused layers do not run.
+  void forward(std::int64_t n) {
+    const WorkloadIndex& index = run_.calendar().index;
+    std::vector<std::int32_t> layers;
+    for (std::size_t l = 0; l < index.layer_count; ++l) {
+      bool used = index.first_tensor[l] == index.first_tensor[l + 1];
+      for (std::size_t t = index.first_tensor[l]; t < index.first_tensor[l + 1]; ++t)
+        used |= job_.used(rank_, n, static_cast<std::int32_t>(t));
+      if (used) layers.push_back(static_cast<std::int32_t>(l));
+    }
+    if (layers.size() > 1 && random_() % 2 == 0) {
+      const std::size_t i = random_() % (layers.size() - 1);
+      std::swap(layers[i], layers[i + 1]);
+    }
+    for (std::int32_t l : layers) {
+      run_.forward_start(l);
+      pause(random_);
+      run_.forward_end(l);
+    }
+  }
+
+  std::vector<std::int32_t> in_backward_order() const {
+    std::vector<std::int32_t> tensors;
+    for (std::size_t t = run_.calendar().index.tensors.size(); t-- > 0;)
+      tensors.push_back(static_cast<std::int32_t>(t));
+    return tensors;
+  }
+
+  int rank_;
+  Job job_;
+  FakeHost host_;
+  run::Run run_;
+  std::mt19937 random_;
+  std::shared_ptr<FakeTransport::Launches> launches_;
+  std::int64_t done_ = 0;
+};
+
+}  // namespace
+
+Outcome train(const Plan& plan, const Workload& workload, const Job& job,
+              const std::vector<std::int64_t>& stops, bool ordered_launches) {
+  Network network(job.world_size, plan.links.size());
+  std::vector<std::string> errors(static_cast<std::size_t>(job.world_size));
+  std::vector<std::unique_ptr<Rank>> ranks(static_cast<std::size_t>(job.world_size));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < job.world_size; ++r) {
+    threads.emplace_back([&, r] {
+      const auto place = static_cast<std::size_t>(r);
+      try {
+        ranks[place] = std::make_unique<Rank>(plan, workload, network, r, job, ordered_launches);
+        for (std::int64_t stop : stops) {
+          for (std::int64_t n = 0; n < stop; ++n) ranks[place]->iterate();
+          ranks[place]->drain();
+        }
+      } catch (const std::exception& error) {
+        errors[place] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) {
+    if (!error.empty()) throw std::runtime_error(error);
+  }
+  Outcome outcome;
+  for (const auto& rank : ranks) rank->add_to(outcome);
+  return outcome;
+}
+
+}  // namespace gradweave::testing

@@ -1,0 +1,195 @@
+// Ranks of a run without tensors and networks: gradients and parameters are vectors of doubles, ranks are
+// threads, and links finish ops after random delays in any order.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "run/host.h"
+#include "run/peers.h"
+#include "run/run.h"
+#include "run/transport.h"
+
+namespace gradweave::testing {
+
+using Values = std::vector<double>;
+
+// What a job computes, known to the ranks and to the reference: the gradient of a tensor on a rank in an
+// iteration, which depends on the parameters that it is computed with; whether the rank uses the tensor at
+// all; and what ranks do besides.
+struct Job {
+  std::uint32_t seed = 1;
+  int world_size = 2;
+  bool leaves_unused = false;  // some tensors are unused on some ranks in some iterations
+  bool accumulates = false;    // some iterations have a backward that is not communicated before
+  double spoilt = 0;           // probability of a gradient that is not finite, which ranks have to leave out
+
+  bool used(int rank, std::int64_t iteration, std::int32_t tensor) const;
+  bool accumulates_in(std::int64_t iteration) const;
+  bool overflows(int rank, std::int64_t iteration) const;
+  // `pass`: of the iteration, 0 if nothing was accumulated before.
+  Values gradient(int rank, std::int64_t iteration, int pass, std::int32_t tensor,
+                  const Values& parameter) const;
+};
+
+// Steps one tensor: momentum, so that a step that is left out and a step on zeros differ.
+void step_tensor(Values& parameter, Values& momentum, const Values& gradient);
+
+// Joins the links of the ranks of one job.
+class Network {
+ public:
+  Network(int world_size, std::size_t links) : world_size_(world_size), ops_(links) {}
+
+  struct Contribution {
+    std::string what;
+    Values values;
+  };
+  // Waits until all ranks have contributed to op `sequence` of a link; then returns them, by rank. Errors:
+  // std::runtime_error if they contribute to different ops, or if a rank stays away.
+  std::vector<Contribution> meet(std::size_t link, std::size_t sequence);
+  void contribute(std::size_t link, std::size_t sequence, int rank, Contribution contribution);
+  // Waits until all ranks have come to the exchange of that name; returns their values, by rank.
+  std::vector<Values> exchange(const std::string& name, int rank, Values values);
+
+ private:
+  struct Meeting {
+    std::map<int, Contribution> there;
+  };
+
+  int world_size_;
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::vector<std::map<std::size_t, Meeting>> ops_;
+  std::map<std::string, std::map<int, Values>> exchanges_;
+};
+
+struct FakeMessage {
+  Values flat, own;
+};
+
+class FakeTransport : public run::Transport {
+ public:
+  // What all links of a rank launched, in order: (iteration, place).
+  struct Launches {
+    std::mutex mutex;
+    std::vector<std::pair<std::int64_t, std::int32_t>> order;
+  };
+
+  FakeTransport(Network& network, std::size_t link, int rank, const Job& job,
+                std::shared_ptr<std::vector<FakeMessage>> messages, std::shared_ptr<Launches> launches,
+                bool ordered);
+  bool ordered_launches() const override { return ordered_; }
+  std::unique_ptr<run::Pending> start(const run::Execution& execution, std::size_t sequence) override;
+
+ private:
+  class Started;
+  Network& network_;
+  std::size_t link_;
+  int rank_, world_size_;
+  bool ordered_;
+  std::mt19937 random_;
+  std::shared_ptr<std::vector<FakeMessage>> messages_;
+  std::shared_ptr<Launches> launches_;
+};
+
+class FakePeers : public run::Peers {
+ public:
+  FakePeers(Network& network, int rank) : network_(network), rank_(rank) {}
+  void outside(std::int64_t iteration) override { iteration_ = iteration; }
+  void training(std::int64_t) override {}
+  void set_progress(std::int64_t) override {}
+  std::vector<std::string> agree(const std::string& what, const std::string& post,
+                                 std::chrono::milliseconds timeout) override;
+  std::string give_up(const std::string& what, std::chrono::nanoseconds, const std::string& cause) override {
+    return what + " failed: " + cause;
+  }
+
+ private:
+  Network& network_;
+  int rank_;
+  std::int64_t iteration_ = 0;
+  std::size_t meetings_ = 0;
+};
+
+class FakeHost : public run::Host {
+ public:
+  FakeHost(Network& network, int rank, const Job& job) : network_(network), rank_(rank), job_(job) {}
+
+  void install(const Calendar& calendar, std::size_t slots);
+  const std::shared_ptr<std::vector<FakeMessage>>& messages() const { return messages_; }
+  // A backward that is not communicated: adds to the gradient.
+  void accumulate(std::int32_t tensor, std::int64_t iteration);
+  // The backward comes to the tensor: the gradient that the run will take.
+  void compute(std::int32_t tensor, std::int64_t iteration);
+  void zero_grad();
+  const std::vector<Values>& parameters() const { return parameters_; }
+  void set_iteration(std::int64_t iteration) { iteration_ = iteration; }
+
+  bool begin_backward() override;
+  void take_gradient(std::int32_t tensor, run::Gradient gradient) override;
+  void compensate(std::int32_t block, double coefficient, bool sent) override;
+  void restore_left_behind() override;
+  bool overflowed() override { return job_.overflows(rank_, iteration_); }
+  bool lend_gradient(const run::Execution&) override { return false; }
+  void write_gradient(const run::Execution& execution, std::size_t at, bool first,
+                      std::int32_t iterations) override;
+  void read_parameter(const run::Execution& execution, std::size_t at) override;
+  void filled(const run::Execution&) override {}
+  void landed(const run::Execution&) override {}
+  void rescale(const run::Execution& execution, double factor) override;
+  void retire(const run::Execution& execution) override;
+  void put_gradient(std::int32_t tensor, std::span<const run::Part> parts, bool add) override;
+  void drop_gradient(std::int32_t tensor) override;
+  void average_parameter(const run::Part& part) override;
+  void set_gradients_aside(std::span<const std::int32_t> tensors) override;
+  void put_gradients_back(std::span<const std::int32_t> tensors) override;
+  void step(const std::vector<std::int32_t>& tensors) override;
+  run::Kept kept(std::int32_t) override { return run::Kept::kSame; }
+  void begin_exchange(std::size_t slot, std::span<std::uint8_t> flags) override;
+  void finish_exchange(std::size_t slot) override;
+  void average_over_ranks(std::span<const std::int32_t> tensors) override;
+
+ private:
+  using Gradient = std::optional<Values>;
+  FakeMessage& opened(const run::Execution& execution);
+  Values part_of_message(const Values& message, const run::Part& part) const;
+  std::int64_t length_of(std::int32_t block) const;
+
+  Network& network_;
+  int rank_;
+  Job job_;
+  const Calendar* calendar_ = nullptr;
+  std::int64_t iteration_ = 0;
+  std::size_t exchanged_ = 0;
+  std::vector<Values> parameters_, momenta_;
+  std::vector<Gradient> gradients_, aside_;
+  std::vector<Gradient> residuals_, residuals_before_;  // by block
+  Gradient taken_, compensated_;
+  std::int32_t compensated_block_ = -1;
+  std::shared_ptr<std::vector<FakeMessage>> messages_;
+  struct Exchange {
+    std::size_t number = 0;
+    Values mine;
+    std::span<std::uint8_t> flags;
+  };
+  std::map<std::size_t, Exchange> exchanges_;
+};
+
+// Trains `iterations` and drains, once for each of `stops` (iterations since the one before). Returns each
+// rank's parameters after the last drain, by tensor. `launches`: what each rank launched, if not null.
+struct Outcome {
+  std::vector<std::vector<Values>> parameters;  // by rank, by tensor
+  std::vector<std::vector<std::pair<std::int64_t, std::int32_t>>> launches;
+  std::vector<run::Counters> counters;
+};
+Outcome train(const Plan& plan, const Workload& workload, const Job& job,
+              const std::vector<std::int64_t>& stops, bool ordered_launches = false);
+
+}  // namespace gradweave::testing
