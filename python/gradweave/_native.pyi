@@ -31,7 +31,7 @@ def run_collective(group: ProcessGroup, flat: Tensor, collective: str, sequence:
 
 class LinkSpec:
     def __init__(self, name: str, group: ProcessGroup | None = None,
-                 emulation: tuple[float, float] | None = None) -> None: ...
+                 emulation: tuple[float, float] | None = None, control: ProcessGroup | None = None) -> None: ...
 
 class Peers:
     """The other ranks, over a store that is theirs alone (src/runtime/peers.h). `store` is None with one rank."""

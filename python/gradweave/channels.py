@@ -37,15 +37,20 @@ class Channel:
     named: bool = True
     group: distributed.ProcessGroup | None = None  # once it is open; None with one process
 
-    def open(self, job, device):
-        """Makes the group that ops are issued on. Collective."""
+    control: distributed.ProcessGroup | None = None
+
+    def open(self, job, device, checks):
+        """Makes the group that ops are issued on, and, if they are checked, one for checks where that group can't take
+        messages in the processor's memory. Collective."""
         if isinstance(self.source, str):
             self.group = job.group_on(self.source)
         elif job.user_group is not None:
             self.group = job.group_like(self.source or job.user_group, device)
+        if checks and device.type != "cpu" and self.group is not None:
+            self.control = job.control_group()
 
     def spec(self):
-        return _native.LinkSpec(self.name, self.group, self.cost)
+        return _native.LinkSpec(self.name, self.group, self.cost, self.control)
 
     def __str__(self):
         return f"{self.name} {self.cost}" if self.emulated else self.name

@@ -44,7 +44,7 @@ class Session:
         device = self.parameters[0].device
         self.job, self.control = job, Control(job, device)
         for channel in self.channels:
-            channel.open(job, device)
+            channel.open(job, device, settings.checks)
         if settings.broadcast:
             self.control.broadcast(self._scope.to_broadcast())
         for parameter in self.parameters:

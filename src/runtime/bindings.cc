@@ -149,15 +149,18 @@ auto of_run(Result (run::Run::*question)() const) {
 void bind_engine(py::module_& module) {
   py::class_<LinkSpec>(module, "LinkSpec")
       .def(py::init([](std::string name, std::optional<Group> group,
-                       std::optional<std::pair<double, double>> emulation) {
-             LinkSpec spec{.name = std::move(name), .group = group.value_or(Group())};
+                       std::optional<std::pair<double, double>> emulation, std::optional<Group> control) {
+             LinkSpec spec{.name = std::move(name),
+                           .group = group.value_or(Group()),
+                           .control = control.value_or(Group())};
              if (emulation) {  // (start-up in us, us per byte)
                spec.emulation =
                    Emulation{static_cast<Nanoseconds>(emulation->first * 1000), emulation->second * 1000};
              }
              return spec;
            }),
-           py::arg("name"), py::arg("group") = py::none(), py::arg("emulation") = py::none());
+           py::arg("name"), py::arg("group") = py::none(), py::arg("emulation") = py::none(),
+           py::arg("control") = py::none());
   py::class_<Engine, std::unique_ptr<Engine, EndUnlocked>>(module, "Engine")
       .def(py::init([](const py::list& names, const py::list& tensors, std::vector<LinkSpec> links,
                        std::optional<Group> control, std::shared_ptr<Peers> peers, int world_size,

@@ -88,6 +88,7 @@ bool TorchHost::lend_gradient(const run::Execution& execution) {
   message.flat = gradient_;
   message.lent = true;
   if (world_size_ > 1) message.flat.mul_(scale_);
+  message.data.record(options_.device);
   return true;
 }
 
@@ -110,13 +111,15 @@ void TorchHost::write_gradient(const run::Execution& execution, std::size_t at, 
   } else {
     to.add_(part, share);
   }
-  if (!execution.op->keep_own) return;
-  at::Tensor own = message.own.narrow(0, offset, length);
-  if (!part.defined()) {
-    if (first) own.zero_();
-  } else {
-    first ? own.copy_(part) : own.add_(part);
+  if (execution.op->keep_own) {
+    at::Tensor own = message.own.narrow(0, offset, length);
+    if (!part.defined()) {
+      if (first) own.zero_();
+    } else {
+      first ? own.copy_(part) : own.add_(part);
+    }
   }
+  message.data.record(options_.device);  // of this layer's stream
 }
 
 // ---- messages

@@ -11,6 +11,7 @@
 
 #include "gradweave/error.h"
 #include "runtime/passes.h"
+#include "runtime/transport/transport.h"
 
 namespace gradweave::runtime {
 namespace {
@@ -214,14 +215,11 @@ void TorchHost::finish_exchange(std::size_t slot) {
 }
 
 void TorchHost::average_over_ranks(std::span<const std::int32_t> tensors) {
-  c10d::AllreduceOptions how;
-  how.timeout = options_.timeout;
-  for (std::int32_t t : tensors) {
+  for (std::size_t n = 0; std::int32_t t : tensors) {
     at::Tensor value = flat_parameter(t);
     at::Tensor sum = at::empty_like(value);
     at::mul_out(sum, value, scale_);
-    std::vector<at::Tensor> sums{sum};
-    group_->allreduce(sums, how)->wait();
+    start({.group = *group_, .flat = sum, .sequence = n++, .timeout = options_.timeout})->wait();
     value.copy_(sum);
   }
 }

@@ -9,16 +9,24 @@
 #include "runtime/runnable.h"
 
 namespace gradweave::runtime {
+namespace {
+
+LinkOptions on_device_of(const std::vector<NamedParameter>& parameters, LinkOptions options) {
+  if (!parameters.empty()) options.device = parameters.front().tensor.device();
+  return options;
+}
+
+}  // namespace
 
 Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
                c10::intrusive_ptr<c10d::ProcessGroup> control, std::shared_ptr<Peers> peers, int world_size,
                EngineOptions options, TorchHost::Stepper stepper)
     : specs_(std::move(links)),
       world_size_(world_size),
-      options_(options.link),
+      options_(on_device_of(parameters, options.link)),
       peers_(std::move(peers)),
-      host_(std::move(parameters), std::move(control), world_size, options.link, std::move(stepper)),
-      run_(host_, {.board = {.timeout = options.link.timeout},
+      host_(std::move(parameters), std::move(control), world_size, options_, std::move(stepper)),
+      run_(host_, {.board = {.timeout = options_.timeout},
                    .find_unused = options.find_unused,
                    .world_size = world_size}),
       ready_ns_(host_.parameters().size()) {

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "gradweave/error.h"
-#include "runtime/transport/transport.h"
 
 namespace gradweave::runtime {
 
@@ -46,7 +45,13 @@ class LinkTransport::Started : public run::Pending {
 
 LinkTransport::LinkTransport(LinkSpec spec, LinkOptions options, std::string hash,
                              std::shared_ptr<Messages> messages)
-    : spec_(std::move(spec)), options_(options), hash_(std::move(hash)), messages_(std::move(messages)) {}
+    : spec_(std::move(spec)),
+      options_(options),
+      hash_(std::move(hash)),
+      messages_(std::move(messages)),
+      coder_(make_codec({})) {
+  if (spec_.emulation) emulated_.emplace(*spec_.emulation);
+}
 
 LinkTransport::~LinkTransport() = default;
 
@@ -62,30 +67,26 @@ std::unique_ptr<run::Transport::Scope> LinkTransport::enter_thread() {
   return std::make_unique<Stream>(options_.device);
 }
 
-Clock::time_point LinkTransport::emulated_end(const CalendarOp& op) {
-  const bool half = op.collective == Collective::kReduceScatter || op.collective == Collective::kAllGather;
-  const double cost = (static_cast<double>(spec_.emulation->startup_ns) +
-                       spec_.emulation->ns_per_byte * static_cast<double>(op.bytes)) *
-                      (half ? 0.5 : 1.0);
-  free_ = std::max(Clock::now(), free_) + std::chrono::nanoseconds(static_cast<std::int64_t>(cost));
-  return free_;
-}
-
 std::unique_ptr<run::Pending> LinkTransport::start(const run::Execution& execution, std::size_t sequence) {
   const CalendarOp& op = *execution.op;
   Message& message = (*messages_)[execution.slot];
-  if (execution.partner != nullptr) message.flat = std::move((*messages_)[execution.partner->slot].flat);
+  if (execution.partner != nullptr) {
+    Message& half = (*messages_)[execution.partner->slot];
+    half.result.wait(options_.device);  // another thread's stream may have reduced it
+    message.flat = std::move(half.flat);
+  }
   auto started = std::make_unique<Started>(op, message, options_.device);
-  const auto end = spec_.emulation ? emulated_end(op) : Clock::time_point{};
+  const auto end = emulated_ ? emulated_->end_of(op.collective, op.bytes, Clock::now()) : Clock::time_point{};
   message.data.wait(options_.device);
   std::unique_ptr<runtime::Pending> work;
   if (spec_.group) {
     if (options_.check) check_before(op, sequence);
-    work = runtime::start({.group = *spec_.group,
-                           .flat = message.flat,
-                           .collective = op.collective,
-                           .sequence = sequence,
-                           .timeout = options_.timeout});
+    work = coder_.start({.group = *spec_.group,
+                         .flat = message.flat,
+                         .collective = op.collective,
+                         .sequence = sequence,
+                         .timeout = options_.timeout},
+                        op.blocks);
   }
   started->begin(std::move(work), end);
   return started;
@@ -94,7 +95,7 @@ std::unique_ptr<run::Pending> LinkTransport::start(const run::Execution& executi
 // Compares plan, sequence and size of the next op across ranks. Errors: RuntimeFailure naming the ranks that
 // differ.
 void LinkTransport::check_before(const CalendarOp& op, std::size_t sequence) {
-  c10d::ProcessGroup& group = *spec_.group;
+  c10d::ProcessGroup& group = spec_.control ? *spec_.control : *spec_.group;
   const auto plan = static_cast<std::int64_t>(std::hash<std::string>{}(hash_));
   const std::array<std::int64_t, 3> mine{plan, static_cast<std::int64_t>(sequence), op.bytes};
   at::Tensor sent = at::empty({3}, at::kLong);

@@ -9,22 +9,19 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "gradweave/decimal.h"
 #include "run/transport.h"
+#include "runtime/codec/codec.h"
 #include "runtime/message.h"
+#include "runtime/transport/emulated.h"
 
 namespace gradweave::runtime {
-
-// Makes ops last no less than a cost model says, without burning CPU.
-struct Emulation {
-  Nanoseconds startup_ns = 0;
-  double ns_per_byte = 0;
-};
 
 struct LinkSpec {
   std::string name;
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // null: one rank, no communication
   std::optional<Emulation> emulation;
+  // For messages in the processor's memory, where `group` is an accelerator's; else null.
+  c10::intrusive_ptr<c10d::ProcessGroup> control;
 };
 
 struct LinkOptions {
@@ -46,13 +43,13 @@ class LinkTransport : public run::Transport {
  private:
   class Started;
   void check_before(const CalendarOp& op, std::size_t sequence);
-  std::chrono::steady_clock::time_point emulated_end(const CalendarOp& op);
 
   LinkSpec spec_;
   LinkOptions options_;
   std::string hash_;
   std::shared_ptr<Messages> messages_;
-  std::chrono::steady_clock::time_point free_;  // emulation: when the op before ends
+  Coder coder_;
+  std::optional<EmulatedLink> emulated_;
 };
 
 }  // namespace gradweave::runtime

@@ -27,7 +27,7 @@ class Whole : public Codec {
     left_behind = message - floor;
     return floor.to(c10::kChar);
   }
-  void decode(const at::Tensor& arrived, const at::Tensor& message) override { message.copy_(arrived); }
+  void decode(const at::Tensor& arrived, const at::Tensor& message) const override { message.copy_(arrived); }
 };
 
 // The largest element and its place: every rank gets those of all.
@@ -44,7 +44,7 @@ class Largest : public Codec {
     left_behind[place.item<std::int64_t>()] = 0;
     return wire;
   }
-  void decode(const at::Tensor& arrived, const at::Tensor& message) override {
+  void decode(const at::Tensor& arrived, const at::Tensor& message) const override {
     message.zero_();
     for (std::int64_t r = 0; r < arrived.numel() / 2; ++r)
       message[arrived[2 * r].item<std::int64_t>()] += arrived[2 * r + 1];

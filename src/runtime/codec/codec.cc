@@ -13,7 +13,7 @@ namespace {
 
 class Coded : public Pending {
  public:
-  Coded(const Call& call, Codec& codec, const at::Tensor& wire) : codec_(codec), message_(call.flat) {
+  Coded(const Call& call, const Codec& codec, const at::Tensor& wire) : codec_(codec), message_(call.flat) {
     Call coded = call;
     coded.flat = arrived_ = wire;
     if (!codec.summable()) {
@@ -31,7 +31,7 @@ class Coded : public Pending {
   }
 
  private:
-  Codec& codec_;
+  const Codec& codec_;
   at::Tensor message_, arrived_;
   std::unique_ptr<Pending> pending_;
 };

@@ -16,7 +16,8 @@
 
 namespace gradweave::runtime {
 
-// Messages are flat and contiguous. Called by one link's threads, one at a time.
+// Messages are flat and contiguous. encode() is called for one message at a time, in the link's order; decode()
+// by several threads at once.
 class Codec {
  public:
   // `summable`: the sum of encoded messages is the encoded sum. Otherwise every rank gets all of them.
@@ -31,7 +32,7 @@ class Codec {
   virtual at::Tensor encode(const at::Tensor& message, at::Tensor& left_behind) = 0;
   // Writes the sum over all ranks to `message`. `arrived`: if summable, what encode() gives for that sum;
   // otherwise what it gave on each rank, one after another.
-  virtual void decode(const at::Tensor& arrived, const at::Tensor& message) = 0;
+  virtual void decode(const at::Tensor& arrived, const at::Tensor& message) const = 0;
 
  private:
   bool summable_;

@@ -12,7 +12,7 @@ class None : public Codec {
     return numel * static_cast<std::int64_t>(c10::elementSize(dtype));
   }
   at::Tensor encode(const at::Tensor& message, at::Tensor&) override { return message; }
-  void decode(const at::Tensor&, const at::Tensor&) override {}  // the message is what arrived
+  void decode(const at::Tensor&, const at::Tensor&) const override {}  // the message is what arrived
 };
 
 }  // namespace

@@ -1,0 +1,39 @@
+// A link that is slower than the one that carries its messages: a model of its time, without burning CPU.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "gradweave/decimal.h"
+#include "gradweave/plan.h"
+
+namespace gradweave::runtime {
+
+struct Emulation {
+  Nanoseconds startup_ns = 0;
+  double ns_per_byte = 0;
+};
+
+// Ops one after another, each as long as the model says; halves of an all-reduce take half.
+class EmulatedLink {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  explicit EmulatedLink(const Emulation& model) : model_(model) {}
+
+  // Returns when an op that is started `now` ends at the earliest.
+  Time end_of(Collective collective, std::int64_t bytes, Time now) {
+    const bool half = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
+    const double cost =
+        (static_cast<double>(model_.startup_ns) + model_.ns_per_byte * static_cast<double>(bytes)) *
+        (half ? 0.5 : 1.0);
+    free_ = std::max(now, free_) + std::chrono::nanoseconds(static_cast<std::int64_t>(cost));
+    return free_;
+  }
+
+ private:
+  Emulation model_;
+  Time free_;  // when the op before ends
+};
+
+}  // namespace gradweave::runtime
