@@ -1,6 +1,8 @@
 # Two commands do all the set-up: `make demo` runs the main job, `make test` passes the tests.
 PYTHON := .venv/bin/python
 JOBS ?= $(shell nproc)
+# What only builds is configured without tests, whose libraries may be missing.
+WITH_TESTS := grep -q '^GRADWEAVE_TESTS:BOOL=ON' build/CMakeCache.txt || cmake --preset release -DGRADWEAVE_TESTS=ON
 
 .PHONY: build runtime demo test test-core test-runtime bench examples papers pictures goldens format check soak deps clean help
 .DEFAULT_GOAL := help
@@ -13,31 +15,36 @@ deps:  ## Install what is missing (Debian packages, the project's virtual enviro
 
 build:  ## Core and command line, without torch: build/gradweave
 	@scripts/deps core
-	@[ -f build/build.ninja ] || cmake --preset release
+	@[ -f build/build.ninja ] || cmake --preset release -DGRADWEAVE_TESTS=OFF
 	cmake --build --preset release -j $(JOBS) --target gradweave_cli
 
 runtime:  ## The PyTorch extension, in the project's virtual environment
 	@scripts/deps python
 	scripts/build-runtime
 
-demo: build runtime  ## Train on a slow link: DistributedDataParallel against Gradweave
+demo: runtime  ## Train on a slow link: DistributedDataParallel against Gradweave
 	$(PYTHON) -m gradweave train demo
 
 test: test-core test-runtime  ## All tests of the first tier
 
 test-core: build  ## Tests of the core and the command line
+	@scripts/deps tests
+	@$(WITH_TESTS)
 	cmake --build --preset release -j $(JOBS) --target core_tests
 	RC_PARAMS="seed=1 max_success=500" ctest --test-dir build -j $(JOBS) -L unit --output-on-failure
 
 test-runtime: build runtime  ## Tests of the runtime: real processes
+	@scripts/deps tests && scripts/deps python-tests
+	@$(WITH_TESTS)
 	cmake --build --preset release -j $(JOBS) --target torch_tests && build/src/runtime/torch_tests --gtest_brief=1
 	$(PYTHON) -m pytest -q -n 3 tests  # processes that mostly wait for each other
 
 bench: build runtime  ## Benchmarks against peers; results in docs/
+	@scripts/deps checks
 	scripts/bench
 
 examples:  ## Regenerate examples/ from the networks and the papers' tables
-	@scripts/deps python
+	@scripts/deps python-tests
 	$(PYTHON) scripts/make_examples.py
 
 papers: build  ## Fill docs/papers.md with what the papers' claims come to here
@@ -57,8 +64,7 @@ check:  ## Formatting, lint, sanitizers, fuzzers: what CI runs besides the tests
 goldens: build  ## Regenerate the golden results; read the diff
 	python3 scripts/make_goldens.py
 
-soak: build  ## Property tests with 20,000 cases each
-	cmake --build --preset release -j $(JOBS) --target core_tests
+soak: test-core  ## Property tests with 20,000 cases each
 	RC_PARAMS="max_success=20000" ctest --test-dir build -j $(JOBS) -L unit --output-on-failure --timeout 86400
 
 clean:  ## Remove what was built (the virtual environment stays)

@@ -2,13 +2,21 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "gradweave/cluster.h"
-#include "gradweave/plan.h"
 
 namespace gradweave {
+
+// What a message goes through, as an op or the options of a scheme say it.
+struct Compression {
+  std::string name;  // empty: none
+  std::map<std::string, double> parameters;
+  friend bool operator==(const Compression&, const Compression&) = default;
+};
 
 // One parameter of a compressor, with its range (inclusive) and default.
 struct CompressorParameter {
@@ -17,22 +25,6 @@ struct CompressorParameter {
   double minimum = 0, maximum = 0;
   std::string_view meaning;
 };
-
-struct CompressorInfo {
-  std::string_view name;
-  std::string_view paper;
-  bool error_feedback = false;  // what is not sent stays in a residual
-  // Whether compressed values can be summed in flight. If not, they are all-gathered, which grows with the
-  // workers, and an op can't be split into reduce-scatter and all-gather.
-  bool summable = true;
-  std::vector<CompressorParameter> parameters;
-};
-
-// Returns every compressor, sorted by name.
-const std::vector<CompressorInfo>& compressors();
-
-// Returns the compressor called `name`. Errors: InvalidInput listing the valid names.
-const CompressorInfo& find_compressor(std::string_view name);
 
 // What one compressed exchange costs, in terms of a link's all-reduce cost model.
 struct CompressedCost {
@@ -45,6 +37,30 @@ struct CompressedCost {
   Nanoseconds encode_ns = 0;
   Nanoseconds decode_ns = 0;
 };
+
+// What is exchanged: `numel` elements of `element_bytes` bytes among `workers` workers.
+struct CompressedMessage {
+  std::int64_t numel = 0, element_bytes = 4, workers = 1;
+};
+
+// All that is known of one compressor.
+struct CompressorInfo {
+  std::string_view name;
+  std::string_view paper;
+  bool error_feedback = false;  // what is not sent stays in a residual
+  // Whether compressed values can be summed in flight. If not, they are all-gathered, which grows with the
+  // workers, and an op can't be split into reduce-scatter and all-gather.
+  bool summable = true;
+  std::vector<CompressorParameter> parameters;  // one at most
+  // Returns what goes over the wire; `parameter` is the value of its parameter, if it has one.
+  CompressedCost (*wire_cost)(const CompressedMessage& message, double parameter) = nullptr;
+};
+
+// Returns every compressor, sorted by name.
+const std::vector<CompressorInfo>& compressors();
+
+// Returns the compressor called `name`. Errors: InvalidInput listing the valid names.
+const CompressorInfo& find_compressor(std::string_view name);
 
 // Returns the cost of exchanging `numel` elements of `element_bytes` bytes among cluster.workers workers.
 // Errors: InvalidInput for an unknown compressor or parameter, or a value out of range.

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "gradweave/cluster.h"
-#include "gradweave/plan.h"
+#include "gradweave/collective.h"
+#include "gradweave/compression.h"
 #include "gradweave/workload.h"
 
 namespace gradweave {

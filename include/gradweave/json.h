@@ -27,7 +27,10 @@ std::string to_json(const Cluster& cluster);
 std::string to_json(const Plan& plan);
 std::string to_json(const Timeline& timeline);
 
-// The same on files; errors name the file too. A file that can't be read is InvalidInput.
+// Returns a hash (32 hex digits) of the canonical JSON of the plan. Ranks compare it.
+std::string hash_of(const Plan& plan);
+
+// The texts above on files; errors name the file too. A file that can't be read is InvalidInput.
 Workload read_workload(const std::filesystem::path& path);
 Cluster read_cluster(const std::filesystem::path& path);
 Plan read_plan(const std::filesystem::path& path);

@@ -14,6 +14,8 @@
 #include <variant>
 #include <vector>
 
+#include "gradweave/collective.h"
+#include "gradweave/compression.h"
 #include "gradweave/decimal.h"
 #include "gradweave/effects.h"
 
@@ -54,30 +56,7 @@ struct Release {
   friend bool operator==(const Release&, const Release&) = default;
 };
 
-enum class Collective : std::uint8_t { kAllReduce, kReduceScatter, kAllGather, kCompressed };
-
-// Returns its name in files and labels: "all_reduce", "reduce_scatter", "all_gather" or "compressed".
-constexpr std::string_view name_of(Collective collective) {
-  switch (collective) {
-    case Collective::kAllReduce:
-      return "all_reduce";
-    case Collective::kReduceScatter:
-      return "reduce_scatter";
-    case Collective::kAllGather:
-      return "all_gather";
-    case Collective::kCompressed:
-      break;
-  }
-  return "compressed";
-}
-
 enum class Payload : std::uint8_t { kGradient, kParameter };
-
-struct Compression {
-  std::string name;  // empty: none
-  std::map<std::string, double> parameters;
-  friend bool operator==(const Compression&, const Compression&) = default;
-};
 
 // One collective over one fused message.
 struct Op {
@@ -191,8 +170,5 @@ const Iteration& iteration_at(const Plan& plan, std::int64_t n);
 // is not the whole tensor, and how many more blocks, e.g. "all_reduce conv1.weight[0:4096] +3". `index` is
 // that of the plan's workload.
 std::string label_of(const Plan& plan, const Op& op, const WorkloadIndex& index);
-
-// Returns a hash (32 hex digits) of the canonical JSON of the plan. Ranks compare it.
-std::string hash_of(const Plan& plan);
 
 }  // namespace gradweave

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/quoted.h"
 #include "cli/commands.h"
 #include "cli/compare_rows.h"
 #include "cli/inputs.h"
@@ -17,7 +18,6 @@
 #include "gradweave/json.h"
 #include "gradweave/schemes.h"
 #include "io/plot.h"
-#include "model/text.h"
 
 namespace gradweave::cli {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
+#include "base/quoted.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
-#include "model/text.h"
 
 namespace gradweave::cli {
 

@@ -22,7 +22,7 @@ void print_for_people() {
     for (const OptionSpec& option : scheme.options) {
       const bool found = option.default_value.empty();
       table.rows.push_back({"", std::string(option.name), found ? "found" : std::string(option.default_value),
-                            std::string(option.unit),
+                            std::string(name_of(option.unit)),
                             fmt::format("{} [{}]", option.meaning, option.default_source)});
     }
   }

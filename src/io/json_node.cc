@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/quoted.h"
 #include "gradweave/error.h"
 #include "io/json_tree.h"
-#include "model/text.h"
 
 namespace gradweave {
 namespace {

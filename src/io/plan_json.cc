@@ -3,6 +3,7 @@
 #include "gradweave/json.h"
 #include "io/json_tree.h"
 #include "io/json_write.h"
+#include "model/hash.h"
 #include "plan/position.h"
 
 namespace gradweave {
@@ -320,5 +321,7 @@ std::string to_json(const Plan& plan) {
   text += ",\n  \"merge\": " + text_of(plan.merge, kMerges) + ",\n  \"residual\": " + text_of(plan.residual);
   return text + "\n}\n";
 }
+
+std::string hash_of(const Plan& plan) { return hash_hex(to_json(plan)); }
 
 }  // namespace gradweave

@@ -45,7 +45,7 @@ Json object_of(const SchemeInfo& scheme) {
   for (const OptionSpec& option : scheme.options) {
     Json row = {{"name", option.name},
                 {"type", name_of(option.type)},
-                {"unit", option.unit},
+                {"unit", name_of(option.unit)},
                 {"default", default_of(option)},
                 {"default_source", option.default_source},
                 {"meaning", option.meaning}};

@@ -1,7 +1,7 @@
+#include "base/quoted.h"
 #include "gradweave/json.h"
 #include "io/json_tree.h"
 #include "io/json_write.h"
-#include "model/text.h"
 
 namespace gradweave {
 namespace {

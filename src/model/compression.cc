@@ -16,8 +16,8 @@
 #include <cmath>
 #include <string>
 
+#include "base/quoted.h"
 #include "gradweave/error.h"
-#include "model/text.h"
 
 namespace gradweave {
 namespace {
@@ -35,10 +35,10 @@ std::string joined_names() {
   return names;
 }
 
-double parameter(const CompressorInfo& info, const Compression& compression, std::string_view name) {
-  const auto set = compression.parameters.find(std::string(name));
-  if (set != compression.parameters.end()) return set->second;
-  return std::ranges::find(info.parameters, name, &CompressorParameter::name)->default_value;
+double parameter(const CompressorInfo& info, const Compression& compression) {
+  if (info.parameters.empty()) return 0;
+  const auto set = compression.parameters.find(std::string(info.parameters.front().name));
+  return set == compression.parameters.end() ? info.parameters.front().default_value : set->second;
 }
 
 void check_parameters(const CompressorInfo& info, const Compression& compression) {
@@ -65,37 +65,78 @@ CompressedCost all_gathered(std::int64_t bytes, std::int64_t workers) {
   return {.equivalent_bytes = (bytes * workers + 1) / 2, .half_startups = 1};
 }
 
-CompressedCost wire_cost(const CompressorInfo& info, const Compression& compression, std::int64_t numel,
-                         std::int64_t element_bytes, std::int64_t workers) {
-  const std::string_view name = info.name;
-  if (name == "fp16" || name == "bf16")
-    return {.equivalent_bytes = std::min<std::int64_t>(2, element_bytes) * numel};
-  if (name == "ef_signsgd") return all_gathered((numel + 7) / 8 + kScaleBytes, workers);
-  if (name == "power_sgd") {
-    const auto side = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(numel))));
-    const auto rank = std::min(static_cast<std::int64_t>(parameter(info, compression, "rank")), side);
-    return {.equivalent_bytes = std::min(2 * side * rank, numel) * element_bytes, .half_startups = 4};
-  }
-  const double share = parameter(info, compression, "density");
-  const auto kept = std::min(numel, static_cast<std::int64_t>(std::ceil(share * static_cast<double>(numel))));
-  if (name == "random_k") return {.equivalent_bytes = kept * element_bytes};
-  if (name == "ok_top_k")
-    return {.equivalent_bytes = 3 * kept * (element_bytes + kIndexBytes) / 2, .half_startups = 2};
-  return all_gathered(kept * (element_bytes + kIndexBytes), workers);  // top_k, dgc
+CompressedCost cast_to_two_bytes(const CompressedMessage& message, double) {
+  return {.equivalent_bytes = std::min<std::int64_t>(2, message.element_bytes) * message.numel};
+}
+
+CompressedCost signs(const CompressedMessage& message, double) {
+  return all_gathered((message.numel + 7) / 8 + kScaleBytes, message.workers);
+}
+
+CompressedCost low_rank(const CompressedMessage& message, double rank) {
+  const auto side = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(message.numel))));
+  const std::int64_t columns = std::min(static_cast<std::int64_t>(rank), side);
+  return {.equivalent_bytes = std::min(2 * side * columns, message.numel) * message.element_bytes,
+          .half_startups = 4};
+}
+
+std::int64_t kept(const CompressedMessage& message, double density) {
+  return std::min(message.numel,
+                  static_cast<std::int64_t>(std::ceil(density * static_cast<double>(message.numel))));
+}
+
+CompressedCost own_elements(const CompressedMessage& message, double density) {
+  return all_gathered(kept(message, density) * (message.element_bytes + kIndexBytes), message.workers);
+}
+
+CompressedCost common_elements(const CompressedMessage& message, double density) {
+  return {.equivalent_bytes = kept(message, density) * message.element_bytes};
+}
+
+CompressedCost split_and_reduced(const CompressedMessage& message, double density) {
+  return {.equivalent_bytes = 3 * kept(message, density) * (message.element_bytes + kIndexBytes) / 2};
 }
 
 }  // namespace
 
 const std::vector<CompressorInfo>& compressors() {
   static const std::vector<CompressorInfo> table = {
-      {"bf16", "cast to bfloat16", false, true, {}},
-      {"dgc", "Deep Gradient Compression, ICLR 2018", true, false, {density(0.001)}},
-      {"ef_signsgd", "Karimireddy et al., ICML 2019", true, false, {}},
-      {"fp16", "cast to float16", false, true, {}},
-      {"ok_top_k", "Ok-Topk, PPoPP 2022", true, false, {density(0.01)}},
-      {"power_sgd", "PowerSGD, NeurIPS 2019", true, false, {{"rank", 4, 1, 1024, "rank of the factors"}}},
-      {"random_k", "Sparsified SGD with Memory, NeurIPS 2018", true, true, {density(0.01)}},
-      {"top_k", "Aji and Heafield, EMNLP 2017", true, false, {density(0.01)}},
+      {.name = "bf16", .paper = "cast to bfloat16", .wire_cost = cast_to_two_bytes},
+      {.name = "dgc",
+       .paper = "Deep Gradient Compression, ICLR 2018",
+       .error_feedback = true,
+       .summable = false,
+       .parameters = {density(0.001)},
+       .wire_cost = own_elements},
+      {.name = "ef_signsgd",
+       .paper = "Karimireddy et al., ICML 2019",
+       .error_feedback = true,
+       .summable = false,
+       .wire_cost = signs},
+      {.name = "fp16", .paper = "cast to float16", .wire_cost = cast_to_two_bytes},
+      {.name = "ok_top_k",
+       .paper = "Ok-Topk, PPoPP 2022",
+       .error_feedback = true,
+       .summable = false,
+       .parameters = {density(0.01)},
+       .wire_cost = split_and_reduced},
+      {.name = "power_sgd",
+       .paper = "PowerSGD, NeurIPS 2019",
+       .error_feedback = true,
+       .summable = false,
+       .parameters = {{"rank", 4, 1, 1024, "rank of the factors"}},
+       .wire_cost = low_rank},
+      {.name = "random_k",
+       .paper = "Sparsified SGD with Memory, NeurIPS 2018",
+       .error_feedback = true,
+       .parameters = {density(0.01)},
+       .wire_cost = common_elements},
+      {.name = "top_k",
+       .paper = "Aji and Heafield, EMNLP 2017",
+       .error_feedback = true,
+       .summable = false,
+       .parameters = {density(0.01)},
+       .wire_cost = own_elements},
   };
   return table;
 }
@@ -110,7 +151,7 @@ CompressedCost compressed_cost(const Compression& compression, std::int64_t nume
                                const Cluster& cluster) {
   const CompressorInfo& info = find_compressor(compression.name);
   check_parameters(info, compression);
-  CompressedCost cost = wire_cost(info, compression, numel, element_bytes, cluster.workers);
+  CompressedCost cost = info.wire_cost({numel, element_bytes, cluster.workers}, parameter(info, compression));
   const auto rate = cluster.compressor_rates.find(compression.name);
   if (rate != cluster.compressor_rates.end()) {
     const std::int64_t bytes = numel * element_bytes;

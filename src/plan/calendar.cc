@@ -51,7 +51,6 @@ class CalendarWriter {
     }
     calendar_.merge = plan.merge;
     calendar_.residual = plan.residual;
-    calendar_.hash = hash_of(plan);
   }
 
   // The prologue, then enough periods that the cycle after them refers only to iterations whose own merges

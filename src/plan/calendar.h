@@ -96,7 +96,7 @@ struct Calendar {
   Residual residual;
   bool local_steps = false;                   // parameters of ranks differ between averages
   std::vector<std::uint8_t> stepped_locally;  // per tensor
-  std::string hash;
+  std::string hash;  // of the plan's canonical JSON; the caller of calendar_of() fills it in
 
   std::size_t at(std::int64_t n) const {
     const auto size = static_cast<std::int64_t>(iterations.size());

@@ -1,8 +1,6 @@
 #include "gradweave/plan.h"
 
-#include "gradweave/json.h"
 #include "gradweave/workload.h"
-#include "model/hash.h"
 
 namespace gradweave {
 
@@ -24,7 +22,5 @@ std::string label_of(const Plan& plan, const Op& op, const WorkloadIndex& index)
   if (op.blocks.size() > 1) label.append(" +" + std::to_string(op.blocks.size() - 1));
   return label;
 }
-
-std::string hash_of(const Plan& plan) { return hash_hex(to_json(plan)); }
 
 }  // namespace gradweave

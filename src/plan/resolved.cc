@@ -6,8 +6,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/quoted.h"
 #include "gradweave/compression.h"
-#include "model/text.h"
 #include "plan/position.h"
 
 namespace gradweave {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "model/text.h"
+#include "base/quoted.h"
 #include "plan/unrolled.h"
 
 namespace gradweave {

@@ -10,8 +10,8 @@
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
+#include "runtime/core_json.h"
 #include "runtime/engine.h"
-#include "runtime/text.h"
 #include "runtime/transport/transport.h"
 
 namespace py = pybind11;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gradweave/error.h"
+#include "gradweave/json.h"
 
 namespace gradweave::runtime {
 namespace {
@@ -39,7 +40,9 @@ void check_iterations(const std::vector<Iteration>& iterations, const std::strin
 Calendar runnable_calendar(const Plan& plan, const Workload& workload) {
   check_iterations(plan.prologue, "prologue");
   check_iterations(plan.period, "period");
-  return calendar_of(plan, workload);
+  Calendar calendar = calendar_of(plan, workload);
+  calendar.hash = hash_of(plan);
+  return calendar;
 }
 
 }  // namespace gradweave::runtime

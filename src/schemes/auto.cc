@@ -24,10 +24,10 @@
 #include <optional>
 #include <tuple>
 
+#include "base/quoted.h"
 #include "gradweave/compression.h"
 #include "gradweave/error.h"
 #include "gradweave/ranked_plans.h"
-#include "model/text.h"
 #include "schemes/candidates.h"
 #include "schemes/optimal.h"
 #include "schemes/registry.h"
@@ -280,14 +280,13 @@ SchemeInfo auto_scheme() {
       .options =
           {{.name = "allow",
             .type = OptionType::kText,
-            .unit = "",
             .default_value = kDefaultAllow,
             .default_source = "Gradweave: nothing but the speed changes",
             .meaning = "what the plan may do to training: exact, corrected, local, compressed, delayed, "
                        "joined by '+'"},
            {.name = "max_staleness",
             .type = OptionType::kInteger,
-            .unit = "iterations",
+            .unit = Unit::kIterations,
             .default_value = "",
             .default_source = "no limit",
             .minimum = 0,
@@ -295,7 +294,7 @@ SchemeInfo auto_scheme() {
             .meaning = "how late a gradient may be applied"},
            {.name = "max_extra_bytes",
             .type = OptionType::kInteger,
-            .unit = "bytes of memory",
+            .unit = Unit::kMemoryBytes,
             .default_value = "",
             .default_source = "no limit",
             .minimum = 0,
@@ -303,7 +302,6 @@ SchemeInfo auto_scheme() {
             .meaning = "how much memory the plan may take for buffers, snapshots and generations"},
            {.name = "tolerance",
             .type = OptionType::kNumber,
-            .unit = "",
             .default_value = "0.01",
             .default_source = "Gradweave: below what a profile can tell apart",
             .minimum = 0,

@@ -66,7 +66,7 @@ std::vector<std::string> CandidateMaker::grid(const OptionSpec& spec) const {
     for (std::string_view choice : spec.choices) {
       if (choice != spec.default_value) values.emplace_back(choice);
     }
-  } else if (spec.unit == "bytes") {
+  } else if (spec.unit == Unit::kBytes) {
     const WorkloadIndex index(workload_);
     for (int parts = kFewestParts; parts <= kMostParts; parts *= 2) {
       const std::int64_t size = index.total_bytes / parts;

@@ -73,7 +73,6 @@ std::vector<Message> split_by_dtype(const CostModel& model, std::span<const Slic
 OptionSpec seed_option() {
   return {.name = "seed",
           .type = OptionType::kInteger,
-          .unit = "",
           .default_value = "0",
           .default_source = "Gradweave",
           .minimum = 0,

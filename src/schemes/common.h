@@ -25,9 +25,9 @@ std::size_t last_ready_layer(const CostModel& model, std::span<const Slice> slic
 // Returns every tensor as a slice, in reverse parameter order: the order in which gradients become ready.
 std::vector<Slice> tensors_in_backward_order(const CostModel& model);
 
-// Returns PyTorch DistributedDataParallel's buckets, in the order in which they close (ddp.cc has the rule).
-std::vector<Message> ddp_buckets(const CostModel& model, std::int64_t first_bucket_bytes,
-                                 std::int64_t bucket_cap_bytes);
+// Returns PyTorch DistributedDataParallel's buckets of its default sizes, in the order in which they close
+// (ddp.cc has the rule).
+std::vector<Message> ddp_buckets(const CostModel& model);
 
 // Returns the cluster with at most `ops` ops at once on each link; a plan may use less concurrency than a
 // link has.

@@ -1,6 +1,7 @@
 #include "schemes/compressed.h"
 
 #include <algorithm>
+#include <charconv>
 #include <string>
 
 #include "gradweave/compression.h"
@@ -8,35 +9,45 @@
 
 namespace gradweave {
 
+namespace {
+
+// The option for a parameter of compressors: range and meaning of the first that has it, the defaults of all.
+OptionSpec parameter_option(std::string_view option, std::string_view parameter, OptionType type,
+                            std::string& defaults) {
+  OptionSpec spec{.name = option, .type = type};
+  for (const CompressorInfo& info : compressors()) {
+    const auto found = std::ranges::find(info.parameters, parameter, &CompressorParameter::name);
+    if (found == info.parameters.end()) continue;
+    spec.minimum = found->minimum;
+    spec.maximum = found->maximum;
+    spec.meaning = found->meaning;
+    char text[32];
+    char* const end = std::to_chars(text, text + sizeof text, found->default_value).ptr;
+    defaults.append(defaults.empty() ? "" : ", ").append(info.name).append(" ").append(text, end);
+  }
+  spec.default_source = defaults;
+  return spec;
+}
+
+}  // namespace
+
 std::vector<OptionSpec> compressor_options() {
-  static const std::vector<std::string_view> names = [] {
+  // The specifications hold views of these.
+  static std::string densities, ranks;
+  static const std::vector<OptionSpec> options = [] {
     std::vector<std::string_view> names = {"none"};
     for (const CompressorInfo& info : compressors()) names.push_back(info.name);
-    return names;
+    return std::vector<OptionSpec>{
+        {.name = "compressor",
+         .type = OptionType::kText,
+         .default_value = "none",
+         .default_source = "the gradient as it is",
+         .choices = names,
+         .meaning = "what gradients go through on their way; the plan is decided on the compressed cost"},
+        parameter_option("compressor_density", "density", OptionType::kNumber, densities),
+        parameter_option("compressor_rank", "rank", OptionType::kInteger, ranks)};
   }();
-  return {{.name = "compressor",
-           .type = OptionType::kText,
-           .unit = "",
-           .default_value = "none",
-           .default_source = "the gradient as it is",
-           .choices = names,
-           .meaning = "what gradients go through on their way; the plan is decided on the compressed cost"},
-          {.name = "compressor_density",
-           .type = OptionType::kNumber,
-           .unit = "",
-           .default_value = "",
-           .default_source = "dgc 0.001 (its paper); random_k, top_k, ok_top_k 0.01",
-           .minimum = 1e-9,
-           .maximum = 1,
-           .meaning = "share of the elements that a sparsifying compressor sends"},
-          {.name = "compressor_rank",
-           .type = OptionType::kInteger,
-           .unit = "",
-           .default_value = "",
-           .default_source = "power_sgd 4 (its paper: 1 to 4)",
-           .minimum = 1,
-           .maximum = 1024,
-           .meaning = "rank of power_sgd's factors"}};
+  return options;
 }
 
 void compress_gradients(Plan& plan, const Compression& compression) {
@@ -58,36 +69,6 @@ void compress_gradients(Plan& plan, const Compression& compression) {
       }
     }
   }
-}
-
-Compression OptionValues::compression() const {
-  Compression compression;
-  const auto has = [&](std::string_view name) {
-    for (const OptionSpec& spec : specs_) {
-      if (spec.name == name) return true;
-    }
-    return false;
-  };
-  if (!has("compressor")) return compression;
-  const std::string name = text("compressor");
-  if (name != "none") compression.name = name;
-  for (const std::string_view parameter : {"density", "rank"}) {
-    const std::string option = "compressor_" + std::string(parameter);
-    const auto set = set_.find(option);
-    if (set == set_.end()) continue;
-    const CompressorInfo* info = compression.name.empty() ? nullptr : &find_compressor(compression.name);
-    const bool known =
-        info != nullptr &&
-        std::ranges::find(info->parameters, parameter, &CompressorParameter::name) != info->parameters.end();
-    if (!known) {
-      throw InvalidInput("compressor '" + name + "' has no " + std::string(parameter),
-                         "option " + option + " of " + scheme_,
-                         "leave it out, or choose a compressor that has one");
-    }
-    compression.parameters[std::string(parameter)] =
-        parameter == "rank" ? static_cast<double>(*integer(option)) : *number(option);
-  }
-  return compression;
 }
 
 }  // namespace gradweave

@@ -44,16 +44,13 @@
 namespace gradweave {
 namespace {
 
-constexpr std::int64_t kFirstBucketBytes = 1048576;  // torch: dist._DEFAULT_FIRST_BUCKET_BYTES
-constexpr std::int64_t kBucketBytes = 26214400;      // torch: bucket_cap_mb = 25; COVAP III.A
 constexpr std::int64_t kLongestInterval = 1024;
 constexpr std::int64_t kBalanceNodes = 20'000;
 
 struct CovapOptions {
   std::optional<std::int64_t> interval;  // the paper: ceil(CCR)
-  bool sharding = true;
-  bool balanced = false;
-  double uncertainty = 0.01;
+  bool sharding, balanced;
+  double uncertainty;
 };
 
 std::int64_t elements(const Message& message) {
@@ -171,7 +168,7 @@ PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, c
   const CostModel model(workload, cluster, values.compression());
   const CovapOptions options{values.integer("interval"), values.on("sharding"),
                              values.text("assignment") == "balanced", *values.number("ccr_uncertainty")};
-  const std::vector<Message> buckets = ddp_buckets(model, kFirstBucketBytes, kBucketBytes);
+  const std::vector<Message> buckets = ddp_buckets(model);  // III.A
   std::int64_t interval = options.interval.value_or(
       covap_interval(covap_ccr(times_of(model, buckets)), options.uncertainty, kLongestInterval));
   // Fewer shards lower the interval, and a lower interval may make fewer shards.
@@ -259,7 +256,7 @@ SchemeInfo covap_scheme() {
       .options =
           {{.name = "interval",
             .type = OptionType::kInteger,
-            .unit = "iterations",
+            .unit = Unit::kIterations,
             .default_value = "",
             .default_source = "COVAP III.B: ceil(CCR), at most the number of shards",
             .minimum = 1,
@@ -267,14 +264,12 @@ SchemeInfo covap_scheme() {
             .meaning = "each shard is sent once in this many iterations"},
            {.name = "sharding",
             .type = OptionType::kText,
-            .unit = "",
             .default_value = "on",
             .default_source = "COVAP III.C",
             .choices = {"on", "off"},
             .meaning = "cut tensors that are larger than the median"},
            {.name = "assignment",
             .type = OptionType::kText,
-            .unit = "",
             .default_value = "round_robin",
             .default_source = "COVAP III.A",
             .choices = {"round_robin", "balanced"},
@@ -282,7 +277,7 @@ SchemeInfo covap_scheme() {
                 "which iteration sends a shard: by its number, or so that the longest iteration is shortest"},
            {.name = "ccr_uncertainty",
             .type = OptionType::kNumber,
-            .unit = "share",
+            .unit = Unit::kShare,
             .default_value = "0.01",
             .default_source = "COVAP takes 4 for ceil(842 / 210) = 5",
             .minimum = 0,

@@ -15,27 +15,10 @@
 namespace gradweave {
 namespace {
 
-struct DdpOptions {
-  std::int64_t bucket_cap_bytes = 26214400;   // torch: bucket_cap_mb = 25
-  std::int64_t first_bucket_bytes = 1048576;  // torch: dist._DEFAULT_FIRST_BUCKET_BYTES
-};
-
-PlanResult plan_ddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster, values.compression());
-  const DdpOptions options{*values.integer("bucket_cap_bytes"), *values.integer("first_bucket_bytes")};
-  const std::vector<Message> buckets =
-      ddp_buckets(model, options.first_bucket_bytes, options.bucket_cap_bytes);
-  std::vector<Release> releases;
-  for (const Message& bucket : buckets) {
-    releases.push_back(release_when_ready(model, bucket.slices));
-  }
-  return synchronous_plan(model, buckets, releases);
-}
-
-}  // namespace
-
-std::vector<Message> ddp_buckets(const CostModel& model, std::int64_t first_bucket_bytes,
-                                 std::int64_t bucket_cap_bytes) {
+// `values`: options of ddp.
+std::vector<Message> buckets_of(const CostModel& model, const OptionValues& values) {
+  const std::int64_t first_cap = *values.integer("first_bucket_bytes");
+  const std::int64_t cap = *values.integer("bucket_cap_bytes");
   struct Open {
     Message message;
     std::int64_t bytes = 0;
@@ -47,7 +30,7 @@ std::vector<Message> ddp_buckets(const CostModel& model, std::int64_t first_buck
     Open& open = open_by_dtype[static_cast<std::size_t>(model.index().tensors[slice.tensor].dtype)];
     open.message.slices.push_back(slice);
     open.bytes += model.index().tensor_bytes(slice.tensor);
-    if (open.bytes >= (open.first ? first_bucket_bytes : bucket_cap_bytes)) {
+    if (open.bytes >= (open.first ? first_cap : cap)) {
       buckets.push_back(std::move(open.message));
       open = Open{.first = false};
     }
@@ -62,6 +45,23 @@ std::vector<Message> ddp_buckets(const CostModel& model, std::int64_t first_buck
   return buckets;
 }
 
+PlanResult plan_ddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  const CostModel model(workload, cluster, values.compression());
+  const std::vector<Message> buckets = buckets_of(model, values);
+  std::vector<Release> releases;
+  for (const Message& bucket : buckets) {
+    releases.push_back(release_when_ready(model, bucket.slices));
+  }
+  return synchronous_plan(model, buckets, releases);
+}
+
+}  // namespace
+
+std::vector<Message> ddp_buckets(const CostModel& model) {
+  const SchemeInfo ddp = ddp_scheme();
+  return buckets_of(model, OptionValues(ddp.name, ddp.options, {}));
+}
+
 SchemeInfo ddp_scheme() {
   return {.name = "ddp",
           .summary = "PyTorch's buckets",
@@ -69,7 +69,7 @@ SchemeInfo ddp_scheme() {
           .consistency = Consistency::kExact,
           .options = {{.name = "bucket_cap_bytes",
                        .type = OptionType::kInteger,
-                       .unit = "bytes",
+                       .unit = Unit::kBytes,
                        .default_value = "26214400",
                        .default_source = "torch, bucket_cap_mb = 25",
                        .minimum = 1,
@@ -77,7 +77,7 @@ SchemeInfo ddp_scheme() {
                        .meaning = "a bucket closes when it holds this much"},
                       {.name = "first_bucket_bytes",
                        .type = OptionType::kInteger,
-                       .unit = "bytes",
+                       .unit = Unit::kBytes,
                        .default_value = "1048576",
                        .default_source = "torch, _DEFAULT_FIRST_BUCKET_BYTES",
                        .minimum = 1,

@@ -20,8 +20,8 @@ namespace gradweave {
 namespace {
 
 struct HorovodOptions {
-  std::int64_t fusion_bytes = 67108864;  // HOROVOD_FUSION_THRESHOLD, 64 MB
-  Nanoseconds cycle_ns = 1'000'000;      // HOROVOD_CYCLE_TIME, 1 ms
+  std::int64_t fusion_bytes;
+  Nanoseconds cycle_ns;
 };
 
 // Eq. 1.
@@ -87,7 +87,7 @@ SchemeInfo horovod_scheme() {
           .consistency = Consistency::kExact,
           .options = {{.name = "fusion_bytes",
                        .type = OptionType::kInteger,
-                       .unit = "bytes",
+                       .unit = Unit::kBytes,
                        .default_value = "67108864",
                        .default_source = "Horovod, HOROVOD_FUSION_THRESHOLD",
                        .minimum = 0,
@@ -95,7 +95,7 @@ SchemeInfo horovod_scheme() {
                        .meaning = "size of the fusion buffer; 0: no fusion"},
                       {.name = "cycle_us",
                        .type = OptionType::kNumber,
-                       .unit = "us",
+                       .unit = Unit::kMicroseconds,
                        .default_value = "1000",
                        .default_source = "Horovod, HOROVOD_CYCLE_TIME",
                        .minimum = 0,

@@ -13,7 +13,7 @@
 #include <algorithm>
 
 #include "schemes/common.h"
-#include "schemes/dreamddp_plan.h"
+#include "schemes/dreamddp/plan_of_sets.h"
 #include "schemes/fewer_links.h"
 #include "schemes/registry.h"
 #include "solve/slots.h"

@@ -37,7 +37,6 @@ SchemeInfo mg_wfbp_scheme() {
           .consistency = Consistency::kExact,
           .options = {{.name = "solver",
                        .type = OptionType::kText,
-                       .unit = "",
                        .default_value = "greedy",
                        .default_source = "the paper's rule",
                        .choices = {"greedy", "exact"},

@@ -29,7 +29,7 @@
 #include "gradweave/error.h"
 #include "schemes/candidates.h"
 #include "schemes/common.h"
-#include "schemes/dreamddp_plan.h"
+#include "schemes/dreamddp/plan_of_sets.h"
 #include "schemes/registry.h"
 #include "solve/intervals.h"
 #include "solve/order_search.h"
@@ -267,7 +267,6 @@ SchemeInfo optimal_scheme() {
       .consistency = Consistency::kExact,
       .options = {{.name = "family",
                    .type = OptionType::kText,
-                   .unit = "",
                    .default_value = "exact",
                    .default_source = "Gradweave",
                    .choices = {"exact", "local"},
@@ -275,7 +274,6 @@ SchemeInfo optimal_scheme() {
                        "over which plans: without staleness, or averages of parameters once in `period`"},
                   {.name = "parts",
                    .type = OptionType::kInteger,
-                   .unit = "",
                    .default_value = "1",
                    .default_source = "Gradweave: whole tensors",
                    .minimum = 1,
@@ -283,7 +281,7 @@ SchemeInfo optimal_scheme() {
                    .meaning = "family exact: the search cuts each tensor into so many equal parts"},
                   {.name = "node_limit",
                    .type = OptionType::kInteger,
-                   .unit = "nodes",
+                   .unit = Unit::kNodes,
                    .default_value = "200000",
                    .default_source = "Gradweave: below a second",
                    .minimum = 0,
@@ -291,7 +289,7 @@ SchemeInfo optimal_scheme() {
                    .meaning = "after so many nodes the search ends with the best found"},
                   {.name = "period",
                    .type = OptionType::kInteger,
-                   .unit = "iterations",
+                   .unit = Unit::kIterations,
                    .default_value = "5",
                    .default_source = "DreamDDP, Sections 4.5 and 4.6: H = 5",
                    .minimum = 1,

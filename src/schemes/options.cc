@@ -1,10 +1,11 @@
+#include "gradweave/options.h"
+
 #include <algorithm>
 #include <cassert>
 #include <charconv>
 
+#include "base/quoted.h"
 #include "gradweave/error.h"
-#include "gradweave/schemes.h"
-#include "model/text.h"
 
 namespace gradweave {
 namespace {
@@ -50,6 +51,12 @@ void check_value(const OptionSpec& spec, const std::string& value, const std::st
 
 }  // namespace
 
+std::string_view name_of(Unit unit) {
+  constexpr std::string_view kNames[] = {"",           "bytes",  "bytes of memory", "us",
+                                         "iterations", "layers", "nodes",           "share"};
+  return kNames[static_cast<std::size_t>(unit)];
+}
+
 OptionValues::OptionValues(std::string_view scheme, std::span<const OptionSpec> specs,
                            const std::map<std::string, std::string>& set)
     : scheme_(scheme), specs_(specs.begin(), specs.end()), set_(set) {
@@ -91,6 +98,30 @@ std::optional<double> OptionValues::number(std::string_view name) const {
 
 std::string OptionValues::text(std::string_view name) const {
   return value(spec(name, OptionType::kText)).value_or(std::string());
+}
+
+Compression OptionValues::compression() const {
+  Compression compression;
+  if (std::ranges::find(specs_, "compressor", &OptionSpec::name) == specs_.end()) return compression;
+  const std::string name = text("compressor");
+  if (name != "none") compression.name = name;
+  for (const std::string_view parameter : {"density", "rank"}) {
+    const std::string option = "compressor_" + std::string(parameter);
+    const auto set = set_.find(option);
+    if (set == set_.end()) continue;
+    const CompressorInfo* info = compression.name.empty() ? nullptr : &find_compressor(compression.name);
+    const bool known =
+        info != nullptr &&
+        std::ranges::find(info->parameters, parameter, &CompressorParameter::name) != info->parameters.end();
+    if (!known) {
+      throw InvalidInput("compressor '" + name + "' has no " + std::string(parameter),
+                         "option " + option + " of " + scheme_,
+                         "leave it out, or choose a compressor that has one");
+    }
+    compression.parameters[std::string(parameter)] =
+        parameter == "rank" ? static_cast<double>(*integer(option)) : *number(option);
+  }
+  return compression;
 }
 
 }  // namespace gradweave

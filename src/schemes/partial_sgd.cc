@@ -9,7 +9,7 @@
 // iteration ends when its averages are there. H > L leaves sets empty. Complexity: O(L * links). Deviations
 // from the paper: layers are fused into messages (one all-reduce per parameter is bound by start-ups),
 // several links, layers without parameters do not count.
-#include "schemes/dreamddp_plan.h"
+#include "schemes/dreamddp/plan_of_sets.h"
 #include "schemes/fewer_links.h"
 #include "schemes/registry.h"
 

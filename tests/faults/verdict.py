@@ -83,14 +83,11 @@ def _wrong_suspect(case, error):
 
 
 def suspects(error):
-    """The ranks that an error suspects. Where it only says which rank is where, or has what: those that
-    have ended, else those of the smallest groups."""
+    """The ranks that an error suspects. Where it only says which rank is where, or has what: those of the smallest groups."""
     text = re.sub(r"^rank \d+ reports:", "", error).split("Where ranks are:")[0]
     groups = [_numbers(found) for found in re.findall(r"\branks? (\d+(?:(?:-|, | and |, and | )\d+)*)", text.split("suspect:")[-1])]
     if "suspect:" in text or not groups:
         return set().union(*groups)
-    if ended := re.findall(r"\branks? ([\d, -]+): has ended its training", text):
-        return set().union(*map(_numbers, ended))
     smallest = min(map(len, groups))
     return set().union(*(group for group in groups if len(group) == smallest))
 

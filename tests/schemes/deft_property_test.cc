@@ -10,7 +10,7 @@
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
-#include "schemes/deft.h"
+#include "schemes/deft/deft.h"
 #include "testing/generators.h"
 
 namespace gradweave {

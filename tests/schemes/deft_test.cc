@@ -1,5 +1,5 @@
 // DeFT on the paper's published input (Table II), and the rules that it must keep there.
-#include "schemes/deft.h"
+#include "schemes/deft/deft.h"
 
 #include <gtest/gtest.h>
 

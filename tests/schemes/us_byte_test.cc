@@ -1,4 +1,4 @@
-#include "schemes/us_byte.h"
+#include "schemes/us_byte/us_byte.h"
 
 #include <gtest/gtest.h>
 

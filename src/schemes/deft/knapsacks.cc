@@ -4,7 +4,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "schemes/deft.h"
+#include "schemes/deft/deft.h"
 #include "solve/knapsack.h"
 
 namespace gradweave {

@@ -37,7 +37,7 @@
 //   - shared links: one op at a time competes with 2, 4, 8 and 16.
 // Complexity: one evaluation O(ops * units / 64 + units log t); Algorithm 2 evaluates at most once a unit.
 // The search stops after a budget of evaluated ops.
-#include "schemes/us_byte.h"
+#include "schemes/us_byte/us_byte.h"
 
 #include <algorithm>
 #include <array>
@@ -251,7 +251,7 @@ SchemeInfo us_byte_scheme() {
           .consistency = Consistency::kExact,
           .options = {{.name = "partition_bytes",
                        .type = OptionType::kInteger,
-                       .unit = "bytes",
+                       .unit = Unit::kBytes,
                        .default_value = "",
                        .default_source = "searched from 64 KiB to whole tensors",
                        .minimum = 1,
@@ -259,14 +259,12 @@ SchemeInfo us_byte_scheme() {
                        .meaning = "basic block size S_p"},
                       {.name = "fusion",
                        .type = OptionType::kText,
-                       .unit = "",
                        .default_value = "on",
                        .default_source = "beyond the paper; off is the paper",
                        .choices = {"on", "off"},
                        .meaning = "whether neighbouring small tensors share ops"},
                       {.name = "block_sizes",
                        .type = OptionType::kText,
-                       .unit = "",
                        .default_value = "per_tensor",
                        .default_source = "beyond the paper; uniform is the paper",
                        .choices = {"per_tensor", "uniform"},

@@ -71,7 +71,7 @@ struct DeftSchedule {
   double mean_delay() const;
 };
 
-// deft_pieces.cc. Returns the problem that uses the `link_count` fastest links, with pieces that take at most
+// pieces.cc. Returns the problem that uses the `link_count` fastest links, with pieces that take at most
 // `limit` on the fastest of them (nothing: T_f on the slowest, the paper's rule). Consecutive tensors are
 // fused until their start-ups no longer matter, or not at all. Nothing, if even one element takes longer than
 // the limit, or more than kMaxDeftPieces pieces beyond one for each tensor would be needed. O(tensors +
@@ -85,11 +85,11 @@ std::optional<DeftProblem> deft_problem(const CostModel& model, std::size_t link
 // How the knapsacks of Algorithm 2 are filled.
 enum class DeftFill : std::uint8_t { kGreedy, kExact };
 
-// deft_knapsacks.cc. Returns the schedule of the corrected Algorithm 2; an empty one if it never updates.
+// knapsacks.cc. Returns the schedule of the corrected Algorithm 2; an empty one if it never updates.
 // O(iterations until the state repeats * cost of a knapsack).
 DeftSchedule deft_knapsacks(const DeftProblem& problem, DeftFill fill);
 
-// deft_search.cc. Returns the schedule with the most updates per iteration that the search finds, ops being
+// search.cc. Returns the schedule with the most updates per iteration that the search finds, ops being
 // carried across the ends of iterations; an empty one if there are too many pieces to search.
 DeftSchedule deft_search(const DeftProblem& problem);
 
@@ -107,7 +107,7 @@ struct DeftPrompt {
   Nanoseconds iteration = 0;       // its time, on links that serve one op at a time
 };
 
-// deft_prompt.cc. Returns the schedule in which each link serves the waiting piece that the next forward
+// prompt.cc. Returns the schedule in which each link serves the waiting piece that the next forward
 // needs first. O(layers + pieces * (links + log pieces)).
 DeftPrompt deft_prompt(const CostModel& model, const DeftProblem& problem);
 // Returns its plan.

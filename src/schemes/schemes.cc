@@ -1,11 +1,12 @@
-#include "schemes/registry.h"
+#include "gradweave/schemes.h"
 
 #include <algorithm>
 #include <iterator>
 
+#include "base/quoted.h"
 #include "gradweave/error.h"
-#include "model/text.h"
 #include "schemes/compressed.h"
+#include "schemes/registry.h"
 
 namespace gradweave {
 namespace {

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "schemes/deft.h"
+#include "schemes/deft/deft.h"
 #include "solve/knapsack.h"
 
 namespace gradweave {

@@ -1,4 +1,4 @@
-#include "model/text.h"
+#include "base/quoted.h"
 
 namespace gradweave {
 

@@ -28,7 +28,7 @@
 //   needs no memory: nothing reads the weights between.
 // - Links that serve several ops at once are planned as if ops went one after another.
 #include "schemes/common.h"
-#include "schemes/dreamddp_plan.h"
+#include "schemes/dreamddp/plan_of_sets.h"
 #include "schemes/fewer_links.h"
 #include "schemes/registry.h"
 
@@ -77,7 +77,6 @@ OptionSpec text_option(std::string_view name, const std::vector<std::string_view
                        std::string_view source, std::string_view meaning) {
   return {.name = name,
           .type = OptionType::kText,
-          .unit = "",
           .default_value = choices.front(),
           .default_source = source,
           .choices = choices,
@@ -103,7 +102,7 @@ SchemeInfo dreamddp_scheme() {
                               "arbitrary: sets need not be contiguous; searched, solver is ignored"),
                   {.name = "search_nodes",
                    .type = OptionType::kInteger,
-                   .unit = "nodes",
+                   .unit = Unit::kNodes,
                    .default_value = "100000",
                    .default_source = "Gradweave: below a second",
                    .minimum = 1,

@@ -1,4 +1,4 @@
-#include "schemes/dreamddp_plan.h"
+#include "schemes/dreamddp/plan_of_sets.h"
 
 #include <algorithm>
 
@@ -53,7 +53,7 @@ void add_ops(Iteration& iteration, const Plan& plan, const Packer& packer,
 OptionSpec period_option() {
   return {.name = "period",
           .type = OptionType::kInteger,
-          .unit = "iterations",
+          .unit = Unit::kIterations,
           .default_value = kDefaultPeriod,
           .default_source = "DreamDDP, Sections 4.5 and 4.6: H = 5",
           .minimum = 1,

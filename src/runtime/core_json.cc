@@ -1,4 +1,4 @@
-#include "runtime/text.h"
+#include "runtime/core_json.h"
 
 #include <algorithm>
 #include <set>

@@ -3,7 +3,7 @@
 #include <bit>
 #include <limits>
 
-#include "schemes/us_byte.h"
+#include "schemes/us_byte/us_byte.h"
 
 namespace gradweave {
 namespace {

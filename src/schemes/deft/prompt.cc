@@ -4,7 +4,7 @@
 #include <numeric>
 #include <queue>
 
-#include "schemes/deft.h"
+#include "schemes/deft/deft.h"
 
 namespace gradweave {
 namespace {

@@ -3,7 +3,7 @@
 #include <cassert>
 #include <numeric>
 
-#include "schemes/deft.h"
+#include "schemes/deft/deft.h"
 
 namespace gradweave {
 namespace {

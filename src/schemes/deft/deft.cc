@@ -40,8 +40,8 @@
 //     plan.
 //  7. merge=mean by default: at the learning rates measured the sum, which is the authors' code, diverges
 //     with momentum (docs/schemes/deft.md). The optimizer does not step in an iteration without an update.
-//  8. solver=search carries ops across the ends of iterations (deft_search.cc).
-#include "schemes/deft.h"
+//  8. solver=search carries ops across the ends of iterations (search.cc).
+#include "schemes/deft/deft.h"
 
 #include <algorithm>
 #include <cmath>
@@ -309,7 +309,7 @@ SchemeInfo deft_scheme() {
       .consistency = Consistency::kDelayed,
       .options = {{.name = "max_block_us",
                    .type = OptionType::kNumber,
-                   .unit = "us",
+                   .unit = Unit::kMicroseconds,
                    .default_value = "",
                    .default_source = "DeFT III.D: the smallest knapsack, forward time on the slowest link",
                    .minimum = 0.001,
@@ -317,7 +317,6 @@ SchemeInfo deft_scheme() {
                    .meaning = "no piece takes longer on the fastest link"},
                   {.name = "merge",
                    .type = OptionType::kText,
-                   .unit = "",
                    .default_value = "",
                    .default_source =
                        "mean (DeFT IV.C, diverges less than the authors' sum); sum with correction=local",
@@ -325,14 +324,12 @@ SchemeInfo deft_scheme() {
                    .meaning = "how the iterations of a generation are combined"},
                   {.name = "correction",
                    .type = OptionType::kText,
-                   .unit = "",
                    .default_value = "none",
                    .default_source = "DeFT",
                    .choices = {"none", "local"},
                    .meaning = "local: step with the own gradient at once, add (mean - own) when it arrives"},
                   {.name = "solver",
                    .type = OptionType::kText,
-                   .unit = "",
                    .default_value = "greedy",
                    .default_source = "DeFT III.C",
                    .choices = {"greedy", "exact", "search"},

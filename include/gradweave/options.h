@@ -1,0 +1,80 @@
+// Options of schemes: what there is to set, and checked values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gradweave/compression.h"
+
+namespace gradweave {
+
+enum class OptionType : std::uint8_t {
+  kInteger,
+  kNumber,
+  kText,  // one of `choices`, or free if there are none
+};
+
+enum class Unit : std::uint8_t {
+  kNone,
+  kBytes,
+  kMemoryBytes,
+  kMicroseconds,
+  kIterations,
+  kLayers,
+  kNodes,
+  kShare
+};
+
+// Returns the unit as files and tables have it: "bytes", "us", "iterations", ...; empty for kNone.
+std::string_view name_of(Unit unit);
+
+// One option of a scheme. This table feeds the command line, JSON, Python and the documentation.
+struct OptionSpec {
+  std::string_view name;
+  OptionType type = OptionType::kInteger;
+  Unit unit = Unit::kNone;
+  std::string_view default_value;   // as it would be written; empty: `default_source` says how it is found
+  std::string_view default_source;  // paper, PyTorch, ... where the default comes from
+  double minimum = 0, maximum = 0;  // inclusive, for integers and numbers
+  std::vector<std::string_view> choices;
+  std::string_view meaning;
+};
+
+// Checked option values of one scheme. A value that was not set reads as its default.
+class OptionValues {
+ public:
+  // Errors: InvalidInput if a name is unknown (the message lists the scheme's options) or a value out of
+  // range.
+  OptionValues(std::string_view scheme, std::span<const OptionSpec> specs,
+               const std::map<std::string, std::string>& set);
+
+  // Each returns the value, or nothing if unset and without a default. The caller owes a name that has a spec
+  // of that type.
+  std::optional<std::int64_t> integer(std::string_view name) const;
+  std::optional<double> number(std::string_view name) const;
+  std::string text(std::string_view name) const;  // empty if unset and without a default
+  bool on(std::string_view name) const { return text(name) == "on"; }
+
+  // Returns the compressor that the scheme's gradients go through; none if the scheme has no such option or
+  // it is unset. Errors: InvalidInput for a parameter that the chosen compressor does not have, or out of its
+  // range.
+  Compression compression() const;
+
+  // Returns what the user set, for Plan::options.
+  const std::map<std::string, std::string>& set() const { return set_; }
+
+ private:
+  const OptionSpec& spec(std::string_view name, OptionType type) const;
+  std::optional<std::string> value(const OptionSpec& spec) const;
+
+  std::string scheme_;
+  std::vector<OptionSpec> specs_;
+  std::map<std::string, std::string> set_;
+};
+
+}  // namespace gradweave
