@@ -193,11 +193,19 @@ class Session:
             self._iteration_ended()
         return result
 
+    def skip_step(self):
+        """In place of optimizer.step(): drops the gradient of the last backward, as a guard against NaN does. Every rank
+        has to do the same. Updates that the plan has due from iterations before take place."""
+        self.updates.end_iteration(skip=True)
+        self._iteration_ended()
+
     # ---- forward and backward
 
     def before_forward(self):
         """The model is about to be called."""
         self._scope.check_alone(first=self._layers is None)
+        if torch.is_grad_enabled() and self.engine.taken_away:  # a batch that was dropped, and then no step
+            self.skip_step()
         if not (torch.is_grad_enabled() and self.engine.communicating):
             return
         if self.updates.begun and self.engine.synchronous:

@@ -58,10 +58,13 @@ class Updates:
             self.end_iteration()
         return result, not others
 
-    def end_iteration(self):
-        """Ends the engine's iteration; what was not stepped stays as it is."""
+    def end_iteration(self, skip=False):
+        """Ends the engine's iteration; what was not stepped stays as it is. `skip`: its gradients are dropped."""
         try:
-            self.engine.end_iteration()
+            if skip:
+                self.engine.skip()
+            else:
+                self.engine.end_iteration()
             if not self.engine.synchronous:
                 self._run_hooks()
         finally:

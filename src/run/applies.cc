@@ -68,6 +68,7 @@ void Run::put_gradient(const CalendarApply& apply, std::size_t place) {
 }
 
 void Run::apply_average(const CalendarApply& apply) {
+  if (apply.mode == Mode::kReplace) check_parameters(apply);
   for (const Piece& piece : apply.pieces) {
     const Part part = part_of(piece);
     wait_for(*part.from, layer_of(apply));
@@ -92,6 +93,8 @@ void Run::apply_outside_end(const CalendarApply& apply) {
     if (!holds_spoilt(apply)) step(apply.tensors);
     return;
   }
+  if (apply.at.kind == PointKind::kForwardStart && (!draining_ || iteration_ == drain_end_))
+    check_parameters(apply);
   host_.set_gradients_aside(apply.tensors);
   apply_reduced(apply);
   if (!holds_spoilt(apply)) step(apply.tensors);
@@ -120,24 +123,6 @@ bool Run::drop_spoilt(const std::vector<std::int32_t>& tensors) {
     }
   }
   return any;
-}
-
-// An edit of a gradient that was handed over would be lost without a word.
-void Run::check_kept(const CalendarIteration& now) {
-  const auto check = [&](std::int32_t tensor) {
-    if (!ready_[static_cast<std::size_t>(tensor)] || host_.kept(tensor) != Kept::kChanged) return;
-    throw InvalidInput(
-        "its gradient was changed between backward() and step(), but this plan had handed it over already",
-        tensor_text(tensor),
-        "clip with gradweave.clip_grad_norm_, or choose a scheme that waits for the whole gradient, as ddp");
-  };
-  for (const auto& applies : now.at_backward) {
-    for (std::int32_t a : applies)
-      std::ranges::for_each(now.applies[static_cast<std::size_t>(a)].tensors, check);
-  }
-  for (std::size_t b = 0; b < now.gradient.size(); ++b) {
-    if (now.gradient_outside_end[b]) check(tables_->calendar.block_tensor[b]);
-  }
 }
 
 // Gives messages back whose last apply was in `iteration`.

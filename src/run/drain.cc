@@ -29,6 +29,7 @@ void Run::cut_row(std::int64_t iteration, std::int64_t end) {
 void Run::drain(const std::string& what) {
   if (!installed()) return;
   board_->check_failure();
+  if (taken_away()) skip();
   if (phase_ == Phase::kReduced && here().synchronous) advance();
   if (phase_ != Phase::kIdle) {
     throw InvalidInput("a backward is not finished by optimizer.step()", "gradweave.finish",

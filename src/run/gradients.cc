@@ -24,8 +24,8 @@ void Run::hand_over_block(std::int32_t block) {
   const OpRef carrier = here().gradient[b];
   const bool sent = carrier.op >= 0;
   if (!sent && !here().dropped[b]) return;
-  const bool compensated = calendar.residual.enabled;
-  if (compensated) host_.compensate(block, residual_coefficient(), sent);
+  if (calendar.residual.enabled || host_.left_behind(block))
+    host_.compensate(block, residual_coefficient(), sent);
   if (!sent) return;
   Execution& execution = at(iteration_ + carrier.delta, carrier.op);
   const CalendarOp& op = *execution.op;
@@ -37,9 +37,12 @@ void Run::hand_over_block(std::int32_t block) {
   host_.write_gradient(execution, place, first, mean ? static_cast<std::int32_t>(op.merges.size()) : 1);
 }
 
+// The iterations of the whole run count: a drain in between changes nothing. What another plan has left
+// behind is not lost where this one leaves nothing behind.
 double Run::residual_coefficient() const {
   const Residual& rule = tables_->calendar.residual;
-  const std::int64_t stage = iteration_ / std::max<std::int64_t>(rule.every, 1);
+  if (!rule.enabled) return 1;
+  const std::int64_t stage = (base_ + iteration_) / std::max<std::int64_t>(rule.every, 1);
   return std::min(rule.cap, rule.initial + static_cast<double>(stage) * rule.step);
 }
 
@@ -88,25 +91,43 @@ void Run::exchange_flags() {
     some_unused |= values[t] == 0;
   }
   values[tensors] = some_unused;
-  values[tensors + 1] = scaled_ && host_.overflowed();
+  values[tensors + 1] = (scaled_ && host_.overflowed()) || (options_.check && host_.not_finite() >= 0);
   if (find_unused_ == FindUnused::kOff && some_unused) {
     const auto unused = std::ranges::find(values, 0) - values.begin();
     throw InvalidInput("it got no gradient in this backward", tensor_text(static_cast<std::int32_t>(unused)),
                        "pass find_unused_parameters=True to gradweave.wrap()");
   }
-  if ((find_unused_ != FindUnused::kOff || scaled_) && options_.world_size > 1) {
+  const bool ask_at_once = scaled_ || options_.check;
+  if ((find_unused_ != FindUnused::kOff || ask_at_once) && options_.world_size > 1) {
     flags.exchanging = true;
     host_.begin_exchange(static_cast<std::size_t>(iteration_) % flags_.size(), values);
     // Every apply from here on depends on the overflow, and the first iteration's answer decides on the next.
-    if (find_unused_ == FindUnused::kAuto || scaled_) finish_exchange(flags);
+    if (find_unused_ == FindUnused::kAuto || ask_at_once) finish_exchange(flags);
     if (find_unused_ == FindUnused::kAuto)
       find_unused_ = values[tensors] ? FindUnused::kOn : FindUnused::kOff;
   }
-  flags.spoilt = scaled_ && values[tensors + 1] != 0;
-  if (!flags.spoilt) return;
+  flags.spoilt = false;
+  if (!ask_at_once || values[tensors + 1] == 0) return;
+  if (!scaled_) refuse_not_finite();
+  flags.spoilt = true;
   last_spoilt_ = iteration_;
-  // What the iteration has left behind would stay for ever.
-  if (tables_->calendar.residual.enabled) host_.restore_left_behind();
+  host_.restore_left_behind();  // what it has left behind would stay for ever
+}
+
+// On every rank alike, since each of them would go on with the sum.
+void Run::refuse_not_finite() {
+  const std::int32_t own = host_.not_finite();
+  const std::vector<std::string> where =
+      peers_->agree("the check of gradients", own < 0 ? "" : tensor_text(own), options_.board.timeout);
+  std::string found;
+  for (std::size_t r = 0; r < where.size(); ++r) {
+    if (where[r].empty()) continue;
+    found += (found.empty() ? "" : "; ") + where[r] + " on rank " + std::to_string(r);
+  }
+  throw InvalidInput(
+      "a gradient is not finite: " + found, iteration_text(),
+      "look at that rank's batch and loss; to drop such a batch, look at the loss of all ranks "
+      "before backward()");
 }
 
 void Run::finish_exchange(Flags& flags) {

@@ -42,10 +42,14 @@ class Host {
   // Error feedback on one block of it: adds coefficient * what was left behind; if the block is not sent, the
   // sum is left behind.
   virtual void compensate(std::int32_t block, double coefficient, bool sent) = 0;
+  // Whether something was left behind of a block.
+  virtual bool left_behind(std::int32_t block) const = 0;
   // What is left behind is again what it was before this backward.
   virtual void restore_left_behind() = 0;
   // Whether a gradient of this rank's backward was not finite.
   virtual bool overflowed() = 0;
+  // A tensor whose gradient was not finite in this rank's backward, or -1. Only asked for with a check.
+  virtual std::int32_t not_finite() = 0;
 
   // ---- messages
 
@@ -78,9 +82,14 @@ class Host {
   // Runs the optimizer on `tensors` (sorted); those without a gradient stay as they are.
   virtual void step(const std::vector<std::int32_t>& tensors) = 0;
 
-  // ---- what the caller did to gradients between the backward and the step
+  // ---- what the caller does in between
 
-  virtual Kept kept(std::int32_t tensor) = 0;
+  // To a gradient since it was handed over.
+  virtual Kept kept(std::int32_t tensor) const = 0;
+  // Whether a parameter was changed since it was noted, or since it was last read or averaged. One that was
+  // never noted was not.
+  virtual void note_parameter(std::int32_t tensor) = 0;
+  virtual bool parameter_changed(std::int32_t tensor) const = 0;
 
   // ---- other ranks
 

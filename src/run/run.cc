@@ -35,6 +35,7 @@ void Run::install(Calendar&& calendar) {
   set_step_points();
   find_unused_ = options_.find_unused;
   ready_.assign(tensors, 0);
+  present_.assign(tensors, 0);
   touched_.assign(tensors, 0);
   missing_.assign(compiled.layers, 0);
   base_ += iteration_;
@@ -140,7 +141,8 @@ void Run::enter_backward() {
       throw InvalidInput(
           "a second backward() before optimizer.step()", iteration_text(),
           "put all backward passes but the last of an iteration under model.no_sync(), and call "
-          "step() of the optimizer that gradweave.wrap() was given");
+          "step() of the optimizer that gradweave.wrap() was given, or model.gradweave.skip_step() to drop a "
+          "batch");
     }
     advance();
   }
@@ -192,14 +194,33 @@ void Run::finish_backward() {
   phase_ = Phase::kReduced;
   const CalendarIteration& now = here();
   for (std::int32_t a : now.gradients_at_end) apply_reduced(now.applies[static_cast<std::size_t>(a)]);
+  for (std::int32_t t : all_tensors_) {
+    const auto place = static_cast<std::size_t>(t);
+    present_[place] = ready_[place] && host_.kept(t) != Kept::kGone;
+  }
 }
 
 // ---- from one iteration to the next
 
 void Run::end_iteration() {
   board_->check_failure();
+  if (taken_away()) return skip();
+  if (phase_ == Phase::kReduced && !synchronous_) check_kept();
+  finish_iteration();
+}
+
+void Run::skip() {
+  if (!installed() || phase_ != Phase::kReduced) {
+    throw InvalidInput("there is no gradient to drop: no backward() since the last optimizer.step()",
+                       "skip_step", "call it after backward(), in place of step()");
+  }
+  board_->check_failure();
+  leave_out();
+  finish_iteration();
+}
+
+void Run::finish_iteration() {
   const CalendarIteration& now = here();
-  if (phase_ == Phase::kReduced) check_kept(now);
   for (const EndAction& action : now.end_actions) {
     if (action.optimizer) {
       if (drop_spoilt(action.tensors)) step(action.tensors);
@@ -217,6 +238,7 @@ void Run::end_iteration() {
   }
   read_parameters(PointKind::kIterationEnd, 0);
   pass(PointKind::kIterationEnd, 0);
+  note_parameters();
   advance();
 }
 

@@ -25,6 +25,7 @@ enum class FindUnused : std::uint8_t { kAuto, kOn, kOff };
 struct RunOptions {
   BoardOptions board;
   FindUnused find_unused = FindUnused::kAuto;
+  bool check = false;  // ranks tell each other in each iteration whose gradients are not finite
   int world_size = 1;
 };
 
@@ -62,8 +63,16 @@ class Run {
   // The gradient of `tensor` is complete.
   void gradient(std::int32_t tensor);
   void finish_backward();
-  // Applies what the plan applies at iteration_end and begins the next iteration.
+  // Applies what the plan applies at iteration_end and begins the next iteration. If the caller has taken all
+  // gradients away since the backward, the batch is dropped, as by skip().
   void end_iteration();
+  // In place of end_iteration(): what holds a gradient of the last backward is left out; everything else of
+  // the plan goes on. Every rank has to do the same. Errors: InvalidInput if there is none, or if the plan has
+  // used it in the backward.
+  void skip();
+  // Whether all gradients were taken away since the backward, under a plan that had handed them over. If there
+  // is no step, the caller owes skip() before the next forward.
+  bool taken_away() const;
 
   // Off: gradients accumulate and nothing is communicated.
   void set_communicating(bool on) { communicating_ = on; }
@@ -128,6 +137,7 @@ class Run {
   void complete_layer_of(std::int32_t tensor);
   void end_layer(std::int32_t layer);
   void apply_forward(std::int32_t layer);
+  void finish_iteration();
   void advance();
   void begin_iteration();
   void prepare(std::int64_t iteration);
@@ -140,6 +150,7 @@ class Run {
   void hand_over(std::int32_t tensor);
   void hand_over_block(std::int32_t block);
   double residual_coefficient() const;
+  void refuse_not_finite();
   void read_parameters(PointKind at, std::int32_t layer);
   void read_parameters(Execution& execution, PointKind at, std::int32_t layer);
   bool stepped_at_backward_end(std::int32_t tensor, std::int32_t layer) const;
@@ -161,12 +172,17 @@ class Run {
   void apply_outside_end(const CalendarApply& apply);
   void step(const std::vector<std::int32_t>& tensors);
   bool drop_spoilt(const std::vector<std::int32_t>& tensors);
-  void check_kept(const CalendarIteration& here);
   void wait_for(const Execution& execution, std::int32_t layer);
   void retire(std::int64_t iteration);
   void start_early(std::int32_t op);
 
   void record(SpanKind kind, std::int32_t layer);
+
+  // caller.cc
+  void check_kept();
+  void leave_out();
+  void note_parameters();
+  void check_parameters(const CalendarApply& apply);
 
   // drain.cc
   void cut(const Execution& execution, std::int64_t end);
@@ -206,6 +222,7 @@ class Run {
   FindUnused find_unused_ = FindUnused::kAuto;
   std::vector<Flags> flags_;                 // ring by iteration
   std::vector<std::uint8_t> ready_;          // by tensor: handed over in this backward
+  std::vector<std::uint8_t> present_;        // by tensor: and had a gradient at its end
   std::vector<std::uint8_t> touched_;        // by tensor: accumulated without communication
   std::vector<std::int32_t> missing_;        // by layer: tensors still to come in this backward
   std::vector<std::int64_t> forwarded_;      // by layer: iteration whose forward_start has passed

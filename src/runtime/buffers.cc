@@ -73,6 +73,12 @@ void BufferPool::release(const CalendarOp& op, at::Tensor flat) {
   buffers.free.push_back(std::move(flat));
 }
 
+void BufferPool::forget(const CalendarOp& op) {
+  Class& buffers = classes_.at(key_of(op));
+  --buffers.made;
+  bytes_ -= buffers.elements * size_of(op.dtype);
+}
+
 bool BufferPool::single(const CalendarOp& op) const { return classes_.at(key_of(op)).made == 1; }
 
 }  // namespace gradweave::runtime

@@ -22,6 +22,8 @@ class BufferPool {
   // Returns a flat tensor of the op's elements with undefined contents. Give it back with release().
   at::Tensor acquire(const CalendarOp& op);
   void release(const CalendarOp& op, at::Tensor flat);
+  // A buffer that was acquired will not be given back.
+  void forget(const CalendarOp& op);
   // Whether the class of `op` has one buffer only, so that its next acquire() returns the one just released.
   bool single(const CalendarOp& op) const;
 

@@ -1,5 +1,6 @@
 // Gradients and parameters into messages: error feedback, loss scales, buffers.
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 
@@ -14,7 +15,8 @@ namespace gradweave::runtime {
 
 bool TorchHost::begin_backward() {
   release_retired();
-  if (calendar_->residual.enabled) residuals_before_ = residuals_;
+  residuals_before_ = residuals_;
+  not_finite_ = -1;
   return begin_unscaling();
 }
 
@@ -56,6 +58,9 @@ void TorchHost::take_gradient(std::int32_t tensor, run::Gradient kind) {
   }
   unscale(gradient);
   gradient_ = flat_gradient(tensor);
+  // With a scaler, what is not finite is its affair.
+  if (options_.check && !unscaler_ && not_finite_ < 0 && !at::isfinite(gradient_).all().item<bool>())
+    not_finite_ = tensor;
   if (kind == run::Gradient::kComputed)
     handed_[static_cast<std::size_t>(tensor)] = {gradient.const_data_ptr(), gradient._version()};
 }
@@ -76,8 +81,6 @@ void TorchHost::compensate(std::int32_t block, double coefficient, bool sent) {
     residual = part_.is_same(part) ? part.clone() : part_;
   }
 }
-
-void TorchHost::restore_left_behind() { residuals_ = std::move(residuals_before_); }
 
 // Not if the gradient's storage is shared: then others would see it change.
 bool TorchHost::lend_gradient(const run::Execution& execution) {
@@ -145,6 +148,7 @@ void TorchHost::read_parameter(const run::Execution& execution, std::size_t at) 
   } else {
     to.copy_(value);
   }
+  note_parameter(tensor);
 }
 
 void TorchHost::filled(const run::Execution& execution) { message(execution).data.record(options_.device); }
@@ -164,10 +168,28 @@ void TorchHost::retire(const run::Execution& execution) {
   message.own.reset();
 }
 
+// Whether the caller has kept a gradient that is a view of the buffer.
+bool TorchHost::looked_at(const Retired& retired) const {
+  std::size_t own = 1;  // `retired` itself
+  std::int32_t last = -1;
+  for (std::int32_t b : retired.op->blocks) {
+    const std::int32_t tensor = calendar_->block_tensor[static_cast<std::size_t>(b)];
+    if (std::exchange(last, tensor) == tensor) continue;
+    const at::Tensor& gradient = this->gradient(tensor);
+    if (gradient.defined() && gradient.is_alias_of(retired.flat)) ++own;
+  }
+  return static_cast<std::size_t>(retired.flat.storage().use_count()) > own;
+}
+
 // At the start of a backward, after the user's zero_grad(): makes retired buffers free. A gradient that is
-// still a view of one is copied away, unless the buffer is certain to get the same gradient again.
+// still a view of one is copied away, unless the buffer is certain to get the same gradient again. One that
+// the caller has kept is his, with the buffer.
 void TorchHost::release_retired() {
   for (Retired& retired : retired_) {
+    if (looked_at(retired)) {
+      pool_->forget(*retired.op);
+      continue;
+    }
     if (retired.op->payload == Payload::kGradient && !pool_->single(*retired.op)) {
       for (std::int32_t b : retired.op->blocks) {
         at::Tensor& gradient = this->gradient(calendar_->block_tensor[static_cast<std::size_t>(b)]);

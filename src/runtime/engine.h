@@ -54,6 +54,8 @@ class Engine {
   // The user's optimizer.step(): applies what the plan applies at iteration_end and begins the next
   // iteration.
   void end_iteration() { run_.end_iteration(); }
+  // In place of it: drops the gradient of the last backward.
+  void skip() { run_.skip(); }
 
   // Applies everything that is on its way, then averages parameters that ranks stepped on their own; the plan
   // goes on from its iteration 0. Collective: ranks meet in `what` first ("finish()"), since they would run

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -73,8 +74,27 @@ void TorchHost::install(const Calendar& calendar, std::size_t slots, std::vector
   subsets_.assign(1, {});
   for (std::size_t p = 0; p < parameters_.size(); ++p) subsets_[0].push_back(static_cast<std::int32_t>(p));
   subset_ids_.clear();
-  residuals_.assign(calendar.blocks.size(), {});
   handed_.assign(parameter_of_.size(), {});
+  noted_.assign(parameter_of_.size(), -1);
+  residuals_.assign(calendar.blocks.size(), {});
+  for (std::size_t b = 0; b < residuals_.size(); ++b) {
+    const at::Tensor& whole = left_[static_cast<std::size_t>(this->parameter_of(calendar.block_tensor[b]))];
+    const Block& block = calendar.blocks[b];
+    if (whole.defined()) residuals_[b] = whole.narrow(0, block.begin, block.end - block.begin);
+  }
+  left_.clear();
+}
+
+void TorchHost::leave_plan() {
+  left_.assign(parameters_.size(), {});
+  for (std::size_t b = 0; b < residuals_.size(); ++b) {
+    if (!residuals_[b].defined()) continue;
+    const Block& block = calendar_->blocks[b];
+    const std::int32_t tensor = calendar_->block_tensor[b];
+    at::Tensor& whole = left_[static_cast<std::size_t>(parameter_of(tensor))];
+    if (!whole.defined()) whole = at::zeros({parameter(tensor).numel()}, residuals_[b].options());
+    whole.narrow(0, block.begin, block.end - block.begin).copy_(residuals_[b]);
+  }
 }
 
 void TorchHost::close() {
@@ -157,6 +177,16 @@ void TorchHost::average_parameter(const run::Part& part) {
   } else {
     at::mul_out(to, view(part), scale_);
   }
+  note_parameter(calendar_->block_tensor[b]);
+}
+
+void TorchHost::note_parameter(std::int32_t tensor) {
+  noted_[static_cast<std::size_t>(tensor)] = parameter(tensor)._version();
+}
+
+bool TorchHost::parameter_changed(std::int32_t tensor) const {
+  const std::int64_t noted = noted_[static_cast<std::size_t>(tensor)];
+  return noted >= 0 && noted != parameter(tensor)._version();
 }
 
 void TorchHost::set_gradients_aside(std::span<const std::int32_t> tensors) {
@@ -183,7 +213,7 @@ std::int32_t TorchHost::subset_id(const std::vector<std::int32_t>& tensors) {
   return found->second;
 }
 
-run::Kept TorchHost::kept(std::int32_t tensor) {
+run::Kept TorchHost::kept(std::int32_t tensor) const {
   const at::Tensor& gradient = this->gradient(tensor);
   const Handed& then = handed_[static_cast<std::size_t>(tensor)];
   if (!gradient.defined()) return run::Kept::kGone;

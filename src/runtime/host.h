@@ -38,6 +38,8 @@ class TorchHost : public run::Host {
 
   // Returns, for each tensor of the calendar, its parameter. Errors: InvalidInput naming what does not match.
   std::vector<std::int32_t> parameters_of(const Calendar& calendar) const;
+  // The plan in force goes; what error feedback has left behind stays for the next, which has other blocks.
+  void leave_plan();
   // Takes a plan into force, with one message for each of the run's `slots`. `group`: for averages over ranks.
   void install(const Calendar& calendar, std::size_t slots, std::vector<std::int32_t> parameter_of,
                c10::intrusive_ptr<c10d::ProcessGroup> group);
@@ -77,8 +79,12 @@ class TorchHost : public run::Host {
   bool begin_backward() override;
   void take_gradient(std::int32_t tensor, run::Gradient gradient) override;
   void compensate(std::int32_t block, double coefficient, bool sent) override;
-  void restore_left_behind() override;
+  bool left_behind(std::int32_t block) const override {
+    return residuals_[static_cast<std::size_t>(block)].defined();
+  }
+  void restore_left_behind() override { residuals_ = residuals_before_; }
   bool overflowed() override;
+  std::int32_t not_finite() override { return not_finite_; }
 
   bool lend_gradient(const run::Execution& execution) override;
   void write_gradient(const run::Execution& execution, std::size_t at, bool first,
@@ -95,7 +101,9 @@ class TorchHost : public run::Host {
   void set_gradients_aside(std::span<const std::int32_t> tensors) override;
   void put_gradients_back(std::span<const std::int32_t> tensors) override;
   void step(const std::vector<std::int32_t>& tensors) override;
-  run::Kept kept(std::int32_t tensor) override;
+  run::Kept kept(std::int32_t tensor) const override;
+  void note_parameter(std::int32_t tensor) override;
+  bool parameter_changed(std::int32_t tensor) const override;
 
   void begin_exchange(std::size_t slot, std::span<std::uint8_t> flags) override;
   void finish_exchange(std::size_t slot) override;
@@ -129,6 +137,7 @@ class TorchHost : public run::Host {
   void unscale(const at::Tensor& gradient);
   void acquire(const run::Execution& execution);
   void release_retired();
+  bool looked_at(const Retired& retired) const;
   std::int32_t subset_id(const std::vector<std::int32_t>& tensors);
 
   std::vector<NamedParameter> parameters_;
@@ -150,6 +159,8 @@ class TorchHost : public run::Host {
   std::vector<Exchange> exchanges_;
 
   std::vector<Handed> handed_;                // by tensor
+  std::vector<std::int64_t> noted_;           // by tensor: its parameter's version, -1: not noted
+  std::vector<at::Tensor> left_;              // by parameter, between two plans: what was left behind
   std::vector<at::Tensor> residuals_;         // by block
   std::vector<at::Tensor> residuals_before_;  // before this backward
   std::vector<at::Tensor> aside_;             // a stack
@@ -158,6 +169,7 @@ class TorchHost : public run::Host {
   at::Tensor gradient_;                   // that is handed over, flat; undefined: zeros
   at::Tensor part_;                       // of its block `part_block_`, compensated
   std::int32_t tensor_ = -1, part_block_ = -1;
+  std::int32_t not_finite_ = -1;  // with a check: a tensor of this backward
 };
 
 }  // namespace gradweave::runtime

@@ -28,6 +28,7 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
       host_(std::move(parameters), std::move(control), world_size, options_, std::move(stepper)),
       run_(host_, {.board = {.timeout = options_.timeout},
                    .find_unused = options.find_unused,
+                   .check = options.link.check,
                    .world_size = world_size}),
       ready_ns_(host_.parameters().size()) {
   std::vector<at::Tensor> tensors;
@@ -100,6 +101,7 @@ void Engine::install(const Plan& plan, const Workload& workload) {
   check_same_plan(hash_hex(structure));
   layer_names_.clear();
   for (const Layer& layer : workload.layers) layer_names_.push_back(layer.name);
+  host_.leave_plan();
   run_.install(std::move(calendar));
   host_.install(run_.calendar(), run_.slots(), std::move(parameter_of), specs.front()->group);
   using Scaling = TorchHost::Scaling;

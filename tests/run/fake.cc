@@ -62,6 +62,11 @@ bool Job::overflows(int rank, std::int64_t iteration) const {
   return mixed({seed, 4, rank, iteration}) % 1000 < 1000 * spoilt;
 }
 
+int Job::drops(std::int64_t iteration) const {
+  if (mixed({seed, 8, iteration}) % 1000 >= 1000 * dropped) return 0;
+  return 1 + static_cast<int>(mixed({seed, 9, iteration}) % 3);
+}
+
 Values Job::gradient(int rank, std::int64_t iteration, int pass, std::int32_t tensor,
                      const Values& parameter) const {
   Values gradient(parameter.size());
@@ -302,6 +307,7 @@ void FakeHost::read_parameter(const Execution& execution, std::size_t at) {
     const auto to = static_cast<std::size_t>(execution.op->offsets[at] + i - place.begin);
     message.flat[to] = message.own[to] = parameters_[tensor][static_cast<std::size_t>(i)];
   }
+  note_parameter(static_cast<std::int32_t>(tensor));
 }
 
 void FakeHost::rescale(const Execution& execution, double factor) {
@@ -342,6 +348,16 @@ void FakeHost::average_parameter(const Part& part) {
     to = part.from->op->keep_own ? to + (sum[i] - job_.world_size * own[i]) / job_.world_size
                                  : sum[i] / job_.world_size;
   }
+  note_parameter(static_cast<std::int32_t>(tensor));
+}
+
+void FakeHost::note_parameter(std::int32_t tensor) {
+  noted_[tensor] = parameters_[static_cast<std::size_t>(tensor)];
+}
+
+bool FakeHost::parameter_changed(std::int32_t tensor) const {
+  const auto noted = noted_.find(tensor);
+  return noted != noted_.end() && noted->second != parameters_[static_cast<std::size_t>(tensor)];
 }
 
 void FakeHost::set_gradients_aside(std::span<const std::int32_t> tensors) {
@@ -400,6 +416,7 @@ class Rank {
         host_(network, rank, job),
         run_(host_, {.board = {.timeout = kPatience, .stall = std::chrono::milliseconds(5)},
                      .find_unused = job.leaves_unused ? run::FindUnused::kOn : run::FindUnused::kAuto,
+                     .check = job.not_finite_rank >= 0,
                      .world_size = job.world_size}),
         random_(mixed({job.seed, 7, rank})),
         launches_(std::make_shared<FakeTransport::Launches>()) {
@@ -416,11 +433,13 @@ class Rank {
 
   void iterate() {
     const std::int64_t n = done_++;
+    if (run_.taken_away()) run_.skip();
     host_.set_iteration(n);
     host_.zero_grad();
     if (job_.accumulates_in(n)) {
       run_.set_communicating(false);
       forward(n);
+      run_.backward_start();
       for (std::int32_t t : in_backward_order()) {
         if (!job_.used(rank_, n, t)) continue;
         host_.accumulate(t, n);
@@ -437,9 +456,20 @@ class Rank {
       run_.gradient(t);
     }
     run_.finish_backward();
-    if (run_.reduced()) run_.end_iteration();  // nothing was used at all
+    switch (job_.drops(n)) {
+      case 0:
+        return run_.end_iteration();
+      case 1:
+        return run_.skip();
+      case 2:
+        host_.zero_grad();
+        return run_.end_iteration();
+      default:
+        host_.zero_grad();
+    }
   }
 
+  FakeHost& host() { return host_; }
   void drain() { run_.drain("finish()"); }
 
   void add_to(Outcome& outcome) const {
@@ -463,10 +493,12 @@ class Rank {
       const std::size_t i = random_() % (layers.size() - 1);
       std::swap(layers[i], layers[i + 1]);
     }
+    const std::vector<std::int32_t> hooked = run_.forward_layers();
     for (std::int32_t l : layers) {
-      run_.forward_start(l);
+      const bool calls = std::ranges::find(hooked, l) != hooked.end();
+      if (calls) run_.forward_start(l);
       pause(random_);
-      run_.forward_end(l);
+      if (calls) run_.forward_end(l);
     }
   }
 
@@ -489,9 +521,11 @@ class Rank {
 }  // namespace
 
 Outcome train(const Plan& plan, const Workload& workload, const Job& job,
-              const std::vector<std::int64_t>& stops, bool ordered_launches) {
+              const std::vector<std::int64_t>& stops, bool ordered_launches,
+              const std::function<void(FakeHost&, std::int64_t)>& after) {
   Network network(job.world_size, plan.links.size());
-  std::vector<std::string> errors(static_cast<std::size_t>(job.world_size));
+  Outcome outcome;
+  outcome.errors.resize(static_cast<std::size_t>(job.world_size));
   std::vector<std::unique_ptr<Rank>> ranks(static_cast<std::size_t>(job.world_size));
   std::vector<std::thread> threads;
   for (int r = 0; r < job.world_size; ++r) {
@@ -500,19 +534,18 @@ Outcome train(const Plan& plan, const Workload& workload, const Job& job,
       try {
         ranks[place] = std::make_unique<Rank>(plan, workload, network, r, job, ordered_launches);
         for (std::int64_t stop : stops) {
-          for (std::int64_t n = 0; n < stop; ++n) ranks[place]->iterate();
+          for (std::int64_t n = 0; n < stop; ++n) {
+            ranks[place]->iterate();
+            if (after) after(ranks[place]->host(), n);
+          }
           ranks[place]->drain();
         }
       } catch (const std::exception& error) {
-        errors[place] = error.what();
+        outcome.errors[place] = error.what();
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (const std::string& error : errors) {
-    if (!error.empty()) throw std::runtime_error(error);
-  }
-  Outcome outcome;
   for (const auto& rank : ranks) rank->add_to(outcome);
   return outcome;
 }

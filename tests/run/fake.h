@@ -30,10 +30,14 @@ struct Job {
   bool leaves_unused = false;  // some tensors are unused on some ranks in some iterations
   bool accumulates = false;    // some iterations have a backward that is not communicated before
   double spoilt = 0;           // probability of a gradient that is not finite, which ranks have to leave out
+  double dropped = 0;          // probability that the caller drops a batch
+  int not_finite_rank = -1;    // whose gradient in iteration 2 is not finite, to be found by a check
 
   bool used(int rank, std::int64_t iteration, std::int32_t tensor) const;
   bool accumulates_in(std::int64_t iteration) const;
   bool overflows(int rank, std::int64_t iteration) const;
+  // 0: no. 1: by skip(). 2: by taking the gradients away before the step. 3: and then no step.
+  int drops(std::int64_t iteration) const;
   // `pass`: of the iteration, 0 if nothing was accumulated before.
   Values gradient(int rank, std::int64_t iteration, int pass, std::int32_t tensor,
                   const Values& parameter) const;
@@ -130,13 +134,18 @@ class FakeHost : public run::Host {
   void compute(std::int32_t tensor, std::int64_t iteration);
   void zero_grad();
   const std::vector<Values>& parameters() const { return parameters_; }
+  void change_parameter(std::int32_t tensor) { parameters_[static_cast<std::size_t>(tensor)][0] += 1; }
   void set_iteration(std::int64_t iteration) { iteration_ = iteration; }
 
   bool begin_backward() override;
   void take_gradient(std::int32_t tensor, run::Gradient gradient) override;
   void compensate(std::int32_t block, double coefficient, bool sent) override;
+  bool left_behind(std::int32_t block) const override {
+    return residuals_[static_cast<std::size_t>(block)].has_value();
+  }
   void restore_left_behind() override;
   bool overflowed() override { return job_.overflows(rank_, iteration_); }
+  std::int32_t not_finite() override { return rank_ == job_.not_finite_rank && iteration_ == 2 ? 0 : -1; }
   bool lend_gradient(const run::Execution&) override { return false; }
   void write_gradient(const run::Execution& execution, std::size_t at, bool first,
                       std::int32_t iterations) override;
@@ -151,7 +160,11 @@ class FakeHost : public run::Host {
   void set_gradients_aside(std::span<const std::int32_t> tensors) override;
   void put_gradients_back(std::span<const std::int32_t> tensors) override;
   void step(const std::vector<std::int32_t>& tensors) override;
-  run::Kept kept(std::int32_t) override { return run::Kept::kSame; }
+  run::Kept kept(std::int32_t tensor) const override {
+    return gradients_[static_cast<std::size_t>(tensor)] ? run::Kept::kSame : run::Kept::kGone;
+  }
+  void note_parameter(std::int32_t tensor) override;
+  bool parameter_changed(std::int32_t tensor) const override;
   void begin_exchange(std::size_t slot, std::span<std::uint8_t> flags) override;
   void finish_exchange(std::size_t slot) override;
   void average_over_ranks(std::span<const std::int32_t> tensors) override;
@@ -169,6 +182,7 @@ class FakeHost : public run::Host {
   std::int64_t iteration_ = 0;
   std::size_t exchanged_ = 0;
   std::vector<Values> parameters_, momenta_;
+  std::map<std::int32_t, Values> noted_;
   std::vector<Gradient> gradients_, aside_;
   std::vector<Gradient> residuals_, residuals_before_;  // by block
   Gradient taken_, compensated_;
@@ -182,14 +196,17 @@ class FakeHost : public run::Host {
   std::map<std::size_t, Exchange> exchanges_;
 };
 
-// Trains `iterations` and drains, once for each of `stops` (iterations since the one before). Returns each
-// rank's parameters after the last drain, by tensor. `launches`: what each rank launched, if not null.
+// What became of a job: errors by rank, or, after the last drain, each rank's parameters.
 struct Outcome {
+  std::vector<std::string> errors;              // by rank, "" if there was none
   std::vector<std::vector<Values>> parameters;  // by rank, by tensor
   std::vector<std::vector<std::pair<std::int64_t, std::int32_t>>> launches;
   std::vector<run::Counters> counters;
 };
+// Trains and drains, once for each of `stops` (iterations since the one before). `after`: what each rank does
+// after each of its iterations.
 Outcome train(const Plan& plan, const Workload& workload, const Job& job,
-              const std::vector<std::int64_t>& stops, bool ordered_launches = false);
+              const std::vector<std::int64_t>& stops, bool ordered_launches = false,
+              const std::function<void(FakeHost&, std::int64_t iteration)>& after = nullptr);
 
 }  // namespace gradweave::testing

@@ -71,6 +71,7 @@ void Reference::iterate() {
 void Reference::compute_gradients() {
   const std::int64_t n = base_ + n_;
   local_.assign(static_cast<std::size_t>(ranks()), {});
+  if (job_.drops(n) != 0) spoilt_.insert(n_);
   for (int r = 0; r < ranks(); ++r) {
     const auto place = static_cast<std::size_t>(r);
     if (job_.overflows(r, n)) spoilt_.insert(n_);
@@ -92,7 +93,7 @@ void Reference::compensate() {
   const Residual& rule = plan_.residual;
   if (!rule.enabled) return;
   const double coefficient =
-      std::min(rule.cap, rule.initial + static_cast<double>(n_ / rule.every) * rule.step);
+      std::min(rule.cap, rule.initial + static_cast<double>((base_ + n_) / rule.every) * rule.step);
   const auto& dropped = iteration(n_).dropped;
   const auto before = residuals_;
   for (int r = 0; r < ranks(); ++r) {

@@ -1,0 +1,82 @@
+// What a run counts and what it finds, on plans written by hand.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "run/fake.h"
+#include "testing/plans.h"
+
+namespace gradweave {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using testing::FakeHost;
+using ::testing::HasSubstr;
+using testing::Job;
+using testing::Outcome;
+
+TEST(Run, AnUpdateOfManyPartsCountsOnce) {
+  for (const Plan& plan : {testing::synchronous(), testing::forward_overlap(), testing::partial()}) {
+    const Outcome outcome = testing::train(plan, testing::three_layers(), {}, {5});
+    EXPECT_EQ(outcome.counters[0].updates, 5);
+    EXPECT_EQ(outcome.counters[0].iterations, 5);
+  }
+}
+
+TEST(Run, AnUpdateThatIsLeftOutDoesNotCount) {
+  const Outcome outcome =
+      testing::train(testing::forward_overlap(), testing::three_layers(), {.dropped = 1}, {5});
+  EXPECT_EQ(outcome.counters[0].updates, 0);
+  EXPECT_EQ(outcome.counters[0].iterations, 5);
+}
+
+TEST(Run, ABatchCantBeDroppedOnceItWasStepped) {
+  const Outcome outcome = testing::train(testing::partial(), testing::three_layers(), {.dropped = 1}, {5});
+  EXPECT_THAT(outcome.errors, Each(AllOf(HasSubstr("parameter 'a'"), HasSubstr("iteration 0"),
+                                         HasSubstr("look at the loss before backward()"))));
+}
+
+TEST(Run, EveryRankNamesTheRankWhoseGradientIsNotFinite) {
+  const Outcome outcome = testing::train(testing::delayed(), testing::three_layers(),
+                                         {.world_size = 3, .not_finite_rank = 1}, {5});
+  EXPECT_THAT(outcome.errors, Each(AllOf(HasSubstr("iteration 2"), HasSubstr("parameter 'a' on rank 1"))));
+}
+
+// A parameter that is changed behind the plan's back.
+TEST(Run, AParameterThatIsChangedWhileItsUpdateIsOnItsWayIsFound) {
+  Plan averaged = testing::local_steps();
+  averaged.period[0].applies.push_back(averaged.period[1].applies.back());
+  averaged.period[1].applies.pop_back();
+  averaged.period[0].applies.back().at = testing::forward_start(0);
+  averaged.period[0].applies.back().merges = {-1};
+  for (const auto& [plan, last] : {std::pair{testing::forward_overlap(), 2}, std::pair{averaged, 3}}) {
+    SCOPED_TRACE(last);
+    const auto change = [last = last](FakeHost& host, std::int64_t iteration) {
+      if (iteration == last) host.change_parameter(1);
+    };
+    const Outcome outcome = testing::train(plan, testing::three_layers(), {}, {last + 3}, false, change);
+    EXPECT_THAT(outcome.errors, Each(AllOf(HasSubstr("parameter 'b'"), HasSubstr("changed after step()"),
+                                           HasSubstr("iteration " + std::to_string(last + 1)),
+                                           HasSubstr("model.gradweave.synchronize()"))));
+  }
+}
+
+TEST(Run, AParameterMayBeChangedWhereNothingIsOnItsWay) {
+  const auto change = [](FakeHost& host, std::int64_t) { host.change_parameter(1); };
+  for (const Plan& plan : {testing::synchronous(), testing::delayed(), testing::delayed_average()}) {
+    const Outcome outcome = testing::train(plan, testing::three_layers(), {}, {5}, false, change);
+    EXPECT_THAT(outcome.errors, Each(""));
+  }
+}
+
+// Other ranks would wait for it for ever.
+TEST(Run, OpsOfAllLinksAreLaunchedInTheOrderOfTheListWhereABackendNeedsIt) {
+  const Outcome outcome =
+      testing::train(testing::decoupled(), testing::three_layers(), {.world_size = 2}, {6}, true);
+  ASSERT_THAT(outcome.errors, Each(""));
+  EXPECT_EQ(outcome.launches[0], outcome.launches[1]);
+  EXPECT_TRUE(std::ranges::is_sorted(outcome.launches[0]));
+}
+
+}  // namespace
+}  // namespace gradweave
