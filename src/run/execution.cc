@@ -7,7 +7,8 @@ namespace gradweave::run {
 Ring::Ring(const Calendar& calendar) {
   for (const CalendarIteration& iteration : calendar.iterations)
     widest_ = std::max(widest_, iteration.ops.size());
-  rows_.resize(static_cast<std::size_t>(calendar.look_ahead + calendar.look_back + 2));
+  const std::int64_t depth = std::int64_t{calendar.look_ahead} + calendar.look_back + 2;
+  rows_.resize(static_cast<std::size_t>(depth));
   std::size_t slot = 0;
   for (auto& row : rows_) {
     row.resize(widest_);

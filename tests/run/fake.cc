@@ -474,6 +474,7 @@ class Rank {
 
   void add_to(Outcome& outcome) const {
     outcome.parameters.push_back(host_.parameters());
+    const std::lock_guard lock(launches_->mutex);  // after an error links go on for a while
     outcome.launches.push_back(launches_->order);
     outcome.counters.push_back(run_.counters());
   }
