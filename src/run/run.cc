@@ -125,6 +125,13 @@ void Run::gradient(std::int32_t tensor) {
         "put all backward passes but the last of an iteration under model.no_sync(); checkpoint "
         "with use_reentrant=False");
   }
+  const std::size_t layer = tables_->calendar.index.tensors[t].layer;
+  if (!here().at_forward[layer].empty() && forwarded_[layer] < iteration_) {
+    throw InvalidInput(
+        "its gradient was computed without its last update, which waits for its module's forward",
+        tensor_text(tensor) + ", " + iteration_text(),
+        "call the module itself, or choose a scheme that updates in step(), such as ddp");
+  }
   ready_[t] = 1;
   host_.take_gradient(tensor, Gradient::kComputed);
   hand_over(tensor);

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "gradweave/error.h"
+
 namespace gradweave::runtime {
 
 struct GradientHooks::Shared {
@@ -20,6 +22,12 @@ class GradientHooks::Hook : public torch::autograd::PostAccumulateGradHook {
   void operator()(const torch::autograd::Variable& tensor) override {
     if (before_) (*before_)(tensor);
     if (shared_->callback) shared_->callback(index_);
+  }
+
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& /*unused*/) const override {
+    throw InvalidInput("compiled autograd would hand gradients over without the engine",
+                       "torch._dynamo.config.compiled_autograd",
+                       "switch it off; torch.compile of the model works without it");
   }
 
   std::unique_ptr<torch::autograd::PostAccumulateGradHook> take_before() { return std::move(before_); }
