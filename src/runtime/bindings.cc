@@ -118,11 +118,12 @@ void bind_transports(py::module_& module) {
 
 void bind_peers(py::module_& module) {
   py::class_<Peers, std::shared_ptr<Peers>>(module, "Peers")
-      .def(py::init([](std::optional<c10::intrusive_ptr<c10d::Store>> store, int rank, int world_size) {
-             return std::make_shared<Peers>(store.value_or(c10::intrusive_ptr<c10d::Store>()), rank,
-                                            world_size);
-           }),
-           py::arg("store"), py::arg("rank"), py::arg("world_size"))
+      .def(
+          py::init([](const std::optional<c10::intrusive_ptr<c10d::Store>>& store, int rank, int world_size) {
+            return std::make_shared<Peers>(store.value_or(c10::intrusive_ptr<c10d::Store>()), rank,
+                                           world_size);
+          }),
+          py::arg("store"), py::arg("rank"), py::arg("world_size"))
       .def(
           "agree",
           [](Peers& peers, const std::string& what, const std::string& post, double timeout_s) {
@@ -148,8 +149,9 @@ auto of_run(Result (run::Run::*question)() const) {
 
 void bind_engine(py::module_& module) {
   py::class_<LinkSpec>(module, "LinkSpec")
-      .def(py::init([](std::string name, std::optional<Group> group,
-                       std::optional<std::pair<double, double>> emulation, std::optional<Group> control) {
+      .def(py::init([](std::string name, const std::optional<Group>& group,
+                       std::optional<std::pair<double, double>> emulation,
+                       const std::optional<Group>& control) {
              LinkSpec spec{.name = std::move(name),
                            .group = group.value_or(Group()),
                            .control = control.value_or(Group())};
@@ -163,7 +165,7 @@ void bind_engine(py::module_& module) {
            py::arg("control") = py::none());
   py::class_<Engine, std::unique_ptr<Engine, EndUnlocked>>(module, "Engine")
       .def(py::init([](const py::list& names, const py::list& tensors, std::vector<LinkSpec> links,
-                       std::optional<Group> control, std::shared_ptr<Peers> peers, int world_size,
+                       const std::optional<Group>& control, std::shared_ptr<Peers> peers, int world_size,
                        double timeout_s, bool check, std::optional<bool> find_unused, py::function step) {
         EngineOptions options;
         options.link.timeout = milliseconds_of(timeout_s);
