@@ -8,6 +8,7 @@
 namespace gradweave {
 
 struct Plan;
+struct Workload;
 
 // What a plan does to training, for `auto`'s limits and for people.
 enum class Consistency : std::uint8_t {
@@ -60,5 +61,10 @@ struct Demands {
 // Returns what the plan asks for. The caller owes a valid plan. O(size of the plan, unrolled as far as merges
 // reach).
 Demands demands_of(const Plan& plan);
+
+// Returns the layers, without layer 0, at whose backward_end some op of the plan may start: where gradients come
+// in groups, the groups must end there. Sorted. Errors: InvalidInput if the plan does not fit the workload. O(size
+// of the plan).
+std::vector<std::int32_t> cut_layers(const Plan& plan, const Workload& workload);
 
 }  // namespace gradweave

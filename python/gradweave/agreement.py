@@ -56,8 +56,8 @@ def digest(value):
 
 
 class Control:
-    """The control messages of one job whose parameters are on `device`. `fail(what, after_s, cause)`, once it is set, makes an error that names suspects of
-    a message that failed. All messages are collective."""
+    """The control messages of one job whose parameters are on `device`. `fail(what, after_s, cause)`, once it is set, makes an
+    error that names suspects of a message that failed. All messages are collective."""
 
     def __init__(self, job, device):
         self.rank, self.size, self.fail = job.rank, job.size, None

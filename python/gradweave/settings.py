@@ -29,9 +29,9 @@ class Settings:
     out in the first iteration. broadcast: parameters and buffers from rank 0 first. broadcast_buffers: buffers from
     rank 0 also before every forward in training, as DistributedDataParallel does. scaler: the loop's
     torch.amp.GradScaler; plans that do not update by this iteration's reduced gradient in step() need it.
-    check: compare every op across ranks before it starts, and every 100 iterations
-    the parameters, where a plan keeps them equal (default: the environment's GRADWEAVE_CHECK). process_group: the ranks that train this model alike, where others train other parts of it; default:
-    all. exclude: names of parameters, or of modules, that are left to others: neither communicated nor broadcast.
+    check: compare every op across ranks before it starts, and every 100 iterations the parameters, where a plan keeps them
+    equal (default: the environment's GRADWEAVE_CHECK). process_group: the ranks that train this model alike, where others
+    train other parts of it; default: all. exclude: names of parameters, or of modules, that are left to others: neither communicated nor broadcast.
     report: rank 0 logs (logger "gradweave") which plan comes into force, and at the end what was gained.
     """
 

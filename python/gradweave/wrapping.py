@@ -18,7 +18,8 @@ from gradweave.subclasses import model_class, optimizer_class, session_of, sessi
 
 
 class Wrapped(tuple):
-    """(model, optimizer), the latter a list where wrap() was given one. As a context manager it finishes the training where the block ends."""
+    """(model, optimizer), the latter a list where wrap() was given one. As a context manager it finishes the training where
+    the block ends."""
 
     def __new__(cls, model, optimizer):
         return super().__new__(cls, (model, optimizer))

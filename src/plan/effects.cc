@@ -6,6 +6,8 @@
 #include <string_view>
 
 #include "gradweave/plan.h"
+#include "gradweave/workload.h"
+#include "plan/resolved.h"
 
 namespace gradweave {
 namespace {
@@ -20,11 +22,6 @@ bool runs_optimizer(const Apply& apply) {
   return apply.source == Source::kReducedGradient || apply.source == Source::kLocalGradient;
 }
 
-// An apply none of whose iterations exists does not exist.
-bool exists(const Apply& apply, std::int64_t iteration) {
-  return !apply.blocks.empty() && !apply.merges.empty() && iteration + apply.merges.back() >= 0;
-}
-
 std::int64_t tensors_in(const Plan& plan, std::span<const std::int32_t> blocks) {
   std::set<std::string_view> tensors;
   for (const std::int32_t block : blocks) tensors.insert(plan.blocks[static_cast<std::size_t>(block)].tensor);
@@ -37,7 +34,8 @@ bool steps_a_part(const Plan& plan, std::int64_t iteration, std::int64_t all_ten
   std::vector<std::int32_t> stepped;
   const auto part = [&] { return !stepped.empty() && tensors_in(plan, stepped) < all_tensors; };
   for (const Apply& apply : iteration_at(plan, iteration).applies) {
-    if (apply.at.kind != PointKind::kIterationEnd || !exists(apply, iteration)) continue;
+    if (apply.at.kind != PointKind::kIterationEnd || apply.blocks.empty() || !exists(apply.merges, iteration))
+      continue;
     if (runs_optimizer(apply)) {
       stepped.insert(stepped.end(), apply.blocks.begin(), apply.blocks.end());
     } else {
@@ -100,6 +98,27 @@ Demands demands_of(const Plan& plan) {
   for (std::int64_t n = 0; n < once + reach && !demands.partial_steps; ++n)
     demands.partial_steps = steps_a_part(plan, n, tensors);
   return demands;
+}
+
+std::vector<std::int32_t> cut_layers(const Plan& plan, const Workload& workload) {
+  const WorkloadIndex index(workload);
+  const ResolvedPlan resolved = resolve(plan, index, nullptr);
+  std::set<std::int32_t> cuts;
+  for (const ResolvedIteration& iteration : resolved.slots) {
+    for (const ResolvedOp& op : iteration.ops) {
+      if (op.gathers()) continue;
+      // A release in a later iteration, or at the end of this one, leaves nothing to start in the backward.
+      const Point& release = op.op->release.point;
+      const std::int32_t data = op.merges.back();
+      if (release.iteration > data) continue;
+      std::int32_t layer = op.first_layer;
+      if (release.iteration == data && release.kind == PointKind::kIterationEnd) continue;
+      if (release.iteration == data && release.kind == PointKind::kBackwardEnd)
+        layer = std::min(layer, release.layer);
+      if (layer > 0) cuts.insert(layer);
+    }
+  }
+  return {cuts.begin(), cuts.end()};
 }
 
 }  // namespace gradweave

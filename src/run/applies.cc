@@ -7,8 +7,6 @@
 namespace gradweave::run {
 namespace {
 
-std::int64_t ns_of(Clock::time_point time) { return time.time_since_epoch() / std::chrono::nanoseconds(1); }
-
 std::int32_t layer_of(const CalendarApply& apply) {
   return apply.at.kind == PointKind::kIterationEnd ? -1 : apply.at.layer;
 }

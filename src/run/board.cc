@@ -12,8 +12,6 @@ std::size_t place_of(const Calendar& calendar, PointKind kind, std::int32_t laye
   return static_cast<std::size_t>(kind) * calendar.layers + static_cast<std::size_t>(layer);
 }
 
-std::int64_t ns_of(Clock::time_point time) { return time.time_since_epoch() / std::chrono::nanoseconds(1); }
-
 }  // namespace
 
 std::string describe(const Calendar& calendar, const Execution& execution) {

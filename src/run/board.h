@@ -16,6 +16,11 @@ namespace gradweave::run {
 
 using Clock = std::chrono::steady_clock;
 
+// Returns the time as timelines have it.
+inline std::int64_t ns_of(Clock::time_point time) {
+  return time.time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
 struct BoardOptions {
   std::chrono::milliseconds timeout{300'000};  // of one op
   // A rank that does something else than train, such as waiting for others at a barrier, passes no points.

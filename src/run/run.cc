@@ -6,11 +6,6 @@
 #include "gradweave/error.h"
 
 namespace gradweave::run {
-namespace {
-
-std::int64_t ns_of(Clock::time_point time) { return time.time_since_epoch() / std::chrono::nanoseconds(1); }
-
-}  // namespace
 
 Run::Run(Host& host, const RunOptions& options)
     : host_(host), options_(options), board_(std::make_shared<Board>(options.board)) {}

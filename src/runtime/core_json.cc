@@ -1,8 +1,6 @@
 #include "runtime/core_json.h"
 
-#include <algorithm>
-#include <set>
-
+#include "gradweave/effects.h"
 #include "gradweave/fit.h"
 #include "gradweave/json.h"
 #include "gradweave/schemes.h"
@@ -54,30 +52,8 @@ std::string fit_link_text(const std::string& measurements) {
   return dump({{"startup_us", fit.startup_us}, {"us_per_byte", fit.us_per_byte}, {"residual", fit.residual}});
 }
 
-std::vector<std::int32_t> cut_layers_text(const std::string& plan_text, const std::string& workload) {
-  const Plan plan = parse_plan(plan_text);
-  const WorkloadIndex index(parse_workload(workload));
-  std::set<std::int32_t> cuts;
-  const auto count = static_cast<std::int64_t>(plan.prologue.size() + plan.period.size());
-  for (std::int64_t n = 0; n < count; ++n) {
-    for (const Op& op : iteration_at(plan, n).ops) {
-      if (op.collective == Collective::kAllGather) continue;
-      auto layer = static_cast<std::int32_t>(index.layer_count);
-      for (const std::int32_t block : op.blocks) {
-        const std::string& tensor = plan.blocks[static_cast<std::size_t>(block)].tensor;
-        layer = std::min(layer, static_cast<std::int32_t>(index.tensors[*index.find_tensor(tensor)].layer));
-      }
-      // A release in a later iteration, or at the end of this one, leaves nothing to start in the backward.
-      const Point& release = op.release.point;
-      const std::int32_t data = op.merges.back();
-      if (release.iteration > data) continue;
-      if (release.iteration == data && release.kind == PointKind::kIterationEnd) continue;
-      if (release.iteration == data && release.kind == PointKind::kBackwardEnd)
-        layer = std::min(layer, release.layer);
-      if (layer > 0) cuts.insert(layer);
-    }
-  }
-  return {cuts.begin(), cuts.end()};
+std::vector<std::int32_t> cut_layers_text(const std::string& plan, const std::string& workload) {
+  return cut_layers(parse_plan(plan), parse_workload(workload));
 }
 
 std::vector<std::string> validate_text(const std::string& plan, const std::string& workload) {

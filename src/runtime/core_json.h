@@ -32,8 +32,7 @@ std::string simulate_text(const std::string& plan, const std::string& workload, 
 // Returns {"startup_us", "us_per_byte", "residual"} of {"measurements": [{"bytes", "us"}, ...]}. See fit.h.
 std::string fit_link_text(const std::string& measurements);
 
-// Returns the layers, without layer 0, at whose backward_end some op of the plan may start: where gradients come
-// in groups, the groups must end there. Sorted. The caller owes a plan that validate() accepts.
+// Returns cut_layers() of effects.h.
 std::vector<std::int32_t> cut_layers_text(const std::string& plan, const std::string& workload);
 
 // Returns every violation as "where: what; remedy".

@@ -66,8 +66,7 @@ void Engine::on_gradient(std::int32_t parameter) {
                        "parameter '" + host_.parameters()[static_cast<std::size_t>(parameter)].name + "'",
                        "call the model itself, model(...), not one of its methods or parts");
   }
-  ready_ns_[static_cast<std::size_t>(parameter)] =
-      run::Clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  ready_ns_[static_cast<std::size_t>(parameter)] = run::ns_of(run::Clock::now());
   if (run_.communicating() && !run_.in_backward()) {
     check_hooks();
     if (!armed_) queue_finish();

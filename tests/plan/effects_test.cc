@@ -54,5 +54,16 @@ TEST(Demands, FindAStepOfAPart) {
   EXPECT_TRUE(demands_of(plan).partial_steps);
 }
 
+TEST(CutLayers, WhereAnOpMayStartInTheBackward) {
+  const Workload workload = testing::three_layers();
+  EXPECT_EQ(cut_layers(testing::synchronous(), workload), (std::vector<std::int32_t>{1, 2}));
+  EXPECT_EQ(cut_layers(testing::forward_overlap(), workload), (std::vector<std::int32_t>{1, 2}));
+  Plan late = testing::synchronous();
+  for (Op& op : late.period[0].ops) op.release.point = {.kind = PointKind::kBackwardEnd, .layer = 1};
+  EXPECT_EQ(cut_layers(late, workload), (std::vector<std::int32_t>{1}));
+  for (Op& op : late.period[0].ops) op.release.point = {.kind = PointKind::kIterationEnd};
+  EXPECT_TRUE(cut_layers(late, workload).empty());
+}
+
 }  // namespace
 }  // namespace gradweave

@@ -46,6 +46,20 @@ def drop_by_skipping(model, optimizer):
 WAYS = [drop_by_step, drop_without_step, drop_by_skipping]
 
 
+def differing(expected, rank, drop, scheme, options=None):
+    """Parameters that are not those of `expected` after nine steps of which some are dropped."""
+    import gradweave
+
+    model, optimizer = wrapped(scheme, options=options)
+    for step in range(9):
+        backward(model, optimizer, rank, step)
+        drop(model, optimizer) if step in DROPPED else optimizer.step()
+    gradweave.finish(model)
+    found = parameters(model)
+    model.gradweave.close()
+    return [name for name, value in parameters(expected).items() if not torch.equal(found[name], value)]
+
+
 def as_ddp(rank, schemes):
     expected = make_net(seed=0)
     parallel, optimizer = nn.parallel.DistributedDataParallel(expected), make_optimizer("sgd", expected)
@@ -56,16 +70,7 @@ def as_ddp(rank, schemes):
     wrong = []
     for scheme in schemes:
         for drop in WAYS:
-            import gradweave
-
-            model, optimizer = wrapped(scheme)
-            for step in range(9):
-                backward(model, optimizer, rank, step)
-                drop(model, optimizer) if step in DROPPED else optimizer.step()
-            gradweave.finish(model)
-            found = parameters(model)
-            wrong += [(scheme, drop.__name__, n) for n, value in parameters(expected).items() if not torch.equal(found[n], value)]
-            model.gradweave.close()
+            wrong += [(scheme, drop.__name__, name) for name in differing(expected, rank, drop, scheme)]
     return wrong
 
 
@@ -75,7 +80,6 @@ def test_a_dropped_batch_leaves_nothing_behind():
 
 def as_reference(rank, cases):
     """Plans that delay, filter or step locally: everything else that is on its way goes on."""
-    import gradweave
     from gradweave import core
 
     wrong = []
@@ -87,14 +91,7 @@ def as_reference(rank, cases):
             for step in range(9):
                 loop.train_step(*batch(rank, step), overflow=step in DROPPED)
             loop.drain()
-            model, optimizer = wrapped(scheme, options=options)
-            for step in range(9):
-                backward(model, optimizer, rank, step)
-                drop(model, optimizer) if step in DROPPED else optimizer.step()
-            gradweave.finish(model)
-            found = parameters(model)
-            wrong += [(case, drop.__name__, n) for n, value in parameters(expected).items() if not torch.equal(found[n], value)]
-            model.gradweave.close()
+            wrong += [(case, drop.__name__, name) for name in differing(expected, rank, drop, scheme, options)]
     return wrong
 
 
