@@ -15,4 +15,6 @@ std::string hash_hex(std::string_view bytes) {
   return text;
 }
 
+std::uint64_t checksum(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
 }  // namespace gradweave

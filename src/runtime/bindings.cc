@@ -10,6 +10,7 @@
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
+#include "model/hash.h"
 #include "runtime/core_json.h"
 #include "runtime/engine.h"
 #include "runtime/transport/transport.h"
@@ -65,6 +66,13 @@ std::vector<NamedParameter> parameters_of(const py::list& names, const py::list&
   return parameters;
 }
 
+// Of the bytes in memory order, as a signed number; the caller owes non-overlapping, dense memory.
+std::int64_t checksum_of(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.detach().as_strided({tensor.numel()}, {1}, tensor.storage_offset()).cpu();
+  return static_cast<std::int64_t>(
+      checksum({static_cast<const char*>(flat.const_data_ptr()), static_cast<std::size_t>(flat.nbytes())}));
+}
+
 void bind_core(py::module_& module) {
   module.def("make_plan", &make_plan_text, Unlocked());
   module.def("check_options", &check_options_text);
@@ -76,6 +84,7 @@ void bind_core(py::module_& module) {
   module.def("validate", &validate_text, Unlocked());
   module.def("schemes", &schemes_text);
   module.def("chrome_trace", &chrome_trace_text, Unlocked());
+  module.def("checksum", &checksum_of, Unlocked());
 }
 
 Collective collective_called(const std::string& name) {
