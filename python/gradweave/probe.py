@@ -33,7 +33,7 @@ def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] 
     group = group or distributed.group.WORLD
     measurements = []
     share = seconds / len(sizes)
-    with _computing() if device.type == "cpu" else contextlib.nullcontext():
+    with computing() if device.type == "cpu" else contextlib.nullcontext():
         for size in sizes:
             buffer = torch.zeros(max(1, size // 4), dtype=torch.float32, device=device)
             size = buffer.numel() * buffer.element_size()
@@ -72,7 +72,7 @@ def _synchronize(device):
 
 
 @contextlib.contextmanager
-def _computing():
+def computing():
     """Keeps as many processors busy as a training step of this process would."""
     done, threads = threading.Event(), torch.get_num_threads()
 

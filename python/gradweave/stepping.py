@@ -4,6 +4,7 @@ import copy
 import inspect
 
 import torch
+from torch.optim import optimizer as torch_optimizer
 
 
 class Stepper:
@@ -16,6 +17,7 @@ class Stepper:
 
     def __init__(self, optimizer, kind, parameters):
         self.optimizer, self.kind, self.parameters = optimizer, kind, parameters
+        self._bare_step = _without_hooks(kind.step)
         self.forget()
 
     @property
@@ -29,8 +31,9 @@ class Stepper:
         return self.kind.step(self.optimizer, closure) if closure else self.kind.step(self.optimizer)
 
     def step_subset(self, key, members):
-        """Step those of the parameters `members` (places in `parameters`) alone that are this optimizer's."""
-        twin, kept = self._twins.get(key) or self._make(key, members)
+        """Step those parameters alone that are this optimizer's among `members()`: places in `parameters`, always the
+        same for a `key`."""
+        twin, kept = self._twins.get(key) or self._make(key, members())
         if not kept:
             return
         optimizer = self.optimizer
@@ -45,7 +48,7 @@ class Stepper:
             elif hasattr(twin, name):
                 delattr(twin, name)
         before = [dict(group) for group in twin.param_groups]
-        self.kind.step(twin)
+        self._bare_step(twin)
         for (source, _), group, old in zip(kept, twin.param_groups, before):
             # What the optimizer itself writes into a group, a step count for instance, goes back.
             for name, value in group.items():
@@ -53,9 +56,16 @@ class Stepper:
                     optimizer.param_groups[source][name] = value
                     self._own_names.add(name)
 
-    def run_hooks(self, name):
-        """The user's hooks around step(): twins have none, so that they run once for each of the user's steps."""
-        for hook in list(getattr(self.optimizer, name, {}).values()):
+    def run_pre_hooks(self):
+        """The user's hooks around step(), as run_post_hooks(): partial steps have none, so that they run once for each of
+        the user's steps."""
+        self._run(torch_optimizer._global_optimizer_pre_hooks, getattr(self.optimizer, "_optimizer_step_pre_hooks", {}))
+
+    def run_post_hooks(self):
+        self._run(getattr(self.optimizer, "_optimizer_step_post_hooks", {}), torch_optimizer._global_optimizer_post_hooks)
+
+    def _run(self, *tables):
+        for hook in [hook for table in tables for hook in table.values()]:
             hook(self.optimizer, (), {})
 
     def _make(self, key, members):
@@ -90,6 +100,13 @@ class Stepper:
                 if name not in self._own_names and not bool(now[name] == value):
                     return name
         return None
+
+
+def _without_hooks(step):
+    """`step` without the layer that torch puts around each class's: a profiler's record and hooks, which cost as much as a
+    small tensor's update."""
+    hooked = torch.optim.Optimizer.profile_hook_step(step).__code__
+    return step.__wrapped__ if getattr(step, "__code__", None) is hooked else step
 
 
 def _twin_of(optimizer, kind):
@@ -162,7 +179,7 @@ def _trial(optimizer, kind, chosen, split):
             tensor.grad = torch.rand(tensor.shape, generator=generator).to(tensor)
         if split:
             for place in range(len(tensors)):
-                stepper.step_subset((place,), [place])
+                stepper.step_subset(place, lambda: [place])
         else:
-            stepper.step_all()
+            stepper.step_subset("all", lambda: range(len(tensors)))
     return [tensor.detach() for tensor in tensors]

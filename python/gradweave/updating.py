@@ -83,7 +83,7 @@ class Updates:
                 stepper.step_all()
                 self._full_steps.add(stepper)
             else:
-                stepper.step_subset(subset, self.engine.subset(subset))
+                stepper.step_subset(subset, lambda: self.engine.subset(subset))
 
     def freeze_hyperparameters(self):
         for stepper in self._steppers.values():
@@ -115,8 +115,8 @@ class Updates:
         # Of what was stepped in parts, elsewhere or not at all: once for each of the user's steps.
         for stepper in set(self._steppers.values()) - self._full_steps:
             if stepper not in self._begun_hooks:
-                stepper.run_hooks("_optimizer_step_pre_hooks")
-            stepper.run_hooks("_optimizer_step_post_hooks")
+                stepper.run_pre_hooks()
+            stepper.run_post_hooks()
 
     def _check_no_gradient(self):
         if any(parameter.grad is not None for parameter in self._parameters):
@@ -135,6 +135,6 @@ class Updates:
         if self.engine.steps_in_forward:
             stepper.freeze_hyperparameters()
         if self._excluded or self.engine.partial_steps:
-            stepper.run_hooks("_optimizer_step_pre_hooks")
+            stepper.run_pre_hooks()
             self._begun_hooks.add(stepper)
-            stepper.step_subset("excluded", self._excluded)
+            stepper.step_subset("excluded", lambda: self._excluded)

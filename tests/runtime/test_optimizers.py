@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import distributed, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import ranks
 from models import batch, cluster, make_net, parameters, workload
@@ -129,22 +130,26 @@ def hooked(rank, schemes):
     """Hooks around step(), and how often they ran."""
     import gradweave
 
-    wrong = []
+    wrong, ran = [], []
+    everybodys = (register_optimizer_step_pre_hook(lambda *_: ran.append("before all")),
+                  register_optimizer_step_post_hook(lambda *_: ran.append("after all")))
     for scheme in schemes:
         model = make_net(seed=rank)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         model, optimizer = wrapped(model, optimizer, scheme)
-        ran = []
+        ran.clear()
         optimizer.register_step_pre_hook(lambda *_: ran.append("before"))
         optimizer.register_step_post_hook(lambda *_: ran.append("after"))
         for step in range(6):
             optimizer.zero_grad()
             loss_of(model, rank, step).backward()
             optimizer.step()
-        if ran != ["before", "after"] * 6:
-            wrong.append((scheme, ran))
+        if ran != ["before all", "before", "after", "after all"] * 6:
+            wrong.append((scheme, list(ran)))
         gradweave.finish(model)
         model.gradweave.close()
+    for handle in everybodys:
+        handle.remove()
     return wrong
 
 
