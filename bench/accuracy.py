@@ -5,7 +5,7 @@ the coverage rate asked for and then runs on an unshaped one: when results are a
 link's, so accuracy is that of the slow link. Results are lines of JSON, one for each run; runs whose line exists are
 skipped, so that an interrupted benchmark continues where it stopped.
 
-    .venv/bin/python bench/accuracy.py            # all runs: about 25 minutes on two processors
+    .venv/bin/python bench/accuracy.py            # all runs: about two hours on two processors
     .venv/bin/python bench/accuracy.py --only '4 workers/adamw/*' --seeds 6
 """
 
@@ -31,14 +31,19 @@ LEARNING_RATE = {"sgd": 0.05, "adamw": 0.001}
 # Milliseconds of the small network's layers at batch 64: only their proportions matter, and a fixed workload makes
 # the plans, and so the results, the same on every machine.
 LAYERS_MS = {"conv1": (1.8, 1.6), "conv2": (1.9, 3.0), "hidden": (0.3, 0.6), "classes": (0.1, 0.1)}
+# Scheme, its options, and whose second moment Adam divides by, where ranks step on their own.
 WAYS = {
     "ddp": None,
-    "delayed_averaging": ("delayed_averaging", {}),
-    "deft merge=sum": ("deft", {"merge": "sum"}),
-    "deft merge=mean": ("deft", {"merge": "mean"}),
-    "deft correction=local": ("deft", {"correction": "local"}),
-    "local_sgd": ("local_sgd", {"period": 2}),
+    "delayed_averaging": ("delayed_averaging", {}, "whole_batch"),
+    "delayed_averaging moments=local": ("delayed_averaging", {}, "local"),
+    "deft merge=sum": ("deft", {"merge": "sum"}, "whole_batch"),
+    "deft merge=mean": ("deft", {"merge": "mean"}, "whole_batch"),
+    "deft correction=local": ("deft", {"correction": "local"}, "whole_batch"),
+    "deft correction=local moments=local": ("deft", {"correction": "local"}, "local"),
+    "local_sgd": ("local_sgd", {"period": 2}, "whole_batch"),
+    "local_sgd moments=local": ("local_sgd", {"period": 2}, "local"),
 }
+AVERAGES = ("ddp", "delayed_averaging", "delayed_averaging moments=local")  # compared with more than two workers
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,12 @@ class Run:
 
 
 def all_runs(seeds):
-    """Two workers with every seed for every way, then four workers for those that are compared there."""
-    runs = [Run(way, optimizer, 2, seed) for seed in range(seeds) for optimizer in LEARNING_RATE for way in WAYS]
-    return runs + [Run(way, optimizer, 4, seed) for seed in range(seeds) for optimizer in LEARNING_RATE
-                   for way in ("ddp", "delayed_averaging")]
+    """Two workers with every seed for every way, then four for those that are compared there, and eight with AdamW alone."""
+    compared = [(2, optimizer, way) for optimizer in LEARNING_RATE for way in WAYS]
+    compared += [(4, optimizer, way) for optimizer in LEARNING_RATE for way in AVERAGES]
+    compared += [(8, "adamw", way) for way in AVERAGES]
+    return [Run(way, optimizer, workers, seed) for seed in range(seeds) for workers, optimizer, way in compared
+            if optimizer == "adamw" or not way.endswith("moments=local")]  # moments are Adam's
 
 
 def done_runs(path):
@@ -74,7 +81,7 @@ def done_runs(path):
 
 def plan_for(run, model):
     """The plan that the run's scheme makes for `model` on a link at the run's coverage rate."""
-    scheme, options = WAYS[run.way]
+    scheme, options, _ = WAYS[run.way]
     parameters = dict(model.named_parameters())
     layers = [{"name": name, "forward_us": 1e3 * forward, "backward_us": 1e3 * backward,
                "tensors": [{"name": f"{name}.{kind}", "numel": parameters[f"{name}.{kind}"].numel(), "dtype": "float32"}
@@ -98,7 +105,7 @@ def train(run, train_set, test_set):
         job.model = torch.nn.parallel.DistributedDataParallel(network)
     else:
         plan = plan_for(run, network)
-        job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan)
+        job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, moments=WAYS[run.way][2])
     iterations = len(train_set[0]) // GLOBAL_BATCH
     begin, accuracies, losses, spread = time.perf_counter(), [], [], 0.0
     for _ in range(run.epochs):

@@ -271,7 +271,7 @@ class Session:
             if reason := self._loop.refusal(demands):
                 raise _native.InvalidInput(f"the plan can't serve this loop: {reason}")
         self.engine.install(plan_text, workload_text)
-        self.updates.forget()
+        self.updates.plan_installed(self.job.size if self.settings.moments == "whole_batch" else 1)
         self.plan = plan
         self._hook_layers()
 

@@ -10,6 +10,7 @@ from typing import Any, Callable, Concatenate, Iterable, Mapping, ParamSpec, Typ
 import torch
 from torch import distributed
 
+from gradweave import moments
 from gradweave.agreement import digest
 from gradweave.channels import EmulatedLink, channels_of, renamed
 from gradweave.decision import check_scheme
@@ -32,6 +33,8 @@ class Settings:
     check: compare every op across ranks before it starts, and every 100 iterations the parameters, where a plan keeps them
     equal (default: the environment's GRADWEAVE_CHECK). process_group: the ranks that train this model alike, where others
     train other parts of it; default: all. exclude: names of parameters, or of modules, that are left to others: neither communicated nor broadcast.
+    moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the second moment that the gradient of
+    the whole batch would have ("whole_batch"), or by that of this rank's part of it, as torch does ("local").
     report: rank 0 logs (logger "gradweave") which plan comes into force, and at the end what was gained.
     """
 
@@ -50,6 +53,7 @@ class Settings:
     check: bool | None = None
     process_group: distributed.ProcessGroup | None = None
     exclude: Iterable[str] = ()
+    moments: str = "whole_batch"
     report: bool = True
 
     def check_ranges(self):
@@ -57,6 +61,8 @@ class Settings:
         for name, least in (("warm_up", 1), ("profile_iterations", 1), ("timeout", 0.001)):
             if not getattr(self, name) >= least:
                 raise ValueError(f"gradweave.wrap: {name}={getattr(self, name)}: give at least {least}")
+        if self.moments not in moments.CHOICES:
+            raise ValueError(f"gradweave.wrap: moments={self.moments!r}: give one of {', '.join(moments.CHOICES)}")
         if isinstance(self.exclude, str):
             raise ValueError(f"gradweave.wrap: exclude='{self.exclude}': give a list of names")
 

@@ -6,6 +6,8 @@ import inspect
 import torch
 from torch.optim import optimizer as torch_optimizer
 
+from gradweave import moments
+
 
 class Stepper:
     """Runs an optimizer's own step on subsets of its parameters, bit for bit what a full step does to them.
@@ -18,7 +20,7 @@ class Stepper:
     def __init__(self, optimizer, kind, parameters):
         self.optimizer, self.kind, self.parameters = optimizer, kind, parameters
         self._bare_step = _without_hooks(kind.step)
-        self.forget()
+        self.set_parts_of_batch((), 1)
 
     @property
     def has_others(self):
@@ -26,6 +28,15 @@ class Stepper:
         known = set(map(id, self.parameters))
         return any(p.requires_grad and p.numel() > 0 and id(p) not in known
                    for group in self.optimizer.param_groups for p in group["params"])
+
+    def set_parts_of_batch(self, places, workers):
+        """The parameters at `places` are stepped by gradients of one of `workers` parts of a batch."""
+        self._parts = {id(self.parameters[place]) for place in places}
+        self._workers = workers
+        self.forget()
+
+    def _is_part(self, group, parameter):
+        return id(parameter) in self._parts and moments.serves(self.kind, group) and not parameter.is_complex()
 
     def step_all(self, closure=None):
         return self.kind.step(self.optimizer, closure) if closure else self.kind.step(self.optimizer)
@@ -39,8 +50,8 @@ class Stepper:
         optimizer = self.optimizer
         groups = self._hyperparameters or optimizer.param_groups
         twin.state = optimizer.state
-        for group, (source, parameters) in zip(twin.param_groups, kept):
-            group.update(groups[source])
+        for group, (source, parameters, of_whole_batch) in zip(twin.param_groups, kept):
+            group.update(moments.without_step(groups[source]) if of_whole_batch else groups[source])
             group["params"] = parameters
         for name in ("grad_scale", "found_inf"):  # GradScaler hands them to fused optimizers this way
             if hasattr(optimizer, name):
@@ -49,7 +60,10 @@ class Stepper:
                 delattr(twin, name)
         before = [dict(group) for group in twin.param_groups]
         self._bare_step(twin)
-        for (source, _), group, old in zip(kept, twin.param_groups, before):
+        for source, parameters, of_whole_batch in kept:
+            if of_whole_batch:
+                moments.step(groups[source], parameters, optimizer.state, self._workers)
+        for (source, *_), group, old in zip(kept, twin.param_groups, before):
             # What the optimizer itself writes into a group, a step count for instance, goes back.
             for name, value in group.items():
                 if old.get(name) is not value:
@@ -73,10 +87,11 @@ class Stepper:
         twin = _twin_of(self.optimizer, self.kind)
         groups, kept = [], []
         for number, group in enumerate(self.optimizer.param_groups):
-            parameters = [p for p in group["params"] if id(p) in wanted]
-            if parameters:
-                groups.append({**group, "params": parameters})
-                kept.append((number, parameters))
+            for of_whole_batch in (False, True):
+                parameters = [p for p in group["params"] if id(p) in wanted and self._is_part(group, p) == of_whole_batch]
+                if parameters:
+                    groups.append({**group, "params": parameters})
+                    kept.append((number, parameters, of_whole_batch))
         twin.param_groups = groups
         self._twins[key] = twin, kept
         return self._twins[key]
@@ -84,6 +99,8 @@ class Stepper:
     def forget(self):
         """The optimizer's groups or state were replaced, or subsets have new meanings."""
         self._twins = {}
+        # Whether some steps are made as long as those of the whole batch would be, which step_all() can't.
+        self.of_whole_batch = any(self._is_part(group, p) for group in self.optimizer.param_groups for p in group["params"])
         self._hyperparameters = None
         self._own_names = set()  # names in groups that the optimizer itself writes
 

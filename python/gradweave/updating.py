@@ -79,20 +79,26 @@ class Updates:
             return
         whole = subset == 0 and not self.engine.partial_steps and not self._excluded
         for stepper in self._steppers.values():
-            if whole:
+            if whole and not stepper.of_whole_batch:
                 stepper.step_all()
                 self._full_steps.add(stepper)
             else:
                 stepper.step_subset(subset, lambda: self.engine.subset(subset))
 
+    def plan_installed(self, workers):
+        """Subsets have new meanings. `workers`: how many step by parts of a batch, and Adam's moments are to be those of the
+        whole; 1 if none do."""
+        places = self.engine.stepped_locally if workers > 1 else ()
+        for stepper in self._steppers.values():
+            stepper.set_parts_of_batch(places, workers)
+
     def freeze_hyperparameters(self):
         for stepper in self._steppers.values():
             stepper.freeze_hyperparameters()
 
-    def forget(self, optimizer=None):
-        """As Stepper.forget(), of one optimizer or of all."""
-        for each in self._steppers if optimizer is None else [optimizer]:
-            self._steppers[each].forget()
+    def forget(self, optimizer):
+        """As Stepper.forget()."""
+        self._steppers[optimizer].forget()
 
     def look_at_optimizers(self):
         """Tells the loop what these optimizers can't bear. Takes a few steps of each on copies of small parameters."""
@@ -134,7 +140,7 @@ class Updates:
                                        "force has stepped there; change it before backward() or after step()")
         if self.engine.steps_in_forward:
             stepper.freeze_hyperparameters()
-        if self._excluded or self.engine.partial_steps:
+        if self._excluded or self.engine.partial_steps or stepper.of_whole_batch:
             stepper.run_pre_hooks()
             self._begun_hooks.add(stepper)
             stepper.step_subset("excluded", lambda: self._excluded)

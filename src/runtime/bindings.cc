@@ -13,6 +13,7 @@
 #include "model/hash.h"
 #include "runtime/core_json.h"
 #include "runtime/engine.h"
+#include "runtime/moments.h"
 #include "runtime/transport/transport.h"
 
 namespace py = pybind11;
@@ -125,6 +126,24 @@ void bind_transports(py::module_& module) {
       py::arg("transport") = py::none(), Unlocked());
 }
 
+void bind_passes(py::module_& module) {
+  module.def(
+      "step_as_whole_batch",
+      [](const std::vector<at::Tensor>& values, const std::vector<at::Tensor>& first,
+         const std::vector<at::Tensor>& second, const std::vector<at::Tensor>& steps, double lr,
+         std::pair<double, double> betas, double eps, double decay, int workers) {
+        step_as_whole_batch(values, first, second, steps,
+                            {.lr = lr,
+                             .beta1 = betas.first,
+                             .beta2 = betas.second,
+                             .eps = eps,
+                             .decay = decay,
+                             .workers = workers});
+      },
+      py::arg("values"), py::arg("first"), py::arg("second"), py::arg("steps"), py::kw_only(), py::arg("lr"),
+      py::arg("betas"), py::arg("eps"), py::arg("decay"), py::arg("workers"), Unlocked());
+}
+
 void bind_peers(py::module_& module) {
   py::class_<Peers, std::shared_ptr<Peers>>(module, "Peers")
       .def(
@@ -191,6 +210,7 @@ void bind_engine(py::module_& module) {
           },
           Unlocked())
       .def("subset", &Engine::subset)
+      .def_property_readonly("stepped_locally", &Engine::stepped_locally)
       .def("forward_start", &Engine::forward_start, Unlocked())
       .def("forward_end", &Engine::forward_end, Unlocked())
       .def("backward_start", &Engine::backward_start, Unlocked())
@@ -250,6 +270,7 @@ PYBIND11_MODULE(_native, module) {
   module.attr("built_for_torch") = GRADWEAVE_BUILT_FOR_TORCH;
   bind_core(module);
   bind_transports(module);
+  bind_passes(module);
   bind_peers(module);
   bind_engine(module);
 }

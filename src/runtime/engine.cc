@@ -112,6 +112,16 @@ std::vector<std::vector<at::Tensor>> Engine::coming_gradients() {
   return parts;
 }
 
+std::vector<std::int32_t> Engine::stepped_locally() const {
+  std::vector<std::int32_t> parameters;
+  if (!run_.installed()) return parameters;
+  const std::vector<std::uint8_t>& local = run_.calendar().stepped_locally;
+  for (std::size_t t = 0; t < local.size(); ++t) {
+    if (local[t]) parameters.push_back(host_.parameter_of(static_cast<std::int32_t>(t)));
+  }
+  return parameters;
+}
+
 Counters Engine::counters() const {
   Counters counters{run_.counters()};
   counters.buffer_bytes = host_.buffer_bytes();

@@ -85,6 +85,8 @@ class Engine {
 
   // Parameters (places in the constructor's list) of a subset; 0 is all of them.
   const std::vector<std::int32_t>& subset(std::int32_t id) const { return host_.subset(id); }
+  // Parameters that ranks step on their own under the plan in force. Empty before there is one.
+  std::vector<std::int32_t> stepped_locally() const;
   // What the plan in force does and how far it is.
   run::Run& run() { return run_; }
   const run::Run& run() const { return run_; }

@@ -1,0 +1,305 @@
+"""Adam on a part of the batch: steps divided by the second moment that the whole batch's gradient would have."""
+
+import math
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.optim.lr_scheduler import ExponentialLR
+
+import ranks
+from models import batch, cluster, make_net, parameters, workload
+from reference import Reference
+
+SCHEMES = {
+    "delayed_averaging": ("delayed_averaging", {"period": 2}),
+    "averaged every time": ("local_sgd", {"period": 1}),
+    "partial_sgd": ("partial_sgd", {"period": 3}),
+    "dreamddp": ("dreamddp", {"period": 3}),
+    "deft local": ("deft", {"correction": "local"}),
+}
+
+
+def second_moment(m, v, beta1, workers):
+    """docs/runtime.md's formula, of bias-corrected moments."""
+    c = (1 - beta1) / (1 + beta1)
+    variance = (v - m * m).clamp(min=0) / (1 - c)
+    return (m * m - c * variance).clamp(min=0) + variance / workers
+
+
+class PlainAdam(torch.optim.Optimizer):
+    """Adam and AdamW written from their definition."""
+
+    def __init__(self, parameters, workers, decoupled):
+        self.workers, self.decoupled = workers, decoupled
+        super().__init__(parameters, dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                g = p.grad if self.decoupled else p.grad + group["weight_decay"] * p
+                if self.decoupled:
+                    p.mul_(1 - group["lr"] * group["weight_decay"])
+                if not state:
+                    state.update(t=0, m=torch.zeros_like(p), v=torch.zeros_like(p))
+                t = state["t"] = state["t"] + 1
+                m = state["m"].lerp_(g, 1 - beta1)  # rounded as torch rounds it
+                v = state["v"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+                m, v = m / (1 - beta1 ** t), v / (1 - beta2 ** t)
+                if self.workers > 1:
+                    v = second_moment(m, v, beta1, self.workers)
+                p.sub_(group["lr"] * m / (v.sqrt() + group["eps"]))
+
+
+def groups_of(model):
+    """Hyperparameters differ by group; eps hides steps of gradients that are zero but for rounding."""
+    weights = [p for p in model.parameters() if p.ndim > 1]
+    rest = [p for p in model.parameters() if p.ndim == 1]
+    return [dict(params=weights, lr=0.01, weight_decay=0.1, eps=1e-4), dict(params=rest, lr=0.003, weight_decay=0.0, betas=(0.8, 0.99), eps=1e-3)]
+
+
+def train_step(model, optimizer, rate, rank, step):
+    x, y = batch(rank, step)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    rate.step()
+
+
+def beside_the_definition(rank, kind, schemes):
+    """By scheme, the largest difference between the engine's parameters and the definition's; then the same where the
+    definition is torch's own, for scale."""
+    import gradweave
+    from gradweave import core
+
+    world, found = distributed.get_world_size(), {}
+    for name, (scheme, options) in schemes.items():
+        plan = core.make_plan(workload(), cluster(world, 0.6), scheme, options)
+        after = []
+        for workers in (world, 1):
+            expected = make_net(seed=0)
+            loop = Reference(expected, PlainAdam(groups_of(expected), workers, kind is torch.optim.AdamW), plan, workload())
+            rate = ExponentialLR(loop.optimizer, 0.9)
+            for step in range(7):
+                loop.train_step(*batch(rank, step))
+                rate.step()
+            loop.drain()
+            after.append(parameters(expected))
+        model = make_net(seed=0)
+        model, optimizer = gradweave.wrap(model, kind(groups_of(model)), plan=plan)
+        rate = ExponentialLR(optimizer, 0.9)
+        for step in range(7):
+            train_step(model, optimizer, rate, rank, step)
+        gradweave.finish(model)
+        own = parameters(model)
+        found[name] = [max((own[n] - value).abs().max().item() for n, value in each.items()) for each in after]
+        model.gradweave.close()
+    return found
+
+
+@pytest.mark.parametrize("kind, workers", [(torch.optim.AdamW, 2), (torch.optim.Adam, 2), (torch.optim.AdamW, 3)])
+def test_training_follows_the_definition(kind, workers):
+    schemes = SCHEMES if workers == 2 and kind is torch.optim.AdamW else {n: SCHEMES[n] for n in ("delayed_averaging", "dreamddp")}
+    for found in ranks.run(beside_the_definition, workers, kind=kind, schemes=schemes):
+        assert set(found) == set(schemes)
+        for scheme, (difference, from_local) in found.items():
+            assert difference < 2e-5 < 1e-3 < from_local, (scheme, found)
+
+
+def left_as_torch_does(rank):
+    """What isn't made as long as the whole batch's: bit for bit torch's."""
+    import gradweave
+    from gradweave import core
+
+    class Own(torch.optim.AdamW):
+        pass
+
+    plan = core.make_plan(workload(), cluster(2, 0.6), "delayed_averaging", {"period": 2})
+    wrong = []
+    for case, (make, chosen) in {"asked for": (lambda p: torch.optim.AdamW(p, lr=0.01), "local"),
+                                 "amsgrad": (lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True), "whole_batch"),
+                                 "of another class": (lambda p: Own(p, lr=0.01), "whole_batch"),
+                                 "not Adam": (lambda p: torch.optim.NAdam(p, lr=0.01), "whole_batch")}.items():
+        expected = make_net(seed=0)
+        loop = Reference(expected, make(expected.parameters()), plan, workload())
+        for step in range(5):
+            loop.train_step(*batch(rank, step))
+        loop.drain()
+        model = make_net(seed=0)
+        model, optimizer = gradweave.wrap(model, make(model.parameters()), plan=plan, moments=chosen)
+        rate = ExponentialLR(optimizer, 1.0)
+        for step in range(5):
+            train_step(model, optimizer, rate, rank, step)
+        gradweave.finish(model)
+        own = parameters(model)
+        wrong += [(case, n) for n, value in parameters(expected).items() if not torch.equal(own[n], value)]
+        model.gradweave.close()
+    return wrong
+
+
+def test_other_optimizers_and_moments_local_are_torchs():
+    assert ranks.run(left_as_torch_does, 2) == [[], []]
+
+
+def state_and_hooks(rank, implementation):
+    """The state is torch's own after the same gradients, and goes on in torch's own optimizer. Hooks see the user's step."""
+    import gradweave
+    from gradweave import core
+
+    plan = core.make_plan(workload(), cluster(2, 0.6), "delayed_averaging", {"period": 2})
+    model, plain = make_net(seed=0), make_net(seed=0)
+    make = lambda net: torch.optim.AdamW(groups_of(net), **implementation)  # noqa: E731
+    beside = make(plain)
+    model, optimizer = gradweave.wrap(model, make(model), plan=plan)
+    seen = []
+    optimizer.register_step_pre_hook(lambda o, *_: seen.append(("before", o.param_groups[0]["lr"])))
+    optimizer.register_step_post_hook(lambda o, *_: seen.append(("after", o.param_groups[0]["lr"])))
+    for step in range(3):
+        with torch.no_grad():
+            for p, q in zip(model.parameters(), plain.parameters()):
+                q.copy_(p)
+        x, y = batch(rank, step)
+        for net, steps in ((model, optimizer), (plain, beside)):
+            steps.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            steps.step()
+    own, torchs = optimizer.state_dict(), beside.state_dict()
+    assert own["param_groups"] == torchs["param_groups"]
+    assert own["state"].keys() == torchs["state"].keys()
+    for number, state in torchs["state"].items():
+        assert own["state"][number].keys() == state.keys()
+        assert all(torch.equal(own["state"][number][name], value) for name, value in state.items())
+    assert any(not torch.equal(p, q) for p, q in zip(model.parameters(), plain.parameters()))
+    beside.load_state_dict(own)
+    optimizer.load_state_dict(torchs)
+    gradweave.finish(model)
+    model.gradweave.close()
+    return seen
+
+
+@pytest.mark.parametrize("implementation", [{"foreach": False}, {"foreach": True}, {"fused": True}])
+def test_the_state_is_torchs(implementation):
+    for seen in ranks.run(state_and_hooks, 2, implementation=implementation):
+        assert seen == 3 * [("before", 0.01), ("after", 0.01)]
+
+
+def with_a_scaler_and_others(rank):
+    """Two optimizers, one parameter that is not communicated, a batch that overflows: skipped by all, state and all."""
+    import gradweave
+    from gradweave import core
+
+    plan = core.make_plan(workload(), cluster(2, 0.6), "delayed_averaging", {"period": 2})
+    model = make_net(seed=0)
+    weights, rest = groups_of(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    model, optimizers = gradweave.wrap(model, [torch.optim.AdamW([weights]), torch.optim.SGD(rest["params"], lr=0.01)],
+                                       plan=plan, scaler=scaler)
+    for step in range(6):
+        x, y = batch(rank, step)
+        for each in optimizers:
+            each.zero_grad()
+        scaler.scale(nn.functional.cross_entropy(model(x), y) * (math.inf if step == 3 and rank == 1 else 1)).backward()
+        before = parameters(model)
+        for each in optimizers:
+            scaler.step(each)
+        scaler.update()
+        if step == 3:
+            assert optimizers[0].state[model.wide.weight]["step"] == 3
+            assert all(torch.isfinite(p).all() for p in model.parameters())
+        else:
+            assert any(not torch.equal(before[n], p) for n, p in model.named_parameters())
+    assert optimizers[0].state[model.wide.weight]["step"] == 5
+    gradweave.finish(model)  # all ranks equal, or it raises
+    model.gradweave.close()
+
+
+def test_scalers_and_several_optimizers():
+    ranks.run(with_a_scaler_and_others, 2)
+
+
+# ---- the pass alone
+
+
+def moments_of(shape, dtype=torch.float32, seed=0):
+    """(values, m, v, steps) as after some steps on noisy gradients, with elements that have no noise, or no gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    m = torch.randn(shape, generator=generator, dtype=torch.float64) * 0.01
+    v = m.square() * 0.1 + torch.rand(shape, generator=generator, dtype=torch.float64).square() * 1e-4
+    v.view(-1)[::5] = m.view(-1)[::5].square() * 0.01  # v hat equals or falls below the square of m hat
+    m.view(-1)[::7] = 0
+    v.view(-1)[::14] = 0
+    return torch.randn(shape, generator=generator).to(dtype), m.to(dtype), v.to(dtype), torch.tensor(float(1 + seed * 20))
+
+
+HYPER = dict(lr=0.01, betas=(0.9, 0.999), eps=1e-8, decay=0.1, workers=4)
+
+
+def defined(value, m, v, step, lr, betas, eps, decay, workers):
+    value, m, v = value.double(), m.double() / (1 - betas[0] ** step.item()), v.double() / (1 - betas[1] ** step.item())
+    return value * (1 - lr * decay) - lr * m / (second_moment(m, v, betas[0], workers).sqrt() + eps)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.float64, 1e-12), (torch.bfloat16, 2 ** -8)])
+def test_the_pass_is_the_definition(dtype, tolerance):
+    from gradweave import _native
+
+    given = [moments_of(shape, dtype, seed) for seed, shape in enumerate([(1,), (37, 11), (5, 3, 2), ()])]
+    expected = [defined(*each, **HYPER) for each in given]
+    values, first, second, steps = map(list, zip(*given))
+    _native.step_as_whole_batch(values, first, second, steps, **HYPER)
+    for value, wanted in zip(values, expected):
+        torch.testing.assert_close(value.double(), wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_one_pass_does_what_tensor_operations_do():
+    from gradweave import _native
+
+    for seed in range(5):
+        value, m, v, step = moments_of((64, 50), seed=seed)
+        turned = m.t().contiguous().t()  # the same values, elsewhere in memory
+        one, other = value.clone(), value.clone()
+        _native.step_as_whole_batch([one], [m], [v], [step], **HYPER)
+        _native.step_as_whole_batch([other], [turned], [v], [step], **HYPER)
+        assert (one == other).float().mean() > 0.95  # torch's square root need not be the nearest float
+        torch.testing.assert_close(one, other, rtol=2e-7, atol=1e-9)
+        assert not torch.equal(one, value)
+
+
+def test_one_worker_is_torchs_adam():
+    from gradweave import _native
+
+    value, m, v, step = moments_of((1000,), seed=1)
+    v = (1 - 0.999 ** 21) * (m / (1 - 0.9 ** 21)).square() * (1 + (m * 1e6).remainder(1))  # no noise that hides the mean
+    own, plain = value.clone(), torch.nn.Parameter(value.clone())
+    _native.step_as_whole_batch([own], [m], [v], [step], **HYPER | dict(workers=1))
+    optimizer = torch.optim.AdamW([plain], lr=0.01, weight_decay=0.1)
+    optimizer.state[plain] = dict(step=step - 1, exp_avg=m / 0.9, exp_avg_sq=v / 0.999)
+    plain.grad = torch.zeros_like(plain)
+    optimizer.step()
+    torch.testing.assert_close(own, plain.detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_more_workers_make_longer_steps():
+    from gradweave import _native
+
+    value, m, v, step = moments_of((1000,), seed=2)
+    moved = []
+    for workers in (1, 2, 4, 8):
+        own = value.clone()
+        _native.step_as_whole_batch([own], [m], [v], [step], **HYPER | dict(workers=workers, decay=0.0))
+        moved.append((own - value).abs().double())
+    assert all((more >= less - 1e-7).all() for less, more in zip(moved, moved[1:]))
+    assert moved[-1].sum() > 1.2 * moved[0].sum()
+
+
+def test_an_unknown_choice_is_refused():
+    import gradweave
+
+    model = make_net()
+    with pytest.raises(ValueError, match="moments='global': give one of whole_batch, local"):
+        gradweave.wrap(model, torch.optim.AdamW(model.parameters()), moments="global")
