@@ -1,4 +1,4 @@
-// The collectives that an op may be.
+// The collectives that an op may be, and what it may carry.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 namespace gradweave {
 
 enum class Collective : std::uint8_t { kAllReduce, kReduceScatter, kAllGather, kCompressed };
+
+enum class Payload : std::uint8_t { kGradient, kParameter };
 
 // Returns its name in files and labels: "all_reduce", "reduce_scatter", "all_gather" or "compressed".
 constexpr std::string_view name_of(Collective collective) {

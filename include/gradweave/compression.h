@@ -1,4 +1,4 @@
-// Gradient compressors as the cost model sees them: bytes on the wire, collective, encode and decode time.
+// Compressors as the cost model sees them: bytes on the wire, collective, encode and decode time.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gradweave/cluster.h"
+#include "gradweave/collective.h"
 
 namespace gradweave {
 
@@ -33,6 +34,8 @@ struct CompressedCost {
   std::int64_t equivalent_bytes = 0;
   // Start-ups in halves of an all-reduce's: an all-gather or a reduce-scatter has one, an all-reduce two.
   std::int64_t half_startups = 2;
+  // What one worker's own message takes once it is encoded.
+  std::int64_t encoded_bytes = 0;
   // From the cluster's measured rates; 0 where none is given.
   Nanoseconds encode_ns = 0;
   Nanoseconds decode_ns = 0;
@@ -54,6 +57,11 @@ struct CompressorInfo {
   std::vector<CompressorParameter> parameters;  // one at most
   // Returns what goes over the wire; `parameter` is the value of its parameter, if it has one.
   CompressedCost (*wire_cost)(const CompressedMessage& message, double parameter) = nullptr;
+  // The same for an average of parameters, of which what was gained since a common anchor is sent; null: the
+  // compressor serves gradients only.
+  CompressedCost (*average_cost)(const CompressedMessage& message, double parameter) = nullptr;
+
+  auto cost_of(Payload payload) const { return payload == Payload::kGradient ? wire_cost : average_cost; }
 };
 
 // Returns every compressor, sorted by name.
@@ -62,9 +70,17 @@ const std::vector<CompressorInfo>& compressors();
 // Returns the compressor called `name`. Errors: InvalidInput listing the valid names.
 const CompressorInfo& find_compressor(std::string_view name);
 
-// Returns the cost of exchanging `numel` elements of `element_bytes` bytes among cluster.workers workers.
-// Errors: InvalidInput for an unknown compressor or parameter, or a value out of range.
-CompressedCost compressed_cost(const Compression& compression, std::int64_t numel, std::int64_t element_bytes,
-                               const Cluster& cluster);
+// Returns the compression with the parameters that it leaves out at their defaults. The caller owes a known
+// compressor.
+Compression with_defaults(Compression compression);
+
+// Returns what exchanging the message takes, without the time to encode and decode. Errors: InvalidInput for an
+// unknown compressor or parameter, a value out of range, or a compressor that does not serve such a payload.
+CompressedCost wire_cost(const Compression& compression, Payload payload, const CompressedMessage& message);
+
+// Returns the cost of exchanging `numel` elements of `element_bytes` bytes among cluster.workers workers, with
+// the cluster's rates of encoding. Errors: those of wire_cost().
+CompressedCost compressed_cost(const Compression& compression, Payload payload, std::int64_t numel,
+                               std::int64_t element_bytes, const Cluster& cluster);
 
 }  // namespace gradweave

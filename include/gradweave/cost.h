@@ -43,10 +43,11 @@ struct MessageLoad {
 // Costs of every op of a workload on a cluster. Pure and immutable. Owns copies of what it needs.
 class CostModel {
  public:
-  // `compression`: what a planner means to do with gradients; the default of the costs below.
-  // Errors: InvalidInput if workload or cluster do not pass check(), or the compressor is unknown. O(layers *
-  // links + tensors).
-  CostModel(const Workload& workload, const Cluster& cluster, Compression compression = {});
+  // `compression`: what a planner means to do with what it sends, `payload`; the default of the costs below.
+  // Errors: InvalidInput if workload or cluster do not pass check(), or the compressor is unknown or does not
+  // serve the payload. O(layers * links + tensors).
+  CostModel(const Workload& workload, const Cluster& cluster, Compression compression = {},
+            Payload payload = Payload::kGradient);
 
   // Returns the cost of one fused op over `slices` on `link` (index into cluster.links).
   //   all_reduce without `communication_us`: startup + ceil(bytes * rate)
@@ -57,9 +58,9 @@ class CostModel {
   //     compression.h; a given time shrinks as the bytes do
   // O(number of slices).
   OpCost cost(std::size_t link, Collective collective, std::span<const Slice> slices,
-              const Compression& compression) const;
+              const Compression& compression, Payload payload = Payload::kGradient) const;
   OpCost cost(std::size_t link, Collective collective, std::span<const Slice> slices) const {
-    return cost(link, collective, slices, compression_);
+    return cost(link, collective, slices, compression_, payload_);
   }
 
   // Shorthands for planners: the time of one all-reduce of `slices`, with the model's compression.
@@ -85,12 +86,14 @@ class CostModel {
 
  private:
   OpCost uncompressed(std::size_t link, const MessageLoad& load) const;
-  OpCost compressed(std::size_t link, const MessageLoad& load, const Compression& compression) const;
+  OpCost compressed(std::size_t link, const MessageLoad& load, const Compression& compression,
+                    Payload payload) const;
   Nanoseconds given_share(std::size_t link, const Slice& slice) const;
 
   WorkloadIndex index_;
   Cluster cluster_;
   Compression compression_;
+  Payload payload_;
   std::vector<Decimal> ns_per_byte_;                // per link
   std::vector<std::vector<Nanoseconds>> given_ns_;  // [link][layer], -1 where the cost model holds
 };

@@ -56,8 +56,6 @@ struct Release {
   friend bool operator==(const Release&, const Release&) = default;
 };
 
-enum class Payload : std::uint8_t { kGradient, kParameter };
-
 // One collective over one fused message.
 struct Op {
   std::string link;
@@ -68,6 +66,7 @@ struct Op {
   // value after whose local apply is read.
   std::vector<std::int32_t> merges;
   Release release;
+  // Of a parameter: what it has gained since its block's anchor goes through it.
   Compression compression;
   friend bool operator==(const Op&, const Op&) = default;
 };
@@ -116,6 +115,15 @@ struct Residual {
 
 enum class Merge : std::uint8_t { kSum, kMean };
 
+// Nesterov's method on what workers have gained on average since the last common point: with m that mean,
+//   v <- momentum v + m;  anchor <- anchor + learning_rate (m + momentum v)
+// Without it the anchor moves by m. docs/plan.md, "Anchors".
+struct Outer {
+  double momentum = 0;       // [0, 1)
+  double learning_rate = 1;  // above 0
+  friend bool operator==(const Outer&, const Outer&) = default;
+};
+
 // A plan in one line: what made it and what it comes to.
 struct PlanSummary {
   std::string scheme;  // or "search"
@@ -151,6 +159,7 @@ struct Plan {
   std::vector<Iteration> period;  // at least one
   Merge merge = Merge::kSum;
   Residual residual;
+  std::optional<Outer> outer;      // of averaged parameters that are corrected
   std::optional<Finding> finding;  // of `optimal` and `auto`
   friend bool operator==(const Plan&, const Plan&) = default;
 };

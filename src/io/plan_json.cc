@@ -171,6 +171,11 @@ Finding finding_from(const JsonNode& node) {
   return finding;
 }
 
+Outer outer_from(const JsonNode& node) {
+  node.require_keys({"momentum", "learning_rate"});
+  return {.momentum = node.at("momentum").number(), .learning_rate = node.at("learning_rate").number()};
+}
+
 void read_origin(const JsonNode& root, Plan& plan) {
   if (const auto scheme = root.find("scheme")) plan.scheme = scheme->text();
   if (const auto options = root.find("options")) plan.options = options_from(*options);
@@ -295,7 +300,7 @@ Plan parse_plan(std::string_view text) {
   const JsonNode root(tree);
   require_version(root);
   root.require_keys({"version", "scheme", "options", "finding", "workload_hash", "cluster_hash", "workers",
-                     "blocks", "links", "prologue", "period", "merge", "residual"});
+                     "blocks", "links", "prologue", "period", "merge", "residual", "outer"});
   Plan plan;
   read_origin(root, plan);
   const JsonNode blocks = root.at("blocks");
@@ -306,6 +311,7 @@ Plan parse_plan(std::string_view text) {
   plan.period = iterations_from(root.at("period"));
   if (const auto merge = root.find("merge")) plan.merge = enum_from<Merge>(*merge, kMerges);
   if (const auto residual = root.find("residual")) plan.residual = residual_from(*residual);
+  if (const auto outer = root.find("outer")) plan.outer = outer_from(*outer);
   return plan;
 }
 
@@ -319,6 +325,10 @@ std::string to_json(const Plan& plan) {
   text += ",\n  \"blocks\": " + lines_of(plan.blocks, 4) + ",\n  \"links\": " + lines_of(plan.links, 4);
   text += ",\n  \"prologue\": " + lines_of(plan.prologue, 4) + ",\n  \"period\": " + lines_of(plan.period, 4);
   text += ",\n  \"merge\": " + text_of(plan.merge, kMerges) + ",\n  \"residual\": " + text_of(plan.residual);
+  if (plan.outer) {
+    text += ",\n  \"outer\": {\"momentum\": " + json_number(plan.outer->momentum) +
+            ", \"learning_rate\": " + json_number(plan.outer->learning_rate) + "}";
+  }
   return text + "\n}\n";
 }
 

@@ -10,6 +10,14 @@
 //                (Vogels et al., NeurIPS 2019)
 //   ok_top_k     at most 6k (P-1)/P values and indices a worker in a split-and-reduce and an all-gather
 //                (Li and Hoefler, "Near-Optimal Sparse Allreduce", PPoPP 2022)
+//   int8, int4   groups of 256 elements of the message, the last may be short, each with a 32-bit scale =
+//                largest magnitude / 127 or / 7; rounded at random to the neighbours that scale has, so that the
+//                mean is right. Two stages: each rank sums its share decoded, encodes the sum again and all-gathers
+//                it, which moves 2 (P-1)/P of the encoded bytes; two ranks exchange their messages at once.
+//                (Alistarh et al., "QSGD", NeurIPS 2017; scales by groups as in Dettmers et al., ICLR 2022)
+//
+// Averages of parameters send what was gained since a common anchor (docs/plan.md). int8 and int4 do that as for
+// gradients, top_k too; ef_signsgd has a scale, the mean magnitude, for each group of 256, in two stages.
 #include "gradweave/compression.h"
 
 #include <algorithm>
@@ -24,14 +32,17 @@ namespace {
 
 constexpr std::int64_t kIndexBytes = 4;
 constexpr std::int64_t kScaleBytes = 4;
+constexpr std::int64_t kGroup = 256;  // elements that share a scale
 
 CompressorParameter density(double default_value) {
   return {"density", default_value, 1e-9, 1, "share of the elements that is sent"};
 }
 
-std::string joined_names() {
+std::string joined_names(Payload payload) {
   std::string names;
-  for (const CompressorInfo& info : compressors()) names.append(names.empty() ? "" : ", ").append(info.name);
+  for (const CompressorInfo& info : compressors()) {
+    if (info.cost_of(payload) != nullptr) names.append(names.empty() ? "" : ", ").append(info.name);
+  }
   return names;
 }
 
@@ -62,22 +73,34 @@ void check_parameters(const CompressorInfo& info, const Compression& compression
 
 // An all-gather of `bytes` bytes from each worker.
 CompressedCost all_gathered(std::int64_t bytes, std::int64_t workers) {
-  return {.equivalent_bytes = (bytes * workers + 1) / 2, .half_startups = 1};
+  return {.equivalent_bytes = (bytes * workers + 1) / 2, .half_startups = 1, .encoded_bytes = bytes};
 }
 
+// An all-reduce of `bytes` bytes that are summed as they are.
+CompressedCost all_reduced(std::int64_t bytes) { return {.equivalent_bytes = bytes, .encoded_bytes = bytes}; }
+
 CompressedCost cast_to_two_bytes(const CompressedMessage& message, double) {
-  return {.equivalent_bytes = std::min<std::int64_t>(2, message.element_bytes) * message.numel};
+  return all_reduced(std::min<std::int64_t>(2, message.element_bytes) * message.numel);
 }
 
 CompressedCost signs(const CompressedMessage& message, double) {
   return all_gathered((message.numel + 7) / 8 + kScaleBytes, message.workers);
 }
 
+// Groups of `bits` bits an element, in two stages. A full group fills whole bytes.
+template <std::int64_t bits>
+CompressedCost grouped(const CompressedMessage& message, double) {
+  const std::int64_t groups = (message.numel + kGroup - 1) / kGroup;
+  const std::int64_t bytes = groups * kScaleBytes + (message.numel * bits + 7) / 8;
+  return {.equivalent_bytes = bytes, .half_startups = message.workers > 2 ? 2 : 1, .encoded_bytes = bytes};
+}
+
 CompressedCost low_rank(const CompressedMessage& message, double rank) {
   const auto side = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(message.numel))));
   const std::int64_t columns = std::min(static_cast<std::int64_t>(rank), side);
-  return {.equivalent_bytes = std::min(2 * side * columns, message.numel) * message.element_bytes,
-          .half_startups = 4};
+  CompressedCost cost = all_reduced(std::min(2 * side * columns, message.numel) * message.element_bytes);
+  cost.half_startups = 4;
+  return cost;
 }
 
 std::int64_t kept(const CompressedMessage& message, double density) {
@@ -90,11 +113,12 @@ CompressedCost own_elements(const CompressedMessage& message, double density) {
 }
 
 CompressedCost common_elements(const CompressedMessage& message, double density) {
-  return {.equivalent_bytes = kept(message, density) * message.element_bytes};
+  return all_reduced(kept(message, density) * message.element_bytes);
 }
 
 CompressedCost split_and_reduced(const CompressedMessage& message, double density) {
-  return {.equivalent_bytes = 3 * kept(message, density) * (message.element_bytes + kIndexBytes) / 2};
+  const std::int64_t bytes = kept(message, density) * (message.element_bytes + kIndexBytes);
+  return {.equivalent_bytes = 3 * bytes / 2, .encoded_bytes = bytes};
 }
 
 }  // namespace
@@ -112,8 +136,21 @@ const std::vector<CompressorInfo>& compressors() {
        .paper = "Karimireddy et al., ICML 2019",
        .error_feedback = true,
        .summable = false,
-       .wire_cost = signs},
+       .wire_cost = signs,
+       .average_cost = grouped<1>},
       {.name = "fp16", .paper = "cast to float16", .wire_cost = cast_to_two_bytes},
+      {.name = "int4",
+       .paper = "QSGD, NeurIPS 2017",
+       .error_feedback = true,
+       .summable = false,
+       .wire_cost = grouped<4>,
+       .average_cost = grouped<4>},
+      {.name = "int8",
+       .paper = "QSGD, NeurIPS 2017",
+       .error_feedback = true,
+       .summable = false,
+       .wire_cost = grouped<8>,
+       .average_cost = grouped<8>},
       {.name = "ok_top_k",
        .paper = "Ok-Topk, PPoPP 2022",
        .error_feedback = true,
@@ -136,7 +173,8 @@ const std::vector<CompressorInfo>& compressors() {
        .error_feedback = true,
        .summable = false,
        .parameters = {density(0.01)},
-       .wire_cost = own_elements},
+       .wire_cost = own_elements,
+       .average_cost = own_elements},
   };
   return table;
 }
@@ -144,14 +182,29 @@ const std::vector<CompressorInfo>& compressors() {
 const CompressorInfo& find_compressor(std::string_view name) {
   const auto found = std::ranges::find(compressors(), name, &CompressorInfo::name);
   if (found != compressors().end()) return *found;
-  throw InvalidInput("unknown compressor " + in_quotes(name), "compression", "use one of " + joined_names());
+  throw InvalidInput("unknown compressor " + in_quotes(name), "compression",
+                     "use one of " + joined_names(Payload::kGradient));
 }
 
-CompressedCost compressed_cost(const Compression& compression, std::int64_t numel, std::int64_t element_bytes,
-                               const Cluster& cluster) {
+Compression with_defaults(Compression compression) {
+  for (const CompressorParameter& parameter : find_compressor(compression.name).parameters)
+    compression.parameters.emplace(parameter.name, parameter.default_value);
+  return compression;
+}
+
+CompressedCost wire_cost(const Compression& compression, Payload payload, const CompressedMessage& message) {
   const CompressorInfo& info = find_compressor(compression.name);
   check_parameters(info, compression);
-  CompressedCost cost = info.wire_cost({numel, element_bytes, cluster.workers}, parameter(info, compression));
+  if (info.cost_of(payload) == nullptr) {
+    throw InvalidInput("compressor '" + compression.name + "' does not serve averages of parameters",
+                       "compression", "use one of " + joined_names(payload));
+  }
+  return info.cost_of(payload)(message, parameter(info, compression));
+}
+
+CompressedCost compressed_cost(const Compression& compression, Payload payload, std::int64_t numel,
+                               std::int64_t element_bytes, const Cluster& cluster) {
+  CompressedCost cost = wire_cost(compression, payload, {numel, element_bytes, cluster.workers});
   const auto rate = cluster.compressor_rates.find(compression.name);
   if (rate != cluster.compressor_rates.end()) {
     const std::int64_t bytes = numel * element_bytes;

@@ -17,10 +17,14 @@ OpCost halved(OpCost whole, Collective collective) {
 
 }  // namespace
 
-CostModel::CostModel(const Workload& workload, const Cluster& cluster, Compression compression)
-    : index_((check(workload), workload)), cluster_(cluster), compression_(std::move(compression)) {
+CostModel::CostModel(const Workload& workload, const Cluster& cluster, Compression compression,
+                     Payload payload)
+    : index_((check(workload), workload)),
+      cluster_(cluster),
+      compression_(std::move(compression)),
+      payload_(payload) {
   check(cluster);
-  if (!compression_.name.empty()) compressed_cost(compression_, 1, 1, cluster_);  // refuses what is unknown
+  if (!compression_.name.empty()) wire_cost(compression_, payload_, {});  // refuses what is unknown
   for (const Link& link : cluster.links) {
     ns_per_byte_.push_back(times_1000(link.us_per_byte));
     std::vector<Nanoseconds>& given = given_ns_.emplace_back();
@@ -74,12 +78,12 @@ OpCost CostModel::uncompressed(std::size_t link, const MessageLoad& load) const 
   return whole;
 }
 
-OpCost CostModel::compressed(std::size_t link, const MessageLoad& load,
-                             const Compression& compression) const {
+OpCost CostModel::compressed(std::size_t link, const MessageLoad& load, const Compression& compression,
+                             Payload payload) const {
   OpCost whole;
   if (load.elements == 0) return whole;
   const std::int64_t element_bytes = load.bytes / load.elements;
-  const CompressedCost cost = compressed_cost(compression, load.elements, element_bytes, cluster_);
+  const CompressedCost cost = compressed_cost(compression, payload, load.elements, element_bytes, cluster_);
   const std::int64_t modelled =
       floor_share(cost.equivalent_bytes, load.elements - load.given_elements, load.elements);
   whole.startup = cost.encode_ns + cost.decode_ns;
@@ -91,14 +95,15 @@ OpCost CostModel::compressed(std::size_t link, const MessageLoad& load,
 }
 
 OpCost CostModel::all_reduce_of(std::size_t link, const MessageLoad& load) const {
-  return compression_.name.empty() ? uncompressed(link, load) : compressed(link, load, compression_);
+  return compression_.name.empty() ? uncompressed(link, load)
+                                   : compressed(link, load, compression_, payload_);
 }
 
 OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const Slice> slices,
-                       const Compression& compression) const {
+                       const Compression& compression, Payload payload) const {
   const MessageLoad sum = load(link, slices);
   const OpCost whole =
-      compression.name.empty() ? uncompressed(link, sum) : compressed(link, sum, compression);
+      compression.name.empty() ? uncompressed(link, sum) : compressed(link, sum, compression, payload);
   const bool half = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
   return half ? halved(whole, collective) : whole;
 }

@@ -21,6 +21,7 @@ enum class Fault : std::uint8_t {
   kLocal,
   kSent,
   kAveraged,
+  kAnchored,
   kRelease,
   kBetween,
   kOverlap,

@@ -51,6 +51,7 @@ class CalendarWriter {
     }
     calendar_.merge = plan.merge;
     calendar_.residual = plan.residual;
+    calendar_.outer = plan.outer;
   }
 
   // The prologue, then enough periods that the cycle after them refers only to iterations whose own merges
@@ -88,6 +89,8 @@ class CalendarWriter {
         op.dtype = plan_.index.tensors[slice.tensor].dtype;
       }
       op.bytes = op.elements * size_of(op.dtype);
+      if (listed.compressed()) op.compression = with_defaults(listed.op->compression);
+      op.anchored = op.payload == Payload::kParameter && (listed.compressed() || plan_.plan.outer);
       op.label = label_of(plan_.plan, *listed.op, plan_.index);
       ops.push_back(std::move(op));
     }

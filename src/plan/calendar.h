@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,10 +37,12 @@ struct CalendarOp {
   std::int64_t bytes = 0;
   std::vector<std::int32_t> merges;  // those of iterations that exist
   Release release;
-  OpRef partner;  // all_gather: its reduce_scatter
+  Compression compression;  // its parameters given; no name: none
+  OpRef partner;            // all_gather: its reduce_scatter
   bool in_place =
       false;  // works on the gradient itself: one whole tensor, this iteration's, applied at its end
-  bool keep_own = false;        // a copy of what this rank sent is needed when the result is applied
+  bool keep_own = false;  // a copy of what this rank sent is needed when the result is applied
+  bool anchored = false;  // parameters: what was gained since the blocks' anchors is sent, not the value
   std::int32_t last_apply = 0;  // relative iteration of the last apply that uses it
   std::string label;            // "all_reduce conv1.weight[0:4096] +3"
 };
@@ -94,6 +97,7 @@ struct Calendar {
   std::vector<std::int32_t> concurrency;  // per link
   Merge merge = Merge::kSum;
   Residual residual;
+  std::optional<Outer> outer;
   bool local_steps = false;                   // parameters of ranks differ between averages
   std::vector<std::uint8_t> stepped_locally;  // per tensor
   std::string hash;  // of the plan's canonical JSON; the caller of calendar_of() fills it in

@@ -12,7 +12,7 @@
 namespace gradweave {
 namespace {
 
-// A reduced gradient is on time if no forward of its layer lies between its computation and its use.
+// A result is on time if no forward of its layer lies between its computation and its use.
 bool on_time(const Apply& apply) {
   const std::int32_t expected = apply.at.kind == PointKind::kForwardStart ? -1 : 0;
   return apply.merges.size() == 1 && apply.merges.front() == expected;
@@ -58,7 +58,8 @@ std::vector<Consistency> effects_of(const Plan& plan) {
         if (apply.source == Source::kReducedGradient) {
           (apply.correction == Correction::kLocal ? corrected : delayed) |= !on_time(apply);
         } else if (apply.source == Source::kAveragedParameter) {
-          (apply.mode == Mode::kCorrect ? corrected : local) = true;
+          // What lands before the next step corrects nothing.
+          (apply.mode == Mode::kCorrect && !on_time(apply) ? corrected : local) = true;
         }
       }
     }

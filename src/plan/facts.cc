@@ -1,6 +1,9 @@
 #include "plan/facts.h"
 
 #include <algorithm>
+#include <optional>
+
+#include "gradweave/decimal.h"
 
 namespace gradweave {
 
@@ -42,9 +45,20 @@ void Facts::add_generations(std::int32_t block, std::vector<Generation> generati
   }
 }
 
-void Facts::add_sent_copy(std::int32_t block, std::int64_t read, std::int64_t apply) {
-  changes_.emplace_back(unrolled_.apply_moment(read), bytes_of(block));
-  changes_.emplace_back(unrolled_.apply_moment(apply), -bytes_of(block));
+void Facts::add_sent(std::int32_t block, const ResolvedOp& op, std::int64_t read, std::int64_t apply) {
+  const std::optional<Outer>& outer = unrolled_.plan.outer;
+  if ((op.compressed() || outer) && anchored_ != block) {
+    anchored_ = block;
+    anchor_bytes_ += bytes_of(block) * (outer && outer->momentum > 0 ? 2 : 1);
+  }
+  const Slice& slice = unrolled_.block(block).slice;
+  // Of an encoded message each block holds its share, rounded up.
+  const std::int64_t others = op.elements - (slice.end - slice.begin);
+  const std::int64_t held = op.compressed()
+                                ? op.encoded_bytes - floor_share(op.encoded_bytes, others, op.elements)
+                                : bytes_of(block);
+  changes_.emplace_back(unrolled_.apply_moment(read), held);
+  changes_.emplace_back(unrolled_.apply_moment(apply), -held);
 }
 
 void Facts::add_residual(std::int32_t block) { residual_bytes_ += bytes_of(block); }
@@ -57,7 +71,7 @@ PlanFacts Facts::result() {
     held += bytes;
     peak = std::max(peak, held);
   }
-  facts_.extra_bytes = peak + residual_bytes_;
+  facts_.extra_bytes = peak + residual_bytes_ + anchor_bytes_;
   return facts_;
 }
 

@@ -6,7 +6,9 @@
 //                             itself, so only those beyond the first count; with correction `local` each
 //                             counts twice (the sum in flight, and the own part that is taken off it)
 //   a sent copy               mode `correct`: from the local step whose value is read to the apply of the
-//                             average
+//                             average; of a compressed average the rank's own encoded message
+//   an anchor                 of every block whose averages are compressed or go through an outer optimizer,
+//                             for ever; with outer momentum twice
 //   a residual                of every block that is ever dropped, for ever
 #pragma once
 
@@ -32,7 +34,8 @@ class Facts {
   // The gradient of iteration n of some block is applied in `iteration`.
   void add_use(std::int64_t n, std::int64_t iteration);
   void add_generations(std::int32_t block, std::vector<Generation> generations);
-  void add_sent_copy(std::int32_t block, std::int64_t read, std::int64_t apply);
+  // `op` sends the block as it is after the apply numbered `read`; the apply numbered `apply` corrects it.
+  void add_sent(std::int32_t block, const ResolvedOp& op, std::int64_t read, std::int64_t apply);
   void add_residual(std::int32_t block);
 
   PlanFacts result();
@@ -49,6 +52,8 @@ class Facts {
   std::vector<std::int64_t> applied_in_;  // per checked iteration; -1: not yet known
   std::vector<Change> changes_;
   std::int64_t residual_bytes_ = 0;
+  std::int64_t anchor_bytes_ = 0;
+  std::int32_t anchored_ = -1;  // the last block that has one
 };
 
 }  // namespace gradweave

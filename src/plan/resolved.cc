@@ -1,6 +1,7 @@
 #include "plan/resolved.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 #include <string_view>
@@ -44,6 +45,23 @@ class ResolvedPlan::Reader {
       to_.cluster_link.push_back(found.value_or(0));
     }
     if (plan_.workers < 1) report_.add(7, -1, "must be at least 1", "workers", "give the number of workers");
+  }
+
+  void read_outer() {
+    if (!plan_.outer) return;
+    const auto fault = [&](const char* what, const char* where, const char* remedy) {
+      report_.add(7, -1, what, where, remedy);
+    };
+    if (!(plan_.outer->momentum >= 0 && plan_.outer->momentum < 1))
+      fault("is out of range", "outer.momentum", "give 0 or more, below 1");
+    if (!(plan_.outer->learning_rate > 0 && std::isfinite(plan_.outer->learning_rate)))
+      fault("is out of range", "outer.learning_rate", "give more than 0");
+    const auto averages = [](const Iteration& iteration) {
+      return std::ranges::any_of(
+          iteration.applies, [](const Apply& apply) { return apply.source == Source::kAveragedParameter; });
+    };
+    if (std::ranges::none_of(plan_.period, averages))
+      fault("averages no parameters", "outer", "leave it out");
   }
 
   void read_blocks() {
@@ -118,12 +136,20 @@ class ResolvedPlan::Reader {
     if (std::ranges::adjacent_find(to.blocks, std::ranges::not_equal_to{}, dtype) != to.blocks.end())
       fault("fuses blocks of different dtypes", "give each dtype its own op");
     to.first_layer = static_cast<std::int32_t>(to_.layers_ - 1);
-    for (const std::int32_t b : to.blocks) to.first_layer = std::min(to.first_layer, to_.block(b).layer);
+    for (const std::int32_t b : to.blocks) {
+      const ResolvedBlock& block = to_.block(b);
+      to.first_layer = std::min(to.first_layer, block.layer);
+      to.elements += block.slice.end - block.slice.begin;
+    }
     if (op.payload != Payload::kGradient && to.merges.size() > 1) {
       fault("reads parameters of several iterations", "name the one iteration whose value is read");
       to.merges = to.merges.first(1);
     }
-    check_compression(op);
+    if (check_compression(op) && to.elements > 0) {
+      const std::int64_t element_bytes = size_of(dtype(to.blocks.front()));
+      to.encoded_bytes =
+          wire_cost(op.compression, op.payload, {to.elements, element_bytes, plan_.workers}).encoded_bytes;
+    }
     to.release = position(op.release.point);
     if (op.release.point.iteration > 0) fault("is released in an iteration after its own", "list it there");
     if (op.release.point.iteration < -kMaxReach)
@@ -202,30 +228,38 @@ class ResolvedPlan::Reader {
     return position_of(point, to_.layers_);
   }
 
-  void check_compression(const Op& op) {
+  // Returns whether the op has a compression, and it is sound.
+  bool check_compression(const Op& op) {
     const bool half = op.collective == Collective::kReduceScatter || op.collective == Collective::kAllGather;
-    if (!half && (op.collective == Collective::kCompressed) != !op.compression.name.empty()) {
-      fault("collective 'compressed' and a compression belong together", "give both or neither");
-      return;
-    }
-    if (op.compression.name.empty()) return;
+    const auto refuse = [&](const std::string& what, const std::string& remedy) {
+      fault(what, remedy);
+      return false;
+    };
+    if (!half && (op.collective == Collective::kCompressed) != !op.compression.name.empty())
+      return refuse("collective 'compressed' and a compression belong together", "give both or neither");
+    if (op.compression.name.empty()) return false;
     const auto info = std::ranges::find(compressors(), op.compression.name, &CompressorInfo::name);
     if (info == compressors().end()) {
-      fault("names the unknown compressor " + in_quotes(op.compression.name),
-            "use one that `gradweave schemes` lists");
-      return;
+      return refuse("names the unknown compressor " + in_quotes(op.compression.name),
+                    "use one that `gradweave schemes` lists");
+    }
+    if (info->cost_of(op.payload) == nullptr) {
+      return refuse("compresses an average of parameters by " + in_quotes(op.compression.name) +
+                        ", which serves gradients only",
+                    "use a compressor that docs/schemes/compressors.md lists for averages");
     }
     if (half && (info->error_feedback || !info->summable)) {
-      fault("halves an all-reduce that " + in_quotes(op.compression.name) + " compresses",
-            "only casts can be halved");
+      return refuse("halves an all-reduce that " + in_quotes(op.compression.name) + " compresses",
+                    "only casts can be halved");
     }
     for (const auto& [name, value] : op.compression.parameters) {
       const auto parameter = std::ranges::find(info->parameters, name, &CompressorParameter::name);
       if (parameter != info->parameters.end() && value >= parameter->minimum && value <= parameter->maximum)
         continue;
-      fault("gives the compressor an unknown parameter, or one out of range: " + shortened(name),
-            "correct it");
+      return refuse("gives the compressor an unknown parameter, or one out of range: " + shortened(name),
+                    "correct it");
     }
+    return true;
   }
 
   ResolvedPlan& to_;
@@ -246,6 +280,7 @@ ResolvedPlan::ResolvedPlan(const Plan& the_plan, const WorkloadIndex& the_index,
   Reader reader(*this, report);
   reader.read_blocks();
   reader.read_links(cluster);
+  reader.read_outer();
   if (period == 0)
     report.add(5, -1, "has no iteration", "period", "a plan repeats at least one iteration for ever");
   slots.resize(static_cast<std::size_t>(prologue + period));

@@ -32,7 +32,10 @@ struct ResolvedOp {
   Indices merges;                // sorted, distinct, <= 0
   std::int64_t release = 0;      // position of the release point in its iteration
   std::int32_t first_layer = 0;  // the smallest layer of its blocks: the one whose gradient comes last
+  std::int64_t elements = 0;
+  std::int64_t encoded_bytes = 0;  // of a compressed op: one rank's own message
   bool gathers() const { return op->collective == Collective::kAllGather; }
+  bool compressed() const { return !op->compression.name.empty(); }
 };
 
 struct ResolvedApply {

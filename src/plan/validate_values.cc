@@ -1,5 +1,6 @@
 // Rules 4, 5 and 6 for parameters that are averaged.
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -23,6 +24,19 @@ void check_release(BlockCheck& block, std::int64_t n, std::int64_t number, std::
               "release it at the point of " + plan.apply_name(local) + " or later");
 }
 
+// Rule 6: what was gained since an anchor can only be added.
+void check_anchored(BlockCheck& block, std::int64_t n) {
+  const Unrolled& plan = block.plan;
+  const Fate& f = block.fates.of(n);
+  const bool compressed = plan.op(f.sent.number).compressed();
+  if (!compressed && !plan.plan.outer) return;
+  if (plan.apply(f.averaged.number).apply->mode == Mode::kCorrect) return;
+  block.fault(Fault::kAnchored, 6, n,
+              plan.apply_name(f.averaged.number) + " replaces parameters by an average " +
+                  (compressed ? "that is compressed" : "that the outer optimizer changes"),
+              "apply it with mode 'correct'");
+}
+
 void check_sent(BlockCheck& block, std::int64_t n) {
   const Unrolled& plan = block.plan;
   const Fate& f = block.fates.of(n);
@@ -43,6 +57,7 @@ void check_sent(BlockCheck& block, std::int64_t n) {
     return;
   }
   block.await(f.averaged.number, f.sent.number);
+  check_anchored(block, n);
   if (f.local.count == 0) {
     block.fault(
         Fault::kSent, 5, n,
@@ -102,7 +117,7 @@ void check_order(BlockCheck& block) {
     landed = f.averaged.number;
     check_between(block, n, read, f.averaged.number);
     if (plan.apply(f.averaged.number).apply->mode == Mode::kCorrect) {
-      block.facts.add_sent_copy(block.fates.block(), read, f.averaged.number);
+      block.facts.add_sent(block.fates.block(), plan.op(f.sent.number), read, f.averaged.number);
     }
   }
 }
@@ -111,7 +126,17 @@ void check_averaged(BlockCheck& block) {
   const Unrolled& plan = block.plan;
   bool stepped = false;
   bool averaged = false;
+  std::array<bool, 2> sent{};  // exact; compressed
   std::int64_t where = plan.prologue;
+  for (std::int64_t n = 0; n < plan.checked; ++n) {
+    const Fate& f = block.fates.of(n);
+    if (f.sent.count == 0) continue;
+    sent[plan.op(f.sent.number).compressed() ? 1 : 0] = true;
+    if (!sent[0] || !sent[1]) continue;
+    block.fault(Fault::kAnchored, 6, n, "is averaged both compressed and exact: its anchor would not follow",
+                "compress all averages of a block, or none");
+    break;
+  }
   for (std::int64_t n = plan.prologue; n < plan.prologue + plan.period; ++n) {
     const Fate& f = block.fates.of(n);
     averaged |= f.sent.count > 0;

@@ -70,8 +70,8 @@ class PlanView {
         slices.clear();
         for (const std::int32_t block : op.blocks) slices.push_back(plan_.block(block).slice);
         for (std::size_t k = 0; k < links.size(); ++k) {
-          work[k].push_back(
-              static_cast<double>(model_.cost(links[k], op.op->collective, slices, op.op->compression).work));
+          work[k].push_back(static_cast<double>(
+              model_.cost(links[k], op.op->collective, slices, op.op->compression, op.op->payload).work));
           total[k] += work[k].back();
         }
       }

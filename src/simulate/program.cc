@@ -99,7 +99,7 @@ class Compiler {
         message.clear();
         for (const std::int32_t block : op.blocks) message.push_back(plan_.block(block).slice);
         costs.push_back(model_.cost(plan_.cluster_link[static_cast<std::size_t>(op.link)], op.op->collective,
-                                    message, op.op->compression));
+                                    message, op.op->compression, op.op->payload));
       }
     }
   }

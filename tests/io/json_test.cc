@@ -220,6 +220,7 @@ Plan full_plan() {
   plan.links = {{"fast", 1}, {"slow", 0}};
   plan.merge = Merge::kMean;
   plan.residual = {.enabled = true, .initial = 0.1, .step = 0.25, .cap = 1, .every = 50};
+  plan.outer = {.momentum = 0.9, .learning_rate = 0.7};
   Iteration iteration;
   iteration.ops = {{.link = "fast",
                     .blocks = {0, 1},

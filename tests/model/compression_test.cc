@@ -14,7 +14,8 @@ Cluster cluster_of(std::int64_t workers) {
 
 std::int64_t wire(const char* name, std::int64_t numel, std::int64_t workers,
                   std::map<std::string, double> parameters = {}) {
-  return compressed_cost({name, std::move(parameters)}, numel, 4, cluster_of(workers)).equivalent_bytes;
+  return compressed_cost({name, std::move(parameters)}, Payload::kGradient, numel, 4, cluster_of(workers))
+      .equivalent_bytes;
 }
 
 TEST(Compression, CountsTheBytesOnTheWire) {
@@ -39,10 +40,11 @@ TEST(Compression, GatheringGrowsWithTheWorkersAndSummingDoesNot) {
 
 TEST(Compression, PaysAStartUpForEachCollective) {
   const std::map<std::string_view, std::int64_t> halves = {
-      {"bf16", 2},     {"dgc", 1},       {"ef_signsgd", 1}, {"fp16", 2},
-      {"ok_top_k", 2}, {"power_sgd", 4}, {"random_k", 2},   {"top_k", 1}};
+      {"bf16", 2}, {"dgc", 1},      {"ef_signsgd", 1}, {"fp16", 2},     {"int4", 2},
+      {"int8", 2}, {"ok_top_k", 2}, {"power_sgd", 4},  {"random_k", 2}, {"top_k", 1}};
   for (const CompressorInfo& info : compressors()) {
-    EXPECT_EQ(compressed_cost({std::string(info.name), {}}, 1000, 4, cluster_of(8)).half_startups,
+    EXPECT_EQ(compressed_cost({std::string(info.name), {}}, Payload::kGradient, 1000, 4, cluster_of(8))
+                  .half_startups,
               halves.at(info.name))
         << info.name;
     const CostModel model({.name = "w", .layers = {{"a", 0, 0, std::nullopt, {{"a.w", 1000}}}}},
@@ -58,6 +60,39 @@ TEST(Compression, SendsWhatThePapersSendByDefault) {
   EXPECT_EQ(wire("random_k", 100'000, 2), 1000 * 4);
   EXPECT_EQ(wire("ok_top_k", 100'000, 2), 12 * 1000);
   EXPECT_EQ(wire("power_sgd", 10'000, 2), 2 * 100 * 4 * 4);  // rank 4
+}
+
+TEST(Compression, GroupsHaveAScaleEach) {
+  EXPECT_EQ(wire("int8", 1024, 4), 4 * 260);
+  EXPECT_EQ(wire("int4", 1024, 4), 4 * 132);
+  EXPECT_EQ(wire("int8", 257, 4), 260 + 4 + 1);  // the last group is short
+  EXPECT_EQ(wire("int4", 261, 4), 132 + 4 + 3);
+  // Two ranks exchange their messages; more have two stages.
+  for (const char* name : {"int8", "int4"}) {
+    EXPECT_EQ(wire_cost({name, {}}, Payload::kGradient, {1000, 4, 2}).half_startups, 1);
+    EXPECT_EQ(wire_cost({name, {}}, Payload::kGradient, {1000, 4, 3}).half_startups, 2);
+  }
+}
+
+TEST(Compression, AveragesOfParametersAreServedBySome) {
+  const auto cost = [](const char* name, std::int64_t numel, std::int64_t workers,
+                       std::map<std::string, double> parameters = {}) {
+    return wire_cost({name, std::move(parameters)}, Payload::kParameter, {numel, 4, workers});
+  };
+  EXPECT_EQ(cost("int8", 1024, 4).equivalent_bytes, 4 * 260);
+  EXPECT_EQ(cost("int4", 1024, 2).equivalent_bytes, 4 * 132);
+  EXPECT_EQ(cost("ef_signsgd", 1024, 4).equivalent_bytes, 4 * 36);  // a scale for each group
+  EXPECT_EQ(cost("ef_signsgd", 9, 4).equivalent_bytes, 4 + 2);
+  EXPECT_EQ(cost("ef_signsgd", 9, 4).half_startups, 2);
+  EXPECT_EQ(cost("ef_signsgd", 9, 2).half_startups, 1);
+  EXPECT_EQ(cost("top_k", 1000, 8, {{"density", 0.1}}).equivalent_bytes, 100 * 8 * 8 / 2);
+  EXPECT_EQ(cost("top_k", 1000, 8, {{"density", 0.1}}).encoded_bytes, 100 * 8);
+  for (const CompressorInfo& info : compressors()) {
+    if (info.average_cost != nullptr) continue;
+    EXPECT_THROW(cost(std::string(info.name).c_str(), 1000, 2), InvalidInput) << info.name;
+  }
+  EXPECT_EQ(with_defaults({"top_k", {}}).parameters.at("density"), 0.01);
+  EXPECT_EQ(with_defaults({"top_k", {{"density", 0.5}}}).parameters.at("density"), 0.5);
 }
 
 TEST(Compression, RefusesUnknownNamesAndValues) {

@@ -172,6 +172,9 @@ class Comparison {
       RC_ASSERT(op.payload == listed.payload);
       RC_ASSERT(op.blocks == listed.blocks);
       RC_ASSERT(op.release == listed.release);
+      RC_ASSERT(op.compression.name == listed.compression.name);
+      RC_ASSERT(op.anchored == (op.payload == Payload::kParameter &&
+                                (!listed.compression.name.empty() || plan_.outer.has_value())));
       RC_ASSERT(meant(op.merges, n) == meant(listed.merges, n));
       for (std::size_t k = 0; k < op.blocks.size(); ++k)
         RC_ASSERT(op.offsets[k] == elements_before(plan_, listed, op.blocks[k]));

@@ -21,11 +21,31 @@ TEST(Demands, OfEachFamily) {
   EXPECT_EQ(demands_of(testing::partial()),
             (Demands{.steps_in_backward = true, .partial_steps = true, .local_steps = true}));
   EXPECT_EQ(demands_of(testing::delayed_average()), (Demands{.local_steps = true}));
+  EXPECT_EQ(demands_of(testing::compressed_average()), (Demands{.local_steps = true}));
 }
 
 TEST(Demands, OnlyAPlanOfItsOwnGradientsAtTheEndIsSynchronous) {
   for (const auto& [name, plan] : testing::all_families())
     EXPECT_EQ(demands_of(plan).synchronous(), name == "synchronous") << name;
+}
+
+TEST(Effects, OfAverages) {
+  using List = std::vector<Consistency>;
+  EXPECT_EQ(effects_of(testing::local_steps()), List{Consistency::kLocal});
+  EXPECT_EQ(effects_of(testing::delayed_average()), List{Consistency::kCorrected});
+  EXPECT_EQ(effects_of(testing::compressed_average()),
+            (List{Consistency::kCompressed, Consistency::kCorrected}));
+  Plan at_once = testing::partial();  // before the next step there is nothing to correct
+  for (Iteration& iteration : at_once.period) {
+    for (Apply& apply : iteration.applies) {
+      if (apply.source == Source::kAveragedParameter) apply.mode = Mode::kCorrect;
+    }
+    for (Op& op : iteration.ops) {
+      op.collective = Collective::kCompressed;
+      op.compression = {"int8", {}};
+    }
+  }
+  EXPECT_EQ(effects_of(at_once), (List{Consistency::kLocal, Consistency::kCompressed}));
 }
 
 // A step that leaves out one tensor, in one iteration of several, or only while earlier iterations don't exist.

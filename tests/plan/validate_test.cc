@@ -262,6 +262,38 @@ std::vector<Break> breaks() {
          p.period[0].ops[0].compression.name = "zip";
        },
        "unknown compressor 'zip'"},
+      {"compressed_replaced", 6, compressed_average(),
+       [](Plan& p) {
+         p.outer.reset();
+         p.period[0].applies[0].mode = Mode::kReplace;
+       },
+       "by an average that is compressed"},
+      {"outer_replaced", 6, compressed_average(),
+       [](Plan& p) {
+         for (Op& op : p.period[1].ops)
+           op = {op.link, Collective::kAllReduce, op.payload, op.blocks, op.merges, op.release, {}};
+         p.period[0].applies[0].mode = Mode::kReplace;
+       },
+       "that the outer optimizer changes"},
+      {"partly_compressed", 6, compressed_average(),
+       [](Plan& p) {
+         p.prologue = p.period;
+         p.prologue[0].ops[0].collective = Collective::kAllReduce;
+         p.prologue[0].ops[0].compression = {};
+       },
+       "both compressed and exact"},
+      {"average_of_a_gradients_compressor", 7, compressed_average(),
+       [](Plan& p) { p.period[0].ops[0].compression.name = "power_sgd"; }, "serves gradients only"},
+      {"density_of_integers", 7, compressed_average(),
+       [](Plan& p) {
+         p.period[0].ops[0].compression.parameters = {{"density", 0.1}};
+       },
+       "unknown parameter"},
+      {"outer_momentum", 7, compressed_average(), [](Plan& p) { p.outer->momentum = 1; },
+       "outer.momentum: is out of range"},
+      {"outer_rate", 7, compressed_average(), [](Plan& p) { p.outer->learning_rate = 0; },
+       "outer.learning_rate: is out of range"},
+      {"outer_of_gradients", 7, synchronous(), [](Plan& p) { p.outer.emplace(); }, "averages no parameters"},
       {"far_merges", 7, delayed(), [](Plan& p) { p.period[1].applies[0].merges[0] = INT32_MIN; },
        "looks back more than"},
       {"future_merges", 7, synchronous(),
@@ -361,6 +393,14 @@ TEST(Facts, CountGenerationsAndBytes) {
   EXPECT_EQ(facts(filtered()).extra_bytes, all);       // the residual
   EXPECT_EQ(facts(local_steps()).extra_bytes, 0);
   EXPECT_EQ(facts(delayed_average()).extra_bytes, 4 * 10);  // b and c in flight, or a
+  // Anchors and momenta of all, and 10 elements in 4 bits with a scale, in two shares that are rounded up.
+  EXPECT_EQ(facts(compressed_average()).extra_bytes, 2 * all + 4 + 5 + 1);
+  Plan no_momentum = compressed_average();
+  no_momentum.outer->momentum = 0;
+  EXPECT_EQ(facts(no_momentum).extra_bytes, all + 10);
+  Plan exact = delayed_average();
+  exact.outer.emplace();
+  EXPECT_EQ(facts(exact).extra_bytes, all + 4 * 10);
   EXPECT_FALSE(facts(delayed()).mixed_staleness);
   Plan mixed = delayed();
   mixed.period[1].applies[0].blocks = {0, 1, 2};

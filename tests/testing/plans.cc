@@ -158,6 +158,18 @@ Plan delayed_average() {
   return plan;
 }
 
+Plan compressed_average() {
+  Plan plan = delayed_average();
+  plan.outer = {.momentum = 0.5, .learning_rate = 0.75};
+  for (Iteration& iteration : plan.period) {
+    for (Op& op : iteration.ops) {
+      op.collective = Collective::kCompressed;
+      op.compression = {"int4", {}};
+    }
+  }
+  return plan;
+}
+
 std::vector<std::pair<std::string, Plan>> all_families() {
   return {{"synchronous", synchronous()},
           {"forward_overlap", forward_overlap()},
@@ -167,7 +179,8 @@ std::vector<std::pair<std::string, Plan>> all_families() {
           {"filtered", filtered()},
           {"local_steps", local_steps()},
           {"partial", partial()},
-          {"delayed_average", delayed_average()}};
+          {"delayed_average", delayed_average()},
+          {"compressed_average", compressed_average()}};
 }
 
 }  // namespace gradweave::testing
