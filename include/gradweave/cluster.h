@@ -20,6 +20,22 @@ enum class StartupGrowth : std::uint8_t {
   kConstant,
 };
 
+// What one collective of n bytes costs: startup + ceil(n * rate). n counts the whole message, of which a
+// half of an all-reduce moves one half.
+struct Line {
+  Nanoseconds startup_ns = 0;
+  Decimal us_per_byte;
+
+  friend bool operator==(const Line&, const Line&) = default;
+};
+
+// The halves of an all-reduce, where they were measured on their own.
+struct Halves {
+  Line reduce_scatter, all_gather;
+
+  friend bool operator==(const Halves&, const Halves&) = default;
+};
+
 // A channel that ops are issued on. One all-reduce of n bytes costs startup + ceil(n * rate).
 struct Link {
   std::string name;
@@ -27,6 +43,8 @@ struct Link {
   Decimal us_per_byte;             // exact
   std::int32_t concurrency = 1;    // ops outstanding at once; 0: unlimited; above 1 they share the bandwidth
   Decimal relative_time = {1, 0};  // multiplies times that a workload gives as `communication_us`
+  std::optional<Halves> halves =
+      std::nullopt;  // without: reduce-scatter and all-gather take half of an all-reduce each
 
   friend bool operator==(const Link&, const Link&) = default;
 };

@@ -53,7 +53,8 @@ class CostModel {
   //   all_reduce without `communication_us`: startup + ceil(bytes * rate)
   //   layers with `communication_us` C (times relative_time R of the link, C' = ceil(C*R)):
   //     elements [b, e) of the layer's n cost floor(C'*e/n) - floor(C'*b/n), with no start-up; parts add up
-  //   reduce_scatter: floor of half of start-up and of the total; all_gather: the rest
+  //   reduce_scatter: floor of half of start-up and of the total; all_gather: the rest. On a link whose halves
+  //     were measured, for what is not given: startup + ceil(bytes * rate) of that half
   //   with a compression: half_startups/2 * startup + encode + decode + ceil(equivalent_bytes * rate), see
   //     compression.h; a given time shrinks as the bytes do
   // O(number of slices).
@@ -85,7 +86,12 @@ class CostModel {
   std::int64_t bytes(std::span<const Slice> slices) const;
 
  private:
+  struct HalfRates {
+    Decimal reduce_scatter, all_gather;
+  };
+
   OpCost uncompressed(std::size_t link, const MessageLoad& load) const;
+  OpCost half(std::size_t link, Collective collective, const MessageLoad& load) const;
   OpCost compressed(std::size_t link, const MessageLoad& load, const Compression& compression,
                     Payload payload) const;
   Nanoseconds given_share(std::size_t link, const Slice& slice) const;
@@ -95,6 +101,7 @@ class CostModel {
   Compression compression_;
   Payload payload_;
   std::vector<Decimal> ns_per_byte_;                // per link
+  std::vector<HalfRates> half_ns_per_byte_;         // per link, 0 where halves were not measured
   std::vector<std::vector<Nanoseconds>> given_ns_;  // [link][layer], -1 where the cost model holds
 };
 

@@ -50,8 +50,7 @@ def cluster_of(channels, control, device):
             link = {"name": channel.name, "startup_us": 1, "us_per_byte": 0, "concurrency": 1}
         else:
             with control.together(f"the probe of link {channel.name}"):
-                measured = probe.measure(channel.group, seconds=2.0, device=device)
-            link, _ = probe.describe_link(channel.name, measured)
+                link, _ = probe.measure_link(channel.name, channel.group, seconds=3.0, device=device)
         links.append(link)
     return probe.cluster_of(links, control.size, f"{control.size} workers")
 

@@ -1,6 +1,8 @@
-"""Measures links: the time of all-reduces of several sizes, and the cost model that follows from them."""
+"""Measures links: the time of each kind of collective for several sizes, and the cost model that follows from them."""
 
 import contextlib
+import functools
+import itertools
 import os
 import statistics
 import threading
@@ -10,17 +12,18 @@ from typing import Sequence
 import torch
 from torch import distributed
 
-from gradweave import core, ranks
+from gradweave import _native, core, ranks
 
 SIZES = tuple(1 << power for power in (13, 16, 18, 19, 20, 21, 22, 23))
 TRAINS = 5
-ENOUGH = 4  # sizes
+HALVES = ("reduce_scatter", "all_gather")
+TIMEOUT_S = 60
 
 
 def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] = SIZES, repeats: int = 100,
             seconds: float = 4.0, device: torch.device = torch.device("cpu"),
-            emulation: tuple[float, float] | None = None) -> list[dict[str, float]]:
-    """[{"bytes": n, "us": t}, ...]: the time of an all-reduce of n bytes on `device`, as training has it.
+            emulation: tuple[float, float] | None = None, collective: str = "all_reduce") -> list[dict[str, float]]:
+    """[{"bytes": n, "us": t}, ...]: the time of a collective on n bytes on `device`, as training has it.
 
     Ops go in trains, since they follow each other in training: an idle token bucket (a shaped interface, a cloud's burst
     credit) lets a first part pass at the speed of the wire, and an idle connection starts slowly. Where training computes
@@ -31,39 +34,42 @@ def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] 
     left out where one op takes longer than its share.
     """
     group = group or distributed.group.WORLD
-    measurements = []
+    measurements, numbers = [], itertools.count()
+
+    def train(count):
+        """Seconds of each of `count` ops that take at least `least` seconds, one after another, after a first one."""
+        run = functools.partial(_native.run_collective, group, buffer, collective, timeout_s=TIMEOUT_S)
+        run(next(numbers))
+        _synchronize(device)
+        begin = now = time.perf_counter()
+        for _ in range(count):
+            run(next(numbers))
+            if least:
+                time.sleep(max(0.0, now + least - time.perf_counter()))
+                now = time.perf_counter()
+        _synchronize(device)
+        return (time.perf_counter() - begin) / count
+
     share = seconds / len(sizes)
     with computing() if device.type == "cpu" else contextlib.nullcontext():
         for size in sizes:
             buffer = torch.zeros(max(1, size // 4), dtype=torch.float32, device=device)
             size = buffer.numel() * buffer.element_size()
             least = (emulation[0] + size * emulation[1]) / 1e6 if emulation else 0.0
-            once = _train(buffer, group, 2, least)  # makes connections and buffers, too
+            if collective in HALVES:
+                least /= 2
+            once = train(2)  # makes connections and buffers, too
             affordable = torch.tensor([int(share / once)], device=device)
             group.broadcast(affordable, 0).wait()
             total = max(2, min(repeats, affordable.item()))
             trains = min(TRAINS, total // 2)
-            times = [_train(buffer, group, total // trains, least) for _ in range(trains)]
+            times = [train(total // trains) for _ in range(trains)]
             slowest = torch.tensor([statistics.median(times)], device=device)
             group.allreduce(slowest, distributed.ReduceOp.MAX).wait()
             measurements.append({"bytes": size, "us": 1e6 * slowest.item()})
-            if affordable.item() == 0 and len(measurements) >= ENOUGH:
+            if affordable.item() == 0 and len(measurements) >= max(3, len(sizes) // 2):
                 break  # on a link so slow, larger ones would take minutes
     return measurements
-
-
-def _train(buffer, group, count, least):
-    """Seconds of each of `count` all-reduces that take at least `least` seconds, one after another, after a first one."""
-    group.allreduce(buffer, distributed.ReduceOp.SUM).wait()
-    _synchronize(buffer.device)
-    begin = now = time.perf_counter()
-    for _ in range(count):
-        group.allreduce(buffer, distributed.ReduceOp.SUM).wait()
-        if least:
-            time.sleep(max(0.0, now + least - time.perf_counter()))
-            now = time.perf_counter()
-    _synchronize(buffer.device)
-    return (time.perf_counter() - begin) / count
 
 
 def _synchronize(device):
@@ -99,7 +105,7 @@ def probe(interfaces: Sequence[str] = (), seconds: float = 4.0) -> tuple[core.Js
     chosen = list(interfaces) or [os.environ.get("GLOO_SOCKET_IFNAME") or "default"]
     links, lines = [], []
     for name in chosen:
-        link, residual = describe_link(name, measure(ranks.group_on(name) if interfaces else None, seconds=seconds))
+        link, residual = measure_link(name, ranks.group_on(name) if interfaces else None, seconds=seconds)
         links.append(link)
         lines.append(f"{name}: start-up {link['startup_us']:.0f} us, {8 / link['us_per_byte']:.0f} Mb/s of all-reduced "
                      f"data, residual {100 * residual:.1f}%")
@@ -107,11 +113,19 @@ def probe(interfaces: Sequence[str] = (), seconds: float = 4.0) -> tuple[core.Js
     return cluster_of(links, workers, f"{workers} workers on {', '.join(chosen)}"), lines
 
 
-def describe_link(name: str, measurements: list[dict[str, float]]) -> tuple[core.Json, float]:
-    """(link of a cluster file, relative residual of the fit): `name` is the interface that was measured."""
-    fit = core.fit_link(measurements)
-    link = {"name": name, "startup_us": fit["startup_us"], "us_per_byte": fit["us_per_byte"], "concurrency": 1}
+def measure_link(name: str, group: distributed.ProcessGroup | None = None, seconds: float = 4.0,
+                 **how) -> tuple[core.Json, float]:
+    """(link of a cluster file, relative residual of the fit): `name` is the interface that is measured, `how` as in
+    measure(). Half of the time is the all-reduce's, the rest that of its halves. Collective."""
+    fit = core.fit_link(measure(group, seconds=seconds / 2, **how))
+    link = {"name": name, **_line(fit), "concurrency": 1}
+    for half in HALVES:
+        link[half] = _line(core.fit_link(measure(group, sizes=SIZES[::2], seconds=seconds / 4, collective=half, **how)))
     return link, fit["residual"]
+
+
+def _line(fit):
+    return {"startup_us": fit["startup_us"], "us_per_byte": fit["us_per_byte"]}
 
 
 def cluster_of(links: list[core.Json], workers: int, description: str) -> core.Json:

@@ -8,8 +8,14 @@ namespace {
 constexpr std::int64_t kMaxWorkers = 10'000'000;
 constexpr std::string_view kGrowthNames[] = {"linear", "log", "constant"};
 
+Line line_from(const JsonNode& node) {
+  node.require_keys({"startup_us", "us_per_byte"});
+  return {node.at("startup_us").duration(), node.at("us_per_byte").decimal()};
+}
+
 Link link_from(const JsonNode& node) {
-  node.require_keys({"name", "startup_us", "us_per_byte", "concurrency", "relative_time"});
+  node.require_keys(
+      {"name", "startup_us", "us_per_byte", "concurrency", "relative_time", "reduce_scatter", "all_gather"});
   Link link{.name = node.at("name").text(),
             .startup_ns = node.at("startup_us").duration(),
             .us_per_byte = node.at("us_per_byte").decimal()};
@@ -17,6 +23,9 @@ Link link_from(const JsonNode& node) {
     link.concurrency = static_cast<std::int32_t>(concurrency->integer(0, 1'000'000));
   }
   if (const auto relative = node.find("relative_time")) link.relative_time = relative->decimal();
+  if (node.find("reduce_scatter") || node.find("all_gather")) {  // neither without the other
+    link.halves = {line_from(node.at("reduce_scatter")), line_from(node.at("all_gather"))};
+  }
   return link;
 }
 
@@ -25,11 +34,20 @@ CompressorRate rate_from(const JsonNode& node) {
   return {node.at("encode_us_per_byte").decimal(), node.at("decode_us_per_byte").decimal()};
 }
 
+std::string text_of(std::string_view key, const Line& line) {
+  return ", " + json_string(key) + ": {\"startup_us\": " + microseconds(line.startup_ns) +
+         ", \"us_per_byte\": " + json_number(line.us_per_byte) + "}";
+}
+
 std::string text_of(const Link& link) {
   return "    {\"name\": " + json_string(link.name) + ", \"startup_us\": " + microseconds(link.startup_ns) +
          ", \"us_per_byte\": " + json_number(link.us_per_byte) +
          ", \"concurrency\": " + std::to_string(link.concurrency) +
-         ", \"relative_time\": " + json_number(link.relative_time) + "}";
+         ", \"relative_time\": " + json_number(link.relative_time) +
+         (link.halves ? text_of("reduce_scatter", link.halves->reduce_scatter) +
+                            text_of("all_gather", link.halves->all_gather)
+                      : "") +
+         "}";
 }
 
 std::string text_of(const std::string& name, const CompressorRate& rate) {

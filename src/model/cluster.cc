@@ -43,6 +43,24 @@ std::optional<std::size_t> find_link(const Cluster& cluster, std::string_view na
   return static_cast<std::size_t>(found - cluster.links.begin());
 }
 
+namespace {
+
+void check_startup(Nanoseconds startup, const std::string& where) {
+  if (startup < 0) throw InvalidInput("must not be negative", where, "give a time of 0 or more");
+  if (startup > kMaxStartup) throw InvalidInput("exceeds 2^53 ns", where, "give a smaller time");
+}
+
+// Calls visit(startup, rate, key) for each cost of the link that is a line.
+template <typename AnyLink, typename Visit>
+void for_each_line(AnyLink& link, const Visit& visit) {
+  visit(link.startup_ns, link.us_per_byte, "");
+  if (!link.halves) return;
+  visit(link.halves->reduce_scatter.startup_ns, link.halves->reduce_scatter.us_per_byte, "reduce_scatter.");
+  visit(link.halves->all_gather.startup_ns, link.halves->all_gather.us_per_byte, "all_gather.");
+}
+
+}  // namespace
+
 void check(const Cluster& cluster) {
   if (cluster.workers < 1 || cluster.workers > kMaxWorkers) {
     throw InvalidInput("must be between 1 and 10000000", "workers", "give the number of workers");
@@ -62,10 +80,9 @@ void check(const Cluster& cluster) {
       throw InvalidInput("repeats the name '" + link.name + "'", where + ".name",
                          "give each link its own name");
     }
-    if (link.startup_ns < 0)
-      throw InvalidInput("must not be negative", where + ".startup_us", "give a time of 0 or more");
-    if (link.startup_ns > kMaxStartup)
-      throw InvalidInput("exceeds 2^53 ns", where + ".startup_us", "give a smaller time");
+    for_each_line(link, [&where](Nanoseconds startup, const Decimal&, const char* key) {
+      check_startup(startup, where + "." + key + "startup_us");
+    });
     if (link.concurrency < 0 || link.concurrency > kMaxConcurrency) {
       throw InvalidInput("must be between 0 and 1000000", where + ".concurrency", "0 means unlimited");
     }
@@ -90,6 +107,12 @@ std::string hash_of(const Cluster& cluster) {
     put(link.us_per_byte);
     put_number(link.concurrency);
     put(link.relative_time);
+    if (!link.halves) continue;  // a file without them has the hash that it always had
+    for (const Line& half : {link.halves->reduce_scatter, link.halves->all_gather}) {
+      text.append("half:");
+      put_number(half.startup_ns);
+      put(half.us_per_byte);
+    }
   }
   for (const auto& [name, rate] : cluster.compressor_rates) {
     text.append(name).append(":");
@@ -112,12 +135,14 @@ Cluster scaled_to(const Cluster& cluster, std::int64_t workers) {
         "measure with at least 2 workers");
   }
   for (Link& link : scaled.links) {
-    link.startup_ns = scaled_startup(link.startup_ns, cluster.startup_growth, cluster.workers, workers);
     // 2(P-1)/P over the same at the measured P.
     const auto rescale = [&](Decimal rate) {
       return multiply_ratio(rate, (workers - 1) * cluster.workers, workers * (cluster.workers - 1));
     };
-    link.us_per_byte = rescale(link.us_per_byte);
+    for_each_line(link, [&](Nanoseconds& startup, Decimal& rate, const char*) {
+      startup = scaled_startup(startup, cluster.startup_growth, cluster.workers, workers);
+      rate = rescale(rate);
+    });
     link.relative_time = rescale(link.relative_time);
   }
   return scaled;
@@ -138,7 +163,7 @@ Cluster with_bandwidth(const Cluster& cluster, double gigabits) {
   };
   Cluster changed = cluster;
   for (Link& link : changed.links) {
-    link.us_per_byte = rescale(link.us_per_byte);
+    for_each_line(link, [&](Nanoseconds&, Decimal& rate, const char*) { rate = rescale(rate); });
     link.relative_time = rescale(link.relative_time);
   }
   return changed;

@@ -27,6 +27,9 @@ CostModel::CostModel(const Workload& workload, const Cluster& cluster, Compressi
   if (!compression_.name.empty()) wire_cost(compression_, payload_, {});  // refuses what is unknown
   for (const Link& link : cluster.links) {
     ns_per_byte_.push_back(times_1000(link.us_per_byte));
+    const Halves halves = link.halves.value_or(Halves{});
+    half_ns_per_byte_.push_back(
+        {times_1000(halves.reduce_scatter.us_per_byte), times_1000(halves.all_gather.us_per_byte)});
     std::vector<Nanoseconds>& given = given_ns_.emplace_back();
     for (const Layer& layer : workload.layers) {
       given.push_back(layer.communication_ns ? multiply_ceil(*layer.communication_ns, link.relative_time)
@@ -78,6 +81,20 @@ OpCost CostModel::uncompressed(std::size_t link, const MessageLoad& load) const 
   return whole;
 }
 
+OpCost CostModel::half(std::size_t link, Collective collective, const MessageLoad& load) const {
+  const std::optional<Halves>& halves = cluster_.links[link].halves;
+  if (!halves) return halved(uncompressed(link, load), collective);
+  OpCost half = halved({.work = load.given}, collective);
+  if (load.bytes > load.given_bytes) {
+    const bool scatters = collective == Collective::kReduceScatter;
+    half.startup = (scatters ? halves->reduce_scatter : halves->all_gather).startup_ns;
+    const HalfRates& rates = half_ns_per_byte_[link];
+    half.work +=
+        multiply_ceil(load.bytes - load.given_bytes, scatters ? rates.reduce_scatter : rates.all_gather);
+  }
+  return half;
+}
+
 OpCost CostModel::compressed(std::size_t link, const MessageLoad& load, const Compression& compression,
                              Payload payload) const {
   OpCost whole;
@@ -102,10 +119,10 @@ OpCost CostModel::all_reduce_of(std::size_t link, const MessageLoad& load) const
 OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const Slice> slices,
                        const Compression& compression, Payload payload) const {
   const MessageLoad sum = load(link, slices);
-  const OpCost whole =
-      compression.name.empty() ? uncompressed(link, sum) : compressed(link, sum, compression, payload);
-  const bool half = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
-  return half ? halved(whole, collective) : whole;
+  const bool is_half = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
+  if (compression.name.empty()) return is_half ? half(link, collective, sum) : uncompressed(link, sum);
+  const OpCost whole = compressed(link, sum, compression, payload);
+  return is_half ? halved(whole, collective) : whole;
 }
 
 Nanoseconds CostModel::all_reduce(std::size_t link, std::span<const Slice> slices) const {

@@ -25,6 +25,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <span>
 
 #include "gradweave/error.h"
 #include "schemes/candidates.h"
@@ -48,23 +49,38 @@ bool one_at_a_time(const Cluster& cluster) {
   return std::ranges::all_of(cluster.links, [](const Link& link) { return link.concurrency == 1; });
 }
 
-// Time in which all links together can carry `slices`, at least, whatever the plan's fusion. On shared links
-// start-ups pass beside the work of others: given times hide one, and an all-gather's half is hidden.
+bool halves_measured(const Cluster& cluster) {
+  return std::ranges::any_of(cluster.links, [](const Link& link) { return link.halves.has_value(); });
+}
+
+// The least that `slices` cost on one link, by all-reduces or by halves. On shared links start-ups pass beside
+// the work of others, and an all-gather's is hidden.
+OpCost least_cost_on(const CostModel& model, std::size_t link, std::span<const Slice> slices) {
+  const OpCost whole = model.cost(link, Collective::kAllReduce, slices);
+  const OpCost scatter = model.cost(link, Collective::kReduceScatter, slices);
+  const OpCost gather = model.cost(link, Collective::kAllGather, slices);
+  const Nanoseconds startup = one_at_a_time(model.cluster())
+                                  ? std::min(whole.startup, scatter.startup + gather.startup)
+                                  : std::min({whole.startup / 2, scatter.startup, gather.startup});
+  return {startup, std::min(whole.work, scatter.work + gather.work)};
+}
+
+// Time in which all links together can carry `slices`, at least, whatever the plan's fusion. Given times hide a
+// start-up.
 OpCost least_cost(const CostModel& model, const std::vector<Slice>& slices) {
   std::vector<double> speed;  // share of the whole that link k carries in a nanosecond, at most
   Nanoseconds startup = std::numeric_limits<Nanoseconds>::max();
   bool given = false;
   for (const Slice& slice : slices) given |= model.has_given_time(slice.tensor);
-  const int halves = one_at_a_time(model.cluster()) ? 2 : 1;
   if (model.link_count() == 1) {
-    const OpCost cost = model.cost(0, Collective::kAllReduce, slices);
-    return {given ? 0 : cost.startup * halves / 2, cost.work};
+    const OpCost cost = least_cost_on(model, 0, slices);
+    return {given ? 0 : cost.startup, cost.work};
   }
   // With several links of unlike speed ratios, each byte is taken to go where it is fastest relative to the
   // others: weights as in a dual solution of the fluid relaxation, sum 1.
   double total = 0;
   for (std::size_t k = 0; k < model.link_count(); ++k) {
-    const OpCost cost = model.cost(k, Collective::kAllReduce, slices);
+    const OpCost cost = least_cost_on(model, k, slices);
     startup = std::min(startup, cost.startup);
     speed.push_back(1.0 / static_cast<double>(std::max<Nanoseconds>(1, cost.work)));
     total += speed.back();
@@ -74,12 +90,12 @@ OpCost least_cost(const CostModel& model, const std::vector<Slice>& slices) {
     double least = std::numeric_limits<double>::infinity();
     for (std::size_t k = 0; k < model.link_count(); ++k) {
       const Nanoseconds own =
-          std::max<Nanoseconds>(0, model.cost(k, Collective::kAllReduce, std::span(&slice, 1)).work - 1);
+          std::max<Nanoseconds>(0, least_cost_on(model, k, std::span(&slice, 1)).work - 1);
       least = std::min(least, speed[k] / total * static_cast<double>(own));
     }
     work += least;
   }
-  return {given ? 0 : startup * halves / 2, static_cast<Nanoseconds>(work * (1 - 1e-12))};
+  return {given ? 0 : startup, static_cast<Nanoseconds>(work * (1 - 1e-12))};
 }
 
 // Eq. 1; `period` is H. Exact but for given times on several links: a block's share rounds down on its own link,
@@ -202,8 +218,9 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
 
   const std::int64_t parts = *values.integer("parts");
   const std::vector<Slice> units = parts_of(model, parts);
-  if (!one_at_a_time(cluster) || units.size() > kMaxOrderUnits) {
-    proof.by += "; links are shared or tensors too many to search";
+  if (!one_at_a_time(cluster) || halves_measured(cluster) || units.size() > kMaxOrderUnits) {
+    proof.by += halves_measured(cluster) ? "; no search where halves of an all-reduce have costs of their own"
+                                         : "; links are shared or tensors too many to search";
     return report(best, proof);
   }
   const auto limit = static_cast<Nanoseconds>(std::ceil(time));
@@ -256,7 +273,8 @@ PlanResult plan_optimal(const Workload& workload, const Cluster& cluster, const 
 }  // namespace
 
 bool optimal_searches(const Workload& workload, const Cluster& cluster) {
-  return one_at_a_time(cluster) && WorkloadIndex(workload).tensors.size() <= kMaxOrderUnits;
+  return one_at_a_time(cluster) && !halves_measured(cluster) &&
+         WorkloadIndex(workload).tensors.size() <= kMaxOrderUnits;
 }
 
 SchemeInfo optimal_scheme() {

@@ -60,6 +60,36 @@ TEST(CostModel, ReduceScatterAndAllGatherCostTheAllReduce) {
   }
 }
 
+TEST(CostModel, HalvesThatWereMeasuredCostWhatTheyCost) {
+  Cluster cluster = two_links();
+  const std::string without = hash_of(cluster);
+  cluster.links[1].halves = {{30, {1, 3}}, {70, {2, 3}}};  // 1 and 2 ns a byte
+  EXPECT_NE(hash_of(cluster), without);
+  const CostModel model(two_layers(), cluster);
+  const std::vector<Slice> slices = {{1, 0, 10}};  // 40 bytes
+  EXPECT_EQ(model.cost(1, Collective::kReduceScatter, slices).startup, 30);
+  EXPECT_EQ(model.cost(1, Collective::kReduceScatter, slices).work, 40);
+  EXPECT_EQ(model.cost(1, Collective::kAllGather, slices).total(), 70 + 80);
+  EXPECT_EQ(model.all_reduce(1, slices), 100 + 100);
+  // A time that the workload gives is halved all the same.
+  const std::vector<Slice> given = {{2, 0, 60}, {3, 0, 40}};
+  EXPECT_EQ(model.cost(1, Collective::kReduceScatter, given).total(), 11552 / 2);
+  EXPECT_EQ(model.cost(1, Collective::kAllGather, given).total(), 11552 / 2);
+
+  const Cluster more = scaled_to(cluster, 16);
+  EXPECT_EQ(more.links[1].halves->all_gather, (Line{350, {25, 4}}));  // 2*15 / (2*3); (15/16) / (3/4)
+  const Cluster faster = with_bandwidth(cluster, 10);
+  EXPECT_DOUBLE_EQ(to_double(faster.links[1].halves->reduce_scatter.us_per_byte),
+                   0.4 * to_double(faster.links[1].us_per_byte));
+  cluster.links[1].halves->all_gather.startup_ns = -1;
+  try {
+    check(cluster);
+    FAIL() << "a negative start-up must be refused";
+  } catch (const InvalidInput& error) {
+    EXPECT_EQ(error.where(), "links[1].all_gather.startup_us");
+  }
+}
+
 TEST(Cluster, OneWorkerCommunicatesWithNobody) {
   const Cluster alone = scaled_to(two_links(), 1);
   check(alone);

@@ -24,7 +24,7 @@ class EveryScheme : public ::testing::TestWithParam<std::string> {};
 TEST_P(EveryScheme, PlansAreValidAndRepeatable) {
   const bool held = rc::check("plan or a reason; valid; the same bytes again", [] {
     const Workload workload = *testing::workloads();
-    const Cluster cluster = *testing::clusters();
+    const Cluster cluster = *testing::clusters({.halves = true});
     const PlanResult result = make_plan(GetParam(), workload, cluster);
     if (const Starves* starves = std::get_if<Starves>(&result)) {
       RC_ASSERT(!starves->reason.empty());
@@ -43,7 +43,7 @@ TEST_P(EveryScheme, PlansAreValidAndRepeatable) {
 TEST_P(EveryScheme, SimulatedTimeKeepsEveryBound) {
   const bool held = rc::check("iteration >= each lower bound", [] {
     const Workload workload = *testing::workloads();
-    const Cluster cluster = *testing::clusters();
+    const Cluster cluster = *testing::clusters({.halves = true});
     const PlanResult result = make_plan(GetParam(), workload, cluster);
     const Plan* plan = std::get_if<Plan>(&result);
     if (plan == nullptr) return;

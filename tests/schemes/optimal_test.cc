@@ -178,7 +178,7 @@ constexpr double kRounding = 0.002;  // ns
 
 RC_GTEST_PROP(Optimal, IsNoWorseThanAnyExactSchemeAndNoBetterThanItsBound, ()) {
   const Workload workload = *workloads({.max_layers = 4, .max_tensors = 2});
-  const Cluster cluster = *clusters({.max_links = 2});
+  const Cluster cluster = *clusters({.max_links = 2, .halves = true});
   const std::string parts = std::to_string(*rc::gen::inRange(1, 3));
   const Plan plan = plan_of("optimal", workload, cluster, {{"parts", parts}, {"node_limit", "3000"}});
   const Validation validation = validate(plan, workload, &cluster);

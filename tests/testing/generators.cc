@@ -35,11 +35,18 @@ Layer layer(const WorkloadShape& shape, int number, bool given_time) {
   return layer;
 }
 
+Line line() {
+  const Nanoseconds startup = one_in(4) ? 0 : skewed(1, 30'000'000);
+  return {startup, *rc::gen::element(Decimal{0, 0}, Decimal{1, 6}, Decimal{8, 5}, Decimal{8, 4},
+                                     Decimal{15, 3}, Decimal{1234567, 9}, Decimal{3, 1})};
+}
+
 Link link(const ClusterShape& shape, int number) {
-  Link link{.name = "link" + std::to_string(number)};
-  link.startup_ns = one_in(4) ? 0 : skewed(1, 30'000'000);
-  link.us_per_byte = *rc::gen::element(Decimal{0, 0}, Decimal{1, 6}, Decimal{8, 5}, Decimal{8, 4},
-                                       Decimal{15, 3}, Decimal{1234567, 9}, Decimal{3, 1});
+  const Line whole = line();
+  Link link{.name = "link" + std::to_string(number),
+            .startup_ns = whole.startup_ns,
+            .us_per_byte = whole.us_per_byte};
+  if (shape.halves && one_in(2)) link.halves = {line(), line()};
   link.relative_time =
       *rc::gen::element(Decimal{1, 0}, Decimal{1, 0}, Decimal{165, 2}, Decimal{5, 1}, Decimal{3, 0});
   if (shape.fluid) link.concurrency = *rc::gen::element(1, 1, 1, 0, 2, 3);

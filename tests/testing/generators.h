@@ -21,7 +21,8 @@ struct WorkloadShape {
 struct ClusterShape {
   int max_links = 4;
   std::int64_t max_workers = 10'000;
-  bool fluid = true;  // links of concurrency 0 or above 1
+  bool fluid = true;    // links of concurrency 0 or above 1
+  bool halves = false;  // links whose reduce-scatter and all-gather have costs of their own
 };
 
 // Returns a generator of workloads that pass check(): one layer or several, zero-time layers, layers without

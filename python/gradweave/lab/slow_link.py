@@ -73,7 +73,7 @@ def set_up(parameter_bytes, compute_s, coverage):
         description = f"{workers} workers on {name}, shaped to {bits_per_second / 1e6:.0f} Mb/s"
         setting = Setting(coverage, parameter_bytes, compute_s, bits_per_second, {})
     # An emulated op takes longer than its model where passing its bytes between the processes does.
-    link, setting.residual = probe.describe_link(name, probe.measure(seconds=6.0, emulation=setting.emulation))
+    link, setting.residual = probe.measure_link(name, seconds=8.0, emulation=setting.emulation)
     setting.cluster = probe.cluster_of([link], workers, description)
     return setting
 
