@@ -1,16 +1,18 @@
-"""Accuracy of real training by two or more workers: DistributedDataParallel against schemes that delay or average.
+"""Accuracy of real training by two or more workers: DistributedDataParallel against whatever is not exact, ours and others'.
 
 Every run trains the small network on Fashion-MNIST for some epochs on real processes. A plan is made for a link at
 the coverage rate asked for and then runs on an unshaped one: when results are applied is the plan's decision, not the
 link's, so accuracy is that of the slow link. Results are lines of JSON, one for each run; runs whose line exists are
 skipped, so that an interrupted benchmark continues where it stopped.
 
-    .venv/bin/python bench/accuracy.py            # all runs: about two hours on two processors
+    .venv/bin/python bench/accuracy.py            # all runs: hours; --list says how many
+    .venv/bin/python bench/accuracy.py --coverage 64 --seeds 1
     .venv/bin/python bench/accuracy.py --only '4 workers/adamw/*' --seeds 6
 """
 
 import argparse
 import fnmatch
+import functools
 import json
 import os
 import sys
@@ -22,6 +24,8 @@ import torch
 from torch import distributed
 
 import gradweave
+import peers
+import rows
 from gradweave import core, ranks
 from gradweave.lab import fashion_mnist, hosts, training
 
@@ -31,19 +35,11 @@ LEARNING_RATE = {"sgd": 0.05, "adamw": 0.001}
 # Milliseconds of the small network's layers at batch 64: only their proportions matter, and a fixed workload makes
 # the plans, and so the results, the same on every machine.
 LAYERS_MS = {"conv1": (1.8, 1.6), "conv2": (1.9, 3.0), "hidden": (0.3, 0.6), "classes": (0.1, 0.1)}
-# Scheme, its options, and whose second moment Adam divides by, where ranks step on their own.
-WAYS = {
-    "ddp": None,
-    "delayed_averaging": ("delayed_averaging", {}, "whole_batch"),
-    "delayed_averaging moments=local": ("delayed_averaging", {}, "local"),
-    "deft merge=sum": ("deft", {"merge": "sum"}, "whole_batch"),
-    "deft merge=mean": ("deft", {"merge": "mean"}, "whole_batch"),
-    "deft correction=local": ("deft", {"correction": "local"}, "whole_batch"),
-    "deft correction=local moments=local": ("deft", {"correction": "local"}, "local"),
-    "local_sgd": ("local_sgd", {"period": 2}, "whole_batch"),
-    "local_sgd moments=local": ("local_sgd", {"period": 2}, "local"),
-}
-AVERAGES = ("ddp", "delayed_averaging", "delayed_averaging moments=local")  # compared with more than two workers
+COVERAGE_RATES = (2, 64)
+CURVE = 4  # points of an accuracy curve in an epoch
+CURVE_IMAGES = 5000
+PLANNED = rows.planned([*rows.MORE, *rows.LOCAL_MOMENTS])
+SYNCHRONOUS = "ddp"  # DistributedDataParallel; stands for every exact scheme, which gives the same bits with two workers
 
 
 @dataclass(frozen=True)
@@ -62,13 +58,17 @@ class Run:
         return f"{self.workers} workers/{self.optimizer}/{self.way}/seed {self.seed}"
 
 
-def all_runs(seeds):
-    """Two workers with every seed for every way, then four for those that are compared there, and eight with AdamW alone."""
-    compared = [(2, optimizer, way) for optimizer in LEARNING_RATE for way in WAYS]
-    compared += [(4, optimizer, way) for optimizer in LEARNING_RATE for way in AVERAGES]
-    compared += [(8, "adamw", way) for way in AVERAGES]
-    return [Run(way, optimizer, workers, seed) for seed in range(seeds) for workers, optimizer, way in compared
-            if optimizer == "adamw" or not way.endswith("moments=local")]  # moments are Adam's
+def all_runs(seeds, coverage_rates=COVERAGE_RATES):
+    """Two workers with every seed for every way that is not exact, at each coverage rate; then, at coverage rate 2, four workers
+    for averages, and eight with AdamW alone."""
+    averages = (SYNCHRONOUS, "delayed_averaging", "delayed_averaging compressor=int4", "delayed_averaging moments=local")
+    inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name)]
+    compared = [(2, optimizer, way, rate) for rate in coverage_rates for optimizer in LEARNING_RATE for way in inexact]
+    compared += [(2, optimizer, SYNCHRONOUS, 2.0) for optimizer in LEARNING_RATE]
+    compared += [(4, optimizer, way, 2.0) for optimizer in LEARNING_RATE for way in averages]
+    compared += [(8, "adamw", way, 2.0) for way in averages]
+    return [Run(way, optimizer, workers, seed, coverage=rate) for seed in range(seeds) for workers, optimizer, way, rate in compared
+            if optimizer == "adamw" or "moments" not in way]  # moments are Adam's
 
 
 def done_runs(path):
@@ -81,7 +81,7 @@ def done_runs(path):
 
 def plan_for(run, model):
     """The plan that the run's scheme makes for `model` on a link at the run's coverage rate."""
-    scheme, options, _ = WAYS[run.way]
+    way = PLANNED[run.way]
     parameters = dict(model.named_parameters())
     layers = [{"name": name, "forward_us": 1e3 * forward, "backward_us": 1e3 * backward,
                "tensors": [{"name": f"{name}.{kind}", "numel": parameters[f"{name}.{kind}"].numel(), "dtype": "float32"}
@@ -91,34 +91,44 @@ def plan_for(run, model):
     size = sum(4 * parameter.numel() for parameter in parameters.values())
     link = {"name": "link", "startup_us": 50, "us_per_byte": (run.coverage * compute_us - 50) / size, "concurrency": 1}
     workload = {"version": 1, "name": "small network", "layers": layers}
-    return core.make_plan(workload, {"version": 1, "workers": run.workers, "links": [link]}, scheme, options)
+    return core.make_plan(workload, {"version": 1, "workers": run.workers, "links": [link]}, way.scheme,
+                          way.plan_options)
 
 
 def train(run, train_set, test_set):
     """The result of one run, on every rank. Collective."""
     rank = ranks.rank()
-    recipe = training.Recipe(fashion_mnist.small_network, run.optimizer, LEARNING_RATE[run.optimizer], 0.9,
-                             GLOBAL_BATCH // run.workers, run.seed)
-    job = recipe.make(*train_set, rank, run.workers)
-    network, plan = job.model, None
-    if WAYS[run.way] is None:
+    recipe = training.recipe_of("small", run.optimizer, LEARNING_RATE[run.optimizer], GLOBAL_BATCH // run.workers, run.seed)
+    job = recipe.make(train_set, rank, run.workers)
+    network, plan, finish = job.model, None, None
+    if run.way == SYNCHRONOUS:
         job.model = torch.nn.parallel.DistributedDataParallel(network)
+    elif run.way in rows.peers():
+        peer = rows.peers()[run.way]
+        finish = peer.train(job, peer.steps(run.coverage))
     else:
         plan = plan_for(run, network)
-        job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, moments=WAYS[run.way][2])
+        job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, **PLANNED[run.way].wrap_options)
+        finish = functools.partial(gradweave.finish, job.model)
+    part = [tensor[:CURVE_IMAGES] for tensor in test_set]
     iterations = len(train_set[0]) // GLOBAL_BATCH
-    begin, accuracies, losses, spread = time.perf_counter(), [], [], 0.0
-    for _ in range(run.epochs):
-        _, loss = training.train(job, iterations)
-        if plan:
+    begin, accuracies, losses, curve, spread = time.perf_counter(), [], [], [], 0.0
+    for epoch in range(run.epochs):
+        for quarter in range(CURVE):
+            count = iterations * (quarter + 1) // CURVE - iterations * quarter // CURVE
+            _, loss = training.train(job, count)
+            losses.append(ranks.agreed(loss))
+            done = epoch * iterations + iterations * (quarter + 1) // CURVE
+            curve.append((done, fashion_mnist.evaluate(peers.averaged_copy(network), part, rank, run.workers)[0]))
+        if finish:
             spread = spread_of(network)
-            gradweave.finish(job.model)
-        losses.append(ranks.agreed(loss))
-        accuracies.append(training.accuracy(network, *test_set, rank, run.workers))
-    result = {"run": asdict(run), "accuracy": accuracies, "loss": losses, "spread": spread,
+            finish()
+        accuracies.append(fashion_mnist.evaluate(network, test_set, rank, run.workers)[0])
+    result = {"run": asdict(run), "accuracy": accuracies, "curve": curve, "loss": losses[CURVE - 1::CURVE], "spread": spread,
               "seconds": time.perf_counter() - begin, "torch": torch.__version__}
     if plan:
         result |= {"options": plan.get("options", {}), "period": len(plan["period"])}
+        job.model.gradweave.close()
     return result
 
 
@@ -139,7 +149,14 @@ def work(options, wanted):
     train_set, test_set = fashion_mnist.load("train"), fashion_mnist.load("test")
     with ranks.joined("accuracy"):
         for run in wanted:
-            result = train(run, train_set, test_set)
+            try:
+                result = train(run, train_set, test_set)
+            except (ValueError, RuntimeError) as error:  # alike on all ranks
+                if isinstance(error, gradweave.RuntimeFailure):
+                    raise
+                if ranks.is_first():
+                    print(f"{run.name}: left out, {str(error).splitlines()[0]}", flush=True)
+                continue
             if not ranks.is_first():
                 continue
             with options.results.open("a") as file:
@@ -153,10 +170,11 @@ def main():
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", default="*", help="pattern of OPTIMIZER/WAY or of the whole name, e.g. 'sgd/deft*'")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--coverage", nargs="*", type=float, default=list(COVERAGE_RATES))
     parser.add_argument("--list", action="store_true", help="list the runs and whether they are done")
     options = parser.parse_args()
     done = done_runs(options.results)
-    chosen = [run for run in all_runs(options.seeds) if fnmatch.fnmatch(run.name, f"*{options.only}*")]
+    chosen = [run for run in all_runs(options.seeds, options.coverage) if fnmatch.fnmatch(run.name, f"*{options.only}*")]
     if options.list:
         for run in chosen:
             print(f"{'done' if run in done else '-':5} {run.name}")

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from gradweave import core, profiling, ranks
-from gradweave.lab import demo, fashion_mnist, hosts, progress, slow_link, training, turns
+from gradweave.lab import demo, hosts, progress, slow_link, training, turns
 
 RESULTS = Path(__file__).parent.parent / "docs/results/overhead.json"
 WORKERS = 2
@@ -41,10 +41,10 @@ def measure(options):
     """In the one rank: the results as data."""
     torch.set_num_threads(1)
     recipe = training.Recipe()
-    train_set = fashion_mnist.load("train")
+    train_set = recipe.kind.load("train")
 
     def make_job():
-        return recipe.make(*train_set)
+        return recipe.make(train_set)
 
     with ranks.joined("overhead"):
         reference = turns.alone(make_job())

@@ -25,10 +25,11 @@ def main(arguments):
     # torch is imported by the commands, so that --help and usage errors are quick.
     from gradweave.lab.hosts import HostError
     from gradweave.lab.fashion_mnist import DatasetMissing
+    from gradweave.lab.text import TextMissing
     from gradweave.ranks import NotLaunched
     try:
         return options.run(options)
-    except (UsageError, HostError, DatasetMissing, NotLaunched) as error:
+    except (UsageError, HostError, DatasetMissing, TextMissing, NotLaunched) as error:
         print(f"gradweave {options.command}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
@@ -98,17 +99,17 @@ def _probe(options):
 def _add_profile(commands):
     command = _add(commands, "profile", _profile, "profile a model's layers and write a workload file",
                    "python -m gradweave profile demo -o workload.json")
-    command.add_argument("job", help="demo, small, or MODULE:FUNCTION that returns (model, optimizer, loss, batches)")
+    command.add_argument("job", help="demo, wide, small, gpt, resnet18, or MODULE:FUNCTION that returns (model, optimizer, loss, batches)")
     command.add_argument("-o", "--output", type=Path, help="the workload file (default: standard output)")
     command.add_argument("--iterations", type=int, default=20)
-    command.add_argument("--batch-size", type=int, default=64, help="for the example jobs (default: 64)")
+    command.add_argument("--batch-size", type=int, help="for the example jobs (default: the job's own, 64, 32 or 16)")
 
 
 def _profile(options):
     import torch
 
     from gradweave import profiling, ranks
-    if options.iterations < 1 or options.batch_size < 1:
+    if options.iterations < 1 or (options.batch_size is not None and options.batch_size < 1):
         raise UsageError("--iterations and --batch-size must be at least 1")
     _check_writable(options.output)
     if "RANK" not in os.environ:
@@ -125,14 +126,13 @@ def _profile(options):
 
 
 def _job(name, batch_size):
-    from gradweave.lab import fashion_mnist, training
-    networks = {"demo": fashion_mnist.wide_network, "small": fashion_mnist.small_network}
-    if name in networks:
-        recipe = training.Recipe(network=networks[name], batch_size=batch_size)
-        return recipe.make(*fashion_mnist.load("train"))
+    from gradweave.lab import jobs, training
+    kind = jobs.KINDS.get("wide" if name == "demo" else name)
+    if kind:
+        return training.recipe_of(kind.name, batch_size=batch_size).make(kind.load("train"))
     module, colon, function = name.partition(":")
     if not colon or not module or not function:
-        raise UsageError(f"job '{name}': choose {', '.join(networks)}, or MODULE:FUNCTION")
+        raise UsageError(f"job '{name}': choose demo, {', '.join(jobs.KINDS)}, or MODULE:FUNCTION")
     sys.path.insert(0, os.getcwd())
     try:
         make = getattr(importlib.import_module(module), function)
@@ -156,13 +156,15 @@ def _add_train(commands):
     command.add_argument("--coverage", type=_positive, default=2.0,
                          help="communication time over compute time; the links' rate follows from it (default: 2)")
     command.add_argument("--schemes", default="sequential,wfbp,ddp,deft,delayed_averaging",
-                         help="comma-separated (default: %(default)s)")
+                         help="comma-separated, each with its options: 'ddp,delayed_averaging compressor=int4' (default: %(default)s)")
     command.add_argument("--rounds", type=int, default=4, help="turns of each contestant (default: 4)")
     command.add_argument("--iterations", type=int, help="timed iterations in a turn (default: as many as keep the whole "
                          "below five minutes, 6 to 20)")
-    command.add_argument("--network", choices=["wide", "small"], default="wide", help="13.2 MB or 0.4 MB (default: wide)")
+    command.add_argument("--network", choices=["wide", "small", "gpt", "resnet18"], default="wide",
+                         help="convolutional networks of 13.2 MB and 0.4 MB, a GPT on this system's text, ResNet-18 with "
+                              "batch norm (default: wide)")
     command.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
-    command.add_argument("--learning-rate", type=_positive, help="(default: 0.05 for sgd, 0.001 for adamw)")
+    command.add_argument("--learning-rate", type=_positive, help="(default: the job's own: 0.05 or 0.1 for sgd, 0.001 for adamw)")
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--pin", action="store_true", help="pin each worker to a processor of its own")
     command.add_argument("--output", type=Path, default=Path("out"), help="folder for results and traces (default: out)")

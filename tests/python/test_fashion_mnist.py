@@ -87,10 +87,10 @@ def test_networks_have_the_size_that_they_say(network, megabytes):
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_training_repeats_bit_for_bit_and_learns(made, optimizer):
     _, images, labels = made
-    recipe = training.Recipe(network=fashion_mnist.small_network, optimizer=optimizer, learning_rate=1e-3, batch_size=10, seed=4)
+    recipe = training.recipe_of("small", optimizer, 1e-3, 10, seed=4)
     results = []
     for _ in range(2):
-        job = recipe.make(images, labels)
+        job = recipe.make((images, labels))
         _, first = training.train(job, 2)
         _, last = training.train(job, 30)
         assert last < first
@@ -107,4 +107,4 @@ def test_accuracy_counts_every_image_once():
     images = torch.zeros(7, 28, 28, dtype=torch.uint8)
     images[:3] = 255
     labels = torch.tensor([1, 1, 0, 0, 0, 0, 5], dtype=torch.uint8)
-    assert training.accuracy(Echo(), images, labels, batch_size=2) == pytest.approx(100 * 5 / 7)
+    assert fashion_mnist.evaluate(Echo(), (images, labels), batch_size=2)[0] == pytest.approx(100 * 5 / 7)

@@ -15,7 +15,7 @@ import torch
 from torch import distributed
 
 from gradweave import core, profiling, ranks
-from gradweave.lab import fashion_mnist, hosts, progress, report, slow_link, training, turns
+from gradweave.lab import hosts, jobs, progress, report, slow_link, training, turns, ways
 
 HAND_TUNED_MB = (1, 5, 10)
 WARM_UP = 4  # iterations of a segment that are not timed: more than the longest ramp of the delayed schemes here
@@ -33,9 +33,15 @@ def run(options):
         with ranks.joined("train"):
             _compare(options)
         return 0
-    fashion_mnist.load("test")  # a missing dataset is told before anything starts
-    command = [sys.executable, "-m", "gradweave", *sys.argv[1:]]
-    hosts.become_root_of_namespace(command[1:])
+    jobs.KINDS[options.network].load("test")  # missing data are told before anything starts
+    return launch(options, ["-m", "gradweave", *sys.argv[1:]])
+
+
+def launch(options, arguments):
+    """Starts the Python program `arguments` once per rank, in hosts with shaped links where `options` and this machine
+    allow it, and returns its exit code. `options`: links, workers, pin."""
+    command = [sys.executable, *arguments]
+    hosts.become_root_of_namespace(arguments)
     reason = "asked for" if options.links == "emulated" else hosts.unavailable_reason()
     if reason and options.links == "shaped":
         raise hosts.HostError(reason)
@@ -52,35 +58,34 @@ def run(options):
 
 def _compare(options):
     torch.set_num_threads(1)
-    network = {"wide": fashion_mnist.wide_network, "small": fashion_mnist.small_network}[options.network]
-    recipe = training.Recipe(network=network, optimizer=options.optimizer, seed=options.seed,
-                             learning_rate=options.learning_rate or {"sgd": 0.05, "adamw": 0.001}[options.optimizer])
-    train_set, test_set = fashion_mnist.load("train"), fashion_mnist.load("test")
+    recipe = training.recipe_of(options.network, options.optimizer, options.learning_rate, seed=options.seed)
+    train_set, test_set = recipe.kind.load("train"), recipe.kind.load("test")
 
     def job():
-        return recipe.make(*train_set, ranks.rank(), ranks.world_size())
+        return recipe.make(train_set, ranks.rank(), ranks.world_size())
 
-    schemes = [name for name in options.schemes.split(",") if name]
+    chosen = [ways.parse(text) for text in options.schemes.split(",") if text]
     with progress.Progress(CALIBRATION * 2 + len(HAND_TUNED_MB) * 6, "measuring compute", ranks.is_first()) as bar:
-        setting = _measure_setting(options, job, bar)
+        setting = measure_setting(options.network, options.coverage, job, bar)
         bar.label = "tuning DDP by hand"
-        tuned_mb = _tune_by_hand(job, setting, bar)
+        tuned_mb = tune_by_hand(job, setting, bar)
         contestants = [turns.alone(job()), turns.data_parallel(job(), "DDP (default)", setting),
                        turns.data_parallel(job(), f"DDP (tuned: {tuned_mb} MB)", setting, bucket_cap_mb=tuned_mb)]
         plans, predictions = {}, {}
-        for scheme in schemes:
-            plan = plans[scheme] = core.make_plan(setting.workload, setting.cluster, scheme)
-            predictions[scheme] = core.simulate(plan, setting.workload, setting.cluster, optimizer_us=setting.rest_us,
-                                                contention=setting.contention)
-            contestants.append(turns.planned(job(), scheme, setting, plan))
+        for way in chosen:
+            plan = plans[way.name] = core.make_plan(setting.workload, setting.cluster, way.scheme, way.plan_options)
+            predictions[way.name] = core.simulate(plan, setting.workload, setting.cluster, optimizer_us=setting.rest_us,
+                                                  contention=setting.contention)
+            contestants.append(turns.planned(job(), way.name, setting, plan, **way.wrap_options))
         iterations = options.iterations or _fitting(setting, predictions, options.rounds)
         bar.label, bar.total = "training in turns", bar.done + options.rounds * (iterations + WARM_UP) * len(contestants)
         turns.run_rounds(contestants, options.rounds, iterations, WARM_UP, bar.advance)
         bar.label = "measuring accuracy"
         for contestant in contestants[1:]:
-            contestant.accuracy = training.accuracy(contestant.network, *test_set, ranks.rank(), ranks.world_size())
+            contestant.accuracy, contestant.test_loss = recipe.kind.evaluate(contestant.network, test_set, ranks.rank(),
+                                                                             ranks.world_size())
         bar.label = "recording traces"
-        traces = _traced(contestants[1], {name: plans[name] for name in schemes}, job, setting)
+        traces = _traced(contestants[1], plans, job, setting)
         for contestant in contestants:
             if contestant.close:
                 contestant.close()
@@ -93,16 +98,16 @@ def _compare(options):
         print(json.dumps(results, indent=1) if options.json else report.text(results, options.output))
 
 
-def _measure_setting(options, job, bar):
+def measure_setting(network, coverage, job, bar):
     """Compute alone, the links at the rate that follows from it, the layers: a slow_link.Setting. Collective."""
     reference = turns.alone(job())
     turns.run_segment(reference, CALIBRATION - 5, 5, bar.advance)
     compute_s = ranks.agreed(reference.segment_seconds[0])
     parameter_bytes = sum(p.numel() * p.element_size() for p in reference.network.parameters())
     bar.label = "measuring the link"
-    setting = slow_link.set_up(parameter_bytes, compute_s, options.coverage)
+    setting = slow_link.set_up(parameter_bytes, compute_s, coverage)
     bar.label = "measuring the layers"
-    setting.workload, setting.rest_us = profiling.profile(job(), f"{options.network} network", CALIBRATION - 5, 5, bar.advance)
+    setting.workload, setting.rest_us = profiling.profile(job(), f"{network} network", CALIBRATION - 5, 5, bar.advance)
     setting.contention = slow_link.contention(setting, reference)
     return setting
 
@@ -114,12 +119,12 @@ def _fitting(setting, predictions, rounds):
     return max(6, min(20, int(ranks.agreed(TURNS_S / (rounds * each))) - WARM_UP))
 
 
-def _tune_by_hand(job, setting, bar):
+def tune_by_hand(job, setting, bar, iterations=4, warm_up=2):
     """The bucket size in MB with which DistributedDataParallel is fastest here. Collective."""
     seconds = {}
     for megabytes in HAND_TUNED_MB:
         trial = turns.data_parallel(job(), "trial", setting, bucket_cap_mb=megabytes)
-        turns.run_segment(trial, 4, 2, bar.advance)
+        turns.run_segment(trial, iterations, warm_up, bar.advance)
         seconds[megabytes] = trial.segment_seconds[0]
         if trial.close:
             trial.close()

@@ -76,6 +76,13 @@ def shape_interface(interface, bits_per_second):
     _tc(["tc"], interface, bits_per_second)
 
 
+def sent_bytes():
+    """Bytes that have left this host by all interfaces of its namespace but the loopback's, headers included."""
+    with open("/proc/self/net/dev") as file:
+        rows = [line.split(":") for line in file if ":" in line]
+    return sum(int(values.split()[8]) for name, values in rows if name.strip() != "lo")
+
+
 @dataclass
 class Hosts:
     """`workers` hosts joined by `links` links; a context manager. Errors: HostError."""

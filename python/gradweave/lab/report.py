@@ -24,7 +24,7 @@ def results(setting, contestants, predictions, recipe, workers):
                "over_compute": 1 / turns.ratio(contestant, reference)[0],
                "speedup_over_default": turns.ratio(contestant, default),
                "speedup_over_tuned": turns.ratio(contestant, tuned),
-               "accuracy": contestant.accuracy, "loss": contestant.loss}
+               "accuracy": contestant.accuracy, "loss": contestant.loss, "test_loss": contestant.test_loss}
         if predicted:
             row["predicted_ms"] = predicted["iteration_us"] / 1e3
             row["prediction_error"] = row["predicted_ms"] / measured_ms - 1
@@ -32,7 +32,7 @@ def results(setting, contestants, predictions, recipe, workers):
                                                                "lower_bound_us", "lower_bound", "extra_bytes")}
         rows.append(row)
     return {"setting": {
-                "links": setting.kind, "workers": workers, "coverage_rate": setting.coverage(),
+                "links": setting.kind, "job": recipe.kind.name, "workers": workers, "coverage_rate": setting.coverage(),
                 "bits_per_second": setting.bits_per_second, "compute_ms": 1e3 * setting.compute_s,
                 "parameter_bytes": setting.parameter_bytes, "contention": setting.contention,
                 "fit_residual": setting.residual, "optimizer": recipe.optimizer,
@@ -57,7 +57,7 @@ def text(found, output):
     if setting["momentum"]:
         optimizer += f", momentum {setting['momentum']:g}"
     lines = [
-        f"{setting['workers']} workers, {setting['parameter_bytes'] / 1e6:.1f} MB of parameters, batch "
+        f"{setting['job']}: {setting['workers']} workers, {setting['parameter_bytes'] / 1e6:.1f} MB of parameters, batch "
         f"{setting['batch_size']} each, {optimizer}",
         f"{setting['links']} link of {setting['bits_per_second'] / 1e6:.0f} Mb/s: coverage rate "
         f"{setting['coverage_rate']:.2f} (communication {setting['coverage_rate'] * setting['compute_ms']:.0f} ms, "
@@ -66,7 +66,7 @@ def text(found, output):
     best = next(row for row in rows if row["name"] == found["recommended"])
     median, low, high = best["speedup_over_default"]
     lines += ["", f"x: how many times faster than DDP (default), median of the rounds [smallest - largest]; accuracy on the "
-              f"10,000 test images after {setting['samples']} samples each, where {ACCURATE_WITHIN:g} points are noise"]
+              f"test data after {setting['samples']} samples each, where {ACCURATE_WITHIN:g} points are noise"]
     lines += [f"fast and accurate: {best['name']}, {median:.2f} times DDP (default), {best['speedup_over_tuned'][0]:.2f} times "
               f"DDP tuned by hand, at {best['accuracy']:.1f}% accuracy (DDP {rows[1]['accuracy']:.1f}%)"]
     behind = [row for row in rows[3:] if row["measured_ms"] < best["measured_ms"]]

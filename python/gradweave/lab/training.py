@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Callable
 
 import torch
-from torch import distributed, nn
+from torch import nn
 
-from gradweave.lab import fashion_mnist
+from gradweave.lab import jobs
 
 
 @dataclass
@@ -26,25 +26,31 @@ class Job:
 class Recipe:
     """How to make the same job again, for each contestant of a comparison and on each rank."""
 
-    network: Callable = fashion_mnist.wide_network
+    kind: jobs.Kind = jobs.KINDS["wide"]
     optimizer: str = "sgd"
     learning_rate: float = 0.05
     momentum: float = 0.9
     batch_size: int = 64
     seed: int = 0
 
-    def make(self, images, labels, rank=0, world_size=1):
-        """A job from the beginning: equal parameters on all ranks, this rank's share of the images."""
+    def make(self, data, rank=0, world_size=1):
+        """A job from the beginning: equal parameters on all ranks, this rank's share of the training data."""
         torch.manual_seed(self.seed)
-        model = self.network()
+        model = self.kind.network()
         if self.optimizer == "sgd":
             optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate, momentum=self.momentum)
         elif self.optimizer == "adamw":
             optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate)
         else:
             raise ValueError(f"optimizer '{self.optimizer}': choose sgd or adamw")
-        shards = fashion_mnist.Shards(images, labels, self.batch_size, rank, world_size, self.seed)
-        return Job(model, optimizer, nn.functional.cross_entropy, shards.forever())
+        batches = self.kind.batches(data, self.batch_size, rank, world_size, self.seed)
+        return Job(model, optimizer, self.kind.loss, batches)
+
+
+def recipe_of(kind, optimizer="sgd", learning_rate=None, batch_size=None, seed=0):
+    """The recipe of the job `kind`, by its name, with its own learning rate and batch size unless others are given."""
+    kind = jobs.KINDS[kind]
+    return Recipe(kind, optimizer, learning_rate or kind.learning_rate(optimizer), 0.9, batch_size or kind.batch_size, seed)
 
 
 def repeated(batches):
@@ -75,25 +81,3 @@ def train(job, iterations, on_iteration=None):
         if on_iteration:
             on_iteration()
     return durations, float(torch.stack(losses).mean()) if losses else float("nan")
-
-
-@torch.no_grad()
-def accuracy(model, images, labels, rank=0, world_size=1, batch_size=250):
-    """The share of `images` that `model` classifies right, in percent; the work is divided among the ranks.
-
-    Buffers (running statistics) are those of rank 0, as in DistributedDataParallel. All ranks must call it, and
-    parameters must be equal on all of them.
-    """
-    if world_size > 1:
-        for buffer in model.buffers():
-            distributed.broadcast(buffer, 0)
-    model.eval()
-    right = torch.zeros(1, dtype=torch.int64)
-    for first in range(rank * batch_size, len(images), world_size * batch_size):
-        chosen = slice(first, first + batch_size)
-        predicted = model(fashion_mnist.normalised(images[chosen])).argmax(1)
-        right += (predicted == labels[chosen]).sum()
-    model.train()
-    if world_size > 1:
-        distributed.all_reduce(right)
-    return 100.0 * right.item() / len(images)

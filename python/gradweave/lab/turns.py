@@ -13,7 +13,7 @@ import torch
 from torch import distributed
 
 import gradweave
-from gradweave.lab import emulated_ddp, training
+from gradweave.lab import emulated_ddp, hosts, training
 
 
 @dataclass
@@ -32,7 +32,10 @@ class Contestant:
     segment_seconds: list = field(default_factory=list)  # per iteration, one entry per round, slowest rank
     total_seconds: float = 0.0                           # everything, with the drains
     iterations: int = 0
+    turn: Optional[tuple] = None  # (timed, warm-up) iterations of its turns, where not those of all contestants
+    sent_bytes: list = field(default_factory=list)  # per iteration, one entry per round: what left this host's interface
     accuracy: Optional[float] = None
+    test_loss: Optional[float] = None
     loss: Optional[float] = None
 
 
@@ -53,11 +56,11 @@ def data_parallel(job, name, setting, **arguments):
     return Contestant(name, job, network, close=close)
 
 
-def planned(job, name, setting, plan):
-    """Contestant that runs `plan` with Gradweave on the setting's link."""
+def planned(job, name, setting, plan, **arguments):
+    """Contestant that runs `plan` with Gradweave on the setting's link; `arguments` are gradweave.wrap()'s."""
     network = job.model
     links = [gradweave.EmulatedLink(*setting.emulation)] if setting.emulation else None
-    job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, links=links)
+    job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, links=links, **arguments)
     return Contestant(name, job, network, finish=lambda: gradweave.finish(job.model),
                       close=lambda: job.model.gradweave.close())
 
@@ -74,7 +77,9 @@ def run_segment(contestant, iterations, warm_up, on_iteration=None):
     distributed.barrier()
     begin = time.perf_counter()
     training.train(contestant.job, warm_up, on_iteration)
+    sent = hosts.sent_bytes()
     timed, loss = timed_training(contestant, iterations, on_iteration)
+    contestant.sent_bytes.append((hosts.sent_bytes() - sent) / iterations)
     if contestant.finish:
         contestant.finish()
     contestant.total_seconds += time.perf_counter() - begin
@@ -96,7 +101,7 @@ def run_rounds(contestants, rounds, iterations, warm_up, on_iteration=None):
     """`rounds` rounds of one segment for each contestant, in an order that turns around every round."""
     for number in range(rounds):
         for contestant in contestants if number % 2 == 0 else reversed(contestants):
-            run_segment(contestant, iterations, warm_up, on_iteration)
+            run_segment(contestant, *(contestant.turn or (iterations, warm_up)), on_iteration)
 
 
 def iteration_seconds(contestant):

@@ -1,0 +1,82 @@
+"""What Gradweave is compared with: DistributedDataParallel and its hooks, post-local SGD, Streaming DiLoCo. One row each."""
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Callable, Optional
+
+import torch
+from torch import distributed
+
+from streaming_diloco import StreamingDiLoCo
+
+
+@dataclass(frozen=True)
+class Peer:
+    """`train(job, steps)` puts the peer into a lab job and returns what makes all ranks equal in the end, or None. `steps`:
+    local steps between averages, which `period` chooses for a coverage rate as a user would by hand; None where every
+    iteration communicates."""
+
+    name: str
+    train: Callable
+    period: Optional[Callable] = None
+
+    def steps(self, coverage):
+        return self.period(coverage) if self.period else None
+
+
+def data_parallel(job, **arguments):
+    job.model = torch.nn.parallel.DistributedDataParallel(job.model, **arguments)
+    return job.model
+
+
+def _fp16(job, steps):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    data_parallel(job).register_comm_hook(None, default_hooks.fp16_compress_hook)
+
+
+def _power_sgd(job, steps):
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+    # Rank 1 from the third iteration on; its default of 1000 iterations without compression is longer than these runs.
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=3)
+    data_parallel(job).register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def _post_local_sgd(job, steps):
+    from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+    from torch.distributed.algorithms.model_averaging.utils import average_parameters
+    from torch.distributed.optim import PostLocalSGDOptimizer
+    network = job.model
+    # One rank a host: nothing is reduced between averages.
+    state = post_localSGD_hook.PostLocalSGDState(None, None, start_localSGD_iter=0, post_local_gradient_allreduce=False)
+    data_parallel(job).register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    job.optimizer = PostLocalSGDOptimizer(job.optimizer, PeriodicModelAverager(period=steps))
+    return lambda: average_parameters(network.parameters(), distributed.group.WORLD)
+
+
+def _streaming_diloco(job, steps):
+    fragments = min(4, steps)
+    # A fragment's message is on its way while its share of the period is computed.
+    job.optimizer = StreamingDiLoCo(job.model.parameters(), job.optimizer, steps, fragments, overlap=max(1, steps // fragments))
+    return job.optimizer.finish
+
+
+PEERS = (
+    Peer("DDP (fp16 hook)", _fp16),
+    Peer("DDP (PowerSGD hook)", _power_sgd),
+    # Averages that compute waits for take at most a third of the time.
+    Peer("post-local SGD", _post_local_sgd, lambda coverage: max(4, math.ceil(2 * coverage))),
+    # Averages are hidden, with some room.
+    Peer("Streaming DiLoCo", _streaming_diloco, lambda coverage: max(4, math.ceil(1.25 * coverage))))
+
+
+def averaged_copy(network):
+    """A copy of the bare `network` whose parameters and floating-point buffers are the mean over the ranks; training is not
+    touched. Collective."""
+    twin = copy.deepcopy(network)
+    with torch.no_grad():
+        for tensor in [*twin.parameters(), *(b for b in twin.buffers() if b.is_floating_point())]:
+            distributed.all_reduce(tensor.data)
+            tensor.data /= distributed.get_world_size()
+    return twin

@@ -1,0 +1,33 @@
+"""The rows of the table: every scheme of the registry, further options of some, and the peers."""
+
+from gradweave import core
+from gradweave.lab import ways
+
+from peers import PEERS
+
+# Rows beside the schemes themselves. What the core, or the engine, refuses is left out with a note.
+MORE = (
+    "deft merge=sum", "deft merge=mean", "deft correction=local", "ddp compressor=fp16", "ddp compressor=int8", "ddp compressor=power_sgd",
+    "dear compressor=int8", "local_sgd period=2", "local_sgd compressor=int4", "delayed_averaging compressor=int8",
+    "delayed_averaging compressor=int4", "delayed_averaging compressor=ef_signsgd", "delayed_averaging compressor=auto",
+    "delayed_averaging compressor=int4 outer_momentum=0.5", "dreamddp compressor=int4", "partial_sgd compressor=int4")
+
+# For accuracies alone: Adam's second moment as each rank has it, which costs no time.
+LOCAL_MOMENTS = ("delayed_averaging moments=local", "deft correction=local moments=local", "local_sgd period=2 moments=local")
+
+
+def planned(more=MORE):
+    """{name: Way} of all rows that Gradweave trains, in the order of the registry."""
+    names = [scheme["name"] for scheme in core.schemes()]
+    return {way.name: way for way in map(ways.parse, [*names, *more])}
+
+
+def peers():
+    """{name: Peer} of the rows that it is compared with, besides DistributedDataParallel as it comes and tuned."""
+    return {peer.name: peer for peer in PEERS}
+
+
+def is_exact(name):
+    """Whether training by the row gives the same bits as DistributedDataParallel with two workers."""
+    schemes = core.schemes()
+    return name in planned() and planned()[name].consistency(schemes) == "exact"

@@ -1,0 +1,88 @@
+"""Streaming DiLoCo, written plainly, to compare with: a reference, not a product.
+
+    A. Douillard et al., Streaming DiLoCo with overlapping communication, 2025 (arXiv 2501.18512)
+
+The parameters are cut into fragments. Every `period` local steps each fragment has its turn, evenly spread: what the fragment
+has lost since its anchor (the outer gradient, anchor - parameter) is averaged over the ranks while `overlap` local steps go on;
+then the outer optimizer, SGD with Nesterov momentum, moves the anchor by it, and the parameters become
+mixing * parameter + (1 - mixing) * anchor (the paper's Eq. 3, alpha).
+
+Deviations: fragments are contiguous parameters of about equal bytes, not strided layers; messages are float32, not 4 bits.
+"""
+
+import torch
+from torch import distributed
+
+
+class Fragment:
+    def __init__(self, parameters):
+        self.parameters = parameters
+        self.anchor = self._flat()
+        self.momentum = torch.zeros_like(self.anchor)
+        self.message, self.work = None, None
+
+    def _flat(self):
+        return torch.cat([parameter.detach().flatten() for parameter in self.parameters])
+
+    def _write(self, flat):
+        first = 0
+        for parameter in self.parameters:
+            parameter.data.copy_(flat[first:first + parameter.numel()].view_as(parameter))
+            first += parameter.numel()
+
+    def send(self):
+        self.message = self.anchor - self._flat()
+        self.work = distributed.all_reduce(self.message, async_op=True)
+
+    def land(self, learning_rate, momentum, mixing):
+        self.work.wait()
+        gradient = self.message / distributed.get_world_size()
+        self.momentum.mul_(momentum).add_(gradient)
+        self.anchor -= learning_rate * (gradient + momentum * self.momentum)
+        self._write(mixing * self._flat() + (1 - mixing) * self.anchor)
+        self.message = self.work = None
+
+    def average(self):
+        """All ranks equal: the mean of their parameters, which is the new anchor."""
+        self.anchor = self._flat()
+        distributed.all_reduce(self.anchor)
+        self.anchor /= distributed.get_world_size()
+        self._write(self.anchor)
+
+
+class StreamingDiLoCo:
+    """In place of the local optimizer, in the same loop. Ranks must begin with equal parameters."""
+
+    def __init__(self, parameters, optimizer, period, fragments=4, overlap=1, learning_rate=0.7, momentum=0.9, mixing=0.5):
+        if not 1 <= overlap <= period or fragments > period:
+            raise ValueError(f"StreamingDiLoCo: overlap {overlap} and {fragments} fragments have to fit into {period} steps")
+        self.optimizer, self.period, self.overlap = optimizer, period, overlap
+        self.outer = learning_rate, momentum, mixing
+        parameters = list(parameters)
+        share = sum(parameter.numel() for parameter in parameters) / fragments
+        cuts, before = [[] for _ in range(fragments)], 0
+        for parameter in parameters:
+            cuts[min(fragments - 1, int((before + parameter.numel() / 2) / share))].append(parameter)
+            before += parameter.numel()
+        self.fragments = [Fragment(cut) for cut in cuts if cut]
+        self.steps = 0
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+    def step(self):
+        self.optimizer.step()
+        self.steps += 1
+        for number, fragment in enumerate(self.fragments):
+            turn = self.steps + number * self.period // len(self.fragments)
+            if fragment.work and turn % self.period == self.overlap % self.period:
+                fragment.land(*self.outer)
+            if turn % self.period == 0:
+                fragment.send()
+
+    def finish(self):
+        """Lands what is on its way and makes all ranks equal. Collective."""
+        for fragment in self.fragments:
+            if fragment.work:
+                fragment.land(*self.outer)
+            fragment.average()

@@ -1,0 +1,220 @@
+"""Writes the table of every scheme and its picture into docs/performance.md, from docs/results/table.jsonl (times, bytes) and
+accuracy.jsonl (accuracy).
+
+    .venv/bin/python bench/table_page.py
+"""
+
+import math
+import statistics
+import sys
+from pathlib import Path
+
+import accuracy
+import rows
+import table
+from training_tables import markdown, replace_section
+
+DOCS = Path(__file__).parent.parent / "docs"
+PICTURE = "results/accuracy-over-time.svg"
+PICTURED = (2.0, 64.0)
+JUDGED = "small"      # the job whose accuracy is measured
+OPTIMIZER = "sgd"
+TARGET = 88.5         # percent of the test images
+DEFAULT, TUNED = "DDP (default)", "DDP (tuned)"
+
+
+def timed(path):
+    """{(job, coverage): {row: line}}, with DistributedDataParallel's rows, which every line brings with it."""
+    found = {}
+    for (job, coverage, name), line in table.done_rows(path).items():
+        group = found.setdefault((job, coverage), {})
+        group[name] = line
+        for anchor, value in line.get("anchors", {}).items():
+            group.setdefault(anchor, {**value, "anchors_of": []})["anchors_of"].append(value)
+    for group in found.values():
+        for name in table.ANCHORS:
+            if name in group:  # one measurement in each piece
+                group[name]["measured_ms"] = statistics.median(value["measured_ms"] for value in group[name]["anchors_of"])
+    return dict(sorted(found.items(), key=lambda entry: (table.JOBS.index(entry[0][0]) if entry[0][0] in table.JOBS else 9, entry[0][1])))
+
+
+def curves(path):
+    """{(way, coverage): [curve of each seed]}: [(iterations, accuracy in percent), ...]; two workers, SGD."""
+    found = {}
+    for run, result in accuracy.done_runs(path).items():
+        if run.workers == 2 and run.optimizer == OPTIMIZER:
+            epochs = result["accuracy"]
+            each = 60000 // accuracy.GLOBAL_BATCH
+            curve = result.get("curve") or [(each * (number + 1), value) for number, value in enumerate(epochs)]
+            found.setdefault((run.way, run.coverage), []).append([tuple(point) for point in curve])
+    return found
+
+
+def curves_of(name, coverage, found):
+    """The curves of a row: exact ones have DistributedDataParallel's, at every coverage rate; [] where none was measured."""
+    if name in (DEFAULT, TUNED) or rows.is_exact(name):
+        return next((value for (way, _), value in found.items() if way == accuracy.SYNCHRONOUS), [])
+    return found.get((name, coverage), [])
+
+
+def iterations_to(curve, target):
+    """Iterations at which a curve, straight between its points, first reaches `target`; None if it doesn't."""
+    before = (0, 10.0)
+    for point in curve:
+        if point[1] >= target:
+            return before[0] + (point[0] - before[0]) * (target - before[1]) / (point[1] - before[1])
+        before = point
+    return None
+
+
+def seconds_to_target(name, coverage, line, found, target=TARGET):
+    """(median over the seeds of the seconds to `target`, how many of how many seeds reach it), or None without curves."""
+    of_row = curves_of(name, coverage, found)
+    if not of_row:
+        return None
+    reached = [count for count in (iterations_to(curve, target) for curve in of_row) if count is not None]
+    middle = statistics.median(reached) * line["measured_ms"] / 1e3 if 2 * len(reached) > len(of_row) else None
+    return middle, len(reached), len(of_row)
+
+
+def cells(name, coverage, line, found, judged):
+    if "refused" in line:
+        return [name, f"refused: {line['refused']}"] + [""] * (8 if judged else 6)
+    communicates = name != "compute alone"
+    middle, low, high = line["over_compute"]
+    result = [name + (f" ({line['chosen']})" if "chosen" in line else ""), f"{line['measured_ms']:.0f}",
+              f"{middle:.2f} ({low:.2f} - {high:.2f})" if communicates else "1.00",
+              f"{line['speedup_over_tuned'][0]:.2f}" if communicates else "",
+              f"{line['predicted_ms']:.0f}" if "predicted_ms" in line else "",
+              f"{100 * (line['predicted_ms'] / line['measured_ms'] - 1):+.1f}" if "predicted_ms" in line else "",
+              f"{line['sent_bytes'] / 1e6:.2f}" if communicates else ""]
+    if judged:
+        reach = seconds_to_target(name, coverage, line, found) if communicates else None
+        last = [curve[-1][1] for curve in curves_of(name, coverage, found)] if communicates else []
+        time = "" if reach is None else f"not reached ({reach[1]} of {reach[2]})" if reach[0] is None else f"{reach[0]:.0f}"
+        result += [time, f"{statistics.mean(last):.2f}" if last else ""]
+    return result
+
+
+def order():
+    return [*table.ANCHORS, *rows.peers(), *rows.planned()]
+
+
+def page(found_times, found_curves):
+    parts = []
+    for (job, coverage), group in found_times.items():
+        any_line = next((line for line in group.values() if "bits_per_second" in line), None)
+        if any_line is None:
+            continue
+        judged = job == JUDGED
+        header = ["", "ms per iteration", "times compute (spread)", "times as fast as DDP tuned", "predicted ms", "error, %", "MB sent"]
+        if judged:
+            header += [f"s to {TARGET:g} %", "accuracy, %"]
+        lines = [cells(name, coverage, group[name], found_curves, judged) for name in order() if name in group]
+        errors = [abs(line["predicted_ms"] / line["measured_ms"] - 1) for line in group.values() if "predicted_ms" in line]
+        told = f"; predictions: mean error {100 * statistics.mean(errors):.1f} %, worst {100 * max(errors):.1f} %" if errors else ""
+        parts.append(f"**{job}, coverage rate {coverage:g}** ({any_line['bits_per_second'] / 1e6:.1f} Mb/s, "
+                     f"{any_line['parameter_bytes'] / 1e6:.1f} MB of parameters, {any_line['workers']} workers{told})\n\n"
+                     + markdown(header, lines))
+    return "\n\n".join(parts)
+
+
+STYLE = """<style>
+  text { font-family: sans-serif; font-size: 12px; fill: #24292f; }
+  .title { font-size: 14px; font-weight: bold; }
+  .grid { stroke: #d0d7de; stroke-width: 1; }
+  .curve { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3; }
+    .grid { stroke: #3d444d; }
+  }
+</style>"""
+# Told apart on white and on black.
+COLORS = ("#2f81f7", "#d1570b", "#2da44e", "#bf3989", "#8250df", "#9a6700", "#1b9e9e", "#cf222e", "#768390", "#6e9b00")
+DASHES = ("", "7 3", "2 3")
+WIDTH, PANEL, TOP, LOW, HIGH = 1000, 330, 34, 60.0, 91.0
+
+
+def mean_curve(of_row, ms):
+    """[(seconds, mean accuracy over the seeds)] at the points that all seeds have."""
+    common = sorted(set.intersection(*({place for place, _ in curve} for curve in of_row)))
+    return [(place * ms / 1e3, statistics.mean(dict(curve)[place] for curve in of_row)) for place in common]
+
+
+def ticks(first, last):
+    """1, 2, 5, 10, ... seconds between the two."""
+    decades = [10.0 ** power for power in range(-1, 6)]
+    return [value for decade in decades for value in (decade, 2 * decade, 5 * decade) if first <= value <= last]
+
+
+def panel(group, coverage, found, top):
+    """SVG elements of one coverage rate, fastest rows first; [] without data."""
+    series = []
+    for name in order():
+        line = group.get(name)
+        of_row = curves_of(name, coverage, found)
+        if line and "measured_ms" in line and of_row and name != "compute alone":
+            reach = seconds_to_target(name, coverage, line, found)
+            series.append((reach[0] if reach[0] is not None else math.inf, name, mean_curve(of_row, line["measured_ms"])))
+    series.sort(key=lambda entry: entry[0])
+    if not series:
+        return []
+    times = [time for _, _, curve in series for time, _ in curve]
+    first, last, left, right = min(times) * 0.9, max(times) * 1.1, 46, 600
+    base = top + PANEL - 46
+
+    def x(seconds):
+        return left + (right - left) * math.log(seconds / first) / math.log(last / first)
+
+    def y(percent):
+        return base - (base - top - TOP) * (max(LOW, percent) - LOW) / (HIGH - LOW)
+
+    parts = [f'<text class="title" x="{left}" y="{top + 16}">Coverage rate {coverage:g}: test accuracy (%) over seconds of training</text>']
+    for percent in range(int(LOW), int(HIGH) + 1, 5):
+        parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y(percent):.1f}" y2="{y(percent):.1f}"/>'
+                     f'<text x="{left - 8}" y="{y(percent) + 4:.1f}" text-anchor="end">{percent}</text>')
+    for seconds in ticks(first, last):
+        parts.append(f'<line class="grid" x1="{x(seconds):.1f}" x2="{x(seconds):.1f}" y1="{top + TOP}" y2="{base}"/>'
+                     f'<text x="{x(seconds):.1f}" y="{base + 18}" text-anchor="middle">{seconds:g} s</text>')
+    columns, line_height = 2, 17
+    each = math.ceil(len(series) / columns)
+    for number, (reach, name, curve) in enumerate(series):
+        look = f'stroke="{COLORS[number % len(COLORS)]}" stroke-dasharray="{DASHES[number // len(COLORS) % len(DASHES)]}"'
+        path = " ".join(f"{x(seconds):.1f},{y(percent):.1f}" for seconds, percent in curve)
+        parts.append(f'<polyline class="curve" {look} points="{path}"/>')
+        at_x, at_y = right + 18 + (number // each) * 190, top + TOP + 6 + (number % each) * line_height
+        told = f" {reach:.0f} s" if math.isfinite(reach) else ""
+        parts.append(f'<line class="curve" {look} x1="{at_x}" x2="{at_x + 22}" y1="{at_y}" y2="{at_y}"/>'
+                     f'<text x="{at_x + 28}" y="{at_y + 4}" style="font-size:10px">{name}{told}</text>')
+    return parts
+
+
+def picture(found_times, found_curves):
+    """The picture as SVG, or None without data."""
+    panels, top = [], 0
+    for coverage in PICTURED:
+        parts = panel(found_times.get((JUDGED, coverage), {}), coverage, found_curves, top)
+        if parts:
+            panels += parts
+            top += PANEL
+    if not panels:
+        return None
+    note = f"Each name with the seconds until {TARGET:g} %; mean of the seeds, time axis logarithmic."
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top + 22}">', STYLE, *panels,
+                      f'<text x="46" y="{top + 12}">{note}</text>', "</svg>"]) + "\n"
+
+
+def main():
+    times, found = timed(DOCS / "results/table.jsonl"), curves(DOCS / "results/accuracy.jsonl")
+    content = page(times, found) or "Not measured yet: `make bench`."
+    drawn = picture(times, found)
+    if drawn:
+        (DOCS / PICTURE).write_text(drawn)
+        content = f"![Test accuracy over wall-clock time]({PICTURE})\n\n" + content
+    path = DOCS / "performance.md"
+    path.write_text(replace_section(path.read_text(), "every scheme", content))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Real text of a Debian system, byte by byte, and a small GPT for it."""
+
+import hashlib
+import math
+import os
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.nn import functional
+
+ROOT = Path(os.environ.get("GRADWEAVE_TEXT_ROOT", "/usr"))
+# Licences, which every Debian system has; then what packages say of their authors, and Perl's library, where they are.
+PATTERNS = ("share/common-licenses/*", "share/doc/*/copyright", "lib/*/perl-base/**/*.p[ml]", "share/perl/**/*.p[ml]")
+LEAST_BYTES, MOST_BYTES = 100_000, 4_000_000
+CONTEXT = 64
+BLOCK = 4096  # bytes that go together into the training text or into the held-out text
+HELD_OUT = 16  # every so many blocks one
+
+
+class TextMissing(RuntimeError):
+    """This machine has too little text; the message says which."""
+
+
+def corpus(root=None):
+    """The system's text as one uint8 tensor: each file once, sorted by pattern and name, the same for the same files.
+
+    Errors: TextMissing below 100 kB.
+    """
+    root, seen, parts, size = Path(root or ROOT), set(), [], 0
+    for pattern in PATTERNS:
+        for path in sorted(root.glob(pattern)):
+            try:
+                content = path.read_bytes() if path.is_file() else b""
+            except OSError:
+                continue  # not for this user
+            digest = hashlib.sha256(content).digest()
+            if content and digest not in seen and size < MOST_BYTES:
+                seen.add(digest)
+                parts.append(content)
+                size += len(content)
+    if size < LEAST_BYTES:
+        raise TextMissing(f"{root}/share/common-licenses and {root}/share/doc hold {size} bytes of text, and {LEAST_BYTES} are needed; "
+                          "install it with: apt-get install --reinstall base-files (or set GRADWEAVE_TEXT_ROOT to another "
+                          "system's /usr)")
+    return torch.frombuffer(bytearray(b"".join(parts)[:MOST_BYTES]), dtype=torch.uint8)
+
+
+def load(split, root=None):
+    """The text of `split`, "train" or "test", as one uint8 tensor: every 16th block of 4096 bytes is held out for "test"."""
+    whole = corpus(root)
+    blocks = torch.arange(len(whole)) // BLOCK
+    held_out = blocks % HELD_OUT == HELD_OUT - 1
+    return whole[held_out if split == "test" else ~held_out]
+
+
+def windows(text, starts):
+    """(inputs, targets): the 64 bytes from each start, and the 64 from the byte after it, as int64 (n, 64)."""
+    places = starts.unsqueeze(1) + torch.arange(CONTEXT + 1)
+    chosen = text[places].long()
+    return chosen[:, :-1], chosen[:, 1:]
+
+
+def batches(text, batch_size, rank, world_size, seed):
+    """Endless batches of this rank: windows at random places. Global batch i is the same windows for every number of ranks
+    whose batches add up to the same size, and depends only on (seed, i)."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + 1)
+    while True:
+        starts = torch.randint(len(text) - CONTEXT - 1, (batch_size * world_size,), generator=generator)
+        yield windows(text, starts[rank * batch_size:(rank + 1) * batch_size])
+
+
+def loss(logits, targets):
+    """Mean cross-entropy of the next byte, in nats. logits: (n, 64, 256)."""
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+@torch.no_grad()
+def evaluate(model, text, rank=0, world_size=1, most=256, batch_size=32):
+    """(share of next bytes that `model` predicts right, in percent; mean loss in nats) over up to `most` windows of `text`;
+    the work is divided among the ranks, whose parameters must be equal. Collective."""
+    count = min(most, (len(text) - 1) // CONTEXT)
+    starts = torch.arange(count) * ((len(text) - 1) // count)
+    model.eval()
+    sums = torch.zeros(2, dtype=torch.float64)
+    for first in range(rank * batch_size, count, world_size * batch_size):
+        inputs, targets = windows(text, starts[first:first + batch_size])
+        logits = model(inputs)
+        sums += torch.stack([(logits.argmax(2) == targets).sum(), loss(logits, targets) * targets.numel()]).double()
+    model.train()
+    if world_size > 1:
+        distributed.all_reduce(sums)
+    right, total = (sums / (count * CONTEXT)).tolist()
+    return 100 * right, total
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward network, each normalised before and added to what came in."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.attention, self.projection = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm2, self.wide, self.narrow = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, time, width = x.shape
+        parts = self.attention(self.norm1(x)).view(batch, time, 3, self.heads, width // self.heads)
+        queries, keys, values = parts.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        x = x + self.projection(mixed.transpose(1, 2).reshape(batch, time, width))
+        return x + self.narrow(functional.gelu(self.wide(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    """A decoder over bytes (A. Radford et al., Language Models are Unsupervised Multitask Learners, 2019): input and output
+    share their weights."""
+
+    def __init__(self, width=128, depth=4, heads=4):
+        super().__init__()
+        self.bytes, self.places = nn.Embedding(256, width), nn.Embedding(CONTEXT, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256, bias=False)
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02)
+        for block in self.blocks:  # what adds to the residual stream
+            for layer in (block.projection, block.narrow):
+                nn.init.normal_(layer.weight, std=0.02 / math.sqrt(2 * depth))
+        self.head.weight = self.bytes.weight
+
+    def forward(self, text):
+        """Logits (n, 64, 256) of the next byte."""
+        x = self.bytes(text) + self.places(torch.arange(text.shape[1]))
+        return self.head(self.norm(self.blocks(x)))

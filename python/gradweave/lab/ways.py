@@ -1,0 +1,40 @@
+"""A way to train with Gradweave: a scheme with options, as one text, e.g. 'delayed_averaging compressor=int4'. `moments` is an
+option of gradweave.wrap(), the others are the scheme's."""
+
+from dataclasses import dataclass
+
+WRAP_OPTIONS = ("moments",)
+
+
+@dataclass(frozen=True)
+class Way:
+    scheme: str
+    options: tuple = ()  # of (name, value), both texts
+
+    @property
+    def name(self):
+        return " ".join([self.scheme, *(f"{name}={value}" for name, value in self.options)])
+
+    @property
+    def plan_options(self):
+        return {name: value for name, value in self.options if name not in WRAP_OPTIONS}
+
+    @property
+    def wrap_options(self):
+        return {name: value for name, value in self.options if name in WRAP_OPTIONS}
+
+    def consistency(self, schemes):
+        """What it does to training, of `schemes` (as core.schemes() gives them): "exact", "local", ...; "compressed" where an
+        option compresses what an exact scheme sends."""
+        found = next(scheme["consistency"] for scheme in schemes if scheme["name"] == self.scheme)
+        compresses = dict(self.options).get("compressor", "none") != "none"
+        return "compressed" if compresses and found == "exact" else found
+
+
+def parse(text):
+    """The way that a text names. Errors: ValueError for options without '='."""
+    scheme, *options = text.split()
+    for option in options:
+        if "=" not in option:
+            raise ValueError(f"way '{text}': write options as name=value, e.g. '{scheme} {option}=4'")
+    return Way(scheme, tuple(tuple(option.split("=", 1)) for option in options))

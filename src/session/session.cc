@@ -1,0 +1,451 @@
+// A session in C++: the engine, the optimizer, and a profile of the layers.
+#include <torch/nn/module.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <map>
+#include <optional>
+#include <set>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "gradweave/error.h"
+#include "gradweave/fit.h"
+#include "gradweave/json.h"
+#include "gradweave/schemes.h"
+#include "gradweave/torch.h"
+#include "gradweave/validate.h"
+#include "model/hash.h"
+#include "runtime/engine.h"
+
+namespace gradweave {
+namespace {
+
+using runtime::Engine;
+using runtime::NamedParameter;
+using Tensors = std::vector<at::Tensor>;
+
+constexpr const char* kLink = "default";
+constexpr std::size_t kProfiled = 200;  // iterations that are kept
+constexpr std::array kFloats{DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
+struct Model {
+  std::vector<NamedParameter> parameters;
+  Workload workload;                         // without times
+  std::vector<std::vector<std::size_t>> of;  // by layer: places in `parameters`
+};
+
+// Adds the layers of `module`, called `name`, and of what it holds, in the order of registration.
+void add_layers(const torch::nn::Module& module, const std::string& name, Model& model,
+                std::set<const void*>& seen) {
+  Layer layer{.name = name.empty() ? module.name() : name};
+  const std::string prefix = name.empty() ? "" : name + ".";
+  std::vector<std::size_t> places;
+  for (const auto& own : module.named_parameters(/*recurse=*/false)) {
+    const at::Tensor& tensor = own.value();
+    if (!tensor.requires_grad() || tensor.numel() == 0) continue;
+    if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;  // shared: of the first layer
+    const auto dtype = std::ranges::find(kFloats, tensor.scalar_type(), runtime::scalar_type_of);
+    if (dtype == kFloats.end()) {
+      throw InvalidInput("its element type has no gradients here", "parameter '" + prefix + own.key() + "'",
+                         "use floats");
+    }
+    layer.tensors.push_back({.name = prefix + own.key(), .numel = tensor.numel(), .dtype = *dtype});
+    places.push_back(model.parameters.size());
+    model.parameters.push_back({prefix + own.key(), tensor});
+  }
+  if (!layer.tensors.empty()) {
+    model.workload.layers.push_back(std::move(layer));
+    model.of.push_back(std::move(places));
+  }
+  for (const auto& child : module.named_children())
+    add_layers(*child.value(), prefix + child.key(), model, seen);
+}
+
+Model described(const torch::nn::Module& module) {
+  Model model;
+  model.workload.name = module.name();
+  std::set<const void*> seen;
+  add_layers(module, "", model, seen);
+  if (model.parameters.empty()) {
+    throw InvalidInput("no parameter requires a gradient", "model",
+                       "register its layers before the session begins");
+  }
+  return model;
+}
+
+// Steps parameter by parameter: a step of some is what a step of all does to them.
+bool steps_one_by_one(const torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr ||
+         dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr ||
+         dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr ||
+         dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr ||
+         dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr;
+}
+
+void check_optimizer(torch::optim::Optimizer& optimizer, const Model& model) {
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    throw InvalidInput("LBFGS evaluates the loss many times in a step", "optimizer", "use another one");
+  }
+  std::set<const void*> stepped;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& tensor : group.params()) stepped.insert(tensor.unsafeGetTensorImpl());
+  }
+  for (const NamedParameter& parameter : model.parameters) {
+    if (stepped.erase(parameter.tensor.unsafeGetTensorImpl()) == 0) {
+      throw InvalidInput("the optimizer does not have it", "parameter '" + parameter.name + "'",
+                         "give the optimizer model.parameters()");
+    }
+  }
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& tensor : group.params()) {
+      if (stepped.contains(tensor.unsafeGetTensorImpl()) && tensor.requires_grad() && tensor.numel() > 0)
+        throw InvalidInput("it has parameters that the model has not", "optimizer",
+                           "give each model its own");
+    }
+  }
+}
+
+std::string bytes_of(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.detach().contiguous().cpu();
+  return hash_hex({static_cast<const char*>(flat.const_data_ptr()), flat.nbytes()});
+}
+
+Nanoseconds median_of(std::vector<Nanoseconds> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+// When the parts of an iteration began, steady clock, ns.
+struct Moments {
+  std::vector<Nanoseconds> entered;  // by layer; 0: not yet
+  Nanoseconds backward = 0;
+};
+
+struct LayerTimes {
+  std::vector<Nanoseconds> forward, backward;
+};
+
+}  // namespace
+
+struct Session::State {
+  State(torch::nn::Module& module, torch::optim::Optimizer& user, const Job& the_job,
+        const SessionOptions& the_options)
+      : model(module),
+        optimizer(user),
+        job(the_job),
+        options(the_options),
+        described(gradweave::described(module)) {
+    check_optimizer(optimizer, described);
+    c10::intrusive_ptr<c10d::Store> store = job.store;
+    if (store) {  // of this session alone: ranks make their sessions in the same order
+      static int sessions = 0;
+      job.store = c10::make_intrusive<c10d::PrefixStore>("session" + std::to_string(sessions++), store);
+    }
+    peers = std::make_shared<runtime::Peers>(job.store, job.rank, job.world_size);
+    std::string shapes;
+    for (const NamedParameter& parameter : described.parameters)
+      shapes += parameter.name + " " + std::to_string(parameter.tensor.numel()) + "\n";
+    agree_equal("Session", shapes, "the model", "build the same model on every rank");
+    control = gloo_group(job, "control", options.timeout);
+    link = gloo_group(job, "link", options.timeout);
+    data = gloo_group(job, "data", options.timeout);
+    for (const at::Tensor& each : module.parameters()) broadcast(each);
+    broadcast_buffers();
+    runtime::EngineOptions engine_options;
+    engine_options.link.timeout = options.timeout;
+    engine_options.link.check = options.check;
+    std::vector<runtime::LinkSpec> links{{.name = kLink, .group = link, .emulation = {}, .control = {}}};
+    engine = std::make_unique<Engine>(described.parameters, std::move(links), control, peers, job.world_size,
+                                      engine_options, [this](std::int32_t subset) { step_subset(subset); });
+    moments.entered.resize(described.workload.layers.size());
+    const Cluster unknown{.workers = job.world_size, .links = {{.name = kLink, .startup_ns = 1000}}};
+    engine->install(std::get<Plan>(make_plan("sequential", described.workload, unknown)), described.workload);
+  }
+
+  // Errors: InvalidInput, on every rank, unless all ranks have the same `text`.
+  void agree_equal(const std::string& meeting, const std::string& text, const std::string& what,
+                   const std::string& remedy) const {
+    if (job.world_size == 1) return;
+    const std::vector<std::string> texts = peers->agree(meeting, hash_hex(text), options.timeout);
+    for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+      if (texts[rank] != texts[0])
+        throw InvalidInput("rank " + std::to_string(rank) + " has another one than rank 0", what, remedy);
+    }
+  }
+
+  void broadcast(const at::Tensor& tensor) {
+    if (!data) return;
+    Tensors one{tensor.detach()};
+    data->broadcast(one)->wait();
+  }
+
+  void broadcast_buffers() {
+    for (const at::Tensor& each : model.buffers()) broadcast(each);
+  }
+
+  // Optimizer::zero_grad() refuses gradients that are views, as the engine's are of its messages.
+  void lend_gradients() const {
+    for (const NamedParameter& parameter : described.parameters) {
+      at::Tensor& gradient = parameter.tensor.mutable_grad();
+      if (gradient.defined() && gradient.is_view()) gradient = gradient.detach();
+    }
+  }
+
+  void step_subset(std::int32_t subset) {
+    if (subset == 0) {
+      optimizer.step();
+      return;
+    }
+    auto& groups = optimizer.param_groups();
+    auto [entry, made] = narrowed.try_emplace(subset);
+    std::vector<Tensors>& mine = entry->second;
+    if (made) {
+      std::set<const void*> wanted;
+      for (const std::int32_t p : engine->subset(subset))
+        wanted.insert(described.parameters[static_cast<std::size_t>(p)].tensor.unsafeGetTensorImpl());
+      for (const auto& group : groups) {
+        Tensors& kept = mine.emplace_back();
+        std::ranges::copy_if(group.params(), std::back_inserter(kept), [&](const at::Tensor& tensor) {
+          return wanted.contains(tensor.unsafeGetTensorImpl());
+        });
+      }
+    }
+    const auto swap = [&] {
+      for (std::size_t g = 0; g < groups.size(); ++g) std::swap(groups[g].params(), mine[g]);
+    };
+    swap();
+    try {
+      optimizer.step();
+    } catch (...) {
+      swap();
+      throw;
+    }
+    swap();
+  }
+
+  void keep_profile() {
+    const std::vector<Nanoseconds>& entered = moments.entered;
+    if (moments.backward == 0 || std::ranges::find(entered, 0) != entered.end()) return;
+    const std::size_t layers = entered.size();
+    LayerTimes times{.forward = std::vector<Nanoseconds>(layers),
+                     .backward = std::vector<Nanoseconds>(layers)};
+    Nanoseconds before = moments.backward;
+    for (std::size_t l = layers; l-- > 0;) {
+      times.forward[l] =
+          std::max<Nanoseconds>(0, (l + 1 < layers ? entered[l + 1] : moments.backward) - entered[l]);
+      Nanoseconds ready = before;
+      for (const std::size_t p : described.of[l]) ready = std::max(ready, engine->ready_ns()[p]);
+      times.backward[l] = ready - before;
+      before = ready;
+    }
+    if (profiled.size() == kProfiled) profiled.erase(profiled.begin());
+    profiled.push_back(std::move(times));
+  }
+
+  torch::nn::Module& model;
+  torch::optim::Optimizer& optimizer;
+  Job job;
+  SessionOptions options;
+  Model described;
+  std::shared_ptr<runtime::Peers> peers;
+  c10::intrusive_ptr<c10d::ProcessGroup> control, link, data;  // flags; ops; broadcasts and the probe
+  std::unique_ptr<Engine> engine;
+  std::map<std::int32_t, std::vector<Tensors>> narrowed;  // by subset and group
+  std::int32_t layer = -1;                                // that the forward is in
+  bool stepped = false;                                   // some iteration has ended
+  Moments moments;
+  std::vector<LayerTimes> profiled;
+  std::set<std::int32_t> ever_entered;
+  int exceptions = std::uncaught_exceptions();
+};
+
+Session::Session(torch::nn::Module& model, torch::optim::Optimizer& optimizer, const Job& job,
+                 const SessionOptions& options)
+    : state_(std::make_unique<State>(model, optimizer, job, options)) {}
+
+Session::~Session() {
+  const bool failed = std::uncaught_exceptions() > state_->exceptions;
+  try {
+    if (failed) {
+      state_->peers->report("an exception ended the session");
+    } else {
+      state_->peers->end();
+    }
+    state_->engine->close(failed);
+    state_->peers->close();
+  } catch (const std::exception&) {  // the ranks that are left have been told, or find out
+  }
+}
+
+void Session::enter(const std::string& layer) {
+  State& state = *state_;
+  const std::vector<Layer>& layers = state.described.workload.layers;
+  const auto found = std::ranges::find(layers, layer, &Layer::name);
+  if (found == layers.end()) {
+    throw InvalidInput("the model has no module of that name with parameters of its own",
+                       "Session::enter: '" + layer + "'", "name it as named_modules() does");
+  }
+  const auto number = static_cast<std::int32_t>(found - layers.begin());
+  if (state.layer >= 0) state.engine->forward_end(state.layer);
+  state.layer = number;
+  if (at::GradMode::is_enabled()) {
+    std::vector<Nanoseconds>& entered = state.moments.entered;
+    Nanoseconds& here = entered[static_cast<std::size_t>(number)];
+    if (here == 0) {
+      if (std::ranges::any_of(entered.begin() + number + 1, entered.end(),
+                              [](Nanoseconds at) { return at != 0; })) {
+        throw InvalidInput("the forward reaches it after layers that are registered behind it",
+                           "layer '" + layer + "'",
+                           "register modules in the order in which the forward runs them");
+      }
+      here = run::ns_of(run::Clock::now());
+      state.ever_entered.insert(number);
+    }
+  }
+  state.engine->forward_start(number);
+}
+
+void Session::backward(const at::Tensor& loss) {
+  State& state = *state_;
+  if (state.layer >= 0) state.engine->forward_end(state.layer);
+  state.layer = -1;
+  for (const std::int32_t layer : state.engine->run().forward_layers()) {
+    if (state.moments.entered[static_cast<std::size_t>(layer)] == 0) {
+      throw InvalidInput(
+          "the plan updates it in the forward, which did not enter it",
+          "layer '" + state.described.workload.layers[static_cast<std::size_t>(layer)].name + "'",
+          "call Session::enter() in the first line of the layer's forward, in every iteration");
+    }
+  }
+  if (loss.requires_grad()) {
+    loss.register_hook([&state](const at::Tensor&) { state.engine->backward_start(); });
+  }
+  state.moments.backward = run::ns_of(run::Clock::now());
+  loss.backward();
+}
+
+void Session::step() {
+  State& state = *state_;
+  state.keep_profile();
+  state.engine->end_iteration();
+  state.lend_gradients();
+  state.moments.entered.assign(state.moments.entered.size(), 0);
+  state.moments.backward = 0;
+  state.layer = -1;
+  state.stepped = true;
+}
+
+Workload Session::profile() {
+  State& state = *state_;
+  Workload workload = state.described.workload;
+  for (std::size_t l = 0; l < workload.layers.size() && !state.profiled.empty(); ++l) {
+    std::vector<Nanoseconds> forward, backward;
+    for (const LayerTimes& times : state.profiled) {
+      forward.push_back(times.forward[l]);
+      backward.push_back(times.backward[l]);
+    }
+    workload.layers[l].forward_ns = median_of(std::move(forward));
+    workload.layers[l].backward_ns = median_of(std::move(backward));
+  }
+  std::vector<std::string> texts{state.profiled.empty() ? "" : to_json(workload)};
+  if (state.job.world_size > 1)
+    texts = state.peers->agree("Session::profile()", texts.front(), state.options.timeout);
+  std::vector<Workload> classes;
+  for (const std::string& text : texts) {
+    if (text.empty()) {
+      throw InvalidInput(
+          "no iteration entered every layer", "Session::profile()",
+          "call Session::enter() in the first line of each layer's forward, backward() and step(), before");
+    }
+    classes.push_back(parse_workload(text));
+  }
+  state.profiled.clear();
+  return slowest_of(classes);
+}
+
+Cluster Session::probe(double seconds) {
+  State& state = *state_;
+  constexpr std::array kBytes{1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22};
+  std::vector<Measurement> measurements;
+  for (const std::int64_t bytes : kBytes) {
+    if (!state.data) break;
+    Tensors message{at::zeros({bytes / 4}, at::kFloat)};
+    std::vector<double> turns;  // of the slowest rank, so that all ranks measure the same and end together
+    double spent_us = 0;
+    do {
+      const auto begin = run::Clock::now();
+      state.data->allreduce(message)->wait();
+      const std::chrono::duration<double, std::micro> own = run::Clock::now() - begin;
+      Tensors time{at::full({1}, own.count(), at::kDouble)};
+      c10d::AllreduceOptions largest;
+      largest.reduceOp = c10d::ReduceOp::MAX;
+      state.data->allreduce(time, largest)->wait();
+      turns.push_back(time[0].item<double>());
+      spent_us += turns.back();
+    } while (turns.size() < 3 || spent_us < 1e6 * seconds / kBytes.size());
+    std::ranges::sort(turns);
+    measurements.push_back({bytes, turns[turns.size() / 2]});
+  }
+  Cluster cluster{.workers = state.job.world_size, .links = {{.name = kLink, .startup_ns = 1000}}};
+  if (!measurements.empty()) {
+    const LinkFit fit = fit_link(measurements);
+    cluster.links[0].startup_ns = static_cast<Nanoseconds>(1000 * fit.startup_us);
+    cluster.links[0].us_per_byte = decimal_from_double(fit.us_per_byte, "us_per_byte");
+  }
+  return cluster;
+}
+
+void Session::install(const Plan& given) {
+  State& state = *state_;
+  Plan plan = given;
+  if (plan.links.size() == 1) {
+    const std::string name = std::exchange(plan.links[0].name, kLink);
+    for (std::vector<Iteration>* iterations : {&plan.prologue, &plan.period}) {
+      for (Iteration& iteration : *iterations) {
+        for (Op& op : iteration.ops) {
+          if (op.link == name) op.link = kLink;
+        }
+      }
+    }
+  }
+  if (validate(plan, state.described.workload).valid()) {
+    if (demands_of(plan).partial_steps && !steps_one_by_one(state.optimizer)) {
+      throw InvalidInput("the plan steps parts of the model, which is not known to equal a whole step",
+                         "optimizer", "use torch's SGD, Adam, AdamW, RMSprop or Adagrad, or scheme ddp");
+    }
+  }
+  state.engine->drain("Session::install()");
+  state.lend_gradients();
+  state.narrowed.clear();
+  state.engine->install(plan, state.described.workload);
+  for (const std::int32_t layer : state.engine->run().forward_layers()) {
+    if (state.stepped && !state.ever_entered.contains(layer)) {
+      throw InvalidInput(
+          "the plan updates it in the forward, which does not enter it",
+          "layer '" + state.described.workload.layers[static_cast<std::size_t>(layer)].name + "'",
+          "call Session::enter() in the first line of the layer's forward");
+    }
+  }
+}
+
+void Session::finish() {
+  State& state = *state_;
+  state.engine->drain("Session::finish()");
+  state.lend_gradients();
+  state.broadcast_buffers();
+  std::string all;
+  for (const NamedParameter& parameter : state.described.parameters) all += bytes_of(parameter.tensor);
+  state.agree_equal(
+      "the comparison of parameters", all, "parameters",
+      "every rank must take the same steps with the same hyperparameters, and change parameters only alike");
+}
+
+}  // namespace gradweave

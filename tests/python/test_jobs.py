@@ -1,0 +1,116 @@
+"""The example jobs: what they say of themselves, that they repeat bit for bit, and that they learn."""
+
+import pytest
+import torch
+
+from gradweave.lab import fashion_mnist, jobs, text, training, ways
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory):
+    """A /usr with 150 kB of text: a licence of which another file is a copy, and what a package says."""
+    root = tmp_path_factory.mktemp("usr")
+    licences, package = root / "share/common-licenses", root / "share/doc/package"
+    for folder in (licences, package):
+        folder.mkdir(parents=True)
+    words = "".join(f"Everyone is permitted to copy clause {number} verbatim. " for number in range(2000)).encode()
+    (licences / "GPL-3").write_bytes(words)
+    (licences / "GPL").symlink_to("GPL-3")
+    (package / "copyright").write_bytes(words[::-1])
+    return root
+
+
+def test_text_is_each_file_once_in_a_fixed_order(system):
+    whole = text.corpus(system)
+    words = (system / "share/common-licenses/GPL-3").read_bytes()
+    assert bytes(whole.tolist()) == words + words[::-1]
+
+
+def test_held_out_text_is_no_training_text(system):
+    whole, train, test = text.corpus(system), text.load("train", system), text.load("test", system)
+    assert len(train) + len(test) == len(whole) and len(test) >= text.BLOCK
+    first = text.BLOCK * (text.HELD_OUT - 1)
+    assert torch.equal(test[:text.BLOCK], whole[first:first + text.BLOCK]) and torch.equal(train[:first], whole[:first])
+
+
+def test_too_little_text_is_told_with_the_remedy(tmp_path):
+    with pytest.raises(text.TextMissing, match="apt-get install --reinstall base-files"):
+        text.corpus(tmp_path)
+
+
+def test_a_global_batch_of_text_is_the_same_for_every_number_of_ranks(system):
+    data = text.load("train", system)
+    inputs, targets = next(text.batches(data, 8, 0, 1, seed=3))
+    halves = [next(text.batches(data, 4, rank, 2, seed=3)) for rank in range(2)]
+    assert torch.equal(inputs, torch.cat([half[0] for half in halves]))
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+
+
+def test_evaluation_of_text_counts_every_byte_once():
+    class Echo(torch.nn.Module):
+        """Predicts the byte that it sees."""
+
+        def forward(self, inputs):
+            return torch.nn.functional.one_hot(inputs, 256).float()
+
+    data = torch.zeros(text.CONTEXT * 3 + 1, dtype=torch.uint8)
+    data[text.CONTEXT:text.CONTEXT + 2] = 1  # two changes, each predicted wrong
+    accuracy, _ = text.evaluate(Echo(), data, batch_size=2)
+    assert accuracy == pytest.approx(100 * (1 - 2 / (3 * text.CONTEXT)))
+
+
+@pytest.mark.parametrize("name,megabytes,tensors", [("gpt", 3.3, 52), ("resnet18", 2.8, 62), ("wide", 13.2, 24), ("small", 0.42, 8)])
+def test_networks_have_the_size_that_they_say(name, megabytes, tensors):
+    parameters = list(jobs.KINDS[name].network().parameters())
+    assert sum(4 * parameter.numel() for parameter in parameters) / 1e6 == pytest.approx(megabytes, rel=0.02)
+    assert len(parameters) == tensors
+
+
+def data_of(name, system):
+    if name == "gpt":
+        return text.load("train", system)
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(10, (64,), generator=generator)
+    return (labels.view(64, 1, 1) * 25 + torch.randint(5, (64, 28, 28), generator=generator)).to(torch.uint8), labels
+
+
+@pytest.mark.parametrize("name", ["gpt", "resnet18"])
+def test_training_repeats_bit_for_bit_and_learns(name, system):
+    results = []
+    for _ in range(2):
+        job = training.recipe_of(name, "adamw", batch_size=4, seed=4).make(data_of(name, system))
+        _, first = training.train(job, 1)
+        training.train(job, 4)
+        _, last = training.train(job, 2)
+        assert last < first
+        results.append(list(job.model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+
+
+def test_a_gpt_does_not_see_the_future():
+    torch.manual_seed(0)
+    model, inputs = text.GPT(width=32, depth=2), torch.randint(256, (2, text.CONTEXT))
+    later = inputs.clone()
+    later[:, 10:] = 7
+    assert torch.allclose(model(inputs)[:, :10], model(later)[:, :10], atol=1e-6)
+
+
+def test_images_are_judged_by_accuracy_and_loss():
+    class Nothing(torch.nn.Module):
+        def forward(self, inputs):
+            return torch.zeros(len(inputs), 10)
+
+    data = torch.zeros(4, 28, 28, dtype=torch.uint8), torch.tensor([0, 0, 1, 2], dtype=torch.uint8)
+    accuracy, loss = fashion_mnist.evaluate(Nothing(), data)
+    assert accuracy == 50 and loss == pytest.approx(torch.tensor(10.0).log().item())
+
+
+def test_a_way_is_a_scheme_with_options():
+    way = ways.parse("delayed_averaging compressor=int4 period=3")
+    assert way.scheme == "delayed_averaging" and dict(way.options) == {"compressor": "int4", "period": "3"}
+    assert ways.parse(way.name) == way
+    with pytest.raises(ValueError, match="name=value"):
+        ways.parse("ddp int4")
+    schemes = [{"name": "ddp", "consistency": "exact"}]
+    assert ways.parse("ddp").consistency(schemes) == "exact"
+    assert ways.parse("ddp compressor=fp16").consistency(schemes) == "compressed"

@@ -1,0 +1,115 @@
+"""The table of every scheme: which rows there are, what is missing, how times and accuracies are put together."""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+sys.path.insert(0, str(BENCH))
+
+import rows  # noqa: E402
+import table  # noqa: E402
+import table_page  # noqa: E402
+
+from gradweave import core  # noqa: E402
+from gradweave.lab import hosts  # noqa: E402
+
+
+def line(row, ms, **more):
+    anchors = {name: {"measured_ms": value, "over_compute": [value / 100] * 3, "speedup_over_tuned": [290 / value] * 3,
+                      "sent_bytes": 1e6} for name, value in zip(table.ANCHORS, (100, 300, 290))}
+    return {"job": "small", "coverage": 2.0, "row": row, "measured_ms": ms, "over_compute": [ms / 100, ms / 110, ms / 90],
+            "speedup_over_tuned": [290 / ms] * 3, "sent_bytes": 5e5, "anchors": anchors, "bits_per_second": 4e8, "parameter_bytes": 4e5,
+            "workers": 2, **more}
+
+
+@pytest.fixture
+def results(tmp_path):
+    path = tmp_path / "table.jsonl"
+    lines = [line("ddp", 280, predicted_ms=266), {"job": "small", "coverage": 2.0, "row": "dear", "refused": "first"},
+             line("delayed_averaging", 105, predicted_ms=105), {"job": "small", "coverage": 2.0, "row": "us_byte", "refused": "no"},
+             line("dear", 250, predicted_ms=250)]
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    return path
+
+
+def test_every_scheme_of_the_registry_and_every_peer_has_a_row():
+    names = table.all_rows()
+    assert {scheme["name"] for scheme in core.schemes()} <= set(names)
+    assert {"DDP (fp16 hook)", "DDP (PowerSGD hook)", "post-local SGD", "Streaming DiLoCo"} <= set(names)
+    assert len(names) == len(set(names))
+    assert rows.is_exact("dear") and not rows.is_exact("local_sgd") and not rows.is_exact("ddp compressor=fp16")
+
+
+def test_only_what_is_missing_is_measured_and_what_was_refused_again(results):
+    options = table.parsed(["--jobs", "small", "--coverage", "2", "--results", str(results)])
+    missing = [name for _, _, names in table.pieces(options) for name in names]
+    assert set(table.all_rows()) - set(missing) == {"ddp", "delayed_averaging", "dear"}
+    options = table.parsed(["--jobs", "small", "--coverage", "2", "--only", "delayed*", "--results", str(results)])
+    assert all(name.startswith("delayed") for _, _, names in table.pieces(options) for name in names)
+
+
+def test_a_turn_is_whole_periods_and_short_where_iterations_are_slow():
+    assert table.turn_of(0.15) == (10, 3)
+    assert table.turn_of(9.6) == (2, 2)
+    timed, warm_up = table.turn_of(0.15, period=13, prologue=2)
+    assert timed == 13 and warm_up == 14
+
+
+def test_a_piece_at_a_high_coverage_rate_takes_longer():
+    names = ["ddp", "delayed_averaging"]
+    assert table.estimated_s("wide", 64, names, 2) > table.estimated_s("wide", 2, names, 2) > table.SETTING_S
+
+
+def test_time_to_a_target_lies_between_the_points_of_a_curve():
+    assert table_page.iterations_to([(100, 80.0), (200, 90.0)], 85.0) == 150
+    assert table_page.iterations_to([(100, 80.0)], 85.0) is None
+    curves = {("ddp", 2.0): [[(100, 80.0), (200, 90.0)], [(100, 85.0)]]}
+    assert table_page.seconds_to_target("dear", 64.0, line("dear", 1000), curves, 85.0) == (125.0, 2, 2)
+    assert table_page.seconds_to_target("local_sgd", 2.0, line("local_sgd", 1000), curves, 85.0) is None
+
+
+def test_the_page_has_each_row_once_and_says_what_was_refused(results):
+    page = table_page.page(table_page.timed(results), {("ddp", 2.0): [[(468, 90.0)]]})
+    assert page.count("| dear |") == 1 and "| dear | 250 | 2.50 (2.27 - 2.78) | 1.16 | 250 | +0.0 | 0.50 |" in page
+    assert "| us_byte | refused: no |" in page and "| ddp | 280 |" in page and "| -5.0 |" in page
+    assert "mean error 1.7 %, worst 5.0 %" in page
+    assert "| DDP (default) | 300 |" in page
+
+
+def test_the_picture_has_a_curve_for_each_row_with_an_accuracy(results):
+    curves = {("ddp", 2.0): [[(100, 80.0), (468, 90.0)]], ("delayed_averaging", 2.0): [[(100, 79.0), (468, 89.0)]]}
+    drawn = table_page.picture(table_page.timed(results), curves)
+    assert drawn.count("<polyline") == 5  # DDP twice, ddp, dear, delayed_averaging
+    assert "prefers-color-scheme: dark" in drawn and drawn.startswith("<svg") and drawn.endswith("</svg>\n")
+    assert table_page.picture(table_page.timed(results), {}) is None
+
+
+def test_plain_streaming_diloco_lands_the_mean_that_was_sent(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(f"import sys; sys.path.insert(0, {str(BENCH)!r})\n" + textwrap.dedent("""
+        import torch
+        from torch import distributed
+        from gradweave import ranks
+        from streaming_diloco import StreamingDiLoCo
+        with ranks.joined("test"):
+            rank = ranks.rank()
+            weight = torch.nn.Parameter(torch.zeros(3))
+            inner = torch.optim.SGD([weight], lr=1.0)
+            # The outer step takes over the mean: rate 1, no momentum, nothing of the own parameters.
+            outer = StreamingDiLoCo([weight], inner, period=2, fragments=1, learning_rate=1.0, momentum=0.0, mixing=0.0)
+            seen = []
+            for step in range(4):
+                outer.zero_grad()
+                weight.grad = torch.full((3,), -1.0 - rank)
+                outer.step()
+                seen.append(weight[0].item())
+            # Steps 1 and 2 are local; what was sent after step 2 has the mean 3 and lands after step 3, in place of it.
+            assert seen == [1.0 + rank, 2.0 + 2 * rank, 3.0, 4.0 + rank], seen
+            outer.finish()
+            assert weight.tolist() == [4.5] * 3, weight
+    """))
+    assert hosts.run_ranks([[]] * 2, [sys.executable, str(program)], {"GLOO_SOCKET_IFNAME": "lo"}, timeout_s=100) == 0
