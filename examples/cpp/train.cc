@@ -1,12 +1,13 @@
 // Data-parallel training in C++: a small convolutional network learns to tell made-up pictures apart.
 //
-//   torchrun --no-python --nproc-per-node 2 build/examples/cpp/train                  # plans for the link it measures
+//   torchrun --no-python --nproc-per-node 2 build/examples/cpp/train  # plans for its link
 //   torchrun --no-python --nproc-per-node 2 build/examples/cpp/train --scheme dear
 //   torchrun --no-python --nproc-per-node 2 build/examples/cpp/train --plan plan.json
-//   torchrun --no-python --nproc-per-node 2 build/examples/cpp/train --plain          # one all-reduce a tensor, by hand
+//   torchrun --no-python --nproc-per-node 2 build/examples/cpp/train --plain  # one all-reduce a tensor
 //
-// Any other launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT does, too. Rank 0 prints the loss and a sum
-// over the parameters, bit for bit: with an exact scheme and two ranks it is that of --plain.
+// Any other launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT does, too. Rank 0 prints the
+// loss and a sum over the parameters, bit for bit: with an exact scheme and two ranks it is that of
+// --plain.
 #include <gradweave/error.h>
 #include <gradweave/json.h>
 #include <gradweave/schemes.h>

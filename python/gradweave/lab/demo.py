@@ -73,10 +73,12 @@ def _compare(options):
                        turns.data_parallel(job(), f"DDP (tuned: {tuned_mb} MB)", setting, bucket_cap_mb=tuned_mb)]
         plans, predictions = {}, {}
         for way in chosen:
-            plan = plans[way.name] = core.make_plan(setting.workload, setting.cluster, way.scheme, way.plan_options)
-            predictions[way.name] = core.simulate(plan, setting.workload, setting.cluster, optimizer_us=setting.rest_us,
-                                                  contention=setting.contention)
-            contestants.append(turns.planned(job(), way.name, setting, plan, **way.wrap_options))
+            plan = core.make_plan(setting.workload, setting.cluster, way.scheme, way.plan_options)
+            name = way.named_after(plan)
+            plans[name] = plan
+            predictions[name] = core.simulate(plan, setting.workload, setting.cluster, optimizer_us=setting.rest_us,
+                                               contention=setting.contention)
+            contestants.append(turns.planned(job(), name, setting, plan, **way.wrap_options))
         iterations = options.iterations or _fitting(setting, predictions, options.rounds)
         bar.label, bar.total = "training in turns", bar.done + options.rounds * (iterations + WARM_UP) * len(contestants)
         turns.run_rounds(contestants, options.rounds, iterations, WARM_UP, bar.advance)

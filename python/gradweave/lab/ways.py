@@ -23,6 +23,11 @@ class Way:
     def wrap_options(self):
         return {name: value for name, value in self.options if name in WRAP_OPTIONS}
 
+    def named_after(self, plan):
+        """Its name, with the scheme that it chose where it is one that chooses: 'auto (us_byte)'."""
+        chosen = plan.get("finding", {}).get("chosen", {}).get("scheme", self.scheme)
+        return self.name if chosen in (self.scheme, "search") else f"{self.name} ({chosen})"
+
     def consistency(self, schemes):
         """What it does to training, of `schemes` (as core.schemes() gives them): "exact", "local", ...; "compressed" where an
         option compresses what an exact scheme sends."""
