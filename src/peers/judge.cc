@@ -43,6 +43,8 @@ class Case {
   }
   // "rank 0 is in finish() after 9 iterations; ranks 1-3: training iteration 9"
   std::string everyone() const;
+  // What the caller can do about ranks that are at different points.
+  std::string remedy() const;
   std::string suspects(int reporter) const;
   std::string behind_all(int reporter) const;
 
@@ -65,6 +67,19 @@ std::string Case::everyone() const {
   return text;
 }
 
+std::string Case::remedy() const {
+  const auto ended = those([&](int r) { return of(r).came && of(r).sign.state == State::kEnded; });
+  const bool begun = !those([&](int r) {
+                        const Sign& sign = of(r).sign;
+                        return of(r).came && (sign.iteration > 0 || sign.activity == Activity::kTraining);
+                      }).empty();
+  std::string text = begun ? "Give all ranks the same number of batches, or stop all at the shortest. " : "";
+  if (!ended.empty())
+    text += (begun ? "If " : "Why ") + name_of(ended) +
+            (begun ? " was not to end there, its own output says why. " : " ended, its own output says. ");
+  return text;
+}
+
 std::string Case::missed_meeting() const {
   int first = -1;
   for (int r = 0; r < size(); ++r) {
@@ -83,11 +98,13 @@ std::string Case::missed_meeting() const {
     return sign.state == State::kEnded || past(r, meeting.iteration);
   });
   if (!apart.empty()) {
+    for (int r : apart) {
+      if (of(r).sign.state != State::kEnded) continue;
+      return "rank " + std::to_string(r) + ' ' + doing(of(r).sign) + " and can't come to " + meeting.what +
+             ". Where ranks are: " + everyone() + ". " + remedy() + kEnd;
+    }
     return "ranks are at different points of their training: " + everyone() + ". Every rank has to be in " +
-           meeting.what +
-           " after the same iteration: give all ranks the same number of batches, or stop all at the "
-           "shortest. " +
-           kEnd;
+           meeting.what + " after the same iteration. " + remedy() + kEnd;
   }
   if (silent.empty()) return "";
   return meeting.what + " (after " + std::to_string(meeting.iteration) + " iterations) waits for " +
@@ -104,8 +121,8 @@ std::string Case::trained_past_the_end() const {
       return trains(r) && of(r).sign.activity == Activity::kTraining && of(r).sign.iteration >= joined;
     };
     if (those(beyond).empty()) continue;
-    return "ranks train for different numbers of iterations: " + everyone() +
-           ". Give all ranks the same number of batches, or stop all at the shortest. " + kEnd;
+    return "rank " + std::to_string(e) + ' ' + doing(end) +
+           ", and others train on. Where ranks are: " + everyone() + ". " + remedy() + kEnd;
   }
   return "";
 }

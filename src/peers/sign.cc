@@ -58,7 +58,9 @@ Sign decode_sign(std::string_view text) {
 
 std::string doing(const Sign& sign) {
   const std::string n = std::to_string(sign.iteration);
-  const std::string after = "after " + n + (sign.iteration == 1 ? " iteration" : " iterations");
+  const std::string after = sign.iteration == 0
+                                ? "before its first iteration"
+                                : "after " + n + (sign.iteration == 1 ? " iteration" : " iterations");
   if (sign.state == State::kEnded) return "has ended its training " + after;
   switch (sign.activity) {
     case Activity::kTraining:

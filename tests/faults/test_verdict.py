@@ -52,7 +52,8 @@ def test_a_run_that_ended_before_its_fault_is_no_success():
 @pytest.mark.parametrize("error, expected", [
     (NAMED, {1}),
     ("rank 2 ended with ValueError: x (training iteration 6). Training can't go on without it", {2}),
-    ("ranks are at different points of their training: ranks 0-2: in wrap(); rank 3: has ended its training after 0", {3}),
+    ("ranks are at different points of their training: ranks 0-2: in wrap(); rank 3: training iteration 0", {3}),
+    ("rank 1 has ended its training after 1 iteration, and others train on. Where ranks are: rank 0: training iteration 1", {1}),
     ("rank 0: after 3 iterations; rank 1: after 4", {0, 1}),
     ("ranks 1 3 have other parameters than ranks 0 2", {0, 1, 2, 3}),
     ("rank 2 has other parameters than ranks 0 1 3", {2}),

@@ -9,6 +9,7 @@ namespace gradweave::peers {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -84,8 +85,19 @@ TEST(Judge, MeetingsThatDifferEnd) {
               StartsWith("ranks are at different"));
   EXPECT_THAT(verdict({meeting(1, 9), meeting(1, 8)}),
               HasSubstr("rank 0: in finish() after 9 iterations; rank 1: in finish() after 8 iterations"));
-  EXPECT_THAT(verdict({meeting(1, 9), ended(outside(9))}),
-              HasSubstr("rank 1: has ended its training after 9"));
+}
+
+TEST(Judge, ARankThatHasEndedCanComeToNoMeeting) {
+  EXPECT_THAT(
+      verdict({meeting(1, 9), meeting(1, 9), ended(outside(9))}),
+      AllOf(StartsWith("rank 2 has ended its training after 9 iterations and can't come to finish(). "
+                       "Where ranks are: ranks 0, 1: in finish() after 9 iterations; rank 2: has ended"),
+            HasSubstr("same number of batches"), HasSubstr("If rank 2 was not to end there, its own")));
+  // Nobody has had a batch yet.
+  EXPECT_THAT(
+      verdict({meeting(1, 0, "wrap()"), ended(outside(0))}),
+      AllOf(StartsWith("rank 1 has ended its training before its first iteration and can't come to wrap()"),
+            Not(HasSubstr("batches")), HasSubstr("Why rank 1 ended, its own output says.")));
 }
 
 TEST(Judge, AMeetingDoesNotWaitForeverForASilentRank) {
@@ -99,8 +111,9 @@ TEST(Judge, TrainingPastAnEndedRankEnds) {
   EXPECT_EQ(verdict({ended(training(9)), training(9)}), "");  // both stop after this backward
   EXPECT_THAT(
       verdict({ended(outside(9)), training(9)}),
-      StartsWith("ranks train for different numbers of iterations: rank 0: has ended its training after "
-                 "9 iterations; rank 1: training iteration 9."));
+      StartsWith(
+          "rank 0 has ended its training after 9 iterations, and others train on. Where ranks are: "
+          "rank 0: has ended its training after 9 iterations; rank 1: training iteration 9. Give all"));
 }
 
 TEST(Judge, SilentRanksAreSuspectedAtOnce) {

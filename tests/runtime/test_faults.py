@@ -138,7 +138,7 @@ def test_ranks_with_uneven_batches_learn_who_is_where(scheme):
     for waited, message in ranks.run(uneven, 3, scheme=scheme):
         assert waited < 30, waited  # half of the timeout, on a busy machine
         assert "rank 1: in gradweave.finish() after 9 iterations" in message, message
-        assert "give all ranks the same number of batches" in message, message
+        assert "Give all ranks the same number of batches" in message, message
 
 
 def raises_alone(rank, where):
