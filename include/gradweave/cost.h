@@ -78,6 +78,7 @@ class CostModel {
 
   const WorkloadIndex& index() const { return index_; }
   const Cluster& cluster() const { return cluster_; }
+  const Compression& compression() const { return compression_; }  // no name: none
   std::size_t link_count() const { return cluster_.links.size(); }
   // Returns whether the tensor's layer has a `communication_us`, which contains the start-up.
   bool has_given_time(std::size_t tensor) const;

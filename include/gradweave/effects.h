@@ -36,7 +36,7 @@ constexpr std::string_view name_of(Consistency consistency) {
   return "compressed";
 }
 
-// Returns all that a plan does to training, gravest first: of delayed, local, compressed, corrected those that
+// Returns all that a plan does to training, gravest first: of delayed, compressed, local, corrected those that
 // hold; kExact alone if none does. So DeFT's plan without delay is exact, and with fp16 it is compressed.
 // O(size of the plan).
 std::vector<Consistency> effects_of(const Plan& plan);

@@ -19,9 +19,10 @@ struct SchemeInfo {
   std::string_view summary;  // one line
   std::string_view paper;
   Consistency consistency = Consistency::kExact;
-  // The options of its own; for a scheme of gradients schemes() adds those of the compressors.
+  // The options of its own; schemes() adds those of the compressors for what its ops carry, and for averages
+  // those of the outer optimizer.
   std::vector<OptionSpec> options;
-  // What its ops carry. Gradients can be compressed, by any scheme.
+  // What its ops carry.
   Payload payload = Payload::kGradient;
   bool chooses = false;  // its plans are those of other schemes, or found by search beside them
   // Throws InvalidInput for values that are each in range but don't go together; null: there are none.
@@ -42,7 +43,7 @@ const SchemeInfo& find_scheme(std::string_view name);
 OptionValues check_options(std::string_view name, const std::map<std::string, std::string>& options);
 
 // Returns scheme `name`'s plan for the workload on the cluster, with scheme, options, hashes and workers
-// filled in, and its gradients compressed if the options say so. What a tuning found (buffer_bytes of dear)
+// filled in, and what it sends compressed if the options say so. What a tuning found (buffer_bytes of dear)
 // stands beside the options that were set. Errors: those of check_options(); InvalidInput for workloads or
 // clusters that fail check(), and a compressor that the scheme's collectives can't carry.
 PlanResult make_plan(std::string_view name, const Workload& workload, const Cluster& cluster,

@@ -19,6 +19,19 @@ std::map<std::string, std::string> options_of(const SchemeInfo& scheme,
   return own;
 }
 
+// Returns whether some of the options has a value that is none of the scheme's choices, but one of another's.
+bool others_serve(const SchemeInfo& scheme, const std::map<std::string, std::string>& options) {
+  const auto offers = [](const SchemeInfo& some, const auto& option) {
+    const auto spec = std::ranges::find(some.options, option.first, &OptionSpec::name);
+    return spec != some.options.end() &&
+           std::ranges::find(spec->choices, option.second) != spec->choices.end();
+  };
+  return std::ranges::any_of(options, [&](const auto& option) {
+    return !offers(scheme, option) &&
+           std::ranges::any_of(schemes(), [&](const SchemeInfo& other) { return offers(other, option); });
+  });
+}
+
 // What a row of scheme `optimal` says of its family.
 Optimum optimum_of(const Row& optimal, const Setting& setting) {
   Optimum optimum{.iteration_ns = optimal.iteration_ns()};
@@ -52,7 +65,13 @@ Row compare_one(std::string_view name, const Setting& setting,
           .gigabits = setting.gigabits,
           .consistency = scheme.consistency};
   const std::map<std::string, std::string> own = options_of(scheme, options);
-  check_options(name, own);  // options that nobody can serve end all
+  try {
+    check_options(name, own);
+  } catch (const InvalidInput& error) {
+    if (!others_serve(scheme, own)) throw;  // options that nobody can serve end all
+    row.starves = error.what();
+    return row;
+  }
   PlanResult planned;
   try {
     planned = make_plan(name, setting.slowest, setting.cluster, own);

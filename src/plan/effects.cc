@@ -66,8 +66,8 @@ std::vector<Consistency> effects_of(const Plan& plan) {
   }
   std::vector<Consistency> effects;
   if (delayed) effects.push_back(Consistency::kDelayed);
-  if (local) effects.push_back(Consistency::kLocal);
   if (compressed) effects.push_back(Consistency::kCompressed);
+  if (local) effects.push_back(Consistency::kLocal);
   if (corrected) effects.push_back(Consistency::kCorrected);
   if (effects.empty()) effects.push_back(Consistency::kExact);
   return effects;

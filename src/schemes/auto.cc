@@ -7,7 +7,8 @@
 //                                    most this share
 //
 // Candidates: every scheme, each tuned over a small grid (candidates.h), `optimal` where it does more than
-// that; with `compressed`, the schemes that are fastest without compression under every compressor too. The
+// that; with `compressed`, the schemes of gradients that are fastest without compression under every compressor
+// too, and schemes of averages under the codec that they choose: fewer bits harm less than rarer averages. The
 // fastest admissible candidate sets the time to meet; of those within `tolerance` of it the one that changes
 // training least is chosen; then the faster, the one of less staleness, of less memory, the one listed first.
 //
@@ -29,6 +30,7 @@
 #include "gradweave/error.h"
 #include "gradweave/ranked_plans.h"
 #include "schemes/candidates.h"
+#include "schemes/compressed.h"
 #include "schemes/optimal.h"
 #include "schemes/registry.h"
 
@@ -49,10 +51,16 @@ std::ptrdiff_t severity(Consistency effect) {
 
 std::ptrdiff_t severity(const Candidate& candidate) {
   std::ptrdiff_t sum = 0;
-  for (const Consistency effect : candidate.effects) sum += 8 * severity(effect);
-  const auto compressor = candidate.options.find("compressor");
+  // Averages through a codec are as accurate as exact ones (docs/schemes/compressors.md).
+  const bool averages = find_scheme(candidate.scheme).payload == Payload::kParameter;
+  for (const Consistency effect : candidate.effects) {
+    if (effect != Consistency::kCompressed || !averages) sum += 8 * severity(effect);
+  }
+  const auto compressor = candidate.plan.options.find("compressor");
   // A cast changes a gradient less than what leaves most of it for later.
-  if (compressor != candidate.options.end() && find_compressor(compressor->second).error_feedback) ++sum;
+  if (!averages && compressor != candidate.plan.options.end() && compressor->second != "none" &&
+      find_compressor(compressor->second).error_feedback)
+    ++sum;
   return sum;
 }
 
@@ -106,13 +114,26 @@ bool admissible(const Candidate& candidate, const Limits& limits) {
          (!limits.max_extra_bytes || candidate.result.extra_bytes <= *limits.max_extra_bytes);
 }
 
+bool has_compressor(const SchemeInfo& scheme, std::string_view name) {
+  const auto option = std::ranges::find(scheme.options, "compressor", &OptionSpec::name);
+  return option != scheme.options.end() && std::ranges::find(option->choices, name) != option->choices.end();
+}
+
 // Whether some plan of the scheme may be admissible.
 bool may_serve(const SchemeInfo& scheme, const Limits& limits) {
   // A scheme of delayed updates may have a correction among its options: tuning tries it.
   const bool may_correct =
       scheme.consistency == Consistency::kDelayed && limits.allows(Consistency::kCorrected);
   return (limits.allows(scheme.consistency) || may_correct) &&
-         (limits.compressor.empty() || scheme.payload == Payload::kGradient);
+         (limits.compressor.empty() || has_compressor(scheme, limits.compressor.at("compressor")));
+}
+
+// The options that every candidate of a scheme starts from.
+std::map<std::string, std::string> fixed_options(const SchemeInfo& scheme, const Limits& limits) {
+  if (scheme.payload == Payload::kParameter && limits.compressor.empty() &&
+      limits.allows(Consistency::kCompressed))
+    return {{"compressor", std::string(kPlannersChoice)}};
+  return limits.compressor;
 }
 
 // The schemes of gradients that are fastest without compression, under every compressor too.
@@ -148,7 +169,14 @@ std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cl
   std::vector<Candidate> candidates;
   for (const SchemeInfo& scheme : schemes()) {
     if (scheme.name == "auto" || (scheme.name == "optimal" && !optimal_searches(workload, cluster))) continue;
-    if (may_serve(scheme, limits) || may_serve(scheme, wider))
+    if (!may_serve(scheme, limits) && !may_serve(scheme, wider)) continue;
+    const auto first = std::ssize(candidates);
+    const std::map<std::string, std::string> fixed = fixed_options(scheme, limits);
+    maker.tune(scheme, fixed, candidates);
+    // The anchors of compressed averages may take more memory than there is.
+    if (limits.max_extra_bytes && fixed != limits.compressor &&
+        std::none_of(candidates.begin() + first, candidates.end(),
+                     [&](const Candidate& candidate) { return admissible(candidate, limits); }))
       maker.tune(scheme, limits.compressor, candidates);
   }
   if (limits.allows(Consistency::kCompressed) && limits.compressor.empty())

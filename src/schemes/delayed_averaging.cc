@@ -26,6 +26,10 @@
 //      links.
 // With `period` given and too small for (3), step 4 gives the least time that each iteration then takes.
 //
+// `compressor=auto`: fewer bits harm less than rarer averages (docs/schemes/compressors.md has the figures). So K
+// is the smallest of all codecs that keep the accuracy, and the codec the one with the most bits that has it; with
+// `period` given, the one with the most bits that hides everything, else the one that takes least.
+//
 // Complexity: O((log^2 K + divisors(K) log tensors + 10) * (tensors + K * links)).
 // Deviations from the papers: blocks instead of the whole model, several links, periods per tensor; the
 // correction (2) is theirs (Overlap Local-SGD with its pull-back at 1). A link that serves several ops at
@@ -35,6 +39,7 @@
 #include <numeric>
 
 #include "schemes/common.h"
+#include "schemes/compressed.h"
 #include "schemes/registry.h"
 #include "solve/slots.h"
 
@@ -71,6 +76,11 @@ class Averager {
       (hides(middle) ? enough : too_small) = middle;
     }
     return enough;
+  }
+
+  // Returns by how much what `filler` holds takes longer in an iteration than it may.
+  Nanoseconds over_budget(const SlotFiller& filler) const {
+    return std::max<Nanoseconds>(filler.time_per_iteration() - budget_, 0);
   }
 
   // Steps 2 to 4.
@@ -253,22 +263,36 @@ Plan plan_of(const CostModel& model, const SlotFiller& filler, std::int64_t peri
   return plan;
 }
 
+Averager averager_for(const CostModel& model, const OptionValues& values) {
+  const auto busy_share = 1 - *values.number("headroom");
+  return {model, static_cast<Nanoseconds>(static_cast<double>(model.index().compute_total) * busy_share)};
+}
+
 PlanResult plan_delayed_averaging(const Workload& workload, const Cluster& cluster,
                                   const OptionValues& values) {
-  const CostModel model(workload, cluster);
-  const auto busy_share = 1 - *values.number("headroom");
-  const Averager averager(
-      model, static_cast<Nanoseconds>(static_cast<double>(model.index().compute_total) * busy_share));
   const std::optional<std::int64_t> given = values.integer("period");
-  const std::int64_t period = given ? *given : averager.smallest_period();
-  if (period == 0) {
-    return Starves{model.index().compute_total == 0
-                       ? "the workload computes nothing, so no communication can be hidden; set period to "
-                         "average all the same"
-                       : "hiding the averages takes a period of more than " + std::to_string(kLongestPeriod) +
-                             " iterations; set period to average more often and wait"};
+  const double frequent_share = *values.number("frequent_share");
+  std::optional<Plan> best;
+  std::pair<std::int64_t, Nanoseconds> least;  // period, time over the budget
+  for (const Compression& codec : average_codecs(values)) {
+    const CostModel model(workload, cluster, codec, Payload::kParameter);
+    const Averager averager = averager_for(model, values);
+    const std::int64_t period = given ? *given : averager.smallest_period();
+    if (period == 0) continue;
+    const SlotFiller filler = averager.filled(period, frequent_share);
+    const std::pair needed(period, averager.over_budget(filler));
+    if (best && needed >= least) continue;
+    least = needed;
+    best = plan_of(model, filler, period);
+    set_averages(*best, codec, values);
   }
-  return plan_of(model, averager.filled(period, *values.number("frequent_share")), period);
+  if (best) return *std::move(best);
+  const bool computes = WorkloadIndex(workload).compute_total > 0;
+  return Starves{computes
+                     ? "hiding the averages takes a period of more than " + std::to_string(kLongestPeriod) +
+                           " iterations; set period to average more often and wait"
+                     : "the workload computes nothing, so no communication can be hidden; set period to "
+                       "average all the same"};
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "schemes/common.h"
+#include "schemes/compressed.h"
 #include "schemes/dreamddp/plan_of_sets.h"
 #include "schemes/fewer_links.h"
 #include "schemes/registry.h"
@@ -34,9 +35,8 @@ SlotFiller poured(const CostModel& model) {
   return filler;
 }
 
-PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
-  Plan plan = new_plan(model, static_cast<std::size_t>(*values.integer("period")));
+Plan plan_on_all_links(const CostModel& model, std::int64_t period) {
+  Plan plan = new_plan(model, static_cast<std::size_t>(period));
   const SlotFiller filler = poured(model);
   const Point backward_done{.kind = PointKind::kBackwardEnd, .layer = 0};
   const Point end{.kind = PointKind::kIterationEnd};
@@ -63,8 +63,14 @@ PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, c
 }
 
 PlanResult plan_local_sgd(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  return fastest_over_links(workload, cluster,
-                            [&](const Cluster& links) { return plan_on_all_links(workload, links, values); });
+  return fastest_over_codecs(workload, cluster, values, [&](const Compression& codec) {
+    return fastest_over_links(workload, cluster, [&](const Cluster& links) {
+      const CostModel model(workload, links, codec, Payload::kParameter);
+      Plan plan = plan_on_all_links(model, *values.integer("period"));
+      set_averages(plan, codec, values);
+      return plan;
+    });
+  });
 }
 
 }  // namespace

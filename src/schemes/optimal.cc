@@ -260,8 +260,8 @@ Plan plan_local(const Workload& workload, const Cluster& cluster, const OptionVa
 
 void check_optimal(const OptionValues& values) {
   if (values.text("family") == "local" && !values.compression().name.empty()) {
-    throw InvalidInput("the family 'local' sends parameters, which are not compressed",
-                       "option compressor of optimal", "leave it out, or use family=exact");
+    throw InvalidInput("the family 'local' is searched without compression", "option compressor of optimal",
+                       "leave it out, or use family=exact");
   }
 }
 

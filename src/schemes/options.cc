@@ -6,6 +6,7 @@
 
 #include "base/quoted.h"
 #include "gradweave/error.h"
+#include "schemes/compressed.h"
 
 namespace gradweave {
 namespace {
@@ -104,7 +105,7 @@ Compression OptionValues::compression() const {
   Compression compression;
   if (std::ranges::find(specs_, "compressor", &OptionSpec::name) == specs_.end()) return compression;
   const std::string name = text("compressor");
-  if (name != "none") compression.name = name;
+  if (name != "none" && name != kPlannersChoice) compression.name = name;
   for (const std::string_view parameter : {"density", "rank"}) {
     const std::string option = "compressor_" + std::string(parameter);
     const auto set = set_.find(option);

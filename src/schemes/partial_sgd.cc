@@ -9,6 +9,7 @@
 // iteration ends when its averages are there. H > L leaves sets empty. Complexity: O(L * links). Deviations
 // from the paper: layers are fused into messages (one all-reduce per parameter is bound by start-ups),
 // several links, layers without parameters do not count.
+#include "schemes/compressed.h"
 #include "schemes/dreamddp/plan_of_sets.h"
 #include "schemes/fewer_links.h"
 #include "schemes/registry.h"
@@ -16,16 +17,22 @@
 namespace gradweave {
 namespace {
 
-PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
+PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, const OptionValues& values,
+                             const Compression& codec) {
+  const CostModel model(workload, cluster, codec, Payload::kParameter);
   const Packer packer(model, false);
-  return plan_of_sets(model, packer,
-                      equal_number(packer, static_cast<std::size_t>(*values.integer("period"))), false);
+  Plan plan = plan_of_sets(model, packer,
+                           equal_number(packer, static_cast<std::size_t>(*values.integer("period"))), false);
+  set_averages(plan, codec, values);
+  return plan;
 }
 
 PlanResult plan_partial_sgd(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  return fastest_over_links(workload, cluster,
-                            [&](const Cluster& links) { return plan_on_all_links(workload, links, values); });
+  return fastest_over_codecs(workload, cluster, values, [&](const Compression& codec) {
+    return fastest_over_links(workload, cluster, [&](const Cluster& links) {
+      return plan_on_all_links(workload, links, values, codec);
+    });
+  });
 }
 
 }  // namespace

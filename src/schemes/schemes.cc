@@ -13,8 +13,8 @@ namespace {
 
 std::vector<SchemeInfo> with_compressors(std::vector<SchemeInfo> rows) {
   for (SchemeInfo& scheme : rows) {
-    if (scheme.payload == Payload::kGradient)
-      std::ranges::move(compressor_options(), std::back_inserter(scheme.options));
+    std::ranges::move(scheme.payload == Payload::kGradient ? compressor_options() : average_options(),
+                      std::back_inserter(scheme.options));
   }
   return rows;
 }

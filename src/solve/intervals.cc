@@ -105,7 +105,9 @@ Assignment exact_intervals(const Packer& packer, std::size_t period) {
       d[i] = std::min(d[i], before);  // an empty interval
       if (d[i] == before) c[i] = static_cast<std::uint32_t>(i);
       if (h > 1 && best[(h - 2) * width + i] == before) continue;  // as good with one iteration fewer
-      for (; end < layers && row[end] <= bound; ++end) row[end + 1] = interval.append(end);
+      // The maximum: given times that are compressed are rounded.
+      for (; end < layers && row[end] <= bound; ++end)
+        row[end + 1] = std::max(row[end], interval.append(end));
       const auto useless =
           std::upper_bound(row.begin() + static_cast<std::ptrdiff_t>(i),
                            row.begin() + static_cast<std::ptrdiff_t>(end) + 1, bound - before);

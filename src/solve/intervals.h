@@ -29,7 +29,8 @@ namespace gradweave {
 // last message of a link, which then waits for them, or become a message of their own: whatever is through
 // first; on a tie they join, and the link listed first takes them. On one link that is MG-WFBP's rule: most
 // often the best fusion there is, else a few percent later. Costs are the cost model's, to the nanosecond, in
-// O(1): exact work is added as whole nanoseconds and a fraction.
+// O(1): exact work is added as whole nanoseconds and a fraction. What is compressed costs what the model says of the
+// whole message.
 class Packer {
   __extension__ using Wide = unsigned __int128;
   struct Work {  // ns + fraction / denominator, exactly
@@ -57,6 +58,7 @@ class Packer {
   Nanoseconds awaited(std::size_t position) const { return layers_[position].awaited; }
   std::size_t link_count() const { return links_.size(); }
   // Returns the least link time that layer `position` can take, without start-up, rounded down.
+  // O(tensor dtypes * links). 0 where messages are compressed: a layer may ride along for nearly nothing.
   Nanoseconds least_work(std::size_t position) const;
 
   struct Placed {
@@ -83,6 +85,7 @@ class Packer {
       Nanoseconds awaited = 0;  // of the last message
       Nanoseconds late = 0;     // max(0, end - awaited) over the messages before
       Work work;                // of the last message
+      MessageLoad load;         // of the last message, where messages are compressed
       DType dtype{};
       bool any = false, modelled = false;
     };
@@ -148,14 +151,19 @@ class Packer {
     Nanoseconds startup = 0;
     Wide denominator = 1;  // of the fractions
   };
+  bool compresses() const { return !model_->compression().name.empty(); }
   Work work_of(std::size_t link, const Unit& unit) const;
   const Work& work(std::size_t unit, std::size_t link) const { return work_[unit * links_.size() + link]; }
+  const MessageLoad& load(std::size_t unit, std::size_t link) const {
+    return load_[unit * links_.size() + link];
+  }
   Work sum(std::size_t link, const Work& a, const Work& b) const;
 
   const CostModel* model_;
   std::vector<Layer> layers_;
   std::vector<Unit> units_;
-  std::vector<Work> work_;  // [unit][link]
+  std::vector<Work> work_;         // [unit][link]
+  std::vector<MessageLoad> load_;  // [unit][link], where messages are compressed
   std::vector<LinkCost> links_;
   std::vector<PlainLayer> plain_layers_;  // parallel to layers_; empty where the general way is needed
 };

@@ -31,9 +31,12 @@ Packer::Packer(const CostModel& model, bool forward_overlap) : model_(&model) {
     if (layer.end_unit > layer.first_unit) layers_.push_back(layer);
   }
   for (const Unit& unit : units_) {
-    for (std::size_t k = 0; k < links_.size(); ++k) work_.push_back(work_of(k, unit));
+    for (std::size_t k = 0; k < links_.size(); ++k) {
+      work_.push_back(work_of(k, unit));
+      if (compresses()) load_.push_back(model.load(k, unit.slices));
+    }
   }
-  find_plain_layers();
+  if (!compresses()) find_plain_layers();
 }
 
 void Packer::find_plain_layers() {
@@ -71,6 +74,7 @@ inline Packer::Work Packer::sum(std::size_t link, const Work& a, const Work& b) 
 
 Nanoseconds Packer::least_work(std::size_t position) const {
   Nanoseconds total = 0;
+  if (compresses()) return total;
   for (std::size_t u = layers_[position].first_unit; u < layers_[position].end_unit; ++u) {
     Nanoseconds least = work(u, 0).ns;
     for (std::size_t k = 1; k < links_.size(); ++k) least = std::min(least, work(u, k).ns);
@@ -86,18 +90,25 @@ Packer::Queue::Choice Packer::Queue::best_for(const Layer& layer, std::size_t un
     return start + startup + work.ns + (work.fraction > 0 ? 1 : 0);
   };
   const Unit& added = packer_->units_[unit];
+  const auto compressed_end = [&](Nanoseconds start, std::size_t k, const MessageLoad& load) {
+    return start + packer_->model_->all_reduce_of(k, load).total();
+  };
   Choice best{.end = std::numeric_limits<Nanoseconds>::max()};
   for (std::size_t k = 0; k < links_.size(); ++k) {
     const LinkQueue& link = links_[k];
     const Nanoseconds startup = packer_->links_[k].startup;
     const Work& work = packer_->work(unit, k);
     if (link.any && link.dtype == added.dtype) {
+      const Nanoseconds start = std::max(link.free_before, layer.ready);
       const Nanoseconds joined =
-          end(std::max(link.free_before, layer.ready), link.modelled || added.modelled ? startup : 0,
-              packer_->sum(k, link.work, work));
+          packer_->compresses()
+              ? compressed_end(start, k, link.load + packer_->load(unit, k))
+              : end(start, link.modelled || added.modelled ? startup : 0, packer_->sum(k, link.work, work));
       if (joined < best.end || (joined == best.end && !best.placed.joined)) best = {joined, {k, true}};
     }
-    const Nanoseconds alone = end(std::max(link.end, layer.ready), added.modelled ? startup : 0, work);
+    const Nanoseconds start = std::max(link.end, layer.ready);
+    const Nanoseconds alone = packer_->compresses() ? compressed_end(start, k, packer_->load(unit, k))
+                                                    : end(start, added.modelled ? startup : 0, work);
     if (alone < best.end) best = {alone, {k, false}};
   }
   return best;
@@ -113,11 +124,13 @@ void Packer::Queue::append(std::size_t position, std::vector<Placed>* placed) {
     if (choice.placed.joined) {
       link.work = packer_->sum(k, link.work, packer_->work(u, k));
       link.modelled |= unit.modelled;
+      if (packer_->compresses()) link.load = link.load + packer_->load(u, k);
     } else {
       if (link.any) link.late = std::max(link.late, link.end - link.awaited);
       link.free_before = link.end;
       link.work = packer_->work(u, k);
       link.modelled = unit.modelled;
+      if (packer_->compresses()) link.load = packer_->load(u, k);
       link.dtype = unit.dtype;
       link.any = true;
     }

@@ -29,24 +29,17 @@ SlotFiller::Trial SlotFiller::with(std::size_t s, const Slice& slice) const {
   const Content& content = contents_[s];
   const std::size_t link = slots_[s].link;
   const DType dtype = model_->index().tensors[slice.tensor].dtype;
-  Trial trial;
+  Trial trial{.load = model_->load(link, std::span(&slice, 1))};
   while (trial.part < content.parts.size() && content.parts[trial.part].dtype != dtype) ++trial.part;
   Nanoseconds before = 0;
   if (trial.part < content.parts.size()) {
     const Part& part = content.parts[trial.part];
-    trial.modelled_bytes = part.modelled_bytes;
-    trial.given = part.given;
+    trial.load = part.load + trial.load;
     before = part.cost;
   } else {
     before = reserve(link, trial.part) - reserve(link, trial.part + 1);
   }
-  if (model_->has_given_time(slice.tensor)) {
-    trial.given += model_->all_reduce(link, slice);
-  } else {
-    trial.modelled_bytes += (slice.end - slice.begin) * size_of(dtype);
-  }
-  trial.cost = trial.given;
-  if (trial.modelled_bytes > 0) trial.cost += model_->all_reduce_bytes(link, trial.modelled_bytes);
+  trial.cost = model_->all_reduce_of(link, trial.load).total();
   trial.finish = content.finish - before + trial.cost;
   return trial;
 }
@@ -56,8 +49,7 @@ void SlotFiller::add(std::size_t s, const Slice& slice, const Trial& trial) {
   if (trial.part == content.parts.size())
     content.parts.push_back({.dtype = model_->index().tensors[slice.tensor].dtype});
   Part& part = content.parts[trial.part];
-  part.modelled_bytes = trial.modelled_bytes;
-  part.given = trial.given;
+  part.load = trial.load;
   part.cost = trial.cost;
   content.finish = trial.finish;
   if (keep_) part.slices.push_back(slice);

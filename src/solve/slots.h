@@ -49,8 +49,7 @@ class SlotFiller {
  private:
   struct Part {  // one message to be
     DType dtype{};
-    std::int64_t modelled_bytes = 0;  // of layers whose cost the link's model gives
-    Nanoseconds given = 0;            // of layers with a given time
+    MessageLoad load;
     Nanoseconds cost = 0;
     std::vector<Slice> slices;
   };
@@ -61,8 +60,7 @@ class SlotFiller {
   // A slot's message of some dtype and its end, were it to hold one slice more.
   struct Trial {
     std::size_t part = 0;
-    std::int64_t modelled_bytes = 0;
-    Nanoseconds given = 0;
+    MessageLoad load;
     Nanoseconds cost = 0;
     Nanoseconds finish = 0;
   };

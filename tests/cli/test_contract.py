@@ -229,6 +229,12 @@ def test_compare_says_which_scheme_cannot_serve_an_option():
     assert all("iteration_us" in row for row in rows.values())
     assert "compressor_density" in run(*given, "--set", "compressor_density=0.5", code=2).stderr
     assert "partition_bytes" in run(*given, "--set", "partition_bytes=0", code=2).stderr
+    # Casts are for gradients, `auto` is for averages.
+    rows = {row["name"]: row for row in result(*given, "--set", "compressor=fp16")["schemes"]}
+    assert "is not one of its values" in rows["local_sgd"]["starves"] and "iteration_us" in rows["ddp"]
+    rows = {row["name"]: row for row in result(*given, "--set", "compressor=auto")["schemes"]}
+    assert "is not one of its values" in rows["ddp"]["starves"] and rows["local_sgd"]["consistency"] == "compressed"
+    assert "zip" in run(*given, "--set", "compressor=zip", code=2).stderr
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

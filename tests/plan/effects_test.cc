@@ -45,7 +45,7 @@ TEST(Effects, OfAverages) {
       op.compression = {"int8", {}};
     }
   }
-  EXPECT_EQ(effects_of(at_once), (List{Consistency::kLocal, Consistency::kCompressed}));
+  EXPECT_EQ(effects_of(at_once), (List{Consistency::kCompressed, Consistency::kLocal}));
 }
 
 // A step that leaves out one tensor, in one iteration of several, or only while earlier iterations don't exist.

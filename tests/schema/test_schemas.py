@@ -47,6 +47,15 @@ def test_plans_of_every_scheme():
     assert made >= 5
 
 
+def test_a_plan_of_compressed_averages():
+    plan = gradweave("plan", "--json", "--scheme", "delayed_averaging", "--set", "compressor=int4", "--set", "outer_momentum=0.5",
+                     "--workload", EXAMPLES / "workloads" / "tiny.json", "--cluster", EXAMPLES / "clusters" / "tiny-4.json")
+    content = json.loads(plan.stdout)
+    schema("plan").validate(content)
+    assert content["outer"] == {"momentum": 0.5, "learning_rate": 1}
+    assert content["period"][0]["ops"][0]["compression"]["name"] == "int4"
+
+
 LAYER = {"name": "l", "forward_us": 1, "backward_us": 2.5, "communication_us": 3}
 WORKLOAD = {"version": 1, "name": "w", "layers": [LAYER]}
 CLUSTER = {"version": 1, "workers": 2, "links": [{"name": "n", "startup_us": 0, "us_per_byte": 1e-3}]}
@@ -105,6 +114,8 @@ FAULTS = [
     ("cluster", changed(CLUSTER, "links", 0, "relative_time", to=0)),
     ("plan", changed(PLAN, "period", 0, "ops", 0, "release", "layer")),
     ("plan", changed(PLAN, "period", 0, "applies")),
+    ("plan", changed(PLAN, "outer", to={"momentum": 1, "learning_rate": 1})),
+    ("plan", changed(PLAN, "outer", to={"momentum": 0.5})),
     ("plan", changed(PLAN, "period", 0, "ops", 0, "collective", to="gather")),
     ("plan", changed(PLAN, "period", 0, "ops", 0, "merges", to=[1.5])),
 ]

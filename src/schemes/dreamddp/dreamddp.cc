@@ -28,6 +28,7 @@
 //   needs no memory: nothing reads the weights between.
 // - Links that serve several ops at once are planned as if ops went one after another.
 #include "schemes/common.h"
+#include "schemes/compressed.h"
 #include "schemes/dreamddp/plan_of_sets.h"
 #include "schemes/fewer_links.h"
 #include "schemes/registry.h"
@@ -40,8 +41,9 @@ struct Planned {
   Nanoseconds stall = 0;
 };
 
-Planned plan_on_all_links(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster);
+Planned plan_on_all_links(const Workload& workload, const Cluster& cluster, const OptionValues& values,
+                          const Compression& codec) {
+  const CostModel model(workload, cluster, codec, Payload::kParameter);
   const bool forward_overlap = values.on("forward_overlap");
   const Packer packer(model, forward_overlap);
   const auto period = static_cast<std::size_t>(*values.integer("period"));
@@ -53,24 +55,33 @@ Planned plan_on_all_links(const Workload& workload, const Cluster& cluster, cons
         values.text("solver") == "dfs" ? paper_search(packer, period) : exact_intervals(packer, period);
   }
   if (values.on("fill_bubbles")) fill_bubbles(packer, assignment);
-  return {plan_of_sets(model, packer, assignment, forward_overlap), assignment.stall};
+  Planned planned{plan_of_sets(model, packer, assignment, forward_overlap), assignment.stall};
+  set_averages(planned.plan, codec, values);
+  return planned;
 }
 
 // Messages go where they end first, which can make a set later than fewer links would. Without sharing, what
 // the stalls come to is what the simulator finds.
-PlanResult plan_dreamddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+PlanResult plan_under(const Compression& codec, const Workload& workload, const Cluster& cluster,
+                      const OptionValues& values) {
   if (has_shared_link(cluster)) {
     return fastest_over_links(workload, cluster, [&](const Cluster& links) {
-      return plan_on_all_links(workload, links, values).plan;
+      return plan_on_all_links(workload, links, values, codec).plan;
     });
   }
-  Planned best = plan_on_all_links(workload, cluster, values);
+  Planned best = plan_on_all_links(workload, cluster, values, codec);
   for (Cluster fewer = cluster; fewer.links.size() > 1 && best.stall > 0;) {
     fewer.links.pop_back();
-    Planned other = plan_on_all_links(workload, fewer, values);
+    Planned other = plan_on_all_links(workload, fewer, values, codec);
     if (other.stall < best.stall) best = std::move(other);
   }
   return best.plan;
+}
+
+PlanResult plan_dreamddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+  return fastest_over_codecs(workload, cluster, values, [&](const Compression& codec) {
+    return plan_under(codec, workload, cluster, values);
+  });
 }
 
 OptionSpec text_option(std::string_view name, const std::vector<std::string_view>& choices,
