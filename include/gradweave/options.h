@@ -60,9 +60,9 @@ class OptionValues {
   std::string text(std::string_view name) const;  // empty if unset and without a default
   bool on(std::string_view name) const { return text(name) == "on"; }
 
-  // Returns the compressor that what the scheme sends goes through; none if the scheme has no such option, or
-  // it is unset or left to the planner. Errors: InvalidInput for a parameter that the chosen compressor does not have, or out of its
-  // range.
+  // Returns the compressor of what the scheme sends; none if it has no such option, or it is unset or left to
+  // the planner. Errors: InvalidInput for a parameter that the chosen compressor does not have, or out of
+  // its range.
   Compression compression() const;
 
   // Returns what the user set, for Plan::options.
