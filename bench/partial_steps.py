@@ -81,8 +81,8 @@ def main():
             row = {"network": network, "optimizer": optimizer, **compare(make_network(), make_optimizer, options.turns)}
             rows.append(row)
             middle, low, high = row["ratio"]
-            print(f"{network:12} {optimizer:15} whole {row['whole_ms']:7.2f} ms, {row['parts']} parts {row['parts_ms']:7.2f} ms: "
-                  f"x {middle:.3f} [{low:.3f}-{high:.3f}]")
+            print(f"{network:12} {optimizer:15} whole {row['whole_ms']:7.2f} ms, {row['parts']} parts "
+                  f"{row['parts_ms']:7.2f} ms: x {middle:.3f} [{low:.3f}-{high:.3f}]")
     options.results.parent.mkdir(parents=True, exist_ok=True)
     options.results.write_text(json.dumps(rows, indent=1) + "\n")
     return 0

@@ -4,7 +4,7 @@ A plan that halves its all-reduces should not pay for it. Each cell takes trains
 all-gathers in turns; a round's ratio is (reduce-scatter + all-gather) / all-reduce, times being those of the slowest rank.
 Results are one JSON file, docs/results/ring.json.
 
-    .venv/bin/python bench/ring.py            # about 6 minutes
+    .venv/bin/python bench/ring.py            # about 10 minutes
     .venv/bin/python bench/ring.py --workers 2 --mbps 400 --kilobytes 3200
 """
 
@@ -80,11 +80,15 @@ def measure(options):
                     row = cell(link, kilobytes, mbps, computing, options.rounds)
                     if row and ranks.is_first():
                         rows.append(row)
-                        print(f"{row['workers']} workers, {mbps:g} Mb/s, {kilobytes} KB, {'computing' if computing else 'idle'}: "
-                              f"all-reduce {row['all_reduce_ms']:.1f} ms, reduce-scatter {row['reduce_scatter_ms']:.1f}, all-gather "
-                              f"{row['all_gather_ms']:.1f}: x {row['ratio'][0]:.3f} [{row['ratio'][1]:.3f}-{row['ratio'][2]:.3f}]",
-                              file=sys.stderr, flush=True)
+                        print(_line(row), file=sys.stderr, flush=True)
     return rows
+
+
+def _line(row):
+    state = "computing" if row["computing"] else "idle"
+    return (f"{row['workers']} workers, {row['mbps']:g} Mb/s, {row['kilobytes']} KB, {state}: "
+            f"all-reduce {row['all_reduce_ms']:.1f} ms, reduce-scatter {row['reduce_scatter_ms']:.1f}, all-gather {row['all_gather_ms']:.1f}: x "
+            "{:.3f} [{:.3f}-{:.3f}]".format(*row["ratio"]))
 
 
 def main():

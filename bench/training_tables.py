@@ -103,6 +103,26 @@ def overhead_table(path):
         ["", "ms per iteration", "predicted", "times compute alone (spread)"], rows)
 
 
+def ring_table(path):
+    """(Reduce-scatter + all-gather) / all-reduce: one row for each number of workers and rate, one column for each size."""
+    rows = json.loads(path.read_text())
+    sizes = sorted({row["kilobytes"] for row in rows})
+    lines = []
+    for workers, mbps, computing in sorted({(row["workers"], row["mbps"], row["computing"]) for row in rows}):
+        cells = {row["kilobytes"]: row["ratio"] for row in rows
+                 if (row["workers"], row["mbps"], row["computing"]) == (workers, mbps, computing)}
+        lines.append([f"{workers} workers, {mbps:g} Mb/s{', computing' if computing else ''}"]
+                     + ["{:.2f} ({:.2f} - {:.2f})".format(*cells[size]) if size in cells else "" for size in sizes])
+    return markdown([""] + [f"{size} KB" if size < 1024 else f"{size // 1024} MB" for size in sizes], lines)
+
+
+def partial_steps_table(path):
+    return markdown(["", "tensors", "whole step, ms", "parts", "all parts, ms", "parts / whole (quartiles)"],
+                    [[f"{row['network']}, {row['optimizer']}", str(row["tensors"]), f"{row['whole_ms']:.1f}",
+                      str(row["parts"]), f"{row['parts_ms']:.1f}", "{:.2f} ({:.2f} - {:.2f})".format(*row["ratio"])]
+                     for row in json.loads(path.read_text())])
+
+
 def replace_section(text, name, content):
     """`text` with what stands between the section's markers replaced. Errors: ValueError without the markers."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
@@ -165,6 +185,8 @@ def main():
     text = replace_section(text, "prediction", prediction_table(found))
     text = replace_section(text, "engine cost", overhead_table(DOCS / "results/overhead.json"))
     text = replace_section(text, "training accuracy", accuracy_table(DOCS / "results/accuracy.jsonl"))
+    text = replace_section(text, "ring", ring_table(DOCS / "results/ring.json"))
+    text = replace_section(text, "partial steps", partial_steps_table(DOCS / "results/partial_steps.json"))
     page.write_text(text)
     return 0
 
