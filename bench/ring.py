@@ -87,8 +87,8 @@ def measure(options):
 def _line(row):
     state = "computing" if row["computing"] else "idle"
     return (f"{row['workers']} workers, {row['mbps']:g} Mb/s, {row['kilobytes']} KB, {state}: "
-            f"all-reduce {row['all_reduce_ms']:.1f} ms, reduce-scatter {row['reduce_scatter_ms']:.1f}, all-gather {row['all_gather_ms']:.1f}: x "
-            "{:.3f} [{:.3f}-{:.3f}]".format(*row["ratio"]))
+            f"all-reduce {row['all_reduce_ms']:.1f} ms, reduce-scatter {row['reduce_scatter_ms']:.1f}, all-gather "
+            f"{row['all_gather_ms']:.1f}: x " "{:.3f} [{:.3f}-{:.3f}]".format(*row["ratio"]))
 
 
 def main():
