@@ -35,6 +35,7 @@ struct CalendarOp {
   std::vector<std::int64_t> offsets;  // of each block in the flat buffer, elements
   std::int64_t elements = 0;
   std::int64_t bytes = 0;
+  std::int64_t half_startups = 2;    // in halves of an all-reduce's
   std::vector<std::int32_t> merges;  // those of iterations that exist
   Release release;
   Compression compression;  // its parameters given; no name: none

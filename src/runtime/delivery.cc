@@ -16,6 +16,7 @@ namespace gradweave::runtime {
 bool TorchHost::begin_backward() {
   release_retired();
   residuals_before_ = residuals_;
+  anchors_.drop();
   not_finite_ = -1;
   return begin_unscaling();
 }
@@ -136,17 +137,18 @@ void TorchHost::acquire(const run::Execution& execution) {
 }
 
 void TorchHost::read_parameter(const run::Execution& execution, std::size_t at) {
-  acquire(execution);
+  if (!execution.op->anchored || execution.op->compression.name.empty()) acquire(execution);
   const Block& place = block_at(execution, at);
   const std::int64_t length = place.end - place.begin, offset = execution.op->offsets[at];
   const std::int32_t tensor = calendar_->block_tensor[static_cast<std::size_t>(execution.op->blocks[at])];
   const at::Tensor value = flat_parameter(tensor).narrow(0, place.begin, length);
   Message& message = this->message(execution);
-  at::Tensor to = message.flat.narrow(0, offset, length);
-  if (execution.op->keep_own) {
-    copy_twice(value, to, message.own.narrow(0, offset, length));
+  if (execution.op->anchored) {
+    anchors_.read(execution, at, message);
+  } else if (execution.op->keep_own) {
+    copy_twice(value, message.flat.narrow(0, offset, length), message.own.narrow(0, offset, length));
   } else {
-    to.copy_(value);
+    message.flat.narrow(0, offset, length).copy_(value);
   }
   note_parameter(tensor);
 }
@@ -162,6 +164,7 @@ void TorchHost::rescale(const run::Execution& execution, double factor) {
 // Gradients may still be views of the buffers: see release_retired().
 void TorchHost::retire(const run::Execution& execution) {
   Message& message = this->message(execution);
+  anchors_.retire(*execution.op, message);
   if (message.flat.defined() && !message.lent) retired_.push_back({execution.op, std::move(message.flat)});
   if (message.own.defined()) retired_.push_back({execution.op, std::move(message.own)});
   message.flat.reset();

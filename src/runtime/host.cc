@@ -70,6 +70,7 @@ void TorchHost::install(const Calendar& calendar, std::size_t slots, std::vector
   retired_.clear();
   pool_ = std::make_unique<BufferPool>(calendar, options_.device);
   messages_ = std::make_shared<Messages>(slots);
+  anchors_.install(calendar, slots, parameter_of_, world_size_, group_ ? group_->getRank() : 0);
   exchanges_.clear();
   subsets_.assign(1, {});
   for (std::size_t p = 0; p < parameters_.size(); ++p) subsets_[0].push_back(static_cast<std::int32_t>(p));
@@ -171,7 +172,9 @@ void TorchHost::average_parameter(const run::Part& part) {
   const Block& block = calendar_->blocks[b];
   const std::int64_t length = block.end - block.begin;
   at::Tensor to = flat_parameter(calendar_->block_tensor[b]).narrow(0, block.begin, length);
-  if (part.from->op->keep_own) {
+  if (part.from->op->anchored) {
+    anchors_.land(part, (*messages_)[part.from->slot]);
+  } else if (part.from->op->keep_own) {
     const at::Tensor own = (*messages_)[part.from->slot].own.narrow(0, part.offset, length);
     add_correction(to, view(part), own, world_size_);
   } else {
@@ -245,6 +248,7 @@ void TorchHost::finish_exchange(std::size_t slot) {
 }
 
 void TorchHost::average_over_ranks(std::span<const std::int32_t> tensors) {
+  anchors_.return_rests();
   for (std::size_t n = 0; std::int32_t t : tensors) {
     at::Tensor value = flat_parameter(t);
     at::Tensor sum = at::empty_like(value);
@@ -252,6 +256,7 @@ void TorchHost::average_over_ranks(std::span<const std::int32_t> tensors) {
     start({.group = *group_, .flat = sum, .sequence = n++, .timeout = options_.timeout})->wait();
     value.copy_(sum);
   }
+  anchors_.raise();
 }
 
 }  // namespace gradweave::runtime

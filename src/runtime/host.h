@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "run/host.h"
+#include "runtime/anchors.h"
 #include "runtime/buffers.h"
 #include "runtime/link_transport.h"
 #include "runtime/message.h"
@@ -69,7 +70,7 @@ class TorchHost : public run::Host {
   }
   // A block of a message, flat.
   at::Tensor view(const run::Part& part) const;
-  std::int64_t buffer_bytes() const { return pool_ ? pool_->bytes() : 0; }
+  std::int64_t buffer_bytes() const { return (pool_ ? pool_->bytes() : 0) + anchors_.bytes(); }
   // Forgets the gradient that was handed over last.
   void let_go() {
     gradient_.reset();
@@ -154,6 +155,7 @@ class TorchHost : public run::Host {
   std::vector<std::int32_t> parameter_of_, tensor_of_;
   std::unique_ptr<BufferPool> pool_;
   std::shared_ptr<Messages> messages_;
+  Anchors anchors_{[this](std::int32_t tensor) { return flat_parameter(tensor); }};
   std::vector<std::vector<std::int32_t>> subsets_;
   std::map<std::vector<std::int32_t>, std::int32_t> subset_ids_;
   std::vector<Exchange> exchanges_;

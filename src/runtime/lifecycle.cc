@@ -90,7 +90,7 @@ void Engine::install(const Plan& plan, const Workload& workload) {
     const Violation& first = validation.violations.front();
     throw InvalidInput(first.what, "plan: " + first.where, first.remedy);
   }
-  Calendar calendar = runnable_calendar(plan, workload);
+  Calendar calendar = runnable_calendar(plan, workload, world_size_, options_.device);
   std::vector<std::int32_t> parameter_of = host_.parameters_of(calendar);
   const std::vector<const LinkSpec*> specs = specs_of(calendar);
   std::string structure = calendar.hash;

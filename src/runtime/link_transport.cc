@@ -76,17 +76,18 @@ std::unique_ptr<run::Pending> LinkTransport::start(const run::Execution& executi
     message.flat = std::move(half.flat);
   }
   auto started = std::make_unique<Started>(op, message, options_.device);
-  const auto end = emulated_ ? emulated_->end_of(op.collective, op.bytes, Clock::now()) : Clock::time_point{};
+  const auto end = emulated_ ? emulated_->end_of(op.collective, op.bytes, op.half_startups, Clock::now())
+                             : Clock::time_point{};
   message.data.wait(options_.device);
   std::unique_ptr<runtime::Pending> work;
   if (spec_.group) {
     if (options_.check) check_before(op, sequence);
-    work = coder_.start({.group = *spec_.group,
-                         .flat = message.flat,
-                         .collective = op.collective,
-                         .sequence = sequence,
-                         .timeout = options_.timeout},
-                        op.blocks);
+    const Call call{.group = *spec_.group,
+                    .flat = message.flat,
+                    .collective = op.collective,
+                    .sequence = sequence,
+                    .timeout = options_.timeout};
+    work = message.groups ? exchange(call, *message.groups) : coder_.start(call, op.blocks);
   }
   started->begin(std::move(work), end);
   return started;

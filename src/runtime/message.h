@@ -4,16 +4,19 @@
 #include <ATen/core/TensorBody.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "runtime/codec/two_stages.h"
 #include "runtime/fence.h"
 
 namespace gradweave::runtime {
 
 struct Message {
-  at::Tensor flat;    // what goes out; in the end the result
-  at::Tensor own;     // what this rank sent, if the op keeps it
-  bool lent = false;  // `flat` is a gradient itself, not one of the pool's buffers
+  at::Tensor flat;                     // what goes out; in the end the result
+  at::Tensor own;                      // what this rank sent, if the op keeps it
+  bool lent = false;                   // `flat` is a gradient itself, not one of the pool's buffers
+  std::optional<GroupMessage> groups;  // in place of both: an average of parameters that is compressed
   Fence data, result;
 };
 

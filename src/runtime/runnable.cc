@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string>
 
+#include "codec/groups.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
 
@@ -10,12 +11,46 @@ namespace gradweave::runtime {
 namespace {
 
 void check_op(const Op& op, const std::string& where) {
-  if (op.collective == Collective::kCompressed || !op.compression.name.empty()) {
-    throw InvalidInput("the engine has no compressed collectives", where, "use a scheme without compression");
+  const bool compressed = op.collective == Collective::kCompressed;
+  if (op.payload == Payload::kGradient) {
+    if (!compressed && op.compression.name.empty()) return;
+    throw InvalidInput("the engine has no compressed collectives of gradients", where,
+                       "use a scheme without compression");
   }
-  if (op.payload == Payload::kParameter && op.collective != Collective::kAllReduce) {
-    throw InvalidInput("parameters are averaged by all_reduce only", where, "use collective 'all_reduce'");
+  if (!compressed && op.collective != Collective::kAllReduce) {
+    throw InvalidInput("parameters are averaged by all_reduce or compressed only", where,
+                       "use collective 'all_reduce'");
   }
+  if (compressed && !codec::format_of(op.compression.name)) {
+    throw InvalidInput("the engine has no averages by compressor '" + op.compression.name + "'", where,
+                       "use int8, int4 or ef_signsgd");
+  }
+}
+
+// What an average of gains asks of parameters, and what it takes.
+void prepare(CalendarOp& op, const Calendar& calendar, int world_size, c10::Device device) {
+  const auto tensor =
+      static_cast<std::size_t>(calendar.block_tensor[static_cast<std::size_t>(op.blocks.front())]);
+  const std::string where = "parameter '" + calendar.index.tensor_names[tensor] + "'";
+  if (op.dtype != DType::kFloat32) {
+    throw InvalidInput(
+        "averages that are compressed, or that an outer optimizer uses, are of float32 parameters only",
+        where, "keep parameters in float32, with torch.autocast for the compute, or average exactly");
+  }
+  if (!device.is_cpu()) {
+    throw InvalidInput(
+        "averages that are compressed, or that an outer optimizer uses, are of parameters on the CPU", where,
+        "use a plan without compressor and outer optimizer");
+  }
+  if (op.compression.name.empty()) return;
+  if (world_size > 2) {
+    throw InvalidInput("averages of parameters are compressed between two ranks only", where,
+                       "use a plan without compressor");
+  }
+  const CompressedCost cost =
+      wire_cost(op.compression, Payload::kParameter, {op.elements, size_of(op.dtype), world_size});
+  op.bytes = cost.equivalent_bytes;
+  op.half_startups = cost.half_startups;
 }
 
 void check_iterations(const std::vector<Iteration>& iterations, const std::string& list) {
@@ -37,11 +72,16 @@ void check_iterations(const std::vector<Iteration>& iterations, const std::strin
 
 }  // namespace
 
-Calendar runnable_calendar(const Plan& plan, const Workload& workload) {
+Calendar runnable_calendar(const Plan& plan, const Workload& workload, int world_size, c10::Device device) {
   check_iterations(plan.prologue, "prologue");
   check_iterations(plan.period, "period");
   Calendar calendar = calendar_of(plan, workload);
   calendar.hash = hash_of(plan);
+  for (CalendarIteration& iteration : calendar.iterations) {
+    for (CalendarOp& op : iteration.ops) {
+      if (op.anchored) prepare(op, calendar, world_size, device);
+    }
+  }
   return calendar;
 }
 

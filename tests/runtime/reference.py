@@ -7,11 +7,14 @@ parameters is a full step with the other gradients set to None.
 import torch
 from torch import distributed, nn
 
+import groups
+
 
 class Reference:
-    """Trains `model` with `optimizer` by `plan`. Layers and tensors are the workload's."""
+    """Trains `model` with `optimizer` by `plan`, up to the first drain. Layers and tensors are the workload's. `after`: the
+    reference of what was trained before."""
 
-    def __init__(self, model, optimizer, plan, workload):
+    def __init__(self, model, optimizer, plan, workload, after=None):
         self.model, self.optimizer, self.plan = model, optimizer, plan
         self.world = distributed.get_world_size()
         self.parameters = dict(model.named_parameters())
@@ -23,6 +26,10 @@ class Reference:
         self.residuals = {}
         self.n = 0
         self.end = None       # while draining: the first iteration that does not exist
+        self.first = after.first + after.end if after else 0  # iterations of the run before this plan's first
+        self.anchors = {name: flat(p, p.detach()).clone() for name, p in self.parameters.items()}
+        self.momenta = after.momenta if after else {name: torch.zeros_like(a) for name, a in self.anchors.items()}
+        self.rests = {}       # (compressor, blocks of an op) -> what second encodings have dropped of the sum
         self.overflowed = set()  # iterations in which some rank's gradient was not finite
         self.local = {self.blocks[b]["tensor"] for iteration in plan.get("prologue", []) + plan["period"]
                       for apply in iteration.get("applies", []) for b in apply["blocks"]
@@ -98,6 +105,10 @@ class Reference:
             return None  # its all_gather does the whole
         if op["payload"] == "parameter":
             own = torch.cat([self.part(self.values[merges[0]], b) for b in op["blocks"]])
+            if self.anchored(op):
+                own = own - torch.cat([self.part(self.anchors, b) for b in op["blocks"]])
+            if "compression" in op:
+                return self.run_compressed(op, own)
             result = own.clone()
             distributed.all_reduce(result)
             return result, own
@@ -116,6 +127,34 @@ class Reference:
         distributed.all_reduce(result)
         return result, own
 
+    def anchored(self, op):
+        return "compression" in op or self.plan.get("outer") is not None
+
+    def run_compressed(self, op, gain):
+        """What every rank's message decodes to, summed; with more than two ranks the sum is encoded again, in shards."""
+        name, front = op["compression"]["name"], op["blocks"][0]
+
+        def key(rank, stage):
+            return groups.random_key(rank, self.first + self.n, front, stage)
+
+        own = groups.decoded(name, gain, key(distributed.get_rank(), 0))
+        each = [torch.empty_like(own) for _ in range(self.world)]
+        distributed.all_gather(each, own)
+        if self.world <= 2:
+            return sum(each, torch.zeros_like(own)), own
+        rest = self.rests.setdefault((name, *op["blocks"]), torch.zeros_like(own))
+        for one in each:
+            rest += one
+        result = torch.zeros_like(own)
+        for rank, shard in enumerate(self.shards(len(own))):
+            result[shard] = groups.decoded(name, rest[shard], key(rank, 1), shard.start // groups.GROUP)
+        rest -= result
+        return result, own
+
+    def shards(self, count):
+        width = -(-(-(-count // groups.GROUP)) // self.world) * groups.GROUP
+        return [slice(min(rank * width, count), min((rank + 1) * width, count)) for rank in range(self.world)]
+
     def corrected(self, op):
         return any(apply.get("correction") == "local" for iteration in self.plan.get("prologue", []) + self.plan["period"]
                    for apply in iteration.get("applies", []))
@@ -125,7 +164,7 @@ class Reference:
         return tensors[block["tensor"]][block["begin"]:block["end"]]
 
     def delivered(self, apply, number):
-        """(result, own) of one block of an apply."""
+        """(result, own, op) of one block of an apply."""
         want = self.listed(self.n, apply["merges"])
         parameter = apply["source"] == "averaged_parameter"
         for n in range(self.n, -1, -1):
@@ -136,7 +175,7 @@ class Reference:
                 begin = sum(self.blocks[b]["end"] - self.blocks[b]["begin"] for b in op["blocks"][:op["blocks"].index(number)])
                 length = self.blocks[number]["end"] - self.blocks[number]["begin"]
                 result, own = self.results[n, index]
-                return result[begin:begin + length], own[begin:begin + length]
+                return result[begin:begin + length], own[begin:begin + length], op
         raise AssertionError(f"nothing delivers block {number} for {apply}")
 
     # ---- applies
@@ -200,7 +239,7 @@ class Reference:
                     gradients[name].copy_(local[name])
             if self.spoilt(apply):
                 continue
-            result, own = self.delivered(apply, b)
+            result, own, _ = self.delivered(apply, b)
             target = flat(parameter, gradients[name])[block["begin"]:block["end"]]
             if keep:
                 result = result - own
@@ -223,9 +262,18 @@ class Reference:
     def average(self, apply):
         for b in apply["blocks"]:
             block, parameter = self.blocks[b], self.parameters[self.blocks[b]["tensor"]]
-            result, own = self.delivered(apply, b)
+            result, own, op = self.delivered(apply, b)
             target = flat(parameter, parameter.detach())[block["begin"]:block["end"]]
-            if apply.get("mode") == "correct":
+            if self.anchored(op):
+                step = result * (1.0 / self.world)
+                if self.plan.get("outer") is not None:
+                    momentum, rate = self.plan["outer"]["momentum"], self.plan["outer"]["learning_rate"]
+                    speed = self.part(self.momenta, b)
+                    speed.mul_(momentum).add_(step)
+                    step = (step + speed * momentum) * rate
+                target.add_(step - own)
+                self.part(self.anchors, b).add_(step)
+            elif apply.get("mode") == "correct":
                 target.add_((result - own * self.world) * (1.0 / self.world))
             else:
                 target.copy_(result * (1.0 / self.world))
@@ -242,6 +290,13 @@ class Reference:
             self.run_applies("backward_end")
             self.at_end({})
             self.n += 1
+        for (_, *blocks), rest in self.rests.items():
+            shard = self.shards(len(rest))[distributed.get_rank()]
+            kept = torch.zeros_like(rest)
+            kept[shard] = rest[shard]
+            for b, part in zip(blocks, kept.split([self.blocks[b]["end"] - self.blocks[b]["begin"] for b in blocks])):
+                parameter = self.parameters[self.blocks[b]["tensor"]]
+                flat(parameter, parameter.detach())[self.blocks[b]["begin"]:self.blocks[b]["end"]].add_(part)
         for name, parameter in self.parameters.items():
             if name in self.local:
                 value = flat(parameter, parameter.detach()) * (1.0 / self.world)

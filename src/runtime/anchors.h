@@ -1,0 +1,93 @@
+// Averages of what parameters have gained since a common point, compressed or under an outer optimizer.
+//
+// Each parameter x has an anchor a, the same on all ranks. A message is x - a, encoded where the plan compresses it;
+// q is what it decodes to here, m the mean over ranks of what theirs decode to (in two stages: what the second
+// encoding decodes to). When it lands, x += m - q and a += m; an outer optimizer makes its step of m first. What
+// an encoding drops stays in x and is part of the next message. Between its reading and its landing a block is not
+// read again (rule 6 of docs/plan.md), so that x - a is all that the other ranks have not seen.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "run/host.h"
+#include "runtime/message.h"
+
+namespace gradweave::runtime {
+
+// Of the compute thread; links work on the messages. Parameters are float32 in the processor's memory.
+class Anchors {
+ public:
+  // Returns a parameter, flat in memory order, by the number of its tensor.
+  using ValueOf = std::function<at::Tensor(std::int32_t)>;
+
+  explicit Anchors(ValueOf value_of) : value_of_(std::move(value_of)) {}
+
+  // For a plan that comes into force; what it doesn't need is given up, but outer optimizers' buffers stay with
+  // their parameters (by `parameter_of`) as long as plans have one. `slots`: of messages.
+  void install(const Calendar& calendar, std::size_t slots, const std::vector<std::int32_t>& parameter_of,
+               int world_size, int rank);
+
+  // All ranks are equal: what each parameter is at the next drop() is its anchor.
+  void raise() { down_ = false; }
+  void drop();
+
+  // Writes block number `at` of the op to its message; of a message that is not compressed, the caller has
+  // acquired `flat` and `own`.
+  void read(const run::Execution& execution, std::size_t at, Message& message);
+  // Its result has arrived: moves the parameter and its anchor.
+  void land(const run::Part& part, Message& message);
+  // The message's buffers may be used again.
+  void retire(const CalendarOp& op, Message& message);
+  // Before an exact average: gives this rank's parameters what second encodings have dropped of all ranks' sums,
+  // so that the mean gets it. Nothing may be on its way.
+  void return_rests();
+
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  using KindKey = std::pair<codec::Format, std::vector<std::int32_t>>;  // with the blocks
+  // Messages of one format and the same blocks, which go out one after another.
+  struct Kind {
+    const CalendarOp* op = nullptr;
+    GroupLayout layout;
+    at::Tensor rest;  // see GroupMessage
+    std::vector<GroupMessage> free;
+  };
+  // A group that several blocks share, until all have been read.
+  struct Shared {
+    std::int64_t group = 0, filled = 0;
+    std::array<float, codec::kGroup> gain{};
+  };
+  struct Anchor {
+    at::Tensor value, momentum;  // flat; momentum: undefined without an outer optimizer
+  };
+
+  Kind& kind_of(const CalendarOp& op);
+  void acquire(const run::Execution& execution, Message& message);
+  void encode(const run::Execution& execution, const GroupMessage& message, std::int64_t offset,
+              std::int64_t length, const float* value, const float* anchor);
+  void share(const run::Execution& execution, const GroupMessage& message, std::int64_t begin,
+             std::int64_t end, const float* value, const float* anchor);
+  std::uint64_t key_of(const run::Execution& execution, std::uint64_t stage) const;
+  at::Tensor made(std::int64_t count, c10::ScalarType dtype);
+
+  ValueOf value_of_;
+  const Calendar* calendar_ = nullptr;
+  int world_size_ = 1, rank_ = 0;
+  bool down_ = false;
+  codec::Outer outer_;
+  std::vector<Anchor> anchors_;                 // by tensor
+  std::map<std::int32_t, at::Tensor> momenta_;  // by parameter
+  std::map<KindKey, Kind> kinds_;
+  std::vector<std::vector<Shared>> shared_;  // by slot
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace gradweave::runtime

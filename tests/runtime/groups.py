@@ -1,0 +1,61 @@
+"""Messages of small integers in groups of 256 (src/codec/groups.h), written plainly: what the engine's kernels give bit for
+bit."""
+
+import torch
+
+GROUP = 256
+BITS = {"int8": 8, "int4": 4, "ef_signsgd": 1}
+_MASK = 2**64 - 1
+
+
+def mixed(x):
+    """splitmix64"""
+    x = (x + 0x9E3779B97F4A7C15) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def random_key(rank, iteration, block, stage):
+    key = mixed(0)
+    for part in (rank, iteration, block, stage):
+        key = mixed((key + part) & _MASK)
+    return key
+
+
+def random_halves(key, group):
+    """256 numbers of 16 bits: the lower halves of 128 words, then the upper ones."""
+    drawn = mixed((key + group) & _MASK)
+    x = ((drawn & 0xFFFFFFFF) + torch.arange(GROUP // 2)) & 0xFFFFFFFF
+    x = x ^ (x >> 16)
+    x = ((x ^ (drawn >> 32)) * 0x7FEB352D) & 0xFFFFFFFF
+    x = x ^ (x >> 15)
+    x = (x * 0x846CA68B) & 0xFFFFFFFF
+    x = x ^ (x >> 16)
+    return torch.cat([x & 0xFFFF, x >> 16])
+
+
+def decoded(name, message, key, first_group=0):
+    """What a float32 message decodes to once it was encoded."""
+    groups = message.split(GROUP)
+    return torch.cat([_group(name, part, key, first_group + g) for g, part in enumerate(groups)]) if len(message) else message
+
+
+def _group(name, part, key, group):
+    top = part.abs().max()
+    if top < 2.0**-100:
+        return torch.zeros_like(part)
+    if name == "ef_signsgd":
+        lanes = torch.zeros(16)
+        for sixteen in torch.cat([part.abs(), torch.zeros(GROUP - len(part))]).view(-1, 16):
+            lanes += sixteen
+        total = torch.zeros(())
+        for lane in lanes:
+            total = total + lane
+        scale = total / len(part)
+        return torch.where(torch.signbit(part), -scale, scale)
+    limit = 2 ** (BITS[name] - 1) - 1
+    scale, inverse = top / limit, limit / top
+    dither = 128 + (random_halves(key, group)[:len(part)] | 1).float() / 65536
+    codes = (part * inverse + dither).clamp(128 - limit, 128 + limit).floor() - 128
+    return codes * scale
