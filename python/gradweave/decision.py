@@ -1,5 +1,7 @@
 """Which plan a job runs: from its profile, its links and its settings. Knows no engine."""
 
+import torch
+
 from gradweave import _native, core, probe
 
 STARTER = "sequential"  # runs while the job is profiled: no op disturbs the backward that is measured
@@ -9,10 +11,43 @@ CANDIDATES = 4  # plans that are tried one after another, should one of them not
 def check_scheme(scheme, options):
     """What can be said before a profile. Errors: InvalidInput."""
     core.check_options(scheme, options)
-    compressor = (options or {}).get("compressor", "none")
-    if compressor != "none":
-        raise _native.InvalidInput(f"the engine has no compressed collectives, and the options ask for compressor={compressor}; "
-                                   "leave it out (planning and simulation know its cost)")
+    compressor = compressor_of(options)
+    if compressor == "none" or scheme == "auto":
+        return
+    layers = [{"name": name, "forward_us": 1.0, "backward_us": 1.0,
+               "tensors": [{"name": f"{name}.weight", "numel": 4096, "dtype": "float32"}]} for name in ("first", "last")]
+    compression = {name: value for name, value in options.items() if name.startswith("compressor")}
+    try:  # a plan's collectives may not carry the compressor
+        plan = core.make_plan({"version": 1, "name": "any", "layers": layers}, _guessed(["any"], 2, 0.01), scheme, compression)
+    except RuntimeError:
+        return
+    sends_gradients = any(op.get("payload", "gradient") == "gradient" for iteration in plan["period"] for op in iteration["ops"])
+    if sends_gradients and compressor not in _native.codecs():
+        raise _native.InvalidInput(f"the engine has no codec '{compressor}' for gradients; use one of "
+                                   f"{', '.join(_native.codecs())} (planning and simulation know its cost)")
+
+
+def compressor_of(options):
+    return (options or {}).get("compressor", "none")
+
+
+def rates(settings, workload, workers, device):
+    """{compressor: its speed here} of those that the plan may use, by a short measurement."""
+    asked, allowed = compressor_of(settings.options), (settings.options or {}).get("allow", "")
+    if asked not in ("none", "auto"):
+        names = [asked]
+    elif asked == "auto" or (settings.scheme == "auto" and "compressed" in allowed.split("+")):
+        names = _native.codecs()
+    else:
+        return {}
+    tensors = [tensor for layer in workload["layers"] for tensor in layer["tensors"]]
+    dtype = getattr(torch, tensors[0]["dtype"])
+    # A message of some layers: small ones are not worth a compressor.
+    numel = min(max(sum(tensor["numel"] for tensor in tensors) // 4, 1 << 14), 1 << 20)
+    parameters = {name.removeprefix("compressor_"): float(value) for name, value in (settings.options or {}).items()
+                  if name.startswith("compressor_") and asked == names[0]}
+    measured = {name: _native.measure_rate(name, parameters, workers, numel, dtype, device) for name in names}
+    return {name: {"encode_us_per_byte": encode, "decode_us_per_byte": decode} for name, (encode, decode) in measured.items()}
 
 
 def expected_demands(scheme, options, workload, links, workers):
@@ -25,9 +60,10 @@ def expected_demands(scheme, options, workload, links, workers):
     try:
         # As long as the compute: overlap is worth while, and not hopeless.
         cluster = _guessed(links, workers, 3000.0 * len(workload["layers"]) / (4 * size))
-        return core.demands_of(core.make_plan(guess, cluster, scheme, options))
+        plan = core.make_plan(guess, cluster, scheme, options)
     except (ValueError, RuntimeError):
         return None
+    return core.demands_of(plan)
 
 
 def starter(workload, links, workers):
@@ -40,7 +76,7 @@ def _guessed(links, workers, us_per_byte):
     return probe.cluster_of(unknown, workers, "")
 
 
-def cluster_of(channels, control, device):
+def cluster_of(channels, control, device, compressor_rates):
     """The cluster that the job runs on: what each link costs, measured where it isn't given. Collective."""
     links = []
     for channel in channels:
@@ -52,7 +88,8 @@ def cluster_of(channels, control, device):
             with control.together(f"the probe of link {channel.name}"):
                 link, _ = probe.measure_link(channel.name, channel.group, seconds=3.0, device=device)
         links.append(link)
-    return probe.cluster_of(links, control.size, f"{control.size} workers")
+    cluster = probe.cluster_of(links, control.size, f"{control.size} workers")
+    return {**cluster, "compressor_rates": compressor_rates} if compressor_rates else cluster
 
 
 def decide(workload, cluster, settings, loop):

@@ -27,6 +27,10 @@ def _is_synchronous(demands):
     return demands["synchronous"]
 
 
+def _leaves_momentum(demands):
+    return not demands["makes_momentum"]
+
+
 def _not_in_backward(demands):
     return not demands["steps_in_backward"]
 
@@ -51,6 +55,8 @@ TRAITS = {
                     "use bfloat16, which needs no scaler, or another scheme"),
     "evaluates": Trait("has an optimizer that evaluates the loss many times in a step", _is_synchronous,
                        "use a scheme that updates in step() by this iteration's gradients, such as ddp"),
+    "has momentum": Trait("has an optimizer with momentum, and the compressor would make momentum too", _leaves_momentum,
+                          "give the optimizer none, as torch.optim.SGD without momentum, or set compressor_momentum=0"),
     "steps others": Trait("steps parameters with the same optimizer that are not the model's", _steps_all_at_once,
                           "give them to an optimizer of their own"),
     "couples": Trait("has an optimizer that can't step parts of the parameters", _steps_all_at_once,

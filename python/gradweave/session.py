@@ -257,7 +257,7 @@ class Session:
         links = [channel.name for channel in self.channels]
         demands = decision.expected_demands(self.settings.scheme, self.settings.options, self.workload, links, self.control.size)
         if demands is not None:
-            if demands["partial_steps"]:
+            if demands["partial_steps"] or demands["makes_momentum"]:
                 self.updates.look_at_optimizers()
             self._loop.bind(self.settings.scheme, demands)
         self._install(decision.starter(self.workload, links, self.control.size))
@@ -340,7 +340,9 @@ class Session:
         self.updates.look_at_optimizers()
         seen = self.control.largest([float(self._loop.seen(name)) for name in TRAITS], "the exchange of what loops do")
         self._loop.adopt([name for name, some in zip(TRAITS, seen) if some])
-        cluster = decision.cluster_of(self.channels, self.control, self.parameters[0].device)
+        device = self.parameters[0].device
+        rates = decision.rates(self.settings, workload, self.control.size, device)
+        cluster = decision.cluster_of(self.channels, self.control, device, rates)
         decided = decision.decide(workload, cluster, self.settings, self._loop) if self.control.rank == 0 else None
         decided = self.control.from_rank_0(decided)
         if "error" in decided:

@@ -38,6 +38,11 @@ class Stepper:
     def _is_part(self, group, parameter):
         return id(parameter) in self._parts and moments.serves(self.kind, group) and not parameter.is_complex()
 
+    @property
+    def has_momentum(self):
+        """Whether the optimizer averages gradients over iterations, by what its class calls it."""
+        return any(group.get("momentum") or "betas" in group or "beta1" in group for group in self.optimizer.param_groups)
+
     def step_all(self, closure=None):
         return self.kind.step(self.optimizer, closure) if closure else self.kind.step(self.optimizer)
 

@@ -105,6 +105,8 @@ class Updates:
         for stepper in self._steppers.values():
             if needs_closure(stepper.kind):
                 self._loop.saw("evaluates", f"{stepper.kind.__name__} evaluates the loss many times")
+            if stepper.has_momentum:
+                self._loop.saw("has momentum", stepper.kind.__name__)
             if stepper.has_others:
                 self._loop.saw("steps others")
             if reason := prove_partial_steps(stepper):

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "gradweave/compression.h"
 #include "gradweave/error.h"
 #include "plan/resolved.h"
 #include "plan/uses.h"
@@ -254,10 +255,14 @@ class CalendarWriter {
     for (std::int64_t n = 0; n < size(); ++n) {
       CalendarIteration& here = iteration(n);
       const auto later = [](const CalendarOp& op) { return op.last_apply > 0; };
+      const auto leaves_behind = [](const CalendarOp& op) {
+        return op.payload == Payload::kGradient && !op.compression.name.empty() &&
+               find_compressor(op.compression.name).error_feedback;
+      };
       const auto carried_later = [](OpRef ref) { return ref.delta > 0; };
       // A residual is left for a later iteration.
       if (plan_.plan.residual.enabled || std::ranges::any_of(here.ops, later) ||
-          std::ranges::any_of(here.gradient, carried_later)) {
+          std::ranges::any_of(here.ops, leaves_behind) || std::ranges::any_of(here.gradient, carried_later)) {
         here.synchronous = false;
       }
       for (CalendarOp& op : here.ops) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "gradweave/compression.h"
 #include "gradweave/plan.h"
 #include "gradweave/workload.h"
 #include "plan/resolved.h"
@@ -78,6 +79,10 @@ Demands demands_of(const Plan& plan) {
   std::int32_t reach = 0;
   for (const std::vector<Iteration>* iterations : {&plan.prologue, &plan.period}) {
     for (const Iteration& iteration : *iterations) {
+      for (const Op& op : iteration.ops) {
+        if (op.payload != Payload::kGradient || op.compression.name.empty()) continue;
+        demands.keeps_residual |= find_compressor(op.compression.name).error_feedback;
+      }
       for (const Apply& apply : iteration.applies) {
         if (apply.merges.empty()) continue;
         reach = std::max(reach, -apply.merges.front());

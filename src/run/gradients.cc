@@ -111,7 +111,19 @@ void Run::exchange_flags() {
   if (!scaled_) refuse_not_finite();
   flags.spoilt = true;
   last_spoilt_ = iteration_;
-  host_.restore_left_behind();  // what it has left behind would stay for ever
+  leave_nothing_behind();
+}
+
+// What this iteration's gradient has left behind would stay for ever.
+void Run::leave_nothing_behind() {
+  host_.restore_left_behind();
+  for (std::int64_t n = iteration_; n <= iteration_ + tables_->calendar.look_ahead; ++n) {
+    for (const Execution& execution : tables_->ring.row(n)) {
+      if (execution.op == nullptr || execution.op->payload != Payload::kGradient) continue;
+      if (std::ranges::find(execution.op->merges, iteration_ - n) != execution.op->merges.end())
+        host_.leave_out(execution);
+    }
+  }
 }
 
 // On every rank alike, since each of them would go on with the sum.

@@ -46,6 +46,8 @@ class Host {
   virtual bool left_behind(std::int32_t block) const = 0;
   // What is left behind is again what it was before this backward.
   virtual void restore_left_behind() = 0;
+  // Nothing of this message will be applied, whether its op has been run or not: it leaves nothing behind either.
+  virtual void leave_out(const Execution& execution) = 0;
   // Whether a gradient of this rank's backward was not finite.
   virtual bool overflowed() = 0;
   // A tensor whose gradient was not finite in this rank's backward, or -1. Only asked for with a check.

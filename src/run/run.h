@@ -151,6 +151,7 @@ class Run {
   void hand_over_block(std::int32_t block);
   double residual_coefficient() const;
   void refuse_not_finite();
+  void leave_nothing_behind();
   void read_parameters(PointKind at, std::int32_t layer);
   void read_parameters(Execution& execution, PointKind at, std::int32_t layer);
   bool stepped_at_backward_end(std::int32_t tensor, std::int32_t layer) const;

@@ -11,9 +11,12 @@
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
 #include "model/hash.h"
+#include "runtime/codec/codec.h"
 #include "runtime/core_json.h"
 #include "runtime/engine.h"
 #include "runtime/moments.h"
+#include "runtime/rates.h"
+#include "runtime/runnable.h"
 #include "runtime/transport/transport.h"
 
 namespace py = pybind11;
@@ -102,6 +105,19 @@ void bind_transports(py::module_& module) {
     for (const Transport& each : transports()) rows.emplace_back(each.name, each.summary);
     return rows;
   });
+  module.def("codecs", [] {
+    std::vector<std::string> names;
+    for (const CodecRow& each : codecs()) names.emplace_back(each.name);
+    return names;
+  });
+  module.def(
+      "measure_rate",
+      [](const std::string& compressor, const std::map<std::string, double>& parameters, int world_size,
+         std::int64_t numel, c10::ScalarType dtype, c10::Device device) {
+        const MeasuredRate rate = measure_rate({compressor, parameters}, world_size, numel, dtype, device);
+        return std::pair(rate.encode_us_per_byte, rate.decode_us_per_byte);
+      },
+      Unlocked());
   module.def("transport_for",
              [](const std::string& backend, const std::string& collective, c10::ScalarType dtype) {
                return std::string(choose(backend_called(backend), collective_called(collective), dtype).name);

@@ -9,7 +9,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "gradweave/compression.h"
 #include "gradweave/error.h"
 #include "runtime/passes.h"
 #include "runtime/transport/transport.h"
@@ -78,24 +80,87 @@ void TorchHost::install(const Calendar& calendar, std::size_t slots, std::vector
   handed_.assign(parameter_of_.size(), {});
   noted_.assign(parameter_of_.size(), -1);
   residuals_.assign(calendar.blocks.size(), {});
-  for (std::size_t b = 0; b < residuals_.size(); ++b) {
-    const at::Tensor& whole = left_[static_cast<std::size_t>(this->parameter_of(calendar.block_tensor[b]))];
-    const Block& block = calendar.blocks[b];
-    if (whole.defined()) residuals_[b] = whole.narrow(0, block.begin, block.end - block.begin);
+  std::vector<Matrix> matrices;
+  for (std::size_t b = 0; b < calendar.blocks.size(); ++b) matrices.push_back(matrix_of(b));
+  coders_.clear();
+  for (std::size_t link = 0; link < calendar.links.size(); ++link)
+    coders_.push_back(std::make_shared<Coder>(matrices));
+  hand_on_left_behind();
+}
+
+// In memory order a tensor is a matrix whose rows lie along its outermost dimension. A slice of one is as near to
+// a square as can be; of a vector it is a vector.
+Matrix TorchHost::matrix_of(std::size_t block) const {
+  const Block& place = calendar_->blocks[block];
+  const at::Tensor& whole = parameter(calendar_->block_tensor[block]);
+  const std::int64_t length = place.end - place.begin;
+  std::int64_t rows = 1, outermost = 0, wide = 0;
+  for (std::int64_t d = 0; d < whole.dim(); ++d) {
+    if (whole.size(d) == 1) continue;
+    ++wide;
+    if (whole.stride(d) > outermost) rows = whole.size(d), outermost = whole.stride(d);
   }
-  left_.clear();
+  if (wide < 2) return {.length = length, .rows = 1, .columns = length};
+  if (calendar_->block_whole[block] == 0)
+    rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(length)));
+  return {.length = length, .rows = rows, .columns = length / rows};
 }
 
 void TorchHost::leave_plan() {
   left_.assign(parameters_.size(), {});
-  for (std::size_t b = 0; b < residuals_.size(); ++b) {
-    if (!residuals_[b].defined()) continue;
-    const Block& block = calendar_->blocks[b];
-    const std::int32_t tensor = calendar_->block_tensor[b];
+  const auto add = [&](std::int32_t b, const at::Tensor& values, double factor) {
+    const Block& block = calendar_->blocks[static_cast<std::size_t>(b)];
+    const std::int32_t tensor = calendar_->block_tensor[static_cast<std::size_t>(b)];
     at::Tensor& whole = left_[static_cast<std::size_t>(parameter_of(tensor))];
-    if (!whole.defined()) whole = at::zeros({parameter(tensor).numel()}, residuals_[b].options());
-    whole.narrow(0, block.begin, block.end - block.begin).copy_(residuals_[b]);
+    if (!whole.defined()) whole = at::zeros({parameter(tensor).numel()}, values.options());
+    whole.narrow(0, block.begin, block.end - block.begin).add_(values, factor);
+  };
+  for (std::size_t b = 0; b < residuals_.size(); ++b) {
+    if (residuals_[b].defined()) add(static_cast<std::int32_t>(b), residuals_[b], 1);
   }
+  for (const auto& coder : coders_) {
+    coder->visit_left_behind([&](const Coder::Blocks& blocks, const at::Tensor& values) {
+      std::int64_t at = 0;
+      for (const std::int32_t b : blocks) {
+        const Block& block = calendar_->blocks[static_cast<std::size_t>(b)];
+        add(b, values.narrow(0, at, block.end - block.begin),
+            world_size_);  // messages are shares of the mean
+        at += block.end - block.begin;
+      }
+    });
+  }
+}
+
+// What the plan before has left behind goes where the first message of a block leaves something behind too, or
+// else into the block's next gradient.
+void TorchHost::hand_on_left_behind() {
+  std::vector<at::Tensor> left(residuals_.size());
+  for (std::size_t b = 0; b < left.size(); ++b) {
+    const at::Tensor& whole = left_[static_cast<std::size_t>(parameter_of(calendar_->block_tensor[b]))];
+    const Block& block = calendar_->blocks[b];
+    if (whole.defined()) left[b] = whole.narrow(0, block.begin, block.end - block.begin);
+  }
+  left_.clear();
+  for (const CalendarIteration& iteration : calendar_->iterations) {
+    for (const CalendarOp& op : iteration.ops) {
+      if (op.payload != Payload::kGradient || op.compression.name.empty()) continue;
+      if (!find_compressor(op.compression.name).error_feedback) continue;
+      for (std::size_t i = 0; i < op.blocks.size(); ++i) {
+        at::Tensor& values = left[static_cast<std::size_t>(op.blocks[i])];
+        if (!values.defined()) continue;
+        coders_[static_cast<std::size_t>(op.link)]->add_left_behind(op.blocks, i, values.div(world_size_));
+        values.reset();
+      }
+    }
+  }
+  residuals_ = std::move(left);
+}
+
+void TorchHost::leave_out(const run::Execution& execution) {
+  const CalendarOp& op = *execution.op;
+  if (op.compression.name.empty()) return;
+  coders_[static_cast<std::size_t>(op.link)]->leave_out(op.blocks,
+                                                        {execution.run_iteration, execution.place});
 }
 
 void TorchHost::close() {

@@ -45,6 +45,8 @@ class TorchHost : public run::Host {
   void install(const Calendar& calendar, std::size_t slots, std::vector<std::int32_t> parameter_of,
                c10::intrusive_ptr<c10d::ProcessGroup> group);
   const std::shared_ptr<Messages>& messages() const { return messages_; }
+  // Of the link's compressed messages.
+  const std::shared_ptr<Coder>& coder(std::size_t link) const { return coders_[link]; }
   // Lets go of the caller's objects.
   void close();
 
@@ -84,6 +86,7 @@ class TorchHost : public run::Host {
     return residuals_[static_cast<std::size_t>(block)].defined();
   }
   void restore_left_behind() override { residuals_ = residuals_before_; }
+  void leave_out(const run::Execution& execution) override;
   bool overflowed() override;
   std::int32_t not_finite() override { return not_finite_; }
 
@@ -134,6 +137,8 @@ class TorchHost : public run::Host {
   at::Tensor flat_gradient(std::int32_t tensor) const;
   at::Tensor flat_parameter(std::int32_t tensor) const;
   std::string where(std::int32_t tensor) const;
+  Matrix matrix_of(std::size_t block) const;
+  void hand_on_left_behind();
   bool begin_unscaling();
   void unscale(const at::Tensor& gradient);
   void acquire(const run::Execution& execution);
@@ -156,6 +161,7 @@ class TorchHost : public run::Host {
   std::unique_ptr<BufferPool> pool_;
   std::shared_ptr<Messages> messages_;
   Anchors anchors_{[this](std::int32_t tensor) { return flat_parameter(tensor); }};
+  std::vector<std::shared_ptr<Coder>> coders_;  // by link
   std::vector<std::vector<std::int32_t>> subsets_;
   std::map<std::vector<std::int32_t>, std::int32_t> subset_ids_;
   std::vector<Exchange> exchanges_;

@@ -109,9 +109,9 @@ void Engine::install(const Plan& plan, const Workload& workload) {
                     : run_.steps_in_backward() ? Scaling::kRefused
                                                : Scaling::kAtHandOver);
   std::vector<std::shared_ptr<run::Transport>> transports;
-  for (const LinkSpec* spec : specs) {
-    transports.push_back(
-        std::make_shared<LinkTransport>(*spec, options_, run_.calendar().hash, host_.messages()));
+  for (std::size_t link = 0; link < specs.size(); ++link) {
+    transports.push_back(std::make_shared<LinkTransport>(*specs[link], options_, run_.calendar().hash,
+                                                         host_.messages(), host_.coder(link)));
   }
   run_.start(std::move(transports));
 }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "gradweave/error.h"
+#include "runtime/transport/exchange.h"
 
 namespace gradweave::runtime {
 
@@ -44,12 +45,12 @@ class LinkTransport::Started : public run::Pending {
 };
 
 LinkTransport::LinkTransport(LinkSpec spec, LinkOptions options, std::string hash,
-                             std::shared_ptr<Messages> messages)
+                             std::shared_ptr<Messages> messages, std::shared_ptr<Coder> coder)
     : spec_(std::move(spec)),
       options_(options),
       hash_(std::move(hash)),
       messages_(std::move(messages)),
-      coder_(make_codec({})) {
+      coder_(std::move(coder)) {
   if (spec_.emulation) emulated_.emplace(*spec_.emulation);
 }
 
@@ -76,19 +77,23 @@ std::unique_ptr<run::Pending> LinkTransport::start(const run::Execution& executi
     message.flat = std::move(half.flat);
   }
   auto started = std::make_unique<Started>(op, message, options_.device);
-  const auto end = emulated_ ? emulated_->end_of(op.collective, op.bytes, op.half_startups, Clock::now())
-                             : Clock::time_point{};
   message.data.wait(options_.device);
   std::unique_ptr<runtime::Pending> work;
   if (spec_.group) {
     if (options_.check) check_before(op, sequence);
+    const bool compressed = op.collective == Collective::kCompressed;
     const Call call{.group = *spec_.group,
                     .flat = message.flat,
-                    .collective = op.collective,
-                    .sequence = sequence,
+                    .collective = compressed ? Collective::kAllReduce : op.collective,
+                    .sequence = kCollectivesPerOp * sequence,
                     .timeout = options_.timeout};
-    work = message.groups ? exchange(call, *message.groups) : coder_.start(call, op.blocks);
+    work = message.groups
+               ? exchange(call, *message.groups)
+               : coder_->start(call, op.compression, op.blocks, {execution.run_iteration, execution.place});
   }
+  // Once the message is encoded.
+  const auto end = emulated_ ? emulated_->end_of(op.collective, op.bytes, op.half_startups, Clock::now())
+                             : Clock::time_point{};
   started->begin(std::move(work), end);
   return started;
 }

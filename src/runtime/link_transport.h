@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "run/transport.h"
-#include "runtime/codec/codec.h"
+#include "runtime/codec/coder.h"
 #include "runtime/message.h"
 #include "runtime/transport/emulated.h"
 
@@ -32,8 +32,9 @@ struct LinkOptions {
 
 class LinkTransport : public run::Transport {
  public:
-  // `hash`: of the plan.
-  LinkTransport(LinkSpec spec, LinkOptions options, std::string hash, std::shared_ptr<Messages> messages);
+  // `hash`: of the plan. `coder`: of its compressed messages.
+  LinkTransport(LinkSpec spec, LinkOptions options, std::string hash, std::shared_ptr<Messages> messages,
+                std::shared_ptr<Coder> coder);
   ~LinkTransport() override;
 
   bool ordered_launches() const override;
@@ -48,7 +49,7 @@ class LinkTransport : public run::Transport {
   LinkOptions options_;
   std::string hash_;
   std::shared_ptr<Messages> messages_;
-  Coder coder_;
+  std::shared_ptr<Coder> coder_;
   std::optional<EmulatedLink> emulated_;
 };
 

@@ -1,22 +1,23 @@
 #include "runtime/runnable.h"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
+#include <limits>
 #include <string>
 
 #include "codec/groups.h"
+#include "gradweave/compression.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
+#include "runtime/codec/codec.h"
 
 namespace gradweave::runtime {
 namespace {
 
 void check_op(const Op& op, const std::string& where) {
   const bool compressed = op.collective == Collective::kCompressed;
-  if (op.payload == Payload::kGradient) {
-    if (!compressed && op.compression.name.empty()) return;
-    throw InvalidInput("the engine has no compressed collectives of gradients", where,
-                       "use a scheme without compression");
-  }
+  if (op.payload == Payload::kGradient) return;
   if (!compressed && op.collective != Collective::kAllReduce) {
     throw InvalidInput("parameters are averaged by all_reduce or compressed only", where,
                        "use collective 'all_reduce'");
@@ -53,6 +54,27 @@ void prepare(CalendarOp& op, const Calendar& calendar, int world_size, c10::Devi
   op.half_startups = cost.half_startups;
 }
 
+// What a compressed gradient asks of its elements, and what it takes.
+void prepare_gradient(CalendarOp& op, const Calendar& calendar, int world_size) {
+  const auto first =
+      static_cast<std::size_t>(calendar.block_tensor[static_cast<std::size_t>(op.blocks.front())]);
+  const std::string where = "parameter '" + calendar.index.tensor_names[first] + "'";
+  make_codec(op.compression);
+  constexpr std::array kFloats{DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+  if (std::ranges::find(kFloats, op.dtype) == kFloats.end()) {
+    throw InvalidInput("gradients are compressed of floats of 16, 32 or 64 bits only", where,
+                       "name it in wrap(exclude=...), or use a plan without a compressor");
+  }
+  if (op.elements > std::numeric_limits<std::int32_t>::max()) {
+    throw InvalidInput("a compressed message has more elements than 32-bit indices can name", where,
+                       "use a scheme of smaller messages");
+  }
+  const CompressedCost cost =
+      wire_cost(op.compression, op.payload, {op.elements, size_of(op.dtype), world_size});
+  op.bytes = cost.equivalent_bytes;
+  op.half_startups = cost.half_startups;
+}
+
 void check_iterations(const std::vector<Iteration>& iterations, const std::string& list) {
   for (std::size_t i = 0; i < iterations.size(); ++i) {
     const std::string where = list + "[" + std::to_string(i) + "]";
@@ -80,6 +102,8 @@ Calendar runnable_calendar(const Plan& plan, const Workload& workload, int world
   for (CalendarIteration& iteration : calendar.iterations) {
     for (CalendarOp& op : iteration.ops) {
       if (op.anchored) prepare(op, calendar, world_size, device);
+      if (op.payload == Payload::kGradient && !op.compression.name.empty())
+        prepare_gradient(op, calendar, world_size);
     }
   }
   return calendar;

@@ -57,7 +57,7 @@ std::optional<Outer> outer_of(const OptionValues& values) {
 
 std::vector<OptionSpec> compressor_options() {
   // The specifications hold views of these.
-  static std::string densities, ranks;
+  static std::string densities, ranks, momenta, clips, warm_ups;
   static const std::vector<OptionSpec> options = [] {
     return std::vector<OptionSpec>{
         {.name = "compressor",
@@ -67,7 +67,11 @@ std::vector<OptionSpec> compressor_options() {
          .choices = names_for(Payload::kGradient),
          .meaning = "what gradients go through on their way; the plan is decided on the compressed cost"},
         parameter_option("compressor_density", "density", OptionType::kNumber, Payload::kGradient, densities),
-        parameter_option("compressor_rank", "rank", OptionType::kInteger, Payload::kGradient, ranks)};
+        parameter_option("compressor_rank", "rank", OptionType::kInteger, Payload::kGradient, ranks),
+        parameter_option("compressor_momentum", "momentum", OptionType::kNumber, Payload::kGradient, momenta),
+        parameter_option("compressor_clip", "clip", OptionType::kNumber, Payload::kGradient, clips),
+        parameter_option("compressor_warm_up", "warm_up", OptionType::kInteger, Payload::kGradient,
+                         warm_ups)};
   }();
   return options;
 }

@@ -13,7 +13,7 @@ namespace gradweave {
 // The value of `compressor` that leaves it to the planner.
 inline constexpr std::string_view kPlannersChoice = "auto";
 
-// Returns the options of schemes that send gradients: `compressor`, `compressor_density`, `compressor_rank`.
+// Returns the options of schemes that send gradients: `compressor` and those of its parameters.
 std::vector<OptionSpec> compressor_options();
 
 // Returns those of schemes that average parameters: `compressor`, `compressor_density`, `outer_momentum`,

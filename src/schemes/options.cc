@@ -106,7 +106,7 @@ Compression OptionValues::compression() const {
   if (std::ranges::find(specs_, "compressor", &OptionSpec::name) == specs_.end()) return compression;
   const std::string name = text("compressor");
   if (name != "none" && name != kPlannersChoice) compression.name = name;
-  for (const std::string_view parameter : {"density", "rank"}) {
+  for (const std::string_view parameter : {"density", "rank", "momentum", "clip", "warm_up"}) {
     const std::string option = "compressor_" + std::string(parameter);
     const auto set = set_.find(option);
     if (set == set_.end()) continue;
@@ -119,8 +119,9 @@ Compression OptionValues::compression() const {
                          "option " + option + " of " + scheme_,
                          "leave it out, or choose a compressor that has one");
     }
-    compression.parameters[std::string(parameter)] =
-        parameter == "rank" ? static_cast<double>(*integer(option)) : *number(option);
+    compression.parameters[std::string(parameter)] = parameter == "rank" || parameter == "warm_up"
+                                                         ? static_cast<double>(*integer(option))
+                                                         : *number(option);
   }
   return compression;
 }

@@ -150,7 +150,8 @@ EARLY = {
     "covap": ({"interval": 0}, "'0' is out of range"),
     "local_sgd": ({"period": "x"}, "'x' is out of range"),
     "deft": ({"solver": "quick"}, "use one of greedy, exact, search"),
-    "ddp": ({"compressor": "fp16"}, "the engine has no compressed collectives"),
+    "ddp": ({"compressor": "fp16", "compressor_rank": 2}, "compressor 'fp16' has no rank"),
+    "dear": ({"compressor": "top_k"}, "can't be split into reduce-scatter and all-gather"),
 }
 
 

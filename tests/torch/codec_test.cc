@@ -1,15 +1,21 @@
-// Codecs that exist for these tests alone take a message through the whole way of an op.
+// Codecs among ranks that are threads: what they sum, leave behind and forget. tests/runtime compares training with a
+// reference in Python.
 #include "runtime/codec/codec.h"
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "gradweave/compression.h"
+#include <cmath>
+
 #include "gradweave/error.h"
+#include "runtime/codec/coder.h"
+#include "runtime/codec/loops.h"
+#include "runtime/codec/sparse.h"
+#include "runtime/rates.h"
 #include "torch/fake_group.h"
 
 namespace gradweave::runtime {
@@ -17,112 +23,167 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Whole numbers only; the rest stays behind. The sum of encoded messages is the encoded sum.
-class Whole : public Codec {
- public:
-  Whole() : Codec(true) {}
-  std::int64_t wire_bytes(std::int64_t numel, c10::ScalarType) const override { return numel; }
-  at::Tensor encode(const at::Tensor& message, at::Tensor& left_behind) override {
-    const at::Tensor floor = message.floor();
-    left_behind = message - floor;
-    return floor.to(c10::kChar);
-  }
-  void decode(const at::Tensor& arrived, const at::Tensor& message) const override { message.copy_(arrived); }
-};
-
-// The largest element and its place: every rank gets those of all.
-class Largest : public Codec {
- public:
-  Largest() : Codec(false) {}
-  std::int64_t wire_bytes(std::int64_t, c10::ScalarType) const override { return 8; }
-  at::Tensor encode(const at::Tensor& message, at::Tensor& left_behind) override {
-    const at::Tensor place = message.argmax();
-    at::Tensor wire = at::empty({2}, message.options());
-    wire[0] = place;
-    wire[1] = message[place.item<std::int64_t>()];
-    left_behind = message.clone();
-    left_behind[place.item<std::int64_t>()] = 0;
-    return wire;
-  }
-  void decode(const at::Tensor& arrived, const at::Tensor& message) const override {
-    message.zero_();
-    for (std::int64_t r = 0; r < arrived.numel() / 2; ++r)
-      message[arrived[2 * r].item<std::int64_t>()] += arrived[2 * r + 1];
-  }
-};
-
 Call call(c10d::ProcessGroup& group, const at::Tensor& flat, Collective collective = Collective::kAllReduce) {
   return {.group = group, .flat = flat, .collective = collective, .timeout = 1000ms};
 }
 
-TEST(Coder, WithoutACodecTheMessageItselfGoesOut) {
+// The same on every run: whole numbers from a sine, none of them twice as large as another's neighbour.
+at::Tensor values_of(int rank, std::int64_t numel, int iteration) {
+  return (at::arange(numel, at::kDouble) * (1.7 + 0.3 * rank) + iteration).sin().mul(100).to(at::kFloat);
+}
+
+Coder coder_of(std::int64_t numel) {
+  const auto rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(numel)));
+  return Coder({{.length = numel, .rows = rows, .columns = numel / rows}});
+}
+
+const std::vector<std::int32_t> kBlocks = {0};
+
+TEST(Codecs, AreNamedAsCompressors) {
+  for (const CodecRow& row : codecs()) EXPECT_EQ(find_compressor(row.name).name, row.name);
+  EXPECT_THROW(make_codec({.name = "no such codec"}), InvalidInput);
+}
+
+// What has been applied and what is left behind on all ranks is what was given.
+TEST(Codecs, LoseNothing) {
+  for (const CodecRow& row : codecs()) {
+    const CompressorInfo& info = find_compressor(row.name);
+    if (!info.error_feedback) continue;
+    Compression compression = with_defaults({.name = std::string(row.name)});
+    if (compression.parameters.contains("density")) compression.parameters["density"] = 0.1;
+    compression.parameters.erase("momentum");
+    if (row.name == "dgc") compression.parameters["momentum"] = 0;
+    for (const std::int64_t numel : {1, 7, 300, 1000}) {
+      std::vector<at::Tensor> left(3, at::zeros({numel})), sums(3);
+      on_ranks(3, [&](c10d::ProcessGroup& group) {
+        const auto rank = static_cast<std::size_t>(group.getRank());
+        Coder coder = coder_of(numel);
+        at::Tensor total = at::zeros({numel});
+        for (int i = 0; i < 5; ++i) {
+          at::Tensor flat = values_of(group.getRank(), numel, i);
+          coder.start(call(group, flat), compression, kBlocks, {i, 0})->wait();
+          total.add_(flat);
+        }
+        sums[rank] = total;
+        coder.visit_left_behind([&](const auto&, const at::Tensor& values) { left[rank] = values.clone(); });
+      });
+      at::Tensor given = at::zeros({numel});
+      for (int r = 0; r < 3; ++r) {
+        for (int i = 0; i < 5; ++i) given.add_(values_of(r, numel, i));
+        EXPECT_TRUE(at::equal(sums[static_cast<std::size_t>(r)], sums[0])) << row.name;
+      }
+      const at::Tensor found = sums[0] + left[0] + left[1] + left[2];
+      EXPECT_TRUE(at::allclose(found, given, 1e-4, 2e-2)) << row.name << " of " << numel;
+    }
+  }
+}
+
+TEST(Codecs, TakeEveryFloat) {
+  for (const CodecRow& row : codecs()) {
+    for (const auto dtype : {c10::kDouble, c10::kHalf, c10::kBFloat16}) {
+      on_ranks(2, [&](c10d::ProcessGroup& group) {
+        Coder coder = coder_of(64);
+        at::Tensor flat = values_of(0, 64, 0).to(dtype);
+        const at::Tensor twice = flat.to(c10::kFloat) * 2;
+        Compression compression = with_defaults({.name = std::string(row.name)});
+        if (compression.parameters.contains("density")) compression.parameters["density"] = 1;
+        coder.start(call(group, flat), compression, kBlocks, {0, 0})->wait();
+        EXPECT_EQ(flat.scalar_type(), dtype);
+        const bool rounds =
+            row.name == "ef_signsgd" || row.name == "power_sgd" || row.name.starts_with("int");
+        if (!rounds) {
+          EXPECT_TRUE(at::allclose(flat.to(c10::kFloat), twice, 0.02, 0.5)) << row.name;
+        }
+      });
+    }
+  }
+}
+
+TEST(Coder, WithoutACompressionTheMessageItselfGoesOut) {
   on_ranks(3, [](c10d::ProcessGroup& group) {
-    Coder coder(make_codec({}));
-    EXPECT_EQ(coder.codec().wire_bytes(7, c10::kFloat), 28);
+    Coder coder = coder_of(7);
     for (const Collective collective :
          {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
       at::Tensor flat = at::arange(7, at::kFloat) + group.getRank();
-      at::Tensor plain = flat.clone(), lost;
-      EXPECT_TRUE(coder.codec().summable());
-      coder.start(call(group, flat, collective), {0})->wait();
+      at::Tensor plain = flat.clone();
+      coder.start(call(group, flat, collective), {}, kBlocks, {0, 0})->wait();
       start(call(group, plain, collective))->wait();
       EXPECT_TRUE(at::equal(flat, plain));
     }
-    at::Tensor lost;
-    const at::Tensor flat = at::zeros({4});
-    EXPECT_TRUE(make_codec({})->encode(flat, lost).is_same(flat));
-    EXPECT_FALSE(lost.defined());
   });
 }
 
-TEST(Coder, WhatWasLeftBehindGoesOutWithTheNextMessageOfItsKind) {
+TEST(Coder, KeepsWhatIsLeftByBlocks) {
   on_ranks(2, [](c10d::ProcessGroup& group) {
-    Coder coder(std::make_unique<Whole>());
-    EXPECT_EQ(coder.codec().wire_bytes(5, c10::kFloat), 5);
-    // Each rank sends 0.75: whole parts 0, 1, 0 (rest 0.75, 0.5, 0.25), 1.
-    const auto sent = [&](const std::vector<std::int32_t>& kind) {
-      at::Tensor flat = at::full({5}, 0.75f);
-      coder.start(call(group, flat), kind)->wait();
-      return flat[0].item<float>();
-    };
-    EXPECT_EQ(sent({1}), 0);
-    EXPECT_EQ(sent({1}), 2);
-    EXPECT_EQ(sent({2}), 0);  // another message has its own
-    EXPECT_EQ(sent({1}), 2);
-    EXPECT_EQ(sent({1}), 2);
-    EXPECT_EQ(sent({1}), 0);
+    Coder coder({{.length = 2, .rows = 1, .columns = 2}, {.length = 3, .rows = 1, .columns = 3}});
+    const Compression half = {.name = "top_k", .parameters = {{"density", 0.3}}};
+    at::Tensor flat = at::arange(1, 6, at::kFloat);
+    coder.start(call(group, flat), half, {0, 1}, {0, 0})->wait();  // 1 2 3 | 4 5
+    EXPECT_TRUE(at::equal(flat, at::arange(1, 6, at::kFloat) * 2 * (at::arange(5) > 2)));
+    at::Tensor other = at::zeros({3});
+    coder.start(call(group, other), half, {1}, {1, 0})->wait();
+    EXPECT_EQ(other.sum().item<float>(), 0);
+    coder.add_left_behind({0, 1}, 1, at::full({3}, 10.0f));  // 1 2 | 13 10 10
+    at::Tensor next = at::zeros({5});
+    coder.start(call(group, next), half, {0, 1}, {2, 0})->wait();
+    EXPECT_EQ(next[2].item<float>(), 26);
+    EXPECT_EQ(next.count_nonzero().item<std::int64_t>(), 2);
   });
 }
 
-TEST(Coder, ACodecThatDoesNotSumGetsTheMessagesOfAllRanks) {
-  on_ranks(3, [](c10d::ProcessGroup& group) {
-    Coder coder(std::make_unique<Largest>());
-    at::Tensor flat = at::zeros({4});
-    flat[group.getRank()] = 10 + group.getRank();
-    flat[3] = 1;
-    coder.start(call(group, flat), {0})->wait();
-    EXPECT_TRUE(at::equal(flat, at::arange(10, 14, at::kFloat) * (at::arange(4) < 3)));
-    at::Tensor next = at::zeros({4});
-    coder.start(call(group, next), {0})->wait();
-    EXPECT_EQ(next[3].item<float>(), 3);  // each rank's 1, which was not sent before
-  });
+// Before or after it has been sent, or without being sent at all.
+TEST(Coder, AMessageThatIsLeftOutLeavesNothingBehind) {
+  for (const CodecRow& row : codecs()) {
+    on_ranks(2, [&](c10d::ProcessGroup& group) {
+      const Compression compression = with_defaults({.name = std::string(row.name)});
+      Coder coder = coder_of(400), plain = coder_of(400);
+      const auto send = [&](Coder& by, int iteration, float factor) {
+        at::Tensor flat = values_of(group.getRank(), 400, iteration) * factor;
+        by.start(call(group, flat), compression, kBlocks, {iteration, 0})->wait();
+        return flat;
+      };
+      const float kInf = std::numeric_limits<float>::infinity();
+      send(coder, 0, 1);
+      send(plain, 0, 1);
+      send(coder, 1, kInf);
+      coder.leave_out(kBlocks, {1, 0});
+      coder.leave_out(kBlocks, {2, 0});
+      send(coder, 2, kInf);
+      coder.leave_out(kBlocks, {3, 0});
+      for (int i = 4; i < 6; ++i) EXPECT_TRUE(at::equal(send(coder, i, 1), send(plain, i, 1))) << row.name;
+    });
+  }
 }
 
-TEST(Coder, AHalfThatGathersLeavesNothingBehind) {
-  on_ranks(2, [](c10d::ProcessGroup& group) {
-    Coder coder(std::make_unique<Whole>());
-    for (int i = 0; i < 2; ++i) {
-      at::Tensor flat = at::full({4}, 0.75f);
-      coder.start(call(group, flat, Collective::kAllGather), {0})->wait();
-      EXPECT_TRUE(at::equal(flat, at::zeros({4})));
+TEST(Sparse, FindsTheLargestBySamplingToo) {
+  for (const std::int64_t numel : {100, 70'000, 300'001}) {
+    for (const double density : {0.0001, 0.01, 0.2, 0.6}) {
+      const at::Tensor values = values_of(1, numel, 3) * values_of(2, numel, 5);
+      const std::int64_t count = kept_of(numel, density);
+      const at::Tensor found = values.index_select(0, largest(values, count)).abs();
+      EXPECT_TRUE(
+          at::equal(std::get<0>(found.sort()), std::get<0>(std::get<0>(values.abs().topk(count)).sort())));
     }
-  });
+  }
+  EXPECT_EQ(largest(at::zeros({100'000}), 10).numel(), 10);
+  EXPECT_EQ(largest(at::full({100'000}, std::nanf("")), 10).numel(), 10);
 }
 
-TEST(Codecs, AreNamedAsCompressors) {
-  EXPECT_EQ(codecs().front().name, "none");
-  for (const CodecRow& row : codecs().subspan(1)) EXPECT_EQ(find_compressor(row.name).name, row.name);
-  EXPECT_THROW(make_codec({.name = "no such codec"}), InvalidInput);
+TEST(Loops, MakeColumnsOrthonormal) {
+  at::Tensor matrix = values_of(0, 60, 0).view({20, 3});
+  matrix.select(1, 2).copy_(matrix.select(1, 0) * 2);
+  orthonormalize(matrix.mutable_data_ptr<float>(), 20, 3);
+  at::Tensor identity = at::zeros({3, 3});
+  identity[0][0] = identity[1][1] = 1;  // the third depended on the first
+  EXPECT_TRUE(at::allclose(matrix.t().matmul(matrix), identity, 1e-5, 1e-5));
+}
+
+TEST(Rates, AreMeasuredOfEveryCodec) {
+  for (const CodecRow& row : codecs()) {
+    const MeasuredRate rate = measure_rate({.name = std::string(row.name)}, 3, 5000, c10::kFloat, c10::kCPU);
+    EXPECT_GT(rate.encode_us_per_byte, 0) << row.name;
+    EXPECT_GE(rate.decode_us_per_byte, 0) << row.name;
+  }
 }
 
 TEST(Transports, RunOnABackendWithoutSends) {

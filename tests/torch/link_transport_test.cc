@@ -14,7 +14,9 @@ TEST(LinkTransport, AnAllGatherWaitsForTheStreamOfItsOtherHalf) {
   FakeDevice& device = FakeDevice::get();
   const auto messages = std::make_shared<Messages>(2);
   const LinkOptions options{.device = FakeDevice::device()};
-  LinkTransport first({.name = "a"}, options, "", messages), second({.name = "b"}, options, "", messages);
+  const auto coder = std::make_shared<Coder>(std::vector<Matrix>());
+  LinkTransport first({.name = "a"}, options, "", messages, coder);
+  LinkTransport second({.name = "b"}, options, "", messages, coder);
   CalendarOp scatter, gather;
   scatter.collective = Collective::kReduceScatter;
   gather.collective = Collective::kAllGather;

@@ -1,9 +1,11 @@
 #include "runtime/codec/codec.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "gradweave/error.h"
 #include "runtime/codec/rows.h"
@@ -11,61 +13,53 @@
 namespace gradweave::runtime {
 namespace {
 
-class Coded : public Pending {
+class Then : public Pending {
  public:
-  Coded(const Call& call, const Codec& codec, const at::Tensor& wire) : codec_(codec), message_(call.flat) {
-    Call coded = call;
-    coded.flat = arrived_ = wire;
-    if (!codec.summable()) {
-      const std::int64_t length = wire.numel();
-      coded.collective = Collective::kAllGather;
-      coded.flat = arrived_ = at::empty({length * call.world()}, wire.options());
-      coded.part(call.rank()).copy_(wire);
-    }
-    pending_ = runtime::start(coded);
-  }
+  Then(std::unique_ptr<Pending> pending, std::function<void()> finish)
+      : pending_(std::move(pending)), finish_(std::move(finish)) {}
 
   void wait() override {
-    pending_->wait();
-    codec_.decode(arrived_, message_);
+    if (!pending_) return;
+    std::exchange(pending_, nullptr)->wait();
+    finish_();
   }
 
  private:
-  const Codec& codec_;
-  at::Tensor message_, arrived_;
   std::unique_ptr<Pending> pending_;
+  std::function<void()> finish_;
 };
 
 }  // namespace
 
 std::span<const CodecRow> codecs() {
-  static const std::array table{none()};
+  static const std::array table{bf16(),     dgc(),       ef_signsgd(), fp16(),
+                                ok_top_k(), power_sgd(), random_k(),   top_k()};
   return table;
 }
 
 std::unique_ptr<Codec> make_codec(const Compression& compression) {
-  const std::string_view name = compression.name.empty() ? "none" : std::string_view(compression.name);
-  const auto found = std::ranges::find(codecs(), name, &CodecRow::name);
-  if (found != codecs().end()) return found->make(compression);
+  const auto found = std::ranges::find(codecs(), compression.name, &CodecRow::name);
+  if (found != codecs().end()) return found->make(compression.parameters);
   std::string names;
   for (const CodecRow& row : codecs()) names.append(names.empty() ? "" : ", ").append(row.name);
-  throw InvalidInput("the engine has no codec '" + std::string(name) + "'", "compression", "it has " + names);
+  throw InvalidInput("the engine has no codec '" + compression.name + "'", "compression", "it has " + names);
 }
 
-std::unique_ptr<Pending> Coder::start(const Call& call, const std::vector<std::int32_t>& kind) {
-  at::Tensor lost;
-  const bool sums = call.collective != Collective::kAllGather;
-  if (sums && !left_behind_.empty()) {
-    const auto before = left_behind_.find(kind);
-    if (before != left_behind_.end()) call.flat.add_(before->second);
+at::Tensor& compensated(const at::Tensor& message, const Memory& before, Memory& after) {
+  if (!after.left_behind.defined()) after.left_behind = at::empty_like(message);
+  if (before.left_behind.defined()) {
+    at::add_out(after.left_behind, message, before.left_behind);
+  } else {
+    after.left_behind.copy_(message);
   }
-  const at::Tensor wire = codec_->encode(call.flat, lost);
-  if (sums && lost.defined()) {
-    left_behind_.insert_or_assign(kind, std::move(lost));
-  } else if (sums && !left_behind_.empty()) {
-    left_behind_.erase(kind);
-  }
-  return std::make_unique<Coded>(call, *codec_, wire);
+  return after.left_behind;
+}
+
+std::unique_ptr<Pending> then(const Call& call, std::unique_ptr<Pending> pending,
+                              std::function<void()> finish) {
+  auto both = std::make_unique<Then>(std::move(pending), std::move(finish));
+  if (backend_of(call.group, call.flat.device()).ordered_launches) both->wait();
+  return both;
 }
 
 }  // namespace gradweave::runtime

@@ -1,68 +1,86 @@
-// How a message is written for the wire. A codec is one file and one row of the table in codec.cc; it knows
-// nothing of transports.
+// How a message goes over the wire. A codec is one file and one row of the table in codec.cc; it knows nothing of
+// plans. docs/schemes/compressors.md says what each does.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
 
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "gradweave/plan.h"
+#include "gradweave/compression.h"
 #include "runtime/transport/transport.h"
 
 namespace gradweave::runtime {
 
-// Messages are flat and contiguous. encode() is called for one message at a time, in the link's order; decode()
-// by several threads at once.
+// What a codec keeps of the messages of some blocks, from one to the next.
+struct Memory {
+  // What was not sent: as long as the message, in its unit and dtype; undefined: nothing. It outlives the plan.
+  at::Tensor left_behind;
+  std::vector<at::Tensor> further;  // what else; ends with the plan
+};
+
+// A block of a message seen as a matrix, row by row. What rows * columns leave out at its end is no part of it.
+struct Matrix {
+  std::int64_t length = 0;  // of the block, elements
+  std::int64_t rows = 1, columns = 0;
+};
+
+// One message on its way.
+struct Parcel {
+  Call call;                       // its flat is the message
+  std::uint64_t number = 0;        // tells the messages of one iteration apart, alike on all ranks
+  std::int64_t iteration = 0;      // of the run, alike on all ranks
+  std::span<const Matrix> blocks;  // of the message, one after another
+};
+
 class Codec {
  public:
-  // `summable`: the sum of encoded messages is the encoded sum. Otherwise every rank gets all of them.
-  explicit Codec(bool summable) : summable_(summable) {}
   virtual ~Codec() = default;
-  bool summable() const { return summable_; }
 
-  // Returns the bytes on the wire of `numel` elements of `dtype`.
-  virtual std::int64_t wire_bytes(std::int64_t numel, c10::ScalarType dtype) const = 0;
-  // Returns the message for the wire: of one length and dtype for all messages of one length and dtype. It may
-  // be `message` itself. What gets lost is put into `left_behind`, as long as the message; undefined: nothing.
-  virtual at::Tensor encode(const at::Tensor& message, at::Tensor& left_behind) = 0;
-  // Writes the sum over all ranks to `message`. `arrived`: if summable, what encode() gives for that sum;
-  // otherwise what it gave on each rank, one after another.
-  virtual void decode(const at::Tensor& arrived, const at::Tensor& message) const = 0;
-
- private:
-  bool summable_;
+  // Starts the sum of the messages of all ranks, each with what was left `before`. Once what is returned has been
+  // waited for, call.flat is the sum, the same bits on all ranks, and `after` what is left now. `after` comes with
+  // tensors of an earlier message, or none, to be overwritten. The caller keeps `before` and `after` until then.
+  // Called for one message at a time, in the link's order. Casts also take the halves of an all-reduce.
+  virtual std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const = 0;
 };
 
 struct CodecRow {
-  std::string_view name;  // "none", or a compressor's (gradweave/compression.h)
-  std::unique_ptr<Codec> (*make)(const Compression& compression);
+  std::string_view name;  // a compressor's (gradweave/compression.h)
+  // `parameters`: all that the compressor has.
+  std::unique_ptr<Codec> (*make)(const std::map<std::string, double>& parameters);
 };
 
 std::span<const CodecRow> codecs();
 
-// Returns the codec of an op; without a name it is "none". Errors: InvalidInput naming those that there are.
+// Returns the codec of a compression. Errors: InvalidInput naming those that there are.
 std::unique_ptr<Codec> make_codec(const Compression& compression);
 
-// A codec on a link: encodes each message, hands it to the best transport, and decodes what arrives.
-class Coder {
- public:
-  explicit Coder(std::unique_ptr<Codec> codec) : codec_(std::move(codec)) {}
+// ---- for codecs
 
-  // Starts the collective on `call.flat`. What the message leaves behind is added to the next one of the same
-  // `kind` (the blocks that it carries). The coder outlives the op. Only an all_reduce can be encoded by a
-  // codec that is not summable: the caller owes that.
-  std::unique_ptr<Pending> start(const Call& call, const std::vector<std::int32_t>& kind);
+// Makes after.left_behind the message with what was left before, and returns it: the codec takes out of it what it
+// sends.
+at::Tensor& compensated(const at::Tensor& message, const Memory& before, Memory& after);
 
-  const Codec& codec() const { return *codec_; }
+// Returns `pending`, after which `finish` is called. Where a backend wants one order of launches that is at once,
+// since `finish` may launch something; the wait holds the stream, not the host.
+std::unique_ptr<Pending> then(const Call& call, std::unique_ptr<Pending> pending,
+                              std::function<void()> finish);
 
- private:
-  std::unique_ptr<Codec> codec_;
-  std::map<std::vector<std::int32_t>, at::Tensor> left_behind_;
-};
+// Whether a tensor is what the loops of loops.h take.
+inline bool looped(const at::Tensor& values) {
+  return values.is_cpu() && values.scalar_type() == c10::kFloat;
+}
+
+// Returns a hash of both numbers, each bit of it random.
+constexpr std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t x = a + 0x9e3779b97f4a7c15 * (b + 1);  // splitmix64
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
 
 }  // namespace gradweave::runtime

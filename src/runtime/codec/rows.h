@@ -5,6 +5,13 @@
 
 namespace gradweave::runtime {
 
-CodecRow none();
+CodecRow bf16();  // cast.cc
+CodecRow dgc();
+CodecRow ef_signsgd();
+CodecRow fp16();  // cast.cc
+CodecRow ok_top_k();
+CodecRow power_sgd();
+CodecRow random_k();
+CodecRow top_k();
 
 }  // namespace gradweave::runtime

@@ -1,0 +1,113 @@
+#include "runtime/codec/coder.h"
+
+#include <ATen/ops/zeros.h>
+
+namespace gradweave::runtime {
+
+// A message under way.
+class Coder::Coded : public Pending {
+ public:
+  Coded(Coder& coder, const Call& call, const Compression& compression, const Blocks& blocks, Name name)
+      : coder_(coder), name_(name) {
+    std::int64_t numel = 0;
+    for (const std::int32_t b : blocks) {
+      matrices_.push_back(coder.matrices_[static_cast<std::size_t>(b)]);
+      numel += matrices_.back().length;
+    }
+    const Codec* codec = nullptr;
+    {
+      const MutexLock lock(coder.mutex_);
+      codec = &coder.codec_of(compression);
+      Store& store = coder.stores_[blocks];
+      while (store.busy) coder.idle_.wait(coder.mutex_);
+      store.busy = true;
+      after_ = std::exchange(store.spare, {});
+      store_ = &store;
+    }
+    try {
+      pending_ = codec->start({.call = call,
+                               .number = static_cast<std::uint64_t>(blocks.front()),
+                               .iteration = name.first,
+                               .blocks = matrices_},
+                              store_->now, after_);
+    } catch (...) {
+      end(false);
+      throw;
+    }
+  }
+  ~Coded() override {
+    if (pending_) end(false);
+  }
+
+  void wait() override {
+    pending_->wait();
+    pending_.reset();
+    end(true);
+  }
+
+ private:
+  void end(bool sent) {
+    const MutexLock lock(coder_.mutex_);
+    const bool counts = sent && store_->left_out.erase(name_) == 0;
+    if (counts) {
+      store_->spare = std::exchange(store_->now, std::move(after_));
+      store_->last = name_;
+    } else {
+      store_->spare = std::move(after_);
+    }
+    store_->busy = false;
+    coder_.idle_.notify_all();
+  }
+
+  Coder& coder_;
+  Name name_;
+  std::vector<Matrix> matrices_;
+  Store* store_ = nullptr;
+  Memory after_;
+  std::unique_ptr<Pending> pending_;
+};
+
+const Codec& Coder::codec_of(const Compression& compression) {
+  std::unique_ptr<Codec>& codec = codecs_[{compression.name, compression.parameters}];
+  if (!codec) codec = make_codec(compression);
+  return *codec;
+}
+
+std::unique_ptr<Pending> Coder::start(const Call& call, const Compression& compression, const Blocks& blocks,
+                                      Name name) {
+  if (compression.name.empty()) return runtime::start(call);
+  return std::make_unique<Coded>(*this, call, compression, blocks, name);
+}
+
+void Coder::leave_out(const Blocks& blocks, Name name) {
+  const MutexLock lock(mutex_);
+  Store& store = stores_[blocks];
+  if (store.last != name) {
+    store.left_out.insert(name);
+    return;
+  }
+  std::swap(store.now, store.spare);
+  store.last = {-1, -1};
+}
+
+void Coder::visit_left_behind(const std::function<void(const Blocks&, const at::Tensor&)>& visit) const {
+  const MutexLock lock(mutex_);
+  for (const auto& [blocks, store] : stores_) {
+    if (store.now.left_behind.defined()) visit(blocks, store.now.left_behind);
+  }
+}
+
+void Coder::add_left_behind(const Blocks& blocks, std::size_t at, const at::Tensor& values) {
+  const MutexLock lock(mutex_);
+  std::int64_t begin = 0, numel = 0;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const std::int64_t length = matrices_[static_cast<std::size_t>(blocks[i])].length;
+    if (i < at) begin += length;
+    numel += length;
+  }
+  at::Tensor& left = stores_[blocks].now.left_behind;
+  if (!left.defined()) left = at::zeros({numel}, values.options());
+  left.narrow(0, begin, values.numel()).add_(values);
+}
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,61 @@
+// The codecs of one link, and what they have left behind.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "runtime/codec/codec.h"
+
+namespace gradweave::runtime {
+
+// What is kept is kept by the blocks of a message. A link's threads start messages; the compute thread calls
+// leave_out(), and the rest while nothing is under way.
+class Coder {
+ public:
+  using Blocks = std::vector<std::int32_t>;
+  // Of one message: the run's iteration that lists its op, and the op's place there.
+  using Name = std::pair<std::int64_t, std::int32_t>;
+
+  // `matrices`: the plan's blocks.
+  explicit Coder(std::vector<Matrix> matrices) : matrices_(std::move(matrices)) {}
+
+  // Starts the collective of `call` on its message, through the codec of `compression` (which gives all its
+  // parameters). A message waits for the one before it of the same blocks. The coder outlives what is returned.
+  std::unique_ptr<Pending> start(const Call& call, const Compression& compression, const Blocks& blocks,
+                                 Name name);
+
+  // Nothing of this message will be applied, whether it has been sent or not: what is left behind is again what it
+  // was before it. The caller owes this before the next message of these blocks is complete.
+  void leave_out(const Blocks& blocks, Name name);
+
+  // Calls `visit` with what was left behind of each list of blocks.
+  void visit_left_behind(const std::function<void(const Blocks&, const at::Tensor&)>& visit) const;
+  // Makes `values` (of block number `at` of the message, in its unit) part of what was left behind.
+  void add_left_behind(const Blocks& blocks, std::size_t at, const at::Tensor& values);
+
+ private:
+  class Coded;
+  struct Store {
+    Memory now, spare;  // spare: as it was before the last message
+    Name last{-1, -1};  // the message that `now` is of
+    std::set<Name> left_out;
+    bool busy = false;  // a message is under way
+  };
+  const Codec& codec_of(const Compression& compression) REQUIRES(mutex_);
+
+  std::vector<Matrix> matrices_;
+  mutable Mutex mutex_;
+  CondVar idle_;
+  std::map<std::pair<std::string, std::map<std::string, double>>, std::unique_ptr<Codec>> codecs_
+      GUARDED_BY(mutex_);
+  std::map<Blocks, Store> stores_ GUARDED_BY(mutex_);
+};
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,33 @@
+// top_k: the elements of largest magnitude, with their places; ranks choose different ones (Aji and Heafield, "Sparse
+// Communication for Distributed Gradient Descent", EMNLP 2017). What is not sent is left behind.
+#include "runtime/codec/rows.h"
+#include "runtime/codec/sparse.h"
+
+namespace gradweave::runtime {
+namespace {
+
+class TopK : public Codec {
+ public:
+  explicit TopK(double density) : density_(density) {}
+
+  std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const override {
+    at::Tensor& left = compensated(parcel.call.flat, before, after);
+    const at::Tensor places = largest(left, kept_of(left.numel(), density_));
+    const at::Tensor values = left.index_select(0, places);
+    left.index_fill_(0, places, 0);
+    return start_sum(parcel.call, values, places);
+  }
+
+ private:
+  double density_;
+};
+
+}  // namespace
+
+CodecRow top_k() {
+  return {"top_k", [](const auto& parameters) -> std::unique_ptr<Codec> {
+            return std::make_unique<TopK>(parameters.at("density"));
+          }};
+}
+
+}  // namespace gradweave::runtime

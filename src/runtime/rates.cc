@@ -1,0 +1,76 @@
+#include "runtime/rates.h"
+
+#include <ATen/ops/randn.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
+
+#include "runtime/codec/codec.h"
+
+namespace gradweave::runtime {
+namespace {
+
+class Done : public c10d::Work {
+ public:
+  bool wait(std::chrono::milliseconds) override { return true; }
+};
+
+// One rank of several of which all send the same: what arrives is a copy of what this one sends.
+class Mirror : public c10d::Backend {
+ public:
+  using c10d::Backend::Backend;
+  using Work = c10::intrusive_ptr<c10d::Work>;
+
+  const std::string getBackendName() const override { return "mirror"; }
+  Work allreduce(std::vector<at::Tensor>&, const c10d::AllreduceOptions&) override { return done(); }
+  Work _allgather_base(at::Tensor& to, at::Tensor& from, const c10d::AllgatherOptions&) override {
+    to.view({getSize(), -1}).copy_(from.clone());  // it may be a part of `to`
+    return done();
+  }
+  Work alltoall_base(at::Tensor& to, at::Tensor& from, std::vector<std::int64_t>& to_each,
+                     std::vector<std::int64_t>&, const c10d::AllToAllOptions&) override {
+    to_each.empty() ? to.copy_(from) : to.view({getSize(), -1}).copy_(from.narrow(0, 0, to_each.front()));
+    return done();
+  }
+
+ private:
+  static Work done() { return c10::make_intrusive<Done>(); }
+};
+
+}  // namespace
+
+MeasuredRate measure_rate(const Compression& compression, int world_size, std::int64_t numel,
+                          c10::ScalarType dtype, c10::Device device) {
+  const auto group = c10::make_intrusive<c10d::ProcessGroup>(0, world_size);
+  group->setBackend(device.type(), c10d::ProcessGroup::BackendType::CUSTOM,
+                    c10::make_intrusive<Mirror>(0, world_size));
+  const std::unique_ptr<Codec> codec = make_codec(with_defaults(compression));
+  const at::Tensor values = at::randn({numel}, at::TensorOptions().dtype(dtype).device(device));
+  const at::Tensor message = values.clone();
+  const auto rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(numel)));
+  const Matrix matrix{.length = numel, .rows = rows, .columns = numel / rows};
+  Memory before, after, spare;
+  double encode = std::numeric_limits<double>::infinity(), decode = encode;
+  constexpr int kTimes = 4;
+  for (int i = 0; i < kTimes; ++i) {
+    message.copy_(values);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto pending = codec->start(
+        {.call = {.group = *group, .flat = message}, .iteration = i, .blocks = std::span(&matrix, 1)}, before,
+        after);
+    const auto middle = std::chrono::steady_clock::now();
+    pending->wait();
+    const auto end = std::chrono::steady_clock::now();
+    encode = std::min(encode, std::chrono::duration<double, std::micro>(middle - begin).count());
+    decode = std::min(decode, std::chrono::duration<double, std::micro>(end - middle).count());
+    spare = std::exchange(before, std::exchange(after, std::move(spare)));
+  }
+  const auto bytes = static_cast<double>(message.nbytes());
+  return {.encode_us_per_byte = encode / bytes, .decode_us_per_byte = decode / bytes};
+}
+
+}  // namespace gradweave::runtime

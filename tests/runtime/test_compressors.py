@@ -1,0 +1,260 @@
+"""Compressed gradients give what a slow plain loop gives, in every scheme that sends gradients, and what is not sent is not
+lost."""
+
+import math
+
+import pytest
+import torch
+from torch import distributed, nn
+
+import compressors
+import ranks
+from models import batch, cluster, make_net, parameters, train, workload
+from reference import Reference, flat
+
+# Everything is bit for bit but power_sgd, whose reference computes in double precision.
+SETTINGS = {
+    "fp16": {}, "bf16": {}, "ef_signsgd": {},
+    "top_k": {"compressor_density": 0.05},
+    "dgc": {"compressor_density": 0.05, "compressor_warm_up": 6, "compressor_clip": 0.5},
+    "random_k": {"compressor_density": 0.1},
+    "power_sgd": {"compressor_rank": 2},
+    "ok_top_k": {"compressor_density": 0.05},
+}
+SCHEMES = {
+    "ddp": {"bucket_cap_bytes": 20_000, "first_bucket_bytes": 4_000},
+    "us_byte": {},
+    "deft": {"merge": "mean"},
+    "deft local": {"correction": "local"},
+    "covap": {"interval": 3},
+}
+
+
+def plan_for(scheme, compressor, **options):
+    from gradweave import core
+
+    settings = {"compressor": compressor, **SETTINGS[compressor]} if compressor else {}
+    return core.make_plan(workload(), cluster(distributed.get_world_size(), 0.6), scheme.split()[0],
+                          {**SCHEMES.get(scheme, {}), **settings, **options})
+
+
+def plain_sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+class Compressed(Reference):
+    """The reference loop, whose compressed messages go through plain codecs. `base`: iterations before this plan."""
+
+    def __init__(self, model, plan, base=0):
+        super().__init__(model, plain_sgd(model), plan, workload())
+        self.codecs, self.base = {}, base
+
+    def run_op(self, op, merges):
+        if "compression" not in op or self.overflowed & set(merges):
+            return super().run_op({**op, "collective": "all_reduce"} if op["collective"] == "compressed" else op, merges)
+        if op["collective"] == "reduce_scatter":
+            return None
+        codec = self.codec(op)
+        number, iteration = op["blocks"][0], self.base + self.n
+        shapes = [self.shape_of(b) for b in op["blocks"]]
+        every, distributed.all_reduce = distributed.all_reduce, lambda tensor: None
+        try:
+            message, own = super().run_op(op, merges)
+        finally:
+            distributed.all_reduce = every
+        return codec.sum(message, number, iteration, shapes), own
+
+    def codec(self, op):
+        key = op["link"], tuple(op["blocks"])
+        return self.codecs.setdefault(key, compressors.make(op["compression"]))
+
+    def shape_of(self, number):
+        block = self.blocks[number]
+        length, tensor = block["end"] - block["begin"], self.parameters[block["tensor"]]
+        if tensor.dim() < 2:
+            return length, 1, length
+        rows = tensor.shape[0] if length == tensor.numel() else math.isqrt(length)
+        return length, rows, length // rows
+
+    def left_behind(self):
+        """tensor: what its gradient has left behind, in memory order."""
+        left = {name: flat(p, p.detach()).clone().zero_() for name, p in self.parameters.items()}
+        for (_, blocks), codec in self.codecs.items():
+            begin = 0
+            for b in blocks:
+                block = self.blocks[b]
+                length = block["end"] - block["begin"]
+                if torch.is_tensor(codec.left):
+                    left[block["tensor"]][block["begin"]:block["end"]] += codec.left[begin:begin + length] * self.world
+                begin += length
+        return left
+
+
+def wrapped(rank, plan, **named):
+    import gradweave
+
+    model = make_net()
+    return gradweave.wrap(model, plain_sgd(model), plan=plan, **named)
+
+
+def difference(model, expected):
+    """The largest over parameters, and whether all ranks have the same bits."""
+    found = parameters(model)
+    every = torch.cat([value.flatten() for value in found.values()])
+    same = all(torch.equal(every, other) for other in compressors.gathered(every))
+    return max((found[n] - value).abs().max().item() for n, value in parameters(expected).items()), same
+
+
+def against_reference(rank, cases, steps):
+    import gradweave
+
+    wrong = []
+    for scheme, compressor in cases:
+        plan = plan_for(scheme, compressor)
+        loop = Compressed(make_net(), plan)
+        for step in range(steps):
+            loop.train_step(*batch(rank, step))
+        loop.drain()
+        model, optimizer = wrapped(rank, plan)
+        train(model, optimizer, rank, steps)
+        gradweave.finish(model)
+        found, same = difference(model, loop.model)
+        if not same or found > (1e-5 if compressor == "power_sgd" else 0):
+            wrong.append((scheme, compressor, found, same))
+        model.gradweave.close()
+    return wrong
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_every_compressor_in_every_kind_of_scheme(world_size):
+    cases = [(scheme, compressor) for compressor in SETTINGS for scheme in SCHEMES]
+    cases += [("dear", "fp16"), ("dear", "bf16")]
+    assert ranks.run(against_reference, world_size, cases=cases, steps=8) == [[]] * world_size
+
+
+def test_thresholds_and_densities_over_many_messages():
+    cases = [("ddp", "ok_top_k"), ("ddp", "dgc")]
+    assert ranks.run(against_reference, 2, cases=cases, steps=40) == [[]] * 2
+
+
+def with_batches_left_out(rank, compressor, scheme, scaled):
+    """A dropped batch, or one whose loss overflows on some rank, leaves nothing behind."""
+    import gradweave
+
+    left_out = {1: 0, 4: 1, 5: 1}  # step -> the rank whose loss is infinite
+    plan = plan_for(scheme, compressor)
+    loop = Compressed(make_net(), plan)
+    for step in range(9):
+        loop.train_step(*batch(rank, step), overflow=step in left_out)
+    loop.drain()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2) if scaled else None
+    model, optimizer = wrapped(rank, plan, scaler=scaler)
+    for step in range(9):
+        x, y = batch(rank, step)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        if scaled:
+            scaler.scale(loss * (math.inf if left_out.get(step) == rank else 1)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            model.gradweave.skip_step() if step in left_out else optimizer.step()
+    gradweave.finish(model)
+    found = difference(model, loop.model)
+    model.gradweave.close()
+    return found
+
+
+def several(rank, cases):
+    return [with_batches_left_out(rank, *case) for case in cases]
+
+
+def test_what_is_left_out_leaves_nothing_behind():
+    cases = [(compressor, scheme, scaled) for compressor in ("top_k", "ef_signsgd", "dgc", "ok_top_k")
+             for scheme in ("ddp", "deft") for scaled in (False, True)] + [("power_sgd", "ddp", True)]
+    for found in ranks.run(several, 2, cases=cases):
+        for case, (off, same) in zip(cases, found):
+            assert same and off <= (1e-5 if case[0] == "power_sgd" else 0), (case, off, same)
+
+
+def change_of_plan(rank, cases):
+    wrong = []
+    for first, second, compressor in cases:
+        model, optimizer = wrapped(rank, plan_for(first, "top_k"))
+        loop = Compressed(make_net(), plan_for(first, "top_k"))
+        for step in range(5):
+            loop.train_step(*batch(rank, step))
+        loop.drain()
+        train(model, optimizer, rank, 5)
+        model.gradweave.install(plan_for(second, compressor))
+        train(model, optimizer, rank, 4, first=5)
+        again = Compressed(loop.model, plan_for(second, compressor), base=5)
+        left = loop.left_behind()
+        assert max(values.abs().max() for values in left.values()) > 1e-3
+        if compressor:
+            for op in again.iteration(0)["ops"]:
+                again.codec(op).left = torch.cat([again.part(left, b) for b in op["blocks"]]) / again.world
+        for step in range(5, 9):
+            if step == 5 and not compressor:  # into the next gradient
+                compensate = again.compensate
+
+                def with_left():
+                    for name, values in left.items():
+                        again.gradients[0][name] += values
+                    compensate()
+                again.compensate = with_left
+            elif step == 6 and not compressor:
+                again.compensate = compensate
+            again.train_step(*batch(rank, step))
+        found, same = difference(model, again.model)
+        if found > 1e-6 or not same:
+            wrong.append((first, second, compressor, found, same))
+        model.gradweave.close()
+    return wrong
+
+
+def test_what_was_left_behind_outlives_the_plan():
+    cases = [("ddp", "wfbp", None), ("ddp", "wfbp", "ef_signsgd"), ("wfbp", "ddp", "top_k"), ("us_byte", "ddp", "random_k")]
+    assert ranks.run(change_of_plan, 2, cases=cases) == [[], []]
+
+
+def momentum(rank):
+    import gradweave
+
+    said = []
+    for beta, given in ((0.9, {}), (0.9, {"compressor_momentum": 0}), (0, {})):
+        model = make_net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=beta)
+        model, optimizer = gradweave.wrap(model, optimizer, "ddp", options={"compressor": "dgc", **given}, warm_up=1,
+                                          profile_iterations=1, report=False)
+        error = None
+        try:
+            train(model, optimizer, rank, 1)
+        except gradweave.InvalidInput as refusal:
+            error = refusal
+        said.append(str(error or ""))
+        model.gradweave.close(error)
+    return said
+
+
+def test_momentum_is_made_once():
+    for both, none, one in ranks.run(momentum, 2):
+        assert "compressor would make momentum too" in both and "compressor_momentum=0" in both
+        assert not none and not one
+
+
+def measured(rank):
+    import gradweave
+
+    model = make_net()
+    with gradweave.wrap(model, plain_sgd(model), "ddp", options={"compressor": "top_k"}, warm_up=1, profile_iterations=2,
+                        report=False) as (model, optimizer):
+        train(model, optimizer, rank, 6)
+        return model.gradweave.cluster["compressor_rates"], model.gradweave.plan["period"][0]["ops"][0]["compression"]
+
+
+def test_speed_of_encoding_is_measured_in_the_profile():
+    for rates, compression in ranks.run(measured, 2):
+        assert list(rates) == ["top_k"] and rates["top_k"]["encode_us_per_byte"] > 0
+        assert compression["name"] == "top_k"
