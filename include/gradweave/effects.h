@@ -47,6 +47,7 @@ struct Demands {
   bool steps_in_forward = false;   // parameters are stepped in the next forward
   bool steps_in_backward = false;  // ... or in the backward, before every gradient is known
   bool partial_steps = false;      // some optimizer step is of a part of the parameters
+  bool slices = false;             // ... of a part of a tensor: for optimizers that work element by element
   bool delays_gradients = false;   // a reduced gradient is applied after a later forward of its layer
   bool local_steps = false;        // parameters of ranks differ between averages
   bool keeps_residual = false;     // what is not sent now is added to a later gradient

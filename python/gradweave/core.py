@@ -38,8 +38,9 @@ def ranked_plans(workload: Json, cluster: Json, options: Mapping[str, object] | 
 
 
 def demands_of(plan: Json) -> dict[str, bool]:
-    """What the plan asks of a training loop: steps_in_forward, steps_in_backward, partial_steps, delays_gradients,
-    local_steps, keeps_residual, makes_momentum; `synchronous` if it applies exactly its own gradients at each iteration's end."""
+    """What the plan asks of a training loop: steps_in_forward, steps_in_backward, partial_steps, slices,
+    delays_gradients, local_steps, keeps_residual, makes_momentum; `synchronous` if it applies exactly its own gradients
+    at each iteration's end."""
     return json.loads(_native().demands(json.dumps(plan)))
 
 

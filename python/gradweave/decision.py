@@ -60,7 +60,7 @@ def expected_demands(scheme, options, workload, links, workers):
     try:
         # As long as the compute: overlap is worth while, and not hopeless.
         cluster = _guessed(links, workers, 3000.0 * len(workload["layers"]) / (4 * size))
-        plan = core.make_plan(guess, cluster, scheme, options)
+        plan = core.make_plan(guess, cluster, scheme, _variants(scheme, options)[-1])
     except (ValueError, RuntimeError):
         return None
     return core.demands_of(plan)
@@ -96,7 +96,7 @@ def decide(workload, cluster, settings, loop):
     """{"workload", "cluster", "candidates": plans that the loop bears, best first, each with its "plan", "prediction",
     "name" and "iteration_us"; "passed_over": why the best plan of all isn't among them, or ""; "if_corrected": what
     corrected averages would give, where that is another; "ddp_us": the prediction for ddp, None if there is none}. With a
-    scheme that was asked for by name there is one candidate; {"error": why there is none}."""
+    scheme that was asked for by name they are plans of it; {"error": why there is none}."""
     try:
         ranked = _ranked(workload, cluster, settings)
         refusals = [loop.refusal(core.demands_of(entry["plan"])) for entry in ranked]
@@ -114,10 +114,20 @@ def decide(workload, cluster, settings, loop):
         return {"error": str(error)}
 
 
+def _variants(scheme, options):
+    """The options that a scheme is planned with: those asked for, then, if they say nothing of it, without slices of tensors,
+    should the optimizer not bear them."""
+    given = dict(options or {})
+    known = next(each["options"] for each in core.schemes() if each["name"] == scheme)
+    if "slices" in given or not any(option["name"] == "slices" for option in known):
+        return [given]
+    return [given, given | {"slices": "off"}]
+
+
 def _ranked(workload, cluster, settings):
     if settings.scheme != "auto":
-        plan = core.make_plan(workload, cluster, settings.scheme, settings.options)
-        return [_entry(settings.scheme, plan, workload, cluster)]
+        return [_entry(settings.scheme, core.make_plan(workload, cluster, settings.scheme, options), workload, cluster)
+                for options in _variants(settings.scheme, settings.options)]
     return [{"name": entry["plan"]["finding"]["chosen"]["scheme"], "plan": entry["plan"], "prediction": entry["prediction"],
              "iteration_us": entry["prediction"]["iteration_us"]}
             for entry in core.ranked_plans(workload, cluster, settings.options)]

@@ -23,6 +23,10 @@ def _steps_all_at_once(demands):
     return not demands["partial_steps"]
 
 
+def _steps_whole_tensors(demands):
+    return not demands["slices"]
+
+
 def _is_synchronous(demands):
     return demands["synchronous"]
 
@@ -61,6 +65,8 @@ TRAITS = {
                           "give them to an optimizer of their own"),
     "couples": Trait("has an optimizer that can't step parts of the parameters", _steps_all_at_once,
                      "use a scheme that updates in step(), such as sequential, wfbp, ddp or horovod"),
+    "couples elements": Trait("has an optimizer that can't step a part of a tensor", _steps_whole_tensors,
+                              "plan with slices=off, or use another scheme"),
 }
 
 

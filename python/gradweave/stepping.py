@@ -2,11 +2,13 @@
 
 import copy
 import inspect
+from collections import defaultdict
 
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-from gradweave import moments
+from gradweave import moments, slices
+from gradweave.slices import Slice
 
 
 class Stepper:
@@ -20,7 +22,8 @@ class Stepper:
     def __init__(self, optimizer, kind, parameters):
         self.optimizer, self.kind, self.parameters = optimizer, kind, parameters
         self._bare_step = _without_hooks(kind.step)
-        self.set_parts_of_batch((), 1)
+        self._parts, self._workers, self._cuts = set(), 1, None  # of no plan yet
+        self.forget()
 
     @property
     def has_others(self):
@@ -29,10 +32,13 @@ class Stepper:
         return any(p.requires_grad and p.numel() > 0 and id(p) not in known
                    for group in self.optimizer.param_groups for p in group["params"])
 
-    def set_parts_of_batch(self, places, workers):
-        """The parameters at `places` are stepped by gradients of one of `workers` parts of a batch."""
-        self._parts = {id(self.parameters[place]) for place in places}
-        self._workers = workers
+    def set_plan(self, parts, workers, cuts):
+        """Subsets have new meanings. The parameters at the places `parts` are stepped by gradients of one of `workers` parts
+        of a batch; `cuts` are all slices that are stepped as parameters of their own, (place, begin, end)."""
+        self._parts, self._workers = {id(self.parameters[place]) for place in parts}, workers
+        self._cuts = defaultdict(list)
+        for place, begin, end in cuts:
+            self._cuts[self.parameters[place]].append((begin, end))
         self.forget()
 
     def _is_part(self, group, parameter):
@@ -50,11 +56,31 @@ class Stepper:
         """Step those parameters alone that are this optimizer's among `members()`: places in `parameters`, always the
         same for a `key`."""
         twin, kept = self._twins.get(key) or self._make(key, members())
+        if kept:
+            twin.state = self.optimizer.state
+            self._step(twin, kept)
+
+    def step_slices(self, key, places):
+        """Step the slices `places()`, each (place in `parameters`, begin, end), as parameters of their own; always the same
+        for a `key`. Where a parameter has no gradient they stay as they are."""
+        if any(part.moved for part in self._slices.get(key, ())):
+            self._twins, self._slices, self._known_slices = {}, {}, {}
+        twin, kept = self._twins.get((key, "slices")) or self._make_slices(key, places())
         if not kept:
             return
+        twin.state = defaultdict(dict)
+        for part in self._slices[key]:
+            gradient = part.parameter.grad
+            part.view.grad = None if gradient is None else part.of(gradient)
+            twin.state[part.view] = part.state
+        self._step(twin, kept)
+        for part in self._slices[key]:
+            part.view.grad, part.state = None, twin.state[part.view]
+            part.give_state(self.optimizer.state)
+
+    def _step(self, twin, kept):
         optimizer = self.optimizer
         groups = self._hyperparameters or optimizer.param_groups
-        twin.state = optimizer.state
         for group, (source, parameters, of_whole_batch) in zip(twin.param_groups, kept):
             group.update(moments.without_step(groups[source]) if of_whole_batch else groups[source])
             group["params"] = parameters
@@ -67,7 +93,7 @@ class Stepper:
         self._bare_step(twin)
         for source, parameters, of_whole_batch in kept:
             if of_whole_batch:
-                moments.step(groups[source], parameters, optimizer.state, self._workers)
+                moments.step(groups[source], parameters, twin.state, self._workers)
         for (source, *_), group, old in zip(kept, twin.param_groups, before):
             # What the optimizer itself writes into a group, a step count for instance, goes back.
             for name, value in group.items():
@@ -89,11 +115,36 @@ class Stepper:
 
     def _make(self, key, members):
         wanted = {id(self.parameters[place]) for place in members}
-        twin = _twin_of(self.optimizer, self.kind)
+        return self._make_twin(key, lambda p: [p] if id(p) in wanted else [])
+
+    def _make_slices(self, key, places):
+        wanted = defaultdict(list)
+        for place, begin, end in places:
+            wanted[id(self.parameters[place])].append((begin, end))
+        made = self._slices[key] = []
+
+        def views(parameter):
+            own = [self._slice(parameter, begin, end) for begin, end in wanted[id(parameter)]]
+            made.extend(own)
+            return [part.view for part in own]
+
+        return self._make_twin((key, "slices"), views)
+
+    def _slice(self, parameter, begin, end):
+        place = id(parameter), begin, end
+        if place not in self._known_slices:
+            self._known_slices[place] = Slice(parameter, begin, end)
+            self._known_slices[place].take_state(self.optimizer.state)
+        return self._known_slices[place]
+
+    def _make_twin(self, key, tensors_of):
+        """`tensors_of`: what is stepped of a parameter."""
+        twin = twin_of(self.optimizer, self.kind)
         groups, kept = [], []
         for number, group in enumerate(self.optimizer.param_groups):
             for of_whole_batch in (False, True):
-                parameters = [p for p in group["params"] if id(p) in wanted and self._is_part(group, p) == of_whole_batch]
+                parameters = [tensor for p in group["params"] if self._is_part(group, p) == of_whole_batch
+                              for tensor in tensors_of(p)]
                 if parameters:
                     groups.append({**group, "params": parameters})
                     kept.append((number, parameters, of_whole_batch))
@@ -104,6 +155,9 @@ class Stepper:
     def forget(self):
         """The optimizer's groups or state were replaced, or subsets have new meanings."""
         self._twins = {}
+        self._slices, self._known_slices = {}, {}  # by subset; by place: one slice may be in several subsets
+        if self._cuts is not None:
+            slices.match(self.optimizer.state, self._cuts)
         # Whether some steps are made as long as those of the whole batch would be, which step_all() can't.
         self.of_whole_batch = any(self._is_part(group, p) for group in self.optimizer.param_groups for p in group["params"])
         self._hyperparameters = None
@@ -131,7 +185,7 @@ def _without_hooks(step):
     return step.__wrapped__ if getattr(step, "__code__", None) is hooked else step
 
 
-def _twin_of(optimizer, kind):
+def twin_of(optimizer, kind):
     """A shallow copy of class `kind`, without the patches and hooks of the original."""
     twin = copy.copy(optimizer)
     for name, value in vars(optimizer).items():
@@ -152,56 +206,3 @@ def needs_closure(kind):
     """Whether the optimizer evaluates the loss by itself, perhaps many times in a step, as LBFGS does."""
     closure = inspect.signature(kind.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
-
-
-def prove_partial_steps(stepper):
-    """Whether partial steps equal a full step bit for bit, tried on copies of a few parameters with two steps each.
-    Returns None, or why not."""
-    optimizer, kind = stepper.optimizer, stepper.kind
-    chosen = _samples(optimizer, stepper.parameters)
-    if len(chosen) < 2:
-        return None
-    try:
-        full = _trial(optimizer, kind, chosen, split=False)
-        parts = _trial(optimizer, kind, chosen, split=True)
-    except Exception as error:  # any optimizer of the user's: whatever it raises is the reason
-        return f"a partial step of {kind.__name__} failed: {error}"
-    for whole, part in zip(full, parts):
-        if not torch.equal(whole, part):
-            return f"{kind.__name__} couples parameters: a step of some differs from a step of all"
-    return None
-
-
-def _samples(optimizer, parameters):
-    known = {id(p) for p in parameters}
-    chosen = []
-    for group in optimizer.param_groups:
-        members = sorted((p for p in group["params"] if id(p) in known), key=lambda p: p.numel())
-        chosen += members[:2]
-    return chosen[:6]
-
-
-def _trial(optimizer, kind, chosen, split):
-    copies = {id(p): p.detach().clone().requires_grad_() for p in chosen}
-    groups = []
-    for group in optimizer.param_groups:
-        members = [copies[id(p)] for p in group["params"] if id(p) in copies]
-        if members:
-            groups.append({**group, "params": members})
-    trial = _twin_of(optimizer, kind)
-    trial.param_groups = copy.deepcopy([{k: v for k, v in g.items() if k != "params"} for g in groups])
-    for group, source in zip(trial.param_groups, groups):
-        group["params"] = source["params"]
-    trial.state = type(optimizer.state)(dict) if hasattr(optimizer.state, "default_factory") else {}
-    tensors = list(copies.values())
-    stepper = Stepper(trial, kind, tensors)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(2):
-        for tensor in tensors:
-            tensor.grad = torch.rand(tensor.shape, generator=generator).to(tensor)
-        if split:
-            for place in range(len(tensors)):
-                stepper.step_subset(place, lambda: [place])
-        else:
-            stepper.step_subset("all", lambda: range(len(tensors)))
-    return [tensor.detach() for tensor in tensors]

@@ -3,7 +3,8 @@
 import torch
 
 from gradweave import _native
-from gradweave.stepping import Stepper, needs_closure, prove_partial_steps
+from gradweave.proofs import prove_partial_steps, prove_slices
+from gradweave.stepping import Stepper, needs_closure
 
 
 class Updates:
@@ -84,13 +85,14 @@ class Updates:
                 self._full_steps.add(stepper)
             else:
                 stepper.step_subset(subset, lambda: self.engine.subset(subset))
+                stepper.step_slices(subset, lambda: self.engine.subset_slices(subset))
 
     def plan_installed(self, workers):
         """Subsets have new meanings. `workers`: how many step by parts of a batch, and Adam's moments are to be those of the
         whole; 1 if none do."""
-        places = self.engine.stepped_locally if workers > 1 else ()
+        parts = self.engine.stepped_locally if workers > 1 else ()
         for stepper in self._steppers.values():
-            stepper.set_parts_of_batch(places, workers)
+            stepper.set_plan(parts, workers, self.engine.slices)
 
     def freeze_hyperparameters(self):
         for stepper in self._steppers.values():
@@ -111,6 +113,8 @@ class Updates:
                 self._loop.saw("steps others")
             if reason := prove_partial_steps(stepper):
                 self._loop.saw("couples", reason)
+            if reason := prove_slices(stepper):
+                self._loop.saw("couples elements", reason)
 
     def _watched(self, closure):
         def call():

@@ -23,6 +23,7 @@ class CalendarWriter {
     for (std::int64_t n = 0; n < size(); ++n) pair_gathers(n);
     for (std::int64_t n = 0; n < size(); ++n) set_gradients(n);
     for (std::int64_t n = 0; n < size(); ++n) set_applies(n);
+    for (std::int64_t n = 0; n < size(); ++n) find_slices(n);
     for (std::int64_t n = 0; n < size(); ++n) set_end_actions(n);
     finish_ops();
   }
@@ -37,6 +38,7 @@ class CalendarWriter {
     calendar_.blocks = plan.blocks;
     calendar_.blocks_of_tensor.resize(calendar_.index.tensors.size());
     calendar_.stepped_locally.resize(calendar_.index.tensors.size());
+    calendar_.sliced.resize(calendar_.index.tensors.size());
     for (std::size_t b = 0; b < plan.blocks.size(); ++b) {
       const Slice& slice = plan_.blocks[b].slice;
       calendar_.block_tensor.push_back(static_cast<std::int32_t>(slice.tensor));
@@ -167,6 +169,7 @@ class CalendarWriter {
                           .source = listed.apply->source,
                           .mode = listed.apply->mode,
                           .correction = listed.apply->correction,
+                          .blocks = listed.apply->blocks,
                           .merges = existing(listed.merges, n)};
       set_pieces(n, listed.blocks, apply);
       const auto index = static_cast<std::int32_t>(here.applies.size());
@@ -208,9 +211,34 @@ class CalendarWriter {
     }
   }
 
-  // Applies that run the optimizer, one after another in the list, are one step of it.
+  void find_slices(std::int64_t n) {
+    for (const CalendarApply& apply : iteration(n).applies) {
+      if (apply.source == Source::kAveragedParameter) continue;
+      std::vector<std::size_t> counts(calendar_.sliced.size());
+      for (const std::int32_t b : apply.blocks)
+        ++counts[static_cast<std::size_t>(calendar_.block_tensor[static_cast<std::size_t>(b)])];
+      for (const std::int32_t tensor : apply.tensors) {
+        const auto t = static_cast<std::size_t>(tensor);
+        calendar_.sliced[t] |= counts[t] < calendar_.blocks_of_tensor[t].size();
+      }
+    }
+  }
+
+  void set_stepped(CalendarApply& apply) const {
+    for (const std::int32_t b : apply.blocks) {
+      const std::int32_t tensor = calendar_.block_tensor[static_cast<std::size_t>(b)];
+      const bool sliced = calendar_.sliced[static_cast<std::size_t>(tensor)];
+      sliced ? apply.stepped.blocks.push_back(b) : apply.stepped.tensors.push_back(tensor);
+    }
+    for (std::vector<std::int32_t>* list : {&apply.stepped.tensors, &apply.stepped.blocks}) {
+      std::ranges::sort(*list);
+      list->erase(std::ranges::unique(*list).begin(), list->end());
+    }
+  }
+
   void set_end_actions(std::int64_t n) {
     CalendarIteration& here = iteration(n);
+    for (CalendarApply& apply : here.applies) set_stepped(apply);
     for (std::size_t i = 0; i < here.applies.size(); ++i) {
       const CalendarApply& apply = here.applies[i];
       if (apply.at.kind != PointKind::kIterationEnd) continue;
@@ -220,10 +248,7 @@ class CalendarWriter {
       }
       if (here.end_actions.empty() || !here.end_actions.back().optimizer)
         here.end_actions.push_back({.optimizer = true});
-      auto& tensors = here.end_actions.back().tensors;
-      tensors.insert(tensors.end(), apply.tensors.begin(), apply.tensors.end());
-      std::ranges::sort(tensors);
-      tensors.erase(std::ranges::unique(tensors).begin(), tensors.end());
+      add(apply.stepped, here.end_actions.back().stepped);
     }
   }
 
@@ -282,6 +307,16 @@ class CalendarWriter {
 };
 
 }  // namespace
+
+void add(const Stepped& more, Stepped& stepped) {
+  const auto merge = [](const std::vector<std::int32_t>& from, std::vector<std::int32_t>& to) {
+    std::vector<std::int32_t> both;
+    std::ranges::set_union(from, to, std::back_inserter(both));
+    to = std::move(both);
+  };
+  merge(more.tensors, stepped.tensors);
+  merge(more.blocks, stepped.blocks);
+}
 
 Calendar calendar_of(const Plan& plan, const Workload& workload) {
   Calendar calendar{.index = WorkloadIndex(workload)};

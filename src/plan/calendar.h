@@ -48,11 +48,22 @@ struct CalendarOp {
   std::string label;            // "all_reduce conv1.weight[0:4096] +3"
 };
 
+// What one step of the optimizer is of. Both lists are sorted.
+struct Stepped {
+  std::vector<std::int32_t> tensors;  // whole ones
+  std::vector<std::int32_t> blocks;   // of tensors that the plan steps in slices
+  bool empty() const { return tensors.empty() && blocks.empty(); }
+  friend auto operator<=>(const Stepped&, const Stepped&) = default;
+};
+
+// Adds what `more` has.
+void add(const Stepped& more, Stepped& stepped);
+
 // One step of an iteration_end, in plan order.
 struct EndAction {
-  bool optimizer = false;             // else a parameter average
-  std::vector<std::int32_t> tensors;  // optimizer: the tensors that are stepped
-  std::int32_t apply = -1;            // average: index into CalendarIteration::applies
+  bool optimizer = false;   // else a parameter average
+  Stepped stepped;          // optimizer
+  std::int32_t apply = -1;  // average: index into CalendarIteration::applies
 };
 
 struct CalendarApply {
@@ -60,6 +71,8 @@ struct CalendarApply {
   Source source = Source::kReducedGradient;
   Mode mode = Mode::kReplace;
   Correction correction = Correction::kNone;
+  std::vector<std::int32_t> blocks;
+  Stepped stepped;                        // by its blocks
   std::vector<std::int32_t> tensors;      // distinct, in list order
   std::vector<Piece> pieces;              // sorted by place in `tensors`, then by begin
   std::vector<std::int32_t> first_piece;  // per tensor; size tensors + 1
@@ -101,6 +114,8 @@ struct Calendar {
   std::optional<Outer> outer;
   bool local_steps = false;                   // parameters of ranks differ between averages
   std::vector<std::uint8_t> stepped_locally;  // per tensor
+  // Per tensor: some apply steps a part of it. Then each of its blocks is stepped as a tensor of its own.
+  std::vector<std::uint8_t> sliced;
   std::string hash;  // of the plan's canonical JSON; the caller of calendar_of() fills it in
 
   std::size_t at(std::int64_t n) const {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <span>
-#include <string_view>
 
 #include "gradweave/compression.h"
 #include "gradweave/plan.h"
@@ -23,22 +21,16 @@ bool runs_optimizer(const Apply& apply) {
   return apply.source == Source::kReducedGradient || apply.source == Source::kLocalGradient;
 }
 
-std::int64_t tensors_in(const Plan& plan, std::span<const std::int32_t> blocks) {
-  std::set<std::string_view> tensors;
-  for (const std::int32_t block : blocks) tensors.insert(plan.blocks[static_cast<std::size_t>(block)].tensor);
-  return static_cast<std::int64_t>(tensors.size());
-}
-
 // Whether some step at iteration_end is of a part of the parameters. Applies that run the optimizer, one after
 // another in the list, are one step of it.
-bool steps_a_part(const Plan& plan, std::int64_t iteration, std::int64_t all_tensors) {
-  std::vector<std::int32_t> stepped;
-  const auto part = [&] { return !stepped.empty() && tensors_in(plan, stepped) < all_tensors; };
+bool steps_a_part(const Plan& plan, std::int64_t iteration) {
+  std::set<std::int32_t> stepped;
+  const auto part = [&] { return !stepped.empty() && stepped.size() < plan.blocks.size(); };
   for (const Apply& apply : iteration_at(plan, iteration).applies) {
     if (apply.at.kind != PointKind::kIterationEnd || apply.blocks.empty() || !exists(apply.merges, iteration))
       continue;
     if (runs_optimizer(apply)) {
-      stepped.insert(stepped.end(), apply.blocks.begin(), apply.blocks.end());
+      stepped.insert(apply.blocks.begin(), apply.blocks.end());
     } else {
       if (part()) return true;
       stepped.clear();
@@ -90,19 +82,17 @@ Demands demands_of(const Plan& plan) {
         demands.steps_in_forward |= outside_end && apply.at.kind == PointKind::kForwardStart;
         demands.steps_in_backward |= outside_end && apply.at.kind == PointKind::kBackwardEnd;
         demands.delays_gradients |= apply.source == Source::kReducedGradient && !on_time(apply);
+        demands.slices |= runs_optimizer(apply) && apply.slices;
         demands.local_steps |=
             apply.source == Source::kLocalGradient || apply.correction == Correction::kLocal;
       }
     }
   }
   demands.partial_steps = demands.steps_in_forward || demands.steps_in_backward;
-  std::vector<std::int32_t> all(plan.blocks.size());
-  for (std::size_t b = 0; b < all.size(); ++b) all[b] = static_cast<std::int32_t>(b);
-  const std::int64_t tensors = tensors_in(plan, all);
   // Once around after the start, when every iteration that is named exists.
   const auto once = static_cast<std::int64_t>(plan.prologue.size() + plan.period.size());
   for (std::int64_t n = 0; n < once + reach && !demands.partial_steps; ++n)
-    demands.partial_steps = steps_a_part(plan, n, tensors);
+    demands.partial_steps = steps_a_part(plan, n);
   return demands;
 }
 

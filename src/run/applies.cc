@@ -41,17 +41,20 @@ void Run::apply_reduced(const CalendarApply& apply) {
       wait_for(*part_of(apply.pieces[p]).from, layer_of(apply));
     }
     if (holds_spoilt(apply)) continue;
+    const auto tensor = static_cast<std::size_t>(apply.tensors[i]);
     if (used(apply, apply.tensors[i])) {
       put_gradient(apply, i);
-    } else if (apply.merges.back() < 0 && apply.correction == Correction::kNone) {
+    } else if (apply.merges.back() < 0 && apply.correction == Correction::kNone &&
+               !tables_->calendar.sliced[tensor]) {
       // What is there is this iteration's own gradient, which another step will use.
-      if (put_[static_cast<std::size_t>(apply.tensors[i])] != iteration_)
-        host_.drop_gradient(apply.tensors[i]);
+      const auto first = static_cast<std::size_t>(tables_->calendar.blocks_of_tensor[tensor].front());
+      if (put_[first] != iteration_) host_.drop_gradient(apply.tensors[i]);
     }
   }
 }
 
-// Puts the reduced gradient of the apply's tensor number `place` in place; several generations add up.
+// Puts the gradient of the apply's tensor number `place` in place, as far as it is reduced here; several
+// generations add up.
 void Run::put_gradient(const CalendarApply& apply, std::size_t place) {
   const std::int32_t tensor = apply.tensors[place];
   parts_.clear();
@@ -59,10 +62,14 @@ void Run::put_gradient(const CalendarApply& apply, std::size_t place) {
        p < static_cast<std::size_t>(apply.first_piece[place + 1]); ++p)
     parts_.push_back(part_of(apply.pieces[p]));
   const bool local = apply.correction == Correction::kLocal && !draining_ && !spoilt(iteration_);
-  std::int64_t& put = put_[static_cast<std::size_t>(tensor)];
-  const bool add = local || put == iteration_;
-  put = iteration_;
-  host_.put_gradient(tensor, parts_, add);
+  // Blocks that are there already come first. Where the tensor is stepped as a whole, it is all or none.
+  const auto others = std::ranges::stable_partition(parts_, [&](const Part& part) {
+    return local || put_[static_cast<std::size_t>(part.block)] == iteration_;
+  });
+  const auto there = static_cast<std::size_t>(others.begin() - parts_.begin());
+  for (const Part& part : parts_) put_[static_cast<std::size_t>(part.block)] = iteration_;
+  if (there > 0) host_.put_gradient(tensor, std::span(parts_).first(there), true);
+  if (there < parts_.size()) host_.put_gradient(tensor, std::span(parts_).subspan(there), false);
 }
 
 void Run::apply_average(const CalendarApply& apply) {
@@ -74,10 +81,17 @@ void Run::apply_average(const CalendarApply& apply) {
   }
 }
 
-void Run::step(const std::vector<std::int32_t>& tensors) {
-  if (tensors.empty()) return;
+void Run::step(const Stepped& stepped) {
+  if (stepped.empty()) return;
+  // Other blocks of their tensors may wait for an update: this change is not the caller's.
+  std::vector<std::int32_t> unchanged;
+  for (const std::int32_t b : stepped.blocks) {
+    const std::int32_t tensor = tables_->calendar.block_tensor[static_cast<std::size_t>(b)];
+    if (!host_.parameter_changed(tensor)) unchanged.push_back(tensor);
+  }
   if (timeline_) span_begin_ = Clock::now();
-  host_.step(tensors);
+  host_.step(stepped);
+  for (const std::int32_t tensor : unchanged) host_.note_parameter(tensor);
   record(SpanKind::kOptimizer, -1);
   // An update has as many steps as the plan has parts.
   if (updated_ != iteration_) ++counters_.updates;
@@ -88,39 +102,58 @@ void Run::step(const std::vector<std::int32_t>& tensors) {
 void Run::apply_outside_end(const CalendarApply& apply) {
   if (apply.source == Source::kAveragedParameter) return apply_average(apply);
   if (apply.source == Source::kLocalGradient) {
-    if (!holds_spoilt(apply)) step(apply.tensors);
+    if (!holds_spoilt(apply)) step(apply.stepped);
     return;
   }
   if (apply.at.kind == PointKind::kForwardStart && (!draining_ || iteration_ == drain_end_))
     check_parameters(apply);
   host_.set_gradients_aside(apply.tensors);
   apply_reduced(apply);
-  if (!holds_spoilt(apply)) step(apply.tensors);
+  if (!holds_spoilt(apply)) step(put(apply.stepped));
   host_.put_gradients_back(apply.tensors);
+  for (std::int32_t b : apply.blocks) put_[static_cast<std::size_t>(b)] = -1;
 }
 
-// Takes away the gradients of those `tensors` that nothing sound updates in this iteration, so that the
-// optimizer passes them over. Returns whether any is left.
-bool Run::drop_spoilt(const std::vector<std::int32_t>& tensors) {
-  if (last_spoilt_ < 0 || last_spoilt_ < iteration_ - static_cast<std::int64_t>(flags_.size())) return true;
-  std::vector<std::uint8_t> sound(ready_.size());
+// What is left of `stepped` where only blocks with a reduced gradient in place are stepped: of a part of a
+// tensor nothing else says that it has none.
+Stepped Run::put(const Stepped& stepped) const {
+  Stepped left = stepped;
+  std::erase_if(left.blocks, [&](std::int32_t b) { return put_[static_cast<std::size_t>(b)] != iteration_; });
+  return left;
+}
+
+// What is left of `stepped`, of this iteration's end, where only what something sound updates is stepped.
+// Other tensors lose their gradients, so that the optimizer passes them over.
+Stepped Run::sound(const Stepped& stepped) {
+  const bool recent =
+      last_spoilt_ >= 0 && last_spoilt_ >= iteration_ - static_cast<std::int64_t>(flags_.size());
+  if (!recent && stepped.blocks.empty()) return stepped;
+  const Calendar& calendar = tables_->calendar;
+  std::vector<std::uint8_t> tensors(ready_.size()), blocks(put_.size());
   for (const CalendarApply& apply : here().applies) {
     if (apply.at.kind != PointKind::kIterationEnd || apply.source == Source::kAveragedParameter) continue;
     // A correction adds to the local gradient of this iteration: either may be sound alone.
-    const bool local = apply.source == Source::kLocalGradient || apply.correction == Correction::kLocal;
-    const bool reduced = apply.source == Source::kReducedGradient;
-    if (!(reduced && !holds_spoilt(apply)) && !(local && !spoilt(iteration_))) continue;
-    for (std::int32_t t : apply.tensors) sound[static_cast<std::size_t>(t)] = 1;
-  }
-  bool any = false;
-  for (std::int32_t t : tensors) {
-    if (sound[static_cast<std::size_t>(t)]) {
-      any = true;
-    } else {
-      host_.drop_gradient(t);
+    const bool local = (apply.source == Source::kLocalGradient || apply.correction == Correction::kLocal) &&
+                       !spoilt(iteration_);
+    const bool reduced = apply.source == Source::kReducedGradient && !holds_spoilt(apply);
+    if (!local && !reduced) continue;
+    for (std::int32_t t : apply.stepped.tensors) tensors[static_cast<std::size_t>(t)] = 1;
+    for (std::int32_t block : apply.stepped.blocks) {
+      const auto b = static_cast<std::size_t>(block);
+      const auto t = static_cast<std::size_t>(calendar.block_tensor[b]);
+      const bool computed = (ready_[t] || touched_[t]) && host_.kept(calendar.block_tensor[b]) != Kept::kGone;
+      blocks[b] |= (reduced && put_[b] == iteration_) || (local && computed);
     }
   }
-  return any;
+  Stepped left = stepped;
+  bool any = false;
+  for (std::int32_t t : stepped.tensors) {
+    any |= tensors[static_cast<std::size_t>(t)] != 0;
+    if (!tensors[static_cast<std::size_t>(t)]) host_.drop_gradient(t);
+  }
+  if (!any) left.tensors.clear();
+  std::erase_if(left.blocks, [&](std::int32_t b) { return !blocks[static_cast<std::size_t>(b)]; });
+  return left;
 }
 
 // Gives messages back whose last apply was in `iteration`.

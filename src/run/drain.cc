@@ -1,5 +1,6 @@
 // What is on its way is applied, and nothing new is begun.
 #include <algorithm>
+#include <utility>
 
 #include "gradweave/error.h"
 #include "run/run.h"
@@ -83,13 +84,8 @@ void Run::drain_iteration(std::int64_t end) {
 }
 
 void Run::drain_end_of_iteration(const std::function<bool(const CalendarApply&)>& pending) {
-  std::vector<std::int32_t> stepped;
-  const auto step_these = [&] {
-    std::ranges::sort(stepped);
-    stepped.erase(std::ranges::unique(stepped).begin(), stepped.end());
-    step(stepped);
-    stepped.clear();
-  };
+  Stepped stepped;
+  const auto step_these = [&] { step(put(std::exchange(stepped, {}))); };
   for (std::int32_t t : all_tensors_) host_.drop_gradient(t);
   for (const CalendarApply& apply : here().applies) {
     if (apply.at.kind != PointKind::kIterationEnd || !pending(apply)) continue;
@@ -98,7 +94,7 @@ void Run::drain_end_of_iteration(const std::function<bool(const CalendarApply&)>
       apply_average(apply);
     } else {
       apply_reduced(apply);
-      if (!holds_spoilt(apply)) stepped.insert(stepped.end(), apply.tensors.begin(), apply.tensors.end());
+      if (!holds_spoilt(apply)) add(apply.stepped, stepped);
     }
   }
   step_these();

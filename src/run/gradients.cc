@@ -55,8 +55,8 @@ void Run::read_parameters(Execution& execution, PointKind kind, std::int32_t lay
   const CalendarOp& op = *execution.op;
   std::int32_t read = 0;
   for (std::size_t i = 0; i < op.blocks.size(); ++i) {
-    const std::int32_t tensor = tables_->calendar.block_tensor[static_cast<std::size_t>(op.blocks[i])];
-    if (execution.written[i] || (kind == PointKind::kBackwardEnd && !stepped_at_backward_end(tensor, layer)))
+    if (execution.written[i] ||
+        (kind == PointKind::kBackwardEnd && !stepped_at_backward_end(op.blocks[i], layer)))
       continue;
     host_.read_parameter(execution, i);
     execution.written[i] = 1;
@@ -67,14 +67,15 @@ void Run::read_parameters(Execution& execution, PointKind kind, std::int32_t lay
   board_->arrive(execution, read);
 }
 
-bool Run::stepped_at_backward_end(std::int32_t tensor, std::int32_t layer) const {
+bool Run::stepped_at_backward_end(std::int32_t block, std::int32_t layer) const {
+  const std::int32_t tensor = tables_->calendar.block_tensor[static_cast<std::size_t>(block)];
   const TensorPlace& place = tables_->calendar.index.tensors[static_cast<std::size_t>(tensor)];
   if (place.layer != static_cast<std::size_t>(layer)) return false;
   const CalendarIteration& now = here();
   return std::ranges::any_of(now.at_backward[static_cast<std::size_t>(layer)], [&](std::int32_t a) {
     const CalendarApply& apply = now.applies[static_cast<std::size_t>(a)];
     return apply.source == Source::kLocalGradient &&
-           std::ranges::find(apply.tensors, tensor) != apply.tensors.end();
+           std::ranges::find(apply.blocks, block) != apply.blocks.end();
   });
 }
 

@@ -72,8 +72,9 @@ class Host {
 
   // ---- applies
 
-  // Puts the reduced gradient of a tensor, all of its blocks, where the optimizer looks for it; `add`: adds
-  // it to what is there, if anything is.
+  // Puts reduced blocks of a tensor's gradient where the optimizer looks for it; `add`: adds them to what is
+  // there, if anything is. Of a tensor that is stepped in slices not all blocks need be there: the others keep
+  // what they have.
   virtual void put_gradient(std::int32_t tensor, std::span<const Part> parts, bool add) = 0;
   virtual void drop_gradient(std::int32_t tensor) = 0;
   virtual void average_parameter(const Part& part) = 0;
@@ -81,8 +82,8 @@ class Host {
   // calls.
   virtual void set_gradients_aside(std::span<const std::int32_t> tensors) = 0;
   virtual void put_gradients_back(std::span<const std::int32_t> tensors) = 0;
-  // Runs the optimizer on `tensors` (sorted); those without a gradient stay as they are.
-  virtual void step(const std::vector<std::int32_t>& tensors) = 0;
+  // Runs the optimizer, on each block as on a tensor of its own; tensors without a gradient stay as they are.
+  virtual void step(const Stepped& stepped) = 0;
 
   // ---- what the caller does in between
 

@@ -51,7 +51,7 @@ void Run::restart() {
   phase_ = Phase::kIdle;
   board_->restart();
   const std::size_t tensors = tables_->calendar.index.tensors.size();
-  put_.assign(tensors, -1);
+  put_.assign(tables_->calendar.blocks.size(), -1);
   for (Flags& flags : flags_) finish_exchange(flags);
   forwarded_.assign(tables_->calendar.layers, -1);
   flags_.assign(tables_->ring.depth(), {});
@@ -66,7 +66,7 @@ void Run::set_step_points() {
   const Calendar& calendar = tables_->calendar;
   for (const CalendarIteration& iteration : calendar.iterations) {
     for (const EndAction& action : iteration.end_actions)
-      partial_steps_ |= action.optimizer && action.tensors.size() != calendar.index.tensors.size();
+      partial_steps_ |= action.optimizer && action.stepped.tensors.size() != calendar.index.tensors.size();
     for (const CalendarApply& apply : iteration.applies) {
       if (apply.at.kind == PointKind::kIterationEnd || apply.source == Source::kAveragedParameter) continue;
       partial_steps_ = true;
@@ -225,7 +225,7 @@ void Run::finish_iteration() {
   const CalendarIteration& now = here();
   for (const EndAction& action : now.end_actions) {
     if (action.optimizer) {
-      if (drop_spoilt(action.tensors)) step(action.tensors);
+      step(sound(action.stepped));
       continue;
     }
     // An average that is used in the iteration in which it is read: read just before. Other reads come after
@@ -305,11 +305,10 @@ void Run::visit_coming(const std::function<void(const Part&)>& visit) {
 
 // ---- what others ask
 
-std::vector<std::int32_t> Run::stepped_at_end() const {
-  std::vector<std::int32_t> tensors;
-  for (const EndAction& action : here().end_actions)
-    tensors.insert(tensors.end(), action.tensors.begin(), action.tensors.end());
-  return tensors;
+Stepped Run::stepped_at_end() const {
+  Stepped stepped;
+  for (const EndAction& action : here().end_actions) add(action.stepped, stepped);
+  return stepped;
 }
 
 std::vector<std::int32_t> Run::forward_layers() const {

@@ -97,8 +97,8 @@ class Run {
 
   // ---- what others ask
 
-  // Tensors that the end of this iteration steps.
-  std::vector<std::int32_t> stepped_at_end() const;
+  // What the end of this iteration steps.
+  Stepped stepped_at_end() const;
   const Calendar& calendar() const { return tables_->calendar; }
   std::size_t slots() const { return tables_->ring.capacity(); }
   // Layers whose forward_start or forward_end the plan needs.
@@ -154,7 +154,7 @@ class Run {
   void leave_nothing_behind();
   void read_parameters(PointKind at, std::int32_t layer);
   void read_parameters(Execution& execution, PointKind at, std::int32_t layer);
-  bool stepped_at_backward_end(std::int32_t tensor, std::int32_t layer) const;
+  bool stepped_at_backward_end(std::int32_t block, std::int32_t layer) const;
   void exchange_flags();
   void finish_exchange(Flags& flags);
   bool used(const CalendarApply& apply, std::int32_t tensor);
@@ -171,8 +171,9 @@ class Run {
   void put_gradient(const CalendarApply& apply, std::size_t place);
   void apply_average(const CalendarApply& apply);
   void apply_outside_end(const CalendarApply& apply);
-  void step(const std::vector<std::int32_t>& tensors);
-  bool drop_spoilt(const std::vector<std::int32_t>& tensors);
+  void step(const Stepped& stepped);
+  Stepped sound(const Stepped& stepped);
+  Stepped put(const Stepped& stepped) const;
   void wait_for(const Execution& execution, std::int32_t layer);
   void retire(std::int64_t iteration);
   void start_early(std::int32_t op);
@@ -227,7 +228,7 @@ class Run {
   std::vector<std::uint8_t> touched_;        // by tensor: accumulated without communication
   std::vector<std::int32_t> missing_;        // by layer: tensors still to come in this backward
   std::vector<std::int64_t> forwarded_;      // by layer: iteration whose forward_start has passed
-  std::vector<std::int64_t> put_;            // by tensor: iteration whose reduced gradient is in place
+  std::vector<std::int64_t> put_;            // by block: iteration in which its reduced gradient is in place
   std::vector<const Execution*> completed_;  // scratch of one hand-over
   std::vector<Part> parts_;                  // scratch of one apply
   std::int64_t last_spoilt_ = -1;            // the last iteration that is left out

@@ -62,6 +62,14 @@ TorchHost::Unscaler unscaler_of(std::optional<py::function> factor) {
   };
 }
 
+// (place of the parameter, begin, end)
+std::vector<std::tuple<std::int32_t, std::int64_t, std::int64_t>> tuples_of(
+    const std::vector<TorchHost::Slice>& slices) {
+  std::vector<std::tuple<std::int32_t, std::int64_t, std::int64_t>> tuples;
+  for (const TorchHost::Slice& slice : slices) tuples.emplace_back(slice.parameter, slice.begin, slice.end);
+  return tuples;
+}
+
 std::vector<NamedParameter> parameters_of(const py::list& names, const py::list& tensors) {
   std::vector<NamedParameter> parameters;
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -225,7 +233,10 @@ void bind_engine(py::module_& module) {
             engine.install(parse_plan(plan), parse_workload(workload));
           },
           Unlocked())
-      .def("subset", &Engine::subset)
+      .def("subset", [](const Engine& engine, std::int32_t id) { return engine.subset(id).parameters; })
+      .def("subset_slices",
+           [](const Engine& engine, std::int32_t id) { return tuples_of(engine.subset(id).slices); })
+      .def_property_readonly("slices", [](const Engine& engine) { return tuples_of(engine.slices()); })
       .def_property_readonly("stepped_locally", &Engine::stepped_locally)
       .def("forward_start", &Engine::forward_start, Unlocked())
       .def("forward_end", &Engine::forward_end, Unlocked())

@@ -102,14 +102,30 @@ std::vector<std::vector<at::Tensor>> Engine::coming_gradients() {
   const auto of = [&](std::int32_t tensor) -> std::vector<at::Tensor>& {
     return parts[static_cast<std::size_t>(host_.parameter_of(tensor))];
   };
-  for (std::int32_t t : run_.stepped_at_end()) {
+  const Stepped stepped = run_.stepped_at_end();
+  for (std::int32_t t : stepped.tensors) {
     if (const at::Tensor& gradient = host_.parameter(t).grad(); gradient.defined())
       of(t) = {gradient.detach()};
+  }
+  for (std::int32_t b : stepped.blocks) {
+    if (const at::Tensor part = host_.gradient_part(b); part.defined())
+      of(run_.calendar().block_tensor[static_cast<std::size_t>(b)]).push_back(part);
   }
   run_.visit_coming([&](const run::Part& part) {
     of(run_.calendar().block_tensor[static_cast<std::size_t>(part.block)]).push_back(host_.view(part));
   });
   return parts;
+}
+
+std::vector<TorchHost::Slice> Engine::slices() const {
+  std::vector<TorchHost::Slice> slices;
+  if (!run_.installed()) return slices;
+  const Calendar& calendar = run_.calendar();
+  for (std::size_t b = 0; b < calendar.blocks.size(); ++b) {
+    if (calendar.sliced[static_cast<std::size_t>(calendar.block_tensor[b])])
+      slices.push_back(host_.slice(static_cast<std::int32_t>(b)));
+  }
+  return slices;
 }
 
 std::vector<std::int32_t> Engine::stepped_locally() const {

@@ -83,8 +83,10 @@ class Engine {
     run_.fail(what, after, cause);
   }
 
-  // Parameters (places in the constructor's list) of a subset; 0 is all of them.
-  const std::vector<std::int32_t>& subset(std::int32_t id) const { return host_.subset(id); }
+  // What one step of the optimizer is of; parameters are places in the constructor's list.
+  const TorchHost::Subset& subset(std::int32_t id) const { return host_.subset(id); }
+  // All slices that the plan in force steps as parameters of their own. Empty before there is one.
+  std::vector<TorchHost::Slice> slices() const;
   // Parameters that ranks step on their own under the plan in force. Empty before there is one.
   std::vector<std::int32_t> stepped_locally() const;
   // What the plan in force does and how far it is.

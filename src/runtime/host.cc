@@ -75,7 +75,8 @@ void TorchHost::install(const Calendar& calendar, std::size_t slots, std::vector
   anchors_.install(calendar, slots, parameter_of_, world_size_, group_ ? group_->getRank() : 0);
   exchanges_.clear();
   subsets_.assign(1, {});
-  for (std::size_t p = 0; p < parameters_.size(); ++p) subsets_[0].push_back(static_cast<std::int32_t>(p));
+  for (std::size_t p = 0; p < parameters_.size(); ++p)
+    subsets_[0].parameters.push_back(static_cast<std::int32_t>(p));
   subset_ids_.clear();
   handed_.assign(parameter_of_.size(), {});
   noted_.assign(parameter_of_.size(), -1);
@@ -210,7 +211,7 @@ void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> par
   const at::Tensor& parameter = this->parameter(tensor);
   at::Tensor& gradient = this->gradient(tensor);
   add &= gradient.defined();
-  if (parts.size() == 1 && !add) {
+  if (parts.size() == 1 && !add && calendar_->block_whole[static_cast<std::size_t>(parts[0].block)]) {
     const at::Tensor& flat = (*messages_)[parts[0].from->slot].flat;
     if (gradient.defined() && gradient.data_ptr() == flat.data_ptr() && flat.numel() == gradient.numel())
       return;
@@ -218,9 +219,13 @@ void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> par
         flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + parts[0].offset);
     return;
   }
-  if (!gradient.defined() || (!add && gradient.use_count() > 1)) {
+  if (!gradient.defined() || gradient.strides() != parameter.strides() ||
+      (!add && gradient.use_count() > 1)) {
+    const at::Tensor before = gradient;
     gradient =
         at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
+    const bool all = parts.size() == calendar_->blocks_of_tensor[static_cast<std::size_t>(tensor)].size();
+    if (add || !all) before.defined() ? gradient.copy_(before) : gradient.zero_();
   }
   const at::Tensor target = flat_gradient(tensor);
   for (const run::Part& part : parts) {
@@ -228,6 +233,17 @@ void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> par
     at::Tensor to = target.narrow(0, block.begin, block.end - block.begin);
     add ? to.add_(view(part)) : to.copy_(view(part));
   }
+  // Another part may have been handed over: this is no change of the caller's.
+  if (aside_.empty()) {
+    handed_[static_cast<std::size_t>(tensor)] = {gradient.const_data_ptr(), gradient._version()};
+  }
+}
+
+at::Tensor TorchHost::gradient_part(std::int32_t block) const {
+  const Block& place = calendar_->blocks[static_cast<std::size_t>(block)];
+  const std::int32_t tensor = calendar_->block_tensor[static_cast<std::size_t>(block)];
+  if (!gradient(tensor).defined()) return {};
+  return flat_gradient(tensor).narrow(0, place.begin, place.end - place.begin);
 }
 
 void TorchHost::drop_gradient(std::int32_t tensor) { gradient(tensor).reset(); }
@@ -268,15 +284,21 @@ void TorchHost::put_gradients_back(std::span<const std::int32_t> tensors) {
   }
 }
 
-void TorchHost::step(const std::vector<std::int32_t>& tensors) { stepper_(subset_id(tensors)); }
+void TorchHost::step(const Stepped& stepped) { stepper_(subset_id(stepped)); }
 
-std::int32_t TorchHost::subset_id(const std::vector<std::int32_t>& tensors) {
-  if (tensors.size() == parameters_.size()) return 0;
-  const auto [found, added] = subset_ids_.try_emplace(tensors, static_cast<std::int32_t>(subsets_.size()));
+TorchHost::Slice TorchHost::slice(std::int32_t block) const {
+  const Block& place = calendar_->blocks[static_cast<std::size_t>(block)];
+  return {parameter_of(calendar_->block_tensor[static_cast<std::size_t>(block)]), place.begin, place.end};
+}
+
+std::int32_t TorchHost::subset_id(const Stepped& stepped) {
+  if (stepped.tensors.size() == parameters_.size()) return 0;
+  const auto [found, added] = subset_ids_.try_emplace(stepped, static_cast<std::int32_t>(subsets_.size()));
   if (added) {
-    std::vector<std::int32_t>& parameters = subsets_.emplace_back();
-    for (std::int32_t t : tensors) parameters.push_back(parameter_of(t));
-    std::ranges::sort(parameters);
+    Subset& subset = subsets_.emplace_back();
+    for (std::int32_t t : stepped.tensors) subset.parameters.push_back(parameter_of(t));
+    std::ranges::sort(subset.parameters);
+    for (std::int32_t b : stepped.blocks) subset.slices.push_back(slice(b));
   }
   return found->second;
 }

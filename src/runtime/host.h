@@ -27,7 +27,7 @@ struct NamedParameter {
 // Tensors are numbered as in the calendar, parameters as they were given; install() maps one to the other.
 class TorchHost : public run::Host {
  public:
-  // Runs the optimizer on the parameters of a subset(); every listed parameter has its gradient in place.
+  // Runs the optimizer on a subset(); everything in it has its gradient in place.
   using Stepper = std::function<void(std::int32_t)>;
   // Returns the factor that takes the loss scale out of the gradients of the backward that begins, a float32
   // tensor of one element on the parameters' device; undefined if they have none.
@@ -56,10 +56,19 @@ class TorchHost : public run::Host {
   void set_scaling(Scaling scaling) { scaling_ = scaling; }
   void set_unscaler(Unscaler unscaler) { unscaler_ = std::move(unscaler); }
 
-  // Parameters of a subset; 0 is all of them.
-  const std::vector<std::int32_t>& subset(std::int32_t id) const {
-    return subsets_[static_cast<std::size_t>(id)];
-  }
+  // Elements [begin, end) of a parameter, in memory order.
+  struct Slice {
+    std::int32_t parameter = 0;
+    std::int64_t begin = 0, end = 0;
+  };
+  // What one step is of: whole parameters, and slices that are stepped as parameters of their own.
+  struct Subset {
+    std::vector<std::int32_t> parameters;
+    std::vector<Slice> slices;
+  };
+  // 0 is all parameters.
+  const Subset& subset(std::int32_t id) const { return subsets_[static_cast<std::size_t>(id)]; }
+  Slice slice(std::int32_t block) const;
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   std::int32_t parameter_of(std::int32_t tensor) const {
     return parameter_of_[static_cast<std::size_t>(tensor)];
@@ -72,6 +81,8 @@ class TorchHost : public run::Host {
   }
   // A block of a message, flat.
   at::Tensor view(const run::Part& part) const;
+  // A block of the gradient that the optimizer will find, flat; undefined if there is none.
+  at::Tensor gradient_part(std::int32_t block) const;
   std::int64_t buffer_bytes() const { return (pool_ ? pool_->bytes() : 0) + anchors_.bytes(); }
   // Forgets the gradient that was handed over last.
   void let_go() {
@@ -104,7 +115,7 @@ class TorchHost : public run::Host {
   void average_parameter(const run::Part& part) override;
   void set_gradients_aside(std::span<const std::int32_t> tensors) override;
   void put_gradients_back(std::span<const std::int32_t> tensors) override;
-  void step(const std::vector<std::int32_t>& tensors) override;
+  void step(const Stepped& stepped) override;
   run::Kept kept(std::int32_t tensor) const override;
   void note_parameter(std::int32_t tensor) override;
   bool parameter_changed(std::int32_t tensor) const override;
@@ -144,7 +155,7 @@ class TorchHost : public run::Host {
   void acquire(const run::Execution& execution);
   void release_retired();
   bool looked_at(const Retired& retired) const;
-  std::int32_t subset_id(const std::vector<std::int32_t>& tensors);
+  std::int32_t subset_id(const Stepped& stepped);
 
   std::vector<NamedParameter> parameters_;
   c10::intrusive_ptr<c10d::ProcessGroup> control_, group_;
@@ -162,8 +173,8 @@ class TorchHost : public run::Host {
   std::shared_ptr<Messages> messages_;
   Anchors anchors_{[this](std::int32_t tensor) { return flat_parameter(tensor); }};
   std::vector<std::shared_ptr<Coder>> coders_;  // by link
-  std::vector<std::vector<std::int32_t>> subsets_;
-  std::map<std::vector<std::int32_t>, std::int32_t> subset_ids_;
+  std::vector<Subset> subsets_;
+  std::map<Stepped, std::int32_t> subset_ids_;
   std::vector<Exchange> exchanges_;
 
   std::vector<Handed> handed_;                // by tensor

@@ -28,7 +28,8 @@
 //  5. assignment=balanced, beyond the paper: which iteration sends a shard is chosen so that the longest
 //     iteration's communication is as short as can be. The paper's rule sends 36 to 603 ms in Table V without
 //     sharding.
-//  6. Several links, each shard on the one where it ends first; fewer of them where that is faster.
+//  6. slices=off: cuts lie between tensors, for optimizers that can't step a part of one.
+//  7. Several links, each shard on the one where it ends first; fewer of them where that is faster.
 #include "schemes/covap.h"
 
 #include <algorithm>
@@ -49,7 +50,7 @@ constexpr std::int64_t kBalanceNodes = 20'000;
 
 struct CovapOptions {
   std::optional<std::int64_t> interval;  // the paper: ceil(CCR)
-  bool sharding, balanced;
+  bool sharding, cuts_tensors, balanced;
   double uncertainty;
 };
 
@@ -59,11 +60,26 @@ std::int64_t elements(const Message& message) {
   return sum;
 }
 
-// Part `part` of `parts` even, contiguous ones.
-Message part_of(const Message& bucket, std::int64_t part, std::int64_t parts) {
+// Returns the end of a tensor in the bucket that is nearest to element `cut`; its beginning counts too.
+std::int64_t nearest_end(const Message& bucket, std::int64_t cut) {
+  std::int64_t nearest = 0;
+  std::int64_t offset = 0;
+  for (const Slice& slice : bucket.slices) {
+    offset += slice.end - slice.begin;
+    if (std::abs(offset - cut) < std::abs(nearest - cut)) nearest = offset;
+  }
+  return nearest;
+}
+
+// Part `part` of `parts` contiguous ones: even, or as even as the ends of tensors allow; then it may be empty.
+Message part_of(const Message& bucket, std::int64_t part, std::int64_t parts, bool cuts_tensors) {
   const std::int64_t numel = elements(bucket);
-  const std::int64_t begin = floor_share(numel, part, parts);
-  const std::int64_t end = floor_share(numel, part + 1, parts);
+  std::int64_t begin = floor_share(numel, part, parts);
+  std::int64_t end = floor_share(numel, part + 1, parts);
+  if (!cuts_tensors) {
+    begin = nearest_end(bucket, begin);
+    end = nearest_end(bucket, end);
+  }
   Message shard;
   std::int64_t offset = 0;
   for (const Slice& slice : bucket.slices) {
@@ -76,15 +92,19 @@ Message part_of(const Message& bucket, std::int64_t part, std::int64_t parts) {
   return shard;
 }
 
-std::vector<Message> shards_of(const std::vector<Message>& buckets, std::int64_t interval, bool sharding) {
-  if (!sharding) return buckets;
+std::vector<Message> shards_of(const std::vector<Message>& buckets, std::int64_t interval,
+                               const CovapOptions& options) {
+  if (!options.sharding) return buckets;
   std::vector<std::int64_t> numels;
   numels.reserve(buckets.size());
   for (const Message& bucket : buckets) numels.push_back(elements(bucket));
   const std::vector<std::int64_t> parts = covap_parts(numels, interval);
   std::vector<Message> shards;
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    for (std::int64_t p = 0; p < parts[b]; ++p) shards.push_back(part_of(buckets[b], p, parts[b]));
+    for (std::int64_t p = 0; p < parts[b]; ++p) {
+      Message shard = part_of(buckets[b], p, parts[b], options.cuts_tensors);
+      if (!shard.slices.empty()) shards.push_back(std::move(shard));
+    }
   }
   return shards;
 }
@@ -166,17 +186,17 @@ Plan filtered_plan(const CostModel& model, const std::vector<Message>& shards, s
 
 PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   const CostModel model(workload, cluster, values.compression());
-  const CovapOptions options{values.integer("interval"), values.on("sharding"),
+  const CovapOptions options{values.integer("interval"), values.on("sharding"), values.on("slices"),
                              values.text("assignment") == "balanced", *values.number("ccr_uncertainty")};
   const std::vector<Message> buckets = ddp_buckets(model);  // III.A
   std::int64_t interval = options.interval.value_or(
       covap_interval(covap_ccr(times_of(model, buckets)), options.uncertainty, kLongestInterval));
   // Fewer shards lower the interval, and a lower interval may make fewer shards.
-  std::vector<Message> shards = shards_of(buckets, interval, options.sharding);
+  std::vector<Message> shards = shards_of(buckets, interval, options);
   while (static_cast<std::int64_t>(shards.size()) < interval) {
     interval = std::max<std::int64_t>(1, static_cast<std::int64_t>(shards.size()));
     if (shards.empty()) break;
-    shards = shards_of(buckets, interval, options.sharding);
+    shards = shards_of(buckets, interval, options);
   }
   return filtered_plan(model, shards, interval, assign(model, shards, interval, options.balanced));
 }
@@ -268,6 +288,12 @@ SchemeInfo covap_scheme() {
             .default_source = "COVAP III.C",
             .choices = {"on", "off"},
             .meaning = "cut tensors that are larger than the median"},
+           {.name = "slices",
+            .type = OptionType::kText,
+            .default_value = "on",
+            .default_source = "COVAP III.C",
+            .choices = {"on", "off"},
+            .meaning = "cut within tensors, for optimizers that work element by element; off: between them"},
            {.name = "assignment",
             .type = OptionType::kText,
             .default_value = "round_robin",

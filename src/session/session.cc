@@ -209,7 +209,7 @@ struct Session::State {
     std::vector<Tensors>& mine = entry->second;
     if (made) {
       std::set<const void*> wanted;
-      for (const std::int32_t p : engine->subset(subset))
+      for (const std::int32_t p : engine->subset(subset).parameters)
         wanted.insert(described.parameters[static_cast<std::size_t>(p)].tensor.unsafeGetTensorImpl());
       for (const auto& group : groups) {
         Tensors& kept = mine.emplace_back();
@@ -417,7 +417,12 @@ void Session::install(const Plan& given) {
     }
   }
   if (validate(plan, state.described.workload).valid()) {
-    if (demands_of(plan).partial_steps && !steps_one_by_one(state.optimizer)) {
+    const Demands demands = demands_of(plan);
+    if (demands.slices) {
+      throw InvalidInput("the plan steps parts of tensors, and a session steps whole ones",
+                         "Session::install", "plan with slices=off, or use another scheme");
+    }
+    if (demands.partial_steps && !steps_one_by_one(state.optimizer)) {
       throw InvalidInput("the plan steps parts of the model, which is not known to equal a whole step",
                          "optimizer", "use torch's SGD, Adam, AdamW, RMSprop or Adagrad, or scheme ddp");
     }

@@ -77,8 +77,9 @@ Values Job::gradient(int rank, std::int64_t iteration, int pass, std::int32_t te
   return gradient;
 }
 
-void step_tensor(Values& parameter, Values& momentum, const Values& gradient) {
-  for (std::size_t i = 0; i < parameter.size(); ++i) {
+void step_elements(Values& parameter, Values& momentum, const Values& gradient, std::int64_t begin,
+                   std::int64_t end) {
+  for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
     momentum[i] = momentum[i] / 2 + gradient[i];
     parameter[i] -= momentum[i] / 4;
   }
@@ -327,12 +328,13 @@ Values FakeHost::part_of_message(const Values& message, const Part& part) const 
 
 void FakeHost::put_gradient(std::int32_t tensor, std::span<const Part> parts, bool add) {
   Gradient& gradient = gradients_[static_cast<std::size_t>(tensor)];
-  if (!add || !gradient) gradient = Values(parameters_[static_cast<std::size_t>(tensor)].size(), 0.0);
+  if (!gradient) gradient = Values(parameters_[static_cast<std::size_t>(tensor)].size(), 0.0);
   for (const Part& part : parts) {
     const Values values = part_of_message((*messages_)[part.from->slot].flat, part);
     const auto begin =
         static_cast<std::size_t>(calendar_->blocks[static_cast<std::size_t>(part.block)].begin);
-    for (std::size_t i = 0; i < values.size(); ++i) (*gradient)[begin + i] += values[i];
+    for (std::size_t i = 0; i < values.size(); ++i)
+      (*gradient)[begin + i] = (add ? (*gradient)[begin + i] : 0) + values[i];
   }
 }
 
@@ -372,10 +374,16 @@ void FakeHost::put_gradients_back(std::span<const std::int32_t> tensors) {
   }
 }
 
-void FakeHost::step(const std::vector<std::int32_t>& tensors) {
-  for (std::int32_t tensor : tensors) {
+void FakeHost::step(const Stepped& stepped) {
+  const auto step = [&](std::int32_t tensor, std::int64_t begin, std::int64_t end) {
     const auto t = static_cast<std::size_t>(tensor);
-    if (gradients_[t]) step_tensor(parameters_[t], momenta_[t], *gradients_[t]);
+    if (gradients_[t]) step_elements(parameters_[t], momenta_[t], *gradients_[t], begin, end);
+  };
+  for (std::int32_t tensor : stepped.tensors)
+    step(tensor, 0, std::ssize(parameters_[static_cast<std::size_t>(tensor)]));
+  for (std::int32_t block : stepped.blocks) {
+    const Block& place = calendar_->blocks[static_cast<std::size_t>(block)];
+    step(calendar_->block_tensor[static_cast<std::size_t>(block)], place.begin, place.end);
   }
 }
 

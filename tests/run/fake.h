@@ -43,8 +43,9 @@ struct Job {
                   const Values& parameter) const;
 };
 
-// Steps one tensor: momentum, so that a step that is left out and a step on zeros differ.
-void step_tensor(Values& parameter, Values& momentum, const Values& gradient);
+// Steps elements [begin, end) of a tensor: momentum, so that a step that is left out and a step on zeros differ.
+void step_elements(Values& parameter, Values& momentum, const Values& gradient, std::int64_t begin,
+                   std::int64_t end);
 
 // Joins the links of the ranks of one job.
 class Network {
@@ -160,7 +161,7 @@ class FakeHost : public run::Host {
   void average_parameter(const run::Part& part) override;
   void set_gradients_aside(std::span<const std::int32_t> tensors) override;
   void put_gradients_back(std::span<const std::int32_t> tensors) override;
-  void step(const std::vector<std::int32_t>& tensors) override;
+  void step(const Stepped& stepped) override;
   run::Kept kept(std::int32_t tensor) const override {
     return gradients_[static_cast<std::size_t>(tensor)] ? run::Kept::kSame : run::Kept::kGone;
   }

@@ -47,12 +47,6 @@ Values Reference::part(const Values& tensor, std::int32_t block) const {
   return {tensor.begin() + place.begin, tensor.begin() + place.end};
 }
 
-std::vector<std::int32_t> Reference::tensors_of(const Apply& apply) const {
-  std::set<std::int32_t> tensors;
-  for (std::int32_t b : apply.blocks) tensors.insert(tensor_of(b));
-  return {tensors.begin(), tensors.end()};
-}
-
 // ---- one iteration
 
 void Reference::iterate() {
@@ -229,9 +223,9 @@ void Reference::run_applies(PointKind kind) {
       average(*apply);
     } else if (apply->source == Source::kLocalGradient) {
       std::vector<Gradients> stepped(static_cast<std::size_t>(ranks()));
-      for (std::int32_t t : tensors_of(*apply)) {
+      for (std::int32_t b : apply->blocks) {
         for (std::size_t r = 0; r < stepped.size(); ++r) {
-          if (local_[r].contains(t)) stepped[r][t] = local_[r].at(t);
+          if (local_[r].contains(tensor_of(b))) stepped[r][b] = part(local_[r].at(tensor_of(b)), b);
         }
       }
       step(stepped);
@@ -260,15 +254,16 @@ void Reference::at_end() {
       }
       average(apply);
     } else if (apply.source == Source::kLocalGradient) {
-      for (std::int32_t t : tensors_of(apply)) {
+      for (std::int32_t b : apply.blocks) {
         for (std::size_t r = 0; r < stepped.size(); ++r) {
-          if (local_[r].contains(t)) stepped[r].try_emplace(t, local_[r].at(t));
+          if (local_[r].contains(tensor_of(b)))
+            stepped[r].try_emplace(b, part(local_[r].at(tensor_of(b)), b));
         }
       }
     } else {
       const std::vector<Gradients> gradients = reduced(apply, stepped, true);
       for (std::size_t r = 0; r < stepped.size(); ++r) {
-        for (const auto& [t, gradient] : gradients[r]) stepped[r][t] = gradient;
+        for (const auto& [b, gradient] : gradients[r]) stepped[r][b] = gradient;
       }
     }
   }
@@ -281,26 +276,23 @@ std::vector<Reference::Gradients> Reference::reduced(const Apply& apply, const s
   std::vector<Gradients> gradients(static_cast<std::size_t>(ranks()));
   const bool corrects = apply.correction == Correction::kLocal;
   const bool sound = !spoilt(apply);
-  for (std::int32_t t : tensors_of(apply)) {
+  for (std::int32_t b : apply.blocks) {
+    const std::int32_t t = tensor_of(b);
     const bool put = sound && used_by_any(apply, t);
     for (std::size_t r = 0; r < gradients.size(); ++r) {
-      if (before[r].contains(t)) {
-        gradients[r][t] = before[r].at(t);
+      if (before[r].contains(b)) {
+        gradients[r][b] = before[r].at(b);
       } else if (corrects && at_end && !end_ && !spoilt_.contains(n_) && local_[r].contains(t)) {
-        gradients[r][t] = local_[r].at(t);
+        gradients[r][b] = part(local_[r].at(t), b);
       } else if (put) {
-        gradients[r][t] = Values(parameters_[r][static_cast<std::size_t>(t)].size());
+        gradients[r][b] = part(Values(parameters_[r][static_cast<std::size_t>(t)].size()), b);
       }
     }
     if (!put) continue;
-    for (std::int32_t b : apply.blocks) {
-      if (tensor_of(b) != t) continue;
-      const auto [result, own] = delivered(apply, b);
-      const auto begin = static_cast<std::size_t>(plan_.blocks[static_cast<std::size_t>(b)].begin);
-      for (std::size_t r = 0; r < gradients.size(); ++r) {
-        for (std::size_t i = 0; i < result.size(); ++i)
-          gradients[r][t][begin + i] += result[i] - (corrects ? own[r][i] : 0);
-      }
+    const auto [result, own] = delivered(apply, b);
+    for (std::size_t r = 0; r < gradients.size(); ++r) {
+      for (std::size_t i = 0; i < result.size(); ++i)
+        gradients[r][b][i] += result[i] - (corrects ? own[r][i] : 0);
     }
   }
   return gradients;
@@ -308,9 +300,12 @@ std::vector<Reference::Gradients> Reference::reduced(const Apply& apply, const s
 
 void Reference::step(const std::vector<Gradients>& gradients) {
   for (std::size_t r = 0; r < gradients.size(); ++r) {
-    for (const auto& [t, gradient] : gradients[r]) {
-      const auto place = static_cast<std::size_t>(t);
-      step_tensor(parameters_[r][place], momenta_[r][place], gradient);
+    for (const auto& [b, gradient] : gradients[r]) {
+      const auto tensor = static_cast<std::size_t>(tensor_of(b));
+      const Block& place = plan_.blocks[static_cast<std::size_t>(b)];
+      Values whole(parameters_[r][tensor].size());
+      std::ranges::copy(gradient, whole.begin() + place.begin);
+      step_elements(parameters_[r][tensor], momenta_[r][tensor], whole, place.begin, place.end);
     }
   }
 }

@@ -23,7 +23,7 @@ class Reference {
   const std::vector<std::vector<Values>>& parameters() const { return parameters_; }
 
  private:
-  using Gradients = std::map<std::int32_t, Values>;  // by tensor
+  using Gradients = std::map<std::int32_t, Values>;  // by tensor, or by block where they step
   struct Delivered {
     Values sum;               // over ranks; of gradients the mean
     std::vector<Values> own;  // by rank
@@ -50,7 +50,6 @@ class Reference {
   bool used_by_any(const Apply& apply, std::int32_t tensor) const;
   Values part(const Values& tensor, std::int32_t block) const;
   std::int32_t tensor_of(std::int32_t block) const { return block_tensor_[static_cast<std::size_t>(block)]; }
-  std::vector<std::int32_t> tensors_of(const Apply& apply) const;
   int ranks() const { return job_.world_size; }
 
   const Plan& plan_;

@@ -65,15 +65,6 @@ void check(const Plan& plan, const Workload& workload, const Job& job, const std
   }
 }
 
-// Whether gradients are applied in slices of a tensor, which runs do not do.
-bool sliced(const Plan& plan) {
-  return std::ranges::any_of(plan.period, [](const Iteration& iteration) {
-    return std::ranges::any_of(iteration.applies, [](const Apply& apply) {
-      return apply.slices && apply.source != Source::kAveragedParameter;
-    });
-  });
-}
-
 // Whether something that is applied before a layer's forward is of another layer.
 bool updates_later_layers(const Plan& plan, const WorkloadIndex& index) {
   for (const Iteration& iteration : plan.period) {
@@ -116,7 +107,7 @@ TEST_P(EveryScheme, RunsAsTheReference) {
     const Cluster cluster = *testing::clusters({.max_links = 3, .max_workers = 64});
     const PlanResult result = make_plan(GetParam().scheme, workload, cluster, GetParam().options);
     const Plan* plan = std::get_if<Plan>(&result);
-    if (plan == nullptr || sliced(*plan)) return;
+    if (plan == nullptr) return;
     check(*plan, workload, random_job(), random_stops(), *rc::gen::arbitrary<bool>());
   });
   EXPECT_TRUE(held);
@@ -144,7 +135,8 @@ RC_GTEST_PROP(Run, EveryFamilyWithGradientsThatAreLeftOut, ()) {
 RC_GTEST_PROP(Run, RandomPlans, ()) {
   const Workload workload = *testing::workloads(kSmall);
   const Cluster cluster = *testing::clusters({.max_links = 3, .max_workers = 64});
-  const Plan plan = testing::random_plan(workload, cluster, {.fluid = true, .whole_tensors = true});
+  const Plan plan =
+      testing::random_plan(workload, cluster, {.fluid = true, .whole_tensors = *rc::gen::arbitrary<bool>()});
   if (!validate(plan, workload).valid()) {
     RC_TAG("not valid");
     return;

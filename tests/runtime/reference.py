@@ -12,13 +12,16 @@ import groups
 
 class Reference:
     """Trains `model` with `optimizer` by `plan`, up to the first drain. Layers and tensors are the workload's. `after`: the
-    reference of what was trained before."""
+    reference of what was trained before. `optimizer` may be a function that makes it of a list of parameters: each block of a
+    tensor that the plan steps in slices is one of its own."""
 
     def __init__(self, model, optimizer, plan, workload, after=None):
-        self.model, self.optimizer, self.plan = model, optimizer, plan
+        self.model, self.plan = model, plan
         self.world = distributed.get_world_size()
         self.parameters = dict(model.named_parameters())
         self.blocks = plan["blocks"]
+        self.pieces = self.stepped_alone()
+        self.optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else optimizer(list(self.pieces.values()))
         self.links = plan["links"]
         self.gradients = {}   # iteration -> tensor -> this rank's gradient, in memory order
         self.values = {}      # iteration -> tensor -> parameter after that iteration's end, in memory order
@@ -34,6 +37,17 @@ class Reference:
         self.local = {self.blocks[b]["tensor"] for iteration in plan.get("prologue", []) + plan["period"]
                       for apply in iteration.get("applies", []) for b in apply["blocks"]
                       if apply["source"] == "local_gradient" or apply.get("correction") == "local"}
+
+    def stepped_alone(self):
+        """{name, or number of a block: what the optimizer steps}."""
+        sliced = set()
+        for iteration in self.plan.get("prologue", []) + self.plan["period"]:
+            for apply in iteration.get("applies", []):
+                names = [self.blocks[b]["tensor"] for b in apply["blocks"] if apply["source"] != "averaged_parameter"]
+                sliced |= {n for n in names if names.count(n) < sum(block["tensor"] == n for block in self.blocks)}
+        return {n: p for n, p in self.parameters.items() if n not in sliced} | {
+            number: flat(p, p.detach())[block["begin"]:block["end"]] for number, block in enumerate(self.blocks)
+            for n, p in self.parameters.items() if n == block["tensor"] and n in sliced}
 
     # ---- the plan
 
@@ -201,17 +215,18 @@ class Reference:
             if apply["source"] == "averaged_parameter":
                 self.average(apply)
             elif apply["source"] == "local_gradient":
-                self.step({self.blocks[b]["tensor"]: self.parameters[self.blocks[b]["tensor"]].grad for b in apply["blocks"]})
+                self.step({self.blocks[b]["tensor"]: self.parameters[self.blocks[b]["tensor"]].grad for b in apply["blocks"]},
+                          apply["blocks"])
             else:
-                self.step(self.reduced(apply, {}))
+                self.step(self.reduced(apply, {}), apply["blocks"])
         # Parameter ops read after a local step in the backward too; nothing else changes these before the iteration ends.
 
     def at_end(self, local):
-        stepped = {}
+        stepped, blocks = {}, set()
         for apply in self.applies("iteration_end"):
             if apply["source"] == "averaged_parameter":
-                self.step(stepped)
-                stepped = {}
+                self.step(stepped, blocks)
+                stepped, blocks = {}, set()
                 if self.end is None and apply["merges"] == [0]:  # used where it is read
                     self.read()
                     self.run_ops(lambda op: op["payload"] == "parameter" and op["merges"] == [0]
@@ -223,7 +238,9 @@ class Reference:
                     stepped.setdefault(name, local[name])
             else:
                 stepped.update(self.reduced(apply, stepped, local))
-        self.step(stepped)
+            if apply["source"] != "averaged_parameter":
+                blocks |= set(apply["blocks"])
+        self.step(stepped, blocks)
 
     def reduced(self, apply, before, local=None):
         gradients = {}
@@ -249,12 +266,18 @@ class Reference:
                 target.copy_(result)
         return gradients
 
-    def step(self, gradients):
+    def step(self, gradients, blocks):
+        """Of tensors that are stepped in slices, those of `blocks`."""
         if not gradients:
             return
         kept = {name: p.grad for name, p in self.parameters.items()}
-        for name, p in self.parameters.items():
-            p.grad = gradients.get(name)
+        for key, piece in self.pieces.items():
+            if key in self.parameters:
+                piece.grad = gradients.get(key)
+                continue
+            whole = gradients.get(self.blocks[key]["tensor"]) if key in blocks else None
+            parameter = self.parameters[self.blocks[key]["tensor"]]
+            piece.grad = None if whole is None else flat(parameter, whole)[self.blocks[key]["begin"]:self.blocks[key]["end"]]
         self.optimizer.step()
         for name, p in self.parameters.items():
             p.grad = kept[name]

@@ -20,7 +20,8 @@ using Options = std::map<std::string, std::string>;
 
 Options random_options() {
   Options options = {{"assignment", *rc::gen::element<std::string>("round_robin", "balanced")},
-                     {"sharding", *rc::gen::element<std::string>("on", "off")}};
+                     {"sharding", *rc::gen::element<std::string>("on", "off")},
+                     {"slices", *rc::gen::element<std::string>("on", "off")}};
   if (*rc::gen::arbitrary<bool>()) options["interval"] = std::to_string(*rc::gen::inRange(1, 20));
   return options;
 }
@@ -42,6 +43,15 @@ RC_GTEST_PROP(CovapProperty, PlansAreValid, ()) {
   for (const Violation& violation : validation.violations)
     RC_LOG() << violation.what << " at " << violation.where << "\n";
   RC_ASSERT(validation.valid());
+}
+
+RC_GTEST_PROP(CovapProperty, WithoutSlicesEveryBlockIsAWholeTensor, ()) {
+  const Workload workload = *testing::workloads();
+  Options options = random_options();
+  options["slices"] = "off";
+  const Plan plan = covap(workload, *testing::clusters(), options);
+  RC_ASSERT(plan.blocks.size() == WorkloadIndex(workload).tensors.size());
+  RC_ASSERT(!demands_of(plan).slices);
 }
 
 RC_GTEST_PROP(CovapProperty, EveryBlockIsSentAndAppliedOnceAPeriodAndElseDropped, ()) {

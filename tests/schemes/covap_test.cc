@@ -138,6 +138,21 @@ TEST(CovapTableFive, BalancedIsNeverWorseThanRoundRobin) {
   }
 }
 
+TEST(Covap, WithoutSlicesShardsEndWhereTensorsEnd) {
+  const Workload workload = example("covap-table5-vgg19");
+  const Cluster cluster = example_cluster("eth-30g-64");
+  const Plan plan = covap(workload, cluster, {{"interval", "4"}, {"slices", "off"}});
+  EXPECT_FALSE(demands_of(plan).slices);
+  EXPECT_TRUE(demands_of(covap(workload, cluster, {{"interval", "4"}})).slices);
+  for (const Block& block : plan.blocks) EXPECT_EQ(block.begin, 0) << block.tensor;
+  std::size_t ops = 0;
+  for (const Iteration& iteration : plan.period) ops += iteration.ops.size();
+  const Plan buckets = covap(workload, cluster, {{"interval", "4"}, {"sharding", "off"}});
+  std::size_t whole = 0;
+  for (const Iteration& iteration : buckets.period) whole += iteration.ops.size();
+  EXPECT_GE(ops, whole);
+}
+
 TEST(Covap, DefaultIntervalOfTableFiveIsFour) {
   EXPECT_EQ(covap(example("covap-table5-vgg19"), example_cluster("eth-30g-64"), {}).period.size(), 4U);
 }

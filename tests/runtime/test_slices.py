@@ -1,0 +1,282 @@
+"""Parts of tensors that are stepped alone: each block is a parameter of its own, with a state of its own, bit for bit."""
+
+import copy
+
+import pytest
+import torch
+from torch import distributed, nn
+
+import ranks
+from models import batch, cluster, make_net, parameters, train, workload
+from reference import Reference
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-4),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.003),
+    "adam one by one": lambda p: torch.optim.Adam(p, lr=0.003, weight_decay=0.01, foreach=False),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.003),
+}
+
+
+def cut(load, parts):
+    """(blocks, their class): every tensor in up to `parts` blocks, of different classes 0..parts - 1."""
+    blocks, classes = [], []
+    for layer in load["layers"]:
+        for tensor in layer["tensors"]:
+            edges = [tensor["numel"] * p // parts for p in range(parts + 1)]
+            for p, (begin, end) in enumerate(zip(edges, edges[1:])):
+                if begin < end:
+                    blocks.append({"tensor": tensor["name"], "begin": begin, "end": end})
+                    classes.append((p + len(tensor["name"])) % parts)
+    return blocks, classes
+
+
+def apply_of(blocks, merges, at=None):
+    return {"at": at or {"point": "iteration_end"}, "blocks": blocks, "merges": merges, "source": "reduced_gradient",
+            "slices": True}
+
+
+def op_of(blocks, merges):
+    return {"link": "link0", "collective": "all_reduce", "blocks": blocks, "merges": merges,
+            "release": {"point": "backward_end", "layer": 0}}
+
+
+def plan_of(load, iterations, blocks, **more):
+    return {"version": 1, "blocks": blocks, "links": [{"name": "link0", "concurrency": 1}], "period": iterations, **more}
+
+
+def filtered(load, parts=3):
+    """As covap: each block every third time, the others into a residual."""
+    blocks, classes = cut(load, parts)
+    of = [[b for b, k in enumerate(classes) if k == n] for n in range(parts)]
+    return plan_of(load, [{"ops": [op_of(of[n], [0])], "applies": [apply_of(of[n], [0])],
+                           "dropped": sorted(b for k in range(parts) if k != n for b in of[k])} for n in range(parts)],
+                   blocks, residual={"initial": 0.5, "step": 0.1, "every": 2, "cap": 1.0})
+
+
+def two_delays(load):
+    """Half of each tensor by this iteration's gradients, the other by those of the last."""
+    blocks, classes = cut(load, 2)
+    now, late = ([b for b, k in enumerate(classes) if k == n] for n in (0, 1))
+    return plan_of(load, [{"ops": [op_of(now, [0]), op_of(late, [0])],
+                           "applies": [apply_of(now, [0]), apply_of(late, [-1])]}], blocks)
+
+
+def in_forward(load):
+    """Half of each tensor at the end, the other before its layer's next forward."""
+    blocks, classes = cut(load, 2)
+    now, late = ([b for b, k in enumerate(classes) if k == n] for n in (0, 1))
+    names = [[tensor["name"] for tensor in layer["tensors"]] for layer in load["layers"]]
+    forward = [apply_of([b for b in late if blocks[b]["tensor"] in own], [-1], {"point": "forward_start", "layer": number})
+               for number, own in enumerate(names)]
+    return plan_of(load, [{"ops": [op_of(now, [0]), op_of(late, [0])],
+                           "applies": [apply_of(now, [0])] + [each for each in forward if each["blocks"]]}], blocks)
+
+
+PLANS = {"filtered": filtered, "two delays": two_delays, "in forward": in_forward}
+
+
+def beside_the_reference(rank, plans, optimizers, stops):
+    import gradweave
+
+    wrong = []
+    for name in plans:
+        plan = PLANS[name](workload())
+        for kind in optimizers:
+            for stop in stops:
+                expected = make_net(seed=0)
+                loop = Reference(expected, OPTIMIZERS[kind], plan, workload())
+                for step in range(stop):
+                    loop.train_step(*batch(rank, step))
+                loop.drain()
+                model = make_net(seed=0)
+                model, optimizer = gradweave.wrap(model, OPTIMIZERS[kind](model.parameters()), plan=plan)
+                train(model, optimizer, rank, stop)
+                gradweave.finish(model)  # all ranks equal, or it raises
+                found = parameters(model)
+                wrong += [(name, kind, stop, n) for n, value in parameters(expected).items()
+                          if not torch.equal(found[n], value)]
+                model.gradweave.close()
+    return wrong
+
+
+@pytest.mark.parametrize("workers, plans, optimizers", [(2, list(PLANS), ["sgd", "adamw"]),
+                                                        (2, ["filtered"], ["adam one by one", "nadam"]),
+                                                        (3, ["filtered"], ["adamw"])])
+def test_each_block_is_a_parameter_of_its_own(workers, plans, optimizers):
+    for wrong in ranks.run(beside_the_reference, workers, plans=plans, optimizers=optimizers, stops=(1, 7)):
+        assert not wrong
+
+
+def checkpoint(rank, folder):
+    """A checkpoint holds each slice's own state, and loads into torch's own optimizer."""
+    import gradweave
+
+    plan = two_delays(workload())
+    results = []
+    for interrupted in (False, True):
+        model = make_net(seed=0)
+        model, optimizer = gradweave.wrap(model, OPTIMIZERS["adamw"](model.parameters()), plan=plan)
+        train(model, optimizer, rank, 4)
+        gradweave.finish(model)
+        if interrupted:
+            saved = f"{folder}/{rank}"
+            torch.save([model.state_dict(), optimizer.state_dict()], saved)
+            model.gradweave.close()
+            model = make_net(seed=1)
+            model, optimizer = gradweave.wrap(model, OPTIMIZERS["adamw"](model.parameters()), plan=plan, broadcast=False)
+            states = torch.load(saved, weights_only=True)
+            model.load_state_dict(states[0])
+            optimizer.load_state_dict(states[1])
+        train(model, optimizer, rank, 4, first=4)
+        gradweave.finish(model)
+        results.append(parameters(model))
+        state = optimizer.state_dict()["state"]
+        model.gradweave.close()
+    plain = OPTIMIZERS["adamw"](make_net().parameters())
+    plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for p in plain.param_groups[0]["params"]:
+        p.grad = torch.ones_like(p)
+    plain.step()
+    own = state[4]  # wide.weight
+    assert own["exp_avg"].shape == (40, 216)
+    assert {begin: int(kept["step"]) for (begin, _), kept in own["slices"].items()} in ({0: 8, 4320: 8}, {4320: 8, 0: 8})
+    assert int(plain.state[plain.param_groups[0]["params"][4]]["step"]) == 9
+    model = make_net(seed=0)  # and back
+    model, optimizer = gradweave.wrap(model, OPTIMIZERS["adamw"](model.parameters()), plan=plan)
+    optimizer.load_state_dict(plain.state_dict())
+    train(model, optimizer, rank, 1)
+    gradweave.finish(model)
+    assert {int(kept["step"]) for kept in optimizer.state[model.wide.weight]["slices"].values()} == {10}
+    model.gradweave.close()
+    return all(torch.equal(results[1][n], value) for n, value in results[0].items())
+
+
+def test_a_checkpoint_holds_the_state_of_slices(tmp_path):
+    assert ranks.run(checkpoint, 2, folder=str(tmp_path)) == [True, True]
+
+
+def changes_of_plan(rank):
+    """From whole tensors to slices, to other slices, to whole tensors: counts of steps go along."""
+    import gradweave
+    from gradweave import core
+
+    whole = core.make_plan(workload(), cluster(distributed.get_world_size()), "ddp")
+    whole["links"][0]["name"] = "link0"
+    model = make_net(seed=0)
+    model, optimizer = gradweave.wrap(model, OPTIMIZERS["adamw"](model.parameters()), plan=whole)
+    weight, counts = model.wide.weight, []
+    for number, plan in enumerate((whole, filtered(workload()), filtered(workload(), parts=2), whole)):
+        if number:
+            model.gradweave.install(plan)
+        train(model, optimizer, rank, 6, first=6 * number)
+        state = optimizer.state[weight]
+        counts.append((int(state["step"]), sorted(int(kept["step"]) for kept in state.get("slices", {}).values())))
+    gradweave.finish(model)
+    model.gradweave.close()
+    return counts
+
+
+def test_changes_of_plan_keep_the_state():
+    for counts in ranks.run(changes_of_plan, 2):
+        assert counts == [(6, []), (8, [8, 8, 8]), (11, [11, 11]), (17, [])]
+
+
+def coupled(rank):
+    import gradweave
+
+    model = make_net(seed=0)
+    model, optimizer = gradweave.wrap(model, torch.optim.Adafactor(model.parameters(), lr=0.01), plan=filtered(workload()))
+    said = "can't step a part of a tensor.*Adafactor couples the elements.*slices=off"
+    with pytest.raises(gradweave.InvalidInput, match=said):
+        train(model, optimizer, rank, 1)
+    model.gradweave.close()
+
+
+def test_an_optimizer_that_couples_elements_is_refused_such_a_plan():
+    ranks.run(coupled, 2)
+
+
+# ---- decisions
+
+
+def large_tensor(scale=1):
+    """Layers with VGG-19's proportions, `scale` times narrower: most parameters are in one tensor."""
+    numels = {"conv1": 1728, "conv8": 590_000, "conv16": 2_359_296, "fc1": 102_760_448, "fc2": 16_777_216, "fc3": 4_096_000}
+    layers = [{"name": name, "forward_us": 1000.0, "backward_us": 2000.0,
+               "tensors": [{"name": f"{name}.weight", "numel": max(numel // scale, 8), "dtype": "float32"}]}
+              for name, numel in numels.items()]
+    return {"version": 1, "name": "large tensor", "layers": layers}
+
+
+def sliced(plan):
+    return any(apply.get("slices") for iteration in plan["period"] for apply in iteration["applies"])
+
+
+@pytest.mark.parametrize("options, couples, in_slices", [({}, False, True), ({}, True, False),
+                                                        ({"slices": "off"}, False, False)])
+def test_covap_is_planned_without_slices_where_the_optimizer_needs_whole_tensors(options, couples, in_slices):
+    from gradweave import decision, settings
+    from gradweave.loop import Loop
+
+    loop = Loop([])
+    if couples:
+        loop.saw("couples elements", "Adafactor")
+    chosen = settings.Settings(scheme="covap", options=options)
+    decided = decision.decide(large_tensor(), cluster(4, 1e-4), chosen, loop)
+    assert sliced(decided["candidates"][0]["plan"]) == in_slices
+    assert len(decided["candidates"][0]["plan"]["period"]) > 1
+    loop.bind("covap", decision.expected_demands("covap", options, large_tensor(), ["link0"], 4))
+
+
+def test_slices_that_were_asked_for_are_refused():
+    from gradweave import decision, settings
+    from gradweave.loop import Loop
+
+    loop = Loop([])
+    loop.saw("couples elements", "Adafactor")
+    chosen = settings.Settings(scheme="covap", options={"slices": "on"})
+    assert "slices=off" in decision.decide(large_tensor(), cluster(4, 1e-4), chosen, loop)["error"]
+
+
+class Heavy(nn.Module):
+    """VGG-19's proportions: one layer has nearly all parameters, more than DistributedDataParallel puts into a bucket."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.fc1 = nn.Linear(4 * 36, 50_000)
+        self.fc2 = nn.Linear(50_000, 5)
+
+    def forward(self, x):
+        x = torch.relu(self.conv(x)).flatten(1)
+        return self.fc2(torch.relu(self.fc1(x)))
+
+
+def default_covap(rank):
+    import gradweave
+    from gradweave import core
+
+    torch.manual_seed(0)
+    model = Heavy()
+    plan = core.make_plan(workload(model), cluster(2, 5e-4), "covap")
+    assert sliced(plan)
+    expected = copy.deepcopy(model)
+    loop = Reference(expected, OPTIMIZERS["adamw"], plan, workload(model))
+    model, optimizer = gradweave.wrap(model, OPTIMIZERS["adamw"](model.parameters()), plan=plan)
+    for step in range(5):
+        loop.train_step(*batch(rank, step, size=2))
+        x, y = batch(rank, step, size=2)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    loop.drain()
+    gradweave.finish(model)
+    found = parameters(model)
+    wrong = [n for n, value in parameters(expected).items() if not torch.equal(found[n], value)]
+    model.gradweave.close()
+    return wrong
+
+
+def test_default_covap_trains_a_network_with_a_large_tensor():
+    assert ranks.run(default_covap, 2) == [[], []]
