@@ -58,7 +58,7 @@ void Run::drain(const std::string& what) {
   retire(iteration_);
   draining_ = false;
   host_.put_gradients_back(all_tensors_);
-  average_over_ranks();
+  if (end > 0) average_over_ranks();
   base_ += end;
   restart();
 }
@@ -100,7 +100,8 @@ void Run::drain_end_of_iteration(const std::function<bool(const CalendarApply&)>
   step_these();
 }
 
-// One synchronous average of what ranks stepped on their own: afterwards all ranks are equal, bit for bit.
+// One synchronous average of what ranks stepped on their own: afterwards all ranks are equal, bit for bit. Nothing is
+// averaged twice: the mean of equal values of three ranks is not always that value.
 void Run::average_over_ranks() {
   const Calendar& calendar = tables_->calendar;
   if (!calendar.local_steps || options_.world_size == 1) return;

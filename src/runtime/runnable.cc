@@ -44,10 +44,6 @@ void prepare(CalendarOp& op, const Calendar& calendar, int world_size, c10::Devi
         "use a plan without compressor and outer optimizer");
   }
   if (op.compression.name.empty()) return;
-  if (world_size > 2) {
-    throw InvalidInput("averages of parameters are compressed between two ranks only", where,
-                       "use a plan without compressor");
-  }
   const CompressedCost cost =
       wire_cost(op.compression, Payload::kParameter, {op.elements, size_of(op.dtype), world_size});
   op.bytes = cost.equivalent_bytes;

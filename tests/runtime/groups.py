@@ -55,7 +55,7 @@ def _group(name, part, key, group):
         scale = total / len(part)
         return torch.where(torch.signbit(part), -scale, scale)
     limit = 2 ** (BITS[name] - 1) - 1
-    scale, inverse = top / limit, limit / top
+    scale, inverse = top / limit, torch.tensor(float(limit)) / top  # limit / top would be limit * (1 / top)
     dither = 128 + (random_halves(key, group)[:len(part)] | 1).float() / 65536
     codes = (part * inverse + dither).clamp(128 - limit, 128 + limit).floor() - 128
     return codes * scale

@@ -79,6 +79,12 @@ def test_engine_agrees_with_the_reference(optimizer):
         assert not wrong
 
 
+def test_two_stages_agree_with_the_reference():
+    cases = {name: CASES[name] for name in ("int4", "int8 every 3", "signs every 2", "int4 outer")}
+    for wrong in ranks.run(against_reference, 3, cases=cases, optimizer="sgd", stops=(1, 6)):
+        assert not wrong
+
+
 def dropped_batches(rank):
     """The names of parameters that differ from the reference's after a batch was dropped; every op was checked across ranks."""
     import gradweave
