@@ -155,7 +155,7 @@ def _add_train(commands):
                               "auto: shaped where this user may make namespaces (default)")
     command.add_argument("--coverage", type=_positive, default=2.0,
                          help="communication time over compute time; the links' rate follows from it (default: 2)")
-    command.add_argument("--schemes", default="wfbp,ddp,auto,deft,delayed_averaging",
+    command.add_argument("--schemes", default="wfbp,ddp,auto,deft,delayed_averaging,delayed_averaging compressor=int4",
                          help="comma-separated, each with its options: 'ddp,delayed_averaging compressor=int4' (default: %(default)s)")
     command.add_argument("--rounds", type=int, default=4, help="turns of each contestant (default: 4)")
     command.add_argument("--iterations", type=int, help="timed iterations in a turn (default: as many as keep the whole "

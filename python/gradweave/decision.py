@@ -1,4 +1,6 @@
-"""Which plan a job runs: from its profile, its links and its settings. Knows no engine."""
+"""Which plan a job runs: from its profile, its links and its settings. The engine is only asked what it runs."""
+
+import json
 
 import torch
 
@@ -8,23 +10,23 @@ STARTER = "sequential"  # runs while the job is profiled: no op disturbs the bac
 CANDIDATES = 4  # plans that are tried one after another, should one of them not go into force
 
 
-def check_scheme(scheme, options):
-    """What can be said before a profile. Errors: InvalidInput."""
-    core.check_options(scheme, options)
-    compressor = compressor_of(options)
-    if compressor == "none" or scheme == "auto":
+def check_runs(settings, names, parameters, workers):
+    """Refuses what the engine can't run of a scheme that was asked for by name, as far as its options tell before a profile.
+    names, parameters: the model's. Errors: InvalidInput."""
+    options = {name: value for name, value in (settings.options or {}).items() if name.startswith(("compressor", "outer_"))}
+    if settings.plan is not None or settings.scheme == "auto" or not options:
         return
+    one_of_each = {parameter.dtype: name for name, parameter in zip(names, parameters)}
+    dtypes = {names[0]: parameters[0].dtype} | {name: dtype for dtype, name in one_of_each.items()}
     layers = [{"name": name, "forward_us": 1.0, "backward_us": 1.0,
-               "tensors": [{"name": f"{name}.weight", "numel": 4096, "dtype": "float32"}]} for name in ("first", "last")]
-    compression = {name: value for name, value in options.items() if name.startswith("compressor")}
-    try:  # a plan's collectives may not carry the compressor
-        plan = core.make_plan({"version": 1, "name": "any", "layers": layers}, _guessed(["any"], 2, 0.01), scheme, compression)
-    except RuntimeError:
+               "tensors": [{"name": name, "numel": 4096, "dtype": str(dtype).removeprefix("torch.")}]}
+              for name, dtype in dtypes.items()]
+    workload = {"version": 1, "name": "any", "layers": layers}
+    try:
+        plan = core.make_plan(workload, _guessed(["any"], workers, 0.01), settings.scheme, options)
+    except RuntimeError:  # no such plan for this workload, which isn't the model's
         return
-    sends_gradients = any(op.get("payload", "gradient") == "gradient" for iteration in plan["period"] for op in iteration["ops"])
-    if sends_gradients and compressor not in _native.codecs():
-        raise _native.InvalidInput(f"the engine has no codec '{compressor}' for gradients; use one of "
-                                   f"{', '.join(_native.codecs())} (planning and simulation know its cost)")
+    _native.check_runnable(json.dumps(plan), json.dumps(workload), workers, parameters[0].device)
 
 
 def compressor_of(options):
@@ -34,7 +36,7 @@ def compressor_of(options):
 def rates(settings, workload, workers, device):
     """{compressor: its speed here} of those that the plan may use, by a short measurement."""
     asked, allowed = compressor_of(settings.options), (settings.options or {}).get("allow", "")
-    if asked not in ("none", "auto"):
+    if asked in _native.codecs():
         names = [asked]
     elif asked == "auto" or (settings.scheme == "auto" and "compressed" in allowed.split("+")):
         names = _native.codecs()
@@ -92,14 +94,15 @@ def cluster_of(channels, control, device, compressor_rates):
     return {**cluster, "compressor_rates": compressor_rates} if compressor_rates else cluster
 
 
-def decide(workload, cluster, settings, loop):
-    """{"workload", "cluster", "candidates": plans that the loop bears, best first, each with its "plan", "prediction",
-    "name" and "iteration_us"; "passed_over": why the best plan of all isn't among them, or ""; "if_corrected": what
-    corrected averages would give, where that is another; "ddp_us": the prediction for ddp, None if there is none}. With a
-    scheme that was asked for by name they are plans of it; {"error": why there is none}."""
+def decide(workload, cluster, settings, loop, device):
+    """{"workload", "cluster", "candidates": plans that the engine and the loop bear, best first, each with its "plan",
+    "prediction", "name" and "iteration_us"; "passed_over": why the best plan of all isn't among them, or "";
+    "if_corrected": what corrected averages would give, where that is another; "ddp_us": the prediction for ddp, None if
+    there is none}. With a scheme that was asked for by name they are plans of it; {"error": why there is none}."""
     try:
         ranked = _ranked(workload, cluster, settings)
-        refusals = [loop.refusal(core.demands_of(entry["plan"])) for entry in ranked]
+        refusals = [_unrunnable(entry["plan"], workload, cluster, device) or loop.refusal(core.demands_of(entry["plan"]))
+                    for entry in ranked]
         candidates = [entry for entry, refusal in zip(ranked, refusals) if not refusal][:CANDIDATES]
         if not candidates and settings.scheme != "auto":
             return {"error": f"scheme '{settings.scheme}' can't serve this loop: {refusals[0]}"}
@@ -122,6 +125,15 @@ def _variants(scheme, options):
     if "slices" in given or not any(option["name"] == "slices" for option in known):
         return [given]
     return [given, given | {"slices": "off"}]
+
+
+def _unrunnable(plan, workload, cluster, device):
+    """What the engine can't run of a plan, with the remedy; "" if it can."""
+    try:
+        _native.check_runnable(json.dumps(plan), json.dumps(workload), cluster["workers"], device)
+        return ""
+    except _native.InvalidInput as error:
+        return str(error)
 
 
 def _ranked(workload, cluster, settings):

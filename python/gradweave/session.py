@@ -343,7 +343,7 @@ class Session:
         device = self.parameters[0].device
         rates = decision.rates(self.settings, workload, self.control.size, device)
         cluster = decision.cluster_of(self.channels, self.control, device, rates)
-        decided = decision.decide(workload, cluster, self.settings, self._loop) if self.control.rank == 0 else None
+        decided = decision.decide(workload, cluster, self.settings, self._loop, device) if self.control.rank == 0 else None
         decided = self.control.from_rank_0(decided)
         if "error" in decided:
             raise _native.InvalidInput(decided["error"])

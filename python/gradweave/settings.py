@@ -10,10 +10,9 @@ from typing import Any, Callable, Concatenate, Iterable, Mapping, ParamSpec, Typ
 import torch
 from torch import distributed
 
-from gradweave import moments
+from gradweave import core, moments
 from gradweave.agreement import digest
 from gradweave.channels import EmulatedLink, channels_of, renamed
-from gradweave.decision import check_scheme
 
 Link = str | distributed.ProcessGroup | EmulatedLink  # an interface, a group, or a model of one
 Plan = dict[str, Any] | str | os.PathLike
@@ -70,7 +69,7 @@ class Settings:
         """The job's channels, not yet open. Errors: ValueError, OSError."""
         found = channels_of(self.links, job)
         if self.plan is None:
-            check_scheme(self.scheme, self.options)
+            core.check_options(self.scheme, self.options)
             return found
         return renamed(found, [link["name"] for link in plan_of(self.plan)["links"]])
 

@@ -7,7 +7,7 @@ import weakref
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradweave import scaling
+from gradweave import decision, scaling
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
 from gradweave.scope import Scope
@@ -49,7 +49,9 @@ def wrap(model: torch.nn.Module, optimizer: Optimizers, settings: Settings) -> W
         settings.check_ranges()
         _check_arguments(model, optimizers)
         links = settings.channels(job)
-        arguments = settings.arguments() | Scope(model, settings.exclude).arguments() | _described(optimizers)
+        scope = Scope(model, settings.exclude)
+        decision.check_runs(settings, scope.names, scope.parameters, job.size)
+        arguments = settings.arguments() | scope.arguments() | _described(optimizers)
     except Exception as error:  # whatever it is, the other ranks must learn of it, or they wait for this one
         refusal = error
     try:

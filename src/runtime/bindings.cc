@@ -119,6 +119,12 @@ void bind_transports(py::module_& module) {
     return names;
   });
   module.def(
+      "check_runnable",
+      [](const std::string& plan, const std::string& workload, int world_size, c10::Device device) {
+        runnable_calendar(parse_plan(plan), parse_workload(workload), world_size, device);
+      },
+      Unlocked());
+  module.def(
       "measure_rate",
       [](const std::string& compressor, const std::map<std::string, double>& parameters, int world_size,
          std::int64_t numel, c10::ScalarType dtype, c10::Device device) {

@@ -153,6 +153,7 @@ EARLY = {
     "deft": ({"solver": "quick"}, "use one of greedy, exact, search"),
     "ddp": ({"compressor": "fp16", "compressor_rank": 2}, "compressor 'fp16' has no rank"),
     "dear": ({"compressor": "top_k"}, "can't be split into reduce-scatter and all-gather"),
+    "partial_sgd": ({"compressor": "top_k"}, "use int8, int4 or ef_signsgd"),
 }
 
 
@@ -172,6 +173,55 @@ def early(rank):
 def test_options_are_refused_in_wrap():
     for said in ranks.run(early, 2):
         assert all(words in said[scheme] for scheme, (_, words) in EARLY.items()), said
+
+
+def refused_of_float64(rank):
+    import gradweave
+
+    for options in ({"compressor": "int4"}, {"outer_momentum": 0.5}):
+        model = make_net().double()
+        with pytest.raises(gradweave.InvalidInput, match="float32 parameters only.*torch.autocast"):
+            gradweave.wrap(model, sgd(model), "delayed_averaging", options=options)
+
+
+def test_averages_of_gains_in_float64_are_refused_in_wrap():
+    ranks.run(refused_of_float64, 2)
+
+
+# (scheme, options, compressors of its plan; None: whatever it chooses)
+COMPRESSED = [
+    ("delayed_averaging", {"compressor": "int4"}, {"int4"}),
+    ("delayed_averaging", {"compressor": "auto"}, None),  # or none at all, where the link allows it
+    ("local_sgd", {"compressor": "int8", "period": 2}, {"int8"}),
+    ("dreamddp", {"compressor": "int8", "period": 2}, {"int8"}),
+    ("auto", {"allow": "exact+compressed"}, None),
+]
+
+
+def compressed(rank, cases):
+    """The compressors of each case's plan; trained to its end, equal on all ranks."""
+    import gradweave
+
+    slow_links()
+    found = []
+    for scheme, options, _ in cases:
+        model = make_net()
+        with gradweave.wrap(model, sgd(model), scheme, options=options, warm_up=1, profile_iterations=2,
+                            timeout=20) as (model, optimizer):
+            for step in range(9):
+                plain(model, optimizer, rank, step)
+            gradweave.finish(model)
+            plan = model.gradweave.plan
+            assert plan["scheme"] != "sequential"
+            found.append({op["compression"]["name"] for iteration in plan["period"] for op in iteration["ops"]
+                          if "compression" in op})
+    return found
+
+
+def test_wrap_compresses_what_it_is_asked_for():
+    for found in ranks.run(compressed, 2, cases=COMPRESSED):
+        for names, (_, _, expected) in zip(found, COMPRESSED):
+            assert expected is None or names == expected
 
 
 def told(rank, report):

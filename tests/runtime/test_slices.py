@@ -223,7 +223,7 @@ def test_covap_is_planned_without_slices_where_the_optimizer_needs_whole_tensors
     if couples:
         loop.saw("couples elements", "Adafactor")
     chosen = settings.Settings(scheme="covap", options=options)
-    decided = decision.decide(large_tensor(), cluster(4, 1e-4), chosen, loop)
+    decided = decision.decide(large_tensor(), cluster(4, 1e-4), chosen, loop, torch.device("cpu"))
     assert sliced(decided["candidates"][0]["plan"]) == in_slices
     assert len(decided["candidates"][0]["plan"]["period"]) > 1
     loop.bind("covap", decision.expected_demands("covap", options, large_tensor(), ["link0"], 4))
@@ -236,7 +236,7 @@ def test_slices_that_were_asked_for_are_refused():
     loop = Loop([])
     loop.saw("couples elements", "Adafactor")
     chosen = settings.Settings(scheme="covap", options={"slices": "on"})
-    assert "slices=off" in decision.decide(large_tensor(), cluster(4, 1e-4), chosen, loop)["error"]
+    assert "slices=off" in decision.decide(large_tensor(), cluster(4, 1e-4), chosen, loop, torch.device("cpu"))["error"]
 
 
 class Heavy(nn.Module):
