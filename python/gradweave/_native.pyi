@@ -2,7 +2,7 @@
 
 from typing import Callable, Sequence
 
-from torch import Tensor, dtype
+from torch import Tensor, device, dtype
 from torch.distributed import ProcessGroup, Store
 
 built_for_torch: str  # torch.__version__ when the extension was compiled
@@ -20,6 +20,17 @@ def cut_layers(plan: str, workload: str, /) -> list[int]: ...
 def validate(plan: str, workload: str, /) -> list[str]: ...
 def schemes() -> str: ...
 def chrome_trace(timelines: Sequence[str], /) -> str: ...
+
+def checksum(tensor: Tensor, /) -> int:
+    """Of the bytes in memory order: same bytes, same number, on every rank and machine."""
+
+def codecs() -> list[str]: ...
+def measure_rate(compressor: str, parameters: dict[str, float], workers: int, numel: int, dtype: dtype, device: device,
+                 /) -> tuple[float, float]:
+    """(us per byte to encode, to decode) messages of `numel` elements, tried here and now."""
+
+def check_runnable(plan: str, workload: str, workers: int, device: device, /) -> None:
+    """Errors: InvalidInput for what the engine can't run of the plan (src/runtime/runnable.h)."""
 
 def transports() -> list[tuple[str, str]]:
     """(name, summary) of each transport, the best first (src/runtime/transport/transport.h)."""

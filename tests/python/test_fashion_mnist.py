@@ -102,7 +102,7 @@ def test_accuracy_counts_every_image_once():
     class Echo(torch.nn.Module):
         def forward(self, inputs):
             brightest = (inputs.flatten(1).amax(1) > 0).long()
-            return torch.nn.functional.one_hot(brightest, 10)
+            return torch.nn.functional.one_hot(brightest, 10).float()
 
     images = torch.zeros(7, 28, 28, dtype=torch.uint8)
     images[:3] = 255
