@@ -279,6 +279,7 @@ GRADWEAVE_KERNEL void land_groups(const Landing& landing, float* values, float* 
     }                                      \
   }
 
+// An attribute can't be in parentheses. NOLINTBEGIN(bugprone-macro-parentheses)
 #define GRADWEAVE_KERNELS(Set, target)                                                                     \
   struct Set {                                                                                             \
     target static void encode(Format format, const float* values, const float* anchor, std::int64_t count, \
@@ -301,6 +302,7 @@ GRADWEAVE_KERNEL void land_groups(const Landing& landing, float* values, float* 
       return {name, encode, decode, decode_add, land, land_floats};                                        \
     }                                                                                                      \
   }
+// NOLINTEND(bugprone-macro-parentheses)
 
 GRADWEAVE_KERNELS(Baseline, );
 #if defined(__x86_64__)
