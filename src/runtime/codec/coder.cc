@@ -9,11 +9,7 @@ class Coder::Coded : public Pending {
  public:
   Coded(Coder& coder, const Call& call, const Compression& compression, const Blocks& blocks, Name name)
       : coder_(coder), name_(name) {
-    std::int64_t numel = 0;
-    for (const std::int32_t b : blocks) {
-      matrices_.push_back(coder.matrices_[static_cast<std::size_t>(b)]);
-      numel += matrices_.back().length;
-    }
+    for (const std::int32_t b : blocks) matrices_.push_back(coder.matrices_[static_cast<std::size_t>(b)]);
     const Codec* codec = nullptr;
     {
       const MutexLock lock(coder.mutex_);
