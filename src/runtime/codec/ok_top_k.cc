@@ -58,7 +58,7 @@ struct Message {
       at::Tensor places = at_least(left, threshold);
       if (places.numel() >= count / 2 && places.numel() <= 2 * count) return places;
     }
-    const at::Tensor places = largest(left, count);
+    at::Tensor places = largest(left, count);
     threshold = left.index_select(0, places).abs().min().item<double>();
     return places;
   }

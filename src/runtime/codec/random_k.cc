@@ -29,7 +29,7 @@ class RandomK : public Codec {
   at::Tensor places_of(const Parcel& parcel) const {
     const std::int64_t numel = parcel.call.flat.numel(), count = kept_of(numel, density_);
     const std::uint64_t seed = mixed(parcel.number, static_cast<std::uint64_t>(parcel.iteration));
-    const at::Tensor places = at::empty({count}, at::kLong);
+    at::Tensor places = at::empty({count}, at::kLong);
     auto* const to = places.mutable_data_ptr<std::int64_t>();
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t begin = numel * i / count, end = numel * (i + 1) / count;
