@@ -63,7 +63,7 @@ void Run::put_gradient(const CalendarApply& apply, std::size_t place) {
     parts_.push_back(part_of(apply.pieces[p]));
   const bool local = apply.correction == Correction::kLocal && !draining_ && !spoilt(iteration_);
   // Blocks that are there already come first. Where the tensor is stepped as a whole, it is all or none.
-  const auto others = std::ranges::stable_partition(parts_, [&](const Part& part) {
+  const auto others = std::ranges::partition(parts_, [&](const Part& part) {
     return local || put_[static_cast<std::size_t>(part.block)] == iteration_;
   });
   const auto there = static_cast<std::size_t>(others.begin() - parts_.begin());
@@ -116,15 +116,17 @@ void Run::apply_outside_end(const CalendarApply& apply) {
 
 // What is left of `stepped` where only blocks with a reduced gradient in place are stepped: of a part of a
 // tensor nothing else says that it has none.
-Stepped Run::put(const Stepped& stepped) const {
-  Stepped left = stepped;
-  std::erase_if(left.blocks, [&](std::int32_t b) { return put_[static_cast<std::size_t>(b)] != iteration_; });
-  return left;
+const Stepped& Run::put(const Stepped& stepped) {
+  if (stepped.blocks.empty()) return stepped;
+  left_ = stepped;
+  std::erase_if(left_.blocks,
+                [&](std::int32_t b) { return put_[static_cast<std::size_t>(b)] != iteration_; });
+  return left_;
 }
 
 // What is left of `stepped`, of this iteration's end, where only what something sound updates is stepped.
 // Other tensors lose their gradients, so that the optimizer passes them over.
-Stepped Run::sound(const Stepped& stepped) {
+const Stepped& Run::sound(const Stepped& stepped) {
   const bool recent =
       last_spoilt_ >= 0 && last_spoilt_ >= iteration_ - static_cast<std::int64_t>(flags_.size());
   if (!recent && stepped.blocks.empty()) return stepped;
@@ -145,15 +147,15 @@ Stepped Run::sound(const Stepped& stepped) {
       blocks[b] |= (reduced && put_[b] == iteration_) || (local && computed);
     }
   }
-  Stepped left = stepped;
+  left_ = stepped;
   bool any = false;
   for (std::int32_t t : stepped.tensors) {
     any |= tensors[static_cast<std::size_t>(t)] != 0;
     if (!tensors[static_cast<std::size_t>(t)]) host_.drop_gradient(t);
   }
-  if (!any) left.tensors.clear();
-  std::erase_if(left.blocks, [&](std::int32_t b) { return !blocks[static_cast<std::size_t>(b)]; });
-  return left;
+  if (!any) left_.tensors.clear();
+  std::erase_if(left_.blocks, [&](std::int32_t b) { return !blocks[static_cast<std::size_t>(b)]; });
+  return left_;
 }
 
 // Gives messages back whose last apply was in `iteration`.

@@ -90,7 +90,7 @@ void Board::cut(const Execution& execution, std::int32_t parts, bool absent) {
   Progress& progress = of(execution);
   progress.forced = true;
   progress.pending -= parts;
-  progress.absent = execution.partner != nullptr ? of(*execution.partner).absent : absent;
+  progress.absent = absent;
   wake_links();
 }
 
@@ -138,6 +138,10 @@ bool Board::has_data(const Execution& execution) const {
   return of(execution).pending == 0 && (execution.partner == nullptr || of(*execution.partner).done);
 }
 
+bool Board::is_absent(const Execution& execution) const {
+  return of(execution.partner == nullptr ? execution : *execution.partner).absent;
+}
+
 bool Board::on_turn(const Execution& execution) const {
   return !ordered_launches_ || of(execution).order == launches_;
 }
@@ -170,7 +174,7 @@ bool Board::busy(const Queue& queue) const {
   if (queue.issued == queue.pushed) return false;
   const Execution& next = *queue.at(queue.issued);
   if (!has_data(next) || !on_turn(next)) return false;
-  return of(next).forced || of(next).absent || released_at(next).has_value();
+  return of(next).forced || is_absent(next) || released_at(next).has_value();
 }
 
 bool Board::any_busy() const {
@@ -202,8 +206,7 @@ Turn Board::await_turn(std::size_t link, std::size_t sequence) {
       queue.wake.wait(mutex_);
       continue;
     }
-    const Progress& progress = of(next);
-    if (progress.forced || progress.absent) return {&next, progress.absent};
+    if (of(next).forced || is_absent(next)) return {&next, is_absent(next)};
     const std::optional<Clock::time_point> at = released_at(next);
     const Clock::time_point until = at ? *at : passed_at_ + options_.stall;
     if (Clock::now() >= until) return {&next, false};

@@ -70,8 +70,7 @@ class Board {
   // `parts` more of the op's data have arrived.
   void arrive(const Execution& execution, std::int32_t parts);
   std::int32_t missing(const Execution& execution) const;
-  // Drains: its release is void, `parts` of its data will never come, and it is `absent` if none does. An
-  // all_gather is absent if its reduce_scatter is.
+  // Drains: its release is void, `parts` of its data will never come, and it is `absent` if none does.
   void cut(const Execution& execution, std::int32_t parts, bool absent);
   // Returns when the op has ended. It and what is before it on its link ignore their releases: the real order
   // of layers may differ from the plan's. Errors: RuntimeFailure.
@@ -134,6 +133,8 @@ class Board {
     return *queues_[static_cast<std::size_t>(execution.op->link)];
   }
   bool has_data(const Execution& execution) const REQUIRES(mutex_);
+  // An all_gather is absent with its reduce_scatter: a link may look at it before it is cut itself.
+  bool is_absent(const Execution& execution) const REQUIRES(mutex_);
   bool on_turn(const Execution& execution) const REQUIRES(mutex_);
   // When a release passes, or nothing if it hasn't passed yet.
   std::optional<Clock::time_point> released_at(const Execution& execution) const REQUIRES(mutex_);

@@ -68,9 +68,6 @@ void Run::read_parameters(Execution& execution, PointKind kind, std::int32_t lay
 }
 
 bool Run::stepped_at_backward_end(std::int32_t block, std::int32_t layer) const {
-  const std::int32_t tensor = tables_->calendar.block_tensor[static_cast<std::size_t>(block)];
-  const TensorPlace& place = tables_->calendar.index.tensors[static_cast<std::size_t>(tensor)];
-  if (place.layer != static_cast<std::size_t>(layer)) return false;
   const CalendarIteration& now = here();
   return std::ranges::any_of(now.at_backward[static_cast<std::size_t>(layer)], [&](std::int32_t a) {
     const CalendarApply& apply = now.applies[static_cast<std::size_t>(a)];

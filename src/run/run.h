@@ -172,8 +172,8 @@ class Run {
   void apply_average(const CalendarApply& apply);
   void apply_outside_end(const CalendarApply& apply);
   void step(const Stepped& stepped);
-  Stepped sound(const Stepped& stepped);
-  Stepped put(const Stepped& stepped) const;
+  const Stepped& sound(const Stepped& stepped);
+  const Stepped& put(const Stepped& stepped);
   void wait_for(const Execution& execution, std::int32_t layer);
   void retire(std::int64_t iteration);
   void start_early(std::int32_t op);
@@ -231,6 +231,7 @@ class Run {
   std::vector<std::int64_t> put_;            // by block: iteration in which its reduced gradient is in place
   std::vector<const Execution*> completed_;  // scratch of one hand-over
   std::vector<Part> parts_;                  // scratch of one apply
+  Stepped left_;                             // scratch of one step
   std::int64_t last_spoilt_ = -1;            // the last iteration that is left out
   std::int64_t updated_ = -1;                // the last iteration that is counted as an update
 

@@ -1,7 +1,6 @@
 #include "runtime/runnable.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <limits>
 #include <string>
@@ -10,6 +9,8 @@
 #include "gradweave/compression.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
+#include "run/waits.h"
+#include "runtime/buffers.h"
 #include "runtime/codec/codec.h"
 
 namespace gradweave::runtime {
@@ -28,11 +29,8 @@ void check_op(const Op& op, const std::string& where) {
   }
 }
 
-// What an average of gains asks of parameters, and what it takes.
-void prepare(CalendarOp& op, const Calendar& calendar, int world_size, c10::Device device) {
-  const auto tensor =
-      static_cast<std::size_t>(calendar.block_tensor[static_cast<std::size_t>(op.blocks.front())]);
-  const std::string where = "parameter '" + calendar.index.tensor_names[tensor] + "'";
+// What an average of gains asks of parameters.
+void check_average(const CalendarOp& op, const std::string& where, c10::Device device) {
   if (op.dtype != DType::kFloat32) {
     throw InvalidInput(
         "averages that are compressed, or that an outer optimizer uses, are of float32 parameters only",
@@ -43,20 +41,11 @@ void prepare(CalendarOp& op, const Calendar& calendar, int world_size, c10::Devi
         "averages that are compressed, or that an outer optimizer uses, are of parameters on the CPU", where,
         "use a plan without compressor and outer optimizer");
   }
-  if (op.compression.name.empty()) return;
-  const CompressedCost cost =
-      wire_cost(op.compression, Payload::kParameter, {op.elements, size_of(op.dtype), world_size});
-  op.bytes = cost.equivalent_bytes;
-  op.half_startups = cost.half_startups;
 }
 
-// What a compressed gradient asks of its elements, and what it takes.
-void prepare_gradient(CalendarOp& op, const Calendar& calendar, int world_size) {
-  const auto first =
-      static_cast<std::size_t>(calendar.block_tensor[static_cast<std::size_t>(op.blocks.front())]);
-  const std::string where = "parameter '" + calendar.index.tensor_names[first] + "'";
+// What a compressed gradient asks of its elements.
+void check_gradient(const CalendarOp& op, const std::string& where) {
   make_codec(op.compression);
-  constexpr std::array kFloats{DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16};
   if (std::ranges::find(kFloats, op.dtype) == kFloats.end()) {
     throw InvalidInput("gradients are compressed of floats of 16, 32 or 64 bits only", where,
                        "name it in wrap(exclude=...), or use a plan without a compressor");
@@ -65,6 +54,17 @@ void prepare_gradient(CalendarOp& op, const Calendar& calendar, int world_size) 
     throw InvalidInput("a compressed message has more elements than 32-bit indices can name", where,
                        "use a scheme of smaller messages");
   }
+}
+
+// Refuses what its parameters don't bear, and says what it takes.
+void prepare(CalendarOp& op, const Calendar& calendar, int world_size, c10::Device device) {
+  const bool compressed = !op.compression.name.empty();
+  if (!compressed && !op.anchored) return;
+  const auto first =
+      static_cast<std::size_t>(calendar.block_tensor[static_cast<std::size_t>(op.blocks.front())]);
+  const std::string where = "parameter '" + calendar.index.tensor_names[first] + "'";
+  op.anchored ? check_average(op, where, device) : check_gradient(op, where);
+  if (!compressed) return;
   const CompressedCost cost =
       wire_cost(op.compression, op.payload, {op.elements, size_of(op.dtype), world_size});
   op.bytes = cost.equivalent_bytes;
@@ -87,12 +87,9 @@ Calendar runnable_calendar(const Plan& plan, const Workload& workload, int world
   Calendar calendar = calendar_of(plan, workload);
   calendar.hash = hash_of(plan);
   for (CalendarIteration& iteration : calendar.iterations) {
-    for (CalendarOp& op : iteration.ops) {
-      if (op.anchored) prepare(op, calendar, world_size, device);
-      if (op.payload == Payload::kGradient && !op.compression.name.empty())
-        prepare_gradient(op, calendar, world_size);
-    }
+    for (CalendarOp& op : iteration.ops) prepare(op, calendar, world_size, device);
   }
+  run::check_waits(calendar, !device.is_cpu());
   return calendar;
 }
 

@@ -10,6 +10,7 @@
 #include "gradweave/validate.h"
 #include "run/fake.h"
 #include "run/reference.h"
+#include "run/waits.h"
 #include "simulate/random_plan.h"
 #include "testing/generators.h"
 #include "testing/plans.h"
@@ -108,7 +109,9 @@ TEST_P(EveryScheme, RunsAsTheReference) {
     const PlanResult result = make_plan(GetParam().scheme, workload, cluster, GetParam().options);
     const Plan* plan = std::get_if<Plan>(&result);
     if (plan == nullptr) return;
-    check(*plan, workload, random_job(), random_stops(), *rc::gen::arbitrary<bool>());
+    const bool ordered = *rc::gen::arbitrary<bool>();
+    run::check_waits(calendar_of(*plan, workload), ordered);
+    check(*plan, workload, random_job(), random_stops(), ordered);
   });
   EXPECT_TRUE(held);
 }
@@ -141,11 +144,18 @@ RC_GTEST_PROP(Run, RandomPlans, ()) {
     RC_TAG("not valid");
     return;
   }
+  const bool ordered = *rc::gen::arbitrary<bool>();
+  try {
+    run::check_waits(calendar_of(plan, workload), ordered);
+  } catch (const InvalidInput&) {
+    RC_TAG("waits for ever");
+    return;
+  }
   Job job = random_job();
   // Where the layer before which it lands is left out in a forward, an update of later layers lands too late
   // for them.
   if (updates_later_layers(plan, WorkloadIndex(workload))) job.leaves_unused = false;
-  check(plan, workload, job, random_stops(), *rc::gen::arbitrary<bool>());
+  check(plan, workload, job, random_stops(), ordered);
 }
 
 }  // namespace
