@@ -54,8 +54,8 @@ struct CompressorInfo {
   // Whether compressed values can be summed in flight. If not, they are all-gathered, which grows with the
   // workers, and an op can't be split into reduce-scatter and all-gather.
   bool summable = true;
-  std::vector<CompressorParameter> parameters;  // one at most
-  // Returns what goes over the wire; `parameter` is the value of its parameter, if it has one.
+  std::vector<CompressorParameter> parameters;
+  // Returns what goes over the wire; `parameter` is the value of its first parameter, if it has one.
   CompressedCost (*wire_cost)(const CompressedMessage& message, double parameter) = nullptr;
   // The same for an average of parameters, of which what was gained since a common anchor is sent; null: the
   // compressor serves gradients only.
@@ -63,6 +63,9 @@ struct CompressorInfo {
 
   auto cost_of(Payload payload) const { return payload == Payload::kGradient ? wire_cost : average_cost; }
 };
+
+// Returns how many of `numel` elements a density keeps.
+std::int64_t kept_elements(std::int64_t numel, double density);
 
 // Returns every compressor, sorted by name.
 const std::vector<CompressorInfo>& compressors();

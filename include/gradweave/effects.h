@@ -51,6 +51,7 @@ struct Demands {
   bool delays_gradients = false;   // a reduced gradient is applied after a later forward of its layer
   bool local_steps = false;        // parameters of ranks differ between averages
   bool keeps_residual = false;     // what is not sent now is added to a later gradient
+  bool makes_momentum = false;     // a compressor sends momentum: the optimizer must have none of its own
   friend bool operator==(const Demands&, const Demands&) = default;
 
   // Whether every iteration applies exactly its own reduced gradients at its end.

@@ -101,15 +101,20 @@ def decide(workload, cluster, settings, loop, device):
     there is none}. With a scheme that was asked for by name they are plans of it; {"error": why there is none}."""
     try:
         ranked = _ranked(workload, cluster, settings)
-        refusals = [_unrunnable(entry["plan"], workload, cluster, device) or loop.refusal(core.demands_of(entry["plan"]))
-                    for entry in ranked]
-        candidates = [entry for entry, refusal in zip(ranked, refusals) if not refusal][:CANDIDATES]
+        best, candidates, refused = ranked[0], [], ""
+        for entry in ranked:
+            refusal = _unrunnable(entry["plan"], workload, cluster, device) or loop.refusal(core.demands_of(entry["plan"]))
+            if not refusal:
+                candidates.append(entry)
+            elif entry is best:
+                refused = refusal
+            if len(candidates) == CANDIDATES:
+                break
         if not candidates and settings.scheme != "auto":
-            return {"error": f"scheme '{settings.scheme}' can't serve this loop: {refusals[0]}"}
-        best = ranked[0]
+            return {"error": f"scheme '{settings.scheme}' can't serve this loop: {refused}"}
         if settings.scheme == "auto":
             candidates.append(_entry(STARTER, core.make_plan(workload, cluster, STARTER), workload, cluster))
-        passed = f"{best['name']} is passed over, because {refusals[0]}" if refusals[0] else ""
+        passed = f"{best['name']} is passed over, because {refused}" if refused else ""
         return {"workload": workload, "cluster": cluster, "candidates": candidates, "passed_over": passed,
                 "if_corrected": best["plan"].get("finding", {}).get("if_corrected"),
                 "ddp_us": _ddp_us(workload, cluster)}

@@ -8,6 +8,8 @@
 #include <bit>
 #include <cstring>
 
+#include "base/splitmix.h"
+
 namespace gradweave::codec {
 namespace {
 
@@ -27,13 +29,6 @@ constexpr Traits traits() {
   if (F == Format::kInt8) return {.bits = 8, .limit = 127, .middle = 128, .step = 1};
   if (F == Format::kInt4) return {.bits = 4, .limit = 7, .middle = 8, .step = 1};
   return {.bits = 1, .limit = 0, .middle = 0, .step = 2};
-}
-
-constexpr std::uint64_t mixed(std::uint64_t x) {  // splitmix64 (Steele, Lea, Flood, OOPSLA 2014)
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
 }
 
 // Word j of a group: a 32-bit mixer (Wellons, "lowbias32") over the group's 64 random bits.
@@ -124,7 +119,7 @@ GRADWEAVE_KERNEL void encode_group(const float* gain, int n, std::uint64_t key, 
       code[i] = static_cast<std::uint8_t>(~std::bit_cast<std::uint32_t>(gain[i]) >> 31);
   } else {
     const float inverse = finite && scale > 0 ? static_cast<float>(t.limit) / top : 0;
-    const std::uint64_t random = mixed(key + static_cast<std::uint64_t>(group));
+    const std::uint64_t random = splitmix64(key + static_cast<std::uint64_t>(group));
     const auto low = static_cast<std::uint32_t>(random), high = static_cast<std::uint32_t>(random >> 32);
     if (!finite) {
       std::memset(code, t.middle, kSize);
@@ -332,7 +327,9 @@ std::int64_t encoded_bytes(Format format, std::int64_t count) {
 
 std::uint64_t random_key(std::uint64_t seed, std::uint64_t rank, std::uint64_t iteration, std::uint64_t op,
                          std::uint64_t stage) {
-  return mixed(mixed(mixed(mixed(mixed(seed) + rank) + iteration) + op) + stage);
+  std::uint64_t key = splitmix64(seed);
+  for (const std::uint64_t part : {rank, iteration, op, stage}) key = splitmix64(key + part);
+  return key;
 }
 
 std::span<const Kernels> all_kernels() {

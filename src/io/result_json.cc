@@ -131,7 +131,8 @@ Json to_object(const Demands& demands) {
   return {{"steps_in_forward", demands.steps_in_forward}, {"steps_in_backward", demands.steps_in_backward},
           {"partial_steps", demands.partial_steps},       {"slices", demands.slices},
           {"delays_gradients", demands.delays_gradients}, {"local_steps", demands.local_steps},
-          {"keeps_residual", demands.keeps_residual},     {"synchronous", demands.synchronous()}};
+          {"keeps_residual", demands.keeps_residual},     {"makes_momentum", demands.makes_momentum},
+          {"synchronous", demands.synchronous()}};
 }
 
 Json to_object(const RankedPlans& ranked) {

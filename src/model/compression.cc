@@ -25,6 +25,7 @@
 #include <string>
 
 #include "base/quoted.h"
+#include "codec/groups.h"
 #include "gradweave/error.h"
 
 namespace gradweave {
@@ -32,7 +33,6 @@ namespace {
 
 constexpr std::int64_t kIndexBytes = 4;
 constexpr std::int64_t kScaleBytes = 4;
-constexpr std::int64_t kGroup = 256;  // elements that share a scale
 
 CompressorParameter density(double default_value) {
   return {"density", default_value, 1e-9, 1, "share of the elements that is sent"};
@@ -87,11 +87,10 @@ CompressedCost signs(const CompressedMessage& message, double) {
   return all_gathered((message.numel + 7) / 8 + kScaleBytes, message.workers);
 }
 
-// Groups of `bits` bits an element, in two stages. A full group fills whole bytes.
-template <std::int64_t bits>
+// Groups, in two stages.
+template <codec::Format format>
 CompressedCost grouped(const CompressedMessage& message, double) {
-  const std::int64_t groups = (message.numel + kGroup - 1) / kGroup;
-  const std::int64_t bytes = groups * kScaleBytes + (message.numel * bits + 7) / 8;
+  const std::int64_t bytes = codec::encoded_bytes(format, message.numel);
   return {.equivalent_bytes = bytes, .half_startups = message.workers > 2 ? 2 : 1, .encoded_bytes = bytes};
 }
 
@@ -103,25 +102,25 @@ CompressedCost low_rank(const CompressedMessage& message, double rank) {
   return cost;
 }
 
-std::int64_t kept(const CompressedMessage& message, double density) {
-  return std::min(message.numel,
-                  static_cast<std::int64_t>(std::ceil(density * static_cast<double>(message.numel))));
-}
-
 CompressedCost own_elements(const CompressedMessage& message, double density) {
-  return all_gathered(kept(message, density) * (message.element_bytes + kIndexBytes), message.workers);
+  return all_gathered(kept_elements(message.numel, density) * (message.element_bytes + kIndexBytes),
+                      message.workers);
 }
 
 CompressedCost common_elements(const CompressedMessage& message, double density) {
-  return all_reduced(kept(message, density) * message.element_bytes);
+  return all_reduced(kept_elements(message.numel, density) * message.element_bytes);
 }
 
 CompressedCost split_and_reduced(const CompressedMessage& message, double density) {
-  const std::int64_t bytes = kept(message, density) * (message.element_bytes + kIndexBytes);
+  const std::int64_t bytes = kept_elements(message.numel, density) * (message.element_bytes + kIndexBytes);
   return {.equivalent_bytes = 3 * bytes / 2, .encoded_bytes = bytes};
 }
 
 }  // namespace
+
+std::int64_t kept_elements(std::int64_t numel, double density) {
+  return std::min(numel, static_cast<std::int64_t>(std::ceil(density * static_cast<double>(numel))));
+}
 
 const std::vector<CompressorInfo>& compressors() {
   static const std::vector<CompressorInfo> table = {
@@ -141,20 +140,20 @@ const std::vector<CompressorInfo>& compressors() {
        .error_feedback = true,
        .summable = false,
        .wire_cost = signs,
-       .average_cost = grouped<1>},
+       .average_cost = grouped<codec::Format::kSigns>},
       {.name = "fp16", .paper = "cast to float16", .wire_cost = cast_to_two_bytes},
       {.name = "int4",
        .paper = "QSGD, NeurIPS 2017",
        .error_feedback = true,
        .summable = false,
-       .wire_cost = grouped<4>,
-       .average_cost = grouped<4>},
+       .wire_cost = grouped<codec::Format::kInt4>,
+       .average_cost = grouped<codec::Format::kInt4>},
       {.name = "int8",
        .paper = "QSGD, NeurIPS 2017",
        .error_feedback = true,
        .summable = false,
-       .wire_cost = grouped<8>,
-       .average_cost = grouped<8>},
+       .wire_cost = grouped<codec::Format::kInt8>,
+       .average_cost = grouped<codec::Format::kInt8>},
       {.name = "ok_top_k",
        .paper = "Ok-Topk, PPoPP 2022",
        .error_feedback = true,

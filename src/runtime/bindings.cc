@@ -10,11 +10,11 @@
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
-#include "model/hash.h"
 #include "runtime/codec/codec.h"
 #include "runtime/core_json.h"
 #include "runtime/engine.h"
 #include "runtime/moments.h"
+#include "runtime/passes.h"
 #include "runtime/rates.h"
 #include "runtime/runnable.h"
 #include "runtime/transport/transport.h"
@@ -76,13 +76,6 @@ std::vector<NamedParameter> parameters_of(const py::list& names, const py::list&
     parameters.push_back({names[i].cast<std::string>(), tensors[i].cast<at::Tensor>()});
   }
   return parameters;
-}
-
-// Of the bytes in memory order, as a signed number; the caller owes non-overlapping, dense memory.
-std::int64_t checksum_of(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.detach().as_strided({tensor.numel()}, {1}, tensor.storage_offset()).cpu();
-  return static_cast<std::int64_t>(
-      checksum({static_cast<const char*>(flat.const_data_ptr()), static_cast<std::size_t>(flat.nbytes())}));
 }
 
 void bind_core(py::module_& module) {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/TensorBody.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -45,5 +46,8 @@ class BufferPool {
 
 // Returns torch's scalar type for a dtype of the workload.
 c10::ScalarType scalar_type_of(DType dtype);
+
+// Of what sums are made.
+inline constexpr std::array kFloats{DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
 }  // namespace gradweave::runtime

@@ -8,7 +8,6 @@
 #include "gradweave/timeline.h"
 #include "gradweave/validate.h"
 #include "io/result_json.h"
-#include "plan/momentum.h"
 
 namespace gradweave::runtime {
 
@@ -30,12 +29,7 @@ std::string ranked_plans_text(const std::string& workload, const std::string& cl
   return dump(to_object(ranked_plans(parse_workload(workload), parse_cluster(cluster), set)));
 }
 
-std::string demands_text(const std::string& text) {
-  const Plan plan = parse_plan(text);
-  Json demands = to_object(demands_of(plan));
-  demands["makes_momentum"] = makes_momentum(plan);
-  return dump(demands);
-}
+std::string demands_text(const std::string& plan) { return dump(to_object(demands_of(parse_plan(plan)))); }
 
 std::string simulate_text(const std::string& plan, const std::string& workload, const std::string& cluster,
                           const std::string& options) {

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "model/hash.h"
+
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -64,6 +66,12 @@ void copy_twice(const at::Tensor& source, const at::Tensor& first, const at::Ten
   }
   first.copy_(source);
   second.copy_(source);
+}
+
+std::int64_t checksum_of(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.detach().as_strided({tensor.numel()}, {1}, tensor.storage_offset()).cpu();
+  return static_cast<std::int64_t>(
+      checksum({static_cast<const char*>(flat.const_data_ptr()), static_cast<std::size_t>(flat.nbytes())}));
 }
 
 void add_correction(const at::Tensor& value, const at::Tensor& sum, const at::Tensor& own, int world_size) {

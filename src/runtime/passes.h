@@ -6,7 +6,7 @@
 
 namespace gradweave::runtime {
 
-// All tensors are flat, contiguous, and of one dtype, device and length; none overlaps another.
+// The tensors of the first two are flat, contiguous, and of one dtype, device and length; none overlaps another.
 
 // first <- source, second <- source. float32 on the CPU: one read, and writes that go past the caches, since
 // nobody reads the copies soon.
@@ -16,5 +16,9 @@ void copy_twice(const at::Tensor& source, const at::Tensor& first, const at::Ten
 // this rank sent. Each operation is rounded, in this order, on every device. float32 on the CPU: in place in
 // one pass; otherwise `sum` is left undefined.
 void add_correction(const at::Tensor& value, const at::Tensor& sum, const at::Tensor& own, int world_size);
+
+// Returns a number that tells the bytes of tensors apart, in memory order: the same on every machine. The caller owes
+// non-overlapping, dense memory.
+std::int64_t checksum_of(const at::Tensor& tensor);
 
 }  // namespace gradweave::runtime

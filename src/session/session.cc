@@ -23,6 +23,7 @@
 #include "gradweave/validate.h"
 #include "model/hash.h"
 #include "runtime/engine.h"
+#include "runtime/passes.h"
 
 namespace gradweave {
 namespace {
@@ -33,7 +34,6 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr const char* kLink = "default";
 constexpr std::size_t kProfiled = 200;  // iterations that are kept
-constexpr std::array kFloats{DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
 struct Model {
   std::vector<NamedParameter> parameters;
@@ -51,8 +51,8 @@ void add_layers(const torch::nn::Module& module, const std::string& name, Model&
     const at::Tensor& tensor = own.value();
     if (!tensor.requires_grad() || tensor.numel() == 0) continue;
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;  // shared: of the first layer
-    const auto dtype = std::ranges::find(kFloats, tensor.scalar_type(), runtime::scalar_type_of);
-    if (dtype == kFloats.end()) {
+    const auto dtype = std::ranges::find(runtime::kFloats, tensor.scalar_type(), runtime::scalar_type_of);
+    if (dtype == runtime::kFloats.end()) {
       throw InvalidInput("its element type has no gradients here", "parameter '" + prefix + own.key() + "'",
                          "use floats");
     }
@@ -110,11 +110,6 @@ void check_optimizer(torch::optim::Optimizer& optimizer, const Model& model) {
                            "give each model its own");
     }
   }
-}
-
-std::string bytes_of(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.detach().contiguous().cpu();
-  return hash_hex({static_cast<const char*>(flat.const_data_ptr()), flat.nbytes()});
 }
 
 Nanoseconds median_of(std::vector<Nanoseconds> values) {
@@ -447,7 +442,8 @@ void Session::finish() {
   state.lend_gradients();
   state.broadcast_buffers();
   std::string all;
-  for (const NamedParameter& parameter : state.described.parameters) all += bytes_of(parameter.tensor);
+  for (const NamedParameter& parameter : state.described.parameters)
+    all += std::to_string(runtime::checksum_of(parameter.tensor)) + "\n";
   state.agree_equal(
       "the comparison of parameters", all, "parameters",
       "every rank must take the same steps with the same hyperparameters, and change parameters only alike");

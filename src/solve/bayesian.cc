@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/splitmix.h"
 #include "solve/gaussian_process.h"
 
 namespace gradweave {
@@ -13,15 +14,13 @@ constexpr double kGrid = 1024;
 constexpr int kCandidates = 256;  // random ones for each trial
 constexpr int kFirstTrials = 3;   // before the model is asked, spread over the cube
 
-// S. Vigna's splitmix64: the same numbers on every machine.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
   std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
+    const std::uint64_t number = splitmix64(state_);
+    state_ += kSplitmixStep;
+    return number;
   }
   CubePoint point(int dimensions) {
     CubePoint point;

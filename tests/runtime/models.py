@@ -53,6 +53,12 @@ def parameters(model):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
+def differing(model, expected):
+    """The names of parameters of `expected` that `model` has with other values."""
+    found = parameters(model)
+    return [name for name, value in parameters(expected).items() if not torch.equal(found[name], value)]
+
+
 def workload(model=None, forward_us=1000.0, backward_us=2000.0):
     """A workload of Net (or of any model whose modules run in their order), layers of equal time."""
     model = model or make_net()

@@ -6,7 +6,7 @@ import torch
 from torch import distributed
 
 import ranks
-from models import batch, cluster, make_net, make_optimizer, parameters, train, workload
+from models import batch, cluster, differing, make_net, make_optimizer, train, workload
 from reference import Reference
 
 OUTER = {"momentum": 0.9, "learning_rate": 0.7}
@@ -65,9 +65,7 @@ def against_reference(rank, cases, optimizer, stops):
                 step += 1
             loop.drain()
             gradweave.finish(model)
-            found = parameters(model)
-            differ = [n for n, value in parameters(expected).items() if not torch.equal(found[n], value)]
-            if differ:
+            if differ := differing(model, expected):
                 wrong[case, stop] = differ
     model.gradweave.close()
     return wrong
@@ -104,7 +102,7 @@ def dropped_batches(rank):
                 train(model, optimizer, rank, 1, first=step)
         loop.drain()
         gradweave.finish(model)
-        return [n for n, value in parameters(expected).items() if not torch.equal(parameters(model)[n], value)]
+        return differing(model, expected)
 
 
 def test_dropped_batches_leave_averages_alone():

@@ -6,7 +6,7 @@ import torch
 from torch import distributed, nn
 
 import ranks
-from models import batch, cluster, make_net, make_optimizer, parameters, workload
+from models import batch, cluster, differing, make_net, make_optimizer, parameters, workload
 from reference import Reference
 from test_delayed import CASES
 
@@ -46,7 +46,7 @@ def drop_by_skipping(model, optimizer):
 WAYS = [drop_by_step, drop_without_step, drop_by_skipping]
 
 
-def differing(expected, rank, drop, scheme, options=None):
+def wrongly_trained(expected, rank, drop, scheme, options=None):
     """Parameters that are not those of `expected` after nine steps of which some are dropped."""
     import gradweave
 
@@ -55,9 +55,9 @@ def differing(expected, rank, drop, scheme, options=None):
         backward(model, optimizer, rank, step)
         drop(model, optimizer) if step in DROPPED else optimizer.step()
     gradweave.finish(model)
-    found = parameters(model)
+    differ = differing(model, expected)
     model.gradweave.close()
-    return [name for name, value in parameters(expected).items() if not torch.equal(found[name], value)]
+    return differ
 
 
 def as_ddp(rank, schemes):
@@ -70,7 +70,7 @@ def as_ddp(rank, schemes):
     wrong = []
     for scheme in schemes:
         for drop in WAYS:
-            wrong += [(scheme, drop.__name__, name) for name in differing(expected, rank, drop, scheme)]
+            wrong += [(scheme, drop.__name__, name) for name in wrongly_trained(expected, rank, drop, scheme)]
     return wrong
 
 
@@ -91,7 +91,7 @@ def as_reference(rank, cases):
             for step in range(9):
                 loop.train_step(*batch(rank, step), overflow=step in DROPPED)
             loop.drain()
-            wrong += [(case, drop.__name__, name) for name in differing(expected, rank, drop, scheme, options)]
+            wrong += [(case, drop.__name__, name) for name in wrongly_trained(expected, rank, drop, scheme, options)]
     return wrong
 
 

@@ -6,7 +6,7 @@ from torch import distributed, nn
 from torch.optim.lr_scheduler import ExponentialLR
 
 import ranks
-from models import batch, cluster, make_net, make_optimizer, parameters, train, workload
+from models import batch, cluster, differing, make_net, make_optimizer, parameters, train, workload
 from reference import Reference
 
 CASES = {
@@ -48,9 +48,7 @@ def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6, d
                 train(model, stepper, rank, 1, first=step)
                 rate.step()
             gradweave.finish(model)
-            found = parameters(model)
-            differ = [n for n, value in parameters(expected).items() if not torch.equal(found[n], value)]
-            if differ:
+            if differ := differing(model, expected):
                 wrong[case, stop] = differ
             model.gradweave.close()
     return wrong

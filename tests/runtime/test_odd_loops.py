@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import ranks
-from models import batch, make_net, parameters
+from models import batch, differing, make_net
 
 
 class Odd(nn.Module):
@@ -133,8 +133,7 @@ def as_ddp(rank, schemes):
             other = make()
             with wrapped(other, optimizer_of(other), scheme) as (other, optimizer):
                 trained(other, optimizer, rank, 6, loss, dtype)
-            found = parameters(other)
-            wrong += [(case, scheme, name) for name, value in parameters(model).items() if not torch.equal(found[name], value)]
+            wrong += [(case, scheme, name) for name in differing(other, model)]
     return wrong
 
 

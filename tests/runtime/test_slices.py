@@ -7,7 +7,7 @@ import torch
 from torch import distributed, nn
 
 import ranks
-from models import batch, cluster, make_net, parameters, train, workload
+from models import batch, cluster, differing, make_net, parameters, train, workload
 from reference import Reference
 
 OPTIMIZERS = {
@@ -93,9 +93,7 @@ def beside_the_reference(rank, plans, optimizers, stops):
                 model, optimizer = gradweave.wrap(model, OPTIMIZERS[kind](model.parameters()), plan=plan)
                 train(model, optimizer, rank, stop)
                 gradweave.finish(model)  # all ranks equal, or it raises
-                found = parameters(model)
-                wrong += [(name, kind, stop, n) for n, value in parameters(expected).items()
-                          if not torch.equal(found[n], value)]
+                wrong += [(name, kind, stop, n) for n in differing(model, expected)]
                 model.gradweave.close()
     return wrong
 
@@ -272,8 +270,7 @@ def default_covap(rank):
         optimizer.step()
     loop.drain()
     gradweave.finish(model)
-    found = parameters(model)
-    wrong = [n for n, value in parameters(expected).items() if not torch.equal(found[n], value)]
+    wrong = differing(model, expected)
     model.gradweave.close()
     return wrong
 

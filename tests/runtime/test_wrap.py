@@ -8,7 +8,7 @@ import torch
 from torch import distributed, nn
 
 import ranks
-from models import batch, cluster, make_net, parameters, train, workload
+from models import batch, cluster, differing, make_net, train, workload
 
 
 def net_and_sgd(**named):
@@ -104,8 +104,7 @@ def hybrid(rank):
         train(model, optimizer, rank, 6)
         gradweave.finish(model)
         if scheme == "ddp":
-            found = parameters(model)
-            wrong += [name for name, value in parameters(expected).items() if not torch.equal(found[name], value)]
+            wrong += differing(model, expected)
         own = model.out.weight.detach().clone()
         everybodys = [torch.empty_like(own) for _ in range(4)]
         distributed.all_gather(everybodys, own)

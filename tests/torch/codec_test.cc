@@ -159,7 +159,7 @@ TEST(Sparse, FindsTheLargestBySamplingToo) {
   for (const std::int64_t numel : {100, 70'000, 300'001}) {
     for (const double density : {0.0001, 0.01, 0.2, 0.6}) {
       const at::Tensor values = values_of(1, numel, 3) * values_of(2, numel, 5);
-      const std::int64_t count = kept_of(numel, density);
+      const std::int64_t count = kept_elements(numel, density);
       const at::Tensor found = values.index_select(0, largest(values, count)).abs();
       EXPECT_TRUE(
           at::equal(std::get<0>(found.sort()), std::get<0>(std::get<0>(values.abs().topk(count)).sort())));

@@ -6,8 +6,10 @@ from collections import OrderedDict
 from pathlib import Path
 
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.nn import functional
+
+from gradweave.lab import judging
 
 DATA_DIRECTORY = Path(os.environ.get("GRADWEAVE_FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
 _MEAN, _DEVIATION = 0.2860, 0.3530  # of the training pixels, scaled to [0, 1]
@@ -71,28 +73,16 @@ def batches(data, batch_size, rank, world_size, seed):
     return Shards(*data, batch_size, rank, world_size, seed).forever()
 
 
-@torch.no_grad()
 def evaluate(model, data, rank=0, world_size=1, batch_size=250):
-    """(share of the images that `model` classifies right, in percent; mean loss); the work is divided among the ranks.
-
-    Buffers (running statistics) are those of rank 0, as in DistributedDataParallel. All ranks must call it, and
-    parameters must be equal on all of them.
-    """
+    """(share of the images that `model` classifies right, in percent; mean loss), as judging.summed(). Collective."""
     images, labels = data
-    if world_size > 1:
-        for buffer in model.buffers():
-            distributed.broadcast(buffer, 0)
-    model.eval()
-    sums = torch.zeros(2, dtype=torch.float64)
-    for first in range(rank * batch_size, len(images), world_size * batch_size):
-        chosen = slice(first, first + batch_size)
+
+    def judge(chosen):
         outputs, expected = model(normalised(images[chosen])), labels[chosen].long()
-        sums += torch.stack([(outputs.argmax(1) == expected).sum(), functional.cross_entropy(outputs, expected, reduction="sum")])
-    model.train()
-    if world_size > 1:
-        distributed.all_reduce(sums)
-    right, loss = (sums / len(images)).tolist()
-    return 100 * right, loss
+        return (outputs.argmax(1) == expected).sum(), functional.cross_entropy(outputs, expected, reduction="sum")
+
+    right, loss = judging.summed(model, judge, len(images), rank, world_size, batch_size)
+    return 100 * right / len(images), loss / len(images)
 
 
 def _read_idx(path, dimensions):

@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.nn import functional
+
+from gradweave.lab import judging
 
 ROOT = Path(os.environ.get("GRADWEAVE_TEXT_ROOT", "/usr"))
 # Licences, which every Debian system has; then what packages say of their authors, and Perl's library, where they are.
@@ -75,23 +77,19 @@ def loss(logits, targets):
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-@torch.no_grad()
 def evaluate(model, text, rank=0, world_size=1, most=256, batch_size=32):
-    """(share of next bytes that `model` predicts right, in percent; mean loss in nats) over up to `most` windows of `text`;
-    the work is divided among the ranks, whose parameters must be equal. Collective."""
+    """(share of next bytes that `model` predicts right, in percent; mean loss in nats) over up to `most` windows of `text`,
+    as judging.summed(). Collective."""
     count = min(most, (len(text) - 1) // CONTEXT)
     starts = torch.arange(count) * ((len(text) - 1) // count)
-    model.eval()
-    sums = torch.zeros(2, dtype=torch.float64)
-    for first in range(rank * batch_size, count, world_size * batch_size):
-        inputs, targets = windows(text, starts[first:first + batch_size])
+
+    def judge(chosen):
+        inputs, targets = windows(text, starts[chosen])
         logits = model(inputs)
-        sums += torch.stack([(logits.argmax(2) == targets).sum(), loss(logits, targets) * targets.numel()]).double()
-    model.train()
-    if world_size > 1:
-        distributed.all_reduce(sums)
-    right, total = (sums / (count * CONTEXT)).tolist()
-    return 100 * right, total
+        return (logits.argmax(2) == targets).sum(), loss(logits, targets) * targets.numel()
+
+    right, total = judging.summed(model, judge, count, rank, world_size, batch_size)
+    return 100 * right / (count * CONTEXT), total / (count * CONTEXT)
 
 
 class Block(nn.Module):

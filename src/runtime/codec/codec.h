@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/splitmix.h"
 #include "gradweave/compression.h"
 #include "runtime/transport/transport.h"
 
@@ -75,12 +76,7 @@ inline bool looped(const at::Tensor& values) {
   return values.is_cpu() && values.scalar_type() == c10::kFloat;
 }
 
-// Returns a hash of both numbers, each bit of it random.
-constexpr std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
-  std::uint64_t x = a + 0x9e3779b97f4a7c15 * (b + 1);  // splitmix64
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
+// Returns number `b` of the random numbers that `a` begins.
+constexpr std::uint64_t mixed(std::uint64_t a, std::uint64_t b) { return splitmix64(a + kSplitmixStep * b); }
 
 }  // namespace gradweave::runtime

@@ -40,11 +40,9 @@ class Dgc : public Codec {
     if (set_.clip > 0) clip(message, parcel.call.world());
     const bool corrects = set_.momentum > 0;
     at::Tensor& left = corrects ? with_velocity(message, before, after) : compensated(message, before, after);
-    const at::Tensor places = largest(left, kept_of(left.numel(), density_at(parcel.iteration)));
-    const at::Tensor values = left.index_select(0, places);
-    left.index_fill_(0, places, 0);
+    const at::Tensor places = largest(left, kept_elements(left.numel(), density_at(parcel.iteration)));
     if (corrects) after.further[0].index_fill_(0, places, 0);
-    return start_sum(parcel.call, values, places);
+    return start_sum(parcel.call, taken_out(left, places), places);
   }
 
  private:

@@ -39,7 +39,7 @@ struct Message {
   Message(const Parcel& parcel, double density, const Memory& before, Memory& kept)
       : call(parcel.call),
         after(kept),
-        count(kept_of(call.flat.numel(), density)),
+        count(kept_elements(call.flat.numel(), density)),
         room((3 * count + 2 * call.world() - 1) / (2 * call.world())),
         elements(room, call.flat.scalar_type()) {
     after.further.resize(1);
@@ -174,10 +174,6 @@ class OkTopK : public Codec {
 
 }  // namespace
 
-CodecRow ok_top_k() {
-  return {"ok_top_k", [](const auto& parameters) -> std::unique_ptr<Codec> {
-            return std::make_unique<OkTopK>(parameters.at("density"));
-          }};
-}
+CodecRow ok_top_k() { return row_of_density<OkTopK>("ok_top_k"); }
 
 }  // namespace gradweave::runtime

@@ -20,14 +20,13 @@ class RandomK : public Codec {
     at::Tensor& left = compensated(call.flat, before, after);
     const at::Tensor places = places_of(parcel).to(left.device());
     Call values = call;
-    values.flat = left.index_select(0, places);
-    left.index_fill_(0, places, 0);
+    values.flat = taken_out(left, places);
     return then(call, runtime::start(values), [=] { call.flat.zero_().index_copy_(0, places, values.flat); });
   }
 
  private:
   at::Tensor places_of(const Parcel& parcel) const {
-    const std::int64_t numel = parcel.call.flat.numel(), count = kept_of(numel, density_);
+    const std::int64_t numel = parcel.call.flat.numel(), count = kept_elements(numel, density_);
     const std::uint64_t seed = mixed(parcel.number, static_cast<std::uint64_t>(parcel.iteration));
     at::Tensor places = at::empty({count}, at::kLong);
     auto* const to = places.mutable_data_ptr<std::int64_t>();
@@ -44,10 +43,6 @@ class RandomK : public Codec {
 
 }  // namespace
 
-CodecRow random_k() {
-  return {"random_k", [](const auto& parameters) -> std::unique_ptr<Codec> {
-            return std::make_unique<RandomK>(parameters.at("density"));
-          }};
-}
+CodecRow random_k() { return row_of_density<RandomK>("random_k"); }
 
 }  // namespace gradweave::runtime

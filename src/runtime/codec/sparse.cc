@@ -27,10 +27,6 @@ double sampled_threshold(const at::Tensor& values, std::int64_t count) {
 
 }  // namespace
 
-std::int64_t kept_of(std::int64_t numel, double density) {
-  return std::min(numel, static_cast<std::int64_t>(std::ceil(density * static_cast<double>(numel))));
-}
-
 at::Tensor at_least(const at::Tensor& values, double threshold) {
   if (!looped(values)) return values.abs().ge(threshold).nonzero().squeeze(1);
   std::vector<std::int64_t> places =
@@ -48,6 +44,12 @@ at::Tensor largest(const at::Tensor& values, std::int64_t count) {
     }
   }
   return std::get<1>(values.abs().topk(count, 0, true, false));
+}
+
+at::Tensor taken_out(const at::Tensor& values, const at::Tensor& places) {
+  at::Tensor out = values.index_select(0, places);
+  values.index_fill_(0, places, 0);
+  return out;
 }
 
 std::int64_t Elements::bytes() const {

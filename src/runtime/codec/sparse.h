@@ -5,15 +5,15 @@
 
 namespace gradweave::runtime {
 
-// Returns how many of `numel` elements a density keeps: what gradweave/compression.h counts.
-std::int64_t kept_of(std::int64_t numel, double density);
-
 // Returns the places (int64) of the `count` elements of largest magnitude, in no order. Exact; on the processor
 // O(numel) with a small factor, since a sample tells which elements are candidates.
 at::Tensor largest(const at::Tensor& values, std::int64_t count);
 
 // Returns the places of elements whose magnitude is at least `threshold`, in ascending order.
 at::Tensor at_least(const at::Tensor& values, double threshold);
+
+// Returns the elements at `places`, which become 0.
+at::Tensor taken_out(const at::Tensor& values, const at::Tensor& places);
 
 // Elements as bytes for the wire: all values, and all places as 32-bit integers.
 class Elements {
@@ -36,5 +36,13 @@ class Elements {
 // Starts the sum of messages of which each rank sends the elements at `places`, as many on all ranks and each at
 // most once.
 std::unique_ptr<Pending> start_sum(const Call& call, const at::Tensor& values, const at::Tensor& places);
+
+// Returns the row of a codec that is made of its density alone.
+template <typename SparseCodec>
+CodecRow row_of_density(std::string_view name) {
+  return {name, [](const auto& parameters) -> std::unique_ptr<Codec> {
+            return std::make_unique<SparseCodec>(parameters.at("density"));
+          }};
+}
 
 }  // namespace gradweave::runtime

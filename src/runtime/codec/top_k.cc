@@ -12,10 +12,8 @@ class TopK : public Codec {
 
   std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const override {
     at::Tensor& left = compensated(parcel.call.flat, before, after);
-    const at::Tensor places = largest(left, kept_of(left.numel(), density_));
-    const at::Tensor values = left.index_select(0, places);
-    left.index_fill_(0, places, 0);
-    return start_sum(parcel.call, values, places);
+    const at::Tensor places = largest(left, kept_elements(left.numel(), density_));
+    return start_sum(parcel.call, taken_out(left, places), places);
   }
 
  private:
@@ -24,10 +22,6 @@ class TopK : public Codec {
 
 }  // namespace
 
-CodecRow top_k() {
-  return {"top_k", [](const auto& parameters) -> std::unique_ptr<Codec> {
-            return std::make_unique<TopK>(parameters.at("density"));
-          }};
-}
+CodecRow top_k() { return row_of_density<TopK>("top_k"); }
 
 }  // namespace gradweave::runtime

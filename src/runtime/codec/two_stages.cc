@@ -6,6 +6,8 @@
 #include <array>
 #include <utility>
 
+#include "runtime/transport/exchange.h"
+
 namespace gradweave::runtime {
 namespace {
 
@@ -19,13 +21,9 @@ class Exchange : public Pending {
       gathering_ = start(call_);
       return;
     }
-    std::vector<std::int64_t> from(static_cast<std::size_t>(call_.world()),
-                                   message_.sent.numel() / call_.world());
-    std::vector<std::int64_t> to(from);
-    at::Tensor arrived = message_.arrived, sent = message_.sent;
-    c10d::AllToAllOptions how;
-    how.timeout = call_.timeout;
-    scatter_ = call_.group.all_to_all_single(arrived, sent, from, to, how);
+    Call scatter = call;
+    scatter.flat = message_.sent;
+    scatter_ = exchange(scatter, message_.arrived);
   }
 
   void wait() override {
@@ -63,8 +61,7 @@ class Exchange : public Pending {
 
   Call call_;
   const GroupMessage& message_;
-  c10::intrusive_ptr<c10d::Work> scatter_;
-  std::unique_ptr<Pending> gathering_;
+  std::unique_ptr<Pending> scatter_, gathering_;
 };
 
 }  // namespace

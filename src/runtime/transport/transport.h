@@ -54,6 +54,12 @@ class Pending {
   virtual void wait() = 0;
 };
 
+// Nothing is left to wait for.
+class Ended : public Pending {
+ public:
+  void wait() override {}
+};
+
 struct Transport {
   std::string_view name, summary;
   bool (*serves)(const Backend& backend, Collective collective, c10::ScalarType dtype);
