@@ -13,16 +13,17 @@ from gradweave import _native
 
 BROADCAST_BYTES = 250 << 20
 DIGEST = "digest "
-ARRIVAL_S = 60.0  # ranks come to wrap() within this time of each other
+GROUPS = "making the process groups"
 
 
-def agree(job, arguments, refusal):
+def agree(job, arguments, refusal, arrival_s):
     """All ranks of `job` mean the same, or each of them has an error: `refusal`, if this rank has one; else InvalidInput
-    naming the ranks that refuse or differ, or RuntimeFailure naming those that did not come. `arguments`: {what: text},
-    alike on all ranks. Collective. Makes no group, so that nothing is left behind.
+    naming the ranks that refuse or differ, or RuntimeFailure naming those that did not come within `arrival_s` of this one.
+    `arguments`: {what: text}, alike on all ranks. Collective. Makes no group, so that nothing is left behind.
     """
     post = json.dumps({"refusal": refusal and str(refusal), "arguments": arguments})
-    said = {rank: json.loads(text) for rank, text in enumerate(job.peers.agree("gradweave.wrap()", post, ARRIVAL_S))}
+    posts = job.peers.agree("gradweave.wrap()", post, arrival_s, ": wrap(arrival_timeout=) says how far apart they may start")
+    said = {rank: json.loads(text) for rank, text in enumerate(posts)}
     if refusal:
         raise refusal
     wrong = [f"{named([rank])} reports: {each['refusal']}" for rank, each in said.items() if each["refusal"]]
@@ -56,15 +57,18 @@ def digest(value):
 
 
 class Control:
-    """The control messages of one job whose parameters are on `device`. `fail(what, after_s, cause)`, once it is set, makes an
-    error that names suspects of a message that failed. All messages are collective."""
+    """The control messages of one job whose parameters are on `device`. `fail(what, after_s, cause)`, once it is set, ends
+    the engine too when a message has failed. All messages are collective."""
 
     def __init__(self, job, device):
         self.rank, self.size, self.fail = job.rank, job.size, None
         self.peers, self.timeout_s = job.peers, job.timeout.total_seconds()
-        self.group = job.control_group() if job.size > 1 else None
-        # Of its own, since links use theirs from other threads.
-        self._data = job.group_like(job.user_group, device) if job.size > 1 else None
+        self.group = self._data = None
+        if job.size > 1:
+            with self.together(GROUPS):
+                self.group = job.control_group()
+                # Of its own, since links use theirs from other threads.
+                self._data = job.group_like(job.user_group, device)
 
     @contextlib.contextmanager
     def together(self, what):
@@ -73,9 +77,12 @@ class Control:
         try:
             yield
         except RuntimeError as error:
-            if self.fail is None or isinstance(error, _native.RuntimeFailure):
+            if isinstance(error, _native.RuntimeFailure):
                 raise
-            self.fail(what, time.monotonic() - begin, str(error))
+            after_s = time.monotonic() - begin
+            if self.fail is None:  # there is no engine yet
+                raise _native.RuntimeFailure(self.peers.give_up(what, after_s, str(error))) from error
+            self.fail(what, after_s, str(error))
 
     def from_rank_0(self, value, what="the agreement on a plan"):
         """Rank 0's `value`, anything that JSON can write."""

@@ -2,6 +2,7 @@
 
 import collections
 import datetime
+import traceback
 
 import torch
 from torch import distributed
@@ -48,6 +49,10 @@ class JobRanks:
 
     def group_on(self, interface):
         return self._gloo([Gloo.create_device(interface=interface)])
+
+    def report(self, error):
+        """Tell the other ranks that this one ends by `error`."""
+        self.peers.report("".join(traceback.format_exception_only(error)).splitlines()[0])
 
     def close(self):
         self.peers.close()

@@ -2,12 +2,11 @@
 
 import contextlib
 import json
-import traceback
 
 import torch
 
 from gradweave import _native, clipping, compiling, core, decision, equality, profiling, scaling
-from gradweave.agreement import Control
+from gradweave.agreement import GROUPS, Control
 from gradweave.loop import TRAITS, Loop
 from gradweave.reporting import Report
 from gradweave.scope import Scope
@@ -43,8 +42,9 @@ class Session:
         self._report = Report(settings.report and job.rank == 0)
         device = self.parameters[0].device
         self.job, self.control = job, Control(job, device)
-        for channel in self.channels:
-            channel.open(job, device, settings.checks)
+        with self.control.together(GROUPS):
+            for channel in self.channels:
+                channel.open(job, device, settings.checks)
         if settings.broadcast:
             self.control.broadcast(self._scope.to_broadcast())
         for parameter in self.parameters:
@@ -119,9 +119,10 @@ class Session:
         self.control.broadcast(self._scope.buffers(), BUFFERS)
         equality.check_equal(self.control, self.names, self.parameters, "finish()")
 
-    def close(self, error=None):
+    def close(self, error=None, patience_s=None):
         """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `error`:
-        this rank's own, which the other ranks are told; ops under way are given up."""
+        this rank's own, which the other ranks are told; ops under way are given up. `patience_s`: so are they once none
+        has ended for so long."""
         if error is None:
             self._report.ended()
         for handle in self._layer_handles:
@@ -131,8 +132,8 @@ class Session:
         if error is None:
             self.job.peers.end()
         else:
-            self.job.peers.report("".join(traceback.format_exception_only(error)).splitlines()[0])
-        self.engine.close(abandon=error is not None)
+            self.job.report(error)
+        self.engine.close(patience_s if error is None else 0.0)
         self.job.close()
         self.control.close()
         self.channels = []

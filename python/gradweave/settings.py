@@ -25,7 +25,7 @@ class Settings:
     scheme: a planner's name; its plan is made after `warm_up` + `profile_iterations` ordinary iterations, in which
     training goes on synchronously. plan: a plan (dictionary, JSON text or path) to run from the first iteration instead.
     links: network interfaces, process groups or EmulatedLinks; default: the default group's. options: the scheme's
-    options. timeout: seconds that one op may take. find_unused_parameters: as in DistributedDataParallel; None finds
+    options. timeout: seconds that one op may take. arrival_timeout: seconds that ranks may come to wrap() after each other. find_unused_parameters: as in DistributedDataParallel; None finds
     out in the first iteration. broadcast: parameters and buffers from rank 0 first. broadcast_buffers: buffers from
     rank 0 also before every forward in training, as DistributedDataParallel does. scaler: the loop's
     torch.amp.GradScaler; plans that do not update by this iteration's reduced gradient in step() need it.
@@ -43,6 +43,7 @@ class Settings:
     options: Mapping[str, object] | None = None
     _: KW_ONLY
     timeout: float = 300.0
+    arrival_timeout: float = 300.0
     find_unused_parameters: bool | None = None
     warm_up: int = 3
     profile_iterations: int = 8
@@ -57,7 +58,7 @@ class Settings:
 
     def check_ranges(self):
         """Errors: ValueError."""
-        for name, least in (("warm_up", 1), ("profile_iterations", 1), ("timeout", 0.001)):
+        for name, least in (("warm_up", 1), ("profile_iterations", 1), ("timeout", 0.001), ("arrival_timeout", 0.001)):
             if not getattr(self, name) >= least:
                 raise ValueError(f"gradweave.wrap: {name}={getattr(self, name)}: give at least {least}")
         if self.moments not in moments.CHOICES:

@@ -17,6 +17,9 @@ from gradweave.stepping import is_twin
 from gradweave.subclasses import model_class, optimizer_class, session_of, sessions
 
 
+LAST_OPS_S = 5.0  # at an exit without finish(): for an op under way, which another rank may still need
+
+
 class Wrapped(tuple):
     """(model, optimizer), the latter a list where wrap() was given one. As a context manager it finishes the training where
     the block ends."""
@@ -54,10 +57,14 @@ def wrap(model: torch.nn.Module, optimizer: Optimizers, settings: Settings) -> W
         arguments = settings.arguments() | scope.arguments() | _described(optimizers)
     except Exception as error:  # whatever it is, the other ranks must learn of it, or they wait for this one
         refusal = error
+    agreed = False
     try:
-        agree(job, arguments, refusal)
+        agree(job, arguments, refusal, settings.arrival_timeout)
+        agreed = True
         session = Session(model, optimizers, settings, job, links)
-    except Exception:
+    except BaseException as error:
+        if agreed or not isinstance(error, Exception):  # else the others know of it
+            job.report(error)
         job.close()
         raise
     sessions[model] = session
@@ -140,6 +147,6 @@ register_optimizer_step_pre_hook(_other_optimizer)
 
 @atexit.register
 def _close_all():
-    # Groups must go before the interpreter does.
+    # Groups must go before the interpreter does. What sys.exit() was given can't be seen from here.
     for session in set(sessions.values()):
-        session.close(getattr(sys, "last_value", None))
+        session.close(getattr(sys, "last_value", None), LAST_OPS_S)

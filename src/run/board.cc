@@ -123,6 +123,20 @@ void Board::wait_idle() {
   require_no_failure();
 }
 
+void Board::settle(Clock::duration patience) {
+  const MutexLock lock(mutex_);
+  const auto begin = Clock::now();
+  auto moved = begin;
+  std::int64_t ended = counters_.ops;
+  while (failure_.empty() && any_busy()) {
+    const auto until = std::min(moved + patience, begin + options_.timeout);
+    if (Clock::now() >= until) break;
+    done_.wait_until(mutex_, until);
+    if (std::exchange(ended, counters_.ops) != counters_.ops) moved = Clock::now();
+  }
+  if (failure_.empty()) end_all("training was given up");
+}
+
 void Board::check_failure() const {
   const MutexLock lock(mutex_);
   require_no_failure();

@@ -77,6 +77,9 @@ class Board {
   Waited wait(const Execution& execution);
   // Returns when no op is under way and none could start. Errors: RuntimeFailure.
   void wait_idle();
+  // Before the end: waits likewise, until no op has ended for `patience`, at most the timeout in all. Then ends
+  // everything.
+  void settle(Clock::duration patience);
   void check_failure() const;
 
   // ---- links' threads

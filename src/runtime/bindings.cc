@@ -177,10 +177,11 @@ void bind_peers(py::module_& module) {
           py::arg("store"), py::arg("rank"), py::arg("world_size"))
       .def(
           "agree",
-          [](Peers& peers, const std::string& what, const std::string& post, double timeout_s) {
-            return peers.agree(what, post, milliseconds_of(timeout_s));
+          [](Peers& peers, const std::string& what, const std::string& post, double timeout_s,
+             const std::string& remedy) {
+            return peers.agree(what, post, milliseconds_of(timeout_s), remedy);
           },
-          py::arg("what"), py::arg("post"), py::arg("timeout_s"), Unlocked())
+          py::arg("what"), py::arg("post"), py::arg("timeout_s"), py::arg("remedy") = "", Unlocked())
       .def(
           "give_up",
           [](Peers& peers, const std::string& what, double after_s, const std::string& cause) {
@@ -244,7 +245,12 @@ void bind_engine(py::module_& module) {
       .def("skip", &Engine::skip, Unlocked())
       .def("drain", &Engine::drain, py::arg("what"), Unlocked())
       .def("synchronize", &Engine::synchronize, Unlocked())
-      .def("close", &Engine::close, py::arg("abandon") = false, Unlocked())
+      .def(
+          "close",
+          [](Engine& engine, std::optional<double> patience_s) {
+            patience_s ? engine.close(milliseconds_of(*patience_s)) : engine.close();
+          },
+          py::arg("patience_s") = py::none(), Unlocked())
       .def(
           "fail",
           [](Engine& engine, const std::string& what, double after_s, const std::string& cause) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
@@ -63,9 +64,9 @@ class Engine {
   void drain(const std::string& what);
   // Applies what the coming forward would, and waits for the ops that can run. Safe on one rank alone.
   void synchronize();
-  // Releases hooks, links and groups. Idempotent. Waits for the ops that run, unless `abandon`: after an
-  // error of this rank's own nobody will run their other ends.
-  void close(bool abandon = false);
+  // Releases hooks, links and groups. Idempotent. Waits for the ops that run; with `patience` only until none has
+  // ended for so long, since perhaps nobody runs their other ends: 0 after an error of this rank's own.
+  void close(std::optional<run::Clock::duration> patience = {});
 
   // With a loss scale, plans that do not apply everything at the end of its own iteration take it out where a
   // gradient is handed over, since a generation may hold gradients of several scales. If a gradient of some

@@ -46,9 +46,9 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
 
 Engine::~Engine() { close(); }
 
-void Engine::close(bool abandon) {
+void Engine::close(std::optional<run::Clock::duration> patience) {
   hooks_.reset();
-  if (abandon) run_.board().fail("training was given up");
+  if (patience) run_.board().settle(*patience);
   run_.close();
   host_.close();
   specs_.clear();

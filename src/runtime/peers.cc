@@ -223,7 +223,7 @@ void Peers::on_verdict(std::function<void(const std::string&)> tell) {
 }
 
 std::vector<std::string> Peers::agree(const std::string& what, const std::string& post,
-                                      std::chrono::milliseconds timeout) {
+                                      std::chrono::milliseconds timeout, const std::string& remedy) {
   if (shared_->world_size < 2) return {post};
   const auto begin = Clock::now();
   Shared& s = *shared_;
@@ -245,7 +245,7 @@ std::vector<std::string> Peers::agree(const std::string& what, const std::string
       return std::exchange(s.posts, {});
     }
   }
-  throw RuntimeFailure(give_up(what, Clock::now() - begin, "not all ranks have come in time"));
+  throw RuntimeFailure(give_up(what, Clock::now() - begin, "not all ranks have come in time" + remedy));
 }
 
 bool Peers::Shared::store_is_silent(Clock::duration waited, std::int64_t rounds_before) const {

@@ -36,9 +36,14 @@ class Peers : public run::Peers {
 
   // Waits until every rank has come to the same meeting (`what`: "finish()") after the same iteration, and
   // returns what each has posted, by rank. Errors: RuntimeFailure with the verdict, on every rank, if some
-  // rank is elsewhere and can't come, or does not come within `timeout`; soon in the first case.
+  // rank is elsewhere and can't come, or does not come within `timeout`; soon in the first case. `remedy`: for
+  // the second.
   std::vector<std::string> agree(const std::string& what, const std::string& post,
-                                 std::chrono::milliseconds timeout) override;
+                                 std::chrono::milliseconds timeout, const std::string& remedy);
+  std::vector<std::string> agree(const std::string& what, const std::string& post,
+                                 std::chrono::milliseconds timeout) override {
+    return agree(what, post, timeout, "");
+  }
 
   // This rank can't go on because `what` failed for `cause`, `after` it began. Returns the verdict: what
   // failed, whom to suspect, where all ranks are, what to do; once the other ranks know it, since this process

@@ -18,7 +18,7 @@ WARM_UP, PROFILED, ITERATIONS = 2, 3, 14
 SWITCH = WARM_UP + PROFILED - 1  # the iteration whose step() puts the plan in force
 MOMENTS = ("data", "forward", "backward", "gradients", "step", "end")  # of an iteration, in their order
 TIMEOUT_S = 3.0
-ARRIVAL_S = 8.0  # of all ranks in wrap(): less than agreement.ARRIVAL_S, so that hundreds of runs end soon
+ARRIVAL_S = 8.0  # of all ranks in wrap(), so that hundreds of runs end soon
 PAIRS = [(fault, phase) for phase in PHASES for fault in FAULTS if (fault, phase) != ("skip", "wrap")]
 
 

@@ -98,16 +98,14 @@ def run(rank, case):
 def train(case, rank, strike, folder, progress):
     """The digest of the trained parameters."""
     import gradweave
-    from gradweave import agreement
 
-    agreement.ARRIVAL_S = ARRIVAL_S
     distributed.barrier()  # interpreters of their own take their time to import
     model = make_net(seed=rank)
     optimizer = make_optimizer("sgd", model)
     links = [gradweave.EmulatedLink(50, 0.01)] if case.emulated else None
     with strike.during(case.phase == "wrap"):
         wrapped = gradweave.wrap(model, optimizer, scheme=case.scheme, links=links, timeout=TIMEOUT_S,
-                                 warm_up=WARM_UP, profile_iterations=PROFILED)
+                                 arrival_timeout=ARRIVAL_S, warm_up=WARM_UP, profile_iterations=PROFILED)
     model, optimizer = wrapped
     with wrapped if case.managed else contextlib.nullcontext():
         for iteration in range(ITERATIONS):

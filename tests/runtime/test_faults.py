@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -57,6 +58,37 @@ def test_every_survivor_ends_in_time_and_names_op_iteration_and_suspect(fault, l
             # The store is on rank 0: who is lost with it can't be told, only that it is.
             suspect = f"suspect: rank {lost} (no sign of life" if lost else "suspect: the rank that hosts the store, rank 0"
             assert suspect in line, (rank, line)
+    finally:
+        job.end()
+
+
+def exits_with_ops_under_way(rank, peer_stops):
+    import gradweave
+    from gradweave import core
+
+    model = make_net()
+    plan = core.make_plan(workload(), cluster(2), "p3")  # sends after step(), for the next forward
+    links = None if peer_stops else [gradweave.EmulatedLink(60e6, 0)]
+    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, links=links, timeout=120)
+    if peer_stops:
+        train(model, optimizer, rank, 1)
+    x, y = batch(rank, 1)
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    if rank == 1 and peer_stops:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    loss.backward()
+    optimizer.step()
+    Path(os.environ["JOB_FOLDER"], f"ready{rank}").touch()
+    sys.exit(5)
+
+
+@pytest.mark.parametrize("peer_stops", [True, False])
+def test_an_exit_with_an_error_waits_neither_for_a_stopped_peer_nor_for_a_slow_link(peer_stops):
+    job = ranks.start(exits_with_ops_under_way, 2, fresh=True, peer_stops=peer_stops)
+    try:
+        job.wait_for_file("ready0")
+        for rank in [0] if peer_stops else [0, 1]:
+            assert job.wait(rank, 40) == 5, job.log(rank)  # 5 s, on a busy machine
     finally:
         job.end()
 

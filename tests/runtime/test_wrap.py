@@ -64,12 +64,9 @@ def test_ranks_that_do_not_mean_the_same_are_told_what_differs_and_where():
 
 
 def does_not_come(rank):
-    from gradweave import agreement
-
-    agreement.ARRIVAL_S = 2.0
     try:
         if rank != 1:
-            differ()
+            differ(arrival_timeout=2.0)
     except RuntimeError as error:
         return str(error)
     return "did not come"
@@ -77,7 +74,32 @@ def does_not_come(rank):
 
 def test_a_rank_that_does_not_come_to_wrap_is_named_soon():
     first, _, third = ranks.run(does_not_come, 3)
-    assert "suspect: rank 1" in first and "gradweave.wrap()" in first and "suspect: rank 1" in third
+    for text in (first, third):
+        assert "gradweave.wrap() failed after" in text and "suspect: rank 1 (has not come)" in text, text
+        assert "wrap(arrival_timeout=)" in text, text
+
+
+def ends_inside(rank, error):
+    import gradweave
+    from gradweave import session
+
+    def stop(*arguments):
+        raise error
+
+    if rank == 1:
+        session.Control = stop
+    try:
+        differ(timeout=3)
+    except (RuntimeError, SystemExit) as raised:
+        return str(raised)
+    return "wrapped"
+
+
+def test_a_rank_that_ends_inside_wrap_is_told_to_the_others():
+    first, own, third = ranks.run(ends_inside, 3, error=SystemExit(3))
+    assert own == "3"
+    for text in (first, third):
+        assert "rank 1 ended with SystemExit: 3 (before the backward of iteration 0)" in text and "batches" not in text, text
 
 
 def hybrid(rank):
