@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gradweave._native import InvalidInput, RuntimeFailure
-    from gradweave.channels import EmulatedLink
+    from gradweave.links import EmulatedLink
     from gradweave.wrapping import Wrapped, clip_grad_norm_, finish, wrap
 
 __all__ = ["wrap", "finish", "clip_grad_norm_", "Wrapped", "EmulatedLink", "InvalidInput", "RuntimeFailure"]
 
-_HOMES = {"EmulatedLink": "channels", "InvalidInput": "_native", "RuntimeFailure": "_native"}  # the others: wrapping
+_HOMES = {"EmulatedLink": "links", "InvalidInput": "_native", "RuntimeFailure": "_native"}  # the others: wrapping
 
 
 def __getattr__(name):

@@ -77,7 +77,8 @@ def _add_probe(commands):
     command = _add(commands, "probe", _probe, "measure the links between the ranks and write a cluster file",
                    "torchrun --nproc-per-node 1 --nnodes 2 ... -m gradweave probe -o cluster.json")
     command.add_argument("-o", "--output", type=Path, help="the cluster file (default: standard output)")
-    command.add_argument("--interfaces", help="one link for each, e.g. eth0,eth1 (default: GLOO_SOCKET_IFNAME, else Gloo's choice)")
+    command.add_argument("--interfaces",
+                         help="one link for each, e.g. eth0,eth1 (default: GLOO_SOCKET_IFNAME, else Gloo's choice)")
     command.add_argument("--seconds", type=_positive, default=4.0, help="how long to measure each link (default: 4)")
 
 
@@ -140,7 +141,8 @@ def _job(name, batch_size):
         raise UsageError(f"job '{name}': {error}") from None
     made = make()
     if not isinstance(made, tuple) or len(made) != 4:
-        raise UsageError(f"job '{name}': {function}() must return (model, optimizer, loss, batches), not {type(made).__name__}")
+        raise UsageError(f"job '{name}': {function}() must return (model, optimizer, loss, batches), "
+                         f"not {type(made).__name__}")
     model, optimizer, loss, batches = made
     return training.Job(model, optimizer, loss, training.repeated(batches))
 

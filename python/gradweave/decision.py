@@ -78,19 +78,19 @@ def _guessed(links, workers, us_per_byte):
     return probe.cluster_of(unknown, workers, "")
 
 
-def cluster_of(channels, control, device, compressor_rates):
+def cluster_of(links, control, device, compressor_rates):
     """The cluster that the job runs on: what each link costs, measured where it isn't given. Collective."""
-    links = []
-    for channel in channels:
-        if channel.emulated:
-            link = {"name": channel.name, "startup_us": channel.cost[0], "us_per_byte": channel.cost[1], "concurrency": 1}
+    costs = []
+    for link in links:
+        if link.emulated:
+            cost = {"name": link.name, "startup_us": link.cost[0], "us_per_byte": link.cost[1], "concurrency": 1}
         elif control.size == 1:
-            link = {"name": channel.name, "startup_us": 1, "us_per_byte": 0, "concurrency": 1}
+            cost = {"name": link.name, "startup_us": 1, "us_per_byte": 0, "concurrency": 1}
         else:
-            with control.together(f"the probe of link {channel.name}"):
-                link, _ = probe.measure_link(channel.name, channel.group, seconds=3.0, device=device)
-        links.append(link)
-    cluster = probe.cluster_of(links, control.size, f"{control.size} workers")
+            with control.together(f"the probe of link {link.name}"):
+                cost, _ = probe.measure_link(link.name, link.group, seconds=3.0, device=device)
+        costs.append(cost)
+    cluster = probe.cluster_of(costs, control.size, f"{control.size} workers")
     return {**cluster, "compressor_rates": compressor_rates} if compressor_rates else cluster
 
 

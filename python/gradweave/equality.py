@@ -25,7 +25,7 @@ def check_equal(control, names, parameters, when):
     else:
         found = "different on " + " and on ".join(named(each) for each in [most, *others])
     first = next(name for name, column in zip(names, zip(*sums.values())) if len(set(column)) > 1)
-    raise _native.InvalidInput(f"{when}: the ranks' parameters are not equal: {found}, first in '{first}'; every rank must take the "
-                               "same steps with the same hyperparameters, and change parameters only alike: look for what one "
-                               "of them does alone, or load one checkpoint on all of them")
+    raise _native.InvalidInput(f"{when}: the ranks' parameters are not equal: {found}, first in '{first}'; "
+                               "every rank must take the same steps with the same hyperparameters, and change parameters "
+                               "only alike: look for what one of them does alone, or load one checkpoint on all of them")
 

@@ -38,10 +38,14 @@ class JobRanks:
         """For small messages in the processor's memory."""
         return self._gloo()
 
+    def is_gloo(self, device):
+        """Whether the job's group communicates tensors on `device` by Gloo, or there is none."""
+        return self.user_group is None or _is_gloo(self.user_group._get_backend(device))
+
     def group_like(self, group, device):
         """A group of the job's ranks that communicates as `group` does with tensors on `device`."""
         backend = group._get_backend(device)
-        if Gloo is not None and isinstance(backend, Gloo):
+        if _is_gloo(backend):
             return self._gloo(backend.options._devices)
         own = distributed.new_group(self.members, self.timeout, backend.name(), use_local_synchronization=True)
         self._registered.append(own)
@@ -76,3 +80,7 @@ class JobRanks:
         for device in {"cpu", accelerator.type if accelerator else "cpu"}:
             group._register_backend(torch.device(device), kind, backend)
         return group
+
+
+def _is_gloo(backend):
+    return Gloo is not None and isinstance(backend, Gloo)

@@ -50,8 +50,8 @@ TRAITS = {
                          "updates by each iteration's own gradients, such as ddp"),
     "takes turns": Trait("steps some of the optimizers in some iterations only", _is_synchronous,
                          "step all of them in each, or use a scheme such as ddp"),
-    "other optimizer": Trait("steps parameters of the model with an optimizer that gradweave.wrap() was not given", _is_synchronous,
-                             "give it all of them, wrap(model, [a, b]), or use a scheme such as ddp"),
+    "other optimizer": Trait("steps parameters of the model with an optimizer that gradweave.wrap() was not given",
+                             _is_synchronous, "give it all of them, wrap(model, [a, b]), or use a scheme such as ddp"),
     "unknown scaler": Trait("has a loss scale that gradweave.wrap() does not know", _is_synchronous,
                             "pass scaler= to gradweave.wrap()"),
     "scales": Trait("has a loss scale, and the plan steps parameters in the backward, before all gradients are known to be "

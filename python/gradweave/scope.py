@@ -18,7 +18,8 @@ class Scope:
         everything = [name for name, _ in [*model.named_parameters(), *model.named_buffers()]]
         for left in self._exclude:
             if not any(name == left or name.startswith(left + ".") for name in everything):
-                raise ValueError(f"gradweave.wrap: exclude names '{left}', and the model has no parameter or module of that name")
+                raise ValueError(f"gradweave.wrap: exclude names '{left}', and the model has no parameter or module of that "
+                                 "name")
         self._check_kinds()
         self.names, self.parameters, self.excluded = [], [], []
         for name, parameter in model.named_parameters():
@@ -69,13 +70,13 @@ class Scope:
             if torch.nn.parameter.is_lazy(parameter):
                 raise ValueError(f"gradweave.wrap: parameter '{name}' has no shape yet; run one forward first")
             if hasattr(parameter, "placements") and not self._is_excluded(name):  # a DTensor
-                raise ValueError(f"gradweave.wrap: parameter '{name}' is sharded; pass a model that is whole on every rank, or "
-                                 "leave it to others with exclude=")
+                raise ValueError(f"gradweave.wrap: parameter '{name}' is sharded; pass a model that is whole on every rank, "
+                                 "or leave it to others with exclude=")
         for name, module in self.model.named_modules():
             if getattr(module, "sparse", False) and isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
                 if module.weight.requires_grad and not self._is_excluded(name + ".weight"):
-                    raise ValueError(f"gradweave.wrap: '{name or type(module).__name__}' makes sparse gradients, which are not "
-                                     "communicated; use sparse=False")
+                    raise ValueError(f"gradweave.wrap: '{name or type(module).__name__}' makes sparse gradients, which are "
+                                     "not communicated; use sparse=False")
 
     def _replaced(self):
         now = {id(p) for module in self.model.modules() for p in module._parameters.values()}

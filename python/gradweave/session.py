@@ -23,7 +23,7 @@ class Session:
     """What `model.gradweave` is: `plan`, `workload`, `cluster`, `prediction`, `counters`, `timeline()`."""
 
     def __init__(self, model, optimizers, settings, job, links):
-        self.model, self.settings, self.channels = model, settings, links
+        self.model, self.settings, self.links = model, settings, links
         self.plan, self.workload, self.cluster, self.prediction = None, None, None, None
         self.on_close = None
         self._coming = None if settings.plan is None else plan_of(settings.plan)  # in force from the first forward on
@@ -43,14 +43,14 @@ class Session:
         device = self.parameters[0].device
         self.job, self.control = job, Control(job, device)
         with self.control.together(GROUPS):
-            for channel in self.channels:
-                channel.open(job, device, settings.checks)
+            for link in self.links:
+                link.open(job, device, settings.checks)
         if settings.broadcast:
             self.control.broadcast(self._scope.to_broadcast())
         for parameter in self.parameters:
             # Leaves a Python hook dictionary behind, which later Python hooks join instead of replacing ours.
             parameter.register_post_accumulate_grad_hook(_no_op).remove()
-        self.engine = _native.Engine(self.names, self.parameters, [c.spec() for c in self.channels], self.control.group,
+        self.engine = _native.Engine(self.names, self.parameters, [link.spec() for link in self.links], self.control.group,
                                      job.peers, job.size, settings.timeout, settings.checks,
                                      settings.find_unused_parameters, self.updates.step_subset)
         self.updates.engine = self.engine
@@ -69,7 +69,7 @@ class Session:
 
     @property
     def emulated(self):
-        return any(channel.emulated for channel in self.channels)
+        return any(link.emulated for link in self.links)
 
     def record_timeline(self, on=True):
         """Record compute, ops and waits from now on, or stop."""
@@ -136,7 +136,7 @@ class Session:
         self.engine.close(patience_s if error is None else 0.0)
         self.job.close()
         self.control.close()
-        self.channels = []
+        self.links = []
         if self.on_close:
             self.on_close()
 
@@ -169,8 +169,8 @@ class Session:
     def stepped_by_another(self, optimizer):
         """An optimizer that wrap() was not given steps parameters of the model."""
         if self.engine.installed and not self.engine.synchronous:
-            raise _native.InvalidInput(f"optimizer.step(): this {type(optimizer).__name__} steps parameters of a wrapped model, "
-                                       "whose gradients the plan in force hands to step() of the optimizer that "
+            raise _native.InvalidInput(f"optimizer.step(): this {type(optimizer).__name__} steps parameters of a wrapped "
+                                       "model, whose gradients the plan in force hands to step() of the optimizer that "
                                        "gradweave.wrap() was given: give it all of them, wrap(model, [a, b]), or choose a "
                                        "scheme that updates in step(), such as ddp")
         self._loop.saw("other optimizer", type(optimizer).__name__)
@@ -255,8 +255,9 @@ class Session:
             self._stop_recording()
             self._install(self._coming)
             return
-        links = [channel.name for channel in self.channels]
-        demands = decision.expected_demands(self.settings.scheme, self.settings.options, self.workload, links, self.control.size)
+        links = [link.name for link in self.links]
+        demands = decision.expected_demands(self.settings.scheme, self.settings.options, self.workload, links,
+                                            self.control.size)
         if demands is not None:
             if demands["partial_steps"] or demands["makes_momentum"]:
                 self.updates.look_at_optimizers()
@@ -343,7 +344,7 @@ class Session:
         self._loop.adopt([name for name, some in zip(TRAITS, seen) if some])
         device = self.parameters[0].device
         rates = decision.rates(self.settings, workload, self.control.size, device)
-        cluster = decision.cluster_of(self.channels, self.control, device, rates)
+        cluster = decision.cluster_of(self.links, self.control, device, rates)
         decided = decision.decide(workload, cluster, self.settings, self._loop, device) if self.control.rank == 0 else None
         decided = self.control.from_rank_0(decided)
         if "error" in decided:

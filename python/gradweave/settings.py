@@ -12,9 +12,9 @@ from torch import distributed
 
 from gradweave import core, moments
 from gradweave.agreement import digest
-from gradweave.channels import EmulatedLink, channels_of, renamed
+from gradweave.links import EmulatedLink, links_of, renamed
 
-Link = str | distributed.ProcessGroup | EmulatedLink  # an interface, a group, or a model of one
+GivenLink = str | distributed.ProcessGroup | EmulatedLink  # an interface, a group, or a model of one
 Plan = dict[str, Any] | str | os.PathLike
 
 
@@ -23,23 +23,24 @@ class Settings:
     """How a job is trained.
 
     scheme: a planner's name; its plan is made after `warm_up` + `profile_iterations` ordinary iterations, in which
-    training goes on synchronously. plan: a plan (dictionary, JSON text or path) to run from the first iteration instead.
-    links: network interfaces, process groups or EmulatedLinks; default: the default group's. options: the scheme's
-    options. timeout: seconds that one op may take. arrival_timeout: seconds that ranks may come to wrap() after each other. find_unused_parameters: as in DistributedDataParallel; None finds
-    out in the first iteration. broadcast: parameters and buffers from rank 0 first. broadcast_buffers: buffers from
-    rank 0 also before every forward in training, as DistributedDataParallel does. scaler: the loop's
-    torch.amp.GradScaler; plans that do not update by this iteration's reduced gradient in step() need it.
-    check: compare every op across ranks before it starts, and every 100 iterations the parameters, where a plan keeps them
-    equal (default: the environment's GRADWEAVE_CHECK). process_group: the ranks that train this model alike, where others
-    train other parts of it; default: all. exclude: names of parameters, or of modules, that are left to others: neither communicated nor broadcast.
-    moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the second moment that the gradient of
-    the whole batch would have ("whole_batch"), or by that of this rank's part of it, as torch does ("local").
-    report: rank 0 logs (logger "gradweave") which plan comes into force, and at the end what was gained.
+    training goes on synchronously. plan: a plan (dictionary, JSON text or path) to run from the first iteration
+    instead. links: network interfaces, process groups or EmulatedLinks; default: the default group's. options: the
+    scheme's options. timeout: seconds that one op may take. arrival_timeout: seconds that ranks may come to wrap()
+    after each other. find_unused_parameters: as in DistributedDataParallel; None finds out in the first iteration.
+    broadcast: parameters and buffers from rank 0 first. broadcast_buffers: buffers from rank 0 also before every
+    forward in training, as DistributedDataParallel does. scaler: the loop's torch.amp.GradScaler; plans that do not
+    update by this iteration's reduced gradient in step() need it. check: compare every op across ranks before it
+    starts, and every 100 iterations the parameters, where a plan keeps them equal (default: the environment's
+    GRADWEAVE_CHECK). process_group: the ranks that train this model alike, where others train other parts of it;
+    default: all. exclude: names of parameters, or of modules, that are left to others: neither communicated nor
+    broadcast. moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the second moment
+    that the gradient of the whole batch would have ("whole_batch"), or by that of this rank's part of it, as torch does
+    ("local"). report: rank 0 logs (logger "gradweave") which plan comes into force, and at the end what was gained.
     """
 
     scheme: str = "auto"
     plan: Plan | None = None
-    links: Link | Iterable[Link] | None = None
+    links: GivenLink | Iterable[GivenLink] | None = None
     options: Mapping[str, object] | None = None
     _: KW_ONLY
     timeout: float = 300.0
@@ -66,9 +67,9 @@ class Settings:
         if isinstance(self.exclude, str):
             raise ValueError(f"gradweave.wrap: exclude='{self.exclude}': give a list of names")
 
-    def channels(self, job):
-        """The job's channels, not yet open. Errors: ValueError, OSError."""
-        found = channels_of(self.links, job)
+    def links_of(self, job, device):
+        """The job's links for parameters on `device`, not yet open. Errors: ValueError, OSError."""
+        found = links_of(self.links, job, device)
         if self.plan is None:
             core.check_options(self.scheme, self.options)
             return found
@@ -78,7 +79,8 @@ class Settings:
         """{name: text}: what all ranks must have alike, apart from links and groups."""
         told = {field.name: getattr(self, field.name) for field in fields(self)
                 if field.name not in ("links", "process_group", "plan", "scaler", "options", "exclude", "report")}
-        told |= {"options": dict(self.options or {}), "exclude": sorted(self.exclude), "scaler": self.scales, "check": self.checks}
+        told |= {"options": dict(self.options or {}), "exclude": sorted(self.exclude), "scaler": self.scales,
+                 "check": self.checks}
         if self.plan is not None:
             told["plan"] = digest(plan_of(self.plan))
         return {name: value if name == "plan" else repr(value) for name, value in told.items()}

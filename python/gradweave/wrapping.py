@@ -51,7 +51,8 @@ def wrap(model: torch.nn.Module, optimizer: Optimizers, settings: Settings) -> W
     try:
         settings.check_ranges()
         _check_arguments(model, optimizers)
-        links = settings.channels(job)
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        links = settings.links_of(job, device)
         scope = Scope(model, settings.exclude)
         decision.check_runs(settings, scope.names, scope.parameters, job.size)
         arguments = settings.arguments() | scope.arguments() | _described(optimizers)

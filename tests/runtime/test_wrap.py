@@ -218,7 +218,7 @@ def freed(rank, scheme):
     session = model.gradweave
     gradweave.finish(model)
     left = [weakref.ref(held) for held in (model, optimizer, session, session.engine, session.control.group,
-                                           session.channels[0].group)]
+                                           session.links[0].group)]
     session.close()
     del model, optimizer, session
     gc.collect()

@@ -45,6 +45,7 @@ class EmulatedHook:
             except Exception as error:  # it must reach the thread that waits in backward()
                 future.set_exception(error)
                 continue
-            self._free = max(issued, self._free) + (self._cost[0] + gradients.numel() * gradients.element_size() * self._cost[1]) / 1e6
+            startup_us, us_per_byte = self._cost
+            self._free = max(issued, self._free) + (startup_us + gradients.nbytes * us_per_byte) / 1e6
             time.sleep(max(0.0, self._free - time.perf_counter()))
             future.set_result(gradients)

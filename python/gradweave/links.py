@@ -1,4 +1,4 @@
-"""The channels that ops are issued on: process groups bound to interfaces, ready groups, emulated links."""
+"""The links that ops are issued on: process groups bound to interfaces, ready groups, emulated links."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ class EmulatedLink:
 
 
 @dataclass
-class Channel:
+class Link:
     """One link of a job. `source` is the user's group or interface, None for the job's own group; `cost` is (start-up in
     us, us per byte) where it is given rather than measured."""
 
@@ -36,8 +36,7 @@ class Channel:
     cost: tuple[float, float] | None = None
     named: bool = True
     group: distributed.ProcessGroup | None = None  # once it is open; None with one process
-
-    control: distributed.ProcessGroup | None = None
+    control: distributed.ProcessGroup | None = None  # for checks, where the group can't take their messages
 
     def open(self, job, device, checks):
         """Makes the group that ops are issued on, and, if they are checked, one for checks where that group can't take
@@ -60,55 +59,58 @@ class Channel:
         return self.cost is not None
 
 
-def channels_of(links, job):
-    """The channels of `wrap(links=...)`: None (the job's group), or a list of interface names, process groups and
-    EmulatedLinks. Errors: ValueError for what can't be a link of this job."""
-    if links is None:
+def links_of(given, job, device):
+    """The links of `wrap(links=...)` for parameters on `device`: None (the job's group), or a list of interface names, process
+    groups and EmulatedLinks. Errors: ValueError for what can't be a link of this job."""
+    if given is None:
         if job.user_group is None:
             raise ValueError("gradweave.wrap: there is no process group: call torch.distributed.init_process_group(), "
                              "or pass links=[gradweave.EmulatedLink(...)] to try a schedule in one process")
-        return [Channel("default", named=False)]
-    if isinstance(links, (str, EmulatedLink)) or not hasattr(links, "__iter__"):
-        links = [links]
-    links = list(links)
-    channels = [_channel_of(number, link, job, alone=len(links) == 1) for number, link in enumerate(links)]
-    if not channels:
+        return [Link("default", named=False)]
+    given = [given] if isinstance(given, (str, EmulatedLink)) or not hasattr(given, "__iter__") else list(given)
+    links = [_link_of(number, one, job, device, alone=len(given) == 1) for number, one in enumerate(given)]
+    if not links:
         raise ValueError("gradweave.wrap: links is empty; name at least one interface or group")
-    if len({channel.name for channel in channels}) < len(channels):
+    if len({link.name for link in links}) < len(links):
         raise ValueError("gradweave.wrap: two links have the same name")
-    return channels
+    return links
 
 
-def _channel_of(number, link, job, alone):
-    if isinstance(link, str):
-        if reason := ranks.reason_against(link):
+def _link_of(number, given, job, device, alone):
+    if isinstance(given, str):
+        if reason := ranks.reason_against(given):
             raise ValueError(f"gradweave.wrap: the interface {reason}")
-        return Channel(link, link)
-    if isinstance(link, EmulatedLink):
-        name = link.name or ("emulated" if alone else f"emulated{number}")
-        channel = Channel(name, link.group, (link.startup_us, link.us_per_byte), link.name is not None)
+        if device.type != "cpu" and not job.is_gloo(device):
+            raise ValueError(f"gradweave.wrap: links[{number}] is the interface '{given}', whose group would be Gloo's, and "
+                             f"the job's group has another backend for parameters on {device.type}; give a process group "
+                             "of that backend, and name its interfaces as it wants them (NCCL_SOCKET_IFNAME for NCCL)")
+        return Link(given, given)
+    if isinstance(given, EmulatedLink):
+        name = given.name or ("emulated" if alone else f"emulated{number}")
+        link = Link(name, given.group, (given.startup_us, given.us_per_byte), given.name is not None)
     else:
-        channel = Channel(f"group{number}", link, named=False)
-    if isinstance(channel.source, distributed.ProcessGroup):
-        members = distributed.get_process_group_ranks(channel.source)
+        link = Link(f"group{number}", given, named=False)
+    if isinstance(link.source, distributed.ProcessGroup):
+        members = distributed.get_process_group_ranks(link.source)
         if members != job.members:
-            raise ValueError(f"gradweave.wrap: links[{number}] is a group of ranks {members}, and the job's are {job.members}; "
-                             "give a group of all ranks that train this model, and say which they are with process_group=")
-    elif channel.source is not None or not channel.emulated:
-        raise ValueError(f"gradweave.wrap: links[{number}] is {link!r}; give interface names, process groups of which this "
+            raise ValueError(f"gradweave.wrap: links[{number}] is a group of ranks {members}, and the job's are "
+                             f"{job.members}; give a group of all ranks that train this model, and say which they are "
+                             "with process_group=")
+    elif link.source is not None or not link.emulated:
+        raise ValueError(f"gradweave.wrap: links[{number}] is {given!r}; give interface names, process groups of which this "
                          "rank is a member, or EmulatedLinks")
-    return channel
+    return link
 
 
-def renamed(channels, names):
-    """The channels under the link names of a plan: by name where they have one of their own, else by place."""
-    by_name = {channel.name: channel for channel in channels if channel.named}
-    free = [channel for channel in channels if channel.name not in names or not channel.named]
+def renamed(links, names):
+    """The links under the link names of a plan: by name where they have one of their own, else by place."""
+    by_name = {link.name: link for link in links if link.named}
+    free = [link for link in links if link.name not in names or not link.named]
     result = []
     for name in names:
-        channel = by_name.get(name) or (free.pop(0) if free else None)
-        if channel is None:
+        link = by_name.get(name) or (free.pop(0) if free else None)
+        if link is None:
             raise ValueError(f"gradweave.wrap: the plan uses link '{name}', and links= has "
-                             f"{', '.join(c.name for c in channels)}; give one link for each of the plan's")
-        result.append(dataclasses.replace(channel, name=name))
+                             f"{', '.join(link.name for link in links)}; give one link for each of the plan's")
+        result.append(dataclasses.replace(link, name=name))
     return result
