@@ -271,10 +271,11 @@ Session::~Session() {
   try {
     if (failed) {
       state_->peers->report("an exception ended the session");
+      state_->engine->close(run::Clock::duration::zero());
     } else {
       state_->peers->end();
+      state_->engine->close();
     }
-    state_->engine->close(failed);
     state_->peers->close();
   } catch (const std::exception&) {  // the ranks that are left have been told, or find out
   }
