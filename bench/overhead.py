@@ -50,7 +50,8 @@ def measure(options):
         reference = turns.alone(make_job())
         turns.run_segment(reference, 10, 5)
         contestants, predicted = ways(make_job, options, reference.segment_seconds[0])
-        with progress.Progress(options.rounds * (options.iterations + demo.WARM_UP) * len(contestants), "training in turns") as bar:
+        with progress.Progress(options.rounds * (options.iterations + demo.WARM_UP) * len(contestants),
+                               "training in turns") as bar:
             turns.run_rounds(contestants, options.rounds, options.iterations, demo.WARM_UP, bar.advance)
         rows = [{"name": contestant.name, "measured_ms": 1e3 * turns.iteration_seconds(contestant),
                  "over_compute": turns.ratio(contestants[0], contestant), "predicted_ms": predicted.get(contestant.name)}

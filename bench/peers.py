@@ -58,7 +58,8 @@ def _post_local_sgd(job, steps):
 def _streaming_diloco(job, steps):
     fragments = min(4, steps)
     # A fragment's message is on its way while its share of the period is computed.
-    job.optimizer = StreamingDiLoCo(job.model.parameters(), job.optimizer, steps, fragments, overlap=max(1, steps // fragments))
+    job.optimizer = StreamingDiLoCo(job.model.parameters(), job.optimizer, steps, fragments,
+                                    overlap=max(1, steps // fragments))
     return job.optimizer.finish
 
 

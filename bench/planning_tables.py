@@ -91,13 +91,15 @@ def simulator_table(found):
     for name, entries in found.items():
         if name.startswith("simulate/"):
             _, scheme, links = name.split("/")
-            rows.append([f"`{scheme}`, {links}"] + [f"{entries[size]['ops'] / 1e6:.1f}" if size in entries else "" for size in sizes])
+            rows.append([f"`{scheme}`, {links}"]
+                        + [f"{entries[size]['ops'] / 1e6:.1f}" if size in entries else "" for size in sizes])
     return markdown(["million ops per second, tensors:"] + [str(size) for size in sizes], rows)
 
 
 def choice_table(found):
     """What compares or chooses among all schemes."""
-    titles = {"choose/auto": "`auto`, 400 tensors, everything allowed", "compare/bert-large": "all schemes planned and simulated, BERT-Large"}
+    titles = {"choose/auto": "`auto`, 400 tensors, everything allowed",
+              "compare/bert-large": "all schemes planned and simulated, BERT-Large"}
     rows = []
     for prefix, title in titles.items():
         cells = [next(iter(found[f"{prefix}/{links}"].values())) for links in LINKS]
@@ -143,7 +145,8 @@ def panel(times, links, left, title):
         parts.append(f'<line x1="{x(size):.1f}" x2="{x(size):.1f}" y1="{top}" y2="{base}" stroke="#eee"/>')
         parts.append(text(x(size), base + 18, size, "middle"))
     parts.append(text(left + width / 2, base + 38, "tensors", "middle"))
-    parts.append(f'<path d="M{x(AT):.1f} {y(LIMIT_MS):.1f} h-14 M{x(AT):.1f} {y(LIMIT_MS):.1f} h14" stroke="#c00" stroke-width="3"/>')
+    parts.append(f'<path d="M{x(AT):.1f} {y(LIMIT_MS):.1f} h-14 M{x(AT):.1f} {y(LIMIT_MS):.1f} h14" '
+                 'stroke="#c00" stroke-width="3"/>')
     parts.append(text(x(AT), y(LIMIT_MS) - 6, f"limit: {LIMIT_MS} ms", "middle", 11, "#c00"))
     ends = sorted((y(scheme[links][sizes[-1]]), name) for name, scheme in times.items())
     places = spread([place for place, _ in ends], label_gap, top, base)
@@ -162,7 +165,8 @@ def chart(times):
     """Planning time over the number of tensors, on one and on two links, as SVG."""
     parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1160 600" font-family="sans-serif">',
              '<rect width="1160" height="600" fill="white"/>',
-             text(70, 24, "Planning time, and its exponent in the number of tensors (dashed: schemes that search their options)", size=15)]
+             text(70, 24, "Planning time, and its exponent in the number of tensors "
+                  "(dashed: schemes that search their options)", size=15)]
     parts += panel(times, "one", 70, "one link") + panel(times, "two", 650, "two links")
     return "\n".join(parts + ["</svg>"]) + "\n"
 
@@ -178,8 +182,8 @@ def main():
     page = DOCS / "performance.md"
     content = "\n\n".join([plan_table(times, fixed), "Schemes that search their options unless they are given:",
                            plan_table(times, [scheme for scheme in times if scheme in SEARCHING]),
-                           "![Planning time over the number of tensors](pictures/planning.svg)", solver_table(found), simulator_table(found),
-                           choice_table(found)])
+                           "![Planning time over the number of tensors](pictures/planning.svg)", solver_table(found),
+                           simulator_table(found), choice_table(found)])
     page.write_text(replace_section(page.read_text(), "planning", content))
     return 0
 

@@ -3,8 +3,8 @@
     A. Douillard et al., Streaming DiLoCo with overlapping communication, 2025 (arXiv 2501.18512)
 
 The parameters are cut into fragments. Every `period` local steps each fragment has its turn, evenly spread: what the fragment
-has lost since its anchor (the outer gradient, anchor - parameter) is averaged over the ranks while `overlap` local steps go on;
-then the outer optimizer, SGD with Nesterov momentum, moves the anchor by it, and the parameters become
+has lost since its anchor (the outer gradient, anchor - parameter) is averaged over the ranks while `overlap` local steps go
+on; then the outer optimizer, SGD with Nesterov momentum, moves the anchor by it, and the parameters become
 mixing * parameter + (1 - mixing) * anchor (the paper's Eq. 3, alpha).
 
 Deviations: fragments are contiguous parameters of about equal bytes, not strided layers; messages are float32, not 4 bits.

@@ -31,7 +31,8 @@ COVERAGE_RATES = (0.5, 1, 2, 4, 16, 64)
 TOGETHER = 6  # rows that take turns: more share each round's noise, and keep more idle groups
 TURN_S = 1.5
 SETTING_S = 40  # to start ranks, to measure compute, link and layers
-COMPUTE_S = {"wide": 0.15, "small": 0.02, "gpt": 0.15, "resnet18": 0.25}  # on the machine of docs/performance.md: for estimates alone
+# On the machine of docs/performance.md: for estimates alone.
+COMPUTE_S = {"wide": 0.15, "small": 0.02, "gpt": 0.15, "resnet18": 0.25}
 ANCHORS = ("compute alone", "DDP (default)", "DDP (tuned)")
 
 
@@ -86,7 +87,8 @@ def estimated_s(job, coverage, names, rounds):
 def planned_contestant(name, way, job, setting):
     """(contestant, what is known of its plan before it runs). Errors: ValueError, RuntimeError: refused."""
     plan = core.make_plan(setting.workload, setting.cluster, way.scheme, way.plan_options)
-    predicted = core.simulate(plan, setting.workload, setting.cluster, optimizer_us=setting.rest_us, contention=setting.contention)
+    predicted = core.simulate(plan, setting.workload, setting.cluster, optimizer_us=setting.rest_us,
+                              contention=setting.contention)
     contestant = turns.planned(job, name, setting, plan, **way.wrap_options)
     contestant.turn = turn_of(predicted["iteration_us"] / 1e6, len(plan["period"]), len(plan.get("prologue", [])))
     try:

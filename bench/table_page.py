@@ -35,7 +35,8 @@ def timed(path):
         for name in table.ANCHORS:
             if name in group:  # one measurement in each piece
                 group[name]["measured_ms"] = statistics.median(value["measured_ms"] for value in group[name]["anchors_of"])
-    return dict(sorted(found.items(), key=lambda entry: (table.JOBS.index(entry[0][0]) if entry[0][0] in table.JOBS else 9, entry[0][1])))
+    return dict(sorted(found.items(),
+                       key=lambda entry: (table.JOBS.index(entry[0][0]) if entry[0][0] in table.JOBS else 9, entry[0][1])))
 
 
 def curves(path):
@@ -107,12 +108,14 @@ def page(found_times, found_curves):
         if any_line is None:
             continue
         judged = job == JUDGED
-        header = ["", "ms per iteration", "times compute (spread)", "times as fast as DDP tuned", "predicted ms", "error, %", "MB sent"]
+        header = ["", "ms per iteration", "times compute (spread)", "times as fast as DDP tuned", "predicted ms", "error, %",
+                  "MB sent"]
         if judged:
             header += [f"s to {TARGET:g} %", "accuracy, %"]
         lines = [cells(name, coverage, group[name], found_curves, judged) for name in order() if name in group]
         errors = [abs(line["predicted_ms"] / line["measured_ms"] - 1) for line in group.values() if "predicted_ms" in line]
-        told = f"; predictions: mean error {100 * statistics.mean(errors):.1f} %, worst {100 * max(errors):.1f} %" if errors else ""
+        told = (f"; predictions: mean error {100 * statistics.mean(errors):.1f} %, worst {100 * max(errors):.1f} %"
+                if errors else "")
         parts.append(f"**{job}, coverage rate {coverage:g}** ({any_line['bits_per_second'] / 1e6:.1f} Mb/s, "
                      f"{any_line['parameter_bytes'] / 1e6:.1f} MB of parameters, {any_line['workers']} workers{told})\n\n"
                      + markdown(header, lines))
@@ -169,7 +172,8 @@ def panel(group, coverage, found, top):
     def y(percent):
         return base - (base - top - TOP) * (max(LOW, percent) - LOW) / (HIGH - LOW)
 
-    parts = [f'<text class="title" x="{left}" y="{top + 16}">Coverage rate {coverage:g}: test accuracy (%) over seconds of training</text>']
+    parts = [f'<text class="title" x="{left}" y="{top + 16}">'
+             f'Coverage rate {coverage:g}: test accuracy (%) over seconds of training</text>']
     for percent in range(int(LOW), int(HIGH) + 1, 5):
         parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y(percent):.1f}" y2="{y(percent):.1f}"/>'
                      f'<text x="{left - 8}" y="{y(percent) + 4:.1f}" text-anchor="end">{percent}</text>')

@@ -40,8 +40,9 @@ def speed_tables(found):
                          f"{median:.2f} ({low:.2f} - {high:.2f})" if communicates else "",
                          f"{row['speedup_over_tuned'][0]:.2f}" if communicates else "",
                          f"{row['accuracy']:.1f}" if communicates else ""])
-        parts.append(f"**{links.capitalize()} link, coverage rate {coverage:g}** ({setting['bits_per_second'] / 1e6:.0f} Mb/s; measured "
-                     f"{setting['coverage_rate']:.2f}; compute {setting['compute_ms']:.0f} ms; accuracy after {setting['samples']} samples)\n\n"
+        parts.append(f"**{links.capitalize()} link, coverage rate {coverage:g}** "
+                     f"({setting['bits_per_second'] / 1e6:.0f} Mb/s; measured {setting['coverage_rate']:.2f}; "
+                     f"compute {setting['compute_ms']:.0f} ms; accuracy after {setting['samples']} samples)\n\n"
                      + markdown(["", "ms per iteration", "over compute alone", "times DDP default (spread)", "times DDP tuned",
                                  "test accuracy, %"], rows))
     return "\n\n".join(parts)
@@ -66,8 +67,9 @@ def prediction_table(found):
                 for name in dict.fromkeys(name for _, name, _ in errors)]
         worst = max(errors, key=lambda entry: abs(entry[2]))
         mean = statistics.mean(abs(error) for _, _, error in errors)
-        parts.append(f"**{links.capitalize()} links**: mean error {100 * mean:.1f}%, worst {100 * worst[2]:+.1f}% ({worst[1]} at coverage "
-                     f"rate {worst[0]:g})\n\n" + markdown(["predicted / measured - 1, %"] + [f"coverage rate {rate:g}" for rate in rates], rows))
+        parts.append(f"**{links.capitalize()} links**: mean error {100 * mean:.1f}%, "
+                     f"worst {100 * worst[2]:+.1f}% ({worst[1]} at coverage rate {worst[0]:g})\n\n"
+                     + markdown(["predicted / measured - 1, %"] + [f"coverage rate {rate:g}" for rate in rates], rows))
     return "\n\n".join(parts)
 
 
@@ -82,8 +84,10 @@ def accuracy_table(path):
     for (workers, optimizer, way), seeds in sorted(groups.items(), key=lambda entry: (entry[0][0], entry[0][1] != "sgd")):
         final = [seeds[seed]["accuracy"][-1] for seed in sorted(seeds)]
         reference = groups.get((workers, optimizer, "ddp"), {})
-        same = [result["accuracy"][-1] - reference[seed]["accuracy"][-1] for seed, result in seeds.items() if seed in reference]
-        rows.append([str(workers), optimizer, way, f"{statistics.mean(final):.2f}", " ".join(f"{value:.2f}" for value in final),
+        same = [result["accuracy"][-1] - reference[seed]["accuracy"][-1]
+                for seed, result in seeds.items() if seed in reference]
+        rows.append([str(workers), optimizer, way, f"{statistics.mean(final):.2f}",
+                     " ".join(f"{value:.2f}" for value in final),
                      f"{statistics.mean(same):+.2f}" if same and way != "ddp" else "",
                      f"{max(result['spread'] for result in seeds.values()):.2g}" if way != "ddp" else ""])
     return markdown(["workers", "optimizer", "way", "mean accuracy, %", "seeds", "minus DDP", "spread between workers"], rows)
@@ -99,8 +103,8 @@ def overhead_table(path):
         middle, low, high = way["over_compute"]
         predicted = f"{way['predicted_ms']:.0f}" if way["predicted_ms"] else ""
         rows.append([way["name"], f"{way['measured_ms']:.1f}", predicted, f"{middle:.3f} ({low:.3f} - {high:.3f})"])
-    return f"Coverage rate {result['coverage_rate']:g}, {result['rounds']} rounds of {result['iterations']} iterations.\n\n" + markdown(
-        ["", "ms per iteration", "predicted", "times compute alone (spread)"], rows)
+    return (f"Coverage rate {result['coverage_rate']:g}, {result['rounds']} rounds of {result['iterations']} iterations.\n\n"
+            + markdown(["", "ms per iteration", "predicted", "times compute alone (spread)"], rows))
 
 
 def ring_table(path):
@@ -155,20 +159,24 @@ def speed_chart(found, links):
              text(left, 18, f"Iteration time over compute alone, {links} link (black: predicted)", "start", 14)]
     for step in range(int(top) + 1):
         y = base - step * scale
-        parts.append(f'<line x1="{left}" x2="{width - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>' + text(left - 8, y + 4, step, "end"))
+        parts.append(f'<line x1="{left}" x2="{width - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
+                     + text(left - 8, y + 4, step, "end"))
     for place, (coverage, result) in enumerate(chosen.items()):
         origin = left + place * group + bar * 0.75
         compute = result["contestants"][0]["measured_ms"]
         parts.append(text(origin + bar * len(names) / 2, base + 18, f"coverage rate {coverage:g}"))
         for index, row in enumerate(result["contestants"][1:]):
             x, y = origin + index * bar, base - row["over_compute"] * scale
-            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{bar * 0.9:.1f}" height="{base - y:.1f}" fill="{COLORS[index + 1]}"/>')
+            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{bar * 0.9:.1f}" height="{base - y:.1f}" '
+                         f'fill="{COLORS[index + 1]}"/>')
             if "predicted_ms" in row:
                 y = base - row["predicted_ms"] / compute * scale
-                parts.append(f'<line x1="{x:.1f}" x2="{x + bar * 0.9:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="black" stroke-width="2"/>')
+                parts.append(f'<line x1="{x:.1f}" x2="{x + bar * 0.9:.1f}" y1="{y:.1f}" y2="{y:.1f}" '
+                             'stroke="black" stroke-width="2"/>')
     for index, name in enumerate(names):
         x, y = left + (index % 4) * 220, base + 42 + 20 * (index // 4)
-        parts.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{COLORS[index + 1]}"/>' + text(x + 18, y, name, "start"))
+        parts.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{COLORS[index + 1]}"/>'
+                     + text(x + 18, y, name, "start"))
     return "\n".join(parts + ["</svg>"]) + "\n"
 
 

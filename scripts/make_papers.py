@@ -42,7 +42,8 @@ class Simulator:
     def simulate(self, workload, cluster, run):
         key = (workload, cluster, run.scheme, tuple(run.options.items()))
         if key not in self.known:
-            inputs = ["--workload", ROOT / f"examples/workloads/{workload}.json", "--cluster", ROOT / f"examples/clusters/{cluster}.json"]
+            inputs = ["--workload", ROOT / f"examples/workloads/{workload}.json",
+                      "--cluster", ROOT / f"examples/clusters/{cluster}.json"]
             settings = [part for name, value in run.options.items() for part in ("--set", f"{name}={value}")]
             with tempfile.TemporaryDirectory() as folder:
                 plan = Path(folder) / "plan.json"

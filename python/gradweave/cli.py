@@ -100,7 +100,9 @@ def _probe(options):
 def _add_profile(commands):
     command = _add(commands, "profile", _profile, "profile a model's layers and write a workload file",
                    "python -m gradweave profile demo -o workload.json")
-    command.add_argument("job", help="demo, wide, small, gpt, resnet18, or MODULE:FUNCTION that returns (model, optimizer, loss, batches)")
+    command.add_argument("job",
+                         help="demo, wide, small, gpt, resnet18, or MODULE:FUNCTION that returns "
+                         "(model, optimizer, loss, batches)")
     command.add_argument("-o", "--output", type=Path, help="the workload file (default: standard output)")
     command.add_argument("--iterations", type=int, default=20)
     command.add_argument("--batch-size", type=int, help="for the example jobs (default: the job's own, 64, 32 or 16)")
@@ -158,7 +160,8 @@ def _add_train(commands):
     command.add_argument("--coverage", type=_positive, default=2.0,
                          help="communication time over compute time; the links' rate follows from it (default: 2)")
     command.add_argument("--schemes", default="wfbp,ddp,auto,deft,delayed_averaging,delayed_averaging compressor=int4",
-                         help="comma-separated, each with its options: 'ddp,delayed_averaging compressor=int4' (default: %(default)s)")
+                         help="comma-separated, each with its options: 'ddp,delayed_averaging compressor=int4' "
+                         "(default: %(default)s)")
     command.add_argument("--rounds", type=int, default=4, help="turns of each contestant (default: 4)")
     command.add_argument("--iterations", type=int, help="timed iterations in a turn (default: as many as keep the whole "
                          "below five minutes, 6 to 20)")
@@ -166,7 +169,8 @@ def _add_train(commands):
                          help="convolutional networks of 13.2 MB and 0.4 MB, a GPT on this system's text, ResNet-18 with "
                               "batch norm (default: wide)")
     command.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
-    command.add_argument("--learning-rate", type=_positive, help="(default: the job's own: 0.05 or 0.1 for sgd, 0.001 for adamw)")
+    command.add_argument("--learning-rate", type=_positive,
+                         help="(default: the job's own: 0.05 or 0.1 for sgd, 0.001 for adamw)")
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--pin", action="store_true", help="pin each worker to a processor of its own")
     command.add_argument("--output", type=Path, default=Path("out"), help="folder for results and traces (default: out)")

@@ -31,8 +31,9 @@ def deft_clusters():
         "deft-table4-two-links": cluster(
             16, 8, "linear", [link("nccl", *nccl), link("gloo", *gloo, relative=gloo[1] / nccl[1])],
             "2 nodes of 8 A100, two 40 GbE interfaces, each link with its own fit",
-            "Costs: least squares over DeFT's Table IV, multi-link rows, float32; the fitted start-ups are negative, so 0 is taken "
-            "and the rates are fitted alone; relative_time is their ratio. (Table IV is about twice as slow as Table II.)"),
+            "Costs: least squares over DeFT's Table IV, multi-link rows, float32; the fitted start-ups are negative, so 0 is "
+            "taken and the rates are fitted alone; relative_time is their ratio. (Table IV is about twice as slow as Table "
+            "II.)"),
     }
 
 
@@ -73,8 +74,8 @@ def other_clusters():
         "ib-100g-64": cluster(
             64, 4, "linear", [link("ib", 126 * 5, ring_us_per_byte(64, infiniband))],
             "16 nodes of 4 RTX 2080 Ti, 100 Gb/s InfiniBand",
-            "us_per_byte: a ring at the bandwidth (46.49 Gb/s) at which DeAR's Eq. 6 gives Table II's S_max over InfiniBand for all "
-            "five networks. startup_us: assumed, 5 us for each of the ring's 126 steps; no paper gives it."),
+            "us_per_byte: a ring at the bandwidth (46.49 Gb/s) at which DeAR's Eq. 6 gives Table II's S_max over InfiniBand "
+            "for all five networks. startup_us: assumed, 5 us for each of the ring's 126 steps; no paper gives it."),
         "slow-400m-2": cluster(
             2, 1, "linear", [link("slow", 500, ring_us_per_byte(2, slow))], "Two workers, one link of 400 Mb/s",
             "us_per_byte: a ring at line rate. startup_us: assumed."),

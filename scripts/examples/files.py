@@ -25,7 +25,10 @@ def _document(head, key, lines):
 
 
 def workload_text(workload):
-    """The file's text. workload: name, description, source, layers of (name, forward ns, backward ns, communication ns or None, tensors)."""
+    """The file's text.
+
+    workload: name, description, source, layers of (name, forward ns, backward ns, communication ns or None, tensors).
+    """
     lines = []
     for name, forward, backward, communication, tensors in workload["layers"]:
         fields = [f'"name": {json.dumps(name)}', f'"forward_us": {microseconds(forward)}',
@@ -41,7 +44,11 @@ def workload_text(workload):
 
 
 def cluster_text(cluster):
-    """The file's text. cluster: description, source, workers, workers_per_node, startup_growth, links of (name, startup us, us per byte, concurrency, relative time)."""
+    """The file's text.
+
+    cluster: description, source, workers, workers_per_node, startup_growth, links of (name, startup us, us per byte,
+    concurrency, relative time).
+    """
     lines = [f'{{"name": {json.dumps(name)}, "startup_us": {significant(startup)}, "us_per_byte": {significant(rate)}, '
              f'"concurrency": {concurrency}, "relative_time": {significant(relative)}}}'
              for name, startup, rate, concurrency, relative in cluster["links"]]

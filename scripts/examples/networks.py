@@ -75,8 +75,8 @@ DEFT_VGG19 = (sum(published.DEFT_TABLE2_FORWARD), sum(published.DEFT_TABLE2_BACK
 DEFT_RESNET101 = DEFT_TABLE1["ResNet-101"][:2]
 DEFT_GPT2 = DEFT_TABLE1["GPT-2"][:2]
 
-DEAR_SOURCE = ("Compute: not printed; the figure that makes DeAR's Eq. 6 give Table II's S_max {smax} of 64 over 10 GbE with Table I's "
-               "{millions} M parameters and backward = 2 forward, batch {batch} per GPU (RTX 2080 Ti), {sample}. ")
+DEAR_SOURCE = ("Compute: not printed; the figure that makes DeAR's Eq. 6 give Table II's S_max {smax} of 64 over 10 GbE with "
+               "Table I's {millions} M parameters and backward = 2 forward, batch {batch} per GPU (RTX 2080 Ti), {sample}. ")
 SPLIT = "Layers share it in proportion to their floating-point operations."
 
 
@@ -98,14 +98,16 @@ def catalogue():
         ("vgg19", "VGG-19", "VGG-19", DEFT_VGG19, "float32", "VGG-19, ImageNet head",
          "Compute: column sums of DeFT's Table II, 37166 and 93119 us (A100). " + SPLIT),
         ("vgg19-v100", "VGG-19 on V100", "VGG-19", COVAP_TABLE1["VGG-19"][:2], "float32", "VGG-19, ImageNet head",
-         "Compute: COVAP's Table I, T_before 105 ms (with data loading) as forward, T_comp 210 ms as backward (V100). " + SPLIT),
+         "Compute: COVAP's Table I, T_before 105 ms (with data loading) as forward, T_comp 210 ms as backward (V100). "
+         + SPLIT),
         ("resnet50", "ResNet-50", "ResNet-50", published.dear_compute("ResNet-50"), "float32",
          "ResNet-50, ImageNet head", dear_source("ResNet-50", 64, images)),
         ("resnet101", "ResNet-101", "ResNet-101", DEFT_RESNET101, "float32", "ResNet-101, ImageNet head",
          "Compute: DeFT's Table I, 59 and 118 ms (A100). " + SPLIT),
         ("resnet101-v100", "ResNet-101 on V100", "ResNet-101", COVAP_TABLE1["ResNet-101"][:2], "float32",
          "ResNet-101, ImageNet head",
-         "Compute: COVAP's Table I, T_before 55 ms (with data loading) as forward, T_comp 135 ms as backward (V100). " + SPLIT),
+         "Compute: COVAP's Table I, T_before 55 ms (with data loading) as forward, T_comp 135 ms as backward (V100). "
+         + SPLIT),
         ("resnet152", "ResNet-152", "ResNet-152", at_rate_of("ResNet-152", "ResNet-101", DEFT_RESNET101), "float32",
          "ResNet-152, ImageNet head",
          "Compute: no published total; the operations per second of ResNet-101 in DeFT's Table I, same batch. " + SPLIT),

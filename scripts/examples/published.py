@@ -50,7 +50,7 @@ def dear_smax(forward, backward, half):
 
 
 def dear_compute(network):
-    """(forward, backward) in ns that make Eq. 6 give Table II's S_max over 10 GbE, with backward = 2 forward (the paper's ratio).
+    """(forward, backward) in ns that make Eq. 6 give Table II's S_max over 10 GbE, with the paper's backward = 2 forward.
 
     Where S_max is 64 the table only bounds the compute time; the smallest one is returned.
     """
@@ -70,7 +70,8 @@ def dear_compute(network):
 
 
 def dear_infiniband_bytes_per_s():
-    """The bandwidth at which BERT-Large's compute time above gives Table II's 51.8 over 100 Gb InfiniBand; the other four stay at 64."""
+    """The bandwidth at which BERT-Large's compute time above gives Table II's 51.8 over 100 Gb InfiniBand; the other four stay
+    at 64."""
     millions, _, smax = DEAR_TABLES["BERT-Large"]
     forward, backward = dear_compute("BERT-Large")
     half = forward + (forward + backward) * (DEAR_WORKERS / smax - 1)

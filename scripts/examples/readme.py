@@ -12,12 +12,14 @@ def workload_row(stem, workload):
     sizes = [numel for *_, tensors in layers for _, numel, _ in tensors or []]
     total = ms(sum(layer[3] or 0 for layer in layers)) if any(layer[3] is not None for layer in layers) else "–"
     elements = f"{sum(sizes):,}" if sizes else "–"
-    return (f"| [`{stem}`](workloads/{stem}.json) | {workload['description']} | {len(layers)} | {len(sizes) or '–'} | {elements} "
-            f"| {ms(sum(layer[1] for layer in layers))} | {ms(sum(layer[2] for layer in layers))} | {total} | {workload['source']} |")
+    return (f"| [`{stem}`](workloads/{stem}.json) | {workload['description']} | {len(layers)} | {len(sizes) or '–'} "
+            f"| {elements} | {ms(sum(layer[1] for layer in layers))} | {ms(sum(layer[2] for layer in layers))} | {total} "
+            f"| {workload['source']} |")
 
 
 def workload_table(workloads):
-    head = ("| file | what | layers | tensors | elements | forward (ms) | backward (ms) | communication (ms) | where the numbers come from |\n"
+    head = ("| file | what | layers | tensors | elements | forward (ms) | backward (ms) | communication (ms) "
+            "| where the numbers come from |\n"
             "|---|---|--:|--:|--:|--:|--:|--:|---|\n")
     return head + "".join(workload_row(stem, workload) + "\n" for stem, workload in workloads.items())
 

@@ -144,7 +144,8 @@ class Branches(nn.Module):
 
 
 def conv_chain(channels, *steps):
-    """Convolutions in sequence; a step is (out, kernel) or (out, kernel, stride), padded to keep the size unless it strides."""
+    """Convolutions in sequence; a step is (out, kernel) or (out, kernel, stride), padded to keep the size unless it
+    strides."""
     layers = []
     for out, kernel, *stride in steps:
         rows, columns = kernel if isinstance(kernel, tuple) else (kernel, kernel)

@@ -44,8 +44,9 @@ SHARED = ("Buckets: PyTorch's initial ones (1 MiB, then 25 MiB, forward order); 
 
 
 DREAMDDP_SOURCE = (
-    "Compute and communication: not printed; solved from DreamDDP's Table 1, 32 workers (S-SGD = compute + communication, FLSGD = "
-    f"compute + communication / H) with H = {published.DREAMDDP_PERIOD}, which the paper does not state, and backward = 2 forward. "
+    "Compute and communication: not printed; solved from DreamDDP's Table 1, 32 workers (S-SGD = compute + communication, "
+    f"FLSGD = compute + communication / H) with H = {published.DREAMDDP_PERIOD}, which the paper does not state, and "
+    "backward = 2 forward. "
     "Layers share compute by floating-point operations and communication by elements.")
 
 
@@ -53,7 +54,8 @@ def published_workloads():
     forward, backward = published.DEFT_TABLE2_FORWARD, published.DEFT_TABLE2_BACKWARD
     communication, elements = published.DEFT_TABLE2_COMMUNICATION, published.VGG19_BUCKETS
     assert [bucket[2] for bucket in ddp_buckets(layers_of("VGG-19"))] == elements
-    table2 = ("DeFT, Table II, in microseconds (printed as ms); its communication column sums to 247725, not to the printed 257725.")
+    table2 = ("DeFT, Table II, in microseconds (printed as ms); its communication column sums to 247725, not to the printed "
+              "257725.")
     files = {
         "deft-table2-vgg19": table_workload(
             "VGG-19 in 6 buckets (DeFT, Table II)", forward, backward, communication, elements,

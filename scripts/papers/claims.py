@@ -18,7 +18,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Claim:
-    """value(results, compute) -> text, where results are the JSON of the runs in order, compute = (forward us, backward us)."""
+    """value(results, compute) -> text, where results are the JSON of the runs in order, compute = (forward us, backward
+    us)."""
 
     paper: str
     place: str
@@ -106,12 +107,14 @@ def covap_claims():
                     (SEQUENTIAL, WFBP), speedup_of_last)
         yield Claim("COVAP", "Table VII", f"speed-up of DDP with overlap on 64 GPUs, {network}", ddp, file, cluster, (WFBP,),
                     speedup_on(64))
-        yield Claim("COVAP", "Table VII", f"speed-up of COVAP on 64 GPUs, {network}", covap, file, cluster, (COVAP,), speedup_on(64))
+        yield Claim("COVAP", "Table VII", f"speed-up of COVAP on 64 GPUs, {network}", covap, file, cluster, (COVAP,),
+                    speedup_on(64))
     yield Claim("COVAP", "IV.B", "VGG-19, interval 4: speed-up on 64 GPUs", "51.51", "covap-table5-vgg19", "eth-30g-64",
                 (Run("covap", {"interval": 4}),), speedup_on(64))
     yield Claim("COVAP", "III.C", "VGG-19: sharding shortens the iteration (without / with, ms)", "not quantified",
                 "covap-table5-vgg19", "eth-30g-64",
-                (Run("covap", {"interval": 4, "sharding": "off"}), Run("covap", {"interval": 4, "sharding": "on"})), milliseconds)
+                (Run("covap", {"interval": 4, "sharding": "off"}), Run("covap", {"interval": 4, "sharding": "on"})),
+                milliseconds)
 
 
 def dear_claims():
@@ -121,9 +124,11 @@ def dear_claims():
     fused = Run("dear", {"buffer_bytes": 26214400})
     for stem, network, ethernet, infiniband in rows:
         for cluster, net, figure in (("eth-10g-64", "10 GbE", ethernet), ("ib-100g-64", "100 Gb InfiniBand", infiniband)):
-            yield Claim("DeAR", "Table II", f"speed-up on 64 GPUs over {net}, {network}", figure, stem, cluster, (DEAR,), speedup_on(64))
+            yield Claim("DeAR", "Table II", f"speed-up on 64 GPUs over {net}, {network}", figure, stem, cluster, (DEAR,),
+                        speedup_on(64))
         yield Claim("DeAR", "VI.D, Fig. 7", f"faster than Horovod, PyTorch over 10 GbE, 25 MB buffers, {network}",
-                    "6-83 % over all", stem, "eth-10g-64", (Run("horovod", {"fusion_bytes": 26214400}), DDP, fused), speedup_of_last)
+                    "6-83 % over all", stem, "eth-10g-64", (Run("horovod", {"fusion_bytes": 26214400}), DDP, fused),
+                    speedup_of_last)
         yield Claim("DeAR", "VI.C, Fig. 6", f"faster than WFBP without fusion over 10 GbE, {network}", "6-19 %", stem,
                     "eth-10g-64", (WFBP, Run("dear", {"layers_per_group": 1})), speedup_of_last)
 
@@ -149,8 +154,10 @@ def dreamddp_claims():
                     "deft-table2-one-link", (Run("partial_sgd", options), Run("dreamddp", options)), milliseconds)
     for stem in ("skewed", "uniform"):
         options = {"period": 5}
-        yield Claim("DreamDDP", "4.5, Fig. 15", f"iteration by its search over that by the exact optimum, H = 5, {stem}", "1 in most cases",
-                    stem, "two-sites-8", (Run("dreamddp", options | {"solver": "dfs"}), Run("dreamddp", options)), speedup_of_last)
+        yield Claim("DreamDDP", "4.5, Fig. 15", f"iteration by its search over that by the exact optimum, H = 5, {stem}",
+                    "1 in most cases",
+                    stem, "two-sites-8", (Run("dreamddp", options | {"solver": "dfs"}), Run("dreamddp", options)),
+                    speedup_of_last)
 
 
 def all_claims():

@@ -42,7 +42,8 @@ def workload():
         "version": 1,
         "name": "three",
         "layers": [
-            {"name": "a", "forward_us": 10, "backward_us": 20.5, "tensors": [{"name": "a.w", "numel": 5000, "dtype": "float32"}]},
+            {"name": "a", "forward_us": 10, "backward_us": 20.5,
+             "tensors": [{"name": "a.w", "numel": 5000, "dtype": "float32"}]},
             {"name": "relu", "forward_us": 1, "backward_us": 1, "tensors": []},
             {"name": "b", "forward_us": 7, "backward_us": 0, "tensors": [
                 {"name": "b.w", "numel": 300, "dtype": "float16"}, {"name": "b.b", "numel": 1, "dtype": "float32"}]},
@@ -201,7 +202,8 @@ def test_bad_usage_lists_what_is_valid():
 
 
 @pytest.mark.parametrize("option, value, remedy", [
-    ("--workers", "8,,16", "','"), ("--workers", "8,", "','"), ("--workers", "", "','"), ("--workers", "0", "from 1 to 10000000"),
+    ("--workers", "8,,16", "','"), ("--workers", "8,", "','"), ("--workers", "", "','"),
+    ("--workers", "0", "from 1 to 10000000"),
     ("--workers", "8,1e3", "from 1 to 10000000"), ("--workers", "8 ", "from 1 to 10000000"),
     ("--links", "1,,2", "','"), ("--links", "0", "from 1e-06 to 1000000"), ("--links", "nan", "from 1e-06 to 1000000"),
     ("--links", "10Gb", "from 1e-06 to 1000000"), ("--schemes", "wfbp,,ddp", "','"), ("--schemes", "wfbp,nope", "us_byte"),
@@ -215,9 +217,10 @@ def test_messages_stay_short_whatever_the_argument():
     given, long = ("--workload", TABLE2, "--cluster", ONE_LINK), "x" * 100_000
     for arguments in (["plan", *given, "--scheme", long], ["plan", *given, "--scheme", "ddp", "--set", f"{long}=1"],
                       ["plan", *given, "--scheme", "ddp", "--set", f"bucket_cap_bytes={long}"],
-                      ["plan", *given, "--scheme", "auto", "--set", f"allow={long}"], ["compare", *given, "--set", f"{long}=1"],
-                      ["compare", *given, "--set", long], ["compare", *given, "--workers", long], ["compare", "--workload", long],
-                      ["plan", *given, "--scheme", "ddp", "-o", long]):
+                      ["plan", *given, "--scheme", "auto", "--set", f"allow={long}"],
+                      ["compare", *given, "--set", f"{long}=1"],
+                      ["compare", *given, "--set", long], ["compare", *given, "--workers", long],
+                      ["compare", "--workload", long], ["plan", *given, "--scheme", "ddp", "-o", long]):
         run(*arguments, code=2)
 
 
@@ -310,7 +313,8 @@ def test_what_if_scales_workers_and_links(tmp_path):
     times = [row["iteration_us"] for row in rows]
     assert times == sorted(times)
     assert (tmp_path / "scaling.svg").read_text().startswith("<svg")
-    slow, fast = result("compare", "--workload", resnet, "--cluster", cluster, "--schemes", "wfbp", "--links", "1,100")["schemes"]
+    slow, fast = result("compare", "--workload", resnet, "--cluster", cluster, "--schemes", "wfbp",
+                        "--links", "1,100")["schemes"]
     assert slow["iteration_us"] > fast["iteration_us"]
 
 
@@ -330,7 +334,8 @@ def test_what_if_begins_with_one_worker_who_waits_for_nobody(workload):
     for links in ([], ["--links", "10"]):
         rows = result("compare", *given, *links)["schemes"]
         alone = [row for row in rows if row["workers"] == 1]
-        assert len(alone) == len(SCHEMES) and all(row["iteration_us"] == row["compute_us"] for row in alone if row["name"] != "horovod")
+        assert len(alone) == len(SCHEMES) and all(row["iteration_us"] == row["compute_us"]
+                                                  for row in alone if row["name"] != "horovod")
         assert {row["workers"] for row in rows} == {1, 2}
 
 

@@ -147,7 +147,8 @@ def pytorch_buckets(document, first=1 << 20, cap=25 << 20):
 
 @pytest.mark.parametrize(("network", "table"), [
     ("vgg19", "deft-table2-vgg19"), ("vgg19", "covap-table5-vgg19"), ("vgg19", "deft-table1-vgg19"),
-    ("resnet101", "deft-table1-resnet101"), ("gpt2-chinese", "deft-table1-gpt2"), ("bert-base-chinese-v100", "covap-table1-bert")])
+    ("resnet101", "deft-table1-resnet101"), ("gpt2-chinese", "deft-table1-gpt2"),
+    ("bert-base-chinese-v100", "covap-table1-bert")])
 def test_papers_buckets_are_pytorchs(network, table):
     assert [tensor["numel"] for tensor in tensors(workload(table))] == pytorch_buckets(workload(network))
 
@@ -170,16 +171,19 @@ def test_dear_speed_limits_follow_from_the_files(stem):
     millions, *expected = DEAR[stem]
     forward, backward = (sum(column(workload(stem), key)) for key in ("forward_us", "backward_us"))
     ring = Decimal(2 * 63) / 64
-    for rate, limit in zip((Decimal("0.0008"), cluster("ib-100g-64")["links"][0]["us_per_byte"] / ring), expected, strict=True):
+    for rate, limit in zip((Decimal("0.0008"), cluster("ib-100g-64")["links"][0]["us_per_byte"] / ring), expected,
+                           strict=True):
         half = Decimal(millions) * 4 * 10**6 * rate
         exposed = max(half - backward, 0) + max(half - forward, 0)
         assert abs(64 * (forward + backward) / (forward + backward + exposed) - Decimal(limit)) < Decimal("0.05")
 
 
 # Seconds of S-SGD and of FLSGD (DreamDDP, Table 1, 32 workers).
-@pytest.mark.parametrize(("stem", "ssgd", "flsgd"), [("dreamddp-table1-resnet50", "4.52", "0.94"), ("dreamddp-table1-gpt2", "8.67", "2.08")])
+@pytest.mark.parametrize(("stem", "ssgd", "flsgd"),
+                         [("dreamddp-table1-resnet50", "4.52", "0.94"), ("dreamddp-table1-gpt2", "8.67", "2.08")])
 def test_dreamddp_times_follow_from_the_files(stem, ssgd, flsgd):
-    forward, backward, communication = (sum(column(workload(stem), key)) for key in ("forward_us", "backward_us", "communication_us"))
+    forward, backward, communication = (sum(column(workload(stem), key))
+                                        for key in ("forward_us", "backward_us", "communication_us"))
     assert backward == 2 * forward
     assert abs(forward + backward + communication - Decimal(ssgd) * 10**6) <= 2
     assert abs(forward + backward + communication / 8 - Decimal(flsgd) * 10**6) <= 2

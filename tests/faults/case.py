@@ -51,8 +51,8 @@ class Case:
         where = "" if self.iteration is None else f" of iteration {self.iteration}, {self.moment}"
         inside = f" after {self.calls} calls" if self.moment == "step" or self.iteration is None else ""
         pause = f" for {self.pause_s:.1f} s" if self.fault == "continue" else ""
-        return (f"seed {self.seed}: {self.fault}{pause} on rank {self.victim} of {self.world_size} in {self.phase}{where}{inside}; "
-                f"{self.scheme}{', with' if self.managed else ''}{', emulated link' if self.emulated else ''}"
+        return (f"seed {self.seed}: {self.fault}{pause} on rank {self.victim} of {self.world_size} in {self.phase}{where}"
+                f"{inside}; {self.scheme}{', with' if self.managed else ''}{', emulated link' if self.emulated else ''}"
                 f"{', fresh' if self.fresh else ''}")
 
 

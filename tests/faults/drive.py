@@ -20,7 +20,8 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "runtime"), str(Path(__file__).parents[2] / "python")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "runtime"),
+                str(Path(__file__).parents[2] / "python")]
 
 import case as cases  # noqa: E402  the path is set above
 import ranks  # noqa: E402
@@ -69,7 +70,8 @@ class Run:
             found.append(verdict.Rank(outcome, process.poll(), left_s))
         self.job.end()
         what, why = verdict.judge(self.case, self.fault_s, self.continued_s, found, self.slack_s)
-        return {"seed": self.case.seed, "verdict": what, "why": why, "case": asdict(self.case), "seconds": round(now - self.begin, 1)}
+        return {"seed": self.case.seed, "verdict": what, "why": why, "case": asdict(self.case),
+                "seconds": round(now - self.begin, 1)}
 
     def logs(self):
         return "\n".join(f"--- rank {rank}\n{self.job.log(rank)}" for rank in range(self.case.world_size))
@@ -77,7 +79,8 @@ class Run:
     def _deadline(self, outcomes):
         if self.fault_s is None:
             return self.begin + START_S
-        since = max(self.fault_s, self.continued_s or self.fault_s + (self.case.pause_s if self.case.fault == "continue" else 0))
+        since = max(self.fault_s,
+                    self.continued_s or self.fault_s + (self.case.pause_s if self.case.fault == "continue" else 0))
         if any(outcomes):
             since = max(since, max(outcome["time"] for outcome in outcomes if outcome))
         return since + END_S
@@ -111,7 +114,8 @@ def table(lines):
     for fault in cases.FAULTS:
         row = [fault]
         for phase in cases.PHASES:
-            counts = Counter(line["verdict"] for line in lines if (line["case"]["fault"], line["case"]["phase"]) == (fault, phase))
+            counts = Counter(line["verdict"]
+                             for line in lines if (line["case"]["fault"], line["case"]["phase"]) == (fault, phase))
             row.append(", ".join(f"{counts[what]} {what}" for what in verdict.VERDICTS if counts[what]))
         rows.append(row)
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
@@ -146,7 +150,8 @@ def main():
     drive([seed for seed in seeds if seed not in lines], options.jobs, options.slack, on_result)
     print(table(lines.values()))
     failing = sorted(seed for seed, line in lines.items() if line["verdict"] != verdict.OK)
-    print(f"\n{len(lines)} runs, {len(lines) - len(failing)} ok" + (f"; not ok: {' '.join(map(str, failing))}" if failing else ""))
+    print(f"\n{len(lines)} runs, {len(lines) - len(failing)} ok"
+          + (f"; not ok: {' '.join(map(str, failing))}" if failing else ""))
     return 1 if failing else 0
 
 

@@ -53,7 +53,8 @@ def test_a_run_that_ended_before_its_fault_is_no_success():
     (NAMED, {1}),
     ("rank 2 ended with ValueError: x (training iteration 6). Training can't go on without it", {2}),
     ("ranks are at different points of their training: ranks 0-2: in wrap(); rank 3: training iteration 0", {3}),
-    ("rank 1 has ended its training after 1 iteration, and others train on. Where ranks are: rank 0: training iteration 1", {1}),
+    ("rank 1 has ended its training after 1 iteration, and others train on. Where ranks are: rank 0: training iteration 1",
+     {1}),
     ("rank 0: after 3 iterations; rank 1: after 4", {0, 1}),
     ("ranks 1 3 have other parameters than ranks 0 2", {0, 1, 2, 3}),
     ("rank 2 has other parameters than ranks 0 1 3", {2}),
@@ -70,4 +71,5 @@ def test_a_seed_gives_one_case_and_all_pairs_come_in_turn():
     assert {case.scheme for case in drawn} == set(cases.SCHEMES) and {case.world_size for case in drawn} == {2, 3, 4}
     for case in drawn:
         in_call = case.iteration is None
-        assert case.victim < case.world_size and in_call == (case.phase in ("wrap", "finish") and case.fault not in ("uneven", "skip"))
+        assert case.victim < case.world_size and in_call == (case.phase in ("wrap", "finish")
+                                                             and case.fault not in ("uneven", "skip"))

@@ -68,7 +68,8 @@ def _divergence(case, ranks, awaited, raised):
         return f"ranks that finished differ: { {number: digest[:8] for number, digest in digests.items()} }"
     # One that was lost in finish() may have been needed no more, by some of the others or by all.
     if digests and (raised or not case.victim_goes_on) and case.phase != "finish":
-        return f"rank {', '.join(map(str, digests))} finished" + (f", while {_says(raised[0], ranks[raised[0]])}" if raised else "")
+        while_others = f", while {_says(raised[0], ranks[raised[0]])}" if raised else ""
+        return f"rank {', '.join(map(str, digests))} finished{while_others}"
     return ""
 
 
@@ -85,7 +86,8 @@ def _wrong_suspect(case, error):
 def suspects(error):
     """The ranks that an error suspects. Where it only says which rank is where, or has what: those of the smallest groups."""
     text = re.sub(r"^rank \d+ reports:", "", error).split("Where ranks are:")[0]
-    groups = [_numbers(found) for found in re.findall(r"\branks? (\d+(?:(?:-|, | and |, and | )\d+)*)", text.split("suspect:")[-1])]
+    groups = [_numbers(found)
+              for found in re.findall(r"\branks? (\d+(?:(?:-|, | and |, and | )\d+)*)", text.split("suspect:")[-1])]
     if "suspect:" in text or not groups:
         return set().union(*groups)
     smallest = min(map(len, groups))

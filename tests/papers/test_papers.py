@@ -1,4 +1,5 @@
-"""docs/papers.md lists the claims of scripts/papers/claims.py, on inputs that exist, filled from the command line's answers."""
+"""docs/papers.md lists the claims of scripts/papers/claims.py, on inputs that exist, filled from the command line's
+answers."""
 
 import json
 import subprocess
@@ -78,7 +79,8 @@ def test_table_is_filled_from_the_command_line(papers, tmp_path):
     fake = tmp_path / "gradweave"
     fake.write_text(FAKE.format(python=sys.executable))
     fake.chmod(0o755)
-    own = [claims.Claim("P", "T", "ratio", "2", "tiny", "tiny-4", (claims.Run("sequential"), claims.Run("wfbp")), claims.speedup_of_last),
+    own = [claims.Claim("P", "T", "ratio", "2", "tiny", "tiny-4", (claims.Run("sequential"), claims.Run("wfbp")),
+                        claims.speedup_of_last),
            claims.Claim("P", "T", "none", "2", "tiny", "tiny-4", (claims.Run("deft"),), claims.over_compute)]
     lines = make_papers.table(own, make_papers.Simulator(str(fake))).splitlines()
     assert "| 2.500 | tiny, tiny-4 | `sequential`, `wfbp` |" in lines[2]
@@ -86,7 +88,8 @@ def test_table_is_filled_from_the_command_line(papers, tmp_path):
 
 
 def test_missing_command_is_named():
-    result = subprocess.run([sys.executable, SCRIPT, "--gradweave", "/no/such/command"], capture_output=True, text=True, check=False)
+    result = subprocess.run([sys.executable, SCRIPT, "--gradweave", "/no/such/command"], capture_output=True, text=True,
+                            check=False)
     assert result.returncode != 0 and "/no/such/command" in result.stderr and "make build" in result.stderr
 
 
@@ -98,4 +101,5 @@ def test_failing_command_is_shown(papers, tmp_path):
 
 def test_compute_times_are_the_files(papers):
     layers = json.loads((ROOT / "examples/workloads/tiny.json").read_text(encoding="utf-8"))["layers"]
-    assert papers[1].compute_of("tiny") == (sum(layer["forward_us"] for layer in layers), sum(layer["backward_us"] for layer in layers))
+    assert papers[1].compute_of("tiny") == (sum(layer["forward_us"] for layer in layers),
+                                            sum(layer["backward_us"] for layer in layers))

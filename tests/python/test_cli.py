@@ -84,7 +84,8 @@ def test_the_module_is_a_program():
 
 
 def test_training_a_job_of_ones_own_needs_nothing_of_the_laboratory():
-    program = "import sys, gradweave.session, gradweave.wrapping; sys.exit(any(n.startswith('gradweave.lab') for n in sys.modules))"
+    program = ("import sys, gradweave.session, gradweave.wrapping; "
+               "sys.exit(any(n.startswith('gradweave.lab') for n in sys.modules))")
     assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == 0
 
 
@@ -130,10 +131,12 @@ def test_doctor_compares_the_torch_that_the_extension_was_built_for_with_the_one
     assert doctor._extension().what == f"built for torch {built}, and torch {torch.__version__} runs"
     monkeypatch.setattr(native, "built_for_torch", "2.12.1+cpu")
     finding = doctor._extension()
-    assert finding.state == doctor.FAILED and "2.12.1+cpu" in finding.what and torch.__version__ in finding.what and finding.remedy
+    assert finding.state == doctor.FAILED and finding.remedy
+    assert "2.12.1+cpu" in finding.what and torch.__version__ in finding.what
 
 
-@pytest.mark.parametrize("built,running,state", [("2.13.0+cpu", "2.13.0+cu130", doctor.OK), ("2.13.0", "2.13.1", doctor.FAILED)])
+@pytest.mark.parametrize("built,running,state",
+                         [("2.13.0+cpu", "2.13.0+cu130", doctor.OK), ("2.13.0", "2.13.1", doctor.FAILED)])
 def test_an_extension_fits_releases_of_the_same_number(built, running, state):
     assert doctor._matching(built, running).state == state
 

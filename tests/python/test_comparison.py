@@ -65,8 +65,9 @@ def test_results_are_json_with_prediction_and_measurement():
 def _run_ranks(tmp_path, body, workers=2):
     """Run `body` on ranks over the loopback interface."""
     program = tmp_path / "program.py"
-    program.write_text("import time, torch\nfrom torch import distributed\nfrom gradweave import probe, ranks\nfrom gradweave.lab import emulated_ddp\n"
-                       "torch.set_num_threads(1)\nwith ranks.joined('test'):\n" + textwrap.indent(textwrap.dedent(body), "    "))
+    program.write_text("import time, torch\nfrom torch import distributed\nfrom gradweave import probe, ranks\n"
+                       "from gradweave.lab import emulated_ddp\ntorch.set_num_threads(1)\nwith ranks.joined('test'):\n"
+                       + textwrap.indent(textwrap.dedent(body), "    "))
     return hosts.run_ranks([[]] * workers, [sys.executable, str(program)], {"GLOO_SOCKET_IFNAME": "lo"}, timeout_s=60)
 
 

@@ -38,7 +38,8 @@ def test_a_missing_file_says_how_to_get_it(tmp_path):
         fashion_mnist.load("test", tmp_path)
 
 
-@pytest.mark.parametrize("harm", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"\1" + data[1:], lambda data: b""])
+@pytest.mark.parametrize("harm",
+                         [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"\1" + data[1:], lambda data: b""])
 def test_a_damaged_file_is_named(made, harm):
     path = made[0] / "train-images-idx3-ubyte.gz"
     path.write_bytes(gzip.compress(harm(gzip.decompress(path.read_bytes()))))

@@ -132,7 +132,8 @@ def test_a_plain_user_may_have_hosts_too():
     program = ("import sys; sys.path.insert(0, sys.argv[1]); import os, hosts\n"
                "assert hosts.unavailable_reason() is None\n"
                "hosts.become_root_of_namespace(['-c', 'import os; print(os.geteuid())'])\n")
-    done = subprocess.run([*nobody, "/usr/bin/python3", "-c", program, os.path.dirname(hosts.__file__)], capture_output=True, text=True)
+    done = subprocess.run([*nobody, "/usr/bin/python3", "-c", program, os.path.dirname(hosts.__file__)], capture_output=True,
+                          text=True)
     assert done.stdout.strip() == "0", done.stderr
 
 

@@ -59,7 +59,8 @@ def test_evaluation_of_text_counts_every_byte_once():
     assert accuracy == pytest.approx(100 * (1 - 2 / (3 * text.CONTEXT)))
 
 
-@pytest.mark.parametrize("name,megabytes,tensors", [("gpt", 3.3, 52), ("resnet18", 2.8, 62), ("wide", 13.2, 24), ("small", 0.42, 8)])
+@pytest.mark.parametrize("name,megabytes,tensors",
+                         [("gpt", 3.3, 52), ("resnet18", 2.8, 62), ("wide", 13.2, 24), ("small", 0.42, 8)])
 def test_networks_have_the_size_that_they_say(name, megabytes, tensors):
     parameters = list(jobs.KINDS[name].network().parameters())
     assert sum(4 * parameter.numel() for parameter in parameters) / 1e6 == pytest.approx(megabytes, rel=0.02)

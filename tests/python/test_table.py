@@ -22,16 +22,16 @@ def line(row, ms, **more):
     anchors = {name: {"measured_ms": value, "over_compute": [value / 100] * 3, "speedup_over_tuned": [290 / value] * 3,
                       "sent_bytes": 1e6} for name, value in zip(table.ANCHORS, (100, 300, 290))}
     return {"job": "small", "coverage": 2.0, "row": row, "measured_ms": ms, "over_compute": [ms / 100, ms / 110, ms / 90],
-            "speedup_over_tuned": [290 / ms] * 3, "sent_bytes": 5e5, "anchors": anchors, "bits_per_second": 4e8, "parameter_bytes": 4e5,
-            "workers": 2, **more}
+            "speedup_over_tuned": [290 / ms] * 3, "sent_bytes": 5e5, "anchors": anchors, "bits_per_second": 4e8,
+            "parameter_bytes": 4e5, "workers": 2, **more}
 
 
 @pytest.fixture
 def results(tmp_path):
     path = tmp_path / "table.jsonl"
     lines = [line("ddp", 280, predicted_ms=266), {"job": "small", "coverage": 2.0, "row": "dear", "refused": "first"},
-             line("delayed_averaging", 105, predicted_ms=105), {"job": "small", "coverage": 2.0, "row": "us_byte", "refused": "no"},
-             line("dear", 250, predicted_ms=250)]
+             line("delayed_averaging", 105, predicted_ms=105),
+             {"job": "small", "coverage": 2.0, "row": "us_byte", "refused": "no"}, line("dear", 250, predicted_ms=250)]
     path.write_text("".join(json.dumps(each) + "\n" for each in lines))
     return path
 

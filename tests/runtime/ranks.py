@@ -67,10 +67,11 @@ class Job:
         torch.save(arguments, Path(self.folder.name) / "arguments")
         port = _free_port()
         self.processes = []
+        folders = [ROOT / "python", Path(__file__).parent, Path(function.__code__.co_filename).parent]
         for rank in range(world_size):
             environment = dict(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank),
                                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo",
-                               PYTHONPATH=f"{ROOT / 'python'}:{Path(__file__).parent}:{Path(function.__code__.co_filename).parent}")
+                               PYTHONPATH=":".join(map(str, folders)))
             command = [function.__module__, function.__name__, self.folder.name]
             if not fresh:
                 self.processes.append(_Forked(command, environment, self._log(rank)))

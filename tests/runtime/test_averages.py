@@ -84,7 +84,8 @@ def test_two_stages_agree_with_the_reference():
 
 
 def dropped_batches(rank):
-    """The names of parameters that differ from the reference's after a batch was dropped; every op was checked across ranks."""
+    """The names of parameters that differ from the reference's after a batch was dropped; every op was checked across
+    ranks."""
     import gradweave
 
     plan = plan_of("delayed_averaging", {}, "int4", OUTER)

@@ -25,7 +25,8 @@ def job():
 
 def python(folder, *arguments, code=0, **variables):
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    environment |= {"PYTHONPATH": f"{ROOT / 'python'}:{folder}", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **variables}
+    environment |= {"PYTHONPATH": f"{ROOT / 'python'}:{folder}", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+                    **variables}
     done = subprocess.run([sys.executable, *map(str, arguments)], cwd=folder, env=environment, capture_output=True, text=True,
                           timeout=150)
     assert done.returncode == code, done.stdout + done.stderr

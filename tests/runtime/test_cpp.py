@@ -19,8 +19,8 @@ def train(*arguments, world_size=2, **environment):
     with socket.socket() as free:
         free.bind(("", 0))
         port = str(free.getsockname()[1])
-    common = {**os.environ, "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo",
-              "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **environment}
+    common = {**os.environ, "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+              "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **environment}
     started = [subprocess.Popen([PROGRAM, *arguments], env={**common, "RANK": str(rank)}, text=True, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE) for rank in range(world_size)]
     ended = [process.communicate(timeout=170) for process in started]

@@ -70,7 +70,8 @@ def test_finish_names_the_ranks_that_went_another_way():
                 if consistency in CORRECTED:
                     assert words == "accepted", (scheme, does, words)
                 else:
-                    assert "finish(): the ranks' parameters are not equal: other than on ranks 0 2 they are on rank 1" in words, scheme
+                    differ = "finish(): the ranks' parameters are not equal: other than on ranks 0 2 they are on rank 1"
+                    assert differ in words, scheme
 
 
 def test_the_check_finds_it_in_mid_training():
@@ -101,7 +102,8 @@ def copied(rank, schemes):
             now = parameters(model)
             wrong += [(scheme, step, name) for name, value in made.named_parameters() if not torch.equal(now[name], value)]
             # What synchronize() does, a list of parameters from before sees, too.
-            wrong += [(scheme, step, name) for name, p in zip(now, model.gradweave.parameters) if not torch.equal(now[name], p)]
+            wrong += [(scheme, step, name)
+                      for name, p in zip(now, model.gradweave.parameters) if not torch.equal(now[name], p)]
         model.gradweave.close()
     return wrong
 

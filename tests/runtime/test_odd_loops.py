@@ -90,7 +90,8 @@ CASES = {
     "weight norm": (lambda: plain(nn.utils.parametrizations.weight_norm), adam, cross_entropy, torch.float32),
     "bfloat16": (lambda: plain(dtype=torch.bfloat16), adam, cross_entropy, torch.bfloat16),
     "float16": (lambda: plain(dtype=torch.float16), two_groups, cross_entropy, torch.float16),
-    "autocast": (plain, lambda model: torch.optim.Muon([p for p in model.parameters() if p.ndim == 2]), in_bfloat16, torch.float32),
+    "autocast": (plain, lambda model: torch.optim.Muon([p for p in model.parameters() if p.ndim == 2]), in_bfloat16,
+                 torch.float32),
     "penalty": (plain, adam, penalised, torch.float32),
     "compiled": (lambda: torch.compile(plain(), backend="eager"), adam, cross_entropy, torch.float32),
 }
@@ -103,7 +104,8 @@ def wrapped(model, optimizer, scheme, **arguments):
     from gradweave import probe
 
     probe.measure_link = lambda name, *_, **__: ({"name": name, "startup_us": 100, "us_per_byte": 0.6, "concurrency": 1}, 0)
-    model, optimizer = gradweave.wrap(model, optimizer, scheme=scheme, warm_up=1, profile_iterations=1, timeout=20, **arguments)
+    model, optimizer = gradweave.wrap(model, optimizer, scheme=scheme, warm_up=1, profile_iterations=1, timeout=20,
+                                      **arguments)
     session = model.gradweave
     try:
         yield model, optimizer

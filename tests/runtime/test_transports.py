@@ -23,7 +23,8 @@ def every_collective(rank, transport, dtype):
     from gradweave import _native
 
     group, world, wrong = distributed.group.WORLD, distributed.get_world_size(), []
-    for sequence, (numel, collective) in enumerate((n, c) for n in SIZES for c in ("all_reduce", "reduce_scatter", "all_gather")):
+    for sequence, (numel, collective) in enumerate((n, c) for n in SIZES
+                                                   for c in ("all_reduce", "reduce_scatter", "all_gather")):
         if transport in ("ring", "native_halves") and collective == "all_reduce":
             continue
         if transport == "float32_sum" and collective == "all_gather":

@@ -34,8 +34,10 @@ DISAGREEMENTS = {
     "scheme": (lambda: differ("dear"), differ, "scheme differs: 'ddp' on ranks 0 2, 'dear' on rank 1"),
     "option": (lambda: differ(options={"bucket_cap_bytes": 1000}), differ, "options differs: {} on ranks 0 2"),
     "warm_up": (lambda: differ(warm_up=5), differ, "warm_up differs: 3 on ranks 0 2, 5 on rank 1"),
-    "buffers": (lambda: differ(broadcast_buffers=True), differ, "broadcast_buffers differs: False on ranks 0 2, True on rank 1"),
-    "plan": (lambda: differ(plan=plan_for("dear")), lambda: differ(plan=plan_for("ddp")), "rank 1 has other plan than ranks 0 2"),
+    "buffers": (lambda: differ(broadcast_buffers=True), differ,
+                "broadcast_buffers differs: False on ranks 0 2, True on rank 1"),
+    "plan": (lambda: differ(plan=plan_for("dear")), lambda: differ(plan=plan_for("ddp")),
+             "rank 1 has other plan than ranks 0 2"),
     "no plan": (lambda: differ(plan=plan_for("dear")), differ, "plan"),
     "rate": (lambda: differ(rate=0.2), differ, "SGD 0, group 0, lr differs: 0.1 on ranks 0 2, 0.2 on rank 1"),
     "model": (lambda: differ(model=nn.Linear(3, 3)), differ, "rank 1 has other parameters"),
@@ -122,7 +124,8 @@ def hybrid(rank):
             parallel._set_params_and_buffers_to_ignore_for_model(
                 expected, [name for name, _ in [*expected.named_parameters(), *expected.named_buffers()]
                            if name.startswith(("conv", "norm"))])
-            train(parallel(expected, process_group=mine), torch.optim.SGD(expected.parameters(), lr=0.05, momentum=0.9), rank, 6)
+            train(parallel(expected, process_group=mine), torch.optim.SGD(expected.parameters(), lr=0.05, momentum=0.9), rank,
+                  6)
         train(model, optimizer, rank, 6)
         gradweave.finish(model)
         if scheme == "ddp":

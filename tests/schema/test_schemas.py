@@ -48,8 +48,9 @@ def test_plans_of_every_scheme():
 
 
 def test_a_plan_of_compressed_averages():
-    plan = gradweave("plan", "--json", "--scheme", "delayed_averaging", "--set", "compressor=int4", "--set", "outer_momentum=0.5",
-                     "--workload", EXAMPLES / "workloads" / "tiny.json", "--cluster", EXAMPLES / "clusters" / "tiny-4.json")
+    plan = gradweave("plan", "--json", "--scheme", "delayed_averaging", "--set", "compressor=int4",
+                     "--set", "outer_momentum=0.5", "--workload", EXAMPLES / "workloads" / "tiny.json",
+                     "--cluster", EXAMPLES / "clusters" / "tiny-4.json")
     content = json.loads(plan.stdout)
     schema("plan").validate(content)
     assert content["outer"] == {"momentum": 0.5, "learning_rate": 1}

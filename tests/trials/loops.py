@@ -55,8 +55,8 @@ def t5():
 def vit():
     from transformers import ViTConfig, ViTForImageClassification
 
-    model = ViTForImageClassification(ViTConfig(num_hidden_layers=2, hidden_size=32, num_attention_heads=2, intermediate_size=64,
-                                                image_size=16, patch_size=8, num_labels=5))
+    model = ViTForImageClassification(ViTConfig(num_hidden_layers=2, hidden_size=32, num_attention_heads=2,
+                                                intermediate_size=64, image_size=16, patch_size=8, num_labels=5))
 
     def step(model, rank, number):
         generator = _generator(rank, number)

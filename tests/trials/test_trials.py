@@ -1,5 +1,5 @@
-"""Stock models and loops under every scheme: exact ones give DistributedDataParallel's bits, the others equal ranks, or every rank
-is refused. The models of transformers are second tier: GRADWEAVE_SLOW=1, with scripts/requirements-trials.txt installed.
+"""Stock models and loops under every scheme: exact ones give DistributedDataParallel's bits, the others equal ranks, or every
+rank is refused. The models of transformers are second tier: GRADWEAVE_SLOW=1, with scripts/requirements-trials.txt installed.
 """
 
 import importlib.util
@@ -92,13 +92,15 @@ def test_loops_of_torchs_examples(trial):
 
 
 @slow
-@pytest.mark.parametrize("trial, refused", [("mnist_with_a_schedule", ()), ("resnet", ()), ("word_language_model", CLIPPING_REFUSED)])
+@pytest.mark.parametrize("trial, refused",
+                         [("mnist_with_a_schedule", ()), ("resnet", ()), ("word_language_model", CLIPPING_REFUSED)])
 def test_loops_of_torchs_examples_under_every_scheme(trial, refused):
     check(trial, refused=refused)
 
 
 @slow
 @needs_transformers
-@pytest.mark.parametrize("trial, refused", [("gpt2", ()), ("bert_with_an_unused_pooler", ()), ("vit", ()), ("t5", CLIPPING_REFUSED)])
+@pytest.mark.parametrize("trial, refused",
+                         [("gpt2", ()), ("bert_with_an_unused_pooler", ()), ("vit", ()), ("t5", CLIPPING_REFUSED)])
 def test_models_of_transformers_under_every_scheme(trial, refused):
     check(trial, refused=refused)

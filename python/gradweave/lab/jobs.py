@@ -30,13 +30,13 @@ class Kind:
 
 
 def _pictures(name, summary, network, **more):
-    return Kind(name, summary, network, fashion_mnist.load, fashion_mnist.batches, functional.cross_entropy, fashion_mnist.evaluate,
-                **more)
+    return Kind(name, summary, network, fashion_mnist.load, fashion_mnist.batches, functional.cross_entropy,
+                fashion_mnist.evaluate, **more)
 
 
 KINDS = {kind.name: kind for kind in (
     _pictures("wide", "a convolutional network of 13.2 MB on Fashion-MNIST", fashion_mnist.wide_network),
     _pictures("small", "a convolutional network of 0.4 MB on Fashion-MNIST", fashion_mnist.small_network),
-    Kind("gpt", "a GPT of 3.3 MB on the text of this Debian system", text.GPT, text.load, text.batches, text.loss, text.evaluate,
-         batch_size=16, learning_rates=(("sgd", 0.1), ("adamw", 0.001))),
+    Kind("gpt", "a GPT of 3.3 MB on the text of this Debian system", text.GPT, text.load, text.batches, text.loss,
+         text.evaluate, batch_size=16, learning_rates=(("sgd", 0.1), ("adamw", 0.001))),
     _pictures("resnet18", "ResNet-18 with batch norm, 2.8 MB, on Fashion-MNIST", resnet.ResNet18, batch_size=32))}

@@ -42,9 +42,9 @@ def corpus(root=None):
                 parts.append(content)
                 size += len(content)
     if size < LEAST_BYTES:
-        raise TextMissing(f"{root}/share/common-licenses and {root}/share/doc hold {size} bytes of text, and {LEAST_BYTES} are needed; "
-                          "install it with: apt-get install --reinstall base-files (or set GRADWEAVE_TEXT_ROOT to another "
-                          "system's /usr)")
+        raise TextMissing(f"{root}/share/common-licenses and {root}/share/doc hold {size} bytes of text, and {LEAST_BYTES} "
+                          "are needed; install it with: apt-get install --reinstall base-files (or set GRADWEAVE_TEXT_ROOT to "
+                          "another system's /usr)")
     return torch.frombuffer(bytearray(b"".join(parts)[:MOST_BYTES]), dtype=torch.uint8)
 
 
