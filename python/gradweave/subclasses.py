@@ -46,6 +46,11 @@ def reduce_plain(held, base, protocol):
     return function, arguments, *rest
 
 
+def become(held, kind):
+    """Makes `kind` the class of `held`. Objects may pass assignments on to others inside them, as Fabric's modules do."""
+    object.__setattr__(held, "__class__", kind)
+
+
 def model_class(base, phase):
     """`phase`: a compiling.Phase."""
     class Model(base):
@@ -160,11 +165,11 @@ def optimizer_class(base):
 @contextlib.contextmanager
 def _seen_as(held, base):
     wrapped = type(held)
-    held.__class__ = base
+    become(held, base)
     try:
         yield
     finally:
-        held.__class__ = wrapped
+        become(held, wrapped)
 
 
 def _nothing(*arguments):

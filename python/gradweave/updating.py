@@ -32,7 +32,7 @@ class Updates:
     def step(self, optimizer, closure):
         """(what the closure returned, whether the iteration ended)."""
         engine, stepper = self.engine, self._steppers[optimizer]
-        if engine.installed and engine.synchronous:
+        if closure is None and engine.installed and engine.synchronous:
             self._loop.stepped()
         others = set(self._steppers) - self._stepped - {optimizer}
         synchronous = engine.synchronous if engine.installed else self._starts_synchronous

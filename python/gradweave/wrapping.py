@@ -14,7 +14,7 @@ from gradweave.scope import Scope
 from gradweave.session import Session
 from gradweave.settings import Optimizers, Settings, spelled_as
 from gradweave.stepping import is_twin
-from gradweave.subclasses import model_class, optimizer_class, session_of, sessions
+from gradweave.subclasses import become, model_class, optimizer_class, session_of, sessions
 
 
 LAST_OPS_S = 5.0  # at an exit without finish(): for an op under way, which another rank may still need
@@ -50,6 +50,7 @@ def wrap(model: torch.nn.Module, optimizer: Optimizers, settings: Settings) -> W
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     try:
         settings.check_ranges()
+        optimizers = list(map(_innermost, optimizers))
         _check_arguments(model, optimizers)
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         links = settings.links_of(job, device)
@@ -69,16 +70,32 @@ def wrap(model: torch.nn.Module, optimizer: Optimizers, settings: Settings) -> W
         job.close()
         raise
     sessions[model] = session
-    model.__class__ = model_class(type(model), session.phase)
+    become(model, model_class(type(model), session.phase))
     for each in optimizers:
         sessions[each] = session
         # A scheduler made before patches `step` on the instance: ours does what the patch did.
         vars(each).pop("step", None)
-        each.__class__ = optimizer_class(type(each))
+        become(each, optimizer_class(type(each)))
     if settings.scaler is not None:
         scaling.adopt(settings.scaler)
     session.on_close = _unwrapper([weakref.ref(held) for held in [model, *optimizers]])
     return Wrapped(model, optimizer)
+
+
+def _innermost(optimizer):
+    """The optimizer that steps: Accelerate, Fabric and others put one around it whose step() calls its. Errors: ValueError."""
+    values = [each for value in vars(optimizer).values() for each in (value if isinstance(value, (list, tuple)) else [value])]
+    held = [each for each in values if isinstance(each, torch.optim.Optimizer) and each is not optimizer]
+    if not held:
+        return optimizer
+    if len(held) > 1 or _parameters_of(held[0]) != _parameters_of(optimizer):
+        raise ValueError(f"gradweave.wrap: {type(optimizer).__name__} steps by optimizers inside it that hold other "
+                         "parameters; give optimizers that step their own, wrap(model, [a, b])")
+    return _innermost(held[0])
+
+
+def _parameters_of(optimizer):
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
 def _check_arguments(model, optimizers):
@@ -129,7 +146,7 @@ def _unwrapper(references):
     def unwrap():
         for held in [reference() for reference in references]:
             if held is not None and sessions.pop(held, None) is not None:
-                held.__class__ = type(held).__mro__[1]
+                become(held, type(held).__mro__[1])
     return unwrap
 
 
@@ -137,7 +154,7 @@ def _other_optimizer(optimizer, arguments, named):
     # Of every optimizer in the process: those of wrapped models would step them beside the plan.
     if not sessions or optimizer in sessions or is_twin(optimizer):
         return
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    held = _parameters_of(optimizer)
     for session in set(sessions.values()):
         if any(id(p) in held for p in session.parameters):
             session.stepped_by_another(optimizer)

@@ -44,6 +44,18 @@ def accumulated(model, optimizer, rank, step):
     optimizer.step()
 
 
+def accumulated_by_closure(model, optimizer, rank, step):
+    """As Lightning accumulates: only the last backward is the closure's."""
+    optimizer.zero_grad()
+    loss_of(model, rank, step).backward()
+
+    def closure():
+        loss = loss_of(model, rank, step + 100)
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+
+
 def dropped(model, optimizer, rank, step):
     """As a loop that leaves out bad batches."""
     optimizer.zero_grad()
@@ -75,6 +87,7 @@ LOOPS = {
     "plain": (plain, sgd, None),
     "clipped": (clipped, sgd, "edits"),
     "accumulated": (accumulated, sgd, "accumulates"),
+    "accumulated by closure": (accumulated_by_closure, sgd, "accumulates"),
     "dropped": (dropped, sgd, "accumulates"),
     "closure": (with_closure, sgd, "edits"),
     "coupled": (plain, lambda model: Normed(model.parameters(), lr=0.05), "couples"),
@@ -110,7 +123,7 @@ def test_auto_takes_a_plan_that_the_loop_bears_and_changes_nothing():
     for found in ranks.run(as_it_is, 2, options=None):
         for name, (demands, seen, wrong) in found.items():
             assert seen and not wrong, (name, seen, wrong)
-            if name in ("accumulated", "dropped"):
+            if name in ("accumulated", "accumulated by closure", "dropped"):
                 assert demands["synchronous"], name
             if name in ("clipped", "closure"):
                 assert not demands["steps_in_forward"], name
@@ -142,7 +155,7 @@ def by_name(rank, loops):
 
 
 def test_a_scheme_that_cannot_serve_the_loop_is_refused_before_the_profile():
-    for said in ranks.run(by_name, 2, loops=["clipped", "accumulated", "closure", "coupled"]):
+    for said in ranks.run(by_name, 2, loops=["clipped", "accumulated", "accumulated by closure", "closure", "coupled"]):
         for name, words in said.items():
             assert "scheme 'p3' can't serve this loop" in words and "such as" in words, (name, words)
 

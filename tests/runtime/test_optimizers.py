@@ -73,6 +73,70 @@ def test_muon_beside_adamw_as_in_ddp_under_every_scheme():
     assert ranks.run(two_optimizers, 2, schemes=[(scheme, scheme in exact) for scheme in all_schemes()]) == [[], []]
 
 
+class Around(torch.optim.Optimizer):
+    """As libraries put them around an optimizer: all that it has is the inner one's."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    param_groups = property(lambda self: self.inner.param_groups,
+                            lambda self, groups: setattr(self.inner, "param_groups", groups))
+    state = property(lambda self: self.inner.state, lambda self, state: setattr(self.inner, "state", state))
+
+    def zero_grad(self, set_to_none=True):
+        self.inner.zero_grad(set_to_none)
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+def around_another(rank, schemes):
+    """(scheme, parameter) that is not DistributedDataParallel's."""
+    import gradweave
+
+    def train(model, optimizer):
+        for step in range(6):
+            optimizer.zero_grad()
+            loss_of(model, rank, step).backward()
+            optimizer.step()
+
+    expected = make_net(seed=rank)
+    train(nn.parallel.DistributedDataParallel(expected), torch.optim.AdamW(expected.parameters(), lr=0.01))
+    wrong = []
+    for scheme in schemes:
+        model = make_net(seed=rank)
+        outer = Around(Around(torch.optim.AdamW(model.parameters(), lr=0.01)))
+        model, optimizer = wrapped(model, outer, scheme)
+        assert optimizer is outer
+        train(model, optimizer)
+        gradweave.finish(model)
+        found = parameters(model)
+        wrong += [(scheme, name) for name, value in parameters(expected).items() if not torch.equal(found[name], value)]
+        model.gradweave.close()
+        assert type(outer) is Around and type(outer.inner.inner) is torch.optim.AdamW
+    return wrong
+
+
+def test_an_optimizer_around_another_trains_as_the_inner_one():
+    assert ranks.run(around_another, 2, schemes=all_schemes("exact")) == [[], []]
+
+
+def around_several(rank):
+    model = make_net(seed=rank)
+    first, second = matrices_and_rest(model)
+    outer = torch.optim.SGD(model.parameters(), lr=0.01)
+    outer.inner = [first, second]
+    try:
+        wrapped(model, outer, "ddp")
+    except ValueError as error:
+        return str(error)
+
+
+def test_an_optimizer_around_several_is_refused():
+    for words in ranks.run(around_several, 2):
+        assert "SGD steps by optimizers inside it" in words and "wrap(model, [a, b])" in words
+
+
 def by_turns(rank, scheme):
     """Optimizers that are not stepped in every iteration, as in adversarial training."""
     results = []
