@@ -127,6 +127,20 @@ def partial_steps_table(path):
                      for row in json.loads(path.read_text())])
 
 
+def compiled_table(path):
+    """Training under torch.compile; empty if it was not measured."""
+    if not path.exists():
+        return ""
+    result = json.loads(path.read_text())
+    rows = [[row["name"], str(row["graphs"]), *(f"{ms:.0f}" for ms in row["ms"]),
+             *("{:.2f} ({:.2f} - {:.2f})".format(*row[ratio]) for ratio in ("gain", "over_alone", "times_ddp"))]
+            for row in result["rows"]]
+    return (f"Coverage rate {result['coverage_rate']:g}, {result['parameter_bytes'] / 1e6:.1f} MB of parameters, "
+            f"{result['rounds']} rounds of {result['iterations']} iterations.\n\n"
+            + markdown(["", "graphs", "ms, plain Python", "ms, compiled", "plain / compiled (spread)",
+                        "compiled: times compute alone", "times as fast as DDP"], rows))
+
+
 def replace_section(text, name, content):
     """`text` with what stands between the section's markers replaced. Errors: ValueError without the markers."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
@@ -195,6 +209,7 @@ def main():
     text = replace_section(text, "training accuracy", accuracy_table(DOCS / "results/accuracy.jsonl"))
     text = replace_section(text, "ring", ring_table(DOCS / "results/ring.json"))
     text = replace_section(text, "partial steps", partial_steps_table(DOCS / "results/partial_steps.json"))
+    text = replace_section(text, "compiled", compiled_table(DOCS / "results/compiled.json"))
     page.write_text(text)
     return 0
 
