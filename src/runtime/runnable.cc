@@ -44,8 +44,11 @@ void check_average(const CalendarOp& op, const std::string& where, c10::Device d
 }
 
 // What a compressed gradient asks of its elements.
-void check_gradient(const CalendarOp& op, const std::string& where) {
-  make_codec(op.compression);
+void check_gradient(const CalendarOp& op, const std::string& where, c10::Device device) {
+  if (!codec_row(op.compression).accelerators && !device.is_cpu()) {
+    throw InvalidInput("gradients are compressed by " + op.compression.name + " on the CPU only", where,
+                       "choose another compressor, such as fp16");
+  }
   if (std::ranges::find(kFloats, op.dtype) == kFloats.end()) {
     throw InvalidInput("gradients are compressed of floats of 16, 32 or 64 bits only", where,
                        "name it in wrap(exclude=...), or use a plan without a compressor");
@@ -63,7 +66,7 @@ void prepare(CalendarOp& op, const Calendar& calendar, int world_size, c10::Devi
   const auto first =
       static_cast<std::size_t>(calendar.block_tensor[static_cast<std::size_t>(op.blocks.front())]);
   const std::string where = "parameter '" + calendar.index.tensor_names[first] + "'";
-  op.anchored ? check_average(op, where, device) : check_gradient(op, where);
+  op.anchored ? check_average(op, where, device) : check_gradient(op, where, device);
   if (!compressed) return;
   const CompressedCost cost =
       wire_cost(op.compression, op.payload, {op.elements, size_of(op.dtype), world_size});

@@ -5,15 +5,13 @@ import math
 import torch
 from torch import distributed
 
+import groups
+
 MASK = (1 << 64) - 1
 
 
 def mixed(a, b):
-    """splitmix64."""
-    x = (a + 0x9E3779B97F4A7C15 * (b + 1)) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
+    return groups.mixed((a + 0x9E3779B97F4A7C15 * b) & MASK)
 
 
 def gathered(tensor):
@@ -119,6 +117,34 @@ class EfSignSgd(Codec):
         return in_order(gathered(sent)), sent
 
 
+class Quantized(Codec):
+    """With more than two ranks the sum is encoded again, in shards; what that drops is left behind by the shard's rank."""
+
+    def sum(self, message, number, iteration, shapes):
+        world, own = distributed.get_world_size(), distributed.get_rank()
+        message = message + self.left
+        sent = groups.decoded(self.name, message, groups.random_key(own, iteration, number, 0))
+        self.left = message - sent
+        total = in_order([torch.zeros_like(sent), *gathered(sent)])
+        if world <= 2:
+            return total
+        result = torch.zeros_like(total)
+        for rank, shard in enumerate(groups.shards(len(total), world)):
+            result[shard] = groups.decoded(self.name, total[shard], groups.random_key(rank, iteration, number, 1),
+                                           shard.start // groups.GROUP)
+            if rank == own:
+                self.left[shard] += total[shard] - result[shard]
+        return result
+
+
+class Int8(Quantized):
+    name = "int8"
+
+
+class Int4(Quantized):
+    name = "int4"
+
+
 class PowerSgd(Codec):
     basis = None
 
@@ -186,7 +212,7 @@ class OkTopK(Codec):
         return result, torch.where(result != 0, tried, torch.zeros_like(tried))
 
 
-CODECS = {"fp16": Fp16, "bf16": Bf16, "top_k": TopK, "dgc": Dgc, "random_k": RandomK, "ef_signsgd": EfSignSgd,
+CODECS = {"fp16": Fp16, "bf16": Bf16, "top_k": TopK, "dgc": Dgc, "random_k": RandomK, "ef_signsgd": EfSignSgd, "int8": Int8, "int4": Int4,
           "power_sgd": PowerSgd, "ok_top_k": OkTopK}
 DEFAULTS = {"top_k": {"density": 0.01}, "dgc": {"density": 0.001, "momentum": 0.9, "clip": 0, "warm_up": 0},
             "random_k": {"density": 0.01}, "power_sgd": {"rank": 4}, "ok_top_k": {"density": 0.01}}

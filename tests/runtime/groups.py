@@ -41,6 +41,12 @@ def decoded(name, message, key, first_group=0):
     return torch.cat([_group(name, part, key, first_group + g) for g, part in enumerate(groups)]) if len(message) else message
 
 
+def shards(count, world):
+    """Which elements of a message each rank adds up."""
+    width = -(-(-(-count // GROUP)) // world) * GROUP
+    return [slice(min(rank * width, count), min((rank + 1) * width, count)) for rank in range(world)]
+
+
 def _group(name, part, key, group):
     top = part.abs().max()
     if top < 2.0**-100:

@@ -160,14 +160,10 @@ class Reference:
         for one in each:
             rest += one
         result = torch.zeros_like(own)
-        for rank, shard in enumerate(self.shards(len(own))):
+        for rank, shard in enumerate(groups.shards(len(own), self.world)):
             result[shard] = groups.decoded(name, rest[shard], key(rank, 1), shard.start // groups.GROUP)
         rest -= result
         return result, own
-
-    def shards(self, count):
-        width = -(-(-(-count // groups.GROUP)) // self.world) * groups.GROUP
-        return [slice(min(rank * width, count), min((rank + 1) * width, count)) for rank in range(self.world)]
 
     def corrected(self, op):
         return any(apply.get("correction") == "local" for iteration in self.plan.get("prologue", []) + self.plan["period"]
@@ -314,7 +310,7 @@ class Reference:
             self.at_end({})
             self.n += 1
         for (_, *blocks), rest in self.rests.items():
-            shard = self.shards(len(rest))[distributed.get_rank()]
+            shard = groups.shards(len(rest), self.world)[distributed.get_rank()]
             kept = torch.zeros_like(rest)
             kept[shard] = rest[shard]
             for b, part in zip(blocks, kept.split([self.blocks[b]["end"] - self.blocks[b]["begin"] for b in blocks])):

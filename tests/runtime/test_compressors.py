@@ -14,7 +14,7 @@ from reference import Reference, flat
 
 # Everything is bit for bit but power_sgd, whose reference computes in double precision.
 SETTINGS = {
-    "fp16": {}, "bf16": {}, "ef_signsgd": {},
+    "fp16": {}, "bf16": {}, "ef_signsgd": {}, "int8": {}, "int4": {},
     "top_k": {"compressor_density": 0.05},
     "dgc": {"compressor_density": 0.05, "compressor_warm_up": 6, "compressor_clip": 0.5},
     "random_k": {"compressor_density": 0.1},
@@ -171,7 +171,7 @@ def several(rank, cases):
 
 
 def test_what_is_left_out_leaves_nothing_behind():
-    cases = [(compressor, scheme, scaled) for compressor in ("top_k", "ef_signsgd", "dgc", "ok_top_k")
+    cases = [(compressor, scheme, scaled) for compressor in ("top_k", "ef_signsgd", "dgc", "ok_top_k", "int4")
              for scheme in ("ddp", "deft") for scaled in (False, True)] + [("power_sgd", "ddp", True)]
     for found in ranks.run(several, 2, cases=cases):
         for case, (off, same) in zip(cases, found):
@@ -215,7 +215,8 @@ def change_of_plan(rank, cases):
 
 
 def test_what_was_left_behind_outlives_the_plan():
-    cases = [("ddp", "wfbp", None), ("ddp", "wfbp", "ef_signsgd"), ("wfbp", "ddp", "top_k"), ("us_byte", "ddp", "random_k")]
+    cases = [("ddp", "wfbp", None), ("ddp", "wfbp", "ef_signsgd"), ("wfbp", "ddp", "top_k"), ("us_byte", "ddp", "random_k"),
+             ("us_byte", "ddp", "int8")]
     assert ranks.run(change_of_plan, 2, cases=cases) == [[], []]
 
 

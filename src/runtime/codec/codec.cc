@@ -32,17 +32,21 @@ class Then : public Pending {
 }  // namespace
 
 std::span<const CodecRow> codecs() {
-  static const std::array table{bf16(),     dgc(),       ef_signsgd(), fp16(),
-                                ok_top_k(), power_sgd(), random_k(),   top_k()};
+  static const std::array table{bf16(), dgc(),      ef_signsgd(), fp16(),     int4(),
+                                int8(), ok_top_k(), power_sgd(),  random_k(), top_k()};
   return table;
 }
 
-std::unique_ptr<Codec> make_codec(const Compression& compression) {
+const CodecRow& codec_row(const Compression& compression) {
   const auto found = std::ranges::find(codecs(), compression.name, &CodecRow::name);
-  if (found != codecs().end()) return found->make(compression.parameters);
+  if (found != codecs().end()) return *found;
   std::string names;
   for (const CodecRow& row : codecs()) names.append(names.empty() ? "" : ", ").append(row.name);
   throw InvalidInput("the engine has no codec '" + compression.name + "'", "compression", "it has " + names);
+}
+
+std::unique_ptr<Codec> make_codec(const Compression& compression) {
+  return codec_row(compression).make(compression.parameters);
 }
 
 at::Tensor& compensated(const at::Tensor& message, const Memory& before, Memory& after) {

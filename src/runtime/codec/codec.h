@@ -53,11 +53,15 @@ struct CodecRow {
   std::string_view name;  // a compressor's (gradweave/compression.h)
   // `parameters`: all that the compressor has.
   std::unique_ptr<Codec> (*make)(const std::map<std::string, double>& parameters);
+  bool accelerators = true;  // it takes messages in their memory
 };
 
 std::span<const CodecRow> codecs();
 
-// Returns the codec of a compression. Errors: InvalidInput naming those that there are.
+// Returns the row of a compression. Errors: InvalidInput naming those that there are.
+const CodecRow& codec_row(const Compression& compression);
+
+// Returns the codec of a compression. Errors: as codec_row().
 std::unique_ptr<Codec> make_codec(const Compression& compression);
 
 // ---- for codecs
