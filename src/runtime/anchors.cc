@@ -51,7 +51,7 @@ void Anchors::install(const Calendar& calendar, std::size_t slots,
         bytes_ += count * static_cast<std::int64_t>(sizeof(float));
         anchor.momentum = momenta_[parameter_of[tensor]] = momentum;
       }
-      if (op.compression.name.empty()) continue;
+      if (!in_groups(op)) continue;
       Kind& kind = kinds_[{*codec::format_of(op.compression.name), op.blocks}];
       if (kind.op != nullptr) continue;
       kind.op = &op;
@@ -106,7 +106,7 @@ void Anchors::read(const run::Execution& execution, std::size_t at, Message& mes
   const std::int64_t length = block.end - block.begin, offset = op.offsets[at];
   const at::Tensor value = value_of_(tensor).narrow(0, block.begin, length);
   const at::Tensor anchor = anchors_[static_cast<std::size_t>(tensor)].value.narrow(0, block.begin, length);
-  if (op.compression.name.empty()) {
+  if (!in_groups(op)) {
     at::Tensor own = message.own.narrow(0, offset, length);
     at::sub_out(own, value, anchor);
     message.flat.narrow(0, offset, length).copy_(own);

@@ -21,6 +21,11 @@
 
 namespace gradweave::runtime {
 
+// Whether the op's messages are encoded in groups where they are read, rather than as a whole by their link.
+inline bool in_groups(const CalendarOp& op) {
+  return op.anchored && codec::format_of(op.compression.name).has_value();
+}
+
 // Of the compute thread; links work on the messages. Parameters are float32 in the processor's memory.
 class Anchors {
  public:
@@ -38,7 +43,7 @@ class Anchors {
   void raise() { down_ = false; }
   void drop();
 
-  // Writes block number `at` of the op to its message; of a message that is not compressed, the caller has
+  // Writes block number `at` of the op to its message; of a message that is not in_groups(), the caller has
   // acquired `flat` and `own`.
   void read(const run::Execution& execution, std::size_t at, Message& message);
   // Its result has arrived: moves the parameter and its anchor.

@@ -137,7 +137,7 @@ void TorchHost::acquire(const run::Execution& execution) {
 }
 
 void TorchHost::read_parameter(const run::Execution& execution, std::size_t at) {
-  if (!execution.op->anchored || execution.op->compression.name.empty()) acquire(execution);
+  if (!in_groups(*execution.op)) acquire(execution);
   const Block& place = block_at(execution, at);
   const std::int64_t length = place.end - place.begin, offset = execution.op->offsets[at];
   const std::int32_t tensor = calendar_->block_tensor[static_cast<std::size_t>(execution.op->blocks[at])];

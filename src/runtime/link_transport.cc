@@ -87,9 +87,14 @@ std::unique_ptr<run::Pending> LinkTransport::start(const run::Execution& executi
                     .collective = compressed ? Collective::kAllReduce : op.collective,
                     .sequence = kCollectivesPerOp * sequence,
                     .timeout = options_.timeout};
-    work = message.groups
-               ? exchange(call, *message.groups)
-               : coder_->start(call, op.compression, op.blocks, {execution.run_iteration, execution.place});
+    const Coder::Name name{execution.run_iteration, execution.place};
+    if (message.groups) {
+      work = exchange(call, *message.groups);
+    } else if (compressed && op.anchored) {  // what is not sent stays in the parameters
+      work = coder_->start_alone(call, op.compression, op.blocks, name, message.own);
+    } else {
+      work = coder_->start(call, op.compression, op.blocks, name);
+    }
   }
   // Once the message is encoded.
   const auto end = emulated_ ? emulated_->end_of(op.collective, op.bytes, op.half_startups, Clock::now())

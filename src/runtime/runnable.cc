@@ -5,7 +5,6 @@
 #include <limits>
 #include <string>
 
-#include "codec/groups.h"
 #include "gradweave/compression.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
@@ -17,15 +16,10 @@ namespace gradweave::runtime {
 namespace {
 
 void check_op(const Op& op, const std::string& where) {
-  const bool compressed = op.collective == Collective::kCompressed;
-  if (op.payload == Payload::kGradient) return;
-  if (!compressed && op.collective != Collective::kAllReduce) {
+  const bool halved = op.collective == Collective::kReduceScatter || op.collective == Collective::kAllGather;
+  if (op.payload == Payload::kParameter && halved) {
     throw InvalidInput("parameters are averaged by all_reduce or compressed only", where,
                        "use collective 'all_reduce'");
-  }
-  if (compressed && !codec::format_of(op.compression.name)) {
-    throw InvalidInput("the engine has no averages by compressor '" + op.compression.name + "'", where,
-                       "use int8, int4 or ef_signsgd");
   }
 }
 

@@ -7,6 +7,7 @@ parameters is a full step with the other gradients set to None.
 import torch
 from torch import distributed, nn
 
+import compressors
 import groups
 
 
@@ -151,6 +152,10 @@ class Reference:
         def key(rank, stage):
             return groups.random_key(rank, self.first + self.n, front, stage)
 
+        if name == "top_k":
+            codec = compressors.make(op["compression"])
+            result = codec.sum(gain, front, self.first + self.n, [])
+            return result, gain - codec.left
         own = groups.decoded(name, gain, key(distributed.get_rank(), 0))
         each = [torch.empty_like(own) for _ in range(self.world)]
         distributed.all_gather(each, own)

@@ -166,7 +166,6 @@ EARLY = {
     "deft": ({"solver": "quick"}, "use one of greedy, exact, search"),
     "ddp": ({"compressor": "fp16", "compressor_rank": 2}, "compressor 'fp16' has no rank"),
     "dear": ({"compressor": "top_k"}, "can't be split into reduce-scatter and all-gather"),
-    "partial_sgd": ({"compressor": "top_k"}, "use int8, int4 or ef_signsgd"),
 }
 
 

@@ -8,8 +8,7 @@ namespace gradweave::runtime {
 class Coder::Coded : public Pending {
  public:
   Coded(Coder& coder, const Call& call, const Compression& compression, const Blocks& blocks, Name name)
-      : coder_(coder), name_(name) {
-    for (const std::int32_t b : blocks) matrices_.push_back(coder.matrices_[static_cast<std::size_t>(b)]);
+      : coder_(coder), name_(name), matrices_(coder.matrices_of(blocks)) {
     const Codec* codec = nullptr;
     {
       const MutexLock lock(coder.mutex_);
@@ -63,6 +62,12 @@ class Coder::Coded : public Pending {
   std::unique_ptr<Pending> pending_;
 };
 
+std::vector<Matrix> Coder::matrices_of(const Blocks& blocks) const {
+  std::vector<Matrix> matrices;
+  for (const std::int32_t b : blocks) matrices.push_back(matrices_[static_cast<std::size_t>(b)]);
+  return matrices;
+}
+
 const Codec& Coder::codec_of(const Compression& compression) {
   std::unique_ptr<Codec>& codec = codecs_[{compression.name, compression.parameters}];
   if (!codec) codec = make_codec(compression);
@@ -73,6 +78,26 @@ std::unique_ptr<Pending> Coder::start(const Call& call, const Compression& compr
                                       Name name) {
   if (compression.name.empty()) return runtime::start(call);
   return std::make_unique<Coded>(*this, call, compression, blocks, name);
+}
+
+std::unique_ptr<Pending> Coder::start_alone(const Call& call, const Compression& compression,
+                                            const Blocks& blocks, Name name, const at::Tensor& own) {
+  const Codec* codec = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    codec = &codec_of(compression);
+  }
+  struct Alone {
+    std::vector<Matrix> matrices;
+    Memory left;
+  };
+  const auto alone = std::make_shared<Alone>(Alone{matrices_of(blocks), {}});
+  auto pending = codec->start({.call = call,
+                               .number = static_cast<std::uint64_t>(blocks.front()),
+                               .iteration = name.first,
+                               .blocks = alone->matrices},
+                              {}, alone->left);
+  return then(call, std::move(pending), [=] { own.sub_(alone->left.left_behind); });
 }
 
 void Coder::leave_out(const Blocks& blocks, Name name) {

@@ -31,6 +31,10 @@ class Coder {
   std::unique_ptr<Pending> start(const Call& call, const Compression& compression, const Blocks& blocks,
                                  Name name);
 
+  // The same without memory. Once it has been waited for, `own`, which is the message, is what of it was sent.
+  std::unique_ptr<Pending> start_alone(const Call& call, const Compression& compression, const Blocks& blocks,
+                                       Name name, const at::Tensor& own);
+
   // Nothing of this message will be applied, whether it has been sent or not: what is left behind is again what it
   // was before it. The caller owes this before the next message of these blocks is complete.
   void leave_out(const Blocks& blocks, Name name);
@@ -48,6 +52,7 @@ class Coder {
     std::set<Name> left_out;
     bool busy = false;  // a message is under way
   };
+  std::vector<Matrix> matrices_of(const Blocks& blocks) const;
   const Codec& codec_of(const Compression& compression) REQUIRES(mutex_);
 
   std::vector<Matrix> matrices_;
