@@ -92,7 +92,7 @@ def test_schemes_train_the_same_and_keep_whole_graphs(where):
 
     # All of them once; elsewhere one that needs no cut, one that steps in the forward, one in the backward.
     rows = [row for row in core.schemes() if where == "outside" or row["name"] in ("sequential", "dear", "dreamddp")]
-    first, second = ranks.run(compiled, 2, schemes=[row["name"] for row in rows], where=where)
+    first, second = ranks.run(compiled, 2, timeout=500, schemes=[row["name"] for row in rows], where=where)
     expected, _, _ = first[None]
     for row in rows:
         ours, graphs, cuts = first[row["name"]]
