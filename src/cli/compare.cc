@@ -22,7 +22,7 @@
 namespace gradweave::cli {
 namespace {
 
-struct Arguments {
+struct CompareArguments {
   std::vector<std::string> workloads;
   std::string cluster, plot;
   std::vector<std::string> schemes, workers, links, set;
@@ -77,7 +77,7 @@ std::vector<Number> numbers_of(const std::vector<std::string>& words, std::strin
   return numbers;
 }
 
-std::vector<std::string_view> chosen_schemes(const Arguments& arguments) {
+std::vector<std::string_view> chosen_schemes(const CompareArguments& arguments) {
   std::vector<std::string_view> names;
   for (const std::string& name : items_of(arguments.schemes, "--schemes"))
     names.push_back(find_scheme(name).name);
@@ -254,7 +254,7 @@ Cluster changed_to(const Cluster& measured, std::int64_t workers, std::optional<
   }
 }
 
-std::vector<Setting> settings_of(const Arguments& arguments, const Cluster& measured) {
+std::vector<Setting> settings_of(const CompareArguments& arguments, const Cluster& measured) {
   Setting setting{.classes = read_classes(arguments.workloads),
                   .slowest = {},
                   .cluster = {},
@@ -277,7 +277,7 @@ std::vector<Setting> settings_of(const Arguments& arguments, const Cluster& meas
   return settings;
 }
 
-void run(const Arguments& arguments) {
+void run_compare(const CompareArguments& arguments) {
   const Cluster measured = read_cluster(arguments.cluster);
   const std::vector<Setting> settings = settings_of(arguments, measured);
   const Workload& slowest = settings[0].slowest;
@@ -313,7 +313,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_compare(CLI::App& app, Outcome&) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<CompareArguments>();
   CLI::App* command =
       app.add_subcommand("compare", "What every scheme would do on this workload and cluster");
   add_workload_option(*command, arguments->workloads);
@@ -334,7 +334,7 @@ void add_compare(CLI::App& app, Outcome&) {
       "Examples:\n  gradweave compare --workload examples/workloads/deft-table2-vgg19.json \\\n"
       "    --cluster examples/clusters/deft-table2-one-link.json\n"
       "  gradweave compare --workload W --cluster C --workers 8,16,32,64 --plot scaling.svg");
-  command->callback([arguments] { run(*arguments); });
+  command->callback([arguments] { run_compare(*arguments); });
 }
 
 }  // namespace gradweave::cli

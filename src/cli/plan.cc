@@ -13,14 +13,14 @@
 namespace gradweave::cli {
 namespace {
 
-struct Arguments {
+struct PlanArguments {
   std::vector<std::string> workloads;
   std::string cluster, scheme, output;
   std::vector<std::string> set;
   bool json = false;
 };
 
-void run(const Arguments& arguments, Outcome& outcome) {
+void run_plan(const PlanArguments& arguments, Outcome& outcome) {
   const std::vector<Workload> classes = read_classes(arguments.workloads);
   const Cluster cluster = read_cluster(arguments.cluster);
   const Workload workload = slowest_of(classes);
@@ -38,7 +38,7 @@ void run(const Arguments& arguments, Outcome& outcome) {
 }  // namespace
 
 void add_plan(CLI::App& app, Outcome& outcome) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<PlanArguments>();
   CLI::App* command =
       app.add_subcommand("plan", "Make a plan: which collective carries what, when and where");
   add_workload_option(*command, arguments->workloads);
@@ -51,7 +51,7 @@ void add_plan(CLI::App& app, Outcome& outcome) {
       "Example:\n  gradweave plan --workload examples/workloads/deft-table2-vgg19.json \\\n"
       "    --cluster examples/clusters/deft-table2-one-link.json --scheme deft --set max_block_us=22525 -o "
       "plan.json");
-  command->callback([arguments, &outcome] { run(*arguments, outcome); });
+  command->callback([arguments, &outcome] { run_plan(*arguments, outcome); });
 }
 
 }  // namespace gradweave::cli

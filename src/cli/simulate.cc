@@ -12,7 +12,7 @@
 namespace gradweave::cli {
 namespace {
 
-struct Arguments {
+struct SimulateArguments {
   std::vector<std::string> workloads;
   std::string cluster, plan, trace, svg;
   SimulationFlags simulation;
@@ -58,7 +58,7 @@ void print_for_people(const SimulationResult& result, const Workload& workload) 
   std::cout << '\n' << layers.text();
 }
 
-void run(const Arguments& arguments) {
+void run_simulate(const SimulateArguments& arguments) {
   const std::vector<Workload> classes = read_classes(arguments.workloads);
   const Cluster cluster = read_cluster(arguments.cluster);
   const Plan plan = read_plan(arguments.plan);
@@ -80,7 +80,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_simulate(CLI::App& app, Outcome&) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<SimulateArguments>();
   CLI::App* command =
       app.add_subcommand("simulate", "Predict iteration time, exposed communication and link use of a plan");
   command->add_option("--plan", arguments->plan, "Plan file")->required()->type_name("FILE");
@@ -99,7 +99,7 @@ void add_simulate(CLI::App& app, Outcome&) {
       "Example:\n  gradweave simulate --plan plan.json --workload examples/workloads/deft-table2-vgg19.json "
       "\\\n"
       "    --cluster examples/clusters/deft-table2-one-link.json --trace out.json");
-  command->callback([arguments] { run(*arguments); });
+  command->callback([arguments] { run_simulate(*arguments); });
 }
 
 }  // namespace gradweave::cli

@@ -13,7 +13,7 @@
 namespace gradweave::cli {
 namespace {
 
-struct Arguments {
+struct ValidateArguments {
   std::string workload, cluster, plan;
   bool json = false;
 };
@@ -50,7 +50,7 @@ void print_for_people(const Validation& validation) {
   }
 }
 
-void run(const Arguments& arguments, Outcome& outcome) {
+void run_validate(const ValidateArguments& arguments, Outcome& outcome) {
   const Workload workload = read_workload(arguments.workload);
   std::optional<Cluster> cluster;
   if (!arguments.cluster.empty()) cluster = read_cluster(arguments.cluster);
@@ -66,7 +66,7 @@ void run(const Arguments& arguments, Outcome& outcome) {
 }  // namespace
 
 void add_validate(CLI::App& app, Outcome& outcome) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ValidateArguments>();
   CLI::App* command =
       app.add_subcommand("validate", "Prove that a plan loses nothing, or list every violation");
   command->add_option("--plan", arguments->plan, "Plan file")->required()->type_name("FILE");
@@ -76,7 +76,7 @@ void add_validate(CLI::App& app, Outcome& outcome) {
   command->footer(
       "Example:\n  gradweave validate --plan plan.json --workload examples/workloads/deft-table2-vgg19.json\n"
       "Exit code 1 if the plan has a violation.");
-  command->callback([arguments, &outcome] { run(*arguments, outcome); });
+  command->callback([arguments, &outcome] { run_validate(*arguments, outcome); });
 }
 
 }  // namespace gradweave::cli

@@ -23,7 +23,7 @@
 namespace gradweave {
 namespace {
 
-constexpr std::int64_t kMostParts = 64;  // in flight, in trials
+constexpr std::int64_t kMostInFlight = 64;  // in flight, in trials
 
 struct Sizes {
   std::int64_t partition_bytes = 4'000'000;  // BYTESCHEDULER_PARTITION: 1,000,000 parameters
@@ -54,9 +54,9 @@ Sizes tuned(const Workload& workload, const Cluster& cluster, const Compression&
     Sizes sizes = start;
     std::size_t d = 0;
     if (!partition_set) sizes.partition_bytes = from_log_scale(point[d++], low, high);
-    // Enough for 1 to kMostParts parts in flight: while any credit is left, one more is issued.
+    // Enough for 1 to kMostInFlight parts in flight: while any credit is left, one more is issued.
     if (!credit_set)
-      sizes.credit_bytes = 1 + sizes.partition_bytes * (from_log_scale(point[d], 1, kMostParts) - 1);
+      sizes.credit_bytes = 1 + sizes.partition_bytes * (from_log_scale(point[d], 1, kMostInFlight) - 1);
     return sizes;
   };
   BayesianOptions options{.seed = seed, .stop_at = static_cast<double>(index.compute_total)};

@@ -18,14 +18,16 @@ class AllReduce : public Pending {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
-bool serves(const Backend&, Collective collective, c10::ScalarType) {
-  return collective == Collective::kAllReduce;
-}
-
-std::unique_ptr<Pending> start(const Call& call, const Backend&) { return std::make_unique<AllReduce>(call); }
-
 }  // namespace
 
-Transport all_reduce() { return {"all_reduce", "the backend's all-reduce", serves, start}; }
+Transport all_reduce() {
+  return {"all_reduce", "the backend's all-reduce",
+          [](const Backend&, Collective collective, c10::ScalarType) {
+            return collective == Collective::kAllReduce;
+          },
+          [](const Call& call, const Backend&) -> std::unique_ptr<Pending> {
+            return std::make_unique<AllReduce>(call);
+          }};
+}
 
 }  // namespace gradweave::runtime

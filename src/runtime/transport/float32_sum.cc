@@ -56,19 +56,17 @@ class Float32Sum : public Pending {
   std::unique_ptr<Pending> gathering_;
 };
 
-bool serves(const Backend&, Collective collective, c10::ScalarType dtype) {
-  return (dtype == c10::kHalf || dtype == c10::kBFloat16) &&
-         (collective == Collective::kAllReduce || collective == Collective::kReduceScatter);
-}
-
-std::unique_ptr<Pending> start(const Call& call, const Backend& backend) {
-  return std::make_unique<Float32Sum>(call, backend);
-}
-
 }  // namespace
 
 Transport float32_sum() {
-  return {"float32_sum", "16-bit floats: added in float32 by the rank whose part it is", serves, start};
+  return {"float32_sum", "16-bit floats: added in float32 by the rank whose part it is",
+          [](const Backend&, Collective collective, c10::ScalarType dtype) {
+            return (dtype == c10::kHalf || dtype == c10::kBFloat16) &&
+                   (collective == Collective::kAllReduce || collective == Collective::kReduceScatter);
+          },
+          [](const Call& call, const Backend& backend) -> std::unique_ptr<Pending> {
+            return std::make_unique<Float32Sum>(call, backend);
+          }};
 }
 
 }  // namespace gradweave::runtime

@@ -56,19 +56,17 @@ class NativeHalf : public Pending {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
-bool serves(const Backend& backend, Collective collective, c10::ScalarType) {
-  return backend.native_halves &&
-         (collective == Collective::kReduceScatter || collective == Collective::kAllGather);
-}
-
-std::unique_ptr<Pending> start(const Call& call, const Backend&) {
-  return std::make_unique<NativeHalf>(call);
-}
-
 }  // namespace
 
 Transport native_halves() {
-  return {"native_halves", "the backend's reduce-scatter and all-gather", serves, start};
+  return {"native_halves", "the backend's reduce-scatter and all-gather",
+          [](const Backend& backend, Collective collective, c10::ScalarType) {
+            return backend.native_halves &&
+                   (collective == Collective::kReduceScatter || collective == Collective::kAllGather);
+          },
+          [](const Call& call, const Backend&) -> std::unique_ptr<Pending> {
+            return std::make_unique<NativeHalf>(call);
+          }};
 }
 
 }  // namespace gradweave::runtime

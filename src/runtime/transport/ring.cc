@@ -127,15 +127,17 @@ class Ring : public Pending {
   std::vector<c10::intrusive_ptr<c10d::Work>> receives_, sends_;
 };
 
-bool serves(const Backend& backend, Collective collective, c10::ScalarType) {
-  return backend.eager_sends &&
-         (collective == Collective::kReduceScatter || collective == Collective::kAllGather);
-}
-
-std::unique_ptr<Pending> start(const Call& call, const Backend&) { return std::make_unique<Ring>(call); }
-
 }  // namespace
 
-Transport ring() { return {"ring", "a ring of ranks over send and receive", serves, start}; }
+Transport ring() {
+  return {"ring", "a ring of ranks over send and receive",
+          [](const Backend& backend, Collective collective, c10::ScalarType) {
+            return backend.eager_sends &&
+                   (collective == Collective::kReduceScatter || collective == Collective::kAllGather);
+          },
+          [](const Call& call, const Backend&) -> std::unique_ptr<Pending> {
+            return std::make_unique<Ring>(call);
+          }};
+}
 
 }  // namespace gradweave::runtime
