@@ -135,7 +135,7 @@ STYLE = """<style>
 # Told apart on white and on black.
 COLORS = ("#2f81f7", "#d1570b", "#2da44e", "#bf3989", "#8250df", "#9a6700", "#1b9e9e", "#cf222e", "#768390", "#6e9b00")
 DASHES = ("", "7 3", "2 3")
-WIDTH, PANEL, TOP, LOW, HIGH = 1000, 330, 34, 60.0, 91.0
+WIDTH, PANEL, TOP, LOW, HIGH = 1150, 330, 34, 60.0, 91.0
 
 
 def mean_curve(of_row, ms):
@@ -186,7 +186,7 @@ def panel(group, coverage, found, top):
         look = f'stroke="{COLORS[number % len(COLORS)]}" stroke-dasharray="{DASHES[number // len(COLORS) % len(DASHES)]}"'
         path = " ".join(f"{x(seconds):.1f},{y(percent):.1f}" for seconds, percent in curve)
         parts.append(f'<polyline class="curve" {look} points="{path}"/>')
-        at_x, at_y = right + 18 + (number // each) * 190, top + TOP + 6 + (number % each) * line_height
+        at_x, at_y = right + 18 + (number // each) * 262, top + TOP + 6 + (number % each) * line_height
         told = f" {reach:.0f} s" if math.isfinite(reach) else ""
         parts.append(f'<line class="curve" {look} x1="{at_x}" x2="{at_x + 22}" y1="{at_y}" y2="{at_y}"/>'
                      f'<text x="{at_x + 28}" y="{at_y + 4}" style="font-size:10px">{name}{told}</text>')
