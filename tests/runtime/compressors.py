@@ -212,8 +212,8 @@ class OkTopK(Codec):
         return result, torch.where(result != 0, tried, torch.zeros_like(tried))
 
 
-CODECS = {"fp16": Fp16, "bf16": Bf16, "top_k": TopK, "dgc": Dgc, "random_k": RandomK, "ef_signsgd": EfSignSgd, "int8": Int8, "int4": Int4,
-          "power_sgd": PowerSgd, "ok_top_k": OkTopK}
+CODECS = {"fp16": Fp16, "bf16": Bf16, "top_k": TopK, "dgc": Dgc, "random_k": RandomK, "ef_signsgd": EfSignSgd,
+          "int8": Int8, "int4": Int4, "power_sgd": PowerSgd, "ok_top_k": OkTopK}
 DEFAULTS = {"top_k": {"density": 0.01}, "dgc": {"density": 0.001, "momentum": 0.9, "clip": 0, "warm_up": 0},
             "random_k": {"density": 0.01}, "power_sgd": {"rank": 4}, "ok_top_k": {"density": 0.01}}
 
