@@ -8,6 +8,11 @@ namespace gradweave {
 
 enum class Collective : std::uint8_t { kAllReduce, kReduceScatter, kAllGather, kCompressed };
 
+// Returns whether it is one half of an all-reduce.
+constexpr bool is_half(Collective collective) {
+  return collective == Collective::kReduceScatter || collective == Collective::kAllGather;
+}
+
 enum class Payload : std::uint8_t { kGradient, kParameter };
 
 // Returns its name in files and labels: "all_reduce", "reduce_scatter", "all_gather" or "compressed".

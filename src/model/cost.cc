@@ -119,10 +119,10 @@ OpCost CostModel::all_reduce_of(std::size_t link, const MessageLoad& load) const
 OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const Slice> slices,
                        const Compression& compression, Payload payload) const {
   const MessageLoad sum = load(link, slices);
-  const bool is_half = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
-  if (compression.name.empty()) return is_half ? half(link, collective, sum) : uncompressed(link, sum);
+  if (compression.name.empty())
+    return is_half(collective) ? half(link, collective, sum) : uncompressed(link, sum);
   const OpCost whole = compressed(link, sum, compression, payload);
-  return is_half ? halved(whole, collective) : whole;
+  return is_half(collective) ? halved(whole, collective) : whole;
 }
 
 Nanoseconds CostModel::all_reduce(std::size_t link, std::span<const Slice> slices) const {

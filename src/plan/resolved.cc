@@ -230,7 +230,7 @@ class ResolvedPlan::Reader {
 
   // Returns whether the op has a compression, and it is sound.
   bool check_compression(const Op& op) {
-    const bool half = op.collective == Collective::kReduceScatter || op.collective == Collective::kAllGather;
+    const bool half = is_half(op.collective);
     const auto refuse = [&](const std::string& what, const std::string& remedy) {
       fault(what, remedy);
       return false;

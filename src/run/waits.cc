@@ -48,6 +48,10 @@ class Rehearsal {
     return rows_[static_cast<std::size_t>(iteration + ref.delta)][static_cast<std::size_t>(ref.op)];
   }
 
+  std::size_t queue_of(const State& state) const {
+    return queues_.size() == 1 ? 0 : static_cast<std::size_t>(state.op->link);
+  }
+
   void open(std::int64_t iteration) {
     for (const CalendarOp& op : calendar_[iteration].ops) {
       State state{.op = &op, .iteration = iteration};
@@ -59,8 +63,7 @@ class Rehearsal {
 
   void begin_iteration() {
     for (State& state : rows_[static_cast<std::size_t>(now_)]) {
-      const std::size_t queue = queues_.size() == 1 ? 0 : static_cast<std::size_t>(state.op->link);
-      queues_[queue].ops.push_back(&state);
+      queues_[queue_of(state)].ops.push_back(&state);
     }
   }
 
@@ -135,7 +138,7 @@ class Rehearsal {
 
   // The remedy: which op holds it up.
   std::string reason(const State& state) const {
-    const Queue& queue = queues_[queues_.size() == 1 ? 0 : static_cast<std::size_t>(state.op->link)];
+    const Queue& queue = queues_[queue_of(state)];
     const State& first = *queue.ops[queue.ended];
     if (&first == &state) return "apply it later";
     return "list it before op '" + first.op->label + "' of iteration " + std::to_string(first.iteration);

@@ -16,8 +16,7 @@ namespace gradweave::runtime {
 namespace {
 
 void check_op(const Op& op, const std::string& where) {
-  const bool halved = op.collective == Collective::kReduceScatter || op.collective == Collective::kAllGather;
-  if (op.payload == Payload::kParameter && halved) {
+  if (op.payload == Payload::kParameter && is_half(op.collective)) {
     throw InvalidInput("parameters are averaged by all_reduce or compressed only", where,
                        "use collective 'all_reduce'");
   }

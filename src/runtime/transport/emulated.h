@@ -24,10 +24,9 @@ class EmulatedLink {
   // Returns when an op that is started `now` ends at the earliest. A whole op has `half_startups` halves of an
   // all-reduce's start-up, two or what its compression needs.
   Time end_of(Collective collective, std::int64_t bytes, std::int64_t half_startups, Time now) {
-    const bool half = collective == Collective::kReduceScatter || collective == Collective::kAllGather;
     const double cost = (static_cast<double>(model_.startup_ns * half_startups) / 2 +
                          model_.ns_per_byte * static_cast<double>(bytes)) *
-                        (half ? 0.5 : 1.0);
+                        (is_half(collective) ? 0.5 : 1.0);
     free_ = std::max(now, free_) + std::chrono::nanoseconds(static_cast<std::int64_t>(cost));
     return free_;
   }

@@ -132,8 +132,7 @@ class Ring : public Pending {
 Transport ring() {
   return {"ring", "a ring of ranks over send and receive",
           [](const Backend& backend, Collective collective, c10::ScalarType) {
-            return backend.eager_sends &&
-                   (collective == Collective::kReduceScatter || collective == Collective::kAllGather);
+            return backend.eager_sends && is_half(collective);
           },
           [](const Call& call, const Backend&) -> std::unique_ptr<Pending> {
             return std::make_unique<Ring>(call);
