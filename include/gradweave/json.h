@@ -1,5 +1,5 @@
-// The file forms: workload, cluster, plan and timeline as JSON. schema/ has them as JSON schemas; they
-// round-trip exactly.
+// The file forms: workload, cluster, plan, timeline and measurements as JSON. schema/ has them as JSON schemas;
+// what can be written round-trips exactly.
 #pragma once
 
 #include <filesystem>
@@ -8,6 +8,7 @@
 
 #include "gradweave/cluster.h"
 #include "gradweave/plan.h"
+#include "gradweave/preserve.h"
 #include "gradweave/timeline.h"
 #include "gradweave/workload.h"
 
@@ -20,6 +21,7 @@ Workload parse_workload(std::string_view text);
 Cluster parse_cluster(std::string_view text);
 Plan parse_plan(std::string_view text);
 Timeline parse_timeline(std::string_view text);
+Measurements parse_measurements(std::string_view text);
 
 // Each returns the canonical JSON text, ending in a newline: same value, same bytes.
 std::string to_json(const Workload& workload);
@@ -35,6 +37,7 @@ Workload read_workload(const std::filesystem::path& path);
 Cluster read_cluster(const std::filesystem::path& path);
 Plan read_plan(const std::filesystem::path& path);
 Timeline read_timeline(const std::filesystem::path& path);
+Measurements read_measurements(const std::filesystem::path& path);
 
 // Writes `text` to `path`, or leaves what was there: written aside, synced, renamed.
 // Errors: InvalidInput if the path can't be written; RuntimeFailure if the disk fails.

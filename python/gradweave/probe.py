@@ -107,8 +107,10 @@ def probe(interfaces: Sequence[str] = (), seconds: float = 4.0) -> tuple[core.Js
     for name in chosen:
         link, residual = measure_link(name, ranks.group_on(name) if interfaces else None, seconds=seconds)
         links.append(link)
-        lines.append(f"{name}: start-up {link['startup_us']:.0f} us, {8 / link['us_per_byte']:.0f} Mb/s of all-reduced "
-                     f"data, residual {100 * residual:.1f}%")
+        us_per_byte = link["us_per_byte"]
+        rate = (f"{8 / us_per_byte:.0f} Mb/s of all-reduced data" if us_per_byte > 0 else
+                f"its rate is lost in the noise of {seconds:g} s: measure for longer (--seconds)")
+        lines.append(f"{name}: start-up {link['startup_us']:.0f} us, {rate}, residual {100 * residual:.1f}%")
     workers = ranks.world_size()
     return cluster_of(links, workers, f"{workers} workers on {', '.join(chosen)}"), lines
 

@@ -15,6 +15,7 @@ void add_plan(CLI::App& app, Outcome& outcome);
 void add_simulate(CLI::App& app, Outcome& outcome);
 void add_compare(CLI::App& app, Outcome& outcome);
 void add_validate(CLI::App& app, Outcome& outcome);
+void add_preserve(CLI::App& app, Outcome& outcome);
 void add_schemes(CLI::App& app, Outcome& outcome);
 
 }  // namespace gradweave::cli

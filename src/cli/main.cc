@@ -32,6 +32,7 @@ int run(int argc, char** argv) {
   add_simulate(app, outcome);
   add_compare(app, outcome);
   add_validate(app, outcome);
+  add_preserve(app, outcome);
   add_schemes(app, outcome);
   try {
     app.parse(argc, argv);

@@ -105,6 +105,7 @@ Workload read_workload(const fs::path& path) { return read_with(path, parse_work
 Cluster read_cluster(const fs::path& path) { return read_with(path, parse_cluster); }
 Plan read_plan(const fs::path& path) { return read_with(path, parse_plan); }
 Timeline read_timeline(const fs::path& path) { return read_with(path, parse_timeline); }
+Measurements read_measurements(const fs::path& path) { return read_with(path, parse_measurements); }
 
 void write_file(const fs::path& path, std::string_view text) {
   struct stat status {};

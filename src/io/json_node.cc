@@ -137,6 +137,8 @@ void JsonNode::fail_type(std::string_view expected) const {
 
 bool JsonNode::is_null() const { return std::holds_alternative<std::nullptr_t>(value_->value); }
 
+bool JsonNode::is_array() const { return std::holds_alternative<JsonArray>(value_->value); }
+
 bool JsonNode::boolean() const {
   if (const bool* value = std::get_if<bool>(&value_->value)) return *value;
   fail_type("true or false");

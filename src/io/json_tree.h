@@ -58,6 +58,7 @@ class JsonNode {
   [[noreturn]] void fail(std::string_view what, std::string_view remedy = {}) const;
 
   bool is_null() const;
+  bool is_array() const;
   bool boolean() const;
   std::int64_t integer(std::int64_t minimum, std::int64_t maximum) const;
   std::int32_t integer32() const;

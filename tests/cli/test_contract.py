@@ -277,7 +277,7 @@ def test_a_claim_that_the_plan_itself_refutes_is_no_bound(tmp_path):
     assert all(bound["name"] != "optimum" for bound in simulated["bounds"])
 
 
-@pytest.mark.parametrize("command", ["plan", "simulate", "compare", "validate", "schemes"])
+@pytest.mark.parametrize("command", ["plan", "simulate", "compare", "validate", "preserve", "schemes"])
 def test_help_has_an_example(command):
     assert "Example" in run(command, "--help").stdout
 
@@ -380,3 +380,51 @@ def test_a_trace_opens_as_chrome_events(tmp_path):
     assert {"M", "X"} <= {event["ph"] for event in events}
     assert any("wait" in json.dumps(event).lower() for event in events)
     assert svg.read_text().startswith("<svg")
+
+
+MEASUREMENTS = {"version": 1, "loss": [1.8, 2], "gradient_square": 0.3, "noise_square": [5, 20], "batch": 256,
+                "learning_rate": 0.01, "momentum": 0.9, "curvature": [2, 6]}
+
+
+def judged(folder, scheme, code, *options, **changes):
+    plan = run("plan", "--workload", TABLE2, "--cluster", ONE_LINK, "--scheme", scheme).stdout
+    return result("preserve", "--plan", write(folder / "plan.json", plan), "--workload", TABLE2, "--measurements",
+                  write(folder / "measured.json", MEASUREMENTS | changes), *options, code=code)
+
+
+def test_a_plan_is_judged_by_what_was_measured(tmp_path):
+    kept = judged(tmp_path, "deft", 0)
+    assert kept["preserves"] and kept["step"] == 0.06 and abs(kept["plain_largest_stable_step"] - 3.8) < 1e-5
+    late, = kept["blocks"]
+    assert late["share"] == 1 and late["updates_per_iteration"] == 0.5 and late["loss_kept"] and late["stable"]
+    assert 0.99 < late["loss_ratio"] < 1 and late["growth"] < 1
+    # The same plan at a larger learning rate: the stable step is the plan's, the bad end of the curvature counts.
+    fast = judged(tmp_path, "deft", 1, learning_rate=0.05)
+    assert not fast["preserves"] and not fast["blocks"][0]["stable"] and fast["blocks"][0]["growth"] > 1
+    assert fast["blocks"][0]["largest_stable_step"] == late["largest_stable_step"]
+    assert judged(tmp_path, "deft", 0, learning_rate=0.01, curvature=[2, 7.9])["preserves"]
+    judged(tmp_path, "deft", 1, learning_rate=0.01, curvature=[2, 8.1])
+    judged(tmp_path, "deft", 0, "--stable-share", "0.9", learning_rate=0.01, curvature=[2, 8.1])
+    assert not judged(tmp_path, "deft", 1, "--tolerance", "0.0001")["blocks"][0]["loss_kept"]
+    # Exact and corrected plans step as plain training does.
+    for scheme in ("dear", "delayed_averaging"):
+        assert all(block["loss_ratio"] == 1 for block in judged(tmp_path, scheme, 0, learning_rate=0.5)["blocks"])
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"loss": [2, 1]}, ["loss", "[low, high]"]),
+    ({"loss": [1, 2, 3]}, ["loss", "3 numbers"]),
+    ({"loss": -1}, ["loss"]),
+    ({"lowest": 3}, ["lowest"]),
+    ({"momentum": 1}, ["momentum"]),
+    ({"batch": 0}, ["batch"]),
+    ({"learning_rate": "a"}, ["learning_rate", "number"]),
+    ({"rate": 1}, ["rate"]),
+    ({"version": 2}, ["version"]),
+])
+def test_measurements_that_cannot_be_are_refused(changes, words, tmp_path):
+    plan = write(tmp_path / "plan.json", run("plan", "--workload", TABLE2, "--cluster", ONE_LINK, "--scheme", "ddp").stdout)
+    measured = write(tmp_path / "measured.json", MEASUREMENTS | changes)
+    said = run("preserve", "--plan", plan, "--workload", TABLE2, "--measurements", measured, code=2).stderr
+    for word in ["measured.json", *words]:
+        assert word in said

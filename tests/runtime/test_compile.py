@@ -13,16 +13,16 @@ STEPS = 6
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.linear = nn.Linear(width, width)
 
     def forward(self, x):
-        return x + self.down(torch.relu(self.up(x)))
+        return x + torch.relu(self.linear(x))
 
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.blocks = nn.Sequential(*(Block(64) for _ in range(3)))
+        self.blocks = nn.Sequential(*(Block(64) for _ in range(2)))
         self.out = nn.Linear(64, 5)
 
     def forward(self, x):

@@ -179,6 +179,7 @@ def left_out(rank, schemes):
             said[scheme] = "served"
         except gradweave.InvalidInput as error:
             said[scheme] = str(error)
+        distributed.barrier()  # each is to find it by itself
         model.gradweave.close(ValueError("refused"))
     return said
 

@@ -32,6 +32,11 @@ def test_example_clusters(path):
     schema("cluster").validate(json.loads(path.read_text()))
 
 
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "measurements").glob("*.json")), ids=lambda p: p.stem)
+def test_example_measurements(path):
+    schema("measurements").validate(json.loads(path.read_text()))
+
+
 def test_plans_of_every_scheme():
     listed = gradweave("schemes", "--json")
     assert listed.returncode == 0, listed.stderr

@@ -1,0 +1,133 @@
+// gradweave preserve: whether a plan keeps the accuracy of plain data parallelism.
+#include "gradweave/preserve.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/inputs.h"
+#include "cli/output.h"
+#include "gradweave/error.h"
+#include "gradweave/json.h"
+
+namespace gradweave::cli {
+namespace {
+
+struct PreserveArguments {
+  std::string workload, plan, measurements;
+  Tolerance tolerance;
+  bool json = false;
+};
+
+double updates_per_iteration(const Updates& updates) {
+  return static_cast<double>(updates.steps.size()) / updates.period;
+}
+
+std::int32_t oldest(const Updates& updates) {
+  std::int32_t reach = 0;
+  for (const UpdateStep& step : updates.steps)
+    for (const UsedGradient& used : step.gradients) reach = std::max(reach, -used.iteration);
+  return reach;
+}
+
+Json to_object(const Judgement& judgement) {
+  Json blocks = Json::array();
+  for (const BlockJudgement& block : judgement.blocks) {
+    blocks.push_back({{"share", block.updates.share},
+                      {"updates_per_iteration", updates_per_iteration(block.updates)},
+                      {"oldest_gradient", oldest(block.updates)},
+                      {"loss_ratio", block.ratio},
+                      {"largest_stable_step", block.limit},
+                      {"growth", block.growth},
+                      {"loss_kept", block.ratio_kept},
+                      {"stable", block.stable}});
+  }
+  return {{"preserves", judgement.preserves()},
+          {"step", judgement.step},
+          {"plain_largest_stable_step", judgement.plain_limit},
+          {"blocks", std::move(blocks)}};
+}
+
+void print_for_people(const Judgement& judgement, const Tolerance& tolerance) {
+  Table table{.header = {"share", "updates per iteration", "oldest gradient", "loss ratio", "stable up to",
+                         "growth", "finding"},
+              .rows = {},
+              .left = {false, false, false, false, false, false, true}};
+  for (const BlockJudgement& block : judgement.blocks) {
+    std::string finding = block.ratio_kept ? "" : "loss falls behind";
+    if (!block.stable) finding += (finding.empty() ? "" : ", ") + std::string("too near its limit");
+    table.rows.push_back({fmt::format("{:.1f} %", 100 * block.updates.share),
+                          fmt::format("{:.4g}", updates_per_iteration(block.updates)),
+                          std::to_string(oldest(block.updates)), fmt::format("{:.4f}", block.ratio),
+                          fmt::format("{:.4g}", block.limit), fmt::format("{:.4f}", block.growth),
+                          finding.empty() ? "kept" : finding});
+  }
+  std::cout << table.text() << '\n';
+  std::cout << fmt::format(
+      "learning rate x curvature is {:.4g}; plain data parallelism is stable up to {:.4g}, these plans are "
+      "let use "
+      "{:.0f} % of theirs\n",
+      judgement.step, judgement.plain_limit, 100 * tolerance.step);
+  std::cout << (judgement.preserves()
+                    ? "the plan keeps the accuracy of plain data parallelism\n"
+                    : "the plan does not keep the accuracy: use an exact one (gradweave plan --scheme "
+                      "auto), or a smaller learning rate where stability is short\n");
+}
+
+void run_preserve(const PreserveArguments& arguments, Outcome& outcome) {
+  const Workload workload = read_workload(arguments.workload);
+  const Plan plan = read_plan(arguments.plan);
+  require_valid(validate(plan, workload), arguments.plan);
+  const Measurements measurements = read_measurements(arguments.measurements);
+  try {
+    const Judgement judgement = judge(plan, workload, measurements, arguments.tolerance);
+    if (arguments.json) {
+      print(to_object(judgement));
+    } else {
+      print_for_people(judgement, arguments.tolerance);
+    }
+    outcome.exit_code = judgement.preserves() ? 0 : 1;
+  } catch (const InvalidInput& error) {
+    throw error.within(arguments.measurements);
+  }
+}
+
+}  // namespace
+
+void add_preserve(CLI::App& app, Outcome& outcome) {
+  auto arguments = std::make_shared<PreserveArguments>();
+  CLI::App* command =
+      app.add_subcommand("preserve", "Judge whether a plan keeps the accuracy of plain data parallelism");
+  command->add_option("--plan", arguments->plan, "Plan file")->required()->type_name("FILE");
+  command->add_option("--workload", arguments->workload, "Workload file")->required()->type_name("FILE");
+  command
+      ->add_option("--measurements", arguments->measurements,
+                   "What is known of the training: measurements file")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--tolerance", arguments->tolerance.loss, "How far the ratio of losses may be from 1")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command
+      ->add_option("--stable-share", arguments->tolerance.step,
+                   "Part of the largest stable step that may be used")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command
+      ->add_option("--iterations", arguments->tolerance.iterations,
+                   "Over which losses are compared; 0: a period")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "Print one JSON object");
+  command->footer(
+      "Example:\n  gradweave preserve --plan plan.json --workload examples/workloads/deft-table2-vgg19.json "
+      "\\\n"
+      "    --measurements examples/measurements/sgd.json\n"
+      "Exit code 1 if the plan does not keep it.");
+  command->callback([arguments, &outcome] { run_preserve(*arguments, outcome); });
+}
+
+}  // namespace gradweave::cli
