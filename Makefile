@@ -31,7 +31,7 @@ test-core: build  ## Tests of the core and the command line
 	@scripts/deps tests
 	@$(WITH_TESTS)
 	cmake --build --preset release -j $(JOBS) --target core_tests
-	RC_PARAMS="seed=1 max_success=200" ctest --test-dir build -j $(JOBS) -L unit --output-on-failure
+	RC_PARAMS="seed=1" ctest --test-dir build -j $(JOBS) -L unit --output-on-failure
 
 test-runtime: build runtime  ## Tests of the runtime: real processes
 	@scripts/deps tests && scripts/deps python-tests

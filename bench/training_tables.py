@@ -74,23 +74,27 @@ def prediction_table(found):
 
 
 def accuracy_table(path):
-    """Mean and single seeds of the test accuracy after the last epoch, for each way, optimizer and number of workers."""
+    """Mean and single seeds of the test accuracy after the last epoch, for each way, optimizer, number of workers and
+    coverage rate; DistributedDataParallel's does not depend on that."""
     groups = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         result = json.loads(line)
         run = result["run"]
-        groups.setdefault((run["workers"], run["optimizer"], run["way"]), {})[run["seed"]] = result
+        key = run["workers"], run["optimizer"], run["way"], 0.0 if run["way"] == "ddp" else run["coverage"]
+        groups.setdefault(key, {})[run["seed"]] = result
     rows = []
-    for (workers, optimizer, way), seeds in sorted(groups.items(), key=lambda entry: (entry[0][0], entry[0][1] != "sgd")):
+    for (workers, optimizer, way, coverage), seeds in sorted(
+            groups.items(), key=lambda entry: (entry[0][0], entry[0][1] != "sgd", entry[0][2] != "ddp", entry[0][2:])):
         final = [seeds[seed]["accuracy"][-1] for seed in sorted(seeds)]
-        reference = groups.get((workers, optimizer, "ddp"), {})
+        reference = groups.get((workers, optimizer, "ddp", 0.0), {})
         same = [result["accuracy"][-1] - reference[seed]["accuracy"][-1]
                 for seed, result in seeds.items() if seed in reference]
-        rows.append([str(workers), optimizer, way, f"{statistics.mean(final):.2f}",
+        rows.append([str(workers), optimizer, way, f"{coverage:g}" if coverage else "", f"{statistics.mean(final):.2f}",
                      " ".join(f"{value:.2f}" for value in final),
                      f"{statistics.mean(same):+.2f}" if same and way != "ddp" else "",
                      f"{max(result['spread'] for result in seeds.values()):.2g}" if way != "ddp" else ""])
-    return markdown(["workers", "optimizer", "way", "mean accuracy, %", "seeds", "minus DDP", "spread between workers"], rows)
+    return markdown(["workers", "optimizer", "way", "coverage rate", "mean accuracy, %", "seeds", "minus DDP",
+                     "spread between workers"], rows)
 
 
 def overhead_table(path):
