@@ -36,7 +36,8 @@ def main():
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs")
     arguments = parser.parse_args()
     files = texts()
-    known = {path.relative_to(arguments.output).as_posix() for path in arguments.output.glob("*/*.json")}
+    known = {path.relative_to(arguments.output).as_posix() for folder in ("workloads", "clusters")
+             for path in (arguments.output / folder).glob("*.json")}
     stale = sorted(known - set(files))
     if arguments.check:
         differing = stale + [name for name, text in files.items() if not (arguments.output / name).is_file()

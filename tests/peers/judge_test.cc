@@ -101,9 +101,9 @@ TEST(Judge, ARankThatHasEndedCanComeToNoMeeting) {
 }
 
 TEST(Judge, AMeetingDoesNotWaitForeverForASilentRank) {
-  EXPECT_EQ(verdict({meeting(1, 9), silent(4s, training(8))}), "");
-  EXPECT_THAT(verdict({meeting(1, 9), silent(6s, training(8))}),
-              StartsWith("finish() (after 9 iterations) waits for rank 1 (no sign of life for 6.0 s)"));
+  EXPECT_EQ(verdict({meeting(1, 9), silent(14s, training(8))}), "");
+  EXPECT_THAT(verdict({meeting(1, 9), silent(16s, training(8))}),
+              StartsWith("finish() (after 9 iterations) waits for rank 1 (no sign of life for 16.0 s)"));
 }
 
 TEST(Judge, TrainingPastAnEndedRankEnds) {
