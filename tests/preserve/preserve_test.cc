@@ -68,8 +68,8 @@ TEST(Updates, OfMergedDelayedAndDroppedGradients) {
     EXPECT_LT(used.iteration, 0);
   }
   delayed.merge = Merge::kMean;
-  for (const UsedGradient& used : updates_of(delayed, workload).front().steps[0].gradients)
-    EXPECT_EQ(used.weight, 0.5);
+  const Updates mean = updates_of(delayed, workload).front();
+  for (const UsedGradient& used : mean.steps[0].gradients) EXPECT_EQ(used.weight, 0.5);
 
   Plan filtered = testing::filtered();
   filtered.residual.cap = 0.25;
