@@ -23,8 +23,8 @@ struct UsedGradient {
 
 // One optimizer step of a block.
 struct UpdateStep {
-  std::int32_t after =
-      0;  // the iteration of the period whose forward of the block's layer is the last before it
+  // The iteration of the period whose forward of the block's layer is the last before it.
+  std::int32_t after = 0;
   std::vector<UsedGradient> gradients;  // oldest first
   friend auto operator<=>(const UpdateStep&, const UpdateStep&) = default;
 };
@@ -36,9 +36,15 @@ struct Updates {
   double share = 1;  // of all elements
 };
 
+// Returns what plain data parallelism does: in each iteration a step by its own gradient.
+Updates plain_updates();
+
+// Returns how many forwards before its step the oldest gradient of them was computed.
+std::int32_t oldest_gradient(const Updates& updates);
+
 // Returns what the period of a plan does, one entry for all blocks with the same steps, the largest share first.
 // Merged gradients weigh 1 (`merge: sum`) or 1 / k; of a residual, a gradient that was dropped m iterations before
-// the one that takes it along weighs cap^m. Plain data parallelism is {.steps = {{0, {{0, 1}}}}}.
+// the one that takes it along weighs cap^m.
 // The caller owes a valid plan. Errors: InvalidInput if it does not fit the workload. O(blocks x period).
 std::vector<Updates> updates_of(const Plan& plan, const Workload& workload);
 

@@ -17,8 +17,13 @@ void add_workload_option(CLI::App& command, std::vector<std::string>& paths) {
       ->type_name("FILE");
 }
 
+void add_file_option(CLI::App& command, const std::string& name, std::string& path, const std::string& what,
+                     bool required) {
+  command.add_option(name, path, what)->required(required)->type_name("FILE");
+}
+
 void add_cluster_option(CLI::App& command, std::string& path, bool required) {
-  command.add_option("--cluster", path, "Cluster file")->required(required)->type_name("FILE");
+  add_file_option(command, "--cluster", path, "Cluster file", required);
 }
 
 void add_set_option(CLI::App& command, std::vector<std::string>& assignments) {

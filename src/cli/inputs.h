@@ -17,6 +17,9 @@ namespace gradweave::cli {
 // Adds --workload (repeatable: one file for each class of workers) and returns nothing; values land in
 // `paths`.
 void add_workload_option(CLI::App& command, std::vector<std::string>& paths);
+// Adds `name`, the path of one file, which is `what`.
+void add_file_option(CLI::App& command, const std::string& name, std::string& path, const std::string& what,
+                     bool required = true);
 void add_cluster_option(CLI::App& command, std::string& path, bool required = true);
 void add_set_option(CLI::App& command, std::vector<std::string>& assignments);
 

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <iostream>
 #include <memory>
 
@@ -26,19 +25,12 @@ double updates_per_iteration(const Updates& updates) {
   return static_cast<double>(updates.steps.size()) / updates.period;
 }
 
-std::int32_t oldest(const Updates& updates) {
-  std::int32_t reach = 0;
-  for (const UpdateStep& step : updates.steps)
-    for (const UsedGradient& used : step.gradients) reach = std::max(reach, -used.iteration);
-  return reach;
-}
-
 Json to_object(const Judgement& judgement) {
   Json blocks = Json::array();
   for (const BlockJudgement& block : judgement.blocks) {
     blocks.push_back({{"share", block.updates.share},
                       {"updates_per_iteration", updates_per_iteration(block.updates)},
-                      {"oldest_gradient", oldest(block.updates)},
+                      {"oldest_gradient", oldest_gradient(block.updates)},
                       {"loss_ratio", block.ratio},
                       {"largest_stable_step", block.limit},
                       {"growth", block.growth},
@@ -61,7 +53,7 @@ void print_for_people(const Judgement& judgement, const Tolerance& tolerance) {
     if (!block.stable) finding += (finding.empty() ? "" : ", ") + std::string("too near its limit");
     table.rows.push_back({fmt::format("{:.1f} %", 100 * block.updates.share),
                           fmt::format("{:.4g}", updates_per_iteration(block.updates)),
-                          std::to_string(oldest(block.updates)), fmt::format("{:.4f}", block.ratio),
+                          std::to_string(oldest_gradient(block.updates)), fmt::format("{:.4f}", block.ratio),
                           fmt::format("{:.4g}", block.limit), fmt::format("{:.4f}", block.growth),
                           finding.empty() ? "kept" : finding});
   }
@@ -101,13 +93,10 @@ void add_preserve(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<PreserveArguments>();
   CLI::App* command =
       app.add_subcommand("preserve", "Judge whether a plan keeps the accuracy of plain data parallelism");
-  command->add_option("--plan", arguments->plan, "Plan file")->required()->type_name("FILE");
-  command->add_option("--workload", arguments->workload, "Workload file")->required()->type_name("FILE");
-  command
-      ->add_option("--measurements", arguments->measurements,
-                   "What is known of the training: measurements file")
-      ->required()
-      ->type_name("FILE");
+  add_file_option(*command, "--plan", arguments->plan, "Plan file");
+  add_file_option(*command, "--workload", arguments->workload, "Workload file");
+  add_file_option(*command, "--measurements", arguments->measurements,
+                  "What is known of the training: measurements file");
   command->add_option("--tolerance", arguments->tolerance.loss, "How far the ratio of losses may be from 1")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();

@@ -83,7 +83,7 @@ void add_simulate(CLI::App& app, Outcome&) {
   auto arguments = std::make_shared<SimulateArguments>();
   CLI::App* command =
       app.add_subcommand("simulate", "Predict iteration time, exposed communication and link use of a plan");
-  command->add_option("--plan", arguments->plan, "Plan file")->required()->type_name("FILE");
+  add_file_option(*command, "--plan", arguments->plan, "Plan file");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
   add_simulation_options(*command, arguments->simulation);

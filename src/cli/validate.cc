@@ -69,8 +69,8 @@ void add_validate(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<ValidateArguments>();
   CLI::App* command =
       app.add_subcommand("validate", "Prove that a plan loses nothing, or list every violation");
-  command->add_option("--plan", arguments->plan, "Plan file")->required()->type_name("FILE");
-  command->add_option("--workload", arguments->workload, "Workload file")->required()->type_name("FILE");
+  add_file_option(*command, "--plan", arguments->plan, "Plan file");
+  add_file_option(*command, "--workload", arguments->workload, "Workload file");
   add_cluster_option(*command, arguments->cluster, false);
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer(

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "gradweave/error.h"
 #include "gradweave/preserve.h"
@@ -36,9 +37,10 @@ void check(const Measurements& measured) {
 
 // Plain data parallelism gives the same steps in any number of iterations.
 bool is_plain(const Updates& updates) {
+  const Updates plain = plain_updates();
   return updates.steps.size() == static_cast<std::size_t>(updates.period) &&
-         std::ranges::all_of(updates.steps, [](const UpdateStep& step) {
-           return step.gradients == std::vector<UsedGradient>{UsedGradient{}};
+         std::ranges::all_of(updates.steps, [&](const UpdateStep& step) {
+           return step.gradients == plain.steps.front().gradients;
          });
 }
 
@@ -68,9 +70,8 @@ bool Judgement::preserves() const {
 Judgement judge(const Plan& plan, const Workload& workload, const Measurements& measurements,
                 const Tolerance& tolerance) {
   check(measurements);
-  Judgement judgement{
-      .step = measurements.learning_rate * measurements.curvature.high,
-      .plain_limit = largest_stable_step({.steps = {{0, {UsedGradient{}}}}}, measurements.rule)};
+  Judgement judgement{.step = measurements.learning_rate * measurements.curvature.high,
+                      .plain_limit = largest_stable_step(plain_updates(), measurements.rule)};
   for (Updates& updates : updates_of(plan, workload)) {
     const std::int32_t periods = std::max(1, (tolerance.iterations + updates.period - 1) / updates.period);
     BlockJudgement block{.updates = std::move(updates)};

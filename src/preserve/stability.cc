@@ -1,5 +1,4 @@
 #include <Eigen/Eigenvalues>
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -13,16 +12,9 @@ using Matrix = Eigen::MatrixXd;
 // The state: parameter, buffer, then the parameter at the last forward, at the one before it, ...
 constexpr Eigen::Index kParameter = 0, kBuffer = 1, kForwards = 2;
 
-Eigen::Index oldest(const Updates& updates) {
-  std::int32_t reach = 0;
-  for (const UpdateStep& step : updates.steps)
-    for (const UsedGradient& used : step.gradients) reach = std::max(reach, -used.iteration);
-  return reach;
-}
-
 // What a period does to the state: every row is that component afterwards, of the state before.
 Matrix of_period(const Updates& updates, const StepRule& rule, double step) {
-  const Eigen::Index reach = oldest(updates);
+  const Eigen::Index reach = oldest_gradient(updates);
   Matrix state = Matrix::Identity(kForwards + reach + 1, kForwards + reach + 1);
   auto next = updates.steps.begin();
   for (std::int32_t n = 0; n < updates.period; ++n) {
@@ -55,8 +47,8 @@ double largest_stable_step(const Updates& updates, const StepRule& rule) {
   // The parameter's root leaves 1 for the inside with the step: from a small one on, up to the first that diverges.
   const auto diverges = [&](double step) { return growth(updates, rule, step) > 1; };
   constexpr double kSmallest = 1e-4, kFactor = 1.05, kPrecision = 1e-6;
-  double stable = kSmallest * (1 - rule.momentum), beyond = stable;
   if (updates.steps.empty()) return std::numeric_limits<double>::infinity();
+  double stable = kSmallest * (1 - rule.momentum), beyond = stable;
   if (diverges(stable)) return 0;
   while (!diverges(beyond)) {
     stable = beyond;

@@ -29,8 +29,8 @@ double expected_loss(const Walk& walk, const Updates& updates, std::int32_t peri
 }
 
 double loss_ratio(const Walk& walk, const Updates& updates, std::int32_t periods) {
-  const Updates plain{.steps = {{.gradients = {UsedGradient{}}}}};
-  return expected_loss(walk, plain, updates.period * periods) / expected_loss(walk, updates, periods);
+  return expected_loss(walk, plain_updates(), updates.period * periods) /
+         expected_loss(walk, updates, periods);
 }
 
 }  // namespace gradweave

@@ -1,4 +1,4 @@
-// What every reader owes on any bytes: a value that round-trips, or InvalidInput with a bounded message.
+// What every reader owes on any bytes: a value that can be used, or InvalidInput with a bounded message.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,24 @@
 
 namespace gradweave {
 
-template <typename Parse>
-int check_reader(const std::uint8_t* data, std::size_t size, Parse parse) {
+// `check` reads the bytes and aborts if it can't use what it read.
+template <typename Check>
+int check_input(const std::uint8_t* data, std::size_t size, Check check) {
   try {
-    const auto value = parse(std::string_view(reinterpret_cast<const char*>(data), size));
-    if (!(parse(to_json(value)) == value)) std::abort();
+    check(std::string_view(reinterpret_cast<const char*>(data), size));
   } catch (const InvalidInput& error) {
     if (std::string_view(error.what()).size() >= 20'000) std::abort();
   }
   return 0;
+}
+
+// What is read round-trips.
+template <typename Parse>
+int check_reader(const std::uint8_t* data, std::size_t size, Parse parse) {
+  return check_input(data, size, [&](std::string_view text) {
+    const auto value = parse(text);
+    if (!(parse(to_json(value)) == value)) std::abort();
+  });
 }
 
 }  // namespace gradweave

@@ -15,6 +15,7 @@
 #include "gradweave/schemes.h"
 #include "testing/generators.h"
 #include "testing/plans.h"
+#include "testing/schemes.h"
 
 namespace gradweave {
 
@@ -109,13 +110,7 @@ TEST_P(UpdatesOfScheme, UseEveryGradientOnce) {
   EXPECT_TRUE(held);
 }
 
-std::vector<std::string> names_of_schemes() {
-  std::vector<std::string> names;
-  for (const SchemeInfo& scheme : schemes()) names.emplace_back(scheme.name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Schemes, UpdatesOfScheme, ::testing::ValuesIn(names_of_schemes()),
+INSTANTIATE_TEST_SUITE_P(Schemes, UpdatesOfScheme, ::testing::ValuesIn(testing::scheme_names()),
                          [](const auto& info) { return info.param; });
 
 TEST(Walk, HandWorkedSteps) {

@@ -7,6 +7,7 @@
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
 #include "testing/generators.h"
+#include "testing/schemes.h"
 
 namespace gradweave {
 namespace {
@@ -61,13 +62,7 @@ TEST_P(EveryScheme, SimulatedTimeKeepsEveryBound) {
   EXPECT_TRUE(held);
 }
 
-std::vector<std::string> scheme_names() {
-  std::vector<std::string> names;
-  for (const SchemeInfo& scheme : schemes()) names.emplace_back(scheme.name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Schemes, EveryScheme, ::testing::ValuesIn(scheme_names()),
+INSTANTIATE_TEST_SUITE_P(Schemes, EveryScheme, ::testing::ValuesIn(testing::scheme_names()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace
