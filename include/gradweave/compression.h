@@ -51,9 +51,7 @@ struct CompressorInfo {
   std::string_view name;
   std::string_view paper;
   bool error_feedback = false;  // what is not sent stays in a residual
-  // Whether compressed values can be summed in flight. If not, they are all-gathered, which grows with the
-  // workers, and an op can't be split into reduce-scatter and all-gather.
-  bool summable = true;
+  bool halves = false;  // the exchange of a gradient can be split into a reduce-scatter and an all-gather
   std::vector<CompressorParameter> parameters;
   // Returns what goes over the wire; `parameter` is the value of its first parameter, if it has one.
   CompressedCost (*wire_cost)(const CompressedMessage& message, double parameter) = nullptr;

@@ -94,7 +94,7 @@ class CostModel {
   OpCost uncompressed(std::size_t link, const MessageLoad& load) const;
   OpCost half(std::size_t link, Collective collective, const MessageLoad& load) const;
   OpCost compressed(std::size_t link, const MessageLoad& load, const Compression& compression,
-                    Payload payload) const;
+                    Payload payload, bool halves) const;
   Nanoseconds given_share(std::size_t link, const Slice& slice) const;
 
   WorkloadIndex index_;

@@ -96,7 +96,7 @@ OpCost CostModel::half(std::size_t link, Collective collective, const MessageLoa
 }
 
 OpCost CostModel::compressed(std::size_t link, const MessageLoad& load, const Compression& compression,
-                             Payload payload) const {
+                             Payload payload, bool halves) const {
   OpCost whole;
   if (load.elements == 0) return whole;
   const std::int64_t element_bytes = load.bytes / load.elements;
@@ -105,7 +105,7 @@ OpCost CostModel::compressed(std::size_t link, const MessageLoad& load, const Co
       floor_share(cost.equivalent_bytes, load.elements - load.given_elements, load.elements);
   whole.startup = cost.encode_ns + cost.decode_ns;
   if (load.given_elements < load.elements)
-    whole.startup += cluster_.links[link].startup_ns * cost.half_startups / 2;
+    whole.startup += cluster_.links[link].startup_ns * (halves ? 2 : cost.half_startups) / 2;
   whole.work = multiply_ceil(modelled, ns_per_byte_[link]) +
                floor_share(load.given, cost.equivalent_bytes, load.elements * element_bytes);
   return whole;
@@ -113,7 +113,7 @@ OpCost CostModel::compressed(std::size_t link, const MessageLoad& load, const Co
 
 OpCost CostModel::all_reduce_of(std::size_t link, const MessageLoad& load) const {
   return compression_.name.empty() ? uncompressed(link, load)
-                                   : compressed(link, load, compression_, payload_);
+                                   : compressed(link, load, compression_, payload_, false);
 }
 
 OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const Slice> slices,
@@ -121,7 +121,7 @@ OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const 
   const MessageLoad sum = load(link, slices);
   if (compression.name.empty())
     return is_half(collective) ? half(link, collective, sum) : uncompressed(link, sum);
-  const OpCost whole = compressed(link, sum, compression, payload);
+  const OpCost whole = compressed(link, sum, compression, payload, is_half(collective));
   return is_half(collective) ? halved(whole, collective) : whole;
 }
 

@@ -248,9 +248,9 @@ class ResolvedPlan::Reader {
                         ", which serves gradients only",
                     "use a compressor that docs/schemes/compressors.md lists for averages");
     }
-    if (half && (info->error_feedback || !info->summable)) {
+    if (half && !info->halves) {
       return refuse("halves an all-reduce that " + in_quotes(op.compression.name) + " compresses",
-                    "only casts can be halved");
+                    "only fp16, bf16, int8 and int4 can be halved");
     }
     for (const auto& [name, value] : op.compression.parameters) {
       const auto parameter = std::ranges::find(info->parameters, name, &CompressorParameter::name);

@@ -115,7 +115,7 @@ void Run::exchange_flags() {
 // What this iteration's gradient has left behind would stay for ever.
 void Run::leave_nothing_behind() {
   host_.restore_left_behind();
-  for (std::int64_t n = iteration_; n <= iteration_ + tables_->calendar.look_ahead; ++n) {
+  for (std::int64_t n = iteration_; n <= prepared_; ++n) {
     for (const Execution& execution : tables_->ring.row(n)) {
       if (execution.op == nullptr || execution.op->payload != Payload::kGradient) continue;
       if (std::ranges::find(execution.op->merges, iteration_ - n) != execution.op->merges.end())

@@ -266,6 +266,15 @@ void Run::prepare(std::int64_t iteration) {
   prepared_ = iteration;
   tables_->ring.open(tables_->calendar, iteration, base_ + iteration);
   board_->open(tables_->ring.row(iteration));
+  // The other half may have been left out before this one was there.
+  for (const Execution& execution : tables_->ring.row(iteration)) {
+    if (execution.op == nullptr || execution.partner == nullptr) continue;
+    const auto left_out = [&](std::int32_t m) {
+      const std::int64_t of = iteration + m;
+      return of >= 0 && of < iteration_ && spoilt(of);
+    };
+    if (std::ranges::any_of(execution.op->merges, left_out)) host_.leave_out(execution);
+  }
 }
 
 void Run::push(std::int64_t iteration) {

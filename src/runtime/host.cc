@@ -145,6 +145,7 @@ void TorchHost::hand_on_left_behind() {
   for (const CalendarIteration& iteration : calendar_->iterations) {
     for (const CalendarOp& op : iteration.ops) {
       if (op.payload != Payload::kGradient || op.compression.name.empty()) continue;
+      if (op.collective == Collective::kAllGather) continue;
       if (!find_compressor(op.compression.name).error_feedback) continue;
       for (std::size_t i = 0; i < op.blocks.size(); ++i) {
         at::Tensor& values = left[static_cast<std::size_t>(op.blocks[i])];
@@ -160,7 +161,7 @@ void TorchHost::hand_on_left_behind() {
 void TorchHost::leave_out(const run::Execution& execution) {
   const CalendarOp& op = *execution.op;
   if (op.compression.name.empty()) return;
-  coders_[static_cast<std::size_t>(op.link)]->leave_out(op.blocks,
+  coders_[static_cast<std::size_t>(op.link)]->leave_out(op.blocks, op.collective,
                                                         {execution.run_iteration, execution.place});
 }
 

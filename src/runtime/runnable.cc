@@ -64,7 +64,7 @@ void prepare(CalendarOp& op, const Calendar& calendar, int world_size, c10::Devi
   const CompressedCost cost =
       wire_cost(op.compression, op.payload, {op.elements, size_of(op.dtype), world_size});
   op.bytes = cost.equivalent_bytes;
-  op.half_startups = cost.half_startups;
+  if (!is_half(op.collective)) op.half_startups = cost.half_startups;
 }
 
 void check_iterations(const std::vector<Iteration>& iterations, const std::string& list) {

@@ -165,18 +165,17 @@ PlanResult fastest_over_codecs(const Workload& workload, const Cluster& cluster,
 
 void compress_gradients(Plan& plan, const Compression& compression) {
   if (compression.name.empty()) return;
-  const CompressorInfo& info = find_compressor(compression.name);
-  const bool cast = info.summable && !info.error_feedback;
+  const bool halves = find_compressor(compression.name).halves;
   for (std::vector<Iteration>* iterations : {&plan.prologue, &plan.period}) {
     for (Iteration& iteration : *iterations) {
       for (Op& op : iteration.ops) {
         if (op.payload != Payload::kGradient) continue;
         if (op.collective == Collective::kAllReduce) {
           op.collective = Collective::kCompressed;
-        } else if (op.collective != Collective::kCompressed && !cast) {
+        } else if (op.collective != Collective::kCompressed && !halves) {
           throw InvalidInput("'" + compression.name + "' can't be split into reduce-scatter and all-gather",
                              "option compressor of " + plan.scheme,
-                             "use fp16 or bf16, or a scheme of all-reduces");
+                             "use fp16, bf16, int8 or int4, or a scheme of all-reduces");
         }
         op.compression = compression;
       }

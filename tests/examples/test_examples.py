@@ -208,6 +208,7 @@ def test_readme_lists_every_file():
     assert not missing
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 def test_regenerating_changes_nothing():
     script = ROOT / "scripts" / "make_examples.py"

@@ -37,7 +37,7 @@ distributed.destroy_process_group()
 """
 
 
-@pytest.mark.skipif(not os.environ.get("GRADWEAVE_SLOW"), reason="compiles everything; GRADWEAVE_SLOW=1 runs it")
+@pytest.mark.slow
 def test_a_wheel_installs_beside_torch_and_trains(tmp_path):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-build-isolation", "--no-deps", "-w", tmp_path, ROOT], check=True, timeout=3600)

@@ -97,7 +97,8 @@ std::vector<Network::Contribution> Network::meet(std::size_t link, std::size_t s
   std::unique_lock lock(mutex_);
   Meeting& meeting = ops_[link][sequence];
   const auto all = [&] { return meeting.there.size() == static_cast<std::size_t>(world_size_); };
-  if (!came_.wait_for(lock, kPatience, all)) throw std::runtime_error("a rank stays away");
+  came_.wait_for(lock, kPatience, [&] { return closed_ || all(); });
+  if (!all()) throw std::runtime_error("a rank stays away");
   std::vector<Contribution> contributions;
   for (const auto& [rank, contribution] : meeting.there) {
     if (!contributions.empty() && contributions[0].what != contribution.what)
@@ -106,6 +107,12 @@ std::vector<Network::Contribution> Network::meet(std::size_t link, std::size_t s
     contributions.push_back(contribution);
   }
   return contributions;
+}
+
+void Network::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  came_.notify_all();
 }
 
 std::vector<Values> Network::exchange(const std::string& name, int rank, Values values) {
@@ -555,6 +562,7 @@ Outcome train(const Plan& plan, const Workload& workload, const Job& job,
     });
   }
   for (std::thread& thread : threads) thread.join();
+  network.close();
   for (const auto& rank : ranks) rank->add_to(outcome);
   return outcome;
 }

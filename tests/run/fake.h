@@ -62,6 +62,8 @@ class Network {
   void contribute(std::size_t link, std::size_t sequence, int rank, Contribution contribution);
   // Waits until all ranks have come to the exchange of that name; returns their values, by rank.
   std::vector<Values> exchange(const std::string& name, int rank, Values values);
+  // Nobody comes any more: links that still wait are told at once that a rank stays away.
+  void close();
 
  private:
   struct Meeting {
@@ -71,6 +73,7 @@ class Network {
   int world_size_;
   std::mutex mutex_;
   std::condition_variable came_;
+  bool closed_ = false;
   std::vector<std::map<std::size_t, Meeting>> ops_;
   std::map<std::string, std::map<int, Values>> exchanges_;
 };

@@ -120,6 +120,8 @@ class EfSignSgd(Codec):
 class Quantized(Codec):
     """With more than two ranks the sum is encoded again, in shards; what that drops is left behind by the shard's rank."""
 
+    rest = 0  # of sums of halves
+
     def sum(self, message, number, iteration, shapes):
         world, own = distributed.get_world_size(), distributed.get_rank()
         message = message + self.left
@@ -135,6 +137,24 @@ class Quantized(Codec):
             if rank == own:
                 self.left[shard] += total[shard] - result[shard]
         return result
+
+
+    def sum_of_halves(self, message, number, scattered, gathers):
+        """A reduce-scatter in one iteration and an all-gather in another: each rank's part is encoded by itself, and what
+        encoding its sum drops is kept for the next sum."""
+        world, own = distributed.get_world_size(), distributed.get_rank()
+        message = message + self.left
+        parts = [slice(len(message) * rank // world, len(message) * (rank + 1) // world) for rank in range(world)]
+        each = -(-(-(-len(message) // world)) // groups.GROUP)  # groups of the longest
+        key = groups.random_key(own, scattered, number, 0)
+        sent = torch.cat([groups.decoded(self.name, message[part], key, rank * each) for rank, part in enumerate(parts)])
+        self.left = message - sent
+        total = in_order([torch.zeros_like(sent), *gathered(sent)]) + self.rest
+        mine = torch.zeros_like(total)
+        mine[parts[own]] = groups.decoded(self.name, total[parts[own]], groups.random_key(own, gathers, number, 1), own * each)
+        self.rest = torch.zeros_like(total)
+        self.rest[parts[own]] = (total - mine)[parts[own]]
+        return in_order(gathered(mine))
 
 
 class Int8(Quantized):

@@ -44,28 +44,35 @@ TEST(Codecs, AreNamedAsCompressors) {
   EXPECT_THROW(make_codec({.name = "no such codec"}), InvalidInput);
 }
 
+using Collectives = std::vector<Collective>;
+
+class Lossless : public testing::TestWithParam<Collectives> {};
+
 // What has been applied and what is left behind on all ranks is what was given.
-TEST(Codecs, LoseNothing) {
+TEST_P(Lossless, CodecsLoseNothing) {
+  const bool halves = GetParam().size() > 1;
   for (const CodecRow& row : codecs()) {
     const CompressorInfo& info = find_compressor(row.name);
-    if (!info.error_feedback) continue;
+    if (!info.error_feedback || (halves && !info.halves)) continue;
     Compression compression = with_defaults({.name = std::string(row.name)});
     if (compression.parameters.contains("density")) compression.parameters["density"] = 0.1;
     compression.parameters.erase("momentum");
     if (row.name == "dgc") compression.parameters["momentum"] = 0;
     for (const std::int64_t numel : {1, 7, 300, 1000}) {
-      std::vector<at::Tensor> left(3, at::zeros({numel})), sums(3);
+      std::vector<at::Tensor> left, sums(3);
+      for (int r = 0; r < 3; ++r) left.push_back(at::zeros({numel}));
       on_ranks(3, [&](c10d::ProcessGroup& group) {
         const auto rank = static_cast<std::size_t>(group.getRank());
         Coder coder = coder_of(numel);
         at::Tensor total = at::zeros({numel});
         for (int i = 0; i < 5; ++i) {
           at::Tensor flat = values_of(group.getRank(), numel, i);
-          coder.start(call(group, flat), compression, kBlocks, {i, 0})->wait();
+          for (const Collective collective : GetParam())
+            coder.start(call(group, flat, collective), compression, kBlocks, {i, 0})->wait();
           total.add_(flat);
         }
         sums[rank] = total;
-        coder.visit_left_behind([&](const auto&, const at::Tensor& values) { left[rank] = values.clone(); });
+        coder.visit_left_behind([&](const auto&, const at::Tensor& values) { left[rank].add_(values); });
       });
       at::Tensor given = at::zeros({numel});
       for (int r = 0; r < 3; ++r) {
@@ -75,6 +82,36 @@ TEST(Codecs, LoseNothing) {
       const at::Tensor found = sums[0] + left[0] + left[1] + left[2];
       EXPECT_TRUE(at::allclose(found, given, 1e-4, 2e-2)) << row.name << " of " << numel;
     }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, Lossless,
+                         testing::Values(Collectives{Collective::kAllReduce},
+                                         Collectives{Collective::kReduceScatter, Collective::kAllGather}));
+
+// Both halves have been sent, as after gradweave.clip_grad_norm_(), or one.
+TEST(Coder, HalvesThatAreLeftOutLeaveNothingBehind) {
+  for (const int sent : {1, 2}) {
+    on_ranks(3, [&](c10d::ProcessGroup& group) {
+      Coder coder = coder_of(1000), plain = coder_of(1000);
+      at::Tensor flat;
+      const auto send = [&](Coder& by, int iteration, int halves) {
+        flat = values_of(group.getRank(), 1000, iteration);
+        for (int h = 0; h < halves; ++h) {
+          const Collective half = h == 0 ? Collective::kReduceScatter : Collective::kAllGather;
+          by.start(call(group, flat, half), {.name = "int4"}, kBlocks, {iteration, h})->wait();
+        }
+        return flat;
+      };
+      send(coder, 0, 2);
+      send(plain, 0, 2);
+      send(coder, 1, sent);
+      coder.leave_out(kBlocks, Collective::kReduceScatter, {1, 0});
+      coder.leave_out(kBlocks, Collective::kAllGather, {1, 1});
+      if (sent == 1)
+        coder.start(call(group, flat, Collective::kAllGather), {.name = "int4"}, kBlocks, {1, 1})->wait();
+      for (int i = 2; i < 4; ++i) EXPECT_TRUE(at::equal(send(coder, i, 2), send(plain, i, 2))) << sent;
+    });
   }
 }
 
@@ -146,10 +183,10 @@ TEST(Coder, AMessageThatIsLeftOutLeavesNothingBehind) {
       send(coder, 0, 1);
       send(plain, 0, 1);
       send(coder, 1, kInf);
-      coder.leave_out(kBlocks, {1, 0});
-      coder.leave_out(kBlocks, {2, 0});
+      coder.leave_out(kBlocks, Collective::kAllReduce, {1, 0});
+      coder.leave_out(kBlocks, Collective::kAllReduce, {2, 0});
       send(coder, 2, kInf);
-      coder.leave_out(kBlocks, {3, 0});
+      coder.leave_out(kBlocks, Collective::kAllReduce, {3, 0});
       for (int i = 4; i < 6; ++i) EXPECT_TRUE(at::equal(send(coder, i, 1), send(plain, i, 1))) << row.name;
     });
   }

@@ -5,7 +5,6 @@ scripts/requirements-trials.txt installed.
 
 import functools
 import importlib.util
-import os
 import sys
 from pathlib import Path
 
@@ -20,7 +19,6 @@ import loops  # noqa: E402
 import ranks  # noqa: E402
 
 STEPS = 10
-slow = pytest.mark.skipif(not os.environ.get("GRADWEAVE_SLOW"), reason="a minute each; GRADWEAVE_SLOW=1 runs it")
 needs_transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None,
                                         reason="pip install -r scripts/requirements-trials.txt")
 
@@ -114,14 +112,14 @@ def test_loops_of_torchs_examples(trial):
     check(trial, ["ddp", "p3", "dear", "deft", "covap", "dreamddp", "delayed_averaging", "auto"])
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("trial, refused",
                          [("mnist_with_a_schedule", ()), ("resnet", ()), ("word_language_model", CLIPPING_REFUSED)])
 def test_loops_of_torchs_examples_under_every_scheme(trial, refused):
     check(trial, refused=refused)
 
 
-@slow
+@pytest.mark.slow
 @needs_transformers
 @pytest.mark.parametrize("trial, refused",
                          [("gpt2", ()), ("bert_with_an_unused_pooler", ()), ("vit", ()), ("t5", CLIPPING_REFUSED)])
@@ -134,7 +132,7 @@ def test_loops_of_frameworks(trial):
     check(trial, ["ddp", "dear"])
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("trial, refused, either", [
     ("lightning_trainer", (), ()), ("lightning_fabric", (), ()), ("lightning_fabric_first", (), ()),
     ("lightning_clipping", EDITS_REFUSED, ()), ("lightning_accumulating", ACCUMULATION_REFUSED, ("covap",))])
@@ -142,7 +140,7 @@ def test_lightning_under_every_scheme(trial, refused, either):
     check(trial, refused=refused, either=either)
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", ["accelerate_alone", "accelerate_first", "accelerate_distributed"])
 def test_accelerate_under_every_scheme(trial):
     check(trial)

@@ -45,7 +45,8 @@ class Codec {
   // Starts the sum of the messages of all ranks, each with what was left `before`. Once what is returned has been
   // waited for, call.flat is the sum, the same bits on all ranks, and `after` what is left now. `after` comes with
   // tensors of an earlier message, or none, to be overwritten. The caller keeps `before` and `after` until then.
-  // Called for one message at a time, in the link's order. Casts also take the halves of an all-reduce.
+  // Called for one message at a time, in the link's order. Compressors that have halves take those of an all-reduce
+  // too, each half with a memory of its own: a gather's is of this rank's part.
   virtual std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const = 0;
 };
 

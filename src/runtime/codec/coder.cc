@@ -13,7 +13,7 @@ class Coder::Coded : public Pending {
     {
       const MutexLock lock(coder.mutex_);
       codec = &coder.codec_of(compression);
-      Store& store = coder.stores_[blocks];
+      Store& store = coder.stores_[key_of(blocks, call.collective)];
       while (store.busy) coder.idle_.wait(coder.mutex_);
       store.busy = true;
       after_ = std::exchange(store.spare, {});
@@ -100,9 +100,9 @@ std::unique_ptr<Pending> Coder::start_alone(const Call& call, const Compression&
   return then(call, std::move(pending), [=] { own.sub_(alone->left.left_behind); });
 }
 
-void Coder::leave_out(const Blocks& blocks, Name name) {
+void Coder::leave_out(const Blocks& blocks, Collective collective, Name name) {
   const MutexLock lock(mutex_);
-  Store& store = stores_[blocks];
+  Store& store = stores_[key_of(blocks, collective)];
   if (store.last != name) {
     store.left_out.insert(name);
     return;
@@ -113,8 +113,8 @@ void Coder::leave_out(const Blocks& blocks, Name name) {
 
 void Coder::visit_left_behind(const std::function<void(const Blocks&, const at::Tensor&)>& visit) const {
   const MutexLock lock(mutex_);
-  for (const auto& [blocks, store] : stores_) {
-    if (store.now.left_behind.defined()) visit(blocks, store.now.left_behind);
+  for (const auto& [key, store] : stores_) {
+    if (store.now.left_behind.defined()) visit(key.first, store.now.left_behind);
   }
 }
 
@@ -126,7 +126,7 @@ void Coder::add_left_behind(const Blocks& blocks, std::size_t at, const at::Tens
     if (i < at) begin += length;
     numel += length;
   }
-  at::Tensor& left = stores_[blocks].now.left_behind;
+  at::Tensor& left = stores_[{blocks, false}].now.left_behind;
   if (!left.defined()) left = at::zeros({numel}, values.options());
   left.narrow(0, begin, values.numel()).add_(values);
 }

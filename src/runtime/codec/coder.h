@@ -15,7 +15,7 @@
 
 namespace gradweave::runtime {
 
-// What is kept is kept by the blocks of a message. A link's threads start messages; the compute thread calls
+// What is kept is kept by the blocks of a message, for an all-gather's by itself. A link's threads start messages; the compute thread calls
 // leave_out(), and the rest while nothing is under way.
 class Coder {
  public:
@@ -37,15 +37,19 @@ class Coder {
 
   // Nothing of this message will be applied, whether it has been sent or not: what is left behind is again what it
   // was before it. The caller owes this before the next message of these blocks is complete.
-  void leave_out(const Blocks& blocks, Name name);
+  void leave_out(const Blocks& blocks, Collective collective, Name name);
 
-  // Calls `visit` with what was left behind of each list of blocks.
+  // Calls `visit` with what was left behind of each list of blocks, and once more with what all-gathers have left.
   void visit_left_behind(const std::function<void(const Blocks&, const at::Tensor&)>& visit) const;
-  // Makes `values` (of block number `at` of the message, in its unit) part of what was left behind.
+  // Makes `values` (of block number `at` of the message, in its unit) part of what was left behind, not of all-gathers.
   void add_left_behind(const Blocks& blocks, std::size_t at, const at::Tensor& values);
 
  private:
   class Coded;
+  using Key = std::pair<Blocks, bool>;  // whether of all-gathers
+  static Key key_of(const Blocks& blocks, Collective collective) {
+    return {blocks, collective == Collective::kAllGather};
+  }
   struct Store {
     Memory now, spare;  // spare: as it was before the last message
     Name last{-1, -1};  // the message that `now` is of
@@ -60,7 +64,7 @@ class Coder {
   CondVar idle_;
   std::map<std::pair<std::string, std::map<std::string, double>>, std::unique_ptr<Codec>> codecs_
       GUARDED_BY(mutex_);
-  std::map<Blocks, Store> stores_ GUARDED_BY(mutex_);
+  std::map<Key, Store> stores_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gradweave::runtime

@@ -2,11 +2,18 @@
 // NIPS 2017; the scales by groups). What the encodings drop is left behind: of its own message on each rank, of the sum
 // on the rank whose shard it is.
 //
-// Wire: see codec/groups.h and two_stages.h.
+// Wire: see codec/groups.h and two_stages.h. As the halves of an all-reduce each part of the message (transport.h) is
+// encoded by itself, with room for the longest:
+//   reduce_scatter  all_to_all of the parts; each rank adds those of its own, decoded, in the order of ranks
+//   all_gather      it adds what the all-gather before has dropped, encodes, keeps what that drops; all_gather
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "runtime/codec/rows.h"
 #include "runtime/codec/two_stages.h"
+#include "runtime/transport/exchange.h"
 
 namespace gradweave::runtime {
 namespace {
@@ -23,11 +30,38 @@ at::Tensor sum_of(const GroupMessage& message) {
   return sum;
 }
 
+// The encoded parts of a message, in one buffer.
+struct Parts {
+  Call call;
+  codec::Format format;
+  std::int64_t groups, room;  // of the longest part
+  at::Tensor bytes;
+
+  Parts(const Call& whole, codec::Format form)
+      : call(whole),
+        format(form),
+        groups(((whole.flat.numel() + whole.world() - 1) / whole.world() + codec::kGroup - 1) /
+               codec::kGroup),
+        room(codec::encoded_bytes(form, groups * codec::kGroup)),
+        bytes(at::zeros({whole.world() * room}, c10::kByte)) {}
+
+  std::int64_t length(int part) const { return call.edge(part + 1) - call.edge(part); }
+  void encode(int part, const float* values, std::uint64_t key) const {
+    codec::kernels().encode(format, values, nullptr, length(part), key, part * groups, at(part));
+  }
+  void decode(int part, float* to) const {
+    codec::kernels().decode(format, at(part), length(part), 0, length(part), to);
+  }
+  std::uint8_t* at(int part) const { return bytes.mutable_data_ptr<std::uint8_t>() + part * room; }
+};
+
 class Quantized : public Codec {
  public:
   explicit Quantized(codec::Format format) : format_(format) {}
 
   std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const override {
+    if (parcel.call.collective == Collective::kReduceScatter) return scatter(parcel, before, after);
+    if (parcel.call.collective == Collective::kAllGather) return gather(parcel, before, after);
     const Call& call = parcel.call;
     const at::Tensor left = compensated(call.flat, before, after);
     const GroupLayout layout{.format = format_, .count = left.numel(), .world = call.world()};
@@ -51,6 +85,48 @@ class Quantized : public Codec {
   }
 
  private:
+  std::unique_ptr<Pending> scatter(const Parcel& parcel, const Memory& before, Memory& after) const {
+    const Call& call = parcel.call;
+    const at::Tensor left = compensated(call.flat, before, after);
+    const at::Tensor floats = left.to(c10::kFloat), own = at::empty_like(floats);
+    const Parts sent(call, format_), arrived(call, format_);
+    for (int p = 0; p < call.world(); ++p) {
+      sent.encode(p, floats.const_data_ptr<float>() + call.edge(p), key_of(parcel, 0));
+      sent.decode(p, own.mutable_data_ptr<float>() + call.edge(p));
+    }
+    left.sub_(own);
+    Call bytes = call;
+    bytes.flat = sent.bytes;
+    return then(call, exchange(bytes, arrived.bytes), [=, this] {
+      const std::int64_t length = arrived.length(call.rank());
+      at::Tensor sum = at::zeros({length}, c10::kFloat);
+      for (int r = 0; r < call.world(); ++r)
+        codec::kernels().decode_add(format_, arrived.at(r), length, 0, length, sum.mutable_data_ptr<float>());
+      call.part(call.rank()).copy_(sum);
+    });
+  }
+
+  std::unique_ptr<Pending> gather(const Parcel& parcel, const Memory& before, Memory& after) const {
+    const Call& call = parcel.call;
+    const std::int64_t begin = call.edge(call.rank()), end = call.edge(call.rank() + 1);
+    if (!after.left_behind.defined()) after.left_behind = at::zeros_like(call.flat);
+    const at::Tensor left = after.left_behind.slice(0, begin, end);
+    left.copy_(call.part(call.rank()));
+    if (before.left_behind.defined()) left.add_(before.left_behind.slice(0, begin, end));
+    const at::Tensor floats = left.to(c10::kFloat), own = at::empty_like(floats);
+    const Parts parts(call, format_);
+    parts.encode(call.rank(), floats.const_data_ptr<float>(), key_of(parcel, 1));
+    parts.decode(call.rank(), own.mutable_data_ptr<float>());
+    left.sub_(own);
+    Call bytes = call;
+    bytes.flat = parts.bytes;
+    return then(call, runtime::start(bytes), [=] {
+      at::Tensor sum = at::empty({call.flat.numel()}, c10::kFloat);
+      for (int p = 0; p < call.world(); ++p) parts.decode(p, sum.mutable_data_ptr<float>() + call.edge(p));
+      call.flat.copy_(sum);
+    });
+  }
+
   static std::uint64_t key_of(const Parcel& parcel, std::uint64_t stage) {
     return codec::random_key(0, static_cast<std::uint64_t>(parcel.call.rank()),
                              static_cast<std::uint64_t>(parcel.iteration), parcel.number, stage);

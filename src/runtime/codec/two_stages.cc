@@ -11,9 +11,9 @@
 namespace gradweave::runtime {
 namespace {
 
-class Exchange : public Pending {
+class Staged : public Pending {
  public:
-  Exchange(const Call& call, const GroupMessage& message) : call_(call), message_(message) {
+  Staged(const Call& call, const GroupMessage& message) : call_(call), message_(message) {
     call_.flat = message_.arrived;
     call_.collective = Collective::kAllGather;
     if (!message_.layout.two_stages()) {
@@ -101,7 +101,7 @@ GroupMessage::GroupMessage(const GroupLayout& form, int rank, at::Tensor kept)
 }
 
 std::unique_ptr<Pending> exchange(const Call& call, const GroupMessage& message) {
-  return std::make_unique<Exchange>(call, message);
+  return std::make_unique<Staged>(call, message);
 }
 
 }  // namespace gradweave::runtime
