@@ -6,13 +6,18 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
-namespace gradweave {
+#include "gradweave/cluster.h"
+#include "gradweave/plan.h"
+#include "gradweave/workload.h"
 
-struct Plan;
-struct Workload;
+namespace gradweave {
 
 // Part of a step: the gradient of an iteration, times a weight.
 struct UsedGradient {
@@ -105,6 +110,10 @@ struct Measurements {
   Range curvature;  // the largest of the loss; Adam's: after division by its second moments' root
 };
 
+// Errors: InvalidInput for measurements that can't be: a range upside down, a loss below the lowest, anything negative
+// or not finite, a momentum of 1 or more.
+void check(const Measurements& measurements);
+
 struct Tolerance {
   double loss = 0.01;           // DeFT's epsilon: how far the ratio of losses may be from 1
   double step = 0.8;            // how much of the largest stable step may be used
@@ -129,9 +138,29 @@ struct Judgement {
 
 // Returns whether training by the plan keeps up with plain data parallelism. A plan that steps as that does is
 // always let through: what is unstable there is not the plan's doing.
-// The caller owes a valid plan. Errors: InvalidInput if it does not fit the workload, or for measurements that can't
-// be: a range upside down, a loss below the lowest, anything negative or not finite, a momentum of 1 or more.
+// The caller owes a valid plan. Errors: InvalidInput if it does not fit the workload; those of check().
 Judgement judge(const Plan& plan, const Workload& workload, const Measurements& measurements,
                 const Tolerance& tolerance = {});
+
+// A plan that keeps the accuracy, and how it was found.
+struct PreservingPlan {
+  Plan plan;
+  Judgement judgement;         // of it
+  double capacity = 1;         // it was made for compute that takes so many times as long
+  std::int32_t attempts = 0;   // plans of the scheme that were judged, or starved
+  bool exact_instead = false;  // none of them keeps the accuracy: this is the best exact one
+};
+
+// Returns scheme `scheme`'s plan, made with the least capacity of eleven at which it keeps the accuracy; else the best
+// exact plan (DeFT, section IV.C, which leaves open how capacities grow). With capacity c the scheme plans for compute
+// that takes c times as long: it finds room for more communication, updates more often and from newer gradients, and
+// some of that room is exposed. c grows geometrically, so that every step costs the same share, from 1 to the coverage
+// rate, where an iteration has room for all of its communication: more room changes nothing.
+// Starves if the scheme does at c = 1, or no exact plan serves. Errors: those of make_plan() and judge().
+std::variant<PreservingPlan, Starves> make_preserving_plan(std::string_view scheme, const Workload& workload,
+                                                           const Cluster& cluster,
+                                                           const std::map<std::string, std::string>& options,
+                                                           const Measurements& measurements,
+                                                           const Tolerance& tolerance = {});
 
 }  // namespace gradweave

@@ -38,6 +38,9 @@ class Report:
             line += f"; options={{'allow': 'exact+corrected'}} would give {other['scheme']}, {_ms(other['iteration_us'])}"
         self._tell(line)
 
+    def resumed(self, scheme, iteration):
+        self._tell(f"goes on with {scheme} from iteration {iteration}")
+
     def ended(self):
         chosen, self._chosen = self._chosen, None
         if chosen is None or not self._plan or not self._starter:

@@ -5,8 +5,9 @@ import json
 
 import torch
 
-from gradweave import _native, clipping, compiling, core, decision, equality, profiling, scaling
+from gradweave import _native, checkpoint, clipping, compiling, core, decision, equality, profiling, scaling
 from gradweave.agreement import GROUPS, Control
+from gradweave.checkpoint import RankState
 from gradweave.loop import TRAITS, Loop
 from gradweave.reporting import Report
 from gradweave.scope import Scope
@@ -28,7 +29,7 @@ class Session:
         self.on_close = None
         self._coming = None if settings.plan is None else plan_of(settings.plan)  # in force from the first forward on
         self._recorder = profiling.Recorder(model)  # None once nothing is to be recorded
-        self._layers, self._iterations = None, 0
+        self._layers, self._iterations, self._called = None, 0, False
         self._layer_handles = []
         self._every_layer = self._only_gradients = False
         self._layer_of = {}  # by parameter: the layer in whose forward the plan steps it
@@ -119,6 +120,35 @@ class Session:
         self.control.broadcast(self._scope.buffers(), BUFFERS)
         equality.check_equal(self.control, self.names, self.parameters, "finish()")
 
+    def state_dict(self):
+        """{"rank0": RankState} (that of this rank): what it has for a checkpoint besides model and optimizer. Plan, iteration,
+        what is on its way, what was left behind, anchors. First applies what the coming forward would. Between iterations, on
+        every rank after the same one; for torch.save(), and for torch.distributed.checkpoint."""
+        rank, ranks = self.job.rank, self.job.size
+        if self.plan is None or self._recorder is not None:  # still to be decided
+            return {checkpoint.key_of(rank): RankState(rank, ranks)}
+        return {checkpoint.key_of(rank): RankState(
+            rank, ranks, self.plan, workload=self.workload, cluster=self.cluster, prediction=self.prediction,
+            layers=self._layers, engine=self.engine.state())}
+
+    def load_state_dict(self, states):
+        """Go on from what state_dict() returned on this rank; its plan comes into force again. After the model's and the
+        optimizer's load_state_dict(), before the first forward, on every rank. Errors: InvalidInput."""
+        try:
+            state = checkpoint.state_of(states, self.job.rank, self.job.size)
+            if self._layers is not None:
+                raise ValueError("training has begun: load it before the first forward")
+        except ValueError as error:
+            raise _native.InvalidInput(f"model.gradweave.load_state_dict(): {error}") from None
+        if state.plan is None:
+            return
+        parts = state.parts
+        self._know(parts["layers"])
+        self.workload, self.cluster, self.prediction = parts["workload"], parts["cluster"], parts["prediction"]
+        self._stop_recording()
+        self._install(state.plan, parts["engine"])
+        self._report.resumed(self.plan["scheme"], self.engine.iteration)
+
     def close(self, error=None, patience_s=None):
         """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `error`:
         this rank's own, which the other ranks are told; ops under way are given up. `patience_s`: so are they once none
@@ -204,7 +234,8 @@ class Session:
 
     def before_forward(self):
         """The model is about to be called."""
-        self._scope.check_alone(first=self._layers is None)
+        self._scope.check_alone(first=not self._called)
+        self._called = True
         if torch.is_grad_enabled() and self.engine.taken_away:  # a batch that was dropped, and then no step
             self.skip_step()
         if not (torch.is_grad_enabled() and self.engine.communicating):
@@ -245,11 +276,8 @@ class Session:
 
     def _first_forward_ended(self):
         # Rank 0's, where the forward differs between ranks.
-        self._layers = self.control.from_rank_0(self._recorder.layers(set(self.names)))
+        self._know(self.control.from_rank_0(self._recorder.layers(set(self.names))))
         self._recorder.stop()
-        self._modules = dict(self.model.named_modules())
-        by_name = dict(zip(self.names, self.parameters))
-        self._parameters_of = [[by_name[name] for name in tensors] for tensors in self._layers.values()]
         self.workload, _ = profiling.workload_of(self.model, self._layers, [], type(self.model).__name__)
         if self._coming is not None:
             self._stop_recording()
@@ -264,7 +292,15 @@ class Session:
             self._loop.bind(self.settings.scheme, demands)
         self._install(decision.starter(self.workload, links, self.control.size))
 
-    def _install(self, plan):
+    def _know(self, layers):
+        """layers: {module: names of its tensors}, in forward order."""
+        self._layers = layers
+        self._modules = dict(self.model.named_modules())
+        by_name = dict(zip(self.names, self.parameters))
+        self._parameters_of = [[by_name[name] for name in tensors] for tensors in layers.values()]
+
+    def _install(self, plan, state=None):
+        """`state`: the engine's, of a checkpoint."""
         plan_text, workload_text = json.dumps(plan), json.dumps(self.workload)
         if not _native.validate(plan_text, workload_text):  # else the engine says what is wrong
             demands = core.demands_of(plan)
@@ -272,7 +308,7 @@ class Session:
                 self.updates.look_at_optimizers()
             if reason := self._loop.refusal(demands):
                 raise _native.InvalidInput(f"the plan can't serve this loop: {reason}")
-        self.engine.install(plan_text, workload_text)
+        self.engine.install(plan_text, workload_text, state)
         self.updates.plan_installed(self.job.size if self.settings.moments == "whole_batch" else 1)
         self.plan = plan
         self._hook_layers()

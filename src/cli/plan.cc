@@ -8,6 +8,7 @@
 #include "cli/inputs.h"
 #include "cli/output.h"
 #include "gradweave/json.h"
+#include "gradweave/preserve.h"
 #include "gradweave/schemes.h"
 
 namespace gradweave::cli {
@@ -15,16 +16,35 @@ namespace {
 
 struct PlanArguments {
   std::vector<std::string> workloads;
-  std::string cluster, scheme, output;
+  std::string cluster, scheme, measurements, output;
   std::vector<std::string> set;
   bool json = false;
 };
+
+// By the measurements, if there are any: then says on stderr what it came to.
+PlanResult plan_of(const PlanArguments& arguments, const Workload& workload, const Cluster& cluster) {
+  const auto options = parse_assignments(arguments.set);
+  if (arguments.measurements.empty()) return make_plan(arguments.scheme, workload, cluster, options);
+  const Measurements measurements = read_measurements(arguments.measurements);
+  auto result = make_preserving_plan(arguments.scheme, workload, cluster, options, measurements);
+  if (const Starves* starves = std::get_if<Starves>(&result)) return *starves;
+  auto& found = std::get<PreservingPlan>(result);
+  if (found.exact_instead) {
+    std::cerr << fmt::format(
+        "{} keeps the accuracy with no capacity ({} tried): this is the best exact plan\n", arguments.scheme,
+        found.attempts);
+  } else {
+    std::cerr << fmt::format("{} keeps the accuracy with {:.3g} times the capacity\n", arguments.scheme,
+                             found.capacity);
+  }
+  return std::move(found.plan);
+}
 
 void run_plan(const PlanArguments& arguments, Outcome& outcome) {
   const std::vector<Workload> classes = read_classes(arguments.workloads);
   const Cluster cluster = read_cluster(arguments.cluster);
   const Workload workload = slowest_of(classes);
-  const PlanResult result = make_plan(arguments.scheme, workload, cluster, parse_assignments(arguments.set));
+  const PlanResult result = plan_of(arguments, workload, cluster);
   if (const Starves* starves = std::get_if<Starves>(&result)) {
     print({{"starves", starves->reason}});
     outcome.exit_code = 1;
@@ -45,6 +65,8 @@ void add_plan(CLI::App& app, Outcome& outcome) {
   add_cluster_option(*command, arguments->cluster);
   command->add_option("--scheme", arguments->scheme, "Who plans; 'gradweave schemes' lists them")->required();
   add_set_option(*command, arguments->set);
+  add_file_option(*command, "--measurements", arguments->measurements,
+                  "What is known of the training: the plan has to keep its accuracy", false);
   command->add_option("-o,--output", arguments->output, "Write the plan to this file instead of stdout");
   command->add_flag("--json", arguments->json, "Print the plan, also with -o");
   command->footer(

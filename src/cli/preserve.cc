@@ -74,17 +74,13 @@ void run_preserve(const PreserveArguments& arguments, Outcome& outcome) {
   const Plan plan = read_plan(arguments.plan);
   require_valid(validate(plan, workload), arguments.plan);
   const Measurements measurements = read_measurements(arguments.measurements);
-  try {
-    const Judgement judgement = judge(plan, workload, measurements, arguments.tolerance);
-    if (arguments.json) {
-      print(to_object(judgement));
-    } else {
-      print_for_people(judgement, arguments.tolerance);
-    }
-    outcome.exit_code = judgement.preserves() ? 0 : 1;
-  } catch (const InvalidInput& error) {
-    throw error.within(arguments.measurements);
+  const Judgement judgement = judge(plan, workload, measurements, arguments.tolerance);
+  if (arguments.json) {
+    print(to_object(judgement));
+  } else {
+    print_for_people(judgement, arguments.tolerance);
   }
+  outcome.exit_code = judgement.preserves() ? 0 : 1;
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ Measurements parse_measurements(std::string_view text) {
                         .curvature = range("curvature")};
   if (const auto nesterov = root.find("nesterov")) measured.rule.nesterov = nesterov->boolean();
   if (const auto description = root.find("description")) description->text(kMaxTextBytes);
+  check(measured);
   return measured;
 }
 

@@ -21,6 +21,8 @@ void check(double value, double below, const std::string& what) {
                        "give a number from 0" + (std::isfinite(below) ? " to below 1" : std::string(" on")));
 }
 
+}  // namespace
+
 void check(const Measurements& measured) {
   check(measured.loss, "loss");
   check(measured.gradient_square, "gradient_square");
@@ -34,6 +36,8 @@ void check(const Measurements& measured) {
   if (!(measured.lowest <= measured.loss.low) || !std::isfinite(measured.lowest))
     throw InvalidInput("is above the loss", "lowest", "give the lowest loss that training could reach");
 }
+
+namespace {
 
 // Plain data parallelism gives the same steps in any number of iterations.
 bool is_plain(const Updates& updates) {

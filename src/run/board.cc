@@ -57,7 +57,7 @@ void Board::open(std::span<const Execution> row) {
 void Board::push(std::span<const Execution> row, std::int64_t iteration) {
   const MutexLock lock(mutex_);
   for (const Execution& execution : row) {
-    if (execution.op == nullptr || execution.iteration != iteration) continue;
+    if (execution.op == nullptr || execution.iteration != iteration || of(execution).done) continue;
     of(execution).order = queued_++;
     Queue& queue = queue_of(execution);
     queue.ring[queue.pushed++ % queue.ring.size()] = &execution;
@@ -121,6 +121,40 @@ void Board::wait_idle() {
   const MutexLock lock(mutex_);
   while (failure_.empty() && any_busy()) done_.wait(mutex_);
   require_no_failure();
+}
+
+void Board::run_ready() {
+  const MutexLock lock(mutex_);
+  for (;;) {
+    for (const auto& queue : queues_) {
+      for (std::size_t s = queue->issued; s < queue->pushed && has_data(*queue->at(s)); ++s)
+        of(*queue->at(s)).forced = true;
+    }
+    wake_links();
+    if (!failure_.empty() || !any_busy()) break;
+    done_.wait(mutex_);
+  }
+  require_no_failure();
+}
+
+void Board::archive(Archive& archive, std::span<const Execution> row) {
+  const MutexLock lock(mutex_);
+  for (const Execution& execution : row) {
+    if (execution.op == nullptr) continue;
+    Progress& progress = of(execution);
+    archive(progress.pending);
+    archive(progress.forced);
+    archive(progress.done);
+  }
+}
+
+void Board::archive_points(Archive& archive) {
+  const MutexLock lock(mutex_);
+  passed_at_ = Clock::now();
+  for (Passed& passed : passed_) {
+    archive(passed.iteration);
+    if (archive.reads()) passed.at = passed_at_;
+  }
 }
 
 void Board::settle(Clock::duration patience) {

@@ -10,6 +10,7 @@
 
 #include "base/mutex.h"
 #include "gradweave/timeline.h"
+#include "run/archive.h"
 #include "run/execution.h"
 
 namespace gradweave::run {
@@ -64,7 +65,7 @@ class Board {
 
   // Makes the board know executions that have been opened in the ring.
   void open(std::span<const Execution> row);
-  // Appends them to their links' queues, in this order.
+  // Appends those that are not done to their links' queues, in this order.
   void push(std::span<const Execution> row, std::int64_t iteration);
   void pass(PointKind kind, std::int32_t layer, std::int64_t iteration);
   // `parts` more of the op's data have arrived.
@@ -77,6 +78,12 @@ class Board {
   Waited wait(const Execution& execution);
   // Returns when no op is under way and none could start. Errors: RuntimeFailure.
   void wait_idle();
+  // Issues, whatever their releases say, all ops that have their data and nothing without before them; returns when
+  // they have ended. Errors: RuntimeFailure.
+  void run_ready();
+  // While nothing is under way: how far the executions of a row are, and which points have passed.
+  void archive(Archive& archive, std::span<const Execution> row);
+  void archive_points(Archive& archive);
   // Before the end: waits likewise, until no op has ended for `patience`, at most the timeout in all. Then ends
   // everything.
   void settle(Clock::duration patience);

@@ -27,11 +27,16 @@ void Run::cut_row(std::int64_t iteration, std::int64_t end) {
   }
 }
 
+// After a batch that was dropped, or one whose step was left out as a GradScaler does.
+void Run::end_left_iteration() {
+  if (taken_away()) skip();
+  if (phase_ == Phase::kReduced && here().synchronous) advance();
+}
+
 void Run::drain(const std::string& what) {
   if (!installed()) return;
   board_->check_failure();
-  if (taken_away()) skip();
-  if (phase_ == Phase::kReduced && here().synchronous) advance();
+  end_left_iteration();
   if (phase_ != Phase::kIdle) {
     throw InvalidInput("a backward is not finished by optimizer.step()", "gradweave.finish",
                        "call it between iterations");

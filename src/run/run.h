@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gradweave/timeline.h"
+#include "run/archive.h"
 #include "run/board.h"
 #include "run/execution.h"
 #include "run/host.h"
@@ -90,6 +91,16 @@ class Run {
   void drain(const std::string& what);
   // Applies what the coming forward would, and waits for the ops that can run. Safe on one rank alone.
   void synchronize();
+
+  // Between iterations: as synchronize(), and ends every op that has its data, so that ranks which all do this have
+  // the same ops behind them. Errors: InvalidInput in an iteration.
+  void rest();
+  // Returns which iteration of the run was coming. Reads from the archive.
+  static std::int64_t archived_iteration(Archive& archive);
+  // After rest(): writes how far the run is. Between install() of the same plan and start(): reads it.
+  void archive(Archive& archive);
+  // Calls `visit` with every execution whose message may hold something.
+  void visit_alive(const std::function<void(const Execution&)>& visit);
 
   // Calls `visit` with each part of the gradients that the coming forward will apply, once it has landed.
   // Errors: InvalidInput if the plan sends some of it only in the next iteration.
@@ -186,7 +197,11 @@ class Run {
   void note_parameters();
   void check_parameters(const CalendarApply& apply);
 
+  // checkpoint.cc
+  std::int64_t first_alive() const;
+
   // drain.cc
+  void end_left_iteration();
   void cut(const Execution& execution, std::int64_t end);
   void cut_row(std::int64_t iteration, std::int64_t end);
   void drain_iteration(std::int64_t end);

@@ -13,11 +13,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "run/archive.h"
 #include "run/host.h"
 #include "runtime/message.h"
+#include "runtime/state.h"
 
 namespace gradweave::runtime {
 
@@ -53,6 +56,11 @@ class Anchors {
   // Before an exact average: gives this rank's parameters what second encodings have dropped of all ranks' sums,
   // so that the mean gets it. Nothing may be on its way.
   void return_rests();
+
+  // Writes or reads anchors; and a message that is in_groups() and holds something.
+  void archive(run::Archive& numbers, StateTensors& tensors);
+  void archive(const run::Execution& execution, Message& message, run::Archive& numbers,
+               StateTensors& tensors, const std::string& name);
 
   std::int64_t bytes() const { return bytes_; }
 

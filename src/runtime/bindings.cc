@@ -229,10 +229,12 @@ void bind_engine(py::module_& module) {
       }))
       .def(
           "install",
-          [](Engine& engine, const std::string& plan, const std::string& workload) {
-            engine.install(parse_plan(plan), parse_workload(workload));
+          [](Engine& engine, const std::string& plan, const std::string& workload,
+             const std::optional<StateTensors::Map>& state) {
+            engine.install(parse_plan(plan), parse_workload(workload), state ? &*state : nullptr);
           },
-          Unlocked())
+          py::arg("plan"), py::arg("workload"), py::arg("state") = py::none(), Unlocked())
+      .def("state", &Engine::state, Unlocked())
       .def("subset", [](const Engine& engine, std::int32_t id) { return engine.subset(id).parameters; })
       .def("subset_slices",
            [](const Engine& engine, std::int32_t id) { return tuples_of(engine.subset(id).slices); })

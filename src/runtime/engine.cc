@@ -36,6 +36,11 @@ void Engine::synchronize() {
   run_.synchronize();
 }
 
+void Engine::rest() {
+  const PlainMode plain;
+  run_.rest();
+}
+
 // ---- backward
 
 void Engine::queue_finish() {

@@ -16,6 +16,7 @@
 #include "runtime/host.h"
 #include "runtime/link_transport.h"
 #include "runtime/peers.h"
+#include "runtime/state.h"
 
 namespace gradweave::runtime {
 
@@ -43,10 +44,14 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Makes `plan` the plan in force, from its iteration 0. Collective: compares it across ranks. Nothing may
-  // be pending. Errors: InvalidInput if the plan is invalid, differs between ranks (naming them), or names
-  // unknown links.
-  void install(const Plan& plan, const Workload& workload);
+  // Makes `plan` the plan in force, from its iteration 0, or from where `state` was taken. Collective: compares it
+  // across ranks. Nothing may be pending. Errors: InvalidInput if the plan is invalid, differs between ranks (naming
+  // them), or names unknown links, or if the state is of another plan.
+  void install(const Plan& plan, const Workload& workload, const StateTensors::Map* state = nullptr);
+  // Between iterations: returns copies of all that this rank has besides the caller's parameters and optimizer, after
+  // what the coming forward would apply. Every rank has to do it after the same iteration; none waits for the others'
+  // call. Empty before there is a plan. Errors: InvalidInput in an iteration.
+  StateTensors::Map state();
 
   // Points of an iteration.
   void forward_start(std::int32_t layer);
@@ -104,7 +109,12 @@ class Engine {
   void check_hooks() const;
   void queue_finish();
   void finish_backward();
-  void check_same_plan(const std::string& hash);
+  // `from`: where the plan begins, for people; empty: at its beginning.
+  void check_same_plan(const std::string& hash, const std::string& from);
+  static std::string resumed_at(const StateTensors::Map& state);
+  void restore(const StateTensors::Map& state);
+  void rest();
+  void archive(run::Archive& numbers, StateTensors& tensors);
   std::vector<const LinkSpec*> specs_of(const Calendar& calendar) const;
 
   std::vector<LinkSpec> specs_;

@@ -47,6 +47,9 @@ class TorchHost : public run::Host {
   const std::shared_ptr<Messages>& messages() const { return messages_; }
   // Of the link's compressed messages.
   const std::shared_ptr<Coder>& coder(std::size_t link) const { return coders_[link]; }
+  // Writes or reads what is kept from one iteration to the next; and an execution's message.
+  void archive(run::Archive& numbers, StateTensors& tensors);
+  void archive(const run::Execution& execution, run::Archive& numbers, StateTensors& tensors);
   // Lets go of the caller's objects.
   void close();
 

@@ -55,20 +55,22 @@ void Engine::close(std::optional<run::Clock::duration> patience) {
   peers_.reset();
 }
 
-void Engine::check_same_plan(const std::string& hash) {
+void Engine::check_same_plan(const std::string& hash, const std::string& from) {
   if (world_size_ == 1) return;
-  const std::vector<std::string> hashes = peers_->agree("the comparison of plans", hash, options_.timeout);
+  const std::vector<std::string> hashes =
+      peers_->agree("the comparison of plans", hash + from, options_.timeout);
   std::map<std::string, std::vector<int>> ranks;
   for (std::size_t r = 0; r < hashes.size(); ++r) ranks[hashes[r]].push_back(static_cast<int>(r));
   if (ranks.size() == 1) return;
   std::string groups;
   for (const auto& [digest, members] : ranks) {
     groups += groups.empty() ? "" : "; ";
-    groups += "plan " + digest.substr(0, 8) + " on rank";
+    groups += "plan " + digest.substr(0, 8) + digest.substr(hash.size()) + " on rank";
     for (int r : members) groups += " " + std::to_string(r);
   }
   throw InvalidInput("ranks have different plans: " + groups, "plan",
-                     "give every rank the same plan file, or let gradweave.wrap() make the plan");
+                     "give every rank the same plan file, or let gradweave.wrap() make the plan; go on from "
+                     "checkpoints of one iteration");
 }
 
 std::vector<const LinkSpec*> Engine::specs_of(const Calendar& calendar) const {
@@ -84,7 +86,7 @@ std::vector<const LinkSpec*> Engine::specs_of(const Calendar& calendar) const {
   return specs;
 }
 
-void Engine::install(const Plan& plan, const Workload& workload) {
+void Engine::install(const Plan& plan, const Workload& workload, const StateTensors::Map* state) {
   const Validation validation = validate(plan, workload);
   if (!validation.valid()) {
     const Violation& first = validation.violations.front();
@@ -98,7 +100,7 @@ void Engine::install(const Plan& plan, const Workload& workload) {
     structure += '/';
     for (const Tensor& tensor : layer.tensors) structure += tensor.name + ',';
   }
-  check_same_plan(hash_hex(structure));
+  check_same_plan(hash_hex(structure), state != nullptr ? resumed_at(*state) : "");
   layer_names_.clear();
   for (const Layer& layer : workload.layers) layer_names_.push_back(layer.name);
   host_.leave_plan();
@@ -108,6 +110,7 @@ void Engine::install(const Plan& plan, const Workload& workload) {
   host_.set_scaling(run_.synchronous()         ? Scaling::kNone
                     : run_.steps_in_backward() ? Scaling::kRefused
                                                : Scaling::kAtHandOver);
+  if (state != nullptr) restore(*state);
   std::vector<std::shared_ptr<run::Transport>> transports;
   for (std::size_t link = 0; link < specs.size(); ++link) {
     transports.push_back(std::make_shared<LinkTransport>(*specs[link], options_, run_.calendar().hash,

@@ -411,6 +411,23 @@ def test_a_plan_is_judged_by_what_was_measured(tmp_path):
         assert all(block["loss_ratio"] == 1 for block in judged(tmp_path, scheme, 0, learning_rate=0.5)["blocks"])
 
 
+def test_a_plan_is_made_so_that_it_keeps_the_accuracy(tmp_path):
+    def planned(**changes):
+        measured = write(tmp_path / "measured.json", MEASUREMENTS | changes)
+        done = run("plan", "--workload", TABLE2, "--cluster", ONE_LINK, "--scheme", "deft", "--measurements", measured)
+        plan = json.loads(done.stdout)
+        again = write(tmp_path / "plan.json", plan)
+        run("validate", "--plan", again, "--workload", TABLE2)
+        run("preserve", "--plan", again, "--workload", TABLE2, "--measurements", measured)
+        return plan, done.stderr
+
+    plan, said = planned()
+    assert plan == json.loads(run("plan", "--workload", TABLE2, "--cluster", ONE_LINK, "--scheme", "deft").stdout)
+    assert "1 times the capacity" in said
+    plan, said = planned(learning_rate=0.05)
+    assert plan["scheme"] != "deft" and "best exact plan" in said and "11 tried" in said
+
+
 @pytest.mark.parametrize("changes, words", [
     ({"loss": [2, 1]}, ["loss", "[low, high]"]),
     ({"loss": [1, 2, 3]}, ["loss", "3 numbers"]),

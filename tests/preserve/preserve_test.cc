@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "gradweave/json.h"
 #include "gradweave/schemes.h"
+#include "gradweave/validate.h"
 #include "testing/generators.h"
 #include "testing/plans.h"
 #include "testing/schemes.h"
@@ -278,6 +280,72 @@ RC_GTEST_PROP(Stability, IsWhatTrainingOnAQuadraticShows, ()) {
     RC_ASSERT(std::abs(log_of_trained(updates, rule, part * limit, periods) - periods * rate) <
               20 * std::abs(rate) + 10);
   }
+}
+
+// ---- plans that keep the accuracy
+
+class Preserving : public ::testing::Test {
+ protected:
+  static Measurements measured(double gradient_square, double learning_rate) {
+    return {.loss = {2, 2},
+            .gradient_square = {gradient_square, gradient_square},
+            .noise_square = {10, 10},
+            .learning_rate = learning_rate,
+            .batch = 256,
+            .rule = {.momentum = 0.9},
+            .curvature = {2, 2}};
+  }
+  PreservingPlan made(const std::string& scheme, double gradient_square, double learning_rate) const {
+    const Measurements known = measured(gradient_square, learning_rate);
+    auto found = std::get<PreservingPlan>(make_preserving_plan(scheme, workload_, cluster_, {}, known));
+    EXPECT_TRUE(found.judgement.preserves());
+    EXPECT_TRUE(validate(found.plan, workload_).valid());
+    EXPECT_TRUE(judge(found.plan, workload_, known).preserves());
+    return found;
+  }
+
+  const std::string examples_ = GRADWEAVE_SOURCE_DIR "/examples/";
+  const Workload workload_ = read_workload(examples_ + "workloads/deft-table2-vgg19.json");
+  const Cluster cluster_ = read_cluster(examples_ + "clusters/deft-table2-one-link.json");
+};
+
+TEST_F(Preserving, APlanThatKeepsItIsTheSchemesOwn) {
+  const PreservingPlan found = made("deft", 0.3, 0.01);
+  EXPECT_EQ(found.capacity, 1);
+  EXPECT_EQ(found.attempts, 1);
+  EXPECT_EQ(found.plan, std::get<Plan>(make_plan("deft", workload_, cluster_)));
+}
+
+// Generations that are merged for too long, early in training: the least capacity at which they are not.
+TEST_F(Preserving, CapacityGrowsNoFurtherThanItMust) {
+  const PreservingPlan found = made("deft", 30, 0.01);
+  ASSERT_FALSE(found.exact_instead);
+  ASSERT_GT(found.attempts, 1);
+  const double factor = std::pow(found.capacity, 1.0 / (found.attempts - 1));
+  double capacity = 1;
+  for (std::int32_t attempt = 1; attempt < found.attempts; ++attempt) {
+    Workload longer = workload_;
+    for (Layer& layer : longer.layers) {
+      layer.forward_ns = std::llround(static_cast<double>(layer.forward_ns) * capacity);
+      layer.backward_ns = std::llround(static_cast<double>(layer.backward_ns) * capacity);
+    }
+    const Plan plan = std::get<Plan>(make_plan("deft", longer, cluster_));
+    EXPECT_FALSE(judge(plan, workload_, measured(30, 0.01)).preserves()) << capacity;
+    capacity *= factor;
+  }
+  const auto updates = [](const PreservingPlan& made) {
+    return made.judgement.blocks.front().updates.steps.size();
+  };
+  EXPECT_GE(updates(found), updates(made("deft", 0.3, 0.01)));
+}
+
+// No capacity makes up for a delay that the learning rate doesn't bear.
+TEST_F(Preserving, ElseItIsTheBestExactPlan) {
+  const PreservingPlan found = made("deft", 0.3, 0.2);
+  EXPECT_TRUE(found.exact_instead);
+  EXPECT_EQ(found.attempts, 11);
+  EXPECT_EQ(found.plan, std::get<Plan>(make_plan("auto", workload_, cluster_)));
+  EXPECT_EQ(made("dear", 0.3, 0.2).capacity, 1);
 }
 
 }  // namespace

@@ -234,6 +234,14 @@ void FakeHost::install(const Calendar& calendar, std::size_t slots) {
   gradients_.resize(parameters_.size());
 }
 
+void FakeHost::take_over(const FakeHost& other) {
+  parameters_ = other.parameters_;
+  momenta_ = other.momenta_;
+  noted_ = other.noted_;
+  residuals_ = other.residuals_;
+  *messages_ = *other.messages_;
+}
+
 std::int64_t FakeHost::length_of(std::int32_t block) const {
   const Block& place = calendar_->blocks[static_cast<std::size_t>(block)];
   return place.end - place.begin;
@@ -425,7 +433,9 @@ namespace {
 
 class Rank {
  public:
-  Rank(const Plan& plan, const Workload& workload, Network& network, int rank, const Job& job, bool ordered)
+  // `before`: goes on from there.
+  Rank(const Plan& plan, const Workload& workload, Network& network, int rank, const Job& job, bool ordered,
+       Rank* before = nullptr)
       : rank_(rank),
         job_(job),
         host_(network, rank, job),
@@ -438,6 +448,7 @@ class Rank {
     run_.set_peers(std::make_shared<FakePeers>(network, rank));
     run_.install(calendar_of(plan, workload));
     host_.install(run_.calendar(), run_.slots());
+    if (before != nullptr) go_on(*before);
     std::vector<std::shared_ptr<run::Transport>> transports;
     for (std::size_t k = 0; k < plan.links.size(); ++k) {
       transports.push_back(
@@ -485,6 +496,7 @@ class Rank {
   }
 
   FakeHost& host() { return host_; }
+  std::int64_t done() const { return done_; }
   void drain() { run_.drain("finish()"); }
 
   void add_to(Outcome& outcome) const {
@@ -495,6 +507,17 @@ class Rank {
   }
 
  private:
+  void go_on(Rank& before) {
+    before.run_.rest();
+    run::Archive written;
+    before.run_.archive(written);
+    run::Archive read(written.numbers());
+    run_.archive(read);
+    read.end();
+    host_.take_over(before.host_);
+    done_ = before.done_;
+  }
+
   // Layers in about their order: the real one may differ from the plan's. Unused layers do not run.
   void forward(std::int64_t n) {
     const WorkloadIndex& index = run_.calendar().index;
@@ -539,7 +562,7 @@ class Rank {
 Outcome train(const Plan& plan, const Workload& workload, const Job& job,
               const std::vector<std::int64_t>& stops, bool ordered_launches,
               const std::function<void(FakeHost&, std::int64_t)>& after) {
-  Network network(job.world_size, plan.links.size());
+  Network network(job.world_size, plan.links.size()), later(job.world_size, plan.links.size());
   Outcome outcome;
   outcome.errors.resize(static_cast<std::size_t>(job.world_size));
   std::vector<std::unique_ptr<Rank>> ranks(static_cast<std::size_t>(job.world_size));
@@ -552,6 +575,10 @@ Outcome train(const Plan& plan, const Workload& workload, const Job& job,
         for (std::int64_t stop : stops) {
           for (std::int64_t n = 0; n < stop; ++n) {
             ranks[place]->iterate();
+            if (ranks[place]->done() == job.resumed_after) {
+              ranks[place] =
+                  std::make_unique<Rank>(plan, workload, later, r, job, ordered_launches, ranks[place].get());
+            }
             if (after) after(ranks[place]->host(), n);
           }
           ranks[place]->drain();
@@ -563,6 +590,7 @@ Outcome train(const Plan& plan, const Workload& workload, const Job& job,
   }
   for (std::thread& thread : threads) thread.join();
   network.close();
+  later.close();
   for (const auto& rank : ranks) rank->add_to(outcome);
   return outcome;
 }

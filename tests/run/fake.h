@@ -32,6 +32,7 @@ struct Job {
   double spoilt = 0;           // probability of a gradient that is not finite, which ranks have to leave out
   double dropped = 0;          // probability that the caller drops a batch
   int not_finite_rank = -1;    // whose gradient in iteration 2 is not finite, to be found by a check
+  std::int64_t resumed_after = -1;  // iterations, after which all goes on from a checkpoint, on other links
 
   bool used(int rank, std::int64_t iteration, std::int32_t tensor) const;
   bool accumulates_in(std::int64_t iteration) const;
@@ -131,6 +132,8 @@ class FakeHost : public run::Host {
   FakeHost(Network& network, int rank, const Job& job) : network_(network), rank_(rank), job_(job) {}
 
   void install(const Calendar& calendar, std::size_t slots);
+  // Everything that a checkpoint holds of `other`, which runs the same plan.
+  void take_over(const FakeHost& other);
   const std::shared_ptr<std::vector<FakeMessage>>& messages() const { return messages_; }
   // A backward that is not communicated: adds to the gradient.
   void accumulate(std::int32_t tensor, std::int64_t iteration);

@@ -26,6 +26,7 @@ const testing::WorkloadShape kSmall{.max_layers = 4, .max_tensors = 2, .max_nume
 
 Job random_job(bool plain = false) {
   Job job{.seed = *rc::gen::arbitrary<std::uint32_t>(), .world_size = *rc::gen::inRange(1, 4)};
+  job.resumed_after = *rc::gen::inRange<std::int64_t>(-1, 12);
   if (plain) return job;
   job.leaves_unused = *rc::gen::arbitrary<bool>();
   job.accumulates = *rc::gen::arbitrary<bool>();

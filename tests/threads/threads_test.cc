@@ -56,7 +56,7 @@ std::vector<std::string> every_outcome() {
 }
 
 TEST(Threads, PlanAndSimulateAtOnceAsAlone) {
-  std::vector<std::vector<std::string>> seen(4);
+  std::vector<std::vector<std::string>> seen(2);
   std::vector<std::thread> threads;
   for (std::vector<std::string>& mine : seen) threads.emplace_back([&mine] { mine = every_outcome(); });
   for (std::thread& thread : threads) thread.join();

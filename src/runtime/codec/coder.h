@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "run/archive.h"
 #include "runtime/codec/codec.h"
+#include "runtime/state.h"
 
 namespace gradweave::runtime {
 
@@ -43,6 +45,8 @@ class Coder {
   void visit_left_behind(const std::function<void(const Blocks&, const at::Tensor&)>& visit) const;
   // Makes `values` (of block number `at` of the message, in its unit) part of what was left behind, not of all-gathers.
   void add_left_behind(const Blocks& blocks, std::size_t at, const at::Tensor& values);
+  // Writes or reads what is kept, under names that begin with `name`.
+  void archive(run::Archive& numbers, StateTensors& tensors, const std::string& name);
 
  private:
   class Coded;

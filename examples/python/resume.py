@@ -1,0 +1,96 @@
+"""A job that goes on by itself after a crash, with the same bits as one that never crashed.
+
+    torchrun --nproc-per-node 2 --max-restarts 3 examples/python/resume.py --scheme deft --folder checkpoints
+
+Every rank writes its own file: parameters differ between ranks under plans that step locally, and what is on its way always
+does. A file is written aside and renamed, so that it is whole or not there. After a restart all ranks take the newest
+iteration that each of them has.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+
+import gradweave
+
+
+def join():
+    """This rank, in a group of its own for each restart: in torch 2.13 a restarted job has the store of the one before, where
+    the addresses of killed ranks are."""
+    store, rank, ranks = next(distributed.rendezvous("env://"))
+    store = distributed.PrefixStore("restart " + os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    return rank
+
+
+def batch_of(rank, iteration):
+    """Made up, the same again for the same rank and iteration: a loader of real data has to be set to its place too."""
+    generator = torch.Generator().manual_seed(1000 * rank + iteration)
+    inputs = torch.randn(32, 64, generator=generator)
+    return inputs, inputs[:, :10].argmax(1)
+
+
+def file_of(folder, iteration, rank):
+    return folder / f"{iteration}.rank{rank}.pt"
+
+
+def save(folder, iteration, rank, state):
+    whole, part = file_of(folder, iteration, rank), folder / f"part.rank{rank}"
+    with open(part, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(whole)
+    for old in sorted(folder.glob(f"*.rank{rank}.pt"), key=lambda path: int(path.name.split(".")[0]))[:-2]:
+        old.unlink()  # the other ranks may still be writing the newest
+
+
+def newest(folder, rank):
+    """The newest iteration that every rank has a file of; 0 if there is none."""
+    mine = {int(path.name.split(".")[0]) for path in folder.glob(f"*.rank{rank}.pt")}
+    every = [None] * distributed.get_world_size()
+    distributed.all_gather_object(every, mine)
+    return max(set.intersection(*every), default=0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="where checkpoints are kept")
+    parser.add_argument("--scheme", default="auto", help="(default: auto)")
+    parser.add_argument("--plan", type=Path, help="a plan file, in place of one that is made of a profile")
+    parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--every", type=int, default=10, help="iterations between checkpoints (default: 10)")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    rank = join()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model, optimizer = gradweave.wrap(model, optimizer, given.scheme, plan=given.plan, report=False)
+    first = newest(given.folder, rank)
+    if first:
+        state = torch.load(file_of(given.folder, first, rank))
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        model.gradweave.load_state_dict(state["gradweave"])  # after the other two
+    print(f"rank {rank} begins at iteration {first}", flush=True)
+    for iteration in range(first, given.iterations):
+        inputs, targets = batch_of(rank, iteration)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        if (iteration + 1) % given.every == 0:
+            save(given.folder, iteration + 1, rank, {"model": model.state_dict(), "optimizer": optimizer.state_dict(),
+                                                     "gradweave": model.gradweave.state_dict()})
+    gradweave.finish(model)
+    total = sum(parameter.double().sum().item() for parameter in model.parameters())
+    print(f"rank {rank} has trained {given.iterations} iterations, sum of parameters {total!r}", flush=True)
+    model.gradweave.close()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+// The engine's part of a checkpoint: what is on its way, what was left behind, anchors.
+#include <ATen/ops/from_blob.h>
+
+#include "gradweave/error.h"
+#include "runtime/engine.h"
+
+namespace gradweave::runtime {
+namespace {
+
+constexpr const char* kNumbers = "numbers";
+
+std::vector<std::int64_t> numbers_in(const StateTensors::Map& state) {
+  const auto found = state.find(kNumbers);
+  if (found == state.end() || found->second.scalar_type() != c10::kLong || found->second.dim() != 1) {
+    throw InvalidInput("it has no state of the engine", "checkpoint", "give what state_dict() returned");
+  }
+  const at::Tensor numbers = found->second.cpu().contiguous();
+  const auto* const values = numbers.const_data_ptr<std::int64_t>();
+  return {values, values + numbers.numel()};
+}
+
+}  // namespace
+
+StateTensors::Map Engine::state() {
+  if (!run_.installed()) return {};
+  rest();
+  run::Archive numbers;
+  StateTensors tensors;
+  archive(numbers, tensors);
+  std::vector<std::int64_t> values = numbers.numbers();
+  at::Tensor whole = at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kLong);
+  tensors(kNumbers, whole);
+  return tensors.all();
+}
+
+void Engine::restore(const StateTensors::Map& state) {
+  run::Archive numbers(numbers_in(state));
+  StateTensors tensors(state);
+  archive(numbers, tensors);
+  numbers.end();
+}
+
+std::string Engine::resumed_at(const StateTensors::Map& state) {
+  run::Archive numbers(numbers_in(state));
+  return " resumed at iteration " + std::to_string(run::Run::archived_iteration(numbers));
+}
+
+void Engine::archive(run::Archive& numbers, StateTensors& tensors) {
+  run_.archive(numbers);
+  host_.archive(numbers, tensors);
+  run_.visit_alive([&](const run::Execution& execution) { host_.archive(execution, numbers, tensors); });
+}
+
+void TorchHost::archive(run::Archive& numbers, StateTensors& tensors) {
+  for (std::size_t b = 0; b < residuals_.size(); ++b) tensors("residual." + std::to_string(b), residuals_[b]);
+  for (std::size_t link = 0; link < coders_.size(); ++link)
+    coders_[link]->archive(numbers, tensors, "link." + std::to_string(link));
+  anchors_.archive(numbers, tensors);
+  for (std::size_t t = 0; t < noted_.size(); ++t) {
+    bool noted = noted_[t] >= 0;
+    numbers(noted);
+    if (!tensors.reads()) continue;
+    noted_[t] = -1;
+    if (noted) note_parameter(static_cast<std::int32_t>(t));
+  }
+}
+
+void TorchHost::archive(const run::Execution& execution, run::Archive& numbers, StateTensors& tensors) {
+  Message& message = this->message(execution);
+  const std::string name = "message." + std::to_string(execution.slot);
+  bool filled = message.flat.defined(), in_groups = message.groups.has_value();
+  numbers(filled);
+  numbers(in_groups);
+  if (tensors.reads() && filled) acquire(execution);
+  if (filled) {
+    tensors.contents(name + ".flat", message.flat);
+    tensors.contents(name + ".own", message.own);
+  }
+  if (in_groups) anchors_.archive(execution, message, numbers, tensors, name);
+}
+
+void Anchors::archive(run::Archive& numbers, StateTensors& tensors) {
+  numbers(down_);
+  for (std::size_t t = 0; t < anchors_.size(); ++t) {
+    tensors.contents("anchor." + std::to_string(t), anchors_[t].value);
+    tensors.contents("momentum." + std::to_string(t), anchors_[t].momentum);
+  }
+  for (std::size_t k = 0; auto& [key, kind] : kinds_)
+    tensors.contents("rest." + std::to_string(k++), kind.rest);
+}
+
+void Anchors::archive(const run::Execution& execution, Message& message, run::Archive& numbers,
+                      StateTensors& tensors, const std::string& name) {
+  if (tensors.reads()) acquire(execution, message);
+  numbers(message.groups->key);
+  tensors.contents(name + ".sent", message.groups->sent);
+  tensors.contents(name + ".arrived", message.groups->arrived);
+}
+
+void Coder::archive(run::Archive& numbers, StateTensors& tensors, const std::string& name) {
+  const MutexLock lock(mutex_);
+  std::vector<Key> keys;
+  for (const auto& [key, store] : stores_) keys.push_back(key);
+  std::size_t count = keys.size();
+  numbers(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    Key key = i < keys.size() ? keys[i] : Key();
+    numbers.list(key.first);
+    numbers(key.second);
+    Store& store = stores_[key];
+    const std::string here = name + "." + std::to_string(i);
+    tensors(here + ".left_behind", store.now.left_behind);
+    std::size_t further = store.now.further.size();
+    numbers(further);
+    store.now.further.resize(further);
+    for (std::size_t j = 0; j < further; ++j) tensors(here + "." + std::to_string(j), store.now.further[j]);
+    std::vector<Name> left_out(store.left_out.begin(), store.left_out.end());
+    std::size_t names = left_out.size();
+    numbers(names);
+    left_out.resize(names);
+    for (Name& each : left_out) {
+      numbers(each.first);
+      numbers(each.second);
+    }
+    store.left_out = {left_out.begin(), left_out.end()};
+  }
+}
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,88 @@
+"""examples/python/resume.py under torchrun: ranks that are killed at any moment, and the same parameters in the end."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gradweave import core
+
+ROOT = Path(__file__).resolve().parents[2]
+ITERATIONS = 120
+
+
+def plan_of(scheme, ranks):
+    """For a link on which everything is on its way at the end of an iteration."""
+    layers = [{"name": name, "forward_us": 300.0, "backward_us": 600.0,
+               "tensors": [{"name": f"{name}.weight", "numel": rows * columns, "dtype": "float32"},
+                           {"name": f"{name}.bias", "numel": rows, "dtype": "float32"}]}
+              for name, rows, columns in (("0", 256, 64), ("2", 256, 256), ("4", 10, 256))]
+    cluster = {"version": 1, "workers": ranks, "workers_per_node": 1, "startup_growth": "linear",
+               "links": [{"name": "link0", "startup_us": 100.0, "us_per_byte": 0.02, "concurrency": 1}]}
+    return core.make_plan({"version": 1, "name": "resume", "layers": layers}, cluster, scheme)
+
+
+def start(folder, plan, ranks):
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    environment |= {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--max-restarts", "20",
+         "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--monitor-interval", "0.1",
+         ROOT / "examples/python/resume.py",
+         "--folder", folder, "--plan", plan, "--iterations", str(ITERATIONS), "--every", "7"],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def ended(job):
+    output, _ = job.communicate(timeout=300)
+    assert job.returncode == 0, output
+    return output, set(re.findall(r"sum of parameters (\S+)", output))
+
+
+def workers_of(job):
+    return [int(pid) for pid in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
+
+
+def kill_one(job, folder, chance):
+    """Kill a rank, once the job has written another checkpoint and some time has passed. Returns whether there was one."""
+    before, until = set(folder.glob("*.pt")), time.monotonic() + 60
+    while set(folder.glob("*.pt")) == before and time.monotonic() < until and job.poll() is None:
+        time.sleep(0.005)
+    time.sleep(0.1 * chance.random())
+    workers = workers_of(job) if job.poll() is None else []
+    if workers:
+        os.kill(chance.choice(workers), signal.SIGKILL)
+    return bool(workers)
+
+
+def compare(tmp_path, scheme, ranks, kills):
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(plan_of(scheme, ranks)))
+    _, expected = ended(start(tmp_path / "whole", plan, ranks))
+    assert len(expected) == 1
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    job, chance = start(folder, plan, ranks), random.Random(f"{scheme} {ranks}")
+    killed = sum(kill_one(job, folder, chance) for _ in range(kills))
+    output, found = ended(job)
+    begun = re.findall(r"rank 0 begins at iteration (\d+)", output)
+    assert killed and len(begun) > 1 and int(begun[-1]) > 0, output
+    assert found == expected, output
+
+
+def test_a_killed_job_goes_on_with_the_same_bits(tmp_path):
+    compare(tmp_path, "delayed_averaging", 2, kills=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("scheme", ["ddp", "dear", "us_byte", "deft", "covap", "partial_sgd", "dreamddp", "delayed_averaging"])
+def test_kills(tmp_path, scheme, ranks):
+    compare(tmp_path, scheme, ranks, kills=7)

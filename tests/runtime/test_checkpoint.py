@@ -1,0 +1,218 @@
+"""A job that goes on from its checkpoint has the bits of one that was never interrupted: every scheme, at any iteration."""
+
+import copy
+import io
+import random
+
+import pytest
+import torch
+
+import gradweave
+import ranks
+from models import batch, cluster, make_net, make_optimizer, parameters, train, workload
+
+STEPS = 14
+# Besides every scheme as it comes.
+VARIANTS = [
+    ("ddp", {"compressor": "int4"}), ("ddp", {"compressor": "dgc", "compressor_density": 0.05, "compressor_momentum": 0}),
+    ("ddp", {"compressor": "ok_top_k", "compressor_density": 0.05}), ("ddp", {"compressor": "power_sgd"}),
+    ("us_byte", {"compressor": "top_k"}), ("dear", {"compressor": "int8"}),
+    ("deft", {"merge": "mean", "compressor": "ef_signsgd"}), ("deft", {"correction": "local"}), ("covap", {"interval": 3}),
+    ("delayed_averaging", {"compressor": "int4"}),
+    ("delayed_averaging", {"compressor": "top_k", "compressor_density": 0.2}),
+    ("delayed_averaging", {"compressor": "int8", "outer_momentum": 0.5}), ("local_sgd", {"period": 3, "compressor": "int4"}),
+    ("partial_sgd", {"compressor": "ef_signsgd"}), ("dreamddp", {"outer_momentum": 0.5}),
+]
+
+
+TWO_STAGES = [case for case in VARIANTS if case[1].get("compressor") in ("int4", "int8")]
+
+
+def plans(workers, cases=None):
+    """Of every scheme and variant, or of some, on a link that is so slow that everything is on its way at the end of an iteration."""
+    from gradweave import core
+
+    cases = cases or [(row["name"], {}) for row in core.schemes()] + VARIANTS
+    return [core.make_plan(workload(), cluster(workers, 0.6), scheme, options) for scheme, options in cases]
+
+
+def begin(plan, kind, links):
+    model = make_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05) if kind == "plain" else make_optimizer(kind, model)
+    return gradweave.wrap(model, optimizer, plan=plan, links=links)
+
+
+def emulated():
+    """Slower than the loop, so that ops are under way when a checkpoint is taken."""
+    return [gradweave.EmulatedLink(200, 0.05, name="link0")]
+
+
+def saved(model, optimizer):
+    """What a user writes to a file."""
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
+                "gradweave": model.gradweave.state_dict()}, file)
+    return file.getvalue()
+
+
+def load(model, optimizer, data):
+    state = torch.load(io.BytesIO(data))  # with weights_only, torch's default
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    model.gradweave.load_state_dict(state["gradweave"])
+
+
+def ended(model):
+    gradweave.finish(model)
+    result = parameters(model)
+    model.gradweave.close()
+    return result
+
+
+def interrupted(rank, plans, kind, moments, never_saved=False):
+    """[(scheme, options, moment) whose bits differ from those of a job that saves and trains on; `never_saved`: from those of
+    one that doesn't even save]."""
+    wrong = []
+    for plan, moment in zip(plans, moments):
+        model, optimizer = begin(plan, kind, emulated())
+        train(model, optimizer, rank, moment)
+        data = saved(model, optimizer)
+        train(model, optimizer, rank, STEPS - moment, first=moment)
+        expected = ended(model)
+        if never_saved:
+            model, optimizer = begin(plan, kind, emulated())
+            train(model, optimizer, rank, STEPS)
+            expected = ended(model)
+
+        model, optimizer = begin(plan, kind, emulated())
+        load(model, optimizer, data)
+        assert model.gradweave.engine.iteration == moment
+        train(model, optimizer, rank, STEPS - moment, first=moment)
+        found = ended(model)
+        if any(not torch.equal(found[name], value) for name, value in expected.items()):
+            wrong.append((plan["scheme"], plan["options"], moment))
+    return wrong
+
+
+@pytest.mark.parametrize(("workers", "kind", "cases"), [(2, "sgd", None), (3, "adamw", TWO_STAGES)])
+def test_every_scheme_goes_on_with_the_same_bits(workers, kind, cases):
+    made = plans(workers, cases)
+    moments = [random.Random(number).randrange(1, STEPS) for number in range(len(made))]
+    assert ranks.run(interrupted, workers, plans=made, kind=kind, moments=moments) == [[]] * workers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_any_moment(seed, workers):
+    made = plans(workers)
+    moments = [random.Random(f"{seed} {number}").randrange(1, STEPS) for number in range(len(made))]
+    kind = "sgd" if seed % 2 else "adamw"
+    assert ranks.run(interrupted, workers, timeout=900, plans=made, kind=kind, moments=moments,
+                     never_saved=True) == [[]] * workers
+
+
+def by_torchs_checkpoint(rank, folder):
+    import warnings
+
+    from gradweave import core
+    from torch.distributed import checkpoint
+
+    plan = core.make_plan(workload(), cluster(2, 0.6), "delayed_averaging", {"compressor": "int4"})
+
+    def everything(model, optimizer):
+        return {"model": {f"{rank}.{name}": value for name, value in model.state_dict().items()}, "gradweave": model.gradweave}
+
+    model, optimizer = begin(plan, "plain", emulated())
+    train(model, optimizer, rank, 5)
+    with warnings.catch_warnings(action="ignore"):
+        checkpoint.save(everything(model, optimizer), checkpoint_id=folder)
+    train(model, optimizer, rank, 4, first=5)
+    expected = ended(model)
+    model, optimizer = begin(plan, "plain", emulated())
+    with warnings.catch_warnings(action="ignore"):
+        checkpoint.load(everything(model, optimizer), checkpoint_id=folder)
+    train(model, optimizer, rank, 4, first=5)
+    found = ended(model)
+    return [name for name, value in expected.items() if not torch.equal(found[name], value)]
+
+
+def test_torchs_checkpoints_hold_every_ranks(tmp_path):
+    assert ranks.run(by_torchs_checkpoint, 2, folder=tmp_path / "checkpoint") == [[], []]
+
+
+def decided_anew(rank):
+    """A checkpoint of a job that had still to decide: it profiles again. One of a job that had decided keeps its plan."""
+    model = make_net()
+    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), links=emulated(), warm_up=1, profile_iterations=2,
+                                      report=False)
+    train(model, optimizer, rank, 1)
+    early = saved(model, optimizer)
+    train(model, optimizer, rank, 5, first=1)
+    late, plan = saved(model, optimizer), model.gradweave.plan
+    model.gradweave.close()
+    seen = []
+    for data in (early, late):
+        model = make_net()
+        model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), links=emulated(), warm_up=1,
+                                          profile_iterations=2, report=False)
+        load(model, optimizer, data)
+        seen.append(model.gradweave.plan)
+        train(model, optimizer, rank, 4)
+        seen.append(model.gradweave.prediction is not None)
+        ended(model)
+    return seen == [None, True, plan, True]
+
+
+def test_a_decision_is_part_of_a_checkpoint():
+    assert ranks.run(decided_anew, 2) == [True, True]
+
+
+def but(state, **changes):
+    changed = copy.copy(state)
+    vars(changed).update(changes)
+    return changed
+
+
+def refused(rank):
+    from gradweave import core
+
+    plan = core.make_plan(workload(), cluster(2), "dear")
+    model, optimizer = begin(plan, "sgd", None)
+    train(model, optimizer, rank, 2)
+    first = model.gradweave.state_dict()
+    x, y = batch(rank, 2)
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    said = []
+
+    def try_to(act):
+        try:
+            act()
+        except ValueError as error:
+            said.append(str(error))
+    try_to(model.gradweave.state_dict)
+    optimizer.step()
+    try_to(lambda: model.gradweave.load_state_dict(first))
+    second = model.gradweave.state_dict()
+    model.gradweave.close()
+    key, own = first.popitem()
+    states = [{}, {key: but(own, version=2)}, {key: but(own, rank=5)}, {key: but(own, ranks=4)},
+              {key: but(own, parts={**own.parts, "engine": {}})}, [{key: own}, second][rank]]
+    for state in states:
+        model, optimizer = begin(plan, "sgd", None)
+        try_to(lambda: model.gradweave.load_state_dict(state))  # noqa: B023  called at once
+        model.gradweave.close()
+    return said
+
+
+def test_what_does_not_fit_is_refused():
+    for said in ranks.run(refused, 2):
+        unfinished, begun, none, version, rank, number, empty, other = said
+        assert "between iterations" in unfinished
+        assert "training has begun" in begun and "before the first forward" in begun
+        assert "each rank its own" in none
+        assert "version 2" in version
+        assert "it is of rank 5 of 2" in rank
+        assert "of 4" in number and "gradweave.finish(model)" in number
+        assert "state_dict()" in empty
+        assert "resumed at iteration 2 on rank 0" in other and "resumed at iteration 3 on rank 1" in other
