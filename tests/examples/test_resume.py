@@ -43,7 +43,8 @@ def start(folder, plan, ranks):
 def ended(job):
     output, _ = job.communicate(timeout=300)
     assert job.returncode == 0, output
-    return output, set(re.findall(r"sum of parameters (\S+)", output))
+    sums = re.findall(r"sum of parameters (-?\d+\.\d+(?:e[+-]?\d+)?)", output)  # an unbuffered rank's line may not end in one write
+    return output, set(sums)
 
 
 def workers_of(job):
