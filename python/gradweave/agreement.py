@@ -100,6 +100,29 @@ class Control:
             self.group.allreduce(box, distributed.ReduceOp.MAX).wait()
         return box.tolist()
 
+    def means(self, values, what):
+        """Element by element the mean of all ranks' numbers."""
+        box = torch.tensor(values, dtype=torch.float64)
+        if self.size > 1:
+            with self.together(what):
+                self.group.allreduce(box, distributed.ReduceOp.SUM).wait()
+        return (box / self.size).tolist()
+
+    def begin_smallest(self, values, what):
+        """Begins to find, element by element, the smallest of all ranks' numbers. Returns a function that waits for them. Other
+        messages may come between, alike on all ranks."""
+        if self.size == 1:
+            return lambda: list(values)
+        box = torch.tensor(values, dtype=torch.float64)
+        with self.together(what):
+            work = self.group.allreduce(box, distributed.ReduceOp.MIN)
+
+        def end():
+            with self.together(what):
+                work.wait()
+            return box.tolist()
+        return end
+
     def of_all(self, values, what):
         """{rank: its list of integers}; all lists are of one length."""
         mine = torch.tensor(values, dtype=torch.int64)

@@ -83,7 +83,8 @@ def cluster_of(links, control, device, compressor_rates):
     costs = []
     for link in links:
         if link.emulated:
-            cost = {"name": link.name, "startup_us": link.cost[0], "us_per_byte": link.cost[1], "concurrency": 1}
+            cost = {"name": link.name, "startup_us": link.model.startup_us, "us_per_byte": link.model.us_per_byte,
+                    "concurrency": 1}
         elif control.size == 1:
             cost = {"name": link.name, "startup_us": 1, "us_per_byte": 0, "concurrency": 1}
         else:
@@ -94,16 +95,23 @@ def cluster_of(links, control, device, compressor_rates):
     return {**cluster, "compressor_rates": compressor_rates} if compressor_rates else cluster
 
 
-def decide(workload, cluster, settings, loop, device):
+def decide(workload, cluster, settings, loop, preserver, device):
     """{"workload", "cluster", "candidates": plans that the engine and the loop bear, best first, each with its "plan",
     "prediction", "name" and "iteration_us"; "passed_over": why the best plan of all isn't among them, or "";
-    "if_corrected": what corrected averages would give, where that is another; "ddp_us": the prediction for ddp, None if
+    "if_corrected": what corrected averages would give, where that is another; "objection": what the Preserver has
+    against the best candidate, where its scheme was asked for by name; "ddp_us": the prediction for ddp, None if
     there is none}. With a scheme that was asked for by name they are plans of it; {"error": why there is none}."""
     try:
         ranked = _ranked(workload, cluster, settings)
         best, candidates, refused = ranked[0], [], ""
+
+        def objection(entry):
+            return preserver.objection(entry["plan"], workload) if preserver is not None else ""
+
         for entry in ranked:
             refusal = _unrunnable(entry["plan"], workload, cluster, device) or loop.refusal(core.demands_of(entry["plan"]))
+            if not refusal and settings.scheme == "auto":
+                refusal = objection(entry)
             if not refusal:
                 candidates.append(entry)
             elif entry is best:
@@ -113,10 +121,11 @@ def decide(workload, cluster, settings, loop, device):
         if not candidates and settings.scheme != "auto":
             return {"error": f"scheme '{settings.scheme}' can't serve this loop: {refused}"}
         if settings.scheme == "auto":
-            candidates.append(_entry(STARTER, core.make_plan(workload, cluster, STARTER), workload, cluster))
+            candidates.append(entry_of(STARTER, core.make_plan(workload, cluster, STARTER), workload, cluster))
         passed = f"{best['name']} is passed over, because {refused}" if refused else ""
         return {"workload": workload, "cluster": cluster, "candidates": candidates, "passed_over": passed,
                 "if_corrected": best["plan"].get("finding", {}).get("if_corrected"),
+                "objection": objection(candidates[0]) if settings.scheme != "auto" else "",
                 "ddp_us": _ddp_us(workload, cluster)}
     except (ValueError, RuntimeError) as error:  # every rank must learn of it, or the others wait for ever
         return {"error": str(error)}
@@ -143,14 +152,15 @@ def _unrunnable(plan, workload, cluster, device):
 
 def _ranked(workload, cluster, settings):
     if settings.scheme != "auto":
-        return [_entry(settings.scheme, core.make_plan(workload, cluster, settings.scheme, options), workload, cluster)
+        return [entry_of(settings.scheme, core.make_plan(workload, cluster, settings.scheme, options), workload, cluster)
                 for options in _variants(settings.scheme, settings.options)]
     return [{"name": entry["plan"]["finding"]["chosen"]["scheme"], "plan": entry["plan"], "prediction": entry["prediction"],
              "iteration_us": entry["prediction"]["iteration_us"]}
             for entry in core.ranked_plans(workload, cluster, settings.options)]
 
 
-def _entry(name, plan, workload, cluster):
+def entry_of(name, plan, workload, cluster):
+    """A candidate: the plan with its prediction."""
     prediction = core.simulate(plan, workload, cluster)
     return {"name": name, "plan": plan, "prediction": prediction, "iteration_us": prediction["iteration_us"]}
 

@@ -19,21 +19,27 @@ class EmulatedLink:
 
     def __init__(self, startup_us: float, us_per_byte: float, group: distributed.ProcessGroup | None = None,
                  name: str | None = None):
+        self.group, self.name = group, name
+        self.emulation = _native.Emulation()
+        self.set(startup_us, us_per_byte)
+
+    def set(self, startup_us: float, us_per_byte: float):
+        """Ops that begin from now on take so long: how training follows a link that changes can be tried so."""
         for what, value in (("startup_us", startup_us), ("us_per_byte", us_per_byte)):
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"EmulatedLink({what}={value}): give a finite number >= 0")
         self.startup_us, self.us_per_byte = float(startup_us), float(us_per_byte)
-        self.group, self.name = group, name
+        self.emulation.set(self.startup_us, self.us_per_byte)
 
 
 @dataclass
 class Link:
-    """One link of a job. `source` is the user's group or interface, None for the job's own group; `cost` is (start-up in
-    us, us per byte) where it is given rather than measured."""
+    """One link of a job. `source` is the user's group or interface, None for the job's own group; `model` is what
+    makes it slower, if anything does."""
 
     name: str
     source: distributed.ProcessGroup | str | None = None
-    cost: tuple[float, float] | None = None
+    model: EmulatedLink | None = None
     named: bool = True
     group: distributed.ProcessGroup | None = None  # once it is open; None with one process
     control: distributed.ProcessGroup | None = None  # for checks, where the group can't take their messages
@@ -49,14 +55,14 @@ class Link:
             self.control = job.control_group()
 
     def spec(self):
-        return _native.LinkSpec(self.name, self.group, self.cost, self.control)
+        return _native.LinkSpec(self.name, self.group, self.model and self.model.emulation, self.control)
 
     def __str__(self):
-        return f"{self.name} {self.cost}" if self.emulated else self.name
+        return f"{self.name} {(self.model.startup_us, self.model.us_per_byte)}" if self.emulated else self.name
 
     @property
     def emulated(self):
-        return self.cost is not None
+        return self.model is not None
 
 
 def links_of(given, job, device):
@@ -87,7 +93,7 @@ def _link_of(number, given, job, device, alone):
         return Link(given, given)
     if isinstance(given, EmulatedLink):
         name = given.name or ("emulated" if alone else f"emulated{number}")
-        link = Link(name, given.group, (given.startup_us, given.us_per_byte), given.name is not None)
+        link = Link(name, given.group, given, given.name is not None)
     else:
         link = Link(f"group{number}", given, named=False)
     if isinstance(link.source, distributed.ProcessGroup):

@@ -37,6 +37,15 @@ class Report:
         if other := decided["if_corrected"]:
             line += f"; options={{'allow': 'exact+corrected'}} would give {other['scheme']}, {_ms(other['iteration_us'])}"
         self._tell(line)
+        if decided["objection"]:
+            self._tell(f"the Preserver objects: {decided['objection']}")
+
+    def followed(self, chosen, before):
+        """The measured times have changed, and with them the plan."""
+        self._chosen, self._left_out, self._last = chosen, SETTLING, None
+        self._plan.clear()
+        self._tell(f"what was measured has changed: in force now {chosen['name']}, {_ms(chosen['iteration_us'])} an iteration "
+                   f"predicted; the plan before would take {_ms(before['iteration_us'])}")
 
     def resumed(self, scheme, iteration):
         self._tell(f"goes on with {scheme} from iteration {iteration}")

@@ -5,9 +5,10 @@ import json
 
 import torch
 
-from gradweave import _native, checkpoint, clipping, compiling, core, decision, equality, profiling, scaling
+from gradweave import _native, checkpoint, clipping, compiling, core, decision, equality, preserving, profiling, scaling
 from gradweave.agreement import GROUPS, Control
 from gradweave.checkpoint import RankState
+from gradweave.following import Follower
 from gradweave.loop import TRAITS, Loop
 from gradweave.reporting import Report
 from gradweave.scope import Scope
@@ -58,6 +59,10 @@ class Session:
         self.control.fail = self.engine.fail
         if settings.scales:
             self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))
+        compared = preserving.iterations(settings, job.size)
+        self._preserver = preserving.Preserver(self.engine, self.parameters, optimizers, job.size) if compared else None
+        self._follower = Follower(settings.follows, settings, self.control, self.engine, self._loop, self._preserver, device)
+        self._warm_up = max(settings.warm_up, compared)
         self.phase = compiling.Phase()
         self._recorder.start()
 
@@ -82,6 +87,13 @@ class Session:
         """What was recorded since the last call, in the form of a timeline file."""
         return json.loads(self.engine.take_timeline())
 
+    def report(self):
+        """What the plan in force really takes beside what was predicted: {"predicted", "measured", "ccr", "links",
+        "differences", "op", "stragglers", "text": all of it for people}. Of the last iterations, from what the ops and the
+        layers took anyway. None before enough iterations, on an accelerator, and for a plan that was given. Collective,
+        between iterations."""
+        return self._follower.report()
+
     def install(self, plan):
         """Put another plan in force at this iteration: drains the one before. Collective; every rank gives the same."""
         plan = plan_of(plan)
@@ -89,8 +101,10 @@ class Session:
             self._coming = plan
             return
         self._stop_recording()
+        self._follower.end()
         self.engine.drain(CHANGE)
         self._install(plan)
+        self._follower.plan_installed(plan, self.workload, self.cluster)
 
     def synchronize(self):
         """Wait for, and apply, what this rank can finish alone."""
@@ -117,6 +131,7 @@ class Session:
             self.engine.drain("gradweave.finish()")
         else:  # the drain's first agreement: that all ranks are here
             self.control.peers.agree("gradweave.finish()", "", self.control.timeout_s)
+        self._follower.end()
         self.control.broadcast(self._scope.buffers(), BUFFERS)
         equality.check_equal(self.control, self.names, self.parameters, "finish()")
 
@@ -147,6 +162,7 @@ class Session:
         self.workload, self.cluster, self.prediction = parts["workload"], parts["cluster"], parts["prediction"]
         self._stop_recording()
         self._install(state.plan, parts["engine"])
+        self._follower.plan_installed(self.plan, self.workload, self.cluster)
         self._report.resumed(self.plan["scheme"], self.engine.iteration)
 
     def close(self, error=None, patience_s=None):
@@ -159,6 +175,7 @@ class Session:
             handle.remove()
         self._layer_handles = []
         self._stop_recording()
+        self._follower.close()
         if error is None:
             self.job.peers.end()
         else:
@@ -245,6 +262,7 @@ class Session:
             self._loop.saw("takes turns")
             self.updates.end_iteration()
             self._iteration_ended()
+        self.engine.forward_begins()
         if self.model.training and self.settings.broadcast_buffers:
             self.control.broadcast(self._scope.buffers(), BUFFERS)
 
@@ -273,6 +291,8 @@ class Session:
     def _backward_ended(self):
         if self.engine.reduced:
             self._loop.backward_ended()
+            if self._preserver is not None and self._iterations < self._warm_up:
+                self._preserver.backward_ended()
 
     def _first_forward_ended(self):
         # Rank 0's, where the forward differs between ranks.
@@ -348,10 +368,16 @@ class Session:
         self._check_now_and_then()
         self._report.iteration_ended()
         if self._recorder is None:
+            if self._follower.iteration_ended():
+                self._follow()
             return
         self._iterations += 1
-        profiled = self._iterations - self.settings.warm_up
+        profiled = self._iterations - self._warm_up
+        if self._preserver is not None and profiled <= 0:
+            self._preserver.iteration_ended()
         if profiled == 0:
+            if self._preserver is not None:
+                self._preserver.stop(self.control)
             self._recorder.start()
         elif profiled > 0:
             self._recorder.end_iteration()
@@ -381,14 +407,28 @@ class Session:
         device = self.parameters[0].device
         rates = decision.rates(self.settings, workload, self.control.size, device)
         cluster = decision.cluster_of(self.links, self.control, device, rates)
-        decided = decision.decide(workload, cluster, self.settings, self._loop, device) if self.control.rank == 0 else None
+        decided = None
+        if self.control.rank == 0:
+            decided = decision.decide(workload, cluster, self.settings, self._loop, self._preserver, device)
         decided = self.control.from_rank_0(decided)
         if "error" in decided:
             raise _native.InvalidInput(decided["error"])
         self.workload, self.cluster = decided["workload"], decided["cluster"]
         chosen = self._first_that_goes(decided["candidates"])
         self.prediction = chosen["prediction"]
+        self._follower.plan_installed(self.plan, self.workload, self.cluster)
         self._report.switched(decided, chosen)
+
+    def _follow(self):
+        """Rank 0 has a better plan for what was measured."""
+        self.engine.drain(CHANGE)
+        decided = self._follower.proposal()
+        self.workload, self.cluster = decided["workload"], decided["cluster"]
+        before = decided["candidates"][-1]
+        chosen = self._first_that_goes(decided["candidates"])
+        self.prediction = chosen["prediction"]
+        self._follower.plan_installed(self.plan, self.workload, self.cluster, of_this_run=True)
+        self._report.followed(chosen, before)
 
     def _first_that_goes(self, candidates):
         """Puts the best candidate into force that every rank can; returns it."""

@@ -35,7 +35,8 @@ class Settings:
     default: all. exclude: names of parameters, or of modules, that are left to others: neither communicated nor
     broadcast. moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the second moment
     that the gradient of the whole batch would have ("whole_batch"), or by that of this rank's part of it, as torch does
-    ("local"). report: rank 0 logs (logger "gradweave") which plan comes into force, and at the end what was gained.
+    ("local"). follow: whether a new plan is made once links or compute have changed in training, and put in force if it is
+    better (on processors, not yet on accelerators); None: where the scheme is `auto`. report: rank 0 logs (logger "gradweave") which plan comes into force, and at the end what was gained.
     """
 
     scheme: str = "auto"
@@ -55,6 +56,7 @@ class Settings:
     process_group: distributed.ProcessGroup | None = None
     exclude: Iterable[str] = ()
     moments: str = "whole_batch"
+    follow: bool | None = None
     report: bool = True
 
     def check_ranges(self):
@@ -84,6 +86,10 @@ class Settings:
         if self.plan is not None:
             told["plan"] = digest(plan_of(self.plan))
         return {name: value if name == "plan" else repr(value) for name, value in told.items()}
+
+    @property
+    def follows(self) -> bool:
+        return self.plan is None and (self.scheme == "auto" if self.follow is None else self.follow)
 
     @property
     def checks(self) -> bool:

@@ -120,6 +120,36 @@ Json to_object(const SimulationResult& result) {
   return object;
 }
 
+Json to_object(const Observer::Report& report) {
+  const auto of = [](const Observer::Difference& each) {
+    return Json{{"what", each.what},
+                {"predicted_us", microseconds_rounded(each.predicted_ns)},
+                {"measured_us", microseconds_rounded(each.measured_ns)}};
+  };
+  // What is not known yet is null.
+  const auto known = [](double value) { return std::isfinite(value) ? Json(rounded(value)) : Json(nullptr); };
+  Json links = Json::array(), differences = Json::array(), stragglers = Json::array();
+  for (const Observer::Report::OfLink& link : report.links)
+    links.push_back(
+        {{"link", link.link}, {"factor", rounded(link.factor)}, {"uncertainty", known(link.uncertainty)}});
+  for (const Observer::Difference& each : report.differences) differences.push_back(of(each));
+  for (const Observer::Report::Straggler& each : report.stragglers)
+    stragglers.push_back({{"rank", each.rank}, {"factor", rounded(each.factor)}});
+  return {{"predicted", to_object(report.predicted)},
+          {"measured",
+           {{"iteration_us", microseconds_rounded(report.iteration_ns)},
+            {"exposed_us", microseconds_rounded(report.exposed_ns)},
+            {"forward_us", microseconds_rounded(report.forward_ns)},
+            {"backward_us", microseconds_rounded(report.backward_ns)}}},
+          {"ccr", rounded(report.ccr)},
+          {"ccr_uncertainty", known(report.ccr_uncertainty)},
+          {"links", std::move(links)},
+          {"differences", std::move(differences)},
+          {"op", report.op.what.empty() ? Json(nullptr) : of(report.op)},
+          {"stragglers", std::move(stragglers)},
+          {"text", to_text(report)}};
+}
+
 Json to_object(const PlanSummary& summary) {
   return {{"scheme", summary.scheme},
           {"options", summary.options},

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gradweave/decimal.h"
+#include "gradweave/observe.h"
 #include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
@@ -20,6 +21,9 @@ double microseconds_rounded(double nanoseconds);
 
 // Returns the object that `simulate --json` prints.
 Json to_object(const SimulationResult& result);
+
+// Returns what was measured in training beside what was predicted; `text` has it for people.
+Json to_object(const Observer::Report& report);
 
 // Returns {"scheme", "options", "iteration_us", "effects"}, as a plan's finding has them.
 Json to_object(const PlanSummary& summary);

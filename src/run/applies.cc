@@ -16,7 +16,9 @@ std::int32_t layer_of(const CalendarApply& apply) {
 void Run::wait_for(const Execution& execution, std::int32_t layer) {
   const Waited wait = board_->wait(execution);
   if (wait.waited) {
-    counters_.exposed_ns += std::chrono::nanoseconds(wait.end - wait.begin).count();
+    const std::int64_t exposed = std::chrono::nanoseconds(wait.end - wait.begin).count();
+    counters_.exposed_ns += exposed;
+    watch_.waited(exposed);
     ++counters_.waits;
     if (timeline_) {
       spans_.push_back({.kind = SpanKind::kWait,
@@ -96,6 +98,13 @@ void Run::step(const Stepped& stepped) {
   // An update has as many steps as the plan has parts.
   if (updated_ != iteration_) ++counters_.updates;
   updated_ = iteration_;
+}
+
+void Run::apply_outside_end(const std::vector<std::int32_t>& applies) {
+  if (applies.empty()) return;
+  const auto begin = Clock::now();
+  for (const std::int32_t a : applies) apply_outside_end(here().applies[static_cast<std::size_t>(a)]);
+  watch_.stop_clock(ns_of(Clock::now()) - ns_of(begin));
 }
 
 // An apply at forward_start or backward_end: the step of a few tensors, on their own.

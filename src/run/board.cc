@@ -137,6 +137,14 @@ void Board::run_ready() {
   require_no_failure();
 }
 
+void Board::times(std::span<const Execution> row, std::vector<std::int64_t>& ns) const {
+  const MutexLock lock(mutex_);
+  ns.clear();
+  for (const Execution& execution : row) {
+    if (execution.op != nullptr) ns.push_back(of(execution).ns);
+  }
+}
+
 void Board::archive(Archive& archive, std::span<const Execution> row) {
   const MutexLock lock(mutex_);
   for (const Execution& execution : row) {
@@ -289,6 +297,7 @@ void Board::ended(std::size_t link, const Execution& execution, Clock::time_poin
   const MutexLock lock(mutex_);
   counters_.ops += 1;
   counters_.bytes += execution.op->bytes;
+  of(execution).ns = ns_of(end) - ns_of(begin);
   if (options_.timeline) {
     spans_.push_back({.kind = SpanKind::kOp,
                       .track = static_cast<std::int32_t>(link) + 1,

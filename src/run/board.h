@@ -81,6 +81,8 @@ class Board {
   // Issues, whatever their releases say, all ops that have their data and nothing without before them; returns when
   // they have ended. Errors: RuntimeFailure.
   void run_ready();
+  // Writes how long each op of a row took, 0 for those that were not run.
+  void times(std::span<const Execution> row, std::vector<std::int64_t>& ns) const;
   // While nothing is under way: how far the executions of a row are, and which points have passed.
   void archive(Archive& archive, std::span<const Execution> row);
   void archive_points(Archive& archive);
@@ -121,6 +123,7 @@ class Board {
     bool absent = false;       // drained away: none of its iterations exists
     bool forced = false;       // awaited: its release is void
     bool done = false;
+    std::int64_t ns = 0;      // from its start to its end
     std::int64_t order = -1;  // of its launch, among all links; -1: not queued yet
   };
   struct Queue {

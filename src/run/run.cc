@@ -33,6 +33,7 @@ void Run::install(Calendar&& calendar) {
   present_.assign(tensors, 0);
   touched_.assign(tensors, 0);
   missing_.assign(compiled.layers, 0);
+  watch_.install(compiled);
   base_ += iteration_;
   restart();
 }
@@ -50,6 +51,7 @@ void Run::restart() {
   prepared_ = pushed_ = last_spoilt_ = updated_ = -1;
   phase_ = Phase::kIdle;
   board_->restart();
+  watch_.restart();
   const std::size_t tensors = tables_->calendar.index.tensors.size();
   put_.assign(tables_->calendar.blocks.size(), -1);
   for (Flags& flags : flags_) finish_exchange(flags);
@@ -78,6 +80,10 @@ void Run::set_step_points() {
 
 // ---- forward
 
+void Run::forward_begins() {
+  if (installed() && phase_ == Phase::kIdle) watch_.forward_begins(ns_of(Clock::now()));
+}
+
 void Run::forward_start(std::int32_t layer) {
   // Also where the backward will only accumulate: the forward needs the new parameters.
   if (!installed() || phase_ != Phase::kIdle) return;
@@ -91,8 +97,7 @@ void Run::apply_forward(std::int32_t layer) {
   if (forwarded_[l] >= iteration_) return;
   forwarded_[l] = iteration_;
   pass(PointKind::kForwardStart, layer);
-  const CalendarIteration& now = here();
-  for (std::int32_t a : now.at_forward[l]) apply_outside_end(now.applies[static_cast<std::size_t>(a)]);
+  apply_outside_end(here().at_forward[l]);
 }
 
 void Run::forward_end(std::int32_t layer) {
@@ -104,7 +109,9 @@ void Run::forward_end(std::int32_t layer) {
 // ---- backward
 
 void Run::backward_start() {
-  if (phase_ != Phase::kBackward) pass(PointKind::kBackwardStart, 0);
+  if (phase_ == Phase::kBackward) return;
+  watch_.backward_begins(ns_of(Clock::now()));
+  pass(PointKind::kBackwardStart, 0);
 }
 
 void Run::gradient(std::int32_t tensor) {
@@ -162,6 +169,7 @@ void Run::complete_layer_of(std::int32_t tensor) {
   const WorkloadIndex& index = tables_->calendar.index;
   const std::size_t layer = index.tensors[static_cast<std::size_t>(tensor)].layer;
   if (--missing_[layer] > 0) return;
+  watch_.layer_ended(static_cast<std::int32_t>(layer), ns_of(Clock::now()));
   record(SpanKind::kBackward, static_cast<std::int32_t>(layer));
   // Layers without tensors end with the one whose backward follows theirs.
   std::size_t last = layer;
@@ -170,9 +178,7 @@ void Run::complete_layer_of(std::int32_t tensor) {
 }
 
 void Run::end_layer(std::int32_t layer) {
-  const CalendarIteration& now = here();
-  for (std::int32_t a : now.at_backward[static_cast<std::size_t>(layer)])
-    apply_outside_end(now.applies[static_cast<std::size_t>(a)]);
+  apply_outside_end(here().at_backward[static_cast<std::size_t>(layer)]);
   read_parameters(PointKind::kBackwardEnd, layer);
   pass(PointKind::kBackwardEnd, layer);
 }
@@ -192,6 +198,7 @@ void Run::finish_backward() {
   for (std::size_t l = tables_->calendar.index.tensors.front().layer; l-- > 0;)
     end_layer(static_cast<std::int32_t>(l));
   backward_end_ns_ = ns_of(Clock::now());
+  watch_.backward_ended(backward_end_ns_);
   exchange_flags();
   phase_ = Phase::kReduced;
   const CalendarIteration& now = here();
@@ -246,6 +253,7 @@ void Run::finish_iteration() {
 
 void Run::advance() {
   ++counters_.iterations;
+  watch_.iteration_ended(ns_of(Clock::now()));
   std::ranges::fill(touched_, 0);
   retire(iteration_);
   ++iteration_;
@@ -264,6 +272,10 @@ void Run::begin_iteration() {
 void Run::prepare(std::int64_t iteration) {
   if (iteration <= prepared_) return;
   prepared_ = iteration;
+  if (const std::int64_t before = iteration - static_cast<std::int64_t>(tables_->ring.depth()); before >= 0) {
+    board_->times(tables_->ring.row(before), op_ns_);  // its place is used again
+    watch_.ops_ended(before, op_ns_);
+  }
   tables_->ring.open(tables_->calendar, iteration, base_ + iteration);
   board_->open(tables_->ring.row(iteration));
   // The other half may have been left out before this one was there.

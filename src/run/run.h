@@ -16,6 +16,7 @@
 #include "run/link.h"
 #include "run/peers.h"
 #include "run/transport.h"
+#include "run/watch.h"
 
 namespace gradweave::run {
 
@@ -58,6 +59,8 @@ class Run {
 
   // ---- points of an iteration
 
+  // The model is called, in an iteration whose backward will be communicated.
+  void forward_begins();
   void forward_start(std::int32_t layer);
   void forward_end(std::int32_t layer);
   void backward_start();
@@ -129,6 +132,11 @@ class Run {
   // Ends training for all ranks because `what` failed for `cause`, `after` it began, as a lost op does.
   [[noreturn]] void fail(const std::string& what, Clock::duration after, const std::string& cause);
 
+  // Returns how long the last iterations took, as this rank has it; without iterations where too few have passed.
+  Look look(std::size_t rank) const {
+    return watch_.look(rank, static_cast<std::size_t>(options_.world_size));
+  }
+
   void set_timeline(bool on);
   // Returns what was recorded of compute and links since the last call, in no order and without labels of
   // layers.
@@ -181,6 +189,7 @@ class Run {
   void apply_reduced(const CalendarApply& apply);
   void put_gradient(const CalendarApply& apply, std::size_t place);
   void apply_average(const CalendarApply& apply);
+  void apply_outside_end(const std::vector<std::int32_t>& applies);
   void apply_outside_end(const CalendarApply& apply);
   void step(const Stepped& stepped);
   const Stepped& sound(const Stepped& stepped);
@@ -251,6 +260,8 @@ class Run {
   std::int64_t updated_ = -1;                // the last iteration that is counted as an update
 
   Counters counters_;
+  Watch watch_;
+  std::vector<std::int64_t> op_ns_;  // scratch of one iteration's end
   std::int64_t backward_end_ns_ = 0;
   bool timeline_ = false;
   std::vector<Span> spans_;

@@ -4,15 +4,21 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <array>
+#include <tuple>
 
 #include "gradweave/error.h"
+#include "gradweave/estimate.h"
 #include "gradweave/json.h"
+#include "gradweave/observe.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
+#include "io/result_json.h"
 #include "runtime/codec/codec.h"
 #include "runtime/core_json.h"
 #include "runtime/engine.h"
+#include "runtime/gradient_sums.h"
 #include "runtime/moments.h"
 #include "runtime/passes.h"
 #include "runtime/rates.h"
@@ -193,6 +199,54 @@ void bind_peers(py::module_& module) {
       .def("close", &Peers::close, Unlocked());
 }
 
+void bind_preserver(py::module_& module) {
+  py::class_<GradientSums>(module, "GradientSums")
+      .def(py::init([](double own, double mean, double own_change, double mean_change, double change,
+                       double step, double noise_in_change) {
+        return GradientSums{own, mean, own_change, mean_change, change, step, noise_in_change};
+      }))
+      .def("numbers", [](const GradientSums& sums) {
+        return std::array{sums.own,    sums.mean, sums.own_change,     sums.mean_change,
+                          sums.change, sums.step, sums.noise_in_change};
+      });
+  module.def("gradient_sums", &gradient_sums, py::arg("own"), py::arg("own_before"), py::arg("mean"),
+             py::arg("mean_before"), py::arg("step"), py::arg("moment"), py::arg("share"), Unlocked());
+  py::class_<GradientEstimates>(module, "GradientEstimates")
+      .def(py::init(
+          [](const std::vector<GradientSums>& sums, int workers) { return estimate(sums, workers); }))
+      .def("objection",
+           [](const GradientEstimates& estimates, const std::string& plan, const std::string& workload,
+              const std::optional<std::tuple<double, double, bool>>& rule) {  // momentum, dampening, nesterov
+             std::optional<StepRule> known;
+             if (rule) known = StepRule{std::get<0>(*rule), std::get<1>(*rule), std::get<2>(*rule)};
+             return objection(parse_plan(plan), parse_workload(workload), estimates, known);
+           })
+      .def("__str__", [](const GradientEstimates& estimates) { return to_text(estimates); });
+}
+
+void bind_observer(py::module_& module) {
+  py::class_<Look>(module, "Look")
+      .def_readonly("iterations", &Look::iterations)
+      .def("numbers", [](const Look& look) { return to_numbers(look); })
+      .def("of_all",
+           [](const Look& look, const std::vector<double>& numbers) { return from_numbers(numbers, look); });
+  py::class_<Observer>(module, "Observer")
+      .def(py::init([](const std::string& plan, const std::string& workload, const std::string& cluster,
+                       double false_alarms, bool of_this_run) {
+             return std::make_unique<Observer>(parse_plan(plan), parse_workload(workload),
+                                               parse_cluster(cluster), false_alarms, of_this_run);
+           }),
+           py::arg("plan"), py::arg("workload"), py::arg("cluster"), py::arg("false_alarms"),
+           py::arg("of_this_run"), Unlocked())
+      .def_property_readonly("iteration_ns", &Observer::iteration_ns)
+      .def("add", &Observer::add, Unlocked())
+      .def_property_readonly("looked", &Observer::looked)
+      .def("workload", [](const Observer& observer) { return to_json(observer.workload()); })
+      .def("cluster", [](const Observer& observer) { return to_json(observer.cluster()); })
+      .def(
+          "report", [](const Observer& observer) { return dump(to_object(observer.report())); }, Unlocked());
+}
+
 // A question to the run, asked of the engine.
 template <typename Result>
 auto of_run(Result (run::Run::*question)() const) {
@@ -200,18 +254,19 @@ auto of_run(Result (run::Run::*question)() const) {
 }
 
 void bind_engine(py::module_& module) {
+  py::class_<Emulation, std::shared_ptr<Emulation>>(module, "Emulation")
+      .def(py::init<>())
+      .def("set", [](Emulation& emulation, double startup_us, double us_per_byte) {
+        emulation.startup_ns = static_cast<Nanoseconds>(startup_us * 1000);
+        emulation.ns_per_byte = us_per_byte * 1000;
+      });
   py::class_<LinkSpec>(module, "LinkSpec")
       .def(py::init([](std::string name, const std::optional<Group>& group,
-                       std::optional<std::pair<double, double>> emulation,
-                       const std::optional<Group>& control) {
-             LinkSpec spec{.name = std::move(name),
-                           .group = group.value_or(Group()),
-                           .control = control.value_or(Group())};
-             if (emulation) {  // (start-up in us, us per byte)
-               spec.emulation =
-                   Emulation{static_cast<Nanoseconds>(emulation->first * 1000), emulation->second * 1000};
-             }
-             return spec;
+                       std::shared_ptr<Emulation> emulation, const std::optional<Group>& control) {
+             return LinkSpec{.name = std::move(name),
+                             .group = group.value_or(Group()),
+                             .emulation = std::move(emulation),
+                             .control = control.value_or(Group())};
            }),
            py::arg("name"), py::arg("group") = py::none(), py::arg("emulation") = py::none(),
            py::arg("control") = py::none());
@@ -240,6 +295,10 @@ void bind_engine(py::module_& module) {
            [](const Engine& engine, std::int32_t id) { return tuples_of(engine.subset(id).slices); })
       .def_property_readonly("slices", [](const Engine& engine) { return tuples_of(engine.slices()); })
       .def_property_readonly("stepped_locally", &Engine::stepped_locally)
+      .def("keep_local_gradients", &Engine::keep_local_gradients)
+      .def("take_local_gradients", &Engine::take_local_gradients)
+      .def("forward_begins", [](Engine& engine) { engine.run().forward_begins(); })
+      .def("look", [](const Engine& engine, std::size_t rank) { return engine.run().look(rank); })
       .def("forward_start", &Engine::forward_start, Unlocked())
       .def("forward_end", &Engine::forward_end, Unlocked())
       .def("backward_start", &Engine::backward_start, Unlocked())
@@ -306,6 +365,8 @@ PYBIND11_MODULE(_native, module) {
   bind_transports(module);
   bind_passes(module);
   bind_peers(module);
+  bind_preserver(module);
+  bind_observer(module);
   bind_engine(module);
 }
 

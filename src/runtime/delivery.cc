@@ -59,6 +59,10 @@ void TorchHost::take_gradient(std::int32_t tensor, run::Gradient kind) {
   }
   unscale(gradient);
   gradient_ = flat_gradient(tensor);
+  if (keeps_local_) {
+    local_.resize(parameters_.size());
+    local_[static_cast<std::size_t>(parameter_of(tensor))] = gradient_.clone();
+  }
   // With a scaler, what is not finite is its affair.
   if (options_.check && !unscaler_ && not_finite_ < 0 && !at::isfinite(gradient_).all().item<bool>())
     not_finite_ = tensor;

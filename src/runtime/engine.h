@@ -53,6 +53,9 @@ class Engine {
   // call. Empty before there is a plan. Errors: InvalidInput in an iteration.
   StateTensors::Map state();
 
+  void keep_local_gradients(bool on) { host_.keep_local_gradients(on); }
+  std::vector<at::Tensor> take_local_gradients() { return host_.take_local_gradients(); }
+
   // Points of an iteration.
   void forward_start(std::int32_t layer);
   void forward_end(std::int32_t layer) { run_.forward_end(layer); }

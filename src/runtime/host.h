@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 #include <vector>
 
 #include "run/host.h"
@@ -85,7 +86,13 @@ class TorchHost : public run::Host {
   // A block of a message, flat.
   at::Tensor view(const run::Part& part) const;
   // A block of the gradient that the optimizer will find, flat; undefined if there is none.
+  bool keeps_local_ = false;
+  std::vector<at::Tensor> local_;  // by parameter
   at::Tensor gradient_part(std::int32_t block) const;
+  // On: copies of this rank's own gradients are kept, for take_local_gradients().
+  void keep_local_gradients(bool on) { keeps_local_ = on; }
+  // Returns, by parameter, what the last backward computed here, flat; undefined where it computed nothing.
+  std::vector<at::Tensor> take_local_gradients() { return std::exchange(local_, {}); }
   std::int64_t buffer_bytes() const { return (pool_ ? pool_->bytes() : 0) + anchors_.bytes(); }
   // Forgets the gradient that was handed over last.
   void let_go() {

@@ -51,7 +51,7 @@ LinkTransport::LinkTransport(LinkSpec spec, LinkOptions options, std::string has
       hash_(std::move(hash)),
       messages_(std::move(messages)),
       coder_(std::move(coder)) {
-  if (spec_.emulation) emulated_.emplace(*spec_.emulation);
+  if (spec_.emulation) emulated_.emplace(spec_.emulation);
 }
 
 LinkTransport::~LinkTransport() = default;

@@ -19,7 +19,7 @@ namespace gradweave::runtime {
 struct LinkSpec {
   std::string name;
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // null: one rank, no communication
-  std::optional<Emulation> emulation;
+  std::shared_ptr<const Emulation> emulation;    // null: the link is what it is
   // For messages in the processor's memory, where `group` is an accelerator's; else null.
   c10::intrusive_ptr<c10d::ProcessGroup> control;
 };

@@ -157,7 +157,7 @@ struct Session::State {
     runtime::EngineOptions engine_options;
     engine_options.link.timeout = options.timeout;
     engine_options.link.check = options.check;
-    std::vector<runtime::LinkSpec> links{{.name = kLink, .group = link, .emulation = {}, .control = {}}};
+    std::vector<runtime::LinkSpec> links{{.name = kLink, .group = link, .emulation = nullptr, .control = {}}};
     engine = std::make_unique<Engine>(described.parameters, std::move(links), control, peers, job.world_size,
                                       engine_options, [this](std::int32_t subset) { step_subset(subset); });
     moments.entered.resize(described.workload.layers.size());

@@ -43,8 +43,8 @@ def start(folder, plan, ranks):
 def ended(job):
     output, _ = job.communicate(timeout=300)
     assert job.returncode == 0, output
-    sums = re.findall(r"sum of parameters (-?\d+\.\d+(?:e[+-]?\d+)?)", output)  # an unbuffered rank's line may not end in one write
-    return output, set(sums)
+    # An unbuffered rank writes the end of its line later.
+    return output, set(re.findall(r"sum of parameters (-?\d+\.\d+(?:e[+-]?\d+)?)", output))
 
 
 def workers_of(job):

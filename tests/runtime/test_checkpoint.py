@@ -29,7 +29,7 @@ TWO_STAGES = [case for case in VARIANTS if case[1].get("compressor") in ("int4",
 
 
 def plans(workers, cases=None):
-    """Of every scheme and variant, or of some, on a link that is so slow that everything is on its way at the end of an iteration."""
+    """Of every scheme and variant, or of some, on a link so slow that everything is on its way at an iteration's end."""
     from gradweave import core
 
     cases = cases or [(row["name"], {}) for row in core.schemes()] + VARIANTS

@@ -1,0 +1,58 @@
+// What a training run shows of its gradients while it is still synchronous, and what the Preserver makes of it: whether a
+// plan that changes training may be used.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "gradweave/plan.h"
+#include "gradweave/preserve.h"
+#include "gradweave/workload.h"
+
+namespace gradweave {
+
+// Inner products of one iteration t, over all elements. g_i: the gradient of worker i's part of the batch; g: their
+// mean; s: the step that the optimizer made before, from t - 1 to t; m: what it multiplied the learning rate with for it,
+// element by element (SGD's momentum buffer, or the gradient).
+struct GradientSums {
+  double own = 0;          // mean over workers of |g_i|^2
+  double mean = 0;         // |g|^2
+  double own_change = 0;   // mean over workers of |g_i(t) - g_i(t-1)|^2
+  double mean_change = 0;  // |g(t) - g(t-1)|^2
+  double change = 0;       // (g(t) - g(t-1)) . s
+  double step = 0;         // -s . m; 0 where it is not known
+  // Mean over workers of k (-s/m) . (g_i(t-1) - g(t-1))^2, k being the share of m that g(t-1) is: what the noise in s adds
+  // to `change`, times the number of workers less one.
+  double noise_in_change = 0;
+};
+
+// Each with its uncertainty: 95 % confidence intervals by Student's t over the iterations.
+struct GradientEstimates {
+  // |grad|^2, and the trace of the covariance of the gradient of one worker's part of a batch: unbiased estimators from
+  // norms at two batch sizes (McCandlish et al. 2018, appendix A.1).
+  Range gradient_square, noise;
+  // |g_i - g|^2 over what sampling noise alone gives, which is what changes from batch to batch: 1 where all workers draw
+  // from the same data. A difference that stays cancels in g_i(t) - g_i(t-1) less its mean.
+  double dissimilarity = 1;
+  bool workers_differ = false;  // it is above 1.5, and above 1 at an error rate of 0.001 (one-sided)
+  // Learning rate times curvature along the steps: s.(g(t) - g(t-1)) / -s.m, which for SGD is the learning rate times
+  // sHs / ss, without what the noise that s and g(t-1) share adds to it. Both ends 0 where steps are not known.
+  Range step;
+};
+
+// Returns what sums of successive iterations of `workers` >= 2 workers say. The caller owes at least two.
+GradientEstimates estimate(std::span<const GradientSums> sums, int workers);
+
+// Returns the estimates for people, on one line.
+std::string to_text(const GradientEstimates& estimates);
+
+// Returns why a plan should not be used, with the remedy; "" if nothing speaks against it. A plan that lets workers step
+// on their own, or corrects late, needs workers that draw from the same data. A plan that delays gradients needs a learning
+// rate times curvature below 0.8 of its limit, the largest curvature being taken as eight times the upper end of what was
+// seen along the steps (docs/preserver.md); `rule`: what the optimizer does,
+// nothing if that is not known, which speaks against every delay. Errors: those of judge().
+std::string objection(const Plan& plan, const Workload& workload, const GradientEstimates& estimates,
+                      const std::optional<StepRule>& rule);
+
+}  // namespace gradweave

@@ -1,0 +1,121 @@
+// What training by a plan shows: how long its ops and layers really take, who is waited for, whether that has changed,
+// and which workload and cluster to plan for from now on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gradweave/cluster.h"
+#include "gradweave/plan.h"
+#include "gradweave/simulate.h"
+#include "gradweave/workload.h"
+
+namespace gradweave {
+
+// What was measured of some successive iterations of a plan.
+struct Look {
+  std::int64_t first = 0;       // of the plan: the first of the iterations
+  std::int64_t iterations = 0;  // how many
+  // Of each op of these iterations, in the order of their lists, from its start to its end; 0: it was not run. A
+  // collective ends everywhere once the last rank has come to it, so that the rank that comes last, whose time is the
+  // shortest, saw the communication alone (COVAP, section III.B).
+  std::vector<double> op_ns;
+  // Of as many iterations that ended last: medians of compute, without waits and updates; means of what differs between
+  // iterations of a plan.
+  std::vector<double> backward_ns;  // by layer
+  double forward_ns = 0;
+  double exposed_ns = 0;    // waits
+  double iteration_ns = 0;  // from one step to the next
+  // By rank: forward and backward. Of one rank's look, the others' are infinite.
+  std::vector<double> compute_ns;
+};
+
+// Returns a look as numbers, of which the ranks have to take the smallest one by one.
+std::vector<double> to_numbers(const Look& look);
+// Returns the look of all ranks: ops of the rank that came last, compute of the slowest. `shape`: any rank's own.
+Look from_numbers(std::span<const double> numbers, const Look& shape);
+
+// Whether a sequence of measurements of one quantity has moved. The last two are compared with those before, at
+// least four and at most 64, by Student's t for the difference of two means; they have to be on the same side, each by
+// half as much. Where errors are normal, independent and as large as before, false alarms are rarer than `chance` per
+// measurement, however few there are.
+class ChangeTest {
+ public:
+  explicit ChangeTest(double chance) : chance_(chance) {}
+  // Takes the next measurement. Returns whether the last two differ from those before, which are then forgotten.
+  bool add(double value);
+  // Returns the mean of all that count; 0 before there is one.
+  double mean() const;
+  // Returns half of the 95 % confidence interval of the mean; infinite below two measurements.
+  double uncertainty() const;
+  std::size_t size() const { return values_.size(); }
+
+ private:
+  double chance_;
+  std::vector<double> values_;
+};
+
+// What looks at a plan in force say of the workload and the cluster that it was made for.
+class Observer {
+ public:
+  // `false_alarms`: per look, of any quantity. `of_this_run`: workload and cluster were observed under another plan,
+  // not measured before. Errors: those of simulate() for what does not fit together.
+  Observer(const Plan& plan, const Workload& workload, const Cluster& cluster, double false_alarms,
+           bool of_this_run = false);
+  ~Observer();
+  Observer(const Observer&) = delete;
+  Observer& operator=(const Observer&) = delete;
+
+  // Takes a look of all ranks. Returns whether to plan again: a link or the compute has changed, or, once after the
+  // third look and if they are not of this run, is off by more than a tenth. O(ops of the look).
+  bool add(const Look& look);
+  bool looked() const;
+  // Returns the measured time of an iteration, of the last two looks. The caller owes one.
+  double iteration_ns() const;
+
+  // Return what to plan for, from the looks since the last change. Start-up and time per byte of a link are told apart
+  // as far as its messages differ in size; else both change by one factor. Links without ops stay as they are, those
+  // whose ops share them change in proportion to the first look.
+  Workload workload() const;
+  Cluster cluster() const;
+
+  // What was measured beside what was predicted.
+  struct Difference {
+    std::string
+        what;  // "forward", "backward of layer 'conv1'", "op 'all_reduce a' on link eth0", "the rest: ..."
+    double predicted_ns = 0, measured_ns = 0;  // of an iteration; of one op
+  };
+  struct Report {
+    SimulationResult predicted;
+    double iteration_ns = 0, exposed_ns = 0, forward_ns = 0, backward_ns = 0;  // measured, the last look
+    // Communication over backward compute (COVAP's CCR), measured: mean and half of its 95 % confidence interval.
+    double ccr = 0, ccr_uncertainty = 0;
+    struct OfLink {
+      std::string link;
+      double factor = 1, uncertainty = 0;  // measured over predicted times of ops, relative half interval
+    };
+    std::vector<OfLink> links;            // those that the plan uses
+    std::vector<Difference> differences;  // parts of an iteration, the largest first
+    Difference op;                        // that is off by most in an iteration
+    struct Straggler {
+      std::size_t rank = 0;
+      double factor = 1;  // its compute over the median rank's
+    };
+    std::vector<Straggler> stragglers;  // those that compute a tenth longer, the slowest first
+  };
+  // The caller owes a look before.
+  Report report() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Returns the report for people, a line for each finding.
+std::string to_text(const Observer::Report& report);
+
+}  // namespace gradweave

@@ -1,0 +1,101 @@
+"""What a plan in force really takes, looked at now and then; and a new plan once that has changed."""
+
+import json
+import threading
+
+from gradweave import _native, core, decision
+
+LOOK_EVERY = 10        # iterations
+ENDS_AFTER = 5         # of them: until then the ranks' times are exchanged beside the training
+ALARMS_PER_HOUR = 0.1  # false ones, where times scatter as if at random
+TRIAL = 3              # looks after which a plan that is slower than the one before makes way for it again
+GAIN = 0.03            # by which a new plan has to be faster, relative
+WHAT = "the exchange of measured times"
+
+
+class Follower:
+    """Of the plan in force. `on`: a new one is made once the links or the compute have changed."""
+
+    def __init__(self, on, settings, control, engine, loop, preserver, device):
+        self._on = on and device.type == "cpu"  # an accelerator's times are not the host's
+        self._settings, self._control, self._engine = settings, control, engine
+        self._loop, self._preserver, self._device = loop, preserver, device
+        self._observer = self._exchange = self._planning = self._known = self._proposal = self._before = None
+        self._iterations = self._looks = 0
+
+    def plan_installed(self, plan, workload, cluster, of_this_run=False):
+        """A plan has come into force; `cluster`: what it was made for, None where nothing is known of the links;
+        `of_this_run`: it is what was observed under the plan before."""
+        before = (self._known[0], self._observer.iteration_ns) if of_this_run else None
+        self._observer = self._exchange = self._known = self._proposal = None
+        self._iterations, self._looks, self._before = 0, 0, before
+        if cluster is None or self._device.type != "cpu":
+            return
+        self._known = plan, workload, cluster
+        seconds = LOOK_EVERY * core.simulate(plan, workload, cluster)["iteration_us"] / 1e6
+        self._observer = _native.Observer(*map(json.dumps, self._known), false_alarms=ALARMS_PER_HOUR * seconds / 3600,
+                                          of_this_run=of_this_run)
+
+    def iteration_ended(self):
+        """Returns whether rank 0 has a better plan. The same on all ranks."""
+        if not self._on or self._observer is None:
+            return False
+        self._iterations += 1
+        if self._iterations % LOOK_EVERY == 0:
+            look = self._engine.look(self._control.rank)
+            if look.iterations:
+                ready = -1.0 if self._proposal is not None else 0.0
+                self._exchange = look, self._control.begin_smallest(look.numbers() + [ready], WHAT)
+        elif self._iterations % LOOK_EVERY == ENDS_AFTER and self._exchange:
+            return self._end_look()
+        return False
+
+    def _end_look(self):
+        (look, ended), self._exchange = self._exchange, None
+        *numbers, ready = ended()
+        changed = self._observer.add(look.of_all(numbers))
+        self._looks += 1
+        busy = self._proposal is not None or (self._planning is not None and self._planning.is_alive())
+        if self._control.rank == 0 and not busy:
+            found = self._known, json.loads(self._observer.workload()), json.loads(self._observer.cluster())
+            if changed:
+                self._planning = threading.Thread(target=self._plan, args=found, name="planning", daemon=True)
+                self._planning.start()
+            elif self._looks == TRIAL and self._before and self._observer.iteration_ns > self._before[1]:
+                (plan, workload, cluster), self._before = (self._before[0], *found[1:]), None
+                self._proposal = {"workload": workload, "cluster": cluster, "candidates": [
+                    decision.entry_of(each["scheme"], each, workload, cluster) for each in (plan, self._known[0])]}
+        return ready < 0
+
+    def _plan(self, known, workload, cluster):
+        """On rank 0, beside the training: a plan for what was measured, if it is better there than the one in force."""
+        decided = decision.decide(workload, cluster, self._settings, self._loop, self._preserver, self._device)
+        if "error" not in decided and known is self._known:
+            best, stays = decided["candidates"][0], decision.entry_of(known[0]["scheme"], known[0], workload, cluster)
+            if best["iteration_us"] < (1 - GAIN) * stays["iteration_us"]:
+                self._proposal = {**decided, "candidates": [best, stays]}
+
+    def proposal(self):
+        """Rank 0's, on all ranks: {"workload", "cluster", "candidates": the new plan and the one in force}."""
+        return self._control.from_rank_0(self._proposal)
+
+    def end(self):
+        """Waits for an exchange that is under way. All ranks have begun it."""
+        if self._exchange:
+            self._end_look()
+
+    def close(self):
+        """Waits for a plan that is being made: an interpreter must not end under it."""
+        self._exchange = None
+        if self._planning is not None:
+            self._planning.join()
+
+    def report(self):
+        """What was measured of the plan in force beside what was predicted. Collective. None if too little was seen yet."""
+        if self._observer is None:
+            return None
+        self.end()
+        look = self._engine.look(self._control.rank)
+        if look.iterations:
+            self._observer.add(look.of_all(self._control.begin_smallest(look.numbers(), WHAT)()))
+        return json.loads(self._observer.report()) if self._observer.looked else None

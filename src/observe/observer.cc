@@ -1,0 +1,358 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "base/statistics.h"
+#include "gradweave/cost.h"
+#include "gradweave/error.h"
+#include "gradweave/observe.h"
+#include "plan/calendar.h"
+
+namespace gradweave {
+namespace observed {
+
+// What an op should take, by what of the link it depends on.
+struct Expected {
+  std::int32_t link = 0;
+  double startup = 0, work = 0, rest = 0;  // ns; rest: encoding and decoding
+  double total() const { return startup + work + rest; }
+};
+
+struct Timed {
+  Expected expected;
+  double measured = 0;
+  double ratio() const { return measured / expected.total(); }
+};
+
+struct Factors {
+  double startup = 1, rate = 1;
+};
+
+}  // namespace observed
+
+namespace {
+
+using observed::Expected;
+using observed::Factors;
+using observed::Timed;
+
+constexpr double kOff = 0.1;         // by which a plan's assumptions may be off, relative
+constexpr std::size_t kSettled = 3;  // looks before that is asked
+constexpr double kPrior = 0.001;     // weight of a link's common factor beside one op's error
+
+Cluster without_startup(Cluster cluster) {
+  for (Link& link : cluster.links) {
+    link.startup_ns = 0;
+    if (link.halves) link.halves->reduce_scatter.startup_ns = link.halves->all_gather.startup_ns = 0;
+  }
+  return cluster;
+}
+
+Cluster without_rate(Cluster cluster) {
+  for (Link& link : cluster.links) {
+    link.us_per_byte = {};
+    if (link.halves) link.halves->reduce_scatter.us_per_byte = link.halves->all_gather.us_per_byte = {};
+  }
+  return cluster;
+}
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+// The ratio below which half of the expected time lies.
+double median_ratio(std::vector<Timed> ops) {
+  std::ranges::sort(ops, {}, &Timed::ratio);
+  double total = 0;
+  for (const Timed& op : ops) total += op.expected.total();
+  double below = 0;
+  for (const Timed& op : ops) {
+    below += op.expected.total();
+    if (below >= total / 2) return op.ratio();
+  }
+  return 1;
+}
+
+// The factors that make the relative errors of ops smallest in square, `common` having the weight of some ops too: that
+// alone decides where all messages are alike.
+Factors factors_of(const std::vector<Timed>& ops, double common) {
+  const double prior = kPrior * static_cast<double>(ops.size());
+  double aa = prior, ab = 0, bb = prior, at = prior * common, bt = prior * common;
+  for (const Timed& op : ops) {
+    const double a = op.expected.startup / op.measured, b = op.expected.work / op.measured;
+    const double t = std::max(0.0, 1 - op.expected.rest / op.measured);
+    aa += a * a, ab += a * b, bb += b * b, at += a * t, bt += b * t;
+  }
+  const double determinant = aa * bb - ab * ab;
+  const double least = common / 20;
+  return {std::max(least, (at * bb - bt * ab) / determinant),
+          std::max(least, (bt * aa - at * ab) / determinant)};
+}
+
+// To three digits, so that what ranks and files have is short.
+Decimal times(Decimal rate, double factor) { return multiply_ratio(rate, std::llround(factor * 1000), 1000); }
+
+Nanoseconds times(Nanoseconds ns, double factor) { return std::llround(static_cast<double>(ns) * factor); }
+
+void scale(Line& line, const Factors& by) {
+  line.startup_ns = times(line.startup_ns, by.startup);
+  line.us_per_byte = times(line.us_per_byte, by.rate);
+}
+
+}  // namespace
+
+struct Observer::State {
+  Plan plan;
+  Workload workload;
+  Cluster cluster;
+  Calendar calendar;
+  std::vector<std::size_t> cluster_link;        // by the plan's link
+  std::vector<std::vector<Expected>> expected;  // by the calendar's iteration, by op
+  std::vector<ChangeTest> links;                // logarithms of measured over expected; empty without ops
+  std::vector<double> first;                    // by link: where its ops share it, of the first look
+  ChangeTest compute;
+  std::vector<Look> recent;  // the last two since a change
+  bool settled;              // whether what the plan assumes has been asked
+
+  void expect();
+  std::vector<std::vector<Timed>> timed(const Look& look) const;
+  double log_factor(std::size_t link) const;
+  double planned_compute() const;
+  std::optional<Factors> factors(std::size_t link) const;
+};
+
+void Observer::State::expect() {
+  const CostModel whole(workload, cluster), rate(workload, without_startup(cluster)),
+      startup(workload, without_rate(cluster));
+  for (const CalendarIteration& iteration : calendar.iterations) {
+    std::vector<Expected>& row = expected.emplace_back();
+    for (const CalendarOp& op : iteration.ops) {
+      std::vector<Slice> slices;
+      for (const std::int32_t b : op.blocks) {
+        const auto block = static_cast<std::size_t>(b);
+        slices.push_back({static_cast<std::size_t>(calendar.block_tensor[block]),
+                          calendar.blocks[block].begin, calendar.blocks[block].end});
+      }
+      const auto cost = [&](const CostModel& model) {
+        const std::size_t link = cluster_link[static_cast<std::size_t>(op.link)];
+        return static_cast<double>(
+            model
+                .cost(link, op.compression.name.empty() ? op.collective : Collective::kAllReduce, slices,
+                      op.compression, op.payload)
+                .total());
+      };
+      const double total = cost(whole), work = total - cost(startup), start = total - cost(rate);
+      row.push_back({op.link, start, work, std::max(0.0, total - work - start)});
+    }
+  }
+}
+
+// By link: the ops that were run.
+std::vector<std::vector<Timed>> Observer::State::timed(const Look& look) const {
+  std::vector<std::vector<Timed>> ops(links.size());
+  std::size_t next = 0;
+  for (std::int64_t n = look.first; n < look.first + look.iterations; ++n) {
+    for (const Expected& op : expected[calendar.at(n)]) {
+      const double measured = look.op_ns[next++];
+      if (measured > 0 && op.total() > 0) ops[static_cast<std::size_t>(op.link)].push_back({op, measured});
+    }
+  }
+  return ops;
+}
+
+// Of measured over expected times. Ops that share a link are longer than each alone: then only its change is known.
+double Observer::State::log_factor(std::size_t link) const {
+  const double mean = links[link].mean();
+  return calendar.concurrency[link] == 1 ? mean : mean - first[link];
+}
+
+double Observer::State::planned_compute() const {
+  double sum = 0;
+  for (const Layer& layer : workload.layers) sum += static_cast<double>(layer.forward_ns + layer.backward_ns);
+  return sum;
+}
+
+std::optional<Factors> Observer::State::factors(std::size_t link) const {
+  if (links[link].size() == 0) return std::nullopt;
+  const double common = std::exp(log_factor(link));
+  if (calendar.concurrency[link] != 1) return Factors{common, common};
+  std::vector<Timed> ops;
+  for (const Look& look : recent) {
+    const std::vector<Timed> some = timed(look)[link];
+    ops.insert(ops.end(), some.begin(), some.end());
+  }
+  return factors_of(ops, common);
+}
+
+Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cluster, double false_alarms,
+                   bool of_this_run)
+    : state_(new State{.plan = plan,
+                       .workload = workload,
+                       .cluster = cluster,
+                       .calendar = calendar_of(plan, workload),
+                       .compute = ChangeTest(0),
+                       .settled = of_this_run}) {
+  State& state = *state_;
+  for (const std::string& name : state.calendar.links) {
+    const auto link = find_link(cluster, name);
+    if (!link)
+      throw InvalidInput("there is no such link in the cluster", "link '" + name + "'",
+                         "name the plan's links");
+    state.cluster_link.push_back(*link);
+  }
+  const double each = false_alarms / static_cast<double>(state.calendar.links.size() + 1);
+  state.links.assign(state.calendar.links.size(), ChangeTest(each));
+  state.first.assign(state.calendar.links.size(), 0);
+  state.compute = ChangeTest(each);
+  state.expect();
+}
+
+Observer::~Observer() = default;
+
+double Observer::iteration_ns() const {
+  double sum = 0;
+  for (const Look& look : state_->recent) sum += look.iteration_ns;
+  return sum / static_cast<double>(state_->recent.size());
+}
+
+bool Observer::looked() const { return !state_->recent.empty(); }
+
+bool Observer::add(const Look& look) {
+  State& state = *state_;
+  const std::vector<std::vector<Timed>> ops = state.timed(look);
+  bool changed = false, off = false;
+  for (std::size_t k = 0; k < ops.size(); ++k) {
+    if (ops[k].empty()) continue;
+    const double value = std::log(median_ratio(ops[k]));
+    if (state.links[k].size() == 0) state.first[k] = value;
+    changed |= state.links[k].add(value);
+    off |= std::abs(state.log_factor(k)) > std::log1p(kOff);
+  }
+  const double compute =
+      look.forward_ns + std::accumulate(look.backward_ns.begin(), look.backward_ns.end(), 0.0);
+  if (compute > 0 && state.planned_compute() > 0) {
+    changed |= state.compute.add(std::log(compute / state.planned_compute()));
+    off |= std::abs(state.compute.mean()) > std::log1p(kOff);
+  }
+  if (state.recent.size() == 2) state.recent.erase(state.recent.begin());
+  state.recent.push_back(look);
+  if (!state.settled && state.compute.size() >= kSettled) {
+    state.settled = true;
+    return changed || off;
+  }
+  return changed;
+}
+
+Workload Observer::workload() const {
+  const State& state = *state_;
+  Workload workload = state.workload;
+  if (state.compute.size() == 0) return workload;
+  double planned_forward = 0, forward = 0, total = 0;
+  std::vector<double> backward(workload.layers.size());
+  for (const Look& look : state.recent) {
+    forward += look.forward_ns;
+    for (std::size_t l = 0; l < backward.size(); ++l) backward[l] += look.backward_ns[l];
+  }
+  total = std::accumulate(backward.begin(), backward.end(), forward);
+  for (const Layer& layer : workload.layers) planned_forward += static_cast<double>(layer.forward_ns);
+  // The layers' shares are those of the last looks, their sum that of all.
+  const double scale = state.planned_compute() * std::exp(state.compute.mean()) / total;
+  for (std::size_t l = 0; l < backward.size(); ++l) {
+    workload.layers[l].backward_ns = std::llround(scale * backward[l]);
+    if (planned_forward > 0)
+      workload.layers[l].forward_ns = times(workload.layers[l].forward_ns, scale * forward / planned_forward);
+  }
+  return workload;
+}
+
+Cluster Observer::cluster() const {
+  const State& state = *state_;
+  Cluster cluster = state.cluster;
+  for (std::size_t k = 0; k < state.links.size(); ++k) {
+    const std::optional<Factors> by = state.factors(k);
+    if (!by) continue;
+    Link& link = cluster.links[state.cluster_link[k]];
+    link.startup_ns = times(link.startup_ns, by->startup);
+    link.us_per_byte = times(link.us_per_byte, by->rate);
+    if (!link.halves) continue;
+    scale(link.halves->reduce_scatter, *by);
+    scale(link.halves->all_gather, *by);
+  }
+  return cluster;
+}
+
+Observer::Report Observer::report() const {
+  const State& state = *state_;
+  const Look& look = state.recent.back();
+  Report report{.predicted = simulate(state.plan, state.workload, state.cluster),
+                .iteration_ns = look.iteration_ns,
+                .exposed_ns = look.exposed_ns,
+                .forward_ns = look.forward_ns,
+                .backward_ns = std::accumulate(look.backward_ns.begin(), look.backward_ns.end(), 0.0)};
+  std::vector<Difference>& differences = report.differences;
+  double forward = 0;
+  for (std::size_t l = 0; l < state.workload.layers.size(); ++l) {
+    const Layer& layer = state.workload.layers[l];
+    forward += static_cast<double>(layer.forward_ns);
+    differences.push_back({"backward of layer '" + layer.name + "'", static_cast<double>(layer.backward_ns),
+                           look.backward_ns[l]});
+  }
+  differences.push_back({"forward", forward, look.forward_ns});
+  differences.push_back({"exposed communication", report.predicted.exposed_ns, look.exposed_ns});
+  differences.push_back(
+      {"the rest: optimizer, data, the loop", 0,
+       std::max(0.0, look.iteration_ns - look.exposed_ns - look.forward_ns - report.backward_ns)});
+  const auto off = [](const Difference& each) { return std::abs(each.measured_ns - each.predicted_ns); };
+  std::ranges::stable_sort(differences, std::ranges::greater(), off);
+
+  // Ops: which is off by most in the mean, and how much they take in each iteration.
+  struct Sum {
+    double ns = 0, times = 0;
+  };
+  std::map<std::pair<std::size_t, std::size_t>, Sum> sums;  // by the calendar's iteration and place
+  std::vector<double> communication;
+  std::size_t next = 0;
+  for (std::int64_t n = look.first; n < look.first + look.iterations; ++n) {
+    const std::size_t slot = state.calendar.at(n);
+    double& sum = communication.emplace_back();
+    for (std::size_t o = 0; o < state.expected[slot].size(); ++o) {
+      const double measured = look.op_ns[next++];
+      if (measured == 0) continue;
+      sum += measured;
+      Sum& of = sums[{slot, o}];
+      of.ns += measured, of.times += 1;
+    }
+  }
+  for (const auto& [place, sum] : sums) {
+    const auto [slot, o] = place;
+    const CalendarOp& op = state.calendar.iterations[slot].ops[o];
+    const Difference each{
+        "op '" + op.label + "' on link " + state.calendar.links[static_cast<std::size_t>(op.link)],
+        state.expected[slot][o].total(), sum.ns / sum.times};
+    if (off(each) > off(report.op)) report.op = each;
+  }
+  if (report.backward_ns > 0) {
+    const Sample sample = sample_of(communication);
+    report.ccr = sample.mean / report.backward_ns;
+    report.ccr_uncertainty = sample.uncertainty() / report.backward_ns;
+  }
+  for (std::size_t k = 0; k < state.links.size(); ++k) {
+    if (state.links[k].size() == 0) continue;
+    report.links.push_back(
+        {state.calendar.links[k], std::exp(state.links[k].mean()), std::expm1(state.links[k].uncertainty())});
+  }
+  const double usual = median_of(look.compute_ns);
+  for (std::size_t r = 0; r < look.compute_ns.size(); ++r) {
+    const double factor = look.compute_ns[r] / usual;
+    if (factor > 1 + kOff) report.stragglers.push_back({r, factor});
+  }
+  std::ranges::stable_sort(report.stragglers, std::ranges::greater(), &Report::Straggler::factor);
+  return report;
+}
+
+}  // namespace gradweave

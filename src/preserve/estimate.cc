@@ -1,0 +1,103 @@
+#include "gradweave/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+#include "base/statistics.h"
+#include "gradweave/effects.h"
+
+namespace gradweave {
+namespace {
+
+constexpr double kErrorRate = 0.001, kDissimilar = 1.5;
+constexpr double kUnseen =
+    3;  // how much larger the largest curvature may be than what was seen along the steps
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g", value);
+  return text;
+}
+
+// Not below 0: the quantities can't be.
+Range around(std::span<const double> values) {
+  const Sample sample = sample_of(values);
+  const double half = sample.size < 2 ? 0 : sample.uncertainty();
+  return {std::max(0.0, sample.mean - half), std::max(0.0, sample.mean + half)};
+}
+
+// Whether the mean is above 0, at a one-sided error rate.
+bool is_positive(std::span<const double> values) {
+  const Sample sample = sample_of(values);
+  if (sample.size < 2 || sample.mean <= 0) return false;
+  const double t = sample.mean / std::sqrt(sample.variance / static_cast<double>(sample.size));
+  return student_tail(t, static_cast<int>(sample.size) - 1) / 2 < kErrorRate;
+}
+
+}  // namespace
+
+GradientEstimates estimate(std::span<const GradientSums> sums, int workers) {
+  const double w = workers;
+  std::vector<double> squares, noise, along, excess;
+  double between = 0, within = 0;
+  for (const GradientSums& each : sums) {
+    if (workers == 1) continue;
+    if (each.step > 0) along.push_back((each.change - each.noise_in_change / (w - 1)) / each.step);
+    // Both unbiased for the trace if all workers draw from the same data.
+    const double here = (each.own - each.mean) * w / (w - 1);
+    const double changing = (each.own_change - each.mean_change) * w / (w - 1) / 2;
+    between += here;
+    within += changing;
+    excess.push_back(here - changing);
+    noise.push_back(changing);
+    squares.push_back((w * each.mean - each.own) / (w - 1));
+  }
+  GradientEstimates found{.gradient_square = around(squares), .noise = around(noise), .step = around(along)};
+  if (within > 0) found.dissimilarity = between / within;
+  found.workers_differ = found.dissimilarity > kDissimilar && is_positive(excess);
+  return found;
+}
+
+std::string to_text(const GradientEstimates& estimates) {
+  const auto range = [](const Range& each) { return number(each.low) + " to " + number(each.high); };
+  return "|grad|^2 " + range(estimates.gradient_square) + ", noise of a worker's batch " +
+         range(estimates.noise) + ", gradients of workers differ " + number(estimates.dissimilarity) +
+         " times as much as batches of the same data, learning rate times curvature along the steps " +
+         range(estimates.step);
+}
+
+std::string objection(const Plan& plan, const Workload& workload, const GradientEstimates& estimates,
+                      const std::optional<StepRule>& rule) {
+  const std::vector<Consistency> effects = effects_of(plan);
+  const auto has = [&](Consistency effect) { return std::ranges::find(effects, effect) != effects.end(); };
+  if ((has(Consistency::kLocal) || has(Consistency::kCorrected)) && estimates.workers_differ) {
+    return "the workers learn from different data: their gradients differ " +
+           number(estimates.dissimilarity) +
+           " times as much as batches of the same data would, and the plan lets workers step on their own; "
+           "shuffle the "
+           "data over all workers, or use an exact plan";
+  }
+  if (!has(Consistency::kDelayed)) return "";
+  if (!rule || estimates.step.high == 0) {
+    return "the plan delays gradients, and whether training bears that is not known for this optimizer; use "
+           "an exact plan";
+  }
+  // Only the stability is asked: the loss is not known, so that the walk stands still.
+  const Judgement judgement = judge(plan, workload,
+                                    {.loss = {1, 1},
+                                     .gradient_square = {0, 0},
+                                     .noise_square = {0, 0},
+                                     .learning_rate = 1,
+                                     .rule = *rule,
+                                     .curvature = {estimates.step.low, kUnseen * estimates.step.high}});
+  const auto unstable = std::ranges::find(judgement.blocks, false, &BlockJudgement::stable);
+  if (unstable == judgement.blocks.end()) return "";
+  return "the plan delays gradients by up to " + std::to_string(oldest_gradient(unstable->updates)) +
+         " iterations, which training bears up to a learning rate times curvature of " +
+         number(unstable->limit) + "; here it is about " + number(estimates.step.high) +
+         "; lower the learning rate or the momentum, or use an exact plan";
+}
+
+}  // namespace gradweave

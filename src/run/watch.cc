@@ -1,0 +1,105 @@
+#include "run/watch.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace gradweave::run {
+namespace {
+
+constexpr std::size_t kWindow = 10;  // iterations
+
+double median_of(std::vector<std::int64_t> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return static_cast<double>(*middle);
+}
+
+}  // namespace
+
+void Watch::install(const Calendar& calendar) {
+  calendar_ = &calendar;
+  std::size_t widest = 0;
+  for (const CalendarIteration& iteration : calendar.iterations)
+    widest = std::max(widest, iteration.ops.size());
+  rows_.assign(kWindow, {});
+  for (Row& row : rows_) {
+    row.backward.assign(calendar.layers, 0);
+    row.ops.assign(widest, 0);
+  }
+  layer_end_.assign(calendar.layers, 0);
+  restart();
+}
+
+void Watch::restart() {
+  stopped_ = exposed_ = step_ = timed_ = 0;
+  ops_from_ = ops_until_ = 0;
+  forget_iteration();
+}
+
+void Watch::forget_iteration() {
+  forward_begin_ = backward_begin_ = exposed_ = 0;
+  std::ranges::fill(layer_end_, 0);
+}
+
+// As a profile has it: what lies between two layers' gradients counts to the later of them, what follows the last to it.
+void Watch::backward_ended(std::int64_t now) {
+  if (forward_begin_ == 0 || backward_begin_ == 0) return;
+  Row& here = row(timed_);
+  here.forward = backward_begin_ - forward_begin_;
+  std::int64_t before = backward_begin_;
+  for (std::size_t l = layer_end_.size(); l-- > 0;) {
+    const std::int64_t end = std::max(before, layer_end_[l]);
+    here.backward[l] = end - before;
+    before = end;
+  }
+  here.backward.front() += now - stopped_ - before;
+}
+
+void Watch::iteration_ended(std::int64_t now) {
+  if (forward_begin_ != 0 && backward_begin_ != 0 && step_ != 0) {
+    Row& here = row(timed_++);
+    here.exposed = exposed_;
+    here.iteration = now - step_;
+  }
+  step_ = now;
+  forget_iteration();
+}
+
+void Watch::ops_ended(std::int64_t iteration, std::span<const std::int64_t> ns) {
+  if (iteration != ops_until_) ops_from_ = iteration;
+  ops_until_ = iteration + 1;
+  std::ranges::copy(ns, row(iteration).ops.begin());
+}
+
+Look Watch::look(std::size_t rank, std::size_t ranks) const {
+  const auto window = static_cast<std::int64_t>(rows_.size());
+  if (ops_until_ - ops_from_ < window) return {};
+  Look look{.first = ops_until_ - window, .iterations = window};
+  for (std::int64_t n = look.first; n < ops_until_; ++n) {
+    const std::vector<std::int64_t>& ops = rows_[static_cast<std::size_t>(n) % rows_.size()].ops;
+    look.op_ns.insert(look.op_ns.end(), ops.begin(),
+                      ops.begin() + static_cast<std::ptrdiff_t>((*calendar_)[n].ops.size()));
+  }
+  const bool timed = timed_ >= window;
+  const auto median = [&](auto of) {
+    if (!timed) return 0.0;
+    std::vector<std::int64_t> values;
+    for (const Row& row : rows_) values.push_back(of(row));
+    return median_of(std::move(values));
+  };
+  look.compute_ns.assign(ranks, std::numeric_limits<double>::infinity());
+  double& compute = look.compute_ns[rank];
+  compute = look.forward_ns = median([](const Row& row) { return row.forward; });
+  for (std::size_t l = 0; l < calendar_->layers; ++l) {
+    look.backward_ns.push_back(median([l](const Row& row) { return row.backward[l]; }));
+    compute += look.backward_ns.back();
+  }
+  if (!timed) return look;
+  for (const Row& row : rows_) {
+    look.exposed_ns += static_cast<double>(row.exposed) / static_cast<double>(window);
+    look.iteration_ns += static_cast<double>(row.iteration) / static_cast<double>(window);
+  }
+  return look;
+}
+
+}  // namespace gradweave::run

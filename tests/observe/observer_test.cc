@@ -1,0 +1,196 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <variant>
+
+#include "gradweave/json.h"
+#include "gradweave/observe.h"
+#include "gradweave/schemes.h"
+
+namespace gradweave {
+namespace {
+
+using ::testing::HasSubstr;
+
+Workload small() {
+  return parse_workload(R"({"version": 1, "name": "small", "layers": [
+      {"name": "a", "forward_us": 100, "backward_us": 200, "tensors": [{"name": "a.w", "numel": 1000, "dtype": "float32"}]},
+      {"name": "b", "forward_us": 200, "backward_us": 500, "tensors": [{"name": "b.w", "numel": 40000, "dtype": "float32"}]}]})");
+}
+
+Cluster line(double startup_us, double us_per_byte) {
+  return {.workers = 4,
+          .links = {{.name = "eth0",
+                     .startup_ns = static_cast<Nanoseconds>(startup_us * 1000),
+                     .us_per_byte = decimal_from_double(us_per_byte, "rate")}}};
+}
+
+Plan plan_of(const std::string& scheme, const Workload& workload, const Cluster& cluster) {
+  return std::get<Plan>(make_plan(scheme, workload, cluster, {}));
+}
+
+std::size_t ops_in(const Plan& plan, std::int64_t iteration) {
+  const auto n = static_cast<std::size_t>(iteration);
+  if (n < plan.prologue.size()) return plan.prologue[n].ops.size();
+  return plan.period[(n - plan.prologue.size()) % plan.period.size()].ops.size();
+}
+
+// What a job whose link is `real` would show: op times of its simulated timeline, and `compute` times the workload's.
+Look look_of(const Plan& plan, const Workload& workload, const Cluster& real, double compute) {
+  const SimulationResult result = simulate(plan, workload, real, {.timeline_iterations = 40});
+  const auto starts = [](const Span& span) { return span.kind == SpanKind::kForward; };
+  const std::int64_t first = std::ranges::find_if(result.timeline.spans, starts)->iteration;
+  Look look{.first = first + 10, .iterations = 10, .compute_ns = {1, 1, 1, 1}};
+  for (std::int64_t n = look.first; n < look.first + look.iterations; ++n) {
+    std::vector<double> ops(ops_in(plan, n));
+    for (const Span& span : result.timeline.spans) {
+      if (span.kind == SpanKind::kOp && span.iteration == n)
+        ops[static_cast<std::size_t>(span.op)] = static_cast<double>(span.end_ns - span.begin_ns);
+    }
+    look.op_ns.insert(look.op_ns.end(), ops.begin(), ops.end());
+  }
+  for (const Layer& layer : workload.layers) {
+    look.forward_ns += compute * static_cast<double>(layer.forward_ns);
+    look.backward_ns.push_back(compute * static_cast<double>(layer.backward_ns));
+  }
+  look.iteration_ns = result.iteration_ns();
+  look.exposed_ns = result.exposed_ns;
+  return look;
+}
+
+TEST(Look, TheRanksShortestOpsAndLongestCompute) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  const Look first{.first = 3,
+                   .iterations = 1,
+                   .op_ns = {5, 9},
+                   .backward_ns = {1, 2},
+                   .forward_ns = 4,
+                   .exposed_ns = 7,
+                   .iteration_ns = 20,
+                   .compute_ns = {7, kNone}};
+  Look second = first;
+  second.op_ns = {6, 8}, second.backward_ns = {3, 1}, second.forward_ns = 2, second.exposed_ns = 6;
+  second.iteration_ns = 21, second.compute_ns = {kNone, 6};
+  std::vector<double> numbers = to_numbers(first);
+  const std::vector<double> others = to_numbers(second);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::min(numbers[i], others[i]);
+  const Look all = from_numbers(numbers, second);
+  EXPECT_EQ(all.first, 3);
+  EXPECT_EQ(all.op_ns, (std::vector<double>{5, 8}));
+  EXPECT_EQ(all.backward_ns, (std::vector<double>{3, 2}));
+  EXPECT_EQ(all.compute_ns, (std::vector<double>{7, 6}));
+  EXPECT_EQ(all.forward_ns, 4);
+  EXPECT_EQ(all.exposed_ns, 6);
+  EXPECT_EQ(all.iteration_ns, 21);
+}
+
+TEST(Observer, FindsStartUpAndRateApart) {
+  const Workload workload = small();
+  const Cluster planned = line(100, 0.01), real = line(250, 0.03);
+  const Plan plan = plan_of("wfbp", workload, planned);  // messages of 4 and 160 kB
+  Observer observer(plan, workload, planned, 1e-6);
+  observer.add(look_of(plan, workload, real, 1));
+  const Link found = observer.cluster().links.front();
+  EXPECT_NEAR(static_cast<double>(found.startup_ns), 250'000, 5'000);
+  EXPECT_NEAR(to_double(found.us_per_byte), 0.03, 0.001);
+}
+
+TEST(Observer, OneSizeOfMessageGivesOneFactor) {
+  const Workload workload = small();
+  const Cluster planned = line(100, 0.01), real = line(200, 0.02);
+  const Plan plan = plan_of("sequential", workload, planned);
+  Observer observer(plan, workload, planned, 1e-6);
+  observer.add(look_of(plan, workload, real, 1));
+  const Link found = observer.cluster().links.front();
+  EXPECT_NEAR(static_cast<double>(found.startup_ns), 200'000, 1'000);
+  EXPECT_NEAR(to_double(found.us_per_byte), 0.02, 0.0001);
+}
+
+TEST(Observer, ComputeIsThatOfTheLastLooks) {
+  const Workload workload = small();
+  const Cluster cluster = line(100, 0.01);
+  const Plan plan = plan_of("wfbp", workload, cluster);
+  Observer observer(plan, workload, cluster, 1e-6);
+  observer.add(look_of(plan, workload, cluster, 1.5));
+  const Workload found = observer.workload();
+  EXPECT_NEAR(static_cast<double>(found.layers[0].forward_ns), 150'000, 10);
+  EXPECT_NEAR(static_cast<double>(found.layers[1].backward_ns), 750'000, 10);
+}
+
+TEST(Observer, WhatIsAsPlannedAsksForNoPlan) {
+  const Workload workload = small();
+  const Cluster cluster = line(100, 0.01);
+  const Plan plan = plan_of("wfbp", workload, cluster);
+  Observer observer(plan, workload, cluster, 1e-6);
+  for (int i = 0; i < 50; ++i)
+    EXPECT_FALSE(observer.add(look_of(plan, workload, cluster, 1 + 0.001 * (i % 3))));
+}
+
+TEST(Observer, AWrongAssumptionAsksOnce) {
+  const Workload workload = small();
+  const Cluster planned = line(100, 0.01);
+  const Plan plan = plan_of("wfbp", workload, planned);
+  Observer observer(plan, workload, planned, 1e-6);
+  int asked = 0;
+  for (int i = 0; i < 50; ++i)
+    asked += observer.add(look_of(plan, workload, line(100, 0.02), 1 + 0.001 * (i % 3)));
+  EXPECT_EQ(asked, 1);
+}
+
+TEST(Observer, AChangeAsksAndOnlyTheNewRateCounts) {
+  const Workload workload = small();
+  const Cluster planned = line(100, 0.01);
+  const Plan plan = plan_of("wfbp", workload, planned);
+  Observer observer(plan, workload, planned, 1e-6);
+  const auto noisy = [&](double rate, int i) {
+    return look_of(plan, workload, line(100 + i % 3, rate), 1 + 0.001 * (i % 3));
+  };
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(observer.add(noisy(0.01, i)));
+  EXPECT_FALSE(observer.add(noisy(0.02, 20)));
+  EXPECT_TRUE(observer.add(noisy(0.02, 21)));
+  EXPECT_NEAR(to_double(observer.cluster().links.front().us_per_byte), 0.02, 0.001);
+  for (int i = 22; i < 40; ++i) EXPECT_FALSE(observer.add(noisy(0.02, i)));
+}
+
+TEST(Observer, SaysWhatIsOff) {
+  const Workload workload = small();
+  const Cluster planned = line(100, 0.01);
+  const Plan plan = plan_of("wfbp", workload, planned);
+  Observer observer(plan, workload, planned, 1e-6);
+  Look look = look_of(plan, workload, line(100, 0.05), 1);
+  look.backward_ns[1] *= 3;
+  look.compute_ns = {100, 100, 140, 100};
+  observer.add(look);
+  const Observer::Report report = observer.report();
+  EXPECT_EQ(report.differences.front().what, "exposed communication");
+  EXPECT_THAT(report.op.what, HasSubstr("b.w"));
+  EXPECT_EQ(report.links.front().link, "eth0");
+  ASSERT_EQ(report.stragglers.size(), 1U);
+  EXPECT_EQ(report.stragglers.front().rank, 2U);
+  EXPECT_DOUBLE_EQ(report.stragglers.front().factor, 1.4);
+  EXPECT_NEAR(report.ccr, (100 + 0.05 * 4000 + 100 + 0.05 * 160000) / (200 + 3 * 500), 0.01);
+  EXPECT_THAT(to_text(report), HasSubstr("rank 2 computes 1.40 times"));
+}
+
+// Every scheme's ops, whatever they are, are expected to take what the simulator gives them.
+TEST(Observer, EveryScheme) {
+  const Workload workload = small();
+  const Cluster cluster = line(100, 0.02);
+  for (const SchemeInfo& scheme : schemes()) {
+    const PlanResult made = make_plan(scheme.name, workload, cluster, {});
+    if (!std::holds_alternative<Plan>(made)) continue;
+    const Plan& plan = std::get<Plan>(made);
+    Observer observer(plan, workload, cluster, 1e-6);
+    observer.add(look_of(plan, workload, cluster, 1));
+    if (plan.links.front().concurrency != 1) continue;
+    const Link found = observer.cluster().links.front();
+    EXPECT_NEAR(static_cast<double>(found.startup_ns), 100'000, 2'000) << scheme.name;
+    EXPECT_NEAR(to_double(found.us_per_byte), 0.02, 0.0005) << scheme.name;
+  }
+}
+
+}  // namespace
+}  // namespace gradweave
