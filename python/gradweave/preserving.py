@@ -51,7 +51,8 @@ class Preserver:
     def stop(self, control):
         """No more gradients are wanted. Collective: the estimates are those of all ranks."""
         self._engine.keep_local_gradients(False)
-        numbers = control.means([number for sums in self._sums for number in sums.numbers()], "the exchange of gradients' norms")
+        own = [number for sums in self._sums for number in sums.numbers()]
+        numbers = control.means(own, "the exchange of gradients' norms")
         sums = [_native.GradientSums(*numbers[at:at + 7]) for at in range(0, len(numbers), 7)]
         if len(sums) > 1:
             self._estimates = _native.GradientEstimates(sums, self._workers)
@@ -69,7 +70,9 @@ class Preserver:
 
 def _moments(optimizers):
     """({parameter: what the optimizer multiplied the learning rate with in its last step}, the share of it that the gradient
-    was); nothing for optimizers other than SGD: Adam's curvature, divided by second moments that have only begun, says nothing."""
+    was). Nothing for optimizers other than SGD: Adam's curvature, divided by second moments that have only begun, tells
+    nothing.
+    """
     found, share = {}, 0.0
     for optimizer in optimizers:
         for group in optimizer.param_groups:

@@ -368,7 +368,8 @@ class Session:
         self._check_now_and_then()
         self._report.iteration_ended()
         if self._recorder is None:
-            if self._follower.iteration_ended():
+            # A plan that cuts a compiled model elsewhere would have it compiled again.
+            if not self.phase.seen and self._follower.iteration_ended():
                 self._follow()
             return
         self._iterations += 1

@@ -36,7 +36,8 @@ class Settings:
     broadcast. moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the second moment
     that the gradient of the whole batch would have ("whole_batch"), or by that of this rank's part of it, as torch does
     ("local"). follow: whether a new plan is made once links or compute have changed in training, and put in force if it is
-    better (on processors, not yet on accelerators); None: where the scheme is `auto`. report: rank 0 logs (logger "gradweave") which plan comes into force, and at the end what was gained.
+    better (on processors, not yet on accelerators, and not under torch.compile); None: where the scheme is `auto`. report:
+    rank 0 logs (logger "gradweave") which plan comes into force, and at the end what was gained.
     """
 
     scheme: str = "auto"
