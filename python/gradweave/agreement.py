@@ -109,8 +109,8 @@ class Control:
         return (box / self.size).tolist()
 
     def begin_smallest(self, values, what):
-        """Begins to find, element by element, the smallest of all ranks' numbers. Returns a function that waits for them. Other
-        messages may come between, alike on all ranks."""
+        """Begins to find, element by element, the smallest of all ranks' numbers. Returns a function that waits for them.
+        Other messages may come between, alike on all ranks."""
         if self.size == 1:
             return lambda: list(values)
         box = torch.tensor(values, dtype=torch.float64)
