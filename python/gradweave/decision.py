@@ -95,7 +95,7 @@ def cluster_of(links, control, device, compressor_rates):
     return {**cluster, "compressor_rates": compressor_rates} if compressor_rates else cluster
 
 
-def decide(workload, cluster, settings, loop, preserver, device):
+def decide(workload, cluster, settings, loop, device, preserver=None):
     """{"workload", "cluster", "candidates": plans that the engine and the loop bear, best first, each with its "plan",
     "prediction", "name" and "iteration_us"; "passed_over": why the best plan of all isn't among them, or "";
     "if_corrected": what corrected averages would give, where that is another; "objection": what the Preserver has

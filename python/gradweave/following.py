@@ -16,10 +16,10 @@ WHAT = "the exchange of measured times"
 class Follower:
     """Of the plan in force. `on`: a new one is made once the links or the compute have changed."""
 
-    def __init__(self, on, settings, control, engine, loop, preserver, device):
+    def __init__(self, on, settings, control, engine, loop, device, preserver):
         self._on = on and device.type == "cpu"  # an accelerator's times are not the host's
         self._settings, self._control, self._engine = settings, control, engine
-        self._loop, self._preserver, self._device = loop, preserver, device
+        self._loop, self._device, self._preserver = loop, device, preserver
         self._observer = self._exchange = self._planning = self._known = self._proposal = self._before = None
         self._iterations = self._looks = 0
 
@@ -69,7 +69,7 @@ class Follower:
 
     def _plan(self, known, workload, cluster):
         """On rank 0, beside the training: a plan for what was measured, if it is better there than the one in force."""
-        decided = decision.decide(workload, cluster, self._settings, self._loop, self._preserver, self._device)
+        decided = decision.decide(workload, cluster, self._settings, self._loop, self._device, self._preserver)
         if "error" not in decided and known is self._known:
             best, stays = decided["candidates"][0], decision.entry_of(known[0]["scheme"], known[0], workload, cluster)
             if best["iteration_us"] < (1 - GAIN) * stays["iteration_us"]:

@@ -61,7 +61,7 @@ class Session:
             self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))
         compared = preserving.iterations(settings, job.size)
         self._preserver = preserving.Preserver(self.engine, self.parameters, optimizers, job.size) if compared else None
-        self._follower = Follower(settings.follows, settings, self.control, self.engine, self._loop, self._preserver, device)
+        self._follower = Follower(settings.follows, settings, self.control, self.engine, self._loop, device, self._preserver)
         self._warm_up = max(settings.warm_up, compared)
         self.phase = compiling.Phase()
         self._recorder.start()
@@ -410,7 +410,7 @@ class Session:
         cluster = decision.cluster_of(self.links, self.control, device, rates)
         decided = None
         if self.control.rank == 0:
-            decided = decision.decide(workload, cluster, self.settings, self._loop, self._preserver, device)
+            decided = decision.decide(workload, cluster, self.settings, self._loop, device, self._preserver)
         decided = self.control.from_rank_0(decided)
         if "error" in decided:
             raise _native.InvalidInput(decided["error"])
