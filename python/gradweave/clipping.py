@@ -5,22 +5,28 @@ import torch
 from gradweave import _native
 
 
-def clip_grad_norm_(engine, parameters, max_norm, norm_type, error_if_nonfinite):
+def clip_grad_norm_(engine, parameters, max_norm, norm_type, error_if_nonfinite, chosen=None):
+    """`parameters`: the engine's, in its order; `chosen`: those to clip, by default all, in the order of the norm."""
     if engine.installed and engine.steps_in_backward:
         raise _native.InvalidInput("clip_grad_norm_: the plan in force steps parameters in the backward, before the "
                                    "norm of the whole gradient is known; choose a scheme that steps in "
                                    "optimizer.step() or in the next forward, such as ddp or dear")
+    chosen = parameters if chosen is None else chosen
     if not engine.installed or not engine.reduced or not engine.steps_in_forward:
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+        return torch.nn.utils.clip_grad_norm_(chosen, max_norm, norm_type, error_if_nonfinite)
+    coming = dict(zip(parameters, engine.coming_gradients()))
     parts, whole = [], []
-    for parameter, own in zip(parameters, engine.coming_gradients()):
-        if own:
-            parts.append(own)
+    for parameter in chosen:
+        own = coming.get(parameter)
+        if own is None and parameter.grad is not None:  # left to others
+            own = [parameter.grad]
+            whole.append(parameter.grad)
+        elif own:
             flat = own[0] if len(own) == 1 else torch.cat(own)
             # In the parameter's shape: a norm of one dimension is summed in another order.
             whole.append(flat.as_strided(parameter.size(), parameter.stride(), flat.storage_offset()))
+        parts.extend(own or ())
     norm = torch.nn.utils.get_total_norm(whole, norm_type, error_if_nonfinite)
     # As torch.nn.utils.clip_grads_with_norm_ does, which asks for parameters.
-    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-    torch._foreach_mul_([part for of_one in parts for part in of_one], factor)
+    torch._foreach_mul_(parts, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
     return norm

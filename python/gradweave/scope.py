@@ -7,6 +7,7 @@ from gradweave.agreement import digest
 from gradweave.profiling import communicates
 
 DataParallel = torch.nn.parallel.DistributedDataParallel
+INTEGRATIONS = "in Accelerate, the Trainer, Lightning and Fabric, gradweave.integrations does it all (docs/frameworks.md)"
 
 
 class Scope:
@@ -57,8 +58,7 @@ class Scope:
         else:
             return
         raise _native.InvalidInput(f"{what} was put around the model after gradweave.wrap(), and its gradients would be sent "
-                                   "twice; use one of them alone: in Accelerate or the Trainer, call wrap() on what they have "
-                                   "prepared for a single process, or leave out wrap()")
+                                   f"twice: use one of them alone; {INTEGRATIONS}, without wrap()")
 
     def check_frozen(self):
         if any(parameter.requires_grad for parameter in self._frozen):
@@ -73,6 +73,9 @@ class Scope:
                 raise ValueError(f"gradweave.wrap: parameter '{name}' is sharded; pass a model that is whole on every rank, "
                                  "or leave it to others with exclude=")
         for name, module in self.model.named_modules():
+            if isinstance(module, DataParallel) and not self._is_excluded(name):
+                raise ValueError("gradweave.wrap: DistributedDataParallel communicates this model already: pass the one inside, "
+                                 f"model.module, and call that; {INTEGRATIONS}")
             if getattr(module, "sparse", False) and isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
                 if module.weight.requires_grad and not self._is_excluded(name + ".weight"):
                     raise ValueError(f"gradweave.wrap: '{name or type(module).__name__}' makes sparse gradients, which are "

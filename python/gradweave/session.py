@@ -132,8 +132,16 @@ class Session:
         else:  # the drain's first agreement: that all ranks are here
             self.control.peers.agree("gradweave.finish()", "", self.control.timeout_s)
         self._follower.end()
-        self.control.broadcast(self._scope.buffers(), BUFFERS)
+        self.broadcast_buffers()
         equality.check_equal(self.control, self.names, self.parameters, "finish()")
+
+    def buffers(self):
+        """Those that ranks have alike."""
+        return self._scope.buffers()
+
+    def broadcast_buffers(self):
+        """Rank 0's. Collective."""
+        self.control.broadcast(self.buffers(), BUFFERS)
 
     def state_dict(self):
         """{"rank0": RankState} (that of this rank): what it has for a checkpoint besides model and optimizer. Plan, iteration,
@@ -196,9 +204,9 @@ class Session:
         finally:
             self.engine.communicating = before
 
-    def clip_grad_norm_(self, max_norm, norm_type, error_if_nonfinite):
-        """gradweave.clip_grad_norm_()."""
-        norm = clipping.clip_grad_norm_(self.engine, self.parameters, max_norm, norm_type, error_if_nonfinite)
+    def clip_grad_norm_(self, max_norm, norm_type, error_if_nonfinite, parameters=None):
+        """gradweave.clip_grad_norm_(), of all parameters or of some."""
+        norm = clipping.clip_grad_norm_(self.engine, self.parameters, max_norm, norm_type, error_if_nonfinite, parameters)
         if self._recorder is not None:
             self._loop.clipped()
         return norm
@@ -264,7 +272,7 @@ class Session:
             self._iteration_ended()
         self.engine.forward_begins()
         if self.model.training and self.settings.broadcast_buffers:
-            self.control.broadcast(self._scope.buffers(), BUFFERS)
+            self.broadcast_buffers()
 
     def after_forward(self, output):
         """A call of the model has ended."""

@@ -10,7 +10,7 @@ sessions = weakref.WeakKeyDictionary()  # by model and by optimizer
 
 def session_of(held):
     """Errors: ValueError if `held` is not wrapped."""
-    session = sessions.get(held)
+    session = sessions.get(held) or sessions.get(getattr(held, "module", held))  # Fabric's stands around it
     if session is None:
         raise ValueError("this model is not wrapped: call gradweave.wrap() first")
     return session

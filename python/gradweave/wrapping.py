@@ -10,7 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradweave import decision, scaling
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
-from gradweave.scope import Scope
+from gradweave.scope import INTEGRATIONS, Scope
 from gradweave.session import Session
 from gradweave.settings import Optimizers, Settings, spelled_as
 from gradweave.stepping import is_twin
@@ -50,13 +50,13 @@ def wrap(model: torch.nn.Module, optimizer: Optimizers, settings: Settings) -> W
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     try:
         settings.check_ranges()
-        optimizers = list(map(_innermost, optimizers))
+        optimizers = list(map(innermost, optimizers))
         _check_arguments(model, optimizers)
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         links = settings.links_of(job, device)
-        scope = Scope(model, settings.exclude)
-        decision.check_runs(settings, scope.names, scope.parameters, job.size)
-        arguments = settings.arguments() | scope.arguments() | _described(optimizers)
+        trained = Scope(model, settings.exclude)
+        decision.check_runs(settings, trained.names, trained.parameters, job.size)
+        arguments = settings.arguments() | trained.arguments() | _described(optimizers)
     except Exception as error:  # whatever it is, the other ranks must learn of it, or they wait for this one
         refusal = error
     agreed = False
@@ -82,7 +82,7 @@ def wrap(model: torch.nn.Module, optimizer: Optimizers, settings: Settings) -> W
     return Wrapped(model, optimizer)
 
 
-def _innermost(optimizer):
+def innermost(optimizer):
     """The optimizer that steps: Accelerate, Fabric and others put one around it whose step() calls its. Errors: ValueError."""
     values = [each for value in vars(optimizer).values() for each in (value if isinstance(value, (list, tuple)) else [value])]
     held = [each for each in values if isinstance(each, torch.optim.Optimizer) and each is not optimizer]
@@ -91,7 +91,11 @@ def _innermost(optimizer):
     if len(held) > 1 or _parameters_of(held[0]) != _parameters_of(optimizer):
         raise ValueError(f"gradweave.wrap: {type(optimizer).__name__} steps by optimizers inside it that hold other "
                          "parameters; give optimizers that step their own, wrap(model, [a, b])")
-    return _innermost(held[0])
+    if any(getattr(value, "__self__", None) is held[0] and getattr(value, "__name__", "") == "step" for value in values):
+        # As Accelerate's with a loss scale: it would step beside the plan.
+        raise ValueError(f"gradweave.wrap: this {type(optimizer).__name__} has kept step() of the optimizer inside as it was: "
+                         f"wrap the one inside before it is prepared; {INTEGRATIONS}")
+    return innermost(held[0])
 
 
 def _parameters_of(optimizer):
@@ -104,8 +108,6 @@ def _check_arguments(model, optimizers):
     for what, held in [("model", model)] + [("optimizer", each) for each in optimizers]:
         if held in sessions:
             raise ValueError(f"gradweave.wrap: this {what} is wrapped already; close it first: model.gradweave.close()")
-    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-        raise ValueError("gradweave.wrap: this model communicates already; pass the one inside: model.module")
     if isinstance(model, torch.jit.ScriptModule):
         raise ValueError("gradweave.wrap: a TorchScript module has no hooks; pass the module that it was made from")
     seen = set()

@@ -1,0 +1,76 @@
+"""Hugging Face Accelerate: `accelerator = wrap(Accelerator(...))`, and the script stays as it is."""
+
+import os
+
+import torch
+
+from gradweave import InvalidInput
+from gradweave.integrations.jobs import Jobs, clip_grad_norm_
+from gradweave.subclasses import become, named_as
+
+
+def wrap(accelerator, **options):
+    """`accelerator`, whose prepare() wraps models and their optimizers by gradweave.wrap(**options) in place of
+    DistributedDataParallel; clip_grad_norm_(), save_state() and load_state() know of it. Errors: InvalidInput, TypeError."""
+    return adopt(accelerator, options, evaluates_alone=False)
+
+
+def adopt(accelerator, options, evaluates_alone):
+    """As wrap(). `evaluates_alone`: as of Jobs."""
+    _check(accelerator)
+    handler = accelerator.ddp_handler
+    if handler is not None:
+        options = {"broadcast_buffers": handler.broadcast_buffers} | options
+    jobs = accelerator._gradweave = Jobs("accelerator.prepare()", options, evaluates_alone)
+    become(accelerator, _accelerator_class(type(accelerator)))
+    accelerator.register_save_state_pre_hook(lambda models, weights, folder: jobs.save(folder))
+    accelerator.register_load_state_pre_hook(lambda models, folder: setattr(accelerator, "_gradweave_folder", folder))
+    return accelerator
+
+
+def _check(accelerator):
+    kind = accelerator.distributed_type.value
+    if hasattr(accelerator, "_gradweave"):
+        raise InvalidInput("this Accelerator is wrapped already")
+    if any(isinstance(model, torch.nn.parallel.DistributedDataParallel) for model in accelerator._models):
+        raise InvalidInput("this Accelerator has put DistributedDataParallel around a model: wrap it before prepare()")
+    if kind not in ("NO", "MULTI_CPU") and not accelerator.multi_device or accelerator.parallelism_config is not None:
+        raise InvalidInput(f"Gradweave takes the place of DistributedDataParallel, and this Accelerator trains by {kind} or a "
+                           "parallelism_config: leave that out, or leave out Gradweave")
+    if accelerator.num_processes == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InvalidInput("this Accelerator takes its rank for a single process: on processors, say Accelerator(cpu=True)")
+    if accelerator.ddp_handler is not None and accelerator.ddp_handler.comm_hook.value != "no":
+        raise InvalidInput("DistributedDataParallelKwargs: comm_hook belongs to DistributedDataParallel; leave it out and give "
+                           "options={'compressor': ...}")
+
+
+def _accelerator_class(base):
+    class Accelerator(base):
+        def prepare(self, *objects, device_placement=None):
+            placements = device_placement or [None] * len(objects)
+            objects = [self.prepare_model(each, place) if isinstance(each, torch.nn.Module) else each
+                       for each, place in zip(objects, placements, strict=True)]
+            # Before optimizers are prepared, which may keep their step() of then.
+            optimizers = [each for each in objects if isinstance(each, torch.optim.Optimizer)]
+            self._gradweave.wrap(optimizers + [each for each in self._optimizers if each not in optimizers], self.scaler)
+            return super().prepare(*objects, device_placement=device_placement)
+
+        def prepare_model(self, model, device_placement=None, evaluation_mode=False):
+            model = super().prepare_model(model, device_placement, evaluation_mode=True)
+            if not evaluation_mode:
+                self._gradweave.expect(model)
+            return model
+
+        def prepare_optimizer(self, optimizer, device_placement=None):
+            self._gradweave.wrap([optimizer], self.scaler)
+            return super().prepare_optimizer(optimizer, device_placement)
+
+        def clip_grad_norm_(self, parameters, max_norm, norm_type=2):
+            self.unscale_gradients()
+            return clip_grad_norm_(parameters, max_norm, norm_type)
+
+        def load_state(self, *arguments, **named):
+            super().load_state(*arguments, **named)
+            self._gradweave.load(self._gradweave_folder)
+
+    return named_as(Accelerator, base)

@@ -1,0 +1,168 @@
+"""What the integrations share: when a framework's models are wrapped, and what their checkpoints hold besides."""
+
+import contextlib
+import os
+
+import torch
+
+from gradweave import InvalidInput, core
+from gradweave.compiling import opaque
+from gradweave.settings import Settings
+from gradweave.subclasses import Hook, sessions
+from gradweave.wrapping import finish, innermost, wrap
+
+
+class Jobs:
+    """The models that one object of a framework trains. `told`: what of the framework wraps them, for errors; `options`:
+    those of gradweave.wrap(); `evaluates_alone`: the framework evaluates by the model itself, each rank with its own buffers,
+    and not by DistributedDataParallel. Errors: TypeError for an option that there is not."""
+
+    def __init__(self, told, options, evaluates_alone=False):
+        self._told, self._options, self._evaluates_alone = told, dict(options), evaluates_alone
+        self._follows = self._options.pop("broadcast_buffers", True)
+        Settings(**self._options)
+        self._waiting = {}     # model: what refuses to train it until it is wrapped
+        self._optimizers = {}  # model: its optimizers
+
+    @property
+    def models(self):
+        """Those that are wrapped now."""
+        return [model for model in self._optimizers if model in sessions]
+
+    def expect(self, model):
+        """`model` is set up, and will be wrapped with its optimizers, which come now or later. Errors: InvalidInput."""
+        if model in self._waiting or model in self.models:
+            return
+        if any(module in sessions for module in model.modules()):
+            raise InvalidInput(f"this {type(model).__name__}, or a part of it, is wrapped already: leave out gradweave.wrap(), "
+                               f"{self._told} does it")
+        if any(parameter.requires_grad for parameter in model.parameters()):
+            self._waiting[model] = model.register_forward_pre_hook(Hook(self._refuse_to_train))
+
+    def wrap(self, optimizers, scaler=None):
+        """Wraps the models that wait, each with those of `optimizers` that step it. Collective. Errors: InvalidInput."""
+        found = {model: [each for each in optimizers if _steps(each, model)] for model in self._waiting}
+        for each in optimizers:
+            if sum(any(one is each for one in own) for own in found.values()) > 1:
+                raise InvalidInput(f"this {type(each).__name__} steps parameters of several models: give each model an optimizer "
+                                   "of its own, or make one module of the models")
+        for model, own in found.items():
+            if own:
+                self._waiting.pop(model).remove()
+                wrap(model, own, scaler=scaler, **self._options)
+                self._optimizers[model] = [innermost(each) for each in own]
+                if self._follows:
+                    _follow_rank_0(model, self._optimizers[model], self._evaluates_alone)
+
+    def finish(self):
+        """gradweave.finish() of all models. Collective."""
+        for model in self.models:
+            finish(model)
+
+    def close(self, error=None):
+        for model in self.models:
+            sessions[model].close(error)
+        self._optimizers = {}
+
+    # ---- checkpoints
+
+    def state(self):
+        """A list of what this rank has besides what frameworks save, which is rank 0's model and optimizers."""
+        return [_state_of(model, self._optimizers[model]) for model in self.models]
+
+    def load_state(self, states, source):
+        """Go on from state(), after models and optimizers have been loaded, before the first forward. `source`: for errors.
+        Errors: InvalidInput."""
+        for model, state in zip(self.models, states):
+            if "model" in state:
+                model.load_state_dict(state["model"])
+                for optimizer, one in zip(self._optimizers[model], state["optimizers"]):
+                    optimizer.load_state_dict(one)
+            try:
+                sessions[model].load_state_dict(state["gradweave"])
+            except InvalidInput as error:
+                raise InvalidInput(f"{source}: {error}") from None
+
+    def save(self, folder):
+        """Writes state() into a file of this rank."""
+        if self.models:
+            path = self._file_in(folder)
+            os.makedirs(folder, exist_ok=True)
+            torch.save(self.state(), path + ".part")
+            os.replace(path + ".part", path)
+
+    def load(self, folder):
+        """Reads what save() wrote; without it, as after DistributedDataParallel, training begins with a profile."""
+        if self.models and os.path.exists(path := self._file_in(folder)):
+            self.load_state(torch.load(path), path)
+
+    def _file_in(self, folder):
+        return os.path.join(folder, f"gradweave.rank{sessions[self.models[0]].job.rank}.pt")
+
+    def _refuse_to_train(self, model, inputs):
+        if model.training and torch.is_grad_enabled():
+            raise InvalidInput(f"this {type(model).__name__} would train without communication: give {self._told} its optimizer, "
+                               "too")
+
+
+def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False):
+    """torch.nn.utils.clip_grad_norm_ on the gradients that the coming updates will use. Errors: InvalidInput."""
+    parameters = list(parameters)
+    own = {id(parameter) for parameter in parameters}
+    for session in set(sessions.values()):
+        if any(id(parameter) in own for parameter in session.parameters):
+            if max_norm == float("inf") and not session.engine.steps_in_forward:  # asks for the norm alone
+                return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], norm_type,
+                                                     error_if_nonfinite)
+            return session.clip_grad_norm_(max_norm, norm_type, error_if_nonfinite, parameters)
+    return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+
+
+def no_sync(model):
+    return sessions[model].no_sync() if model in sessions else contextlib.nullcontext()
+
+
+def _steps(optimizer, model):
+    own = {id(parameter) for parameter in model.parameters()}
+    return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _follow_rank_0(model, optimizers, late):
+    """Buffers as DistributedDataParallel has them: rank 0's, from one step to the next. They are sent after a step, so that
+    ranks that evaluate have them, or `late`, before the next forward. Those that no forward changes cost no message."""
+    stale = False
+
+    def changes():
+        return [(id(buffer), buffer._version) for buffer in sessions[model].buffers()]
+
+    known = changes()
+
+    def follow():
+        nonlocal known, stale
+        if changes() != known:
+            sessions[model].broadcast_buffers()
+            known = changes()
+        stale = False
+
+    def stepped(*_):
+        nonlocal stale
+        stale = model in sessions
+        if stale and not late:
+            follow()
+
+    def called(*_):
+        if stale and model in sessions and model.training and torch.is_grad_enabled():
+            follow()
+
+    for optimizer in optimizers:
+        optimizer.register_step_post_hook(stepped)
+    if late:
+        model.register_forward_pre_hook(Hook(opaque(called)), prepend=True)
+
+
+def _state_of(model, optimizers):
+    session = sessions[model]
+    state = {"gradweave": session.state_dict()}
+    if session.plan is not None and core.demands_of(session.plan)["local_steps"]:
+        state |= {"model": model.state_dict(), "optimizers": [optimizer.state_dict() for optimizer in optimizers]}
+    return state

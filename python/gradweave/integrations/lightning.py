@@ -1,0 +1,155 @@
+"""Lightning: `Trainer(strategy=Strategy(...))` and `Fabric(strategy=FabricStrategy(...))`."""
+
+import contextlib
+from pathlib import PurePath
+
+import torch
+from lightning.fabric import strategies as fabric_strategies
+from lightning.fabric.strategies.strategy import _BackwardSyncControl
+from lightning.pytorch import strategies
+
+from gradweave import InvalidInput
+from gradweave.integrations.jobs import Jobs, clip_grad_norm_, no_sync
+from gradweave.subclasses import sessions
+
+
+class _RankFiles:
+    """A file for each rank beside a checkpoint, through the strategy's own `checkpoint_io`."""
+
+    def _save_rank(self, path):
+        if self._jobs.models:
+            self.checkpoint_io.save_checkpoint({"gradweave": self._jobs.state()}, self._rank_file(path))
+
+    def _load_rank(self, path):
+        """Without a file, as after DistributedDataParallel, training begins with a profile."""
+        with contextlib.suppress(FileNotFoundError):
+            state = self.checkpoint_io.load_checkpoint(self._rank_file(path), weights_only=True)
+            self._jobs.load_state(state["gradweave"], self._rank_file(path))
+
+    def _rank_file(self, path):
+        # In a folder of its own: Lightning looks for checkpoints by parts of their names.
+        head, name = str(path).rpartition("/")[::2] if "/" in str(path) else (".", str(path))
+        return f"{head}/gradweave/{name}.rank{self.global_rank}"
+
+
+class Strategy(_RankFiles, strategies.DDPStrategy):
+    """Trains by gradweave.wrap(**options) in place of DistributedDataParallel."""
+
+    def __init__(self, *, process_group_backend=None, start_method="popen", **options):
+        super().__init__(process_group_backend=process_group_backend, start_method=start_method)
+        self._jobs = Jobs("the strategy of the Trainer", options)
+        self._loaded = None  # path of the checkpoint that training goes on from
+
+    def configure_ddp(self):
+        pass
+
+    def setup_optimizers(self, trainer):
+        super().setup_optimizers(trainer)
+        if self.optimizers:
+            self._jobs.expect(self.lightning_module)
+            self._jobs.wrap(self.optimizers, getattr(self.precision_plugin, "scaler", None))
+
+    def setup_precision_plugin(self):
+        super().setup_precision_plugin()
+        plugin = self.precision_plugin
+        plugin.clip_grad_by_norm = lambda optimizer, clip_val: clip_grad_norm_(plugin.main_params(optimizer), clip_val)
+
+    def training_step(self, *arguments, **named):
+        module = self.lightning_module
+        if not module.automatic_optimization:  # calls the module by itself, as often as it likes
+            return super().training_step(*arguments, **named)
+        with self.precision_plugin.train_step_context():
+            return self._forward_redirection(module, module, "training_step", *arguments, **named)
+
+    def optimizer_step(self, optimizer, closure, model=None, **named):
+        module = self.lightning_module
+        if not module.automatic_optimization and module in sessions and sessions[module].workload is None:
+            raise InvalidInput("in manual optimization, compute the loss by the LightningModule itself, self(...), whose forward "
+                               "calls the parts: Gradweave sees no other forward")
+        return super().optimizer_step(optimizer, closure, model, **named)
+
+    @contextlib.contextmanager
+    def block_backward_sync(self):
+        with no_sync(self.lightning_module):
+            yield
+
+    def save_checkpoint(self, checkpoint, filepath, storage_options=None):
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+        if "optimizer_states" in checkpoint:
+            self._save_rank(filepath)
+
+    def remove_checkpoint(self, filepath):
+        super().remove_checkpoint(filepath)
+        self.checkpoint_io.remove_checkpoint(self._rank_file(filepath))
+
+    def load_checkpoint(self, checkpoint_path, weights_only=None):
+        self._loaded = checkpoint_path
+        return super().load_checkpoint(checkpoint_path, weights_only)
+
+    def load_optimizer_state_dict(self, checkpoint):
+        super().load_optimizer_state_dict(checkpoint)
+        self._load_rank(self._loaded)
+
+    def on_train_end(self):
+        self._jobs.finish()
+        super().on_train_end()
+
+    def on_exception(self, exception):
+        self._jobs.close(exception)
+        super().on_exception(exception)
+
+    def teardown(self):
+        self._jobs.close()
+        super().teardown()
+
+
+class FabricStrategy(_RankFiles, fabric_strategies.DDPStrategy):
+    """Trains by gradweave.wrap(**options) in place of DistributedDataParallel."""
+
+    def __init__(self, *, process_group_backend=None, start_method="popen", **options):
+        super().__init__(process_group_backend=process_group_backend, start_method=start_method)
+        self._jobs = Jobs("fabric.setup()", options)
+        self._backward_sync_control = _NoSync()
+
+    def setup_module(self, module):
+        self._jobs.expect(module)
+        return module
+
+    def setup_optimizer(self, optimizer):
+        self._jobs.wrap([optimizer], self._scaler)
+        return optimizer
+
+    def setup_module_and_optimizers(self, module, optimizers, scheduler=None):
+        self._jobs.expect(module)
+        self._jobs.wrap(optimizers, self._scaler)
+        return module, optimizers, scheduler
+
+    def clip_gradients_norm(self, module, optimizer, max_norm, norm_type=2.0, error_if_nonfinite=True):
+        self.precision.unscale_gradients(optimizer)
+        return clip_grad_norm_(self.precision.main_params(optimizer), max_norm, norm_type, error_if_nonfinite)
+
+    def save_checkpoint(self, path, state, storage_options=None, filter=None):
+        super().save_checkpoint(path, state, storage_options, filter)
+        if self._trains(state):
+            self._save_rank(path)
+
+    def load_checkpoint(self, path, state=None, strict=True, weights_only=None):
+        trains = self._trains(state)
+        rest = super().load_checkpoint(path, state, strict, weights_only)
+        if trains:
+            self._load_rank(path)
+        return rest
+
+    @property
+    def _scaler(self):
+        return getattr(self.precision, "scaler", None)
+
+    def _trains(self, state):
+        """Whether a checkpoint is one of the training, and not of a model alone."""
+        held = state.values() if isinstance(state, dict) else ()
+        return any(isinstance(each, torch.optim.Optimizer) and each in sessions for each in held)
+
+
+class _NoSync(_BackwardSyncControl):
+    def no_backward_sync(self, module, enabled):
+        return no_sync(module) if enabled else contextlib.nullcontext()

@@ -1,0 +1,95 @@
+"""gradweave.integrations under every scheme: exact ones give the bits of the framework's own DistributedDataParallel, with
+accumulation, clipping, evaluation, and a job that goes on from a checkpoint. Second tier: every scheme, GRADWEAVE_SLOW=1.
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "runtime")]
+
+import integrations  # noqa: E402  the path is set above
+import ranks  # noqa: E402
+from test_trials import needs_transformers  # noqa: E402
+
+LOOPS = ["accelerate", "fabric", "lightning_trainer", pytest.param("transformers_resnet", marks=needs_transformers),
+         pytest.param("transformers_gpt2", marks=needs_transformers)]
+
+
+def trained(rank, loop, options, folder, resumed=False):
+    """(parameters, of rank 0 buffers, too; what evaluations told)."""
+    import gradweave
+    from gradweave.subclasses import sessions
+
+    if rank == 0 and not resumed:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    distributed.barrier()
+    trial = integrations.Trial(rank, folder, options, resumed)
+    model = getattr(integrations, loop)(trial)
+    if model in sessions:
+        gradweave.finish(model)
+        assert not resumed or model.gradweave.plan["scheme"] == options["scheme"] or options["scheme"] == "auto"
+        model.gradweave.close()
+    held = model.state_dict() if rank == 0 else dict(model.named_parameters())
+    return {name: value.detach().clone() for name, value in held.items()}, trial.told
+
+
+def differing(found, expected):
+    """What of two results of trained() differs; `found` may begin later."""
+    names = [name for name, value in expected[0].items() if not torch.equal(found[0][name], value)]
+    told = expected[1][len(expected[1]) - len(found[1]):]
+    return names + [(one, other) for one, other in zip(found[1], told) if one != other]
+
+
+def all_schemes(rank, loop, schemes):
+    """{scheme: "exact", "other bits", "refused: ...", or what is wrong}."""
+    import gradweave
+    from gradweave import core
+
+    consistency = {row["name"]: row["consistency"] for row in core.schemes()}
+    folder = Path(os.environ["JOB_FOLDER"]) / "checkpoints"
+    expected, found = trained(rank, loop, None, folder), {}
+    for scheme in schemes or consistency:
+        options = {"scheme": scheme, "links": [gradweave.EmulatedLink(50, 0.001)], "timeout": 30, "warm_up": 1,
+                   "profile_iterations": 2, "report": False}
+        try:
+            whole = trained(rank, loop, options, folder)
+            rest = trained(rank, loop, options, folder, resumed=True)
+        except gradweave.InvalidInput as error:
+            found[scheme] = f"refused: {error}"
+            continue
+        other = differing(whole, expected)
+        found[scheme] = "other bits" if other else "exact"
+        if other and consistency[scheme] == "exact":
+            found[scheme] = f"differs from DistributedDataParallel: {other}"
+        elif again := differing(rest, whole):
+            found[scheme] = f"differs after the checkpoint: {again}"
+        elif not rest[1] or len(rest[1]) >= len(whole[1]):
+            found[scheme] = "did not go on from the checkpoint"
+    return found
+
+
+def check(loop, schemes=None, refused=()):
+    for found in ranks.run(all_schemes, 2, timeout=500, loop=loop, schemes=schemes):
+        wrong = {scheme: what for scheme, what in found.items() if what not in ("exact", "other bits")}
+        assert set(wrong) == set(refused), wrong
+        assert all(what.startswith("refused: ") for what in wrong.values()), wrong
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_frameworks_loop_has_the_bits_of_its_own_ddp(loop):
+    check(loop, ["ddp", "dear"])
+
+
+# They step in the backward, before the norm is known.
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_frameworks_loop_under_every_scheme(loop):
+    check(loop, refused=("local_sgd", "partial_sgd", "dreamddp"))
