@@ -107,7 +107,8 @@ def _check_arguments(model, optimizers):
         raise ValueError("gradweave.wrap: no optimizer; give at least one")
     for what, held in [("model", model)] + [("optimizer", each) for each in optimizers]:
         if held in sessions:
-            raise ValueError(f"gradweave.wrap: this {what} is wrapped already; close it first: model.gradweave.close()")
+            raise ValueError(f"gradweave.wrap: this {what} is wrapped already: leave out one of the two, or "
+                             "model.gradweave.close() first")
     if isinstance(model, torch.jit.ScriptModule):
         raise ValueError("gradweave.wrap: a TorchScript module has no hooks; pass the module that it was made from")
     seen = set()

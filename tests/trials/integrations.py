@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-STEPS, SAVED, ACCUMULATED, EVERY, BATCH, NORM = 10, 6, 2, 4, 4, 0.5
+STEPS, SAVED, ACCUMULATED, EVERY, BATCH = 10, 6, 2, 4, 4
 
 
 @dataclass
@@ -21,6 +21,7 @@ class Trial:
     folder: Path
     options: dict | None  # of gradweave.wrap(); None: the framework's DistributedDataParallel
     resumed: bool = False
+    norm: float | None = 0.5  # to clip at
     told: list = field(default_factory=list)  # (step, value): of evaluations, norms of gradients
 
     def evaluated(self, step, value):
@@ -46,8 +47,8 @@ def accelerate(trial):
     for number, (x, y) in enumerate(accelerator.skip_first_batches(train, begin * ACCUMULATED)):
         with accelerator.accumulate(model):
             accelerator.backward(nn.functional.cross_entropy(model(x), y))
-            if accelerator.sync_gradients:
-                trial.evaluated("norm", accelerator.clip_grad_norm_(model.parameters(), NORM))
+            if accelerator.sync_gradients and trial.norm:
+                trial.evaluated("norm", accelerator.clip_grad_norm_(model.parameters(), trial.norm))
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
@@ -89,7 +90,8 @@ def fabric(trial):
             fabric.backward(nn.functional.cross_entropy(model(x), y) / ACCUMULATED)
         if not complete:
             continue
-        trial.evaluated("norm", fabric.clip_gradients(model, optimizer, max_norm=NORM))
+        if trial.norm:
+            trial.evaluated("norm", fabric.clip_gradients(model, optimizer, max_norm=trial.norm))
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
@@ -145,7 +147,7 @@ def lightning_trainer(trial, manual=False):
                                                         every_n_train_steps=SAVED, enable_version_counter=False)
     trainer = lightning.Trainer(
         accelerator="cpu", devices=2, strategy=strategy, plugins=environment(), max_steps=STEPS,
-        accumulate_grad_batches=1 if manual else ACCUMULATED, gradient_clip_val=None if manual else NORM,
+        accumulate_grad_batches=1 if manual else ACCUMULATED, gradient_clip_val=None if manual else trial.norm,
         limit_train_batches=2 * (1 if manual else ACCUMULATED), check_val_every_n_epoch=EVERY // 2, num_sanity_val_steps=0, logger=False, enable_progress_bar=False,
         enable_model_summary=False, callbacks=[] if trial.resumed else [saved], enable_checkpointing=not trial.resumed,
         default_root_dir=trial.folder)
@@ -185,7 +187,7 @@ def by_trainer(trial, model, rows):
     arguments = TrainingArguments(
         output_dir=str(trial.folder), use_cpu=True, ddp_backend="gloo", max_steps=STEPS, save_steps=SAVED, eval_steps=EVERY,
         eval_strategy="steps", logging_steps=1, per_device_train_batch_size=BATCH, gradient_accumulation_steps=ACCUMULATED,
-        max_grad_norm=NORM, learning_rate=1e-3, warmup_steps=2, report_to=[], disable_tqdm=True, seed=3)
+        max_grad_norm=trial.norm or 0.0, learning_rate=1e-3, warmup_steps=2, report_to=[], disable_tqdm=True, seed=3)
     trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows[:3 * BATCH])
     if trial.options is not None:
         import gradweave.integrations.transformers

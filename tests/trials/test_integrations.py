@@ -15,6 +15,7 @@ from torch import distributed
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "runtime")]
 
 import integrations  # noqa: E402  the path is set above
+import orders  # noqa: E402
 import ranks  # noqa: E402
 from test_trials import needs_transformers  # noqa: E402
 
@@ -22,7 +23,7 @@ LOOPS = ["accelerate", "fabric", "lightning_trainer", pytest.param("transformers
          pytest.param("transformers_gpt2", marks=needs_transformers)]
 
 
-def trained(rank, loop, options, folder, resumed=False):
+def trained(rank, loop, norm, options, folder, resumed=False):
     """(parameters, of rank 0 buffers, too; what evaluations told)."""
     import gradweave
     from gradweave.subclasses import sessions
@@ -31,7 +32,7 @@ def trained(rank, loop, options, folder, resumed=False):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
     distributed.barrier()
-    trial = integrations.Trial(rank, folder, options, resumed)
+    trial = integrations.Trial(rank, folder, options, resumed, norm)
     model = getattr(integrations, loop)(trial)
     if model in sessions:
         gradweave.finish(model)
@@ -48,20 +49,20 @@ def differing(found, expected):
     return names + [(one, other) for one, other in zip(found[1], told) if one != other]
 
 
-def all_schemes(rank, loop, schemes):
+def all_schemes(rank, loop, schemes, norm):
     """{scheme: "exact", "other bits", "refused: ...", or what is wrong}."""
     import gradweave
     from gradweave import core
 
     consistency = {row["name"]: row["consistency"] for row in core.schemes()}
     folder = Path(os.environ["JOB_FOLDER"]) / "checkpoints"
-    expected, found = trained(rank, loop, None, folder), {}
+    expected, found = trained(rank, loop, norm, None, folder), {}
     for scheme in schemes or consistency:
         options = {"scheme": scheme, "links": [gradweave.EmulatedLink(50, 0.001)], "timeout": 30, "warm_up": 1,
                    "profile_iterations": 2, "report": False}
         try:
-            whole = trained(rank, loop, options, folder)
-            rest = trained(rank, loop, options, folder, resumed=True)
+            whole = trained(rank, loop, norm, options, folder)
+            rest = trained(rank, loop, norm, options, folder, resumed=True)
         except gradweave.InvalidInput as error:
             found[scheme] = f"refused: {error}"
             continue
@@ -76,8 +77,8 @@ def all_schemes(rank, loop, schemes):
     return found
 
 
-def check(loop, schemes=None, refused=()):
-    for found in ranks.run(all_schemes, 2, timeout=500, loop=loop, schemes=schemes):
+def check(loop, schemes=None, refused=(), norm=0.5):
+    for found in ranks.run(all_schemes, 2, timeout=500, loop=loop, schemes=schemes, norm=norm):
         wrong = {scheme: what for scheme, what in found.items() if what not in ("exact", "other bits")}
         assert set(wrong) == set(refused), wrong
         assert all(what.startswith("refused: ") for what in wrong.values()), wrong
@@ -88,8 +89,18 @@ def test_a_frameworks_loop_has_the_bits_of_its_own_ddp(loop):
     check(loop, ["ddp", "dear"])
 
 
-# They step in the backward, before the norm is known.
+IN_BACKWARD = ["local_sgd", "partial_sgd", "dreamddp"]  # step before the norm is known
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_frameworks_loop_under_every_scheme(loop):
-    check(loop, refused=("local_sgd", "partial_sgd", "dreamddp"))
+    check(loop, refused=IN_BACKWARD)
+    check(loop, IN_BACKWARD, norm=None)
+
+
+def test_a_wrong_order_says_what_to_do():
+    for messages in ranks.run(orders.all_refusals, 2):
+        for case, words in orders.REFUSED.items():
+            message = messages.get(case.__name__, "accepted")
+            assert all(each in message for each in words), (case.__name__, message)

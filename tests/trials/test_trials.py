@@ -161,5 +161,5 @@ def twice(rank, trial):
 
 def test_a_second_communication_by_accelerate_is_refused():
     for said in ranks.run(twice, 2, trial="accelerate_around"):
-        assert all("DistributedDataParallel was put around the model" in words and "call wrap() on what they have prepared"
+        assert all("DistributedDataParallel was put around the model" in words and "gradweave.integrations does it"
                    in words for words in said.values()), said

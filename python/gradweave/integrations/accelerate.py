@@ -32,8 +32,8 @@ def _check(accelerator):
     kind = accelerator.distributed_type.value
     if hasattr(accelerator, "_gradweave"):
         raise InvalidInput("this Accelerator is wrapped already")
-    if any(isinstance(model, torch.nn.parallel.DistributedDataParallel) for model in accelerator._models):
-        raise InvalidInput("this Accelerator has put DistributedDataParallel around a model: wrap it before prepare()")
+    if accelerator._models or accelerator._optimizers:
+        raise InvalidInput("this Accelerator has prepared models or optimizers already: wrap it before prepare()")
     if kind not in ("NO", "MULTI_CPU") and not accelerator.multi_device or accelerator.parallelism_config is not None:
         raise InvalidInput(f"Gradweave takes the place of DistributedDataParallel, and this Accelerator trains by {kind} or a "
                            "parallelism_config: leave that out, or leave out Gradweave")

@@ -8,7 +8,6 @@ from lightning.fabric import strategies as fabric_strategies
 from lightning.fabric.strategies.strategy import _BackwardSyncControl
 from lightning.pytorch import strategies
 
-from gradweave import InvalidInput
 from gradweave.integrations.jobs import Jobs, clip_grad_norm_, no_sync
 from gradweave.subclasses import sessions
 
@@ -56,17 +55,10 @@ class Strategy(_RankFiles, strategies.DDPStrategy):
 
     def training_step(self, *arguments, **named):
         module = self.lightning_module
-        if not module.automatic_optimization:  # calls the module by itself, as often as it likes
+        if not module.automatic_optimization:  # calls the module itself, self(...), as often as it likes
             return super().training_step(*arguments, **named)
         with self.precision_plugin.train_step_context():
             return self._forward_redirection(module, module, "training_step", *arguments, **named)
-
-    def optimizer_step(self, optimizer, closure, model=None, **named):
-        module = self.lightning_module
-        if not module.automatic_optimization and module in sessions and sessions[module].workload is None:
-            raise InvalidInput("in manual optimization, compute the loss by the LightningModule itself, self(...), whose forward "
-                               "calls the parts: Gradweave sees no other forward")
-        return super().optimizer_step(optimizer, closure, model, **named)
 
     @contextlib.contextmanager
     def block_backward_sync(self):
