@@ -49,6 +49,13 @@ def differing(found, expected):
     return names + [(one, other) for one, other in zip(found[1], told) if one != other]
 
 
+def options_of(scheme):
+    import gradweave
+
+    return {"scheme": scheme, "links": [gradweave.EmulatedLink(50, 0.001)], "timeout": 30, "warm_up": 1,
+            "profile_iterations": 2, "report": False}
+
+
 def all_schemes(rank, loop, schemes, norm):
     """{scheme: "exact", "other bits", "refused: ...", or what is wrong}."""
     import gradweave
@@ -57,9 +64,10 @@ def all_schemes(rank, loop, schemes, norm):
     consistency = {row["name"]: row["consistency"] for row in core.schemes()}
     folder = Path(os.environ["JOB_FOLDER"]) / "checkpoints"
     expected, found = trained(rank, loop, norm, None, folder), {}
+    # Lightning leaves each rank its own buffers there, and keeps rank 0's.
+    rest_of_ddp = trained(rank, loop, norm, None, folder, resumed=True) if loop == "lightning_manual" else None
     for scheme in schemes or consistency:
-        options = {"scheme": scheme, "links": [gradweave.EmulatedLink(50, 0.001)], "timeout": 30, "warm_up": 1,
-                   "profile_iterations": 2, "report": False}
+        options = options_of(scheme)
         try:
             whole = trained(rank, loop, norm, options, folder)
             rest = trained(rank, loop, norm, options, folder, resumed=True)
@@ -70,7 +78,7 @@ def all_schemes(rank, loop, schemes, norm):
         found[scheme] = "other bits" if other else "exact"
         if other and consistency[scheme] == "exact":
             found[scheme] = f"differs from DistributedDataParallel: {other}"
-        elif again := differing(rest, whole):
+        elif again := differing(rest, rest_of_ddp or whole):
             found[scheme] = f"differs after the checkpoint: {again}"
         elif not rest[1] or len(rest[1]) >= len(whole[1]):
             found[scheme] = "did not go on from the checkpoint"
@@ -97,6 +105,27 @@ IN_BACKWARD = ["local_sgd", "partial_sgd", "dreamddp"]  # step before the norm i
 def test_a_frameworks_loop_under_every_scheme(loop):
     check(loop, refused=IN_BACKWARD)
     check(loop, IN_BACKWARD, norm=None)
+
+
+def changed_over(rank, loop):
+    """What differs when a job goes on by the other way from the checkpoint of DistributedDataParallel, or of `dear`."""
+    folder, ways = Path(os.environ["JOB_FOLDER"]) / "checkpoints", [None, options_of("dear")]
+    expected = trained(rank, loop, 0.5, None, folder)
+    found = [differing(trained(rank, loop, 0.5, ways[1], folder, resumed=True), expected)]
+    trained(rank, loop, 0.5, ways[1], folder)
+    return found + [differing(trained(rank, loop, 0.5, ways[0], folder, resumed=True), expected)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_job_changes_over_at_a_checkpoint(loop):
+    for found in ranks.run(changed_over, 2, loop=loop):
+        assert found == [[], []]
+
+
+@pytest.mark.slow
+def test_manual_optimization_of_lightning():
+    check("lightning_manual", ["ddp", "p3", "dear"])
 
 
 def test_a_wrong_order_says_what_to_do():

@@ -20,7 +20,7 @@ class Jobs:
     def __init__(self, told, options, evaluates_alone=False):
         self._told, self._options, self._evaluates_alone = told, dict(options), evaluates_alone
         self._follows = self._options.pop("broadcast_buffers", True)
-        Settings(**self._options)
+        Settings(scaler=None, **self._options)  # what is wrong there is an error now; the scaler is the framework's
         self._waiting = {}     # model: what refuses to train it until it is wrapped
         self._optimizers = {}  # model: its optimizers
 
@@ -39,8 +39,9 @@ class Jobs:
         if any(parameter.requires_grad for parameter in model.parameters()):
             self._waiting[model] = model.register_forward_pre_hook(Hook(self._refuse_to_train))
 
-    def wrap(self, optimizers, scaler=None):
-        """Wraps the models that wait, each with those of `optimizers` that step it. Collective. Errors: InvalidInput."""
+    def wrap(self, optimizers, scaler=None, follow=True):
+        """Wraps the models that wait, each with those of `optimizers` that step it. `follow`: buffers as DistributedDataParallel
+        has them, unless the options say otherwise. Collective. Errors: InvalidInput."""
         found = {model: [each for each in optimizers if _steps(each, model)] for model in self._waiting}
         for each in optimizers:
             if sum(any(one is each for one in own) for own in found.values()) > 1:
@@ -51,7 +52,7 @@ class Jobs:
                 self._waiting.pop(model).remove()
                 wrap(model, own, scaler=scaler, **self._options)
                 self._optimizers[model] = [innermost(each) for each in own]
-                if self._follows:
+                if follow and self._follows:
                     _follow_rank_0(model, self._optimizers[model], self._evaluates_alone)
 
     def finish(self):

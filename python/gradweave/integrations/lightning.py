@@ -46,7 +46,9 @@ class Strategy(_RankFiles, strategies.DDPStrategy):
         super().setup_optimizers(trainer)
         if self.optimizers:
             self._jobs.expect(self.lightning_module)
-            self._jobs.wrap(self.optimizers, getattr(self.precision_plugin, "scaler", None))
+            # In manual optimization Lightning's DistributedDataParallel leaves each rank its own buffers.
+            self._jobs.wrap(self.optimizers, getattr(self.precision_plugin, "scaler", None),
+                            follow=self.lightning_module.automatic_optimization)
 
     def setup_precision_plugin(self):
         super().setup_precision_plugin()
