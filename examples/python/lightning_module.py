@@ -38,9 +38,10 @@ def main():
     torch.manual_seed(0)
     inputs = torch.randn(640, 64)
     samples = TensorDataset(inputs, inputs[:, :10].argmax(1))
-    trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy=Strategy(scheme=given.scheme) if given.scheme else "ddp",
-                                max_epochs=2, gradient_clip_val=1.0, default_root_dir=given.folder, logger=False,
-                                enable_progress_bar=False, enable_model_summary=False)
+    strategy = Strategy(scheme=given.scheme) if given.scheme else "ddp"
+    trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy=strategy, max_epochs=2, gradient_clip_val=1.0,
+                                default_root_dir=given.folder, logger=False, enable_progress_bar=False,
+                                enable_model_summary=False)
     module = Classifier()
     trainer.fit(module, DataLoader(samples, 16, shuffle=True), DataLoader(samples, 16))
     total = sum(parameter.double().sum().item() for parameter in module.parameters())

@@ -74,8 +74,8 @@ class Scope:
                                  "or leave it to others with exclude=")
         for name, module in self.model.named_modules():
             if isinstance(module, DataParallel) and not self._is_excluded(name):
-                raise ValueError("gradweave.wrap: DistributedDataParallel communicates this model already: pass the one inside, "
-                                 f"model.module, and call that; {INTEGRATIONS}")
+                raise ValueError("gradweave.wrap: DistributedDataParallel communicates this model already: pass the one "
+                                 f"inside, model.module, and call that; {INTEGRATIONS}")
             if getattr(module, "sparse", False) and isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
                 if module.weight.requires_grad and not self._is_excluded(name + ".weight"):
                     raise ValueError(f"gradweave.wrap: '{name or type(module).__name__}' makes sparse gradients, which are "

@@ -148,9 +148,9 @@ def lightning_trainer(trial, manual=False):
     trainer = lightning.Trainer(
         accelerator="cpu", devices=2, strategy=strategy, plugins=environment(), max_steps=STEPS,
         accumulate_grad_batches=1 if manual else ACCUMULATED, gradient_clip_val=None if manual else trial.norm,
-        limit_train_batches=2 * (1 if manual else ACCUMULATED), check_val_every_n_epoch=EVERY // 2, num_sanity_val_steps=0, logger=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[] if trial.resumed else [saved], enable_checkpointing=not trial.resumed,
-        default_root_dir=trial.folder)
+        limit_train_batches=2 * (1 if manual else ACCUMULATED), check_val_every_n_epoch=EVERY // 2,
+        num_sanity_val_steps=0, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[] if trial.resumed else [saved], enable_checkpointing=not trial.resumed, default_root_dir=trial.folder)
     module = Classifier()
     trainer.fit(module, DataLoader(samples(STEPS), BATCH), DataLoader(samples(3), BATCH),
                 ckpt_path=str(trial.folder / "lightning.ckpt") if trial.resumed else None)
@@ -215,7 +215,8 @@ def samples(steps):
     """For `steps` steps of two ranks."""
     generator = torch.Generator().manual_seed(1)
     count = 2 * BATCH * steps * ACCUMULATED
-    return TensorDataset(torch.randn(count, 1, 16, 16, generator=generator), torch.randint(0, 10, (count,), generator=generator))
+    return TensorDataset(torch.randn(count, 1, 16, 16, generator=generator),
+                         torch.randint(0, 10, (count,), generator=generator))
 
 
 def environment():

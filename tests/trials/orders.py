@@ -128,7 +128,8 @@ def fit(configure, manual=False):
             return configure(self)
 
     trainer = lightning.Trainer(accelerator="cpu", devices=2, strategy=Strategy(), plugins=environment(), max_steps=1,
-                                logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+                                logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                                enable_model_summary=False)
     trainer.fit(Module(), torch.utils.data.DataLoader(torch.ones(8, 3)))
 
 

@@ -40,8 +40,8 @@ def _check(accelerator):
     if accelerator.num_processes == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InvalidInput("this Accelerator takes its rank for a single process: on processors, say Accelerator(cpu=True)")
     if accelerator.ddp_handler is not None and accelerator.ddp_handler.comm_hook.value != "no":
-        raise InvalidInput("DistributedDataParallelKwargs: comm_hook belongs to DistributedDataParallel; leave it out and give "
-                           "options={'compressor': ...}")
+        raise InvalidInput("DistributedDataParallelKwargs: comm_hook is for DistributedDataParallel alone; leave it out and "
+                           "give options={'compressor': ...}")
 
 
 def _accelerator_class(base):

@@ -34,19 +34,19 @@ class Jobs:
         if model in self._waiting or model in self.models:
             return
         if any(module in sessions for module in model.modules()):
-            raise InvalidInput(f"this {type(model).__name__}, or a part of it, is wrapped already: leave out gradweave.wrap(), "
-                               f"{self._told} does it")
+            raise InvalidInput(f"this {type(model).__name__}, or a part of it, is wrapped already: leave out "
+                               f"gradweave.wrap(), {self._told} does it")
         if any(parameter.requires_grad for parameter in model.parameters()):
             self._waiting[model] = model.register_forward_pre_hook(Hook(self._refuse_to_train))
 
     def wrap(self, optimizers, scaler=None, follow=True):
-        """Wraps the models that wait, each with those of `optimizers` that step it. `follow`: buffers as DistributedDataParallel
-        has them, unless the options say otherwise. Collective. Errors: InvalidInput."""
+        """Wraps the models that wait, each with those of `optimizers` that step it. `follow`: buffers as
+        DistributedDataParallel has them, unless the options say otherwise. Collective. Errors: InvalidInput."""
         found = {model: [each for each in optimizers if _steps(each, model)] for model in self._waiting}
         for each in optimizers:
             if sum(any(one is each for one in own) for own in found.values()) > 1:
-                raise InvalidInput(f"this {type(each).__name__} steps parameters of several models: give each model an optimizer "
-                                   "of its own, or make one module of the models")
+                raise InvalidInput(f"this {type(each).__name__} steps parameters of several models: give each model an "
+                                   "optimizer of its own, or make one module of the models")
         for model, own in found.items():
             if own:
                 self._waiting.pop(model).remove()
@@ -102,8 +102,8 @@ class Jobs:
 
     def _refuse_to_train(self, model, inputs):
         if model.training and torch.is_grad_enabled():
-            raise InvalidInput(f"this {type(model).__name__} would train without communication: give {self._told} its optimizer, "
-                               "too")
+            raise InvalidInput(f"this {type(model).__name__} would train without communication: give {self._told} its "
+                               "optimizer, too")
 
 
 def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False):

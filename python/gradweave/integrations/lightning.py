@@ -1,7 +1,7 @@
 """Lightning: `Trainer(strategy=Strategy(...))` and `Fabric(strategy=FabricStrategy(...))`."""
 
 import contextlib
-from pathlib import PurePath
+import os
 
 import torch
 from lightning.fabric import strategies as fabric_strategies
@@ -27,8 +27,8 @@ class _RankFiles:
 
     def _rank_file(self, path):
         # In a folder of its own: Lightning looks for checkpoints by parts of their names.
-        head, name = str(path).rpartition("/")[::2] if "/" in str(path) else (".", str(path))
-        return f"{head}/gradweave/{name}.rank{self.global_rank}"
+        folder, name = os.path.split(path)
+        return os.path.join(folder, "gradweave", f"{name}.rank{self.global_rank}")
 
 
 class Strategy(_RankFiles, strategies.DDPStrategy):

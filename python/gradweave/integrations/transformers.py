@@ -6,8 +6,8 @@ from gradweave.subclasses import become, named_as
 
 
 def wrap(trainer, **options):
-    """`trainer`, which trains by gradweave.wrap(**options) in place of DistributedDataParallel. Any subclass of Trainer. Errors:
-    InvalidInput, TypeError."""
+    """`trainer`, of Trainer or any subclass, which trains by gradweave.wrap(**options) in place of DistributedDataParallel.
+    Errors: InvalidInput, TypeError."""
     if hasattr(trainer, "_gradweave_options"):
         raise InvalidInput("this Trainer is wrapped already")
     accelerate.adopt(trainer.accelerator, options, evaluates_alone=True)
