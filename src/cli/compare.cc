@@ -344,7 +344,7 @@ void add_compare(CLI::App& app, Outcome& outcome) {
       app.add_subcommand("compare", "What every scheme would do on this workload and cluster");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
-  command->add_option("--schemes", arguments->schemes, "Only these")->type_name("NAME,...");
+  command->add_option("--schemes", arguments->schemes, "Only these")->type_name("SCHEME,...");
   command->add_option("--workers", arguments->workers, "What if there were this many workers")
       ->type_name("P,...");
   command

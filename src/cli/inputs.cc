@@ -49,7 +49,7 @@ void add_time_option(CLI::App& command, const std::string& name, double& us, con
     text = without_unit(text, Measure::kMicroseconds);
     return {};
   };
-  command.add_option(name, us, what)->transform(CLI::Validator(read, "TIME"))->type_name("TIME");
+  command.add_option(name, us, what)->transform(CLI::Validator(read, ""))->type_name("TIME");
 }
 
 bool results_wanted(bool json, const std::vector<std::string>& outputs) {

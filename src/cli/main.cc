@@ -9,12 +9,15 @@
 #include "base/names.h"
 #include "base/quoted.h"
 #include "cli/commands.h"
+#include "cli/completion.h"
 #include "cli/output.h"
 
 namespace {
 
 using gradweave::choice_of;
 using gradweave::in_quotes;
+using gradweave::cli::commands_of;
+using gradweave::cli::options_of;
 
 // Output that can't be written counts as bad usage: 1 says only that a check has found something.
 constexpr int kBadUsage = 2;
@@ -27,33 +30,25 @@ void report(const std::string& message) {
             << (message.size() > kMost ? "..." : "") << '\n';
 }
 
-std::vector<std::string> names_of(const CLI::Option& option) {
-  std::vector<std::string> names;
-  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
-  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
-  return names;
+std::string unknown(const std::string& kind, const std::string& word, const std::vector<std::string>& names) {
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  return "unknown " + kind + " " + in_quotes(word) + "; " + choice_of(word, known, "the " + kind + "s are");
 }
 
-// What is wrong with a command line that CLI11 has refused: the first word that means nothing, or what CLI11 says.
+// What is wrong with a command line that CLI11 has refused: the first word that means nothing, or what CLI11
+// says.
 std::string fault_of(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<CLI::App*> chosen = app.get_subcommands();
   const CLI::App& command = chosen.empty() ? app : *chosen.front();
   const std::string where = chosen.empty() ? "" : command.get_name() + ": ";
-  const std::vector<std::string> unknown = command.remaining();
-  if (unknown.empty()) return where + error.what() + "; run with --help for the options";
-  const std::string& word = unknown.front();
-  std::vector<std::string> names;
-  if (word.starts_with('-')) {
-    for (const CLI::Option* option : command.get_options())
-      std::ranges::move(names_of(*option), std::back_inserter(names));
-    const std::vector<std::string_view> known(names.begin(), names.end());
-    return where + "unknown option " + in_quotes(word) + "; " + choice_of(word, known, "the options are");
-  }
-  if (!chosen.empty())
-    return where + in_quotes(word) + " belongs to no option; run with --help for the options";
-  for (const CLI::App* known : app.get_subcommands({})) names.push_back(known->get_name());
-  const std::vector<std::string_view> known(names.begin(), names.end());
-  return "unknown command " + in_quotes(word) + "; " + choice_of(word, known, "the commands are");
+  const std::vector<std::string> extra = command.remaining();
+  if (!extra.empty() && extra.front().starts_with('-'))
+    return where + unknown("option", extra.front().substr(0, extra.front().find('=')), options_of(command));
+  if (!extra.empty() && chosen.empty()) return unknown("command", extra.front(), commands_of(app));
+  if (chosen.empty()) return unknown("command", "", commands_of(app)) + "; run with --help for more";
+  if (!extra.empty())
+    return where + in_quotes(extra.front()) + " belongs to no option; run with --help for the options";
+  return where + error.what() + "; run with --help for the options";
 }
 
 int run(int argc, char** argv) {
@@ -77,6 +72,10 @@ int run(int argc, char** argv) {
   for (CLI::App* command : app.get_subcommands({})) {
     command->add_flag("--quiet", outcome.quiet, "Nothing on stderr but errors");
     command->add_flag("--wide", outcome.wide, "Tables with all their columns");
+  }
+  if (argc > 1 && argv[1] == std::string_view("complete")) {
+    for (const std::string& word : completions(app, {argv + 2, argv + argc})) std::cout << word << '\n';
+    return 0;
   }
   try {
     app.parse(argc, argv);

@@ -70,7 +70,9 @@ void add_plan(CLI::App& app, Outcome& outcome) {
       app.add_subcommand("plan", "Make a plan: which collective carries what, when and where");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
-  command->add_option("--scheme", arguments->scheme, "Who plans; 'gradweave schemes' lists them")->required();
+  command->add_option("--scheme", arguments->scheme, "Who plans; 'gradweave schemes' lists them")
+      ->required()
+      ->type_name("SCHEME");
   add_set_option(*command, arguments->set);
   add_file_option(*command, "--measurements", arguments->measurements,
                   "What is known of the training: the plan has to keep its accuracy", false);
