@@ -19,6 +19,7 @@ set(package ${CMAKE_INSTALL_LIBDIR}/cmake/gradweave)
 configure_package_config_file(cmake/gradweaveConfig.cmake.in ${CMAKE_BINARY_DIR}/package/gradweaveConfig.cmake
                               INSTALL_DESTINATION ${package})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/package/gradweaveConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+file(RELATIVE_PATH prefix_from_pkgconfig /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)  # any --prefix
 configure_file(cmake/gradweave.pc.in ${CMAKE_BINARY_DIR}/package/gradweave.pc @ONLY)
 install(EXPORT gradweaveTargets NAMESPACE gradweave:: DESTINATION ${package} COMPONENT development)
 install(FILES ${CMAKE_BINARY_DIR}/package/gradweaveConfig.cmake ${CMAKE_BINARY_DIR}/package/gradweaveConfigVersion.cmake

@@ -66,7 +66,7 @@ def test_every_file_may_be_a_standard_stream(plan, tmp_path):
 
 
 def test_a_standard_stream_serves_once(plan):
-    assert "one '-' only" in run("compare", "--workload", "-", "--cluster", "-", code=2, given=TINY.read_text()).stderr
+    assert "one '-' only" in run("compare", "--workload", "-", "--cluster", "-", code=2, given=FOUR.read_text()).stderr
     for more in (["--svg", "-"], ["--json"]):
         done = run("simulate", *GIVEN, "--plan", plan, "--trace", "-", *more, code=2)
         assert "'-' once" in done.stderr and done.stdout == ""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -56,3 +57,10 @@ def test_pkg_config_finds_the_library(prefix, predicted, tmp_path):
                 env=os.environ | {"PKG_CONFIG_PATH": str(found.parent)}).split()
     run("c++", "-std=c++20", CONSUMER / "main.cc", "-o", tmp_path / "consumer", *flags)
     assert int(run(tmp_path / "consumer", *GIVEN)) == predicted
+
+
+def test_one_version_everywhere():
+    version = re.search(r"project\(gradweave VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1]
+    assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
+    assert f'\n__version__ = "{version}"\n' in (ROOT / "python" / "gradweave" / "__init__.py").read_text()
+    assert run(BUILD / "gradweave", "--version").strip() == version

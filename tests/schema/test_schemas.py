@@ -155,7 +155,7 @@ OUTPUTS = {
     "compare": ("compare", [*ON_FOUR], 0),
     "compare under an option": ("compare", [*ON_FOUR, "--set", "compressor=top_k", "--links", "1,10Gb/s", "--workers", "1,8"], 0),
     "plan": ("plan", [*ON_FOUR, "--scheme", "auto"], 0),
-    "plan that starves": ("starved", [*ON_FOUR, "--scheme", "auto", "--set", "max_extra_bytes=1B", "--set", "allow=local"], 1),
+    "plan that starves": ("starved", [*ON_FOUR, "--scheme", "deft", "--set", "max_block_us=1ns"], 1),
     "simulate": ("simulate", PLANNED, 0),
     "validate": ("validate", ["--plan", "PLAN", *TINY], 0),
     "validate with violations": ("validate", ["--plan", "PLAN", "--workload", EXAMPLES / "workloads" / "one-layer.json"], 1),
