@@ -138,15 +138,14 @@ std::vector<std::string> cells_of(const Row& row, bool best) {
     const SimulationResult& result = *row.result;
     const double bound = result.lower_bound.iteration_ns;
     const auto compute = static_cast<double>(result.compute_ns);
-    for (std::string cell :
-         {human_time(row.iteration_ns()), row.times_ddp ? fmt::format("{:.2f}", *row.times_ddp) : "-",
-          human_time(result.exposed_ns), std::to_string(result.staleness_max),
-          human_bytes(static_cast<double>(result.extra_bytes)), over_optimum(row),
-          bound > 0 ? fmt::format("{:.2f} %", 100 * (row.iteration_ns() / bound - 1)) : "-",
-          human_time(bound), result.lower_bound.name,
-          compute > 0 ? fmt::format("{:.3f}", row.iteration_ns() / compute) : "-",
-          fmt::format("{:.3f}", result.updates_per_iteration)})
-      cells.push_back(std::move(cell));
+    cells.insert(
+        cells.end(),
+        {human_time(row.iteration_ns()), row.times_ddp ? fmt::format("{:.2f}", *row.times_ddp) : "-",
+         human_time(result.exposed_ns), std::to_string(result.staleness_max),
+         human_bytes(static_cast<double>(result.extra_bytes)), over_optimum(row),
+         bound > 0 ? fmt::format("{:.2f} %", 100 * (row.iteration_ns() / bound - 1)) : "-", human_time(bound),
+         result.lower_bound.name, compute > 0 ? fmt::format("{:.3f}", row.iteration_ns() / compute) : "-",
+         fmt::format("{:.3f}", result.updates_per_iteration)});
   } else {
     cells.emplace_back("starves");
   }

@@ -45,7 +45,7 @@ std::string fault_of(const CLI::App& app, const CLI::ParseError& error) {
   if (!extra.empty() && extra.front().starts_with('-'))
     return where + unknown("option", extra.front().substr(0, extra.front().find('=')), options_of(command));
   if (!extra.empty() && chosen.empty()) return unknown("command", extra.front(), commands_of(app));
-  if (chosen.empty()) return unknown("command", "", commands_of(app)) + "; run with --help for more";
+  if (chosen.empty()) return "a command is missing; run with --help for the list";
   if (!extra.empty())
     return where + in_quotes(extra.front()) + " belongs to no option; run with --help for the options";
   return where + error.what() + "; run with --help for the options";
@@ -73,7 +73,7 @@ int run(int argc, char** argv) {
     command->add_flag("--quiet", outcome.quiet, "Nothing on stderr but errors");
     command->add_flag("--wide", outcome.wide, "Tables with all their columns");
   }
-  if (argc > 1 && argv[1] == std::string_view("complete")) {
+  if (argc > 1 && argv[1] == std::string_view("complete")) {  // from the scripts of completions/
     for (const std::string& word : completions(app, {argv + 2, argv + argc})) std::cout << word << '\n';
     return 0;
   }
