@@ -32,14 +32,16 @@ std::string to_json(const Timeline& timeline);
 // Returns a hash (32 hex digits) of the canonical JSON of the plan. Ranks compare it.
 std::string hash_of(const Plan& plan);
 
-// The texts above on files; errors name the file too. A file that can't be read is InvalidInput.
+// The texts above on files, "-" being standard input; errors name the file too. A file that can't be read is
+// InvalidInput.
 Workload read_workload(const std::filesystem::path& path);
 Cluster read_cluster(const std::filesystem::path& path);
 Plan read_plan(const std::filesystem::path& path);
 Timeline read_timeline(const std::filesystem::path& path);
 Measurements read_measurements(const std::filesystem::path& path);
 
-// Writes `text` to `path`, or leaves what was there: written aside, synced, renamed.
+// Writes `text` to `path`, or leaves what was there: written aside under a name that is nobody else's, synced,
+// renamed. Symbolic links stay; what they lead to is written. "-" is standard output.
 // Errors: InvalidInput if the path can't be written; RuntimeFailure if the disk fails.
 void write_file(const std::filesystem::path& path, std::string_view text);
 

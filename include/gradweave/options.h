@@ -45,7 +45,8 @@ struct OptionSpec {
   std::string_view meaning;
 };
 
-// Checked option values of one scheme. A value that was not set reads as its default.
+// Checked option values of one scheme. A value that was not set reads as its default. Sizes and times may have
+// a unit ("25MB", "1.5ms"); set() has them without.
 class OptionValues {
  public:
   // Errors: InvalidInput if a name is unknown (the message lists the scheme's options) or a value out of

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gradweave.links import EmulatedLink
     from gradweave.wrapping import Wrapped, clip_grad_norm_, finish, wrap
 
+__version__ = "0.1.0"
+
 __all__ = ["wrap", "finish", "clip_grad_norm_", "Wrapped", "EmulatedLink", "InvalidInput", "RuntimeFailure"]
 
 _HOMES = {"EmulatedLink": "links", "InvalidInput": "_native", "RuntimeFailure": "_native"}  # the others: wrapping

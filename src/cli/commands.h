@@ -6,9 +6,11 @@
 
 namespace gradweave::cli {
 
-// How a command ends when nothing is thrown.
+// What main and a command share: how it speaks, and how it ends when nothing is thrown.
 struct Outcome {
-  int exit_code = 0;  // 0 success, 1 a failed check
+  bool quiet = false;  // nothing on stderr but errors
+  bool wide = false;   // tables with all their columns
+  int exit_code = 0;   // 0 success, 1 a failed check
 };
 
 void add_plan(CLI::App& app, Outcome& outcome);

@@ -1,19 +1,22 @@
 // gradweave compare: all schemes on one screen.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
 
+#include "base/names.h"
+#include "base/quantity.h"
 #include "base/quoted.h"
 #include "cli/commands.h"
 #include "cli/compare_rows.h"
 #include "cli/inputs.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
 #include "gradweave/schemes.h"
@@ -28,22 +31,6 @@ struct CompareArguments {
   std::vector<std::string> schemes, workers, links, set;
   SimulationFlags simulation;
   bool json = false;
-};
-
-// Shows which scheme is being planned while a person waits.
-class Progress {
- public:
-  explicit Progress(std::size_t total) : total_(total), on_(isatty(STDERR_FILENO) != 0) {}
-  ~Progress() {
-    if (on_) std::cerr << "\r\033[K";
-  }
-  void step(std::string_view name) {
-    if (on_) std::cerr << fmt::format("\r\033[K{}/{} {}", ++done_, total_, name) << std::flush;
-  }
-
- private:
-  std::size_t total_, done_ = 0;
-  bool on_;
 };
 
 // The items of a list option: words that hold one or several, separated by ','.
@@ -61,16 +48,19 @@ std::vector<std::string> items_of(const std::vector<std::string>& words, std::st
   return items;
 }
 
+// The numbers of a list option; `measure`: of what they may have a unit.
 template <typename Number>
 std::vector<Number> numbers_of(const std::vector<std::string>& words, std::string_view option, Number low,
-                               Number high) {
+                               Number high, std::optional<Measure> measure = std::nullopt) {
   std::vector<Number> numbers;
   for (const std::string& item : items_of(words, option)) {
+    const std::string text = measure ? without_unit(item, *measure) : item;
     Number number{};
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), number);
-    if (error != std::errc{} || end != item.data() + item.size() || !(number >= low && number <= high)) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || end != text.data() + text.size() || !(number >= low && number <= high)) {
       throw InvalidInput(in_quotes(item) + " is no number in range", option,
-                         fmt::format("give numbers from {} to {}", low, high));
+                         fmt::format("give numbers from {} to {}", low, high) +
+                             (measure ? ", or with a unit of " + units_of(*measure) : ""));
     }
     numbers.push_back(number);
   }
@@ -87,14 +77,16 @@ std::vector<std::string_view> chosen_schemes(const CompareArguments& arguments) 
 
 void require_known(const std::map<std::string, std::string>& options,
                    const std::vector<std::string_view>& names) {
+  std::vector<std::string_view> known;
+  for (std::string_view name : names) {
+    for (const OptionSpec& spec : find_scheme(name).options) {
+      if (std::ranges::find(known, spec.name) == known.end()) known.push_back(spec.name);
+    }
+  }
   for (const auto& [option, value] : options) {
-    const bool known = std::ranges::any_of(names, [&](std::string_view name) {
-      const auto& specs = find_scheme(name).options;
-      return std::ranges::find(specs, option, &OptionSpec::name) != specs.end();
-    });
-    if (!known) {
+    if (std::ranges::find(known, option) == known.end()) {
       throw InvalidInput("none of the schemes compared has an option " + in_quotes(option),
-                         "option " + shortened(option), "see 'gradweave schemes'");
+                         "option " + shortened(option), choice_of(option, known, "they have"));
     }
   }
 }
@@ -107,6 +99,8 @@ Json object_of(const Row& row) {
   if (row.result && row.result->lower_bound.iteration_ns > 0) {
     object["gap"] = row.iteration_ns() / row.result->lower_bound.iteration_ns - 1;
   }
+  if (row.times_ddp) object["times_ddp"] = *row.times_ddp;
+  object["changes_training"] = row.consistency != Consistency::kExact;
   if (row.optimum) {
     object["optimum_us"] = row.optimum->iteration_ns / 1000;
     if (row.optimum->iteration_ns > 0)
@@ -130,26 +124,56 @@ std::string over_optimum(const Row& row) {
   return fmt::format("{:.2f} %", 100 * (row.iteration_ns() / row.optimum->iteration_ns - 1));
 }
 
+// The columns, in order; those that take more than a usual terminal's width are for wide tables.
+constexpr std::array kColumns = {"",        "scheme", "kind",      "iteration",    "times ddp",
+                                 "exposed", "stale",  "extra",     "over optimum", "gap",
+                                 "bound",   "binds",  "x compute", "updates/it"};
+constexpr std::size_t kNarrowColumns = 9;
+
 std::vector<std::string> cells_of(const Row& row, bool best) {
-  const std::string name = (best ? "* " : "  ") + row.name;
-  if (!row.result)
-    return {name,       std::string(name_of(row.consistency)), "starves", "", "", "", "", "", "", "", "",
-            row.starves};
-  const SimulationResult& result = *row.result;
-  const double bound = result.lower_bound.iteration_ns;
-  const auto compute = static_cast<double>(result.compute_ns);
-  return {name,
-          std::string(name_of(row.consistency)),
-          human_time(row.iteration_ns()),
-          human_time(result.exposed_ns),
-          compute > 0 ? fmt::format("{:.3f}", row.iteration_ns() / compute) : "-",
-          fmt::format("{:.3f}", result.updates_per_iteration),
-          std::to_string(result.staleness_max),
-          human_bytes(static_cast<double>(result.extra_bytes)),
-          over_optimum(row),
-          human_time(bound),
-          bound > 0 ? fmt::format("{:.2f} %", 100 * (row.iteration_ns() / bound - 1)) : "-",
-          result.lower_bound.name};
+  const std::string marks =
+      std::string(best ? "*" : " ") + (row.consistency == Consistency::kExact ? " " : "!");
+  std::vector<std::string> cells = {marks, row.name, std::string(name_of(row.consistency))};
+  if (row.result) {
+    const SimulationResult& result = *row.result;
+    const double bound = result.lower_bound.iteration_ns;
+    const auto compute = static_cast<double>(result.compute_ns);
+    cells.insert(
+        cells.end(),
+        {human_time(row.iteration_ns()), row.times_ddp ? fmt::format("{:.2f}", *row.times_ddp) : "-",
+         human_time(result.exposed_ns), std::to_string(result.staleness_max),
+         human_bytes(static_cast<double>(result.extra_bytes)), over_optimum(row),
+         bound > 0 ? fmt::format("{:.2f} %", 100 * (row.iteration_ns() / bound - 1)) : "-", human_time(bound),
+         result.lower_bound.name, compute > 0 ? fmt::format("{:.3f}", row.iteration_ns() / compute) : "-",
+         fmt::format("{:.3f}", result.updates_per_iteration)});
+  } else {
+    cells.emplace_back("starves");
+  }
+  cells.resize(kColumns.size());
+  return cells;
+}
+
+Table table_of(const std::vector<Row>& rows) {
+  Table table{.header = {kColumns.begin(), kColumns.end()}, .rows = {}};
+  for (std::size_t i = 0; i < kColumns.size(); ++i) {
+    table.left.push_back(i < 3 || kColumns[i] == std::string_view("binds"));
+    table.wide.push_back(i >= kNarrowColumns);
+  }
+  for (const Row& row : rows) {
+    const bool best = row.result && row.iteration_ns() == rows.front().iteration_ns();
+    table.rows.push_back(cells_of(row, best));
+    table.styles.push_back(best ? Style::kGreen : Style::kPlain);
+  }
+  return table;
+}
+
+// Why there are rows without figures.
+std::string starved_text(const std::vector<Row>& rows) {
+  std::string text;
+  for (const Row& row : rows) {
+    if (!row.result) text += fmt::format("{} starves: {}\n", row.name, row.starves);
+  }
+  return text;
 }
 
 // The plan in a few words: "dear buffer_bytes=1000000 (exact), 12.3 ms".
@@ -191,7 +215,7 @@ std::string optima_text(const std::vector<Row>& rows) {
 }
 
 void print_for_people(const Workload& workload, const std::vector<Setting>& settings,
-                      const std::vector<std::vector<Row>>& rows) {
+                      const std::vector<std::vector<Row>>& rows, const Screen& screen) {
   const WorkloadIndex index(workload);
   std::cout << fmt::format("{}: {} layers, {} tensors, {}; forward {}, backward {}\n", workload.name,
                            index.layer_count, index.tensors.size(),
@@ -202,17 +226,13 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
     const Cluster& cluster = settings[p].cluster;
     std::cout << fmt::format("\n{} workers, {} link(s){}\n", cluster.workers, cluster.links.size(),
                              settings[p].gigabits ? fmt::format(", {} Gb/s", *settings[p].gigabits) : "");
-    Table table{.header = {"scheme", "kind", "iteration", "exposed", "x compute", "updates/it", "stale",
-                           "extra", "over optimum", "bound", "gap", "binds"},
-                .rows = {},
-                .left = {true, true, false, false, false, false, false, false, false, false, false, true}};
-    for (const Row& row : rows[p])
-      table.rows.push_back(cells_of(row, row.iteration_ns() == rows[p].front().iteration_ns()));
-    std::cout << table.text() << optima_text(rows[p]) << choice_text(rows[p]);
+    std::cout << table_of(rows[p]).text(screen) << starved_text(rows[p]) << optima_text(rows[p])
+              << choice_text(rows[p]);
   }
-  std::cout << "\n* fastest. A speed says nothing of accuracy: only schemes of kind 'exact' compute what "
-               "plain data\n"
-               "parallelism computes; docs/schemes.md has the accuracy of the others.\n";
+  std::cout << "\n* fastest; ! changes training: a speed says nothing of accuracy, and only schemes of kind\n"
+               "'exact' compute what plain data parallelism computes (docs/schemes.md). times ddp: how many\n"
+               "times faster than scheme ddp."
+            << (screen.wide ? "\n" : " --wide shows all columns.\n");
 }
 
 // Iteration time over compute of each scheme, over the number of workers or the bandwidth, whichever varies;
@@ -263,7 +283,8 @@ std::vector<Setting> settings_of(const CompareArguments& arguments, const Cluste
   setting.slowest = slowest_of(setting.classes);
   auto workers = numbers_of<std::int64_t>(arguments.workers, "--workers", 1, 10'000'000);
   if (workers.empty()) workers.push_back(measured.workers);
-  const auto gigabits = numbers_of<double>(arguments.links, "--links", 1e-6, 1e6);
+  const auto gigabits =
+      numbers_of<double>(arguments.links, "--links", 1e-6, 1e6, Measure::kGigabitsPerSecond);
   std::vector<std::optional<double>> bandwidths(gigabits.begin(), gigabits.end());
   if (bandwidths.empty()) bandwidths.push_back(std::nullopt);
   std::vector<Setting> settings;
@@ -277,7 +298,7 @@ std::vector<Setting> settings_of(const CompareArguments& arguments, const Cluste
   return settings;
 }
 
-void run_compare(const CompareArguments& arguments) {
+void run_compare(const CompareArguments& arguments, const Outcome& outcome) {
   const Cluster measured = read_cluster(arguments.cluster);
   const std::vector<Setting> settings = settings_of(arguments, measured);
   const Workload& slowest = settings[0].slowest;
@@ -286,13 +307,16 @@ void run_compare(const CompareArguments& arguments) {
   require_known(options, names);
   std::vector<std::vector<Row>> rows(settings.size());
   {
-    Progress progress(names.size() * settings.size());
+    Progress progress(outcome, "comparing");
     for (std::size_t p = 0; p < settings.size(); ++p) {
-      for (std::string_view name : names) {
-        progress.step(name);
-        rows[p].push_back(compare_one(name, settings[p], options));
+      for (std::size_t n = 0; n < names.size(); ++n) {
+        progress.say(
+            fmt::format("{}/{} {}", p * names.size() + n + 1, names.size() * settings.size(), names[n]));
+        rows[p].push_back(compare_one(names[n], settings[p], options));
       }
       std::ranges::stable_sort(rows[p], {}, &Row::iteration_ns);
+      progress.say("optima");
+      add_times_ddp(rows[p], settings[p], options);
       add_optima(rows[p], settings[p], options);
     }
   }
@@ -301,7 +325,8 @@ void run_compare(const CompareArguments& arguments) {
         settings, [&](const Setting& setting) { return setting.gigabits != settings[0].gigabits; });
     write_file(arguments.plot, to_svg(scaling_chart(slowest.name, rows, over_bandwidth)));
   }
-  if (!arguments.json) return print_for_people(slowest, settings, rows);
+  if (!results_wanted(arguments.json, {arguments.plot})) return;
+  if (!arguments.json) return print_for_people(slowest, settings, rows, standard_output(outcome.wide));
   Json objects = Json::array();
   for (const std::vector<Row>& point : rows)
     std::ranges::transform(point, std::back_inserter(objects), object_of);
@@ -312,29 +337,29 @@ void run_compare(const CompareArguments& arguments) {
 
 }  // namespace
 
-void add_compare(CLI::App& app, Outcome&) {
+void add_compare(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<CompareArguments>();
   CLI::App* command =
       app.add_subcommand("compare", "What every scheme would do on this workload and cluster");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
-  command->add_option("--schemes", arguments->schemes, "Only these")->type_name("NAME,...");
+  command->add_option("--schemes", arguments->schemes, "Only these")->type_name("SCHEME,...");
   command->add_option("--workers", arguments->workers, "What if there were this many workers")
       ->type_name("P,...");
   command
-      ->add_option("--links", arguments->links,
-                   "What if the first link had this bandwidth in Gb/s, others in proportion")
+      ->add_option(
+          "--links", arguments->links,
+          "What if the first link had this bandwidth in Gb/s (or 400Mb/s, ...), others in proportion")
       ->type_name("GBPS,...");
   add_set_option(*command, arguments->set);
   add_simulation_options(*command, arguments->simulation);
-  command->add_option("--plot", arguments->plot, "Write the curves over --workers or --links as SVG")
-      ->type_name("FILE");
+  add_output_option(*command, "--plot", arguments->plot, "Write the curves over --workers or --links as SVG");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer(
       "Examples:\n  gradweave compare --workload examples/workloads/deft-table2-vgg19.json \\\n"
       "    --cluster examples/clusters/deft-table2-one-link.json\n"
       "  gradweave compare --workload W --cluster C --workers 8,16,32,64 --plot scaling.svg");
-  command->callback([arguments] { run_compare(*arguments); });
+  command->callback([arguments, &outcome] { run_compare(*arguments, outcome); });
 }
 
 }  // namespace gradweave::cli

@@ -91,6 +91,16 @@ Row compare_one(std::string_view name, const Setting& setting,
   return row;
 }
 
+void add_times_ddp(std::vector<Row>& rows, const Setting& setting,
+                   const std::map<std::string, std::string>& options) {
+  const auto found = std::ranges::find(rows, "ddp", &Row::name);
+  const Row ddp = found != rows.end() ? *found : compare_one("ddp", setting, options);
+  if (!ddp.result) return;
+  for (Row& row : rows) {
+    if (row.result && row.iteration_ns() > 0) row.times_ddp = ddp.iteration_ns() / row.iteration_ns();
+  }
+}
+
 void add_optima(std::vector<Row>& rows, const Setting& setting,
                 const std::map<std::string, std::string>& options) {
   const auto optimal = std::ranges::find(rows, "optimal", &Row::name);

@@ -39,8 +39,9 @@ struct Row {
   Consistency consistency = Consistency::kExact;
   std::optional<SimulationResult> result;
   std::string starves;
-  std::optional<Finding> finding;  // of its plan
-  std::optional<Optimum> optimum;  // of its kind, from add_optima()
+  std::optional<Finding> finding;   // of its plan
+  std::optional<double> times_ddp;  // how many times faster than scheme `ddp`, from add_times_ddp()
+  std::optional<Optimum> optimum;   // of its kind, from add_optima()
 
   double iteration_ns() const {
     return result ? result->iteration_ns() : std::numeric_limits<double>::infinity();
@@ -50,6 +51,10 @@ struct Row {
 // Plans and simulates scheme `name` under those of `options` that it has.
 Row compare_one(std::string_view name, const Setting& setting,
                 const std::map<std::string, std::string>& options);
+
+// Compares each row with scheme `ddp` under the same options, which is planned if it is not among the rows.
+void add_times_ddp(std::vector<Row>& rows, const Setting& setting,
+                   const std::map<std::string, std::string>& options);
 
 // Gives each row the optimum of its kind, if scheme `optimal` is among the rows. Kinds `exact` and `local`
 // have a family of that scheme's; of the others nothing is known but that they compute.

@@ -1,7 +1,12 @@
 #include "cli/inputs.h"
 
-#include <cmath>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/quantity.h"
 #include "base/quoted.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
@@ -24,6 +29,36 @@ void add_file_option(CLI::App& command, const std::string& name, std::string& pa
 
 void add_cluster_option(CLI::App& command, std::string& path, bool required) {
   add_file_option(command, "--cluster", path, "Cluster file", required);
+}
+
+void add_output_option(CLI::App& command, const std::string& name, std::string& path,
+                       const std::string& what) {
+  command.add_option(name, path, what + "; '-': to stdout, in place of the results")->type_name("FILE");
+}
+
+void add_time_option(CLI::App& command, const std::string& name, double& us, const std::string& what,
+                     double low, double high) {
+  const auto read = [=](std::string& text) -> std::string {
+    const std::optional<double> time = quantity(text, Measure::kMicroseconds);
+    if (!time || !(*time >= low && *time <= high)) {
+      return in_quotes(text) +
+             fmt::format(" is no time in range; give microseconds from {} to {}, or one with a unit of ", low,
+                         high) +
+             units_of(Measure::kMicroseconds);
+    }
+    text = without_unit(text, Measure::kMicroseconds);
+    return {};
+  };
+  command.add_option(name, us, what)->transform(CLI::Validator(read, ""))->type_name("TIME");
+}
+
+bool results_wanted(bool json, const std::vector<std::string>& outputs) {
+  const auto streams = std::ranges::count(outputs, "-");
+  if (streams + (json ? 1 : 0) > 1) {
+    throw InvalidInput("more than one result is to go there", "stdout",
+                       "give '-' once, and no --json with it; the others need files");
+  }
+  return streams == 0;
 }
 
 void add_set_option(CLI::App& command, std::vector<std::string>& assignments) {
@@ -80,9 +115,8 @@ void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, 
 }
 
 void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
-  command
-      .add_option("--optimizer-us", flags.optimizer_us, "Time of one whole optimizer step, in microseconds")
-      ->check(CLI::Range(0.0, 1e12));
+  add_time_option(command, "--optimizer-us", flags.optimizer_us,
+                  "Time of one whole optimizer step, in microseconds or with a unit", 0, 1e12);
   command
       .add_option("--contention", flags.contention,
                   "How many times longer compute takes while a link is busy")

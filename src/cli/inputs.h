@@ -21,7 +21,17 @@ void add_workload_option(CLI::App& command, std::vector<std::string>& paths);
 void add_file_option(CLI::App& command, const std::string& name, std::string& path, const std::string& what,
                      bool required = true);
 void add_cluster_option(CLI::App& command, std::string& path, bool required = true);
+// Adds `name`, the path of a file to write.
+void add_output_option(CLI::App& command, const std::string& name, std::string& path,
+                       const std::string& what);
+// Adds `name`, a time from `low` to `high` in microseconds, or with a unit.
+void add_time_option(CLI::App& command, const std::string& name, double& us, const std::string& what,
+                     double low, double high);
 void add_set_option(CLI::App& command, std::vector<std::string>& assignments);
+
+// Returns whether stdout is free for results: no file of `outputs` is "-". Errors: InvalidInput if more than
+// one thing is to go there, counting `json`.
+bool results_wanted(bool json, const std::vector<std::string>& outputs);
 
 // Reads one workload for each class of workers. Errors: InvalidInput naming the file.
 std::vector<Workload> read_classes(const std::vector<std::string>& paths);

@@ -4,9 +4,11 @@
 #include <iostream>
 #include <memory>
 
+#include "base/quoted.h"
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "gradweave/json.h"
 #include "gradweave/preserve.h"
 #include "gradweave/schemes.h"
@@ -21,8 +23,9 @@ struct PlanArguments {
   bool json = false;
 };
 
-// By the measurements, if there are any: then says on stderr what it came to.
-PlanResult plan_of(const PlanArguments& arguments, const Workload& workload, const Cluster& cluster) {
+// By the measurements, if there are any: then `remark` says what it came to.
+PlanResult plan_of(const PlanArguments& arguments, const Workload& workload, const Cluster& cluster,
+                   std::string& remark) {
   const auto options = parse_assignments(arguments.set);
   if (arguments.measurements.empty()) return make_plan(arguments.scheme, workload, cluster, options);
   const Measurements measurements = read_measurements(arguments.measurements);
@@ -30,29 +33,33 @@ PlanResult plan_of(const PlanArguments& arguments, const Workload& workload, con
   if (const Starves* starves = std::get_if<Starves>(&result)) return *starves;
   auto& found = std::get<PreservingPlan>(result);
   if (found.exact_instead) {
-    std::cerr << fmt::format(
-        "{} keeps the accuracy with no capacity ({} tried): this is the best exact plan\n", arguments.scheme,
-        found.attempts);
+    remark = fmt::format("{} keeps the accuracy with no capacity ({} tried): this is the best exact plan\n",
+                         arguments.scheme, found.attempts);
   } else {
-    std::cerr << fmt::format("{} keeps the accuracy with {:.3g} times the capacity\n", arguments.scheme,
-                             found.capacity);
+    remark = fmt::format("{} keeps the accuracy with {:.3g} times the capacity\n", arguments.scheme,
+                         found.capacity);
   }
   return std::move(found.plan);
 }
 
 void run_plan(const PlanArguments& arguments, Outcome& outcome) {
-  const std::vector<Workload> classes = read_classes(arguments.workloads);
-  const Cluster cluster = read_cluster(arguments.cluster);
-  const Workload workload = slowest_of(classes);
-  const PlanResult result = plan_of(arguments, workload, cluster);
+  std::string remark;
+  const PlanResult result = [&] {
+    const Progress progress(outcome, "planning " + shortened(arguments.scheme));
+    const std::vector<Workload> classes = read_classes(arguments.workloads);
+    const Cluster cluster = read_cluster(arguments.cluster);
+    return plan_of(arguments, slowest_of(classes), cluster, remark);
+  }();
+  if (!outcome.quiet) std::cerr << remark;
   if (const Starves* starves = std::get_if<Starves>(&result)) {
     print({{"starves", starves->reason}});
     outcome.exit_code = 1;
     return;
   }
   const std::string text = to_json(std::get<Plan>(result));
-  if (!arguments.output.empty()) write_file(arguments.output, text);
-  if (arguments.output.empty() || arguments.json) std::cout << text;
+  const bool to_stdout = arguments.output.empty() || arguments.output == "-";
+  if (!to_stdout) write_file(arguments.output, text);
+  if (to_stdout || arguments.json) std::cout << text;
 }
 
 }  // namespace
@@ -63,11 +70,14 @@ void add_plan(CLI::App& app, Outcome& outcome) {
       app.add_subcommand("plan", "Make a plan: which collective carries what, when and where");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
-  command->add_option("--scheme", arguments->scheme, "Who plans; 'gradweave schemes' lists them")->required();
+  command->add_option("--scheme", arguments->scheme, "Who plans; 'gradweave schemes' lists them")
+      ->required()
+      ->type_name("SCHEME");
   add_set_option(*command, arguments->set);
   add_file_option(*command, "--measurements", arguments->measurements,
                   "What is known of the training: the plan has to keep its accuracy", false);
-  command->add_option("-o,--output", arguments->output, "Write the plan to this file instead of stdout");
+  command->add_option("-o,--output", arguments->output, "Write the plan to this file instead of stdout")
+      ->type_name("FILE");
   command->add_flag("--json", arguments->json, "Print the plan, also with -o");
   command->footer(
       "Example:\n  gradweave plan --workload examples/workloads/deft-table2-vgg19.json \\\n"

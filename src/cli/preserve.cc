@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
 
@@ -43,7 +44,7 @@ Json to_object(const Judgement& judgement) {
           {"blocks", std::move(blocks)}};
 }
 
-void print_for_people(const Judgement& judgement, const Tolerance& tolerance) {
+void print_for_people(const Judgement& judgement, const Tolerance& tolerance, const Screen& screen) {
   Table table{.header = {"share", "updates per iteration", "oldest gradient", "loss ratio", "stable up to",
                          "growth", "finding"},
               .rows = {},
@@ -57,7 +58,7 @@ void print_for_people(const Judgement& judgement, const Tolerance& tolerance) {
                           fmt::format("{:.4g}", block.limit), fmt::format("{:.4f}", block.growth),
                           finding.empty() ? "kept" : finding});
   }
-  std::cout << table.text() << '\n';
+  std::cout << table.text(screen) << '\n';
   std::cout << fmt::format(
       "learning rate x curvature is {:.4g}; plain data parallelism is stable up to {:.4g}, these plans are "
       "let use "
@@ -70,15 +71,17 @@ void print_for_people(const Judgement& judgement, const Tolerance& tolerance) {
 }
 
 void run_preserve(const PreserveArguments& arguments, Outcome& outcome) {
-  const Workload workload = read_workload(arguments.workload);
-  const Plan plan = read_plan(arguments.plan);
-  require_valid(validate(plan, workload), arguments.plan);
-  const Measurements measurements = read_measurements(arguments.measurements);
-  const Judgement judgement = judge(plan, workload, measurements, arguments.tolerance);
+  const Judgement judgement = [&] {
+    const Progress progress(outcome, "judging");
+    const Workload workload = read_workload(arguments.workload);
+    const Plan plan = read_plan(arguments.plan);
+    require_valid(validate(plan, workload), arguments.plan);
+    return judge(plan, workload, read_measurements(arguments.measurements), arguments.tolerance);
+  }();
   if (arguments.json) {
     print(to_object(judgement));
   } else {
-    print_for_people(judgement, arguments.tolerance);
+    print_for_people(judgement, arguments.tolerance, standard_output(outcome.wide));
   }
   outcome.exit_code = judgement.preserves() ? 0 : 1;
 }

@@ -3,10 +3,12 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "gradweave/json.h"
 
 namespace gradweave::cli {
@@ -24,7 +26,7 @@ std::string layer_name(const Workload& workload, std::int32_t layer) {
   return layer < 0 ? "(end of iteration)" : workload.layers[static_cast<std::size_t>(layer)].name;
 }
 
-void print_for_people(const SimulationResult& result, const Workload& workload) {
+void print_for_people(const SimulationResult& result, const Workload& workload, const Screen& screen) {
   const double iteration = result.iteration_ns();
   std::cout << fmt::format(
       "{}: {} per iteration, {} exposed ({:.1f} % over compute)\n", result.name, human_time(iteration),
@@ -49,37 +51,46 @@ void print_for_people(const SimulationResult& result, const Workload& workload) 
   for (const LinkUse& link : result.links) {
     links.rows.push_back({link.link, human_time(link.busy_ns), fmt::format("{:.1f} %", 100 * link.use)});
   }
-  std::cout << bounds.text() << '\n' << links.text();
+  std::cout << bounds.text(screen) << '\n' << links.text(screen);
   if (result.exposed_layers.empty()) return;
   Table layers{.header = {"waits before", "exposed", "reason"}, .rows = {}, .left = {true, false, true}};
   for (const ExposedLayer& layer : result.exposed_layers) {
     layers.rows.push_back({layer_name(workload, layer.layer), human_time(layer.exposed_ns), layer.reason});
   }
-  std::cout << '\n' << layers.text();
+  std::cout << '\n' << layers.text(screen);
 }
 
-void run_simulate(const SimulateArguments& arguments) {
-  const std::vector<Workload> classes = read_classes(arguments.workloads);
-  const Cluster cluster = read_cluster(arguments.cluster);
-  const Plan plan = read_plan(arguments.plan);
-  require_valid(validate(plan, slowest_of(classes), &cluster), arguments.plan);
+SimulationResult simulated(const SimulateArguments& arguments, const Plan& plan,
+                           const std::vector<Workload>& classes, const Cluster& cluster) {
   SimulationOptions options = to_options(arguments.simulation);
   if (!arguments.trace.empty() || !arguments.svg.empty())
     options.timeline_iterations = arguments.trace_iterations;
   SimulationResult result = simulate(plan, classes, cluster, options);
   add_proved_optimum(plan, classes, cluster, result);
+  return result;
+}
+
+void run_simulate(const SimulateArguments& arguments, const Outcome& outcome) {
+  const bool wanted = results_wanted(arguments.json, {arguments.trace, arguments.svg});
+  std::optional<Progress> progress(std::in_place, outcome, "simulating");
+  const std::vector<Workload> classes = read_classes(arguments.workloads);
+  const Cluster cluster = read_cluster(arguments.cluster);
+  const Plan plan = read_plan(arguments.plan);
+  require_valid(validate(plan, slowest_of(classes), &cluster), arguments.plan);
+  const SimulationResult result = simulated(arguments, plan, classes, cluster);
+  progress.reset();
   if (!arguments.trace.empty()) write_file(arguments.trace, to_chrome_trace({result.timeline}));
   if (!arguments.svg.empty()) write_file(arguments.svg, to_svg({result.timeline}));
   if (arguments.json) {
     print(to_object(result));
-  } else {
-    print_for_people(result, classes.front());
+  } else if (wanted) {
+    print_for_people(result, classes.front(), standard_output(outcome.wide));
   }
 }
 
 }  // namespace
 
-void add_simulate(CLI::App& app, Outcome&) {
+void add_simulate(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<SimulateArguments>();
   CLI::App* command =
       app.add_subcommand("simulate", "Predict iteration time, exposed communication and link use of a plan");
@@ -87,9 +98,8 @@ void add_simulate(CLI::App& app, Outcome&) {
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
   add_simulation_options(*command, arguments->simulation);
-  command->add_option("--trace", arguments->trace, "Write a timeline that ui.perfetto.dev opens")
-      ->type_name("FILE");
-  command->add_option("--svg", arguments->svg, "Write the timeline as a picture")->type_name("FILE");
+  add_output_option(*command, "--trace", arguments->trace, "Write a timeline that ui.perfetto.dev opens");
+  add_output_option(*command, "--svg", arguments->svg, "Write the timeline as a picture");
   command
       ->add_option("--trace-iterations", arguments->trace_iterations,
                    "How many iterations the timeline shows")
@@ -99,7 +109,7 @@ void add_simulate(CLI::App& app, Outcome&) {
       "Example:\n  gradweave simulate --plan plan.json --workload examples/workloads/deft-table2-vgg19.json "
       "\\\n"
       "    --cluster examples/clusters/deft-table2-one-link.json --trace out.json");
-  command->callback([arguments] { run_simulate(*arguments); });
+  command->callback([arguments, &outcome] { run_simulate(*arguments, outcome); });
 }
 
 }  // namespace gradweave::cli

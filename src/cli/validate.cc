@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "gradweave/json.h"
 
 namespace gradweave::cli {
@@ -51,10 +52,13 @@ void print_for_people(const Validation& validation) {
 }
 
 void run_validate(const ValidateArguments& arguments, Outcome& outcome) {
-  const Workload workload = read_workload(arguments.workload);
-  std::optional<Cluster> cluster;
-  if (!arguments.cluster.empty()) cluster = read_cluster(arguments.cluster);
-  const Validation validation = validate(read_plan(arguments.plan), workload, cluster ? &*cluster : nullptr);
+  const Validation validation = [&] {
+    const Progress progress(outcome, "validating");
+    const Workload workload = read_workload(arguments.workload);
+    std::optional<Cluster> cluster;
+    if (!arguments.cluster.empty()) cluster = read_cluster(arguments.cluster);
+    return validate(read_plan(arguments.plan), workload, cluster ? &*cluster : nullptr);
+  }();
   if (arguments.json) {
     print(to_object(validation));
   } else {

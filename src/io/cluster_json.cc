@@ -60,7 +60,7 @@ std::string text_of(const std::string& name, const CompressorRate& rate) {
 Cluster parse_cluster(std::string_view text) {
   const JsonValue tree = parse_json(text);
   const JsonNode root(tree);
-  require_version(root);
+  require_kind(root, "cluster");
   root.require_keys({"version", "description", "source", "workers", "workers_per_node", "startup_growth",
                      "links", "compressor_rates"});
   Cluster cluster{.workers = root.at("workers").integer(1, kMaxWorkers)};

@@ -1,5 +1,6 @@
 // Files, read whole with a limit and written so that a reader never sees half of one.
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,8 +24,11 @@ class Descriptor {
   ~Descriptor() {
     if (fd_ >= 0) ::close(fd_);
   }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
   int get() const { return fd_; }
   bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
 
@@ -39,11 +43,11 @@ std::string reason() { return std::strerror(errno); }
                      "give a path in a folder that exists and is yours");
 }
 
-[[noreturn]] void fail_to_write(const fs::path& path, const fs::path& aside) {
-  const std::string why = reason();
-  if (!aside.empty()) ::unlink(aside.c_str());
-  throw RuntimeFailure(path.string() + ": writing failed: " + why);
+[[noreturn]] void fail_to_write(const std::string& path) {
+  throw RuntimeFailure(path + ": writing failed: " + reason() + "; free space there, or give another path");
 }
+
+constexpr char kStdin[] = "stdin";
 
 bool write_all(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -62,31 +66,73 @@ void sync_folder(const fs::path& folder) {
   if (directory.get() >= 0) ::fsync(directory.get());
 }
 
-void replace_file(const fs::path& path, std::string_view text, mode_t mode) {
-  const fs::path aside = path.string() + ".writing-" + std::to_string(::getpid());
-  Descriptor file(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, mode));
-  if (file.get() < 0) fail_to_open(path);
-  if (!write_all(file.get(), text) || ::fsync(file.get()) != 0 || !file.close()) fail_to_write(path, aside);
-  if (::rename(aside.c_str(), path.c_str()) != 0) fail_to_write(path, aside);
-  sync_folder(path.parent_path());
+// A file beside `path` that did not exist before, and goes with the object unless it was renamed to `path`.
+class Aside {
+ public:
+  Aside(const fs::path& path, mode_t mode) : path_(path) {
+    do {
+      std::uint64_t number = 0;
+      if (::getrandom(&number, sizeof number, 0) != sizeof number) fail_to_open(path);
+      name_ = path.parent_path() / (".gradweave-" + std::to_string(number));
+      file_ = Descriptor(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+    } while (file_.get() < 0 && errno == EEXIST);
+    if (file_.get() < 0) fail_to_open(path);
+  }
+  ~Aside() {
+    if (!name_.empty()) ::unlink(name_.c_str());
+  }
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+
+  void replace_with(std::string_view text) {
+    const bool written = write_all(file_.get(), text) && ::fsync(file_.get()) == 0 && file_.close() &&
+                         ::rename(name_.c_str(), path_.c_str()) == 0;
+    if (!written) fail_to_write(path_.string());
+    name_.clear();
+    sync_folder(path_.parent_path());
+  }
+
+ private:
+  fs::path path_, name_;
+  Descriptor file_{-1};
+};
+
+// The file that `path` leads to over all symbolic links, there yet or not.
+fs::path target_of(fs::path path) {
+  constexpr int kMostLinks = 40;  // as the kernel follows
+  for (int i = 0; i < kMostLinks; ++i) {
+    std::error_code error;
+    const fs::path next = fs::read_symlink(path, error);
+    if (error) return path;
+    path = path.parent_path() / next;
+  }
+  errno = ELOOP;
+  fail_to_open(path);
 }
 
-std::string read_file(const fs::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0)
-    throw InvalidInput("cannot be read: " + reason(), path.string(), "give the path of a file");
+std::string read_all(int fd, const std::string& name) {
   std::string text;
   std::string chunk(std::size_t{1} << 20, '\0');
   for (;;) {
-    const ssize_t count = ::read(file.get(), chunk.data(), chunk.size());
+    const ssize_t count = ::read(fd, chunk.data(), chunk.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0)
-      throw InvalidInput("cannot be read: " + reason(), path.string(), "give the path of a file");
+    if (count < 0) throw InvalidInput("cannot be read: " + reason(), name, "give the path of a file");
     if (count == 0) return text;
     text.append(chunk, 0, static_cast<std::size_t>(count));
-    if (text.size() > kMaxJsonBytes)
-      throw InvalidInput("is larger than 1 GiB", path.string(), "split the input");
+    if (text.size() > kMaxJsonBytes) throw InvalidInput("is larger than 1 GiB", name, "split the input");
   }
+}
+
+std::string read_file(const fs::path& path) {
+  if (path == "-") {
+    std::string text = read_all(STDIN_FILENO, kStdin);
+    if (text.empty()) throw InvalidInput("is empty", kStdin, "it can be read once: give one '-' only");
+    return text;
+  }
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0)
+    throw InvalidInput("cannot be read: " + reason(), path.string(), "give the path of a file");
+  return read_all(file.get(), path.string());
 }
 
 template <typename Parse>
@@ -95,7 +141,7 @@ auto read_with(const fs::path& path, Parse parse) {
   try {
     return parse(text);
   } catch (const InvalidInput& error) {
-    throw error.within(path.string());
+    throw error.within(path == "-" ? std::string(kStdin) : path.string());
   }
 }
 
@@ -108,18 +154,20 @@ Timeline read_timeline(const fs::path& path) { return read_with(path, parse_time
 Measurements read_measurements(const fs::path& path) { return read_with(path, parse_measurements); }
 
 void write_file(const fs::path& path, std::string_view text) {
+  if (path == "-") {
+    if (!write_all(STDOUT_FILENO, text)) fail_to_write("stdout");
+    return;
+  }
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode)) {
     // A device or a pipe can't be replaced by a file.
     const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (file.get() < 0) fail_to_open(path);
-    if (!write_all(file.get(), text)) fail_to_write(path, {});
+    if (!write_all(file.get(), text)) fail_to_write(path.string());
     return;
   }
-  std::error_code error;
-  const fs::path target = exists ? fs::canonical(path, error) : path;  // a link stays a link
-  replace_file(error ? path : target, text, exists ? status.st_mode & 07777 : 0666);
+  Aside(target_of(path), exists ? status.st_mode & 07777 : 0666).replace_with(text);
 }
 
 }  // namespace gradweave

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/names.h"
 #include "base/quoted.h"
 #include "gradweave/error.h"
 #include "io/json_tree.h"
@@ -74,39 +75,6 @@ std::optional<std::int64_t> whole(std::string_view text) {
     return zero ? std::optional<std::int64_t>(0) : std::nullopt;
   }
   return number.exponent < 0 ? std::nullopt : rounded(number);
-}
-
-// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) {
-    for (std::size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        cost[i][j] = i + j;
-        continue;
-      }
-      const std::size_t replaced = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      cost[i][j] = std::min({replaced, cost[i - 1][j] + 1, cost[i][j - 1] + 1});
-      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (swapped) cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-    }
-  }
-  return cost[a.size()][b.size()];
-}
-
-std::string listed(std::span<const std::string_view> names) {
-  std::string text;
-  for (std::string_view name : names) text.append(text.empty() ? "" : ", ").append(name);
-  return text;
-}
-
-// Returns "did you mean 'x'? " for the nearest of `names`, or nothing if none is near.
-std::string suggestion(std::string_view word, std::span<const std::string_view> names) {
-  if (word.size() > 60) return {};
-  const auto nearest =
-      std::ranges::min_element(names, {}, [&](std::string_view name) { return edit_distance(word, name); });
-  if (edit_distance(word, *nearest) > std::max<std::size_t>(2, nearest->size() / 3)) return {};
-  return "did you mean '" + std::string(*nearest) + "'? ";
 }
 
 }  // namespace
@@ -215,8 +183,7 @@ std::size_t JsonNode::one_of(std::span<const std::string_view> names) const {
   const std::string word = text(kMaxTextBytes);
   const auto found = std::ranges::find(names, word);
   if (found == names.end()) {
-    fail("is " + in_quotes(word) + ", which is unknown",
-         suggestion(word, names) + "Use one of " + listed(names));
+    fail("is " + in_quotes(word) + ", which is unknown", choice_of(word, names, "use one of"));
   }
   return static_cast<std::size_t>(found - names.begin());
 }
@@ -239,8 +206,7 @@ void JsonNode::require_keys(std::initializer_list<std::string_view> keys) const 
   const std::span<const std::string_view> known(keys.begin(), keys.size());
   for (const auto& [key, value] : object()) {
     if (std::ranges::find(known, key) == known.end()) {
-      JsonNode(value, this, key, 0)
-          .fail("is an unknown key", suggestion(key, known) + "The keys here are " + listed(known));
+      JsonNode(value, this, key, 0).fail("is an unknown key", choice_of(key, known, "the keys here are"));
     }
   }
 }
@@ -263,7 +229,19 @@ std::vector<JsonNode> JsonNode::members() const {
   return nodes;
 }
 
-void require_version(const JsonNode& root) {
+void require_kind(const JsonNode& root, std::string_view wanted) {
+  struct Mark {
+    std::string_view key, kind;  // of all kinds, or of all but those above it, only this one has the key
+  };
+  static constexpr Mark kMarks[] = {{"layers", "workload"},   {"period", "plan"},
+                                    {"spans", "timeline"},    {"traceEvents", "trace"},
+                                    {"loss", "measurements"}, {"workers", "cluster"}};
+  const auto mark =
+      std::ranges::find_if(kMarks, [&](const Mark& known) { return root.find(known.key).has_value(); });
+  if (mark != std::end(kMarks) && mark->kind != wanted) {
+    root.fail("is a " + std::string(mark->kind) + " file",
+              "give a " + std::string(wanted) + " file here; schema/ has the forms");
+  }
   const JsonNode version = root.at("version");
   if (version.integer(INT64_MIN, INT64_MAX) != 1) {
     version.fail("is unknown", "this program reads version 1: write the file again, or use a newer program");

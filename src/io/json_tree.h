@@ -97,7 +97,8 @@ class JsonNode {
   std::size_t index_ = 0;
 };
 
-// Reads "version" and throws unless it is 1.
-void require_version(const JsonNode& root);
+// Throws unless `root` has version 1, or if it has the keys of another kind of file than `wanted`: "workload",
+// "cluster", "plan", "timeline" or "measurements".
+void require_kind(const JsonNode& root, std::string_view wanted);
 
 }  // namespace gradweave

@@ -17,7 +17,7 @@ Range range_from(const JsonNode& node) {
 Measurements parse_measurements(std::string_view text) {
   const JsonValue tree = parse_json(text);
   const JsonNode root(tree);
-  require_version(root);
+  require_kind(root, "measurements");
   root.require_keys({"version", "description", "loss", "lowest", "gradient_square", "noise_square", "batch",
                      "learning_rate", "momentum", "dampening", "nesterov", "curvature"});
   const auto range = [&](std::string_view key) { return range_from(root.at(key)); };

@@ -298,7 +298,7 @@ std::string text_of(const Residual& residual) {
 Plan parse_plan(std::string_view text) {
   const JsonValue tree = parse_json(text);
   const JsonNode root(tree);
-  require_version(root);
+  require_kind(root, "plan");
   root.require_keys({"version", "scheme", "options", "finding", "workload_hash", "cluster_hash", "workers",
                      "blocks", "links", "prologue", "period", "merge", "residual", "outer"});
   Plan plan;

@@ -43,7 +43,7 @@ std::string text_of(const Span& span) {
 Timeline parse_timeline(std::string_view text) {
   const JsonValue tree = parse_json(text);
   const JsonNode root(tree);
-  require_version(root);
+  require_kind(root, "timeline");
   root.require_keys({"version", "name", "origin", "links", "spans"});
   Timeline timeline{.name = root.at("name").text(), .origin = root.at("origin").text()};
   const JsonNode links = root.at("links");

@@ -59,7 +59,7 @@ std::string text_of(const Layer& layer) {
 Workload parse_workload(std::string_view text) {
   const JsonValue tree = parse_json(text);
   const JsonNode root(tree);
-  require_version(root);
+  require_kind(root, "workload");
   root.require_keys({"version", "name", "description", "source", "layers"});
   Workload workload{.name = root.at("name").text()};
   if (const auto description = root.find("description"))

@@ -3,11 +3,18 @@
 #include <algorithm>
 #include <limits>
 
+#include "gradweave/error.h"
 #include "schemes/schedule.h"
 
 namespace gradweave {
 
 Plan new_plan(const CostModel& model, std::size_t period) {
+  constexpr std::size_t kMaxValues = 20'000'000;  // as many as a file may have that is read again
+  if (period > kMaxValues / std::max<std::size_t>(model.index().tensors.size(), 1)) {
+    throw InvalidInput("the plan would name more than " + std::to_string(kMaxValues) + " blocks, in " +
+                           std::to_string(period) + " iterations",
+                       "period", "use a shorter one, or fewer tensors");
+  }
   Plan plan;
   for (const Link& link : model.cluster().links) plan.links.push_back({link.name, link.concurrency});
   plan.period.resize(period);

@@ -13,7 +13,8 @@
 
 namespace gradweave {
 
-// Returns a plan with the cluster's links and an empty period of `period` iterations; no blocks.
+// Returns a plan with the cluster's links and an empty period of `period` iterations; no blocks. Errors:
+// InvalidInput if a plan that names every tensor in each of them would be too large to be read again.
 Plan new_plan(const CostModel& model, std::size_t period);
 
 // Appends one block for each slice and returns their indices.

@@ -4,6 +4,8 @@
 #include <cassert>
 #include <charconv>
 
+#include "base/names.h"
+#include "base/quantity.h"
 #include "base/quoted.h"
 #include "gradweave/error.h"
 #include "schemes/compressed.h"
@@ -24,22 +26,27 @@ std::optional<Number> parse(std::string_view text) {
   return number;
 }
 
-std::string joined(std::span<const std::string_view> names) {
-  std::string text;
-  for (std::string_view name : names) text.append(text.empty() ? "" : ", ").append(name);
-  return text;
+// What a value with a unit may be of.
+std::optional<Measure> measure_of(const OptionSpec& spec) {
+  if (spec.unit == Unit::kBytes || spec.unit == Unit::kMemoryBytes) return Measure::kBytes;
+  if (spec.unit == Unit::kMicroseconds) return Measure::kMicroseconds;
+  return std::nullopt;
 }
 
 std::string range_of(const OptionSpec& spec) {
   const char* kind = spec.type == OptionType::kInteger ? "an integer" : "a number";
-  return std::string("give ") + kind + " from " + plain(spec.minimum) + " to " + plain(spec.maximum);
+  std::string text =
+      std::string("give ") + kind + " from " + plain(spec.minimum) + " to " + plain(spec.maximum);
+  if (const auto measure = measure_of(spec))
+    text.append(" ").append(name_of(spec.unit)).append(", or one with a unit of ").append(units_of(*measure));
+  return text;
 }
 
 void check_value(const OptionSpec& spec, const std::string& value, const std::string& where) {
   if (spec.type == OptionType::kText) {
     if (!spec.choices.empty() && std::ranges::find(spec.choices, value) == spec.choices.end()) {
       throw InvalidInput(in_quotes(value) + " is not one of its values", where,
-                         "use one of " + joined(spec.choices));
+                         choice_of(value, spec.choices, "use one of"));
     }
     return;
   }
@@ -61,15 +68,16 @@ std::string_view name_of(Unit unit) {
 OptionValues::OptionValues(std::string_view scheme, std::span<const OptionSpec> specs,
                            const std::map<std::string, std::string>& set)
     : scheme_(scheme), specs_(specs.begin(), specs.end()), set_(set) {
-  for (const auto& [name, value] : set) {
+  for (auto& [name, value] : set_) {
     const auto spec = std::ranges::find(specs_, name, &OptionSpec::name);
     if (spec == specs_.end()) {
       std::vector<std::string_view> names;
       for (const OptionSpec& known : specs_) names.push_back(known.name);
       throw InvalidInput("scheme '" + scheme_ + "' has no option " + in_quotes(name),
                          "option " + shortened(name),
-                         names.empty() ? "it has no options" : "it has " + joined(names));
+                         names.empty() ? "it has no options" : choice_of(name, names, "it has"));
     }
+    if (const auto measure = measure_of(*spec)) value = without_unit(value, *measure);
     check_value(*spec, value, "option " + name + " of " + scheme_);
   }
 }

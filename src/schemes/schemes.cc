@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/names.h"
 #include "base/quoted.h"
 #include "gradweave/error.h"
 #include "schemes/compressed.h"
@@ -48,12 +49,9 @@ const std::vector<SchemeInfo>& schemes() {
 const SchemeInfo& find_scheme(std::string_view name) {
   const auto found = std::ranges::find(schemes(), name, &SchemeInfo::name);
   if (found != schemes().end()) return *found;
-  std::string names;
-  for (const SchemeInfo& scheme : schemes()) {
-    if (!names.empty()) names += ", ";
-    names += scheme.name;
-  }
-  throw InvalidInput("unknown scheme " + in_quotes(name), "scheme", "use one of " + names);
+  std::vector<std::string_view> names;
+  std::ranges::transform(schemes(), std::back_inserter(names), &SchemeInfo::name);
+  throw InvalidInput("unknown scheme " + in_quotes(name), "scheme", choice_of(name, names, "use one of"));
 }
 
 OptionValues check_options(std::string_view name, const std::map<std::string, std::string>& options) {

@@ -4,6 +4,7 @@
 #include <limits>
 #include <tuple>
 
+#include "gradweave/error.h"
 #include "simulate/machine.h"
 #include "simulate/reasons.h"
 
@@ -76,6 +77,20 @@ class SpanRecorder final : public Recorder {
   std::vector<Span> spans_;
 };
 
+// Throws unless `iterations` of the plan give a timeline that memory holds.
+void require_few_spans(const ResolvedPlan& plan, std::int64_t layers, std::int64_t iterations) {
+  constexpr std::int64_t kMaxSpans = 5'000'000;  // some 200 bytes each
+  std::int64_t spans = 0;
+  for (std::size_t s = static_cast<std::size_t>(plan.prologue); s < plan.slots.size(); ++s)
+    spans +=
+        2 * layers + 1 + static_cast<std::int64_t>(plan.slots[s].ops.size() + plan.slots[s].applies.size());
+  const auto period = static_cast<std::int64_t>(plan.slots.size()) - plan.prologue;
+  if (iterations / period + 1 > kMaxSpans / std::max<std::int64_t>(spans, 1)) {
+    throw InvalidInput("it would have more than " + std::to_string(kMaxSpans) + " spans", "timeline",
+                       "show fewer iterations (--trace-iterations), or use a shorter period");
+  }
+}
+
 }  // namespace
 
 Timeline record_timeline(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
@@ -88,6 +103,7 @@ Timeline record_timeline(const ResolvedPlan& plan, std::span<const Workload> cla
   // Ops listed this far outside may still be under way inside.
   const std::int64_t margin = program.reach + 1;
   const std::int64_t end = begin + count;
+  require_few_spans(plan, static_cast<std::int64_t>(classes[0].layers.size()), count + 2 * margin);
   const std::int64_t quiet = std::max<std::int64_t>(begin - margin, 0);
 
   machine->run_to(quiet, nullptr);

@@ -13,6 +13,7 @@ namespace gradweave {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class Files : public ::testing::Test {
@@ -55,6 +56,21 @@ TEST_F(Files, KeepsModeAndLinkOfAnExistingFile) {
   EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
 }
 
+TEST_F(Files, WritesWhatALinkLeadsTo) {
+  const fs::path folder = folder_ / "elsewhere";
+  fs::create_directory(folder);
+  fs::create_symlink("elsewhere/second.json",
+                     folder_ / "first.json");  // relative, over two links, to nothing yet
+  fs::create_symlink("plan.json", folder / "second.json");
+  write_file(folder_ / "first.json", "one");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "first.json"));
+  EXPECT_TRUE(fs::is_symlink(folder / "second.json"));
+  EXPECT_EQ(content(folder / "plan.json"), "one");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 2);
+  fs::create_symlink("round.json", folder_ / "round.json");
+  EXPECT_THROW(write_file(folder_ / "round.json", "x"), InvalidInput);
+}
+
 TEST_F(Files, WritesToADeviceWithoutReplacingIt) {
   write_file("/dev/null", "nothing");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
@@ -70,7 +86,30 @@ TEST_F(Files, NamesThePathThatFails) {
   }
   EXPECT_THROW(write_file(folder_, "x"), InvalidInput);
   EXPECT_EQ(entries(), 0);
-  EXPECT_THROW(write_file("/dev/full", "x"), RuntimeFailure);
+  try {
+    write_file("/dev/full", "x");
+    FAIL() << "written";
+  } catch (const RuntimeFailure& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("/dev/full"), HasSubstr("free space there")));
+  }
+}
+
+TEST_F(Files, NamesTheKindOfAFileInTheWrongPlace) {
+  const fs::path path = folder_ / "w.json";
+  write_file(path, R"({"version": 1, "name": "w", "layers": []})");
+  try {
+    read_cluster(path);
+    FAIL() << "read";
+  } catch (const InvalidInput& error) {
+    EXPECT_THAT(error.what(), HasSubstr(path.string() + ": is a workload file; give a cluster file"));
+  }
+  write_file(path, R"({"traceEvents": []})");
+  try {
+    read_workload(path);
+    FAIL() << "read";
+  } catch (const InvalidInput& error) {
+    EXPECT_THAT(error.what(), HasSubstr("is a trace file"));
+  }
 }
 
 TEST_F(Files, ReadingNamesFileAndKey) {

@@ -293,7 +293,7 @@ TEST(PlanJson, NamesTheKeyOfEveryFault) {
   EXPECT_THAT(changed("\"layer\": 3, ", ""), HasSubstr("period[0].ops[0].release.layer: is missing"));
   EXPECT_THAT(changed("\"payload\": \"parameter\"", "\"payload\": \"optimizer_state\""),
               AllOf(HasSubstr("period[0].ops[1].payload: is 'optimizer_state'"),
-                    HasSubstr("Use one of gradient, parameter")));
+                    HasSubstr("use one of gradient, parameter")));
   EXPECT_THAT(changed("\"merge\": \"mean\"", "\"merge\": \"median\""), HasSubstr("merge: is 'median'"));
   EXPECT_THAT(changed("\"every\": 50", "\"every\": 0"), HasSubstr("residual.every: is out of range"));
   EXPECT_THAT(

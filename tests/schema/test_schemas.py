@@ -1,21 +1,27 @@
 """The schemas accept every example and every plan that the command makes, and refuse what the readers refuse."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import jsonschema
 import pytest
+from referencing import Registry
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = ROOT / "build" / "gradweave"
 EXAMPLES = ROOT / "examples"
 
 
+SCHEMAS = {path.name: json.loads(path.read_text()) for path in (ROOT / "schema").glob("*.json")}
+REGISTRY = Registry().with_contents(SCHEMAS.items())  # they refer to each other by file name
+
+
 def schema(name):
-    content = json.loads((ROOT / "schema" / f"{name}.schema.json").read_text())
+    content = SCHEMAS[f"{name}.schema.json"]
     jsonschema.Draft202012Validator.check_schema(content)
-    return jsonschema.Draft202012Validator(content)
+    return jsonschema.Draft202012Validator(content, registry=REGISTRY)
 
 
 def gradweave(*arguments):
@@ -139,3 +145,49 @@ def test_schema_and_reader_refuse_the_same(name, value, tmp_path):
 def test_timeline_kinds():
     with pytest.raises(jsonschema.ValidationError):
         schema("timeline").validate(changed(TIMELINE, "spans", 0, "kind", to="pause"))
+
+
+TINY = ["--workload", EXAMPLES / "workloads" / "tiny.json"]
+ON_FOUR = [*TINY, "--cluster", EXAMPLES / "clusters" / "tiny-4.json"]
+PLANNED = ["--plan", "PLAN", *ON_FOUR]
+# The schema of what each command prints with --json: arguments and exit code. PLAN is a plan of `wfbp` on ON_FOUR.
+OUTPUTS = {
+    "compare": ("compare", [*ON_FOUR], 0),
+    "compare under an option": ("compare", [*ON_FOUR, "--set", "compressor=top_k", "--links", "1,10Gb/s",
+                                            "--workers", "1,8"], 0),
+    "plan": ("plan", [*ON_FOUR, "--scheme", "auto"], 0),
+    "plan that starves": ("starved", [*ON_FOUR, "--scheme", "deft", "--set", "max_block_us=1ns"], 1),
+    "simulate": ("simulate", PLANNED, 0),
+    "validate": ("validate", ["--plan", "PLAN", *TINY], 0),
+    "validate with violations": ("validate", ["--plan", "PLAN", "--workload", EXAMPLES / "workloads" / "one-layer.json"], 1),
+    "preserve": ("preserve", ["--plan", "PLAN", *TINY, "--measurements", EXAMPLES / "measurements" / "sgd.json"], 0),
+    "schemes": ("schemes", [], 0),
+    "schemes by name": ("schemes", ["dear", "local_sgd"], 0),
+}
+
+
+@pytest.mark.parametrize("case", OUTPUTS)
+def test_what_commands_print(case, tmp_path):
+    form, arguments, code = OUTPUTS[case]
+    plan = tmp_path / "plan.json"
+    assert gradweave("plan", "--scheme", "wfbp", *ON_FOUR, "-o", plan).returncode == 0
+    done = gradweave(case.split()[0], "--json", *(plan if word == "PLAN" else word for word in arguments))
+    assert done.returncode == code, done.stderr
+    schema(form).validate(json.loads(done.stdout))
+
+
+def test_every_command_with_json_has_a_schema():
+    commands = re.findall(r"^  (\w+) ", gradweave("--help").stdout.split("Subcommands:")[1], re.MULTILINE)
+    assert len(commands) >= 6
+    with_json = {command for command in commands if "--json" in gradweave(command, "--help").stdout}
+    assert with_json <= {case.split()[0] for case in OUTPUTS}
+
+
+@pytest.mark.parametrize("path", [("schemes", 0, "iteration_us"), ("schemes", 0, "consistency"), ("workload", "hash")])
+def test_an_output_without_a_figure_is_refused(path):
+    printed = json.loads(gradweave("compare", "--json", *ON_FOUR, "--schemes", "wfbp").stdout)
+    schema("compare").validate(printed)
+    with pytest.raises(jsonschema.ValidationError):
+        schema("compare").validate(changed(printed, *path))
+    with pytest.raises(jsonschema.ValidationError):
+        schema("compare").validate(changed(printed, "schemes", 0, "speed", to=1))

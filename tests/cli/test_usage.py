@@ -1,0 +1,264 @@
+"""How the command is used: standard input and output, units, slips of the finger, tables, terminals."""
+
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import struct
+import subprocess
+import termios
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMMAND = pathlib.Path(os.environ.get("GRADWEAVE_COMMAND", ROOT / "build" / "gradweave"))
+TINY = ROOT / "examples" / "workloads" / "tiny.json"
+FOUR = ROOT / "examples" / "clusters" / "tiny-4.json"
+GIVEN = ("--workload", TINY, "--cluster", FOUR)
+
+
+def run(*arguments, code=0, given=None):
+    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=120, input=given)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def on_terminal(*arguments, columns=100, **environment):
+    """What a terminal of so many columns gets."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    process = subprocess.Popen([COMMAND, *map(str, arguments)], stdout=slave, stderr=slave, env=clean | environment)
+    os.close(slave)
+    text = b""
+    try:
+        while piece := os.read(master, 65536):
+            text += piece
+    except OSError:  # the other end is closed
+        pass
+    process.wait(timeout=60)
+    os.close(master)
+    return text.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture
+def plan(tmp_path):
+    path = tmp_path / "plan.json"
+    run("plan", *GIVEN, "--scheme", "wfbp", "-o", path)
+    return path
+
+
+def test_every_file_may_be_a_standard_stream(plan, tmp_path):
+    text = plan.read_text()
+    assert run("plan", "--workload", "-", "--cluster", FOUR, "--scheme", "wfbp", given=TINY.read_text()).stdout == text
+    assert run("plan", *GIVEN, "--scheme", "wfbp", "-o", "-").stdout == text
+    assert run("plan", *GIVEN, "--scheme", "wfbp", "-o", "-", "--json").stdout == text
+    for arguments in (["validate", "--workload", TINY], ["simulate", *GIVEN],
+                      ["preserve", "--workload", TINY, "--measurements", ROOT / "examples/measurements/sgd.json"]):
+        assert run(*arguments, "--plan", "-", given=text).stdout == run(*arguments, "--plan", plan).stdout
+    for option in ("--trace", "--svg"):
+        path = tmp_path / "written"
+        run("simulate", *GIVEN, "--plan", plan, option, path)
+        assert run("simulate", *GIVEN, "--plan", plan, option, "-").stdout == path.read_text()
+    assert run("compare", *GIVEN, "--schemes", "wfbp", "--plot", "-").stdout.startswith("<svg")
+
+
+def test_a_standard_stream_serves_once(plan):
+    assert "one '-' only" in run("compare", "--workload", "-", "--cluster", "-", code=2, given=FOUR.read_text()).stderr
+    for more in (["--svg", "-"], ["--json"]):
+        done = run("simulate", *GIVEN, "--plan", plan, "--trace", "-", *more, code=2)
+        assert "'-' once" in done.stderr and done.stdout == ""
+    assert "stdin: layers" in run("compare", "--workload", "-", "--cluster", FOUR, code=2,
+                                  given='{"version": 1, "name": "w", "layers": 1}').stderr
+
+
+@pytest.mark.parametrize("scheme, option, given, number", [
+    ("ddp", "bucket_cap_bytes", "1.1MB", "1100000"), ("ddp", "bucket_cap_bytes", "25MiB", "26214400"),
+    ("ddp", "bucket_cap_bytes", "100", "100"), ("horovod", "cycle_us", "1.5ms", "1500"),
+    ("horovod", "cycle_us", "2s", "2000000"),
+    ("deft", "max_block_us", "500us", "500"), ("auto", "max_extra_bytes", "1GB", "1000000000"),
+])
+def test_sizes_and_times_have_units(scheme, option, given, number):
+    with_unit, plain = (run("plan", *GIVEN, "--scheme", scheme, "--set", f"{option}={value}").stdout
+                        for value in (given, number))
+    assert with_unit == plain
+    assert scheme == "auto" or json.loads(plain)["options"][option] == number
+
+
+def test_a_wrong_unit_is_told_the_right_ones(plan):
+    message = run("plan", *GIVEN, "--scheme", "ddp", "--set", "bucket_cap_bytes=10us", code=2).stderr
+    assert "10us" in message and "MB" in message and "MiB" in message
+    message = run("simulate", *GIVEN, "--plan", plan, "--optimizer-us", "1MB", code=2).stderr
+    assert "--optimizer-us" in message and "ms" in message
+    assert "Gb/s" in run("compare", *GIVEN, "--links", "10Gb", code=2).stderr
+
+
+def test_options_of_commands_have_units(plan):
+    def simulated(time):
+        return run("simulate", *GIVEN, "--plan", plan, "--optimizer-us", time).stdout
+    assert simulated("1.5ms") == simulated("1500") != simulated("1500ns")
+    one, other = (json.loads(run("compare", *GIVEN, "--schemes", "wfbp", "--json", "--links", links).stdout)
+                  for links in ("10,0.4", "10Gb/s,400Mb/s"))
+    assert one == other and [row["gigabits"] for row in one["schemes"]] == [10, 0.4]
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["compar"], ["'compar'", "did you mean 'compare'", "validate"]),
+    (["compare", "--workloda", TINY], ["compare", "'--workloda'", "did you mean '--workload'"]),
+    (["compare", f"--clusetr={FOUR}"], ["'--clusetr'", "did you mean '--cluster'"]),
+    (["compare", *GIVEN, "everything"], ["compare", "'everything'", "--help"]),
+    (["plan", *GIVEN, "--scheme", "dera"], ["did you mean 'dear'"]),
+    (["schemes", "dera"], ["did you mean 'dear'"]),
+    (["plan", *GIVEN, "--scheme", "ddp", "--set", "bucket_cap_mb=25"], ["did you mean 'bucket_cap_bytes'"]),
+    (["plan", *GIVEN, "--scheme", "mg_wfbp", "--set", "solver=greddy"], ["did you mean 'greedy'"]),
+    (["compare", *GIVEN, "--set", "bucket_cap_mb=25"], ["did you mean 'bucket_cap_bytes'"]),
+    (["compare", "--workload", FOUR, "--cluster", TINY], ["tiny", "is a workload file", "cluster"]),
+    (["compare", "--workload", FOUR, "--cluster", FOUR], ["tiny-4.json", "is a cluster file", "workload"]),
+    (["validate", "--plan", TINY, "--workload", TINY], ["is a workload file", "plan"]),
+    ([], ["command is missing", "--help"]),
+])
+def test_a_slip_is_told_what_was_meant(arguments, words):
+    message = run(*arguments, code=2).stderr
+    for word in words:
+        assert word in message
+    assert message.count("\n") == 1
+
+
+def test_compare_marks_what_changes_training():
+    rows = {row["name"]: row for row in json.loads(run("compare", *GIVEN, "--json").stdout)["schemes"]}
+    assert rows["ddp"]["times_ddp"] == 1 and not rows["ddp"]["changes_training"]
+    assert rows["deft"]["changes_training"]
+    for row in rows.values():
+        assert row["times_ddp"] == pytest.approx(rows["ddp"]["iteration_us"] / row["iteration_us"])
+        assert row["changes_training"] == (row["consistency"] != "exact")
+    alone, = json.loads(run("compare", *GIVEN, "--json", "--schemes", "deft").stdout)["schemes"]
+    assert alone["times_ddp"] == rows["deft"]["times_ddp"]
+    table = [line for line in run("compare", *GIVEN).stdout.splitlines() if re.match(r"[ *][ !]  \w", line)]
+    lines = {line[4:].split()[0]: line for line in table}
+    assert set(lines) == {"scheme", *rows}
+    for name, row in rows.items():
+        assert (lines[name][1] == "!") == row["changes_training"] and f" {row['times_ddp']:.2f} " in lines[name]
+    assert lines[min(rows, key=lambda name: rows[name]["iteration_us"])][0] == "*"
+
+
+def test_tables_fit_a_usual_terminal_and_more_is_asked_for(plan):
+    for text in (run("compare", *GIVEN).stdout, run("simulate", *GIVEN, "--plan", plan).stdout):
+        table = [line for line in text.splitlines() if "  " in line]
+        assert table and max(map(len, table)) <= 100
+    assert "updates/it" not in run("compare", *GIVEN).stdout and "updates/it" in run("compare", *GIVEN, "--wide").stdout
+
+
+def test_text_is_wrapped_on_a_terminal_and_nowhere_else():
+    piped, wrapped = run("schemes").stdout, on_terminal("schemes", columns=80, NO_COLOR="1")
+    assert max(map(len, piped.splitlines())) > 100
+    assert max(map(len, wrapped.splitlines())) <= 80
+    assert piped.split() == wrapped.split()
+
+
+def test_schemes_list_what_they_share_once():
+    text = run("schemes").stdout
+    assert text.count("compressor_density") == 2  # of gradients, of averages
+    assert text.count("bucket_cap_bytes") == 1
+    dear = run("schemes", "dear").stdout
+    assert "buffer_bytes" in dear and "compressor_density" in dear and "bucket_cap_bytes" not in dear
+    assert "1 to 1024" in dear  # the range of compressor_rank
+    listed = json.loads(run("schemes", "dear", "ddp", "--json").stdout)["schemes"]
+    assert [row["name"] for row in listed] == ["dear", "ddp"]
+    assert listed[0] in json.loads(run("schemes", "--json").stdout)["schemes"]
+
+
+def test_colours_are_for_terminals_that_want_them():
+    arguments = ("compare", *GIVEN, "--schemes", "ddp,deft")
+    assert "\033[" in on_terminal(*arguments)
+    assert "\033[" in on_terminal("compar")
+    for environment in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "\033[" not in on_terminal(*arguments, **environment)
+    assert "\033[" in on_terminal(*arguments, NO_COLOR="")
+    assert "\033[" not in run(*arguments).stdout
+    assert "\033[" not in on_terminal(*arguments, "--json")
+
+
+def test_long_work_shows_that_it_goes_on(plan):
+    """The command waits for its plan: a terminal is told after a second, unless it is to be quiet."""
+    def told(*more):
+        master, slave = pty.openpty()
+        process = subprocess.Popen([COMMAND, "validate", "--plan", "-", "--workload", TINY, *more], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=slave)
+        os.close(slave)
+        text = b""
+        if not more:
+            while b"2 s" not in text:
+                text += os.read(master, 65536)
+        output, _ = process.communicate(plan.read_bytes(), timeout=60)
+        try:
+            while piece := os.read(master, 65536):
+                text += piece
+        except OSError:
+            pass
+        os.close(master)
+        assert output.startswith(b"valid") and process.returncode == 0
+        return text.decode()
+
+    shown = told()
+    assert "validating: 1 s" in shown and shown.endswith("\r\033[K")
+    assert told("--quiet") == ""
+
+
+def test_quiet_leaves_results_and_errors(tmp_path):
+    measured = ROOT / "examples/measurements/sgd.json"
+    arguments = ("plan", *GIVEN, "--scheme", "deft", "--measurements", measured)
+    loud, quiet = run(*arguments), run(*arguments, "--quiet")
+    assert "accuracy" in loud.stderr and quiet.stderr == "" and quiet.stdout == loud.stdout
+    assert "did you mean" in run("plan", "--quiet", *GIVEN, "--scheme", "dera", code=2).stderr
+
+
+def test_memory_is_asked_for_within_limits(tmp_path):
+    """What would take gigabytes is refused before it is made."""
+    many = {"version": 1, "name": "many", "layers": [{"name": "all", "forward_us": 1, "backward_us": 1, "tensors": [
+        {"name": f"t{i}", "numel": 1} for i in range(30_000)]}]}
+    path = tmp_path / "many.json"
+    path.write_text(json.dumps(many))
+    for scheme in ("local_sgd", "partial_sgd", "dreamddp", "delayed_averaging"):
+        message = run("plan", "--workload", path, "--cluster", FOUR, "--scheme", scheme, "--set", "period=1000", code=2).stderr
+        assert "20000000 blocks" in message and "period" in message
+    plan = tmp_path / "plan.json"
+    run("plan", "--workload", path, "--cluster", FOUR, "--scheme", "wfbp", "-o", plan)
+    message = run("simulate", "--plan", plan, "--workload", path, "--cluster", FOUR, "--trace", tmp_path / "trace",
+                  "--trace-iterations", "1000", code=2).stderr
+    assert "spans" in message and "--trace-iterations" in message
+    assert not (tmp_path / "trace").exists()
+
+
+COMPLETIONS = {
+    (): ["plan", "compare", "--version"],
+    ("com",): ["compare"],
+    ("compare", ""): ["--workload", "--wide"],
+    ("plan", "--workload", "w.json", "--scheme", ""): ["dear", "deft"],
+    ("schemes", ""): ["dear", "--json"],
+}
+
+
+@pytest.mark.parametrize("words", COMPLETIONS)
+def test_a_command_line_is_completed(words):
+    assert set(COMPLETIONS[words]) <= set(run("complete", *words).stdout.split())
+
+
+def test_where_a_file_stands_the_shell_completes():
+    for words in (["compare", "--workload", ""], ["plan", "-o", ""], ["nope", ""]):
+        assert run("complete", *words).stdout == ""
+
+
+def test_bash_completes():
+    script = ROOT / "completions" / "gradweave.bash"
+    ask = f"source {script}; COMP_WORDS=(gradweave plan --scheme de); COMP_CWORD=3; _gradweave; echo ${{COMPREPLY[@]}}"
+    environment = os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["dear", "deft", "delayed_averaging"], done.stderr
+
+
+def test_the_man_page_has_every_command():
+    page = (ROOT / "docs" / "gradweave.1").read_text()
+    for command in run("complete").stdout.split():
+        assert command.startswith("-") or f".B {command}\n" in page

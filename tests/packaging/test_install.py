@@ -1,0 +1,66 @@
+"""What `cmake --install` gives serves somebody else's project."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("GRADWEAVE_BUILD", ROOT / "build"))
+GIVEN = [ROOT / "examples" / "workloads" / "tiny.json", ROOT / "examples" / "clusters" / "tiny-4.json"]
+CONSUMER = ROOT / "tests" / "packaging" / "consumer"
+
+
+def run(*arguments, **more):
+    done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, timeout=300, **more)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prefix")
+    run("cmake", "--install", BUILD, "--prefix", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def predicted(prefix):
+    """What the installed command says."""
+    printed = run(prefix / "bin" / "gradweave", "compare", "--workload", GIVEN[0], "--cluster", GIVEN[1], "--schemes", "dear",
+                  "--json")
+    return round(json.loads(printed)["schemes"][0]["iteration_us"] * 1000)
+
+
+def test_all_parts_are_there(prefix):
+    for pattern in ("include/gradweave/plan.h", "lib*/**/libgradweave.a", "lib*/**/gradweaveConfig.cmake",
+                    "lib*/**/gradweave.pc", "share/man/man1/gradweave.1", "share/bash-completion/completions/gradweave",
+                    "share/zsh/site-functions/_gradweave", "share/fish/vendor_completions.d/gradweave.fish"):
+        assert len(list(prefix.glob(pattern))) == 1, pattern
+    assert str(ROOT) not in "".join(path.read_text() for path in prefix.glob("lib*/**/*.cmake"))
+
+
+def test_a_project_finds_the_package(prefix, predicted, tmp_path):
+    run("cmake", "-S", CONSUMER, "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", tmp_path)
+    assert int(run(tmp_path / "consumer", *GIVEN)) == predicted
+
+
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="apt-get install pkg-config")
+def test_pkg_config_finds_the_library(prefix, predicted, tmp_path):
+    found, = prefix.glob("lib*/**/gradweave.pc")
+    flags = run("pkg-config", "--static", "--cflags", "--libs", "gradweave",
+                env=os.environ | {"PKG_CONFIG_PATH": str(found.parent)}).split()
+    run("c++", "-std=c++20", CONSUMER / "main.cc", "-o", tmp_path / "consumer", *flags)
+    assert int(run(tmp_path / "consumer", *GIVEN)) == predicted
+
+
+def test_one_version_everywhere():
+    version = re.search(r"project\(gradweave VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1]
+    assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
+    assert f'\n__version__ = "{version}"\n' in (ROOT / "python" / "gradweave" / "__init__.py").read_text()
+    assert run(BUILD / "gradweave", "--version").strip() == version
