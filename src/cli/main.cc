@@ -33,6 +33,8 @@ int run(int argc, char** argv) {
   add_compare(app, outcome);
   add_validate(app, outcome);
   add_preserve(app, outcome);
+  add_import(app, outcome);
+  add_fit(app, outcome);
   add_schemes(app, outcome);
   try {
     app.parse(argc, argv);

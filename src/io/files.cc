@@ -1,4 +1,6 @@
 // Files, read whole with a limit and written so that a reader never sees half of one.
+#include "io/files.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -71,6 +73,18 @@ void replace_file(const fs::path& path, std::string_view text, mode_t mode) {
   sync_folder(path.parent_path());
 }
 
+template <typename Parse>
+auto read_with(const fs::path& path, Parse parse) {
+  const std::string text = read_file(path);
+  try {
+    return parse(text);
+  } catch (const InvalidInput& error) {
+    throw error.within(path.string());
+  }
+}
+
+}  // namespace
+
 std::string read_file(const fs::path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0)
@@ -89,23 +103,14 @@ std::string read_file(const fs::path& path) {
   }
 }
 
-template <typename Parse>
-auto read_with(const fs::path& path, Parse parse) {
-  const std::string text = read_file(path);
-  try {
-    return parse(text);
-  } catch (const InvalidInput& error) {
-    throw error.within(path.string());
-  }
-}
-
-}  // namespace
-
 Workload read_workload(const fs::path& path) { return read_with(path, parse_workload); }
 Cluster read_cluster(const fs::path& path) { return read_with(path, parse_cluster); }
 Plan read_plan(const fs::path& path) { return read_with(path, parse_plan); }
 Timeline read_timeline(const fs::path& path) { return read_with(path, parse_timeline); }
 Measurements read_measurements(const fs::path& path) { return read_with(path, parse_measurements); }
+ClusterMeasurements read_link_measurements(const fs::path& path) {
+  return read_with(path, parse_link_measurements);
+}
 
 void write_file(const fs::path& path, std::string_view text) {
   struct stat status {};
