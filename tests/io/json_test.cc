@@ -325,5 +325,28 @@ TEST(Microseconds, AreExact) {
   EXPECT_EQ(microseconds(INT64_MIN), "-9223372036854775.808");
 }
 
+TEST(LinkMeasurementsJson, ReadsLinksAndCollectives) {
+  const std::string text =
+      R"({"version": 1, "workers": 4, "startup_growth": "log", "links": [{"name": "n", "concurrency": 2,
+    "measurements": [{"bytes": 8, "us": 1.5}, {"bytes": 16, "us": 2, "collective": "all_gather"},
+                     {"bytes": 32, "us": 3, "collective": "reduce_scatter"}]}]})";
+  EXPECT_EQ(parse_link_measurements(text), (ClusterMeasurements{.workers = 4,
+                                                                .startup_growth = StartupGrowth::kLog,
+                                                                .links = {{.name = "n",
+                                                                           .concurrency = 2,
+                                                                           .all_reduce = {{8, 1.5}},
+                                                                           .reduce_scatter = {{32, 3}},
+                                                                           .all_gather = {{16, 2}}}}}));
+  const auto fault = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    return message_of(parse_link_measurements, changed);
+  };
+  EXPECT_THAT(fault("1.5", "0"), HasSubstr("links[0].measurements[0].us: is not positive"));
+  EXPECT_THAT(fault("all_gather", "gather"), HasSubstr("links[0].measurements[1].collective"));
+  EXPECT_THAT(fault("\"bytes\": 8", "\"bytes\": -8"), HasSubstr("links[0].measurements[0].bytes"));
+  EXPECT_THAT(fault("\"workers\": 4, ", ""), HasSubstr("workers: is missing"));
+}
+
 }  // namespace
 }  // namespace gradweave

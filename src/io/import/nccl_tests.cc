@@ -91,11 +91,10 @@ struct Reading {
 // Versions before 2.16 don't name the program. An all-reduce's bus bandwidth is 2 (P - 1) / P of the other one, that of a
 // reduce-scatter (P - 1) / P; what doesn't reduce may be an all-gather or something else.
 Collective guessed_collective(const Reading& reading) {
-  if (std::ranges::all_of(reading.rows,
-                          [](const Row& row) { return row.redop != "none" && row.bus_share > 0; })) {
-    return std::ranges::max(reading.rows, {}, &Row::bytes).bus_share > 0.99 ? Collective::kAllReduce
-                                                                            : Collective::kReduceScatter;
-  }
+  const double share = std::ranges::max(reading.rows, {}, &Row::bytes).bus_share;
+  const auto reduces = [](const Row& row) { return row.redop != "none"; };
+  if (std::ranges::all_of(reading.rows, reduces) && share > 0)
+    return share > 0.99 ? Collective::kAllReduce : Collective::kReduceScatter;
   throw InvalidInput("does not say which collective was run", reading.where,
                      "put the command, e.g. all_gather_perf, in a line above the table");
 }

@@ -218,6 +218,7 @@ class PassFinder {
     std::map<std::int32_t, std::size_t> last;  // node with a number, by thread
     std::set<std::size_t> owners;
     owner_.assign(records_.size(), kNone);
+    node_.assign(records_.size(), kNone);
     for (std::size_t i = 0; i < records_.size(); ++i) {
       const Record& record = records_[i];
       if (record.kind == Kind::kNode && record.key >= 0) {
@@ -226,6 +227,7 @@ class PassFinder {
         const std::size_t maker = maker_of(last[record.thread]);
         if (maker == kNone || scope_[maker] == kNone) continue;
         owner_[i] = scope_[maker];
+        node_[i] = last[record.thread];
         owners.insert(key_of(owner_[i]));
       }
     }
@@ -335,7 +337,7 @@ class PassFinder {
     return layers;
   }
 
-  // Names the layers and their tensors, which stand in the reverse of the order in which their gradients were complete.
+  // Names the layers and their tensors. These stand as the forward uses them: nodes in reverse, of one node as they come.
   void name(std::vector<Layer>& layers, const std::vector<std::pair<Nanoseconds, std::size_t>>& order,
             const std::map<std::size_t, std::vector<std::size_t>>& gradients) const {
     std::map<std::string, std::size_t> count;  // operators of one name
@@ -347,7 +349,9 @@ class PassFinder {
         text += "_" + std::to_string(count[text]++);
       }
       layers[l].name = text;
-      for (const std::size_t g : gradients.at(key) | std::views::reverse) {
+      std::vector<std::size_t> ordered = gradients.at(key);
+      std::ranges::stable_sort(ordered, std::ranges::greater{}, [&](std::size_t g) { return node_[g]; });
+      for (const std::size_t g : ordered) {
         if (records_[g].key == 0) continue;
         layers[l].tensors.push_back(
             {.name = text + "." + std::to_string(layers[l].tensors.size()),
@@ -379,7 +383,7 @@ class PassFinder {
   bool modules_ = false;
   std::vector<std::size_t> scope_, root_;  // of operators and modules
   std::vector<bool> in_backward_;          // they lie in a node
-  std::vector<std::size_t> owner_;         // of gradients
+  std::vector<std::size_t> owner_, node_;  // of gradients: the scope, the node evaluated before
   std::vector<bool> used_;                 // roots around scopes that own gradients
 };
 

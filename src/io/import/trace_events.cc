@@ -218,6 +218,8 @@ class TraceParser {
     return true;
   }
 
+  bool is(std::string_view key) const { return std::string_view(key_) == key; }
+
   // Calls `value` for each member of an object whose opening brace was taken, the key being in key_.
   template <typename Value>
   bool each_member(Value value) {
@@ -244,10 +246,10 @@ class TraceParser {
 
   bool members() {
     return each_member([this] {
-      if (key_ == "traceEvents" && take('[')) return events();
-      if (key_ == "distributedInfo" && take('{')) {
+      if (is("traceEvents") && take('[')) return events();
+      if (is("distributedInfo") && take('{')) {
         return each_member([this] {
-          if (key_ != "rank") return skip_value();
+          if (!is("rank")) return skip_value();
           if (!scalar(scratch_)) return false;
           summary_.rank = whole_from(scratch_);
           return true;
@@ -286,23 +288,23 @@ class TraceParser {
   }
 
   bool field() {
-    if (key_ == "ph") return scalar(phase_);
-    if (key_ == "cat") return scalar(event_.category);
-    if (key_ == "name") return scalar(event_.name);
-    if (key_ == "ts") return scalar(begin_);
-    if (key_ == "dur") return scalar(duration_);
-    if (key_ == "pid") return identity(event_.process);
-    if (key_ == "tid") return identity(event_.thread);
-    if (key_ == "args" && take('{')) return each_member([this] { return argument(); });
+    if (is("ph")) return scalar(phase_);
+    if (is("cat")) return scalar(event_.category);
+    if (is("name")) return scalar(event_.name);
+    if (is("ts")) return scalar(begin_);
+    if (is("dur")) return scalar(duration_);
+    if (is("pid")) return identity(event_.process);
+    if (is("tid")) return identity(event_.thread);
+    if (is("args") && take('{')) return each_member([this] { return argument(); });
     return skip_value();
   }
 
   bool argument() {
-    if (key_ == "Sequence number") return whole(event_.sequence_number);
-    if (key_ == "Fwd thread id") return whole(event_.forward_thread);
-    if (key_ == "correlation") return whole(event_.correlation);
-    if (key_ == "Input Dims") return first_dimensions();
-    if (key_ == "Input type") {
+    if (is("Sequence number")) return whole(event_.sequence_number);
+    if (is("Fwd thread id")) return whole(event_.forward_thread);
+    if (is("correlation")) return whole(event_.correlation);
+    if (is("Input Dims")) return first_dimensions();
+    if (is("Input type")) {
       if (!take('[')) return skip_value();
       if (peek_solid() == '"' && !string(&event_.dtype)) return false;
       return skip_to_close();
