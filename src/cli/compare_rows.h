@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/inputs.h"
 #include "gradweave/cluster.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
@@ -41,6 +42,7 @@ struct Row {
   std::string starves;
   std::optional<Finding> finding;  // of its plan
   std::optional<Optimum> optimum;  // of its kind, from add_optima()
+  std::vector<Extrapolation> extrapolated;
 
   double iteration_ns() const {
     return result ? result->iteration_ns() : std::numeric_limits<double>::infinity();

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "cli/commands.h"
 #include "cli/imported.h"

@@ -53,6 +53,7 @@ void run_plan(const PlanArguments& arguments, Outcome& outcome) {
   const std::string text = to_json(std::get<Plan>(result));
   if (!arguments.output.empty()) write_file(arguments.output, text);
   if (arguments.output.empty() || arguments.json) std::cout << text;
+  tell(extrapolations(std::get<Plan>(result), workload, cluster));
 }
 
 }  // namespace

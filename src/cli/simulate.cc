@@ -70,6 +70,7 @@ void run_simulate(const SimulateArguments& arguments) {
   add_proved_optimum(plan, classes, cluster, result);
   if (!arguments.trace.empty()) write_file(arguments.trace, to_chrome_trace({result.timeline}));
   if (!arguments.svg.empty()) write_file(arguments.svg, to_svg({result.timeline}));
+  tell(extrapolations(plan, classes.front(), cluster));
   if (arguments.json) {
     print(to_object(result));
   } else {

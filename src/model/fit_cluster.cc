@@ -70,7 +70,8 @@ ClusterFit fit_cluster(const ClusterMeasurements& measured) {
     Link link{.name = from.name,
               .startup_ns = whole.startup_ns,
               .us_per_byte = whole.us_per_byte,
-              .concurrency = from.concurrency};
+              .concurrency = from.concurrency,
+              .measured = MeasuredBytes{result.lines.back().smallest, result.lines.back().largest}};
     if (!from.reduce_scatter.empty()) {
       const Line first = fit(Collective::kReduceScatter, from.reduce_scatter);
       link.halves = {first, fit(Collective::kAllGather, from.all_gather)};

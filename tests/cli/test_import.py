@@ -11,7 +11,6 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = pathlib.Path(os.environ.get("GRADWEAVE_COMMAND", ROOT / "build" / "gradweave"))
 LINKS = ROOT / "examples" / "links" / "two-nics.json"
-TINY = ROOT / "examples" / "workloads" / "tiny.json"
 
 
 def run(*arguments, code=0):
@@ -37,6 +36,14 @@ def trace(tmp_path):
     events = [event for number in range(3) for event in iteration(1000 * number, number)]
     path = tmp_path / "rank0.json.gz"
     path.write_bytes(gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": events}).encode()))
+    return path
+
+
+@pytest.fixture
+def workload_of_100_megabytes(tmp_path):
+    path = tmp_path / "large.json"
+    layer = {"name": "l", "forward_us": 10, "backward_us": 20, "tensors": [{"name": "t", "numel": 25_000_000}]}
+    path.write_text(json.dumps({"version": 1, "name": "large", "layers": [layer]}))
     return path
 
 
@@ -77,7 +84,21 @@ def test_a_fit_shows_residuals_and_range(tmp_path):
     for line in found["fits"]:
         assert line["residual"] < 0.02 and abs(line["worst"]) >= line["residual"] and line["doubts"] == []
         assert (line["smallest_bytes"], line["largest_bytes"]) == (8192, 33554432)
-    run("plan", "--workload", TINY, "--cluster", tmp_path / "cluster.json", "--scheme", "dear")
+
+
+def test_what_a_fit_does_not_show_is_not_used_in_silence(workload_of_100_megabytes, tmp_path):
+    cluster, plan = tmp_path / "cluster.json", tmp_path / "plan.json"
+    run("fit", LINKS, "-o", cluster)
+    assert json.loads(cluster.read_text())["links"][0]["measured_bytes"] == [8192, 33554432]
+    given = ["--workload", workload_of_100_megabytes, "--cluster", cluster]
+    words = "link 'eth0' is measured for messages of 8.2 kB to 33.6 MB, the plan sends 100.0 MB to 100.0 MB"
+    assert words in run("plan", *given, "--scheme", "wfbp", "-o", plan).stderr
+    assert words in run("simulate", *given, "--plan", plan).stderr
+    compared = run("compare", *given, "--schemes", "wfbp,p3", "--set", "partition_bytes=1000000")
+    assert "link 'eth0', measured from 8.2 kB to 33.6 MB, is extrapolated by wfbp\n" in compared.stdout
+    rows = json.loads(run("compare", *given, "--schemes", "wfbp,p3", "--set", "partition_bytes=1000000", "--json").stdout)
+    assert {row["name"]: row.get("extrapolated") for row in rows["schemes"]} == {"wfbp": {"eth0": [100_000_000] * 2}, "p3": None}
+    assert run("plan", *given, "--scheme", "p3", "--set", "partition_bytes=1000000", "-o", plan).stderr == ""
 
 
 @pytest.mark.parametrize("change, words", [

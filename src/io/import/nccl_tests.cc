@@ -1,9 +1,10 @@
 // What nccl-tests print, as text (since version 2.0) and with -J (since 2.16).
 #include <algorithm>
+#include <cctype>
 #include <charconv>
-#include <cmath>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/quoted.h"
 #include "gradweave/error.h"
