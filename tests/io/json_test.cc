@@ -325,6 +325,21 @@ TEST(Microseconds, AreExact) {
   EXPECT_EQ(microseconds(INT64_MIN), "-9223372036854775.808");
 }
 
+TEST(ClusterJson, KeepsTheRangeThatALinkWasMeasuredIn) {
+  const auto with = [](const std::string& range) {
+    return R"({"version": 1, "workers": 2, "links": [{"name": "n", "startup_us": 1, "us_per_byte": 0.5)" +
+           range + "}]}";
+  };
+  const Cluster cluster = parse_cluster(with(R"(, "measured_bytes": [8, 4096])"));
+  EXPECT_EQ(cluster.links[0].measured, (MeasuredBytes{8, 4096}));
+  EXPECT_EQ(parse_cluster(to_json(cluster)), cluster);
+  EXPECT_EQ(hash_of(cluster), hash_of(parse_cluster(with(""))));
+  for (const char* range : {"[8]", "[9, 8]", "[-1, 8]", "8"})
+    EXPECT_THAT(cluster_fault(with(std::string(R"(, "measured_bytes": )") + range)),
+                HasSubstr("measured_bytes"))
+        << range;
+}
+
 TEST(LinkMeasurementsJson, ReadsLinksAndCollectives) {
   const std::string text =
       R"({"version": 1, "workers": 4, "startup_growth": "log", "links": [{"name": "n", "concurrency": 2,

@@ -16,7 +16,7 @@
 namespace gradweave {
 namespace {
 
-constexpr std::size_t kMostRecords = std::size_t{1} << 25;
+constexpr std::size_t kMostRecords = std::size_t{1} << 24;
 constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 constexpr std::string_view kModule = "nn.Module: ";
 constexpr std::string_view kEvaluate = "autograd::engine::evaluate_function: ";
@@ -44,10 +44,6 @@ std::uint32_t RankTrace::number_of(std::string_view text) {
 }
 
 void RankTrace::keep(const TraceEvent& event, Kind kind, std::int64_t key, std::string_view name) {
-  if (records_.size() >= kMostRecords) {
-    throw InvalidInput("holds more than " + std::to_string(kMostRecords) + " operators and modules", "",
-                       "record fewer iterations: 10 are plenty");
-  }
   const auto thread =
       threads_.emplace(event.thread, static_cast<std::int32_t>(threads_.size())).first->second;
   Record record{.begin = event.begin,
@@ -62,6 +58,10 @@ void RankTrace::keep(const TraceEvent& event, Kind kind, std::int64_t key, std::
 }
 
 void RankTrace::add(const TraceEvent& event) {
+  if (records_.size() + launches_.size() + kernels_.size() >= kMostRecords) {
+    throw InvalidInput("holds more than " + std::to_string(kMostRecords) + " operators, modules and kernels",
+                       "", "record fewer iterations: 10 are plenty");
+  }
   const std::string_view category = event.category, name = event.name;
   if (category == "python_function") {
     if (name.starts_with(kModule)) keep(event, Kind::kModule, -1, name.substr(kModule.size()));
@@ -161,11 +161,11 @@ class PassFinder {
       if (records_[i].kind == Kind::kOperator) operators_[{records_[i].thread, records_[i].key}].push_back(i);
     }
     std::map<std::int32_t, std::map<std::int32_t, std::size_t>> votes;
-    std::int32_t threads = 0;
-    for (const Record& r : records_) threads = std::max(threads, r.thread + 1);
+    std::set<std::int32_t> threads;
+    for (const auto& [key, places] : operators_) threads.insert(key.first);
     for (const Record& node : records_) {
       if (node.kind != Kind::kNode || node.key < 0) continue;
-      for (std::int32_t thread = 0; thread < threads; ++thread)
+      for (const std::int32_t thread : threads)
         votes[node.forward][thread] += operators_.contains({thread, node.key}) ? 1 : 0;
     }
     for (const auto& [forward, counts] : votes)
@@ -177,8 +177,9 @@ class PassFinder {
   // before a node is made sees the number that this one will get.
   std::size_t maker_of(std::size_t node) const {
     const Record& record = records_[node];
-    const auto found =
-        record.key < 0 ? operators_.end() : operators_.find({thread_of_.at(record.forward), record.key});
+    const auto thread = thread_of_.find(record.forward);
+    if (record.key < 0 || thread == thread_of_.end()) return kNone;
+    const auto found = operators_.find({thread->second, record.key});
     if (found == operators_.end()) return kNone;
     const auto after = std::ranges::lower_bound(found->second, node);
     return after == found->second.begin() ? kNone : *std::prev(after);

@@ -16,7 +16,7 @@ namespace gradweave {
 // The events of one rank that count, in few bytes each.
 class RankTrace {
  public:
-  // Keeps what counts of `event`. Errors: InvalidInput beyond 2^25 events.
+  // Keeps what counts of `event`. Errors: InvalidInput beyond 2^24 events that count.
   void add(const TraceEvent& event);
 
   struct Result {
