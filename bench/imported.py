@@ -100,8 +100,8 @@ def main():
             row = compared(name, options.turns, options.iterations, Path(folder))
         rows[name] = {key: round(ratio, 4) for key, ratio in row.items()}
         print(name, rows[name])
-    RESULTS.write_text(json.dumps({"turns": options.turns, "iterations": options.iterations, "imported over live": rows}, indent=1)
-                       + "\n")
+    results = {"turns": options.turns, "iterations": options.iterations, "imported over live": rows}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     return int(any(abs(row[scheme] - 1) > LIMIT for row in rows.values() for scheme in SCHEMES))
 
 

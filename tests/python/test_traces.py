@@ -55,8 +55,8 @@ def recorded(model, path, **options):
     inputs = torch.randint(100, (16, 32))
     plan = schedule(wait=0, warmup=1, active=ITERATIONS)
     with profiling.Recorder(model) as recorder, \
-            profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
-                    **options) as profiler:
+            profile(activities=[ProfilerActivity.CPU], schedule=plan,
+                    on_trace_ready=lambda done: done.export_chrome_trace(str(path)), **options) as profiler:
         for _ in range(1 + ITERATIONS):
             recorder.begin_iteration()
             optimizer.zero_grad()
@@ -97,7 +97,8 @@ def test_modules_tensors_and_times_are_those_of_the_live_profile(again, tmp_path
 
 def test_without_stacks_layers_are_operators(tmp_path):
     torch.manual_seed(0)
-    live = recorded(nn.Sequential(nn.Embedding(100, 64), Block(64), nn.Linear(64, 100)), tmp_path / "trace.json", record_shapes=True)
+    model = nn.Sequential(nn.Embedding(100, 64), Block(64), nn.Linear(64, 100))
+    live = recorded(model, tmp_path / "trace.json", record_shapes=True)
     found = imported(tmp_path / "trace.json")
     assert [layer["name"] for layer in found["workload"]["layers"]] == ["embedding_0", "linear_0", "linear_1", "layer_norm_0",
                                                                         "linear_2"]
