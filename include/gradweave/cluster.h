@@ -36,6 +36,13 @@ struct Halves {
   friend bool operator==(const Halves&, const Halves&) = default;
 };
 
+// The messages that a link's line rests on; beyond them it is extrapolated.
+struct MeasuredBytes {
+  std::int64_t smallest = 0, largest = 0;
+
+  friend bool operator==(const MeasuredBytes&, const MeasuredBytes&) = default;
+};
+
 // A channel that ops are issued on. One all-reduce of n bytes costs startup + ceil(n * rate).
 struct Link {
   std::string name;
@@ -45,6 +52,7 @@ struct Link {
   Decimal relative_time = {1, 0};  // multiplies times that a workload gives as `communication_us`
   std::optional<Halves> halves =
       std::nullopt;  // without: reduce-scatter and all-gather take half of an all-reduce each
+  std::optional<MeasuredBytes> measured = std::nullopt;  // where that is known; not part of the hash
 
   friend bool operator==(const Link&, const Link&) = default;
 };

@@ -1,15 +1,23 @@
-// The cost model of a link from measurements of its all-reduces.
+// The cost model of links from measurements of their collectives.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
+
+#include "gradweave/cluster.h"
+#include "gradweave/collective.h"
 
 namespace gradweave {
 
-// One all-reduce of `bytes` bytes took `us` microseconds.
+// One collective on a whole message of `bytes` bytes took `us` microseconds.
 struct Measurement {
   std::int64_t bytes = 0;
   double us = 0;
+
+  friend bool operator==(const Measurement&, const Measurement&) = default;
 };
 
 // time = startup_us + bytes * us_per_byte.
@@ -31,5 +39,47 @@ struct LinkFit {
 // Errors: InvalidInput if a size is negative, a time is not positive and finite, or fewer than two sizes
 // differ. Complexity: 10,000 passes over the measurements; 8 of them take a millisecond.
 LinkFit fit_link(std::span<const Measurement> measurements);
+
+// What was measured on one link: all-reduces, and its halves or neither of them.
+struct LinkMeasurements {
+  std::string name;
+  std::int32_t concurrency = 1;
+  std::vector<Measurement> all_reduce, reduce_scatter, all_gather;
+
+  friend bool operator==(const LinkMeasurements&, const LinkMeasurements&) = default;
+};
+
+// What was measured on the links between `workers` workers; the rest is as in Cluster.
+struct ClusterMeasurements {
+  std::int64_t workers = 1;
+  std::int64_t workers_per_node = 1;
+  StartupGrowth startup_growth = StartupGrowth::kLinear;
+  std::string description, source;
+  std::vector<LinkMeasurements> links;
+
+  friend bool operator==(const ClusterMeasurements&, const ClusterMeasurements&) = default;
+};
+
+// The line of one collective on one link, and what it rests on.
+struct FittedLine {
+  std::string link;
+  Collective collective = Collective::kAllReduce;
+  LinkFit fit;
+  std::size_t measurements = 0;
+  std::int64_t smallest = 0, largest = 0;  // bytes that were measured; beyond them the line is extrapolated
+  std::vector<std::string> doubts;         // sentences with a remedy: what these measurements do not show
+};
+
+struct ClusterFit {
+  Cluster cluster;
+  std::vector<FittedLine> lines;  // of each link its all-reduce first, then its halves
+};
+
+// Returns the cluster whose links' lines are fit_link() of their measurements. A doubt is raised where
+//   the start-up is less than half of the smallest message's time: it is extrapolated to 0 bytes;
+//   the bytes take less than half of the largest message's time: the rate drowns in the start-up;
+//   the residual exceeds 10 %: no one line is near the measurements.
+// Errors: as fit_link() and check(Cluster), with the key; one half measured without the other.
+ClusterFit fit_cluster(const ClusterMeasurements& measured);
 
 }  // namespace gradweave

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "gradweave/cluster.h"
+#include "gradweave/fit.h"
 #include "gradweave/plan.h"
 #include "gradweave/preserve.h"
 #include "gradweave/timeline.h"
@@ -22,6 +23,7 @@ Cluster parse_cluster(std::string_view text);
 Plan parse_plan(std::string_view text);
 Timeline parse_timeline(std::string_view text);
 Measurements parse_measurements(std::string_view text);
+ClusterMeasurements parse_link_measurements(std::string_view text);
 
 // Each returns the canonical JSON text, ending in a newline: same value, same bytes.
 std::string to_json(const Workload& workload);
@@ -39,6 +41,7 @@ Cluster read_cluster(const std::filesystem::path& path);
 Plan read_plan(const std::filesystem::path& path);
 Timeline read_timeline(const std::filesystem::path& path);
 Measurements read_measurements(const std::filesystem::path& path);
+ClusterMeasurements read_link_measurements(const std::filesystem::path& path);
 
 // Writes `text` to `path`, or leaves what was there: written aside under a name that is nobody else's, synced,
 // renamed. Symbolic links stay; what they lead to is written. "-" is standard output.

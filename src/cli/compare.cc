@@ -110,6 +110,8 @@ Json object_of(const Row& row) {
       object["optimum_proof"] = row.optimum->proof;
     }
   }
+  for (const Extrapolation& e : row.extrapolated)
+    object["extrapolated"][e.link] = {e.sent.smallest, e.sent.largest};
   if (row.finding) {
     object["chosen"] = to_object(row.finding->chosen);
     object["reason"] = row.finding->reason;
@@ -214,6 +216,22 @@ std::string optima_text(const std::vector<Row>& rows) {
   return text;
 }
 
+// Whose messages are outside what a link was measured for, one line for each link.
+std::string extrapolated_text(const std::vector<Row>& rows) {
+  std::map<std::string, std::string> schemes;  // by link and what was measured
+  for (const Row& row : rows) {
+    for (const Extrapolation& e : row.extrapolated) {
+      std::string& names = schemes[fmt::format("link '{}', measured from {} to {}, is extrapolated by ",
+                                               e.link, human_bytes(static_cast<double>(e.measured.smallest)),
+                                               human_bytes(static_cast<double>(e.measured.largest)))];
+      names += (names.empty() ? "" : ", ") + row.name;
+    }
+  }
+  std::string text;
+  for (const auto& [link, names] : schemes) text += link + names + '\n';
+  return text;
+}
+
 void print_for_people(const Workload& workload, const std::vector<Setting>& settings,
                       const std::vector<std::vector<Row>>& rows, const Screen& screen) {
   const WorkloadIndex index(workload);
@@ -227,7 +245,7 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
     std::cout << fmt::format("\n{} workers, {} link(s){}\n", cluster.workers, cluster.links.size(),
                              settings[p].gigabits ? fmt::format(", {} Gb/s", *settings[p].gigabits) : "");
     std::cout << table_of(rows[p]).text(screen) << starved_text(rows[p]) << optima_text(rows[p])
-              << choice_text(rows[p]);
+              << choice_text(rows[p]) << extrapolated_text(rows[p]);
   }
   std::cout << "\n* fastest; ! changes training: a speed says nothing of accuracy, and only schemes of kind\n"
                "'exact' compute what plain data parallelism computes (docs/schemes.md). times ddp: how many\n"

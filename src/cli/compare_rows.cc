@@ -87,6 +87,7 @@ Row compare_one(std::string_view name, const Setting& setting,
   row.finding = plan.finding;
   row.result = simulate(plan, setting.classes, setting.cluster, setting.simulation);
   row.result->name = row.name;
+  row.extrapolated = extrapolations(plan, setting.slowest, setting.cluster);
   add_proved_optimum(plan, setting.classes, setting.cluster, *row.result);
   return row;
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/inputs.h"
 #include "gradweave/cluster.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
@@ -42,6 +43,7 @@ struct Row {
   std::optional<Finding> finding;   // of its plan
   std::optional<double> times_ddp;  // how many times faster than scheme `ddp`, from add_times_ddp()
   std::optional<Optimum> optimum;   // of its kind, from add_optima()
+  std::vector<Extrapolation> extrapolated;
 
   double iteration_ns() const {
     return result ? result->iteration_ns() : std::numeric_limits<double>::infinity();

@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <iostream>
 #include <optional>
+#include <ranges>
 
 #include "base/quantity.h"
 #include "base/quoted.h"
+#include "cli/output.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
 
@@ -112,6 +116,54 @@ void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, 
   const double bound = plan.finding->lower_bound_us * 1000;
   // A plan file may have been edited: a claim that its own time refutes is not passed on.
   if (bound <= result.iteration_ns()) add_bound(result, {"optimum", bound});
+}
+
+namespace {
+
+std::int64_t message_bytes(const Op& op, const Plan& plan, const WorkloadIndex& index) {
+  std::int64_t bytes = 0;
+  for (const std::int32_t b : op.blocks) {
+    const Block& block = plan.blocks[static_cast<std::size_t>(b)];
+    bytes += (block.end - block.begin) * size_of(index.tensors[*index.find_tensor(block.tensor)].dtype);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<Extrapolation> extrapolations(const Plan& plan, const Workload& workload,
+                                          const Cluster& cluster) {
+  std::vector<Extrapolation> found;
+  const WorkloadIndex index(workload);
+  if (std::ranges::any_of(workload.layers,
+                          [](const Layer& layer) { return layer.communication_ns.has_value(); }))
+    return found;
+  for (const Link& link : cluster.links) {
+    if (!link.measured) continue;
+    MeasuredBytes sent{.smallest = INT64_MAX};
+    for (const auto* iterations : {&plan.prologue, &plan.period}) {
+      for (const Op& op : *iterations | std::views::transform(&Iteration::ops) | std::views::join) {
+        if (op.link != link.name || op.collective == Collective::kCompressed || !op.compression.name.empty())
+          continue;
+        const std::int64_t bytes = message_bytes(op, plan, index);
+        sent = {std::min(sent.smallest, bytes), std::max(sent.largest, bytes)};
+      }
+    }
+    if (sent.largest > link.measured->largest || sent.smallest < link.measured->smallest)
+      found.push_back({link.name, *link.measured, sent});
+  }
+  return found;
+}
+
+void tell(const std::vector<Extrapolation>& extrapolated) {
+  for (const Extrapolation& e : extrapolated) {
+    const auto range = [](const MeasuredBytes& bytes) {
+      return human_bytes(static_cast<double>(bytes.smallest)) + " to " +
+             human_bytes(static_cast<double>(bytes.largest));
+    };
+    std::cerr << "link '" << e.link << "' is measured for messages of " << range(e.measured)
+              << ", the plan sends " << range(e.sent) << ": the rest is extrapolated\n";
+  }
 }
 
 void add_simulation_options(CLI::App& command, SimulationFlags& flags) {

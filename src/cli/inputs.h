@@ -48,6 +48,16 @@ void require_valid(const Validation& validation, const std::string& where);
 void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
                         SimulationResult& result);
 
+// A link that a plan asks for messages outside those that its costs were measured on.
+struct Extrapolation {
+  std::string link;
+  MeasuredBytes measured, sent;
+};
+// Returns one for each such link. What is compressed, or takes a time that the workload gives, rests on no line.
+std::vector<Extrapolation> extrapolations(const Plan& plan, const Workload& workload, const Cluster& cluster);
+// Says on stderr what is extrapolated.
+void tell(const std::vector<Extrapolation>& extrapolated);
+
 // Options of the simulation: --optimizer-us, --contention.
 struct SimulationFlags {
   double optimizer_us = 0;

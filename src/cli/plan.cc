@@ -60,6 +60,7 @@ void run_plan(const PlanArguments& arguments, Outcome& outcome) {
   const bool to_stdout = arguments.output.empty() || arguments.output == "-";
   if (!to_stdout) write_file(arguments.output, text);
   if (to_stdout || arguments.json) std::cout << text;
+  tell(extrapolations(std::get<Plan>(result), workload, cluster));
 }
 
 }  // namespace

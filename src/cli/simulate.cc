@@ -81,6 +81,7 @@ void run_simulate(const SimulateArguments& arguments, const Outcome& outcome) {
   progress.reset();
   if (!arguments.trace.empty()) write_file(arguments.trace, to_chrome_trace({result.timeline}));
   if (!arguments.svg.empty()) write_file(arguments.svg, to_svg({result.timeline}));
+  tell(extrapolations(plan, classes.front(), cluster));
   if (arguments.json) {
     print(to_object(result));
   } else if (wanted) {

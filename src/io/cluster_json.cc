@@ -14,8 +14,8 @@ Line line_from(const JsonNode& node) {
 }
 
 Link link_from(const JsonNode& node) {
-  node.require_keys(
-      {"name", "startup_us", "us_per_byte", "concurrency", "relative_time", "reduce_scatter", "all_gather"});
+  node.require_keys({"name", "startup_us", "us_per_byte", "concurrency", "relative_time", "reduce_scatter",
+                     "all_gather", "measured_bytes"});
   Link link{.name = node.at("name").text(),
             .startup_ns = node.at("startup_us").duration(),
             .us_per_byte = node.at("us_per_byte").decimal()};
@@ -23,6 +23,11 @@ Link link_from(const JsonNode& node) {
     link.concurrency = static_cast<std::int32_t>(concurrency->integer(0, 1'000'000));
   }
   if (const auto relative = node.find("relative_time")) link.relative_time = relative->decimal();
+  if (const auto measured = node.find("measured_bytes")) {
+    if (measured->size() != 2) measured->fail("is no range of sizes", "give [smallest, largest] in bytes");
+    constexpr std::int64_t kMost = std::int64_t{1} << 53;
+    link.measured = {measured->item(0).integer(0, kMost), measured->item(1).integer(0, kMost)};
+  }
   if (node.find("reduce_scatter") || node.find("all_gather")) {  // neither without the other
     link.halves = {line_from(node.at("reduce_scatter")), line_from(node.at("all_gather"))};
   }
@@ -47,6 +52,9 @@ std::string text_of(const Link& link) {
          (link.halves ? text_of("reduce_scatter", link.halves->reduce_scatter) +
                             text_of("all_gather", link.halves->all_gather)
                       : "") +
+         (link.measured ? ", \"measured_bytes\": [" + std::to_string(link.measured->smallest) + ", " +
+                              std::to_string(link.measured->largest) + "]"
+                        : "") +
          "}";
 }
 

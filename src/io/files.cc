@@ -1,4 +1,6 @@
 // Files, read whole with a limit and written so that a reader never sees half of one.
+#include "io/files.h"
+
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -123,18 +125,6 @@ std::string read_all(int fd, const std::string& name) {
   }
 }
 
-std::string read_file(const fs::path& path) {
-  if (path == "-") {
-    std::string text = read_all(STDIN_FILENO, kStdin);
-    if (text.empty()) throw InvalidInput("is empty", kStdin, "it can be read once: give one '-' only");
-    return text;
-  }
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0)
-    throw InvalidInput("cannot be read: " + reason(), path.string(), "give the path of a file");
-  return read_all(file.get(), path.string());
-}
-
 template <typename Parse>
 auto read_with(const fs::path& path, Parse parse) {
   const std::string text = read_file(path);
@@ -147,11 +137,26 @@ auto read_with(const fs::path& path, Parse parse) {
 
 }  // namespace
 
+std::string read_file(const fs::path& path) {
+  if (path == "-") {
+    std::string text = read_all(STDIN_FILENO, kStdin);
+    if (text.empty()) throw InvalidInput("is empty", kStdin, "it can be read once: give one '-' only");
+    return text;
+  }
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0)
+    throw InvalidInput("cannot be read: " + reason(), path.string(), "give the path of a file");
+  return read_all(file.get(), path.string());
+}
+
 Workload read_workload(const fs::path& path) { return read_with(path, parse_workload); }
 Cluster read_cluster(const fs::path& path) { return read_with(path, parse_cluster); }
 Plan read_plan(const fs::path& path) { return read_with(path, parse_plan); }
 Timeline read_timeline(const fs::path& path) { return read_with(path, parse_timeline); }
 Measurements read_measurements(const fs::path& path) { return read_with(path, parse_measurements); }
+ClusterMeasurements read_link_measurements(const fs::path& path) {
+  return read_with(path, parse_link_measurements);
+}
 
 void write_file(const fs::path& path, std::string_view text) {
   if (path == "-") {

@@ -86,6 +86,11 @@ void check(const Cluster& cluster) {
     if (link.concurrency < 0 || link.concurrency > kMaxConcurrency) {
       throw InvalidInput("must be between 0 and 1000000", where + ".concurrency", "0 means unlimited");
     }
+    if (link.measured &&
+        !(0 <= link.measured->smallest && link.measured->smallest <= link.measured->largest)) {
+      throw InvalidInput("is no range of sizes", where + ".measured_bytes",
+                         "give [smallest, largest] in bytes");
+    }
     // 0 is what scaled_to() leaves to one worker, who communicates with nobody.
     if (link.relative_time.mantissa < (cluster.workers == 1 ? 0 : 1)) {
       throw InvalidInput("must be above 0", where + ".relative_time",

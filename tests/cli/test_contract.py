@@ -277,9 +277,10 @@ def test_a_claim_that_the_plan_itself_refutes_is_no_bound(tmp_path):
     assert all(bound["name"] != "optimum" for bound in simulated["bounds"])
 
 
-@pytest.mark.parametrize("command", ["plan", "simulate", "compare", "validate", "preserve", "schemes"])
+@pytest.mark.parametrize("command", ["plan", "simulate", "compare", "validate", "preserve", "schemes", "fit", "import kineto",
+                                     "import nccl-tests"])
 def test_help_has_an_example(command):
-    assert "Example" in run(command, "--help").stdout
+    assert "Example" in run(*command.split(), "--help").stdout
 
 
 BREAKAGES = {

@@ -325,5 +325,43 @@ TEST(Microseconds, AreExact) {
   EXPECT_EQ(microseconds(INT64_MIN), "-9223372036854775.808");
 }
 
+TEST(ClusterJson, KeepsTheRangeThatALinkWasMeasuredIn) {
+  const auto with = [](const std::string& range) {
+    return R"({"version": 1, "workers": 2, "links": [{"name": "n", "startup_us": 1, "us_per_byte": 0.5)" +
+           range + "}]}";
+  };
+  const Cluster cluster = parse_cluster(with(R"(, "measured_bytes": [8, 4096])"));
+  EXPECT_EQ(cluster.links[0].measured, (MeasuredBytes{8, 4096}));
+  EXPECT_EQ(parse_cluster(to_json(cluster)), cluster);
+  EXPECT_EQ(hash_of(cluster), hash_of(parse_cluster(with(""))));
+  for (const char* range : {"[8]", "[9, 8]", "[-1, 8]", "8"})
+    EXPECT_THAT(cluster_fault(with(std::string(R"(, "measured_bytes": )") + range)),
+                HasSubstr("measured_bytes"))
+        << range;
+}
+
+TEST(LinkMeasurementsJson, ReadsLinksAndCollectives) {
+  const std::string text =
+      R"({"version": 1, "workers": 4, "startup_growth": "log", "links": [{"name": "n", "concurrency": 2,
+    "measurements": [{"bytes": 8, "us": 1.5}, {"bytes": 16, "us": 2, "collective": "all_gather"},
+                     {"bytes": 32, "us": 3, "collective": "reduce_scatter"}]}]})";
+  EXPECT_EQ(parse_link_measurements(text), (ClusterMeasurements{.workers = 4,
+                                                                .startup_growth = StartupGrowth::kLog,
+                                                                .links = {{.name = "n",
+                                                                           .concurrency = 2,
+                                                                           .all_reduce = {{8, 1.5}},
+                                                                           .reduce_scatter = {{32, 3}},
+                                                                           .all_gather = {{16, 2}}}}}));
+  const auto fault = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    return message_of(parse_link_measurements, changed);
+  };
+  EXPECT_THAT(fault("1.5", "0"), HasSubstr("links[0].measurements[0].us: is not positive"));
+  EXPECT_THAT(fault("all_gather", "gather"), HasSubstr("links[0].measurements[1].collective"));
+  EXPECT_THAT(fault("\"bytes\": 8", "\"bytes\": -8"), HasSubstr("links[0].measurements[0].bytes"));
+  EXPECT_THAT(fault("\"workers\": 4, ", ""), HasSubstr("workers: is missing"));
+}
+
 }  // namespace
 }  // namespace gradweave

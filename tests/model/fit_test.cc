@@ -1,5 +1,6 @@
 #include "gradweave/fit.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -11,6 +12,10 @@
 
 namespace gradweave {
 namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 double objective(const std::vector<Measurement>& measurements, double startup, double rate) {
   double sum = 0;
@@ -73,6 +78,70 @@ TEST(FitLink, IsNotTurnedByDisturbedMeasurements) {
   EXPECT_NEAR(fit.us_per_byte, 0.0225, 0.01 * 0.0225);
   EXPECT_NEAR(fit.startup_us, 700, 100);
   EXPECT_GT(fit.residual, 0.1);
+}
+
+ClusterMeasurements measured_links() {
+  const auto line = [](double startup, double rate) {
+    std::vector<Measurement> measured;
+    for (const std::int64_t bytes : {8192, 131072, 2097152, 33554432})
+      measured.push_back({bytes, startup + rate * static_cast<double>(bytes)});
+    return measured;
+  };
+  return {.workers = 4,
+          .links = {{.name = "fast",
+                     .all_reduce = line(60, 5e-4),
+                     .reduce_scatter = line(20, 2e-4),
+                     .all_gather = line(30, 3e-4)},
+                    {.name = "slow", .concurrency = 0, .all_reduce = line(100, 2e-3)}}};
+}
+
+TEST(FitCluster, GivesEachLinkItsLines) {
+  const ClusterFit fit = fit_cluster(measured_links());
+  ASSERT_EQ(fit.cluster.links.size(), 2U);
+  EXPECT_EQ(fit.cluster.workers, 4);
+  EXPECT_EQ(fit.cluster.links[0].startup_ns, 60'000);
+  ASSERT_TRUE(fit.cluster.links[0].halves);
+  EXPECT_EQ(fit.cluster.links[0].halves->all_gather.startup_ns, 30'000);
+  EXPECT_NEAR(to_double(fit.cluster.links[0].halves->reduce_scatter.us_per_byte), 2e-4, 1e-10);
+  EXPECT_FALSE(fit.cluster.links[1].halves);
+  EXPECT_EQ(fit.cluster.links[1].concurrency, 0);
+  ASSERT_EQ(fit.lines.size(), 4U);
+  EXPECT_EQ(fit.lines[2].collective, Collective::kAllGather);
+  EXPECT_EQ(fit.lines[3].link, "slow");
+  EXPECT_EQ(fit.lines[3].smallest, 8192);
+  EXPECT_EQ(fit.lines[3].largest, 33554432);
+  for (const FittedLine& line : fit.lines) EXPECT_TRUE(line.doubts.empty()) << line.doubts.front();
+}
+
+TEST(FitCluster, SaysWhatTheMeasurementsDoNotShow) {
+  const auto doubts = [](std::vector<Measurement> measured) {
+    return fit_cluster({.links = {{.name = "n", .all_reduce = std::move(measured)}}}).lines[0].doubts;
+  };
+  EXPECT_THAT(doubts({{100000, 60}, {200000, 110}}), ElementsAre(HasSubstr("measure smaller ones")));
+  EXPECT_THAT(doubts({{100, 60.05}, {200, 60.1}}), ElementsAre(HasSubstr("measure larger ones")));
+  EXPECT_THAT(doubts({{1000, 100}, {2000, 30}, {100000, 400}, {100000, 900}}),
+              Contains(HasSubstr("no straight line")));
+}
+
+TEST(FitCluster, NamesTheLinkThatCannotBeFitted) {
+  const auto where = [](const ClusterMeasurements& measured) -> std::string {
+    try {
+      fit_cluster(measured);
+    } catch (const InvalidInput& error) {
+      return error.where();
+    }
+    return "fitted";
+  };
+  ClusterMeasurements measured = measured_links();
+  measured.links[1].all_reduce.resize(1);
+  EXPECT_EQ(where(measured), "links[1], all_reduce: measurements");
+  measured = measured_links();
+  measured.links[0].all_gather.clear();
+  EXPECT_EQ(where(measured), "links[0]");
+  measured = measured_links();
+  measured.links[1].name = "fast";
+  EXPECT_EQ(where(measured), "links[1].name");
+  EXPECT_EQ(where({}), "links");
 }
 
 // No nearby line, and no line on a coarse grid, has a smaller sum.

@@ -43,6 +43,14 @@ def test_example_measurements(path):
     schema("measurements").validate(json.loads(path.read_text()))
 
 
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "links").glob("*.json")), ids=lambda p: p.stem)
+def test_example_link_measurements_and_their_fits(path):
+    schema("link-measurements").validate(json.loads(path.read_text()))
+    fitted = gradweave("fit", path)
+    assert fitted.returncode == 0, fitted.stderr
+    schema("cluster").validate(json.loads(fitted.stdout))
+
+
 def test_plans_of_every_scheme():
     listed = gradweave("schemes", "--json")
     assert listed.returncode == 0, listed.stderr
@@ -124,6 +132,7 @@ FAULTS = [
     ("cluster", changed(CLUSTER, "startup_growth", to="square")),
     ("cluster", changed(CLUSTER, "links", to=[])),
     ("cluster", changed(CLUSTER, "links", 0, "relative_time", to=0)),
+    ("cluster", changed(CLUSTER, "links", 0, "measured_bytes", to=[1])),
     ("plan", changed(PLAN, "period", 0, "ops", 0, "release", "layer")),
     ("plan", changed(PLAN, "period", 0, "applies")),
     ("plan", changed(PLAN, "outer", to={"momentum": 1, "learning_rate": 1})),

@@ -1,0 +1,24 @@
+// What commands that make files of measurements share: where the file goes, and what people are told of it.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <string>
+
+#include "gradweave/fit.h"
+#include "gradweave/import.h"
+
+namespace gradweave::cli {
+
+struct ResultFlags {
+  std::string output;
+  bool json = false;
+};
+
+// Adds -o and --json; `what` is made: "cluster file".
+void add_result_options(CLI::App& command, ResultFlags& flags, const std::string& what);
+
+// Writes the file to -o, or to stdout, and what it rests on to stderr; with --json both go to stdout as one object.
+void give(const ClusterFit& fit, const ResultFlags& flags);
+void give(const ImportedWorkload& imported, const ResultFlags& flags);
+
+}  // namespace gradweave::cli

@@ -1,0 +1,153 @@
+"""`gradweave import` and `gradweave fit`: files that other tools write become files that the commands take."""
+
+import gzip
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMMAND = pathlib.Path(os.environ.get("GRADWEAVE_COMMAND", ROOT / "build" / "gradweave"))
+LINKS = ROOT / "examples" / "links" / "two-nics.json"
+
+
+def run(*arguments, code=0):
+    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    assert len(done.stderr) < 20_000
+    return done
+
+
+def iteration(at, number):
+    """A forward and a backward of one layer, as the profiler writes them; ts and dur in microseconds."""
+    def span(category, name, begin, duration, **arguments):
+        return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": at + begin, "dur": duration,
+                "args": arguments}
+    return [span("user_annotation", f"ProfilerStep#{number}", 0, 900), span("python_function", "nn.Module: Linear_0", 10, 20),
+            span("cpu_op", "aten::linear", 12, 15, **{"Sequence number": number, "Fwd thread id": 0}),
+            span("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 40, 30,
+                 **{"Sequence number": number, "Fwd thread id": 1}),
+            span("cpu_op", "torch::autograd::AccumulateGrad", 72, 8, **{"Input type": ["float"], "Input Dims": [[100, 10]]})]
+
+
+@pytest.fixture
+def trace(tmp_path):
+    events = [event for number in range(3) for event in iteration(1000 * number, number)]
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": events}).encode()))
+    return path
+
+
+@pytest.fixture
+def workload_of_100_megabytes(tmp_path):
+    path = tmp_path / "large.json"
+    layer = {"name": "l", "forward_us": 10, "backward_us": 20, "tensors": [{"name": "t", "numel": 25_000_000}]}
+    path.write_text(json.dumps({"version": 1, "name": "large", "layers": [layer]}))
+    return path
+
+
+def test_a_trace_becomes_a_workload_that_plans(trace, tmp_path):
+    workload = tmp_path / "workload.json"
+    done = run("import", "kineto", trace, "--name", "one", "-o", workload)
+    assert done.stdout == "" and "1 layers, 1 tensors, 4.0 kB" in done.stderr and "3 iteration(s) of 1 rank(s)" in done.stderr
+    content = json.loads(workload.read_text())
+    assert content["name"] == "one"
+    assert content["layers"] == [{"name": "Linear_0", "forward_us": 30, "backward_us": 40,
+                                  "tensors": [{"name": "Linear_0.0", "numel": 1000, "dtype": "float32"}]}]
+    assert json.loads(run("import", "kineto", trace, "--name", "one").stdout) == content
+    found = json.loads(run("import", "kineto", trace, "--name", "one", "--json").stdout)
+    assert found == {"ranks": 1, "iterations": 3, "left_out": 0, "damaged": 0, "notes": [], "workload": content}
+    cluster = tmp_path / "cluster.json"
+    run("fit", LINKS, "-o", cluster)
+    rows = json.loads(run("compare", "--workload", workload, "--cluster", cluster, "--schemes", "ddp", "--json").stdout)
+    assert rows["schemes"][0]["iteration_us"] > 70
+
+
+def test_a_trace_that_cannot_be_used_says_what_to_switch_on(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2}]}')
+    workload = tmp_path / "workload.json"
+    done = run("import", "kineto", path, "-o", workload, code=2)
+    assert str(path) in done.stderr and "record_shapes=True" in done.stderr
+    assert not workload.exists()
+    assert "missing.json" in run("import", "kineto", tmp_path / "missing.json", code=2).stderr
+
+
+def test_a_fit_shows_residuals_and_range(tmp_path):
+    done = run("fit", LINKS, "-o", tmp_path / "cluster.json")
+    assert done.stdout == "" and "8.2 kB" in done.stderr and "33.6 MB" in done.stderr and "extrapolated" in done.stderr
+    found = json.loads(run("fit", LINKS, "--json").stdout)
+    assert found["cluster"] == json.loads((tmp_path / "cluster.json").read_text())
+    assert [(line["link"], line["collective"]) for line in found["fits"]] == [
+        ("eth0", "all_reduce"), ("eth0", "reduce_scatter"), ("eth0", "all_gather"), ("eth1", "all_reduce")]
+    for line in found["fits"]:
+        assert line["residual"] < 0.02 and abs(line["worst"]) >= line["residual"] and line["doubts"] == []
+        assert (line["smallest_bytes"], line["largest_bytes"]) == (8192, 33554432)
+
+
+def test_what_a_fit_does_not_show_is_not_used_in_silence(workload_of_100_megabytes, tmp_path):
+    cluster, plan = tmp_path / "cluster.json", tmp_path / "plan.json"
+    run("fit", LINKS, "-o", cluster)
+    assert json.loads(cluster.read_text())["links"][0]["measured_bytes"] == [8192, 33554432]
+    given = ["--workload", workload_of_100_megabytes, "--cluster", cluster]
+    words = "link 'eth0' is measured for messages of 8.2 kB to 33.6 MB, the plan sends 100.0 MB to 100.0 MB"
+    assert words in run("plan", *given, "--scheme", "wfbp", "-o", plan).stderr
+    assert words in run("simulate", *given, "--plan", plan).stderr
+    compared = run("compare", *given, "--schemes", "wfbp,p3", "--set", "partition_bytes=1000000")
+    assert "link 'eth0', measured from 8.2 kB to 33.6 MB, is extrapolated by wfbp\n" in compared.stdout
+    rows = json.loads(run("compare", *given, "--schemes", "wfbp,p3", "--set", "partition_bytes=1000000", "--json").stdout)
+    extrapolated = {row["name"]: row.get("extrapolated") for row in rows["schemes"]}
+    assert extrapolated == {"wfbp": {"eth0": [100_000_000] * 2}, "p3": None}
+    assert run("plan", *given, "--scheme", "p3", "--set", "partition_bytes=1000000", "-o", plan).stderr == ""
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"workers": 0}, "workers"), ({"links": []}, "links"), ({"version": 2}, "version"),
+    ({"links": [{"name": "n", "measurements": [{"bytes": 8, "us": 1}]}]}, "links[0], all_reduce: measurements: fewer"),
+    ({"links": [{"name": "n", "measurements": [{"bytes": 8, "us": 0}]}]}, "links[0].measurements[0].us")])
+def test_measurements_that_cannot_be_fitted_are_named(change, words, tmp_path):
+    path = tmp_path / "links.json"
+    path.write_text(json.dumps(json.loads(LINKS.read_text()) | change))
+    done = run("fit", path, "-o", tmp_path / "cluster.json", code=2)
+    assert f"{path}: {words}" in done.stderr
+    assert not (tmp_path / "cluster.json").exists()
+
+
+def table(program, redop, ranks=4):
+    rows = "".join(f"{size:12} {size // 4:13} float {redop} -1 {us:.2f} 1.0 1.5 0 {us:.2f} 1.0 1.5 N/A\n"
+                   for size in (1024, 65536, 4194304) for us in [30 + size * 1e-4])
+    devices = "".join(f"#  Rank {rank:2} Group  0 Pid   {rank} on     host{rank // 2} device  0 [0000:f9:05] NVIDIA H100\n"
+                      for rank in range(ranks))
+    columns = "    time   algbw   busbw #wrong"
+    return (f"# Collective test starting: {program}\n# nThread 1 nGpus 1 minBytes 1024 maxBytes 4194304\n# Using devices\n"
+            f"{devices}#       size         count      type   redop    root {columns} {columns}\n"
+            f"#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)\n"
+            f"{rows}# Out of bounds values : 0 OK\n")
+
+
+def test_nccl_tests_become_a_cluster(tmp_path):
+    for program, redop in (("all_reduce", "sum"), ("reduce_scatter", "sum"), ("all_gather", "none")):
+        (tmp_path / f"{program}.txt").write_text(table(f"{program}_perf", redop))
+    files = [tmp_path / f"{program}.txt" for program in ("all_reduce", "reduce_scatter", "all_gather")]
+    done = run("import", "nccl-tests", *files, "--link", "ib", "--startup-growth", "log")
+    cluster = json.loads(done.stdout)
+    assert "all_gather" in done.stderr and "residual" in done.stderr
+    assert (cluster["workers"], cluster["workers_per_node"], cluster["startup_growth"]) == (4, 2, "log")
+    link, = cluster["links"]
+    assert link["name"] == "ib" and link["startup_us"] == pytest.approx(30, rel=1e-3) and "reduce_scatter" in link
+    two = json.loads(run("import", "nccl-tests", files[0], files[0], "--link", "ib", "--link", "eth").stdout)
+    assert [link["name"] for link in two["links"]] == ["ib", "eth"]
+    assert "one more run of all_reduce" in run("import", "nccl-tests", files[0], files[0], code=2).stderr
+    other = tmp_path / "other.txt"
+    other.write_text(table("all_gather_perf", "none", ranks=8))
+    assert "8 ranks, not on 4" in run("import", "nccl-tests", files[0], other, code=2).stderr
+    assert "--link" in run("import", "nccl-tests", *files, "--link", "a", "--link", "b", code=2).stderr
+
+
+def test_workers_are_asked_for_where_no_file_tells_them(tmp_path):
+    path = tmp_path / "ar.txt"
+    path.write_text(table("all_reduce_perf", "sum", ranks=0))
+    assert "--workers" in run("import", "nccl-tests", path, code=2).stderr
+    assert json.loads(run("import", "nccl-tests", path, "--workers", "16").stdout)["workers"] == 16
