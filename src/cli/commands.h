@@ -16,6 +16,8 @@ void add_simulate(CLI::App& app, Outcome& outcome);
 void add_compare(CLI::App& app, Outcome& outcome);
 void add_validate(CLI::App& app, Outcome& outcome);
 void add_preserve(CLI::App& app, Outcome& outcome);
+void add_report(CLI::App& app, Outcome& outcome);
+void add_diff(CLI::App& app, Outcome& outcome);
 void add_schemes(CLI::App& app, Outcome& outcome);
 
 }  // namespace gradweave::cli

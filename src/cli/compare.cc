@@ -3,21 +3,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
 
-#include "base/quoted.h"
 #include "cli/commands.h"
-#include "cli/compare_rows.h"
 #include "cli/inputs.h"
+#include "cli/lists.h"
 #include "cli/output.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
 #include "gradweave/schemes.h"
 #include "io/plot.h"
+#include "report/rows.h"
 
 namespace gradweave::cli {
 namespace {
@@ -45,59 +44,6 @@ class Progress {
   std::size_t total_, done_ = 0;
   bool on_;
 };
-
-// The items of a list option: words that hold one or several, separated by ','.
-std::vector<std::string> items_of(const std::vector<std::string>& words, std::string_view option) {
-  std::vector<std::string> items;
-  for (const std::string& word : words) {
-    for (std::size_t begin = 0; begin <= word.size();) {
-      const std::size_t end = std::min(word.find(',', begin), word.size());
-      if (end == begin)
-        throw InvalidInput(in_quotes(word) + " has an empty item", option, "put one ',' between two items");
-      items.push_back(word.substr(begin, end - begin));
-      begin = end + 1;
-    }
-  }
-  return items;
-}
-
-template <typename Number>
-std::vector<Number> numbers_of(const std::vector<std::string>& words, std::string_view option, Number low,
-                               Number high) {
-  std::vector<Number> numbers;
-  for (const std::string& item : items_of(words, option)) {
-    Number number{};
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), number);
-    if (error != std::errc{} || end != item.data() + item.size() || !(number >= low && number <= high)) {
-      throw InvalidInput(in_quotes(item) + " is no number in range", option,
-                         fmt::format("give numbers from {} to {}", low, high));
-    }
-    numbers.push_back(number);
-  }
-  return numbers;
-}
-
-std::vector<std::string_view> chosen_schemes(const CompareArguments& arguments) {
-  std::vector<std::string_view> names;
-  for (const std::string& name : items_of(arguments.schemes, "--schemes"))
-    names.push_back(find_scheme(name).name);
-  if (names.empty()) std::ranges::transform(schemes(), std::back_inserter(names), &SchemeInfo::name);
-  return names;
-}
-
-void require_known(const std::map<std::string, std::string>& options,
-                   const std::vector<std::string_view>& names) {
-  for (const auto& [option, value] : options) {
-    const bool known = std::ranges::any_of(names, [&](std::string_view name) {
-      const auto& specs = find_scheme(name).options;
-      return std::ranges::find(specs, option, &OptionSpec::name) != specs.end();
-    });
-    if (!known) {
-      throw InvalidInput("none of the schemes compared has an option " + in_quotes(option),
-                         "option " + shortened(option), "see 'gradweave schemes'");
-    }
-  }
-}
 
 Json object_of(const Row& row) {
   Json object = row.result ? to_object(*row.result) : Json{{"name", row.name}, {"starves", row.starves}};
@@ -281,7 +227,7 @@ void run_compare(const CompareArguments& arguments) {
   const Cluster measured = read_cluster(arguments.cluster);
   const std::vector<Setting> settings = settings_of(arguments, measured);
   const Workload& slowest = settings[0].slowest;
-  const std::vector<std::string_view> names = chosen_schemes(arguments);
+  const std::vector<std::string_view> names = chosen_schemes(arguments.schemes);
   const std::map<std::string, std::string> options = parse_assignments(arguments.set);
   require_known(options, names);
   std::vector<std::vector<Row>> rows(settings.size());

@@ -8,11 +8,11 @@
 
 namespace gradweave::cli {
 
-void add_workload_option(CLI::App& command, std::vector<std::string>& paths) {
+void add_workload_option(CLI::App& command, std::vector<std::string>& paths, bool required) {
   command
       .add_option("--workload", paths,
                   "Workload file; repeat it for classes of workers with times of their own")
-      ->required()
+      ->required(required)
       ->take_all()
       ->type_name("FILE");
 }
@@ -66,17 +66,6 @@ void require_valid(const Validation& validation, const std::string& where) {
   std::string what = "is not a valid plan: " + first.what + " at " + first.where;
   if (more > 0) what += " (and " + std::to_string(more) + " more, see 'gradweave validate')";
   throw InvalidInput(what, where, first.remedy);
-}
-
-void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
-                        SimulationResult& result) {
-  if (!plan.finding || !plan.finding->optimum) return;
-  if (classes.size() != 1 || plan.workload_hash != hash_of(classes[0]) ||
-      plan.cluster_hash != hash_of(cluster))
-    return;
-  const double bound = plan.finding->lower_bound_us * 1000;
-  // A plan file may have been edited: a claim that its own time refutes is not passed on.
-  if (bound <= result.iteration_ns()) add_bound(result, {"optimum", bound});
 }
 
 void add_simulation_options(CLI::App& command, SimulationFlags& flags) {

@@ -16,7 +16,7 @@ namespace gradweave::cli {
 
 // Adds --workload (repeatable: one file for each class of workers) and returns nothing; values land in
 // `paths`.
-void add_workload_option(CLI::App& command, std::vector<std::string>& paths);
+void add_workload_option(CLI::App& command, std::vector<std::string>& paths, bool required = true);
 // Adds `name`, the path of one file, which is `what`.
 void add_file_option(CLI::App& command, const std::string& name, std::string& path, const std::string& what,
                      bool required = true);
@@ -32,11 +32,6 @@ std::map<std::string, std::string> parse_assignments(const std::vector<std::stri
 // Throws InvalidInput with the first violations unless the plan is valid. `where` names the plan's file or
 // scheme.
 void require_valid(const Validation& validation, const std::string& where);
-
-// Adds the optimum that the plan's scheme has proved and noted in its options, if it holds for what was
-// simulated: one class of workers, on the workload and cluster that the plan was made for.
-void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
-                        SimulationResult& result);
 
 // Options of the simulation: --optimizer-us, --contention.
 struct SimulationFlags {

@@ -33,6 +33,8 @@ int run(int argc, char** argv) {
   add_compare(app, outcome);
   add_validate(app, outcome);
   add_preserve(app, outcome);
+  add_report(app, outcome);
+  add_diff(app, outcome);
   add_schemes(app, outcome);
   try {
     app.parse(argc, argv);

@@ -8,13 +8,14 @@
 #include "cli/inputs.h"
 #include "cli/output.h"
 #include "gradweave/json.h"
+#include "report/rows.h"
 
 namespace gradweave::cli {
 namespace {
 
 struct SimulateArguments {
   std::vector<std::string> workloads;
-  std::string cluster, plan, trace, svg;
+  std::string cluster, plan, trace, svg, timeline;
   SimulationFlags simulation;
   std::int64_t trace_iterations = 6;
   bool json = false;
@@ -64,12 +65,13 @@ void run_simulate(const SimulateArguments& arguments) {
   const Plan plan = read_plan(arguments.plan);
   require_valid(validate(plan, slowest_of(classes), &cluster), arguments.plan);
   SimulationOptions options = to_options(arguments.simulation);
-  if (!arguments.trace.empty() || !arguments.svg.empty())
+  if (!arguments.trace.empty() || !arguments.svg.empty() || !arguments.timeline.empty())
     options.timeline_iterations = arguments.trace_iterations;
   SimulationResult result = simulate(plan, classes, cluster, options);
   add_proved_optimum(plan, classes, cluster, result);
   if (!arguments.trace.empty()) write_file(arguments.trace, to_chrome_trace({result.timeline}));
   if (!arguments.svg.empty()) write_file(arguments.svg, to_svg({result.timeline}));
+  if (!arguments.timeline.empty()) write_file(arguments.timeline, to_json(result.timeline));
   if (arguments.json) {
     print(to_object(result));
   } else {
@@ -90,6 +92,10 @@ void add_simulate(CLI::App& app, Outcome&) {
   command->add_option("--trace", arguments->trace, "Write a timeline that ui.perfetto.dev opens")
       ->type_name("FILE");
   command->add_option("--svg", arguments->svg, "Write the timeline as a picture")->type_name("FILE");
+  command
+      ->add_option("--timeline", arguments->timeline,
+                   "Write the timeline as 'gradweave report' and 'diff' read it")
+      ->type_name("FILE");
   command
       ->add_option("--trace-iterations", arguments->trace_iterations,
                    "How many iterations the timeline shows")

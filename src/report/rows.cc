@@ -1,11 +1,10 @@
-#include "cli/compare_rows.h"
+#include "report/rows.h"
 
 #include <algorithm>
 
-#include "cli/inputs.h"
 #include "gradweave/error.h"
 
-namespace gradweave::cli {
+namespace gradweave {
 namespace {
 
 // Returns those of `options` that the scheme has.
@@ -56,6 +55,17 @@ Optimum optimum_of(Consistency kind, const Row& optimal, const Setting& setting,
 }
 
 }  // namespace
+
+void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
+                        SimulationResult& result) {
+  if (!plan.finding || !plan.finding->optimum) return;
+  if (classes.size() != 1 || plan.workload_hash != hash_of(classes[0]) ||
+      plan.cluster_hash != hash_of(cluster))
+    return;
+  const double bound = plan.finding->lower_bound_us * 1000;
+  // A plan file may have been edited: a claim that its own time refutes is not passed on.
+  if (bound <= result.iteration_ns()) add_bound(result, {"optimum", bound});
+}
 
 Row compare_one(std::string_view name, const Setting& setting,
                 const std::map<std::string, std::string>& options) {
@@ -110,4 +120,4 @@ void add_optima(std::vector<Row>& rows, const Setting& setting,
   }
 }
 
-}  // namespace gradweave::cli
+}  // namespace gradweave

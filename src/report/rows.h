@@ -1,4 +1,4 @@
-// The rows of `gradweave compare`: schemes planned and simulated, and the best that each kind of plan can do.
+// Rows of a comparison: schemes planned and simulated, and the best that each kind of plan can do.
 #pragma once
 
 #include <limits>
@@ -13,7 +13,7 @@
 #include "gradweave/simulate.h"
 #include "gradweave/workload.h"
 
-namespace gradweave::cli {
+namespace gradweave {
 
 // What all schemes are compared on: the workload of each class of workers, and a cluster of the what-if.
 struct Setting {
@@ -47,6 +47,11 @@ struct Row {
   }
 };
 
+// Adds the optimum that the plan's scheme has proved and noted in its options, if it holds for what was
+// simulated: one class of workers, on the workload and cluster that the plan was made for.
+void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
+                        SimulationResult& result);
+
 // Plans and simulates scheme `name` under those of `options` that it has.
 Row compare_one(std::string_view name, const Setting& setting,
                 const std::map<std::string, std::string>& options);
@@ -56,4 +61,4 @@ Row compare_one(std::string_view name, const Setting& setting,
 void add_optima(std::vector<Row>& rows, const Setting& setting,
                 const std::map<std::string, std::string>& options);
 
-}  // namespace gradweave::cli
+}  // namespace gradweave
