@@ -1,6 +1,7 @@
 // What to do next, in words.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <ranges>
 
@@ -50,7 +51,7 @@ std::string limit_text(const Row& row, const std::vector<std::string>& layers) {
   const Bound& bound = row.result->lower_bound;
   const double compute = static_cast<double>(row.result->compute_ns);
   if (row.iteration_ns() <= compute * kWorthSaying)
-    return row.name + " hides all communication: only faster compute helps.";
+    return row.name + " hides nearly all communication: only faster compute helps.";
   std::string text = row.name + " takes " + time_text(row.iteration_ns()) + "; its bound is " +
                      time_text(bound.iteration_ns) + " (" + bound.name + "). ";
   if (bound.name.starts_with("link") || bound.name == "all links") {
@@ -61,6 +62,17 @@ std::string limit_text(const Row& row, const std::vector<std::string>& layers) {
         "help. ";
   }
   return text + longest_wait(row.result->exposed_layers, layers);
+}
+
+// What the best plan that computes the same gains. A scheme is used by its name.
+std::string gain_text(const Row& exact, const Row& baseline, bool scheme) {
+  const double gain = baseline.iteration_ns() / exact.iteration_ns();
+  if (gain < kWorthSaying)
+    return "No plan that computes the same gains more than " + percent_text(kWorthSaying - 1) + ".";
+  std::string text = "Without a change to what is computed, " + exact.name + " is " + times_text(gain) +
+                     " as fast: " + time_text(exact.iteration_ns()) + ".";
+  if (scheme) text += " In training: gradweave.wrap(model, optimizer, scheme=\"" + exact.name + "\").";
+  return text;
 }
 
 // What twice the bandwidth and lower start-up would bring to row `index`.
@@ -93,8 +105,10 @@ std::string other_kinds(const std::vector<Row>& rows, double exact_ns) {
   }
   if (best.empty()) return {};
   std::vector<const Row*> order;
-  for (const auto& [kind, row] : best) order.push_back(row);
-  std::ranges::stable_sort(order, {}, [](const Row* row) { return row->iteration_ns(); });
+  // What changes training least first.
+  for (const Consistency kind :
+       {Consistency::kCorrected, Consistency::kLocal, Consistency::kCompressed, Consistency::kDelayed})
+    if (best.contains(kind)) order.push_back(best[kind]);
   std::string text = "If what is computed may change: ";
   for (const Row* row : order) {
     if (row != order.front()) text += ", ";
@@ -126,14 +140,15 @@ void add(std::vector<std::string>& advice, std::string text) {
   if (!text.empty()) advice.push_back(std::move(text));
 }
 
-std::string of_measured(const Timeline& timeline, const std::vector<Row>& rows) {
+std::string of_measured(const Timeline& timeline, const std::vector<Row>& rows,
+                        const std::vector<std::string>& layers) {
   const TimelineFigures figures = figures_of(timeline);
   if (figures.iterations == 0) return timeline.name + " has no compute: record whole iterations.";
   std::string text = timeline.name + " (" + timeline.origin + ") takes " + time_text(figures.iteration_ns) +
                      " and waits " + time_text(figures.exposed_ns) + " of it. ";
   const auto row = std::ranges::find_if(
       rows, [&](const Row& candidate) { return candidate.result && candidate.name == timeline.name; });
-  if (row == rows.end()) return text + longest_wait(figures.exposed_layers, {});
+  if (row == rows.end()) return text + longest_wait(figures.exposed_layers, layers);
   const double error = row->iteration_ns() / figures.iteration_ns - 1;
   text += "The prediction is " + time_text(row->iteration_ns()) + ", " + percent_text(std::abs(error)) +
           (error < 0 ? " less" : " more") + ". ";
@@ -151,6 +166,7 @@ std::string of_measured(const Timeline& timeline, const std::vector<Row>& rows) 
 std::vector<std::string> advice_of(const ReportInput& input, const Contents& contents) {
   const std::vector<Row>& rows = contents.rows;
   const std::vector<std::string> layers = layer_names(contents.slowest);
+  const auto row_index = [&](const Row& row) { return static_cast<std::size_t>(&row - rows.data()); };
   std::vector<std::string> advice;
   const Row* baseline = fastest(rows, [&](const Row& row) { return row.name == input.baseline; });
   const Row* exact = fastest(rows, is_exact);
@@ -167,27 +183,25 @@ std::vector<std::string> advice_of(const ReportInput& input, const Contents& con
     add(advice, baseline->name + " takes " + time_text(baseline->iteration_ns()) + " and waits " +
                     percent_text(exposed) + " of it.");
   }
-  if (exact != nullptr && baseline != nullptr && exact != baseline) {
-    const double gain = baseline->iteration_ns() / exact->iteration_ns();
-    add(advice, gain < kWorthSaying
-                    ? "No plan that computes the same gains more than " + percent_text(kWorthSaying - 1) + "."
-                    : "Without a change to what is computed, " + exact->name + " is " + times_text(gain) +
-                          " as fast: " + time_text(exact->iteration_ns()) +
-                          ". In training: gradweave.wrap(model, optimizer, scheme=\"" + exact->name + "\").");
-  }
-  if (exact != nullptr) {
-    add(advice, limit_text(*exact, layers));
-    add(advice, other_kinds(rows, exact->iteration_ns()));
-    if (exact->iteration_ns() > compute * kWorthSaying)
-      add(advice, hardware_text(contents, static_cast<std::size_t>(exact - rows.data())));
-  }
-  for (const Timeline& timeline : input.timelines) add(advice, of_measured(timeline, rows));
+  if (exact != nullptr && baseline != nullptr && exact != baseline)
+    add(advice, gain_text(*exact, *baseline, row_index(*exact) < input.schemes.size()));
+  if (exact != nullptr) add(advice, limit_text(*exact, layers));
+  const double exact_ns = exact != nullptr ? exact->iteration_ns() : std::numeric_limits<double>::infinity();
+  add(advice, other_kinds(rows, exact_ns));
+  const Row* varied = fastest(rows, [&](const Row& row) {
+    return is_exact(row) &&
+           contents.grid.iteration_ns[row_index(row)][contents.grid.point(contents.grid.here)];
+  });
+  if (varied != nullptr && varied->iteration_ns() > compute * kWorthSaying)
+    add(advice, hardware_text(contents, row_index(*varied)));
+  for (const Timeline& timeline : input.timelines) add(advice, of_measured(timeline, rows, layers));
   return advice;
 }
 
-std::vector<std::string> advice_of(const std::vector<Timeline>& timelines) {
+std::vector<std::string> advice_of(const std::vector<Timeline>& timelines,
+                                   const std::vector<std::string>& layers) {
   std::vector<std::string> advice;
-  for (const Timeline& timeline : timelines) add(advice, of_measured(timeline, {}));
+  for (const Timeline& timeline : timelines) add(advice, of_measured(timeline, {}, layers));
   add(advice,
       "With --workload and --cluster, which 'python -m gradweave profile' and 'probe' write, the page also "
       "says what "

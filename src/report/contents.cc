@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <future>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -165,6 +166,23 @@ Contents contents_of(const ReportInput& input) {
     }
   });
   return contents;
+}
+
+std::vector<std::string> layers_of(const std::vector<Timeline>& timelines) {
+  constexpr std::int32_t kMostLayers = 1'000'000;
+  std::map<std::int32_t, std::string> names;
+  for (const Timeline& timeline : timelines) {
+    for (const Span& span : timeline.spans) {
+      const bool of_layer = span.kind == SpanKind::kForward || span.kind == SpanKind::kBackward;
+      if (of_layer && span.layer >= 0 && span.layer < kMostLayers) names.emplace(span.layer, span.label);
+    }
+  }
+  std::vector<std::string> layers;
+  for (const auto& [layer, name] : names) {
+    while (std::ssize(layers) < layer) layers.push_back(std::to_string(layers.size()));
+    layers.push_back(name);
+  }
+  return layers;
 }
 
 }  // namespace gradweave

@@ -41,7 +41,11 @@ Contents contents_of(const ReportInput& input);
 
 // Returns what to do next, one sentence or two each.
 std::vector<std::string> advice_of(const ReportInput& input, const Contents& contents);
-// The same where there are only timelines.
-std::vector<std::string> advice_of(const std::vector<Timeline>& timelines);
+// The same where there are only timelines, whose layers are called `layers`.
+std::vector<std::string> advice_of(const std::vector<Timeline>& timelines,
+                                   const std::vector<std::string>& layers);
+
+// Returns the names of layers as timelines have them, in order.
+std::vector<std::string> layers_of(const std::vector<Timeline>& timelines);
 
 }  // namespace gradweave

@@ -110,16 +110,17 @@ bool agree(const Interval& a, const Interval& b, double tolerance_ns) {
 std::optional<TimelineParting> parting_of(const std::map<Key, Interval>& a, const std::map<Key, Interval>& b,
                                           double tolerance_ns, std::int64_t iterations) {
   std::optional<TimelineParting> parting;
-  auto earliest = std::numeric_limits<Nanoseconds>::max();
-  const auto offer = [&](const Key& key, const Interval* in_a, const Interval* in_b) {
-    const Nanoseconds begin = in_a == nullptr   ? in_b->first
-                              : in_b == nullptr ? in_a->first
-                                                : std::min(in_a->first, in_b->first);
-    if (begin >= earliest) return;
-    earliest = begin;
-    parting = TimelineParting{.iteration = std::get<0>(key), .what = std::get<1>(key)};
-    if (in_a != nullptr) parting->a = *in_a;
-    if (in_b != nullptr) parting->b = *in_b;
+  // A span that is in one only explains why others begin later: first among equals.
+  auto earliest = std::pair(std::numeric_limits<Nanoseconds>::max(), true);
+  const auto offer = [&](const Key& key, std::optional<Interval> in_a, std::optional<Interval> in_b) {
+    const bool both = in_a && in_b;
+    Nanoseconds begin = in_a ? in_a->first : in_b->first;
+    if (both)
+      begin =
+          in_a->first == in_b->first ? std::min(in_a->second, in_b->second) : std::min(begin, in_b->first);
+    if (std::pair(begin, both) >= earliest) return;
+    earliest = {begin, both};
+    parting = {.iteration = std::get<0>(key), .what = std::get<1>(key), .a = in_a, .b = in_b};
   };
   // An op of the last iteration may be beyond the end of one of them; a wait shorter than the tolerance is no matter.
   const auto counts = [&](const Key& key, const Interval& interval) {
@@ -129,13 +130,13 @@ std::optional<TimelineParting> parting_of(const std::map<Key, Interval>& a, cons
   for (const auto& [key, interval] : a) {
     const auto other = b.find(key);
     if (other == b.end()) {
-      if (counts(key, interval)) offer(key, &interval, nullptr);
+      if (counts(key, interval)) offer(key, interval, std::nullopt);
     } else if (!agree(interval, other->second, tolerance_ns)) {
-      offer(key, &interval, &other->second);
+      offer(key, interval, other->second);
     }
   }
   for (const auto& [key, interval] : b) {
-    if (!a.contains(key) && counts(key, interval)) offer(key, nullptr, &interval);
+    if (!a.contains(key) && counts(key, interval)) offer(key, std::nullopt, interval);
   }
   return parting;
 }

@@ -89,6 +89,7 @@ Json row_of_measured(const Timeline& timeline) {
   return {{"name", timeline.name},
           {"kind", ""},
           {"origin", timeline.origin},
+          {"given", true},
           {"iteration_us", short_us(figures.iteration_ns)},
           {"exposed_us", short_us(figures.exposed_ns)},
           {"layers", object_of(figures.exposed_layers)},
@@ -107,22 +108,6 @@ Json object_of(const Grid& grid) {
           {"startup_us", grid.startup_us},
           {"here", {grid.here.worker, grid.here.gigabit, grid.here.startup}},
           {"iteration_us", std::move(rows)}};
-}
-
-// The names of layers as timelines have them.
-Json layers_of(const std::vector<Timeline>& timelines) {
-  std::map<std::int32_t, std::string> names;
-  for (const Timeline& timeline : timelines) {
-    for (const Span& span : timeline.spans) {
-      if (span.kind == SpanKind::kForward || span.kind == SpanKind::kBackward)
-        names.emplace(span.layer, span.label);
-    }
-  }
-  Json list = Json::array();
-  if (names.empty() || names.rbegin()->first > 1'000'000) return list;
-  for (std::int32_t layer = 0; layer <= names.rbegin()->first; ++layer)
-    list.push_back(names.contains(layer) ? names[layer] : std::to_string(layer));
-  return list;
 }
 
 Json facts_of(const ReportInput& input, const Contents& contents) {
@@ -147,12 +132,16 @@ Json data_of(const ReportInput& input) {
     data["facts"] = facts_of(input, contents);
     data["layers"] = Json::array();
     for (const Layer& layer : contents.slowest.layers) data["layers"].push_back(layer.name);
-    for (const Row& row : contents.rows) data["rows"].push_back(object_of(row));
+    for (const Row& row : contents.rows) {
+      data["rows"].push_back(object_of(row));
+      data["rows"].back()["given"] = data["rows"].size() > input.schemes.size();
+    }
     data["grid"] = object_of(contents.grid);
     data["advice"] = advice_of(input, contents);
   } else {
-    data["layers"] = layers_of(input.timelines);
-    data["advice"] = advice_of(input.timelines);
+    const std::vector<std::string> layers = layers_of(input.timelines);
+    data["layers"] = layers;
+    data["advice"] = advice_of(input.timelines, layers);
   }
   for (const Timeline& timeline : input.timelines) data["rows"].push_back(row_of_measured(timeline));
   return data;

@@ -27,6 +27,9 @@ function bytes(value) {
   return digits(value, 3) + " " + units[unit];
 }
 const layerName = (layer) => layer < 0 ? "the iteration's end" : data.layers[layer] ?? "layer " + layer;
+// From what changes training least to what changes it most.
+const GRAVITY = ["exact", "corrected", "local", "compressed", "delayed"];
+const byTime = (a, b) => a.iteration_us - b.iteration_us || GRAVITY.indexOf(a.kind) - GRAVITY.indexOf(b.kind);
 const kindOf = (row) => row.kind || "measured";
 
 // A note beside the pointer.
@@ -63,10 +66,9 @@ function lookOf(timeline, span) {
 const withTimeline = rows.filter((row) => row.timeline && row.timeline.spans.length);
 const shown = new Set();
 {
-  const fastest = (admissible) => withTimeline.filter((row) => row.kind && admissible(row))
-    .reduce((best, row) => best && best.iteration_us <= row.iteration_us ? best : row, undefined);
+  const fastest = (admissible) => withTimeline.filter((row) => row.kind && admissible(row)).sort(byTime)[0];
   for (const row of [withTimeline.find((row) => row.name === data.baseline), fastest((row) => row.kind === "exact"),
-                     fastest(() => true), ...withTimeline.filter((row) => row.origin !== "simulated" || row.given)])
+                     fastest(() => true), ...withTimeline.filter((row) => row.given).slice(0, 8)])
     if (row) shown.add(row);
 }
 for (const row of withTimeline) {
@@ -349,7 +351,7 @@ const COLUMNS = [
   ["iteration", (row) => row.iteration_us, time],
   ["exposed", (row) => row.exposed_us, time],
   ["x compute", (row) => row.compute_us > 0 ? row.iteration_us / row.compute_us : undefined, (value) => value.toFixed(3)],
-  ["x faster than " + data.baseline, (row) => base && base.iteration_us / row.iteration_us, (value) => value.toFixed(2)],
+  ["speed / " + data.baseline, (row) => base && base.iteration_us / row.iteration_us, (value) => value.toFixed(2)],
   ["bound", (row) => row.bound_us, time],
   ["over bound", (row) => row.bound_us > 0 ? row.iteration_us / row.bound_us - 1 : undefined, (value) => (100 * value).toFixed(2) + " %"],
   ["what binds", (row) => row.bound, String, true],
@@ -357,14 +359,14 @@ const COLUMNS = [
   ["staleness", (row) => row.staleness, String],
   ["ops", (row) => row.ops, (value) => digits(value)],
   ["bytes", (row) => row.bytes, bytes],
-  ["extra memory", (row) => row.extra_bytes, bytes]].filter(([name]) => base || !name.startsWith("x faster"));
+  ["extra memory", (row) => row.extra_bytes, bytes]].filter(([, of]) => rows.some((row) => of(row) !== undefined));
 let sorting = [2, 1];
 function drawTable() {
   const [column, direction] = sorting, value = COLUMNS[column][1];
   const known = (row) => row.starves === undefined && value(row) !== undefined;
   const order = [...rows].sort((a, b) => {
     if (!known(a) || !known(b)) return known(b) - known(a);
-    return (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * direction;
+    return (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * direction || byTime(a, b);
   });
   const best = Math.min(...rows.filter((row) => row.kind && row.iteration_us !== undefined).map((row) => row.iteration_us));
   document.querySelector("thead").replaceChildren(make("tr", {}, ...COLUMNS.map(([name, , , left], index) => {
@@ -375,7 +377,7 @@ function drawTable() {
   document.querySelector("tbody").replaceChildren(...order.map((row) => {
     if (row.starves !== undefined)
       return make("tr", {}, make("td", {class: "left"}, row.name), make("td", {class: "left"}, row.kind),
-                  make("td", {class: "left", colspan: COLUMNS.length - 2}, "starves: " + row.starves));
+                  make("td", {class: "why", colspan: COLUMNS.length - 2}, "starves: " + row.starves));
     return make("tr", {class: row.iteration_us === best ? "best" : ""}, ...COLUMNS.map(([, of, text, left]) => {
       const value = of(row);
       return make("td", {class: left ? "left" : "", ...(text === String ? {title: value ?? ""} : {})}, value === undefined ? "-" : text(value));
@@ -396,7 +398,8 @@ const AXES = grid ? [
   {label: "Start-up", values: grid.startup_us, text: time}] : [];
 
 function drawBars() {
-  const found = onGrid.map((row) => [row, timeAt(row, place)]).filter(([, us]) => us !== null).sort((a, b) => a[1] - b[1]);
+  const found = onGrid.map((row) => [row, timeAt(row, place)]).filter(([, us]) => us !== null)
+    .sort((a, b) => a[1] - b[1] || byTime(a[0], b[0]));
   const most = Math.max(...found.map(([, us]) => us)), baseline = found.find(([row]) => row.name === data.baseline);
   // One that is far slower than the others leaves them no room.
   const full = Math.min(most, 2.5 * (baseline ? baseline[1] : most));
