@@ -110,16 +110,16 @@ bool agree(const Interval& a, const Interval& b, double tolerance_ns) {
 std::optional<TimelineParting> parting_of(const std::map<Key, Interval>& a, const std::map<Key, Interval>& b,
                                           double tolerance_ns, std::int64_t iterations) {
   std::optional<TimelineParting> parting;
-  // A span that is in one only explains why others begin later: first among equals.
-  auto earliest = std::pair(std::numeric_limits<Nanoseconds>::max(), true);
+  // Of spans that part at one time, one that is in one timeline only explains the others, and so does what began
+  // earlier.
+  auto earliest = std::tuple(std::numeric_limits<Nanoseconds>::max(), true, Nanoseconds{0});
   const auto offer = [&](const Key& key, std::optional<Interval> in_a, std::optional<Interval> in_b) {
     const bool both = in_a && in_b;
-    Nanoseconds begin = in_a ? in_a->first : in_b->first;
-    if (both)
-      begin =
-          in_a->first == in_b->first ? std::min(in_a->second, in_b->second) : std::min(begin, in_b->first);
-    if (std::pair(begin, both) >= earliest) return;
-    earliest = {begin, both};
+    const Nanoseconds begin = both ? std::min(in_a->first, in_b->first) : (in_a ? in_a : in_b)->first;
+    const Nanoseconds parts =
+        both && in_a->first == in_b->first ? std::min(in_a->second, in_b->second) : begin;
+    if (std::tuple(parts, both, begin) >= earliest) return;
+    earliest = {parts, both, begin};
     parting = {.iteration = std::get<0>(key), .what = std::get<1>(key), .a = in_a, .b = in_b};
   };
   // An op of the last iteration may be beyond the end of one of them; a wait shorter than the tolerance is no matter.

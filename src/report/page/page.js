@@ -71,6 +71,7 @@ const shown = new Set();
                      fastest(() => true), ...withTimeline.filter((row) => row.given).slice(0, 8)])
     if (row) shown.add(row);
 }
+const inOrder = () => [...shown].sort((a, b) => a.index - b.index);
 for (const row of withTimeline) {
   const timeline = row.timeline;
   timeline.end = Math.max(...timeline.spans.map((span) => span[BEGIN] + span[LENGTH]));
@@ -303,7 +304,7 @@ function layerChart(row, most) {
 }
 function drawLayers() {
   const most = Math.max(1e-9, ...[...shown].flatMap((row) => row.layers.map((wait) => wait.us)));
-  $("layers").replaceChildren(...[...shown].map((row) => {
+  $("layers").replaceChildren(...inOrder().map((row) => {
     const longest = row.layers.reduce((best, wait) => best && best.us >= wait.us ? best : wait, undefined);
     const words = longest ? `waits ${time(row.exposed_us)} in each iteration, most before ${layerName(longest.layer)}: ${time(longest.us)}` +
       (longest.reason ? ` (${longest.reason})` : "") : "waits for nothing";
@@ -312,7 +313,7 @@ function drawLayers() {
 }
 
 function showLines() {
-  $("lines").replaceChildren(...[...shown].sort((a, b) => a.index - b.index).map((row) => {
+  $("lines").replaceChildren(...inOrder().map((row) => {
     row.canvas = make("canvas", {tabindex: 0, role: "img", "aria-label":
       `timeline of ${row.name}: ${time(row.iteration_us)} in each iteration, of which ${time(row.exposed_us)} waiting`});
     listen(row);
