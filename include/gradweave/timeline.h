@@ -84,13 +84,19 @@ struct TimelineDiff {
 // `tolerance` x the mean iteration of `a`. O(spans log spans).
 TimelineDiff diff_of(const Timeline& a, const Timeline& b, double tolerance);
 
-// Returns the timeline in the Chrome trace event form that Perfetto and chrome://tracing open: one process
-// per timeline, one thread per track; times in microseconds. Several timelines stand side by side.
+// Returns the timelines in the Chrome trace event form that Perfetto and chrome://tracing open: one process per
+// timeline, one thread per track; times in microseconds from the first span of all. Flows lead from an op to the
+// wait for it; counters say how many bytes are in flight and how long compute has waited in all.
 std::string to_chrome_trace(const std::vector<Timeline>& timelines);
 
-// Returns the timelines as one self-contained SVG picture, under each other on a common time axis: compute
-// above the links, waits hatched, details as tooltips. Ops that overlap on a link stand in lanes of their
-// own.
-std::string to_svg(const std::vector<Timeline>& timelines);
+struct PictureOptions {
+  Nanoseconds width_ns = 0;            // the time that the width shows; 0: all of it
+  std::optional<double> iteration_ns;  // printed; nothing: each timeline's own figures
+};
+
+// Returns the timelines as one self-contained SVG picture, under each other on a common time axis: compute above the
+// links, waits hatched, details as tooltips, a legend of what is drawn; readable on light and dark pages. Ops that
+// overlap on a link stand in lanes of their own.
+std::string to_svg(const std::vector<Timeline>& timelines, const PictureOptions& options = {});
 
 }  // namespace gradweave

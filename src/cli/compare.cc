@@ -161,23 +161,43 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
                "parallelism computes; docs/schemes.md has the accuracy of the others.\n";
 }
 
-// Iteration time over compute of each scheme, over the number of workers or the bandwidth, whichever varies;
-// where both do, a curve over the bandwidth for each number of workers.
-LineChart scaling_chart(const std::string& title, const std::vector<std::vector<Row>>& rows,
-                        bool over_bandwidth) {
-  LineChart chart{.title = title,
-                  .x_label = over_bandwidth ? "Gb/s of the first link" : "workers",
-                  .y_label = "iteration time / compute time"};
+// What the curves of one setting are measured by: scheme ddp's iteration, or where it is not among the rows, compute.
+double unit_of(const std::vector<Row>& rows, bool by_ddp) {
+  const auto ddp = std::ranges::find(rows, "ddp", &Row::name);
+  if (by_ddp) return ddp->iteration_ns();
+  const auto some = std::ranges::find_if(rows, [](const Row& row) { return row.result.has_value(); });
+  return some == rows.end() ? 0 : static_cast<double>(some->result->compute_ns);
+}
+
+// Each scheme's iteration time over the number of workers or the bandwidth, whichever varies; where both do, a curve
+// over the bandwidth for each number of workers.
+LineChart scaling_chart(const std::string& title, const Cluster& cluster,
+                        const std::vector<std::vector<Row>>& rows, bool over_bandwidth) {
+  const bool by_ddp = std::ranges::all_of(rows, [](const std::vector<Row>& point) {
+    const auto ddp = std::ranges::find(point, "ddp", &Row::name);
+    return ddp != point.end() && ddp->result && ddp->iteration_ns() > 0;
+  });
+  std::string links;
+  for (const Link& link : cluster.links) links += (links.empty() ? "links " : ", ") + link.name;
+  LineChart chart{
+      .title = title,
+      .subtitle = fmt::format("as measured: {} workers, {}; solid: exact, dashed: changes training",
+                              cluster.workers, links),
+      .x_label = over_bandwidth ? "Gb/s of the first link" : "workers",
+      .y_label = by_ddp ? "iteration time / that of ddp" : "iteration time / compute time"};
   const bool both = over_bandwidth && rows.front().front().workers != rows.back().front().workers;
   std::map<std::string, Series> curves;
   for (const std::vector<Row>& point : rows) {
+    const double unit = unit_of(point, by_ddp);
     for (const Row& row : point) {
-      if (!row.result || row.result->compute_ns == 0) continue;
+      if (!row.result || !(unit > 0) || !(row.iteration_ns() > 0)) continue;
       const double x = over_bandwidth ? *row.gigabits : static_cast<double>(row.workers);
       const std::string name = both ? fmt::format("{}, {} workers", row.name, row.workers) : row.name;
       Series& series = curves[name];
       series.name = name;
-      series.points.emplace_back(x, row.iteration_ns() / static_cast<double>(row.result->compute_ns));
+      series.group = static_cast<std::size_t>(row.consistency);
+      series.dashed = row.consistency != Consistency::kExact;
+      series.points.emplace_back(x, row.iteration_ns() / unit);
     }
   }
   for (auto& [name, series] : curves) {
@@ -245,7 +265,7 @@ void run_compare(const CompareArguments& arguments) {
   if (!arguments.plot.empty()) {
     const bool over_bandwidth = std::ranges::any_of(
         settings, [&](const Setting& setting) { return setting.gigabits != settings[0].gigabits; });
-    write_file(arguments.plot, to_svg(scaling_chart(slowest.name, rows, over_bandwidth)));
+    write_file(arguments.plot, to_svg(scaling_chart(slowest.name, measured, rows, over_bandwidth)));
   }
   if (!arguments.json) return print_for_people(slowest, settings, rows);
   Json objects = Json::array();

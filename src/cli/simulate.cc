@@ -1,6 +1,7 @@
 // gradweave simulate: predict what a plan does.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <iostream>
 #include <memory>
 
@@ -17,6 +18,7 @@ struct SimulateArguments {
   std::vector<std::string> workloads;
   std::string cluster, plan, trace, svg, timeline;
   SimulationFlags simulation;
+  double svg_us = 0;
   std::int64_t trace_iterations = 6;
   bool json = false;
 };
@@ -70,7 +72,11 @@ void run_simulate(const SimulateArguments& arguments) {
   SimulationResult result = simulate(plan, classes, cluster, options);
   add_proved_optimum(plan, classes, cluster, result);
   if (!arguments.trace.empty()) write_file(arguments.trace, to_chrome_trace({result.timeline}));
-  if (!arguments.svg.empty()) write_file(arguments.svg, to_svg({result.timeline}));
+  if (!arguments.svg.empty()) {
+    const PictureOptions picture{.width_ns = std::llround(arguments.svg_us * 1000),
+                                 .iteration_ns = result.iteration_ns()};
+    write_file(arguments.svg, to_svg({result.timeline}, picture));
+  }
   if (!arguments.timeline.empty()) write_file(arguments.timeline, to_json(result.timeline));
   if (arguments.json) {
     print(to_object(result));

@@ -6,8 +6,8 @@
 #include <ranges>
 
 #include "gradweave/cost.h"
+#include "io/text.h"
 #include "report/contents.h"
-#include "report/text.h"
 
 namespace gradweave {
 namespace {

@@ -1,7 +1,8 @@
-#include "report/text.h"
+#include "io/text.h"
 
 #include <cmath>
 #include <cstdio>
+#include <string_view>
 
 namespace gradweave {
 
