@@ -98,6 +98,8 @@ void add_simulate(CLI::App& app, Outcome&) {
   command->add_option("--trace", arguments->trace, "Write a timeline that ui.perfetto.dev opens")
       ->type_name("FILE");
   command->add_option("--svg", arguments->svg, "Write the timeline as a picture")->type_name("FILE");
+  command->add_option("--svg-us", arguments->svg_us, "The time that the picture's width shows; 0: all of it")
+      ->check(CLI::Range(0.0, 1e12));
   command
       ->add_option("--timeline", arguments->timeline,
                    "Write the timeline as 'gradweave report' and 'diff' read it")
