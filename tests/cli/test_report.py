@@ -109,7 +109,8 @@ ACTS = """
 const seen = {errors: [], chips: document.querySelectorAll("#picks button").length,
   rows: document.querySelectorAll("tbody tr").length, advice: document.querySelectorAll("#advice li").length,
   curves: document.querySelectorAll("#charts svg polyline").length, wide: document.documentElement.scrollWidth};
-const painted = (canvas) => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value);
+const painted = (canvas) =>
+  canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value);
 seen.painted = [...document.querySelectorAll("#lines canvas")].map(painted);
 const canvas = document.querySelector("#lines canvas"), box = canvas.getBoundingClientRect();
 canvas.dispatchEvent(new PointerEvent("pointermove", {clientX: box.left + 76, clientY: box.top + 28, bubbles: true}));
@@ -119,7 +120,8 @@ document.getElementById("in").click();
 seen.zoomed = picture() !== before;
 document.getElementById("all").click();
 seen.whole = picture() === before;
-const found = document.getElementById("found").textContent, slider = document.querySelector("#sliders input[aria-label=Bandwidth]");
+const found = document.getElementById("found").textContent;
+const slider = document.querySelector("#sliders input[aria-label=Bandwidth]");
 slider.value = 0;
 slider.dispatchEvent(new Event("input"));
 seen.slid = [found, document.getElementById("found").textContent];
