@@ -283,7 +283,8 @@ TEST(Timelines, TracesAreJsonWhateverTheNames) {
     if (!event.contains("args")) continue;
     reasons += event.at("args").contains("reason");
     if (event.at("ph") == "C")
-      counters[{event.at("pid"), event.at("name")}] = event.at("args").begin().value().get<double>();
+      counters[{event.at("pid").get<int>(), event.at("name").get<std::string>()}] =
+          event.at("args").begin().value().get<double>();
   }
   EXPECT_EQ(first, 0);
   EXPECT_EQ(starts, 2U * 2);  // each wait from its op
