@@ -12,6 +12,15 @@ ROOT = Path(__file__).resolve().parent.parent
 WORKLOAD = ROOT / "examples/workloads/tiny.json"
 CLUSTER = ROOT / "examples/clusters/tiny-4.json"
 
+# Where communication takes longer than compute, so that what these do about it is seen: less is sent, gradients come
+# late, averages go on behind several iterations.
+SLOW_CLUSTER = {"version": 1, "workers": 4, "workers_per_node": 1, "startup_growth": "linear",
+                "links": [{"name": "net", "startup_us": 30, "us_per_byte": 0.003}]}
+ON_SLOW = ("covap", "deft", "delayed_averaging")
+# Its buckets are of the size of DistributedDataParallel's: as many more bytes over a link as much faster.
+ENLARGED = {"covap": 200}
+WIDTH_US = 8000  # of every picture: one time scale
+
 # Sizes in proportion to a model of 700 kB; averages as often as fits into a picture.
 OPTIONS = {
     "ddp": {"bucket_cap_bytes": "400000", "first_bucket_bytes": "50000"},
@@ -23,7 +32,7 @@ OPTIONS = {
     "partial_sgd": {"period": "3"},
     "dreamddp": {"period": "3"},
 }
-ITERATIONS = 4
+ITERATIONS = 8
 
 
 def run(command: Path, *arguments: str) -> str:
@@ -35,12 +44,22 @@ def run(command: Path, *arguments: str) -> str:
 
 def draw(command: Path, scheme: str, folder: Path) -> None:
     sets = [part for name, value in OPTIONS.get(scheme, {}).items() for part in ("--set", f"{name}={value}")]
-    common = ["--workload", str(WORKLOAD), "--cluster", str(CLUSTER)]
     with tempfile.TemporaryDirectory() as scratch:
+        factor = ENLARGED.get(scheme, 1)
+        model = json.loads(WORKLOAD.read_text())
+        for tensor in [tensor for layer in model["layers"] for tensor in layer["tensors"]]:
+            tensor["numel"] *= factor
+        machines = dict(SLOW_CLUSTER) if scheme in ON_SLOW else json.loads(CLUSTER.read_text())
+        machines["links"] = [link | {"us_per_byte": link["us_per_byte"] / factor} for link in machines["links"]]
+        workload, cluster = Path(scratch) / "workload.json", Path(scratch) / "cluster.json"
+        workload.write_text(json.dumps(model))
+        cluster.write_text(json.dumps(machines))
+        common = ["--workload", str(workload), "--cluster", str(cluster)]
         plan = str(Path(scratch) / "plan.json")
         run(command, "plan", *common, "--scheme", scheme, *sets, "-o", plan)
         svg = str(folder / f"{scheme}.svg")
-        run(command, "simulate", *common, "--plan", plan, "--svg", svg, "--trace-iterations", str(ITERATIONS), "--json")
+        run(command, "simulate", *common, "--plan", plan, "--svg", svg, "--svg-us", str(WIDTH_US),
+            "--trace-iterations", str(ITERATIONS), "--json")
 
 
 def main() -> None:

@@ -175,9 +175,9 @@ using PlanResult = std::variant<Plan, Starves>;
 // Returns the iteration of the plan that is executed as number `n` >= 0: prologue first, then the period.
 const Iteration& iteration_at(const Plan& plan, std::int64_t n);
 
-// Returns how timelines name an op of the plan: its collective, its first block, with the interval where that
-// is not the whole tensor, and how many more blocks, e.g. "all_reduce conv1.weight[0:4096] +3". `index` is
-// that of the plan's workload.
+// Returns how timelines name an op of the plan: its collective, or "average" of parameters, its compressor, its
+// first block, with the interval where that is not the whole tensor, and how many more blocks, e.g. "all_reduce
+// conv1.weight[0:4096] +3", "average int4 conv1.weight". `index` is that of the plan's workload.
 std::string label_of(const Plan& plan, const Op& op, const WorkloadIndex& index);
 
 }  // namespace gradweave

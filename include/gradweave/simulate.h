@@ -30,12 +30,6 @@ struct Bound {
   double iteration_ns = 0;
 };
 
-struct ExposedLayer {
-  std::int32_t layer = 0;  // -1: at iteration_end
-  double exposed_ns = 0;   // per iteration
-  std::string reason;      // what was waited for most
-};
-
 struct LinkUse {
   std::string link;
   double busy_ns = 0;  // per iteration: time in which at least one op is active

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradweave/decimal.h"
@@ -35,13 +38,65 @@ struct Timeline {
   friend bool operator==(const Timeline&, const Timeline&) = default;
 };
 
-// Returns the timeline in the Chrome trace event form that Perfetto and chrome://tracing open: one process
-// per timeline, one thread per track; times in microseconds. Several timelines stand side by side.
+struct ExposedLayer {
+  std::int32_t layer = 0;  // -1: at iteration_end
+  double exposed_ns = 0;   // per iteration
+  std::string reason;      // what was waited for most
+};
+
+// What a timeline shows of its iterations.
+struct TimelineFigures {
+  std::int64_t iterations = 0;                 // that compute begins in it
+  double iteration_ns = 0;                     // mean time from one's begin to the next one's
+  double exposed_ns = 0;                       // waits per iteration
+  std::vector<ExposedLayer> exposed_layers;    // those with waits, in order
+  std::map<std::int64_t, Nanoseconds> begins;  // of each iteration's first compute or wait
+};
+
+// Returns the figures; zeros of a timeline without compute. The last iteration's time is that from its begin to the
+// end of its compute, and counts only where it is alone. O(spans log spans).
+TimelineFigures figures_of(const Timeline& timeline);
+
+// One kind of work, or one span in the mean of its iterations, in two timelines.
+struct TimelineDifference {
+  std::string what;  // "forward", "link eth busy", "backward conv1", "all_reduce conv1.weight on eth"
+  // Nanoseconds per iteration; nothing where the timeline has no such span.
+  std::optional<double> a_ns, b_ns;
+};
+
+// Where two timelines part first, counted from the begin of the first iteration of each.
+struct TimelineParting {
+  std::int64_t iteration = 0;  // from the timeline's first, which is 0
+  std::string what;
+  std::optional<std::pair<Nanoseconds, Nanoseconds>> a, b;  // [begin, end); nothing: it is missing there
+};
+
+struct TimelineDiff {
+  TimelineFigures a, b;
+  std::optional<TimelineParting> parting;  // nothing: they agree within the tolerance
+  std::vector<TimelineDifference> kinds;   // all kinds of work
+  std::vector<TimelineDifference>
+      largest;  // spans by falling difference; those within the tolerance are left out
+};
+
+// Compares span by span the iterations that both timelines have: a compute span with the one of the same kind and
+// layer, an op with that of the same label on the link of the same name. Two times agree if they differ by at most
+// `tolerance` x the mean iteration of `a`. O(spans log spans).
+TimelineDiff diff_of(const Timeline& a, const Timeline& b, double tolerance);
+
+// Returns the timelines in the Chrome trace event form that Perfetto and chrome://tracing open: one process per
+// timeline, one thread per track; times in microseconds from the first span of all. Flows lead from an op to the
+// wait for it; counters say how many bytes are in flight and how long compute has waited in all.
 std::string to_chrome_trace(const std::vector<Timeline>& timelines);
 
-// Returns the timelines as one self-contained SVG picture, under each other on a common time axis: compute
-// above the links, waits hatched, details as tooltips. Ops that overlap on a link stand in lanes of their
-// own.
-std::string to_svg(const std::vector<Timeline>& timelines);
+struct PictureOptions {
+  Nanoseconds width_ns = 0;            // the time that the width shows; 0: all of it
+  std::optional<double> iteration_ns;  // printed; nothing: each timeline's own figures
+};
+
+// Returns the timelines as one self-contained SVG picture, under each other on a common time axis: compute above the
+// links, waits hatched, details as tooltips, a legend of what is drawn; readable on light and dark pages. Ops that
+// overlap on a link stand in lanes of their own.
+std::string to_svg(const std::vector<Timeline>& timelines, const PictureOptions& options = {});
 
 }  // namespace gradweave

@@ -20,6 +20,8 @@ void add_validate(CLI::App& app, Outcome& outcome);
 void add_preserve(CLI::App& app, Outcome& outcome);
 void add_import(CLI::App& app, Outcome& outcome);
 void add_fit(CLI::App& app, Outcome& outcome);
+void add_report(CLI::App& app, Outcome& outcome);
+void add_diff(CLI::App& app, Outcome& outcome);
 void add_schemes(CLI::App& app, Outcome& outcome);
 
 }  // namespace gradweave::cli

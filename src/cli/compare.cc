@@ -3,24 +3,21 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
 
-#include "base/names.h"
-#include "base/quantity.h"
-#include "base/quoted.h"
 #include "cli/commands.h"
-#include "cli/compare_rows.h"
 #include "cli/inputs.h"
+#include "cli/lists.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
 #include "gradweave/schemes.h"
 #include "io/plot.h"
+#include "report/rows.h"
 
 namespace gradweave::cli {
 namespace {
@@ -32,64 +29,6 @@ struct CompareArguments {
   SimulationFlags simulation;
   bool json = false;
 };
-
-// The items of a list option: words that hold one or several, separated by ','.
-std::vector<std::string> items_of(const std::vector<std::string>& words, std::string_view option) {
-  std::vector<std::string> items;
-  for (const std::string& word : words) {
-    for (std::size_t begin = 0; begin <= word.size();) {
-      const std::size_t end = std::min(word.find(',', begin), word.size());
-      if (end == begin)
-        throw InvalidInput(in_quotes(word) + " has an empty item", option, "put one ',' between two items");
-      items.push_back(word.substr(begin, end - begin));
-      begin = end + 1;
-    }
-  }
-  return items;
-}
-
-// The numbers of a list option; `measure`: of what they may have a unit.
-template <typename Number>
-std::vector<Number> numbers_of(const std::vector<std::string>& words, std::string_view option, Number low,
-                               Number high, std::optional<Measure> measure = std::nullopt) {
-  std::vector<Number> numbers;
-  for (const std::string& item : items_of(words, option)) {
-    const std::string text = measure ? without_unit(item, *measure) : item;
-    Number number{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc{} || end != text.data() + text.size() || !(number >= low && number <= high)) {
-      throw InvalidInput(in_quotes(item) + " is no number in range", option,
-                         fmt::format("give numbers from {} to {}", low, high) +
-                             (measure ? ", or with a unit of " + units_of(*measure) : ""));
-    }
-    numbers.push_back(number);
-  }
-  return numbers;
-}
-
-std::vector<std::string_view> chosen_schemes(const CompareArguments& arguments) {
-  std::vector<std::string_view> names;
-  for (const std::string& name : items_of(arguments.schemes, "--schemes"))
-    names.push_back(find_scheme(name).name);
-  if (names.empty()) std::ranges::transform(schemes(), std::back_inserter(names), &SchemeInfo::name);
-  return names;
-}
-
-void require_known(const std::map<std::string, std::string>& options,
-                   const std::vector<std::string_view>& names) {
-  std::vector<std::string_view> known;
-  for (std::string_view name : names) {
-    for (const OptionSpec& spec : find_scheme(name).options) {
-      if (std::ranges::find(known, spec.name) == known.end()) known.push_back(spec.name);
-    }
-  }
-  for (const auto& [option, value] : options) {
-    if (std::ranges::find(known, option) == known.end()) {
-      throw InvalidInput("none of the schemes compared has an option " + in_quotes(option),
-                         "option " + shortened(option), choice_of(option, known, "they have"));
-    }
-  }
-}
 
 Json object_of(const Row& row) {
   Json object = row.result ? to_object(*row.result) : Json{{"name", row.name}, {"starves", row.starves}};
@@ -253,23 +192,43 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
             << (screen.wide ? "\n" : " --wide shows all columns.\n");
 }
 
-// Iteration time over compute of each scheme, over the number of workers or the bandwidth, whichever varies;
-// where both do, a curve over the bandwidth for each number of workers.
-LineChart scaling_chart(const std::string& title, const std::vector<std::vector<Row>>& rows,
-                        bool over_bandwidth) {
-  LineChart chart{.title = title,
-                  .x_label = over_bandwidth ? "Gb/s of the first link" : "workers",
-                  .y_label = "iteration time / compute time"};
+// What the curves of one setting are measured by: scheme ddp's iteration, or where it is not among the rows, compute.
+double unit_of(const std::vector<Row>& rows, bool by_ddp) {
+  const auto ddp = std::ranges::find(rows, "ddp", &Row::name);
+  if (by_ddp) return ddp->iteration_ns();
+  const auto some = std::ranges::find_if(rows, [](const Row& row) { return row.result.has_value(); });
+  return some == rows.end() ? 0 : static_cast<double>(some->result->compute_ns);
+}
+
+// Each scheme's iteration time over the number of workers or the bandwidth, whichever varies; where both do, a curve
+// over the bandwidth for each number of workers.
+LineChart scaling_chart(const std::string& title, const Cluster& cluster,
+                        const std::vector<std::vector<Row>>& rows, bool over_bandwidth) {
+  const bool by_ddp = std::ranges::all_of(rows, [](const std::vector<Row>& point) {
+    const auto ddp = std::ranges::find(point, "ddp", &Row::name);
+    return ddp != point.end() && ddp->result && ddp->iteration_ns() > 0;
+  });
+  std::string links;
+  for (const Link& link : cluster.links) links += (links.empty() ? "links " : ", ") + link.name;
+  LineChart chart{
+      .title = title,
+      .subtitle = fmt::format("as measured: {} workers, {}; solid: exact, dashed: changes training",
+                              cluster.workers, links),
+      .x_label = over_bandwidth ? "Gb/s of the first link" : "workers",
+      .y_label = by_ddp ? "iteration time / that of ddp" : "iteration time / compute time"};
   const bool both = over_bandwidth && rows.front().front().workers != rows.back().front().workers;
   std::map<std::string, Series> curves;
   for (const std::vector<Row>& point : rows) {
+    const double unit = unit_of(point, by_ddp);
     for (const Row& row : point) {
-      if (!row.result || row.result->compute_ns == 0) continue;
+      if (!row.result || !(unit > 0) || !(row.iteration_ns() > 0)) continue;
       const double x = over_bandwidth ? *row.gigabits : static_cast<double>(row.workers);
       const std::string name = both ? fmt::format("{}, {} workers", row.name, row.workers) : row.name;
       Series& series = curves[name];
       series.name = name;
-      series.points.emplace_back(x, row.iteration_ns() / static_cast<double>(row.result->compute_ns));
+      series.group = static_cast<std::size_t>(row.consistency);
+      series.dashed = row.consistency != Consistency::kExact;
+      series.points.emplace_back(x, row.iteration_ns() / unit);
     }
   }
   for (auto& [name, series] : curves) {
@@ -320,7 +279,7 @@ void run_compare(const CompareArguments& arguments, const Outcome& outcome) {
   const Cluster measured = read_cluster(arguments.cluster);
   const std::vector<Setting> settings = settings_of(arguments, measured);
   const Workload& slowest = settings[0].slowest;
-  const std::vector<std::string_view> names = chosen_schemes(arguments);
+  const std::vector<std::string_view> names = chosen_schemes(arguments.schemes);
   const std::map<std::string, std::string> options = parse_assignments(arguments.set);
   require_known(options, names);
   std::vector<std::vector<Row>> rows(settings.size());
@@ -341,7 +300,7 @@ void run_compare(const CompareArguments& arguments, const Outcome& outcome) {
   if (!arguments.plot.empty()) {
     const bool over_bandwidth = std::ranges::any_of(
         settings, [&](const Setting& setting) { return setting.gigabits != settings[0].gigabits; });
-    write_file(arguments.plot, to_svg(scaling_chart(slowest.name, rows, over_bandwidth)));
+    write_file(arguments.plot, to_svg(scaling_chart(slowest.name, measured, rows, over_bandwidth)));
   }
   if (!results_wanted(arguments.json, {arguments.plot})) return;
   if (!arguments.json) return print_for_people(slowest, settings, rows, standard_output(outcome.wide));

@@ -17,11 +17,11 @@
 
 namespace gradweave::cli {
 
-void add_workload_option(CLI::App& command, std::vector<std::string>& paths) {
+void add_workload_option(CLI::App& command, std::vector<std::string>& paths, bool required) {
   command
       .add_option("--workload", paths,
                   "Workload file; repeat it for classes of workers with times of their own")
-      ->required()
+      ->required(required)
       ->take_all()
       ->type_name("FILE");
 }
@@ -105,54 +105,6 @@ void require_valid(const Validation& validation, const std::string& where) {
   std::string what = "is not a valid plan: " + first.what + " at " + first.where;
   if (more > 0) what += " (and " + std::to_string(more) + " more, see 'gradweave validate')";
   throw InvalidInput(what, where, first.remedy);
-}
-
-void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
-                        SimulationResult& result) {
-  if (!plan.finding || !plan.finding->optimum) return;
-  if (classes.size() != 1 || plan.workload_hash != hash_of(classes[0]) ||
-      plan.cluster_hash != hash_of(cluster))
-    return;
-  const double bound = plan.finding->lower_bound_us * 1000;
-  // A plan file may have been edited: a claim that its own time refutes is not passed on.
-  if (bound <= result.iteration_ns()) add_bound(result, {"optimum", bound});
-}
-
-namespace {
-
-std::int64_t message_bytes(const Op& op, const Plan& plan, const WorkloadIndex& index) {
-  std::int64_t bytes = 0;
-  for (const std::int32_t b : op.blocks) {
-    const Block& block = plan.blocks[static_cast<std::size_t>(b)];
-    bytes += (block.end - block.begin) * size_of(index.tensors[*index.find_tensor(block.tensor)].dtype);
-  }
-  return bytes;
-}
-
-}  // namespace
-
-std::vector<Extrapolation> extrapolations(const Plan& plan, const Workload& workload,
-                                          const Cluster& cluster) {
-  std::vector<Extrapolation> found;
-  const WorkloadIndex index(workload);
-  if (std::ranges::any_of(workload.layers,
-                          [](const Layer& layer) { return layer.communication_ns.has_value(); }))
-    return found;
-  for (const Link& link : cluster.links) {
-    if (!link.measured) continue;
-    MeasuredBytes sent{.smallest = INT64_MAX};
-    for (const auto* iterations : {&plan.prologue, &plan.period}) {
-      for (const Op& op : *iterations | std::views::transform(&Iteration::ops) | std::views::join) {
-        if (op.link != link.name || op.collective == Collective::kCompressed || !op.compression.name.empty())
-          continue;
-        const std::int64_t bytes = message_bytes(op, plan, index);
-        sent = {std::min(sent.smallest, bytes), std::max(sent.largest, bytes)};
-      }
-    }
-    if (sent.largest > link.measured->largest || sent.smallest < link.measured->smallest)
-      found.push_back({link.name, *link.measured, sent});
-  }
-  return found;
 }
 
 void tell(const std::vector<Extrapolation>& extrapolated) {

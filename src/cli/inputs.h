@@ -11,12 +11,13 @@
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
 #include "gradweave/workload.h"
+#include "report/rows.h"
 
 namespace gradweave::cli {
 
 // Adds --workload (repeatable: one file for each class of workers) and returns nothing; values land in
 // `paths`.
-void add_workload_option(CLI::App& command, std::vector<std::string>& paths);
+void add_workload_option(CLI::App& command, std::vector<std::string>& paths, bool required = true);
 // Adds `name`, the path of one file, which is `what`.
 void add_file_option(CLI::App& command, const std::string& name, std::string& path, const std::string& what,
                      bool required = true);
@@ -43,18 +44,6 @@ std::map<std::string, std::string> parse_assignments(const std::vector<std::stri
 // scheme.
 void require_valid(const Validation& validation, const std::string& where);
 
-// Adds the optimum that the plan's scheme has proved and noted in its options, if it holds for what was
-// simulated: one class of workers, on the workload and cluster that the plan was made for.
-void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
-                        SimulationResult& result);
-
-// A link that a plan asks for messages outside those that its costs were measured on.
-struct Extrapolation {
-  std::string link;
-  MeasuredBytes measured, sent;
-};
-// Returns one for each such link. What is compressed, or takes a time that the workload gives, rests on no line.
-std::vector<Extrapolation> extrapolations(const Plan& plan, const Workload& workload, const Cluster& cluster);
 // Says on stderr what is extrapolated.
 void tell(const std::vector<Extrapolation>& extrapolated);
 

@@ -70,6 +70,8 @@ int run(int argc, char** argv) {
   add_preserve(app, outcome);
   add_import(app, outcome);
   add_fit(app, outcome);
+  add_report(app, outcome);
+  add_diff(app, outcome);
   add_schemes(app, outcome);
   for (CLI::App* command : app.get_subcommands({})) {
     command->add_flag("--quiet", outcome.quiet, "Nothing on stderr but errors");

@@ -44,13 +44,20 @@ PlanResult plan_of(const PlanArguments& arguments, const Workload& workload, con
 
 void run_plan(const PlanArguments& arguments, Outcome& outcome) {
   std::string remark;
+  std::vector<Extrapolation> extrapolated;
   const PlanResult result = [&] {
     const Progress progress(outcome, "planning " + shortened(arguments.scheme));
     const std::vector<Workload> classes = read_classes(arguments.workloads);
     const Cluster cluster = read_cluster(arguments.cluster);
-    return plan_of(arguments, slowest_of(classes), cluster, remark);
+    const Workload slowest = slowest_of(classes);
+    PlanResult made = plan_of(arguments, slowest, cluster, remark);
+    if (const Plan* plan = std::get_if<Plan>(&made)) extrapolated = extrapolations(*plan, slowest, cluster);
+    return made;
   }();
-  if (!outcome.quiet) std::cerr << remark;
+  if (!outcome.quiet) {
+    std::cerr << remark;
+    tell(extrapolated);
+  }
   if (const Starves* starves = std::get_if<Starves>(&result)) {
     print({{"starves", starves->reason}});
     outcome.exit_code = 1;
@@ -60,7 +67,6 @@ void run_plan(const PlanArguments& arguments, Outcome& outcome) {
   const bool to_stdout = arguments.output.empty() || arguments.output == "-";
   if (!to_stdout) write_file(arguments.output, text);
   if (to_stdout || arguments.json) std::cout << text;
-  tell(extrapolations(std::get<Plan>(result), workload, cluster));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // gradweave simulate: predict what a plan does.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -10,14 +11,16 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "gradweave/json.h"
+#include "report/rows.h"
 
 namespace gradweave::cli {
 namespace {
 
 struct SimulateArguments {
   std::vector<std::string> workloads;
-  std::string cluster, plan, trace, svg;
+  std::string cluster, plan, trace, svg, timeline;
   SimulationFlags simulation;
+  double svg_us = 0;
   std::int64_t trace_iterations = 6;
   bool json = false;
 };
@@ -63,7 +66,7 @@ void print_for_people(const SimulationResult& result, const Workload& workload, 
 SimulationResult simulated(const SimulateArguments& arguments, const Plan& plan,
                            const std::vector<Workload>& classes, const Cluster& cluster) {
   SimulationOptions options = to_options(arguments.simulation);
-  if (!arguments.trace.empty() || !arguments.svg.empty())
+  if (!arguments.trace.empty() || !arguments.svg.empty() || !arguments.timeline.empty())
     options.timeline_iterations = arguments.trace_iterations;
   SimulationResult result = simulate(plan, classes, cluster, options);
   add_proved_optimum(plan, classes, cluster, result);
@@ -71,7 +74,7 @@ SimulationResult simulated(const SimulateArguments& arguments, const Plan& plan,
 }
 
 void run_simulate(const SimulateArguments& arguments, const Outcome& outcome) {
-  const bool wanted = results_wanted(arguments.json, {arguments.trace, arguments.svg});
+  const bool wanted = results_wanted(arguments.json, {arguments.trace, arguments.svg, arguments.timeline});
   std::optional<Progress> progress(std::in_place, outcome, "simulating");
   const std::vector<Workload> classes = read_classes(arguments.workloads);
   const Cluster cluster = read_cluster(arguments.cluster);
@@ -80,8 +83,13 @@ void run_simulate(const SimulateArguments& arguments, const Outcome& outcome) {
   const SimulationResult result = simulated(arguments, plan, classes, cluster);
   progress.reset();
   if (!arguments.trace.empty()) write_file(arguments.trace, to_chrome_trace({result.timeline}));
-  if (!arguments.svg.empty()) write_file(arguments.svg, to_svg({result.timeline}));
-  tell(extrapolations(plan, classes.front(), cluster));
+  if (!arguments.svg.empty()) {
+    const PictureOptions picture{.width_ns = std::llround(arguments.svg_us * 1000),
+                                 .iteration_ns = result.iteration_ns()};
+    write_file(arguments.svg, to_svg({result.timeline}, picture));
+  }
+  if (!arguments.timeline.empty()) write_file(arguments.timeline, to_json(result.timeline));
+  if (!outcome.quiet) tell(extrapolations(plan, classes.front(), cluster));
   if (arguments.json) {
     print(to_object(result));
   } else if (wanted) {
@@ -101,6 +109,11 @@ void add_simulate(CLI::App& app, Outcome& outcome) {
   add_simulation_options(*command, arguments->simulation);
   add_output_option(*command, "--trace", arguments->trace, "Write a timeline that ui.perfetto.dev opens");
   add_output_option(*command, "--svg", arguments->svg, "Write the timeline as a picture");
+  add_time_option(*command, "--svg-us", arguments->svg_us,
+                  "The time that the picture's width shows, in microseconds or with a unit; 0: all of it", 0,
+                  1e12);
+  add_output_option(*command, "--timeline", arguments->timeline,
+                    "Write the timeline as 'gradweave report' and 'diff' read it");
   command
       ->add_option("--trace-iterations", arguments->trace_iterations,
                    "How many iterations the timeline shows")

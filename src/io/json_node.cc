@@ -242,6 +242,10 @@ void require_kind(const JsonNode& root, std::string_view wanted) {
     root.fail("is a " + std::string(mark->kind) + " file",
               "give a " + std::string(wanted) + " file here; schema/ has the forms");
   }
+  require_version(root);
+}
+
+void require_version(const JsonNode& root) {
   const JsonNode version = root.at("version");
   if (version.integer(INT64_MIN, INT64_MAX) != 1) {
     version.fail("is unknown", "this program reads version 1: write the file again, or use a newer program");

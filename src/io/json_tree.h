@@ -100,5 +100,7 @@ class JsonNode {
 // Throws unless `root` has version 1, or if it has the keys of another kind of file than `wanted`: "workload",
 // "cluster", "plan", "timeline" or "measurements".
 void require_kind(const JsonNode& root, std::string_view wanted);
+// Throws unless `root` has version 1.
+void require_version(const JsonNode& root);
 
 }  // namespace gradweave

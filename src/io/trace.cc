@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <limits>
+#include <map>
+
 #include "gradweave/json.h"
 #include "gradweave/timeline.h"
 #include "io/json_write.h"
@@ -48,17 +52,71 @@ std::string name_of(const Span& span) {
   return span.label;
 }
 
-std::string event(const Timeline& timeline, const Span& span, std::size_t process, std::int32_t thread) {
+// Where an event stands: ", "pid": 1, "tid": 2".
+std::string place_of(std::size_t process, std::int32_t thread) {
+  return ", \"pid\": " + std::to_string(process) + ", \"tid\": " + std::to_string(thread);
+}
+
+std::string event(const Timeline& timeline, const Span& span, const std::string& place, Nanoseconds origin) {
   const auto kind = static_cast<std::size_t>(span.kind);
   return "{\"ph\": \"X\", \"name\": " + json_string(name_of(span)) + ", \"cat\": \"" +
-         std::string(kCategories[kind]) + "\", \"cname\": \"" + std::string(kChromeColours[kind]) +
-         "\", \"pid\": " + std::to_string(process) + ", \"tid\": " + std::to_string(thread) +
-         ", \"ts\": " + microseconds(span.begin_ns) +
+         std::string(kCategories[kind]) + "\", \"cname\": \"" + std::string(kChromeColours[kind]) + "\"" +
+         place + ", \"ts\": " + microseconds(span.begin_ns - origin) +
          ", \"dur\": " + microseconds(span.end_ns - span.begin_ns) + ", \"args\": {" +
          arguments(timeline, span) + "}}";
 }
 
-void append_process(const Timeline& timeline, std::size_t process, std::vector<std::string>& events) {
+// An arrow from the op that was waited for, as far as it ended by then, to the end of the wait.
+void append_flow(const Timeline& timeline, std::size_t wait, const std::vector<std::string>& places,
+                 std::size_t& flows, Nanoseconds origin, std::vector<std::string>& events) {
+  const Span& waited = timeline.spans[wait];
+  if (waited.kind != SpanKind::kWait || waited.op < 0) return;
+  // The last op of that number that began before the wait's end: spans are sorted by begin, so it is near.
+  const auto end = std::ranges::lower_bound(timeline.spans, waited.end_ns, {}, &Span::begin_ns);
+  for (auto i = static_cast<std::size_t>(end - timeline.spans.begin()); i-- > 0;) {
+    const Span& op = timeline.spans[i];
+    if (op.kind != SpanKind::kOp || op.op != waited.op || op.track != waited.op_link + 1 || places[i].empty())
+      continue;
+    const std::string flow =
+        ", \"cat\": \"wait\", \"name\": \"waits for\", \"id\": " + std::to_string(++flows);
+    const Nanoseconds leaves = std::max(op.begin_ns, std::min(op.end_ns, waited.end_ns) - 1);
+    events.push_back("{\"ph\": \"s\"" + flow + places[i] + ", \"ts\": " + microseconds(leaves - origin) +
+                     "}");
+    events.push_back("{\"ph\": \"f\", \"bp\": \"e\"" + flow + places[wait] +
+                     ", \"ts\": " + microseconds(std::max(leaves, waited.end_ns - 1) - origin) + "}");
+    return;
+  }
+}
+
+// A counter's value after each change. `changes`: time and by how much.
+void append_counter(std::string_view name, std::string_view key, std::size_t process, Nanoseconds origin,
+                    const std::map<Nanoseconds, std::int64_t>& changes, const auto& text,
+                    std::vector<std::string>& events) {
+  std::int64_t value = 0;
+  for (const auto& [time, change] : changes) {
+    value += change;
+    events.push_back("{\"ph\": \"C\", \"name\": \"" + std::string(name) + "\", \"pid\": " +
+                     std::to_string(process) + ", \"tid\": 0, \"ts\": " + microseconds(time - origin) +
+                     ", \"args\": {\"" + std::string(key) + "\": " + text(value) + "}}");
+  }
+}
+
+void append_counters(const Timeline& timeline, std::size_t process, Nanoseconds origin,
+                     std::vector<std::string>& events) {
+  std::map<Nanoseconds, std::int64_t> in_flight, exposed;
+  for (const Span& span : timeline.spans) {
+    if (span.kind == SpanKind::kOp)
+      in_flight[span.begin_ns] += span.bytes, in_flight[span.end_ns] -= span.bytes;
+    if (span.kind == SpanKind::kWait) exposed[span.end_ns] += span.end_ns - span.begin_ns;
+  }
+  append_counter(
+      "bytes in flight", "bytes", process, origin, in_flight,
+      [](std::int64_t bytes) { return std::to_string(bytes); }, events);
+  append_counter("exposed so far", "us", process, origin, exposed, microseconds, events);
+}
+
+void append_process(const Timeline& timeline, std::size_t process, Nanoseconds origin, std::size_t& flows,
+                    std::vector<std::string>& events) {
   const Lanes lanes = assign_lanes(timeline);
   const std::string sort = std::to_string(process);
   events.push_back(metadata("process_name", process, 0,
@@ -76,18 +134,30 @@ void append_process(const Timeline& timeline, std::size_t process, std::vector<s
           metadata("thread_sort_index", process, threads, "\"sort_index\": " + std::to_string(threads)));
     }
   }
+  std::vector<std::string> places(timeline.spans.size());
   for (std::size_t i = 0; i < timeline.spans.size(); ++i) {
     if (lanes.lane[i] < 0) continue;
     const auto track = static_cast<std::size_t>(timeline.spans[i].track);
-    events.push_back(event(timeline, timeline.spans[i], process, first_thread[track] + lanes.lane[i]));
+    places[i] = place_of(process, first_thread[track] + lanes.lane[i]);
+    events.push_back(event(timeline, timeline.spans[i], places[i], origin));
   }
+  for (std::size_t i = 0; i < timeline.spans.size(); ++i) {
+    if (!places[i].empty()) append_flow(timeline, i, places, flows, origin, events);
+  }
+  append_counters(timeline, process, origin, events);
 }
 
 }  // namespace
 
 std::string to_chrome_trace(const std::vector<Timeline>& timelines) {
   std::vector<std::string> events;
-  for (std::size_t i = 0; i < timelines.size(); ++i) append_process(timelines[i], i + 1, events);
+  auto origin = std::numeric_limits<Nanoseconds>::max();
+  for (const Timeline& timeline : timelines) {
+    for (const Span& span : timeline.spans) origin = std::min(origin, span.begin_ns);
+  }
+  std::size_t flows = 0;
+  for (std::size_t i = 0; i < timelines.size(); ++i)
+    append_process(timelines[i], i + 1, origin, flows, events);
   std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
   for (std::size_t i = 0; i < events.size(); ++i) text.append(i == 0 ? "\n" : ",\n").append(events[i]);
   return text + "\n]}\n";

@@ -12,7 +12,9 @@ const Iteration& iteration_at(const Plan& plan, std::int64_t n) {
 }
 
 std::string label_of(const Plan& plan, const Op& op, const WorkloadIndex& index) {
-  std::string label(name_of(op.collective));
+  const bool average = op.payload == Payload::kParameter && !is_half(op.collective);
+  std::string label(average ? "average" : name_of(op.collective));
+  if (!op.compression.name.empty()) label.append(" ").append(op.compression.name);
   if (op.blocks.empty()) return label;
   const Block& block = plan.blocks[static_cast<std::size_t>(op.blocks.front())];
   label.append(" ").append(block.tensor);

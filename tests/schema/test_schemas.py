@@ -170,6 +170,9 @@ OUTPUTS = {
     "validate": ("validate", ["--plan", "PLAN", *TINY], 0),
     "validate with violations": ("validate", ["--plan", "PLAN", "--workload", EXAMPLES / "workloads" / "one-layer.json"], 1),
     "preserve": ("preserve", ["--plan", "PLAN", *TINY, "--measurements", EXAMPLES / "measurements" / "sgd.json"], 0),
+    "fit": ("fit", [EXAMPLES / "links" / "two-nics.json"], 0),
+    "diff": ("diff", ["TIMELINE", "TIMELINE"], 0),
+    "diff of two": ("diff", ["TIMELINE", "OTHER"], 1),
     "schemes": ("schemes", [], 0),
     "schemes by name": ("schemes", ["dear", "local_sgd"], 0),
 }
@@ -180,7 +183,12 @@ def test_what_commands_print(case, tmp_path):
     form, arguments, code = OUTPUTS[case]
     plan = tmp_path / "plan.json"
     assert gradweave("plan", "--scheme", "wfbp", *ON_FOUR, "-o", plan).returncode == 0
-    done = gradweave(case.split()[0], "--json", *(plan if word == "PLAN" else word for word in arguments))
+    files = {"PLAN": plan, "TIMELINE": tmp_path / "timeline.json", "OTHER": tmp_path / "other.json"}
+    if "TIMELINE" in arguments:
+        assert gradweave("simulate", "--plan", plan, *ON_FOUR, "--timeline", files["TIMELINE"]).returncode == 0
+        slower = ["--contention", "1.5", "--timeline", files["OTHER"]]
+        assert gradweave("simulate", "--plan", plan, *ON_FOUR, *slower).returncode == 0
+    done = gradweave(case.split()[0], "--json", *(files.get(word, word) for word in arguments))
     assert done.returncode == code, done.stderr
     schema(form).validate(json.loads(done.stdout))
 

@@ -5,8 +5,11 @@
 // communication time is the cost of an op.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "gradweave/error.h"
 #include "gradweave/simulate.h"
@@ -268,11 +271,28 @@ TEST(Timelines, TracesAreJsonWhateverTheNames) {
   plan.links[0].concurrency = 0;  // ops overlap: two lanes
   const Timeline timeline = simulate(plan, workload, links(1), {.timeline_iterations = 2}).timeline;
   const nlohmann::json trace = nlohmann::json::parse(to_chrome_trace({timeline, timeline}));
-  std::size_t spans = 0, threads = 0, reasons = 0;
+  std::size_t spans = 0, threads = 0, reasons = 0, starts = 0, ends = 0;
+  std::map<std::pair<int, std::string>, double> counters;  // last value
+  double first = 1e9;
   for (const nlohmann::json& event : trace.at("traceEvents")) {
     spans += event.at("ph") == "X";
     threads += event.at("name") == "thread_name";
+    starts += event.at("ph") == "s";
+    ends += event.at("ph") == "f";
+    if (event.contains("ts")) first = std::min(first, event.at("ts").get<double>());
+    if (!event.contains("args")) continue;
     reasons += event.at("args").contains("reason");
+    if (event.at("ph") == "C")
+      counters[{event.at("pid").get<int>(), event.at("name").get<std::string>()}] =
+          event.at("args").begin().value().get<double>();
+  }
+  EXPECT_EQ(first, 0);
+  EXPECT_EQ(starts, 2U * 2);  // each wait from its op
+  EXPECT_EQ(ends, starts);
+  EXPECT_EQ(counters.size(), 2U * 2);
+  for (const auto& [counter, last] : counters) {
+    if (counter.second == "bytes in flight") EXPECT_EQ(last, 0);
+    if (counter.second == "exposed so far") EXPECT_GT(last, 0);
   }
   EXPECT_EQ(spans, 2 * timeline.spans.size());
   EXPECT_EQ(threads, 2U * 3);
@@ -280,6 +300,16 @@ TEST(Timelines, TracesAreJsonWhateverTheNames) {
   const std::string picture = to_svg({timeline});
   EXPECT_EQ(picture.find('\x01'), std::string::npos);
   EXPECT_NE(picture.find("&lt;&amp;&gt;"), std::string::npos);
+}
+
+TEST(Timelines, PicturesShowTheirTimeAndALegendOfWhatIsDrawn) {
+  const Timeline timeline =
+      simulate(plain_plan(), two_layers(15, 50), links(1), {.timeline_iterations = 2}).timeline;
+  const std::string picture = to_svg({timeline}, {.width_ns = 1000, .iteration_ns = 125});
+  EXPECT_NE(picture.find("0.125 us per iteration"), std::string::npos);
+  EXPECT_NE(picture.find(">all_reduce<"), std::string::npos);
+  EXPECT_EQ(picture.find(">all_gather<"), std::string::npos);
+  EXPECT_NE(picture.find(">1 us<"), std::string::npos);  // the axis goes as far as the width
 }
 
 }  // namespace

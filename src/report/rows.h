@@ -1,4 +1,4 @@
-// The rows of `gradweave compare`: schemes planned and simulated, and the best that each kind of plan can do.
+// Rows of a comparison: schemes planned and simulated, and the best that each kind of plan can do.
 #pragma once
 
 #include <limits>
@@ -8,13 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/inputs.h"
 #include "gradweave/cluster.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/workload.h"
 
-namespace gradweave::cli {
+namespace gradweave {
 
 // What all schemes are compared on: the workload of each class of workers, and a cluster of the what-if.
 struct Setting {
@@ -31,6 +30,14 @@ struct Optimum {
   std::optional<double> bound_ns;                                 // of all of them, as far as `proof` goes
   std::string proof;                                              // what proves the bound
 };
+
+// A link that a plan asks for messages outside those that its costs were measured on.
+struct Extrapolation {
+  std::string link;
+  MeasuredBytes measured, sent;
+};
+// Returns one for each such link. What is compressed, or takes a time that the workload gives, rests on no line.
+std::vector<Extrapolation> extrapolations(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
 // One scheme in one setting: figures, or why there are none.
 struct Row {
@@ -50,6 +57,11 @@ struct Row {
   }
 };
 
+// Adds the optimum that the plan's scheme has proved and noted in its options, if it holds for what was
+// simulated: one class of workers, on the workload and cluster that the plan was made for.
+void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
+                        SimulationResult& result);
+
 // Plans and simulates scheme `name` under those of `options` that it has.
 Row compare_one(std::string_view name, const Setting& setting,
                 const std::map<std::string, std::string>& options);
@@ -63,4 +75,4 @@ void add_times_ddp(std::vector<Row>& rows, const Setting& setting,
 void add_optima(std::vector<Row>& rows, const Setting& setting,
                 const std::map<std::string, std::string>& options);
 
-}  // namespace gradweave::cli
+}  // namespace gradweave

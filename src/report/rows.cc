@@ -1,11 +1,12 @@
-#include "cli/compare_rows.h"
+#include "report/rows.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <ranges>
 
-#include "cli/inputs.h"
 #include "gradweave/error.h"
 
-namespace gradweave::cli {
+namespace gradweave {
 namespace {
 
 // Returns those of `options` that the scheme has.
@@ -55,7 +56,51 @@ Optimum optimum_of(Consistency kind, const Row& optimal, const Setting& setting,
   return optimum_of(compare_one("optimal", setting, other), setting);
 }
 
+std::int64_t message_bytes(const Op& op, const Plan& plan, const WorkloadIndex& index) {
+  std::int64_t bytes = 0;
+  for (const std::int32_t b : op.blocks) {
+    const Block& block = plan.blocks[static_cast<std::size_t>(b)];
+    bytes += (block.end - block.begin) * size_of(index.tensors[*index.find_tensor(block.tensor)].dtype);
+  }
+  return bytes;
+}
+
 }  // namespace
+
+std::vector<Extrapolation> extrapolations(const Plan& plan, const Workload& workload,
+                                          const Cluster& cluster) {
+  std::vector<Extrapolation> found;
+  const WorkloadIndex index(workload);
+  if (std::ranges::any_of(workload.layers,
+                          [](const Layer& layer) { return layer.communication_ns.has_value(); }))
+    return found;
+  for (const Link& link : cluster.links) {
+    if (!link.measured) continue;
+    MeasuredBytes sent{.smallest = INT64_MAX};
+    for (const auto* iterations : {&plan.prologue, &plan.period}) {
+      for (const Op& op : *iterations | std::views::transform(&Iteration::ops) | std::views::join) {
+        if (op.link != link.name || op.collective == Collective::kCompressed || !op.compression.name.empty())
+          continue;
+        const std::int64_t bytes = message_bytes(op, plan, index);
+        sent = {std::min(sent.smallest, bytes), std::max(sent.largest, bytes)};
+      }
+    }
+    if (sent.largest > link.measured->largest || sent.smallest < link.measured->smallest)
+      found.push_back({link.name, *link.measured, sent});
+  }
+  return found;
+}
+
+void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
+                        SimulationResult& result) {
+  if (!plan.finding || !plan.finding->optimum) return;
+  if (classes.size() != 1 || plan.workload_hash != hash_of(classes[0]) ||
+      plan.cluster_hash != hash_of(cluster))
+    return;
+  const double bound = plan.finding->lower_bound_us * 1000;
+  // A plan file may have been edited: a claim that its own time refutes is not passed on.
+  if (bound <= result.iteration_ns()) add_bound(result, {"optimum", bound});
+}
 
 Row compare_one(std::string_view name, const Setting& setting,
                 const std::map<std::string, std::string>& options) {
@@ -121,4 +166,4 @@ void add_optima(std::vector<Row>& rows, const Setting& setting,
   }
 }
 
-}  // namespace gradweave::cli
+}  // namespace gradweave

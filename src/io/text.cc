@@ -1,0 +1,25 @@
+#include "io/text.h"
+
+#include <cmath>
+#include <cstdio>
+#include <string_view>
+
+namespace gradweave {
+
+std::string number_text(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*g", digits, value);
+  // Without an exponent while it is short.
+  if (std::abs(value) >= 1 && std::abs(value) < 1e9 &&
+      std::string_view(text).find('e') != std::string_view::npos)
+    std::snprintf(text, sizeof text, "%.0f", value);
+  return text;
+}
+
+std::string time_text(double nanoseconds) {
+  if (nanoseconds >= 1e9) return number_text(nanoseconds / 1e9, 4) + " s";
+  if (nanoseconds >= 1e6) return number_text(nanoseconds / 1e6, 4) + " ms";
+  return number_text(nanoseconds / 1e3, 4) + " us";
+}
+
+}  // namespace gradweave

@@ -1,0 +1,14 @@
+// Numbers in sentences.
+#pragma once
+
+#include <string>
+
+namespace gradweave {
+
+// Returns a time with four digits and the unit that suits it, e.g. "12.35 ms".
+std::string time_text(double nanoseconds);
+
+// Returns a number with at most `digits` digits that count, e.g. "1.92".
+std::string number_text(double value, int digits = 3);
+
+}  // namespace gradweave

@@ -1,0 +1,188 @@
+#include "report/contents.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <future>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace gradweave {
+namespace {
+
+constexpr double kSame = 1e-6;  // relative: a bandwidth that was computed is no number for people
+
+// Puts `here` among the values, if none is the same, and returns its place.
+template <typename Number>
+std::size_t insert(std::vector<Number>& values, Number here) {
+  std::erase_if(values, [&](Number value) {
+    return std::abs(static_cast<double>(value - here)) <= kSame * static_cast<double>(here);
+  });
+  values.push_back(here);
+  std::ranges::sort(values);
+  const auto end = std::ranges::unique(values);
+  values.erase(end.begin(), end.end());
+  return static_cast<std::size_t>(std::ranges::find(values, here) - values.begin());
+}
+
+// The bandwidth on the wire of the first link's all-reduce: a ring moves 2(P-1)/P bytes for each byte.
+double gigabits_of(const Cluster& cluster) {
+  const auto workers = static_cast<double>(cluster.workers);
+  return 8e-3 * 2 * (workers - 1) / workers / to_double(cluster.links[0].us_per_byte);
+}
+
+double startup_us_of(const Cluster& cluster) {
+  return static_cast<double>(cluster.links[0].startup_ns) / 1000;
+}
+
+Grid axes_of(const ReportInput& input) {
+  const Cluster& cluster = *input.cluster;
+  Grid grid{.workers = {1}, .gigabits = {0}, .startup_us = {startup_us_of(cluster)}};
+  // From one worker nothing can be scaled.
+  if (cluster.workers == 1) return grid;
+  grid.workers = input.workers;
+  if (grid.workers.empty()) {
+    for (const std::int64_t factor : {4, 2})
+      grid.workers.push_back(std::max<std::int64_t>(2, cluster.workers / factor));
+    for (const std::int64_t factor : {2, 4}) grid.workers.push_back(cluster.workers * factor);
+  }
+  grid.here.worker = insert(grid.workers, cluster.workers);
+  if (cluster.links[0].us_per_byte.mantissa != 0) {
+    const double here = gigabits_of(cluster);
+    grid.gigabits = input.gigabits;
+    if (grid.gigabits.empty()) {
+      for (const double factor : {0.125, 0.25, 0.5, 2.0, 4.0, 8.0}) grid.gigabits.push_back(factor * here);
+    }
+    grid.here.gigabit = insert(grid.gigabits, here);
+  }
+  if (const double here = startup_us_of(cluster); here > 0) {
+    grid.startup_us = input.startup_us;
+    if (grid.startup_us.empty()) grid.startup_us = {here / 4, here * 4};
+    grid.here.startup = insert(grid.startup_us, here);
+  }
+  return grid;
+}
+
+void multiply_startup(Cluster& cluster, double factor) {
+  const auto multiply = [factor](Nanoseconds& startup) {
+    startup = std::llround(static_cast<double>(startup) * factor);
+  };
+  for (Link& link : cluster.links) {
+    multiply(link.startup_ns);
+    if (!link.halves) continue;
+    multiply(link.halves->reduce_scatter.startup_ns);
+    multiply(link.halves->all_gather.startup_ns);
+  }
+}
+
+Cluster cluster_at(const ReportInput& input, const Grid& grid, const Grid::Place& place) {
+  Cluster cluster = *input.cluster;
+  if (place.startup != grid.here.startup)
+    multiply_startup(cluster, grid.startup_us[place.startup] / grid.startup_us[grid.here.startup]);
+  // One worker has no bandwidth left to change.
+  if (place.gigabit != grid.here.gigabit) cluster = with_bandwidth(cluster, grid.gigabits[place.gigabit]);
+  return place.worker == grid.here.worker ? cluster : scaled_to(cluster, grid.workers[place.worker]);
+}
+
+Row row_of(const NamedPlan& named, const Setting& setting) {
+  Row row{.name = named.name,
+          .workers = setting.cluster.workers,
+          .gigabits = std::nullopt,
+          .consistency = effects_of(named.plan).front()};
+  row.finding = named.plan.finding;
+  row.result = simulate(named.plan, setting.classes, setting.cluster, setting.simulation);
+  add_proved_optimum(named.plan, setting.classes, setting.cluster, *row.result);
+  row.result->name = row.name;
+  row.result->timeline.name = row.name;
+  return row;
+}
+
+// Does `work(0)`, ..., `work(count - 1)`, each once, on all processors.
+void for_all(std::size_t count, const std::function<void(std::size_t)>& work) {
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::future<void>> threads;
+  for (std::size_t t = 0; t < std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, count + 1);
+       ++t) {
+    threads.push_back(std::async(std::launch::async, [&] {
+      for (std::size_t i = next++; i < count; i = next++) work(i);
+    }));
+  }
+  for (std::future<void>& thread : threads) thread.wait();
+  for (std::future<void>& thread : threads) thread.get();
+}
+
+// One row in one setting: a scheme's, then the plans'.
+Row row_at(const ReportInput& input, std::size_t row, const Setting& setting) {
+  if (row >= input.schemes.size()) return row_of(input.plans[row - input.schemes.size()], setting);
+  return compare_one(input.schemes[row], setting, input.options);
+}
+
+}  // namespace
+
+Contents contents_of(const ReportInput& input) {
+  Contents contents{.slowest = slowest_of(input.classes), .rows = {}, .grid = axes_of(input)};
+  Grid& grid = contents.grid;
+  const std::size_t count = input.schemes.size() + input.plans.size();
+  contents.rows.resize(count);
+  grid.iteration_ns.assign(count, std::vector<std::optional<double>>(grid.points()));
+
+  Setting setting{.classes = input.classes,
+                  .slowest = contents.slowest,
+                  .cluster = *input.cluster,
+                  .gigabits = std::nullopt,
+                  .simulation = input.simulation};
+  Setting what_if = setting;
+  what_if.simulation.timeline_iterations = 0;
+  what_if.simulation.plan_facts = false;
+
+  std::mutex mutex;
+  std::size_t done = 0;
+  const std::size_t total = count * (1 + grid.points());
+  const auto report_progress = [&](std::size_t finished) {
+    const std::lock_guard lock(mutex);
+    done += finished;
+    if (input.progress) input.progress(done, total);
+  };
+  // Those that search many plans take long, and each of the others is one of them.
+  const auto on_the_grid = [&](std::size_t row) {
+    return row >= input.schemes.size() || !find_scheme(input.schemes[row]).chooses;
+  };
+  for_all(count, [&](std::size_t row) {
+    contents.rows[row] = row_at(input, row, setting);
+    report_progress(on_the_grid(row) ? 1 : 1 + grid.points());
+  });
+  for_all(grid.points(), [&](std::size_t point) {
+    const Grid::Place place{.worker = point / (grid.gigabits.size() * grid.startup_us.size()),
+                            .gigabit = point / grid.startup_us.size() % grid.gigabits.size(),
+                            .startup = point % grid.startup_us.size()};
+    Setting here = what_if;
+    here.cluster = cluster_at(input, grid, place);
+    for (std::size_t row = 0; row < count; ++row) {
+      if (!on_the_grid(row)) continue;
+      const Row found = row_at(input, row, here);
+      if (found.result) grid.iteration_ns[row][point] = found.iteration_ns();
+      report_progress(1);
+    }
+  });
+  return contents;
+}
+
+std::vector<std::string> layers_of(const std::vector<Timeline>& timelines) {
+  constexpr std::int32_t kMostLayers = 1'000'000;
+  std::map<std::int32_t, std::string> names;
+  for (const Timeline& timeline : timelines) {
+    for (const Span& span : timeline.spans) {
+      const bool of_layer = span.kind == SpanKind::kForward || span.kind == SpanKind::kBackward;
+      if (of_layer && span.layer >= 0 && span.layer < kMostLayers) names.emplace(span.layer, span.label);
+    }
+  }
+  std::vector<std::string> layers;
+  for (const auto& [layer, name] : names) {
+    while (std::ssize(layers) < layer) layers.push_back(std::to_string(layers.size()));
+    layers.push_back(name);
+  }
+  return layers;
+}
+
+}  // namespace gradweave
