@@ -89,7 +89,7 @@ TEST(Run, APlanThatWaitsForWhatIsBehindALaterStepIsRefused) {
     }
     return std::string();
   };
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("iteration 0"), HasSubstr("list it before op 'all_reduce")));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("iteration 0"), HasSubstr("list it before op 'average")));
   std::swap(plan.period[0].ops[0], plan.period[0].ops[1]);
   EXPECT_EQ(refusal(), "");
 }
