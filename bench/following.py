@@ -76,7 +76,8 @@ def rank_main(options):
     with ranks.joined("following"):
         results = [{"way": way, "ms": [1e3 * each for each in means], "schemes": schemes}
                    for _ in range(options.rounds) for way in WAYS for means, schemes in [train(options, way)]]
-    if ranks.rank() == 0:
+        first = ranks.is_first()
+    if first:
         options.results.parent.mkdir(exist_ok=True)
         options.results.write_text(json.dumps({"rates_mbit": options.rates, "iterations": options.iterations,
                                                "results": results}, indent=1) + "\n")
