@@ -44,9 +44,6 @@ struct GradientEstimates {
 // Returns what sums of successive iterations of `workers` >= 2 workers say. The caller owes at least two.
 GradientEstimates estimate(std::span<const GradientSums> sums, int workers);
 
-// Returns the estimates for people, on one line.
-std::string to_text(const GradientEstimates& estimates);
-
 // Returns why a plan should not be used, with the remedy; "" if nothing speaks against it. A plan that lets workers step
 // on their own, or corrects late, needs workers that draw from the same data. A plan that delays gradients needs a learning
 // rate times curvature below 0.8 of its limit, the largest curvature being taken as eight times the upper end of what was

@@ -57,15 +57,19 @@ class Follower:
         self._looks += 1
         busy = self._proposal is not None or (self._planning is not None and self._planning.is_alive())
         if self._control.rank == 0 and not busy:
-            found = self._known, json.loads(self._observer.workload()), json.loads(self._observer.cluster())
             if changed:
+                found = self._known, *self._found()
                 self._planning = threading.Thread(target=self._plan, args=found, name="planning", daemon=True)
                 self._planning.start()
             elif self._looks == TRIAL and self._before and self._observer.iteration_ns > self._before[1]:
-                (plan, workload, cluster), self._before = (self._before[0], *found[1:]), None
+                workload, cluster = self._found()
                 self._proposal = {"workload": workload, "cluster": cluster, "candidates": [
-                    decision.entry_of(each["scheme"], each, workload, cluster) for each in (plan, self._known[0])]}
+                    decision.entry_of(each["scheme"], each, workload, cluster) for each in (self._before[0], self._known[0])]}
         return ready < 0
+
+    def _found(self):
+        """(workload, cluster) as they are now."""
+        return json.loads(self._observer.workload()), json.loads(self._observer.cluster())
 
     def _plan(self, known, workload, cluster):
         """On rank 0, beside the training: a plan for what was measured, if it is better there than the one in force."""

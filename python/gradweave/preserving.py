@@ -64,9 +64,6 @@ class Preserver:
             return ""
         return self._estimates.objection(json.dumps(plan), json.dumps(workload), _rule(self._optimizers))
 
-    def __str__(self):
-        return str(self._estimates)
-
 
 def _moments(optimizers):
     """({parameter: what the optimizer multiplied the learning rate with in its last step}, the share of it that the gradient

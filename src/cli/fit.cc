@@ -27,16 +27,16 @@ ClusterFit fit_of(const ClusterMeasurements& measured, const std::string& file) 
 
 }  // namespace
 
-void add_fit(CLI::App& app, Outcome&) {
+void add_fit(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<FitArguments>();
   CLI::App* command =
       app.add_subcommand("fit", "Find the start-up and per-byte cost of each link from measurements");
   add_file_option(*command, "measurements", arguments->measurements, "Link measurements file");
   add_result_options(*command, arguments->result, "cluster file");
   command->footer("Example:\n  gradweave fit examples/links/two-nics.json -o cluster.json");
-  command->callback([arguments] {
+  command->callback([arguments, &outcome] {
     const ClusterMeasurements measured = read_link_measurements(arguments->measurements);
-    give(fit_of(measured, arguments->measurements), arguments->result);
+    give(fit_of(measured, arguments->measurements), arguments->result, outcome);
   });
 }
 

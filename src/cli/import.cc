@@ -2,17 +2,18 @@
 #include "gradweave/import.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
-#include <utility>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/imported.h"
+#include "cli/progress.h"
 #include "gradweave/error.h"
+#include "model/cluster_parts.h"
 
 namespace gradweave::cli {
 namespace {
@@ -30,22 +31,16 @@ struct NcclTestsArguments {
   ResultFlags result;
 };
 
-// Shows how far the reading has come while a person waits.
-ImportProgress reading_progress(const std::vector<std::string>& files) {
-  if (isatty(STDERR_FILENO) == 0) return {};
-  return [&files, told = std::int64_t{-1}](std::size_t file, std::int64_t bytes) mutable {
-    const std::int64_t step = bytes >> 26;
-    if (std::exchange(told, step) != step)
-      std::cerr << fmt::format("\r\033[K{}/{} {} {} MB\r", file + 1, files.size(), files[file],
-                               bytes / 1'000'000)
-                << std::flush;
-  };
-}
-
-void run_import_kineto(const KinetoArguments& arguments) {
-  const ImportedWorkload imported = import_kineto({arguments.files.begin(), arguments.files.end()},
-                                                  arguments.name, reading_progress(arguments.files));
-  give(imported, arguments.result);
+void run_import_kineto(const KinetoArguments& arguments, const Outcome& outcome) {
+  const ImportedWorkload imported = [&] {
+    Progress progress(outcome, "reading");
+    const auto say = [&](std::size_t file, std::int64_t bytes) {
+      progress.say(fmt::format("{}/{} {} {} MB", file + 1, arguments.files.size(), arguments.files[file],
+                               bytes / 1'000'000));
+    };
+    return import_kineto({arguments.files.begin(), arguments.files.end()}, arguments.name, say);
+  }();
+  give(imported, arguments.result, outcome);
 }
 
 // The run's measurements go to `link`, whose `file` errors name.
@@ -60,14 +55,13 @@ void add_nccl_tests_run(const NcclTestsRun& run, LinkMeasurements& link, const s
   list = run.measurements;
 }
 
-void run_import_nccl_tests(const NcclTestsArguments& arguments) {
+void run_import_nccl_tests(const NcclTestsArguments& arguments, const Outcome& outcome) {
   const auto& links = arguments.links;
   if (links.size() > 1 && links.size() != arguments.files.size())
     throw InvalidInput(fmt::format("{} links for {} files", links.size(), arguments.files.size()), "--link",
                        "give one for all files, or one for each in their order");
-  ClusterMeasurements measured{.startup_growth = arguments.growth == "log"        ? StartupGrowth::kLog
-                                                 : arguments.growth == "constant" ? StartupGrowth::kConstant
-                                                                                  : StartupGrowth::kLinear,
+  ClusterMeasurements measured{.startup_growth = static_cast<StartupGrowth>(
+                                   std::ranges::find(kStartupGrowths, arguments.growth) - kStartupGrowths),
                                .source = "nccl-tests"};
   std::optional<std::int64_t> workers = arguments.workers, per_node = arguments.workers_per_node;
   for (std::size_t f = 0; f < arguments.files.size(); ++f) {
@@ -88,10 +82,10 @@ void run_import_nccl_tests(const NcclTestsArguments& arguments) {
   if (!workers) throw InvalidInput("the number of ranks is in none of the files", "--workers", "give it");
   measured.workers = *workers;
   measured.workers_per_node = per_node.value_or(1);
-  give(fit_cluster(measured), arguments.result);
+  give(fit_cluster(measured), arguments.result, outcome);
 }
 
-void add_import_kineto(CLI::App& parent) {
+void add_import_kineto(CLI::App& parent, Outcome& outcome) {
   auto arguments = std::make_shared<KinetoArguments>();
   CLI::App* command = parent.add_subcommand("kineto", "A workload file from traces of the PyTorch profiler");
   command->add_option("files", arguments->files, "Traces, .json or .json.gz: one for each rank")
@@ -102,10 +96,10 @@ void add_import_kineto(CLI::App& parent) {
   command->footer(
       "Record with torch.profiler.profile(record_shapes=True, with_stack=True); see docs/formats.md.\n"
       "Example:\n  gradweave import kineto rank0.json.gz rank1.json.gz -o workload.json");
-  command->callback([arguments] { run_import_kineto(*arguments); });
+  command->callback([arguments, &outcome] { run_import_kineto(*arguments, outcome); });
 }
 
-void add_import_nccl_tests(CLI::App& parent) {
+void add_import_nccl_tests(CLI::App& parent, Outcome& outcome) {
   auto arguments = std::make_shared<NcclTestsArguments>();
   CLI::App* command =
       parent.add_subcommand("nccl-tests", "A cluster file from what nccl-tests print, or write with -J");
@@ -122,23 +116,23 @@ void add_import_nccl_tests(CLI::App& parent) {
       ->check(CLI::Range(1, 10'000'000));
   command
       ->add_option("--startup-growth", arguments->growth, "How the start-up grows with the number of workers")
-      ->check(CLI::IsMember({"linear", "log", "constant"}))
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kStartupGrowths), std::end(kStartupGrowths))))
       ->capture_default_str();
   add_result_options(*command, arguments->result, "cluster file");
   command->footer(
       "Example:\n  gradweave import nccl-tests all_reduce.txt reduce_scatter.txt all_gather.txt -o "
       "cluster.json");
-  command->callback([arguments] { run_import_nccl_tests(*arguments); });
+  command->callback([arguments, &outcome] { run_import_nccl_tests(*arguments, outcome); });
 }
 
 }  // namespace
 
-void add_import(CLI::App& app, Outcome&) {
+void add_import(CLI::App& app, Outcome& outcome) {
   CLI::App* command = app.add_subcommand(
       "import", "Make workload or cluster files from other tools' traces and measurements");
   command->require_subcommand(1);
-  add_import_kineto(*command);
-  add_import_nccl_tests(*command);
+  add_import_kineto(*command, outcome);
+  add_import_nccl_tests(*command, outcome);
 }
 
 }  // namespace gradweave::cli

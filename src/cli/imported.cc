@@ -62,21 +62,21 @@ void add_result_options(CLI::App& command, ResultFlags& flags, const std::string
   command.add_flag("--json", flags.json, "Print one JSON object: the " + what + " and what it rests on");
 }
 
-void give(const ClusterFit& fit, const ResultFlags& flags) {
+void give(const ClusterFit& fit, const ResultFlags& flags, const Outcome& outcome) {
   Json lines = Json::array();
   for (const FittedLine& line : fit.lines) lines.push_back(to_object(line));
   give_file(to_json(fit.cluster), flags, "cluster", {{"fits", std::move(lines)}});
-  if (!flags.json) std::cerr << table_of(fit.lines);
+  if (!flags.json && !outcome.quiet) std::cerr << table_of(fit.lines);
 }
 
-void give(const ImportedWorkload& imported, const ResultFlags& flags) {
+void give(const ImportedWorkload& imported, const ResultFlags& flags, const Outcome& outcome) {
   give_file(to_json(imported.workload), flags, "workload",
             {{"ranks", imported.ranks},
              {"iterations", imported.iterations},
              {"left_out", imported.left_out},
              {"damaged", imported.damaged},
              {"notes", imported.notes}});
-  if (flags.json) return;
+  if (flags.json || outcome.quiet) return;
   const WorkloadIndex index(imported.workload);
   std::cerr << fmt::format("{} layers, {} tensors, {}; forward {}, backward {}; {} of {} rank(s)\n",
                            index.layer_count, index.tensors.size(),

@@ -4,6 +4,7 @@
 #include <CLI/App.hpp>
 #include <string>
 
+#include "cli/commands.h"
 #include "gradweave/fit.h"
 #include "gradweave/import.h"
 
@@ -17,8 +18,8 @@ struct ResultFlags {
 // Adds -o and --json; `what` is made: "cluster file".
 void add_result_options(CLI::App& command, ResultFlags& flags, const std::string& what);
 
-// Writes the file to -o, or to stdout, and what it rests on to stderr; with --json both go to stdout as one object.
-void give(const ClusterFit& fit, const ResultFlags& flags);
-void give(const ImportedWorkload& imported, const ResultFlags& flags);
+// Writes the file to -o, or to stdout, and what it rests on to stderr unless the user wants quiet; with --json both go to stdout as one object.
+void give(const ClusterFit& fit, const ResultFlags& flags, const Outcome& outcome);
+void give(const ImportedWorkload& imported, const ResultFlags& flags, const Outcome& outcome);
 
 }  // namespace gradweave::cli

@@ -1,12 +1,12 @@
 #include "gradweave/json.h"
 #include "io/json_tree.h"
 #include "io/json_write.h"
+#include "model/cluster_parts.h"
 
 namespace gradweave {
 namespace {
 
 constexpr std::int64_t kMaxWorkers = 10'000'000;
-constexpr std::string_view kGrowthNames[] = {"linear", "log", "constant"};
 
 Line line_from(const JsonNode& node) {
   node.require_keys({"startup_us", "us_per_byte"});
@@ -75,7 +75,7 @@ Cluster parse_cluster(std::string_view text) {
   if (const auto per_node = root.find("workers_per_node"))
     cluster.workers_per_node = per_node->integer(1, kMaxWorkers);
   if (const auto growth = root.find("startup_growth")) {
-    cluster.startup_growth = static_cast<StartupGrowth>(growth->one_of(kGrowthNames));
+    cluster.startup_growth = static_cast<StartupGrowth>(growth->one_of(kStartupGrowths));
   }
   if (const auto description = root.find("description"))
     cluster.description = description->text(kMaxTextBytes);
@@ -97,7 +97,7 @@ std::string to_json(const Cluster& cluster) {
   text += "  \"workers\": " + std::to_string(cluster.workers) +
           ",\n  \"workers_per_node\": " + std::to_string(cluster.workers_per_node) +
           ",\n  \"startup_growth\": \"" +
-          std::string(kGrowthNames[static_cast<std::size_t>(cluster.startup_growth)]) +
+          std::string(kStartupGrowths[static_cast<std::size_t>(cluster.startup_growth)]) +
           "\",\n  \"links\": [\n";
   for (std::size_t k = 0; k < cluster.links.size(); ++k) {
     text += text_of(cluster.links[k]) + (k + 1 < cluster.links.size() ? ",\n" : "\n");

@@ -1,13 +1,13 @@
 #include "gradweave/fit.h"
 #include "gradweave/json.h"
 #include "io/json_tree.h"
+#include "model/cluster_parts.h"
 
 namespace gradweave {
 namespace {
 
 constexpr std::string_view kMeasuredCollectives[] = {
     name_of(Collective::kAllReduce), name_of(Collective::kReduceScatter), name_of(Collective::kAllGather)};
-constexpr std::string_view kStartupGrowths[] = {"linear", "log", "constant"};
 
 LinkMeasurements link_measurements_from(const JsonNode& node) {
   node.require_keys({"name", "concurrency", "measurements"});

@@ -6,10 +6,10 @@
 #include <map>
 #include <string_view>
 
+#include "base/text.h"
 #include "gradweave/timeline.h"
 #include "io/lanes.h"
 #include "io/plot.h"
-#include "io/text.h"
 
 namespace gradweave {
 namespace {

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "gradweave/error.h"
+#include "model/cluster_parts.h"
 #include "model/hash.h"
 
 namespace gradweave {
@@ -48,15 +49,6 @@ namespace {
 void check_startup(Nanoseconds startup, const std::string& where) {
   if (startup < 0) throw InvalidInput("must not be negative", where, "give a time of 0 or more");
   if (startup > kMaxStartup) throw InvalidInput("exceeds 2^53 ns", where, "give a smaller time");
-}
-
-// Calls visit(startup, rate, key) for each cost of the link that is a line.
-template <typename AnyLink, typename Visit>
-void for_each_line(AnyLink& link, const Visit& visit) {
-  visit(link.startup_ns, link.us_per_byte, "");
-  if (!link.halves) return;
-  visit(link.halves->reduce_scatter.startup_ns, link.halves->reduce_scatter.us_per_byte, "reduce_scatter.");
-  visit(link.halves->all_gather.startup_ns, link.halves->all_gather.us_per_byte, "all_gather.");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "gradweave/cost.h"
 #include "gradweave/error.h"
 #include "gradweave/observe.h"
+#include "model/cluster_parts.h"
 #include "plan/calendar.h"
 
 namespace gradweave {
@@ -44,18 +45,14 @@ constexpr std::size_t kSettled = 3;  // looks before that is asked
 constexpr double kPrior = 0.001;     // weight of a link's common factor beside one op's error
 
 Cluster without_startup(Cluster cluster) {
-  for (Link& link : cluster.links) {
-    link.startup_ns = 0;
-    if (link.halves) link.halves->reduce_scatter.startup_ns = link.halves->all_gather.startup_ns = 0;
-  }
+  for (Link& link : cluster.links)
+    for_each_line(link, [](Nanoseconds& startup, Decimal&, const char*) { startup = 0; });
   return cluster;
 }
 
 Cluster without_rate(Cluster cluster) {
-  for (Link& link : cluster.links) {
-    link.us_per_byte = {};
-    if (link.halves) link.halves->reduce_scatter.us_per_byte = link.halves->all_gather.us_per_byte = {};
-  }
+  for (Link& link : cluster.links)
+    for_each_line(link, [](Nanoseconds&, Decimal& rate, const char*) { rate = {}; });
   return cluster;
 }
 
@@ -98,11 +95,6 @@ Factors factors_of(const std::vector<Timed>& ops, double common) {
 Decimal times(Decimal rate, double factor) { return multiply_ratio(rate, std::llround(factor * 1000), 1000); }
 
 Nanoseconds times(Nanoseconds ns, double factor) { return std::llround(static_cast<double>(ns) * factor); }
-
-void scale(Line& line, const Factors& by) {
-  line.startup_ns = times(line.startup_ns, by.startup);
-  line.us_per_byte = times(line.us_per_byte, by.rate);
-}
 
 }  // namespace
 
@@ -276,12 +268,11 @@ Cluster Observer::cluster() const {
   for (std::size_t k = 0; k < state.links.size(); ++k) {
     const std::optional<Factors> by = state.factors(k);
     if (!by) continue;
-    Link& link = cluster.links[state.cluster_link[k]];
-    link.startup_ns = times(link.startup_ns, by->startup);
-    link.us_per_byte = times(link.us_per_byte, by->rate);
-    if (!link.halves) continue;
-    scale(link.halves->reduce_scatter, *by);
-    scale(link.halves->all_gather, *by);
+    for_each_line(cluster.links[state.cluster_link[k]],
+                  [&](Nanoseconds& startup, Decimal& rate, const char*) {
+                    startup = times(startup, by->startup);
+                    rate = times(rate, by->rate);
+                  });
   }
   return cluster;
 }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <vector>
 
 #include "base/statistics.h"
+#include "base/text.h"
 #include "gradweave/effects.h"
 
 namespace gradweave {
@@ -14,12 +14,6 @@ namespace {
 constexpr double kErrorRate = 0.001, kDissimilar = 1.5;
 constexpr double kUnseen =
     3;  // how much larger the largest curvature may be than what was seen along the steps
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2g", value);
-  return text;
-}
 
 // Not below 0: the quantities can't be.
 Range around(std::span<const double> values) {
@@ -60,21 +54,13 @@ GradientEstimates estimate(std::span<const GradientSums> sums, int workers) {
   return found;
 }
 
-std::string to_text(const GradientEstimates& estimates) {
-  const auto range = [](const Range& each) { return number(each.low) + " to " + number(each.high); };
-  return "|grad|^2 " + range(estimates.gradient_square) + ", noise of a worker's batch " +
-         range(estimates.noise) + ", gradients of workers differ " + number(estimates.dissimilarity) +
-         " times as much as batches of the same data, learning rate times curvature along the steps " +
-         range(estimates.step);
-}
-
 std::string objection(const Plan& plan, const Workload& workload, const GradientEstimates& estimates,
                       const std::optional<StepRule>& rule) {
   const std::vector<Consistency> effects = effects_of(plan);
   const auto has = [&](Consistency effect) { return std::ranges::find(effects, effect) != effects.end(); };
   if ((has(Consistency::kLocal) || has(Consistency::kCorrected)) && estimates.workers_differ) {
     return "the workers learn from different data: their gradients differ " +
-           number(estimates.dissimilarity) +
+           number_text(estimates.dissimilarity, 2) +
            " times as much as batches of the same data would, and the plan lets workers step on their own; "
            "shuffle the "
            "data over all workers, or use an exact plan";
@@ -96,7 +82,7 @@ std::string objection(const Plan& plan, const Workload& workload, const Gradient
   if (unstable == judgement.blocks.end()) return "";
   return "the plan delays gradients by up to " + std::to_string(oldest_gradient(unstable->updates)) +
          " iterations, which training bears up to a learning rate times curvature of " +
-         number(unstable->limit) + "; here it is about " + number(estimates.step.high) +
+         number_text(unstable->limit, 2) + "; here it is about " + number_text(estimates.step.high, 2) +
          "; lower the learning rate or the momentum, or use an exact plan";
 }
 

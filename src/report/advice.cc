@@ -5,8 +5,8 @@
 #include <map>
 #include <ranges>
 
+#include "base/text.h"
 #include "gradweave/cost.h"
-#include "io/text.h"
 #include "report/contents.h"
 
 namespace gradweave {

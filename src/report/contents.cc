@@ -8,6 +8,8 @@
 #include <mutex>
 #include <thread>
 
+#include "model/cluster_parts.h"
+
 namespace gradweave {
 namespace {
 
@@ -65,14 +67,10 @@ Grid axes_of(const ReportInput& input) {
 }
 
 void multiply_startup(Cluster& cluster, double factor) {
-  const auto multiply = [factor](Nanoseconds& startup) {
-    startup = std::llround(static_cast<double>(startup) * factor);
-  };
   for (Link& link : cluster.links) {
-    multiply(link.startup_ns);
-    if (!link.halves) continue;
-    multiply(link.halves->reduce_scatter.startup_ns);
-    multiply(link.halves->all_gather.startup_ns);
+    for_each_line(link, [factor](Nanoseconds& startup, Decimal&, const char*) {
+      startup = std::llround(static_cast<double>(startup) * factor);
+    });
   }
 }
 

@@ -220,8 +220,7 @@ void bind_preserver(py::module_& module) {
              std::optional<StepRule> known;
              if (rule) known = StepRule{std::get<0>(*rule), std::get<1>(*rule), std::get<2>(*rule)};
              return objection(parse_plan(plan), parse_workload(workload), estimates, known);
-           })
-      .def("__str__", [](const GradientEstimates& estimates) { return to_text(estimates); });
+           });
 }
 
 void bind_observer(py::module_& module) {
