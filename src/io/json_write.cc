@@ -1,5 +1,6 @@
 #include "io/json_write.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -25,6 +26,11 @@ std::string plain(std::uint64_t magnitude, std::size_t scale) {
 
 std::string json_string(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string valid_utf8(std::string_view text) {
+  const bool ascii = std::ranges::none_of(text, [](char c) { return (c & 0x80) != 0; });
+  return ascii ? std::string(text) : nlohmann::json::parse(json_string(text)).get<std::string>();
 }
 
 std::string json_number(double value) {

@@ -13,6 +13,9 @@ namespace gradweave {
 // Returns `text` as a JSON string; bytes that are not UTF-8 become U+FFFD.
 std::string json_string(std::string_view text);
 
+// Returns `text` as it reads back from that.
+std::string valid_utf8(std::string_view text);
+
 // Returns the shortest number that reads back as `value`. Errors: InvalidInput if it is not finite.
 std::string json_number(double value);
 

@@ -6,6 +6,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return check_input(data, size, [](std::string_view text) {
     const ClusterFit fit = fit_cluster(parse_link_measurements(text));
     if (fit.lines.size() < fit.cluster.links.size()) std::abort();
-    parse_cluster(to_json(fit.cluster));
+    check_round_trip(fit.cluster, parse_cluster);
   });
 }

@@ -265,6 +265,17 @@ TEST_F(Kineto, LayersAreModulesWithTheirTimes) {
                                        .tensors = {{"Linear_1.0", 32}, {"Linear_1.1", 8}}}));
 }
 
+TEST_F(Kineto, NamesThatAreNotUtf8CanBeWritten) {
+  Trace trace;
+  trace.module("Lin\xffr_0", 10, 60);
+  trace.forward("aten::mm", 12, 30, 0);
+  trace.node(40, 50, 0);
+  trace.gradient(50, 55, "[8]");
+  const Workload workload = imported(file("t.json", trace.text()));
+  EXPECT_EQ(workload.layers.front().name, "Lin\uFFFDr_0");
+  EXPECT_EQ(parse_workload(to_json(workload)), workload);
+}
+
 TEST_F(Kineto, WithoutModulesLayersAreOperators) {
   Trace trace;
   trace.iteration(0, 140, 0, false);

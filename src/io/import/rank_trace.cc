@@ -12,6 +12,7 @@
 
 #include "base/quoted.h"
 #include "gradweave/error.h"
+#include "io/json_write.h"
 
 namespace gradweave {
 namespace {
@@ -38,8 +39,8 @@ constexpr std::array kCppTypes = {CppType{"float", DType::kFloat32},
 }  // namespace
 
 std::uint32_t RankTrace::number_of(std::string_view text) {
-  const auto [place, is_new] = numbers_.emplace(text, static_cast<std::uint32_t>(texts_.size()));
-  if (is_new) texts_.emplace_back(text);
+  const auto [place, is_new] = numbers_.emplace(valid_utf8(text), static_cast<std::uint32_t>(texts_.size()));
+  if (is_new) texts_.push_back(place->first);
   return place->second;
 }
 
