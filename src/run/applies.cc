@@ -148,7 +148,12 @@ const Stepped& Run::sound(const Stepped& stepped) {
                        !spoilt(iteration_);
     const bool reduced = apply.source == Source::kReducedGradient && !holds_spoilt(apply);
     if (!local && !reduced) continue;
-    for (std::int32_t t : apply.stepped.tensors) tensors[static_cast<std::size_t>(t)] = 1;
+    for (std::int32_t tensor : apply.stepped.tensors) {
+      const auto t = static_cast<std::size_t>(tensor);
+      const auto first = static_cast<std::size_t>(calendar.blocks_of_tensor[t].front());
+      // Where no rank used it then, what is there is this iteration's own gradient.
+      tensors[t] |= local || !spoilt(iteration_) || put_[first] == iteration_;
+    }
     for (std::int32_t block : apply.stepped.blocks) {
       const auto b = static_cast<std::size_t>(block);
       const auto t = static_cast<std::size_t>(calendar.block_tensor[b]);

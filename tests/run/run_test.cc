@@ -4,6 +4,7 @@
 
 #include "gradweave/error.h"
 #include "run/fake.h"
+#include "run/reference.h"
 #include "run/waits.h"
 #include "testing/plans.h"
 
@@ -42,6 +43,19 @@ TEST(Run, EveryRankNamesTheRankWhoseGradientIsNotFinite) {
   const Outcome outcome = testing::train(testing::delayed(), testing::three_layers(),
                                          {.world_size = 3, .not_finite_rank = 1}, {5});
   EXPECT_THAT(outcome.errors, Each(AllOf(HasSubstr("iteration 2"), HasSubstr("parameter 'a' on rank 1"))));
+}
+
+// Tensor 2 has no gradient in iterations 0 and 1, whose sum is applied in iteration 3, which is to be left out.
+TEST(Run, WhatIsLeftOutIsNotSteppedWithAnUpdateThatLacksTheTensor) {
+  const Plan plan = testing::corrected();
+  const Workload workload = testing::three_layers();
+  const Job job{.seed = 0, .world_size = 1, .leaves_unused = true, .spoilt = 0.3};
+  ASSERT_FALSE(job.used(0, 0, 2) || job.used(0, 1, 2));
+  ASSERT_TRUE(job.used(0, 3, 2) && job.overflows(0, 3));
+  testing::Reference reference(plan, workload, job);
+  for (int n = 0; n < 4; ++n) reference.iterate();
+  reference.drain();
+  EXPECT_EQ(testing::train(plan, workload, job, {4}).parameters[0], reference.parameters()[0]);
 }
 
 // A parameter that is changed behind the plan's back.
