@@ -1,117 +1,245 @@
-"""A link whose rate changes in mid-training: a plan that follows it, one that stays, and an oracle that knows the rate.
+"""Links and workers that change in mid-training: a plan that follows them, one that stays, and an oracle that knows.
 
-Two ranks train the small network on Fashion-MNIST over a shaped link between hosts (network namespaces). The rate is
-changed on both ends at once, at iterations that all three share; the oracle puts the plan for the true rate in force there.
-Each is a training of its own, one after another, several times over; the figure is the mean time of an iteration, from fifty
-iterations after a change to the next. Results are one JSON file, docs/results/following.json.
+Two ranks train the small network on Fashion-MNIST over shaped links between hosts (network namespaces). Links and the time
+that one rank loses in each backward change at iterations that all three ways share; the oracle puts the plan for the true
+links and times in force there. Each way is a training of its own, one after another, several times over; the figure is the
+mean time of an iteration, from fifty iterations after a change to the next. Results are docs/results/following.json and the
+picture docs/results/following.svg, milliseconds of each iteration over the seconds of the training.
 
-    .venv/bin/python bench/following.py           # 10 minutes; needs root, or user namespaces
+    .venv/bin/python bench/following.py                      # 25 minutes; needs root, or user namespaces
+    .venv/bin/python bench/following.py --scenarios rate --rounds 1
+    .venv/bin/python bench/following.py --draw               # tables and picture of the results that are there
 """
 
 import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 import gradweave
 from gradweave import core, ranks
-from gradweave.lab import hosts, training
+from gradweave.lab import fashion_mnist, hosts, training
+from svg import COLORS, STYLE
 
 RESULTS = Path(__file__).parent.parent / "docs/results/following.json"
-WORKERS, SETTLES = 2, 50
+WORKERS, WARM_UP, SETTLES, TIMED = 2, 20, 50, 100  # iterations but the first
 WAYS = ("stays", "follows", "oracle")
-OPTIONS = {"allow": "exact+corrected"}
 
 
-def train(options, way):
-    """On every rank: [mean seconds of an iteration in each phase, the plans' schemes]."""
+@dataclass(frozen=True)
+class Phase:
+    rates: tuple          # Mb/s, by link
+    lost_ms: float = 0.0  # by rank 1 in each backward
+
+    def __str__(self):
+        lost = f", rank 1 loses {self.lost_ms:g} ms" if self.lost_ms else ""
+        return " and ".join(f"{rate:g}" for rate in self.rates) + " Mb/s" + lost
+
+
+@dataclass(frozen=True)
+class Scenario:
+    phases: tuple
+    scheme: str = "auto"
+    allow: str = "exact+corrected"
+
+    def options(self):
+        return {"allow": self.allow} if self.scheme == "auto" else {}
+
+
+def one_link(*rates):
+    return tuple(Phase((rate,)) for rate in rates)
+
+
+SCENARIOS = {
+    "rate": Scenario(one_link(200, 50, 400, 100)),
+    "rate, exact": Scenario(one_link(400, 100, 800, 200), allow="exact"),
+    "one of two links": Scenario((Phase((200, 200)), Phase((200, 20)), Phase((200, 200)))),
+    "straggler": Scenario((Phase((100,)), Phase((100,), 60), Phase((100,)))),
+    "covap": Scenario(one_link(400, 100, 400), "covap"),
+    "delayed_averaging": Scenario(one_link(200, 50, 200), "delayed_averaging"),
+}
+
+
+def shape(phase):
+    for link, rate in enumerate(phase.rates):
+        hosts.shape_interface(hosts.interface_of(link), rate * 1e6)
+
+
+def train(scenario, way):
+    """On every rank: {"way", "ms": mean of an iteration in each phase, "plans": the one in force at its end, "each": seconds of
+    each iteration here}."""
     torch.set_num_threads(1)
-    interface = hosts.interface_of(0)
-    hosts.shape_interface(interface, options.rates[0] * 1e6)
-    job = training.recipe_of("small").make(_data(), ranks.rank(), WORKERS)
-    model, optimizer = gradweave.wrap(job.model, job.optimizer, options=OPTIONS, follow=way == "follows", report=False)
+    first = scenario.phases[0]
+    shape(first)
+    job = training.recipe_of("small").make(fashion_mnist.load("train"), ranks.rank(), WORKERS)
+    lost = [0.0]
+    if ranks.rank() == 1:
+        job.model.register_full_backward_pre_hook(lambda *_: time.sleep(lost[0] / 1e3))
+    model, optimizer = gradweave.wrap(job.model, job.optimizer, scenario.scheme, options=scenario.options(),
+                                      follow=way == "follows", report=False)
     job.optimizer = optimizer
-    training.train(job, 12 + 8 + SETTLES)
-    means, schemes, before = [], [], options.rates[0]
-    cluster = model.gradweave.cluster
-    for rate in options.rates:
-        hosts.shape_interface(interface, rate * 1e6)
+    each = training.train(job, WARM_UP + SETTLES)[0]
+    means, plans = [], []
+    workload, cluster = model.gradweave.workload, model.gradweave.cluster
+    for phase in scenario.phases:
+        shape(phase)
+        lost[0] = phase.lost_ms
         torch.distributed.barrier()
-        if way == "oracle" and rate != before:
-            link = cluster["links"][0]
-            factor = before / rate
-            cluster = {**cluster, "links": [_slower(link, factor)]}
-            plan = core.make_plan(model.gradweave.workload, cluster, "auto", OPTIONS)
-            model.gradweave.install(plan)
-        before = rate
-        training.train(job, SETTLES)
+        if way == "oracle" and phase is not first:
+            model.gradweave.install(core.make_plan(slower(workload, phase.lost_ms), cluster_at(cluster, first, phase),
+                                                   scenario.scheme, scenario.options()))
+        each += training.train(job, SETTLES)[0]
         torch.distributed.barrier()
         begin = time.perf_counter()
-        training.train(job, options.iterations)
-        means.append(ranks.agreed((time.perf_counter() - begin) / options.iterations))
-        schemes.append(model.gradweave.plan["finding"]["chosen"]["scheme"])
+        each += training.train(job, TIMED)[0]
+        means.append(1e3 * ranks.agreed((time.perf_counter() - begin) / TIMED))
+        plans.append(description(model.gradweave.plan))
     gradweave.finish(model)
     model.gradweave.close()
-    return means, schemes
+    return {"way": way, "ms": means, "plans": plans, "each": [round(seconds, 5) for seconds in each]}
 
 
-def _slower(link, factor):
-    halves = {half: {**link[half], "us_per_byte": link[half]["us_per_byte"] * factor}
-              for half in ("reduce_scatter", "all_gather") if half in link}
-    return {**link, **halves, "us_per_byte": link["us_per_byte"] * factor}
+def description(plan):
+    chosen = plan.get("finding", {}).get("chosen", plan)
+    return f"{chosen['scheme']}, {len(plan['period'])} iterations"
 
 
-def _data():
-    from gradweave.lab import fashion_mnist
+def slower(workload, lost_ms):
+    """The workload where the backward of the last layer, which comes first, takes so much longer."""
+    *layers, last = workload["layers"]
+    return {**workload, "layers": [*layers, {**last, "backward_us": last["backward_us"] + 1e3 * lost_ms}]}
 
-    return fashion_mnist.load("train")
+
+def cluster_at(cluster, first, phase):
+    """The cluster, measured in the first phase, as it is in another."""
+    def at(link, factor):
+        halves = {half: {**link[half], "us_per_byte": link[half]["us_per_byte"] * factor}
+                  for half in ("reduce_scatter", "all_gather") if half in link}
+        return {**link, **halves, "us_per_byte": link["us_per_byte"] * factor}
+
+    factors = [before / now for before, now in zip(first.rates, phase.rates)]
+    return {**cluster, "links": [at(link, factor) for link, factor in zip(cluster["links"], factors)]}
 
 
 def rank_main(options):
+    scenario = SCENARIOS[options.scenarios[0]]
     with ranks.joined("following"):
-        results = [{"way": way, "ms": [1e3 * each for each in means], "schemes": schemes}
-                   for _ in range(options.rounds) for way in WAYS for means, schemes in [train(options, way)]]
-        first = ranks.is_first()
-    if first:
-        options.results.parent.mkdir(exist_ok=True)
-        options.results.write_text(json.dumps({"rates_mbit": options.rates, "iterations": options.iterations,
-                                               "results": results}, indent=1) + "\n")
-        print(table(options.rates, results))
+        results = []
+        for number in range(options.rounds):
+            for way in WAYS:
+                results.append(train(scenario, way))
+                if ranks.is_first():
+                    print(f"{options.scenarios[0]}, round {number + 1}: {way} "
+                          + " ".join(f"{ms:.1f}" for ms in results[-1]["ms"]) + " ms", file=sys.stderr)
+        if ranks.is_first():
+            options.results.write_text(json.dumps(results))
 
 
-def table(rates, results):
-    """Milliseconds of an iteration, the median of all rounds, by phase; then how much longer than the oracle's."""
-    def row(way):
-        return [statistics.median(each["ms"][phase] for each in results if each["way"] == way) for phase in range(len(rates))]
+def row(results, way):
+    """Milliseconds of an iteration by phase, the median of all rounds."""
+    return [statistics.median(values) for values in zip(*(each["ms"] for each in results if each["way"] == way))]
 
-    rows = {way: row(way) for way in WAYS}
-    lines = ["| rate in Mb/s | " + " | ".join(f"{rate:g}" for rate in rates) + " |",
-             "|---|" + "---:|" * len(rates)]
-    lines += [f"| {way}: ms an iteration | " + " | ".join(f"{value:.1f}" for value in rows[way]) + " |" for way in WAYS]
-    lines += [f"| {way}, times the oracle | " + " | ".join(f"{a / b:.2f}" for a, b in zip(rows[way], rows["oracle"])) + " |"
-              for way in WAYS[:2]]
+
+def table(name, results):
+    """Milliseconds of an iteration by phase; how much longer than the oracle's, with the least and the most of all rounds."""
+    scenario = SCENARIOS[name]
+    by_way = {way: [each["ms"] for each in results if each["way"] == way] for way in WAYS}
+    lines = ["| " + " | ".join([f"{name} ({scenario.scheme})", *map(str, scenario.phases)]) + " |",
+             "|---|" + "---:|" * len(scenario.phases)]
+    lines += [f"| {way}: ms an iteration | " + " | ".join(f"{value:.1f}" for value in row(results, way)) + " |" for way in WAYS]
+    for way in WAYS[:2]:
+        cells = []
+        for phase in range(len(scenario.phases)):
+            ratios = [mine[phase] / best[phase] for mine, best in zip(by_way[way], by_way["oracle"])]
+            cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        lines.append(f"| {way}, times the oracle | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+PANEL, LEFT, RIGHT, WINDOW = 230, 60, 1080, 5
+
+
+def panel(name, results, top):
+    """SVG elements: milliseconds of an iteration, medians of five, over the seconds of the first round's training."""
+    curves = {}
+    for way in WAYS:
+        each = next(result["each"] for result in results if result["way"] == way)
+        ends = [sum(each[:place + 1]) for place in range(len(each))]
+        curves[way] = [(ends[place], 1e3 * statistics.median(each[place:place + WINDOW]))
+                       for place in range(WARM_UP, len(each) - WINDOW, WINDOW)]
+    last = max(seconds for curve in curves.values() for seconds, _ in curve)
+    high = 1.1 * max(ms for curve in curves.values() for _, ms in curve)
+    base = top + PANEL - 40
+
+    def x(seconds):
+        return LEFT + (RIGHT - LEFT) * seconds / last
+
+    def y(ms):
+        return base - (base - top - 30) * ms / high
+
+    parts = [f'<text class="title" x="{LEFT}" y="{top + 16}">{name} ({SCENARIOS[name].scheme}): '
+             + "; ".join(map(str, SCENARIOS[name].phases)) + "</text>"]
+    step = next(value for value in (5, 10, 20, 50, 100, 200, 500, 1000) if high / value <= 6)
+    for ms in range(0, int(high) + 1, step):
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{y(ms):.1f}" y2="{y(ms):.1f}"/>'
+                     f'<text x="{LEFT - 6}" y="{y(ms) + 4:.1f}" text-anchor="end">{ms} ms</text>')
+    for seconds in range(0, int(last) + 1, 5 if last > 10 else 1):
+        parts.append(f'<text x="{x(seconds):.1f}" y="{base + 16}" text-anchor="middle">{seconds} s</text>')
+    for number, (way, curve) in enumerate(curves.items()):
+        path = " ".join(f"{x(seconds):.1f},{y(ms):.1f}" for seconds, ms in curve)
+        at = LEFT + 90 * number
+        parts.append(f'<polyline class="curve" stroke="{COLORS[number]}" points="{path}"/>'
+                     f'<line class="curve" stroke="{COLORS[number]}" x1="{at}" x2="{at + 20}" y1="{base + 30}" y2="{base + 30}"/>'
+                     f'<text x="{at + 26}" y="{base + 34}">{way}</text>')
+    return parts
+
+
+def draw(found, path):
+    parts = [part for number, (name, results) in enumerate(found.items()) for part in panel(name, results, number * PANEL)]
+    path.write_text("\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1100 {PANEL * len(found)}">', STYLE, *parts,
+                               "</svg>"]) + "\n")
+
+
+def measure(name, options):
+    """The results of a scenario, whose ranks are processes of this program."""
+    hosts.become_root_of_namespace(sys.argv)
+    with tempfile.NamedTemporaryFile(suffix=".json") as file, \
+            hosts.Hosts(WORKERS, links=len(SCENARIOS[name].phases[0].rates)) as machines:
+        command = [sys.executable, __file__, "--scenarios", name, "--rounds", str(options.rounds), "--results", file.name]
+        code = machines.run(command, cpus=range(WORKERS))
+        if code:
+            raise subprocess.CalledProcessError(code, command)
+        return json.loads(Path(file.name).read_text())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rates", type=lambda text: [float(each) for each in text.split(",")], default=[200, 50, 400, 100],
-                        help="Mb/s, one after another")
-    parser.add_argument("--iterations", type=int, default=100, help="that are timed after each change")
+    parser.add_argument("--scenarios", nargs="*", choices=SCENARIOS, default=list(SCENARIOS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--draw", action="store_true", help="measure nothing")
     options = parser.parse_args()
     if "RANK" in os.environ:
         rank_main(options)
         return 0
-    hosts.become_root_of_namespace(sys.argv)
-    with hosts.Hosts(WORKERS) as machines:
-        return machines.run([sys.executable, *sys.argv], cpus=range(WORKERS))
+    found = json.loads(options.results.read_text()) if options.results.exists() else {}
+    for name in [] if options.draw else options.scenarios:
+        found[name] = measure(name, options)
+        options.results.parent.mkdir(parents=True, exist_ok=True)
+        options.results.write_text(json.dumps(found) + "\n")
+    for name in options.scenarios:
+        if name in found:
+            print(table(name, found[name]) + "\n")
+    draw(found, options.results.with_suffix(".svg"))
+    return 0
 
 
 if __name__ == "__main__":

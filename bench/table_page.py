@@ -12,6 +12,7 @@ from pathlib import Path
 import accuracy
 import rows
 import table
+from svg import COLORS, STYLE
 from training_tables import markdown, replace_section
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -122,18 +123,6 @@ def page(found_times, found_curves):
     return "\n\n".join(parts)
 
 
-STYLE = """<style>
-  text { font-family: sans-serif; font-size: 12px; fill: #24292f; }
-  .title { font-size: 14px; font-weight: bold; }
-  .grid { stroke: #d0d7de; stroke-width: 1; }
-  .curve { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
-  @media (prefers-color-scheme: dark) {
-    text { fill: #e6edf3; }
-    .grid { stroke: #3d444d; }
-  }
-</style>"""
-# Told apart on white and on black.
-COLORS = ("#2f81f7", "#d1570b", "#2da44e", "#bf3989", "#8250df", "#9a6700", "#1b9e9e", "#cf222e", "#768390", "#6e9b00")
 DASHES = ("", "7 3", "2 3")
 WIDTH, PANEL, TOP, LOW, HIGH = 1150, 330, 34, 60.0, 91.0
 

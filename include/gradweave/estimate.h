@@ -20,8 +20,9 @@ struct GradientSums {
   double mean = 0;         // |g|^2
   double own_change = 0;   // mean over workers of |g_i(t) - g_i(t-1)|^2
   double mean_change = 0;  // |g(t) - g(t-1)|^2
-  double change = 0;       // (g(t) - g(t-1)) . s
-  double step = 0;         // -s . m; 0 where it is not known
+  // Over the elements whose m is known:
+  double change = 0;  // (g(t) - g(t-1)) . s
+  double step = 0;    // -s . m
   // Mean over workers of k (-s/m) . (g_i(t-1) - g(t-1))^2, k being the share of m that g(t-1) is: what the noise in s adds
   // to `change`, times the number of workers less one.
   double noise_in_change = 0;
@@ -43,6 +44,18 @@ struct GradientEstimates {
 
 // Returns what sums of successive iterations of `workers` >= 2 workers say. The caller owes at least two.
 GradientEstimates estimate(std::span<const GradientSums> sums, int workers);
+
+// Returns the quantity `step` of GradientEstimates alone. The caller owes one sum with a step.
+Range step_seen_in(std::span<const GradientSums> sums, int workers);
+
+// Returns how far an iteration of the plan gets beside one of plain training on a quadratic, at the learning rate as it is.
+// A step of the learning rate eta by gradients of total weight w and total of squares q lowers the loss by
+//   eta |grad|^2 (w - s (w^2 + q N) / 2)
+// in expectation, s being eta times the curvature, N the noise of the whole batch's gradient over |grad|^2; plain training
+// is w = q = 1 in each iteration (McCandlish et al. 2018, section 2.2). A mean of k gradients gets 1 / k as far where there
+// is no noise. Of all ends of s and N the worst counts, where plain training gets anywhere; at most 1, at least 0.01.
+// Momentum is left out of account: it multiplies both. Errors: those of updates_of().
+double progress(const Plan& plan, const Workload& workload, const GradientEstimates& estimates, int workers);
 
 // Returns why a plan should not be used, with the remedy; "" if nothing speaks against it. A plan that lets workers step
 // on their own, or corrects late, needs workers that draw from the same data. A plan that delays gradients needs a learning

@@ -39,14 +39,15 @@ std::vector<double> to_numbers(const Look& look);
 // Returns the look of all ranks: ops of the rank that came last, compute of the slowest. `shape`: any rank's own.
 Look from_numbers(std::span<const double> numbers, const Look& shape);
 
-// Whether a sequence of measurements of one quantity has moved. The last two are compared with those before, at
-// least four and at most 64, by Student's t for the difference of two means; they have to be on the same side, each by
-// half as much. Where errors are normal, independent and as large as before, false alarms are rarer than `chance` per
-// measurement, however few there are.
+// Whether a sequence of measurements of one quantity, logarithms of times, has moved. The last two, three, ... up to
+// eight are compared by Student's t for the difference of two means with those before them, at least two and at most 64,
+// but for the one between, in which the change may have happened; they have to be alike. How far measurements scatter is estimated from those before, to which ten degrees of freedom with a standard deviation
+// of 0.05 are added: a few that happen to be alike prove nothing. Where errors are normal and independent, and no larger
+// than that or enough have been seen, false alarms are rarer than `chance` per measurement.
 class ChangeTest {
  public:
   explicit ChangeTest(double chance) : chance_(chance) {}
-  // Takes the next measurement. Returns whether the last two differ from those before, which are then forgotten.
+  // Takes the next measurement. Returns whether the last ones differ from those before, which are then forgotten.
   bool add(double value);
   // Returns the mean of all that count; 0 before there is one.
   double mean() const;
@@ -71,7 +72,7 @@ class Observer {
   Observer& operator=(const Observer&) = delete;
 
   // Takes a look of all ranks. Returns whether to plan again: a link or the compute has changed, or, once after the
-  // third look and if they are not of this run, is off by more than a tenth. O(ops of the look).
+  // third look, is off by more than a tenth; if they are of this run, by more than a half. O(ops of the look).
   bool add(const Look& look);
   bool looked() const;
   // Returns the measured time of an iteration, of the last two looks. The caller owes one.

@@ -53,6 +53,10 @@ std::int32_t oldest_gradient(const Updates& updates);
 // The caller owes a valid plan. Errors: InvalidInput if it does not fit the workload. O(blocks x period).
 std::vector<Updates> updates_of(const Plan& plan, const Workload& workload);
 
+// Returns the names of the tensors whose steps all are late: none uses a gradient of the last forward before it.
+// Errors and complexity: those of updates_of().
+std::vector<std::string> late_tensors(const Plan& plan, const Workload& workload);
+
 // The loss as a Gaussian random walk with rebound at its lowest value (P. Yin et al., KDD 2017; DeFT, section
 // IV.C), as it stands now.
 struct Walk {

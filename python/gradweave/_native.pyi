@@ -44,6 +44,9 @@ def step_as_whole_batch(values: list[Tensor], first: list[Tensor], second: list[
                         betas: tuple[float, float], eps: float, decay: float, workers: int) -> None:
     """Adam's step of a worker that sees a part of the batch, in place on `values` (src/runtime/moments.h)."""
 
+def late_tensors(plan: str, workload: str, /) -> list[str]:
+    """Those of whose steps none uses a gradient of the last forward before it."""
+
 def gradient_sums(own: list[Tensor | None], own_before: list[Tensor | None], mean: list[Tensor | None],
                   mean_before: list[Tensor | None], step: list[Tensor], moment: list[Tensor | None],
                   share: float) -> GradientSums:
@@ -59,6 +62,10 @@ class GradientEstimates:
     """What sums of successive iterations say (include/gradweave/estimate.h)."""
 
     def __init__(self, sums: list[GradientSums], workers: int, /) -> None: ...
+    def with_step_seen_in(self, sums: list[GradientSums], workers: int, /) -> GradientEstimates:
+        """Itself, but for what later iterations say of the learning rate times the curvature."""
+    def progress(self, plan: str, workload: str, workers: int, /) -> float:
+        """How far an iteration of the plan gets beside one of plain training."""
     def objection(self, plan: str, workload: str, rule: tuple[float, float, bool] | None, /) -> str:
         """Why the plan should not be used; "" if nothing speaks against it. `rule`: SGD's momentum, dampening, nesterov."""
 

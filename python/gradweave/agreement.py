@@ -64,6 +64,7 @@ class Control:
         self.rank, self.size, self.fail = job.rank, job.size, None
         self.peers, self.timeout_s = job.peers, job.timeout.total_seconds()
         self.group = self._data = None
+        self._device = device
         if job.size > 1:
             with self.together(GROUPS):
                 self.group = job.control_group()
@@ -138,6 +139,14 @@ class Control:
         if tensors and self.size > 1:
             with self.together(what):
                 distributed._broadcast_coalesced(self._data, tensors, BROADCAST_BYTES, 0)
+
+    def average(self, tensor, what):
+        """The mean over the ranks, in place, the same bits on all."""
+        if self.size > 1:
+            with self.together(what):
+                box = tensor.detach().to(self._device)
+                self._data.allreduce(box, distributed.ReduceOp.SUM).wait()
+                tensor.copy_(box / self.size)
 
     def close(self):
         self.group = self._data = self.fail = None

@@ -104,6 +104,8 @@ def decide(workload, cluster, settings, loop, device, preserver=None):
     try:
         ranked = _ranked(workload, cluster, settings)
         best, candidates, refused = ranked[0], [], ""
+        if settings.scheme == "auto" and preserver is not None:
+            ranked.sort(key=lambda entry: time_to_progress(entry, workload, preserver))
 
         def objection(entry):
             return preserver.objection(entry["plan"], workload) if preserver is not None else ""
@@ -123,6 +125,9 @@ def decide(workload, cluster, settings, loop, device, preserver=None):
         if settings.scheme == "auto":
             candidates.append(entry_of(STARTER, core.make_plan(workload, cluster, STARTER), workload, cluster))
         passed = f"{best['name']} is passed over, because {refused}" if refused else ""
+        if not refused and candidates[0] is not best:
+            passed = (f"{best['name']} would take {best['iteration_us'] / 1e3:.1f} ms, but gets only "
+                      f"{preserver.progress(best['plan'], workload):.2f} times as far in an iteration as plain training")
         return {"workload": workload, "cluster": cluster, "candidates": candidates, "passed_over": passed,
                 "if_corrected": best["plan"].get("finding", {}).get("if_corrected"),
                 "objection": objection(candidates[0]) if settings.scheme != "auto" else "",
@@ -157,6 +162,11 @@ def _ranked(workload, cluster, settings):
     return [{"name": entry["plan"]["finding"]["chosen"]["scheme"], "plan": entry["plan"], "prediction": entry["prediction"],
              "iteration_us": entry["prediction"]["iteration_us"]}
             for entry in core.ranked_plans(workload, cluster, settings.options)]
+
+
+def time_to_progress(entry, workload, preserver):
+    """Microseconds that a candidate takes to get as far as plain training in an iteration."""
+    return entry["iteration_us"] / (preserver.progress(entry["plan"], workload) if preserver is not None else 1.0)
 
 
 def entry_of(name, plan, workload, cluster):

@@ -1,12 +1,12 @@
 """What a plan in force really takes, looked at now and then; and a new plan once that has changed."""
 
 import json
+import math
 import threading
 
 from gradweave import _native, core, decision
 
-LOOK_EVERY = 10        # iterations
-ENDS_AFTER = 5         # of them: until then the ranks' times are exchanged beside the training
+LOOK_SECONDS = 0.2     # between two looks, of 5 to 16 iterations
 ALARMS_PER_HOUR = 0.1  # false ones, where times scatter as if at random
 TRIAL = 3              # looks after which a plan that is slower than the one before makes way for it again
 GAIN = 0.03            # by which a new plan has to be faster, relative
@@ -21,7 +21,7 @@ class Follower:
         self._settings, self._control, self._engine = settings, control, engine
         self._loop, self._device, self._preserver = loop, device, preserver
         self._observer = self._exchange = self._planning = self._known = self._proposal = self._before = None
-        self._iterations = self._looks = 0
+        self._every = self._iterations = self._looks = 0
 
     def plan_installed(self, plan, workload, cluster, of_this_run=False):
         """A plan has come into force; `cluster`: what it was made for, None where nothing is known of the links;
@@ -32,21 +32,22 @@ class Follower:
         if cluster is None or self._device.type != "cpu":
             return
         self._known = plan, workload, cluster
-        seconds = LOOK_EVERY * core.simulate(plan, workload, cluster)["iteration_us"] / 1e6
-        self._observer = _native.Observer(*map(json.dumps, self._known), false_alarms=ALARMS_PER_HOUR * seconds / 3600,
-                                          of_this_run=of_this_run)
+        seconds = core.simulate(plan, workload, cluster)["iteration_us"] / 1e6
+        self._every = min(max(math.ceil(LOOK_SECONDS / seconds), 5), 16)
+        self._observer = _native.Observer(*map(json.dumps, self._known), of_this_run=of_this_run,
+                                          false_alarms=ALARMS_PER_HOUR * self._every * seconds / 3600)
 
     def iteration_ended(self):
         """Returns whether rank 0 has a better plan. The same on all ranks."""
         if not self._on or self._observer is None:
             return False
         self._iterations += 1
-        if self._iterations % LOOK_EVERY == 0:
-            look = self._engine.look(self._control.rank)
+        if self._iterations % self._every == 0:
+            look = self._engine.look(self._every, self._control.rank)
             if look.iterations:
                 ready = -1.0 if self._proposal is not None else 0.0
                 self._exchange = look, self._control.begin_smallest(look.numbers() + [ready], WHAT)
-        elif self._iterations % LOOK_EVERY == ENDS_AFTER and self._exchange:
+        elif self._iterations % self._every == self._every // 2 and self._exchange:  # beside the training until here
             return self._end_look()
         return False
 
@@ -76,7 +77,8 @@ class Follower:
         decided = decision.decide(workload, cluster, self._settings, self._loop, self._device, self._preserver)
         if "error" not in decided and known is self._known:
             best, stays = decided["candidates"][0], decision.entry_of(known[0]["scheme"], known[0], workload, cluster)
-            if best["iteration_us"] < (1 - GAIN) * stays["iteration_us"]:
+            now, then = (decision.time_to_progress(entry, workload, self._preserver) for entry in (stays, best))
+            if then < (1 - GAIN) * now:
                 self._proposal = {**decided, "candidates": [best, stays]}
 
     def proposal(self):
@@ -99,7 +101,7 @@ class Follower:
         if self._observer is None:
             return None
         self.end()
-        look = self._engine.look(self._control.rank)
+        look = self._engine.look(self._every, self._control.rank)
         if look.iterations:
             self._observer.add(look.of_all(self._control.begin_smallest(look.numbers(), WHAT)()))
         return json.loads(self._observer.report()) if self._observer.looked else None

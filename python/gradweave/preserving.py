@@ -1,5 +1,7 @@
-"""What the first iterations show of the gradients, before a plan that changes training is chosen."""
+"""What the first iterations show of the gradients, before a plan that changes training is chosen; and whether later ones
+still bear the delay of the plan in force."""
 
+import collections
 import json
 
 import torch
@@ -8,6 +10,8 @@ from gradweave import _native, core
 
 ITERATIONS = 12  # in which gradients are compared, before the profile; copies of them are kept meanwhile
 LEAST = 5        # fewer tell nothing
+AGAIN_EVERY = 50  # iterations, where the plan in force delays gradients
+LOOKS = 3         # that count together then
 ASKED = {"delayed", "local", "corrected"}  # effects of plans that the Preserver has to see
 
 
@@ -26,10 +30,12 @@ def iterations(settings, workers):
 class Preserver:
     """Of one rank. `optimizers`: the user's."""
 
-    def __init__(self, engine, parameters, optimizers, workers):
-        self._engine, self._parameters, self._optimizers, self._workers = engine, parameters, optimizers, workers
+    def __init__(self, engine, names, parameters, optimizers, workers):
+        self._engine, self._optimizers, self._workers = engine, optimizers, workers
+        self._names, self._parameters = names, parameters
         self._sums, self._own, self._mean, self._before, self._step, self._moment = [], None, None, None, None, None
         self._estimates = None
+        self.looks = True  # at the gradients of the coming backward
         engine.keep_local_gradients(True)
 
     def backward_ended(self):
@@ -50,13 +56,73 @@ class Preserver:
 
     def stop(self, control):
         """No more gradients are wanted. Collective: the estimates are those of all ranks."""
+        sums = self._end(control)
+        if len(sums) > 1:
+            self._estimates = _native.GradientEstimates(sums, self._workers)
+
+    def _end(self, control):
+        """The sums of all ranks since the beginning."""
+        self.looks = False
         self._engine.keep_local_gradients(False)
         own = [number for sums in self._sums for number in sums.numbers()]
         numbers = control.means(own, "the exchange of gradients' norms")
-        sums = [_native.GradientSums(*numbers[at:at + 7]) for at in range(0, len(numbers), 7)]
-        if len(sums) > 1:
-            self._estimates = _native.GradientEstimates(sums, self._workers)
-        self._own = self._mean = self._before = self._step = self._moment = None
+        self._sums, self._own, self._mean, self._before, self._step, self._moment = [], None, None, None, None, None
+        return [_native.GradientSums(*numbers[at:at + 7]) for at in range(0, len(numbers), 7)]
+
+    # ---- again, under the plan in force
+
+    def plan_installed(self, plan, workload):
+        """Some iterations of every AGAIN_EVERY are looked at if the plan delays gradients. The tensors that count are those
+        whose steps all are late: a gradient's noise is in none of the steps before it."""
+        if self.looks:
+            self.looks = False
+            self._engine.keep_local_gradients(False)
+        late = set()
+        if self._estimates is not None and _rule(self._optimizers) is not None:
+            late = set(_native.late_tensors(json.dumps(plan), json.dumps(workload)))
+        self._late = [number for number, name in enumerate(self._names) if name in late]
+        self._plan, self._workload, self._iterations = plan, workload, 0
+        self._own, self._before, self._sums, self._recent = None, None, [], collections.deque(maxlen=LOOKS)
+
+    def backward_ended_again(self):
+        own = self._engine.take_local_gradients()
+        late = [self._parameters[number] for number in self._late]
+        own = [own[number].as_strided(p.size(), p.stride()) if own and own[number] is not None else None
+               for number, p in zip(self._late, late)]
+        now = [p.detach().clone() for p in late]
+        if self._own is not None:
+            rate = {p: float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups
+                    for p in group["params"]}
+            step = [after - before for after, before in zip(now, self._before)]
+            moment = [each / -rate[p] if rate.get(p) else None for each, p in zip(step, late)]
+            self._sums.append(_native.gradient_sums(own, self._own, own, self._own, step, moment, 0.0))
+        self._own, self._before = own, now
+
+    def iteration_ended_again(self, control):
+        """Returns why the plan in force should be used no more, "" if nothing speaks against it. The same on all ranks."""
+        if not self._late:
+            return ""
+        self._iterations += 1
+        place = self._iterations % AGAIN_EVERY
+        if place == 0:
+            self.looks = True
+            self._engine.keep_local_gradients(True)
+        elif self.looks and place == min(len(self._plan["period"]) + 4, 20):
+            self._recent.append(self._end(control))
+            sums = [each for look in self._recent for each in look]
+            if any(each.numbers()[5] > 0 for each in sums):
+                self._estimates = self._estimates.with_step_seen_in(sums, self._workers)
+                objection = control.from_rank_0(self.objection(self._plan, self._workload), "the Preserver's look")
+                if objection:
+                    self._late = []  # told once
+                return objection
+        return ""
+
+    def progress(self, plan, workload):
+        """How far an iteration of the plan gets beside one of plain training."""
+        if self._estimates is None:
+            return 1.0
+        return self._estimates.progress(json.dumps(plan), json.dumps(workload), self._workers)
 
     def objection(self, plan, workload):
         """Why a plan should not be used, with the remedy; "" if nothing speaks against it."""

@@ -38,14 +38,26 @@ class Report:
             line += f"; options={{'allow': 'exact+corrected'}} would give {other['scheme']}, {_ms(other['iteration_us'])}"
         self._tell(line)
         if decided["objection"]:
-            self._tell(f"the Preserver objects: {decided['objection']}")
+            self.objected(decided["objection"])
+
+    def objected(self, objection):
+        """To the plan of a scheme that was asked for by name."""
+        self._tell(f"the Preserver objects: {objection}")
+
+    def obeyed(self, objection, chosen):
+        """The Preserver objected to the plan that was in force."""
+        self._change_to(chosen)
+        self._tell(f"{objection}: in force now {chosen['name']}, {_ms(chosen['iteration_us'])} an iteration predicted")
 
     def followed(self, chosen, before):
         """The measured times have changed, and with them the plan."""
-        self._chosen, self._left_out, self._last = chosen, SETTLING, None
-        self._plan.clear()
+        self._change_to(chosen)
         self._tell(f"what was measured has changed: in force now {chosen['name']}, {_ms(chosen['iteration_us'])} an iteration "
                    f"predicted; the plan before would take {_ms(before['iteration_us'])}")
+
+    def _change_to(self, chosen):
+        self._chosen, self._left_out, self._last = chosen, SETTLING, None
+        self._plan.clear()
 
     def resumed(self, scheme, iteration):
         self._tell(f"goes on with {scheme} from iteration {iteration}")

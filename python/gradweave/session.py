@@ -60,7 +60,9 @@ class Session:
         if settings.scales:
             self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))
         compared = preserving.iterations(settings, job.size)
-        self._preserver = preserving.Preserver(self.engine, self.parameters, optimizers, job.size) if compared else None
+        self._preserver = None
+        if compared:
+            self._preserver = preserving.Preserver(self.engine, self.names, self.parameters, optimizers, job.size)
         self._follower = Follower(settings.follows, settings, self.control, self.engine, self._loop, device, self._preserver)
         self._warm_up = max(settings.warm_up, compared)
         self.phase = compiling.Phase()
@@ -104,7 +106,7 @@ class Session:
         self._follower.end()
         self.engine.drain(CHANGE)
         self._install(plan)
-        self._follower.plan_installed(plan, self.workload, self.cluster)
+        self._plan_installed()
 
     def synchronize(self):
         """Wait for, and apply, what this rank can finish alone."""
@@ -170,7 +172,7 @@ class Session:
         self.workload, self.cluster, self.prediction = parts["workload"], parts["cluster"], parts["prediction"]
         self._stop_recording()
         self._install(state.plan, parts["engine"])
-        self._follower.plan_installed(self.plan, self.workload, self.cluster)
+        self._plan_installed()
         self._report.resumed(self.plan["scheme"], self.engine.iteration)
 
     def close(self, error=None, patience_s=None):
@@ -289,17 +291,22 @@ class Session:
             self._first_forward_ended()
         if self.engine.steps_in_backward:
             self.updates.freeze_hyperparameters()
-        watching = self._recorder is not None and self.engine.communicating
-        if watching:
+        recording = self._recorder is not None and self.engine.communicating
+        if recording:
             self._loop.backward_started(self.engine.reduced)
         self.engine.backward_start()
-        if watching:  # after the engine's own callback, which puts the reduced gradients in place
+        looked_at = self._preserver is not None and self._preserver.looks and self.engine.communicating
+        if recording or looked_at:  # after the engine's own callback, which puts the reduced gradients in place
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
 
     def _backward_ended(self):
-        if self.engine.reduced:
+        looked_at = self._preserver is not None and self._preserver.looks
+        if self._recorder is None:
+            if looked_at:
+                self._preserver.backward_ended_again()
+        elif self.engine.reduced:
             self._loop.backward_ended()
-            if self._preserver is not None and self._iterations < self._warm_up:
+            if looked_at:
                 self._preserver.backward_ended()
 
     def _first_forward_ended(self):
@@ -336,7 +343,10 @@ class Session:
                 self.updates.look_at_optimizers()
             if reason := self._loop.refusal(demands):
                 raise _native.InvalidInput(f"the plan can't serve this loop: {reason}")
+        stepped_locally = self.engine.stepped_locally if self.engine.installed else []
         self.engine.install(plan_text, workload_text, state)
+        if alike := sorted(set(stepped_locally) - set(self.engine.stepped_locally)):
+            self.updates.average_states(alike, self.control)
         self.updates.plan_installed(self.job.size if self.settings.moments == "whole_batch" else 1)
         self.plan = plan
         self._hook_layers()
@@ -377,8 +387,11 @@ class Session:
         self._report.iteration_ended()
         if self._recorder is None:
             # A plan that cuts a compiled model elsewhere would have it compiled again.
-            if not self.phase.seen and self._follower.iteration_ended():
-                self._follow()
+            if not self.phase.seen:
+                if self._follower.iteration_ended():
+                    self._follow()
+                elif self._preserver is not None and (objection := self._preserver.iteration_ended_again(self.control)):
+                    self._obey(objection)
             return
         self._iterations += 1
         profiled = self._iterations - self._warm_up
@@ -422,22 +435,42 @@ class Session:
         decided = self.control.from_rank_0(decided)
         if "error" in decided:
             raise _native.InvalidInput(decided["error"])
-        self.workload, self.cluster = decided["workload"], decided["cluster"]
-        chosen = self._first_that_goes(decided["candidates"])
-        self.prediction = chosen["prediction"]
-        self._follower.plan_installed(self.plan, self.workload, self.cluster)
-        self._report.switched(decided, chosen)
+        self._report.switched(decided, self._adopt(decided))
 
     def _follow(self):
         """Rank 0 has a better plan for what was measured."""
         self.engine.drain(CHANGE)
         decided = self._follower.proposal()
+        self._report.followed(self._adopt(decided, of_this_run=True), decided["candidates"][-1])
+
+    def _obey(self, objection):
+        """The Preserver objects to the plan in force: `auto` takes another one."""
+        if self.settings.scheme != "auto":
+            self._report.objected(objection)
+            return
+        self._follower.end()
+        self.engine.drain(CHANGE)
+        decided = None
+        if self.control.rank == 0:
+            decided = decision.decide(self.workload, self.cluster, self.settings, self._loop, self.parameters[0].device,
+                                      self._preserver)
+        decided = self.control.from_rank_0(decided)
+        if "error" in decided:
+            raise _native.InvalidInput(f"{objection}; there is no other plan: {decided['error']}")
+        self._report.obeyed(objection, self._adopt(decided))
+
+    def _adopt(self, decided, of_this_run=False):
+        """Puts the best of the candidates into force that all ranks can; returns it."""
         self.workload, self.cluster = decided["workload"], decided["cluster"]
-        before = decided["candidates"][-1]
         chosen = self._first_that_goes(decided["candidates"])
         self.prediction = chosen["prediction"]
-        self._follower.plan_installed(self.plan, self.workload, self.cluster, of_this_run=True)
-        self._report.followed(chosen, before)
+        self._plan_installed(of_this_run)
+        return chosen
+
+    def _plan_installed(self, of_this_run=False):
+        self._follower.plan_installed(self.plan, self.workload, self.cluster, of_this_run)
+        if self._preserver is not None:
+            self._preserver.plan_installed(self.plan, self.workload)
 
     def _first_that_goes(self, candidates):
         """Puts the best candidate into force that every rank can; returns it."""

@@ -1,10 +1,15 @@
 """The user's step(), of one or of several optimizers, and what the engine steps in its place."""
 
+import json
+
 import torch
 
 from gradweave import _native
 from gradweave.proofs import prove_partial_steps, prove_slices
 from gradweave.stepping import Stepper, needs_closure
+
+
+STATES = "the average of optimizers' states"
 
 
 class Updates:
@@ -93,6 +98,29 @@ class Updates:
         parts = self.engine.stepped_locally if workers > 1 else ()
         for stepper in self._steppers.values():
             stepper.set_plan(parts, workers, self.engine.slices)
+
+    def average_states(self, numbers, control):
+        """What optimizers keep of these parameters (by number) becomes the mean over the ranks: they stepped on their own, and
+        will step alike. A rank that keeps nothing of one counts as zeros. Collective."""
+        kept = {}
+        for optimizer in self._steppers:
+            for number in numbers:
+                state = optimizer.state.get(self._parameters[number], {})
+                kept |= {(number, name): (state, value) for name, value in state.items()
+                         if torch.is_tensor(value) and value.is_floating_point()}
+        shapes = {f"{number} {name}": [list(value.shape), str(value.dtype)] for (number, name), (_, value) in kept.items()}
+        everybodys = [json.loads(post) for post in control.peers.agree(STATES, json.dumps(shapes), control.timeout_s)]
+        for key, (shape, dtype) in sorted({key: how for each in everybodys for key, how in each.items()}.items()):
+            number, name = key.split(" ", 1)
+            parameter = self._parameters[int(number)]
+            state, value = kept.get((int(number), name), (None, None))
+            if value is None:
+                optimizer = next(each for each in self._steppers if any(
+                    parameter is one for group in each.param_groups for one in group["params"]))
+                value = torch.zeros(shape, dtype=getattr(torch, dtype.removeprefix("torch.")),
+                                    device=parameter.device if shape else "cpu")
+                optimizer.state[parameter][name] = value
+            control.average(value, STATES)
 
     def freeze_hyperparameters(self):
         for stepper in self._steppers.values():

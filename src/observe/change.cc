@@ -1,5 +1,6 @@
+#include <algorithm>
 #include <cmath>
-#include <limits>
+#include <span>
 
 #include "base/statistics.h"
 #include "gradweave/observe.h"
@@ -7,23 +8,37 @@
 namespace gradweave {
 namespace {
 
-constexpr std::size_t kLeast = 4, kMost = 64;  // measurements that the last two are compared with
+constexpr std::size_t kLeast = 2, kMost = 64;     // measurements before
+constexpr std::size_t kFewest = 2, kLongest = 8;  // measurements after
+constexpr double kUsualScatter = 0.05,
+                 kUsualDegrees = 10;  // what is believed of the scatter before any is seen
+constexpr double kApart = 4;          // standard deviations between measurements that are alike
+
+bool differs(std::span<const double> before, std::span<const double> after, double chance) {
+  const Sample old = sample_of(before);
+  const double shift = sample_of(after).mean - old.mean;
+  const double seen = static_cast<double>(old.size - 1), degrees = kUsualDegrees + seen;
+  const double variance = (kUsualDegrees * kUsualScatter * kUsualScatter + seen * old.variance) / degrees;
+  const auto [least, most] = std::ranges::minmax(after);
+  if (most - least > std::max(kApart * std::sqrt(variance), std::abs(shift) / 4)) return false;
+  const double error =
+      std::sqrt(variance * (1.0 / static_cast<double>(after.size()) + 1.0 / static_cast<double>(old.size)));
+  return student_tail(std::abs(shift) / error, static_cast<int>(degrees)) < chance;
+}
 
 }  // namespace
 
 bool ChangeTest::add(double value) {
   values_.push_back(value);
-  if (values_.size() < kLeast + 2) return false;
-  if (values_.size() > kMost + 2) values_.erase(values_.begin());
-  const Sample before = sample_of(std::span(values_).first(values_.size() - 2));
-  const double shift = sample_of(std::span(values_).last(2)).mean - before.mean;
-  const auto moved = [&](double one) { return shift != 0 && (one - before.mean) / shift >= 0.5; };
-  if (!moved(values_[values_.size() - 2]) || !moved(value)) return false;
-  const double error = std::sqrt(before.variance * (0.5 + 1.0 / static_cast<double>(before.size)));
-  const double t = error > 0 ? std::abs(shift) / error : std::numeric_limits<double>::infinity();
-  if (student_tail(t, static_cast<int>(before.size) - 1) >= chance_) return false;
-  values_.erase(values_.begin(), values_.end() - 2);
-  return true;
+  if (values_.size() > kMost + 1 + kLongest) values_.erase(values_.begin());
+  const std::span<const double> all = values_;
+  for (std::size_t last = kFewest; last <= kLongest && last + 1 + kLeast <= all.size(); ++last) {
+    if (!differs(all.first(all.size() - last - 1), all.last(last), chance_ / (kLongest - kFewest + 1)))
+      continue;
+    values_.erase(values_.begin(), values_.end() - static_cast<std::ptrdiff_t>(last));
+    return true;
+  }
+  return false;
 }
 
 double ChangeTest::mean() const { return sample_of(values_).mean; }

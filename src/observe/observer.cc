@@ -41,6 +41,7 @@ using observed::Factors;
 using observed::Timed;
 
 constexpr double kOff = 0.1;         // by which a plan's assumptions may be off, relative
+constexpr double kMixed = 0.5;       // the same, where they were observed: perhaps in the middle of a change
 constexpr std::size_t kSettled = 3;  // looks before that is asked
 constexpr double kPrior = 0.001;     // weight of a link's common factor beside one op's error
 
@@ -105,11 +106,17 @@ struct Observer::State {
   Calendar calendar;
   std::vector<std::size_t> cluster_link;        // by the plan's link
   std::vector<std::vector<Expected>> expected;  // by the calendar's iteration, by op
-  std::vector<ChangeTest> links;                // logarithms of measured over expected; empty without ops
-  std::vector<double> first;                    // by link: where its ops share it, of the first look
+  // By link of the plan.
+  struct OfLink {
+    ChangeTest test;                         // logarithms of measured over expected times; empty without ops
+    double first = 0;                        // of the first look
+    std::vector<std::vector<Timed>> recent;  // ops of the last two looks that have some
+  };
+  std::vector<OfLink> links;
   ChangeTest compute;
   std::vector<Look> recent;  // the last two since a change
-  bool settled;              // whether what the plan assumes has been asked
+  double tolerated;          // by how much what the plan assumes may be off
+  bool settled = false;      // whether that has been asked
 
   void expect();
   std::vector<std::vector<Timed>> timed(const Look& look) const;
@@ -159,8 +166,8 @@ std::vector<std::vector<Timed>> Observer::State::timed(const Look& look) const {
 
 // Of measured over expected times. Ops that share a link are longer than each alone: then only its change is known.
 double Observer::State::log_factor(std::size_t link) const {
-  const double mean = links[link].mean();
-  return calendar.concurrency[link] == 1 ? mean : mean - first[link];
+  const double mean = links[link].test.mean();
+  return calendar.concurrency[link] == 1 ? mean : mean - links[link].first;
 }
 
 double Observer::State::planned_compute() const {
@@ -170,14 +177,11 @@ double Observer::State::planned_compute() const {
 }
 
 std::optional<Factors> Observer::State::factors(std::size_t link) const {
-  if (links[link].size() == 0) return std::nullopt;
+  if (links[link].test.size() == 0) return std::nullopt;
   const double common = std::exp(log_factor(link));
   if (calendar.concurrency[link] != 1) return Factors{common, common};
   std::vector<Timed> ops;
-  for (const Look& look : recent) {
-    const std::vector<Timed> some = timed(look)[link];
-    ops.insert(ops.end(), some.begin(), some.end());
-  }
+  for (const std::vector<Timed>& some : links[link].recent) ops.insert(ops.end(), some.begin(), some.end());
   return factors_of(ops, common);
 }
 
@@ -188,7 +192,7 @@ Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cl
                        .cluster = cluster,
                        .calendar = calendar_of(plan, workload),
                        .compute = ChangeTest(0),
-                       .settled = of_this_run}) {
+                       .tolerated = of_this_run ? kMixed : kOff}) {
   State& state = *state_;
   for (const std::string& name : state.calendar.links) {
     const auto link = find_link(cluster, name);
@@ -198,8 +202,7 @@ Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cl
     state.cluster_link.push_back(*link);
   }
   const double each = false_alarms / static_cast<double>(state.calendar.links.size() + 1);
-  state.links.assign(state.calendar.links.size(), ChangeTest(each));
-  state.first.assign(state.calendar.links.size(), 0);
+  state.links.assign(state.calendar.links.size(), {ChangeTest(each)});
   state.compute = ChangeTest(each);
   state.expect();
 }
@@ -220,16 +223,19 @@ bool Observer::add(const Look& look) {
   bool changed = false, off = false;
   for (std::size_t k = 0; k < ops.size(); ++k) {
     if (ops[k].empty()) continue;
+    State::OfLink& link = state.links[k];
     const double value = std::log(median_ratio(ops[k]));
-    if (state.links[k].size() == 0) state.first[k] = value;
-    changed |= state.links[k].add(value);
-    off |= std::abs(state.log_factor(k)) > std::log1p(kOff);
+    if (link.test.size() == 0) link.first = value;
+    changed |= link.test.add(value);
+    if (link.recent.size() == 2) link.recent.erase(link.recent.begin());
+    link.recent.push_back(ops[k]);
+    off |= std::abs(state.log_factor(k)) > std::log1p(state.tolerated);
   }
   const double compute =
       look.forward_ns + std::accumulate(look.backward_ns.begin(), look.backward_ns.end(), 0.0);
   if (compute > 0 && state.planned_compute() > 0) {
     changed |= state.compute.add(std::log(compute / state.planned_compute()));
-    off |= std::abs(state.compute.mean()) > std::log1p(kOff);
+    off |= std::abs(state.compute.mean()) > std::log1p(state.tolerated);
   }
   if (state.recent.size() == 2) state.recent.erase(state.recent.begin());
   state.recent.push_back(look);
@@ -333,9 +339,9 @@ Observer::Report Observer::report() const {
     report.ccr_uncertainty = sample.uncertainty() / report.backward_ns;
   }
   for (std::size_t k = 0; k < state.links.size(); ++k) {
-    if (state.links[k].size() == 0) continue;
-    report.links.push_back(
-        {state.calendar.links[k], std::exp(state.links[k].mean()), std::expm1(state.links[k].uncertainty())});
+    const ChangeTest& test = state.links[k].test;
+    if (test.size() == 0) continue;
+    report.links.push_back({state.calendar.links[k], std::exp(test.mean()), std::expm1(test.uncertainty())});
   }
   const double usual = median_of(look.compute_ns);
   for (std::size_t r = 0; r < look.compute_ns.size(); ++r) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kErrorRate = 0.001, kDissimilar = 1.5;
 constexpr double kUnseen =
-    3;  // how much larger the largest curvature may be than what was seen along the steps
+    8;  // how much larger the largest curvature may be than what was seen along the steps
 
 // Not below 0: the quantities can't be.
 Range around(std::span<const double> values) {
@@ -32,13 +32,19 @@ bool is_positive(std::span<const double> values) {
 
 }  // namespace
 
+Range step_seen_in(std::span<const GradientSums> sums, int workers) {
+  std::vector<double> along;
+  for (const GradientSums& each : sums) {
+    if (each.step > 0) along.push_back((each.change - each.noise_in_change / (workers - 1)) / each.step);
+  }
+  return around(along);
+}
+
 GradientEstimates estimate(std::span<const GradientSums> sums, int workers) {
   const double w = workers;
-  std::vector<double> squares, noise, along, excess;
+  std::vector<double> squares, noise, excess;
   double between = 0, within = 0;
   for (const GradientSums& each : sums) {
-    if (workers == 1) continue;
-    if (each.step > 0) along.push_back((each.change - each.noise_in_change / (w - 1)) / each.step);
     // Both unbiased for the trace if all workers draw from the same data.
     const double here = (each.own - each.mean) * w / (w - 1);
     const double changing = (each.own_change - each.mean_change) * w / (w - 1) / 2;
@@ -48,10 +54,41 @@ GradientEstimates estimate(std::span<const GradientSums> sums, int workers) {
     noise.push_back(changing);
     squares.push_back((w * each.mean - each.own) / (w - 1));
   }
-  GradientEstimates found{.gradient_square = around(squares), .noise = around(noise), .step = around(along)};
+  GradientEstimates found{
+      .gradient_square = around(squares), .noise = around(noise), .step = step_seen_in(sums, workers)};
   if (within > 0) found.dissimilarity = between / within;
   found.workers_differ = found.dissimilarity > kDissimilar && is_positive(excess);
   return found;
+}
+
+double progress(const Plan& plan, const Workload& workload, const GradientEstimates& estimates, int workers) {
+  constexpr double kLeast = 0.01;
+  const std::vector<Updates> updates = updates_of(plan, workload);
+  const auto lowered = [](const std::vector<UpdateStep>& steps, double step, double noise) {
+    double sum = 0;
+    for (const UpdateStep& each : steps) {
+      double w = 0, q = 0;
+      for (const UsedGradient& used : each.gradients) w += used.weight, q += used.weight * used.weight;
+      sum += w - step * (w * w + q * noise) / 2;
+    }
+    return sum;
+  };
+  const Range noise{
+      estimates.gradient_square.high > 0 ? estimates.noise.low / (workers * estimates.gradient_square.high)
+                                         : 0,
+      estimates.gradient_square.low > 0 ? estimates.noise.high / (workers * estimates.gradient_square.low)
+                                        : 0};
+  double least = 1;
+  for (const double n : {noise.low, noise.high}) {
+    for (const double s : {estimates.step.low, estimates.step.high}) {
+      const double plain = lowered(plain_updates().steps, s, n);
+      if (plain <= 0) continue;
+      double sum = 0;
+      for (const Updates& each : updates) sum += each.share * lowered(each.steps, s, n) / each.period;
+      least = std::min(least, sum / plain);
+    }
+  }
+  return std::max(least, kLeast);
 }
 
 std::string objection(const Plan& plan, const Workload& workload, const GradientEstimates& estimates,

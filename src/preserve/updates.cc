@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -127,6 +128,19 @@ std::vector<Updates> updates_of(const Plan& plan, const Workload& workload) {
         {.period = static_cast<std::int32_t>(resolved.period), .steps = steps, .share = own / total});
   std::ranges::stable_sort(found, std::greater(), &Updates::share);
   return found;
+}
+
+std::vector<std::string> late_tensors(const Plan& plan, const Workload& workload) {
+  const WorkloadIndex index(workload);
+  const ResolvedPlan resolved = resolve(plan, index, nullptr);
+  const auto is_prompt = [](const UpdateStep& step) { return step.gradients.back().iteration == 0; };
+  const std::vector<Steps> steps_of_block = Reader(resolved).steps();
+  std::set<std::string> prompt;
+  for (std::size_t b = 0; b < plan.blocks.size(); ++b)
+    if (std::ranges::any_of(steps_of_block[b], is_prompt)) prompt.insert(plan.blocks[b].tensor);
+  std::vector<std::string> late = index.tensor_names;
+  std::erase_if(late, [&](const std::string& name) { return prompt.contains(name); });
+  return late;
 }
 
 }  // namespace gradweave

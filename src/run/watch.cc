@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <stdexcept>
 
 namespace gradweave::run {
 namespace {
-
-constexpr std::size_t kWindow = 10;  // iterations
 
 double median_of(std::vector<std::int64_t> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -21,7 +20,7 @@ void Watch::install(const Calendar& calendar) {
   std::size_t widest = 0;
   for (const CalendarIteration& iteration : calendar.iterations)
     widest = std::max(widest, iteration.ops.size());
-  rows_.assign(kWindow, {});
+  rows_.assign(kMostLooked, {});
   for (Row& row : rows_) {
     row.backward.assign(calendar.layers, 0);
     row.ops.assign(widest, 0);
@@ -71,20 +70,20 @@ void Watch::ops_ended(std::int64_t iteration, std::span<const std::int64_t> ns) 
   std::ranges::copy(ns, row(iteration).ops.begin());
 }
 
-Look Watch::look(std::size_t rank, std::size_t ranks) const {
-  const auto window = static_cast<std::int64_t>(rows_.size());
-  if (ops_until_ - ops_from_ < window) return {};
-  Look look{.first = ops_until_ - window, .iterations = window};
+Look Watch::look(std::int64_t iterations, std::size_t rank, std::size_t ranks) const {
+  if (iterations > kMostLooked) throw std::invalid_argument("so many iterations are not kept");
+  if (ops_until_ - ops_from_ < iterations) return {};
+  Look look{.first = ops_until_ - iterations, .iterations = iterations};
   for (std::int64_t n = look.first; n < ops_until_; ++n) {
-    const std::vector<std::int64_t>& ops = rows_[static_cast<std::size_t>(n) % rows_.size()].ops;
+    const std::vector<std::int64_t>& ops = row(n).ops;
     look.op_ns.insert(look.op_ns.end(), ops.begin(),
                       ops.begin() + static_cast<std::ptrdiff_t>((*calendar_)[n].ops.size()));
   }
-  const bool timed = timed_ >= window;
+  const bool timed = timed_ >= iterations;
   const auto median = [&](auto of) {
     if (!timed) return 0.0;
     std::vector<std::int64_t> values;
-    for (const Row& row : rows_) values.push_back(of(row));
+    for (std::int64_t n = timed_ - iterations; n < timed_; ++n) values.push_back(of(row(n)));
     return median_of(std::move(values));
   };
   look.compute_ns.assign(ranks, std::numeric_limits<double>::infinity());
@@ -95,9 +94,9 @@ Look Watch::look(std::size_t rank, std::size_t ranks) const {
     compute += look.backward_ns.back();
   }
   if (!timed) return look;
-  for (const Row& row : rows_) {
-    look.exposed_ns += static_cast<double>(row.exposed) / static_cast<double>(window);
-    look.iteration_ns += static_cast<double>(row.iteration) / static_cast<double>(window);
+  for (std::int64_t n = timed_ - iterations; n < timed_; ++n) {
+    look.exposed_ns += static_cast<double>(row(n).exposed) / static_cast<double>(iterations);
+    look.iteration_ns += static_cast<double>(row(n).iteration) / static_cast<double>(iterations);
   }
   return look;
 }

@@ -10,6 +10,8 @@
 
 namespace gradweave::run {
 
+inline constexpr std::int64_t kMostLooked = 16;  // iterations
+
 // Times are handed in; those of waits and updates are not compute's, and stop its clock. Makes no memory once a plan is
 // in force.
 class Watch {
@@ -33,10 +35,10 @@ class Watch {
   // An iteration has passed: the times of its ops, in list order, 0 for those that were not run.
   void ops_ended(std::int64_t iteration, std::span<const std::int64_t> ns);
 
-  // Returns the look at the last iterations whose ops are known, as this rank of so many has it; without iterations if
+  // Returns the look at the last `iterations`, at most kMostLooked, whose ops are known, as this rank of so many has it; without iterations if
   // there are not enough of them, without times of compute if these are not known. Ranks after the same iteration return
   // the same iterations and ops.
-  Look look(std::size_t rank, std::size_t ranks) const;
+  Look look(std::int64_t iterations, std::size_t rank, std::size_t ranks) const;
 
  private:
   struct Row {
@@ -45,6 +47,7 @@ class Watch {
     std::vector<std::int64_t> ops;       // by place
   };
   Row& row(std::int64_t number) { return rows_[static_cast<std::size_t>(number) % rows_.size()]; }
+  const Row& row(std::int64_t number) const { return rows_[static_cast<std::size_t>(number) % rows_.size()]; }
 
   void forget_iteration();
 

@@ -209,11 +209,24 @@ void bind_preserver(py::module_& module) {
         return std::array{sums.own,    sums.mean, sums.own_change,     sums.mean_change,
                           sums.change, sums.step, sums.noise_in_change};
       });
+  module.def("late_tensors", [](const std::string& plan, const std::string& workload) {
+    return late_tensors(parse_plan(plan), parse_workload(workload));
+  });
   module.def("gradient_sums", &gradient_sums, py::arg("own"), py::arg("own_before"), py::arg("mean"),
              py::arg("mean_before"), py::arg("step"), py::arg("moment"), py::arg("share"), Unlocked());
   py::class_<GradientEstimates>(module, "GradientEstimates")
       .def(py::init(
           [](const std::vector<GradientSums>& sums, int workers) { return estimate(sums, workers); }))
+      .def("with_step_seen_in",
+           [](GradientEstimates estimates, const std::vector<GradientSums>& sums, int workers) {
+             estimates.step = step_seen_in(sums, workers);
+             return estimates;
+           })
+      .def("progress",
+           [](const GradientEstimates& estimates, const std::string& plan, const std::string& workload,
+              int workers) {
+             return progress(parse_plan(plan), parse_workload(workload), estimates, workers);
+           })
       .def("objection",
            [](const GradientEstimates& estimates, const std::string& plan, const std::string& workload,
               const std::optional<std::tuple<double, double, bool>>& rule) {  // momentum, dampening, nesterov
@@ -297,7 +310,8 @@ void bind_engine(py::module_& module) {
       .def("keep_local_gradients", &Engine::keep_local_gradients)
       .def("take_local_gradients", &Engine::take_local_gradients)
       .def("forward_begins", [](Engine& engine) { engine.run().forward_begins(); })
-      .def("look", [](const Engine& engine, std::size_t rank) { return engine.run().look(rank); })
+      .def("look", [](const Engine& engine, std::int64_t iterations,
+                      std::size_t rank) { return engine.run().look(iterations, rank); })
       .def("forward_start", &Engine::forward_start, Unlocked())
       .def("forward_end", &Engine::forward_end, Unlocked())
       .def("backward_start", &Engine::backward_start, Unlocked())

@@ -34,10 +34,10 @@ GradientSums gradient_sums(const std::vector<at::Tensor>& own, const std::vector
     const at::Tensor change = difference(mean[p], mean_before[p]);
     sums.mean += norm_square(mean[p]);
     sums.mean_change += norm_square(change);
+    if (moment.empty() || !moment[p].defined()) continue;
     if (change.defined()) sums.change += sum_of_products(change, step[p]);
-    if (moment.empty() || !moment[p].defined() || !own_before[p].defined() || !mean_before[p].defined())
-      continue;
     sums.step -= sum_of_products(step[p], moment[p]);
+    if (share == 0 || !own_before[p].defined() || !mean_before[p].defined()) continue;
     const at::Tensor noise = own_before[p].as_strided(step[p].sizes(), step[p].strides()) - mean_before[p];
     const at::Tensor rate = at::where(moment[p] == 0, 0.0, -step[p] / moment[p]);
     sums.noise_in_change += share * sum_of_products(noise * noise, rate);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <random>
 
 #include "base/statistics.h"
@@ -37,12 +38,13 @@ TEST(ChangeTest, FalseAlarmsAreRarerThanStated) {
   EXPECT_LT(alarms(0.001, 2, 100'000), 0.001);
 }
 
-// How many measurements a shift goes unseen.
-int delay(double shift, std::uint32_t seed, int before) {
+// How many measurements a shift goes unseen, after one that is in between.
+int delay(double shift, std::uint32_t seed, int before, std::optional<double> mixed = {}) {
   std::mt19937 random(seed);
   std::normal_distribution<double> noise(0, 0.02);
   ChangeTest test(1e-5);
   for (int i = 0; i < before; ++i) test.add(noise(random));
+  if (mixed) test.add(*mixed);
   for (int i = 1; i < 100; ++i) {
     if (test.add(shift + noise(random))) return i;
   }
@@ -54,6 +56,18 @@ TEST(ChangeTest, SeesALinkOfHalfTheRateInTwoLooks) {
     EXPECT_EQ(delay(std::log(2), seed, 12), 2);
     EXPECT_EQ(delay(-std::log(2), seed, 12), 2);
   }
+}
+
+TEST(ChangeTest, SeesItEarlyAndWhereALookLiesAcrossTheChange) {
+  for (std::uint32_t seed = 0; seed < 100; ++seed) {
+    for (const int before : {3, 4, 6, 12, 40})
+      for (const double part : {0.1, 0.3, 0.45})
+        EXPECT_EQ(delay(std::log(4), seed, before, part * std::log(4)), 2);
+  }
+}
+
+TEST(ChangeTest, SeesASmallShiftInMoreLooks) {
+  for (std::uint32_t seed = 0; seed < 100; ++seed) EXPECT_LE(delay(std::log(1.15), seed, 60), 8);
 }
 
 TEST(ChangeTest, OneOutlierIsNoChange) {

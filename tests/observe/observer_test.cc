@@ -140,6 +140,18 @@ TEST(Observer, AWrongAssumptionAsksOnce) {
   EXPECT_EQ(asked, 1);
 }
 
+TEST(Observer, OfWhatWasObservedMoreIsTolerated) {
+  const Workload workload = small();
+  const Cluster planned = line(100, 0.01);
+  const Plan plan = plan_of("wfbp", workload, planned);
+  for (const auto& [rate, wanted] : {std::pair(0.013, 0), {0.03, 1}}) {
+    Observer observer(plan, workload, planned, 1e-6, true);
+    int asked = 0;
+    for (int i = 0; i < 50; ++i) asked += observer.add(look_of(plan, workload, line(100, rate), 1)) ? 1 : 0;
+    EXPECT_EQ(asked, wanted) << rate;
+  }
+}
+
 TEST(Observer, AChangeAsksAndOnlyTheNewRateCounts) {
   const Workload workload = small();
   const Cluster planned = line(100, 0.01);

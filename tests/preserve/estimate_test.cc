@@ -10,6 +10,7 @@
 
 #include "gradweave/json.h"
 #include "gradweave/schemes.h"
+#include "testing/plans.h"
 
 namespace gradweave {
 namespace {
@@ -128,6 +129,28 @@ TEST(Estimate, WorkersWithOtherDataDo) {
     EXPECT_TRUE(found.workers_differ);
     EXPECT_NEAR(found.dissimilarity, 1 + 1.5 * 1.5, 1);
   }
+}
+
+// One block whose period is these steps.
+double progress_of(const Plan& plan, Range step, double noise_over_square) {
+  const GradientEstimates estimates{
+      .gradient_square = {1, 1}, .noise = {2 * noise_over_square, 2 * noise_over_square}, .step = step};
+  return progress(plan, testing::three_layers(), estimates, 2);
+}
+
+TEST(Progress, OfMergedGradients) {
+  Plan merged = testing::delayed();  // two of each two iterations, a step in every second
+  EXPECT_DOUBLE_EQ(progress_of(testing::synchronous(), {0.1, 0.5}, 3), 1);
+  EXPECT_DOUBLE_EQ(progress_of(merged, {0, 0}, 3), 1);  // a sum gets as far where steps are small
+  // w = q = 2: (2 - 0.1 (4 + 2) / 2) / (2 (1 - 0.1 (1 + 1) / 2)).
+  EXPECT_DOUBLE_EQ(progress_of(merged, {0.1, 0.1}, 1), 1.7 / 1.8);
+  merged.merge = Merge::kMean;
+  EXPECT_DOUBLE_EQ(progress_of(merged, {0, 0}, 3), 0.5);
+  // w = 1, q = 1/2: (1 - 0.2 (1 + 3 / 2) / 2) / (2 (1 - 0.2 (1 + 3) / 2)).
+  EXPECT_DOUBLE_EQ(progress_of(merged, {0.2, 0.2}, 3), 0.75 / 1.2);
+  EXPECT_DOUBLE_EQ(progress_of(merged, {0, 0.2}, 3), 0.5);  // the worst end
+  EXPECT_DOUBLE_EQ(progress_of(merged, {3, 3}, 3), 1);      // plain training gets nowhere
+  EXPECT_DOUBLE_EQ(progress_of(testing::local_steps(), {0.2, 0.2}, 3), 1);
 }
 
 class Objection : public ::testing::Test {

@@ -348,5 +348,19 @@ TEST_F(Preserving, ElseItIsTheBestExactPlan) {
   EXPECT_EQ(made("dear", 0.3, 0.2).capacity, 1);
 }
 
+TEST(LateTensors, AreThoseWithoutAPromptStep) {
+  const Workload workload = testing::three_layers();
+  EXPECT_THAT(late_tensors(testing::delayed(), workload), ::testing::ElementsAre("a", "b", "c"));
+  EXPECT_THAT(late_tensors(testing::synchronous(), workload), ::testing::IsEmpty());
+  EXPECT_THAT(late_tensors(testing::corrected(), workload), ::testing::IsEmpty());
+  Plan mixed = testing::delayed();  // one of a's two blocks is prompt
+  for (Apply& apply : mixed.period[1].applies) std::erase(apply.blocks, 0);
+  mixed.period[0].ops.push_back(mixed.period[0].ops[0]);
+  mixed.period[0].ops.back().blocks = {0};
+  mixed.period[0].ops.back().merges = {0};
+  mixed.period[0].applies = {{.at = {.kind = PointKind::kIterationEnd}, .blocks = {0}, .merges = {0}}};
+  EXPECT_THAT(late_tensors(mixed, workload), ::testing::ElementsAre("b", "c"));
+}
+
 }  // namespace
 }  // namespace gradweave

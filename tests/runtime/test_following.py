@@ -1,6 +1,7 @@
 """What is measured of a run, and plans that follow it."""
 
 import json
+from random import Random
 
 import pytest
 import torch
@@ -83,6 +84,63 @@ def switch_often(rank, switches, plans):
     return parameters(model)
 
 
+def switch_to_any(rank, optimizer, plans):
+    import gradweave
+
+    model = make_net()
+    make = {"sgd": sgd, "adamw": lambda model: torch.optim.AdamW(model.parameters(), lr=0.001)}[optimizer]
+    model, optimizer = gradweave.wrap(model, make(model), plan=plans[0], links=gradweave.EmulatedLink(100, 0.1), timeout=20,
+                                      report=False)
+    random = Random(1)
+    for _ in range(2):
+        train(model, optimizer, rank, range(40), {
+            step: lambda plan=random.choice(plans): model.gradweave.install(plan) for step in random.sample(range(40), 5)})
+        gradweave.finish(model)  # which compares the ranks
+    model.gradweave.close()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_after_a_switch_from_local_steps_to_exact_ones_ranks_step_alike(optimizer):
+    plans = plans_of(["delayed_averaging", "us_byte", "local_sgd", "dear", "dreamddp", "wfbp"])
+    ranks.run(switch_to_any, 2, optimizer=optimizer, plans=plans)
+
+
+class Sometimes(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x, both):
+        return self.second(self.first(x)) if both else self.first(x)
+
+
+def switch_where_states_differ(rank, plans):
+    import gradweave
+
+    model = Sometimes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    model, optimizer = gradweave.wrap(model, optimizer, plan=plans[0], links=gradweave.EmulatedLink(100, 0.1), timeout=20,
+                                      find_unused_parameters=True, report=False)
+    for step in range(20):
+        if step == 10:
+            model.gradweave.install(plans[1])
+            buffers = [optimizer.state[p]["momentum_buffer"].clone() for p in model.parameters()]
+        optimizer.zero_grad()
+        model(torch.ones(4, 8), both=rank == 0 or step >= 10).square().sum().backward()
+        optimizer.step()
+    gradweave.finish(model)
+    model.gradweave.close()
+    return buffers
+
+
+def test_what_one_rank_alone_keeps_of_a_parameter_is_shared_by_all():
+    plans = plans_of(["local_sgd", "wfbp"], Sometimes())
+    first, second = ranks.run(switch_where_states_differ, 2, plans=plans)
+    assert all(torch.equal(a, b) for a, b in zip(first, second)) and all(buffer.abs().sum() > 0 for buffer in first)
+
+
 def workload_of(model):
     layers = [{"name": name, "forward_us": 100.0, "backward_us": 200.0,
                "tensors": [{"name": f"{name}.{part}", "numel": tensor.numel(), "dtype": "float32"}
@@ -91,19 +149,21 @@ def workload_of(model):
     return {"version": 1, "name": "net", "layers": layers}
 
 
-def exact_plans():
-    workload = workload_of(make_net())
+def plans_of(schemes, model=None):
+    workload = workload_of(model or make_net())
     cluster = {"version": 1, "workers": 2, "workers_per_node": 1, "startup_growth": "linear",
                "links": [{"name": "emulated", "startup_us": 100.0, "us_per_byte": 0.02, "concurrency": 1}]}
     plans = []
-    for scheme in core.schemes():
+    for scheme in schemes:
         try:
-            plan = core.make_plan(workload, cluster, scheme["name"])
+            plans.append(core.make_plan(workload, cluster, scheme))
         except RuntimeError:
             continue
-        if scheme["consistency"] == "exact":
-            plans.append(plan)
     return plans
+
+
+def exact_plans():
+    return plans_of([scheme["name"] for scheme in core.schemes() if scheme["consistency"] == "exact"])
 
 
 def test_switches_between_exact_plans_change_no_bit():
