@@ -74,8 +74,8 @@ def shape(phase):
 
 
 def train(scenario, way):
-    """On every rank: {"way", "ms": mean of an iteration in each phase, "plans": the one in force at its end, "each": seconds of
-    each iteration here}."""
+    """On every rank: {"way", "ms": mean of an iteration in each phase, "plans": the one in force at its end, "each": seconds
+    of each iteration here}."""
     torch.set_num_threads(1)
     first = scenario.phases[0]
     shape(first)
@@ -154,7 +154,8 @@ def table(name, results):
     by_way = {way: [each["ms"] for each in results if each["way"] == way] for way in WAYS}
     lines = ["| " + " | ".join([f"{name} ({scenario.scheme})", *map(str, scenario.phases)]) + " |",
              "|---|" + "---:|" * len(scenario.phases)]
-    lines += [f"| {way}: ms an iteration | " + " | ".join(f"{value:.1f}" for value in row(results, way)) + " |" for way in WAYS]
+    lines += [f"| {way}: ms an iteration | " + " | ".join(f"{value:.1f}" for value in row(results, way)) + " |"
+              for way in WAYS]
     for way in WAYS[:2]:
         cells = []
         for phase in range(len(scenario.phases)):
@@ -195,17 +196,17 @@ def panel(name, results, top):
         parts.append(f'<text x="{x(seconds):.1f}" y="{base + 16}" text-anchor="middle">{seconds} s</text>')
     for number, (way, curve) in enumerate(curves.items()):
         path = " ".join(f"{x(seconds):.1f},{y(ms):.1f}" for seconds, ms in curve)
-        at = LEFT + 90 * number
-        parts.append(f'<polyline class="curve" stroke="{COLORS[number]}" points="{path}"/>'
-                     f'<line class="curve" stroke="{COLORS[number]}" x1="{at}" x2="{at + 20}" y1="{base + 30}" y2="{base + 30}"/>'
+        at, look = LEFT + 90 * number, f'class="curve" stroke="{COLORS[number]}"'
+        parts.append(f'<polyline {look} points="{path}"/>'
+                     f'<line {look} x1="{at}" x2="{at + 20}" y1="{base + 30}" y2="{base + 30}"/>'
                      f'<text x="{at + 26}" y="{base + 34}">{way}</text>')
     return parts
 
 
 def draw(found, path):
     parts = [part for number, (name, results) in enumerate(found.items()) for part in panel(name, results, number * PANEL)]
-    path.write_text("\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1100 {PANEL * len(found)}">', STYLE, *parts,
-                               "</svg>"]) + "\n")
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1100 {PANEL * len(found)}">'
+    path.write_text("\n".join([head, STYLE, *parts, "</svg>"]) + "\n")
 
 
 def measure(name, options):

@@ -43,6 +43,7 @@ def test_there_are_blocks():
     assert [name for name, _ in BLOCKS] == ["Accelerate", "The Trainer", "Lightning", "Fabric"]
 
 
+@pytest.mark.slow
 def test_blocks_run():
     blocks = [block for name, block in BLOCKS if not (without_transformers and name == "The Trainer")]
     for schemes in ranks.run(run_blocks, 2, blocks=blocks):

@@ -129,7 +129,7 @@ def against_reference(rank, cases, steps):
     return wrong
 
 
-@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_every_compressor_in_every_kind_of_scheme(world_size):
     cases = [(scheme, compressor) for compressor in SETTINGS for scheme in SCHEMES]
     cases += [("dear", compressor) for compressor in HALVES]

@@ -95,7 +95,7 @@ class Bowl(nn.Module):
 
 
 def train_while_curvature_grows(rank, scheme):
-    """From a learning rate times curvature of 0.01 to 1.3; plain training bears 2, and 1 where gradients come one update late."""
+    """From a learning rate times curvature of 0.01 to 1.3; plain training bears 2, and 1 with gradients one update late."""
     import gradweave
 
     lines = []
@@ -106,8 +106,9 @@ def train_while_curvature_grows(rank, scheme):
     model.bowl = Bowl()
     model.forward = model.bowl.forward
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    model, optimizer = gradweave.wrap(model, optimizer, scheme, links=gradweave.EmulatedLink(100.0, 0.04), profile_iterations=2,
-                                      warm_up=12, timeout=20, options={"allow": "exact+delayed"} if scheme == "auto" else None)
+    options = {"allow": "exact+delayed"} if scheme == "auto" else None
+    model, optimizer = gradweave.wrap(model, optimizer, scheme, links=gradweave.EmulatedLink(100.0, 0.04), options=options,
+                                      warm_up=12, profile_iterations=2, timeout=20)
     generator = torch.Generator().manual_seed(rank)
     plans = []
     for step in range(500):
