@@ -33,7 +33,8 @@ std::string text_of(const OptionSpec& option, double value) {
 TunedParameter parameter_of(const OptionSpec& option, double model_bytes) {
   TunedParameter parameter{*option.tuned, option.type == OptionType::kInteger};
   if (option.unit != Unit::kBytes) return parameter;
-  const double share = std::min(1.0, std::max(model_bytes, 1.0) / parameter.range.high);
+  // A little above the model, so that plans which send everything together are tried too.
+  const double share = std::min(1.0, 1.25 * std::max(model_bytes, 1.0) / parameter.range.high);
   parameter.range.high = std::max(option.minimum, parameter.range.high * share);
   parameter.range.low = std::max(option.minimum, parameter.range.low * share);
   return parameter;

@@ -14,7 +14,7 @@ namespace {
 constexpr double kXi = 0.1;   // DeAR, section IV.B
 constexpr int kSpread = 3;    // points after the start, before a model is asked
 constexpr int kRepeats = 4;   // measurements after the last trial
-constexpr int kAssumed = 10;  // for each trial
+constexpr int kAssumed = 20;  // in a row, before the search ends
 
 // Element `number` of J. H. Halton's sequence in this base: digits mirrored at the point.
 double halton(int number, int base) {
@@ -58,7 +58,7 @@ Tuner::Tuner(std::vector<TunedParameter> parameters, std::vector<double> start, 
       start_(std::move(start)),
       trials_left_(trials),
       repeats_left_(kRepeats),
-      assumptions_left_(kAssumed * trials),
+      assumptions_left_(kAssumed),
       seed_(seed) {}
 
 std::optional<std::size_t> Tuner::next() {
@@ -91,6 +91,7 @@ std::optional<std::size_t> Tuner::choose() {
 void Tuner::add(double seconds) {
   trials_[*pending_].seconds.push_back(seconds);
   if (searching_) --trials_left_;
+  assumptions_left_ = kAssumed;
   pending_.reset();
 }
 
@@ -133,7 +134,8 @@ std::vector<double> Tuner::propose() {
     points.push_back(point_of(trial.values));
     seconds.push_back(std::min(trial.mean(), slowest));
   }
-  const GaussianProcess process = process_of(points, seconds, {.noises = {1e-4, 1e-2, 0.1, 0.3}});
+  // Little noise: with a dozen points a likely larger one smooths narrow valleys away.
+  const GaussianProcess process = process_of(points, seconds, {.noises = {1e-4, 1e-3}});
   double best = trials_[0].values.empty() ? process.standardised(trials_[0].mean())
                                           : std::numeric_limits<double>::infinity();
   for (const CubePoint& point : points) {
