@@ -145,7 +145,7 @@ def refusals(rank):
 
 
 def test_what_cannot_be_tuned_is_refused_with_the_remedy():
-    found, = ranks.run(refusals, 1)
+    found = ranks.run(refusals, 2)[0]
     assert "scheme 'auto' has no option that is tuned on the running job" in found["auto"]
     assert "use one of ddp, horovod, p3, bytescheduler, us_byte, dear" in found["wfbp"]
     assert "tune: 1 trials; give 2 to 1000" in found["one"]
