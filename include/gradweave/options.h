@@ -33,6 +33,17 @@ enum class Unit : std::uint8_t {
 // Returns the unit as files and tables have it: "bytes", "us", "iterations", ...; empty for kNone.
 std::string_view name_of(Unit unit);
 
+enum class Scale : std::uint8_t { kLinear, kLogarithmic };
+
+// Where an option is looked for when a scheme is tuned on the running job (tune.h).
+struct TunedRange {
+  double low = 0, high = 0;  // inclusive
+  Scale scale = Scale::kLogarithmic;
+};
+
+// Returns "linear" or "logarithmic".
+std::string_view name_of(Scale scale);
+
 // One option of a scheme. This table feeds the command line, JSON, Python and the documentation.
 struct OptionSpec {
   std::string_view name;
@@ -43,6 +54,7 @@ struct OptionSpec {
   double minimum = 0, maximum = 0;  // inclusive, for integers and numbers
   std::vector<std::string_view> choices;
   std::string_view meaning;
+  std::optional<TunedRange> tuned;  // nothing: it isn't
 };
 
 // Checked option values of one scheme. A value that was not set reads as its default. Sizes and times may have

@@ -29,12 +29,17 @@ def called(phase, plainly, model, before, after, arguments, named):
 
 @torch.compiler.disable
 def _run_eagerly(phase, traced, plainly, model, before, after, arguments, named):
-    phase.seen = phase.seen or traced or any(_compiled_in_place(module) for module in model.modules())
+    phase.seen = phase.seen or traced or is_compiled(model)
     before(model)
     with torch.compiler.set_stance("force_eager"):
         output = plainly(*arguments, **named)
     after(model, output)
     return output
+
+
+def is_compiled(model):
+    """Whether the model, or a module in it, is compiled already."""
+    return any(_compiled_in_place(module) for module in model.modules())
 
 
 def _compiled_in_place(module):

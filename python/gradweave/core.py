@@ -26,6 +26,11 @@ def check_options(scheme: str, options: Mapping[str, object] | None = None) -> N
     _native().check_options(scheme, _text_of(options))
 
 
+def check_tuning(scheme: str, options: Mapping[str, object] | None, trials: int) -> None:
+    """Raises InvalidInput (a ValueError) if a job by the scheme with these options can't be tuned in so many trials."""
+    _native().check_tuning(scheme, _text_of(options), trials)
+
+
 def ranked_plans(workload: Json, cluster: Json, options: Mapping[str, object] | None = None) -> list[Json]:
     """Scheme `auto`'s admissible plans under its `options`, best first: [{"plan": ..., "prediction": what simulate()
     returns, "effects": ["exact", ...], "demands": as demands_of() returns}, ...]. A plan's "finding" says whose it is

@@ -55,6 +55,15 @@ class Report:
         self._tell(f"what was measured has changed: in force now {chosen['name']}, {_ms(chosen['iteration_us'])} an iteration "
                    f"predicted; the plan before would take {_ms(before['iteration_us'])}")
 
+    def tuned(self, chosen, tuning):
+        """`tuning`: as model.gradweave.tuning has it; the best plan that was tried is in force."""
+        self._change_to(chosen)
+        trials = tuning["trials"]
+        best, start = (statistics.mean(trials[place]["measured_us"]) for place in (tuning["best"], 0))
+        options = ", ".join(f"{name} {value}" for name, value in trials[tuning["best"]]["options"].items())
+        self._tell(f"tuned by {len(trials)} plans in {tuning['seconds']:.0f} s: in force now {chosen['name']} with {options}, "
+                   f"{_ms(best)} an iteration measured; the first one took {_ms(start)}")
+
     def _change_to(self, chosen):
         self._chosen, self._left_out, self._last = chosen, SETTLING, None
         self._plan.clear()

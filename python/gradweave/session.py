@@ -5,7 +5,8 @@ import json
 
 import torch
 
-from gradweave import _native, checkpoint, clipping, compiling, core, decision, equality, preserving, profiling, scaling
+from gradweave import (
+    _native, checkpoint, clipping, compiling, core, decision, equality, preserving, profiling, scaling, tuning)
 from gradweave.agreement import GROUPS, Control
 from gradweave.checkpoint import RankState
 from gradweave.following import Follower
@@ -64,6 +65,7 @@ class Session:
         if compared:
             self._preserver = preserving.Preserver(self.engine, self.names, self.parameters, optimizers, job.size)
         self._follower = Follower(settings.follows, settings, self.control, self.engine, self._loop, device, self._preserver)
+        self._tuning = tuning.Tuning(settings.tune, self.control)
         self._warm_up = max(settings.warm_up, compared)
         self.phase = compiling.Phase()
         self._recorder.start()
@@ -89,6 +91,12 @@ class Session:
         """What was recorded since the last call, in the form of a timeline file."""
         return json.loads(self.engine.take_timeline())
 
+    @property
+    def tuning(self):
+        """What wrap(tune=) has tried: {"trials": [{"options", "measured_us": [...]}, ...], the start first, "best": its place,
+        "ended", "seconds" since the start came into force}. The same on all ranks; None before the first is measured."""
+        return self._tuning.report
+
     def report(self):
         """What the plan in force really takes beside what was predicted: {"predicted", "measured", "ccr", "links",
         "differences", "op", "stragglers", "text": all of it for people}. Of the last iterations, from what the ops and the
@@ -103,6 +111,7 @@ class Session:
             self._coming = plan
             return
         self._stop_recording()
+        self._tuning.end()
         self._follower.end()
         self.engine.drain(CHANGE)
         self._install(plan)
@@ -318,6 +327,8 @@ class Session:
             self._stop_recording()
             self._install(self._coming)
             return
+        if self.settings.tune and self.phase.seen:
+            raise _native.InvalidInput(tuning.COMPILED)
         links = [link.name for link in self.links]
         demands = decision.expected_demands(self.settings.scheme, self.settings.options, self.workload, links,
                                             self.control.size)
@@ -386,8 +397,11 @@ class Session:
         self._check_now_and_then()
         self._report.iteration_ended()
         if self._recorder is None:
+            if self._tuning.under_way:
+                if self._tuning.iteration_ended():
+                    self._try_next()
             # A plan that cuts a compiled model elsewhere would have it compiled again.
-            if not self.phase.seen:
+            elif not self.phase.seen:
                 if self._follower.iteration_ended():
                     self._follow()
                 elif self._preserver is not None and (objection := self._preserver.iteration_ended_again(self.control)):
@@ -436,6 +450,20 @@ class Session:
         if "error" in decided:
             raise _native.InvalidInput(decided["error"])
         self._report.switched(decided, self._adopt(decided))
+        if self.settings.tune:
+            self._follower.plan_installed(self.plan, self.workload, None)  # nothing to look at before the last trial
+            self._tuning.begin(self.plan, self.workload, self.cluster)
+
+    def _try_next(self):
+        """The plan in force has been measured."""
+        self.engine.drain(CHANGE)
+        tried = self._tuning.next()
+        while self._first_that_goes([tried, {"plan": self.plan}]) is not tried:
+            tried = self._tuning.next(failed=True)
+        self.prediction = tried["prediction"]
+        if not self._tuning.under_way:
+            self._plan_installed()
+            self._report.tuned(tried, self.tuning)
 
     def _follow(self):
         """Rank 0 has a better plan for what was measured."""

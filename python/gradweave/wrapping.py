@@ -7,7 +7,7 @@ import weakref
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradweave import decision, scaling
+from gradweave import decision, scaling, tuning
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
 from gradweave.scope import INTEGRATIONS, Scope
@@ -54,6 +54,7 @@ def wrap(model: torch.nn.Module, optimizer: Optimizers, settings: Settings) -> W
         _check_arguments(model, optimizers)
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         links = settings.links_of(job, device)
+        tuning.check(settings, model, device)
         trained = Scope(model, settings.exclude)
         decision.check_runs(settings, trained.names, trained.parameters, job.size)
         arguments = settings.arguments() | trained.arguments() | _described(optimizers)

@@ -27,7 +27,12 @@ std::string default_text(const OptionSpec& option) {
 }
 
 std::string range_text(const OptionSpec& option) {
-  if (option.type != OptionType::kText) return fmt::format("{} to {}", option.minimum, option.maximum);
+  if (option.type != OptionType::kText) {
+    const std::string range = fmt::format("{} to {}", option.minimum, option.maximum);
+    if (!option.tuned) return range;
+    return fmt::format("{}; tuned in training from {} to {}, {}", range, option.tuned->low,
+                       option.tuned->high, name_of(option.tuned->scale));
+  }
   return option.choices.empty() ? "" : "one of " + listed(option.choices);
 }
 

@@ -55,6 +55,11 @@ Json object_of(const SchemeInfo& scheme) {
       row["minimum"] = option.minimum;
       row["maximum"] = option.maximum;
     }
+    if (option.tuned) {
+      row["tuned"] = {{"minimum", option.tuned->low},
+                      {"maximum", option.tuned->high},
+                      {"scale", name_of(option.tuned->scale)}};
+    }
     options.push_back(std::move(row));
   }
   return {{"name", scheme.name},
@@ -175,6 +180,18 @@ Json to_object(const RankedPlans& ranked) {
                      {"plan", Json::parse(to_json(ranked_plan.plan))}});
   }
   return {{"plans", std::move(plans)}};
+}
+
+Json to_object(const PlanTuner& tuner) {
+  Json trials = Json::array();
+  for (const PlanTuner::Trial& trial : tuner.trials()) {
+    Json measured = Json::array();
+    for (const double seconds : trial.seconds) {
+      measured.push_back(std::isfinite(seconds) ? Json(rounded(seconds * 1e6)) : Json());
+    }
+    trials.push_back({{"options", trial.options}, {"measured_us", std::move(measured)}});
+  }
+  return {{"trials", std::move(trials)}, {"best", tuner.best_trial()}};
 }
 
 Json schemes_object() {

@@ -9,6 +9,7 @@
 #include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
+#include "gradweave/tune.h"
 
 namespace gradweave {
 
@@ -34,6 +35,10 @@ Json to_object(const Demands& demands);
 // Returns {"plans": [{"prediction": as `simulate --json`, "effects", "demands", "plan"}, ...]}, best first, or
 // {"starves": reason}.
 Json to_object(const RankedPlans& plans);
+
+// Returns {"trials": [{"options": {name: value}, "measured_us": [...]}, ...], "best": place}: what was measured, null
+// where a plan could not come into force.
+Json to_object(const PlanTuner& tuner);
 
 // Returns the object that `schemes --json` prints: every scheme with its options.
 Json schemes_object();

@@ -13,6 +13,7 @@
 #include "gradweave/observe.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
+#include "gradweave/tune.h"
 #include "gradweave/validate.h"
 #include "io/result_json.h"
 #include "runtime/codec/codec.h"
@@ -87,6 +88,7 @@ std::vector<NamedParameter> parameters_of(const py::list& names, const py::list&
 void bind_core(py::module_& module) {
   module.def("make_plan", &make_plan_text, Unlocked());
   module.def("check_options", &check_options_text);
+  module.def("check_tuning", &check_tuning_text);
   module.def("ranked_plans", &ranked_plans_text, Unlocked());
   module.def("demands", &demands_text, Unlocked());
   module.def("simulate", &simulate_text, Unlocked());
@@ -259,6 +261,26 @@ void bind_observer(py::module_& module) {
           "report", [](const Observer& observer) { return dump(to_object(observer.report())); }, Unlocked());
 }
 
+void bind_tuner(py::module_& module) {
+  py::class_<PlanTuner>(module, "PlanTuner")
+      .def(py::init([](const std::string& workload, const std::string& cluster, const std::string& start,
+                       int trials) {
+             return std::make_unique<PlanTuner>(parse_workload(workload), parse_cluster(cluster),
+                                                parse_plan(start), trials);
+           }),
+           py::arg("workload"), py::arg("cluster"), py::arg("start"), py::arg("trials"), Unlocked())
+      .def(
+          "next",
+          [](PlanTuner& tuner) {
+            const Plan* plan = tuner.next();
+            return plan == nullptr ? std::optional<std::string>() : to_json(*plan);
+          },
+          Unlocked())
+      .def("add", &PlanTuner::add)
+      .def("best", [](const PlanTuner& tuner) { return to_json(tuner.best()); })
+      .def("report", [](const PlanTuner& tuner) { return dump(to_object(tuner)); });
+}
+
 // A question to the run, asked of the engine.
 template <typename Result>
 auto of_run(Result (run::Run::*question)() const) {
@@ -380,6 +402,7 @@ PYBIND11_MODULE(_native, module) {
   bind_peers(module);
   bind_preserver(module);
   bind_observer(module);
+  bind_tuner(module);
   bind_engine(module);
 }
 

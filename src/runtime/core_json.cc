@@ -6,6 +6,7 @@
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/timeline.h"
+#include "gradweave/tune.h"
 #include "gradweave/validate.h"
 #include "io/result_json.h"
 
@@ -21,6 +22,10 @@ std::string make_plan_text(const std::string& workload, const std::string& clust
 
 void check_options_text(const std::string& scheme, const std::string& options) {
   check_options(scheme, Json::parse(options).get<std::map<std::string, std::string>>());
+}
+
+void check_tuning_text(const std::string& scheme, const std::string& options, int trials) {
+  check_tuning(scheme, Json::parse(options).get<std::map<std::string, std::string>>(), trials);
 }
 
 std::string ranked_plans_text(const std::string& workload, const std::string& cluster,

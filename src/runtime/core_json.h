@@ -15,6 +15,9 @@ std::string make_plan_text(const std::string& workload, const std::string& clust
 // Throws InvalidInput for options that no workload could make right. `options`: {name: text}.
 void check_options_text(const std::string& scheme, const std::string& options);
 
+// Throws InvalidInput for what can't be tuned in so many trials (tune.h). `options`: {name: text}.
+void check_tuning_text(const std::string& scheme, const std::string& options, int trials);
+
 // Returns scheme `auto`'s admissible plans, best first: {"plans": [{"prediction": as simulate_text() returns,
 // "effects": ["exact", ...], "demands": {"steps_in_forward": false, ...}, "plan": a plan whose "finding" says
 // whose it is}, ...]}, or {"starves": reason}. `options`: those of `auto`, {name: text}. Errors: InvalidInput.

@@ -9,7 +9,7 @@
 // Complexity: O(layers) a trial on one link.
 // Deviations: the authors launch the next all-gather when the previous layer's forward starts; here each is
 // issued as soon as its link is free and all reduce-scatters before it are over. The paper tunes on the
-// running job; here a trial is an exact evaluation of the plan (schedule.h). A group with several dtypes
+// running job; here a trial is an exact evaluation of the plan (schedule.h), and tune.h does as the paper does. A group with several dtypes
 // sends one message for each. Several links (links.cc): a group's two ops share a link; the first link, the
 // first two, ... compete. Shared links: one op at a time, unless sharing is faster.
 #include "schemes/dear.h"
@@ -174,7 +174,8 @@ SchemeInfo dear_scheme() {
                        .default_source = "tuned in 1..100 MB from 25 MB on, as in DeAR, section IV",
                        .minimum = 1,
                        .maximum = 0x1p53,
-                       .meaning = "neighbouring layers are fused up to this size"},
+                       .meaning = "neighbouring layers are fused up to this size",
+                       .tuned = TunedRange{kSmallestBuffer, kLargestBuffer}},
                       {.name = "layers_per_group",
                        .type = OptionType::kInteger,
                        .unit = Unit::kLayers,

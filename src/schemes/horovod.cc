@@ -9,7 +9,7 @@
 // Complexity: O(tensors * responses of one tick).
 // Deviations: Horovod's ticks run on from one iteration to the next, so that their phase drifts; here they
 // count from the start of each iteration on the profile, which makes the order static and the same on every
-// rank. The coordinator's negotiation is not charged. Several links (links.cc).
+// rank. Ranges and scale of what is tuned are those of its autotuner, 0 to 64 MB and 1 to 100 ms. The coordinator's negotiation is not charged. Several links (links.cc).
 #include <algorithm>
 #include <cmath>
 
@@ -92,7 +92,8 @@ SchemeInfo horovod_scheme() {
                        .default_source = "Horovod, HOROVOD_FUSION_THRESHOLD",
                        .minimum = 0,
                        .maximum = 0x1p53,
-                       .meaning = "size of the fusion buffer; 0: no fusion"},
+                       .meaning = "size of the fusion buffer; 0: no fusion",
+                       .tuned = TunedRange{0, 67'108'864, Scale::kLinear}},
                       {.name = "cycle_us",
                        .type = OptionType::kNumber,
                        .unit = Unit::kMicroseconds,
@@ -100,7 +101,8 @@ SchemeInfo horovod_scheme() {
                        .default_source = "Horovod, HOROVOD_CYCLE_TIME",
                        .minimum = 0,
                        .maximum = 1e9,
-                       .meaning = "time between two ticks; 0: no waiting"}},
+                       .meaning = "time between two ticks; 0: no waiting",
+                       .tuned = TunedRange{1000, 100'000, Scale::kLinear}}},
           .plan = plan_horovod};
 }
 

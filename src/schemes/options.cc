@@ -65,6 +65,8 @@ std::string_view name_of(Unit unit) {
   return kNames[static_cast<std::size_t>(unit)];
 }
 
+std::string_view name_of(Scale scale) { return scale == Scale::kLinear ? "linear" : "logarithmic"; }
+
 OptionValues::OptionValues(std::string_view scheme, std::span<const OptionSpec> specs,
                            const std::map<std::string, std::string>& set)
     : scheme_(scheme), specs_(specs.begin(), specs.end()), set_(set) {

@@ -5,7 +5,6 @@
 #include <numbers>
 
 #include "base/splitmix.h"
-#include "solve/gaussian_process.h"
 
 namespace gradweave {
 namespace {
@@ -14,23 +13,32 @@ constexpr double kGrid = 1024;
 constexpr int kCandidates = 256;  // random ones for each trial
 constexpr int kFirstTrials = 3;   // before the model is asked, spread over the cube
 
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    const std::uint64_t number = splitmix64(state_);
-    state_ += kSplitmixStep;
-    return number;
-  }
-  CubePoint point(int dimensions) {
-    CubePoint point;
-    for (int d = 0; d < dimensions; ++d) point.push_back(static_cast<double>(next() % 1025) / kGrid);
-    return point;
-  }
+CubePoint on_grid(CubePoint point) {
+  for (double& x : point) x = std::round(std::clamp(x, 0.0, 1.0) * kGrid) / kGrid;
+  return point;
+}
 
- private:
-  std::uint64_t state_;
-};
+}  // namespace
+
+CubePoint RandomPoints::next(int dimensions) {
+  CubePoint point;
+  for (int d = 0; d < dimensions; ++d) {
+    point.push_back(static_cast<double>(splitmix64(state_) % 1025) / kGrid);
+    state_ += kSplitmixStep;
+  }
+  return point;
+}
+
+GaussianProcess process_of(const std::vector<CubePoint>& points, const std::vector<double>& values,
+                           const GaussianProcessGrid& grid) {
+  const auto dimensions = static_cast<Eigen::Index>(points.front().size());
+  Eigen::MatrixXd columns(dimensions, static_cast<Eigen::Index>(points.size()));
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    columns.col(static_cast<Eigen::Index>(i)) =
+        Eigen::Map<const Eigen::VectorXd>(points[i].data(), dimensions);
+  }
+  return {columns, Eigen::Map<const Eigen::VectorXd>(values.data(), columns.cols()), grid};
+}
 
 double expected_improvement(const GaussianProcess::Prediction& prediction, double best, double xi) {
   const double gain = best - prediction.mean - xi;
@@ -40,16 +48,27 @@ double expected_improvement(const GaussianProcess::Prediction& prediction, doubl
   return gain * 0.5 * std::erfc(-z / std::numbers::sqrt2) + prediction.deviation * density;
 }
 
-CubePoint on_grid(CubePoint point) {
-  for (double& x : point) x = std::round(std::clamp(x, 0.0, 1.0) * kGrid) / kGrid;
-  return point;
+CubePoint most_promising(const GaussianProcess& process, double best, double xi, int dimensions,
+                         RandomPoints& random, const std::function<bool(const CubePoint&)>& known) {
+  CubePoint next;
+  double best_improvement = -1;
+  for (int i = 0; i < kCandidates; ++i) {
+    const CubePoint candidate = random.next(dimensions);
+    if (known(candidate)) continue;
+    const auto prediction = process.predict(Eigen::Map<const Eigen::VectorXd>(candidate.data(), dimensions));
+    // Nine digits, so that the choice does not hang on the last bits of exp() or of Eigen's kernels.
+    const double improvement = std::round(expected_improvement(prediction, best, xi) * 1e9);
+    if (improvement > best_improvement) {
+      best_improvement = improvement;
+      next = candidate;
+    }
+  }
+  return next;
 }
-
-}  // namespace
 
 BayesianResult minimise(const std::function<double(const CubePoint&)>& function, int dimensions,
                         const BayesianOptions& options) {
-  Random random(options.seed);
+  RandomPoints random(options.seed);
   BayesianResult result;
   std::vector<CubePoint> points;
   const auto evaluate = [&](const CubePoint& point) {
@@ -73,28 +92,9 @@ BayesianResult minimise(const std::function<double(const CubePoint&)>& function,
     if (!known(point) && !done()) evaluate(point);
   }
   while (static_cast<int>(points.size()) < options.trials && !done()) {
-    Eigen::MatrixXd columns(dimensions, static_cast<Eigen::Index>(points.size()));
-    for (std::size_t i = 0; i < points.size(); ++i) {
-      columns.col(static_cast<Eigen::Index>(i)) =
-          Eigen::Map<const Eigen::VectorXd>(points[i].data(), dimensions);
-    }
-    const GaussianProcess process(columns,
-                                  Eigen::Map<const Eigen::VectorXd>(result.values.data(), columns.cols()));
-    CubePoint next;
-    double best_improvement = -1;
-    for (int i = 0; i < kCandidates; ++i) {
-      const CubePoint candidate = random.point(dimensions);
-      if (known(candidate)) continue;
-      const auto prediction =
-          process.predict(Eigen::Map<const Eigen::VectorXd>(candidate.data(), dimensions));
-      // Nine digits, so that the choice does not hang on the last bits of exp() or of Eigen's kernels.
-      const double improvement =
-          std::round(expected_improvement(prediction, process.standardised(result.value), options.xi) * 1e9);
-      if (improvement > best_improvement) {
-        best_improvement = improvement;
-        next = candidate;
-      }
-    }
+    const GaussianProcess process = process_of(points, result.values);
+    const CubePoint next =
+        most_promising(process, process.standardised(result.value), options.xi, dimensions, random, known);
     if (next.empty()) break;  // every candidate is known: the cube has been searched
     evaluate(next);
   }

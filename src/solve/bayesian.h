@@ -12,10 +12,34 @@
 #include <limits>
 #include <vector>
 
+#include "solve/gaussian_process.h"
+
 namespace gradweave {
 
 // A point of the unit cube. Coordinates are multiples of 2^-10, so that a result does not hang on rounding.
 using CubePoint = std::vector<double>;
+
+// Random points of the unit cube, the same on every machine.
+class RandomPoints {
+ public:
+  explicit RandomPoints(std::uint64_t seed) : state_(seed) {}
+  CubePoint next(int dimensions);
+
+ private:
+  std::uint64_t state_;
+};
+
+// Returns the process of values at points, one value each.
+GaussianProcess process_of(const std::vector<CubePoint>& points, const std::vector<double>& values,
+                           const GaussianProcessGrid& grid = {});
+
+// Returns EI; `best`, `xi` and the prediction are standardised values.
+double expected_improvement(const GaussianProcess::Prediction& prediction, double best, double xi);
+
+// Returns the point whose expected improvement over `best`, a standardised value, is the largest among 256 random
+// ones; those that are `known` don't count. Empty: all are known.
+CubePoint most_promising(const GaussianProcess& process, double best, double xi, int dimensions,
+                         RandomPoints& random, const std::function<bool(const CubePoint&)>& known);
 
 struct BayesianOptions {
   int trials = 24;  // evaluations of the function, the first ones included

@@ -6,44 +6,45 @@
 namespace gradweave {
 namespace {
 
-constexpr double kNoise = 1e-6;  // variance; keeps K positive definite where points nearly coincide
-constexpr double kLengthScales[] = {0.05, 0.1, 0.2, 0.4, 0.8, 1.6};
-
 double matern(double distance, double length_scale) {
   const double r = std::sqrt(5.0) * distance / length_scale;
   return (1 + r + r * r / 3) * std::exp(-r);
 }
 
-Eigen::MatrixXd covariance(const Eigen::MatrixXd& points, double length_scale) {
+Eigen::MatrixXd covariance(const Eigen::MatrixXd& points, double length_scale, double noise) {
   const Eigen::Index n = points.cols();
   Eigen::MatrixXd k(n, n);
   for (Eigen::Index i = 0; i < n; ++i) {
     for (Eigen::Index j = 0; j <= i; ++j) {
       k(i, j) = k(j, i) = matern((points.col(i) - points.col(j)).norm(), length_scale);
     }
-    k(i, i) += kNoise;
+    k(i, i) += noise;
   }
   return k;
 }
 
 }  // namespace
 
-GaussianProcess::GaussianProcess(Eigen::MatrixXd points, const Eigen::VectorXd& values)
+GaussianProcess::GaussianProcess(Eigen::MatrixXd points, const Eigen::VectorXd& values,
+                                 const GaussianProcessGrid& grid)
     : points_(std::move(points)) {
   mean_ = values.mean();
   const double variance = (values.array() - mean_).square().mean();
   deviation_ = variance > 0 ? std::sqrt(variance) : 1;
   const Eigen::VectorXd y = (values.array() - mean_) / deviation_;
   double best = -std::numeric_limits<double>::infinity();
-  for (double length_scale : kLengthScales) {
-    const Eigen::LLT<Eigen::MatrixXd> factor(covariance(points_, length_scale));
-    const Eigen::VectorXd weights = factor.solve(y);
-    const double likelihood = -0.5 * y.dot(weights) - factor.matrixLLT().diagonal().array().log().sum();
-    if (likelihood > best) {
-      best = likelihood;
-      length_scale_ = length_scale;
-      factor_ = factor;
-      weights_ = weights;
+  for (const double noise : grid.noises) {
+    for (const double length_scale : grid.length_scales) {
+      const Eigen::LLT<Eigen::MatrixXd> factor(covariance(points_, length_scale, noise));
+      const Eigen::VectorXd weights = factor.solve(y);
+      const double likelihood = -0.5 * y.dot(weights) - factor.matrixLLT().diagonal().array().log().sum();
+      if (likelihood > best) {
+        best = likelihood;
+        length_scale_ = length_scale;
+        noise_ = noise;
+        factor_ = factor;
+        weights_ = weights;
+      }
     }
   }
 }

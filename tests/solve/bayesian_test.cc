@@ -27,6 +27,40 @@ TEST(GaussianProcess, PassesThroughItsPointsAndIsUnsureBetween) {
   EXPECT_GT(process.predict(vector({0.8})).deviation, process.predict(vector({0.6})).deviation);
 }
 
+// Two points, values -1 and 1 once standardised, s = 1, n = 0.1. k(1) = (1 + sqrt5 + 5/3) exp(-sqrt5) = 0.523994, so
+// that K + n I has the eigenvalue 1.1 - k(1) for (-1, 1) and 1.1 + k(1) for (1, 1).
+TEST(GaussianProcess, AgreesWithAPosteriorWorkedByHand) {
+  const GaussianProcess process(vector({0, 1}).transpose(), vector({4, 10}),
+                                {.length_scales = {1}, .noises = {0.1}});
+  EXPECT_EQ(process.standardised(10), 1);
+  EXPECT_NEAR(process.predict(vector({0})).mean, (0.523994 - 1) / (1.1 - 0.523994), 1e-6);
+  EXPECT_NEAR(process.predict(vector({0.25})).mean, -0.477968, 1e-6);
+  EXPECT_NEAR(process.predict(vector({0.5})).mean, 0, 1e-12);
+  // k(1/2) = 0.828649: 1 - 2 k(1/2)^2 / (1.1 + k(1))
+  EXPECT_NEAR(process.predict(vector({0.5})).deviation, 0.392883, 1e-6);
+}
+
+TEST(GaussianProcess, TakesNoiseForWhatScattersAndNoneForWhatDoesNot) {
+  Eigen::MatrixXd points(1, 12);
+  Eigen::VectorXd smooth(12), scattered(12);
+  for (int i = 0; i < 12; ++i) {
+    points(0, i) = i / 2 / 5.0;  // each point twice
+    smooth(i) = points(0, i);
+    scattered(i) = points(0, i) + (i % 2 == 0 ? 0.2 : -0.2);
+  }
+  const GaussianProcessGrid grid{.noises = {1e-4, 0.01, 0.3}};
+  EXPECT_EQ(GaussianProcess(points, smooth, grid).noise(), 1e-4);
+  EXPECT_EQ(GaussianProcess(points, scattered, grid).noise(), 0.3);
+}
+
+TEST(ExpectedImprovement, AgreesWithValuesWorkedByHand) {
+  EXPECT_NEAR(expected_improvement({0, 1}, 0, 0), 0.3989423, 1e-7);      // phi(0)
+  EXPECT_NEAR(expected_improvement({-1, 1}, 0, 0), 1.0833155, 1e-7);     // Phi(1) + phi(1)
+  EXPECT_NEAR(expected_improvement({0.5, 2}, 0, 0.1), 0.5335225, 1e-7);  // -0.6 Phi(-0.3) + 2 phi(-0.3)
+  EXPECT_EQ(expected_improvement({-0.5, 0}, 0, 0.1), 0.4);
+  EXPECT_EQ(expected_improvement({0.5, 0}, 0, 0.1), 0);
+}
+
 TEST(GaussianProcess, TakesALongScaleForASmoothFunctionAndAShortOneForNoise) {
   Eigen::MatrixXd points(1, 12);
   Eigen::VectorXd smooth(12), rough(12);

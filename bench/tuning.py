@@ -1,0 +1,163 @@
+"""Tuning by simulation beside tuning on the running job: the plans that they find, and how long they take to find them.
+
+Two ranks train one job over a shaped link between hosts (network namespaces). For each scheme: the papers' default, which is
+also where live tuning starts (`wrap(tune=)`), and the plan that the scheme makes by itself, by simulation, from the profile
+and the probe of the warm-up. Then all plans take turns in one training, several times over: a ratio is one of
+neighbours in time. Everything is found anew in each round. Results are one JSON file, docs/results/tuning.json.
+
+    .venv/bin/python bench/tuning.py              # 10 minutes a round; needs root, or user namespaces
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import gradweave
+from gradweave import core, ranks
+from gradweave.lab import hosts, training
+
+RESULTS = Path(__file__).parent.parent / "docs/results/tuning.json"
+WORKERS, SETTLES = 2, 4
+# What the papers start from: DeAR's 25 MB (section IV.B); ByteScheduler's defaults. And DeAR without any fusion.
+STARTS = {"dear": {"buffer_bytes": 25_000_000}, "bytescheduler": {"tune": "none"}}
+MORE = {"dear": {"no fusion": {"buffer_bytes": 1}}}
+START, SIMULATED = "start", "simulation"
+
+
+def make_job(options):
+    return training.recipe_of(options.job).make(_data(options.job), ranks.rank(), WORKERS)
+
+
+def _data(kind):
+    from gradweave.lab import jobs
+
+    return jobs.KINDS[kind].load("train")
+
+
+def search(options, scheme, trials):
+    """Trains until the tuning has ended: {"plan", "workload", "cluster", "tuning"; "profile_s", "profiled": seconds and
+    iterations until the start is in force; "tuned": iterations of the trials}."""
+    job = make_job(options)
+    wrapped = gradweave.wrap(job.model, job.optimizer, scheme, options=STARTS[scheme], tune=trials, report=False)
+    job.optimizer, session, counts = wrapped[1], wrapped[0].gradweave, [0, 0]
+    begin, switched = time.perf_counter(), None
+    while not (session.tuning or {}).get("ended"):
+        training.train(job, 1)
+        counts[switched is not None] += 1
+        if switched is None and session.cluster is not None:
+            switched = time.perf_counter()
+    found = {"plan": session.plan, "workload": session.workload, "cluster": session.cluster, "tuning": session.tuning,
+             "profile_s": switched - begin, "profiled": counts[0], "tuned": counts[1]}
+    gradweave.finish(wrapped[0])
+    session.close()
+    return found
+
+
+def duel(options, plans):
+    """{way: mean milliseconds of an iteration in each turn}."""
+    job = make_job(options)
+    model, job.optimizer = gradweave.wrap(job.model, job.optimizer, plan=next(iter(plans.values())), report=False)
+    times = {way: [] for way in plans}
+    training.train(job, SETTLES)
+    for _ in range(options.turns):
+        for way, plan in plans.items():
+            model.gradweave.install(plan)
+            training.train(job, SETTLES)
+            torch.distributed.barrier()
+            begin = time.perf_counter()
+            training.train(job, options.iterations)
+            times[way].append(1e3 * ranks.agreed((time.perf_counter() - begin) / options.iterations))
+    gradweave.finish(model)
+    model.gradweave.close()
+    return times
+
+
+def compare(options, scheme):
+    """{"scheme", "rows": [{"way", "options", "ms": of each turn, "found_s", "lost_s"}, ...], ...}. found_s: from the first
+    iteration, or the first trial's, until the plan is in force; lost_s: how much longer that took than as many iterations by
+    the plan found."""
+    searches = {trials: search(options, scheme, trials) for trials in options.trials}
+    first = next(iter(searches.values()))
+    given = first["workload"], first["cluster"]
+    begin = time.perf_counter()
+    simulated = core.make_plan(*given, scheme)
+    planning_s = ranks.agreed(time.perf_counter() - begin)
+    plans = {START: core.make_plan(*given, scheme, STARTS[scheme]), SIMULATED: simulated}
+    plans |= {f"{trials} trials": found["plan"] for trials, found in searches.items()}
+    plans |= {way: core.make_plan(*given, scheme, more) for way, more in MORE.get(scheme, {}).items()}
+    times = duel(options, plans)
+    spent = {SIMULATED: (first["profile_s"] + planning_s, first["profiled"])}
+    spent |= {f"{trials} trials": (found["tuning"]["seconds"], found["tuned"]) for trials, found in searches.items()}
+    rows = []
+    for way, plan in plans.items():
+        row = {"way": way, "options": plan["options"], "ms": times[way],
+               "predicted_ms": core.simulate(plan, *given)["iteration_us"] / 1e3}
+        if way in spent:
+            seconds, iterations = spent[way]
+            row |= {"found_s": seconds, "lost_s": seconds - iterations * statistics.median(times[way]) / 1e3}
+        rows.append(row)
+    return {"scheme": scheme, "planning_s": planning_s, "rows": rows,
+            "tunings": {trials: found["tuning"] for trials, found in searches.items()}}
+
+
+def rank_main(options):
+    torch.set_num_threads(1)
+    with ranks.joined("tuning"):
+        hosts.shape_interface(hosts.interface_of(0), options.rate * 1e6)
+        results = [compare(options, scheme) for _ in range(options.rounds) for scheme in STARTS]
+        first = ranks.is_first()
+    if first:
+        options.results.parent.mkdir(exist_ok=True)
+        options.results.write_text(json.dumps({"job": options.job, "rate_mbit": options.rate, "iterations": options.iterations,
+                                               "results": results}, indent=1) + "\n")
+        print(table(results))
+
+
+def table(results):
+    """Medians of all rounds and turns; times the start, by turns, with the smallest and the largest."""
+    lines = ["| scheme | plan | ms an iteration | predicted | times the start | found in, s | lost meanwhile, s | options |",
+             "|---|---|---:|---:|---:|---:|---:|---|"]
+    for scheme in dict.fromkeys(each["scheme"] for each in results):
+        rounds = [{row["way"]: row for row in each["rows"]} for each in results if each["scheme"] == scheme]
+        for way in rounds[0]:
+            def median(name):
+                values = [each[way][name] for each in rounds if name in each[way]]
+                return f"{statistics.median(values):.1f}" if values else ""
+
+            ratios = [a / b for each in rounds for a, b in zip(each[START]["ms"], each[way]["ms"])]
+            ms = statistics.median(value for each in rounds for value in each[way]["ms"])
+            spread = f"{statistics.median(ratios):.2f} [{min(ratios):.2f} - {max(ratios):.2f}]"
+            values = " or ".join(dict.fromkeys(
+                " ".join(f"{name}={value}" for name, value in each[way]["options"].items() if name.endswith("_bytes"))
+                for each in rounds))
+            lines.append(f"| {scheme} | {way} | {ms:.1f} | {median('predicted_ms')} | {spread} | {median('found_s')} | "
+                         f"{median('lost_s')} | {values} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--job", default="resnet18", help="wide, small, gpt or resnet18")
+    parser.add_argument("--rate", type=float, default=200, help="of the link, Mb/s")
+    parser.add_argument("--trials", type=int, nargs="*", default=[8, 16])
+    parser.add_argument("--rounds", type=int, default=3, help="in each of which everything is found anew")
+    parser.add_argument("--turns", type=int, default=5, help="of each plan in the comparison of a round")
+    parser.add_argument("--iterations", type=int, default=10, help="that are timed in a turn")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        rank_main(options)
+        return 0
+    hosts.become_root_of_namespace(sys.argv)
+    with hosts.Hosts(WORKERS) as machines:
+        return machines.run([sys.executable, *sys.argv], cpus=range(WORKERS))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

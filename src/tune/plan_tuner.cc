@@ -1,0 +1,169 @@
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <deque>
+#include <limits>
+
+#include "base/names.h"
+#include "base/quoted.h"
+#include "gradweave/cost.h"
+#include "gradweave/error.h"
+#include "gradweave/schemes.h"
+#include "gradweave/tune.h"
+
+namespace gradweave {
+namespace {
+
+using Options = std::map<std::string, std::string>;
+
+std::vector<const OptionSpec*> tuned_options(const SchemeInfo& scheme) {
+  std::vector<const OptionSpec*> tuned;
+  for (const OptionSpec& option : scheme.options) {
+    if (option.tuned) tuned.push_back(&option);
+  }
+  return tuned;
+}
+
+std::string text_of(const OptionSpec& option, double value) {
+  if (option.type == OptionType::kInteger) return std::to_string(std::llround(value));
+  char text[64];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
+TunedParameter parameter_of(const OptionSpec& option, double model_bytes) {
+  TunedParameter parameter{*option.tuned, option.type == OptionType::kInteger};
+  if (option.unit != Unit::kBytes) return parameter;
+  // A little above the model, so that plans which send everything together are tried too.
+  const double share = std::min(1.0, 1.25 * std::max(model_bytes, 1.0) / parameter.range.high);
+  parameter.range.high = std::max(option.minimum, parameter.range.high * share);
+  parameter.range.low = std::max(option.minimum, parameter.range.low * share);
+  return parameter;
+}
+
+std::vector<TunedParameter> parameters_of(std::span<const OptionSpec* const> options,
+                                          const Workload& workload) {
+  const auto model_bytes = static_cast<double>(WorkloadIndex(workload).total_bytes);
+  std::vector<TunedParameter> parameters;
+  for (const OptionSpec* option : options) parameters.push_back(parameter_of(*option, model_bytes));
+  return parameters;
+}
+
+// Returns the plan's values of these options; nothing unless all are known.
+std::vector<double> values_of(const Plan& plan, std::span<const OptionSpec* const> options) {
+  std::vector<double> values;
+  for (const OptionSpec* option : options) {
+    const auto set = plan.options.find(std::string(option->name));
+    const std::string text = set == plan.options.end() ? std::string(option->default_value) : set->second;
+    double value = 0;
+    if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc{}) return {};
+    values.push_back(value);
+  }
+  return values;
+}
+
+bool equal_but_for_options(Plan first, const Plan& second) {
+  first.options = second.options;
+  return first == second;
+}
+
+}  // namespace
+
+void check_tuning(std::string_view scheme, const Options& options, int trials) {
+  if (trials < kLeastTrials || trials > kMostTrials) {
+    throw InvalidInput(std::to_string(trials) + " trials", "tune",
+                       "give " + std::to_string(kLeastTrials) + " to " + std::to_string(kMostTrials));
+  }
+  const std::vector<const OptionSpec*> tuned = tuned_options(find_scheme(scheme));
+  if (tuned.empty()) {
+    std::vector<std::string_view> names;
+    for (const SchemeInfo& each : schemes()) {
+      if (!tuned_options(each).empty()) names.push_back(each.name);
+    }
+    throw InvalidInput("scheme " + in_quotes(scheme) + " has no option that is tuned on the running job",
+                       "tune", "leave it out, or use one of " + listed(names));
+  }
+  Options with = options;
+  for (const OptionSpec* option : tuned)
+    with.try_emplace(std::string(option->name), text_of(*option, option->tuned->high));
+  check_options(scheme, with);
+}
+
+struct PlanTuner::State {
+  State(Workload given_workload, Cluster given_cluster, Plan start, int trials)
+      : workload(std::move(given_workload)),
+        cluster(std::move(given_cluster)),
+        tuned(tuned_options(find_scheme(start.scheme))),
+        tuner(parameters_of(tuned, workload), values_of(start, tuned), trials) {
+    plans.push_back(std::move(start));
+  }
+
+  std::optional<Plan> plan_with(const std::vector<double>& values) const {
+    Options options = plans[0]->options;
+    for (std::size_t i = 0; i < tuned.size(); ++i) {
+      options[std::string(tuned[i]->name)] = text_of(*tuned[i], values[i]);
+    }
+    try {
+      PlanResult result = make_plan(plans[0]->scheme, workload, cluster, options);
+      if (Plan* plan = std::get_if<Plan>(&result)) return std::move(*plan);
+    } catch (const InvalidInput&) {  // too many slices, for instance
+    }
+    return std::nullopt;
+  }
+
+  Workload workload;
+  Cluster cluster;
+  std::vector<const OptionSpec*> tuned;
+  Tuner tuner;
+  std::deque<std::optional<Plan>> plans;  // of the tuner's trials; places stay
+};
+
+PlanTuner::PlanTuner(Workload workload, Cluster cluster, Plan start, int trials) {
+  check_tuning(start.scheme, start.options, trials);
+  state_ = std::make_unique<State>(std::move(workload), std::move(cluster), std::move(start), trials);
+}
+
+PlanTuner::~PlanTuner() = default;
+
+const Plan* PlanTuner::next() {
+  Tuner& tuner = state_->tuner;
+  auto& plans = state_->plans;
+  while (const std::optional<std::size_t> place = tuner.next()) {
+    if (*place < plans.size()) return &*plans[*place];
+    const std::optional<Plan> plan = state_->plan_with(tuner.trials()[*place].values);
+    const auto same = std::ranges::find_if(plans, [&](const std::optional<Plan>& known) {
+      return plan && known && equal_but_for_options(*known, *plan);
+    });
+    if (plan && same == plans.end()) return &*plans.emplace_back(plan);
+    tuner.assume(plan ? tuner.trials()[static_cast<std::size_t>(same - plans.begin())].mean()
+                      : std::numeric_limits<double>::infinity());
+    plans.emplace_back();
+  }
+  return nullptr;
+}
+
+void PlanTuner::add(double seconds) { state_->tuner.add(seconds); }
+
+const Plan& PlanTuner::best() const { return *state_->plans[state_->tuner.best()]; }
+
+std::vector<PlanTuner::Trial> PlanTuner::trials() const {
+  std::vector<Trial> result;
+  for (std::size_t i = 0; i < state_->tuner.trials().size(); ++i) {
+    const Tuner::Trial& measured = state_->tuner.trials()[i];
+    if (measured.assumed || measured.seconds.empty()) continue;
+    Trial& trial = result.emplace_back(Trial{.seconds = measured.seconds});
+    for (const OptionSpec* option : state_->tuned) {
+      const auto set = state_->plans[i]->options.find(std::string(option->name));
+      if (set != state_->plans[i]->options.end()) trial.options.insert(*set);
+    }
+  }
+  return result;
+}
+
+std::size_t PlanTuner::best_trial() const {
+  const std::vector<Tuner::Trial>& all = state_->tuner.trials();
+  const auto end = all.begin() + static_cast<std::ptrdiff_t>(state_->tuner.best());
+  return static_cast<std::size_t>(
+      std::count_if(all.begin(), end, [](const auto& each) { return !each.assumed; }));
+}
+
+}  // namespace gradweave
