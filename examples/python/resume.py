@@ -20,8 +20,8 @@ import gradweave
 
 
 def join():
-    """This rank and how many there are, in a group of its own for each restart: in torch 2.13 a restarted job has the store of the one before, where
-    the addresses of killed ranks are."""
+    """This rank and how many there are, in a group of its own for each restart: in torch 2.13 a restarted job has the store of
+    the one before, where the addresses of killed ranks are."""
     store, rank, ranks = next(distributed.rendezvous("env://"))
     store = distributed.PrefixStore("restart " + os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)

@@ -39,6 +39,12 @@ def key_of(rank):
     return f"rank{rank}"
 
 
+def ranks_of(given):
+    """How many ranks the job had of which one has returned `given`, by state_dict()."""
+    state, = given.values()
+    return state.ranks
+
+
 def states_of(given, rank, ranks):
     """The RankStates that a job of `ranks` ranks goes on from on this one: its own, or those of all ranks of a job that had
     another number. `given`: {key_of(): RankState}, or a list of them in the order of ranks. Errors: ValueError."""
@@ -52,8 +58,7 @@ def states_of(given, rank, ranks):
     first = states[0]
     if len(states) == 1 and first.ranks == ranks:
         if first.rank != rank:
-            raise ValueError(f"it is of rank {first.rank} of {first.ranks}, this is rank {rank} of {ranks}: give each rank its "
-                             "own")
+            raise ValueError(f"it is of rank {first.rank} of {first.ranks}, this is rank {rank} of {ranks}: give each its own")
         return states
     _check_complete(states)
     return [states[rank]] if len(states) == ranks else states
@@ -72,8 +77,8 @@ def _check_complete(states):
     if twice := sorted({each for each in found if found.count(each) > 1}):
         raise ValueError(f"that of {named(twice)} is given twice: give that of each rank once")
     if missing := sorted(set(range(first.ranks)) - set(found)):
-        raise ValueError(f"it is of {named(found)} of {first.ranks}, without {named(missing)}: to go on with another number of "
-                         "ranks, give every rank the states of all, load_state_dict([of rank 0, of rank 1, ...])")
+        raise ValueError(f"it is of {named(found)} of {first.ranks}, without {named(missing)}: to go on with another number "
+                         "of ranks, give every rank the states of all, load_state_dict([of rank 0, of rank 1, ...])")
     if found != sorted(found):
         raise ValueError(f"they are of {named(found)}: give them in the order of ranks")
 

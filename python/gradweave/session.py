@@ -212,8 +212,8 @@ class Session:
     def before_load(self, what):
         """The model's or the optimizer's load_state_dict() is about to be called."""
         if self._folded and self._layers is None:
-            raise _native.InvalidInput(f"the {what}'s load_state_dict() after {LOAD}, which has folded what ranks had of their "
-                                       f"own into the {what}: load model and optimizers first")
+            raise _native.InvalidInput(f"the {what}'s load_state_dict() after {LOAD}, which has folded what ranks had of "
+                                       f"their own into the {what}: load model and optimizers first")
         self.synchronize()
 
     def close(self, error=None, patience_s=None):

@@ -307,9 +307,8 @@ void bind_engine(py::module_& module) {
       .def(
           "play",
           [](Engine& engine, const std::string& plan, const std::string& workload,
-             const std::vector<StateTensors::Map>& states, std::size_t rank) {
-            engine.play(parse_plan(plan), parse_workload(workload), states, rank);
-          },
+             const std::vector<StateTensors::Map>& states,
+             std::size_t rank) { engine.play(parse_plan(plan), parse_workload(workload), states, rank); },
           py::arg("plan"), py::arg("workload"), py::arg("states"), py::arg("rank"), Unlocked())
       .def("remains", &Engine::remains, Unlocked())
       .def("take_over", &Engine::take_over, Unlocked())

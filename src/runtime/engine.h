@@ -59,7 +59,8 @@ class Engine {
   // saved one of `states`. What was under way is taken as it would have arrived: what was still to be sent is added up
   // exactly, and what was left behind stays so. drain() then makes of this rank what the job's own would have, but averages
   // nothing over ranks. Errors: as install().
-  void play(const Plan& plan, const Workload& workload, const std::vector<StateTensors::Map>& states, std::size_t rank);
+  void play(const Plan& plan, const Workload& workload, const std::vector<StateTensors::Map>& states,
+            std::size_t rank);
   // Between iterations: returns copies of what outlives a plan: what was left behind, by parameter, the outer
   // optimizer's momentum, the iteration.
   StateTensors::Map remains() const;

@@ -117,11 +117,12 @@ StateTensors::Map Engine::remains() const {
 
 void Engine::take_over(const std::vector<StateTensors::Map>& remains) {
   std::vector<std::int64_t> at;
-  for (const at::Tensor& iteration : tensors_of(remains, kIteration)) at.push_back(iteration.item<std::int64_t>());
+  for (const at::Tensor& iteration : tensors_of(remains, kIteration))
+    at.push_back(iteration.item<std::int64_t>());
   for (std::size_t r = 1; r < at.size(); ++r) {
     if (at[r] == at.front()) continue;
-    throw InvalidInput("rank 0's is of iteration " + std::to_string(at.front()) + ", rank " + std::to_string(r) +
-                           "'s of iteration " + std::to_string(at[r]),
+    throw InvalidInput("rank 0's is of iteration " + std::to_string(at.front()) + ", rank " +
+                           std::to_string(r) + "'s of iteration " + std::to_string(at[r]),
                        "checkpoint", "give those of one iteration");
   }
   host_.take_over(remains);

@@ -91,8 +91,8 @@ void Engine::install(const Plan& plan, const Workload& workload, const StateTens
   put_in_force(plan, workload, state, group ? group->getRank() : 0, [] {});
 }
 
-void Engine::put_in_force(const Plan& plan, const Workload& workload, const StateTensors::Map* state, int rank,
-                          const std::function<void()>& restored) {
+void Engine::put_in_force(const Plan& plan, const Workload& workload, const StateTensors::Map* state,
+                          int rank, const std::function<void()>& restored) {
   const Validation validation = validate(plan, workload);
   if (!validation.valid()) {
     const Violation& first = validation.violations.front();

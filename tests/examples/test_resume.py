@@ -82,8 +82,9 @@ def test_a_killed_job_goes_on_with_the_same_bits(tmp_path):
     compare(tmp_path, "delayed_averaging", 2, kills=1)
 
 
-@pytest.mark.parametrize(("scheme", "numbers"), [("delayed_averaging", (2, 3)), pytest.param("auto", (3, 2, 1), marks=pytest.mark.slow),
-                                                 pytest.param("deft", (2, 3, 1, 2), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("scheme", "numbers"), [
+    ("delayed_averaging", (2, 3)), pytest.param("dear", (3, 2, 1), marks=pytest.mark.slow),
+    pytest.param("deft", (2, 3, 1, 2), marks=pytest.mark.slow)])
 def test_a_job_goes_on_with_another_number_of_ranks(tmp_path, scheme, numbers):
     plan, folder, until = tmp_path / "plan.json", tmp_path / "folder", 0
     for number in numbers:
