@@ -1,5 +1,6 @@
 """A job that goes on with another number of ranks starts where finish() would have ended, and owes what was left behind."""
 
+import copy
 import random
 
 import pytest
@@ -143,7 +144,7 @@ def goes_on_as_ddp(rank, files):
     reference = make_net()
     reference.load_state_dict(model.state_dict())
     plain = torch.optim.SGD(reference.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
-    plain.load_state_dict(optimizer.state_dict())
+    plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # torch shares its tensors
     train(nn.parallel.DistributedDataParallel(reference), plain, rank, 6)
     train(model, optimizer, rank, 6)
     found = ended(model)
