@@ -134,11 +134,12 @@ def _copied(value):
 
 
 def _mean(values):
-    """Of what ranks have of one thing: floats are averaged, all else is alike on all of them."""
-    first = values[0]
+    """Of what ranks have of one thing, None where they have nothing: floats are averaged, a rank without them counts as zeros;
+    all else is alike on all of them."""
+    first = next(each for each in values if each is not None)
     if isinstance(first, dict):
-        return {key: _mean([each[key] for each in values if key in each])
-                for key in dict.fromkeys(key for each in values for key in each)}
+        held = [each or {} for each in values]
+        return {key: _mean([each.get(key) for each in held]) for key in dict.fromkeys(key for each in held for key in each)}
     if isinstance(first, torch.Tensor) and first.is_floating_point():
-        return _native.mean_over_ranks(values)
+        return _native.mean_over_ranks([torch.zeros_like(first) if each is None else each for each in values])
     return first
