@@ -1,14 +1,16 @@
-"""A job that goes on by itself after a crash, with the same bits as one that never crashed.
+"""A job that goes on by itself after a crash, with the same bits as one that never crashed, or with other ranks.
 
     torchrun --nproc-per-node 2 --max-restarts 3 examples/python/resume.py --scheme deft --folder checkpoints
 
 Every rank writes its own file: parameters differ between ranks under plans that step locally, and what is on its way always
 does. A file is written aside and renamed, so that it is whole or not there. After a restart all ranks take the newest
-iteration that each of them has.
+iteration of which there is a file of every rank, and each reads all of them: the job may go on with another number of ranks,
+by another --nproc-per-node or because torchrun has lost or found a node (--nnodes 1:4).
 """
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 import torch
@@ -18,12 +20,12 @@ import gradweave
 
 
 def join():
-    """This rank, in a group of its own for each restart: in torch 2.13 a restarted job has the store of the one before, where
-    the addresses of killed ranks are."""
+    """This rank and how many there are, in a group of its own for each restart: in torch 2.13 a restarted job has the store of
+    the one before, where the addresses of killed ranks are."""
     store, rank, ranks = next(distributed.rendezvous("env://"))
     store = distributed.PrefixStore("restart " + os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    return rank
+    return rank, ranks
 
 
 def batch_of(rank, iteration):
@@ -33,27 +35,41 @@ def batch_of(rank, iteration):
     return inputs, inputs[:, :10].argmax(1)
 
 
-def file_of(folder, iteration, rank):
-    return folder / f"{iteration}.rank{rank}.pt"
+def files_of(folder):
+    """{(iteration, ranks): {rank: path}}"""
+    found = {}
+    for path in folder.glob("*.rank*of*.pt"):
+        iteration, rank, ranks = map(int, re.fullmatch(r"(\d+)\.rank(\d+)of(\d+)\.pt", path.name).groups())
+        found.setdefault((iteration, ranks), {})[rank] = path
+    return found
 
 
-def save(folder, iteration, rank, state):
-    whole, part = file_of(folder, iteration, rank), folder / f"part.rank{rank}"
+def whole(found):
+    """The keys of files_of() of which every rank's file is there."""
+    return {key for key, files in found.items() if len(files) == key[1]}
+
+
+def save(folder, iteration, rank, ranks, state):
+    part = folder / f"part.rank{rank}"
     with open(part, "wb") as file:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
-    part.rename(whole)
-    for old in sorted(folder.glob(f"*.rank{rank}.pt"), key=lambda path: int(path.name.split(".")[0]))[:-2]:
-        old.unlink()  # the other ranks may still be writing the newest
+    part.rename(folder / f"{iteration}.rank{rank}of{ranks}.pt")
+    found = files_of(folder)
+    for key in [key for key in found if key < max(whole(found), default=(0, 0))]:
+        for number, path in found[key].items():
+            if number % ranks == rank:
+                path.unlink()
 
 
-def newest(folder, rank):
-    """The newest iteration that every rank has a file of; 0 if there is none."""
-    mine = {int(path.name.split(".")[0]) for path in folder.glob(f"*.rank{rank}.pt")}
-    every = [None] * distributed.get_world_size()
-    distributed.all_gather_object(every, mine)
-    return max(set.intersection(*every), default=0)
+def newest(folder, ranks):
+    """(iteration, the files of every rank that the job had then) of the newest of which there are all; (0, []) if there is
+    none."""
+    found, every = files_of(folder), [None] * ranks
+    distributed.all_gather_object(every, whole(found))
+    key = max(set.intersection(*every), default=(0, 0))
+    return key[0], [path for _, path in sorted(found.get(key, {}).items())]
 
 
 def main():
@@ -65,17 +81,18 @@ def main():
     parser.add_argument("--every", type=int, default=10, help="iterations between checkpoints (default: 10)")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    rank = join()
+    rank, ranks = join()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model, optimizer = gradweave.wrap(model, optimizer, given.scheme, plan=given.plan, report=False)
-    first = newest(given.folder, rank)
+    first, files = newest(given.folder, ranks)
     if first:
-        state = torch.load(file_of(given.folder, first, rank))
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        model.gradweave.load_state_dict(state["gradweave"])  # after the other two
+        states = [torch.load(file) for file in files]
+        own = states[rank % len(states)]
+        model.load_state_dict(own["model"])
+        optimizer.load_state_dict(own["optimizer"])
+        model.gradweave.load_state_dict([state["gradweave"] for state in states])  # after the other two
     print(f"rank {rank} begins at iteration {first}", flush=True)
     for iteration in range(first, given.iterations):
         inputs, targets = batch_of(rank, iteration)
@@ -83,8 +100,8 @@ def main():
         nn.functional.cross_entropy(model(inputs), targets).backward()
         optimizer.step()
         if (iteration + 1) % given.every == 0:
-            save(given.folder, iteration + 1, rank, {"model": model.state_dict(), "optimizer": optimizer.state_dict(),
-                                                     "gradweave": model.gradweave.state_dict()})
+            save(given.folder, iteration + 1, rank, ranks,
+                 {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "gradweave": model.gradweave.state_dict()})
     gradweave.finish(model)
     total = sum(parameter.double().sum().item() for parameter in model.parameters())
     print(f"rank {rank} has trained {given.iterations} iterations, sum of parameters {total!r}", flush=True)

@@ -4,6 +4,7 @@ group of their own."""
 import contextlib
 import hashlib
 import json
+import secrets
 import time
 
 import torch
@@ -19,9 +20,10 @@ GROUPS = "making the process groups"
 def agree(job, arguments, refusal, arrival_s):
     """All ranks of `job` mean the same, or each of them has an error: `refusal`, if this rank has one; else InvalidInput
     naming the ranks that refuse or differ, or RuntimeFailure naming those that did not come within `arrival_s` of this one.
-    `arguments`: {what: text}, alike on all ranks. Collective. Makes no group, so that nothing is left behind.
+    `arguments`: {what: text}, alike on all ranks. Collective. Makes no group, so that nothing is left behind. Returns a name
+    for the job, the same on all ranks and new for each.
     """
-    post = json.dumps({"refusal": refusal and str(refusal), "arguments": arguments})
+    post = json.dumps({"refusal": refusal and str(refusal), "arguments": arguments, "name": secrets.token_hex(8)})
     posts = job.peers.agree("gradweave.wrap()", post, arrival_s, ": wrap(arrival_timeout=) says how far apart they may start")
     said = {rank: json.loads(text) for rank, text in enumerate(posts)}
     if refusal:
@@ -33,6 +35,7 @@ def agree(job, arguments, refusal, arrival_s):
         wrong = [difference(what, of) for what, of in values.items() if len(set(of.values())) > 1]
     if wrong:
         raise _native.InvalidInput(f"gradweave.wrap: {'; '.join(wrong)}; call it alike on every rank")
+    return said[0]["name"]
 
 
 def named(members):

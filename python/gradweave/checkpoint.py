@@ -1,35 +1,145 @@
-"""What a checkpoint keeps of one rank."""
+"""What a checkpoint keeps of one rank, and how a job goes on from those of all."""
+
+import json
 
 import torch
 
-VERSION = 1
+from gradweave import _native
+from gradweave.agreement import named
+
+VERSION = 2
 
 
 class RankState:
     """Of one rank after one iteration, for Session.load_state_dict(). torch.distributed.checkpoint keeps it whole, since it is
     no dictionary."""
 
-    def __init__(self, rank, ranks, plan=None, **parts):
-        self.version, self.rank, self.ranks, self.plan, self.parts = VERSION, rank, ranks, plan, parts
+    def __init__(self, rank, ranks, job=None, iteration=0, plan=None, **parts):
+        self.version, self.rank, self.ranks, self.job, self.iteration = VERSION, rank, ranks, job, iteration
+        self.plan, self.parts = plan, parts
 
 
 torch.serialization.add_safe_globals([RankState])  # torch.load() takes it with weights_only, its default
+
+
+class OfRanks:
+    """In a checkpoint that torch.distributed.checkpoint loads: the states of all `ranks` that the job had then."""
+
+    def __init__(self, session, ranks):
+        self._session, self._ranks = session, ranks
+
+    def state_dict(self):
+        return {key_of(rank): RankState(rank, self._ranks) for rank in range(self._ranks)}
+
+    def load_state_dict(self, states):
+        self._session.load_state_dict([{key: state} for key, state in sorted(states.items(), key=lambda item: item[1].rank)])
 
 
 def key_of(rank):
     return f"rank{rank}"
 
 
-def state_of(states, rank, ranks):
-    """This rank's, of `states` {key_of(): RankState}. Errors: ValueError."""
-    state = states.get(key_of(rank))
-    if not isinstance(state, RankState):
-        others = ", ".join(map(str, states)) or "none"
-        raise ValueError(f"it has no state of rank {rank}, but of {others}: give each rank its own")
-    if state.version != VERSION:
-        raise ValueError(f"it is of version {state.version}, this gradweave reads version {VERSION}")
-    if (state.rank, state.ranks) != (rank, ranks):
-        raise ValueError(f"it is of rank {state.rank} of {state.ranks}, this is rank {rank} of {ranks}: to go on with another "
-                         "number of ranks, call gradweave.finish(model) before the model and the optimizer are saved, and "
-                         "leave this out")
-    return state
+def ranks_of(given):
+    """How many ranks the job had of which one has returned `given`, by state_dict()."""
+    state, = given.values()
+    return state.ranks
+
+
+def states_of(given, rank, ranks):
+    """The RankStates that a job of `ranks` ranks goes on from on this one: its own, or those of all ranks of a job that had
+    another number. `given`: {key_of(): RankState}, or a list of them in the order of ranks. Errors: ValueError."""
+    given = given if isinstance(given, (list, tuple)) else [given]
+    states = [state for each in given for state in (each.values() if isinstance(each, dict) else [each])]
+    if not states or not all(isinstance(state, RankState) for state in states):
+        raise ValueError("it has no state of a rank: give each rank its own, as state_dict() returned it, or a list of all")
+    for state in states:
+        if state.version != VERSION:
+            raise ValueError(f"it is of version {state.version}, this gradweave reads version {VERSION}")
+    first = states[0]
+    if len(states) == 1 and first.ranks == ranks:
+        if first.rank != rank:
+            raise ValueError(f"it is of rank {first.rank} of {first.ranks}, this is rank {rank} of {ranks}: give each its own")
+        return states
+    _check_complete(states)
+    return [states[rank]] if len(states) == ranks else states
+
+
+def _check_complete(states):
+    first = states[0]
+    found = [state.rank for state in states]
+    for state in states:
+        if state.ranks != first.ranks or state.job != first.job or state.plan != first.plan:
+            raise ValueError(f"those of {named([first.rank])} and {named([state.rank])} are of different jobs "
+                             f"({first.ranks} and {state.ranks} ranks): give those of one")
+        if state.iteration != first.iteration:
+            raise ValueError(f"that of rank {first.rank} is of iteration {first.iteration}, that of rank {state.rank} of "
+                             f"iteration {state.iteration}: give those of one iteration")
+    if twice := sorted({each for each in found if found.count(each) > 1}):
+        raise ValueError(f"that of {named(twice)} is given twice: give that of each rank once")
+    if missing := sorted(set(range(first.ranks)) - set(found)):
+        raise ValueError(f"it is of {named(found)} of {first.ranks}, without {named(missing)}: to go on with another number "
+                         "of ranks, give every rank the states of all, load_state_dict([of rank 0, of rank 1, ...])")
+    if found != sorted(found):
+        raise ValueError(f"they are of {named(found)}: give them in the order of ranks")
+
+
+def fold(states, names, parameters, links, updates, whole_batch):
+    """Makes parameters and optimizers what finish() of the job before would have made them, from the states of all its ranks,
+    and returns what outlives its plan on each of them, for Engine.take_over(). Every rank does it alone, and all alike.
+    `links`: LinkSpecs without groups; `whole_batch`: as Updates.plan_installed() is told of parts of a batch."""
+    parts = [state.parts for state in states]
+    if states[0].plan is None:
+        return [each["remains"] for each in parts]
+    plan, workload = json.dumps(states[0].plan), json.dumps(parts[0]["workload"])
+    engines = [each["engine"] for each in parts]
+    local = "local" in parts[0]
+    remains, ended = [], []
+    for rank, each in enumerate(parts):
+        if local:
+            put_local(each["local"], names, parameters, updates)
+        engine = _native.Engine(names, parameters, links, None, _native.Peers(None, 0, 1), len(states), 60.0, False, None,
+                                updates.step_subset)
+        with updates.of(engine):
+            engine.play(plan, workload, engines, rank)
+            if local or rank == 0:  # elsewhere ranks have equal parameters
+                updates.plan_installed(len(states) if whole_batch else 1)
+                engine.drain("load_state_dict()")
+        remains.append(engine.remains())
+        engine.close()
+        if local:
+            ended.append(_copied(local_state(names, parameters, updates)))
+    if local:
+        put_local(_mean(ended), names, parameters, updates)
+    return remains
+
+
+def local_state(names, parameters, updates):
+    """{name: {"value", "optimizer"}}: what ranks have of their own where they step on their own. No copies."""
+    return {name: {"value": parameter.detach(), "optimizer": updates.state_of(parameter)}
+            for name, parameter in zip(names, parameters)}
+
+
+def put_local(state, names, parameters, updates):
+    """Makes parameters and optimizers' states copies of a local_state()."""
+    with torch.no_grad():
+        for name, parameter in zip(names, parameters):
+            parameter.copy_(state[name]["value"])
+            updates.set_state(parameter, _copied(state[name]["optimizer"]))
+
+
+def _copied(value):
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _mean(values):
+    """Of what ranks have of one thing, None where they have nothing: floats are averaged, a rank without them counts as zeros;
+    all else is alike on all of them."""
+    first = next(each for each in values if each is not None)
+    if isinstance(first, dict):
+        held = [each or {} for each in values]
+        return {key: _mean([each.get(key) for each in held]) for key in dict.fromkeys(key for each in held for key in each)}
+    if isinstance(first, torch.Tensor) and first.is_floating_point():
+        return _native.mean_over_ranks([torch.zeros_like(first) if each is None else each for each in values])
+    return first

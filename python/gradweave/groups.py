@@ -16,7 +16,7 @@ _jobs = collections.Counter()  # by members, alike on all of them
 
 class JobRanks:
     """The ranks that train one model alike: those of `group`, by default of the default group, or this process alone.
-    `rank` and `size` count within them."""
+    `rank` and `size` count within them; `name`, once ranks have agreed on it, tells the job from others."""
 
     def __init__(self, group, timeout_s):
         if group is distributed.GroupMember.NON_GROUP_MEMBER:
@@ -26,6 +26,7 @@ class JobRanks:
         self.members = distributed.get_process_group_ranks(self.user_group) if self.user_group else [0]
         self.size = len(self.members)
         self.rank = distributed.get_group_rank(self.user_group, distributed.get_rank()) if self.user_group else 0
+        self.name = None
         self._made, self._registered, self._store = 0, [], None
         if self.size > 1:
             name = "_".join(map(str, self.members))

@@ -41,15 +41,17 @@ class Link:
     source: distributed.ProcessGroup | str | None = None
     model: EmulatedLink | None = None
     named: bool = True
-    group: distributed.ProcessGroup | None = None  # once it is open; None with one process
+    group: distributed.ProcessGroup | None = None  # once it is open; None with one rank
     control: distributed.ProcessGroup | None = None  # for checks, where the group can't take their messages
 
     def open(self, job, device, checks):
         """Makes the group that ops are issued on, and, if they are checked, one for checks where that group can't take
-        messages in the processor's memory. Collective."""
+        messages in the processor's memory. One rank alone needs none. Collective."""
+        if job.size == 1:
+            return
         if isinstance(self.source, str):
             self.group = job.group_on(self.source)
-        elif job.user_group is not None:
+        else:
             self.group = job.group_like(self.source or job.user_group, device)
         if checks and device.type != "cpu" and self.group is not None:
             self.control = job.control_group()

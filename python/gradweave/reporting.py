@@ -71,6 +71,9 @@ class Report:
     def resumed(self, scheme, iteration):
         self._tell(f"goes on with {scheme} from iteration {iteration}")
 
+    def folded(self, before, now, iteration):
+        self._tell(f"goes on from iteration {iteration} with {now} ranks in place of {before}")
+
     def ended(self):
         chosen, self._chosen = self._chosen, None
         if chosen is None or not self._plan or not self._starter:

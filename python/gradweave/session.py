@@ -7,7 +7,7 @@ import torch
 
 from gradweave import (
     _native, checkpoint, clipping, compiling, core, decision, equality, preserving, profiling, scaling, tuning)
-from gradweave.agreement import GROUPS, Control
+from gradweave.agreement import GROUPS, Control, difference
 from gradweave.checkpoint import RankState
 from gradweave.following import Follower
 from gradweave.loop import TRAITS, Loop
@@ -20,6 +20,7 @@ from gradweave.updating import Updates
 
 BUFFERS = "the broadcast of buffers"
 CHANGE = "the change of plan"
+LOAD = "model.gradweave.load_state_dict()"
 
 
 class Session:
@@ -31,7 +32,7 @@ class Session:
         self.on_close = None
         self._coming = None if settings.plan is None else plan_of(settings.plan)  # in force from the first forward on
         self._recorder = profiling.Recorder(model)  # None once nothing is to be recorded
-        self._layers, self._iterations, self._called = None, 0, False
+        self._layers, self._iterations, self._called, self._folded = None, 0, False, False
         self._layer_handles = []
         self._every_layer = self._only_gradients = False
         self._layer_of = {}  # by parameter: the layer in whose forward the plan steps it
@@ -160,29 +161,69 @@ class Session:
         every rank after the same one; for torch.save(), and for torch.distributed.checkpoint."""
         rank, ranks = self.job.rank, self.job.size
         if self.plan is None or self._recorder is not None:  # still to be decided
-            return {checkpoint.key_of(rank): RankState(rank, ranks)}
-        return {checkpoint.key_of(rank): RankState(
-            rank, ranks, self.plan, workload=self.workload, cluster=self.cluster, prediction=self.prediction,
-            layers=self._layers, engine=self.engine.state())}
+            plan, parts = None, {"remains": self.engine.remains()}
+        else:
+            plan, parts = self.plan, {"workload": self.workload, "cluster": self.cluster, "prediction": self.prediction,
+                                      "layers": self._layers, "engine": self.engine.state()}
+            if core.demands_of(plan)["local_steps"]:
+                parts["local"] = checkpoint.local_state(self.names, self.parameters, self.updates)
+        return {checkpoint.key_of(rank): RankState(rank, ranks, self.job.name, self.engine.iteration, plan, **parts)}
+
+    def of_ranks(self, ranks):
+        """In place of `model.gradweave` in what torch.distributed.checkpoint loads: a checkpoint of a job of so many ranks."""
+        return checkpoint.OfRanks(self, ranks)
 
     def load_state_dict(self, states):
-        """Go on from what state_dict() returned on this rank; its plan comes into force again. After the model's and the
-        optimizer's load_state_dict(), before the first forward, on every rank. Errors: InvalidInput."""
+        """Go on from what state_dict() returned on this rank; its plan comes into force again. Or from a list of what it
+        returned on each rank of the job before, in their order: where that had another number of ranks, what they had of
+        their own is folded in, and this one makes its own plan. After the model's and the optimizer's load_state_dict(),
+        before the first forward, on every rank. Collective. Errors: InvalidInput."""
         try:
-            state = checkpoint.state_of(states, self.job.rank, self.job.size)
+            states = checkpoint.states_of(states, self.job.rank, self.job.size)
             if self._layers is not None:
                 raise ValueError("training has begun: load it before the first forward")
         except ValueError as error:
-            raise _native.InvalidInput(f"model.gradweave.load_state_dict(): {error}") from None
-        if state.plan is None:
+            raise _native.InvalidInput(f"{LOAD}: {error}") from None
+        state, parts = states[0], states[0].parts
+        if state.ranks != self.job.size:
+            self._fold(states)
             return
-        parts = state.parts
+        self.job.name = state.job
+        if state.plan is None:
+            self.engine.take_over([parts["remains"]])
+            return
+        if "local" in parts:
+            checkpoint.put_local(parts["local"], self.names, self.parameters, self.updates)
         self._know(parts["layers"])
         self.workload, self.cluster, self.prediction = parts["workload"], parts["cluster"], parts["prediction"]
         self._stop_recording()
         self._install(state.plan, parts["engine"])
         self._plan_installed()
         self._report.resumed(self.plan["scheme"], self.engine.iteration)
+
+    def _fold(self, states):
+        self._check_alike(states[0])
+        links = [_native.LinkSpec(link["name"]) for link in states[0].plan["links"]] if states[0].plan else []
+        remains = checkpoint.fold(states, self.names, self.parameters, links, self.updates,
+                                  self.settings.moments == "whole_batch")
+        self.engine.take_over(remains)
+        self._folded = True
+        self.broadcast_buffers()
+        equality.check_equal(self.control, self.names, self.parameters, LOAD)
+        self._report.folded(len(states), self.job.size, self.engine.iteration)
+
+    def _check_alike(self, state):
+        own = f"iteration {state.iteration} of job {state.job} of {state.ranks} ranks"
+        given = dict(enumerate(self.control.peers.agree(LOAD, own, self.control.timeout_s)))
+        if len(set(given.values())) > 1:
+            raise _native.InvalidInput(f"{LOAD}: {difference('what is loaded', given)}; give every rank the same states")
+
+    def before_load(self, what):
+        """The model's or the optimizer's load_state_dict() is about to be called."""
+        if self._folded and self._layers is None:
+            raise _native.InvalidInput(f"the {what}'s load_state_dict() after {LOAD}, which has folded what ranks had of "
+                                       f"their own into the {what}: load model and optimizers first")
+        self.synchronize()
 
     def close(self, error=None, patience_s=None):
         """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `error`:

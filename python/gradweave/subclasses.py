@@ -78,7 +78,7 @@ def model_class(base, phase):
 
         def load_state_dict(self, *args, **kwargs):
             if self in sessions:
-                sessions[self].synchronize()
+                sessions[self].before_load("model")
             return super().load_state_dict(*args, **kwargs)
 
         def named_parameters(self, *args, **kwargs):
@@ -144,7 +144,7 @@ def optimizer_class(base):
 
         def load_state_dict(self, state_dict):
             if self in sessions:
-                sessions[self].synchronize()
+                sessions[self].before_load("optimizer")
             result = super().load_state_dict(state_dict)
             if self in sessions:
                 sessions[self].updates.forget(self)

@@ -1,5 +1,6 @@
 """The user's step(), of one or of several optimizers, and what the engine steps in its place."""
 
+import contextlib
 import json
 
 import torch
@@ -21,6 +22,8 @@ class Updates:
 
     def __init__(self, optimizers, parameters, excluded, loop, starts_synchronous):
         self._steppers = {optimizer: Stepper(optimizer, type(optimizer), parameters + excluded) for optimizer in optimizers}
+        self._optimizer_of = {parameter: optimizer for optimizer in optimizers for group in optimizer.param_groups
+                              for parameter in group["params"]}
         self._parameters, self._loop = parameters, loop
         self._excluded = range(len(parameters), len(parameters) + len(excluded))
         self.engine = None
@@ -115,16 +118,37 @@ class Updates:
             parameter = self._parameters[int(number)]
             state, value = kept.get((int(number), name), (None, None))
             if value is None:
-                optimizer = next(each for each in self._steppers if any(
-                    parameter is one for group in each.param_groups for one in group["params"]))
                 value = torch.zeros(shape, dtype=getattr(torch, dtype.removeprefix("torch.")),
                                     device=parameter.device if shape else "cpu")
-                optimizer.state[parameter][name] = value
+                self._optimizer_of[parameter].state[parameter][name] = value
             control.average(value, STATES)
 
     def freeze_hyperparameters(self):
         for stepper in self._steppers.values():
             stepper.freeze_hyperparameters()
+
+    @contextlib.contextmanager
+    def of(self, engine):
+        """In this context the steps are another engine's."""
+        before, self.engine = self.engine, engine
+        try:
+            yield
+        finally:
+            self.engine = before
+
+    def state_of(self, parameter):
+        """What its optimizer keeps of it."""
+        optimizer = self._optimizer_of.get(parameter)
+        return optimizer.state.get(parameter, {}) if optimizer else {}
+
+    def set_state(self, parameter, state):
+        optimizer = self._optimizer_of.get(parameter)
+        if optimizer is None:
+            return
+        optimizer.state.pop(parameter, None)
+        if state:
+            optimizer.state[parameter] = state
+        self._steppers[optimizer].forget()
 
     def forget(self, optimizer):
         """As Stepper.forget()."""

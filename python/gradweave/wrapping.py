@@ -62,7 +62,7 @@ def wrap(model: torch.nn.Module, optimizer: Optimizers, settings: Settings) -> W
         refusal = error
     agreed = False
     try:
-        agree(job, arguments, refusal, settings.arrival_timeout)
+        job.name = agree(job, arguments, refusal, settings.arrival_timeout)
         agreed = True
         session = Session(model, optimizers, settings, job, links)
     except BaseException as error:

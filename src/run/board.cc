@@ -85,6 +85,11 @@ std::int32_t Board::missing(const Execution& execution) const {
   return of(execution).pending;
 }
 
+bool Board::done(const Execution& execution) const {
+  const MutexLock lock(mutex_);
+  return of(execution).done;
+}
+
 void Board::cut(const Execution& execution, std::int32_t parts, bool absent) {
   const MutexLock lock(mutex_);
   Progress& progress = of(execution);

@@ -71,6 +71,8 @@ class Board {
   // `parts` more of the op's data have arrived.
   void arrive(const Execution& execution, std::int32_t parts);
   std::int32_t missing(const Execution& execution) const;
+  // Whether its op has ended.
+  bool done(const Execution& execution) const;
   // Drains: its release is void, `parts` of its data will never come, and it is `absent` if none does.
   void cut(const Execution& execution, std::int32_t parts, bool absent);
   // Returns when the op has ended. It and what is before it on its link ignore their releases: the real order

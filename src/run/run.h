@@ -102,6 +102,8 @@ class Run {
   static std::int64_t archived_iteration(Archive& archive);
   // After rest(): writes how far the run is. Between install() of the same plan and start(): reads it.
   void archive(Archive& archive);
+  // Before the first install(): so many iterations of the job have been run elsewhere.
+  void begin_at(std::int64_t iteration) { base_ = iteration; }
   // Calls `visit` with every execution whose message may hold something.
   void visit_alive(const std::function<void(const Execution&)>& visit);
 

@@ -31,7 +31,6 @@ void Anchors::install(const Calendar& calendar, std::size_t slots,
   kinds_.clear();
   shared_.assign(slots, {});
   anchors_.assign(calendar.index.tensors.size(), {});
-  std::map<std::int32_t, at::Tensor> before = std::exchange(momenta_, {});
   if (calendar.outer) {
     outer_ = {.momentum = static_cast<float>(calendar.outer->momentum),
               .learning_rate = static_cast<float>(calendar.outer->learning_rate)};
@@ -46,10 +45,10 @@ void Anchors::install(const Calendar& calendar, std::size_t slots,
         const std::int64_t count = calendar.index.tensors[tensor].numel;
         anchor.value = made(count, c10::kFloat);
         if (!calendar.outer) continue;
-        at::Tensor& momentum = before[parameter_of[tensor]];
+        at::Tensor& momentum = momenta_[parameter_of[tensor]];
         if (!momentum.defined()) momentum = at::zeros({count}, c10::kFloat);
         bytes_ += count * static_cast<std::int64_t>(sizeof(float));
-        anchor.momentum = momenta_[parameter_of[tensor]] = momentum;
+        anchor.momentum = momentum;
       }
       if (!in_groups(op)) continue;
       Kind& kind = kinds_[{*codec::format_of(op.compression.name), op.blocks}];

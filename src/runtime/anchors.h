@@ -38,7 +38,7 @@ class Anchors {
   explicit Anchors(ValueOf value_of) : value_of_(std::move(value_of)) {}
 
   // For a plan that comes into force; what it doesn't need is given up, but outer optimizers' buffers stay with
-  // their parameters (by `parameter_of`) as long as plans have one. `slots`: of messages.
+  // their parameters (by `parameter_of`) for the next plan that has one. `slots`: of messages.
   void install(const Calendar& calendar, std::size_t slots, const std::vector<std::int32_t>& parameter_of,
                int world_size, int rank);
 
@@ -61,6 +61,12 @@ class Anchors {
   void archive(run::Archive& numbers, StateTensors& tensors);
   void archive(const run::Execution& execution, Message& message, run::Archive& numbers,
                StateTensors& tensors, const std::string& name);
+
+  // Makes a message that is in_groups() one of floats: its sum over ranks, of whom `sent` has the encoded messages.
+  void gather(const CalendarOp& op, Message& message, const std::vector<at::Tensor>& sent);
+  // The outer optimizer's, by parameter. They outlive plans.
+  std::map<std::int32_t, at::Tensor>& momenta() { return momenta_; }
+  const std::map<std::int32_t, at::Tensor>& momenta() const { return momenta_; }
 
   std::int64_t bytes() const { return bytes_; }
 

@@ -19,6 +19,7 @@
 #include "runtime/codec/codec.h"
 #include "runtime/core_json.h"
 #include "runtime/engine.h"
+#include "runtime/fold.h"
 #include "runtime/gradient_sums.h"
 #include "runtime/moments.h"
 #include "runtime/passes.h"
@@ -158,6 +159,7 @@ void bind_transports(py::module_& module) {
 }
 
 void bind_passes(py::module_& module) {
+  module.def("mean_over_ranks", &mean_over_ranks, Unlocked());
   module.def(
       "step_as_whole_batch",
       [](const std::vector<at::Tensor>& values, const std::vector<at::Tensor>& first,
@@ -324,6 +326,14 @@ void bind_engine(py::module_& module) {
           },
           py::arg("plan"), py::arg("workload"), py::arg("state") = py::none(), Unlocked())
       .def("state", &Engine::state, Unlocked())
+      .def(
+          "play",
+          [](Engine& engine, const std::string& plan, const std::string& workload,
+             const std::vector<StateTensors::Map>& states,
+             std::size_t rank) { engine.play(parse_plan(plan), parse_workload(workload), states, rank); },
+          py::arg("plan"), py::arg("workload"), py::arg("states"), py::arg("rank"), Unlocked())
+      .def("remains", &Engine::remains, Unlocked())
+      .def("take_over", &Engine::take_over, Unlocked())
       .def("subset", [](const Engine& engine, std::int32_t id) { return engine.subset(id).parameters; })
       .def("subset_slices",
            [](const Engine& engine, std::int32_t id) { return tuples_of(engine.subset(id).slices); })

@@ -1,7 +1,9 @@
 // The engine: runs any valid plan in a training job. docs/runtime.md follows one gradient through it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,6 +54,18 @@ class Engine {
   // what the coming forward would apply. Every rank has to do it after the same iteration; none waits for the others'
   // call. Empty before there is a plan. Errors: InvalidInput in an iteration.
   StateTensors::Map state();
+
+  // Of an engine whose links have no group: puts `plan` in force where rank `rank` of a job was, of which each rank has
+  // saved one of `states`. What was under way is taken as it would have arrived: what was still to be sent is added up
+  // exactly, and what was left behind stays so. drain() then makes of this rank what the job's own would have, but averages
+  // nothing over ranks. Errors: as install().
+  void play(const Plan& plan, const Workload& workload, const std::vector<StateTensors::Map>& states,
+            std::size_t rank);
+  // Between iterations: returns copies of what outlives a plan: what was left behind, by parameter, the outer
+  // optimizer's momentum, the iteration.
+  StateTensors::Map remains() const;
+  // Before the first plan: goes on from remains() of every rank of a job, of any number. Errors: InvalidInput.
+  void take_over(const std::vector<StateTensors::Map>& remains);
 
   void keep_local_gradients(bool on) { host_.keep_local_gradients(on); }
   std::vector<at::Tensor> take_local_gradients() { return host_.take_local_gradients(); }
@@ -114,6 +128,9 @@ class Engine {
   void finish_backward();
   // `from`: where the plan begins, for people; empty: at its beginning.
   void check_same_plan(const std::string& hash, const std::string& from);
+  // `rank`: this one's, for messages that differ by rank. `restored` is called before anything is sent.
+  void put_in_force(const Plan& plan, const Workload& workload, const StateTensors::Map* state, int rank,
+                    const std::function<void()>& restored);
   static std::string resumed_at(const StateTensors::Map& state);
   void restore(const StateTensors::Map& state);
   void rest();

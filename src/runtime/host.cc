@@ -32,7 +32,8 @@ TorchHost::TorchHost(std::vector<NamedParameter> parameters, c10::intrusive_ptr<
       control_(std::move(control)),
       world_size_(world_size),
       options_(options),
-      stepper_(std::move(stepper)) {
+      stepper_(std::move(stepper)),
+      left_(parameters_.size()) {
   scale_ = at::scalar_tensor(1.0 / world_size, at::kDouble);
   scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
 }
@@ -62,7 +63,7 @@ std::vector<std::int32_t> TorchHost::parameters_of(const Calendar& calendar) con
 }
 
 void TorchHost::install(const Calendar& calendar, std::size_t slots, std::vector<std::int32_t> parameter_of,
-                        c10::intrusive_ptr<c10d::ProcessGroup> group) {
+                        c10::intrusive_ptr<c10d::ProcessGroup> group, int rank) {
   calendar_ = &calendar;
   group_ = std::move(group);
   parameter_of_ = std::move(parameter_of);
@@ -72,7 +73,7 @@ void TorchHost::install(const Calendar& calendar, std::size_t slots, std::vector
   retired_.clear();
   pool_ = std::make_unique<BufferPool>(calendar, options_.device);
   messages_ = std::make_shared<Messages>(slots);
-  anchors_.install(calendar, slots, parameter_of_, world_size_, group_ ? group_->getRank() : 0);
+  anchors_.install(calendar, slots, parameter_of_, world_size_, rank);
   exchanges_.clear();
   subsets_.assign(1, {});
   for (std::size_t p = 0; p < parameters_.size(); ++p)
@@ -107,12 +108,13 @@ Matrix TorchHost::matrix_of(std::size_t block) const {
   return {.length = length, .rows = rows, .columns = length / rows};
 }
 
-void TorchHost::leave_plan() {
-  left_.assign(parameters_.size(), {});
+// By parameter, in units of this rank's gradient.
+std::vector<at::Tensor> TorchHost::left_behind() const {
+  std::vector<at::Tensor> left = left_;
   const auto add = [&](std::int32_t b, const at::Tensor& values, double factor) {
     const Block& block = calendar_->blocks[static_cast<std::size_t>(b)];
     const std::int32_t tensor = calendar_->block_tensor[static_cast<std::size_t>(b)];
-    at::Tensor& whole = left_[static_cast<std::size_t>(parameter_of(tensor))];
+    at::Tensor& whole = left[static_cast<std::size_t>(parameter_of(tensor))];
     if (!whole.defined()) whole = at::zeros({parameter(tensor).numel()}, values.options());
     whole.narrow(0, block.begin, block.end - block.begin).add_(values, factor);
   };
@@ -130,10 +132,11 @@ void TorchHost::leave_plan() {
       }
     });
   }
+  return left;
 }
 
 // What the plan before has left behind goes where the first message of a block leaves something behind too, or
-// else into the block's next gradient.
+// else into the block's next gradient: without other ranks no message is sent.
 void TorchHost::hand_on_left_behind() {
   std::vector<at::Tensor> left(residuals_.size());
   for (std::size_t b = 0; b < left.size(); ++b) {
@@ -141,10 +144,10 @@ void TorchHost::hand_on_left_behind() {
     const Block& block = calendar_->blocks[b];
     if (whole.defined()) left[b] = whole.narrow(0, block.begin, block.end - block.begin);
   }
-  left_.clear();
+  left_.assign(parameters_.size(), {});
   for (const CalendarIteration& iteration : calendar_->iterations) {
     for (const CalendarOp& op : iteration.ops) {
-      if (op.payload != Payload::kGradient || op.compression.name.empty()) continue;
+      if (op.payload != Payload::kGradient || op.compression.name.empty() || !group_) continue;
       if (op.collective == Collective::kAllGather) continue;
       if (!find_compressor(op.compression.name).error_feedback) continue;
       for (std::size_t i = 0; i < op.blocks.size(); ++i) {
@@ -337,6 +340,7 @@ void TorchHost::finish_exchange(std::size_t slot) {
 
 void TorchHost::average_over_ranks(std::span<const std::int32_t> tensors) {
   anchors_.return_rests();
+  if (!group_) return;  // a rank that is played
   for (std::size_t n = 0; std::int32_t t : tensors) {
     at::Tensor value = flat_parameter(t);
     at::Tensor sum = at::empty_like(value);

@@ -41,16 +41,23 @@ class TorchHost : public run::Host {
   // Returns, for each tensor of the calendar, its parameter. Errors: InvalidInput naming what does not match.
   std::vector<std::int32_t> parameters_of(const Calendar& calendar) const;
   // The plan in force goes; what error feedback has left behind stays for the next, which has other blocks.
-  void leave_plan();
-  // Takes a plan into force, with one message for each of the run's `slots`. `group`: for averages over ranks.
+  void leave_plan() { left_ = left_behind(); }
+  // Takes a plan into force, with one message for each of the run's `slots`. `group`: for averages over ranks; null:
+  // none are made. `rank`: this one's.
   void install(const Calendar& calendar, std::size_t slots, std::vector<std::int32_t> parameter_of,
-               c10::intrusive_ptr<c10d::ProcessGroup> group);
+               c10::intrusive_ptr<c10d::ProcessGroup> group, int rank);
   const std::shared_ptr<Messages>& messages() const { return messages_; }
   // Of the link's compressed messages.
   const std::shared_ptr<Coder>& coder(std::size_t link) const { return coders_[link]; }
   // Writes or reads what is kept from one iteration to the next; and an execution's message.
   void archive(run::Archive& numbers, StateTensors& tensors);
   void archive(const run::Execution& execution, run::Archive& numbers, StateTensors& tensors);
+  // The message of an execution, which restored one of `states`, becomes what its op makes of all ranks' messages.
+  // `ended`: whether the op has been run.
+  void gather(const run::Execution& execution, bool ended, const std::vector<StateTensors::Map>& states);
+  // Writes what outlives a plan; reads the mean of what ranks have written.
+  void write_remains(StateTensors& tensors) const;
+  void take_over(const std::vector<StateTensors::Map>& remains);
   // Lets go of the caller's objects.
   void close();
 
@@ -159,6 +166,7 @@ class TorchHost : public run::Host {
   at::Tensor flat_parameter(std::int32_t tensor) const;
   std::string where(std::int32_t tensor) const;
   Matrix matrix_of(std::size_t block) const;
+  std::vector<at::Tensor> left_behind() const;
   void hand_on_left_behind();
   bool begin_unscaling();
   void unscale(const at::Tensor& gradient);

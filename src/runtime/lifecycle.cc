@@ -87,6 +87,12 @@ std::vector<const LinkSpec*> Engine::specs_of(const Calendar& calendar) const {
 }
 
 void Engine::install(const Plan& plan, const Workload& workload, const StateTensors::Map* state) {
+  const auto group = specs_.empty() ? nullptr : specs_.front().group;
+  put_in_force(plan, workload, state, group ? group->getRank() : 0, [] {});
+}
+
+void Engine::put_in_force(const Plan& plan, const Workload& workload, const StateTensors::Map* state,
+                          int rank, const std::function<void()>& restored) {
   const Validation validation = validate(plan, workload);
   if (!validation.valid()) {
     const Violation& first = validation.violations.front();
@@ -105,12 +111,13 @@ void Engine::install(const Plan& plan, const Workload& workload, const StateTens
   for (const Layer& layer : workload.layers) layer_names_.push_back(layer.name);
   host_.leave_plan();
   run_.install(std::move(calendar));
-  host_.install(run_.calendar(), run_.slots(), std::move(parameter_of), specs.front()->group);
+  host_.install(run_.calendar(), run_.slots(), std::move(parameter_of), specs.front()->group, rank);
   using Scaling = TorchHost::Scaling;
   host_.set_scaling(run_.synchronous()         ? Scaling::kNone
                     : run_.steps_in_backward() ? Scaling::kRefused
                                                : Scaling::kAtHandOver);
   if (state != nullptr) restore(*state);
+  restored();
   std::vector<std::shared_ptr<run::Transport>> transports;
   for (std::size_t link = 0; link < specs.size(); ++link) {
     transports.push_back(std::make_shared<LinkTransport>(*specs[link], options_, run_.calendar().hash,

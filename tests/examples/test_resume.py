@@ -29,14 +29,14 @@ def plan_of(scheme, ranks):
     return core.make_plan({"version": 1, "name": "resume", "layers": layers}, cluster, scheme)
 
 
-def start(folder, plan, ranks):
+def start(folder, plan, ranks, iterations=ITERATIONS):
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     environment |= {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     return subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--max-restarts", "20",
          "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--monitor-interval", "0.1",
          ROOT / "examples/python/resume.py",
-         "--folder", folder, "--plan", plan, "--iterations", str(ITERATIONS), "--every", "7"],
+         "--folder", folder, "--plan", plan, "--iterations", str(iterations), "--every", "7"],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -80,6 +80,19 @@ def compare(tmp_path, scheme, ranks, kills):
 
 def test_a_killed_job_goes_on_with_the_same_bits(tmp_path):
     compare(tmp_path, "delayed_averaging", 2, kills=1)
+
+
+@pytest.mark.parametrize(("scheme", "numbers"), [
+    ("delayed_averaging", (2, 3)), pytest.param("dear", (3, 2, 1), marks=pytest.mark.slow),
+    pytest.param("deft", (2, 3, 1, 2), marks=pytest.mark.slow)])
+def test_a_job_goes_on_with_another_number_of_ranks(tmp_path, scheme, numbers):
+    plan, folder, until = tmp_path / "plan.json", tmp_path / "folder", 0
+    for number in numbers:
+        plan.write_text(json.dumps(plan_of(scheme, number)))
+        output, sums = ended(start(folder, plan, number, until + 30))
+        begun = re.findall(r"begins at iteration (\d+)", output)
+        assert begun == [str(until // 7 * 7)] * number and len(sums) == 1, output
+        until += 30
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import os
 
 import torch
 
-from gradweave import InvalidInput, core
+from gradweave import InvalidInput, checkpoint, core
 from gradweave.compiling import opaque
 from gradweave.settings import Settings
 from gradweave.subclasses import Hook, sessions
@@ -71,34 +71,54 @@ class Jobs:
         """A list of what this rank has besides what frameworks save, which is rank 0's model and optimizers."""
         return [_state_of(model, self._optimizers[model]) for model in self.models]
 
-    def load_state(self, states, source):
-        """Go on from state(), after models and optimizers have been loaded, before the first forward. `source`: for errors.
-        Errors: InvalidInput."""
-        for model, state in zip(self.models, states):
-            if "model" in state:
-                model.load_state_dict(state["model"])
-                for optimizer, one in zip(self._optimizers[model], state["optimizers"]):
+    def load_state(self, read, place_of):
+        """Go on from what state() returned on each rank, `read(place_of(rank))` (FileNotFoundError: nothing), after models and
+        optimizers have been loaded, before the first forward: from this rank's, or from all where there were more or fewer.
+        With neither its own nor rank 0's, as after DistributedDataParallel, training begins with a profile. Errors:
+        InvalidInput."""
+        if not self.models:
+            return
+        job = sessions[self.models[0]].job
+        found = self._read(read, place_of(job.rank)) or self._read(read, place_of(0))
+        if found is None:
+            return
+        before = checkpoint.ranks_of(found[0]["gradweave"])
+        wanted = [job.rank] if before == job.size else range(before)
+        of_ranks = [self._read(read, place_of(rank)) for rank in wanted]
+        if None in of_ranks:
+            raise InvalidInput(f"{place_of(wanted[of_ranks.index(None)])} is missing: the job before had {before} ranks, and "
+                               "training goes on from the files of all of them")
+        for model, *states in zip(self.models, *of_ranks):
+            if len(states) == 1 and "model" in states[0]:
+                model.load_state_dict(states[0]["model"])
+                for optimizer, one in zip(self._optimizers[model], states[0]["optimizers"]):
                     optimizer.load_state_dict(one)
             try:
-                sessions[model].load_state_dict(state["gradweave"])
+                sessions[model].load_state_dict([state["gradweave"] for state in states])
             except InvalidInput as error:
-                raise InvalidInput(f"{source}: {error}") from None
+                raise InvalidInput(f"{place_of(wanted[0])}: {error}") from None
+
+    @staticmethod
+    def _read(read, place):
+        try:
+            return read(place)
+        except FileNotFoundError:
+            return None
 
     def save(self, folder):
         """Writes state() into a file of this rank."""
         if self.models:
-            path = self._file_in(folder)
+            path = self._file_in(folder, sessions[self.models[0]].job.rank)
             os.makedirs(folder, exist_ok=True)
             torch.save(self.state(), path + ".part")
             os.replace(path + ".part", path)
 
     def load(self, folder):
-        """Reads what save() wrote; without it, as after DistributedDataParallel, training begins with a profile."""
-        if self.models and os.path.exists(path := self._file_in(folder)):
-            self.load_state(torch.load(path), path)
+        """As load_state(), from what save() wrote."""
+        self.load_state(torch.load, lambda rank: self._file_in(folder, rank))
 
-    def _file_in(self, folder):
-        return os.path.join(folder, f"gradweave.rank{sessions[self.models[0]].job.rank}.pt")
+    def _file_in(self, folder, rank):
+        return os.path.join(folder, f"gradweave.rank{rank}.pt")
 
     def _refuse_to_train(self, model, inputs):
         if model.training and torch.is_grad_enabled():

@@ -17,18 +17,16 @@ class _RankFiles:
 
     def _save_rank(self, path):
         if self._jobs.models:
-            self.checkpoint_io.save_checkpoint({"gradweave": self._jobs.state()}, self._rank_file(path))
+            self.checkpoint_io.save_checkpoint({"gradweave": self._jobs.state()}, self._rank_file(path, self.global_rank))
 
-    def _load_rank(self, path):
-        """Without a file, as after DistributedDataParallel, training begins with a profile."""
-        with contextlib.suppress(FileNotFoundError):
-            state = self.checkpoint_io.load_checkpoint(self._rank_file(path), weights_only=True)
-            self._jobs.load_state(state["gradweave"], self._rank_file(path))
+    def _load_ranks(self, path):
+        self._jobs.load_state(lambda file: self.checkpoint_io.load_checkpoint(file, weights_only=True)["gradweave"],
+                              lambda rank: self._rank_file(path, rank))
 
-    def _rank_file(self, path):
+    def _rank_file(self, path, rank):
         # In a folder of its own: Lightning looks for checkpoints by parts of their names.
         folder, name = os.path.split(path)
-        return os.path.join(folder, "gradweave", f"{name}.rank{self.global_rank}")
+        return os.path.join(folder, "gradweave", f"{name}.rank{rank}")
 
 
 class Strategy(_RankFiles, strategies.DDPStrategy):
@@ -74,7 +72,7 @@ class Strategy(_RankFiles, strategies.DDPStrategy):
 
     def remove_checkpoint(self, filepath):
         super().remove_checkpoint(filepath)
-        self.checkpoint_io.remove_checkpoint(self._rank_file(filepath))
+        self.checkpoint_io.remove_checkpoint(self._rank_file(filepath, self.global_rank))
 
     def load_checkpoint(self, checkpoint_path, weights_only=None):
         self._loaded = checkpoint_path
@@ -82,7 +80,7 @@ class Strategy(_RankFiles, strategies.DDPStrategy):
 
     def load_optimizer_state_dict(self, checkpoint):
         super().load_optimizer_state_dict(checkpoint)
-        self._load_rank(self._loaded)
+        self._load_ranks(self._loaded)
 
     def on_train_end(self):
         self._jobs.finish()
@@ -131,7 +129,7 @@ class FabricStrategy(_RankFiles, fabric_strategies.DDPStrategy):
         trains = self._trains(state)
         rest = super().load_checkpoint(path, state, strict, weights_only)
         if trains:
-            self._load_rank(path)
+            self._load_ranks(path)
         return rest
 
     @property

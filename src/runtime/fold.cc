@@ -1,0 +1,165 @@
+// A job goes on with another number of ranks: what is on its way is taken as it would have arrived.
+#include "runtime/fold.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+
+#include "gradweave/error.h"
+#include "runtime/engine.h"
+
+namespace gradweave::runtime {
+namespace {
+
+constexpr const char* kIteration = "iteration";
+const std::string kLeft = "left.";
+const std::string kMomentum = "momentum.";
+
+const at::Tensor& tensor_of(const StateTensors::Map& state, const std::string& name) {
+  const auto found = state.find(name);
+  if (found != state.end()) return found->second;
+  throw InvalidInput("one rank's has no '" + name + "'", "checkpoint",
+                     "give what state_dict() returned on all ranks after one iteration");
+}
+
+std::vector<at::Tensor> tensors_of(const std::vector<StateTensors::Map>& states, const std::string& name) {
+  std::vector<at::Tensor> tensors;
+  for (const StateTensors::Map& state : states) tensors.push_back(tensor_of(state, name));
+  return tensors;
+}
+
+// Part `rank` of a message as collectives cut it (transport.h).
+at::Tensor part_of(const at::Tensor& flat, std::size_t rank, std::size_t ranks) {
+  const auto edge = [&](std::size_t r) {
+    return flat.numel() * static_cast<std::int64_t>(r) / static_cast<std::int64_t>(ranks);
+  };
+  return flat.slice(0, edge(rank), edge(rank + 1));
+}
+
+// In the order of ranks, each times `factor`. Floats of 16 bits are rounded once.
+at::Tensor sum_of(const std::vector<at::Tensor>& of_ranks, double factor) {
+  const c10::ScalarType dtype = of_ranks.front().scalar_type();
+  const bool half = dtype == c10::kHalf || dtype == c10::kBFloat16;
+  at::Tensor sum;
+  for (const at::Tensor& each : of_ranks) {
+    const at::Tensor share = (half ? each.to(c10::kFloat) : each).mul(factor);
+    sum = sum.defined() ? sum.add_(share) : share;
+  }
+  return sum.to(dtype);
+}
+
+}  // namespace
+
+at::Tensor mean_over_ranks(const std::vector<at::Tensor>& of_ranks) {
+  const at::Tensor& first = of_ranks.front();
+  if (std::ranges::all_of(of_ranks, [&](const at::Tensor& each) { return each.equal(first); }))
+    return first.clone();
+  return sum_of(of_ranks, 1.0 / static_cast<double>(of_ranks.size()));
+}
+
+// ---- what is on its way
+
+void Engine::play(const Plan& plan, const Workload& workload, const std::vector<StateTensors::Map>& states,
+                  std::size_t rank) {
+  put_in_force(plan, workload, &states.at(rank), static_cast<int>(rank), [&] {
+    run_.visit_alive([&](const run::Execution& execution) {
+      host_.gather(execution, run_.board().done(execution), states);
+    });
+  });
+}
+
+void TorchHost::gather(const run::Execution& execution, bool ended,
+                       const std::vector<StateTensors::Map>& states) {
+  Message& message = this->message(execution);
+  const CalendarOp& op = *execution.op;
+  const std::string name = "message." + std::to_string(execution.slot);
+  if (message.groups) {
+    if (!ended) anchors_.gather(op, message, tensors_of(states, name + ".sent"));
+    return;
+  }
+  if (!message.flat.defined()) return;
+  if (ended && op.collective != Collective::kReduceScatter) return;  // it is there
+  const std::vector<at::Tensor> flats = tensors_of(states, name + ".flat");
+  if (ended) {  // its all_gather has not: each rank has a part of the sum
+    for (std::size_t r = 0; r < flats.size(); ++r)
+      part_of(message.flat, r, flats.size()).copy_(part_of(flats[r], r, flats.size()));
+  } else {
+    message.flat.copy_(sum_of(flats, 1));
+  }
+}
+
+void Anchors::gather(const CalendarOp& op, Message& message, const std::vector<at::Tensor>& sent) {
+  const GroupLayout& layout = message.groups->layout;
+  const auto decode = [&](const at::Tensor& bytes, auto kernel, const at::Tensor& to) {
+    kernel(layout.format, bytes.const_data_ptr<std::uint8_t>(), layout.count, 0, layout.count,
+           to.mutable_data_ptr<float>());
+  };
+  const codec::Kernels& with = codec::kernels();
+  const at::Tensor sum = at::zeros({layout.count}, c10::kFloat), own = at::empty({layout.count}, c10::kFloat);
+  for (const at::Tensor& each : sent) decode(each, with.decode_add, sum);
+  decode(message.groups->sent, with.decode, own);
+  retire(op, message);
+  message.flat = sum;
+  message.own = own;
+}
+
+// ---- what outlives a plan
+
+StateTensors::Map Engine::remains() const {
+  StateTensors tensors;
+  at::Tensor iteration = at::empty({}, c10::kLong).fill_(run_.iteration());
+  tensors(kIteration, iteration);
+  host_.write_remains(tensors);
+  return tensors.all();
+}
+
+void Engine::take_over(const std::vector<StateTensors::Map>& remains) {
+  std::vector<std::int64_t> at;
+  for (const at::Tensor& iteration : tensors_of(remains, kIteration))
+    at.push_back(iteration.item<std::int64_t>());
+  for (std::size_t r = 1; r < at.size(); ++r) {
+    if (at[r] == at.front()) continue;
+    throw InvalidInput("rank 0's is of iteration " + std::to_string(at.front()) + ", rank " +
+                           std::to_string(r) + "'s of iteration " + std::to_string(at[r]),
+                       "checkpoint", "give those of one iteration");
+  }
+  host_.take_over(remains);
+  run_.begin_at(at.front());
+}
+
+void TorchHost::write_remains(StateTensors& tensors) const {
+  std::vector<at::Tensor> left = left_behind();
+  for (std::size_t p = 0; p < left.size(); ++p) tensors(kLeft + parameters_[p].name, left[p]);
+  for (auto [p, momentum] : anchors_.momenta())
+    tensors(kMomentum + parameters_[static_cast<std::size_t>(p)].name, momentum);
+}
+
+// Each of the ranks that there are now gets the mean of what was left behind, so that it is what is owed to the mean of
+// their gradients. The outer optimizer's momentum is the same on all ranks.
+void TorchHost::take_over(const std::vector<StateTensors::Map>& remains) {
+  const auto place_of = [&](const std::string& name, const at::Tensor& values) {
+    const auto found = std::ranges::find(parameters_, name, &NamedParameter::name);
+    if (found == parameters_.end() || found->tensor.numel() != values.numel()) {
+      throw InvalidInput("it has something left for it, and the model has no such parameter of that size",
+                         "parameter '" + name + "'", "go on with the model of the job before");
+    }
+    return static_cast<std::size_t>(found - parameters_.begin());
+  };
+  for (const StateTensors::Map& state : remains) {
+    for (const auto& [name, values] : state) {
+      if (!name.starts_with(kLeft)) continue;
+      at::Tensor& left = left_[place_of(name.substr(kLeft.size()), values)];
+      if (!left.defined()) left = at::zeros_like(values);
+      left.add_(values, 1.0 / static_cast<double>(remains.size()));
+    }
+  }
+  for (const auto& [name, values] : remains.front()) {
+    if (!name.starts_with(kMomentum)) continue;
+    const auto parameter = static_cast<std::int32_t>(place_of(name.substr(kMomentum.size()), values));
+    anchors_.momenta()[parameter] = values.clone();
+  }
+}
+
+}  // namespace gradweave::runtime
