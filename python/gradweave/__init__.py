@@ -19,11 +19,11 @@ __all__ = ["wrap", "finish", "clip_grad_norm_", "Wrapped", "EmulatedLink", "Inva
 
 _HOMES = {"EmulatedLink": "links", "InvalidInput": "_native", "RuntimeFailure": "_native"}  # the others: wrapping
 
+if not TYPE_CHECKING:
+    def __getattr__(name):
+        # Late, so that commands which need no torch start quickly and `doctor` can say why torch cannot be loaded.
+        if name not in __all__:
+            raise AttributeError(f"module 'gradweave' has no attribute '{name}'")
+        import torch  # noqa: F401  the extension's libraries are torch's
 
-def __getattr__(name):
-    # Late, so that commands which need no torch start quickly and `doctor` can say why torch cannot be loaded.
-    if name not in __all__:
-        raise AttributeError(f"module 'gradweave' has no attribute '{name}'")
-    import torch  # noqa: F401  the extension's libraries are torch's
-
-    return getattr(importlib.import_module("gradweave." + _HOMES.get(name, "wrapping")), name)
+        return getattr(importlib.import_module("gradweave." + _HOMES.get(name, "wrapping")), name)

@@ -97,6 +97,7 @@ void bind_core(py::module_& module) {
   module.def("validate", &validate_text, Unlocked());
   module.def("schemes", &schemes_text);
   module.def("chrome_trace", &chrome_trace_text, Unlocked());
+  module.def("write_report", &write_report, Unlocked());
   module.def("checksum", &checksum_of, Unlocked());
 }
 
