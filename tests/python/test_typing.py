@@ -72,8 +72,8 @@ def test_a_right_script_passes(tmp_path):
 
 @pytest.mark.slow
 def test_the_examples_pass(tmp_path):
-    scripts = [path for path in (ROOT / "examples" / "python").glob("*.py") if path.name != "before.py"]  # without Gradweave
-    done = mypy(tmp_path, "--check-untyped-defs", *scripts)
+    # The others are about frameworks, which take mypy minutes.
+    done = mypy(tmp_path, "--check-untyped-defs", *[ROOT / "examples" / "python" / name for name in ("after.py", "resume.py")])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
