@@ -24,6 +24,11 @@ if not TYPE_CHECKING:
         # Late, so that commands which need no torch start quickly and `doctor` can say why torch cannot be loaded.
         if name not in __all__:
             raise AttributeError(f"module 'gradweave' has no attribute '{name}'")
-        import torch  # noqa: F401  the extension's libraries are torch's
-
+        try:
+            import torch  # noqa: F401  the extension's libraries are torch's
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ImportError(f"gradweave.{name} needs PyTorch, which is not installed here: pip install torch==2.13.0. Planning "
+                              "and simulation work without it by the command 'gradweave'", name="torch") from None
         return getattr(importlib.import_module("gradweave." + _HOMES.get(name, "wrapping")), name)

@@ -92,6 +92,6 @@ def _text_of(options):
 
 def _native():
     # Imported late: `doctor` must run, and say why, where the extension cannot be loaded.
-    from gradweave import _native
+    from gradweave import InvalidInput, _native  # noqa: F401  the first says what to do where torch is missing
 
     return _native
