@@ -29,6 +29,6 @@ if not TYPE_CHECKING:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            raise ImportError(f"gradweave.{name} needs PyTorch, which is not installed here: pip install torch==2.13.0. Planning "
-                              "and simulation work without it by the command 'gradweave'", name="torch") from None
+            raise ImportError(f"gradweave.{name} needs PyTorch, which is not installed here: pip install torch==2.13.0. "
+                              "Planning and simulation work without it by the command 'gradweave'", name="torch") from None
         return getattr(importlib.import_module("gradweave." + _HOMES.get(name, "wrapping")), name)

@@ -23,8 +23,8 @@ def main(arguments):
         parser.print_help()
         return EXIT_USAGE
     if importlib.util.find_spec("torch") is None:
-        print(f"gradweave {options.command}: PyTorch is not installed here: pip install torch==2.13.0. Planning and simulation "
-              "work without it by the command 'gradweave'", file=sys.stderr)
+        print(f"gradweave {options.command}: PyTorch is not installed here: pip install torch==2.13.0. Planning "
+              "and simulation work without it by the command 'gradweave'", file=sys.stderr)
         return EXIT_USAGE
     # torch is imported by the commands, so that --help and usage errors are quick.
     from gradweave.lab.hosts import HostError

@@ -125,8 +125,8 @@ class Session:
     def _write_page(self, path, found):
         timeline = self.timeline()
         if self.cluster is None and not timeline["spans"]:
-            raise _native.InvalidInput("model.gradweave.report(): nothing is known of the links and nothing was recorded: call it "
-                                       "once a plan is in force, or record_timeline() before")
+            raise _native.InvalidInput("model.gradweave.report(): nothing is known of the links and nothing was recorded: "
+                                       "call it once a plan is in force, or record_timeline() before")
         chosen = self.plan.get("finding", {}).get("chosen", self.plan)
         name = f"{chosen.get('scheme') or 'plan'} in force"
         given = {} if self.cluster is None else {

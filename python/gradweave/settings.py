@@ -122,9 +122,10 @@ _Result = TypeVar("_Result")
 Given = TypeVar("Given", bound=torch.optim.Optimizer | Iterable[torch.optim.Optimizer])
 _Job = Callable[[torch.nn.Module, Given, Settings], _Result]
 _Spelled = Callable[Concatenate[torch.nn.Module, Given, _Arguments], _Result]
+_Decorator = Callable[[_Job[Given, _Result]], _Spelled[Given, _Arguments, _Result]]
 
 
-def spelled_as(settings: Callable[_Arguments, Settings]) -> Callable[[_Job[Given, _Result]], _Spelled[Given, _Arguments, _Result]]:
+def spelled_as(settings: Callable[_Arguments, Settings]) -> _Decorator[Given, _Result, _Arguments]:
     """Gives a function of (model, optimizer, settings) the arguments of `settings` in place of the last."""
     def decorate(function):
         @functools.wraps(function)

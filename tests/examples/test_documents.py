@@ -111,7 +111,8 @@ def test_speeds_in_choosing_are_those_measured():
 def test_accuracies_in_choosing_are_those_measured():
     rows = re.findall(r"^\| (\d) \| (sgd|adamw) \| (.*?) \| (\d*) \| .*? \| .*? \| (\S*) \| .*? \|$",
                       (ROOT / "docs" / "performance.md").read_text(), re.M)
-    shown = re.findall(r"^\| `(.*?)` \| (\d) \| (\d+) \|([^|]*)\|([^|]*)\|$", (ROOT / "docs" / "choosing.md").read_text(), re.M)
+    shown = re.findall(r"^\| `(.*?)` \| (\d) \| (\d+) \|([^|]*)\|([^|]*)\|$",
+                       (ROOT / "docs" / "choosing.md").read_text(), re.M)
     assert len(shown) > 5
     for scheme, workers, rate, *differences in shown:
         for optimizer, difference in zip(("sgd", "adamw"), differences):

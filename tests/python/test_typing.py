@@ -59,8 +59,8 @@ WRONG = {
 def mypy(folder, *arguments):
     # Torch takes half a minute to read, once.
     environment = os.environ | {"MYPYPATH": str(ROOT / "python")}
-    return subprocess.run([sys.executable, "-m", "mypy", "--follow-imports=silent", "--cache-dir", ROOT / "out" / "mypy", *arguments],
-                          cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    command = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--cache-dir", ROOT / "out" / "mypy", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.slow
