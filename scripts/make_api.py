@@ -94,9 +94,9 @@ def entry(path, name):
 
 def python_page():
     parts = ["# Python\n", NOTE.format(source="the docstrings in python/gradweave"),
-             "Errors called InvalidInput are `gradweave.InvalidInput`, a ValueError: what the caller can change, with the remedy. "
-             "`gradweave.RuntimeFailure`, a RuntimeError, is a lost peer. *Collective*: every rank calls it alike. What a loop "
-             "may do is in [runtime.md](runtime.md), how to begin in [tutorial.md](tutorial.md).\n"]
+             "Errors called InvalidInput are `gradweave.InvalidInput`, a ValueError: what the caller can change, with the "
+             "remedy. `gradweave.RuntimeFailure`, a RuntimeError, is a lost peer. *Collective*: every rank calls it alike. "
+             "What a loop may do is in [runtime.md](runtime.md), how to begin in [tutorial.md](tutorial.md).\n"]
     for heading, file, names in PYTHON:
         public = [name for name in members(PACKAGE / file) if not name.startswith("_")]
         parts.append(f"## {heading}\n")
@@ -114,8 +114,8 @@ def header_entry(name):
 
 def cpp_page():
     parts = ["# C++\n", NOTE.format(source="include/gradweave"),
-             "Everything is in namespace `gradweave`. Functions are pure unless they say otherwise: same input, same output, on "
-             "every machine, from any thread. Errors are exceptions (`error.h`); what may be infeasible is data. Times of the "
+             "Everything is in namespace `gradweave`. Functions are pure unless they say otherwise: same input, same output, "
+             "on every machine, from any thread. Errors are exceptions (`error.h`); what may be infeasible is data. Times of the "
              "simulator are integer nanoseconds, intervals `[begin, end)`. How to build with it is in [cpp.md](cpp.md).\n"]
     return "\n".join(parts + [header_entry(name) for name in HEADERS])
 
