@@ -115,8 +115,8 @@ def header_entry(name):
 def cpp_page():
     parts = ["# C++\n", NOTE.format(source="include/gradweave"),
              "Everything is in namespace `gradweave`. Functions are pure unless they say otherwise: same input, same output, "
-             "on every machine, from any thread. Errors are exceptions (`error.h`); what may be infeasible is data. Times of the "
-             "simulator are integer nanoseconds, intervals `[begin, end)`. How to build with it is in [cpp.md](cpp.md).\n"]
+             "on every machine, from any thread. Errors are exceptions (`error.h`); what may be infeasible is data. Times of "
+             "the simulator are integer nanoseconds, intervals `[begin, end)`. How to build with it is in [cpp.md](cpp.md).\n"]
     return "\n".join(parts + [header_entry(name) for name in HEADERS])
 
 
