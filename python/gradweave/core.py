@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from typing import Any, Iterable, Mapping
 
 Json = dict[str, Any]
@@ -92,6 +93,6 @@ def _text_of(options):
 
 def _native():
     # Imported late: `doctor` must run, and say why, where the extension cannot be loaded.
-    from gradweave import InvalidInput, _native  # noqa: F401  the first says what to do where torch is missing
+    from gradweave import InvalidInput  # says what to do where torch is missing
 
-    return _native
+    return sys.modules[InvalidInput.__module__]

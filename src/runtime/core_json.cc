@@ -82,7 +82,8 @@ void write_report(const std::string& path, const std::string& given) {
       if (!all.contains("schemes") && !scheme.chooses) input.schemes.emplace_back(scheme.name);
     }
     if (all.contains("schemes")) input.schemes = all["schemes"].get<std::vector<std::string>>();
-    for (const auto& [name, text] : all.value("plans", Json::object()).items()) {
+    const Json plans = all.value("plans", Json::object());
+    for (const auto& [name, text] : plans.items()) {
       NamedPlan named{.name = name, .plan = parse_plan(dump(text))};
       require_valid(validate(named.plan, input.classes[0], &*input.cluster), name);
       input.plans.push_back(std::move(named));
