@@ -51,7 +51,7 @@ def save(folder, iteration, rank, state):
 def newest(folder, rank):
     """The newest iteration that every rank has a file of; 0 if there is none."""
     mine = {int(path.name.split(".")[0]) for path in folder.glob(f"*.rank{rank}.pt")}
-    every = [None] * distributed.get_world_size()
+    every: list = [None] * distributed.get_world_size()
     distributed.all_gather_object(every, mine)
     return max(set.intersection(*every), default=0)
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("GRADWEAVE_BUILD", ROOT / "build"))
 # [the name of a file before the block], the kind of block, its text
-BLOCK = re.compile(r"(?:^`([\w.]+)`[^\n]*:\n\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"(?:^`(\w+\.\w+)`[^\n]*:\n\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
 RATES = ["0.5", "1", "2", "4", "16", "64"]
 
 
