@@ -1,10 +1,8 @@
 """What is measured of a run, and plans that follow it."""
 
 import json
-from random import Random
-
-
 import re
+from random import Random
 
 import pytest
 import torch
