@@ -39,7 +39,8 @@ assert "torch" not in sys.modules
 @pytest.mark.slow
 def test_the_wheel_without_torch_plans(tmp_path):
     def run(*command):
-        done = subprocess.run([*map(str, command)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=3600)
+        done = subprocess.run([*map(str, command)], cwd=tmp_path, env=environment, capture_output=True, text=True,
+                              timeout=3600)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
