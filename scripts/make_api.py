@@ -15,7 +15,8 @@ PACKAGE = ROOT / "python" / "gradweave"
 PYTHON = [
     ("gradweave", "wrapping.py", ["wrap(settings.py:Settings)", "Wrapped", "finish", "clip_grad_norm_"]),
     ("model.gradweave", "session.py", [
-        "Session", "Session.report", "Session.record_timeline", "Session.timeline", "Session.counters", "Session.install",
+        "Session", "Session.report", "Session.record_timeline", "Session.timeline", "Session.counters", "Session.tuning",
+        "Session.install",
         "Session.synchronize", "Session.skip_step", "Session.no_sync", "Session.state_dict", "Session.load_state_dict",
         "Session.finish", "Session.broadcast_buffers", "Session.close"]),
     ("Links", "links.py", ["EmulatedLink", "EmulatedLink.__init__", "EmulatedLink.set"]),
@@ -26,7 +27,7 @@ PYTHON = [
 ]
 
 HEADERS = [
-    "workload", "cluster", "plan", "schemes", "options", "ranked_plans", "validate", "simulate", "timeline", "effects",
+    "workload", "cluster", "plan", "schemes", "options", "ranked_plans", "tune", "validate", "simulate", "timeline", "effects",
     "preserve", "estimate", "observe", "report", "import", "fit", "json", "torch", "collective", "compression", "cost",
     "decimal", "error"]
 
