@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 # What only builds is configured without tests, whose libraries may be missing.
 WITH_TESTS := grep -q '^GRADWEAVE_TESTS:BOOL=ON' build/CMakeCache.txt || cmake --preset release -DGRADWEAVE_TESTS=ON
 
-.PHONY: build runtime demo test test-core test-runtime bench examples papers pictures goldens format check soak deps clean help
+.PHONY: build runtime demo test test-core test-runtime bench examples papers pictures site goldens format check soak deps clean help
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -52,6 +52,13 @@ papers: build  ## Fill docs/papers.md with what the papers' claims come to here
 
 pictures: build  ## Draw the schemes' timelines in docs/pictures/
 	python3 scripts/make_pictures.py
+
+site:  ## The documents as a site: build/site/index.html
+	@scripts/deps python-tests
+	mkdir -p build/pages
+	for page in README.md SECURITY.md CONTRIBUTING.md CHANGELOG.md LICENSE docs examples tests; do ln -sfn ../../$$page build/pages/$$page; done
+	$(PYTHON) scripts/make_api.py
+	$(PYTHON) -m mkdocs build --strict -q
 
 format:  ## Format all C++ sources
 	@scripts/deps checks

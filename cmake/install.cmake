@@ -7,6 +7,9 @@ install(DIRECTORY include/gradweave DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMP
         PATTERN torch.h EXCLUDE)
 if(TARGET gradweave_cli)
   install(TARGETS gradweave_cli COMPONENT development)
+  if(SKBUILD)  # a wheel has the command too
+    install(TARGETS gradweave_cli DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT python EXCLUDE_FROM_ALL)
+  endif()
 endif()
 install(FILES docs/gradweave.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT development)
 install(FILES completions/gradweave.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME gradweave

@@ -66,7 +66,8 @@ def save(folder, iteration, rank, ranks, state):
 def newest(folder, ranks):
     """(iteration, the files of every rank that the job had then) of the newest of which there are all; (0, []) if there is
     none."""
-    found, every = files_of(folder), [None] * ranks
+    found = files_of(folder)
+    every: list = [None] * ranks
     distributed.all_gather_object(every, whole(found))
     key = max(set.intersection(*every), default=(0, 0))
     return key[0], [path for _, path in sorted(found.get(key, {}).items())]

@@ -30,6 +30,7 @@ struct ReportInput {
   std::map<std::string, std::string> options;  // of the schemes: each takes those it has
   std::vector<NamedPlan> plans;                // the caller owes validate()
   std::vector<Timeline> timelines;             // measured
+  std::vector<std::string> measured;           // what else was measured, a sentence each
   std::string baseline = "ddp";  // what the others are compared with, if it is among the schemes
   // Its `timeline_iterations` are shown of each plan.
   SimulationOptions simulation = {.timeline_iterations = 4};

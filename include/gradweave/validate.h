@@ -39,4 +39,7 @@ inline constexpr std::size_t kMaxViolations = 100;
 // Never throws for a bad plan. O(size of prologue and period, unrolled as far as merges reach).
 Validation validate(const Plan& plan, const Workload& workload, const Cluster* cluster = nullptr);
 
+// Throws InvalidInput with the first violation unless the plan is valid. `where` names the plan's file or scheme.
+void require_valid(const Validation& validation, const std::string& where);
+
 }  // namespace gradweave

@@ -5,7 +5,7 @@
 and the training loop stays as it is. docs/runtime.md says what the loop may do.
 """
 
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,11 +19,23 @@ __all__ = ["wrap", "finish", "clip_grad_norm_", "Wrapped", "EmulatedLink", "Inva
 
 _HOMES = {"EmulatedLink": "links", "InvalidInput": "_native", "RuntimeFailure": "_native"}  # the others: wrapping
 
-
-def __getattr__(name):
-    # Late, so that commands which need no torch start quickly and `doctor` can say why torch cannot be loaded.
-    if name not in __all__:
-        raise AttributeError(f"module 'gradweave' has no attribute '{name}'")
-    import torch  # noqa: F401  the extension's libraries are torch's
-
-    return getattr(importlib.import_module("gradweave." + _HOMES.get(name, "wrapping")), name)
+if not TYPE_CHECKING:
+    def __getattr__(name):
+        # Late, so that commands which need no torch start quickly and `doctor` can say why torch cannot be loaded.
+        if name not in __all__:
+            raise AttributeError(f"module 'gradweave' has no attribute '{name}'")
+        home = _HOMES.get(name, "wrapping")
+        if importlib.util.find_spec("gradweave._core"):  # the package without torch
+            if home != "_native":
+                raise ImportError(f"gradweave.{name}: this is gradweave-core, which plans and simulates; for training install "
+                                  "PyTorch and the package gradweave instead", name="gradweave._native")
+            home = "_core"
+        else:
+            try:
+                import torch  # noqa: F401  the extension's libraries are torch's
+            except ModuleNotFoundError as error:
+                if error.name != "torch":
+                    raise
+                raise ImportError(f"gradweave.{name} needs PyTorch, which is not installed here: pip install torch==2.13.0. "
+                                  "Planning and simulation work without it by the command 'gradweave'", name="torch") from None
+        return getattr(importlib.import_module("gradweave." + home), name)

@@ -3,7 +3,7 @@
 from typing import Callable, Sequence
 
 from torch import Tensor, device, dtype
-from torch.distributed import ProcessGroup, Store
+from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]
 
 built_for_torch: str  # torch.__version__ when the extension was compiled
 
@@ -21,6 +21,7 @@ def cut_layers(plan: str, workload: str, /) -> list[int]: ...
 def validate(plan: str, workload: str, /) -> list[str]: ...
 def schemes() -> str: ...
 def chrome_trace(timelines: Sequence[str], /) -> str: ...
+def write_report(path: str, given: str, /) -> None: ...
 
 def checksum(tensor: Tensor, /) -> int:
     """Of the bytes in memory order: same bytes, same number, on every rank and machine."""

@@ -2,7 +2,7 @@
 
 import argparse
 import dataclasses
-import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -21,6 +21,10 @@ def main(arguments):
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()
+        return EXIT_USAGE
+    if importlib.util.find_spec("torch") is None:
+        print(f"gradweave {options.command}: PyTorch is not installed here: pip install torch==2.13.0. Planning "
+              "and simulation work without it by the command 'gradweave'", file=sys.stderr)
         return EXIT_USAGE
     # torch is imported by the commands, so that --help and usage errors are quick.
     from gradweave.lab.hosts import HostError

@@ -1,6 +1,8 @@
 """The planning core's functions for Python: dictionaries in the form of the files, in and out."""
 
 import json
+import os
+import sys
 from typing import Any, Iterable, Mapping
 
 Json = dict[str, Any]
@@ -73,12 +75,24 @@ def chrome_trace(timelines: Iterable[Json]) -> str:
     return _native().chrome_trace([json.dumps(timeline) for timeline in timelines])
 
 
+def write_report(path: str | os.PathLike[str], *, workload: Json | None = None, cluster: Json | None = None,
+                 schemes: Iterable[str] | None = None, plans: Mapping[str, Json] | None = None, timelines: Iterable[Json] = (),
+                 measured: Iterable[str] = ()) -> None:
+    """Writes the page that `gradweave report` writes, whole or not at all. `schemes`: planned beside the `plans` ({name:
+    plan}); default: all that don't search among the others. `measured`: sentences that the page shows. A workload and its
+    cluster, or a timeline, there must be. Errors: ValueError; RuntimeError if the disk fails."""
+    given = {"workload": workload, "cluster": cluster, "schemes": None if schemes is None else list(schemes),
+             "plans": dict(plans or {}), "timelines": list(timelines), "measured": list(measured)}
+    known = {name: value for name, value in given.items() if value is not None}
+    _native().write_report(os.fspath(path), json.dumps(known))
+
+
 def _text_of(options):
     return json.dumps({name: str(value) for name, value in (options or {}).items()})
 
 
 def _native():
     # Imported late: `doctor` must run, and say why, where the extension cannot be loaded.
-    from gradweave import _native
+    from gradweave import InvalidInput  # says what to do where torch is missing
 
-    return _native
+    return sys.modules[InvalidInput.__module__]

@@ -18,12 +18,12 @@ class EmulatedLink:
     """
 
     def __init__(self, startup_us: float, us_per_byte: float, group: distributed.ProcessGroup | None = None,
-                 name: str | None = None):
+                 name: str | None = None) -> None:
         self.group, self.name = group, name
         self.emulation = _native.Emulation()
         self.set(startup_us, us_per_byte)
 
-    def set(self, startup_us: float, us_per_byte: float):
+    def set(self, startup_us: float, us_per_byte: float) -> None:
         """Ops that begin from now on take so long: how training follows a link that changes can be tried so."""
         for what, value in (("startup_us", startup_us), ("us_per_byte", us_per_byte)):
             if not (math.isfinite(value) and value >= 0):

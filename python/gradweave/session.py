@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 
@@ -13,7 +15,7 @@ from gradweave.following import Follower
 from gradweave.loop import TRAITS, Loop
 from gradweave.reporting import Report
 from gradweave.scope import Scope
-from gradweave.settings import plan_of
+from gradweave.settings import Plan, plan_of
 from gradweave.subclasses import Hook
 from gradweave.updating import Updates
 
@@ -24,7 +26,16 @@ LOAD = "model.gradweave.load_state_dict()"
 
 
 class Session:
-    """What `model.gradweave` is: `plan`, `workload`, `cluster`, `prediction`, `counters`, `timeline()`."""
+    """What `model.gradweave` is.
+
+    plan: in force now, None before the first iteration. workload, cluster: what it was made for. prediction: what simulate()
+    says of it there. All in the form of the files; None where nothing is known.
+    """
+
+    plan: dict[str, Any] | None
+    workload: dict[str, Any] | None
+    cluster: dict[str, Any] | None
+    prediction: dict[str, Any] | None
 
     def __init__(self, model, optimizers, settings, job, links):
         self.model, self.settings, self.links = model, settings, links
@@ -74,38 +85,58 @@ class Session:
     # ---- what users ask
 
     @property
-    def counters(self):
+    def counters(self) -> dict[str, int]:
         """{"iterations", "updates", "ops", "bytes", "exposed_ns", "waits", "buffer_bytes"} since the start."""
         return self.engine.counters
 
     @property
-    def emulated(self):
+    def emulated(self) -> bool:
         return any(link.emulated for link in self.links)
 
-    def record_timeline(self, on=True):
+    def record_timeline(self, on: bool = True) -> None:
         """Record compute, ops and waits from now on, or stop."""
         self.engine.set_timeline(on)
         self._every_layer = on
         self._hook_layers()
 
-    def timeline(self):
+    def timeline(self) -> dict[str, Any]:
         """What was recorded since the last call, in the form of a timeline file."""
         return json.loads(self.engine.take_timeline())
 
     @property
-    def tuning(self):
+    def tuning(self) -> dict[str, Any] | None:
         """What wrap(tune=) has tried: {"trials": [{"options", "measured_us": [...]}, ...], the start first, "best": its place,
         "ended", "seconds" since the start came into force}. The same on all ranks; None before the first is measured."""
         return self._tuning.report
 
-    def report(self):
+    def report(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
         """What the plan in force really takes beside what was predicted: {"predicted", "measured", "ccr", "links",
         "differences", "op", "stragglers", "text": all of it for people}. Of the last iterations, from what the ops and the
         layers took anyway. None before enough iterations, on an accelerator, and for a plan that was given. Collective,
-        between iterations."""
-        return self._follower.report()
+        between iterations.
 
-    def install(self, plan):
+        With a `path` rank 0 writes it as the page of `gradweave report` too, whole or not at all: the plan in force beside the
+        other schemes, and what timeline() would return of rank 0, which it takes. The other ranks go on meanwhile. Errors, on
+        rank 0: InvalidInput for a path that can't be written, or before anything is known."""
+        found = self._follower.report()
+        if path is not None and self.job.rank == 0:
+            self._write_page(path, found)
+        return found
+
+    def _write_page(self, path, found):
+        timeline = self.timeline()
+        if self.cluster is None and not timeline["spans"]:
+            raise _native.InvalidInput("model.gradweave.report(): nothing is known of the links and nothing was recorded: "
+                                       "call it once a plan is in force, or record_timeline() before")
+        chosen = self.plan.get("finding", {}).get("chosen", self.plan)
+        name = f"{chosen.get('scheme') or 'plan'} in force"
+        given = {} if self.cluster is None else {
+            "workload": self.workload, "cluster": self.cluster, "plans": {name: self.plan}}
+        # Of the same name: the page compares it with the plan.
+        core.write_report(path, timelines=[timeline | {"name": name}] if timeline["spans"] else [],
+                          measured=found["text"].splitlines() if found else [], **given)
+
+    def install(self, plan: Plan) -> None:
         """Put another plan in force at this iteration: drains the one before. Collective; every rank gives the same."""
         plan = plan_of(plan)
         if self.workload is None:
@@ -118,7 +149,7 @@ class Session:
         self._install(plan)
         self._plan_installed()
 
-    def synchronize(self):
+    def synchronize(self) -> None:
         """Wait for, and apply, what this rank can finish alone."""
         if self.engine.installed:
             self.engine.synchronize()
@@ -137,7 +168,7 @@ class Session:
         finally:
             self._only_gradients = False
 
-    def finish(self):
+    def finish(self) -> None:
         """Apply everything on its way, and make all ranks equal. Collective."""
         if self.engine.installed:
             self.engine.drain("gradweave.finish()")
@@ -151,11 +182,11 @@ class Session:
         """Those that ranks have alike."""
         return self._scope.buffers()
 
-    def broadcast_buffers(self):
+    def broadcast_buffers(self) -> None:
         """Rank 0's. Collective."""
         self.control.broadcast(self.buffers(), BUFFERS)
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, RankState]:
         """{"rank0": RankState} (that of this rank): what it has for a checkpoint besides model and optimizer. Plan, iteration,
         what is on its way, what was left behind, anchors. First applies what the coming forward would. Between iterations, on
         every rank after the same one; for torch.save(), and for torch.distributed.checkpoint."""
@@ -169,11 +200,11 @@ class Session:
                 parts["local"] = checkpoint.local_state(self.names, self.parameters, self.updates)
         return {checkpoint.key_of(rank): RankState(rank, ranks, self.job.name, self.engine.iteration, plan, **parts)}
 
-    def of_ranks(self, ranks):
+    def of_ranks(self, ranks: int) -> checkpoint.OfRanks:
         """In place of `model.gradweave` in what torch.distributed.checkpoint loads: a checkpoint of a job of so many ranks."""
         return checkpoint.OfRanks(self, ranks)
 
-    def load_state_dict(self, states):
+    def load_state_dict(self, states: Mapping[str, RankState] | Sequence[Mapping[str, RankState]]) -> None:
         """Go on from what state_dict() returned on this rank; its plan comes into force again. Or from a list of what it
         returned on each rank of the job before, in their order: where that had another number of ranks, what they had of
         their own is folded in, and this one makes its own plan. After the model's and the optimizer's load_state_dict(),
@@ -225,7 +256,7 @@ class Session:
                                        f"their own into the {what}: load model and optimizers first")
         self.synchronize()
 
-    def close(self, error=None, patience_s=None):
+    def close(self, error: BaseException | None = None, patience_s: float | None = None) -> None:
         """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `error`:
         this rank's own, which the other ranks are told; ops under way are given up. `patience_s`: so are they once none
         has ended for so long."""
@@ -248,7 +279,7 @@ class Session:
             self.on_close()
 
     @contextlib.contextmanager
-    def no_sync(self):
+    def no_sync(self) -> Iterator[None]:
         """In this context backward passes accumulate and communicate nothing."""
         before, self.engine.communicating = self.engine.communicating, False
         try:
@@ -301,7 +332,7 @@ class Session:
             self._iteration_ended()
         return result
 
-    def skip_step(self):
+    def skip_step(self) -> None:
         """In place of optimizer.step(): drops the gradient of the last backward, as a guard against NaN does. Every rank
         has to do the same. Updates that the plan has due from iterations before take place."""
         self.updates.end_iteration(skip=True)

@@ -117,14 +117,17 @@ def plan_of(given: Plan) -> dict[str, Any]:
     return json.loads(text)
 
 
-_Arguments, _Result = ParamSpec("_Arguments"), TypeVar("_Result")
-Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer]
-_Job = Concatenate[torch.nn.Module, Optimizers, _Arguments]
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+Given = TypeVar("Given", bound=torch.optim.Optimizer | Iterable[torch.optim.Optimizer])
+_Job = Callable[[torch.nn.Module, Given, Settings], _Result]
+_Spelled = Callable[Concatenate[torch.nn.Module, Given, _Arguments], _Result]
+_Decorator = Callable[[_Job[Given, _Result]], _Spelled[Given, _Arguments, _Result]]
 
 
-def spelled_as(settings: Callable[_Arguments, Settings]):
+def spelled_as(settings: Callable[_Arguments, Settings]) -> _Decorator[Given, _Result, _Arguments]:
     """Gives a function of (model, optimizer, settings) the arguments of `settings` in place of the last."""
-    def decorate(function: Callable[[torch.nn.Module, Optimizers, Settings], _Result]) -> Callable[_Job, _Result]:
+    def decorate(function):
         @functools.wraps(function)
         def call(model, optimizer, *arguments, **named):
             return function(model, optimizer, settings(*arguments, **named))

@@ -1,8 +1,11 @@
 """gradweave.wrap: the user's interface to the engine."""
 
 import atexit
+import contextlib
 import sys
 import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -12,7 +15,7 @@ from gradweave.agreement import agree
 from gradweave.groups import JobRanks
 from gradweave.scope import INTEGRATIONS, Scope
 from gradweave.session import Session
-from gradweave.settings import Optimizers, Settings, spelled_as
+from gradweave.settings import Given, Settings, spelled_as
 from gradweave.stepping import is_twin
 from gradweave.subclasses import become, model_class, optimizer_class, session_of, sessions
 
@@ -20,17 +23,26 @@ from gradweave.subclasses import become, model_class, optimizer_class, session_o
 LAST_OPS_S = 5.0  # at an exit without finish(): for an op under way, which another rank may still need
 
 
-class Wrapped(tuple):
+if TYPE_CHECKING:
+    class WrappedModel(torch.nn.Module, Any):
+        """What a wrapped model is to type checkers: the model as it was, and `gradweave`."""
+
+        gradweave: Session
+
+        def no_sync(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+class Wrapped(tuple["WrappedModel", Given]):
     """(model, optimizer), the latter a list where wrap() was given one. As a context manager it finishes the training where
     the block ends."""
 
-    def __new__(cls, model, optimizer):
+    def __new__(cls, model: torch.nn.Module, optimizer: Given) -> "Wrapped[Given]":
         return super().__new__(cls, (model, optimizer))
 
-    def __enter__(self):
+    def __enter__(self) -> "Wrapped[Given]":
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
             finish(self[0])
         # After an error the other ranks may never run the other ends of the ops under way.
@@ -38,7 +50,7 @@ class Wrapped(tuple):
 
 
 @spelled_as(Settings)
-def wrap(model: torch.nn.Module, optimizer: Optimizers, settings: Settings) -> Wrapped:
+def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrapped[Given]:
     """Make `model` and `optimizer` train with scheduled communication; returns both, the loop stays as it is.
 
     optimizer: one, or a list of several that step different parameters of the model. Every rank calls it alike. Errors:

@@ -98,15 +98,6 @@ std::map<std::string, std::string> parse_assignments(const std::vector<std::stri
   return values;
 }
 
-void require_valid(const Validation& validation, const std::string& where) {
-  if (validation.valid()) return;
-  const Violation& first = validation.violations.front();
-  const std::size_t more = validation.violations.size() - 1;
-  std::string what = "is not a valid plan: " + first.what + " at " + first.where;
-  if (more > 0) what += " (and " + std::to_string(more) + " more, see 'gradweave validate')";
-  throw InvalidInput(what, where, first.remedy);
-}
-
 void tell(const std::vector<Extrapolation>& extrapolated) {
   for (const Extrapolation& e : extrapolated) {
     const auto range = [](const MeasuredBytes& bytes) {

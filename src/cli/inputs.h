@@ -40,10 +40,6 @@ std::vector<Workload> read_classes(const std::vector<std::string>& paths);
 // Returns name -> value. Errors: InvalidInput for an assignment without '=' or a name given twice.
 std::map<std::string, std::string> parse_assignments(const std::vector<std::string>& assignments);
 
-// Throws InvalidInput with the first violations unless the plan is valid. `where` names the plan's file or
-// scheme.
-void require_valid(const Validation& validation, const std::string& where);
-
 // Says on stderr what is extrapolated.
 void tell(const std::vector<Extrapolation>& extrapolated);
 

@@ -1,5 +1,6 @@
 #include "gradweave/validate.h"
 
+#include "gradweave/error.h"
 #include "plan/unrolled.h"
 
 namespace gradweave {
@@ -18,6 +19,15 @@ Validation validate(const Plan& plan, const Workload& workload, const Cluster* c
   }
   result.violations = report.take();
   return result;
+}
+
+void require_valid(const Validation& validation, const std::string& where) {
+  if (validation.valid()) return;
+  const Violation& first = validation.violations.front();
+  const std::size_t more = validation.violations.size() - 1;
+  std::string what = "is not a valid plan: " + first.what + " at " + first.where;
+  if (more > 0) what += " (and " + std::to_string(more) + " more, see 'gradweave validate')";
+  throw InvalidInput(what, where, first.remedy);
 }
 
 }  // namespace gradweave

@@ -143,6 +143,7 @@ Json data_of(const ReportInput& input) {
     data["layers"] = layers;
     data["advice"] = advice_of(input.timelines, layers);
   }
+  data["measured"] = input.measured;
   for (const Timeline& timeline : input.timelines) data["rows"].push_back(row_of_measured(timeline));
   return data;
 }

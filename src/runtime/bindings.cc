@@ -16,8 +16,8 @@
 #include "gradweave/tune.h"
 #include "gradweave/validate.h"
 #include "io/result_json.h"
+#include "runtime/bind_core.h"
 #include "runtime/codec/codec.h"
-#include "runtime/core_json.h"
 #include "runtime/engine.h"
 #include "runtime/fold.h"
 #include "runtime/gradient_sums.h"
@@ -86,21 +86,6 @@ std::vector<NamedParameter> parameters_of(const py::list& names, const py::list&
   return parameters;
 }
 
-void bind_core(py::module_& module) {
-  module.def("make_plan", &make_plan_text, Unlocked());
-  module.def("check_options", &check_options_text);
-  module.def("check_tuning", &check_tuning_text);
-  module.def("ranked_plans", &ranked_plans_text, Unlocked());
-  module.def("demands", &demands_text, Unlocked());
-  module.def("simulate", &simulate_text, Unlocked());
-  module.def("fit_link", &fit_link_text, Unlocked());
-  module.def("cut_layers", &cut_layers_text, Unlocked());
-  module.def("validate", &validate_text, Unlocked());
-  module.def("schemes", &schemes_text);
-  module.def("chrome_trace", &chrome_trace_text, Unlocked());
-  module.def("checksum", &checksum_of, Unlocked());
-}
-
 Collective collective_called(const std::string& name) {
   for (const Collective each : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
     if (name == name_of(each)) return each;
@@ -160,6 +145,7 @@ void bind_transports(py::module_& module) {
 
 void bind_passes(py::module_& module) {
   module.def("mean_over_ranks", &mean_over_ranks, Unlocked());
+  module.def("checksum", &checksum_of, Unlocked());
   module.def(
       "step_as_whole_batch",
       [](const std::vector<at::Tensor>& values, const std::vector<at::Tensor>& first,
@@ -402,9 +388,6 @@ void bind_engine(py::module_& module) {
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
-  // Python's own names for the two kinds of error: gradweave.InvalidInput is a ValueError.
-  py::register_exception<InvalidInput>(module, "InvalidInput", PyExc_ValueError);
-  py::register_exception<RuntimeFailure>(module, "RuntimeFailure", PyExc_RuntimeError);
   module.attr("built_for_torch") = GRADWEAVE_BUILT_FOR_TORCH;
   bind_core(module);
   bind_transports(module);

@@ -3,6 +3,7 @@
 #include "gradweave/effects.h"
 #include "gradweave/fit.h"
 #include "gradweave/json.h"
+#include "gradweave/report.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/timeline.h"
@@ -70,6 +71,28 @@ std::vector<std::string> validate_text(const std::string& plan, const std::strin
 }
 
 std::string schemes_text() { return dump(schemes_object()); }
+
+void write_report(const std::string& path, const std::string& given) {
+  const Json all = Json::parse(given);
+  ReportInput input{.measured = all.value("measured", std::vector<std::string>())};
+  if (all.contains("workload")) {
+    input.classes = {parse_workload(dump(all["workload"]))};
+    input.cluster = parse_cluster(dump(all.at("cluster")));
+    for (const SchemeInfo& scheme : schemes()) {
+      if (!all.contains("schemes") && !scheme.chooses) input.schemes.emplace_back(scheme.name);
+    }
+    if (all.contains("schemes")) input.schemes = all["schemes"].get<std::vector<std::string>>();
+    const Json plans = all.value("plans", Json::object());
+    for (const auto& [name, text] : plans.items()) {
+      NamedPlan named{.name = name, .plan = parse_plan(dump(text))};
+      require_valid(validate(named.plan, input.classes[0], &*input.cluster), name);
+      input.plans.push_back(std::move(named));
+    }
+  }
+  for (const Json& timeline : all.value("timelines", Json::array()))
+    input.timelines.push_back(parse_timeline(dump(timeline)));
+  write_file(path, report_page(input));
+}
 
 std::string chrome_trace_text(const std::vector<std::string>& timelines) {
   std::vector<Timeline> parsed;

@@ -44,6 +44,11 @@ std::vector<std::string> validate_text(const std::string& plan, const std::strin
 // Returns {"schemes": [{"name": ..., "summary": ..., "consistency": ..., "options": [...]}]}.
 std::string schemes_text();
 
+// Writes the page of report.h to `path`. `given`: {"workload", "cluster", "schemes": [name, ...], "plans": {name: plan},
+// "timelines": [...], "measured": [sentence, ...]}, each of which may be missing; without schemes those that don't
+// search among the others. Errors: InvalidInput; RuntimeFailure if the disk fails.
+void write_report(const std::string& path, const std::string& given);
+
 // Returns timelines (JSON each) as one trace for Perfetto.
 std::string chrome_trace_text(const std::vector<std::string>& timelines);
 

@@ -62,5 +62,6 @@ def test_pkg_config_finds_the_library(prefix, predicted, tmp_path):
 def test_one_version_everywhere():
     version = re.search(r"project\(gradweave VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1]
     assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
+    assert f'\nversion = "{version}"\n' in (ROOT / "packaging" / "core" / "pyproject.toml").read_text()
     assert f'\n__version__ = "{version}"\n' in (ROOT / "python" / "gradweave" / "__init__.py").read_text()
     assert run(BUILD / "gradweave", "--version").strip() == version

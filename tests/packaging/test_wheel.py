@@ -1,4 +1,5 @@
-"""A wheel, built against the torch that is here and installed elsewhere, trains. Second tier: it compiles everything.
+"""A wheel, built against the torch that is here and installed elsewhere, trains, and has the command. Second tier: it
+compiles everything.
 
 GRADWEAVE_SLOW=1 make test-runtime
 """
@@ -45,6 +46,13 @@ def test_a_wheel_installs_beside_torch_and_trains(tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--no-deps", "--no-index", wheel], check=True, timeout=300)
+    tiny = ["--workload", ROOT / "examples/workloads/tiny.json", "--cluster", ROOT / "examples/clusters/tiny-4.json"]
+    done = subprocess.run([tmp_path / "venv/bin/gradweave", "compare", *tiny, "--schemes", "dear"], capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode == 0 and "dear" in done.stdout, done.stderr
+    done = subprocess.run([python, "-c", "import gradweave; gradweave.wrap"], cwd=tmp_path, capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 1 and "pip install torch" in done.stderr, done.stderr
     # Torch is found where it is installed already: a second one would take a gigabyte.
     site = Path(subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True,
                                capture_output=True, text=True).stdout.strip())

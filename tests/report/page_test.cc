@@ -120,6 +120,13 @@ TEST(Page, GivenPlansAndTimelinesStandBesideSchemes) {
   EXPECT_NEAR(rows[2]["iteration_us"].get<double>(), rows[1]["iteration_us"].get<double>(), 0.01);
 }
 
+TEST(Page, SaysWhatElseWasMeasured) {
+  ReportInput told = input({"wfbp"});
+  EXPECT_TRUE(data_of(report_page(told))["measured"].empty());
+  told.measured = {"link net: ops take 1.50 times what was predicted"};
+  EXPECT_EQ(data_of(report_page(told))["measured"], nlohmann::json(told.measured));
+}
+
 TEST(Page, TimelinesAloneMakeAPage) {
   const auto plan = std::get<Plan>(make_plan("wfbp", workload(), cluster()));
   const nlohmann::json data = data_of(report_page(

@@ -1,6 +1,7 @@
 """What is measured of a run, and plans that follow it."""
 
 import json
+import re
 from random import Random
 
 import pytest
@@ -210,3 +211,62 @@ def test_a_report_names_the_straggler_and_does_not_call_waiting_communication():
         assert "rank 1 computes" in report["text"]
         assert report["measured"]["iteration_us"] > 60_000
         assert {"predicted", "ccr", "ccr_uncertainty", "links", "differences"} <= set(report)
+
+
+def data_of(page):
+    """What a page holds."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text())[1])
+
+
+def write_pages(rank, folder):
+    import gradweave
+
+    model = make_net()
+    model, optimizer = gradweave.wrap(model, sgd(model), "wfbp", links=gradweave.EmulatedLink(100, 0.01), warm_up=1,
+                                      profile_iterations=2, timeout=60)
+    errors = []
+    try:
+        model.gradweave.report(folder / "early.html")
+    except gradweave.InvalidInput as error:
+        errors.append(str(error))
+    train(model, optimizer, rank, range(40))
+    found = model.gradweave.report(folder / "page.html")
+    model.gradweave.record_timeline()
+    train(model, optimizer, rank, range(40, 43))
+    model.gradweave.report(str(folder / "timeline.html"))
+    try:
+        model.gradweave.report(folder / "none" / "page.html")
+    except gradweave.InvalidInput as error:
+        errors.append(str(error))
+    gradweave.finish(model)
+    model.gradweave.close()
+    return found, errors
+
+
+def test_a_report_is_written_as_a_page(tmp_path):
+    (found, errors), (also, others) = ranks.run(write_pages, 2, folder=tmp_path)
+    assert found["measured"] == also["measured"]
+    assert ["record_timeline()" in errors[0], "none/page.html" in errors[1], others] == [True, True, []]
+    assert {path.name for path in tmp_path.iterdir()} == {"page.html", "timeline.html"}
+    page = data_of(tmp_path / "page.html")
+    assert page["measured"] == found["text"].splitlines()
+    rows = {row["name"]: row for row in page["rows"]}
+    assert {"ddp", "us_byte", "dear", "wfbp in force"} <= rows.keys() and "auto" not in rows
+    assert rows["wfbp in force"]["given"] and rows["wfbp in force"]["iteration_us"] == found["predicted"]["iteration_us"]
+    assert not [row for row in page["rows"] if row["origin"] != "simulated"]
+    measured, = [row for row in data_of(tmp_path / "timeline.html")["rows"] if row["origin"] != "simulated"]
+    assert measured["name"] == "wfbp in force" and measured["origin"] == "measured, emulated link"
+    assert [line for line in data_of(tmp_path / "timeline.html")["advice"] if "The prediction is" in line]
+
+
+def test_the_core_writes_pages_without_a_job(tmp_path):
+    workload = workload_of(make_net())
+    cluster = {"version": 1, "workers": 2, "workers_per_node": 1, "startup_growth": "linear",
+               "links": [{"name": "net", "startup_us": 100.0, "us_per_byte": 0.02}]}
+    plan = core.make_plan(workload, cluster, "dear")
+    core.write_report(tmp_path / "page.html", workload=workload, cluster=cluster, schemes=["ddp"], plans={"mine": plan})
+    assert [row["name"] for row in data_of(tmp_path / "page.html")["rows"]] == ["ddp", "mine"]
+    with pytest.raises(ValueError, match="nothing to show"):
+        core.write_report(tmp_path / "page.html")
+    with pytest.raises(ValueError, match="mine.*is not a valid plan"):
+        core.write_report(tmp_path / "page.html", workload=workload, cluster=cluster, plans={"mine": plan | {"blocks": []}})

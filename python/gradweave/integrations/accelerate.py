@@ -1,6 +1,7 @@
 """Hugging Face Accelerate: `accelerator = wrap(Accelerator(...))`, and the script stays as it is."""
 
 import os
+from typing import Any, TypeVar
 
 import torch
 
@@ -8,8 +9,10 @@ from gradweave import InvalidInput
 from gradweave.integrations.jobs import Jobs, clip_grad_norm_
 from gradweave.subclasses import become, named_as
 
+_Given = TypeVar("_Given")
 
-def wrap(accelerator, **options):
+
+def wrap(accelerator: _Given, **options: Any) -> _Given:
     """`accelerator`, whose prepare() wraps models and their optimizers by gradweave.wrap(**options) in place of
     DistributedDataParallel; clip_grad_norm_(), save_state() and load_state() know of it. Errors: InvalidInput, TypeError."""
     return adopt(accelerator, options, evaluates_alone=False)

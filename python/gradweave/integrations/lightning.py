@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from typing import Any
 
 import torch
 from lightning.fabric import strategies as fabric_strategies
@@ -32,7 +33,7 @@ class _RankFiles:
 class Strategy(_RankFiles, strategies.DDPStrategy):
     """Trains by gradweave.wrap(**options) in place of DistributedDataParallel."""
 
-    def __init__(self, *, process_group_backend=None, start_method="popen", **options):
+    def __init__(self, *, process_group_backend: str | None = None, start_method: Any = "popen", **options: Any) -> None:
         super().__init__(process_group_backend=process_group_backend, start_method=start_method)
         self._jobs = Jobs("the strategy of the Trainer", options)
         self._loaded = None  # path of the checkpoint that training goes on from
@@ -98,7 +99,7 @@ class Strategy(_RankFiles, strategies.DDPStrategy):
 class FabricStrategy(_RankFiles, fabric_strategies.DDPStrategy):
     """Trains by gradweave.wrap(**options) in place of DistributedDataParallel."""
 
-    def __init__(self, *, process_group_backend=None, start_method="popen", **options):
+    def __init__(self, *, process_group_backend: str | None = None, start_method: Any = "popen", **options: Any) -> None:
         super().__init__(process_group_backend=process_group_backend, start_method=start_method)
         self._jobs = Jobs("fabric.setup()", options)
         self._backward_sync_control = _NoSync()

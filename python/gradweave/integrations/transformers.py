@@ -1,11 +1,15 @@
 """The Trainer of Hugging Face transformers: `trainer = wrap(Trainer(...))`, before train()."""
 
+from typing import Any, TypeVar
+
 from gradweave import InvalidInput
 from gradweave.integrations import accelerate
 from gradweave.subclasses import become, named_as
 
+_Given = TypeVar("_Given")
 
-def wrap(trainer, **options):
+
+def wrap(trainer: _Given, **options: Any) -> _Given:
     """`trainer`, of Trainer or any subclass, which trains by gradweave.wrap(**options) in place of DistributedDataParallel.
     Errors: InvalidInput, TypeError."""
     if hasattr(trainer, "_gradweave_options"):

@@ -521,7 +521,8 @@ if (data.facts) {
     (facts.classes > 1 ? ` of ${facts.classes} classes` : "") + `, links ${facts.links.join(", ")}`;
 }
 $("advice").append(...data.advice.map((text) => make("li", {}, text)));
-for (const [id, list] of [["timelines", withTimeline], ["waits", withTimeline], ["next", data.advice]]) $(id).hidden = !list.length;
+document.querySelector("#measured ul").append(...data.measured.map((text) => make("li", {}, text)));
+for (const [id, list] of [["timelines", withTimeline], ["waits", withTimeline], ["next", data.advice], ["measured", data.measured]]) $(id).hidden = !list.length;
 function theme(name) {
   document.documentElement.dataset.theme = name;
   $("theme").textContent = name === "dark" ? "Light" : "Dark";
