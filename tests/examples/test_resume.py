@@ -83,8 +83,8 @@ def test_a_killed_job_goes_on_with_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize(("scheme", "numbers"), [
-    ("delayed_averaging", (2, 3)), pytest.param("dear", (3, 2, 1), marks=pytest.mark.slow),
-    pytest.param("deft", (2, 3, 1, 2), marks=pytest.mark.slow)])
+    ("delayed_averaging", (2, 3)), ("dear", (3, 2, 1)), ("deft", (2, 3, 1, 2))])
+@pytest.mark.slow  # tests/runtime/test_workers.py has the same without kills
 def test_a_job_goes_on_with_another_number_of_ranks(tmp_path, scheme, numbers):
     plan, folder, until = tmp_path / "plan.json", tmp_path / "folder", 0
     for number in numbers:

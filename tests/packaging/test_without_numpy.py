@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+
+import pytest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +25,7 @@ print("trained")
 """
 
 
+@pytest.mark.slow
 def test_training_needs_no_numpy():
     job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python", sys.executable,
            "-c", JOB]

@@ -15,6 +15,7 @@ import ranks
 from models import batch, cluster, make_net, make_optimizer, train, workload
 
 TIMEOUT_S = 3.0
+BUSY = 3  # seconds that ranks of a busy machine may lie behind
 
 
 def trains_until_a_peer_is_lost(rank, scheme):
@@ -50,10 +51,10 @@ def test_every_survivor_ends_in_time_and_names_op_iteration_and_suspect(fault, l
         begin = time.monotonic()
         for rank in survivors:
             assert job.wait(rank, 30) == 1, job.log(rank)
-        assert time.monotonic() - begin < TIMEOUT_S + 2 + 3  # and an iteration and a process' end on a busy machine
+        assert time.monotonic() - begin < TIMEOUT_S + 2 + BUSY + 3  # and an iteration and a process' end
         for rank in survivors:
             line = [text for text in job.log(rank).splitlines() if text.startswith("STEP")][0]
-            assert float(line.split()[3]) < TIMEOUT_S + 2, line
+            assert float(line.split()[3]) < TIMEOUT_S + 2 + BUSY, line
             assert ("op 'all_reduce " in line or "op 'average " in line) and "(iteration " in line, line
             # The store is on rank 0: who is lost with it can't be told, only that it is.
             suspect = f"suspect: rank {lost} (no sign of life" if lost else "suspect: the rank that hosts the store, rank 0"
