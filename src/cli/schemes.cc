@@ -28,7 +28,7 @@ std::string default_text(const OptionSpec& option) {
 
 std::string range_text(const OptionSpec& option) {
   if (option.type != OptionType::kText) {
-    const std::string range = fmt::format("{} to {}", option.minimum, option.maximum);
+    std::string range = fmt::format("{} to {}", option.minimum, option.maximum);
     if (!option.tuned) return range;
     return fmt::format("{}; tuned in training from {} to {}, {}", range, option.tuned->low,
                        option.tuned->high, name_of(option.tuned->scale));
