@@ -169,13 +169,12 @@ PANEL, LEFT, RIGHT, WINDOW = 230, 60, 1080, 5
 
 
 def panel(name, results, top):
-    """SVG elements: milliseconds of an iteration, medians of five, over the seconds of the first round's training."""
+    """SVG elements: milliseconds of an iteration, medians of five, over the seconds of the first round after its warm-up."""
     curves = {}
     for way in WAYS:
-        each = next(result["each"] for result in results if result["way"] == way)
-        ends = [sum(each[:place + 1]) for place in range(len(each))]
-        curves[way] = [(ends[place], 1e3 * statistics.median(each[place:place + WINDOW]))
-                       for place in range(WARM_UP, len(each) - WINDOW, WINDOW)]
+        each = next(result["each"] for result in results if result["way"] == way)[WARM_UP:]
+        curves[way] = [(sum(each[:place]), 1e3 * statistics.median(each[place:place + WINDOW]))
+                       for place in range(0, len(each) - WINDOW, WINDOW)]
     last = max(seconds for curve in curves.values() for seconds, _ in curve)
     high = 1.1 * max(ms for curve in curves.values() for _, ms in curve)
     base = top + PANEL - 40
