@@ -63,6 +63,7 @@ def plain(rank, steps):
     return parameters(model)
 
 
+@pytest.mark.slow
 def test_an_exact_job_follows_its_link_and_keeps_every_bit():
     found, expected = ranks.run(follow, 2, steps=240), ranks.run(plain, 2, steps=240)
     for each, wanted in zip(found, expected):
