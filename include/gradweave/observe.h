@@ -41,14 +41,17 @@ Look from_numbers(std::span<const double> numbers, const Look& shape);
 
 // Whether a sequence of measurements of one quantity, logarithms of times, has moved. The last two, three, ... up to
 // eight are compared by Student's t for the difference of two means with those before them, at least two and at most 64,
-// but for the one between, in which the change may have happened; they have to be alike. How far measurements scatter is estimated from those before, to which ten degrees of freedom with a standard deviation
-// of 0.05 are added: a few that happen to be alike prove nothing. Where errors are normal and independent, and no larger
-// than that or enough have been seen, false alarms are rarer than `chance` per measurement.
+// but for the one between, in which the change may have happened; they have to be alike. How far measurements scatter is
+// estimated from those before, to which ten degrees of freedom with a standard deviation of 0.05 are added: a few that
+// happen to be alike prove nothing. Where errors are normal and independent, and no larger than that or enough have
+// been seen, false alarms are rarer than `chance` per measurement.
 class ChangeTest {
  public:
   explicit ChangeTest(double chance) : chance_(chance) {}
   // Takes the next measurement. Returns whether the last ones differ from those before, which are then forgotten.
   bool add(double value);
+  // Forgets all but the last two.
+  void keep_last();
   // Returns the mean of all that count; 0 before there is one.
   double mean() const;
   // Returns half of the 95 % confidence interval of the mean; infinite below two measurements.
@@ -71,8 +74,9 @@ class Observer {
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
-  // Takes a look of all ranks. Returns whether to plan again: a link or the compute has changed, or, once after the
-  // third look, is off by more than a tenth; if they are of this run, by more than a half. O(ops of the look).
+  // Takes a look of all ranks. Returns whether to plan again: a link or the compute has changed; or, compared 2, 6, 14,
+  // ... looks after the start or a change, is more than a tenth off what was planned for last, or more than a half if
+  // that was observed under another plan. O(ops of the look).
   bool add(const Look& look);
   bool looked() const;
   // Returns the measured time of an iteration, of the last two looks. The caller owes one.

@@ -5,6 +5,7 @@ import math
 import threading
 
 from gradweave import _native, core, decision
+from gradweave.reporting import SETTLING
 
 LOOK_SECONDS = 0.2     # between two looks, of 5 to 16 iterations
 ALARMS_PER_HOUR = 0.1  # false ones, where times scatter as if at random
@@ -28,12 +29,12 @@ class Follower:
         `of_this_run`: it is what was observed under the plan before."""
         before = (self._known[0], self._observer.iteration_ns) if of_this_run else None
         self._observer = self._exchange = self._known = self._proposal = None
-        self._iterations, self._looks, self._before = 0, 0, before
+        self._iterations, self._looks, self._before = -SETTLING, 0, before  # iterations: since the last look
         if cluster is None or self._device.type != "cpu":
             return
         self._known = plan, workload, cluster
         seconds = core.simulate(plan, workload, cluster)["iteration_us"] / 1e6
-        self._every = min(max(math.ceil(LOOK_SECONDS / seconds), 5), 16)
+        self._look_after(seconds)
         self._observer = _native.Observer(*map(json.dumps, self._known), of_this_run=of_this_run,
                                           false_alarms=ALARMS_PER_HOUR * self._every * seconds / 3600)
 
@@ -42,20 +43,26 @@ class Follower:
         if not self._on or self._observer is None:
             return False
         self._iterations += 1
-        if self._iterations % self._every == 0:
+        if self._iterations >= self._every:
             look = self._engine.look(self._every, self._control.rank)
-            if look.iterations:
+            if look.iterations:  # alike on all ranks
+                self._iterations = 0
                 ready = -1.0 if self._proposal is not None else 0.0
                 self._exchange = look, self._control.begin_smallest(look.numbers() + [ready], WHAT)
-        elif self._iterations % self._every == self._every // 2 and self._exchange:  # beside the training until here
+        elif self._iterations == self._every // 2 and self._exchange:  # beside the training until here
             return self._end_look()
         return False
+
+    def _look_after(self, seconds):
+        """seconds: what an iteration takes."""
+        self._every = max(min(max(math.ceil(LOOK_SECONDS / seconds), 5), 16), self._iterations + 1)
 
     def _end_look(self):
         (look, ended), self._exchange = self._exchange, None
         *numbers, ready = ended()
         changed = self._observer.add(look.of_all(numbers))
         self._looks += 1
+        self._look_after(self._observer.iteration_ns / 1e9)
         busy = self._proposal is not None or (self._planning is not None and self._planning.is_alive())
         if self._control.rank == 0 and not busy:
             if changed:

@@ -41,6 +41,10 @@ bool ChangeTest::add(double value) {
   return false;
 }
 
+void ChangeTest::keep_last() {
+  if (values_.size() > kFewest) values_.erase(values_.begin(), values_.end() - kFewest);
+}
+
 double ChangeTest::mean() const { return sample_of(values_).mean; }
 
 double ChangeTest::uncertainty() const { return sample_of(values_).uncertainty(); }

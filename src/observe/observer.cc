@@ -40,10 +40,10 @@ using observed::Expected;
 using observed::Factors;
 using observed::Timed;
 
-constexpr double kOff = 0.1;         // by which a plan's assumptions may be off, relative
-constexpr double kMixed = 0.5;       // the same, where they were observed: perhaps in the middle of a change
-constexpr std::size_t kSettled = 3;  // looks before that is asked
-constexpr double kPrior = 0.001;     // weight of a link's common factor beside one op's error
+constexpr double kOff = 0.1;        // by which what was planned for may be off, relative
+constexpr double kOfAnother = 0.5;  // the same, where it was observed under another plan
+constexpr std::size_t kWait = 2;    // looks before that is asked; twice as many each next time
+constexpr double kPrior = 0.001;    // weight of a link's common factor beside one op's error
 
 Cluster without_startup(Cluster cluster) {
   for (Link& link : cluster.links)
@@ -92,6 +92,11 @@ Factors factors_of(const std::vector<Timed>& ops, double common) {
           std::max(least, (bt * aa - at * ab) / determinant)};
 }
 
+template <typename T>
+void keep_last_two(std::vector<T>& values) {
+  if (values.size() > 2) values.erase(values.begin(), values.end() - 2);
+}
+
 // To three digits, so that what ranks and files have is short.
 Decimal times(Decimal rate, double factor) { return multiply_ratio(rate, std::llround(factor * 1000), 1000); }
 
@@ -110,17 +115,21 @@ struct Observer::State {
   struct OfLink {
     ChangeTest test;                         // logarithms of measured over expected times; empty without ops
     double first = 0;                        // of the first look
+    double asked = 0;                        // log_factor() that was planned for
     std::vector<std::vector<Timed>> recent;  // ops of the last two looks that have some
   };
   std::vector<OfLink> links;
   ChangeTest compute;
-  std::vector<Look> recent;  // the last two since a change
-  double tolerated;          // by how much what the plan assumes may be off
-  bool settled = false;      // whether that has been asked
+  double compute_asked = 0;
+  std::vector<Look> recent;  // the last two
+  double tolerated;
+  std::size_t looks = 0, wait = kWait;  // since what was planned for was compared; until it is again
 
   void expect();
   std::vector<std::vector<Timed>> timed(const Look& look) const;
   double log_factor(std::size_t link) const;
+  bool off() const;
+  void ask();
   double planned_compute() const;
   std::optional<Factors> factors(std::size_t link) const;
 };
@@ -170,6 +179,25 @@ double Observer::State::log_factor(std::size_t link) const {
   return calendar.concurrency[link] == 1 ? mean : mean - links[link].first;
 }
 
+// Whether something is not as it was planned for.
+bool Observer::State::off() const {
+  const auto differs = [&](double a, double b) { return std::abs(a - b) > std::log1p(tolerated); };
+  for (std::size_t k = 0; k < links.size(); ++k)
+    if (links[k].test.size() > 0 && differs(log_factor(k), links[k].asked)) return true;
+  return compute.size() > 0 && differs(compute.mean(), compute_asked);
+}
+
+// What is seen now is planned for.
+void Observer::State::ask() {
+  for (std::size_t k = 0; k < links.size(); ++k) {
+    links[k].test.keep_last();
+    links[k].asked = log_factor(k);
+  }
+  compute.keep_last();
+  compute_asked = compute.mean();
+  tolerated = kOff;
+}
+
 double Observer::State::planned_compute() const {
   double sum = 0;
   for (const Layer& layer : workload.layers) sum += static_cast<double>(layer.forward_ns + layer.backward_ns);
@@ -192,7 +220,7 @@ Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cl
                        .cluster = cluster,
                        .calendar = calendar_of(plan, workload),
                        .compute = ChangeTest(0),
-                       .tolerated = of_this_run ? kMixed : kOff}) {
+                       .tolerated = of_this_run ? kOfAnother : kOff}) {
   State& state = *state_;
   for (const std::string& name : state.calendar.links) {
     const auto link = find_link(cluster, name);
@@ -220,30 +248,28 @@ bool Observer::looked() const { return !state_->recent.empty(); }
 bool Observer::add(const Look& look) {
   State& state = *state_;
   const std::vector<std::vector<Timed>> ops = state.timed(look);
-  bool changed = false, off = false;
+  bool changed = false;
   for (std::size_t k = 0; k < ops.size(); ++k) {
     if (ops[k].empty()) continue;
     State::OfLink& link = state.links[k];
     const double value = std::log(median_ratio(ops[k]));
     if (link.test.size() == 0) link.first = value;
     changed |= link.test.add(value);
-    if (link.recent.size() == 2) link.recent.erase(link.recent.begin());
     link.recent.push_back(ops[k]);
-    off |= std::abs(state.log_factor(k)) > std::log1p(state.tolerated);
+    keep_last_two(link.recent);
   }
   const double compute =
       look.forward_ns + std::accumulate(look.backward_ns.begin(), look.backward_ns.end(), 0.0);
-  if (compute > 0 && state.planned_compute() > 0) {
+  if (compute > 0 && state.planned_compute() > 0)
     changed |= state.compute.add(std::log(compute / state.planned_compute()));
-    off |= std::abs(state.compute.mean()) > std::log1p(state.tolerated);
-  }
-  if (state.recent.size() == 2) state.recent.erase(state.recent.begin());
   state.recent.push_back(look);
-  if (!state.settled && state.compute.size() >= kSettled) {
-    state.settled = true;
-    return changed || off;
-  }
-  return changed;
+  keep_last_two(state.recent);
+  if (!changed && ++state.looks < state.wait) return false;
+  state.looks = 0;
+  state.wait = changed ? kWait : 2 * state.wait;
+  if (!changed && !state.off()) return false;
+  state.ask();
+  return true;
 }
 
 Workload Observer::workload() const {

@@ -167,6 +167,20 @@ TEST(Observer, AChangeAsksAndOnlyTheNewRateCounts) {
   for (int i = 22; i < 40; ++i) EXPECT_FALSE(observer.add(noisy(0.02, i)));
 }
 
+TEST(Observer, AChangeThatIsSeenInItsMiddleIsAskedOnceMore) {
+  const Workload workload = small();
+  const Cluster planned = line(100, 0.01);
+  const Plan plan = plan_of("wfbp", workload, planned);
+  Observer observer(plan, workload, planned, 1e-6);
+  for (int i = 0; i < 40; ++i) EXPECT_FALSE(observer.add(look_of(plan, workload, planned, 1)));
+  EXPECT_FALSE(observer.add(look_of(plan, workload, line(100, 0.014), 1)));
+  EXPECT_TRUE(observer.add(look_of(plan, workload, line(100, 0.015), 1)));
+  EXPECT_FALSE(observer.add(look_of(plan, workload, line(100, 0.085), 1)));
+  EXPECT_TRUE(observer.add(look_of(plan, workload, line(100, 0.085), 1)));
+  EXPECT_NEAR(to_double(observer.cluster().links.front().us_per_byte), 0.085, 0.005);
+  for (int i = 0; i < 40; ++i) EXPECT_FALSE(observer.add(look_of(plan, workload, line(100, 0.085), 1)));
+}
+
 TEST(Observer, SaysWhatIsOff) {
   const Workload workload = small();
   const Cluster planned = line(100, 0.01);
