@@ -143,13 +143,17 @@ class Control:
             with self.together(what):
                 distributed._broadcast_coalesced(self._data, tensors, BROADCAST_BYTES, 0)
 
-    def average(self, tensor, what):
-        """The mean over the ranks, in place, the same bits on all."""
-        if self.size > 1:
-            with self.together(what):
-                box = tensor.detach().to(self._device)
+    def average(self, tensors, what):
+        """The means over the ranks, in place, the same bits on all. Takes a copy of all."""
+        if self.size == 1:
+            return
+        with self.together(what):
+            for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
+                alike = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
+                box = torch.cat([tensor.to(self._device).flatten() for tensor in alike])
                 self._data.allreduce(box, distributed.ReduceOp.SUM).wait()
-                tensor.copy_(box / self.size)
+                for tensor, mean in zip(alike, (box / self.size).split([tensor.numel() for tensor in alike])):
+                    tensor.copy_(mean.view(tensor.size()))
 
     def close(self):
         self.group = self._data = self.fail = None

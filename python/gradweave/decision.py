@@ -105,7 +105,7 @@ def decide(workload, cluster, settings, loop, device, preserver=None):
         ranked = _ranked(workload, cluster, settings)
         best, candidates, refused = ranked[0], [], ""
         if settings.scheme == "auto" and preserver is not None:
-            ranked.sort(key=lambda entry: time_to_progress(entry, workload, preserver))
+            ranked = _by_progress(ranked, workload, preserver, _option(settings, "tolerance"))
 
         def objection(entry):
             return preserver.objection(entry["plan"], workload) if preserver is not None else ""
@@ -162,6 +162,23 @@ def _ranked(workload, cluster, settings):
     return [{"name": entry["plan"]["finding"]["chosen"]["scheme"], "plan": entry["plan"], "prediction": entry["prediction"],
              "iteration_us": entry["prediction"]["iteration_us"]}
             for entry in core.ranked_plans(workload, cluster, settings.options)]
+
+
+def _option(settings, name):
+    """As it was given, else its default."""
+    options = next(each["options"] for each in core.schemes() if each["name"] == settings.scheme)
+    return (settings.options or {}).get(name, next(each["default"] for each in options if each["name"] == name))
+
+
+def _by_progress(ranked, workload, preserver, tolerance):
+    """As `auto` ranks plans (src/schemes/auto.cc), by their time to progress: the first of those left that are slower than the
+    fastest by at most `tolerance`."""
+    left = [(time_to_progress(entry, workload, preserver), entry) for entry in ranked]
+    order = []
+    while left:
+        most = (1 + float(tolerance)) * min(time for time, _ in left)
+        order.append(left.pop(next(place for place, (time, _) in enumerate(left) if time <= most))[1])
+    return order
 
 
 def time_to_progress(entry, workload, preserver):

@@ -63,17 +63,18 @@ class Follower:
         changed = self._observer.add(look.of_all(numbers))
         self._looks += 1
         self._look_after(self._observer.iteration_ns / 1e9)
-        busy = self._proposal is not None or (self._planning is not None and self._planning.is_alive())
-        if self._control.rank == 0 and not busy:
+        announced, busy = ready < 0, self._planning is not None and self._planning.is_alive()
+        if self._control.rank == 0 and not announced and not busy:
             if changed:
+                self._proposal = None  # was made for what is no more
                 found = self._known, *self._found()
                 self._planning = threading.Thread(target=self._plan, args=found, name="planning", daemon=True)
                 self._planning.start()
-            elif self._looks == TRIAL and self._before and self._observer.iteration_ns > self._before[1]:
+            elif self._proposal is None and self._looks == TRIAL and self._before and self._observer.iteration_ns > self._before[1]:
                 workload, cluster = self._found()
                 self._proposal = {"workload": workload, "cluster": cluster, "candidates": [
                     decision.entry_of(each["scheme"], each, workload, cluster) for each in (self._before[0], self._known[0])]}
-        return ready < 0
+        return announced
 
     def _found(self):
         """(workload, cluster) as they are now."""

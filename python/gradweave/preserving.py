@@ -35,8 +35,12 @@ class Preserver:
         self._names, self._parameters = names, parameters
         self._sums, self._own, self._mean, self._before, self._step, self._moment = [], None, None, None, None, None
         self._estimates = None
-        self.looks = True  # at the gradients of the coming backward
-        engine.keep_local_gradients(True)
+        self._look(True)
+
+    def _look(self, on):
+        """At the gradients of the coming backwards."""
+        self.looks = on
+        self._engine.keep_local_gradients(on)
 
     def backward_ended(self):
         own = self._engine.take_local_gradients()
@@ -62,8 +66,7 @@ class Preserver:
 
     def _end(self, control):
         """The sums of all ranks since the beginning."""
-        self.looks = False
-        self._engine.keep_local_gradients(False)
+        self._look(False)
         own = [number for sums in self._sums for number in sums.numbers()]
         numbers = control.means(own, "the exchange of gradients' norms")
         self._sums, self._own, self._mean, self._before, self._step, self._moment = [], None, None, None, None, None
@@ -75,8 +78,7 @@ class Preserver:
         """Some iterations of every AGAIN_EVERY are looked at if the plan delays gradients. The tensors that count are those
         whose steps all are late: a gradient's noise is in none of the steps before it."""
         if self.looks:
-            self.looks = False
-            self._engine.keep_local_gradients(False)
+            self._look(False)
         late = set()
         if self._estimates is not None and _rule(self._optimizers) is not None:
             late = set(_native.late_tensors(json.dumps(plan), json.dumps(workload)))
@@ -105,12 +107,11 @@ class Preserver:
         self._iterations += 1
         place = self._iterations % AGAIN_EVERY
         if place == 0:
-            self.looks = True
-            self._engine.keep_local_gradients(True)
+            self._look(True)
         elif self.looks and place == min(len(self._plan["period"]) + 4, 20):
             self._recent.append(self._end(control))
             sums = [each for look in self._recent for each in look]
-            if any(each.numbers()[5] > 0 for each in sums):
+            if any(each.step > 0 for each in sums):
                 self._estimates = self._estimates.with_step_seen_in(sums, self._workers)
                 objection = control.from_rank_0(self.objection(self._plan, self._workload), "the Preserver's look")
                 if objection:

@@ -515,10 +515,7 @@ class Session:
         device = self.parameters[0].device
         rates = decision.rates(self.settings, workload, self.control.size, device)
         cluster = decision.cluster_of(self.links, self.control, device, rates)
-        decided = None
-        if self.control.rank == 0:
-            decided = decision.decide(workload, cluster, self.settings, self._loop, device, self._preserver)
-        decided = self.control.from_rank_0(decided)
+        decided = self._decide(workload, cluster)
         if "error" in decided:
             raise _native.InvalidInput(decided["error"])
         self._report.switched(decided, self._adopt(decided))
@@ -550,14 +547,18 @@ class Session:
             return
         self._follower.end()
         self.engine.drain(CHANGE)
-        decided = None
-        if self.control.rank == 0:
-            decided = decision.decide(self.workload, self.cluster, self.settings, self._loop, self.parameters[0].device,
-                                      self._preserver)
-        decided = self.control.from_rank_0(decided)
+        decided = self._decide(self.workload, self.cluster)
         if "error" in decided:
             raise _native.InvalidInput(f"{objection}; there is no other plan: {decided['error']}")
         self._report.obeyed(objection, self._adopt(decided))
+
+    def _decide(self, workload, cluster):
+        """Rank 0's decision, on all ranks."""
+        decided = None
+        if self.control.rank == 0:
+            decided = decision.decide(workload, cluster, self.settings, self._loop, self.parameters[0].device,
+                                      self._preserver)
+        return self.control.from_rank_0(decided)
 
     def _adopt(self, decided, of_this_run=False):
         """Puts the best of the candidates into force that all ranks can; returns it."""

@@ -106,13 +106,13 @@ class Updates:
         """What optimizers keep of these parameters (by number) becomes the mean over the ranks: they stepped on their own, and
         will step alike. A rank that keeps nothing of one counts as zeros. Collective."""
         kept = {}
-        for optimizer in self._steppers:
-            for number in numbers:
-                state = optimizer.state.get(self._parameters[number], {})
-                kept |= {(number, name): (state, value) for name, value in state.items()
-                         if torch.is_tensor(value) and value.is_floating_point()}
+        for number in numbers:
+            state = self.state_of(self._parameters[number])
+            kept |= {(number, name): (state, value) for name, value in state.items()
+                     if torch.is_tensor(value) and value.is_floating_point()}
         shapes = {f"{number} {name}": [list(value.shape), str(value.dtype)] for (number, name), (_, value) in kept.items()}
         everybodys = [json.loads(post) for post in control.peers.agree(STATES, json.dumps(shapes), control.timeout_s)]
+        values = []
         for key, (shape, dtype) in sorted({key: how for each in everybodys for key, how in each.items()}.items()):
             number, name = key.split(" ", 1)
             parameter = self._parameters[int(number)]
@@ -121,7 +121,8 @@ class Updates:
                 value = torch.zeros(shape, dtype=getattr(torch, dtype.removeprefix("torch.")),
                                     device=parameter.device if shape else "cpu")
                 self._optimizer_of[parameter].state[parameter][name] = value
-            control.average(value, STATES)
+            values.append(value)
+        control.average(values, STATES)
 
     def freeze_hyperparameters(self):
         for stepper in self._steppers.values():

@@ -44,6 +44,7 @@ constexpr double kOff = 0.1;        // by which what was planned for may be off,
 constexpr double kOfAnother = 0.5;  // the same, where it was observed under another plan
 constexpr std::size_t kWait = 2;    // looks before that is asked; twice as many each next time
 constexpr double kPrior = 0.001;    // weight of a link's common factor beside one op's error
+constexpr int kRounds = 8;          // of the fit
 
 Cluster without_startup(Cluster cluster) {
   for (Link& link : cluster.links)
@@ -77,19 +78,28 @@ double median_ratio(std::vector<Timed> ops) {
 }
 
 // The factors that make the relative errors of ops smallest in square, `common` having the weight of some ops too: that
-// alone decides where all messages are alike.
+// alone decides where all messages are alike. It has less, the further the others are above it, as if it were a prior of
+// the factors' logarithms.
 Factors factors_of(const std::vector<Timed>& ops, double common) {
-  const double prior = kPrior * static_cast<double>(ops.size());
-  double aa = prior, ab = 0, bb = prior, at = prior * common, bt = prior * common;
+  double aa = 0, ab = 0, bb = 0, at = 0, bt = 0;
   for (const Timed& op : ops) {
     const double a = op.expected.startup / op.measured, b = op.expected.work / op.measured;
     const double t = std::max(0.0, 1 - op.expected.rest / op.measured);
     aa += a * a, ab += a * b, bb += b * b, at += a * t, bt += b * t;
   }
-  const double determinant = aa * bb - ab * ab;
+  const auto prior = [&](double factor) {
+    const double scale = std::max(common, factor);
+    return kPrior * static_cast<double>(ops.size()) / (scale * scale);
+  };
   const double least = common / 20;
-  return {std::max(least, (at * bb - bt * ab) / determinant),
-          std::max(least, (bt * aa - at * ab) / determinant)};
+  Factors by{common, common};
+  for (int round = 0; round < kRounds; ++round) {
+    const double p = prior(by.startup), q = prior(by.rate);
+    const double determinant = (aa + p) * (bb + q) - ab * ab;
+    by = {std::max(least, ((at + p * common) * (bb + q) - (bt + q * common) * ab) / determinant),
+          std::max(least, ((bt + q * common) * (aa + p) - (at + p * common) * ab) / determinant)};
+  }
+  return by;
 }
 
 template <typename T>
@@ -114,8 +124,8 @@ struct Observer::State {
   // By link of the plan.
   struct OfLink {
     ChangeTest test;                         // logarithms of measured over expected times; empty without ops
-    double first = 0;                        // of the first look
-    double asked = 0;                        // log_factor() that was planned for
+    double first = 0;                        // of the first look, where ops share the link
+    double asked = 0;                        // log_total() that was planned for
     std::vector<std::vector<Timed>> recent;  // ops of the last two looks that have some
   };
   std::vector<OfLink> links;
@@ -126,8 +136,10 @@ struct Observer::State {
   std::size_t looks = 0, wait = kWait;  // since what was planned for was compared; until it is again
 
   void expect();
+  void expect_shared();
   std::vector<std::vector<Timed>> timed(const Look& look) const;
   double log_factor(std::size_t link) const;
+  double log_total(std::size_t link) const;
   bool off() const;
   void ask();
   double planned_compute() const;
@@ -160,6 +172,27 @@ void Observer::State::expect() {
   }
 }
 
+// Ops that share a link take longer than each alone: as long as in the simulation of the steady state.
+void Observer::State::expect_shared() {
+  const auto rows = static_cast<std::int64_t>(calendar.iterations.size());
+  const SimulationResult result = simulate(plan, workload, cluster, {.timeline_iterations = 2 * rows});
+  std::vector<std::vector<double>> longest(expected.size());
+  for (std::size_t row = 0; row < expected.size(); ++row) longest[row].resize(expected[row].size());
+  for (const Span& span : result.timeline.spans) {
+    if (span.kind != SpanKind::kOp) continue;
+    double& ns = longest[calendar.at(span.iteration)][static_cast<std::size_t>(span.op)];
+    ns = std::max(ns, static_cast<double>(span.end_ns - span.begin_ns));
+  }
+  for (std::size_t row = 0; row < expected.size(); ++row) {
+    for (std::size_t o = 0; o < expected[row].size(); ++o) {
+      Expected& op = expected[row][o];
+      if (calendar.concurrency[static_cast<std::size_t>(op.link)] == 1 || longest[row][o] == 0) continue;
+      const double by = longest[row][o] / op.total();
+      op.startup *= by, op.work *= by, op.rest *= by;
+    }
+  }
+}
+
 // By link: the ops that were run.
 std::vector<std::vector<Timed>> Observer::State::timed(const Look& look) const {
   std::vector<std::vector<Timed>> ops(links.size());
@@ -173,7 +206,8 @@ std::vector<std::vector<Timed>> Observer::State::timed(const Look& look) const {
   return ops;
 }
 
-// Of measured over expected times. Ops that share a link are longer than each alone: then only its change is known.
+// Of measured over expected times. How ops share a link is known roughly: then a first difference that is not large
+// is that of the simulation, and only changes count.
 double Observer::State::log_factor(std::size_t link) const {
   const double mean = links[link].test.mean();
   return calendar.concurrency[link] == 1 ? mean : mean - links[link].first;
@@ -183,7 +217,7 @@ double Observer::State::log_factor(std::size_t link) const {
 bool Observer::State::off() const {
   const auto differs = [&](double a, double b) { return std::abs(a - b) > std::log1p(tolerated); };
   for (std::size_t k = 0; k < links.size(); ++k)
-    if (links[k].test.size() > 0 && differs(log_factor(k), links[k].asked)) return true;
+    if (links[k].test.size() > 0 && differs(log_total(k), links[k].asked)) return true;
   return compute.size() > 0 && differs(compute.mean(), compute_asked);
 }
 
@@ -191,7 +225,7 @@ bool Observer::State::off() const {
 void Observer::State::ask() {
   for (std::size_t k = 0; k < links.size(); ++k) {
     links[k].test.keep_last();
-    links[k].asked = log_factor(k);
+    if (links[k].test.size() > 0) links[k].asked = log_total(k);
   }
   compute.keep_last();
   compute_asked = compute.mean();
@@ -211,6 +245,19 @@ std::optional<Factors> Observer::State::factors(std::size_t link) const {
   std::vector<Timed> ops;
   for (const std::vector<Timed>& some : links[link].recent) ops.insert(ops.end(), some.begin(), some.end());
   return factors_of(ops, common);
+}
+
+// As log_factor(), of all ops together: few that take most of the time may be as planned, and many small ones not.
+double Observer::State::log_total(std::size_t link) const {
+  const Factors by = *factors(link);
+  double found = 0, planned = 0;
+  for (const std::vector<Timed>& some : links[link].recent) {
+    for (const Timed& op : some) {
+      found += op.expected.startup * by.startup + op.expected.work * by.rate + op.expected.rest;
+      planned += op.expected.total();
+    }
+  }
+  return std::log(found / planned);
 }
 
 Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cluster, double false_alarms,
@@ -233,6 +280,8 @@ Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cl
   state.links.assign(state.calendar.links.size(), {ChangeTest(each)});
   state.compute = ChangeTest(each);
   state.expect();
+  if (std::ranges::any_of(state.calendar.concurrency, [](std::int32_t ops) { return ops != 1; }))
+    state.expect_shared();
 }
 
 Observer::~Observer() = default;
@@ -253,7 +302,7 @@ bool Observer::add(const Look& look) {
     if (ops[k].empty()) continue;
     State::OfLink& link = state.links[k];
     const double value = std::log(median_ratio(ops[k]));
-    if (link.test.size() == 0) link.first = value;
+    if (link.test.size() == 0 && std::abs(value) < std::log1p(kOfAnother)) link.first = value;
     changed |= link.test.add(value);
     link.recent.push_back(ops[k]);
     keep_last_two(link.recent);

@@ -195,6 +195,7 @@ void bind_preserver(py::module_& module) {
                        double step, double noise_in_change) {
         return GradientSums{own, mean, own_change, mean_change, change, step, noise_in_change};
       }))
+      .def_readonly("step", &GradientSums::step)
       .def("numbers", [](const GradientSums& sums) {
         return std::array{sums.own,    sums.mean, sums.own_change,     sums.mean_change,
                           sums.change, sums.step, sums.noise_in_change};

@@ -98,6 +98,17 @@ TEST(Observer, FindsStartUpAndRateApart) {
   EXPECT_NEAR(to_double(found.us_per_byte), 0.03, 0.001);
 }
 
+TEST(Observer, FindsAStartUpThatGrewFourHundredTimes) {
+  const Workload workload = small();
+  const Cluster planned = line(50, 0.02), real = line(20'000, 0.02);
+  const Plan plan = plan_of("wfbp", workload, planned);
+  Observer observer(plan, workload, planned, 1e-6);
+  observer.add(look_of(plan, workload, real, 1));
+  const Link found = observer.cluster().links.front();
+  EXPECT_NEAR(static_cast<double>(found.startup_ns), 20e6, 0.5e6);
+  EXPECT_NEAR(to_double(found.us_per_byte), 0.02, 0.005);
+}
+
 TEST(Observer, OneSizeOfMessageGivesOneFactor) {
   const Workload workload = small();
   const Cluster planned = line(100, 0.01), real = line(200, 0.02);
@@ -138,6 +149,19 @@ TEST(Observer, AWrongAssumptionAsksOnce) {
   for (int i = 0; i < 50; ++i)
     asked += observer.add(look_of(plan, workload, line(100, 0.02), 1 + 0.001 * (i % 3)));
   EXPECT_EQ(asked, 1);
+}
+
+// One message takes nine tenths of the planned time, and no longer than that; the others take forty times as long.
+TEST(Observer, ManyShortOpsAreSeenBesideALongOne) {
+  const Workload workload = small();
+  const Cluster planned = line(10, 0.01);
+  const Plan plan = plan_of("wfbp", workload, planned);
+  Observer observer(plan, workload, planned, 1e-6, true);
+  Look look = look_of(plan, workload, planned, 1);
+  for (double& ns : look.op_ns)
+    if (ns < 1e6) ns *= 40;
+  EXPECT_FALSE(observer.add(look));
+  EXPECT_TRUE(observer.add(look));
 }
 
 TEST(Observer, OfWhatWasObservedMoreIsTolerated) {
@@ -181,6 +205,21 @@ TEST(Observer, AChangeThatIsSeenInItsMiddleIsAskedOnceMore) {
   for (int i = 0; i < 40; ++i) EXPECT_FALSE(observer.add(look_of(plan, workload, line(100, 0.085), 1)));
 }
 
+TEST(Observer, SeesALinkThatOpsShare) {
+  const Workload workload = small();
+  const Cluster planned = line(100, 0.01);
+  const Plan plan = plan_of("asc_wfbp", workload, planned);
+  for (const auto& [startup, wanted] : {std::pair(100, 0), {120, 0}, {20'000, 1}}) {
+    Cluster real = line(startup, 0.01);
+    Observer observer(plan, workload, planned, 1e-6, true);
+    int asked = 0;
+    for (int i = 0; i < 20; ++i) asked += observer.add(look_of(plan, workload, real, 1)) ? 1 : 0;
+    EXPECT_EQ(asked, wanted) << startup;
+    const Nanoseconds found = observer.cluster().links.front().startup_ns;
+    EXPECT_EQ(found > planned.links.front().startup_ns * 10, wanted == 1) << startup;
+  }
+}
+
 TEST(Observer, SaysWhatIsOff) {
   const Workload workload = small();
   const Cluster planned = line(100, 0.01);
@@ -211,7 +250,6 @@ TEST(Observer, EveryScheme) {
     const Plan& plan = std::get<Plan>(made);
     Observer observer(plan, workload, cluster, 1e-6);
     observer.add(look_of(plan, workload, cluster, 1));
-    if (plan.links.front().concurrency != 1) continue;
     const Link found = observer.cluster().links.front();
     EXPECT_NEAR(static_cast<double>(found.startup_ns), 100'000, 2'000) << scheme.name;
     EXPECT_NEAR(to_double(found.us_per_byte), 0.02, 0.0005) << scheme.name;

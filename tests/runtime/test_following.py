@@ -192,7 +192,7 @@ def report_straggler(rank):
     import gradweave
 
     model = make_net()
-    model.again.register_full_backward_pre_hook(lambda *_: time.sleep(0.03 if rank == 1 else 0))
+    model.again.register_full_backward_pre_hook(lambda *_: time.sleep(0.05 if rank == 1 else 0))
     model, optimizer = gradweave.wrap(model, sgd(model), "ddp", links=gradweave.EmulatedLink(100, 0.01), warm_up=1,
                                       profile_iterations=2, timeout=20)
     early = model.gradweave.report()
@@ -207,9 +207,9 @@ def test_a_report_names_the_straggler_and_does_not_call_waiting_communication():
     for early, report in ranks.run(report_straggler, 2):
         assert early is None
         assert [each["rank"] for each in report["stragglers"]] == [1]
-        assert report["op"]["measured_us"] < 30_000  # of which rank 0 waits as long in its ops
+        assert report["op"]["measured_us"] < report["measured"]["iteration_us"] / 2  # which rank 0 waits in its op
         assert "rank 1 computes" in report["text"]
-        assert report["measured"]["iteration_us"] > 60_000
+        assert report["measured"]["iteration_us"] > 100_000
         assert {"predicted", "ccr", "ccr_uncertainty", "links", "differences"} <= set(report)
 
 
