@@ -58,6 +58,7 @@ def gradient_sums(own: list[Tensor | None], own_before: list[Tensor | None], mea
     """Of one iteration on this rank (src/runtime/gradient_sums.h)."""
 
 class GradientSums:
+    step: float
     def __init__(self, own: float, mean: float, own_change: float, mean_change: float, change: float, step: float,
                  noise_in_change: float, /) -> None: ...
     def numbers(self) -> list[float]:
