@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <Eigen/Eigenvalues>
 #include <cmath>
+#include <complex>
 #include <numbers>
 #include <random>
 #include <string>
@@ -210,20 +210,25 @@ TEST(Stability, ClosedForms) {
   EXPECT_NEAR(largest_stable_step({.period = 2, .steps = {{1, {{-1, 0.5}, {0, 0.5}}}}}, {}), 2, 1e-5);
 }
 
-// z^d (z - 1) (z - b) + step z, by the eigenvalues of its companion matrix.
+// The largest root of z^d (z - 1) (z - b) + step z, by Weierstrass's iteration for all roots at once.
 double largest_root(std::int32_t d, double b, double step) {
-  std::vector<double> coefficients(static_cast<std::size_t>(d) + 3, 0);  // of z^0, z^1, ...
-  coefficients[static_cast<std::size_t>(d) + 2] += 1;
-  coefficients[static_cast<std::size_t>(d) + 1] -= 1 + b;
-  coefficients[static_cast<std::size_t>(d)] += b;
-  coefficients[1] += step;
-  const auto degree = static_cast<Eigen::Index>(coefficients.size()) - 1;
-  Eigen::MatrixXd companion = Eigen::MatrixXd::Zero(degree, degree);
-  for (Eigen::Index n = 0; n < degree; ++n) {
-    if (n > 0) companion(n, n - 1) = 1;
-    companion(n, degree - 1) = -coefficients[static_cast<std::size_t>(n)];
+  using Complex = std::complex<long double>;
+  std::vector<Complex> roots;
+  for (std::int32_t k = 0; k < d + 2; ++k) roots.push_back(std::pow(Complex(0.4, 0.9), k));
+  const auto value = [&](Complex z) {
+    return std::pow(z, d) * (z - 1.0L) * (z - Complex(b)) + z * Complex(step);
+  };
+  for (int round = 0; round < 300; ++round) {
+    for (Complex& root : roots) {
+      Complex others = 1;
+      for (const Complex& other : roots)
+        if (&other != &root) others *= root - other;
+      if (others != Complex(0)) root -= value(root) / others;
+    }
   }
-  return Eigen::EigenSolver<Eigen::MatrixXd>(companion, false).eigenvalues().cwiseAbs().maxCoeff();
+  long double largest = 0;
+  for (const Complex& root : roots) largest = std::max(largest, std::abs(root));
+  return static_cast<double>(largest);
 }
 
 RC_GTEST_PROP(Stability, IsTheCharacteristicPolynomials, ()) {

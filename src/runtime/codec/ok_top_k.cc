@@ -35,8 +35,8 @@ constexpr std::int64_t kReuse = 32;  // messages
 // Memory::further[0], in the processor's memory.
 enum Kept : std::int64_t { kMessages, kLocal, kGlobal, kNumbers };
 
-struct Message {
-  Message(const Parcel& parcel, double density, const Memory& before, Memory& kept)
+struct SplitMessage {
+  SplitMessage(const Parcel& parcel, double density, const Memory& before, Memory& kept)
       : call(parcel.call),
         after(kept),
         count(kept_elements(call.flat.numel(), density)),
@@ -162,7 +162,7 @@ class OkTopK : public Codec {
   explicit OkTopK(double density) : density_(density) {}
 
   std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const override {
-    auto message = std::make_shared<Message>(parcel, density_, before, after);
+    auto message = std::make_shared<SplitMessage>(parcel, density_, before, after);
     Call split = parcel.call;
     split.flat = message->outgoing;
     return then(split, exchange(split, message->incoming), [message] { message->gather(); });
