@@ -7,6 +7,7 @@ import torch
 from gradweave import _native, core, probe
 
 STARTER = "sequential"  # runs while the job is profiled: no op disturbs the backward that is measured
+PROBE_SECONDS = 3.0  # for each link
 CANDIDATES = 4  # plans that are tried one after another, should one of them not go into force
 
 
@@ -89,7 +90,7 @@ def cluster_of(links, control, device, compressor_rates):
             cost = {"name": link.name, "startup_us": 1, "us_per_byte": 0, "concurrency": 1}
         else:
             with control.together(f"the probe of link {link.name}"):
-                cost, _ = probe.measure_link(link.name, link.group, seconds=3.0, device=device)
+                cost, _ = probe.measure_link(link.name, link.group, seconds=PROBE_SECONDS, device=device)
         costs.append(cost)
     cluster = probe.cluster_of(costs, control.size, f"{control.size} workers")
     return {**cluster, "compressor_rates": compressor_rates} if compressor_rates else cluster
