@@ -70,11 +70,15 @@ class Follower:
                 found = self._known, *self._found()
                 self._planning = threading.Thread(target=self._plan, args=found, name="planning", daemon=True)
                 self._planning.start()
-            elif self._proposal is None and self._looks == TRIAL and self._before and self._observer.iteration_ns > self._before[1]:
+            elif self._proposal is None and self._looks == TRIAL and self._disappoints():
                 workload, cluster = self._found()
                 self._proposal = {"workload": workload, "cluster": cluster, "candidates": [
                     decision.entry_of(each["scheme"], each, workload, cluster) for each in (self._before[0], self._known[0])]}
         return announced
+
+    def _disappoints(self):
+        """The plan in force turns out slower than the one before."""
+        return self._before is not None and self._observer.iteration_ns > self._before[1]
 
     def _found(self):
         """(workload, cluster) as they are now."""
