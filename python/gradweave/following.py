@@ -54,8 +54,9 @@ class Follower:
         return False
 
     def _look_after(self, seconds):
-        """seconds: what an iteration takes."""
-        self._every = max(min(max(math.ceil(LOOK_SECONDS / seconds), 5), 16), self._iterations + 1)
+        """seconds: what an iteration takes, 0 where that is not known."""
+        wanted = math.ceil(LOOK_SECONDS / seconds) if seconds > 0 else 16
+        self._every = max(min(max(wanted, 5), 16), self._iterations + 1)
 
     def _end_look(self):
         (look, ended), self._exchange = self._exchange, None
