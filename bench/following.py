@@ -180,14 +180,15 @@ def panel(name, results, top):
         curves[way] = [(sum(each[:place]), 1e3 * statistics.median(each[place:place + WINDOW]))
                        for place in range(0, len(each) - WINDOW, WINDOW)]
     last = max(seconds for curve in curves.values() for seconds, _ in curve)
-    high = 1.1 * max(ms for curve in curves.values() for _, ms in curve)
+    # Higher is only what comes once in a hundred times: a pause of the machine.
+    high = 1.1 * statistics.quantiles((ms for curve in curves.values() for _, ms in curve), n=100)[-1]
     base = top + PANEL - 40
 
     def x(seconds):
         return LEFT + (RIGHT - LEFT) * seconds / last
 
     def y(ms):
-        return base - (base - top - 30) * ms / high
+        return base - (base - top - 30) * min(1.0, ms / high)
 
     parts = [f'<text class="title" x="{LEFT}" y="{top + 16}">{name} ({SCENARIOS[name].scheme}): '
              + "; ".join(map(str, SCENARIOS[name].phases)) + "</text>"]
