@@ -106,7 +106,7 @@ def decide(workload, cluster, settings, loop, device, preserver=None):
         ranked = _ranked(workload, cluster, settings)
         best, candidates, refused = ranked[0], [], ""
         if settings.scheme == "auto" and preserver is not None:
-            ranked = _by_progress(ranked, workload, preserver, _option(settings, "tolerance"))
+            ranked = _by_progress(ranked, workload, preserver, (_defaults("auto") | (settings.options or {}))["tolerance"])
 
         def objection(entry):
             return preserver.objection(entry["plan"], workload) if preserver is not None else ""
@@ -141,8 +141,7 @@ def _variants(scheme, options):
     """The options that a scheme is planned with: those asked for, then, if they say nothing of it, without slices of tensors,
     should the optimizer not bear them."""
     given = dict(options or {})
-    known = next(each["options"] for each in core.schemes() if each["name"] == scheme)
-    if "slices" in given or not any(option["name"] == "slices" for option in known):
+    if "slices" in given or "slices" not in _defaults(scheme):
         return [given]
     return [given, given | {"slices": "off"}]
 
@@ -165,10 +164,10 @@ def _ranked(workload, cluster, settings):
             for entry in core.ranked_plans(workload, cluster, settings.options)]
 
 
-def _option(settings, name):
-    """As it was given, else its default."""
-    options = next(each["options"] for each in core.schemes() if each["name"] == settings.scheme)
-    return (settings.options or {}).get(name, next(each["default"] for each in options if each["name"] == name))
+def _defaults(scheme):
+    """{option: its default} of a scheme."""
+    options = next(each["options"] for each in core.schemes() if each["name"] == scheme)
+    return {option["name"]: option["default"] for option in options}
 
 
 def _by_progress(ranked, workload, preserver, tolerance):
