@@ -13,10 +13,12 @@ def schemes() -> list[Json]:
     return json.loads(_native().schemes())["schemes"]
 
 
-def make_plan(workload: Json, cluster: Json, scheme: str, options: Mapping[str, object] | None = None) -> Json:
-    """The scheme's plan. Errors: ValueError naming the option, the scheme or the place in the input; RuntimeError
-    with the reason when the scheme would never update anything."""
-    plan = json.loads(_native().make_plan(json.dumps(workload), json.dumps(cluster), scheme, _text_of(options)))
+def make_plan(workload: Json, cluster: Json, scheme: str, options: Mapping[str, object] | None = None, *,
+              beside_training: bool = False) -> Json:
+    """The scheme's plan. `beside_training`: made at low priority. Errors: ValueError naming the option, the scheme or the
+    place in the input; RuntimeError with the reason when the scheme would never update anything."""
+    plan = json.loads(_native().make_plan(json.dumps(workload), json.dumps(cluster), scheme, _text_of(options),
+                                          beside_training))
     if "starves" in plan:
         raise RuntimeError(f"scheme '{scheme}' has no plan here: {plan['starves']}")
     return plan
@@ -33,12 +35,14 @@ def check_tuning(scheme: str, options: Mapping[str, object] | None, trials: int)
     _native().check_tuning(scheme, _text_of(options), trials)
 
 
-def ranked_plans(workload: Json, cluster: Json, options: Mapping[str, object] | None = None) -> list[Json]:
+def ranked_plans(workload: Json, cluster: Json, options: Mapping[str, object] | None = None, *,
+                 beside_training: bool = False) -> list[Json]:
     """Scheme `auto`'s admissible plans under its `options`, best first: [{"plan": ..., "prediction": what simulate()
     returns, "effects": ["exact", ...], "demands": as demands_of() returns}, ...]. A plan's "finding" says whose it is
     ("chosen": scheme, options, iteration_us, effects), why ("reason"), and in the first plan what would be chosen if
-    corrected averages were allowed too ("if_corrected", where that is another). Errors: as make_plan()."""
-    ranked = json.loads(_native().ranked_plans(json.dumps(workload), json.dumps(cluster), _text_of(options)))
+    corrected averages were allowed too ("if_corrected", where that is another). `beside_training` and errors: as
+    make_plan()."""
+    ranked = json.loads(_native().ranked_plans(json.dumps(workload), json.dumps(cluster), _text_of(options), beside_training))
     if "starves" in ranked:
         raise RuntimeError(f"scheme 'auto' has no plan here: {ranked['starves']}")
     return ranked["plans"]

@@ -96,14 +96,14 @@ def cluster_of(links, control, device, compressor_rates):
     return {**cluster, "compressor_rates": compressor_rates} if compressor_rates else cluster
 
 
-def decide(workload, cluster, settings, loop, device, preserver=None):
+def decide(workload, cluster, settings, loop, device, preserver=None, beside_training=False):
     """{"workload", "cluster", "candidates": plans that the engine and the loop bear, best first, each with its "plan",
     "prediction", "name" and "iteration_us"; "passed_over": why the best plan of all isn't among them, or "";
     "if_corrected": what corrected averages would give, where that is another; "objection": what the Preserver has
     against the best candidate, where its scheme was asked for by name; "ddp_us": the prediction for ddp, None if
     there is none}. With a scheme that was asked for by name they are plans of it; {"error": why there is none}."""
     try:
-        ranked = _ranked(workload, cluster, settings)
+        ranked = _ranked(workload, cluster, settings, beside_training)
         best, candidates, refused = ranked[0], [], ""
         if settings.scheme == "auto" and preserver is not None:
             ranked = _by_progress(ranked, workload, preserver, (_defaults("auto") | (settings.options or {}))["tolerance"])
@@ -155,13 +155,14 @@ def _unrunnable(plan, workload, cluster, device):
         return str(error)
 
 
-def _ranked(workload, cluster, settings):
+def _ranked(workload, cluster, settings, beside_training):
     if settings.scheme != "auto":
-        return [entry_of(settings.scheme, core.make_plan(workload, cluster, settings.scheme, options), workload, cluster)
-                for options in _variants(settings.scheme, settings.options)]
+        plans = [core.make_plan(workload, cluster, settings.scheme, options, beside_training=beside_training)
+                 for options in _variants(settings.scheme, settings.options)]
+        return [entry_of(settings.scheme, plan, workload, cluster) for plan in plans]
     return [{"name": entry["plan"]["finding"]["chosen"]["scheme"], "plan": entry["plan"], "prediction": entry["prediction"],
              "iteration_us": entry["prediction"]["iteration_us"]}
-            for entry in core.ranked_plans(workload, cluster, settings.options)]
+            for entry in core.ranked_plans(workload, cluster, settings.options, beside_training=beside_training)]
 
 
 def _defaults(scheme):

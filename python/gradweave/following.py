@@ -10,6 +10,7 @@ from gradweave.reporting import SETTLING
 LOOK_SECONDS = 0.2     # between two looks, of 5 to 16 iterations
 ALARMS_PER_HOUR = 0.1  # false ones, where times scatter as if at random
 TRIAL = 3              # looks after which a plan that is slower than the one before makes way for it again
+MOST_LOOKS = 64        # from a plan that was no better to the next
 GAIN = 0.03            # by which a new plan has to be faster, relative
 WHAT = "the exchange of measured times"
 
@@ -23,6 +24,7 @@ class Follower:
         self._loop, self._device, self._preserver = loop, device, preserver
         self._observer = self._exchange = self._planning = self._known = self._proposal = self._before = None
         self._every = self._iterations = self._looks = 0
+        self._changed, self._not_before, self._wait = False, 0, 1  # since the last plan; the look of the next; looks between
 
     def plan_installed(self, plan, workload, cluster, of_this_run=False):
         """A plan has come into force; `cluster`: what it was made for, None where nothing is known of the links;
@@ -30,6 +32,7 @@ class Follower:
         before = (self._known[0], self._observer.iteration_ns) if of_this_run else None
         self._observer = self._exchange = self._known = self._proposal = None
         self._iterations, self._looks, self._before = -SETTLING, 0, before  # iterations: since the last look
+        self._changed, self._not_before, self._wait = False, 0, 1
         if cluster is None or self._device.type != "cpu":
             return
         self._known = plan, workload, cluster
@@ -65,9 +68,10 @@ class Follower:
         self._looks += 1
         self._look_after(self._observer.iteration_ns / 1e9)
         announced, busy = ready < 0, self._planning is not None and self._planning.is_alive()
+        self._changed |= changed
         if self._control.rank == 0 and not announced and not busy:
-            if changed:
-                self._proposal = None  # was made for what is no more
+            if self._changed and self._looks >= self._not_before:
+                self._changed, self._proposal = False, None  # which was made for what is no more
                 found = self._known, *self._found()
                 self._planning = threading.Thread(target=self._plan, args=found, name="planning", daemon=True)
                 self._planning.start()
@@ -87,12 +91,18 @@ class Follower:
 
     def _plan(self, known, workload, cluster):
         """On rank 0, beside the training: a plan for what was measured, if it is better there than the one in force."""
-        decided = decision.decide(workload, cluster, self._settings, self._loop, self._device, self._preserver)
-        if "error" not in decided and known is self._known:
+        decided = decision.decide(workload, cluster, self._settings, self._loop, self._device, self._preserver,
+                                  beside_training=True)
+        if known is not self._known:
+            return
+        if "error" not in decided:
             best, stays = decided["candidates"][0], decision.entry_of(known[0]["scheme"], known[0], workload, cluster)
             now, then = (decision.time_to_progress(entry, workload, self._preserver) for entry in (stays, best))
             if then < (1 - GAIN) * now:
                 self._proposal = {**decided, "candidates": [best, stays]}
+                return
+        self._wait = min(2 * self._wait, MOST_LOOKS)
+        self._not_before = self._looks + self._wait
 
     def proposal(self):
         """Rank 0's, on all ranks: {"workload", "cluster", "candidates": the new plan and the one in force}."""

@@ -6,6 +6,7 @@
 
 #include "gradweave/error.h"
 #include "runtime/core_json.h"
+#include "runtime/low_priority.h"
 
 namespace gradweave::runtime {
 
@@ -14,10 +15,24 @@ inline void bind_core(pybind11::module_& module) {
   // Python's own names for the two kinds of error: gradweave.InvalidInput is a ValueError.
   pybind11::register_exception<InvalidInput>(module, "InvalidInput", PyExc_ValueError);
   pybind11::register_exception<RuntimeFailure>(module, "RuntimeFailure", PyExc_RuntimeError);
-  module.def("make_plan", &make_plan_text, Unlocked());
+  module.def(
+      "make_plan",
+      [](const std::string& workload, const std::string& cluster, const std::string& scheme,
+         const std::string& options, bool beside_training) {
+        const auto make = [&] { return make_plan_text(workload, cluster, scheme, options); };
+        return beside_training ? at_low_priority(make) : make();
+      },
+      Unlocked());
   module.def("check_options", &check_options_text);
   module.def("check_tuning", &check_tuning_text);
-  module.def("ranked_plans", &ranked_plans_text, Unlocked());
+  module.def(
+      "ranked_plans",
+      [](const std::string& workload, const std::string& cluster, const std::string& options,
+         bool beside_training) {
+        const auto rank = [&] { return ranked_plans_text(workload, cluster, options); };
+        return beside_training ? at_low_priority(rank) : rank();
+      },
+      Unlocked());
   module.def("demands", &demands_text, Unlocked());
   module.def("simulate", &simulate_text, Unlocked());
   module.def("fit_link", &fit_link_text, Unlocked());
