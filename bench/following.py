@@ -104,7 +104,7 @@ def train(scenario, way):
 
 
 def description(plan):
-    chosen = plan.get("finding", {}).get("chosen", plan)
+    chosen = core.chosen(plan)
     return f"{chosen['scheme']}, {len(plan['period'])} iterations"
 
 

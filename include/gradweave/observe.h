@@ -74,17 +74,21 @@ class Observer {
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
-  // Takes a look of all ranks. Returns whether to plan again: a link or the compute has changed; or, compared 2, 6, 14,
+  // Returns the names of the cluster's links that the plan gives no op.
+  std::vector<std::string> idle() const;
+
+  // Takes a look of all ranks, and what one message of always the same size took on each idle link, if there was one
+  // (else 0, or nothing at all). Returns whether to plan again: a link or the compute has changed; or, compared 2, 6, 14,
   // ... looks after the start or a change, is more than a tenth off what was planned for last, or more than a half if
   // that was observed under another plan. O(ops of the look).
-  bool add(const Look& look);
+  bool add(const Look& look, const std::vector<double>& echo_ns = {});
   bool looked() const;
   // Returns the measured time of an iteration, of the last two looks. The caller owes one.
   double iteration_ns() const;
 
   // Return what to plan for, from the looks since the last change. Start-up and time per byte of a link are told apart
-  // as far as its messages differ in size; else both change by one factor. Links without ops stay as they are, those
-  // whose ops share them change in proportion to the first look.
+  // as far as its messages differ in size; else both change by one factor. Links whose ops share them change in proportion
+  // to the first look; idle ones in proportion to the first four, once they are more than a half off.
   Workload workload() const;
   Cluster cluster() const;
 

@@ -1,5 +1,5 @@
 // Training with libtorch in C++: one rank's session, as gradweave.wrap() is in Python. examples/cpp has a
-// whole program. Link the CMake target gradweave_session.
+// whole program. Link the CMake target gradweave::torch.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

@@ -62,6 +62,12 @@ def simulate(plan: Json, workload: Json, cluster: Json, *, optimizer_us: float =
     return json.loads(_native().simulate(*map(json.dumps, (plan, workload, cluster, options))))
 
 
+def chosen(plan: Json) -> Json:
+    """Whose the plan is: what `auto` or `optimal` say of the plan that they chose, else the plan itself; has its "scheme"
+    and "options"."""
+    return plan.get("finding", {}).get("chosen", plan)
+
+
 def cut_layers(plan: Json, workload: Json) -> list[int]:
     """The layers, not the first, whose gradients complete an op that may start then: the backward has to reach their
     gradients apart from those of the layers before. Errors: ValueError."""

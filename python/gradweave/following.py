@@ -24,6 +24,7 @@ class Follower:
         self._loop, self._device, self._preserver = loop, device, preserver
         self._observer = self._exchange = self._planning = self._known = self._proposal = self._before = None
         self._every = self._iterations = self._looks = 0
+        self._echoes = []  # by link that the plan in force leaves idle
         self._changed, self._not_before, self._wait = False, 0, 1  # since the last plan; the look of the next; looks between
 
     def plan_installed(self, plan, workload, cluster, of_this_run=False):
@@ -31,6 +32,7 @@ class Follower:
         `of_this_run`: it is what was observed under the plan before."""
         before = (self._known[0], self._observer.iteration_ns) if of_this_run else None
         self._observer = self._exchange = self._known = self._proposal = None
+        self._echoes = []
         self._iterations, self._looks, self._before = -SETTLING, 0, before  # iterations: since the last look
         self._changed, self._not_before, self._wait = False, 0, 1
         if cluster is None or self._device.type != "cpu":
@@ -40,6 +42,8 @@ class Follower:
         self._look_after(seconds)
         self._observer = _native.Observer(*map(json.dumps, self._known), of_this_run=of_this_run,
                                           false_alarms=ALARMS_PER_HOUR * self._every * seconds / 3600)
+        if self._on:
+            self._echoes = [self._engine.echo(name) for name in self._observer.idle]
 
     def iteration_ended(self):
         """Returns whether rank 0 has a better plan. The same on all ranks."""
@@ -51,7 +55,8 @@ class Follower:
             if look.iterations:  # alike on all ranks
                 self._iterations = 0
                 ready = -1.0 if self._proposal is not None else 0.0
-                self._exchange = look, self._control.begin_smallest(look.numbers() + [ready], WHAT)
+                numbers = look.numbers() + [echo.taken_ns for echo in self._echoes] + [ready]
+                self._exchange = look, self._control.begin_smallest(numbers, WHAT)
         elif self._iterations == self._every // 2 and self._exchange:  # beside the training until here
             return self._end_look()
         return False
@@ -64,7 +69,11 @@ class Follower:
     def _end_look(self):
         (look, ended), self._exchange = self._exchange, None
         *numbers, ready = ended()
-        changed = self._observer.add(look.of_all(numbers))
+        taken = numbers[len(numbers) - len(self._echoes):]
+        changed = self._observer.add(look.of_all(numbers), taken)
+        if all(taken):  # alike on all ranks
+            for echo in self._echoes:
+                echo.start()
         self._looks += 1
         self._look_after(self._observer.iteration_ns / 1e9)
         announced, busy = ready < 0, self._planning is not None and self._planning.is_alive()
@@ -115,7 +124,7 @@ class Follower:
 
     def close(self):
         """Waits for a plan that is being made: an interpreter must not end under it."""
-        self._exchange = None
+        self._exchange, self._echoes = None, []
         if self._planning is not None:
             self._planning.join()
 

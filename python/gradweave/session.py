@@ -14,6 +14,7 @@ from gradweave.checkpoint import RankState
 from gradweave.following import Follower
 from gradweave.loop import TRAITS, Loop
 from gradweave.reporting import Report
+from gradweave.scalars import Scalars
 from gradweave.scope import Scope
 from gradweave.settings import Plan, plan_of
 from gradweave.subclasses import Hook
@@ -55,6 +56,7 @@ class Session:
         self.updates = Updates(optimizers, self.parameters, self._scope.excluded, self._loop,
                                starts_synchronous=self._coming is None)
         self._report = Report(settings.report and job.rank == 0)
+        self._scalars = Scalars(self._to_tell)
         device = self.parameters[0].device
         self.job, self.control = job, Control(job, device)
         with self.control.together(GROUPS):
@@ -123,13 +125,30 @@ class Session:
             self._write_page(path, found)
         return found
 
+    def log_to(self, target: str | os.PathLike[str] | Any, every: int = 50) -> None:
+        """Tell every so many iterations, on rank 0, what they took in the mean: iteration_ms, exposed_ms (waits for
+        communication), ops and bytes sent, updates, waits; and the scheme in force, its predicted_ms and buffer_bytes.
+        `target`: a path, to whose file JSON lines are appended, or a torch.utils.tensorboard.SummaryWriter (or what else has
+        its add_scalar()). Errors, on rank 0: InvalidInput for what can't be written to."""
+        if self.job.rank == 0:
+            try:
+                self._scalars.add(target, every)
+            except ValueError as error:
+                raise _native.InvalidInput(str(error)) from None
+
+    def _to_tell(self):
+        sums = dict(self.engine.counters)
+        facts = {"scheme": core.chosen(self.plan or {}).get("scheme") or "", "buffer_bytes": sums.pop("buffer_bytes")}
+        if self.prediction is not None:
+            facts["predicted_ms"] = self.prediction["iteration_us"] / 1e3
+        return sums, facts
+
     def _write_page(self, path, found):
         timeline = self.timeline()
         if self.cluster is None and not timeline["spans"]:
             raise _native.InvalidInput("model.gradweave.report(): nothing is known of the links and nothing was recorded: "
                                        "call it once a plan is in force, or record_timeline() before")
-        chosen = self.plan.get("finding", {}).get("chosen", self.plan)
-        name = f"{chosen.get('scheme') or 'plan'} in force"
+        name = f"{core.chosen(self.plan).get('scheme') or 'plan'} in force"
         given = {} if self.cluster is None else {
             "workload": self.workload, "cluster": self.cluster, "plans": {name: self.plan}}
         # Of the same name: the page compares it with the plan.
@@ -267,6 +286,7 @@ class Session:
         self._layer_handles = []
         self._stop_recording()
         self._follower.close()
+        self._scalars.close()
         if error is None:
             self.job.peers.end()
         else:
@@ -468,6 +488,7 @@ class Session:
     def _iteration_ended(self):
         self._check_now_and_then()
         self._report.iteration_ended()
+        self._scalars.iteration_ended()
         if self._recorder is None:
             if self._tuning.under_way:
                 if self._tuning.iteration_ended():

@@ -42,6 +42,7 @@ using observed::Timed;
 
 constexpr double kOff = 0.1;        // by which what was planned for may be off, relative
 constexpr double kOfAnother = 0.5;  // the same, where it was observed under another plan
+constexpr std::size_t kFirst = 4;   // looks that say what is usual on an idle link
 constexpr std::size_t kWait = 2;    // looks before that is asked; twice as many each next time
 constexpr double kPrior = 0.001;    // weight of a link's common factor beside one op's error
 constexpr int kRounds = 8;          // of the fit
@@ -119,13 +120,14 @@ struct Observer::State {
   Workload workload;
   Cluster cluster;
   Calendar calendar;
-  std::vector<std::size_t> cluster_link;        // by the plan's link
+  std::vector<std::size_t> cluster_link;        // by the plan's link, then of those that it leaves idle
   std::vector<std::vector<Expected>> expected;  // by the calendar's iteration, by op
-  // By link of the plan.
+  // By link of the plan, then those that it leaves idle.
   struct OfLink {
-    ChangeTest test;                         // logarithms of measured over expected times; empty without ops
-    double first = 0;                        // of the first look, where ops share the link
-    double asked = 0;                        // log_total() that was planned for
+    ChangeTest test;        // logarithms of measured over expected times, of an idle link's times
+    double first = 0;       // of the first look, where ops share the link; of the first few, if idle
+    std::size_t usual = 0;  // looks that `first` is of, if idle
+    double asked = 0;       // log_total() that was planned for
     std::vector<std::vector<Timed>> recent;  // ops of the last two looks that have some
   };
   std::vector<OfLink> links;
@@ -135,6 +137,7 @@ struct Observer::State {
   double tolerated;
   std::size_t looks = 0, wait = kWait;  // since what was planned for was compared; until it is again
 
+  bool idle(std::size_t link) const { return link >= calendar.links.size(); }
   void expect();
   void expect_shared();
   std::vector<std::vector<Timed>> timed(const Look& look) const;
@@ -210,7 +213,9 @@ std::vector<std::vector<Timed>> Observer::State::timed(const Look& look) const {
 // is that of the simulation, and only changes count.
 double Observer::State::log_factor(std::size_t link) const {
   const double mean = links[link].test.mean();
-  return calendar.concurrency[link] == 1 ? mean : mean - links[link].first;
+  if (!idle(link)) return calendar.concurrency[link] == 1 ? mean : mean - links[link].first;
+  const double since = mean - links[link].first;  // single messages scatter
+  return std::abs(since) > std::log1p(kOfAnother) ? since : 0;
 }
 
 // Whether something is not as it was planned for.
@@ -241,7 +246,7 @@ double Observer::State::planned_compute() const {
 std::optional<Factors> Observer::State::factors(std::size_t link) const {
   if (links[link].test.size() == 0) return std::nullopt;
   const double common = std::exp(log_factor(link));
-  if (calendar.concurrency[link] != 1) return Factors{common, common};
+  if (idle(link) || calendar.concurrency[link] != 1) return Factors{common, common};
   std::vector<Timed> ops;
   for (const std::vector<Timed>& some : links[link].recent) ops.insert(ops.end(), some.begin(), some.end());
   return factors_of(ops, common);
@@ -249,6 +254,7 @@ std::optional<Factors> Observer::State::factors(std::size_t link) const {
 
 // As log_factor(), of all ops together: few that take most of the time may be as planned, and many small ones not.
 double Observer::State::log_total(std::size_t link) const {
+  if (idle(link)) return log_factor(link);
   const Factors by = *factors(link);
   double found = 0, planned = 0;
   for (const std::vector<Timed>& some : links[link].recent) {
@@ -276,10 +282,15 @@ Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cl
                          "name the plan's links");
     state.cluster_link.push_back(*link);
   }
-  const double each = false_alarms / static_cast<double>(state.calendar.links.size() + 1);
-  state.links.assign(state.calendar.links.size(), {ChangeTest(each)});
-  state.compute = ChangeTest(each);
   state.expect();
+  std::vector<bool> used(cluster.links.size());
+  for (const std::vector<Expected>& row : state.expected)
+    for (const Expected& op : row) used[state.cluster_link[static_cast<std::size_t>(op.link)]] = true;
+  for (std::size_t link = 0; link < used.size(); ++link)
+    if (!used[link]) state.cluster_link.push_back(link);
+  const double each = false_alarms / static_cast<double>(state.cluster_link.size() + 1);
+  state.links.assign(state.cluster_link.size(), {ChangeTest(each)});
+  state.compute = ChangeTest(each);
   if (std::ranges::any_of(state.calendar.concurrency, [](std::int32_t ops) { return ops != 1; }))
     state.expect_shared();
 }
@@ -294,7 +305,14 @@ double Observer::iteration_ns() const {
 
 bool Observer::looked() const { return !state_->recent.empty(); }
 
-bool Observer::add(const Look& look) {
+std::vector<std::string> Observer::idle() const {
+  std::vector<std::string> names;
+  for (std::size_t k = state_->calendar.links.size(); k < state_->links.size(); ++k)
+    names.push_back(state_->cluster.links[state_->cluster_link[k]].name);
+  return names;
+}
+
+bool Observer::add(const Look& look, const std::vector<double>& echo_ns) {
   State& state = *state_;
   const std::vector<std::vector<Timed>> ops = state.timed(look);
   bool changed = false;
@@ -306,6 +324,14 @@ bool Observer::add(const Look& look) {
     changed |= link.test.add(value);
     link.recent.push_back(ops[k]);
     keep_last_two(link.recent);
+  }
+  for (std::size_t i = 0; i < echo_ns.size(); ++i) {
+    if (!(echo_ns[i] > 0 && std::isfinite(echo_ns[i]))) continue;
+    State::OfLink& link = state.links[state.calendar.links.size() + i];
+    const bool moved = link.test.add(std::log(echo_ns[i]));
+    if (moved) link.usual = kFirst;
+    if (link.usual < kFirst) link.first = link.test.mean(), ++link.usual;
+    changed |= moved;
   }
   const double compute =
       look.forward_ns + std::accumulate(look.backward_ns.begin(), look.backward_ns.end(), 0.0);
@@ -413,7 +439,7 @@ Observer::Report Observer::report() const {
     report.ccr = sample.mean / report.backward_ns;
     report.ccr_uncertainty = sample.uncertainty() / report.backward_ns;
   }
-  for (std::size_t k = 0; k < state.links.size(); ++k) {
+  for (std::size_t k = 0; k < state.calendar.links.size(); ++k) {
     const ChangeTest& test = state.links[k].test;
     if (test.size() == 0) continue;
     report.links.push_back({state.calendar.links[k], std::exp(test.mean()), std::expm1(test.uncertainty())});

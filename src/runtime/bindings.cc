@@ -241,8 +241,9 @@ void bind_observer(py::module_& module) {
            }),
            py::arg("plan"), py::arg("workload"), py::arg("cluster"), py::arg("false_alarms"),
            py::arg("of_this_run"), Unlocked())
+      .def_property_readonly("idle", &Observer::idle)
       .def_property_readonly("iteration_ns", &Observer::iteration_ns)
-      .def("add", &Observer::add, Unlocked())
+      .def("add", &Observer::add, py::arg("look"), py::arg("echo_ns") = std::vector<double>(), Unlocked())
       .def_property_readonly("looked", &Observer::looked)
       .def("workload", [](const Observer& observer) { return to_json(observer.workload()); })
       .def("cluster", [](const Observer& observer) { return to_json(observer.cluster()); })
@@ -293,6 +294,9 @@ void bind_engine(py::module_& module) {
            }),
            py::arg("name"), py::arg("group") = py::none(), py::arg("emulation") = py::none(),
            py::arg("control") = py::none());
+  py::class_<Echo>(module, "Echo")
+      .def("start", &Echo::start, Unlocked())
+      .def_property_readonly("taken_ns", &Echo::taken_ns);
   py::class_<Engine, std::unique_ptr<Engine, EndUnlocked>>(module, "Engine")
       .def(py::init([](const py::list& names, const py::list& tensors, std::vector<LinkSpec> links,
                        const std::optional<Group>& control, std::shared_ptr<Peers> peers, int world_size,
@@ -331,6 +335,7 @@ void bind_engine(py::module_& module) {
       .def("forward_begins", [](Engine& engine) { engine.run().forward_begins(); })
       .def("look", [](const Engine& engine, std::int64_t iterations,
                       std::size_t rank) { return engine.run().look(iterations, rank); })
+      .def("echo", &Engine::echo)
       .def("forward_start", &Engine::forward_start, Unlocked())
       .def("forward_end", &Engine::forward_end, Unlocked())
       .def("backward_start", &Engine::backward_start, Unlocked())

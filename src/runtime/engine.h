@@ -14,6 +14,7 @@
 #include "gradweave/timeline.h"
 #include "gradweave/workload.h"
 #include "run/run.h"
+#include "runtime/echo.h"
 #include "runtime/hooks.h"
 #include "runtime/host.h"
 #include "runtime/link_transport.h"
@@ -69,6 +70,9 @@ class Engine {
 
   void keep_local_gradients(bool on) { host_.keep_local_gradients(on); }
   std::vector<at::Tensor> take_local_gradients() { return host_.take_local_gradients(); }
+
+  // Returns an echo of the link of that name. Errors: InvalidInput if there is none.
+  Echo echo(const std::string& link) const;
 
   // Points of an iteration.
   void forward_start(std::int32_t layer);
@@ -135,6 +139,7 @@ class Engine {
   void restore(const StateTensors::Map& state);
   void rest();
   void archive(run::Archive& numbers, StateTensors& tensors);
+  const LinkSpec& spec_of(const std::string& link) const;
   std::vector<const LinkSpec*> specs_of(const Calendar& calendar) const;
 
   std::vector<LinkSpec> specs_;

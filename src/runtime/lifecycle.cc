@@ -73,18 +73,22 @@ void Engine::check_same_plan(const std::string& hash, const std::string& from) {
                      "checkpoints of one iteration");
 }
 
+const LinkSpec& Engine::spec_of(const std::string& link) const {
+  const auto found = std::ranges::find(specs_, link, &LinkSpec::name);
+  if (found == specs_.end()) {
+    throw InvalidInput("there is no link of that name", "link '" + link + "'",
+                       "name it in gradweave.wrap(links=...)");
+  }
+  return *found;
+}
+
 std::vector<const LinkSpec*> Engine::specs_of(const Calendar& calendar) const {
   std::vector<const LinkSpec*> specs;
-  for (const std::string& name : calendar.links) {
-    const auto found = std::ranges::find(specs_, name, &LinkSpec::name);
-    if (found == specs_.end()) {
-      throw InvalidInput("there is no link of that name", "link '" + name + "'",
-                         "name it in gradweave.wrap(links=...)");
-    }
-    specs.push_back(&*found);
-  }
+  for (const std::string& name : calendar.links) specs.push_back(&spec_of(name));
   return specs;
 }
+
+Echo Engine::echo(const std::string& link) const { return {spec_of(link), options_}; }
 
 void Engine::install(const Plan& plan, const Workload& workload, const StateTensors::Map* state) {
   const auto group = specs_.empty() ? nullptr : specs_.front().group;

@@ -220,6 +220,30 @@ TEST(Observer, SeesALinkThatOpsShare) {
   }
 }
 
+TEST(Observer, EchoesShowThatAnIdleLinkRecovers) {
+  const Workload workload = small();
+  Cluster planned = line(100, 0.01);
+  planned.links.push_back(
+      {.name = "eth1", .startup_ns = 1'000'000, .us_per_byte = decimal_from_double(0.5, "rate")});
+  const Plan plan = plan_of("wfbp", workload, planned);  // on the first link alone
+  Observer observer(plan, workload, planned, 1e-6);
+  ASSERT_EQ(observer.idle(), std::vector<std::string>{"eth1"});
+  const auto add = [&](double echo_ns) {
+    return observer.add(look_of(plan, workload, planned, 1), {echo_ns});
+  };
+  EXPECT_FALSE(add(std::numeric_limits<double>::infinity()));  // before the first
+  for (int i = 0; i < 40; ++i) EXPECT_FALSE(add(30e6 * (1 + 0.1 * (i * 7 % 5))));
+  EXPECT_FALSE(add(0));  // still on its way
+  EXPECT_EQ(observer.cluster(), planned);
+  int asked = 0;
+  for (int i = 0; i < 20; ++i) asked += add(3.6e6 * (1 + 0.1 * (i * 7 % 5))) ? 1 : 0;
+  EXPECT_EQ(asked, 1);
+  const Cluster found = observer.cluster();
+  EXPECT_EQ(found.links[0], planned.links[0]);
+  EXPECT_NEAR(to_double(found.links[1].us_per_byte), 0.06, 0.003);
+  EXPECT_NEAR(static_cast<double>(found.links[1].startup_ns), 120'000, 6'000);
+}
+
 TEST(Observer, SaysWhatIsOff) {
   const Workload workload = small();
   const Cluster planned = line(100, 0.01);

@@ -15,8 +15,8 @@ GIVEN = [ROOT / "examples" / "workloads" / "tiny.json", ROOT / "examples" / "clu
 CONSUMER = ROOT / "tests" / "packaging" / "consumer"
 
 
-def run(*arguments, **more):
-    done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, timeout=300, **more)
+def run(*arguments, timeout=300, **more):
+    done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, timeout=timeout, **more)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -65,3 +65,15 @@ def test_one_version_everywhere():
     assert f'\nversion = "{version}"\n' in (ROOT / "packaging" / "core" / "pyproject.toml").read_text()
     assert f'\n__version__ = "{version}"\n' in (ROOT / "python" / "gradweave" / "__init__.py").read_text()
     assert run(BUILD / "gradweave", "--version").strip() == version
+
+
+@pytest.mark.slow
+def test_a_project_trains_from_an_installation(prefix, tmp_path):
+    torch = pytest.importorskip("torch")
+    run("cmake", "--build", BUILD, "--target", "gradweave_session", timeout=1200)
+    run("cmake", "--install", BUILD, "--prefix", prefix, "--component", "torch")
+    assert str(ROOT) not in "".join(path.read_text() for path in prefix.glob("lib*/**/gradweaveTorch*.cmake"))
+    run("cmake", "-S", ROOT / "examples" / "cpp", "-B", tmp_path, "-DCMAKE_BUILD_TYPE=Debug",
+        f"-DCMAKE_PREFIX_PATH={prefix};{torch.utils.cmake_prefix_path}")
+    run("cmake", "--build", tmp_path)
+    assert "loss" in run(tmp_path / "train", "--scheme", "dear", env=os.environ | {"RANK": "0", "WORLD_SIZE": "1"})

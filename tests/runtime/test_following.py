@@ -39,7 +39,9 @@ def follow(rank, steps):
 
     link = gradweave.EmulatedLink(50, 0.02)
     model = make_net()
-    model, optimizer = gradweave.wrap(model, sgd(model), links=link, warm_up=1, profile_iterations=2, timeout=20)
+    # A scheme whose ops don't share the link: then start-ups are told from rates.
+    model, optimizer = gradweave.wrap(model, sgd(model), "mg_wfbp", links=link, follow=True, warm_up=1, profile_iterations=2,
+                                      timeout=20)
     plans = []
 
     def look():
@@ -70,6 +72,33 @@ def test_an_exact_job_follows_its_link_and_keeps_every_bit():
         assert each["prediction"]["iteration_us"] > 15_000
         assert equal(each["parameters"], wanted)
         assert each["report"]["measured"]["exposed_us"] > 10_000
+
+
+def recover(rank, steps):
+    """On two links, of which the plan leaves one idle until it is as good as the other."""
+    import gradweave
+
+    slow = gradweave.EmulatedLink(30_000, 5, name="slow")
+    model = make_net()
+    links = [gradweave.EmulatedLink(1000, 0.5, name="fast"), slow]
+    model, optimizer = gradweave.wrap(model, sgd(model), links=links, warm_up=1, profile_iterations=2, timeout=20)
+    used = []
+
+    def look():
+        used.append({op["link"] for iteration in model.gradweave.plan["period"] for op in iteration["ops"]})
+
+    train(model, optimizer, rank, range(steps), {99: look, 100: lambda: slow.set(1000, 0.5)})
+    look()
+    gradweave.finish(model)
+    model.gradweave.close()
+    return parameters(model), used
+
+
+def test_a_link_that_was_left_idle_is_used_once_it_recovers():
+    found, expected = ranks.run(recover, 2, steps=220), ranks.run(plain, 2, steps=220)
+    for (each, used), wanted in zip(found, expected):
+        assert used == [{"fast"}, {"fast", "slow"}]
+        assert equal(each, wanted)
 
 
 def switch_often(rank, switches, plans):

@@ -3,6 +3,8 @@ option of gradweave.wrap(), the others are the scheme's."""
 
 from dataclasses import dataclass
 
+from gradweave import core
+
 WRAP_OPTIONS = ("moments",)
 
 
@@ -25,7 +27,7 @@ class Way:
 
     def named_after(self, plan):
         """Its name, with the scheme that it chose where it is one that chooses: 'auto (us_byte)'."""
-        chosen = plan.get("finding", {}).get("chosen", {}).get("scheme", self.scheme)
+        chosen = core.chosen(plan).get("scheme", self.scheme)
         return self.name if chosen in (self.scheme, "search") else f"{self.name} ({chosen})"
 
     def consistency(self, schemes):
