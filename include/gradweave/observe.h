@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -63,19 +64,24 @@ class ChangeTest {
   std::vector<double> values_;
 };
 
+// By link: what a message of always the same size takes, ns.
+using EchoTimes = std::map<std::string, double>;
+
 // What looks at a plan in force say of the workload and the cluster that it was made for.
 class Observer {
  public:
   // `false_alarms`: per look, of any quantity. `of_this_run`: workload and cluster were observed under another plan,
-  // not measured before. Errors: those of simulate() for what does not fit together.
+  // not measured before; `usual`: the usual() of then. Errors: those of simulate() for what does not fit together.
   Observer(const Plan& plan, const Workload& workload, const Cluster& cluster, double false_alarms,
-           bool of_this_run = false);
+           bool of_this_run = false, const EchoTimes& usual = {});
   ~Observer();
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
   // Returns the names of the cluster's links that the plan gives no op.
   std::vector<std::string> idle() const;
+  // Returns what an echo takes, in ns, on links whose costs are those of cluster(), for the observer of the next plan.
+  EchoTimes usual() const;
 
   // Takes a look of all ranks, and what one message of always the same size took on each idle link, if there was one
   // (else 0, or nothing at all). Returns whether to plan again: a link or the compute has changed; or, compared 2, 6, 14,

@@ -24,7 +24,7 @@ class Follower:
         self._loop, self._device, self._preserver = loop, device, preserver
         self._observer = self._exchange = self._planning = self._known = self._proposal = self._before = None
         self._every = self._iterations = self._looks = 0
-        self._echoes = []  # by link that the plan in force leaves idle
+        self._echoes, self._usual = [], {}  # by link that the plan in force leaves idle; what they took for the proposal
         self._changed, self._not_before, self._wait = False, 0, 1  # since the last plan; the look of the next; looks between
 
     def plan_installed(self, plan, workload, cluster, of_this_run=False):
@@ -41,7 +41,8 @@ class Follower:
         seconds = core.simulate(plan, workload, cluster)["iteration_us"] / 1e6
         self._look_after(seconds)
         self._observer = _native.Observer(*map(json.dumps, self._known), of_this_run=of_this_run,
-                                          false_alarms=ALARMS_PER_HOUR * self._every * seconds / 3600)
+                                          false_alarms=ALARMS_PER_HOUR * self._every * seconds / 3600,
+                                          usual=self._usual if of_this_run else {})
         if self._on:
             self._echoes = [self._engine.echo(name) for name in self._observer.idle]
 
@@ -85,8 +86,8 @@ class Follower:
                 self._planning = threading.Thread(target=self._plan, args=found, name="planning", daemon=True)
                 self._planning.start()
             elif self._proposal is None and self._looks == TRIAL and self._disappoints():
-                workload, cluster = self._found()
-                self._proposal = {"workload": workload, "cluster": cluster, "candidates": [
+                workload, cluster, usual = self._found()
+                self._proposal = {"workload": workload, "cluster": cluster, "usual": usual, "candidates": [
                     decision.entry_of(each["scheme"], each, workload, cluster) for each in (self._before[0], self._known[0])]}
         return announced
 
@@ -95,10 +96,10 @@ class Follower:
         return self._before is not None and self._observer.iteration_ns > self._before[1]
 
     def _found(self):
-        """(workload, cluster) as they are now."""
-        return json.loads(self._observer.workload()), json.loads(self._observer.cluster())
+        """(workload, cluster, what echoes take) as they are now."""
+        return json.loads(self._observer.workload()), json.loads(self._observer.cluster()), self._observer.usual
 
-    def _plan(self, known, workload, cluster):
+    def _plan(self, known, workload, cluster, usual):
         """On rank 0, beside the training: a plan for what was measured, if it is better there than the one in force."""
         decided = decision.decide(workload, cluster, self._settings, self._loop, self._device, self._preserver,
                                   beside_training=True)
@@ -108,14 +109,16 @@ class Follower:
             best, stays = decided["candidates"][0], decision.entry_of(known[0]["scheme"], known[0], workload, cluster)
             now, then = (decision.time_to_progress(entry, workload, self._preserver) for entry in (stays, best))
             if then < (1 - GAIN) * now:
-                self._proposal = {**decided, "candidates": [best, stays]}
+                self._proposal = {**decided, "usual": usual, "candidates": [best, stays]}
                 return
         self._wait = min(2 * self._wait, MOST_LOOKS)
         self._not_before = self._looks + self._wait
 
     def proposal(self):
         """Rank 0's, on all ranks: {"workload", "cluster", "candidates": the new plan and the one in force}."""
-        return self._control.from_rank_0(self._proposal)
+        proposal = self._control.from_rank_0(self._proposal)
+        self._usual = proposal["usual"]
+        return proposal
 
     def end(self):
         """Waits for an exchange that is under way. All ranks have begun it."""

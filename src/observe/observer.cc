@@ -267,7 +267,7 @@ double Observer::State::log_total(std::size_t link) const {
 }
 
 Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cluster, double false_alarms,
-                   bool of_this_run)
+                   bool of_this_run, const EchoTimes& usual)
     : state_(new State{.plan = plan,
                        .workload = workload,
                        .cluster = cluster,
@@ -291,6 +291,13 @@ Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cl
   const double each = false_alarms / static_cast<double>(state.cluster_link.size() + 1);
   state.links.assign(state.cluster_link.size(), {ChangeTest(each)});
   state.compute = ChangeTest(each);
+  const std::vector<std::string> names = idle();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto known = usual.find(names[i]);
+    if (known == usual.end()) continue;
+    State::OfLink& link = state.links[state.calendar.links.size() + i];
+    link.first = std::log(known->second), link.usual = kFirst;
+  }
   if (std::ranges::any_of(state.calendar.concurrency, [](std::int32_t ops) { return ops != 1; }))
     state.expect_shared();
 }
@@ -310,6 +317,17 @@ std::vector<std::string> Observer::idle() const {
   for (std::size_t k = state_->calendar.links.size(); k < state_->links.size(); ++k)
     names.push_back(state_->cluster.links[state_->cluster_link[k]].name);
   return names;
+}
+
+EchoTimes Observer::usual() const {
+  EchoTimes times;
+  const std::vector<std::string> names = idle();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::size_t k = state_->calendar.links.size() + i;
+    if (state_->links[k].usual > 0)
+      times[names[i]] = std::exp(state_->links[k].first + state_->log_factor(k));
+  }
+  return times;
 }
 
 bool Observer::add(const Look& look, const std::vector<double>& echo_ns) {

@@ -235,12 +235,13 @@ void bind_observer(py::module_& module) {
            [](const Look& look, const std::vector<double>& numbers) { return from_numbers(numbers, look); });
   py::class_<Observer>(module, "Observer")
       .def(py::init([](const std::string& plan, const std::string& workload, const std::string& cluster,
-                       double false_alarms, bool of_this_run) {
+                       double false_alarms, bool of_this_run, const EchoTimes& usual) {
              return std::make_unique<Observer>(parse_plan(plan), parse_workload(workload),
-                                               parse_cluster(cluster), false_alarms, of_this_run);
+                                               parse_cluster(cluster), false_alarms, of_this_run, usual);
            }),
            py::arg("plan"), py::arg("workload"), py::arg("cluster"), py::arg("false_alarms"),
-           py::arg("of_this_run"), Unlocked())
+           py::arg("of_this_run"), py::arg("usual"), Unlocked())
+      .def_property_readonly("usual", &Observer::usual)
       .def_property_readonly("idle", &Observer::idle)
       .def_property_readonly("iteration_ns", &Observer::iteration_ns)
       .def("add", &Observer::add, py::arg("look"), py::arg("echo_ns") = std::vector<double>(), Unlocked())

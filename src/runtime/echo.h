@@ -18,8 +18,8 @@ class Echo {
   // Starts the next one. The caller owes that taken_ns() is not 0 on any rank, and that nothing else uses the link.
   // Collective, but waits for nobody.
   void start();
-  // Returns what the last one took from its start to its end, infinite before there is one; 0 while it is on its way, or
-  // if it failed. The rank that started last saw the link alone.
+  // Returns what the last one took from its start to its end, 0 while it is on its way or if it failed; infinite before
+  // there is one, and where the group is not Gloo's. The rank that started last saw the link alone.
   double taken_ns() const { return *taken_ns_; }
 
  private:

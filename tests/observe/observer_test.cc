@@ -235,6 +235,13 @@ TEST(Observer, EchoesShowThatAnIdleLinkRecovers) {
   for (int i = 0; i < 40; ++i) EXPECT_FALSE(add(30e6 * (1 + 0.1 * (i * 7 % 5))));
   EXPECT_FALSE(add(0));  // still on its way
   EXPECT_EQ(observer.cluster(), planned);
+  // Another plan is in force when the link recovers: what was usual before still is.
+  Observer next(plan, workload, planned, 1e-6, true, observer.usual());
+  int found_by_next = 0;
+  for (int i = 0; i < 20; ++i)
+    found_by_next += next.add(look_of(plan, workload, planned, 1), {3.6e6}) ? 1 : 0;
+  EXPECT_EQ(found_by_next, 1);
+  EXPECT_LT(to_double(next.cluster().links[1].us_per_byte), 0.07);
   int asked = 0;
   for (int i = 0; i < 20; ++i) asked += add(3.6e6 * (1 + 0.1 * (i * 7 % 5))) ? 1 : 0;
   EXPECT_EQ(asked, 1);
