@@ -94,7 +94,7 @@ class Observer {
 
   // Return what to plan for, from the looks since the last change. Start-up and time per byte of a link are told apart
   // as far as its messages differ in size; else both change by one factor. Links whose ops share them change in proportion
-  // to the first look; idle ones in proportion to the first four, once they are more than a half off.
+  // to the first look, below a half by one factor; idle ones in proportion to the first four, once they are more than a half off.
   Workload workload() const;
   Cluster cluster() const;
 

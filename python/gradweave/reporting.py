@@ -40,6 +40,10 @@ class Report:
         if decided["objection"]:
             self.objected(decided["objection"])
 
+    def refused(self, candidate, refusal):
+        """A candidate can't come into force; another one follows."""
+        self._tell(f"{candidate.get('name', 'the next plan')} is passed over: {refusal}")
+
     def objected(self, objection):
         """To the plan of a scheme that was asked for by name."""
         self._tell(f"the Preserver objects: {objection}")

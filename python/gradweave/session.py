@@ -607,6 +607,8 @@ class Session:
                 return candidate
             if number + 1 == len(candidates):
                 raise refusal or _native.InvalidInput("another rank can't put the plan into force")
+            if refusal:
+                self._report.refused(candidate, refusal)
 
 
 def _no_op(parameter):

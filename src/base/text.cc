@@ -1,7 +1,9 @@
 #include "base/text.h"
 
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
+#include <iterator>
 #include <string_view>
 
 namespace gradweave {
@@ -20,6 +22,15 @@ std::string time_text(double nanoseconds) {
   if (nanoseconds >= 1e9) return number_text(nanoseconds / 1e9, 4) + " s";
   if (nanoseconds >= 1e6) return number_text(nanoseconds / 1e6, 4) + " ms";
   return number_text(nanoseconds / 1e3, 4) + " us";
+}
+
+std::string bytes_text(double bytes) {
+  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1000 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1000;
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f %s", unit == 0 ? 0 : 1, bytes, kUnits[unit]);
+  return text;
 }
 
 }  // namespace gradweave

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/lists.h"
@@ -83,7 +84,7 @@ std::vector<std::string> cells_of(const Row& row, bool best) {
         cells.end(),
         {human_time(row.iteration_ns()), row.times_ddp ? fmt::format("{:.2f}", *row.times_ddp) : "-",
          human_time(result.exposed_ns), std::to_string(result.staleness_max),
-         human_bytes(static_cast<double>(result.extra_bytes)), over_optimum(row),
+         bytes_text(static_cast<double>(result.extra_bytes)), over_optimum(row),
          bound > 0 ? fmt::format("{:.2f} %", 100 * (row.iteration_ns() / bound - 1)) : "-", human_time(bound),
          result.lower_bound.name, compute > 0 ? fmt::format("{:.3f}", row.iteration_ns() / compute) : "-",
          fmt::format("{:.3f}", result.updates_per_iteration)});
@@ -161,8 +162,8 @@ std::string extrapolated_text(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     for (const Extrapolation& e : row.extrapolated) {
       std::string& names = schemes[fmt::format("link '{}', measured from {} to {}, is extrapolated by ",
-                                               e.link, human_bytes(static_cast<double>(e.measured.smallest)),
-                                               human_bytes(static_cast<double>(e.measured.largest)))];
+                                               e.link, bytes_text(static_cast<double>(e.measured.smallest)),
+                                               bytes_text(static_cast<double>(e.measured.largest)))];
       names += (names.empty() ? "" : ", ") + row.name;
     }
   }
@@ -176,7 +177,7 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
   const WorkloadIndex index(workload);
   std::cout << fmt::format("{}: {} layers, {} tensors, {}; forward {}, backward {}\n", workload.name,
                            index.layer_count, index.tensors.size(),
-                           human_bytes(static_cast<double>(index.total_bytes)),
+                           bytes_text(static_cast<double>(index.total_bytes)),
                            human_time(static_cast<double>(index.forward_total)),
                            human_time(static_cast<double>(index.backward_total)));
   for (std::size_t p = 0; p < settings.size(); ++p) {

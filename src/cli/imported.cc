@@ -4,6 +4,7 @@
 
 #include <iostream>
 
+#include "base/text.h"
 #include "cli/output.h"
 #include "gradweave/json.h"
 
@@ -44,10 +45,10 @@ std::string table_of(const std::vector<FittedLine>& lines) {
     const LinkFit& fit = line.fit;
     table.rows.push_back(
         {line.link, std::string(name_of(line.collective)), human_time(1000 * fit.startup_us),
-         fit.us_per_byte > 0 ? fmt::format("{}/s", human_bytes(1e6 / fit.us_per_byte)) : "-",
-         human_bytes(static_cast<double>(line.smallest)), human_bytes(static_cast<double>(line.largest)),
+         fit.us_per_byte > 0 ? fmt::format("{}/s", bytes_text(1e6 / fit.us_per_byte)) : "-",
+         bytes_text(static_cast<double>(line.smallest)), bytes_text(static_cast<double>(line.largest)),
          fmt::format("{:.1f} %", 100 * fit.residual), fmt::format("{:+.1f} %", 100 * fit.worst),
-         human_bytes(static_cast<double>(fit.worst_bytes))});
+         bytes_text(static_cast<double>(fit.worst_bytes))});
     for (const std::string& doubt : line.doubts)
       doubts += fmt::format("{}, {}: {}\n", line.link, name_of(line.collective), doubt);
   }
@@ -80,7 +81,7 @@ void give(const ImportedWorkload& imported, const ResultFlags& flags, const Outc
   const WorkloadIndex index(imported.workload);
   std::cerr << fmt::format("{} layers, {} tensors, {}; forward {}, backward {}; {} of {} rank(s)\n",
                            index.layer_count, index.tensors.size(),
-                           human_bytes(static_cast<double>(index.total_bytes)),
+                           bytes_text(static_cast<double>(index.total_bytes)),
                            human_time(static_cast<double>(index.forward_total)),
                            human_time(static_cast<double>(index.backward_total)),
                            fmt::format("{} iteration(s)", imported.iterations), imported.ranks);

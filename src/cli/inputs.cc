@@ -11,6 +11,7 @@
 
 #include "base/quantity.h"
 #include "base/quoted.h"
+#include "base/text.h"
 #include "cli/output.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
@@ -101,8 +102,8 @@ std::map<std::string, std::string> parse_assignments(const std::vector<std::stri
 void tell(const std::vector<Extrapolation>& extrapolated) {
   for (const Extrapolation& e : extrapolated) {
     const auto range = [](const MeasuredBytes& bytes) {
-      return human_bytes(static_cast<double>(bytes.smallest)) + " to " +
-             human_bytes(static_cast<double>(bytes.largest));
+      return bytes_text(static_cast<double>(bytes.smallest)) + " to " +
+             bytes_text(static_cast<double>(bytes.largest));
     };
     std::cerr << "link '" << e.link << "' is measured for messages of " << range(e.measured)
               << ", the plan sends " << range(e.sent) << ": the rest is extrapolated\n";

@@ -54,7 +54,5 @@ struct Table {
 
 // Returns a time with a unit that suits its size, e.g. "247.990 ms".
 std::string human_time(double nanoseconds);
-// Returns a size, e.g. "13.2 MB".
-std::string human_bytes(double bytes);
 
 }  // namespace gradweave::cli

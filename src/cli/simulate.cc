@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/output.h"
@@ -42,7 +43,7 @@ void print_for_people(const SimulationResult& result, const Workload& workload, 
       "updates per iteration {:.4g}, staleness at most {}, ops per iteration {:.4g}, {} per iteration, "
       "extra memory {}\n\n",
       result.updates_per_iteration, result.staleness_max, result.ops_per_iteration,
-      human_bytes(result.bytes_per_iteration), human_bytes(static_cast<double>(result.extra_bytes)));
+      bytes_text(result.bytes_per_iteration), bytes_text(static_cast<double>(result.extra_bytes)));
   Table bounds{.header = {"lower bound", "time", "gap"}, .rows = {}, .left = {}};
   for (const Bound& bound : result.bounds) {
     const bool binds = bound.name == result.lower_bound.name;

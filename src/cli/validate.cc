@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/output.h"
@@ -44,7 +45,7 @@ void print_for_people(const Validation& validation) {
   if (validation.valid()) {
     std::cout << fmt::format(
         "valid: every gradient is reduced and applied once; {} generation(s) alive, extra memory {}{}\n",
-        validation.facts.generations_alive, human_bytes(static_cast<double>(validation.facts.extra_bytes)),
+        validation.facts.generations_alive, bytes_text(static_cast<double>(validation.facts.extra_bytes)),
         validation.facts.mixed_staleness ? ", mixed staleness" : "");
   } else {
     std::cout << fmt::format("{} violation(s)\n", validation.violations.size());

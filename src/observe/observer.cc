@@ -175,7 +175,8 @@ void Observer::State::expect() {
   }
 }
 
-// Ops that share a link take longer than each alone: as long as in the simulation of the steady state.
+// Ops that share a link take longer than each alone, but for their start-ups: as long as in the simulation of the steady
+// state.
 void Observer::State::expect_shared() {
   const auto rows = static_cast<std::int64_t>(calendar.iterations.size());
   const SimulationResult result = simulate(plan, workload, cluster, {.timeline_iterations = 2 * rows});
@@ -190,8 +191,7 @@ void Observer::State::expect_shared() {
     for (std::size_t o = 0; o < expected[row].size(); ++o) {
       Expected& op = expected[row][o];
       if (calendar.concurrency[static_cast<std::size_t>(op.link)] == 1 || longest[row][o] == 0) continue;
-      const double by = longest[row][o] / op.total();
-      op.startup *= by, op.work *= by, op.rest *= by;
+      op.work = std::max(op.work, longest[row][o] - op.startup - op.rest);
     }
   }
 }
@@ -246,9 +246,14 @@ double Observer::State::planned_compute() const {
 std::optional<Factors> Observer::State::factors(std::size_t link) const {
   if (links[link].test.size() == 0) return std::nullopt;
   const double common = std::exp(log_factor(link));
-  if (idle(link) || calendar.concurrency[link] != 1) return Factors{common, common};
+  const bool shared = !idle(link) && calendar.concurrency[link] != 1;
+  // Single ops of a shared link are as simulated only roughly, which a large change outweighs.
+  if (idle(link) || (shared && std::abs(std::log(common)) < std::log1p(kOfAnother)))
+    return Factors{common, common};
   std::vector<Timed> ops;
   for (const std::vector<Timed>& some : links[link].recent) ops.insert(ops.end(), some.begin(), some.end());
+  if (shared)
+    for (Timed& op : ops) op.measured *= std::exp(-links[link].first);
   return factors_of(ops, common);
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/anchors.h"
+
 namespace gradweave::runtime {
 
 c10::ScalarType scalar_type_of(DType dtype) {
@@ -45,6 +47,8 @@ BufferPool::BufferPool(const Calendar& calendar, c10::Device device) : device_(d
     for (const CalendarOp& op : iteration.ops) {
       Class& buffers = classes_[key_of(op)];
       buffers.elements = std::max(buffers.elements, op.elements);
+      buffers.element_bytes = size_of(op.dtype);
+      buffers.certain |= !in_groups(op);  // whose buffers are those of anchors
     }
   }
 }
@@ -58,7 +62,7 @@ at::Tensor BufferPool::acquire(const CalendarOp& op) {
   Class& buffers = classes_.at(key_of(op));
   if (buffers.free.empty()) {
     ++buffers.made;
-    bytes_ += buffers.elements * size_of(op.dtype);
+    bytes_ += buffers.elements * buffers.element_bytes;
     buffers.free.push_back(
         at::empty({buffers.elements}, at::TensorOptions().dtype(scalar_type_of(op.dtype)).device(device_)));
   }
@@ -76,7 +80,14 @@ void BufferPool::release(const CalendarOp& op, at::Tensor flat) {
 void BufferPool::forget(const CalendarOp& op) {
   Class& buffers = classes_.at(key_of(op));
   --buffers.made;
-  bytes_ -= buffers.elements * size_of(op.dtype);
+  bytes_ -= buffers.elements * buffers.element_bytes;
+}
+
+std::int64_t BufferPool::least_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& [key, buffers] : classes_)
+    if (buffers.certain) bytes += buffers.elements * buffers.element_bytes;
+  return bytes;
 }
 
 bool BufferPool::single(const CalendarOp& op) const { return classes_.at(key_of(op)).made == 1; }

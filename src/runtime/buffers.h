@@ -28,13 +28,17 @@ class BufferPool {
   // Whether the class of `op` has one buffer only, so that its next acquire() returns the one just released.
   bool single(const CalendarOp& op) const;
 
+  // Returns what the buffers hold, and what they will at least: one of each class.
   std::int64_t bytes() const { return bytes_; }
+  std::int64_t least_bytes() const;
 
  private:
   using Key = std::vector<std::int32_t>;
   struct Class {
     std::int64_t elements = 0;
+    std::int64_t element_bytes = 0;
     std::int32_t made = 0;
+    bool certain = false;  // some buffer will be made
     std::vector<at::Tensor> free;
   };
   static Key key_of(const CalendarOp& op);

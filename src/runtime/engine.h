@@ -49,7 +49,8 @@ class Engine {
 
   // Makes `plan` the plan in force, from its iteration 0, or from where `state` was taken. Collective: compares it
   // across ranks. Nothing may be pending. Errors: InvalidInput if the plan is invalid, differs between ranks (naming
-  // them), or names unknown links, or if the state is of another plan.
+  // them), or names unknown links, or keeps more than some rank has memory left for,
+  // or if the state is of another plan.
   void install(const Plan& plan, const Workload& workload, const StateTensors::Map* state = nullptr);
   // Between iterations: returns copies of all that this rank has besides the caller's parameters and optimizer, after
   // what the coming forward would apply. Every rank has to do it after the same iteration; none waits for the others'
@@ -132,6 +133,8 @@ class Engine {
   void finish_backward();
   // `from`: where the plan begins, for people; empty: at its beginning.
   void check_same_plan(const std::string& hash, const std::string& from);
+  // Collective. Errors: those of require_room().
+  void check_room(std::int64_t wanted);
   // `rank`: this one's, for messages that differ by rank. `restored` is called before anything is sent.
   void put_in_force(const Plan& plan, const Workload& workload, const StateTensors::Map* state, int rank,
                     const std::function<void()>& restored);

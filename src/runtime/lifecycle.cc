@@ -6,6 +6,7 @@
 #include "gradweave/validate.h"
 #include "model/hash.h"
 #include "runtime/engine.h"
+#include "runtime/room.h"
 #include "runtime/runnable.h"
 
 namespace gradweave::runtime {
@@ -73,6 +74,14 @@ void Engine::check_same_plan(const std::string& hash, const std::string& from) {
                      "checkpoints of one iteration");
 }
 
+void Engine::check_room(std::int64_t wanted) {
+  std::vector<std::string> told{to_text(room_on(options_.device))};
+  if (world_size_ > 1) told = peers_->agree("the comparison of memory", told.front(), options_.timeout);
+  std::vector<Room> ranks;
+  for (const std::string& each : told) ranks.push_back(room_of(each));
+  require_room(wanted, ranks);
+}
+
 const LinkSpec& Engine::spec_of(const std::string& link) const {
   const auto found = std::ranges::find(specs_, link, &LinkSpec::name);
   if (found == specs_.end()) {
@@ -111,6 +120,8 @@ void Engine::put_in_force(const Plan& plan, const Workload& workload, const Stat
     for (const Tensor& tensor : layer.tensors) structure += tensor.name + ',';
   }
   check_same_plan(hash_hex(structure), state != nullptr ? resumed_at(*state) : "");
+  if (validation.facts.extra_bytes > 0)  // else it needs no more than any plan
+    check_room(validation.facts.extra_bytes + BufferPool(calendar, options_.device).least_bytes());
   layer_names_.clear();
   for (const Layer& layer : workload.layers) layer_names_.push_back(layer.name);
   host_.leave_plan();

@@ -220,6 +220,19 @@ TEST(Observer, SeesALinkThatOpsShare) {
   }
 }
 
+TEST(Observer, TellsStartUpsFromBytesWhereOpsShareALink) {
+  const Workload workload = small();
+  const Cluster planned = line(100, 0.01);
+  const Plan plan = plan_of("asc_wfbp", workload, planned);
+  for (const auto& [startup, rate] : {std::pair(20'000, 0.01), {100, 0.1}, {1000, 0.1}}) {
+    Observer observer(plan, workload, planned, 1e-6, true);
+    for (int i = 0; i < 20; ++i) observer.add(look_of(plan, workload, line(startup, rate), 1));
+    const Link found = observer.cluster().links.front();
+    EXPECT_NEAR(static_cast<double>(found.startup_ns), 1e3 * startup, 500.0 * startup) << startup;
+    EXPECT_NEAR(to_double(found.us_per_byte), rate, 0.5 * rate) << startup;
+  }
+}
+
 TEST(Observer, EchoesShowThatAnIdleLinkRecovers) {
   const Workload workload = small();
   Cluster planned = line(100, 0.01);

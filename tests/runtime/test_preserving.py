@@ -15,6 +15,7 @@ from gradweave.settings import Settings
 
 LINK = (100.0, 0.5)  # so slow that plans which change training are much faster
 ITERATIONS = 24
+WORKERS = pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 
 
 def net():
@@ -23,15 +24,15 @@ def net():
 
 
 def batch(rank, step, data):
-    """Ten classes, each around a point of its own. `data`: "shuffled", "disjoint" (this rank sees half of the classes), or
-    "whole" (all of it in each batch)."""
+    """Ten classes, each around a point of its own. `data`: "shuffled", "disjoint" (even and odd ranks see half of the classes
+    each), or "whole" (all of it in each batch)."""
     generator = torch.Generator().manual_seed(7)
     centres = torch.randn(10, 20, generator=generator)
     if data == "whole":
         return centres, torch.arange(10)
     generator.manual_seed(1000 * step + rank)
     y = torch.randint(0, 10, (64,), generator=generator) if data == "shuffled" else (
-        torch.randint(0, 5, (64,), generator=generator) + 5 * rank)
+        torch.randint(0, 5, (64,), generator=generator) + 5 * (rank % 2))
     return centres[y] + 0.5 * torch.randn(64, 20, generator=generator), y
 
 
@@ -59,17 +60,19 @@ def train(rank, data, make, options, scheme="auto", **arguments):
     return plan.get("finding", {}).get("chosen", {}).get("effects", ["starter"]), lines
 
 
+@WORKERS
 @pytest.mark.parametrize("make", ["sgd", "adamw"])
-def test_workers_with_other_data_get_an_exact_plan(make):
+def test_workers_with_other_data_get_an_exact_plan(make, workers):
     for data, differ in (("shuffled", False), ("disjoint", True)):
-        (effects, lines), _ = ranks.run(train, 2, data=data, make=make, options={"allow": "exact+corrected"})
+        (effects, lines), *_ = ranks.run(train, workers, data=data, make=make, options={"allow": "exact+corrected"})
         assert (effects == ["exact"]) == differ
         assert any("learn from different data" in line for line in lines) == differ
 
 
-def test_a_delay_is_taken_only_where_the_learning_rate_bears_it():
+@WORKERS
+def test_a_delay_is_taken_only_where_the_learning_rate_bears_it(workers):
     for make, data, borne in (("sgd", "shuffled", False), ("slow", "whole", True), ("adamw", "whole", False)):
-        (effects, lines), _ = ranks.run(train, 2, data=data, make=make, options={"allow": "exact+delayed"})
+        (effects, lines), *_ = ranks.run(train, workers, data=data, make=make, options={"allow": "exact+delayed"})
         if borne:  # taken, unless so many gradients are merged that it makes no progress
             assert ("delayed" in effects) != any("gets only" in line for line in lines), (effects, lines)
             assert not any("delays gradients" in line for line in lines)
@@ -77,8 +80,9 @@ def test_a_delay_is_taken_only_where_the_learning_rate_bears_it():
             assert effects == ["exact"], lines
 
 
-def test_a_scheme_that_was_asked_for_is_taken_and_the_objection_told():
-    (_, lines), _ = ranks.run(train, 2, data="shuffled", make="sgd", options=None, scheme="deft", warm_up=10)
+@WORKERS
+def test_a_scheme_that_was_asked_for_is_taken_and_the_objection_told(workers):
+    (_, lines), *_ = ranks.run(train, workers, data="shuffled", make="sgd", options=None, scheme="deft", warm_up=10)
     assert any("the Preserver objects: the plan delays gradients" in line for line in lines)
 
 
@@ -121,12 +125,13 @@ def train_while_curvature_grows(rank, scheme):
     return plans[40], plans[-1], largest, lines
 
 
-def test_a_curvature_that_grows_in_mid_training_is_caught_before_training_diverges():
-    (before, after, largest, lines), _ = ranks.run(train_while_curvature_grows, 2, scheme="auto")
+@WORKERS
+def test_a_curvature_that_grows_in_mid_training_is_caught_before_training_diverges(workers):
+    (before, after, largest, lines), *_ = ranks.run(train_while_curvature_grows, workers, scheme="auto")
     assert before and not after, lines
     assert largest < 1
     assert any("delays gradients" in line and "in force now" in line for line in lines)
-    (before, after, largest, lines), _ = ranks.run(train_while_curvature_grows, 2, scheme="deft")
+    (before, after, largest, lines), *_ = ranks.run(train_while_curvature_grows, workers, scheme="deft")
     assert before and after
     assert not largest < 100
     assert sum("the Preserver objects" in line for line in lines) == 1

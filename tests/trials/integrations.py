@@ -73,7 +73,7 @@ def fabric(trial):
         import gradweave.integrations.lightning
 
         strategy = gradweave.integrations.lightning.FabricStrategy(**trial.options)
-    fabric = Fabric(accelerator="cpu", devices=2, strategy=strategy, plugins=environment())
+    fabric = Fabric(accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy=strategy, plugins=environment())
     fabric.launch()
     model, optimizer, scheduler = classifier(trial)
     model, optimizer = fabric.setup(model, optimizer)
@@ -146,7 +146,7 @@ def lightning_trainer(trial, manual=False):
     saved = lightning.pytorch.callbacks.ModelCheckpoint(dirpath=trial.folder, filename="lightning", save_top_k=-1,
                                                         every_n_train_steps=SAVED, enable_version_counter=False)
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=2, strategy=strategy, plugins=environment(), max_steps=STEPS,
+        accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy=strategy, plugins=environment(), max_steps=STEPS,
         accumulate_grad_batches=1 if manual else ACCUMULATED, gradient_clip_val=None if manual else trial.norm,
         limit_train_batches=2 * (1 if manual else ACCUMULATED), check_val_every_n_epoch=EVERY // 2,
         num_sanity_val_steps=0, logger=False, enable_progress_bar=False, enable_model_summary=False,

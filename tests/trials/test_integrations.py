@@ -123,6 +123,28 @@ def test_a_job_changes_over_at_a_checkpoint(loop):
         assert found == [[], []]
 
 
+def until_it_is_saved(rank, loop, schemes, folder):
+    for scheme in schemes:
+        trained(rank, loop, 0.5, options_of(scheme), folder / scheme)
+
+
+def gone_on(rank, loop, schemes, folder):
+    """{scheme: what differs from DistributedDataParallel that goes on from the same checkpoint}."""
+    return {scheme: differing(trained(rank, loop, 0.5, options_of(scheme), folder / scheme, resumed=True),
+                              trained(rank, loop, 0.5, None, folder / scheme, resumed=True)) for scheme in schemes}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_job_goes_on_with_fewer_ranks(loop, tmp_path):
+    from gradweave import core
+
+    consistency = {row["name"]: row["consistency"] for row in core.schemes() if row["name"] not in IN_BACKWARD}
+    ranks.run(until_it_is_saved, 3, timeout=500, loop=loop, schemes=list(consistency), folder=tmp_path)
+    for found in ranks.run(gone_on, 2, timeout=500, loop=loop, schemes=list(consistency), folder=tmp_path):
+        assert not {scheme: other for scheme, other in found.items() if other and consistency[scheme] == "exact"}
+
+
 @pytest.mark.slow
 def test_manual_optimization_of_lightning():
     check("lightning_manual", ["ddp", "p3", "dear"])

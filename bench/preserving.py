@@ -1,0 +1,158 @@
+"""The Preserver on real training: what `auto` takes where delays are allowed, and the accuracy of that.
+
+Workers train the small network on Fashion-MNIST for three epochs over the model of a slow link: by DistributedDataParallel, by
+a plan that changes training and is asked for by name, which is run whatever the Preserver says, and by `auto`, which asks it.
+Results are lines of JSON, one for each run; runs whose line exists are skipped.
+
+    .venv/bin/python bench/preserving.py                     # 40 minutes
+    .venv/bin/python bench/preserving.py --workers 2 --seeds 1
+"""
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+import gradweave
+from gradweave import core, ranks
+from gradweave.lab import fashion_mnist, hosts, training
+from gradweave.lab.jobs import KINDS
+from training_tables import markdown
+
+RESULTS = Path(__file__).parent.parent / "docs/results/preserving.jsonl"
+GLOBAL_BATCH, EPOCHS = 128, 3
+LINK = 100.0, 0.05  # microseconds, and microseconds per byte: twice as long as the network computes
+DDP = "DistributedDataParallel"
+
+
+@dataclass(frozen=True)
+class Case:
+    learning_rate: float
+    momentum: float
+    by_name: str
+    allow: str
+    apart: bool = False  # even ranks have the classes 0 to 4, odd ones 5 to 9
+
+
+CASES = {
+    "SGD 0.05, momentum 0.9": Case(0.05, 0.9, "deft", "exact+delayed"),
+    "SGD 0.02, no momentum": Case(0.02, 0.0, "deft", "exact+delayed"),
+    "SGD 0.05, momentum 0.9, averages": Case(0.05, 0.9, "delayed_averaging", "exact+corrected"),
+    "SGD 0.05, momentum 0.9, averages, classes apart": Case(0.05, 0.9, "delayed_averaging", "exact+corrected", apart=True),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Its fields identify it in the results."""
+
+    case: str
+    way: str
+    workers: int
+    seed: int
+
+
+def all_runs(workers, seeds):
+    return [Run(name, way, count, seed) for seed in range(seeds) for count in workers
+            for name, case in CASES.items() for way in (DDP, case.by_name, "auto")]
+
+
+def results_in(path):
+    """{Run: result} of the lines in `path`."""
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else []
+    return {Run(**line["run"]): line for line in lines}
+
+
+def job_of(case, run, train_set):
+    recipe = training.Recipe(KINDS["small"], "sgd", case.learning_rate, case.momentum, GLOBAL_BATCH // run.workers, run.seed)
+    rank = ranks.rank()
+    if not case.apart:
+        return recipe.make(train_set, rank, run.workers)
+    images, labels = train_set
+    own = labels // 5 == rank % 2
+    return recipe.make((images[own], labels[own]), rank // 2, run.workers // 2)
+
+
+def train(run, train_set, test_set):
+    """The result of one run, on every rank. Collective."""
+    case, told = CASES[run.case], []
+    job = job_of(case, run, train_set)
+    network, plan, objection = job.model, None, ""
+    if run.way == DDP:
+        job.model = torch.nn.parallel.DistributedDataParallel(network)
+    else:
+        handler = logging.Handler()
+        handler.emit = lambda record: told.append(record.getMessage())
+        logging.getLogger("gradweave").addHandler(handler)
+        job.model, job.optimizer = gradweave.wrap(
+            network, job.optimizer, run.way, links=gradweave.EmulatedLink(*LINK), warm_up=12, follow=False,
+            options={"allow": case.allow} if run.way == "auto" else None)
+    training.train(job, EPOCHS * (len(train_set[0]) // GLOBAL_BATCH))
+    if run.way != DDP:
+        chosen = core.chosen(job.model.gradweave.plan)
+        plan = f"{chosen['scheme']} of {len(job.model.gradweave.plan['period'])}"
+        gradweave.finish(job.model)
+        job.model.gradweave.close()
+        logging.getLogger("gradweave").removeHandler(handler)
+        objection = " ".join(line for line in told if "passed over" in line or "objects" in line or "gets only" in line)
+    accuracy, loss = fashion_mnist.evaluate(network, test_set, ranks.rank(), run.workers)
+    return {"run": asdict(run), "plan": plan, "accuracy": accuracy, "loss": loss, "objection": objection}
+
+
+def rank_main(options, wanted):
+    torch.set_num_threads(1)
+    train_set, test_set = fashion_mnist.load("train"), fashion_mnist.load("test")
+    with ranks.joined("preserving"):
+        for number, run in enumerate(wanted):
+            result = train(run, train_set, test_set)
+            if not ranks.is_first():
+                continue
+            with options.results.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            print(f"{number + 1} of {len(wanted)}: {run.workers} workers, {run.case}, {run.way} ({result['plan']}), "
+                  f"seed {run.seed}: {result['accuracy']:.2f} %", file=sys.stderr)
+
+
+def table(found):
+    """One row for each case, number of workers and way."""
+    rows = {}
+    for run, result in found.items():
+        rows.setdefault((run.workers, run.case, run.way), []).append(result)
+    lines = []
+    for (workers, case, way), results in sorted(rows.items(), key=lambda row: (row[0][0], list(CASES).index(row[0][1]))):
+        results = sorted(results, key=lambda each: each["run"]["seed"])
+        plans = ", ".join(dict.fromkeys(each["plan"] for each in results if each["plan"]))
+        objections = sum(bool(each["objection"]) for each in results)
+        lines.append([str(workers), case, way, plans, f"{objections} of {len(results)}" if plans else "",
+                      f"{statistics.fmean(each['accuracy'] for each in results):.2f}",
+                      " ".join(f"{each['accuracy']:.2f}" for each in results)])
+    return markdown(["workers", "job", "way", "plan, of iterations", "objections", "accuracy, %", "seeds"], lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--workers", nargs="*", type=int, default=[2, 4])
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    missing = [run for run in all_runs(options.workers, options.seeds) if run not in results_in(options.results)]
+    if "RANK" in os.environ:
+        rank_main(options, [run for run in missing if run.workers == int(os.environ["WORLD_SIZE"])])
+        return 0
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    for workers in sorted({run.workers for run in missing}):
+        code = hosts.run_ranks([[]] * workers, [sys.executable, *sys.argv], {"GLOO_SOCKET_IFNAME": "lo"})
+        if code:
+            return code
+    print(table(results_in(options.results)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
