@@ -9,7 +9,6 @@ Results are one JSON file, docs/results/ring.json.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
@@ -20,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from gradweave import _native, probe, ranks
+from gradweave import _native, ranks
 from gradweave.lab import hosts, turns
 
 RESULTS = Path(__file__).parent.parent / "docs/results/ring.json"
@@ -58,10 +57,11 @@ def cell(link, kilobytes, mbps, computing, rounds):
     buffer = torch.zeros(kilobytes * 256)
     count = max(1, min(25, int(TRAIN_S / expected_s)))
     times = {collective: [] for collective in COLLECTIVES}
-    with probe.computing() if computing else contextlib.nullcontext():
-        for number in range(rounds):
-            for collective in COLLECTIVES if number % 2 == 0 else COLLECTIVES[::-1]:
-                times[collective].append(link.train(collective, buffer, count))
+    busy = _native.Computing() if computing else None
+    for number in range(rounds):
+        for collective in COLLECTIVES if number % 2 == 0 else COLLECTIVES[::-1]:
+            times[collective].append(link.train(collective, buffer, count))
+    del busy
     ratios = sorted((half + rest) / whole for whole, half, rest in zip(*times.values()))
     return {"workers": ranks.world_size(), "mbps": mbps, "kilobytes": kilobytes, "computing": computing,
             **{f"{collective}_ms": statistics.median(times[collective]) for collective in COLLECTIVES},

@@ -42,6 +42,16 @@ def run_collective(group: ProcessGroup, flat: Tensor, collective: str, sequence:
                    transport: str | None = None) -> None:
     """In place, by the named transport or the best one. `sequence`: a number that is new on this group."""
 
+PROBE_BYTES: tuple[int, ...]  # sizes that tell the costs of a link
+def measure_collective(group: ProcessGroup, device: device, collective: str, bytes: list[int], repeats: int, seconds: float,
+                       startup_us: float, us_per_byte: float) -> list[tuple[int, float]]:
+    """[(bytes, us), ...] (src/runtime/probe.h). Collective."""
+
+class Computing:
+    """Keeps processors busy as a training step would, while it lives."""
+
+    def __init__(self) -> None: ...
+
 def step_as_whole_batch(values: list[Tensor], first: list[Tensor], second: list[Tensor], steps: list[Tensor], *, lr: float,
                         betas: tuple[float, float], eps: float, decay: float, workers: int) -> None:
     """Adam's step of a worker that sees a part of the batch, in place on `values` (src/runtime/moments.h)."""

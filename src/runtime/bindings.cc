@@ -23,6 +23,7 @@
 #include "runtime/gradient_sums.h"
 #include "runtime/moments.h"
 #include "runtime/passes.h"
+#include "runtime/probe.h"
 #include "runtime/rates.h"
 #include "runtime/runnable.h"
 #include "runtime/transport/transport.h"
@@ -141,6 +142,26 @@ void bind_transports(py::module_& module) {
       },
       py::arg("group"), py::arg("flat"), py::arg("collective"), py::arg("sequence"), py::arg("timeout_s"),
       py::arg("transport") = py::none(), Unlocked());
+  module.def(
+      "measure_collective",
+      [](const Group& group, c10::Device device, const std::string& collective,
+         std::vector<std::int64_t> bytes, int repeats, double seconds, double startup_us,
+         double us_per_byte) {
+        std::vector<std::pair<std::int64_t, double>> found;
+        for (const Measurement& each : measure(group, device,
+                                               {.collective = collective_called(collective),
+                                               .bytes = std::move(bytes),
+                                               .repeats = repeats,
+                                               .seconds = seconds,
+                                               .startup_us = startup_us,
+                                               .us_per_byte = us_per_byte}))
+          found.emplace_back(each.bytes, each.us);
+        return found;
+      },
+      py::arg("group"), py::arg("device"), py::arg("collective"), py::arg("bytes"), py::arg("repeats"),
+      py::arg("seconds"), py::arg("startup_us"), py::arg("us_per_byte"), Unlocked());
+  module.attr("PROBE_BYTES") = py::tuple(py::cast(kProbeBytes));
+  py::class_<Computing>(module, "Computing").def(py::init<>());
 }
 
 void bind_passes(py::module_& module) {

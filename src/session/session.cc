@@ -24,6 +24,7 @@
 #include "model/hash.h"
 #include "runtime/engine.h"
 #include "runtime/passes.h"
+#include "runtime/probe.h"
 
 namespace gradweave {
 namespace {
@@ -368,35 +369,11 @@ Workload Session::profile() {
 }
 
 Cluster Session::probe(double seconds) {
-  State& state = *state_;
-  constexpr std::array kBytes{1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22};
-  std::vector<Measurement> measurements;
-  for (const std::int64_t bytes : kBytes) {
-    if (!state.data) break;
-    Tensors message{at::zeros({bytes / 4}, at::kFloat)};
-    std::vector<double> turns;  // of the slowest rank, so that all ranks measure the same and end together
-    double spent_us = 0;
-    do {
-      const auto begin = run::Clock::now();
-      state.data->allreduce(message)->wait();
-      const std::chrono::duration<double, std::micro> own = run::Clock::now() - begin;
-      Tensors time{at::full({1}, own.count(), at::kDouble)};
-      c10d::AllreduceOptions largest;
-      largest.reduceOp = c10d::ReduceOp::MAX;
-      state.data->allreduce(time, largest)->wait();
-      turns.push_back(time[0].item<double>());
-      spent_us += turns.back();
-    } while (turns.size() < 3 || spent_us < 1e6 * seconds / kBytes.size());
-    std::ranges::sort(turns);
-    measurements.push_back({bytes, turns[turns.size() / 2]});
-  }
-  Cluster cluster{.workers = state.job.world_size, .links = {{.name = kLink, .startup_ns = 1000}}};
-  if (!measurements.empty()) {
-    const LinkFit fit = fit_link(measurements);
-    cluster.links[0].startup_ns = static_cast<Nanoseconds>(1000 * fit.startup_us);
-    cluster.links[0].us_per_byte = decimal_from_double(fit.us_per_byte, "us_per_byte");
-  }
-  return cluster;
+  const State& state = *state_;
+  if (!state.data) return {.workers = state.job.world_size, .links = {{.name = kLink, .startup_ns = 1000}}};
+  return fit_cluster({.workers = state.job.world_size,
+                      .links = {runtime::measure_link(kLink, state.data, at::kCPU, seconds)}})
+      .cluster;
 }
 
 void Session::install(const Plan& given) {

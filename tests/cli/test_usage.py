@@ -6,9 +6,13 @@ import os
 import pathlib
 import pty
 import re
+import select
+import shutil
+import signal
 import struct
 import subprocess
 import termios
+import time
 
 import pytest
 
@@ -250,12 +254,43 @@ def test_where_a_file_stands_the_shell_completes():
         assert run("complete", *words).stdout == ""
 
 
+def with_command():
+    return os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
+
+
 def test_bash_completes():
     script = ROOT / "completions" / "gradweave.bash"
     ask = f"source {script}; COMP_WORDS=(gradweave plan --scheme de); COMP_CWORD=3; _gradweave; echo ${{COMPREPLY[@]}}"
-    environment = os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, env=environment)
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, env=with_command())
     assert done.stdout.split() == ["dear", "deft", "delayed_averaging"], done.stderr
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish")
+def test_fish_completes(tmp_path):
+    ask = f"source {ROOT / 'completions/gradweave.fish'}; complete -C 'gradweave plan --scheme de'"
+    done = subprocess.run(["fish", "-c", ask], capture_output=True, text=True, env=with_command() | {"HOME": str(tmp_path)})
+    assert done.stdout.split() == ["dear", "deft", "delayed_averaging"], done.stderr
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+def test_zsh_completes(tmp_path):
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execvpe("zsh", ["zsh", "-f", "-i"], with_command() | {"TERM": "dumb", "HOME": str(tmp_path), "PS1": ""})
+    folder = ROOT / "completions"
+    try:
+        for line in (f"fpath=({folder} $fpath); autoload -Uz compinit; compinit -u -d {tmp_path}/dump\n",
+                     "gradweave plan --scheme dela\t\x01print -r -- end of \n"):  # what the tab made is printed, not run
+            os.write(terminal, line.encode())
+        said, until = "", time.monotonic() + 30
+        while "\nend of gradweave" not in said and time.monotonic() < until:
+            if select.select([terminal], [], [], 1)[0]:
+                said += os.read(terminal, 4096).decode().replace("\r", "")
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        os.close(terminal)
+    assert "\nend of gradweave plan --scheme delayed_averaging" in said, said
 
 
 def test_the_man_page_has_every_command():

@@ -1,0 +1,138 @@
+#include "runtime/probe.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "runtime/transport/transport.h"
+
+namespace gradweave::runtime {
+namespace {
+
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+constexpr int kTrains = 5;
+constexpr std::size_t kFewest = 3;  // sizes that are measured on any link
+constexpr std::chrono::seconds kTimeout{60};
+
+// Collectives on one buffer.
+class Train {
+ public:
+  Train(const Group& group, c10::Device device, Collective collective, std::int64_t bytes, double least_s)
+      : group_(group),
+        collective_(collective),
+        least_s_(least_s),
+        flat_(at::zeros({std::max<std::int64_t>(1, bytes / 4)},
+                        at::TensorOptions(at::kFloat).device(device))) {}
+
+  std::int64_t bytes() const { return static_cast<std::int64_t>(flat_.nbytes()); }
+
+  // Returns the seconds of each of `count` ops, one after another, after a first one.
+  double run(int count) {
+    run();
+    synchronize();
+    const Clock::time_point begin = Clock::now();
+    Clock::time_point now = begin;
+    for (int i = 0; i < count; ++i) {
+      run();
+      if (least_s_ == 0) continue;
+      std::this_thread::sleep_until(now + std::chrono::duration_cast<Clock::duration>(Seconds(least_s_)));
+      now = Clock::now();
+    }
+    synchronize();
+    return Seconds(Clock::now() - begin).count() / count;
+  }
+
+ private:
+  void run() {
+    start({.group = *group_,
+           .flat = flat_,
+           .collective = collective_,
+           .sequence = sequence_++,
+           .timeout = kTimeout})
+        ->wait();
+  }
+  void synchronize() const {
+    if (!flat_.is_cpu()) at::accelerator::synchronizeDevice(flat_.get_device());
+  }
+
+  const Group& group_;
+  Collective collective_;
+  double least_s_;
+  at::Tensor flat_;
+  std::size_t sequence_ = 0;
+};
+
+double agreed(const Group& group, c10::Device device, double value, c10d::ReduceOp op) {
+  std::vector<at::Tensor> box{at::full({1}, value, at::TensorOptions(at::kDouble).device(device))};
+  c10d::AllreduceOptions options;
+  options.reduceOp = op;
+  group->allreduce(box, options)->wait();
+  return box.front().item<double>();
+}
+
+}  // namespace
+
+Computing::Computing()
+    : thread_([this, threads = at::get_num_threads()] {
+        at::set_num_threads(threads);  // OpenMP has a number for each thread
+        constexpr std::int64_t kWidth = 256;
+        const at::Tensor left = at::ones({kWidth, kWidth}), right = at::ones({kWidth, kWidth});
+        at::Tensor product = at::ones({kWidth, kWidth});
+        while (!done_) at::mm_out(product, left, right);
+      }) {}
+
+Computing::~Computing() {
+  done_ = true;
+  thread_.join();
+}
+
+std::vector<Measurement> measure(const Group& group, c10::Device device, const Probe& probe) {
+  std::optional<Computing> computing;
+  if (device.is_cpu()) computing.emplace();
+  const double share = probe.seconds / static_cast<double>(probe.bytes.size());
+  std::vector<Measurement> measurements;
+  for (const std::int64_t bytes : probe.bytes) {
+    const bool emulated = probe.startup_us > 0 || probe.us_per_byte > 0;
+    const double whole_s = (probe.startup_us + static_cast<double>(bytes) * probe.us_per_byte) / 1e6;
+    const double least_s = !emulated ? 0 : probe.collective == Collective::kAllReduce ? whole_s : whole_s / 2;
+    Train train(group, device, probe.collective, bytes, least_s);
+    const double once = train.run(2);  // makes connections and buffers, too
+    const double slowest = agreed(group, device, once, c10d::ReduceOp::MAX);
+    const int total = static_cast<int>(std::clamp<double>(share / slowest, 2, std::max(2, probe.repeats)));
+    const int trains = std::min(kTrains, total / 2);
+    std::vector<double> times;
+    for (int i = 0; i < trains; ++i) times.push_back(train.run(total / trains));
+    std::ranges::sort(times);
+    const std::size_t middle = times.size() / 2;
+    const double median = times.size() % 2 == 1 ? times[middle] : (times[middle - 1] + times[middle]) / 2;
+    measurements.push_back({train.bytes(), 1e6 * agreed(group, device, median, c10d::ReduceOp::MAX)});
+    // On a link so slow, larger ones would take minutes.
+    if (share < slowest && measurements.size() >= std::max(kFewest, probe.bytes.size() / 2)) break;
+  }
+  return measurements;
+}
+
+LinkMeasurements measure_link(const std::string& name, const Group& group, c10::Device device,
+                              double seconds) {
+  Probe probe{.seconds = seconds / 2};
+  LinkMeasurements link{.name = name, .all_reduce = measure(group, device, probe)};
+  std::vector<std::int64_t> fewer;
+  for (std::size_t i = 0; i < kProbeBytes.size(); i += 2) fewer.push_back(kProbeBytes[i]);
+  probe = {.collective = Collective::kReduceScatter, .bytes = fewer, .seconds = seconds / 4};
+  link.reduce_scatter = measure(group, device, probe);
+  probe.collective = Collective::kAllGather;
+  link.all_gather = measure(group, device, probe);
+  return link;
+}
+
+}  // namespace gradweave::runtime
