@@ -17,9 +17,9 @@ def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] 
             emulation: tuple[float, float] | None = None, collective: str = "all_reduce") -> list[dict[str, float]]:
     """[{"bytes": n, "us": t}, ...]: the time of a collective on n bytes on `device`, as training has it (src/runtime/probe.h).
 
-    `repeats`: of a size, at most. `emulation`: (start-up in us, us per byte) that an all-reduce takes at least. Collective. Takes
-    about `seconds`: large sizes repeat less often, but at least twice, and the largest are left out where one op takes
-    longer than its share."""
+    `repeats`: of a size, at most. `emulation`: (start-up in us, us per byte) that an all-reduce takes at least. Collective.
+    Takes about `seconds`: large sizes repeat less often, but at least twice, and the largest are left out where one op
+    takes longer than its share."""
     found = _native.measure_collective(group or distributed.group.WORLD, device, collective, list(sizes), repeats, seconds,
                                        *(emulation or (0.0, 0.0)))
     return [{"bytes": size, "us": us} for size, us in found]
