@@ -72,7 +72,7 @@ class Train {
   std::size_t sequence_ = 0;
 };
 
-double agreed(const Group& group, c10::Device device, double value, c10d::ReduceOp op) {
+double agreed(const Group& group, c10::Device device, double value, const c10d::ReduceOp& op) {
   std::vector<at::Tensor> box{at::full({1}, value, at::TensorOptions(at::kDouble).device(device))};
   c10d::AllreduceOptions options;
   options.reduceOp = op;
