@@ -130,6 +130,31 @@ class Observer {
   std::unique_ptr<State> state_;
 };
 
+// When to plan again beside the training, and when a plan makes way for the one before it. Plans are made for what was
+// measured and come into force because they are predicted to be faster. O(1).
+class Replanning {
+ public:
+  enum class Step { kNone, kPlan, kTakeBack };
+  // A plan has come into force. `before_ns`: what an iteration took under the plan that it replaces, if it is thought to
+  // be faster than that; else 0.
+  void installed(double before_ns);
+  // A look has ended. `changed`: what Observer::add() returned; `planning`: a plan is being made; `proposed`: one has
+  // been made and will come into force. Returns what to do now: plan for what was measured; or put the plan before into
+  // force again, the one that replaced it having proved slower, which is found out three looks after it came. Measurements
+  // of so little time may be wrong: 6, 12, 24, ... looks after that a plan is made anew.
+  Step looked(bool changed, double iteration_ns, bool planning, bool proposed);
+  // The plan that was made is no better: the next one comes 2, 4, 8, ..., at most 64 looks later.
+  void no_better();
+
+ private:
+  std::int64_t looks_ = 0;  // since the plan came into force
+  bool changed_ = false;    // since the last plan was made
+  std::int64_t not_before_ = 0, wait_ = 1;
+  std::int64_t anew_ = 0, setbacks_ = 0;  // the look at which to plan whatever has changed; plans taken back
+  bool taking_back_ = false;
+  double before_ns_ = 0;
+};
+
 // Returns the report for people, a line for each finding.
 std::string to_text(const Observer::Report& report);
 

@@ -9,10 +9,9 @@ from gradweave.reporting import SETTLING
 
 LOOK_SECONDS = 0.2     # between two looks, of 5 to 16 iterations
 ALARMS_PER_HOUR = 0.1  # false ones, where times scatter as if at random
-TRIAL = 3              # looks after which a plan that is slower than the one before makes way for it again
-MOST_LOOKS = 64        # from a plan that was no better to the next
 GAIN = 0.03            # by which a new plan has to be faster, relative
 WHAT = "the exchange of measured times"
+Step = _native.Replanning.Step
 
 
 class Follower:
@@ -23,18 +22,18 @@ class Follower:
         self._settings, self._control, self._engine = settings, control, engine
         self._loop, self._device, self._preserver = loop, device, preserver
         self._observer = self._exchange = self._planning = self._known = self._proposal = self._before = None
-        self._every = self._iterations = self._looks = 0
+        self._every = self._iterations = 0
         self._echoes, self._usual = [], {}  # by link that the plan in force leaves idle; what they took for the proposal
-        self._changed, self._not_before, self._wait = False, 0, 1  # since the last plan; the look of the next; looks between
+        self._replanning = _native.Replanning()  # rank 0's counts
 
     def plan_installed(self, plan, workload, cluster, of_this_run=False):
         """A plan has come into force; `cluster`: what it was made for, None where nothing is known of the links;
         `of_this_run`: it is what was observed under the plan before."""
-        before = (self._known[0], self._observer.iteration_ns) if of_this_run else None
+        self._before = self._known[0] if of_this_run else None
+        self._replanning.installed(before_ns=self._observer.iteration_ns if of_this_run else 0)
         self._observer = self._exchange = self._known = self._proposal = None
         self._echoes = []
-        self._iterations, self._looks, self._before = -SETTLING, 0, before  # iterations: since the last look
-        self._changed, self._not_before, self._wait = False, 0, 1
+        self._iterations = -SETTLING  # since the last look
         if cluster is None or self._device.type != "cpu":
             return
         self._known = plan, workload, cluster
@@ -75,25 +74,21 @@ class Follower:
         if all(taken):  # alike on all ranks
             for echo in self._echoes:
                 echo.start()
-        self._looks += 1
         self._look_after(self._observer.iteration_ns / 1e9)
-        announced, busy = ready < 0, self._planning is not None and self._planning.is_alive()
-        self._changed |= changed
-        if self._control.rank == 0 and not announced and not busy:
-            if self._changed and self._looks >= self._not_before:
-                self._changed, self._proposal = False, None  # which was made for what is no more
-                found = self._known, *self._found()
-                self._planning = threading.Thread(target=self._plan, args=found, name="planning", daemon=True)
-                self._planning.start()
-            elif self._proposal is None and self._looks == TRIAL and self._disappoints():
-                workload, cluster, usual = self._found()
-                self._proposal = {"workload": workload, "cluster": cluster, "usual": usual, "candidates": [
-                    decision.entry_of(each["scheme"], each, workload, cluster) for each in (self._before[0], self._known[0])]}
-        return announced
-
-    def _disappoints(self):
-        """The plan in force turns out slower than the one before."""
-        return self._before is not None and self._observer.iteration_ns > self._before[1]
+        if ready < 0 or self._control.rank != 0:  # announced, alike on all ranks
+            return ready < 0
+        planning = self._planning is not None and self._planning.is_alive()
+        step = self._replanning.looked(changed, self._observer.iteration_ns, planning, proposed=self._proposal is not None)
+        if step == Step.PLAN:
+            self._proposal = None  # which was made for what is no more
+            found = self._known, *self._found()
+            self._planning = threading.Thread(target=self._plan, args=found, name="planning", daemon=True)
+            self._planning.start()
+        elif step == Step.TAKE_BACK:
+            workload, cluster, usual = self._found()
+            self._proposal = {"workload": workload, "cluster": cluster, "usual": usual, "candidates": [
+                decision.entry_of(each["scheme"], each, workload, cluster) for each in (self._before, self._known[0])]}
+        return False
 
     def _found(self):
         """(workload, cluster, what echoes take) as they are now."""
@@ -111,8 +106,7 @@ class Follower:
             if then < (1 - GAIN) * now:
                 self._proposal = {**decided, "usual": usual, "candidates": [best, stays]}
                 return
-        self._wait = min(2 * self._wait, MOST_LOOKS)
-        self._not_before = self._looks + self._wait
+        self._replanning.no_better()
 
     def proposal(self):
         """Rank 0's, on all ranks: {"workload", "cluster", "candidates": the new plan and the one in force}."""

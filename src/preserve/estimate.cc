@@ -32,12 +32,26 @@ bool is_positive(std::span<const double> values) {
 
 }  // namespace
 
+// A ratio of sums: where the noise has few directions, both lines of one iteration's ratio vary together, and the mean of
+// ratios is too low. Its error is that of the mean residual, to first order.
 Range step_seen_in(std::span<const GradientSums> sums, int workers) {
-  std::vector<double> along;
+  double curvature = 0, step = 0;
+  std::vector<double> residuals;
+  const auto above = [&](const GradientSums& each) {
+    return each.change - each.noise_in_change / (workers - 1);
+  };
   for (const GradientSums& each : sums) {
-    if (each.step > 0) along.push_back((each.change - each.noise_in_change / (workers - 1)) / each.step);
+    if (each.step > 0) curvature += above(each), step += each.step;
   }
-  return around(along);
+  if (step == 0) return {};
+  const double ratio = curvature / step;
+  for (const GradientSums& each : sums) {
+    if (each.step > 0) residuals.push_back(above(each) - ratio * each.step);
+  }
+  const double half = residuals.size() < 2
+                          ? 0
+                          : sample_of(residuals).uncertainty() * static_cast<double>(residuals.size()) / step;
+  return {std::max(0.0, ratio - half), std::max(0.0, ratio) + half};
 }
 
 GradientEstimates estimate(std::span<const GradientSums> sums, int workers) {
@@ -119,8 +133,10 @@ std::string objection(const Plan& plan, const Workload& workload, const Gradient
   if (unstable == judgement.blocks.end()) return "";
   return "the plan delays gradients by up to " + std::to_string(oldest_gradient(unstable->updates)) +
          " iterations, which training bears up to a learning rate times curvature of " +
-         number_text(unstable->limit, 2) + "; here it is about " + number_text(estimates.step.high, 2) +
-         "; lower the learning rate or the momentum, or use an exact plan";
+         number_text(unstable->limit, 2) + "; here it is about " + number_text(estimates.step.low, 2) +
+         " to " + number_text(estimates.step.high, 2) + ", and may be " + number_text(kUnseen, 1) +
+         " times that elsewhere; lower the learning rate or the momentum, " +
+         (estimates.step.low == 0 ? "look at more iterations (warm_up=), " : "") + "or use an exact plan";
 }
 
 }  // namespace gradweave

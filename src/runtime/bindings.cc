@@ -271,6 +271,16 @@ void bind_observer(py::module_& module) {
       .def("cluster", [](const Observer& observer) { return to_json(observer.cluster()); })
       .def(
           "report", [](const Observer& observer) { return dump(to_object(observer.report())); }, Unlocked());
+  py::class_<Replanning> replanning(module, "Replanning");
+  py::enum_<Replanning::Step>(replanning, "Step")
+      .value("NONE", Replanning::Step::kNone)
+      .value("PLAN", Replanning::Step::kPlan)
+      .value("TAKE_BACK", Replanning::Step::kTakeBack);
+  replanning.def(py::init())
+      .def("installed", &Replanning::installed, py::arg("before_ns"))
+      .def("looked", &Replanning::looked, py::arg("changed"), py::arg("iteration_ns"), py::arg("planning"),
+           py::arg("proposed"))
+      .def("no_better", &Replanning::no_better);
 }
 
 void bind_tuner(py::module_& module) {

@@ -114,6 +114,15 @@ TEST(Estimate, NoiseIsNoCurvature) {
   EXPECT_LT(found.step.high, 0.02);
 }
 
+// In few dimensions noise and gradient share directions.
+TEST(Estimate, TheIntervalOfTheCurvatureHoldsIt) {
+  const Training noisy{.workers = 2, .noise = 3, .momentum = 0, .size = 4};
+  int below = 0;
+  for (std::uint32_t seed = 0; seed < 400; ++seed)
+    below += step_seen_in(noisy.sums(40, seed), noisy.workers).high < noisy.rate ? 1 : 0;
+  EXPECT_LE(below, 20);  // 2.5 % on either side
+}
+
 TEST(Estimate, WorkersWithTheSameDataDoNotDiffer) {
   int alarms = 0;
   for (std::uint32_t seed = 0; seed < 2000; ++seed) {
