@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "gradweave/plan.h"
 #include "gradweave/preserve.h"
@@ -47,6 +48,17 @@ GradientEstimates estimate(std::span<const GradientSums> sums, int workers);
 
 // Returns the quantity `step` of GradientEstimates alone. The caller owes one sum with a step.
 Range step_seen_in(std::span<const GradientSums> sums, int workers);
+
+// Successive iterations, and the learning rate in them.
+struct SeenIterations {
+  std::vector<GradientSums> sums;
+  double learning_rate = 0;
+};
+
+// Returns the quantity `step` at the last learning rate, of looks at a run, the oldest first: of all of them; or of the
+// last three, where these show on their own that it is above 0 (at an error rate of 0.001, one-sided) and allow more.
+// The caller owes one look.
+Range step_seen_again(std::span<const SeenIterations> looks, int workers);
 
 // Returns how far an iteration of the plan gets beside one of plain training on a quadratic, at the learning rate as it is.
 // A step of the learning rate eta by gradients of total weight w and total of squares q lowers the loss by

@@ -75,11 +75,16 @@ class GradientSums:
     def numbers(self) -> list[float]:
         """What it is made of, in that order."""
 
+class SeenIterations:
+    """Successive iterations, and the learning rate in them."""
+
+    def __init__(self, sums: list[GradientSums], learning_rate: float) -> None: ...
+
 class GradientEstimates:
     """What sums of successive iterations say (include/gradweave/estimate.h)."""
 
     def __init__(self, sums: list[GradientSums], workers: int, /) -> None: ...
-    def with_step_seen_in(self, sums: list[GradientSums], workers: int, /) -> GradientEstimates:
+    def with_step_seen_again(self, looks: list[SeenIterations], workers: int, /) -> GradientEstimates:
         """Itself, but for what later iterations say of the learning rate times the curvature."""
     def progress(self, plan: str, workload: str, workers: int, /) -> float:
         """How far an iteration of the plan gets beside one of plain training."""

@@ -11,7 +11,7 @@ from gradweave import _native, core
 ITERATIONS = 12  # in which gradients are compared, before the profile; copies of them are kept meanwhile
 LEAST = 5        # fewer tell nothing
 AGAIN_EVERY = 50  # iterations, where the plan in force delays gradients
-LOOKS = 3         # that count together then
+LOOKS = 25        # that count together then, what was seen before the profile among them
 ASKED = {"delayed", "local", "corrected"}  # effects of plans that the Preserver has to see
 
 
@@ -34,7 +34,7 @@ class Preserver:
         self._engine, self._optimizers, self._workers = engine, optimizers, workers
         self._names, self._parameters = names, parameters
         self._sums, self._own, self._mean, self._before, self._step, self._moment = [], None, None, None, None, None
-        self._estimates = None
+        self._estimates, self._seen = None, collections.deque(maxlen=LOOKS)
         self._look(True)
 
     def _look(self, on):
@@ -63,6 +63,7 @@ class Preserver:
         sums = self._end(control)
         if len(sums) > 1:
             self._estimates = _native.GradientEstimates(sums, self._workers)
+            self._seen.append(self._seen_in(sums))
 
     def _end(self, control):
         """The sums of all ranks since the beginning."""
@@ -71,6 +72,10 @@ class Preserver:
         numbers = control.means(own, "the exchange of gradients' norms")
         self._sums, self._own, self._mean, self._before, self._step, self._moment = [], None, None, None, None, None
         return [_native.GradientSums(*numbers[at:at + 7]) for at in range(0, len(numbers), 7)]
+
+    def _seen_in(self, sums):
+        rates = [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+        return _native.SeenIterations(sums, max(rates))
 
     # ---- again, under the plan in force
 
@@ -84,7 +89,7 @@ class Preserver:
             late = set(_native.late_tensors(json.dumps(plan), json.dumps(workload)))
         self._late = [number for number, name in enumerate(self._names) if name in late]
         self._plan, self._workload, self._iterations = plan, workload, 0
-        self._own, self._before, self._sums, self._recent = None, None, [], collections.deque(maxlen=LOOKS)
+        self._own, self._before, self._sums = None, None, []
 
     def backward_ended_again(self):
         own = self._engine.take_local_gradients()
@@ -109,10 +114,10 @@ class Preserver:
         if place == 0:
             self._look(True)
         elif self.looks and place == min(len(self._plan["period"]) + 4, 20):
-            self._recent.append(self._end(control))
-            sums = [each for look in self._recent for each in look]
+            sums = self._end(control)
             if any(each.step > 0 for each in sums):
-                self._estimates = self._estimates.with_step_seen_in(sums, self._workers)
+                self._seen.append(self._seen_in(sums))
+                self._estimates = self._estimates.with_step_seen_again(list(self._seen), self._workers)
                 objection = control.from_rank_0(self.objection(self._plan, self._workload), "the Preserver's look")
                 if objection:
                     self._late = []  # told once

@@ -15,6 +15,8 @@ constexpr double kErrorRate = 0.001, kDissimilar = 1.5;
 constexpr double kUnseen =
     8;  // how much larger the largest curvature may be than what was seen along the steps
 
+constexpr std::size_t kLast = 3;  // looks that count alone, too
+
 // Not below 0: the quantities can't be.
 Range around(std::span<const double> values) {
   const Sample sample = sample_of(values);
@@ -30,6 +32,11 @@ bool is_positive(std::span<const double> values) {
   return student_tail(t, static_cast<int>(sample.size) - 1) / 2 < kErrorRate;
 }
 
+// What of s.(g(t) - g(t-1)) is curvature.
+double curvature_in(const GradientSums& sums, int workers) {
+  return sums.change - sums.noise_in_change / (workers - 1);
+}
+
 }  // namespace
 
 // A ratio of sums: where the noise has few directions, both lines of one iteration's ratio vary together, and the mean of
@@ -37,21 +44,39 @@ bool is_positive(std::span<const double> values) {
 Range step_seen_in(std::span<const GradientSums> sums, int workers) {
   double curvature = 0, step = 0;
   std::vector<double> residuals;
-  const auto above = [&](const GradientSums& each) {
-    return each.change - each.noise_in_change / (workers - 1);
-  };
   for (const GradientSums& each : sums) {
-    if (each.step > 0) curvature += above(each), step += each.step;
+    if (each.step > 0) curvature += curvature_in(each, workers), step += each.step;
   }
   if (step == 0) return {};
   const double ratio = curvature / step;
   for (const GradientSums& each : sums) {
-    if (each.step > 0) residuals.push_back(above(each) - ratio * each.step);
+    if (each.step > 0) residuals.push_back(curvature_in(each, workers) - ratio * each.step);
   }
   const double half = residuals.size() < 2
                           ? 0
                           : sample_of(residuals).uncertainty() * static_cast<double>(residuals.size()) / step;
   return {std::max(0.0, ratio - half), std::max(0.0, ratio) + half};
+}
+
+Range step_seen_again(std::span<const SeenIterations> looks, int workers) {
+  const double now = looks.back().learning_rate;
+  std::vector<GradientSums> all, last;
+  std::vector<double> curvature;  // of the last
+  for (std::size_t n = 0; n < looks.size(); ++n) {
+    const double then = looks[n].learning_rate;
+    for (GradientSums each : looks[n].sums) {
+      if (each.step <= 0) continue;
+      if (now > 0 && then > 0) each.step *= then / now;  // the learning rate is in its divisor
+      all.push_back(each);
+      if (n + kLast < looks.size()) continue;
+      last.push_back(each);
+      curvature.push_back(curvature_in(each, workers));
+    }
+  }
+  const Range of_all = step_seen_in(all, workers);
+  if (!is_positive(curvature)) return of_all;
+  const Range of_last = step_seen_in(last, workers);
+  return of_last.high > of_all.high ? of_last : of_all;
 }
 
 GradientEstimates estimate(std::span<const GradientSums> sums, int workers) {

@@ -226,12 +226,17 @@ void bind_preserver(py::module_& module) {
   });
   module.def("gradient_sums", &gradient_sums, py::arg("own"), py::arg("own_before"), py::arg("mean"),
              py::arg("mean_before"), py::arg("step"), py::arg("moment"), py::arg("share"), Unlocked());
+  py::class_<SeenIterations>(module, "SeenIterations")
+      .def(py::init([](std::vector<GradientSums> sums, double learning_rate) {
+             return SeenIterations{std::move(sums), learning_rate};
+           }),
+           py::arg("sums"), py::arg("learning_rate"));
   py::class_<GradientEstimates>(module, "GradientEstimates")
       .def(py::init(
           [](const std::vector<GradientSums>& sums, int workers) { return estimate(sums, workers); }))
-      .def("with_step_seen_in",
-           [](GradientEstimates estimates, const std::vector<GradientSums>& sums, int workers) {
-             estimates.step = step_seen_in(sums, workers);
+      .def("with_step_seen_again",
+           [](GradientEstimates estimates, const std::vector<SeenIterations>& looks, int workers) {
+             estimates.step = step_seen_again(looks, workers);
              return estimates;
            })
       .def("progress",
