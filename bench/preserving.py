@@ -3,7 +3,8 @@
 Workers train the small network on Fashion-MNIST for two epochs over the model of a slow link: by DistributedDataParallel, by
 a plan that changes training and is asked for by name, which is run whatever the Preserver says, and by `auto`, which asks it.
 `auto` is allowed only plans that change training, so that it takes one if the Preserver lets it, and none if not.
-Fine-tuning begins with a network that was trained for an epoch. Results are lines of JSON, one for each run; runs whose line exists are skipped.
+Fine-tuning begins with a network that was trained for an epoch. Results are lines of JSON, one for each run; runs whose line
+exists are skipped.
 
     .venv/bin/python bench/preserving.py                     # an hour
     .venv/bin/python bench/preserving.py --workers 2 --seeds 1
@@ -112,8 +113,7 @@ def train(run, train_set, test_set):
         handler.emit = lambda record: told.append(record.getMessage())
         logging.getLogger("gradweave").addHandler(handler)
         job.model, job.optimizer = gradweave.wrap(
-            network, job.optimizer, run.way, links=gradweave.EmulatedLink(*LINK),
-            warm_up=case.warm_up, follow=False,
+            network, job.optimizer, run.way, links=gradweave.EmulatedLink(*LINK), warm_up=case.warm_up, follow=False,
             options={"allow": case.allow} if run.way == "auto" else None)
     training.train(job, EPOCHS * epoch_of(train_set[0]))
     if run.way != DDP:
@@ -161,7 +161,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--workers", nargs="*", type=int, default=[2, 4])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
     missing = [run for run in all_runs(options.workers, options.seeds) if run not in results_in(options.results)]
     if "RANK" in os.environ:

@@ -46,7 +46,7 @@ struct GradientEstimates {
 // Returns what sums of successive iterations of `workers` >= 2 workers say. The caller owes at least two.
 GradientEstimates estimate(std::span<const GradientSums> sums, int workers);
 
-// Returns the quantity `step` of GradientEstimates alone. The caller owes one sum with a step.
+// Returns the quantity `step` of GradientEstimates alone.
 Range step_seen_in(std::span<const GradientSums> sums, int workers);
 
 // Successive iterations, and the learning rate in them.

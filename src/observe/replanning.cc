@@ -26,7 +26,7 @@ Replanning::Step Replanning::looked(bool changed, double iteration_ns, bool plan
   if (planning) return Step::kNone;
   const bool anew = anew_ > 0 && looks_ >= anew_;
   if (anew || (changed_ && looks_ >= not_before_)) {
-    changed_ = false;
+    changed_ = taking_back_ = false;
     anew_ = 0;
     return Step::kPlan;
   }

@@ -62,6 +62,15 @@ TEST(Replanning, TakesBackAPlanThatProvesSlowerAndTriesAnewLaterAndLater) {
   EXPECT_EQ(look(when, true), Step::kPlan);
 }
 
+TEST(Replanning, PutsAPlanForNowOnTrialThatComesBeforeTheOneIsTakenBack) {
+  Replanning when;
+  when.installed(/*before_ns=*/0.9);
+  EXPECT_EQ(looks_to(Step::kTakeBack, when, 3), 3);
+  EXPECT_EQ(when.looked(true, 1, false, /*proposed=*/true), Step::kPlan);
+  when.installed(/*before_ns=*/0.9);
+  EXPECT_EQ(looks_to(Step::kTakeBack, when, 3), 3);
+}
+
 TEST(Replanning, KeepsAPlanThatIsNoSlower) {
   Replanning when;
   when.installed(/*before_ns=*/1);
