@@ -117,8 +117,7 @@ def train(run, train_set, test_set):
             options={"allow": case.allow} if run.way == "auto" else None)
     training.train(job, EPOCHS * epoch_of(train_set[0]))
     if run.way != DDP:
-        chosen = core.chosen(job.model.gradweave.plan)
-        plan = f"{chosen['scheme']} of {len(job.model.gradweave.plan['period'])}"
+        plan = core.chosen(job.model.gradweave.plan)["scheme"]
         gradweave.finish(job.model)
         job.model.gradweave.close()
         logging.getLogger("gradweave").removeHandler(handler)
@@ -147,14 +146,14 @@ def table(found):
     for run, result in found.items():
         rows.setdefault((run.workers, run.case, run.way), []).append(result)
     lines = []
-    for (workers, case, way), results in sorted(rows.items(), key=lambda row: (row[0][0], list(CASES).index(row[0][1]))):
+    for (workers, case, way), results in sorted(rows.items(), key=lambda row: (list(CASES).index(row[0][1]), row[0][0])):
         results = sorted(results, key=lambda each: each["run"]["seed"])
         plans = ", ".join(dict.fromkeys(each["plan"] for each in results if each["plan"]))
         objections = sum(bool(each["objection"]) for each in results)
-        lines.append([str(workers), case, way, plans, f"{objections} of {len(results)}" if plans else "",
+        lines.append([case, str(workers), way, plans, f"{objections} of {len(results)}" if plans else "",
                       f"{statistics.fmean(each['accuracy'] for each in results):.2f}",
                       " ".join(f"{each['accuracy']:.2f}" for each in results)])
-    return markdown(["workers", "job", "way", "plan, of iterations", "objections", "accuracy, %", "seeds"], lines)
+    return markdown(["job", "workers", "way", "plan", "objections", "accuracy, %", "seeds"], lines)
 
 
 def main():
