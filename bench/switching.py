@@ -1,8 +1,9 @@
 """What a change of plan costs in mid-training: from `ddp` to every other scheme and back, several times over.
 
-Two ranks train the small network on Fashion-MNIST over a link between two hosts (network namespaces) that is shaped to 100 Mb/s,
-with plans for the profile and the link of that job. The cost of a change is what install() and the two iterations after it take
-beyond two iterations by the plan that has come, the mean of the twelve that follow, in such iterations. Prints a table.
+Two ranks train the small network on Fashion-MNIST over a link between two hosts (network namespaces) that is shaped to
+100 Mb/s, with plans for the profile and the link of that job. The cost of a change is what install() and the two iterations
+after it take beyond two iterations by the plan that has come, the mean of the twelve that follow, in such iterations. Prints
+a table.
 
     .venv/bin/python bench/switching.py                      # 5 minutes; needs root, or user namespaces
 """
