@@ -13,8 +13,6 @@ skipped, so that an interrupted benchmark continues where it stopped.
 import argparse
 import fnmatch
 import functools
-import json
-import os
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -26,8 +24,9 @@ from torch import distributed
 import gradweave
 import peers
 import rows
+import runs
 from gradweave import core, ranks
-from gradweave.lab import fashion_mnist, hosts, training
+from gradweave.lab import fashion_mnist, training
 
 RESULTS = Path(__file__).parent.parent / "docs/results/accuracy.jsonl"
 GLOBAL_BATCH = 128
@@ -76,10 +75,7 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
 
 def done_runs(path):
     """{Run: result} of the lines in `path`."""
-    if not path.exists():
-        return {}
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return {Run(**line["run"]): line for line in lines}
+    return runs.done(path, Run)
 
 
 def plan_for(run, model):
@@ -162,8 +158,7 @@ def work(options, wanted):
                 continue
             if not ranks.is_first():
                 continue
-            with options.results.open("a") as file:
-                file.write(json.dumps(result) + "\n")
+            runs.add(options.results, result)
             accuracies = " ".join(f"{value:.2f}" for value in result["accuracy"])
             print(f"{run.name}: {accuracies}%  ({result['seconds']:.0f} s)", flush=True)
 
@@ -183,15 +178,7 @@ def main():
             print(f"{'done' if run in done else '-':5} {run.name}")
         return 0
     missing = [run for run in chosen if run not in done]
-    if "RANK" in os.environ:
-        work(options, [run for run in missing if run.workers == int(os.environ["WORLD_SIZE"])])
-        return 0
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    for workers in sorted({run.workers for run in missing}):
-        code = hosts.run_ranks([[]] * workers, [sys.executable, *sys.argv], {"GLOO_SOCKET_IFNAME": "lo"})
-        if code:
-            return code
-    return 0
+    return runs.train(missing, options.results, lambda wanted: work(options, wanted))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ exists are skipped.
 
 import argparse
 import functools
-import json
 import logging
 import os
 import statistics
@@ -23,8 +22,9 @@ from pathlib import Path
 import torch
 
 import gradweave
+import runs
 from gradweave import core, ranks
-from gradweave.lab import fashion_mnist, hosts, training
+from gradweave.lab import fashion_mnist, training
 from gradweave.lab.jobs import KINDS
 from training_tables import markdown
 
@@ -66,12 +66,6 @@ class Run:
 def all_runs(workers, seeds):
     return [Run(name, way, count, seed) for seed in range(seeds) for count in workers
             for name, case in CASES.items() for way in (DDP, case.by_name, "auto")]
-
-
-def results_in(path):
-    """{Run: result} of the lines in `path`."""
-    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else []
-    return {Run(**line["run"]): line for line in lines}
 
 
 def epoch_of(images):
@@ -134,8 +128,7 @@ def rank_main(options, wanted):
             result = train(run, train_set, test_set)
             if not ranks.is_first():
                 continue
-            with options.results.open("a") as file:
-                file.write(json.dumps(result) + "\n")
+            runs.add(options.results, result)
             print(f"{number + 1} of {len(wanted)}: {run.workers} workers, {run.case}, {run.way} ({result['plan']}), "
                   f"seed {run.seed}: {result['accuracy']:.2f} %", file=sys.stderr)
 
@@ -162,17 +155,12 @@ def main():
     parser.add_argument("--workers", nargs="*", type=int, default=[2, 4])
     parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
-    missing = [run for run in all_runs(options.workers, options.seeds) if run not in results_in(options.results)]
-    if "RANK" in os.environ:
-        rank_main(options, [run for run in missing if run.workers == int(os.environ["WORLD_SIZE"])])
-        return 0
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    for workers in sorted({run.workers for run in missing}):
-        code = hosts.run_ranks([[]] * workers, [sys.executable, *sys.argv], {"GLOO_SOCKET_IFNAME": "lo"})
-        if code:
-            return code
-    print(table(results_in(options.results)))
-    return 0
+    done = runs.done(options.results, Run)
+    missing = [run for run in all_runs(options.workers, options.seeds) if run not in done]
+    code = runs.train(missing, options.results, lambda wanted: rank_main(options, wanted))
+    if code == 0 and "RANK" not in os.environ:
+        print(table(runs.done(options.results, Run)))
+    return code
 
 
 if __name__ == "__main__":

@@ -72,9 +72,7 @@ def main():
     if "RANK" in os.environ:
         rank_main(options)
         return 0
-    hosts.become_root_of_namespace(sys.argv)
-    with hosts.Hosts(WORKERS) as machines:
-        return machines.run([sys.executable, *sys.argv])
+    return hosts.run_on_hosts(WORKERS)
 
 
 if __name__ == "__main__":

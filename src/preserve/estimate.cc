@@ -60,19 +60,20 @@ Range step_seen_in(std::span<const GradientSums> sums, int workers) {
 
 Range step_seen_again(std::span<const SeenIterations> looks, int workers) {
   const double now = looks.back().learning_rate;
-  std::vector<GradientSums> all, last;
-  std::vector<double> curvature;  // of the last
+  std::vector<GradientSums> all;
+  std::size_t earlier = 0;  // sums of looks before the last ones
   for (std::size_t n = 0; n < looks.size(); ++n) {
+    if (n + kLast == looks.size()) earlier = all.size();
     const double then = looks[n].learning_rate;
     for (GradientSums each : looks[n].sums) {
       if (each.step <= 0) continue;
       if (now > 0 && then > 0) each.step *= then / now;  // the learning rate is in its divisor
       all.push_back(each);
-      if (n + kLast < looks.size()) continue;
-      last.push_back(each);
-      curvature.push_back(curvature_in(each, workers));
     }
   }
+  const auto last = std::span<const GradientSums>(all).subspan(earlier);
+  std::vector<double> curvature;
+  for (const GradientSums& each : last) curvature.push_back(curvature_in(each, workers));
   const Range of_all = step_seen_in(all, workers);
   if (!is_positive(curvature)) return of_all;
   const Range of_last = step_seen_in(last, workers);

@@ -49,8 +49,7 @@ class Engine {
 
   // Makes `plan` the plan in force, from its iteration 0, or from where `state` was taken. Collective: compares it
   // across ranks. Nothing may be pending. Errors: InvalidInput if the plan is invalid, differs between ranks (naming
-  // them), or names unknown links, or keeps more than some rank has memory left for,
-  // or if the state is of another plan.
+  // them), or names unknown links, or keeps more than some rank has memory left for, or if the state is of another plan.
   void install(const Plan& plan, const Workload& workload, const StateTensors::Map* state = nullptr);
   // Between iterations: returns copies of all that this rank has besides the caller's parameters and optimizer, after
   // what the coming forward would apply. Every rank has to do it after the same iteration; none waits for the others'

@@ -8,7 +8,6 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <map>
 #include <optional>

@@ -163,6 +163,13 @@ class Hosts:
             _ip(holder, "link", "set", name, "up")
 
 
+def run_on_hosts(workers, cpus=None):
+    """Start this program again, once on each of as many hosts with torchrun's environment; returns the exit code."""
+    become_root_of_namespace(sys.argv)
+    with Hosts(workers) as machines:
+        return machines.run([sys.executable, *sys.argv], cpus=cpus)
+
+
 def run_ranks(prefixes, command, environment=None, cpus=None, timeout_s=None, grace_s=15.0):
     """Run `command` once per prefix with torchrun's environment and return the exit code of the whole.
 
