@@ -58,13 +58,17 @@ class Run:
 
 
 def all_runs(seeds, coverage_rates=COVERAGE_RATES):
-    """Two workers with every seed for every way that is not exact, at each coverage rate; then four workers for averages in
-    4 bits at each of them, and for the other averages at coverage rate 2; there eight, with AdamW alone, too."""
+    """Two workers with every seed for every way that is not exact, at each coverage rate if it depends on that; then four
+    workers for averages in 4 bits at each of them, and for the other averages at coverage rate 2; there eight, with AdamW
+    alone, too."""
     int4 = "delayed_averaging compressor=int4"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name)]
-    compared = [(2, optimizer, way, rate) for rate in coverage_rates for optimizer in LEARNING_RATE for way in inexact]
-    compared += [(2, optimizer, SYNCHRONOUS, 2.0) for optimizer in LEARNING_RATE]
+    compared = [(2, optimizer, way, rate) for rate in coverage_rates for optimizer in LEARNING_RATE for way in inexact
+                if way in rows.LOCAL_MOMENTS or rows.depends_on_rate(way)]
+    compared += [(2, optimizer, way, 2.0) for optimizer in LEARNING_RATE
+                 for way in [SYNCHRONOUS, *(name for name in inexact if name not in rows.LOCAL_MOMENTS
+                                            and not rows.depends_on_rate(name))]]
     compared += [(4, optimizer, way, 2.0) for optimizer in LEARNING_RATE for way in averages]
     compared += [(4, optimizer, int4, rate) for rate in coverage_rates if rate != 2 for optimizer in LEARNING_RATE]
     compared += [(8, "adamw", way, 2.0) for way in averages]

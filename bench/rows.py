@@ -8,7 +8,7 @@ from peers import PEERS
 # Rows beside the schemes themselves. What the core, or the engine, refuses is left out with a note.
 MORE = (
     "deft merge=sum", "deft merge=mean", "deft correction=local", "ddp compressor=fp16", "ddp compressor=int8",
-    "ddp compressor=power_sgd",
+    "ddp compressor=power_sgd", "ddp compressor=power_sgd compressor_rank=1",
     "dear compressor=int8", "local_sgd period=2", "local_sgd compressor=int4", "delayed_averaging compressor=int8",
     "delayed_averaging compressor=int4", "delayed_averaging compressor=ef_signsgd", "delayed_averaging compressor=auto",
     "delayed_averaging compressor=int4 outer_momentum=0.5", "dreamddp compressor=int4", "partial_sgd compressor=int4")
@@ -30,5 +30,11 @@ def peers():
 
 def is_exact(name):
     """Whether training by the row gives the same bits as DistributedDataParallel with two workers."""
-    schemes = core.schemes()
-    return name in planned() and planned()[name].consistency(schemes) == "exact"
+    return name in planned() and planned()[name].consistency(core.schemes()) == "exact"
+
+
+def depends_on_rate(name):
+    """Whether the coverage rate decides what the row trains; else each iteration applies all of its gradients, at any rate."""
+    if name in planned():
+        return planned()[name].consistency(core.schemes()) not in ("exact", "compressed")
+    return peers()[name].period is not None

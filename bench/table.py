@@ -15,6 +15,7 @@ import fnmatch
 import json
 import math
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -28,8 +29,8 @@ from gradweave.lab import demo, jobs, progress, training, turns
 RESULTS = Path(__file__).parent.parent / "docs/results/table.jsonl"
 JOBS = ("wide", "small", "gpt", "resnet18")
 COVERAGE_RATES = (0.5, 1, 2, 4, 16, 64)
-TOGETHER = 6  # rows that take turns: more share each round's noise, and keep more idle groups
-TURN_S = 1.5
+TOGETHER = 10  # rows that take turns: more share each round's noise, and keep more idle groups
+TURN_S = 0.9
 SETTING_S = 40  # to start ranks, to measure compute, link and layers
 # On the machine of docs/performance.md: for estimates alone.
 COMPUTE_S = {"wide": 0.15, "small": 0.02, "gpt": 0.15, "resnet18": 0.25}
@@ -37,13 +38,13 @@ ANCHORS = ("compute alone", "DDP (default)", "DDP (tuned)")
 
 
 def rounds_at(coverage, asked=None):
-    return asked or (3 if coverage <= 4 else 2)
+    return asked or (5 if coverage <= 4 else 2)
 
 
 def turn_of(iteration_s, period=1, prologue=0):
-    """(timed, warm-up) iterations of a turn: about TURN_S, at least two, whole periods; the warm-up fills the links."""
-    timed = max(2, min(12, round(TURN_S / iteration_s)))
-    return period * math.ceil(timed / period), max(1, min(3, timed), prologue + period - 1)
+    """(timed, warm-up) iterations of a turn: about TURN_S, whole periods; the warm-up fills the links."""
+    timed = max(1, min(12, round(TURN_S / iteration_s)))
+    return period * math.ceil(timed / period), max(1, min(2, timed), prologue + period - 1)
 
 
 def done_rows(path):
@@ -84,20 +85,33 @@ def estimated_s(job, coverage, names, rounds):
     return SETTING_S + tuning + (4 + 2 * len(names)) * compute + rounds * total
 
 
+def predicted(plan, setting, speed=1.0):
+    """The simulator's answer where the processors take `speed` times as long as when the layers were measured."""
+    layers = [{**layer, "forward_us": speed * layer["forward_us"], "backward_us": speed * layer["backward_us"]}
+              for layer in setting.workload["layers"]]
+    return core.simulate(plan, {**setting.workload, "layers": layers}, setting.cluster, optimizer_us=speed * setting.rest_us,
+                         contention=setting.contention)
+
+
+def waits_each_time(plan, known):
+    """Whether each iteration applies its own gradients, and so waits for the rank that is slowest in it."""
+    ops = [op for iteration in plan["period"] for op in iteration["ops"]]
+    return known["staleness"] == 0 and all(op.get("payload", "gradient") == "gradient" for op in ops)
+
+
 def planned_contestant(name, way, job, setting):
     """(contestant, what is known of its plan before it runs). Errors: ValueError, RuntimeError: refused."""
     plan = core.make_plan(setting.workload, setting.cluster, way.scheme, way.plan_options)
-    predicted = core.simulate(plan, setting.workload, setting.cluster, optimizer_us=setting.rest_us,
-                              contention=setting.contention)
+    expected = predicted(plan, setting)
     contestant = turns.planned(job, name, setting, plan, **way.wrap_options)
-    contestant.turn = turn_of(predicted["iteration_us"] / 1e6, len(plan["period"]), len(plan.get("prologue", [])))
+    contestant.turn = turn_of(expected["iteration_us"] / 1e6, len(plan["period"]), len(plan.get("prologue", [])))
     try:
         training.train(job, 1)
     except (ValueError, RuntimeError) as error:
         job.model.gradweave.close(error)
         raise
-    known = {"predicted_ms": predicted["iteration_us"] / 1e3, "period": len(plan["period"]),
-             "updates_per_iteration": predicted["updates_per_iteration"]}
+    known = {"plan": plan, "predicted_before_ms": expected["iteration_us"] / 1e3, "period": len(plan["period"]),
+             "updates_per_iteration": expected["updates_per_iteration"], "staleness": expected["staleness_max"]}
     if chosen := plan.get("finding", {}).get("chosen"):
         known["chosen"] = " ".join([chosen["scheme"], *(f"{key}={value}" for key, value in chosen.get("options", {}).items())])
     return contestant, known
@@ -149,9 +163,18 @@ def measure(job_name, coverage, names, rounds):
         for contestant in anchors + contestants:
             if contestant.close:
                 contestant.close()
+    # The machine changes its speed by the minute: a prediction is of the processors as they were in the turns.
+    profiled_us = sum(layer["forward_us"] + layer["backward_us"] for layer in setting.workload["layers"]) + setting.rest_us
+    speed = 1e6 * turns.iteration_seconds(anchors[0]) / profiled_us
+    lockstep = 1e6 * statistics.median(anchors[0].lockstep_seconds) / profiled_us
+    for each in known.values():
+        if plan := each.pop("plan", None):
+            slowed = lockstep if waits_each_time(plan, each) else speed
+            each["predicted_ms"] = predicted(plan, setting, slowed)["iteration_us"] / 1e3
     common = {"job": job_name, "coverage": coverage, "workers": ranks.world_size(), "links": setting.kind,
               "bits_per_second": setting.bits_per_second, "coverage_rate": setting.coverage(), "tuned_mb": tuned_mb,
-              "parameter_bytes": setting.parameter_bytes, "contention": setting.contention, "torch": torch.__version__,
+              "parameter_bytes": setting.parameter_bytes, "contention": setting.contention, "speed": speed,
+              "lockstep": lockstep, "link": setting.cluster["links"][0], "torch": torch.__version__,
               "anchors": {name: line_of(each, anchors) for name, each in zip(ANCHORS, anchors)}}
     lines = [{**common, "row": each.name, **known[each.name], **line_of(each, anchors)} for each in contestants]
     return lines + [{"job": job_name, "coverage": coverage, "row": name, "refused": why} for name, why in refused.items()]

@@ -53,10 +53,15 @@ def curves(path):
 
 
 def curves_of(name, coverage, found):
-    """The curves of a row: exact ones have DistributedDataParallel's, at every coverage rate; [] where none was measured."""
+    """The curves of a row: exact ones have DistributedDataParallel's, and those that don't depend on the coverage rate have
+    one for all; [] where none was measured."""
+    if name == "compute alone":
+        return []
     if name in (DEFAULT, TUNED) or rows.is_exact(name):
-        return next((value for (way, _), value in found.items() if way == accuracy.SYNCHRONOUS), [])
-    return found.get((name, coverage), [])
+        name = accuracy.SYNCHRONOUS
+    elif rows.depends_on_rate(name):
+        return found.get((name, coverage), [])
+    return next((value for (way, _), value in found.items() if way == name), [])
 
 
 def iterations_to(curve, target):
@@ -91,8 +96,8 @@ def cells(name, coverage, line, found, judged):
               f"{100 * (line['predicted_ms'] / line['measured_ms'] - 1):+.1f}" if "predicted_ms" in line else "",
               f"{line['sent_bytes'] / 1e6:.2f}" if communicates else ""]
     if judged:
-        reach = seconds_to_target(name, coverage, line, found) if communicates else None
-        last = [curve[-1][1] for curve in curves_of(name, coverage, found)] if communicates else []
+        reach = seconds_to_target(name, coverage, line, found)
+        last = [curve[-1][1] for curve in curves_of(name, coverage, found)]
         time = "" if reach is None else f"not reached ({reach[1]} of {reach[2]})" if reach[0] is None else f"{reach[0]:.0f}"
         result += [time, f"{statistics.mean(last):.2f}" if last else ""]
     return result
@@ -145,7 +150,7 @@ def panel(group, coverage, found, top):
     for name in order():
         line = group.get(name)
         of_row = curves_of(name, coverage, found)
-        if line and "measured_ms" in line and of_row and name != "compute alone":
+        if line and "measured_ms" in line and of_row:
             reach = seconds_to_target(name, coverage, line, found)
             series.append((reach[0] if reach[0] is not None else math.inf, name, mean_curve(of_row, line["measured_ms"])))
     series.sort(key=lambda entry: entry[0])

@@ -91,8 +91,8 @@ class Session {
   // In place of optimizer.step(): applies what the plan applies at the end of an iteration.
   void step();
 
-  // Returns the layers with the medians of their times since the session began or was last asked, of the
-  // slowest rank, the same on all ranks. Collective. Errors: InvalidInput unless each layer was entered in
+  // Returns the layers with the medians of their times since the session began or was last asked, scaled
+  // so that they add up to the median iteration, of the slowest rank, the same on all ranks. Collective. Errors: InvalidInput unless each layer was entered in
   // a whole iteration.
   Workload profile();
 

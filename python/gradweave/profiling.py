@@ -1,12 +1,12 @@
 """Profiles a model on this machine: the workload file's content, from hooks in ordinary iterations."""
 
-import statistics
 import time
 
 import torch
 from torch import distributed
 from torch.utils import _pytree
 
+from gradweave import core
 from gradweave.subclasses import Hook
 
 
@@ -167,17 +167,19 @@ def workload_of(model, layers, records, name):
     if not layers:
         raise ValueError("nothing to profile: no parameter that requires a gradient is used in the forward")
     durations = [_durations(record, layers) for record in records] or [([0.0] * len(layers), [0.0] * len(layers), 0.0)]
-    forward, backward, rest = zip(*durations)
+    *typical, rest = (round(1e6 * seconds, 3) for seconds in core.typical_row(
+        [*forward, *backward, rest] for forward, backward, rest in durations))
+    forward, backward = typical[:len(layers)], typical[len(layers):]
     sizes = dict(model.named_parameters())
     entries = []
     for index, (layer, tensors) in enumerate(layers.items()):
         entries.append({
             "name": layer or type(model).__name__,
-            "forward_us": _median_us(times[index] for times in forward),
-            "backward_us": _median_us(times[index] for times in backward),
+            "forward_us": forward[index],
+            "backward_us": backward[index],
             "tensors": [{"name": tensor, "numel": sizes[tensor].numel(),
                          "dtype": str(sizes[tensor].dtype).removeprefix("torch.")} for tensor in tensors]})
-    return {"version": 1, "name": name, "layers": entries}, _median_us(rest)
+    return {"version": 1, "name": name, "layers": entries}, rest
 
 
 def profile(job, name, iterations=20, warm_up=5, on_iteration=None):
@@ -233,7 +235,3 @@ def _durations(record, layers):
     backward[-1] += record["backward_end"] - before
     rest = record["end"] - record["begin"] - sum(forward) - sum(backward)
     return forward, backward[::-1], rest
-
-
-def _median_us(seconds):
-    return round(1e6 * statistics.median(seconds), 3)

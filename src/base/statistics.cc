@@ -8,6 +8,20 @@
 
 namespace gradweave {
 
+std::vector<double> typical_row(const std::vector<std::vector<double>>& rows) {
+  std::vector<double> typical(rows.front().size()), sums;
+  for (std::size_t c = 0; c < typical.size(); ++c) {
+    std::vector<double> column;
+    for (const std::vector<double>& row : rows) column.push_back(row[c]);
+    typical[c] = median_of(std::move(column));
+  }
+  for (const std::vector<double>& row : rows) sums.push_back(std::accumulate(row.begin(), row.end(), 0.0));
+  const double together = std::accumulate(typical.begin(), typical.end(), 0.0);
+  const double scale = together > 0 ? median_of(std::move(sums)) / together : 1;
+  for (double& value : typical) value *= scale;
+  return typical;
+}
+
 double student_tail(double t, int degrees) {
   const bool odd = degrees % 2 == 1;
   const double angle = std::atan(t / std::sqrt(degrees)), cosine = std::cos(angle);

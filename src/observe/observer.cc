@@ -59,12 +59,6 @@ Cluster without_rate(Cluster cluster) {
   return cluster;
 }
 
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 // The ratio below which half of the expected time lies.
 double median_ratio(std::vector<Timed> ops) {
   std::ranges::sort(ops, {}, &Timed::ratio);

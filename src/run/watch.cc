@@ -2,19 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 
+#include "base/statistics.h"
+
 namespace gradweave::run {
-namespace {
-
-double median_of(std::vector<std::int64_t> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return static_cast<double>(*middle);
-}
-
-}  // namespace
-
 void Watch::install(const Calendar& calendar) {
   calendar_ = &calendar;
   std::size_t widest = 0;
@@ -80,20 +73,20 @@ Look Watch::look(std::int64_t iterations, std::size_t rank, std::size_t ranks) c
                       ops.begin() + static_cast<std::ptrdiff_t>((*calendar_)[n].ops.size()));
   }
   const bool timed = timed_ >= iterations;
-  const auto median = [&](auto of) {
-    if (!timed) return 0.0;
-    std::vector<std::int64_t> values;
-    for (std::int64_t n = timed_ - iterations; n < timed_; ++n) values.push_back(of(row(n)));
-    return median_of(std::move(values));
-  };
   look.compute_ns.assign(ranks, std::numeric_limits<double>::infinity());
   double& compute = look.compute_ns[rank];
-  compute = look.forward_ns = median([](const Row& row) { return row.forward; });
-  for (std::size_t l = 0; l < calendar_->layers; ++l) {
-    look.backward_ns.push_back(median([l](const Row& row) { return row.backward[l]; }));
-    compute += look.backward_ns.back();
+  compute = 0;
+  look.backward_ns.assign(calendar_->layers, 0);
+  if (!timed || iterations == 0) return look;
+  std::vector<std::vector<double>> parts;
+  for (std::int64_t n = timed_ - iterations; n < timed_; ++n) {
+    parts.push_back({static_cast<double>(row(n).forward)});
+    parts.back().insert(parts.back().end(), row(n).backward.begin(), row(n).backward.end());
   }
-  if (!timed) return look;
+  const std::vector<double> typical = typical_row(parts);
+  compute = std::accumulate(typical.begin(), typical.end(), 0.0);
+  look.forward_ns = typical[0];
+  look.backward_ns.assign(typical.begin() + 1, typical.end());
   for (std::int64_t n = timed_ - iterations; n < timed_; ++n) {
     look.exposed_ns += static_cast<double>(row(n).exposed) / static_cast<double>(iterations);
     look.iteration_ns += static_cast<double>(row(n).iteration) / static_cast<double>(iterations);

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "base/statistics.h"
 #include "gradweave/error.h"
 #include "runtime/core_json.h"
 #include "runtime/low_priority.h"
@@ -35,6 +36,7 @@ inline void bind_core(pybind11::module_& module) {
       Unlocked());
   module.def("demands", &demands_text, Unlocked());
   module.def("simulate", &simulate_text, Unlocked());
+  module.def("typical_row", &typical_row);
   module.def("fit_link", &fit_link_text, Unlocked());
   module.def("cut_layers", &cut_layers_text, Unlocked());
   module.def("validate", &validate_text, Unlocked());

@@ -120,10 +120,10 @@ void bind_transports(py::module_& module) {
         return std::pair(rate.encode_us_per_byte, rate.decode_us_per_byte);
       },
       Unlocked());
-  module.def("transport_for",
-             [](const std::string& backend, const std::string& collective, c10::ScalarType dtype) {
-               return std::string(choose(backend_called(backend), collective_called(collective), dtype).name);
-             });
+  module.def("transport_for", [](const std::string& backend, const std::string& collective,
+                                 c10::ScalarType dtype, int world) {
+    return std::string(choose(backend_called(backend), collective_called(collective), dtype, world).name);
+  });
   module.def(
       "run_collective",
       [](const Group& group, const at::Tensor& flat, const std::string& collective, std::size_t sequence,

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <optional>
 
+#include "base/statistics.h"
 #include "runtime/transport/transport.h"
 
 namespace gradweave::runtime {
@@ -112,10 +113,8 @@ std::vector<Measurement> measure(const Group& group, c10::Device device, const P
     const int trains = std::min(kTrains, total / 2);
     std::vector<double> times;
     for (int i = 0; i < trains; ++i) times.push_back(train.run(total / trains));
-    std::ranges::sort(times);
-    const std::size_t middle = times.size() / 2;
-    const double median = times.size() % 2 == 1 ? times[middle] : (times[middle - 1] + times[middle]) / 2;
-    measurements.push_back({train.bytes(), 1e6 * agreed(group, device, median, c10d::ReduceOp::MAX)});
+    const double median = agreed(group, device, median_of(std::move(times)), c10d::ReduceOp::MAX);
+    measurements.push_back({train.bytes(), 1e6 * median});
     // On a link so slow, larger ones would take minutes.
     if (share < slowest && measurements.size() >= std::max(kFewest, probe.bytes.size() / 2)) break;
   }

@@ -5,7 +5,8 @@
 // reduce_scatter and one all_gather of the same message, which cost what one all_reduce costs (Eq. 5).
 //   BackPipe: reduce_scatter of group g as soon as its gradients exist, in backward order
 //   FeedPipe: all_gather in layer order; a layer's next forward waits for its own group's
-//   x minimises the iteration time: Bayesian optimisation over 1..100 MB, first trial 25 MB, EI with xi = 0.1
+//   x minimises the iteration time: Bayesian optimisation over 1..100 MB, first trial 25 MB, EI with xi = 0.1;
+//   models below 80 MB, whose fusions all lie within that range's low end, have it scaled down to 1.25 times the model
 // Complexity: O(layers) a trial on one link.
 // Deviations: the authors launch the next all-gather when the previous layer's forward starts; here each is
 // issued as soon as its link is free and all reduce-scatters before it are over. The paper tunes on the
@@ -15,6 +16,7 @@
 #include "schemes/dear.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "gradweave/error.h"
 #include "schemes/common.h"
@@ -45,9 +47,8 @@ double dear_ideal_gain(double forward, double all_gather) {
 
 namespace {
 
-constexpr std::int64_t kMegabyte = 1'000'000;
-constexpr std::int64_t kFirstBuffer = 25 * kMegabyte, kSmallestBuffer = kMegabyte,
-                       kLargestBuffer = 100 * kMegabyte;
+constexpr TunedRange kBuffers{1e6, 100e6};
+constexpr double kFirstBuffer = 25e6;
 
 struct Group {
   std::vector<Slice> slices;
@@ -102,11 +103,13 @@ std::vector<ScheduledOp> pipeline(const CostModel& model, const std::vector<Grou
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max() / 2;
 
 std::int64_t tuned_buffer(const CostModel& model, std::uint64_t seed) {
-  const auto buffer_at = [](const CubePoint& point) {
-    return from_log_scale(point[0], kSmallestBuffer, kLargestBuffer);
-  };
+  const TunedRange range = scaled_to_model(kBuffers, model.index().total_bytes);
+  const std::int64_t low = std::max<std::int64_t>(1, std::llround(range.low));
+  const std::int64_t high = std::max<std::int64_t>(low, std::llround(range.high));
+  const std::int64_t first = std::llround(kFirstBuffer * range.high / kBuffers.high);
+  const auto buffer_at = [&](const CubePoint& point) { return from_log_scale(point[0], low, high); };
   const BayesianOptions options{.seed = seed,
-                                .first = {{to_log_scale(kFirstBuffer, kSmallestBuffer, kLargestBuffer)}},
+                                .first = {{to_log_scale(std::clamp(first, low, high), low, high)}},
                                 .stop_at = static_cast<double>(model.index().compute_total)};
   const BayesianResult result = minimise(
       [&](const CubePoint& point) {
@@ -167,24 +170,26 @@ SchemeInfo dear_scheme() {
           .summary = "reduce-scatter in backward, all-gather in the next forward",
           .paper = "DeAR, ICDCS 2023",
           .consistency = Consistency::kExact,
-          .options = {{.name = "buffer_bytes",
-                       .type = OptionType::kInteger,
-                       .unit = Unit::kBytes,
-                       .default_value = "",
-                       .default_source = "tuned in 1..100 MB from 25 MB on, as in DeAR, section IV",
-                       .minimum = 1,
-                       .maximum = 0x1p53,
-                       .meaning = "neighbouring layers are fused up to this size",
-                       .tuned = TunedRange{kSmallestBuffer, kLargestBuffer}},
-                      {.name = "layers_per_group",
-                       .type = OptionType::kInteger,
-                       .unit = Unit::kLayers,
-                       .default_value = "",
-                       .default_source = "not used unless given; DeAR's comparison has 4",
-                       .minimum = 1,
-                       .maximum = 0x1p53,
-                       .meaning = "this many neighbouring layers are fused, whatever their size"},
-                      seed_option()},
+          .options =
+              {{.name = "buffer_bytes",
+                .type = OptionType::kInteger,
+                .unit = Unit::kBytes,
+                .default_value = "",
+                .default_source =
+                    "tuned in 1..100 MB from 25 MB on, as in DeAR, section IV; less for models below 80 MB",
+                .minimum = 1,
+                .maximum = 0x1p53,
+                .meaning = "neighbouring layers are fused up to this size",
+                .tuned = kBuffers},
+               {.name = "layers_per_group",
+                .type = OptionType::kInteger,
+                .unit = Unit::kLayers,
+                .default_value = "",
+                .default_source = "not used unless given; DeAR's comparison has 4",
+                .minimum = 1,
+                .maximum = 0x1p53,
+                .meaning = "this many neighbouring layers are fused, whatever their size"},
+               seed_option()},
           .check = check_dear,
           .plan = plan_dear};
 }

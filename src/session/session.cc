@@ -8,12 +8,14 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <map>
 #include <optional>
 #include <set>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "base/statistics.h"
 #include "gradweave/error.h"
 #include "gradweave/fit.h"
 #include "gradweave/json.h"
@@ -110,12 +112,6 @@ void check_optimizer(torch::optim::Optimizer& optimizer, const Model& model) {
                            "give each model its own");
     }
   }
-}
-
-Nanoseconds median_of(std::vector<Nanoseconds> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
 }
 
 // When the parts of an iteration began, steady clock, ns.
@@ -342,14 +338,18 @@ void Session::step() {
 Workload Session::profile() {
   State& state = *state_;
   Workload workload = state.described.workload;
-  for (std::size_t l = 0; l < workload.layers.size() && !state.profiled.empty(); ++l) {
-    std::vector<Nanoseconds> forward, backward;
+  if (!state.profiled.empty()) {
+    std::vector<std::vector<double>> iterations;
     for (const LayerTimes& times : state.profiled) {
-      forward.push_back(times.forward[l]);
-      backward.push_back(times.backward[l]);
+      iterations.emplace_back(times.forward.begin(), times.forward.end());
+      iterations.back().insert(iterations.back().end(), times.backward.begin(), times.backward.end());
     }
-    workload.layers[l].forward_ns = median_of(std::move(forward));
-    workload.layers[l].backward_ns = median_of(std::move(backward));
+    const std::vector<double> typical = typical_row(iterations);
+    const std::size_t layers = workload.layers.size();
+    for (std::size_t l = 0; l < layers; ++l) {
+      workload.layers[l].forward_ns = std::llround(typical[l]);
+      workload.layers[l].backward_ns = std::llround(typical[layers + l]);
+    }
   }
   std::vector<std::string> texts{state.profiled.empty() ? "" : to_json(workload)};
   if (state.job.world_size > 1)

@@ -30,21 +30,17 @@ std::string text_of(const OptionSpec& option, double value) {
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
-TunedParameter parameter_of(const OptionSpec& option, double model_bytes) {
-  TunedParameter parameter{*option.tuned, option.type == OptionType::kInteger};
-  if (option.unit != Unit::kBytes) return parameter;
-  // A little above the model, so that plans which send everything together are tried too.
-  const double share = std::min(1.0, 1.25 * std::max(model_bytes, 1.0) / parameter.range.high);
-  parameter.range.high = std::max(option.minimum, parameter.range.high * share);
-  parameter.range.low = std::max(option.minimum, parameter.range.low * share);
-  return parameter;
-}
-
 std::vector<TunedParameter> parameters_of(std::span<const OptionSpec* const> options,
                                           const Workload& workload) {
-  const auto model_bytes = static_cast<double>(WorkloadIndex(workload).total_bytes);
+  const std::int64_t model_bytes = WorkloadIndex(workload).total_bytes;
   std::vector<TunedParameter> parameters;
-  for (const OptionSpec* option : options) parameters.push_back(parameter_of(*option, model_bytes));
+  for (const OptionSpec* option : options) {
+    TunedRange range = *option->tuned;
+    if (option->unit == Unit::kBytes) range = scaled_to_model(range, model_bytes);
+    range.low = std::max(range.low, option->minimum);
+    range.high = std::max(range.high, option->minimum);
+    parameters.push_back({range, option->type == OptionType::kInteger});
+  }
   return parameters;
 }
 

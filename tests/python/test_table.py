@@ -53,10 +53,27 @@ def test_only_what_is_missing_is_measured_and_what_was_refused_again(results):
 
 
 def test_a_turn_is_whole_periods_and_short_where_iterations_are_slow():
-    assert table.turn_of(0.15) == (10, 3)
-    assert table.turn_of(9.6) == (2, 2)
+    assert table.turn_of(0.15) == (6, 2)
+    assert table.turn_of(9.6) == (1, 1)
     timed, warm_up = table.turn_of(0.15, period=13, prologue=2)
     assert timed == 13 and warm_up == 14
+
+
+def test_a_prediction_waits_for_the_slowest_rank_where_every_iteration_does():
+    def plan(payload):
+        return {"period": [{"ops": [{"payload": payload}]}]}
+
+    assert table.waits_each_time({"period": [{"ops": [{}]}]}, {"staleness": 0})  # gradients, where nothing is said
+    assert not table.waits_each_time(plan("gradient"), {"staleness": 1})
+    assert not table.waits_each_time(plan("parameter"), {"staleness": 0})
+
+
+def test_accuracy_of_compressed_gradients_is_that_of_every_rate():
+    curve = [[(10, 50.0)]]
+    found = {("ddp compressor=int8", 2.0): curve, ("local_sgd", 2.0): curve}
+    assert table_page.curves_of("ddp compressor=int8", 64.0, found) == curve
+    assert table_page.curves_of("local_sgd", 64.0, found) == []
+    assert table_page.curves_of("compute alone", 2.0, found) == []
 
 
 def test_a_piece_at_a_high_coverage_rate_takes_longer():

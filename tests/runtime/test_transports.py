@@ -8,7 +8,7 @@ from torch import distributed
 
 import ranks
 
-SIZES = (1, 2, 5, 4096, 300_007)  # fewer elements than ranks; more than one chunk
+SIZES = (1, 2, 5, 4096, 700_001)  # fewer elements than ranks; more than one chunk
 
 
 def edges(numel, world):
@@ -19,7 +19,7 @@ def values(rank, numel, dtype):
     return torch.randn(numel, generator=torch.Generator().manual_seed(1000 * rank + numel)).to(dtype)
 
 
-def every_collective(rank, transport, dtype):
+def every_collective(rank, transport, dtype, exact=False):
     from gradweave import _native
 
     group, world, wrong = distributed.group.WORLD, distributed.get_world_size(), []
@@ -32,14 +32,14 @@ def every_collective(rank, transport, dtype):
         parts = edges(numel, world)
         mine = slice(parts[rank], parts[rank + 1])
         flat = values(rank, numel, dtype)
-        _native.run_collective(group, flat, collective, sequence, 60, transport)
+        _native.run_collective(group, flat, collective, 4 * sequence, 60, transport)  # an op may take four collectives
         everybodys = [values(r, numel, dtype) for r in range(world)]
         if collective == "all_gather":
             wanted = torch.cat([everybodys[r][parts[r]:parts[r + 1]] for r in range(world)])
             wrong += [] if torch.equal(flat, wanted) else [(collective, numel)]
             continue
         total = sum(each.float() for each in everybodys)
-        if transport == "float32_sum":  # rounded once
+        if exact or transport == "float32_sum":  # rounded once
             equal = torch.equal
             total = total.to(dtype)
         else:  # rounded after each rank, in the transport's order
@@ -60,6 +60,11 @@ def test_16_bit_sums_are_rounded_once(world, dtype):
     assert not any(ranks.run(every_collective, world, transport="float32_sum", dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_two_ranks_round_once_in_the_dtype_itself(dtype):
+    assert not any(ranks.run(every_collective, 2, transport=None, dtype=dtype, exact=True))
+
+
 def test_the_best_transport_is_right_for_every_collective():
     assert not any(ranks.run(every_collective, 3, transport=None, dtype=torch.float32))
 
@@ -69,11 +74,12 @@ def test_each_backend_gets_what_it_does_well():
 
     # A ring of sends would wait for itself on NCCL; Gloo's reduce-scatter moves a whole all-reduce.
     for collective in ("reduce_scatter", "all_gather"):
-        assert _native.transport_for("gloo", collective, torch.float32) == "ring"
+        assert _native.transport_for("gloo", collective, torch.float32, 3) == "ring"
         for backend in ("nccl", "a backend that nobody knows"):
-            assert _native.transport_for(backend, collective, torch.float32) == "native_halves"
+            assert _native.transport_for(backend, collective, torch.float32, 3) == "native_halves"
     for backend in ("gloo", "nccl"):
-        assert _native.transport_for(backend, "all_reduce", torch.float32) == "all_reduce"
-        assert _native.transport_for(backend, "all_reduce", torch.bfloat16) == "float32_sum"
-        assert _native.transport_for(backend, "reduce_scatter", torch.float16) == "float32_sum"
-        assert _native.transport_for(backend, "all_gather", torch.bfloat16) != "float32_sum"
+        assert _native.transport_for(backend, "all_reduce", torch.float32, 3) == "all_reduce"
+        assert _native.transport_for(backend, "all_reduce", torch.bfloat16, 3) == "float32_sum"
+        assert _native.transport_for(backend, "all_reduce", torch.bfloat16, 2) == "all_reduce"  # rounded once as well
+        assert _native.transport_for(backend, "reduce_scatter", torch.float16, 3) == "float32_sum"
+        assert _native.transport_for(backend, "all_gather", torch.bfloat16, 3) != "float32_sum"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 
 #include "gradweave/error.h"
 #include "gradweave/schemes.h"
@@ -62,6 +63,26 @@ TEST(Dear, ReportsTheTunedBuffer) {
                 .iteration_ns(),
             247990000);
   EXPECT_THROW(table2_plan({{"buffer_bytes", "1"}, {"layers_per_group", "1"}}), InvalidInput);
+}
+
+// Every buffer of 1 MB and more is one group: the range follows the model.
+TEST(Dear, TunesSmallModelsToo) {
+  Workload workload{.name = "w"};
+  for (int l = 0; l < 12; ++l) {
+    const std::string name = "l" + std::to_string(l);
+    workload.layers.push_back({name, 1'000'000, 2'000'000, std::nullopt, {{name + ".weight", 10'000}}});
+  }
+  const Cluster cluster{.workers = 2, .links = {{"link", 100'000, {6, 2}}}};
+  const auto time_of = [&](const std::map<std::string, std::string>& options) {
+    return simulate(std::get<Plan>(make_plan("dear", workload, cluster, options)), workload, cluster)
+        .iteration_ns();
+  };
+  double best = std::numeric_limits<double>::infinity();
+  for (int layers = 1; layers <= 12; ++layers) {
+    best = std::min(best, time_of({{"layers_per_group", std::to_string(layers)}}));
+  }
+  EXPECT_LT(best, 0.8 * time_of({{"buffer_bytes", "1000000"}}));
+  EXPECT_LE(time_of({}), 1.01 * best);
 }
 
 // A buffer chosen for both links: 52,000 us. The first alone: 51,900.

@@ -241,7 +241,8 @@ TEST(Deft, SaysWhatIsWrongWithABlockSize) {
   };
   EXPECT_NE(reason(link_of(10'000, {1, 3}), "5").find("Raise max_block_us"), std::string::npos);
   EXPECT_NE(reason(link_of(0, {1, 3}), "0.5").find("Raise max_block_us"), std::string::npos);  // 8000 pieces
-  EXPECT_NE(reason(link_of(0, {1, 1}), "1000").find("more than 64 iterations"), std::string::npos);  // 400 ms
+  EXPECT_NE(reason(link_of(0, {2, 1}), "1000").find("more than 128 iterations"),
+            std::string::npos);  // 800 ms
 }
 
 TEST(Deft, SearchCarriesWhatNoKnapsackHolds) {

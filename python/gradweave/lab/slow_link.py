@@ -9,7 +9,7 @@ import torch
 from torch import distributed
 
 from gradweave import probe, ranks
-from gradweave.lab import emulated_ddp, hosts, turns
+from gradweave.lab import emulated_ddp, hosts, training, turns
 
 KIND = "GRADWEAVE_LINKS"  # environment variable: "shaped" or "emulated", set by the command that starts the ranks
 HEADER_SHARE = 1.046      # bytes on an Ethernet of 1500 bytes per byte of TCP payload: 1514 / 1448
@@ -93,10 +93,10 @@ def contention(setting, reference, rounds=11, iterations=4):
         turns.run_segment(reference, iterations, 0)
         count = int(1.3 * iterations * reference.segment_seconds[-1] / setting.message_s(4 * elements)) + 1
         works = [all_reduce(buffer) for _ in range(int(ranks.agreed(count)))]
-        busy, _ = turns.timed_training(reference, iterations)
+        busy, _ = training.train(reference.job, iterations)
         for work in works:
             work.wait()
-        ratios.append(turns.slowest(busy) / iterations / reference.segment_seconds[-1])
+        ratios.append(turns.slowest(sum(busy)) / iterations / reference.segment_seconds[-1])
     if hook:
         hook.close()
     return max(1.0, statistics.median(ratios))

@@ -30,6 +30,7 @@ class Contestant:
     finish: Optional[Callable] = None
     close: Optional[Callable] = None
     segment_seconds: list = field(default_factory=list)  # per iteration, one entry per round, slowest rank
+    lockstep_seconds: list = field(default_factory=list)  # the same, if each iteration waited for its slowest rank
     total_seconds: float = 0.0                           # everything, with the drains
     iterations: int = 0
     turn: Optional[tuple] = None  # (timed, warm-up) iterations of its turns, where not those of all contestants
@@ -67,9 +68,13 @@ def planned(job, name, setting, plan, **arguments):
 
 def slowest(seconds):
     """The largest of all ranks' values. Collective."""
-    value = torch.tensor([seconds], dtype=torch.float64)
-    distributed.all_reduce(value, op=distributed.ReduceOp.MAX)
-    return value.item()
+    return _slowest([seconds])[0]
+
+
+def _slowest(seconds):
+    values = torch.tensor(seconds, dtype=torch.float64)
+    distributed.all_reduce(values, op=distributed.ReduceOp.MAX)
+    return values.tolist()
 
 
 def run_segment(contestant, iterations, warm_up, on_iteration=None):
@@ -78,23 +83,17 @@ def run_segment(contestant, iterations, warm_up, on_iteration=None):
     begin = time.perf_counter()
     training.train(contestant.job, warm_up, on_iteration)
     sent = hosts.sent_bytes()
-    timed, loss = timed_training(contestant, iterations, on_iteration)
+    durations, loss = training.train(contestant.job, iterations, on_iteration)
     contestant.sent_bytes.append((hosts.sent_bytes() - sent) / iterations)
     if contestant.finish:
         contestant.finish()
     contestant.total_seconds += time.perf_counter() - begin
     contestant.iterations += warm_up + iterations
-    contestant.segment_seconds.append(slowest(timed) / iterations)
+    contestant.segment_seconds.append(slowest(sum(durations)) / iterations)
+    contestant.lockstep_seconds.append(statistics.fmean(_slowest(durations)))
     mean = torch.tensor([loss], dtype=torch.float64)
     distributed.all_reduce(mean)
     contestant.loss = mean.item() / distributed.get_world_size()
-
-
-def timed_training(contestant, iterations, on_iteration=None):
-    """(seconds of this rank for all `iterations` iterations, its mean loss)."""
-    begin = time.perf_counter()
-    _, loss = training.train(contestant.job, iterations, on_iteration)
-    return time.perf_counter() - begin, loss
 
 
 def run_rounds(contestants, rounds, iterations, warm_up, on_iteration=None):

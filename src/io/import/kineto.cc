@@ -1,8 +1,9 @@
 // Workloads from the PyTorch profiler's traces: medians over iterations, the slowest of the ranks.
 #include <algorithm>
+#include <cmath>
 #include <map>
-#include <numeric>
 
+#include "base/statistics.h"
 #include "gradweave/error.h"
 #include "gradweave/import.h"
 #include "io/import/rank_trace.h"
@@ -16,20 +17,14 @@ bool same_form(const std::vector<Layer>& a, const std::vector<Layer>& b) {
       a, b, [](const Layer& x, const Layer& y) { return x.name == y.name && x.tensors == y.tensors; });
 }
 
-Nanoseconds median(std::vector<Nanoseconds> times) {
-  std::ranges::sort(times);
-  const std::size_t middle = times.size() / 2;
-  return times.size() % 2 == 1 ? times[middle] : std::midpoint(times[middle - 1], times[middle]);
-}
-
 // The iterations of one rank.
 struct RankIterations {
   std::string file;  // the first that it is in
   std::vector<std::vector<Layer>> iterations;
 };
 
-// Returns the medians over the iterations of the form that most have, and how many those are.
-std::pair<std::vector<Layer>, std::size_t> typical(const std::vector<std::vector<Layer>>& iterations) {
+// Returns what is typical of the iterations of the form that most have, and how many those are.
+std::pair<std::vector<Layer>, std::size_t> typical_layers(const std::vector<std::vector<Layer>>& iterations) {
   std::vector<std::vector<std::size_t>> forms;  // iterations of one form
   for (std::size_t i = 0; i < iterations.size(); ++i) {
     const auto form = std::ranges::find_if(
@@ -38,14 +33,18 @@ std::pair<std::vector<Layer>, std::size_t> typical(const std::vector<std::vector
   }
   const auto& most = *std::ranges::max_element(forms, {}, [](const auto& members) { return members.size(); });
   std::vector<Layer> layers = iterations[most.front()];
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    std::vector<Nanoseconds> forward, backward;
-    for (const std::size_t i : most) {
-      forward.push_back(iterations[i][l].forward_ns);
-      backward.push_back(iterations[i][l].backward_ns);
+  std::vector<std::vector<double>> times;
+  for (const std::size_t i : most) {
+    std::vector<double>& row = times.emplace_back();
+    for (const Layer& layer : iterations[i]) {
+      row.push_back(static_cast<double>(layer.forward_ns));
+      row.push_back(static_cast<double>(layer.backward_ns));
     }
-    layers[l].forward_ns = median(std::move(forward));
-    layers[l].backward_ns = median(std::move(backward));
+  }
+  const std::vector<double> typical = typical_row(times);
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    layers[l].forward_ns = std::llround(typical[2 * l]);
+    layers[l].backward_ns = std::llround(typical[2 * l + 1]);
   }
   return {std::move(layers), most.size()};
 }
@@ -90,7 +89,7 @@ ImportedWorkload import_kineto(const std::vector<std::filesystem::path>& files, 
           "record at least one from its start to its optimizer's step, with with_stack=True if layers are "
           "checkpointed");
     }
-    auto [layers, count] = typical(rank.iterations);
+    auto [layers, count] = typical_layers(rank.iterations);
     imported.iterations += static_cast<std::int64_t>(count);
     imported.left_out += static_cast<std::int64_t>(rank.iterations.size() - count);
     classes.push_back({.name = name, .layers = std::move(layers)});

@@ -4,7 +4,7 @@
 //
 // Wire: see codec/groups.h and two_stages.h. As the halves of an all-reduce each part of the message (transport.h) is
 // encoded by itself, with room for the longest:
-//   reduce_scatter  all_to_all of the parts; each rank adds those of its own, decoded, in the order of ranks
+//   reduce_scatter  an exchange of the parts; each rank adds those of its own, decoded, in the order of ranks
 //   all_gather      it adds what the all-gather before has dropped, encodes, keeps what that drops; all_gather
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>

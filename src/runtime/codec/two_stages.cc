@@ -31,6 +31,7 @@ class Staged : public Pending {
       scatter_->wait();
       scatter_.reset();
       sum();
+      call_.sequence += 1;
       gathering_ = start(call_);
     }
     gathering_->wait();

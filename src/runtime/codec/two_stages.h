@@ -3,7 +3,7 @@
 //   P = world size, r = rank; a message of n elements has G = ceil(n / 256) groups.
 //   P = 2:  all_gather of the messages; who reads them adds them up. P = 1: nothing.
 //   P > 2:  shard p is groups [p W, min((p + 1) W, G)), W = ceil(G / P); in the wire's buffers each has room for W.
-//     1. all_to_all: each rank gets every rank's groups of its own shard
+//     1. an exchange: each rank gets every rank's groups of its own shard
 //     2. it adds what the encoding before has dropped and those groups, decoded, in the order of ranks; encodes the
 //        sum; keeps what that drops
 //     3. all_gather of the shards

@@ -22,7 +22,7 @@ class AllReduce : public Pending {
 
 Transport all_reduce() {
   return {"all_reduce", "the backend's all-reduce",
-          [](const Backend&, Collective collective, c10::ScalarType) {
+          [](const Backend&, Collective collective, c10::ScalarType, int) {
             return collective == Collective::kAllReduce;
           },
           [](const Call& call, const Backend&) -> std::unique_ptr<Pending> {

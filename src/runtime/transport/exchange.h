@@ -9,9 +9,8 @@ namespace gradweave::runtime {
 // multiple of this.
 inline constexpr std::size_t kCollectivesPerOp = 4;
 
-// Starts an exchange in which rank p gets part p of every rank's call.flat: they arrive in `arrived`, as long as
-// call.flat, in the order of ranks. The caller owes parts of one length and bytes as elements. It moves what a
-// reduce-scatter does.
+// Starts an exchange in which rank p gets part p of every rank's call.flat: they arrive in `arrived`, contiguous, one after
+// another in the order of ranks. It moves what a reduce-scatter does.
 std::unique_ptr<Pending> exchange(const Call& call, const at::Tensor& arrived);
 
 }  // namespace gradweave::runtime

@@ -60,7 +60,7 @@ class NativeHalf : public Pending {
 
 Transport native_halves() {
   return {"native_halves", "the backend's reduce-scatter and all-gather",
-          [](const Backend& backend, Collective collective, c10::ScalarType) {
+          [](const Backend& backend, Collective collective, c10::ScalarType, int) {
             return backend.native_halves && is_half(collective);
           },
           [](const Call& call, const Backend&) -> std::unique_ptr<Pending> {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/transport/chunks.h"
 #include "runtime/transport/rows.h"
 
 namespace gradweave::runtime {
@@ -15,14 +16,9 @@ namespace {
 //   reduce_scatter: send part r-s-1, receive part r-s-2 and add it in; in the end part r is complete here
 //   all_gather:     send part r-s,   receive part r-s-1 in place
 // Bytes on the wire per rank: (P-1)/P of the message each. Parts are cut into chunks so that a step's sums
-// and the next step's sends overlap; each chunk has a tag of its own, since sends reordered under one tag
-// corrupt in silence.
-// Gloo starts a send when the peer has announced its receive, and an announcement queues behind whatever this
-// rank has sent before. Receives are therefore posted before the first send, and as many as memory allows;
-// otherwise two ranks send in turns: 1.7 times the time (bench/ring.py).
+// and the next step's sends overlap.
 class Ring : public Pending {
  public:
-  static constexpr std::int64_t kChunkBytes = 512 * 1024;
   static constexpr std::size_t kMostArriving = 8;  // chunks that are posted ahead where they need memory
 
   explicit Ring(const Call& call)
@@ -30,9 +26,12 @@ class Ring : public Pending {
         reduce_(call.collective == Collective::kReduceScatter),
         world_(call.world()),
         rank_(call.rank()),
-        chunk_(std::max<std::int64_t>(1, kChunkBytes / call.flat.element_size())),
-        tag_(static_cast<int>(call.sequence % kSequences) * kTagsPerOp) {
-    list_chunks();
+        outgoing_(chunks_of(call, sent_part(0), 0)) {
+    for (int step = 0; step + 1 < world_; ++step) {
+      const std::vector<Chunk> part = chunks_of(call, wrap(sent_part(step) - 1), step);
+      incoming_.insert(incoming_.end(), part.begin(), part.end());
+    }
+    receives_.resize(incoming_.size());
     if (reduce_) {
       window_ = std::min(incoming_.size(), kMostArriving);
       arriving_ = at::empty({static_cast<std::int64_t>(window_), longest()}, call.flat.options());
@@ -55,15 +54,6 @@ class Ring : public Pending {
   }
 
  private:
-  static constexpr int kTagsPerOp = 1 << 16;
-  static constexpr std::size_t kSequences = 1 << 14;
-
-  struct Chunk {
-    int step;
-    std::int64_t begin, end;
-    int tag;
-  };
-
   int wrap(int part) const { return ((part % world_) + world_) % world_; }
   int sent_part(int step) const { return wrap(rank_ - step - (reduce_ ? 1 : 0)); }
 
@@ -71,20 +61,6 @@ class Ring : public Pending {
     std::int64_t most = 0;
     for (const Chunk& chunk : incoming_) most = std::max(most, chunk.end - chunk.begin);
     return most;
-  }
-
-  void list_part(std::vector<Chunk>& chunks, int step, int part) const {
-    int number = 0;
-    for (std::int64_t b = call_.edge(part); b < call_.edge(part + 1); b += chunk_, ++number) {
-      chunks.push_back({step, b, std::min(b + chunk_, call_.edge(part + 1)),
-                        tag_ + step * (kTagsPerOp / world_) + number});
-    }
-  }
-
-  void list_chunks() {
-    list_part(outgoing_, 0, sent_part(0));
-    for (int step = 0; step + 1 < world_; ++step) list_part(incoming_, step, wrap(sent_part(step) - 1));
-    receives_.resize(incoming_.size());
   }
 
   at::Tensor landing(std::size_t i) const {
@@ -119,8 +95,6 @@ class Ring : public Pending {
   Call call_;  // its timeout is of one chunk
   bool reduce_;
   int world_, rank_;
-  std::int64_t chunk_;
-  int tag_;
   std::vector<Chunk> outgoing_, incoming_;  // of the first step, of all
   std::size_t window_;
   at::Tensor arriving_;
@@ -131,7 +105,7 @@ class Ring : public Pending {
 
 Transport ring() {
   return {"ring", "a ring of ranks over send and receive",
-          [](const Backend& backend, Collective collective, c10::ScalarType) {
+          [](const Backend& backend, Collective collective, c10::ScalarType, int) {
             return backend.eager_sends && is_half(collective);
           },
           [](const Call& call, const Backend&) -> std::unique_ptr<Pending> {

@@ -34,9 +34,9 @@ Backend backend_of(c10d::ProcessGroup& group, c10::Device device) {
   return backend_called(group.getBackend(device.type())->getBackendName());
 }
 
-const Transport& choose(const Backend& backend, Collective collective, c10::ScalarType dtype) {
+const Transport& choose(const Backend& backend, Collective collective, c10::ScalarType dtype, int world) {
   for (const Transport& transport : transports()) {
-    if (transport.serves(backend, collective, dtype)) return transport;
+    if (transport.serves(backend, collective, dtype, world)) return transport;
   }
   throw InvalidInput("no transport for " + std::string(name_of(collective)),
                      "process group of backend '" + std::string(backend.name) + "'",
@@ -46,7 +46,7 @@ const Transport& choose(const Backend& backend, Collective collective, c10::Scal
 std::unique_ptr<Pending> start(const Call& call) {
   if (call.world() == 1) return std::make_unique<Ended>();
   const Backend backend = backend_of(call.group, call.flat.device());
-  return choose(backend, call.collective, call.flat.scalar_type()).start(call, backend);
+  return choose(backend, call.collective, call.flat.scalar_type(), call.world()).start(call, backend);
 }
 
 }  // namespace gradweave::runtime

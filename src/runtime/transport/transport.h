@@ -62,15 +62,15 @@ class Ended : public Pending {
 
 struct Transport {
   std::string_view name, summary;
-  bool (*serves)(const Backend& backend, Collective collective, c10::ScalarType dtype);
+  bool (*serves)(const Backend& backend, Collective collective, c10::ScalarType dtype, int world);
   std::unique_ptr<Pending> (*start)(const Call& call, const Backend& backend);
 };
 
 // Returns all transports, the best first.
 std::span<const Transport> transports();
 
-// Returns the best transport that serves. Errors: InvalidInput if there is none.
-const Transport& choose(const Backend& backend, Collective collective, c10::ScalarType dtype);
+// Returns the best transport that serves `world` ranks. Errors: InvalidInput if there is none.
+const Transport& choose(const Backend& backend, Collective collective, c10::ScalarType dtype, int world);
 
 // Starts the collective by the best transport; one rank has nothing to exchange.
 std::unique_ptr<Pending> start(const Call& call);

@@ -39,7 +39,7 @@ struct DeftProblem {
 };
 
 // A generation that takes longer to send than this is not worth its delay: no schedule is made.
-inline constexpr double kMostIterationsPerGeneration = 64;
+inline constexpr double kMostIterationsPerGeneration = 128;
 
 // Iterations first..last, both included, relative and <= 0: those whose gradients are merged before being
 // reduced.
