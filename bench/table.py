@@ -24,7 +24,7 @@ import torch
 
 import rows
 from gradweave import core, ranks
-from gradweave.lab import demo, jobs, progress, training, turns
+from gradweave.lab import demo, jobs, progress, slow_link, training, turns
 
 RESULTS = Path(__file__).parent.parent / "docs/results/table.jsonl"
 JOBS = ("wide", "small", "gpt", "resnet18")
@@ -85,11 +85,11 @@ def estimated_s(job, coverage, names, rounds):
     return SETTING_S + tuning + (4 + 2 * len(names)) * compute + rounds * total
 
 
-def predicted(plan, setting, speed=1.0):
+def predicted(plan, setting, cluster, speed=1.0):
     """The simulator's answer where the processors take `speed` times as long as when the layers were measured."""
     layers = [{**layer, "forward_us": speed * layer["forward_us"], "backward_us": speed * layer["backward_us"]}
               for layer in setting.workload["layers"]]
-    return core.simulate(plan, {**setting.workload, "layers": layers}, setting.cluster, optimizer_us=speed * setting.rest_us,
+    return core.simulate(plan, {**setting.workload, "layers": layers}, cluster, optimizer_us=speed * setting.rest_us,
                          contention=setting.contention)
 
 
@@ -101,8 +101,9 @@ def waits_each_time(plan, known):
 
 def planned_contestant(name, way, job, setting):
     """(contestant, what is known of its plan before it runs). Errors: ValueError, RuntimeError: refused."""
-    plan = core.make_plan(setting.workload, setting.cluster, way.scheme, way.plan_options)
-    expected = predicted(plan, setting)
+    cluster = slow_link.cluster_for(setting, way)
+    plan = core.make_plan(setting.workload, cluster, way.scheme, way.plan_options)
+    expected = predicted(plan, setting, cluster)
     contestant = turns.planned(job, name, setting, plan, **way.wrap_options)
     contestant.turn = turn_of(expected["iteration_us"] / 1e6, len(plan["period"]), len(plan.get("prologue", [])))
     try:
@@ -110,8 +111,9 @@ def planned_contestant(name, way, job, setting):
     except (ValueError, RuntimeError) as error:
         job.model.gradweave.close(error)
         raise
-    known = {"plan": plan, "predicted_before_ms": expected["iteration_us"] / 1e3, "period": len(plan["period"]),
-             "updates_per_iteration": expected["updates_per_iteration"], "staleness": expected["staleness_max"]}
+    known = {"plan": plan, "cluster": cluster, "predicted_before_ms": expected["iteration_us"] / 1e3,
+             "period": len(plan["period"]), "updates_per_iteration": expected["updates_per_iteration"],
+             "staleness": expected["staleness_max"]}
     if chosen := plan.get("finding", {}).get("chosen"):
         known["chosen"] = " ".join([chosen["scheme"], *(f"{key}={value}" for key, value in chosen.get("options", {}).items())])
     return contestant, known
@@ -170,7 +172,7 @@ def measure(job_name, coverage, names, rounds):
     for each in known.values():
         if plan := each.pop("plan", None):
             slowed = lockstep if waits_each_time(plan, each) else speed
-            each["predicted_ms"] = predicted(plan, setting, slowed)["iteration_us"] / 1e3
+            each["predicted_ms"] = predicted(plan, setting, each.pop("cluster"), slowed)["iteration_us"] / 1e3
     common = {"job": job_name, "coverage": coverage, "workers": ranks.world_size(), "links": setting.kind,
               "bits_per_second": setting.bits_per_second, "coverage_rate": setting.coverage(), "tuned_mb": tuned_mb,
               "parameter_bytes": setting.parameter_bytes, "contention": setting.contention, "speed": speed,

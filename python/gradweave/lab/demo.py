@@ -73,10 +73,11 @@ def _compare(options):
                        turns.data_parallel(job(), f"DDP (tuned: {tuned_mb} MB)", setting, bucket_cap_mb=tuned_mb)]
         plans, predictions = {}, {}
         for way in chosen:
-            plan = core.make_plan(setting.workload, setting.cluster, way.scheme, way.plan_options)
+            cluster = slow_link.cluster_for(setting, way)
+            plan = core.make_plan(setting.workload, cluster, way.scheme, way.plan_options)
             name = way.named_after(plan)
             plans[name] = plan
-            predictions[name] = core.simulate(plan, setting.workload, setting.cluster, optimizer_us=setting.rest_us,
+            predictions[name] = core.simulate(plan, setting.workload, cluster, optimizer_us=setting.rest_us,
                                                contention=setting.contention)
             contestants.append(turns.planned(job(), name, setting, plan, **way.wrap_options))
         iterations = options.iterations or _fitting(setting, predictions, options.rounds)

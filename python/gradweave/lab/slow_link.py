@@ -4,11 +4,12 @@ import functools
 import os
 import statistics
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import torch
 from torch import distributed
 
-from gradweave import probe, ranks
+from gradweave import decision, probe, ranks
 from gradweave.lab import emulated_ddp, hosts, training, turns
 
 KIND = "GRADWEAVE_LINKS"  # environment variable: "shaped" or "emulated", set by the command that starts the ranks
@@ -76,6 +77,14 @@ def set_up(parameter_bytes, compute_s, coverage):
     link, setting.residual = probe.measure_link(name, seconds=8.0, emulation=setting.emulation)
     setting.cluster = probe.cluster_of([link], workers, description)
     return setting
+
+
+def cluster_for(setting, way):
+    """The setting's cluster with the speed here of the compressors that `way` may use. Collective."""
+    asked = SimpleNamespace(scheme=way.scheme, options=way.plan_options)
+    measured = decision.rates(asked, setting.workload, ranks.world_size(), torch.device("cpu"))
+    rates = {name: {key: ranks.agreed(value) for key, value in rate.items()} for name, rate in measured.items()}
+    return {**setting.cluster, "compressor_rates": rates} if rates else setting.cluster
 
 
 def contention(setting, reference, rounds=11, iterations=4):
