@@ -36,5 +36,6 @@ def is_exact(name):
 def depends_on_rate(name):
     """Whether the coverage rate decides what the row trains; else each iteration applies all of its gradients, at any rate."""
     if name in planned():
-        return planned()[name].consistency(core.schemes()) not in ("exact", "compressed")
+        scheme = planned()[name].scheme
+        return next(each["consistency"] for each in core.schemes() if each["name"] == scheme) != "exact"
     return peers()[name].period is not None

@@ -128,8 +128,8 @@ def page(found_times, found_curves):
     return "\n\n".join(parts)
 
 
-DASHES = ("", "7 3", "2 3")
-WIDTH, PANEL, TOP, LOW, HIGH = 1150, 330, 34, 60.0, 91.0
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "1 5")
+WIDTH, PANEL, TOP, LOW, HIGH = 1260, 370, 34, 60.0, 91.0
 
 
 def mean_curve(of_row, ms):
@@ -174,13 +174,13 @@ def panel(group, coverage, found, top):
     for seconds in ticks(first, last):
         parts.append(f'<line class="grid" x1="{x(seconds):.1f}" x2="{x(seconds):.1f}" y1="{top + TOP}" y2="{base}"/>'
                      f'<text x="{x(seconds):.1f}" y="{base + 18}" text-anchor="middle">{seconds:g} s</text>')
-    columns, line_height = 2, 17
+    columns, line_height = 2, 16
     each = math.ceil(len(series) / columns)
     for number, (reach, name, curve) in enumerate(series):
         look = f'stroke="{COLORS[number % len(COLORS)]}" stroke-dasharray="{DASHES[number // len(COLORS) % len(DASHES)]}"'
         path = " ".join(f"{x(seconds):.1f},{y(percent):.1f}" for seconds, percent in curve)
         parts.append(f'<polyline class="curve" {look} points="{path}"/>')
-        at_x, at_y = right + 18 + (number // each) * 262, top + TOP + 6 + (number % each) * line_height
+        at_x, at_y = right + 18 + (number // each) * 292, top + TOP + 6 + (number % each) * line_height
         told = f" {reach:.0f} s" if math.isfinite(reach) else ""
         parts.append(f'<line class="curve" {look} x1="{at_x}" x2="{at_x + 22}" y1="{at_y}" y2="{at_y}"/>'
                      f'<text x="{at_x + 28}" y="{at_y + 4}" style="font-size:10px">{name}{told}</text>')

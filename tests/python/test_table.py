@@ -73,6 +73,7 @@ def test_accuracy_of_compressed_gradients_is_that_of_every_rate():
     found = {("ddp compressor=int8", 2.0): curve, ("local_sgd", 2.0): curve}
     assert table_page.curves_of("ddp compressor=int8", 64.0, found) == curve
     assert table_page.curves_of("local_sgd", 64.0, found) == []
+    assert table_page.curves_of("covap", 64.0, found | {("covap", 2.0): curve}) == []  # how much it sends follows the rate
     assert table_page.curves_of("compute alone", 2.0, found) == []
 
 
