@@ -65,10 +65,9 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name)]
     compared = [(2, optimizer, way, rate) for rate in coverage_rates for optimizer in LEARNING_RATE for way in inexact
-                if way in rows.LOCAL_MOMENTS or rows.depends_on_rate(way)]
-    compared += [(2, optimizer, way, 2.0) for optimizer in LEARNING_RATE
-                 for way in [SYNCHRONOUS, *(name for name in inexact if name not in rows.LOCAL_MOMENTS
-                                            and not rows.depends_on_rate(name))]]
+                if rows.depends_on_rate(way)]
+    compared += [(2, optimizer, way, 2.0) for optimizer in LEARNING_RATE for way in [SYNCHRONOUS, *inexact]
+                 if not rows.depends_on_rate(way)]
     compared += [(4, optimizer, way, 2.0) for optimizer in LEARNING_RATE for way in averages]
     compared += [(4, optimizer, int4, rate) for rate in coverage_rates if rate != 2 for optimizer in LEARNING_RATE]
     compared += [(8, "adamw", way, 2.0) for way in averages]

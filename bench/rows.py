@@ -35,7 +35,5 @@ def is_exact(name):
 
 def depends_on_rate(name):
     """Whether the coverage rate decides what the row trains; else each iteration applies all of its gradients, at any rate."""
-    if name in planned():
-        scheme = planned()[name].scheme
-        return next(each["consistency"] for each in core.schemes() if each["name"] == scheme) != "exact"
-    return peers()[name].period is not None
+    peer = peers().get(name)
+    return peer.period is not None if peer else not is_exact(name.split()[0])

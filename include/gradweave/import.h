@@ -47,7 +47,8 @@ struct ImportedWorkload {
 using ImportProgress = std::function<void(std::size_t file, std::int64_t bytes)>;
 
 // Returns the workload that the PyTorch profiler's traces (.json or .json.gz) show: of each layer the median over
-// iterations, scaled so that layers add up to the median iteration, and of that the largest over ranks. Files of one rank, if they say which, count as one.
+// iterations, scaled so that layers add up to the median iteration, and of that the largest over ranks. Files of one
+// rank, if they say which, count as one.
 //   A layer is the innermost nn.Module, or where these are not recorded the outermost operator, around the operator that
 //   used a parameter last in the backward. On an accelerator, a moment of the host's is that at which what had been
 //   launched until then, collectives aside, was done.

@@ -25,8 +25,8 @@ struct Look {
   // collective ends everywhere once the last rank has come to it, so that the rank that comes last, whose time is the
   // shortest, saw the communication alone (COVAP, section III.B).
   std::vector<double> op_ns;
-  // Of as many iterations that ended last: medians of compute, without waits and updates, that add up to the median iteration's; means of what differs between
-  // iterations of a plan.
+  // Of as many iterations that ended last: medians of compute, without waits and updates, scaled so that they add up to
+  // the median iteration's; means of what differs between iterations of a plan.
   std::vector<double> backward_ns;  // by layer
   double forward_ns = 0;
   double exposed_ns = 0;    // waits

@@ -42,8 +42,9 @@ struct TunedRange {
 };
 
 // Returns a range in bytes as a model of `model_bytes` needs it: both ends scaled down alike until the upper one is a
-// little above the model. Larger fusions would all be the same plan. A model that is larger has the range as it is.
-TunedRange scaled_to_model(TunedRange range, std::int64_t model_bytes);
+// little above the model, but not below `minimum`. Larger fusions would all be the same plan. A model that is larger has
+// the range as it is.
+TunedRange scaled_to_model(TunedRange range, double minimum, std::int64_t model_bytes);
 
 // Returns "linear" or "logarithmic".
 std::string_view name_of(Scale scale);

@@ -1,7 +1,9 @@
 // Scheme `auto`'s admissible plans, best first: for a caller who may be unable to run the best one.
 #pragma once
 
+#include <cstddef>
 #include <map>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -22,6 +24,10 @@ struct RankedPlan {
 };
 
 using RankedPlans = std::variant<std::vector<RankedPlan>, Starves>;
+
+// Returns the place of the first of `times`, which stand in order of preference, that is longer than the shortest by at
+// most the share `tolerance` of it: the rule by which `auto` chooses. The caller owes one time or more. O(n).
+std::size_t first_within(std::span<const double> times, double tolerance);
 
 // Returns the plans that keep the limits of `options`, which are those of scheme `auto`: each is the one that
 // `auto` would choose if those before it did not exist; the first is its plan. Of plans of one scheme with

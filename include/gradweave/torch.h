@@ -92,8 +92,8 @@ class Session {
   void step();
 
   // Returns the layers with the medians of their times since the session began or was last asked, scaled
-  // so that they add up to the median iteration, of the slowest rank, the same on all ranks. Collective. Errors: InvalidInput unless each layer was entered in
-  // a whole iteration.
+  // so that they add up to the median iteration, of the slowest rank, the same on all ranks. Collective.
+  // Errors: InvalidInput unless each layer was entered in a whole iteration.
   Workload profile();
 
   // Returns the job's cluster, its one link called "default" measured for about `seconds`, the same on all

@@ -74,6 +74,12 @@ def cut_layers(plan: Json, workload: Json) -> list[int]:
     return _native().cut_layers(json.dumps(plan), json.dumps(workload))
 
 
+def first_within(times: Iterable[float], tolerance: float) -> int:
+    """The place of the first of `times`, which stand in order of preference, that is longer than the shortest by at most the
+    share `tolerance` of it: the rule by which `auto` chooses."""
+    return _native().first_within(list(times), tolerance)
+
+
 def typical_row(rows: Iterable[Iterable[float]]) -> list[float]:
     """The median of each column of `rows`, one or more of one length, all scaled alike so that they add up to the median of
     the rows' sums."""

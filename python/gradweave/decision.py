@@ -34,12 +34,12 @@ def compressor_of(options):
     return (options or {}).get("compressor", "none")
 
 
-def rates(settings, workload, workers, device):
+def rates(scheme, options, workload, workers, device):
     """{compressor: its speed here} of those that the plan may use, by a short measurement."""
-    asked, allowed = compressor_of(settings.options), (settings.options or {}).get("allow", "")
+    asked, allowed = compressor_of(options), (options or {}).get("allow", "")
     if asked in _native.codecs():
         names = [asked]
-    elif asked == "auto" or (settings.scheme == "auto" and "compressed" in allowed.split("+")):
+    elif asked == "auto" or (scheme == "auto" and "compressed" in allowed.split("+")):
         names = _native.codecs()
     else:
         return {}
@@ -47,7 +47,7 @@ def rates(settings, workload, workers, device):
     dtype = getattr(torch, tensors[0]["dtype"])
     # A message of some layers: small ones are not worth a compressor.
     numel = min(max(sum(tensor["numel"] for tensor in tensors) // 4, 1 << 14), 1 << 20)
-    parameters = {name.removeprefix("compressor_"): float(value) for name, value in (settings.options or {}).items()
+    parameters = {name.removeprefix("compressor_"): float(value) for name, value in (options or {}).items()
                   if name.startswith("compressor_") and asked == names[0]}
     measured = {name: _native.measure_rate(name, parameters, workers, numel, dtype, device) for name in names}
     return {name: {"encode_us_per_byte": encode, "decode_us_per_byte": decode} for name, (encode, decode) in measured.items()}
@@ -172,13 +172,10 @@ def _defaults(scheme):
 
 
 def _by_progress(ranked, workload, preserver, tolerance):
-    """As `auto` ranks plans (src/schemes/auto.cc), by their time to progress: the first of those left that are slower than the
-    fastest by at most `tolerance`."""
-    left = [(time_to_progress(entry, workload, preserver), entry) for entry in ranked]
-    order = []
+    """`ranked`, which `auto` gave, in the order in which its rule chooses by time to progress."""
+    left, order = [(time_to_progress(entry, workload, preserver), entry) for entry in ranked], []
     while left:
-        most = (1 + float(tolerance)) * min(time for time, _ in left)
-        order.append(left.pop(next(place for place, (time, _) in enumerate(left) if time <= most))[1])
+        order.append(left.pop(core.first_within((time for time, _ in left), float(tolerance)))[1])
     return order
 
 

@@ -12,7 +12,7 @@ SIZES = _native.PROBE_BYTES
 HALVES = ("reduce_scatter", "all_gather")
 
 
-def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] = SIZES, repeats: int = 100,
+def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] = SIZES, repeats: int = 1000,
             seconds: float = 4.0, device: torch.device = torch.device("cpu"),
             emulation: tuple[float, float] | None = None, collective: str = "all_reduce") -> list[dict[str, float]]:
     """[{"bytes": n, "us": t}, ...]: the time of a collective on n bytes on `device`, as training has it (src/runtime/probe.h).

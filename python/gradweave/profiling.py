@@ -3,10 +3,9 @@
 import time
 
 import torch
-from torch import distributed
 from torch.utils import _pytree
 
-from gradweave import core
+from gradweave import core, ranks
 from gradweave.subclasses import Hook
 
 
@@ -200,7 +199,7 @@ def profile(job, name, iterations=20, warm_up=5, on_iteration=None):
             if on_iteration:
                 on_iteration()
     workload, rest_us = workload_of(job.model, recorder.layers(), recorder.iterations, name)
-    return of_slowest(workload, _largest_of_ranks), _largest_of_ranks([rest_us])[0]
+    return of_slowest(workload, ranks.largest), ranks.largest([rest_us])[0]
 
 
 def of_slowest(workload, largest):
@@ -208,14 +207,6 @@ def of_slowest(workload, largest):
     keys = ("forward_us", "backward_us")
     times = iter(largest([layer[key] for layer in workload["layers"] for key in keys]))
     return {**workload, "layers": [{**layer, **{key: round(next(times), 3) for key in keys}} for layer in workload["layers"]]}
-
-
-def _largest_of_ranks(numbers):
-    if not distributed.is_initialized() or distributed.get_world_size() == 1:
-        return numbers
-    box = torch.tensor(numbers, dtype=torch.float64)
-    distributed.all_reduce(box, op=distributed.ReduceOp.MAX)
-    return box.tolist()
 
 
 def _durations(record, layers):

@@ -63,6 +63,15 @@ def agreed(value):
     return box.item()
 
 
+def largest(values):
+    """The largest of all ranks' numbers at each place of `values`, on all ranks. Collective."""
+    if world_size() == 1:
+        return values
+    box = torch.tensor(values, dtype=torch.float64)
+    distributed.all_reduce(box, op=distributed.ReduceOp.MAX)
+    return box.tolist()
+
+
 def interfaces():
     """{interface name: [addresses as text]} of the interfaces that are up, of this network namespace."""
     ip = shutil.which("ip", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")

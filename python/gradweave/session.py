@@ -534,7 +534,7 @@ class Session:
         seen = self.control.largest([float(self._loop.seen(name)) for name in TRAITS], "the exchange of what loops do")
         self._loop.adopt([name for name, some in zip(TRAITS, seen) if some])
         device = self.parameters[0].device
-        rates = decision.rates(self.settings, workload, self.control.size, device)
+        rates = decision.rates(self.settings.scheme, self.settings.options, workload, self.control.size, device)
         cluster = decision.cluster_of(self.links, self.control, device, rates)
         decided = self._decide(workload, cluster)
         if "error" in decided:

@@ -6,6 +6,7 @@
 
 #include "base/statistics.h"
 #include "gradweave/error.h"
+#include "gradweave/ranked_plans.h"
 #include "runtime/core_json.h"
 #include "runtime/low_priority.h"
 
@@ -34,6 +35,9 @@ inline void bind_core(pybind11::module_& module) {
         return beside_training ? at_low_priority(rank) : rank();
       },
       Unlocked());
+  module.def("first_within", [](const std::vector<double>& times, double tolerance) {
+    return first_within(times, tolerance);
+  });
   module.def("demands", &demands_text, Unlocked());
   module.def("simulate", &simulate_text, Unlocked());
   module.def("typical_row", &typical_row);

@@ -9,9 +9,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <optional>
 
-#include "base/statistics.h"
 #include "runtime/transport/transport.h"
 
 namespace gradweave::runtime {
@@ -21,7 +21,7 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr int kTrains = 5;
+constexpr int kTrains = 11;
 constexpr std::size_t kFewest = 3;  // sizes that are measured on any link
 constexpr std::chrono::seconds kTimeout{60};
 
@@ -81,6 +81,14 @@ double agreed(const Group& group, c10::Device device, double value, const c10d::
   return box.front().item<double>();
 }
 
+// Returns the mean of the middle half.
+double middle_mean(std::vector<double> values) {
+  std::ranges::sort(values);
+  const auto cut = static_cast<std::ptrdiff_t>(values.size() / 4);
+  const auto rest = static_cast<double>(values.size()) - 2 * static_cast<double>(cut);
+  return std::accumulate(values.begin() + cut, values.end() - cut, 0.0) / rest;
+}
+
 }  // namespace
 
 Computing::Computing()
@@ -100,23 +108,36 @@ Computing::~Computing() {
 std::vector<Measurement> measure(const Group& group, c10::Device device, const Probe& probe) {
   std::optional<Computing> computing;
   if (device.is_cpu()) computing.emplace();
-  const double share = probe.seconds / static_cast<double>(probe.bytes.size());
-  std::vector<Measurement> measurements;
+  const bool emulated = probe.startup_us > 0 || probe.us_per_byte > 0;
+  struct Size {
+    Train train;
+    int trains, ops;  // ops of a train
+    std::vector<double> times;
+  };
+  std::vector<Size> sizes;
   for (const std::int64_t bytes : probe.bytes) {
-    const bool emulated = probe.startup_us > 0 || probe.us_per_byte > 0;
     const double whole_s = (probe.startup_us + static_cast<double>(bytes) * probe.us_per_byte) / 1e6;
     const double least_s = !emulated ? 0 : probe.collective == Collective::kAllReduce ? whole_s : whole_s / 2;
     Train train(group, device, probe.collective, bytes, least_s);
     const double once = train.run(2);  // makes connections and buffers, too
     const double slowest = agreed(group, device, once, c10d::ReduceOp::MAX);
+    const double others = static_cast<double>(probe.bytes.size()) - 1;
+    const double share = probe.seconds / 2 / (sizes.empty() ? 1 : others);
     const int total = static_cast<int>(std::clamp<double>(share / slowest, 2, std::max(2, probe.repeats)));
     const int trains = std::min(kTrains, total / 2);
-    std::vector<double> times;
-    for (int i = 0; i < trains; ++i) times.push_back(train.run(total / trains));
-    const double median = agreed(group, device, median_of(std::move(times)), c10d::ReduceOp::MAX);
-    measurements.push_back({train.bytes(), 1e6 * median});
+    sizes.push_back({std::move(train), trains, total / trains, {}});
     // On a link so slow, larger ones would take minutes.
-    if (share < slowest && measurements.size() >= std::max(kFewest, probe.bytes.size() / 2)) break;
+    if (share < slowest && sizes.size() >= std::max(kFewest, probe.bytes.size() / 2)) break;
+  }
+  for (int round = 0; round < kTrains; ++round) {
+    for (Size& size : sizes) {
+      if (round < size.trains) size.times.push_back(size.train.run(size.ops));
+    }
+  }
+  std::vector<Measurement> measurements;
+  for (Size& size : sizes) {
+    const double slowest = agreed(group, device, middle_mean(std::move(size.times)), c10d::ReduceOp::MAX);
+    measurements.push_back({size.train.bytes(), 1e6 * slowest});
   }
   return measurements;
 }

@@ -22,7 +22,7 @@ inline constexpr std::array<std::int64_t, 8> kProbeBytes{1 << 13, 1 << 16, 1 << 
 struct Probe {
   Collective collective = Collective::kAllReduce;
   std::vector<std::int64_t> bytes{kProbeBytes.begin(), kProbeBytes.end()};
-  int repeats = 100;                       // of a size, at most
+  int repeats = 1000;                      // of a size, at most
   double seconds = 4;                      // in all, roughly
   double startup_us = 0, us_per_byte = 0;  // what an all-reduce takes at least: of an emulated link
 };
@@ -44,9 +44,10 @@ class Computing {
 //
 // Ops go in trains, since they follow each other in training: an idle token bucket (a shaped interface, a cloud's burst credit) lets
 // a first part pass at the speed of the wire, and an idle connection starts slowly. Where training computes on the processors, they
-// compute meanwhile: the backend's threads then wait for their turn. A train gives its mean, because a short op takes one of several
-// very different times then and a plan has many of them; the median of the trains counts, because something else may have run during
-// one. Large sizes repeat less often, but at least twice, and the largest are left out where one op takes longer than its share.
+// compute meanwhile: the backend's threads then wait for their turn. A train gives its mean, and trains the mean of their middle half,
+// because a short op takes one of several very different times then and a plan has many of them; for the same reason the trains of all
+// sizes take turns, and the first size, which decides the start-up, has half of the time. Other sizes repeat less often the
+// larger they are, but at least twice, and the largest are left out where one op takes longer than its share.
 std::vector<Measurement> measure(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::Device device,
                                  const Probe& probe);
 

@@ -184,14 +184,6 @@ std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cl
   return candidates;
 }
 
-std::vector<const Candidate*> admitted(const std::vector<Candidate>& candidates, const Limits& limits) {
-  std::vector<const Candidate*> result;
-  for (const Candidate& candidate : candidates) {
-    if (admissible(candidate, limits)) result.push_back(&candidate);
-  }
-  return result;
-}
-
 std::string text_of(const std::vector<Consistency>& effects) {
   std::string text;
   for (const Consistency effect : effects) text.append(text.empty() ? "" : "+").append(name_of(effect));
@@ -204,16 +196,22 @@ auto preference(const Candidate& candidate) {
                     candidate.result.extra_bytes);
 }
 
-// Returns the best of `candidates` by the rule at the top of this file, or null of none.
-const Candidate* choose(const std::vector<const Candidate*>& candidates, double tolerance) {
-  double fastest = std::numeric_limits<double>::infinity();
-  for (const Candidate* candidate : candidates) fastest = std::min(fastest, candidate->result.iteration_ns());
-  const Candidate* best = nullptr;
-  for (const Candidate* candidate : candidates) {
-    if (candidate->result.iteration_ns() > fastest * (1 + tolerance)) continue;
-    if (best == nullptr || preference(*candidate) < preference(*best)) best = candidate;
+// Returns those within the limits, in order of preference.
+std::vector<const Candidate*> admitted(const std::vector<Candidate>& candidates, const Limits& limits) {
+  std::vector<const Candidate*> result;
+  for (const Candidate& candidate : candidates) {
+    if (admissible(candidate, limits)) result.push_back(&candidate);
   }
-  return best;
+  std::ranges::stable_sort(result, {}, [](const Candidate* candidate) { return preference(*candidate); });
+  return result;
+}
+
+// Returns the best of `candidates`, which are in order of preference, by the rule at the top of this file, or null of none.
+const Candidate* choose(const std::vector<const Candidate*>& candidates, double tolerance) {
+  if (candidates.empty()) return nullptr;
+  std::vector<double> times;
+  for (const Candidate* candidate : candidates) times.push_back(candidate->result.iteration_ns());
+  return candidates[first_within(times, tolerance)];
 }
 
 // The best plan of any other scheme than `chosen`.
@@ -290,6 +288,12 @@ PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const Opt
 }
 
 }  // namespace
+
+std::size_t first_within(std::span<const double> times, double tolerance) {
+  const double most = std::ranges::min(times) * (1 + tolerance);
+  const auto first = std::ranges::find_if(times, [&](double time) { return time <= most; });
+  return static_cast<std::size_t>(first - times.begin());
+}
 
 RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster,
                          const std::map<std::string, std::string>& options) {

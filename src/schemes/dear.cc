@@ -48,7 +48,7 @@ double dear_ideal_gain(double forward, double all_gather) {
 namespace {
 
 constexpr TunedRange kBuffers{1e6, 100e6};
-constexpr double kFirstBuffer = 25e6;
+constexpr double kFirstBuffer = 25e6, kLeastBuffer = 1;
 
 struct Group {
   std::vector<Slice> slices;
@@ -103,9 +103,8 @@ std::vector<ScheduledOp> pipeline(const CostModel& model, const std::vector<Grou
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max() / 2;
 
 std::int64_t tuned_buffer(const CostModel& model, std::uint64_t seed) {
-  const TunedRange range = scaled_to_model(kBuffers, model.index().total_bytes);
-  const std::int64_t low = std::max<std::int64_t>(1, std::llround(range.low));
-  const std::int64_t high = std::max<std::int64_t>(low, std::llround(range.high));
+  const TunedRange range = scaled_to_model(kBuffers, kLeastBuffer, model.index().total_bytes);
+  const std::int64_t low = std::llround(range.low), high = std::llround(range.high);
   const std::int64_t first = std::llround(kFirstBuffer * range.high / kBuffers.high);
   const auto buffer_at = [&](const CubePoint& point) { return from_log_scale(point[0], low, high); };
   const BayesianOptions options{.seed = seed,
@@ -177,7 +176,7 @@ SchemeInfo dear_scheme() {
                 .default_value = "",
                 .default_source =
                     "tuned in 1..100 MB from 25 MB on, as in DeAR, section IV; less for models below 80 MB",
-                .minimum = 1,
+                .minimum = kLeastBuffer,
                 .maximum = 0x1p53,
                 .meaning = "neighbouring layers are fused up to this size",
                 .tuned = kBuffers},

@@ -65,10 +65,10 @@ std::string_view name_of(Unit unit) {
   return kNames[static_cast<std::size_t>(unit)];
 }
 
-TunedRange scaled_to_model(TunedRange range, std::int64_t model_bytes) {
+TunedRange scaled_to_model(TunedRange range, double minimum, std::int64_t model_bytes) {
   const double share =
       std::min(1.0, 1.25 * static_cast<double>(std::max<std::int64_t>(model_bytes, 1)) / range.high);
-  return {range.low * share, range.high * share, range.scale};
+  return {std::max(minimum, range.low * share), std::max(minimum, range.high * share), range.scale};
 }
 
 std::string_view name_of(Scale scale) { return scale == Scale::kLinear ? "linear" : "logarithmic"; }

@@ -36,9 +36,7 @@ std::vector<TunedParameter> parameters_of(std::span<const OptionSpec* const> opt
   std::vector<TunedParameter> parameters;
   for (const OptionSpec* option : options) {
     TunedRange range = *option->tuned;
-    if (option->unit == Unit::kBytes) range = scaled_to_model(range, model_bytes);
-    range.low = std::max(range.low, option->minimum);
-    range.high = std::max(range.high, option->minimum);
+    if (option->unit == Unit::kBytes) range = scaled_to_model(range, option->minimum, model_bytes);
     parameters.push_back({range, option->type == OptionType::kInteger});
   }
   return parameters;

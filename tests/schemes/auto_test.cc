@@ -87,6 +87,13 @@ TEST(Auto, PrefersTheMilderPlanWithinTheTolerance) {
   EXPECT_NE(lenient.finding->reason.find("changes training less"), std::string::npos);
 }
 
+TEST(Auto, PrefersTheFirstThatIsFastEnough) {
+  const std::vector<double> times{110, 105, 100};
+  EXPECT_EQ(first_within(times, 0.1), 0);
+  EXPECT_EQ(first_within(times, 0.05), 1);
+  EXPECT_EQ(first_within(times, 0), 2);
+}
+
 TEST(Auto, KeepsTheLimits) {
   const auto staleness = [](const std::map<std::string, std::string>& options) {
     return simulate(auto_plan(options), workload(), cluster()).staleness_max;

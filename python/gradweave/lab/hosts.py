@@ -18,7 +18,10 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-BURST_BYTES = 256 * 1024
+# What a link sends at once after a pause: as much as its rate gives in the time by which a busy machine's kernel may be late,
+# and no more, since that passes faster than the rate.
+BURST_S = 3.5e-3
+LEAST_BURST_BYTES, MOST_BURST_BYTES = 32 * 1024, 256 * 1024
 QUEUE_MS = 50
 # One congestion control for every machine: the host's own may pace below the shaped rate.
 CONGESTION_CONTROL = "cubic"
@@ -252,8 +255,9 @@ def _tc(prefix, interface, bits_per_second):
         return
     if not bits_per_second >= 1e5:
         raise HostError(f"a link of {bits_per_second} bit/s: choose at least 100000 bit/s")
+    burst = min(max(round(BURST_S * bits_per_second / 8), LEAST_BURST_BYTES), MOST_BURST_BYTES)
     _command(prefix + ["qdisc", "replace", "dev", interface, "root", "tbf", "rate", f"{round(bits_per_second)}bit",
-                       "burst", str(BURST_BYTES), "latency", f"{QUEUE_MS}ms"])
+                       "burst", str(burst), "latency", f"{QUEUE_MS}ms"])
 
 
 def _command(command):

@@ -4,7 +4,6 @@ import functools
 import os
 import statistics
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import torch
 from torch import distributed
@@ -81,8 +80,7 @@ def set_up(parameter_bytes, compute_s, coverage):
 
 def cluster_for(setting, way):
     """The setting's cluster with the speed here of the compressors that `way` may use. Collective."""
-    asked = SimpleNamespace(scheme=way.scheme, options=way.plan_options)
-    measured = decision.rates(asked, setting.workload, ranks.world_size(), torch.device("cpu"))
+    measured = decision.rates(way.scheme, way.plan_options, setting.workload, ranks.world_size(), torch.device("cpu"))
     rates = {name: {key: ranks.agreed(value) for key, value in rate.items()} for name, rate in measured.items()}
     return {**setting.cluster, "compressor_rates": rates} if rates else setting.cluster
 

@@ -13,6 +13,7 @@ import torch
 from torch import distributed
 
 import gradweave
+from gradweave import ranks
 from gradweave.lab import emulated_ddp, hosts, training
 
 
@@ -68,13 +69,7 @@ def planned(job, name, setting, plan, **arguments):
 
 def slowest(seconds):
     """The largest of all ranks' values. Collective."""
-    return _slowest([seconds])[0]
-
-
-def _slowest(seconds):
-    values = torch.tensor(seconds, dtype=torch.float64)
-    distributed.all_reduce(values, op=distributed.ReduceOp.MAX)
-    return values.tolist()
+    return ranks.largest([seconds])[0]
 
 
 def run_segment(contestant, iterations, warm_up, on_iteration=None):
@@ -89,8 +84,9 @@ def run_segment(contestant, iterations, warm_up, on_iteration=None):
         contestant.finish()
     contestant.total_seconds += time.perf_counter() - begin
     contestant.iterations += warm_up + iterations
-    contestant.segment_seconds.append(slowest(sum(durations)) / iterations)
-    contestant.lockstep_seconds.append(statistics.fmean(_slowest(durations)))
+    *each, together = ranks.largest([*durations, sum(durations)])
+    contestant.segment_seconds.append(together / iterations)
+    contestant.lockstep_seconds.append(statistics.fmean(each))
     mean = torch.tensor([loss], dtype=torch.float64)
     distributed.all_reduce(mean)
     contestant.loss = mean.item() / distributed.get_world_size()

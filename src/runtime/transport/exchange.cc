@@ -41,9 +41,10 @@ class Pairwise : public Pending {
     const auto place = [&](int from, std::int64_t begin, std::int64_t end) {
       return rows.slice(0, from * length + begin - first, from * length + end - first);
     };
+    const std::vector<Chunk> own = chunks_of(call, rank, 0);
     for (int step = 1; step < world; ++step) {
       const int from = (rank - step + world) % world;
-      for (const Chunk& chunk : chunks_of(call, rank, 0)) {
+      for (const Chunk& chunk : own) {
         std::vector<at::Tensor> tensors{place(from, chunk.begin, chunk.end)};
         works_.push_back(call.group.recv(tensors, from, chunk.tag));
       }
