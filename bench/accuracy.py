@@ -140,9 +140,7 @@ def spread_of(network):
     mean = own.clone()
     distributed.all_reduce(mean)
     mean /= distributed.get_world_size()
-    largest = torch.stack([(own - mean).norm() / mean.norm()])
-    distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
-    return largest.item()
+    return ranks.largest([((own - mean).norm() / mean.norm()).item()])[0]
 
 
 def work(options, wanted):
