@@ -37,7 +37,7 @@ LAYERS_MS = {"conv1": (1.8, 1.6), "conv2": (1.9, 3.0), "hidden": (0.3, 0.6), "cl
 COVERAGE_RATES = (2, 64)
 CURVE = 4  # points of an accuracy curve in an epoch
 CURVE_IMAGES = 5000
-PLANNED = rows.planned([*rows.MORE, *rows.LOCAL_MOMENTS])
+PLANNED = rows.planned([*rows.MORE, *rows.ACCURACY_ONLY])
 SYNCHRONOUS = "ddp"  # DistributedDataParallel; stands for every exact scheme, which gives the same bits with two workers
 
 

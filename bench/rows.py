@@ -13,8 +13,10 @@ MORE = (
     "delayed_averaging compressor=int4", "delayed_averaging compressor=ef_signsgd", "delayed_averaging compressor=auto",
     "delayed_averaging compressor=int4 outer_momentum=0.5", "dreamddp compressor=int4", "partial_sgd compressor=int4")
 
-# For accuracies alone: Adam's second moment as each rank has it, which costs no time.
-LOCAL_MOMENTS = ("delayed_averaging moments=local", "deft correction=local moments=local", "local_sgd period=2 moments=local")
+# For accuracies alone, as fast as their like: Adam's second moment as each rank has it; the hook's first whole iterations.
+ACCURACY_ONLY = (
+    "delayed_averaging moments=local", "deft correction=local moments=local", "local_sgd period=2 moments=local",
+    "ddp compressor=power_sgd compressor_rank=1 compressor_warm_up=3")
 
 
 def planned(more=MORE):

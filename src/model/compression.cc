@@ -38,6 +38,11 @@ CompressorParameter density(double default_value) {
   return {"density", default_value, 1e-9, 1, "share of the elements that is sent"};
 }
 
+CompressorParameter warm_up() {
+  return {"warm_up", 0, 0, static_cast<double>(kMostWarmUp),
+          "first iterations, in which dgc's density falls from 1/4 and power_sgd sends all"};
+}
+
 std::string joined_names(Payload payload) {
   std::string names;
   for (const CompressorInfo& info : compressors()) {
@@ -132,7 +137,7 @@ const std::vector<CompressorInfo>& compressors() {
                       {"momentum", 0.9, 0, 0.9999,
                        "of each worker's velocity; 0: the optimizer's own is kept"},
                       {"clip", 0, 0, 1e9, "norm to which a message's gradient is clipped; 0: not at all"},
-                      {"warm_up", 0, 0, 1e9, "iterations in which the density falls from 1/4"}},
+                      warm_up()},
        .wire_cost = own_elements},
       {.name = "ef_signsgd",
        .paper = "Karimireddy et al., ICML 2019",
@@ -160,7 +165,7 @@ const std::vector<CompressorInfo>& compressors() {
       {.name = "power_sgd",
        .paper = "PowerSGD, NeurIPS 2019",
        .error_feedback = true,
-       .parameters = {{"rank", 4, 1, 1024, "rank of the factors"}},
+       .parameters = {{"rank", 4, 1, 1024, "rank of the factors"}, warm_up()},
        .wire_cost = low_rank},
       {.name = "random_k",
        .paper = "Sparsified SGD with Memory, NeurIPS 2018",

@@ -59,9 +59,10 @@ MeasuredRate measure_rate(const Compression& compression, int world_size, std::i
   for (int i = 0; i < kTimes; ++i) {
     message.copy_(values);
     const auto begin = std::chrono::steady_clock::now();
-    const auto pending = codec->start(
-        {.call = {.group = *group, .flat = message}, .iteration = i, .blocks = std::span(&matrix, 1)}, before,
-        after);
+    const auto pending = codec->start({.call = {.group = *group, .flat = message},
+                                       .iteration = kMostWarmUp + i,
+                                       .blocks = std::span(&matrix, 1)},
+                                      before, after);
     const auto middle = std::chrono::steady_clock::now();
     pending->wait();
     const auto end = std::chrono::steady_clock::now();

@@ -169,6 +169,8 @@ class PowerSgd(Codec):
     basis = None
 
     def exchange(self, message, number, iteration, shapes):
+        if iteration < self.set["warm_up"]:
+            return in_order(gathered(message)), message
         world = distributed.get_world_size()
         sizes = [0 if rank * (rows + columns) >= rows * columns else columns * rank
                  for _, rows, columns in shapes for rank in [min(self.set["rank"], rows, columns)]]
@@ -235,7 +237,7 @@ class OkTopK(Codec):
 CODECS = {"fp16": Fp16, "bf16": Bf16, "top_k": TopK, "dgc": Dgc, "random_k": RandomK, "ef_signsgd": EfSignSgd,
           "int8": Int8, "int4": Int4, "power_sgd": PowerSgd, "ok_top_k": OkTopK}
 DEFAULTS = {"top_k": {"density": 0.01}, "dgc": {"density": 0.001, "momentum": 0.9, "clip": 0, "warm_up": 0},
-            "random_k": {"density": 0.01}, "power_sgd": {"rank": 4}, "ok_top_k": {"density": 0.01}}
+            "random_k": {"density": 0.01}, "power_sgd": {"rank": 4, "warm_up": 0}, "ok_top_k": {"density": 0.01}}
 
 
 def make(compression):

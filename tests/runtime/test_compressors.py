@@ -18,7 +18,7 @@ SETTINGS = {
     "top_k": {"compressor_density": 0.05},
     "dgc": {"compressor_density": 0.05, "compressor_warm_up": 6, "compressor_clip": 0.5},
     "random_k": {"compressor_density": 0.1},
-    "power_sgd": {"compressor_rank": 2},
+    "power_sgd": {"compressor_rank": 2, "compressor_warm_up": 2},
     "ok_top_k": {"compressor_density": 0.05},
 }
 HALVES = ["fp16", "bf16", "int8", "int4"]

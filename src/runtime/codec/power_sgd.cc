@@ -8,6 +8,8 @@
 //   Q         = M_w^T P, all-reduced
 //   result    P Q^T; left behind: M_w - P Q^T / workers
 //
+// The first `warm_up` iterations send everything, as PyTorch's hook does.
+//
 // Blocks for which P and Q are not smaller than M go out as they are, with P: vectors, as in the paper.
 //
 // Wire: two all-reduces, of (rows + columns) r elements for each matrix, and of the vectors.
@@ -102,12 +104,18 @@ at::Tensor random_like(const at::Tensor& like, std::uint64_t seed) {
   return random.to(like.options()).view(like.sizes());
 }
 
+// Whether there is a Q of so many elements: none before the first message, an empty one while everything is sent.
+bool holds(const Memory& memory, std::int64_t elements) {
+  return !memory.further.empty() && memory.further[0].defined() && memory.further[0].numel() == elements;
+}
+
 class PowerSgd : public Codec {
  public:
-  explicit PowerSgd(std::int64_t rank) : rank_(rank) {}
+  PowerSgd(std::int64_t rank, std::int64_t warm_up) : rank_(rank), warm_up_(warm_up) {}
 
   std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const override {
-    auto message = std::make_shared<Message>(parcel, rank_, before, after);
+    const std::int64_t rank = parcel.iteration < warm_up_ ? 0 : rank_;
+    auto message = std::make_shared<Message>(parcel, rank, before, after);
     Call first = parcel.call;
     first.flat = message->p;
     return then(first, runtime::start(first), [message] { message->second_half(); });
@@ -122,8 +130,8 @@ class PowerSgd : public Codec {
       p = at::empty({layout.p}, left.options());
       after.further.resize(1);
       at::Tensor& q = after.further[0];
-      if (!q.defined()) q = at::empty({layout.q}, left.options());
-      const at::Tensor start = before.further.empty() ? random_like(q, seed) : before.further[0];
+      if (!holds(after, layout.q)) q = at::empty({layout.q}, left.options());
+      const at::Tensor start = holds(before, layout.q) ? before.further[0] : random_like(q, seed);
       for (const Place& place : layout.places) {
         rest_of(place, p).copy_(rest(place, left));
         if (place.rank > 0) p_of(place, p).copy_(at::mm(wide(matrix(place, left)), wide(q_of(place, start))));
@@ -164,14 +172,15 @@ class PowerSgd : public Codec {
     at::Tensor p;
   };
 
-  std::int64_t rank_;
+  std::int64_t rank_, warm_up_;
 };
 
 }  // namespace
 
 CodecRow power_sgd() {
   return {"power_sgd", [](const auto& parameters) -> std::unique_ptr<Codec> {
-            return std::make_unique<PowerSgd>(static_cast<std::int64_t>(parameters.at("rank")));
+            return std::make_unique<PowerSgd>(static_cast<std::int64_t>(parameters.at("rank")),
+                                              static_cast<std::int64_t>(parameters.at("warm_up")));
           }};
 }
 
