@@ -19,12 +19,9 @@ struct Compression {
   friend bool operator==(const Compression&, const Compression&) = default;
 };
 
-// No compressor's warm-up is longer, in iterations.
-constexpr std::int64_t kMostWarmUp = 1'000'000'000;
-
 // One parameter of a compressor, with its range (inclusive) and default.
 struct CompressorParameter {
-  std::string_view name;  // "density", "rank" and so on
+  std::string_view name;  // "density" or "rank"
   double default_value = 0;
   double minimum = 0, maximum = 0;
   std::string_view meaning;

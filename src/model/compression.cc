@@ -39,7 +39,7 @@ CompressorParameter density(double default_value) {
 }
 
 CompressorParameter warm_up() {
-  return {"warm_up", 0, 0, static_cast<double>(kMostWarmUp),
+  return {"warm_up", 0, 0, 1e9,
           "first iterations, in which dgc's density falls from 1/4 and power_sgd sends all"};
 }
 

@@ -48,7 +48,9 @@ MeasuredRate measure_rate(const Compression& compression, int world_size, std::i
   const auto group = c10::make_intrusive<c10d::ProcessGroup>(0, world_size);
   group->setBackend(device.type(), c10d::ProcessGroup::BackendType::CUSTOM,
                     c10::make_intrusive<Mirror>(0, world_size));
-  const std::unique_ptr<Codec> codec = make_codec(with_defaults(compression));
+  Compression settled = compression;
+  settled.parameters.erase("warm_up");
+  const std::unique_ptr<Codec> codec = make_codec(with_defaults(std::move(settled)));
   const at::Tensor values = at::randn({numel}, at::TensorOptions().dtype(dtype).device(device));
   const at::Tensor message = values.clone();
   const auto rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(numel)));
@@ -59,10 +61,9 @@ MeasuredRate measure_rate(const Compression& compression, int world_size, std::i
   for (int i = 0; i < kTimes; ++i) {
     message.copy_(values);
     const auto begin = std::chrono::steady_clock::now();
-    const auto pending = codec->start({.call = {.group = *group, .flat = message},
-                                       .iteration = kMostWarmUp + i,
-                                       .blocks = std::span(&matrix, 1)},
-                                      before, after);
+    const auto pending = codec->start(
+        {.call = {.group = *group, .flat = message}, .iteration = i, .blocks = std::span(&matrix, 1)}, before,
+        after);
     const auto middle = std::chrono::steady_clock::now();
     pending->wait();
     const auto end = std::chrono::steady_clock::now();

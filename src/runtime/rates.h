@@ -16,7 +16,8 @@ struct MeasuredRate {
 };
 
 // Returns what a message of `numel` elements takes among `world_size` ranks, the fastest of a few times, without the
-// time of its exchange. Takes some ten times as long. Errors: InvalidInput if there is no such codec.
+// time of its exchange, once a warm-up is over. Takes some ten times as long. Errors: InvalidInput if there is no
+// such codec.
 MeasuredRate measure_rate(const Compression& compression, int world_size, std::int64_t numel,
                           c10::ScalarType dtype, c10::Device device);
 

@@ -104,24 +104,26 @@ at::Tensor random_like(const at::Tensor& like, std::uint64_t seed) {
   return random.to(like.options()).view(like.sizes());
 }
 
-// Whether there is a Q of so many elements: none before the first message, an empty one while everything is sent.
-bool holds(const Memory& memory, std::int64_t elements) {
-  return !memory.further.empty() && memory.further[0].defined() && memory.further[0].numel() == elements;
-}
-
 class PowerSgd : public Codec {
  public:
   PowerSgd(std::int64_t rank, std::int64_t warm_up) : rank_(rank), warm_up_(warm_up) {}
 
   std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const override {
-    const std::int64_t rank = parcel.iteration < warm_up_ ? 0 : rank_;
-    auto message = std::make_shared<Message>(parcel, rank, before, after);
+    if (parcel.iteration < warm_up_) return start_whole(parcel.call, before, after);
+    auto message = std::make_shared<Message>(parcel, rank_, before, after);
     Call first = parcel.call;
     first.flat = message->p;
     return then(first, runtime::start(first), [message] { message->second_half(); });
   }
 
  private:
+  static std::unique_ptr<Pending> start_whole(const Call& call, const Memory& before, Memory& after) {
+    at::Tensor& left = compensated(call.flat, before, after);
+    call.flat.copy_(left);
+    left.zero_();
+    return runtime::start(call);
+  }
+
   struct Message {
     Message(const Parcel& parcel, std::int64_t rank, const Memory& before, Memory& kept)
         : call(parcel.call), after(kept), layout(parcel.blocks, rank) {
@@ -130,8 +132,8 @@ class PowerSgd : public Codec {
       p = at::empty({layout.p}, left.options());
       after.further.resize(1);
       at::Tensor& q = after.further[0];
-      if (!holds(after, layout.q)) q = at::empty({layout.q}, left.options());
-      const at::Tensor start = holds(before, layout.q) ? before.further[0] : random_like(q, seed);
+      if (!q.defined()) q = at::empty({layout.q}, left.options());
+      const at::Tensor start = before.further.empty() ? random_like(q, seed) : before.further[0];
       for (const Place& place : layout.places) {
         rest_of(place, p).copy_(rest(place, left));
         if (place.rank > 0) p_of(place, p).copy_(at::mm(wide(matrix(place, left)), wide(q_of(place, start))));
