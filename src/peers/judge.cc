@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
+#include <utility>
 
 namespace gradweave::peers {
 namespace {
@@ -88,7 +88,6 @@ std::string Case::missed_meeting() const {
   }
   if (first < 0) return "";
   const Sign& meeting = of(first).sign;
-  const auto silent = those([&](int r) { return running(r) && quiet(r) > kGone; });
   const auto apart = those([&](int r) {
     const Sign& sign = of(r).sign;
     if (!of(r).came || sign.state == State::kLeaving) return false;
@@ -97,19 +96,14 @@ std::string Case::missed_meeting() const {
     if (sign.meetings >= meeting.meetings) return false;  // has been there
     return sign.state == State::kEnded || past(r, meeting.iteration);
   });
-  if (!apart.empty()) {
-    for (int r : apart) {
-      if (of(r).sign.state != State::kEnded) continue;
-      return "rank " + std::to_string(r) + ' ' + doing(of(r).sign) + " and can't come to " + meeting.what +
-             ". Where ranks are: " + everyone() + ". " + remedy() + kEnd;
-    }
-    return "ranks are at different points of their training: " + everyone() + ". Every rank has to be in " +
-           meeting.what + " after the same iteration. " + remedy() + kEnd;
+  if (apart.empty()) return "";
+  for (int r : apart) {
+    if (of(r).sign.state != State::kEnded) continue;
+    return "rank " + std::to_string(r) + ' ' + doing(of(r).sign) + " and can't come to " + meeting.what +
+           ". Where ranks are: " + everyone() + ". " + remedy() + kEnd;
   }
-  if (silent.empty()) return "";
-  return meeting.what + " (after " + std::to_string(meeting.iteration) + " iterations) waits for " +
-         name_of(silent) + " (no sign of life for " + seconds(quiet(silent.front())) + "). " + everyone() +
-         ". " + kEnd;
+  return "ranks are at different points of their training: " + everyone() + ". Every rank has to be in " +
+         meeting.what + " after the same iteration. " + remedy() + kEnd;
 }
 
 std::string Case::trained_past_the_end() const {
@@ -131,7 +125,8 @@ std::string Case::trained_past_the_end() const {
 std::string Case::behind_all(int reporter) const {
   const auto position = [&](int r) {
     const Sign& sign = of(r).sign;
-    return std::tuple(sign.iteration, sign.activity != Activity::kOutside, sign.ops);
+    return std::pair(2 * sign.iteration + (sign.activity != Activity::kOutside) + sign.elsewhere,
+                     sign.ops + sign.ops_elsewhere);
   };
   for (int r = 0; r < size(); ++r) {
     const auto as_far = [&](int other) { return other != r && position(other) <= position(r); };

@@ -10,8 +10,6 @@ namespace gradweave::peers {
 
 inline constexpr Time kSilent = std::chrono::milliseconds(1200);    // three beats: then an op's peer is lost
 inline constexpr Time kPatience = std::chrono::milliseconds(1350);  // who is lost shows within that time
-// Nobody waits longer in a meeting for a silent rank: longer than what a machine that swaps or moves stands still.
-inline constexpr Time kGone = std::chrono::seconds(15);
 
 // What the judge knows of a rank.
 struct Seen {

@@ -28,17 +28,41 @@ std::string encode_posts(const std::vector<std::string>& posts) {
   return join(fields);
 }
 
+// Returns one post for each rank; nothing for a text of another form.
 std::vector<std::string> decode_posts(const std::string& text, int world_size) {
   std::vector<std::string> posts(static_cast<std::size_t>(world_size));
+  std::vector<bool> posted(posts.size());
   const std::vector<std::string> fields = split(text);
-  for (std::size_t i = 0; i + 1 < fields.size(); i += 2) {
-    if (fields[i + 1] == kEverybody) {
-      std::ranges::fill(posts, fields[i]);
-      break;
+  if (fields.size() % 2 != 0) return {};
+  for (std::size_t i = 0; i < fields.size(); i += 2) {
+    if (fields[i + 1] == kEverybody) return std::vector<std::string>(posts.size(), fields[i]);
+    for (const std::string& member : split(fields[i + 1])) {
+      const auto rank = number_of(member);
+      if (!rank || *rank >= world_size) return {};
+      posts[static_cast<std::size_t>(*rank)] = fields[i];
+      posted[static_cast<std::size_t>(*rank)] = true;
     }
-    for (const std::string& rank : split(fields[i + 1])) posts[std::stoul(rank)] = fields[i];
   }
+  if (std::ranges::find(posted, false) != posted.end()) return {};
   return posts;
+}
+
+// Who judges, as "<term>:<rank>" in the store. A judge that takes over has the next term.
+struct Office {
+  std::int64_t term = 0;
+  int rank = -1;  // nobody's, or that of a text of another form
+};
+
+std::string encode(const Office& office) {
+  return std::to_string(office.term) + ':' + std::to_string(office.rank);
+}
+
+Office decode_office(std::string_view text, int world_size) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string_view::npos) return {};
+  const auto term = number_of(text.substr(0, colon)), rank = number_of(text.substr(colon + 1));
+  if (!term || *term == kLargestNumber || !rank || *rank >= world_size) return {};
+  return {*term, static_cast<int>(*rank)};
 }
 
 }  // namespace
@@ -48,24 +72,25 @@ Member::Member(int rank, int world_size, Time now) : rank_(rank), world_size_(wo
   if (rank == 0) news_at_ = now - 2 * kSilent;
 }
 
-Heard Member::round(const Said& said, Store& store, Time now) {
-  Heard heard;
-  if (!said.verdict.empty()) store.exchange(kVerdict, "", said.verdict);
-  if (said.sign.waits() && posted_ < said.sign.meetings) {
-    store.put(post_key(said.sign.meetings, rank_), join({said.post}));
-    posted_ = said.sign.meetings;
+Incoming Member::round(const Outgoing& outgoing, Store& store, Time now) {
+  Incoming incoming;
+  if (!outgoing.verdict.empty()) store.exchange(kVerdict, "", outgoing.verdict);
+  if (outgoing.sign.waits() && posted_ < outgoing.sign.meetings) {
+    store.put(post_key(outgoing.sign.meetings, rank_), join({outgoing.post}));
+    posted_ = outgoing.sign.meetings;
   }
-  Sign mine = said.sign;
+  Sign mine = outgoing.sign;
   mine.beat = ++beat_;
   store.put(sign_key(rank_), encode(mine));
 
   std::vector<std::string> keys{kVerdict, judges_ ? kJudge : kNews};
-  if (said.sign.waits()) keys.push_back(posts_key(said.sign.meetings));
+  if (outgoing.sign.waits()) keys.push_back(posts_key(outgoing.sign.meetings));
   std::vector<std::string> texts = store.get(keys);
-  heard.verdict = texts[0];
-  if (said.sign.waits() && !texts[2].empty()) {
-    heard.posts = decode_posts(texts[2], world_size_);
-    store.erase(post_key(said.sign.meetings, rank_));  // the judge has read it
+  incoming.verdict = texts[0];
+  if (outgoing.sign.waits()) incoming.posts = decode_posts(texts[2], world_size_);
+  if (!incoming.posts.empty()) {
+    last_posts_ = {outgoing.sign.meetings, texts[2]};
+    store.erase(post_key(outgoing.sign.meetings, rank_));  // the judge has read it
   }
   if (judges_) {
     judges_ = texts[1] == judge_;
@@ -76,13 +101,18 @@ Heard Member::round(const Said& said, Store& store, Time now) {
   } else {
     if (texts[1] != news_) news_at_ = now;
     news_ = texts[1];
-    heard.all_know = news_.ends_with(kAllKnow);
-    heard.somebody_waits = news_.ends_with(kWaits);
+    incoming.all_know = news_.ends_with(kAllKnow);
+    incoming.somebody_waits = news_.ends_with(kWaits);
     const bool left = news_.ends_with(kLeft);
-    if ((left || now - news_at_ > kSilent) && said.sign.state != State::kEnded) take_over(store, now);
+    if ((left || now - news_at_ > kSilent) && outgoing.sign.state != State::kEnded) take_over(store, now);
   }
-  if (judges_) give_verdict(said, store, now, heard);
-  return heard;
+  if (judges_) give_verdict(outgoing, store, now, incoming);
+  return incoming;
+}
+
+void Member::reconnected(Store& store) {
+  posted_ = 0;
+  if (last_posts_.meeting > 0) store.put(posts_key(last_posts_.meeting), last_posts_.text);
 }
 
 // Unless there is a new judge already, whose news are still to come.
@@ -93,9 +123,8 @@ void Member::take_over(Store& store, Time now) {
     news_at_ = now;
     return;
   }
-  const std::size_t colon = current.find(':');
-  const std::int64_t term = current.empty() ? 0 : std::stoll(current);
-  const std::string mine = std::to_string(term + 1) + ':' + std::to_string(rank_);
+  const Office before = decode_office(current, world_size_);
+  const std::string mine = encode(Office{before.term + 1, rank_});
   judge_ = store.exchange(kJudge, current, mine);
   judges_ = judge_ == mine;
   if (!judges_) {
@@ -103,11 +132,10 @@ void Member::take_over(Store& store, Time now) {
     return;
   }
   seen_.assign(static_cast<std::size_t>(world_size_), {.heard = now, .since = now});
-  if (current.empty()) return;
-  const int before = std::stoi(current.substr(colon + 1));
-  const std::string sign = store.get({sign_key(before)}).front();
-  seen_[static_cast<std::size_t>(before)] = {
-      .came = !sign.empty(), .sign = decode_sign(sign), .heard = news_at_, .since = now};
+  if (before.rank < 0) return;
+  const auto sign = decode_sign(store.get({sign_key(before.rank)}).front());
+  seen_[static_cast<std::size_t>(before.rank)] = {
+      .came = sign.has_value(), .sign = sign.value_or(Sign{}), .heard = news_at_, .since = now};
 }
 
 void Member::read_signs(Store& store, Time now) {
@@ -115,14 +143,13 @@ void Member::read_signs(Store& store, Time now) {
   for (int r = 0; r < world_size_; ++r) keys.push_back(sign_key(r));
   const std::vector<std::string> texts = store.get(keys);
   for (std::size_t r = 0; r < texts.size(); ++r) {
-    if (texts[r].empty()) continue;
     Seen& seen = seen_[r];
-    const Sign sign = decode_sign(texts[r]);
-    if (sign == seen.sign) continue;
-    if (!seen.came || sign.state != seen.sign.state) seen.since = now;
+    const auto sign = decode_sign(texts[r]);
+    if (!sign || *sign == seen.sign) continue;
+    if (!seen.came || sign->state != seen.sign.state) seen.since = now;
     seen.came = true;
     seen.heard = now;
-    seen.sign = sign;
+    seen.sign = *sign;
   }
 }
 
@@ -148,20 +175,20 @@ void Member::gather(Store& store) {
   gathered_ = meeting;
 }
 
-void Member::give_verdict(const Said& said, Store& store, Time now, Heard& heard) {
+void Member::give_verdict(const Outgoing& outgoing, Store& store, Time now, Incoming& incoming) {
   read_signs(store, now);
-  if (heard.verdict.empty()) {
+  if (incoming.verdict.empty()) {
     gather(store);
     if (const std::string verdict = judge(seen_, now); !verdict.empty())
-      heard.verdict = store.exchange(kVerdict, "", verdict);
+      incoming.verdict = store.exchange(kVerdict, "", verdict);
   }
-  heard.all_know = !heard.verdict.empty() && all_know(now);
-  heard.somebody_waits =
-      heard.verdict.empty()
+  incoming.all_know = !incoming.verdict.empty() && all_know(now);
+  incoming.somebody_waits =
+      incoming.verdict.empty()
           ? std::ranges::any_of(seen_, [](const Seen& seen) { return seen.sign.state == State::kStuck; })
-          : !heard.all_know;
-  const bool leaves = said.sign.state == State::kEnded;
-  const char how = leaves ? kLeft : heard.all_know ? kAllKnow : heard.somebody_waits ? kWaits : ' ';
+          : !incoming.all_know;
+  const bool leaves = outgoing.sign.state == State::kEnded;
+  const char how = leaves ? kLeft : incoming.all_know ? kAllKnow : incoming.somebody_waits ? kWaits : ' ';
   store.put(kNews, judge_ + ' ' + std::to_string(beat_) + how);
 }
 

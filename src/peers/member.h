@@ -25,14 +25,14 @@ class Store {
 };
 
 // What a rank has to say in a round.
-struct Said {
+struct Outgoing {
   Sign sign;
   std::string post;     // to the meeting that it waits in
   std::string verdict;  // that it gives by itself
 };
 
 // What it has learned.
-struct Heard {
+struct Incoming {
   std::string verdict;
   std::vector<std::string> posts;  // by rank, once the meeting that it waits in is complete
   bool all_know = false;           // the verdict, but for ranks that are lost
@@ -48,7 +48,10 @@ class Member {
   Member(int rank, int world_size, Time now);
 
   // One round. Call it about every 0.4 s, and more often while somebody waits.
-  Heard round(const Said& said, Store& store, Time now);
+  Incoming round(const Outgoing& outgoing, Store& store, Time now);
+
+  // The store was out of reach and has perhaps lost its texts: what other ranks may still need is put there again.
+  void reconnected(Store& store);
 
   bool judges() const { return judges_; }
 
@@ -56,16 +59,20 @@ class Member {
   void take_over(Store& store, Time now);
   void read_signs(Store& store, Time now);
   void gather(Store& store);
-  void give_verdict(const Said& said, Store& store, Time now, Heard& heard);
+  void give_verdict(const Outgoing& outgoing, Store& store, Time now, Incoming& incoming);
   bool all_know(Time now) const;
 
   int rank_, world_size_;
   std::int64_t beat_ = 0, posted_ = 0, gathered_ = 0;
-  std::string judge_;  // who judges, "<term>:<rank>"; "" not known
+  std::string judge_;  // who judges, as in the store; "" not known
   bool judges_ = false;
   std::string news_;        // the judge's
   Time news_at_;            // when they last changed
   std::vector<Seen> seen_;  // the judge's
+  struct {
+    std::int64_t meeting = 0;
+    std::string text;
+  } last_posts_;  // that this rank has read: another one may not have
 };
 
 }  // namespace gradweave::peers

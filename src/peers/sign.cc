@@ -1,20 +1,28 @@
 #include "peers/sign.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdio>
+#include <utility>
 
 namespace gradweave::peers {
 namespace {
 
-std::int64_t number(std::string_view text) {
-  std::int64_t value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
-}
+constexpr std::array kStates{State::kRunning, State::kStuck, State::kLeaving, State::kEnded};
+constexpr std::array kActivities{Activity::kOutside, Activity::kTraining, Activity::kMeeting};
 
 }  // namespace
 
-// Each field as "<length>:<bytes>".
+std::optional<std::int64_t> number_of(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > kLargestNumber)
+    return std::nullopt;
+  return value;
+}
+
+// "<count>:", then each field as "<length>:<bytes>".
 std::string join(const std::vector<std::string>& fields) {
   std::string text = std::to_string(fields.size()) + ':';
   for (const std::string& field : fields) text += std::to_string(field.size()) + ':' + field;
@@ -22,38 +30,56 @@ std::string join(const std::vector<std::string>& fields) {
 }
 
 std::vector<std::string> split(std::string_view text) {
+  const auto take_number = [&text]() -> std::optional<std::int64_t> {
+    const std::size_t colon = text.find(':');
+    if (colon == std::string_view::npos) return std::nullopt;
+    const auto number = number_of(text.substr(0, colon));
+    text.remove_prefix(colon + 1);
+    return number;
+  };
+  const auto count = take_number();
+  if (!count) return {};
   std::vector<std::string> fields;
-  std::size_t at = text.find(':');
-  if (at == std::string_view::npos) return fields;
-  ++at;
-  while (at < text.size()) {
-    const std::size_t colon = text.find(':', at);
-    if (colon == std::string_view::npos) break;
-    const auto length = static_cast<std::size_t>(number(text.substr(at, colon - at)));
-    fields.emplace_back(text.substr(colon + 1, length));
-    at = colon + 1 + length;
+  while (!text.empty()) {
+    const auto length = take_number();
+    if (!length || static_cast<std::size_t>(*length) > text.size()) return {};
+    fields.emplace_back(text.substr(0, static_cast<std::size_t>(*length)));
+    text.remove_prefix(static_cast<std::size_t>(*length));
   }
+  if (static_cast<std::size_t>(*count) != fields.size()) return {};
   return fields;
 }
 
 std::string encode(const Sign& sign) {
   return join({std::to_string(sign.beat), std::string(1, static_cast<char>(sign.state)),
                std::string(1, static_cast<char>(sign.activity)), std::to_string(sign.iteration),
-               std::to_string(sign.ops), std::to_string(sign.meetings), sign.what, sign.trouble, sign.cause});
+               std::to_string(sign.ops), std::to_string(sign.meetings), std::to_string(sign.elsewhere),
+               std::to_string(sign.ops_elsewhere), sign.what, sign.trouble, sign.cause});
 }
 
-Sign decode_sign(std::string_view text) {
+std::optional<Sign> decode_sign(std::string_view text) {
   const std::vector<std::string> fields = split(text);
-  if (fields.size() != 9 || fields[1].size() != 1 || fields[2].size() != 1) return {};
-  return {.beat = number(fields[0]),
-          .state = static_cast<State>(fields[1].front()),
-          .activity = static_cast<Activity>(fields[2].front()),
-          .iteration = number(fields[3]),
-          .ops = number(fields[4]),
-          .meetings = number(fields[5]),
-          .what = fields[6],
-          .trouble = fields[7],
-          .cause = fields[8]};
+  if (fields.size() != 11 || fields[1].size() != 1 || fields[2].size() != 1) return std::nullopt;
+  Sign sign{.state = static_cast<State>(fields[1].front()),
+            .activity = static_cast<Activity>(fields[2].front()),
+            .what = fields[8],
+            .trouble = fields[9],
+            .cause = fields[10]};
+  if (std::ranges::find(kStates, sign.state) == kStates.end() ||
+      std::ranges::find(kActivities, sign.activity) == kActivities.end())
+    return std::nullopt;
+  const std::array<std::pair<std::size_t, std::int64_t*>, 6> numbers{{{0, &sign.beat},
+                                                                      {3, &sign.iteration},
+                                                                      {4, &sign.ops},
+                                                                      {5, &sign.meetings},
+                                                                      {6, &sign.elsewhere},
+                                                                      {7, &sign.ops_elsewhere}}};
+  for (const auto& [place, number] : numbers) {
+    const auto read = number_of(fields[place]);
+    if (!read) return std::nullopt;
+    *number = *read;
+  }
+  return sign;
 }
 
 std::string doing(const Sign& sign) {

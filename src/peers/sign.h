@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,20 +33,28 @@ struct Sign {
   std::int64_t iteration = 0;
   std::int64_t ops = 0;       // that have ended
   std::int64_t meetings = 0;  // that the rank has come to, with the one it waits in
-  std::string what;           // kMeeting: "finish()"
-  std::string trouble;        // kStuck: what failed, after how long
-  std::string cause;          // kStuck
+  // In the process's other jobs: two for each iteration that has ended and one for each that has begun; ops.
+  std::int64_t elsewhere = 0, ops_elsewhere = 0;
+  std::string what;     // kMeeting: "finish()"
+  std::string trouble;  // kStuck: what failed, after how long
+  std::string cause;    // kStuck
 
   bool waits() const { return activity == Activity::kMeeting; }
   friend bool operator==(const Sign&, const Sign&) = default;
 };
 
-// Returns the sign as a text for a store, and back. A text that was not made by encode() gives a sign of a
-// rank that has just begun.
-std::string encode(const Sign& sign);
-Sign decode_sign(std::string_view text);
+// Texts in a store may be anybody's: what is read is checked for form, and text of another form is as good as none.
+inline constexpr std::int64_t kLargestNumber = std::int64_t{1} << 53;
 
-// Any texts as one, and back. The result of join() is never empty.
+// Returns the number that is all of `text`, in [0, kLargestNumber]; nothing for any other text.
+std::optional<std::int64_t> number_of(std::string_view text);
+
+// Returns the sign as a text for a store, and back; its numbers are in [0, kLargestNumber]. Nothing for a text that was
+// not made by encode().
+std::string encode(const Sign& sign);
+std::optional<Sign> decode_sign(std::string_view text);
+
+// Any texts as one, and back. The result of join() is never empty; split() of a text that was not made by join() is.
 std::string join(const std::vector<std::string>& fields);
 std::vector<std::string> split(std::string_view text);
 

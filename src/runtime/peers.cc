@@ -69,7 +69,7 @@ struct Peers::Shared {
   Mutex mutex;
   CondVar wake;   // of the thread
   CondVar round;  // a round is over, or the store is lost
-  peers::Said said GUARDED_BY(mutex);
+  peers::Outgoing outgoing GUARDED_BY(mutex);
   std::string verdict GUARDED_BY(mutex);
   std::vector<std::string> posts GUARDED_BY(mutex);  // to the meeting that this rank waits in
   std::function<void(const std::string&)> tell GUARDED_BY(mutex);
@@ -86,7 +86,7 @@ struct Peers::Shared {
   void watch(c10::intrusive_ptr<c10d::Store> store) EXCLUDES(mutex);
   void lose() EXCLUDES(mutex);  // there is no store
   // What a round in which this rank waited in `meeting` has brought.
-  void take(const peers::Heard& heard, std::int64_t meeting) REQUIRES(mutex);
+  void take(const peers::Incoming& incoming, std::int64_t meeting) REQUIRES(mutex);
   void adopt(const std::string& text) REQUIRES(mutex);
   Clock::duration pause() const REQUIRES(mutex);
   // The others know the verdict, or have had time to: this process may host the store.
@@ -101,7 +101,7 @@ void Peers::Shared::adopt(const std::string& text) {
   if (!verdict.empty() || text.empty()) return;
   verdict = text;
   leave_at = Clock::now() + kLinger;
-  if (said.sign.state != State::kEnded) said.sign.state = State::kLeaving;
+  if (outgoing.sign.state != State::kEnded) outgoing.sign.state = State::kLeaving;
 }
 
 void Peers::Shared::lose() {
@@ -110,18 +110,18 @@ void Peers::Shared::lose() {
   round.notify_all();
 }
 
-void Peers::Shared::take(const peers::Heard& heard, std::int64_t meeting) {
+void Peers::Shared::take(const peers::Incoming& incoming, std::int64_t meeting) {
   ++rounds;
   round_at = Clock::now();
-  adopt(heard.verdict);
-  if (!heard.posts.empty() && said.sign.meetings == meeting) posts = heard.posts;
-  all_know = heard.all_know;
-  somebody_waits = heard.somebody_waits;
+  adopt(incoming.verdict);
+  if (!incoming.posts.empty() && outgoing.sign.meetings == meeting) posts = incoming.posts;
+  all_know = incoming.all_know;
+  somebody_waits = incoming.somebody_waits;
 }
 
 Clock::duration Peers::Shared::pause() const {
   if (hurry > 0 || somebody_waits || (!verdict.empty() && !all_know)) return kHurry;
-  if (!said.sign.waits()) return kBeat;
+  if (!outgoing.sign.waits()) return kBeat;
   return std::clamp<Clock::duration>((Clock::now() - met_at) / 8, kMeetingBeat, kBeat);
 }
 
@@ -130,19 +130,19 @@ void Peers::Shared::watch(c10::intrusive_ptr<c10d::Store> torch_store) {
   peers::Member member(rank, world_size, now());
   MutexLock lock(mutex);
   for (bool last = false; !last && !lost;) {
-    const peers::Said saying = said;
+    const peers::Outgoing saying = outgoing;
     last = stop && may_leave();
     lock.unlock();
-    peers::Heard heard;
+    peers::Incoming incoming;
     bool failed = false;
     try {
-      heard = member.round(saying, store, now());
+      incoming = member.round(saying, store, now());
     } catch (const std::exception&) {
       failed = true;
     }
     lock.lock();
     lost = failed;
-    if (!failed) take(heard, saying.sign.meetings);
+    if (!failed) take(incoming, saying.sign.meetings);
     round.notify_all();
     if (!verdict.empty() && tell && may_leave()) {
       const auto told = std::exchange(tell, nullptr);
@@ -152,10 +152,10 @@ void Peers::Shared::watch(c10::intrusive_ptr<c10d::Store> torch_store) {
       lock.lock();
     }
     const auto until = Clock::now() + pause();
-    const std::int64_t said_by = said.sign.meetings;
+    const std::int64_t said_by = outgoing.sign.meetings;
     const int waiting = hurry;
     const bool stopping = stop;
-    while (!last && !lost && stop == stopping && hurry <= waiting && said.sign.meetings == said_by) {
+    while (!last && !lost && stop == stopping && hurry <= waiting && outgoing.sign.meetings == said_by) {
       if (!wake.wait_until(mutex, until)) break;
     }
   }
@@ -185,7 +185,7 @@ Peers::~Peers() { close(); }
 
 void Peers::end() {
   const MutexLock lock(shared_->mutex);
-  if (shared_->said.sign.state == State::kRunning) shared_->said.sign.state = State::kEnded;
+  if (shared_->outgoing.sign.state == State::kRunning) shared_->outgoing.sign.state = State::kEnded;
 }
 
 void Peers::close() {
@@ -193,7 +193,7 @@ void Peers::close() {
   if (shared_->stop) return;
   shared_->stop = true;
   shared_->tell = nullptr;
-  if (shared_->said.sign.state == State::kRunning) shared_->said.sign.state = State::kEnded;
+  if (shared_->outgoing.sign.state == State::kRunning) shared_->outgoing.sign.state = State::kEnded;
   shared_->wake.notify_all();
   const auto until = Clock::now() + (shared_->verdict.empty() ? kNoAnswer : kLinger + kHurry);
   while (!shared_->left && shared_->round.wait_until(shared_->mutex, until)) {
@@ -202,19 +202,19 @@ void Peers::close() {
 
 void Peers::outside(std::int64_t iteration) {
   const MutexLock lock(shared_->mutex);
-  shared_->said.sign.activity = Activity::kOutside;
-  shared_->said.sign.iteration = iteration;
+  shared_->outgoing.sign.activity = Activity::kOutside;
+  shared_->outgoing.sign.iteration = iteration;
 }
 
 void Peers::training(std::int64_t iteration) {
   const MutexLock lock(shared_->mutex);
-  shared_->said.sign.activity = Activity::kTraining;
-  shared_->said.sign.iteration = iteration;
+  shared_->outgoing.sign.activity = Activity::kTraining;
+  shared_->outgoing.sign.iteration = iteration;
 }
 
 void Peers::set_progress(std::int64_t ops_done) {
   const MutexLock lock(shared_->mutex);
-  shared_->said.sign.ops = ops_done;
+  shared_->outgoing.sign.ops = ops_done;
 }
 
 void Peers::on_verdict(std::function<void(const std::string&)> tell) {
@@ -229,19 +229,19 @@ std::vector<std::string> Peers::agree(const std::string& what, const std::string
   Shared& s = *shared_;
   {
     const MutexLock lock(s.mutex);
-    const peers::Sign before = s.said.sign;
-    s.said.sign.activity = Activity::kMeeting;
-    s.said.sign.what = what;
-    ++s.said.sign.meetings;
-    s.said.post = post;
+    const peers::Sign before = s.outgoing.sign;
+    s.outgoing.sign.activity = Activity::kMeeting;
+    s.outgoing.sign.what = what;
+    ++s.outgoing.sign.meetings;
+    s.outgoing.post = post;
     s.met_at = begin;
     s.posts.clear();
     s.wake.notify_all();
     while (s.posts.empty() && s.verdict.empty() && !s.left && s.round.wait_until(s.mutex, begin + timeout)) {
     }
     if (!s.posts.empty()) {
-      s.said.sign.activity = before.activity;
-      s.said.sign.what.clear();
+      s.outgoing.sign.activity = before.activity;
+      s.outgoing.sign.what.clear();
       return std::exchange(s.posts, {});
     }
   }
@@ -282,17 +282,17 @@ std::string Peers::give_up(const std::string& what, std::chrono::nanoseconds aft
   const std::string trouble = what + " failed after " + peers::seconds(after);
   std::string suspect = "no peer";
   if (s.world_size > 1 && s.verdict.empty()) {
-    if (s.said.sign.state == State::kRunning) {
-      s.said.sign.state = State::kStuck;
-      s.said.sign.trouble = trouble;
-      s.said.sign.cause = cause;
+    if (s.outgoing.sign.state == State::kRunning) {
+      s.outgoing.sign.state = State::kStuck;
+      s.outgoing.sign.trouble = trouble;
+      s.outgoing.sign.cause = cause;
     }
     suspect = s.await_verdict();
   }
   if (s.verdict.empty()) {
     s.adopt(trouble + "; suspect: " + suspect +
             ". Training can't go on: restart from the last checkpoint. Cause: " + cause);
-    s.said.verdict = s.verdict;
+    s.outgoing.verdict = s.verdict;
   }
   while (!s.may_leave()) s.round.wait_until(s.mutex, s.leave_at);
   return s.verdict;
@@ -302,9 +302,9 @@ void Peers::report(const std::string& error) {
   Shared& s = *shared_;
   const MutexLock lock(s.mutex);
   if (!s.verdict.empty() || s.left) return;
-  s.said.verdict = "rank " + std::to_string(s.rank) + " ended with " + error + " (" +
-                   peers::doing(s.said.sign) + "). Training can't go on without it";
-  s.adopt(s.said.verdict);
+  s.outgoing.verdict = "rank " + std::to_string(s.rank) + " ended with " + error + " (" +
+                   peers::doing(s.outgoing.sign) + "). Training can't go on without it";
+  s.adopt(s.outgoing.verdict);
   const std::int64_t before = s.rounds;
   const auto until = Clock::now() + kNoAnswer;
   ++s.hurry;

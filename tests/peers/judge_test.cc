@@ -100,10 +100,10 @@ TEST(Judge, ARankThatHasEndedCanComeToNoMeeting) {
             Not(HasSubstr("batches")), HasSubstr("Why rank 1 ended, its own output says.")));
 }
 
-TEST(Judge, AMeetingDoesNotWaitForeverForASilentRank) {
-  EXPECT_EQ(verdict({meeting(1, 9), silent(14s, training(8))}), "");
-  EXPECT_THAT(verdict({meeting(1, 9), silent(16s, training(8))}),
-              StartsWith("finish() (after 9 iterations) waits for rank 1 (no sign of life for 16.0 s)"));
+TEST(Judge, ASilentRankMayComeToAMeetingUntilSomebodysTimeout) {
+  EXPECT_EQ(verdict({meeting(1, 9), silent(250s, training(8))}), "");
+  EXPECT_THAT(verdict({stuck(0s, meeting(1, 9)), silent(300s, training(8))}),
+              HasSubstr("suspect: rank 1 (no sign of life for 300.0 s; training iteration 8)."));
 }
 
 TEST(Judge, TrainingPastAnEndedRankEnds) {
@@ -148,6 +148,15 @@ TEST(Judge, TheOneRankBehindAllOthersIsSuspectedInTheEnd) {
               HasSubstr("suspect: rank 1 (alive"));
   EXPECT_THAT(verdict({stuck(2s, training(7, 40)), training(7, 40), training(7, 39)}),
               HasSubstr("suspect: rank 2 (alive"));
+}
+
+TEST(Judge, OtherJobsOfTheProcessCountForWhoIsBehind) {
+  Seen reporter = stuck(2s, training(7, 40)), waits_elsewhere = outside(7, 40), lost = outside(7, 40);
+  reporter.sign.elsewhere = 16;
+  waits_elsewhere.sign.elsewhere = 15;  // trains iteration 7 of another model
+  lost.sign.elsewhere = 14;
+  EXPECT_THAT(verdict({reporter, waits_elsewhere, lost}),
+              HasSubstr("suspect: rank 2 (alive, but behind all others"));
 }
 
 TEST(Judge, NobodyIsNamedOnATie) {

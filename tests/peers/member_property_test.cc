@@ -47,8 +47,8 @@ class FakeStore : public Store {
 
 struct Rank {
   std::unique_ptr<Member> member;
-  Said said;
-  Heard heard;
+  Outgoing outgoing;
+  Incoming incoming;
   std::string verdict;
   std::vector<std::string> posts;
   Time next{};
@@ -75,26 +75,26 @@ class World {
   }
 
   void round(Rank& rank, Time beat) {
-    rank.heard = rank.member->round(rank.said, store, now);
-    if (!rank.heard.verdict.empty() && rank.verdict.empty()) {
-      rank.verdict = rank.heard.verdict;
-      rank.said.sign.state = State::kLeaving;
+    rank.incoming = rank.member->round(rank.outgoing, store, now);
+    if (!rank.incoming.verdict.empty() && rank.verdict.empty()) {
+      rank.verdict = rank.incoming.verdict;
+      rank.outgoing.sign.state = State::kLeaving;
     }
-    if (!rank.heard.posts.empty()) {
-      rank.posts = rank.heard.posts;
-      rank.said.sign.activity = Activity::kOutside;
+    if (!rank.incoming.posts.empty()) {
+      rank.posts = rank.incoming.posts;
+      rank.outgoing.sign.activity = Activity::kOutside;
     }
-    const bool soon = rank.heard.somebody_waits || rank.said.sign.waits();
+    const bool soon = rank.incoming.somebody_waits || rank.outgoing.sign.waits();
     std::uniform_int_distribution<int> pace(1, soon ? 5 : static_cast<int>(beat / 10ms));
     rank.next = now + pace(random_) * 10ms;
   }
 
   void meet(Rank& rank, const std::string& what, std::string post) {
     rank.posts.clear();
-    rank.said.sign.activity = Activity::kMeeting;
-    rank.said.sign.what = what;
-    ++rank.said.sign.meetings;
-    rank.said.post = std::move(post);
+    rank.outgoing.sign.activity = Activity::kMeeting;
+    rank.outgoing.sign.what = what;
+    ++rank.outgoing.sign.meetings;
+    rank.outgoing.post = std::move(post);
     rank.next = now;
   }
 
@@ -152,7 +152,7 @@ RC_GTEST_PROP(Member, JudgesFollowEachOther, ()) {
     RC_ASSERT(judges.size() == 1u);
     Rank& judge = world.ranks[static_cast<std::size_t>(judges.front())];
     if (*rc::gen::arbitrary<bool>()) {  // leaves, or is lost
-      judge.said.sign.state = State::kEnded;
+      judge.outgoing.sign.state = State::kEnded;
       world.round(judge, 400ms);
     }
     judge.alive = false;
@@ -198,7 +198,7 @@ RC_GTEST_PROP(Member, AllSurvivorsAdoptOneVerdictSoonAndNoneOfThemIsNamed, ()) {
   World world(size, *rc::gen::arbitrary<std::uint32_t>());
   world.run(1s);
   for (Rank& rank : world.ranks)
-    rank.said.sign = {.activity = Activity::kTraining, .iteration = 7, .ops = 40};
+    rank.outgoing.sign = {.activity = Activity::kTraining, .iteration = 7, .ops = 40};
   const int lost = world.pick(size);
   world.ranks[static_cast<std::size_t>(lost)].alive = false;
   // Its neighbours' ops fail, one after another.
@@ -208,8 +208,8 @@ RC_GTEST_PROP(Member, AllSurvivorsAdoptOneVerdictSoonAndNoneOfThemIsNamed, ()) {
     if (r == lost || (r != (lost + 1) % size && *rc::gen::arbitrary<bool>())) continue;
     Rank& rank = world.ranks[static_cast<std::size_t>(r)];
     if (!rank.verdict.empty()) continue;
-    rank.said.sign.state = State::kStuck;
-    rank.said.sign.trouble = "op failed";
+    rank.outgoing.sign.state = State::kStuck;
+    rank.outgoing.sign.trouble = "op failed";
     rank.next = world.now;
     world.run(10ms * world.pick(30));
   }
@@ -226,14 +226,14 @@ RC_GTEST_PROP(Member, AllSurvivorsAdoptOneVerdictSoonAndNoneOfThemIsNamed, ()) {
   RC_ASSERT(verdict.find(name) != std::string::npos);
   RC_ASSERT(verdict.find("), rank") == std::string::npos);
   world.run(2s);
-  for (const Rank& rank : world.ranks) RC_ASSERT(!rank.alive || rank.heard.all_know);
+  for (const Rank& rank : world.ranks) RC_ASSERT(!rank.alive || rank.incoming.all_know);
 }
 
 RC_GTEST_PROP(Member, TheFirstVerdictHolds, ()) {
   World world(*rc::gen::inRange(2, 6), *rc::gen::arbitrary<std::uint32_t>());
   world.run(1s);
   for (std::size_t r = 0; r < 2; ++r) {
-    world.ranks[r].said.verdict = "rank " + std::to_string(r) + " ended with ValueError";
+    world.ranks[r].outgoing.verdict = "rank " + std::to_string(r) + " ended with ValueError";
     world.ranks[r].next = world.now;
   }
   world.run(1s);
@@ -242,12 +242,15 @@ RC_GTEST_PROP(Member, TheFirstVerdictHolds, ()) {
 }
 
 RC_GTEST_PROP(Sign, SurvivesItsText, ()) {
-  const Sign sign{.beat = *rc::gen::arbitrary<std::int64_t>(),
+  const auto number = rc::gen::inRange<std::int64_t>(0, kLargestNumber);
+  const Sign sign{.beat = *number,
                   .state = *rc::gen::element(State::kRunning, State::kStuck, State::kLeaving, State::kEnded),
                   .activity = *rc::gen::element(Activity::kOutside, Activity::kTraining, Activity::kMeeting),
-                  .iteration = *rc::gen::arbitrary<std::int64_t>(),
-                  .ops = *rc::gen::arbitrary<std::int64_t>(),
-                  .meetings = *rc::gen::arbitrary<std::int64_t>(),
+                  .iteration = *number,
+                  .ops = *number,
+                  .meetings = *number,
+                  .elsewhere = *number,
+                  .ops_elsewhere = *number,
                   .what = *rc::gen::arbitrary<std::string>(),
                   .trouble = *rc::gen::arbitrary<std::string>(),
                   .cause = *rc::gen::arbitrary<std::string>()};
@@ -257,6 +260,58 @@ RC_GTEST_PROP(Sign, SurvivesItsText, ()) {
 RC_GTEST_PROP(Sign, TextsSurviveBeingJoined, (const std::vector<std::string>& texts)) {
   RC_ASSERT(split(join(texts)) == texts);
   RC_ASSERT(!join(texts).empty());
+}
+
+TEST(Sign, TextsOfAnotherFormAreAsGoodAsNone) {
+  for (const char* text : {"", "1", "1:", "1:a", "1:-5:a", "2:1:a", "1:1:ab", "1:+1:a",
+                           "1:99999999999999999999:a", "1:18446744073709551615:a", "-1:1:a", "x:1:a"}) {
+    EXPECT_TRUE(split(text).empty()) << text;
+    EXPECT_FALSE(decode_sign(text)) << text;
+  }
+  const Sign sign{.beat = 1, .iteration = 7};
+  for (const auto& [from, to] : {std::pair{"1:7", "2:-7"}, {"1:7", "1:x"}, {"1:r", "1:q"}, {"1:o", "1:z"}}) {
+    std::string text = encode(sign);
+    text.replace(text.find(from), 3, to);
+    EXPECT_FALSE(decode_sign(text)) << text;
+  }
+}
+
+// Posts, office and news of another form neither end a rank nor hold it.
+TEST(Member, TextsOfAnotherFormAreAsGoodAsNone) {
+  const std::string of_rank_9 = join({"a", join({"9"})});
+  for (const std::string& text :
+       {std::string("7:x"), of_rank_9, join({"a", join({"0", "18446744073709551615"})}),
+        std::string("1:-99:a"), std::string("9223372036854775807:1"), std::string("3:77")}) {
+    World world(2, 3);
+    for (const char* key : {"judge", "news", "posts/1", "sign/0", "post/1/0"}) world.store.texts[key] = text;
+    for (Rank& rank : world.ranks) world.meet(rank, "finish()", "b");
+    world.run(6s);
+    for (const Rank& rank : world.ranks) {
+      EXPECT_EQ(rank.verdict, "") << text;
+      EXPECT_EQ(rank.posts, (std::vector<std::string>{"b", "b"})) << text;
+    }
+  }
+}
+
+RC_GTEST_PROP(Member, MeetingsGoOnWhenTheStoreHasLostItsTexts, ()) {
+  const int size = *rc::gen::inRange(2, 6);
+  World world(size, *rc::gen::arbitrary<std::uint32_t>());
+  world.run(1s);
+  for (Rank& rank : world.ranks) {
+    world.meet(rank, "finish()", "a");
+    world.run(10ms * world.pick(20));
+  }
+  world.run(10ms * world.pick(30));  // perhaps some have learned of the others' posts
+  world.store.texts.clear();
+  for (Rank& rank : world.ranks) {
+    rank.member->reconnected(world.store);
+    world.run(10ms * world.pick(20));
+  }
+  world.run(6s);
+  for (const Rank& rank : world.ranks) {
+    RC_ASSERT(rank.verdict == "");
+    RC_ASSERT(rank.posts == std::vector<std::string>(static_cast<std::size_t>(size), "a"));
+  }
 }
 
 TEST(Sign, NamesRanksInRanges) {
