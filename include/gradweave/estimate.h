@@ -57,8 +57,8 @@ struct SeenIterations {
 
 // Returns the quantity `step` at the last learning rate, of looks at a run, the oldest first: of all of them; or of the
 // last three, where these show on their own that it is above 0 (at an error rate of 0.001, one-sided) and allow more.
-// The caller owes one look.
-Range step_seen_again(std::span<const SeenIterations> looks, int workers);
+// The caller owes one sample.
+Range step_seen_again(std::span<const SeenIterations> samples, int workers);
 
 // Returns how far an iteration of the plan gets beside one of plain training on a quadratic, at the learning rate as it is.
 // A step of the learning rate eta by gradients of total weight w and total of squares q lowers the loss by

@@ -18,7 +18,7 @@
 namespace gradweave {
 
 // What was measured of some successive iterations of a plan.
-struct Look {
+struct IterationStatistics {
   std::int64_t first = 0;       // of the plan: the first of the iterations
   std::int64_t iterations = 0;  // how many
   // Of each op of these iterations, in the order of their lists, from its start to its end; 0: it was not run. A
@@ -31,14 +31,14 @@ struct Look {
   double forward_ns = 0;
   double exposed_ns = 0;    // waits
   double iteration_ns = 0;  // from one step to the next
-  // By rank: forward and backward. Of one rank's look, the others' are infinite.
+  // By rank: forward and backward. Of one rank's sample, the others' are infinite.
   std::vector<double> compute_ns;
 };
 
-// Returns a look as numbers, of which the ranks have to take the smallest one by one.
-std::vector<double> to_numbers(const Look& look);
-// Returns the look of all ranks: ops of the rank that came last, compute of the slowest. `shape`: any rank's own.
-Look from_numbers(std::span<const double> numbers, const Look& shape);
+// Returns a sample as numbers, of which the ranks have to take the smallest one by one.
+std::vector<double> to_numbers(const IterationStatistics& sample);
+// Returns the sample of all ranks: ops of the rank that came last, compute of the slowest. `shape`: any rank's own.
+IterationStatistics from_numbers(std::span<const double> numbers, const IterationStatistics& shape);
 
 // Whether a sequence of measurements of one quantity, logarithms of times, has moved. The last two, three, ... up to
 // eight are compared by Student's t for the difference of two means with those before them, at least two and at most 64,
@@ -67,10 +67,10 @@ class ChangeTest {
 // By link: what a message of always the same size takes, ns.
 using EchoTimes = std::map<std::string, double>;
 
-// What looks at a plan in force say of the workload and the cluster that it was made for.
+// What statistics of a plan in force say of the workload and the cluster that it was made for.
 class Observer {
  public:
-  // `false_alarms`: per look, of any quantity. `of_this_run`: workload and cluster were observed under another plan,
+  // `false_alarms`: per sample, of any quantity. `of_this_run`: workload and cluster were observed under another plan,
   // not measured before; `usual`: the usual() of then. Errors: those of simulate() for what does not fit together.
   Observer(const Plan& plan, const Workload& workload, const Cluster& cluster, double false_alarms,
            bool of_this_run = false, const EchoTimes& usual = {});
@@ -83,18 +83,18 @@ class Observer {
   // Returns what an echo takes, in ns, on links whose costs are those of cluster(), for the observer of the next plan.
   EchoTimes usual() const;
 
-  // Takes a look of all ranks, and what one message of always the same size took on each idle link, if there was one
+  // Takes a sample of all ranks, and what one message of always the same size took on each idle link, if there was one
   // (else 0, or nothing at all). Returns whether to plan again: a link or the compute has changed; or, compared 2, 6, 14,
-  // ... looks after the start or a change, is more than a tenth off what was planned for last, or more than a half if
-  // that was observed under another plan. O(ops of the look).
-  bool add(const Look& look, const std::vector<double>& echo_ns = {});
-  bool looked() const;
-  // Returns the measured time of an iteration, of the last two looks. The caller owes one.
+  // ... samples after the start or a change, is more than a tenth off what was planned for last, or more than a half if
+  // that was observed under another plan. O(ops of the sample).
+  bool add(const IterationStatistics& sample, const std::vector<double>& echo_ns = {});
+  bool sampled() const;
+  // Returns the measured time of an iteration, of the last two samples. The caller owes one.
   double iteration_ns() const;
 
-  // Return what to plan for, from the looks since the last change. Start-up and time per byte of a link are told apart
+  // Return what to plan for, from the samples since the last change. Start-up and time per byte of a link are told apart
   // as far as its messages differ in size; else both change by one factor. Links whose ops share them change in proportion
-  // to the first look, below a half by one factor; idle ones in proportion to the first four, once they are more than a half off.
+  // to the first sample, below a half by one factor; idle ones in proportion to the first four, once they are more than a half off.
   Workload workload() const;
   Cluster cluster() const;
 
@@ -106,7 +106,7 @@ class Observer {
   };
   struct Report {
     SimulationResult predicted;
-    double iteration_ns = 0, exposed_ns = 0, forward_ns = 0, backward_ns = 0;  // measured, the last look
+    double iteration_ns = 0, exposed_ns = 0, forward_ns = 0, backward_ns = 0;  // measured, the last sample
     // Communication over backward compute (COVAP's CCR), measured: mean and half of its 95 % confidence interval.
     double ccr = 0, ccr_uncertainty = 0;
     struct OfLink {
@@ -122,7 +122,7 @@ class Observer {
     };
     std::vector<Straggler> stragglers;  // those that compute a tenth longer, the slowest first
   };
-  // The caller owes a look before.
+  // The caller owes a sample before.
   Report report() const;
 
  private:
@@ -138,19 +138,20 @@ class Replanning {
   // A plan has come into force. `before_ns`: what an iteration took under the plan that it replaces, if it is thought to
   // be faster than that; else 0.
   void installed(double before_ns);
-  // A look has ended. `changed`: what Observer::add() returned; `planning`: a plan is being made; `proposed`: one has
+  // A sample has ended. `changed`: what Observer::add() returned; `planning`: a plan is being made; `proposed`: one has
   // been made and will come into force. Returns what to do now: plan for what was measured; or put the plan before into
-  // force again, the one that replaced it having proved slower, which is found out three looks after it came. Measurements
-  // of so little time may be wrong: 6, 12, 24, ... looks after that a plan is made anew.
-  Step looked(bool changed, double iteration_ns, bool planning, bool proposed);
-  // The plan that was made is no better: the next one comes 2, 4, 8, ..., at most 64 looks later.
+  // force again, the one that replaced it having proved slower, which is found out three samples after it came. Measurements
+  // of so little time may be wrong: 6, 12, 24, ... samples after that a plan is made anew.
+  Step sampled(bool changed, double iteration_ns, bool planning, bool proposed);
+  // The plan that was made is no better: the next one comes 2, 4, 8, ..., at most 64 samples later.
   void no_better();
 
  private:
-  std::int64_t looks_ = 0;  // since the plan came into force
-  bool changed_ = false;    // since the last plan was made
+  std::int64_t samples_ = 0;  // since the plan came into force
+  bool changed_ = false;      // since the last plan was made
   std::int64_t not_before_ = 0, wait_ = 1;
-  std::int64_t anew_ = 0, setbacks_ = 0;  // the look at which to plan whatever has changed; plans taken back
+  std::int64_t anew_ = 0,
+               setbacks_ = 0;  // the sample at which to plan whatever has changed; plans taken back
   bool taking_back_ = false;
   double before_ns_ = 0;
 };

@@ -7,7 +7,7 @@ import threading
 from gradweave import _native, core, decision
 from gradweave.reporting import SETTLING
 
-LOOK_SECONDS = 0.2     # between two looks, of 5 to 16 iterations
+SAMPLE_SECONDS = 0.2     # between two samples, of 5 to 16 iterations
 ALARMS_PER_HOUR = 0.1  # false ones, where times scatter as if at random
 GAIN = 0.03            # by which a new plan has to be faster, relative
 WHAT = "the exchange of measured times"
@@ -33,12 +33,12 @@ class Follower:
         self._replanning.installed(before_ns=self._observer.iteration_ns if of_this_run else 0)
         self._observer = self._exchange = self._known = self._proposal = None
         self._echoes = []
-        self._iterations = -SETTLING  # since the last look
+        self._iterations = -SETTLING  # since the last sample
         if cluster is None or self._device.type != "cpu":
             return
         self._known = plan, workload, cluster
         seconds = core.simulate(plan, workload, cluster)["iteration_us"] / 1e6
-        self._look_after(seconds)
+        self._sample_after(seconds)
         self._observer = _native.Observer(*map(json.dumps, self._known), of_this_run=of_this_run,
                                           false_alarms=ALARMS_PER_HOUR * self._every * seconds / 3600,
                                           usual=self._usual if of_this_run else {})
@@ -51,34 +51,34 @@ class Follower:
             return False
         self._iterations += 1
         if self._iterations >= self._every:
-            look = self._engine.look(self._every, self._control.rank)
-            if look.iterations:  # alike on all ranks
+            sample = self._engine.statistics(self._every, self._control.rank)
+            if sample.iterations:  # alike on all ranks
                 self._iterations = 0
                 ready = -1.0 if self._proposal is not None else 0.0
-                numbers = look.numbers() + [echo.taken_ns for echo in self._echoes] + [ready]
-                self._exchange = look, self._control.begin_smallest(numbers, WHAT)
+                numbers = sample.numbers() + [echo.taken_ns for echo in self._echoes] + [ready]
+                self._exchange = sample, self._control.begin_smallest(numbers, WHAT)
         elif self._iterations == self._every // 2 and self._exchange:  # beside the training until here
-            return self._end_look()
+            return self._end_sample()
         return False
 
-    def _look_after(self, seconds):
+    def _sample_after(self, seconds):
         """seconds: what an iteration takes, 0 where that is not known."""
-        wanted = math.ceil(LOOK_SECONDS / seconds) if seconds > 0 else 16
+        wanted = math.ceil(SAMPLE_SECONDS / seconds) if seconds > 0 else 16
         self._every = max(min(max(wanted, 5), 16), self._iterations + 1)
 
-    def _end_look(self):
-        (look, ended), self._exchange = self._exchange, None
+    def _end_sample(self):
+        (sample, ended), self._exchange = self._exchange, None
         *numbers, ready = ended()
         taken = numbers[len(numbers) - len(self._echoes):]
-        changed = self._observer.add(look.of_all(numbers), taken)
+        changed = self._observer.add(sample.of_all(numbers), taken)
         if all(taken):  # alike on all ranks
             for echo in self._echoes:
                 echo.start()
-        self._look_after(self._observer.iteration_ns / 1e9)
+        self._sample_after(self._observer.iteration_ns / 1e9)
         if ready < 0 or self._control.rank != 0:  # announced, alike on all ranks
             return ready < 0
         planning = self._planning is not None and self._planning.is_alive()
-        step = self._replanning.looked(changed, self._observer.iteration_ns, planning, proposed=self._proposal is not None)
+        step = self._replanning.sampled(changed, self._observer.iteration_ns, planning, proposed=self._proposal is not None)
         if step == Step.PLAN:
             self._proposal = None  # which was made for what is no more
             found = self._known, *self._found()
@@ -117,7 +117,7 @@ class Follower:
     def end(self):
         """Waits for an exchange that is under way. All ranks have begun it."""
         if self._exchange:
-            self._end_look()
+            self._end_sample()
 
     def close(self):
         """Waits for a plan that is being made: an interpreter must not end under it."""
@@ -130,7 +130,7 @@ class Follower:
         if self._observer is None:
             return None
         self.end()
-        look = self._engine.look(self._every, self._control.rank)
-        if look.iterations:
-            self._observer.add(look.of_all(self._control.begin_smallest(look.numbers(), WHAT)()))
-        return json.loads(self._observer.report()) if self._observer.looked else None
+        sample = self._engine.statistics(self._every, self._control.rank)
+        if sample.iterations:
+            self._observer.add(sample.of_all(self._control.begin_smallest(sample.numbers(), WHAT)()))
+        return json.loads(self._observer.report()) if self._observer.sampled else None

@@ -42,8 +42,8 @@ using observed::Timed;
 
 constexpr double kOff = 0.1;        // by which what was planned for may be off, relative
 constexpr double kOfAnother = 0.5;  // the same, where it was observed under another plan
-constexpr std::size_t kFirst = 4;   // looks that say what is usual on an idle link
-constexpr std::size_t kWait = 2;    // looks before that is asked; twice as many each next time
+constexpr std::size_t kFirst = 4;   // samples that say what is usual on an idle link
+constexpr std::size_t kWait = 2;    // samples before that is asked; twice as many each next time
 constexpr double kPrior = 0.001;    // weight of a link's common factor beside one op's error
 constexpr int kRounds = 8;          // of the fit
 
@@ -119,22 +119,22 @@ struct Observer::State {
   // By link of the plan, then those that it leaves idle.
   struct OfLink {
     ChangeTest test;        // logarithms of measured over expected times, of an idle link's times
-    double first = 0;       // of the first look, where ops share the link; of the first few, if idle
-    std::size_t usual = 0;  // looks that `first` is of, if idle
+    double first = 0;       // of the first sample, where ops share the link; of the first few, if idle
+    std::size_t usual = 0;  // samples that `first` is of, if idle
     double asked = 0;       // log_total() that was planned for
-    std::vector<std::vector<Timed>> recent;  // ops of the last two looks that have some
+    std::vector<std::vector<Timed>> recent;  // ops of the last two samples that have some
   };
   std::vector<OfLink> links;
   ChangeTest compute;
   double compute_asked = 0;
-  std::vector<Look> recent;  // the last two
+  std::vector<IterationStatistics> recent;  // the last two
   double tolerated;
-  std::size_t looks = 0, wait = kWait;  // since what was planned for was compared; until it is again
+  std::size_t samples = 0, wait = kWait;  // since what was planned for was compared; until it is again
 
   bool idle(std::size_t link) const { return link >= calendar.links.size(); }
   void expect();
   void expect_shared();
-  std::vector<std::vector<Timed>> timed(const Look& look) const;
+  std::vector<std::vector<Timed>> timed(const IterationStatistics& sample) const;
   double log_factor(std::size_t link) const;
   double log_total(std::size_t link) const;
   bool off() const;
@@ -191,12 +191,12 @@ void Observer::State::expect_shared() {
 }
 
 // By link: the ops that were run.
-std::vector<std::vector<Timed>> Observer::State::timed(const Look& look) const {
+std::vector<std::vector<Timed>> Observer::State::timed(const IterationStatistics& sample) const {
   std::vector<std::vector<Timed>> ops(links.size());
   std::size_t next = 0;
-  for (std::int64_t n = look.first; n < look.first + look.iterations; ++n) {
+  for (std::int64_t n = sample.first; n < sample.first + sample.iterations; ++n) {
     for (const Expected& op : expected[calendar.at(n)]) {
-      const double measured = look.op_ns[next++];
+      const double measured = sample.op_ns[next++];
       if (measured > 0 && op.total() > 0) ops[static_cast<std::size_t>(op.link)].push_back({op, measured});
     }
   }
@@ -305,11 +305,11 @@ Observer::~Observer() = default;
 
 double Observer::iteration_ns() const {
   double sum = 0;
-  for (const Look& look : state_->recent) sum += look.iteration_ns;
+  for (const IterationStatistics& sample : state_->recent) sum += sample.iteration_ns;
   return sum / static_cast<double>(state_->recent.size());
 }
 
-bool Observer::looked() const { return !state_->recent.empty(); }
+bool Observer::sampled() const { return !state_->recent.empty(); }
 
 std::vector<std::string> Observer::idle() const {
   std::vector<std::string> names;
@@ -329,9 +329,9 @@ EchoTimes Observer::usual() const {
   return times;
 }
 
-bool Observer::add(const Look& look, const std::vector<double>& echo_ns) {
+bool Observer::add(const IterationStatistics& sample, const std::vector<double>& echo_ns) {
   State& state = *state_;
-  const std::vector<std::vector<Timed>> ops = state.timed(look);
+  const std::vector<std::vector<Timed>> ops = state.timed(sample);
   bool changed = false;
   for (std::size_t k = 0; k < ops.size(); ++k) {
     if (ops[k].empty()) continue;
@@ -351,13 +351,13 @@ bool Observer::add(const Look& look, const std::vector<double>& echo_ns) {
     changed |= moved;
   }
   const double compute =
-      look.forward_ns + std::accumulate(look.backward_ns.begin(), look.backward_ns.end(), 0.0);
+      sample.forward_ns + std::accumulate(sample.backward_ns.begin(), sample.backward_ns.end(), 0.0);
   if (compute > 0 && state.planned_compute() > 0)
     changed |= state.compute.add(std::log(compute / state.planned_compute()));
-  state.recent.push_back(look);
+  state.recent.push_back(sample);
   keep_last_two(state.recent);
-  if (!changed && ++state.looks < state.wait) return false;
-  state.looks = 0;
+  if (!changed && ++state.samples < state.wait) return false;
+  state.samples = 0;
   state.wait = changed ? kWait : 2 * state.wait;
   if (!changed && !state.off()) return false;
   state.ask();
@@ -370,13 +370,13 @@ Workload Observer::workload() const {
   if (state.compute.size() == 0) return workload;
   double planned_forward = 0, forward = 0, total = 0;
   std::vector<double> backward(workload.layers.size());
-  for (const Look& look : state.recent) {
-    forward += look.forward_ns;
-    for (std::size_t l = 0; l < backward.size(); ++l) backward[l] += look.backward_ns[l];
+  for (const IterationStatistics& sample : state.recent) {
+    forward += sample.forward_ns;
+    for (std::size_t l = 0; l < backward.size(); ++l) backward[l] += sample.backward_ns[l];
   }
   total = std::accumulate(backward.begin(), backward.end(), forward);
   for (const Layer& layer : workload.layers) planned_forward += static_cast<double>(layer.forward_ns);
-  // The layers' shares are those of the last looks, their sum that of all.
+  // The layers' shares are those of the last samples, their sum that of all.
   const double scale = state.planned_compute() * std::exp(state.compute.mean()) / total;
   for (std::size_t l = 0; l < backward.size(); ++l) {
     workload.layers[l].backward_ns = std::llround(scale * backward[l]);
@@ -403,25 +403,25 @@ Cluster Observer::cluster() const {
 
 Observer::Report Observer::report() const {
   const State& state = *state_;
-  const Look& look = state.recent.back();
+  const IterationStatistics& sample = state.recent.back();
   Report report{.predicted = simulate(state.plan, state.workload, state.cluster),
-                .iteration_ns = look.iteration_ns,
-                .exposed_ns = look.exposed_ns,
-                .forward_ns = look.forward_ns,
-                .backward_ns = std::accumulate(look.backward_ns.begin(), look.backward_ns.end(), 0.0)};
+                .iteration_ns = sample.iteration_ns,
+                .exposed_ns = sample.exposed_ns,
+                .forward_ns = sample.forward_ns,
+                .backward_ns = std::accumulate(sample.backward_ns.begin(), sample.backward_ns.end(), 0.0)};
   std::vector<Difference>& differences = report.differences;
   double forward = 0;
   for (std::size_t l = 0; l < state.workload.layers.size(); ++l) {
     const Layer& layer = state.workload.layers[l];
     forward += static_cast<double>(layer.forward_ns);
     differences.push_back({"backward of layer '" + layer.name + "'", static_cast<double>(layer.backward_ns),
-                           look.backward_ns[l]});
+                           sample.backward_ns[l]});
   }
-  differences.push_back({"forward", forward, look.forward_ns});
-  differences.push_back({"exposed communication", report.predicted.exposed_ns, look.exposed_ns});
+  differences.push_back({"forward", forward, sample.forward_ns});
+  differences.push_back({"exposed communication", report.predicted.exposed_ns, sample.exposed_ns});
   differences.push_back(
       {"the rest: optimizer, data, the loop", 0,
-       std::max(0.0, look.iteration_ns - look.exposed_ns - look.forward_ns - report.backward_ns)});
+       std::max(0.0, sample.iteration_ns - sample.exposed_ns - sample.forward_ns - report.backward_ns)});
   const auto off = [](const Difference& each) { return std::abs(each.measured_ns - each.predicted_ns); };
   std::ranges::stable_sort(differences, std::ranges::greater(), off);
 
@@ -432,11 +432,11 @@ Observer::Report Observer::report() const {
   std::map<std::pair<std::size_t, std::size_t>, Sum> sums;  // by the calendar's iteration and place
   std::vector<double> communication;
   std::size_t next = 0;
-  for (std::int64_t n = look.first; n < look.first + look.iterations; ++n) {
+  for (std::int64_t n = sample.first; n < sample.first + sample.iterations; ++n) {
     const std::size_t slot = state.calendar.at(n);
     double& sum = communication.emplace_back();
     for (std::size_t o = 0; o < state.expected[slot].size(); ++o) {
-      const double measured = look.op_ns[next++];
+      const double measured = sample.op_ns[next++];
       if (measured == 0) continue;
       sum += measured;
       Sum& of = sums[{slot, o}];
@@ -461,9 +461,9 @@ Observer::Report Observer::report() const {
     if (test.size() == 0) continue;
     report.links.push_back({state.calendar.links[k], std::exp(test.mean()), std::expm1(test.uncertainty())});
   }
-  const double usual = median_of(look.compute_ns);
-  for (std::size_t r = 0; r < look.compute_ns.size(); ++r) {
-    const double factor = look.compute_ns[r] / usual;
+  const double usual = median_of(sample.compute_ns);
+  for (std::size_t r = 0; r < sample.compute_ns.size(); ++r) {
+    const double factor = sample.compute_ns[r] / usual;
     if (factor > 1 + kOff) report.stragglers.push_back({r, factor});
   }
   std::ranges::stable_sort(report.stragglers, std::ranges::greater(), &Report::Straggler::factor);

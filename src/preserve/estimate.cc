@@ -15,7 +15,7 @@ constexpr double kErrorRate = 0.001, kDissimilar = 1.5;
 constexpr double kUnseen =
     8;  // how much larger the largest curvature may be than what was seen along the steps
 
-constexpr std::size_t kLast = 3;  // looks that count alone, too
+constexpr std::size_t kLast = 3;  // samples that count alone, too
 
 // Not below 0: the quantities can't be.
 Range around(std::span<const double> values) {
@@ -58,14 +58,14 @@ Range step_seen_in(std::span<const GradientSums> sums, int workers) {
   return {std::max(0.0, ratio - half), std::max(0.0, ratio) + half};
 }
 
-Range step_seen_again(std::span<const SeenIterations> looks, int workers) {
-  const double now = looks.back().learning_rate;
+Range step_seen_again(std::span<const SeenIterations> samples, int workers) {
+  const double now = samples.back().learning_rate;
   std::vector<GradientSums> all;
-  std::size_t earlier = 0;  // sums of looks before the last ones
-  for (std::size_t n = 0; n < looks.size(); ++n) {
-    if (n + kLast == looks.size()) earlier = all.size();
-    const double then = looks[n].learning_rate;
-    for (GradientSums each : looks[n].sums) {
+  std::size_t earlier = 0;  // sums of samples before the last ones
+  for (std::size_t n = 0; n < samples.size(); ++n) {
+    if (n + kLast == samples.size()) earlier = all.size();
+    const double then = samples[n].learning_rate;
+    for (GradientSums each : samples[n].sums) {
       if (each.step <= 0) continue;
       if (now > 0 && then > 0) each.step *= then / now;  // the learning rate is in its divisor
       all.push_back(each);

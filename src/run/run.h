@@ -134,10 +134,10 @@ class Run {
   // Ends training for all ranks because `what` failed for `cause`, `after` it began, as a lost op does.
   [[noreturn]] void fail(const std::string& what, Clock::duration after, const std::string& cause);
 
-  // Returns how long the last iterations took, at most kMostLooked, as this rank has it; without iterations where too few
+  // Returns how long the last iterations took, at most kMostKept, as this rank has it; without iterations where too few
   // have passed.
-  Look look(std::int64_t iterations, std::size_t rank) const {
-    return watch_.look(iterations, rank, static_cast<std::size_t>(options_.world_size));
+  IterationStatistics statistics(std::int64_t iterations, std::size_t rank) const {
+    return watch_.statistics(iterations, rank, static_cast<std::size_t>(options_.world_size));
   }
 
   void set_timeline(bool on);

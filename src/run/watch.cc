@@ -13,7 +13,7 @@ void Watch::install(const Calendar& calendar) {
   std::size_t widest = 0;
   for (const CalendarIteration& iteration : calendar.iterations)
     widest = std::max(widest, iteration.ops.size());
-  rows_.assign(kMostLooked, {});
+  rows_.assign(kMostKept, {});
   for (Row& row : rows_) {
     row.backward.assign(calendar.layers, 0);
     row.ops.assign(widest, 0);
@@ -63,21 +63,21 @@ void Watch::ops_ended(std::int64_t iteration, std::span<const std::int64_t> ns) 
   std::ranges::copy(ns, row(iteration).ops.begin());
 }
 
-Look Watch::look(std::int64_t iterations, std::size_t rank, std::size_t ranks) const {
-  if (iterations > kMostLooked) throw std::invalid_argument("so many iterations are not kept");
+IterationStatistics Watch::statistics(std::int64_t iterations, std::size_t rank, std::size_t ranks) const {
+  if (iterations > kMostKept) throw std::invalid_argument("so many iterations are not kept");
   if (ops_until_ - ops_from_ < iterations) return {};
-  Look look{.first = ops_until_ - iterations, .iterations = iterations};
-  for (std::int64_t n = look.first; n < ops_until_; ++n) {
+  IterationStatistics sample{.first = ops_until_ - iterations, .iterations = iterations};
+  for (std::int64_t n = sample.first; n < ops_until_; ++n) {
     const std::vector<std::int64_t>& ops = row(n).ops;
-    look.op_ns.insert(look.op_ns.end(), ops.begin(),
-                      ops.begin() + static_cast<std::ptrdiff_t>((*calendar_)[n].ops.size()));
+    sample.op_ns.insert(sample.op_ns.end(), ops.begin(),
+                        ops.begin() + static_cast<std::ptrdiff_t>((*calendar_)[n].ops.size()));
   }
   const bool timed = timed_ >= iterations;
-  look.compute_ns.assign(ranks, std::numeric_limits<double>::infinity());
-  double& compute = look.compute_ns[rank];
+  sample.compute_ns.assign(ranks, std::numeric_limits<double>::infinity());
+  double& compute = sample.compute_ns[rank];
   compute = 0;
-  look.backward_ns.assign(calendar_->layers, 0);
-  if (!timed || iterations == 0) return look;
+  sample.backward_ns.assign(calendar_->layers, 0);
+  if (!timed || iterations == 0) return sample;
   std::vector<std::vector<double>> parts;
   for (std::int64_t n = timed_ - iterations; n < timed_; ++n) {
     parts.push_back({static_cast<double>(row(n).forward)});
@@ -85,13 +85,13 @@ Look Watch::look(std::int64_t iterations, std::size_t rank, std::size_t ranks) c
   }
   const std::vector<double> typical = typical_row(parts);
   compute = std::accumulate(typical.begin(), typical.end(), 0.0);
-  look.forward_ns = typical[0];
-  look.backward_ns.assign(typical.begin() + 1, typical.end());
+  sample.forward_ns = typical[0];
+  sample.backward_ns.assign(typical.begin() + 1, typical.end());
   for (std::int64_t n = timed_ - iterations; n < timed_; ++n) {
-    look.exposed_ns += static_cast<double>(row(n).exposed) / static_cast<double>(iterations);
-    look.iteration_ns += static_cast<double>(row(n).iteration) / static_cast<double>(iterations);
+    sample.exposed_ns += static_cast<double>(row(n).exposed) / static_cast<double>(iterations);
+    sample.iteration_ns += static_cast<double>(row(n).iteration) / static_cast<double>(iterations);
   }
-  return look;
+  return sample;
 }
 
 }  // namespace gradweave::run

@@ -10,7 +10,7 @@
 
 namespace gradweave::run {
 
-inline constexpr std::int64_t kMostLooked = 16;  // iterations
+inline constexpr std::int64_t kMostKept = 16;  // iterations
 
 // Times are handed in; those of waits and updates are not compute's, and stop its clock. Makes no memory once a plan is
 // in force.
@@ -35,10 +35,10 @@ class Watch {
   // An iteration has passed: the times of its ops, in list order, 0 for those that were not run.
   void ops_ended(std::int64_t iteration, std::span<const std::int64_t> ns);
 
-  // Returns the look at the last `iterations`, at most kMostLooked, whose ops are known, as this rank of so many has it; without iterations if
+  // Returns the statistics of the last `iterations`, at most kMostKept, whose ops are known, as this rank of so many has it; without iterations if
   // there are not enough of them, without times of compute if these are not known. Ranks after the same iteration return
   // the same iterations and ops.
-  Look look(std::int64_t iterations, std::size_t rank, std::size_t ranks) const;
+  IterationStatistics statistics(std::int64_t iterations, std::size_t rank, std::size_t ranks) const;
 
  private:
   struct Row {

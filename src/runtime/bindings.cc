@@ -235,8 +235,8 @@ void bind_preserver(py::module_& module) {
       .def(py::init(
           [](const std::vector<GradientSums>& sums, int workers) { return estimate(sums, workers); }))
       .def("with_step_seen_again",
-           [](GradientEstimates estimates, const std::vector<SeenIterations>& looks, int workers) {
-             estimates.step = step_seen_again(looks, workers);
+           [](GradientEstimates estimates, const std::vector<SeenIterations>& samples, int workers) {
+             estimates.step = step_seen_again(samples, workers);
              return estimates;
            })
       .def("progress",
@@ -254,11 +254,12 @@ void bind_preserver(py::module_& module) {
 }
 
 void bind_observer(py::module_& module) {
-  py::class_<Look>(module, "Look")
-      .def_readonly("iterations", &Look::iterations)
-      .def("numbers", [](const Look& look) { return to_numbers(look); })
-      .def("of_all",
-           [](const Look& look, const std::vector<double>& numbers) { return from_numbers(numbers, look); });
+  py::class_<IterationStatistics>(module, "IterationStatistics")
+      .def_readonly("iterations", &IterationStatistics::iterations)
+      .def("numbers", [](const IterationStatistics& sample) { return to_numbers(sample); })
+      .def("of_all", [](const IterationStatistics& sample, const std::vector<double>& numbers) {
+        return from_numbers(numbers, sample);
+      });
   py::class_<Observer>(module, "Observer")
       .def(py::init([](const std::string& plan, const std::string& workload, const std::string& cluster,
                        double false_alarms, bool of_this_run, const EchoTimes& usual) {
@@ -270,8 +271,8 @@ void bind_observer(py::module_& module) {
       .def_property_readonly("usual", &Observer::usual)
       .def_property_readonly("idle", &Observer::idle)
       .def_property_readonly("iteration_ns", &Observer::iteration_ns)
-      .def("add", &Observer::add, py::arg("look"), py::arg("echo_ns") = std::vector<double>(), Unlocked())
-      .def_property_readonly("looked", &Observer::looked)
+      .def("add", &Observer::add, py::arg("sample"), py::arg("echo_ns") = std::vector<double>(), Unlocked())
+      .def_property_readonly("sampled", &Observer::sampled)
       .def("workload", [](const Observer& observer) { return to_json(observer.workload()); })
       .def("cluster", [](const Observer& observer) { return to_json(observer.cluster()); })
       .def(
@@ -283,7 +284,7 @@ void bind_observer(py::module_& module) {
       .value("TAKE_BACK", Replanning::Step::kTakeBack);
   replanning.def(py::init())
       .def("installed", &Replanning::installed, py::arg("before_ns"))
-      .def("looked", &Replanning::looked, py::arg("changed"), py::arg("iteration_ns"), py::arg("planning"),
+      .def("sampled", &Replanning::sampled, py::arg("changed"), py::arg("iteration_ns"), py::arg("planning"),
            py::arg("proposed"))
       .def("no_better", &Replanning::no_better);
 }
@@ -370,8 +371,8 @@ void bind_engine(py::module_& module) {
       .def("keep_local_gradients", &Engine::keep_local_gradients)
       .def("take_local_gradients", &Engine::take_local_gradients)
       .def("forward_begins", [](Engine& engine) { engine.run().forward_begins(); })
-      .def("look", [](const Engine& engine, std::int64_t iterations,
-                      std::size_t rank) { return engine.run().look(iterations, rank); })
+      .def("statistics", [](const Engine& engine, std::int64_t iterations,
+                            std::size_t rank) { return engine.run().statistics(iterations, rank); })
       .def("echo", &Engine::echo)
       .def("forward_start", &Engine::forward_start, Unlocked())
       .def("forward_end", &Engine::forward_end, Unlocked())

@@ -24,13 +24,13 @@ TEST(StudentTail, Table) {
   EXPECT_DOUBLE_EQ(student_tail(std::numeric_limits<double>::infinity(), 5), 0);
 }
 
-double alarms(double chance, std::uint32_t seed, int looks) {
+double alarms(double chance, std::uint32_t seed, int samples) {
   std::mt19937 random(seed);
   std::normal_distribution<double> noise(0.3, 0.02);
   ChangeTest test(chance);
   int alarms = 0;
-  for (int i = 0; i < looks; ++i) alarms += test.add(noise(random)) ? 1 : 0;
-  return static_cast<double>(alarms) / looks;
+  for (int i = 0; i < samples; ++i) alarms += test.add(noise(random)) ? 1 : 0;
+  return static_cast<double>(alarms) / samples;
 }
 
 TEST(ChangeTest, FalseAlarmsAreRarerThanStated) {
@@ -51,14 +51,14 @@ int delay(double shift, std::uint32_t seed, int before, std::optional<double> mi
   return 100;
 }
 
-TEST(ChangeTest, SeesALinkOfHalfTheRateInTwoLooks) {
+TEST(ChangeTest, SeesALinkOfHalfTheRateInTwoSamples) {
   for (std::uint32_t seed = 0; seed < 100; ++seed) {
     EXPECT_EQ(delay(std::log(2), seed, 12), 2);
     EXPECT_EQ(delay(-std::log(2), seed, 12), 2);
   }
 }
 
-TEST(ChangeTest, SeesItEarlyAndWhereALookLiesAcrossTheChange) {
+TEST(ChangeTest, SeesItEarlyAndWhereASampleLiesAcrossTheChange) {
   for (std::uint32_t seed = 0; seed < 100; ++seed) {
     for (const int before : {3, 4, 6, 12, 40})
       for (const double part : {0.1, 0.3, 0.45})
@@ -66,7 +66,7 @@ TEST(ChangeTest, SeesItEarlyAndWhereALookLiesAcrossTheChange) {
   }
 }
 
-TEST(ChangeTest, SeesASmallShiftInMoreLooks) {
+TEST(ChangeTest, SeesASmallShiftInMoreSamples) {
   for (std::uint32_t seed = 0; seed < 100; ++seed) EXPECT_LE(delay(std::log(1.15), seed, 60), 8);
 }
 

@@ -39,45 +39,46 @@ std::size_t ops_in(const Plan& plan, std::int64_t iteration) {
 }
 
 // What a job whose link is `real` would show: op times of its simulated timeline, and `compute` times the workload's.
-Look look_of(const Plan& plan, const Workload& workload, const Cluster& real, double compute) {
+IterationStatistics statistics_of(const Plan& plan, const Workload& workload, const Cluster& real,
+                                  double compute) {
   const SimulationResult result = simulate(plan, workload, real, {.timeline_iterations = 40});
   const auto starts = [](const Span& span) { return span.kind == SpanKind::kForward; };
   const std::int64_t first = std::ranges::find_if(result.timeline.spans, starts)->iteration;
-  Look look{.first = first + 10, .iterations = 10, .compute_ns = {1, 1, 1, 1}};
-  for (std::int64_t n = look.first; n < look.first + look.iterations; ++n) {
+  IterationStatistics sample{.first = first + 10, .iterations = 10, .compute_ns = {1, 1, 1, 1}};
+  for (std::int64_t n = sample.first; n < sample.first + sample.iterations; ++n) {
     std::vector<double> ops(ops_in(plan, n));
     for (const Span& span : result.timeline.spans) {
       if (span.kind == SpanKind::kOp && span.iteration == n)
         ops[static_cast<std::size_t>(span.op)] = static_cast<double>(span.end_ns - span.begin_ns);
     }
-    look.op_ns.insert(look.op_ns.end(), ops.begin(), ops.end());
+    sample.op_ns.insert(sample.op_ns.end(), ops.begin(), ops.end());
   }
   for (const Layer& layer : workload.layers) {
-    look.forward_ns += compute * static_cast<double>(layer.forward_ns);
-    look.backward_ns.push_back(compute * static_cast<double>(layer.backward_ns));
+    sample.forward_ns += compute * static_cast<double>(layer.forward_ns);
+    sample.backward_ns.push_back(compute * static_cast<double>(layer.backward_ns));
   }
-  look.iteration_ns = result.iteration_ns();
-  look.exposed_ns = result.exposed_ns;
-  return look;
+  sample.iteration_ns = result.iteration_ns();
+  sample.exposed_ns = result.exposed_ns;
+  return sample;
 }
 
-TEST(Look, TheRanksShortestOpsAndLongestCompute) {
+TEST(IterationStatistics, TheRanksShortestOpsAndLongestCompute) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  const Look first{.first = 3,
-                   .iterations = 1,
-                   .op_ns = {5, 9},
-                   .backward_ns = {1, 2},
-                   .forward_ns = 4,
-                   .exposed_ns = 7,
-                   .iteration_ns = 20,
-                   .compute_ns = {7, kNone}};
-  Look second = first;
+  const IterationStatistics first{.first = 3,
+                                  .iterations = 1,
+                                  .op_ns = {5, 9},
+                                  .backward_ns = {1, 2},
+                                  .forward_ns = 4,
+                                  .exposed_ns = 7,
+                                  .iteration_ns = 20,
+                                  .compute_ns = {7, kNone}};
+  IterationStatistics second = first;
   second.op_ns = {6, 8}, second.backward_ns = {3, 1}, second.forward_ns = 2, second.exposed_ns = 6;
   second.iteration_ns = 21, second.compute_ns = {kNone, 6};
   std::vector<double> numbers = to_numbers(first);
   const std::vector<double> others = to_numbers(second);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::min(numbers[i], others[i]);
-  const Look all = from_numbers(numbers, second);
+  const IterationStatistics all = from_numbers(numbers, second);
   EXPECT_EQ(all.first, 3);
   EXPECT_EQ(all.op_ns, (std::vector<double>{5, 8}));
   EXPECT_EQ(all.backward_ns, (std::vector<double>{3, 2}));
@@ -92,7 +93,7 @@ TEST(Observer, FindsStartUpAndRateApart) {
   const Cluster planned = line(100, 0.01), real = line(250, 0.03);
   const Plan plan = plan_of("wfbp", workload, planned);  // messages of 4 and 160 kB
   Observer observer(plan, workload, planned, 1e-6);
-  observer.add(look_of(plan, workload, real, 1));
+  observer.add(statistics_of(plan, workload, real, 1));
   const Link found = observer.cluster().links.front();
   EXPECT_NEAR(static_cast<double>(found.startup_ns), 250'000, 5'000);
   EXPECT_NEAR(to_double(found.us_per_byte), 0.03, 0.001);
@@ -103,7 +104,7 @@ TEST(Observer, FindsAStartUpThatGrewFourHundredTimes) {
   const Cluster planned = line(50, 0.02), real = line(20'000, 0.02);
   const Plan plan = plan_of("wfbp", workload, planned);
   Observer observer(plan, workload, planned, 1e-6);
-  observer.add(look_of(plan, workload, real, 1));
+  observer.add(statistics_of(plan, workload, real, 1));
   const Link found = observer.cluster().links.front();
   EXPECT_NEAR(static_cast<double>(found.startup_ns), 20e6, 0.5e6);
   EXPECT_NEAR(to_double(found.us_per_byte), 0.02, 0.005);
@@ -114,18 +115,18 @@ TEST(Observer, OneSizeOfMessageGivesOneFactor) {
   const Cluster planned = line(100, 0.01), real = line(200, 0.02);
   const Plan plan = plan_of("sequential", workload, planned);
   Observer observer(plan, workload, planned, 1e-6);
-  observer.add(look_of(plan, workload, real, 1));
+  observer.add(statistics_of(plan, workload, real, 1));
   const Link found = observer.cluster().links.front();
   EXPECT_NEAR(static_cast<double>(found.startup_ns), 200'000, 1'000);
   EXPECT_NEAR(to_double(found.us_per_byte), 0.02, 0.0001);
 }
 
-TEST(Observer, ComputeIsThatOfTheLastLooks) {
+TEST(Observer, ComputeIsThatOfTheLastSamples) {
   const Workload workload = small();
   const Cluster cluster = line(100, 0.01);
   const Plan plan = plan_of("wfbp", workload, cluster);
   Observer observer(plan, workload, cluster, 1e-6);
-  observer.add(look_of(plan, workload, cluster, 1.5));
+  observer.add(statistics_of(plan, workload, cluster, 1.5));
   const Workload found = observer.workload();
   EXPECT_NEAR(static_cast<double>(found.layers[0].forward_ns), 150'000, 10);
   EXPECT_NEAR(static_cast<double>(found.layers[1].backward_ns), 750'000, 10);
@@ -137,7 +138,7 @@ TEST(Observer, WhatIsAsPlannedAsksForNoPlan) {
   const Plan plan = plan_of("wfbp", workload, cluster);
   Observer observer(plan, workload, cluster, 1e-6);
   for (int i = 0; i < 50; ++i)
-    EXPECT_FALSE(observer.add(look_of(plan, workload, cluster, 1 + 0.001 * (i % 3))));
+    EXPECT_FALSE(observer.add(statistics_of(plan, workload, cluster, 1 + 0.001 * (i % 3))));
 }
 
 TEST(Observer, AWrongAssumptionAsksOnce) {
@@ -147,7 +148,7 @@ TEST(Observer, AWrongAssumptionAsksOnce) {
   Observer observer(plan, workload, planned, 1e-6);
   int asked = 0;
   for (int i = 0; i < 50; ++i)
-    asked += observer.add(look_of(plan, workload, line(100, 0.02), 1 + 0.001 * (i % 3)));
+    asked += observer.add(statistics_of(plan, workload, line(100, 0.02), 1 + 0.001 * (i % 3)));
   EXPECT_EQ(asked, 1);
 }
 
@@ -157,11 +158,11 @@ TEST(Observer, ManyShortOpsAreSeenBesideALongOne) {
   const Cluster planned = line(10, 0.01);
   const Plan plan = plan_of("wfbp", workload, planned);
   Observer observer(plan, workload, planned, 1e-6, true);
-  Look look = look_of(plan, workload, planned, 1);
-  for (double& ns : look.op_ns)
+  IterationStatistics sample = statistics_of(plan, workload, planned, 1);
+  for (double& ns : sample.op_ns)
     if (ns < 1e6) ns *= 40;
-  EXPECT_FALSE(observer.add(look));
-  EXPECT_TRUE(observer.add(look));
+  EXPECT_FALSE(observer.add(sample));
+  EXPECT_TRUE(observer.add(sample));
 }
 
 TEST(Observer, OfWhatWasObservedMoreIsTolerated) {
@@ -171,7 +172,8 @@ TEST(Observer, OfWhatWasObservedMoreIsTolerated) {
   for (const auto& [rate, wanted] : {std::pair(0.013, 0), {0.03, 1}}) {
     Observer observer(plan, workload, planned, 1e-6, true);
     int asked = 0;
-    for (int i = 0; i < 50; ++i) asked += observer.add(look_of(plan, workload, line(100, rate), 1)) ? 1 : 0;
+    for (int i = 0; i < 50; ++i)
+      asked += observer.add(statistics_of(plan, workload, line(100, rate), 1)) ? 1 : 0;
     EXPECT_EQ(asked, wanted) << rate;
   }
 }
@@ -182,7 +184,7 @@ TEST(Observer, AChangeAsksAndOnlyTheNewRateCounts) {
   const Plan plan = plan_of("wfbp", workload, planned);
   Observer observer(plan, workload, planned, 1e-6);
   const auto noisy = [&](double rate, int i) {
-    return look_of(plan, workload, line(100 + i % 3, rate), 1 + 0.001 * (i % 3));
+    return statistics_of(plan, workload, line(100 + i % 3, rate), 1 + 0.001 * (i % 3));
   };
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(observer.add(noisy(0.01, i)));
   EXPECT_FALSE(observer.add(noisy(0.02, 20)));
@@ -196,13 +198,13 @@ TEST(Observer, AChangeThatIsSeenInItsMiddleIsAskedOnceMore) {
   const Cluster planned = line(100, 0.01);
   const Plan plan = plan_of("wfbp", workload, planned);
   Observer observer(plan, workload, planned, 1e-6);
-  for (int i = 0; i < 40; ++i) EXPECT_FALSE(observer.add(look_of(plan, workload, planned, 1)));
-  EXPECT_FALSE(observer.add(look_of(plan, workload, line(100, 0.014), 1)));
-  EXPECT_TRUE(observer.add(look_of(plan, workload, line(100, 0.015), 1)));
-  EXPECT_FALSE(observer.add(look_of(plan, workload, line(100, 0.085), 1)));
-  EXPECT_TRUE(observer.add(look_of(plan, workload, line(100, 0.085), 1)));
+  for (int i = 0; i < 40; ++i) EXPECT_FALSE(observer.add(statistics_of(plan, workload, planned, 1)));
+  EXPECT_FALSE(observer.add(statistics_of(plan, workload, line(100, 0.014), 1)));
+  EXPECT_TRUE(observer.add(statistics_of(plan, workload, line(100, 0.015), 1)));
+  EXPECT_FALSE(observer.add(statistics_of(plan, workload, line(100, 0.085), 1)));
+  EXPECT_TRUE(observer.add(statistics_of(plan, workload, line(100, 0.085), 1)));
   EXPECT_NEAR(to_double(observer.cluster().links.front().us_per_byte), 0.085, 0.005);
-  for (int i = 0; i < 40; ++i) EXPECT_FALSE(observer.add(look_of(plan, workload, line(100, 0.085), 1)));
+  for (int i = 0; i < 40; ++i) EXPECT_FALSE(observer.add(statistics_of(plan, workload, line(100, 0.085), 1)));
 }
 
 TEST(Observer, SeesALinkThatOpsShare) {
@@ -213,7 +215,7 @@ TEST(Observer, SeesALinkThatOpsShare) {
     Cluster real = line(startup, 0.01);
     Observer observer(plan, workload, planned, 1e-6, true);
     int asked = 0;
-    for (int i = 0; i < 20; ++i) asked += observer.add(look_of(plan, workload, real, 1)) ? 1 : 0;
+    for (int i = 0; i < 20; ++i) asked += observer.add(statistics_of(plan, workload, real, 1)) ? 1 : 0;
     EXPECT_EQ(asked, wanted) << startup;
     const Nanoseconds found = observer.cluster().links.front().startup_ns;
     EXPECT_EQ(found > planned.links.front().startup_ns * 10, wanted == 1) << startup;
@@ -226,7 +228,7 @@ TEST(Observer, TellsStartUpsFromBytesWhereOpsShareALink) {
   const Plan plan = plan_of("asc_wfbp", workload, planned);
   for (const auto& [startup, rate] : {std::pair(20'000, 0.01), {100, 0.1}, {1000, 0.1}}) {
     Observer observer(plan, workload, planned, 1e-6, true);
-    for (int i = 0; i < 20; ++i) observer.add(look_of(plan, workload, line(startup, rate), 1));
+    for (int i = 0; i < 20; ++i) observer.add(statistics_of(plan, workload, line(startup, rate), 1));
     const Link found = observer.cluster().links.front();
     EXPECT_NEAR(static_cast<double>(found.startup_ns), 1e3 * startup, 500.0 * startup) << startup;
     EXPECT_NEAR(to_double(found.us_per_byte), rate, 0.5 * rate) << startup;
@@ -242,7 +244,7 @@ TEST(Observer, EchoesShowThatAnIdleLinkRecovers) {
   Observer observer(plan, workload, planned, 1e-6);
   ASSERT_EQ(observer.idle(), std::vector<std::string>{"eth1"});
   const auto add = [&](double echo_ns) {
-    return observer.add(look_of(plan, workload, planned, 1), {echo_ns});
+    return observer.add(statistics_of(plan, workload, planned, 1), {echo_ns});
   };
   EXPECT_FALSE(add(std::numeric_limits<double>::infinity()));  // before the first
   for (int i = 0; i < 40; ++i) EXPECT_FALSE(add(30e6 * (1 + 0.1 * (i * 7 % 5))));
@@ -252,7 +254,7 @@ TEST(Observer, EchoesShowThatAnIdleLinkRecovers) {
   Observer next(plan, workload, planned, 1e-6, true, observer.usual());
   int found_by_next = 0;
   for (int i = 0; i < 20; ++i)
-    found_by_next += next.add(look_of(plan, workload, planned, 1), {3.6e6}) ? 1 : 0;
+    found_by_next += next.add(statistics_of(plan, workload, planned, 1), {3.6e6}) ? 1 : 0;
   EXPECT_EQ(found_by_next, 1);
   EXPECT_LT(to_double(next.cluster().links[1].us_per_byte), 0.07);
   int asked = 0;
@@ -269,10 +271,10 @@ TEST(Observer, SaysWhatIsOff) {
   const Cluster planned = line(100, 0.01);
   const Plan plan = plan_of("wfbp", workload, planned);
   Observer observer(plan, workload, planned, 1e-6);
-  Look look = look_of(plan, workload, line(100, 0.05), 1);
-  look.backward_ns[1] *= 3;
-  look.compute_ns = {100, 100, 140, 100};
-  observer.add(look);
+  IterationStatistics sample = statistics_of(plan, workload, line(100, 0.05), 1);
+  sample.backward_ns[1] *= 3;
+  sample.compute_ns = {100, 100, 140, 100};
+  observer.add(sample);
   const Observer::Report report = observer.report();
   EXPECT_EQ(report.differences.front().what, "exposed communication");
   EXPECT_THAT(report.op.what, HasSubstr("b.w"));
@@ -293,7 +295,7 @@ TEST(Observer, EveryScheme) {
     if (!std::holds_alternative<Plan>(made)) continue;
     const Plan& plan = std::get<Plan>(made);
     Observer observer(plan, workload, cluster, 1e-6);
-    observer.add(look_of(plan, workload, cluster, 1));
+    observer.add(statistics_of(plan, workload, cluster, 1));
     const Link found = observer.cluster().links.front();
     EXPECT_NEAR(static_cast<double>(found.startup_ns), 100'000, 2'000) << scheme.name;
     EXPECT_NEAR(to_double(found.us_per_byte), 0.02, 0.0005) << scheme.name;

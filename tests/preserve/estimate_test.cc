@@ -124,35 +124,35 @@ TEST(Estimate, TheIntervalOfTheCurvatureHoldsIt) {
 }
 
 // Looks at iterations whose learning rate times curvature is `step`, beside noise of that size.
-SeenIterations look_at(double step, double noise, std::mt19937& random, double learning_rate = 1) {
+SeenIterations seen_at(double step, double noise, std::mt19937& random, double learning_rate = 1) {
   std::normal_distribution<double> normal;
-  SeenIterations look{.sums = std::vector<GradientSums>(5), .learning_rate = learning_rate};
-  for (GradientSums& each : look.sums) each.change = step + noise * normal(random), each.step = 1;
-  return look;
+  SeenIterations sample{.sums = std::vector<GradientSums>(5), .learning_rate = learning_rate};
+  for (GradientSums& each : sample.sums) each.change = step + noise * normal(random), each.step = 1;
+  return sample;
 }
 
 TEST(Estimate, LooksAgainCountTogetherWhereTheyAreUncertain) {
   std::mt19937 random(1);
-  std::vector<SeenIterations> looks;
-  for (int n = 0; n < 25; ++n) looks.push_back(look_at(0.01, 0.3, random));
-  EXPECT_LT(step_seen_again(looks, 2).high, 0.1);
-  EXPECT_GT(step_seen_again(std::span(looks).last(3), 2).high, 0.1);
+  std::vector<SeenIterations> samples;
+  for (int n = 0; n < 25; ++n) samples.push_back(seen_at(0.01, 0.3, random));
+  EXPECT_LT(step_seen_again(samples, 2).high, 0.1);
+  EXPECT_GT(step_seen_again(std::span(samples).last(3), 2).high, 0.1);
 }
 
 TEST(Estimate, ACurvatureThatGrowsIsSeenInTheLastLooks) {
   std::mt19937 random(1);
-  std::vector<SeenIterations> looks;
-  for (int n = 0; n < 22; ++n) looks.push_back(look_at(0.01, 0.05, random));
-  for (int n = 0; n < 3; ++n) looks.push_back(look_at(0.3, 0.05, random));
-  const Range found = step_seen_again(looks, 2);
+  std::vector<SeenIterations> samples;
+  for (int n = 0; n < 22; ++n) samples.push_back(seen_at(0.01, 0.05, random));
+  for (int n = 0; n < 3; ++n) samples.push_back(seen_at(0.3, 0.05, random));
+  const Range found = step_seen_again(samples, 2);
   EXPECT_LT(found.low, 0.3);
   EXPECT_GT(found.high, 0.3);
 }
 
 TEST(Estimate, LooksCountAtTheLearningRateOfTheLast) {
   std::mt19937 random(1);
-  const std::vector<SeenIterations> looks = {look_at(0.01, 0, random, 1), look_at(0.1, 0, random, 10)};
-  const Range found = step_seen_again(looks, 2);
+  const std::vector<SeenIterations> samples = {seen_at(0.01, 0, random, 1), seen_at(0.1, 0, random, 10)};
+  const Range found = step_seen_again(samples, 2);
   EXPECT_NEAR(found.low, 0.1, 1e-12);
   EXPECT_NEAR(found.high, 0.1, 1e-12);
 }
