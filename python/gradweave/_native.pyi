@@ -57,7 +57,7 @@ class Computing:
 
 def step_as_whole_batch(values: list[Tensor], first: list[Tensor], second: list[Tensor], steps: list[Tensor], *, lr: float,
                         betas: tuple[float, float], eps: float, decay: float, workers: int) -> None:
-    """Adam's step of a worker that sees a part of the batch, in place on `values` (src/runtime/moments.h)."""
+    """Adam's step of a worker that sees a part of the batch, in place on `values` (src/runtime/adam_step.h)."""
 
 def late_tensors(plan: str, workload: str, /) -> list[str]:
     """Those of whose steps none uses a gradient of the last forward before it."""

@@ -1,4 +1,4 @@
-"""Adam on a part of the batch: its steps as long as those of the whole batch would be (src/runtime/moments.h)."""
+"""Adam on a part of the batch: its steps as long as those of the whole batch would be (src/runtime/adam_step.h)."""
 
 import torch
 

@@ -14,11 +14,11 @@ std::int32_t layer_of(const CalendarApply& apply) {
 }  // namespace
 
 void Run::wait_for(const Execution& execution, std::int32_t layer) {
-  const Waited wait = board_->wait(execution);
+  const Waited wait = queue_->wait(execution);
   if (wait.waited) {
     const std::int64_t exposed = std::chrono::nanoseconds(wait.end - wait.begin).count();
     counters_.exposed_ns += exposed;
-    watch_.waited(exposed);
+    timer_.waited(exposed);
     ++counters_.waits;
     if (timeline_) {
       spans_.push_back({.kind = SpanKind::kWait,
@@ -104,7 +104,7 @@ void Run::apply_outside_end(const std::vector<std::int32_t>& applies) {
   if (applies.empty()) return;
   const auto begin = Clock::now();
   for (const std::int32_t a : applies) apply_outside_end(here().applies[static_cast<std::size_t>(a)]);
-  watch_.stop_clock(ns_of(Clock::now()) - ns_of(begin));
+  timer_.stop_clock(ns_of(Clock::now()) - ns_of(begin));
 }
 
 // An apply at forward_start or backward_end: the step of a few tensors, on their own.

@@ -58,7 +58,7 @@ void Run::leave_out() {
   }
   flags_at(iteration_).spoilt = true;
   last_spoilt_ = iteration_;
-  leave_nothing_behind();
+  leave_no_residual();
   for (std::int32_t t : all_tensors_) {
     if (ready_[static_cast<std::size_t>(t)]) host_.drop_gradient(t);
   }

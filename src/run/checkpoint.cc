@@ -8,14 +8,14 @@ namespace gradweave::run {
 
 // What has its data is the same on all ranks between two iterations, so that after this the same ops have ended.
 void Run::rest() {
-  board_->check_failure();
+  queue_->check_failure();
   end_left_iteration();
   if (phase_ != Phase::kIdle || std::ranges::find(touched_, 1) != touched_.end()) {
     throw InvalidInput("a backward is not finished by optimizer.step()", "state_dict",
                        "call it between iterations");
   }
   synchronize();
-  board_->run_ready();
+  queue_->run_ready();
   for (Flags& flags : flags_) finish_exchange(flags);
 }
 
@@ -23,8 +23,8 @@ void Run::archive(Archive& archive) {
   Ring& ring = tables_->ring;
   if (archive.reads()) {
     ring.clear();
-    board_->reset(tables_->calendar, ring.capacity());
-    board_->restart();
+    queue_->reset(tables_->calendar, ring.capacity());
+    queue_->restart();
   }
   archive(iteration_);
   archive(base_);
@@ -38,9 +38,9 @@ void Run::archive(Archive& archive) {
   for (std::int64_t n = first_alive(); n <= prepared_; ++n) {
     if (archive.reads()) {
       ring.open(tables_->calendar, n, base_ + n);
-      board_->open(ring.row(n));
+      queue_->open(ring.row(n));
     }
-    board_->archive(archive, ring.row(n));
+    queue_->archive(archive, ring.row(n));
     for (Execution& execution : ring.row(n)) {
       if (execution.op != nullptr) archive(execution.written);
     }
@@ -50,9 +50,9 @@ void Run::archive(Archive& archive) {
     archive(flags.values);
     archive(flags.spoilt);
   }
-  board_->archive_points(archive);
+  queue_->archive_points(archive);
   if (!archive.reads()) return;
-  for (std::int64_t n = first_alive(); n <= pushed_; ++n) board_->push(ring.row(n), n);
+  for (std::int64_t n = first_alive(); n <= pushed_; ++n) queue_->push(ring.row(n), n);
   peers_->outside(base_ + iteration_);
 }
 

@@ -10,7 +10,7 @@ namespace gradweave::run {
 // Takes out of an execution what iterations from `end` on would have given.
 void Run::cut(const Execution& execution, std::int64_t end) {
   const CalendarOp& op = *execution.op;
-  if (execution.partner != nullptr) return board_->cut(execution, 0, false);
+  if (execution.partner != nullptr) return queue_->cut(execution, 0, false);
   const auto all = static_cast<std::int32_t>(op.merges.size());
   const auto left = static_cast<std::int32_t>(
       std::ranges::count_if(op.merges, [&](std::int32_t m) { return execution.iteration + m < end; }));
@@ -18,7 +18,7 @@ void Run::cut(const Execution& execution, std::int64_t end) {
       tables_->calendar.merge == Merge::kMean && op.payload == Payload::kGradient && !op.keep_own;
   if (left > 0 && left < all && mean) host_.rescale(execution, static_cast<double>(all) / left);
   if (left > 0 && left < all) host_.filled(execution);
-  board_->cut(execution, (all - left) * static_cast<std::int32_t>(op.blocks.size()), left == 0);
+  queue_->cut(execution, (all - left) * static_cast<std::int32_t>(op.blocks.size()), left == 0);
 }
 
 void Run::cut_row(std::int64_t iteration, std::int64_t end) {
@@ -35,13 +35,13 @@ void Run::end_left_iteration() {
 
 void Run::drain(const std::string& what) {
   if (!installed()) return;
-  board_->check_failure();
+  queue_->check_failure();
   end_left_iteration();
   if (phase_ != Phase::kIdle) {
     throw InvalidInput("a backward is not finished by optimizer.step()", "gradweave.finish",
                        "call it between iterations");
   }
-  peers_->agree(what, "", options_.board.timeout);
+  peers_->agree(what, "", options_.queue.timeout);
   const Calendar& calendar = tables_->calendar;
   const std::int64_t end = iteration_;
   host_.set_gradients_aside(all_tensors_);
@@ -54,12 +54,12 @@ void Run::drain(const std::string& what) {
     if (iteration_ == last) break;
     retire(iteration_);
     ++iteration_;
-    board_->wait_idle();  // nobody waits for what is absent, and its place in the ring is used again
+    queue_->wait_idle();  // nobody waits for what is absent, and its place in the ring is used again
     prepare(iteration_ + calendar.look_ahead);
     cut_row(iteration_ + calendar.look_ahead, end);
     push(iteration_);
   }
-  board_->wait_idle();
+  queue_->wait_idle();
   retire(iteration_);
   draining_ = false;
   host_.put_gradients_back(all_tensors_);
@@ -129,7 +129,7 @@ void Run::synchronize() {
       if (!here().at_forward[l].empty()) apply_forward(static_cast<std::int32_t>(l));
     }
   }
-  board_->wait_idle();
+  queue_->wait_idle();
 }
 
 }  // namespace gradweave::run

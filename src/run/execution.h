@@ -10,7 +10,7 @@
 namespace gradweave::run {
 
 // An op of one iteration. Its message is the host's, which keeps it under `slot`. What several threads may
-// see change (data still to come, done) is on the board; the rest changes only while no link knows of it.
+// see change (data still to come, done) is in the op queue; the rest changes only while no link knows of it.
 struct Execution {
   const CalendarOp* op = nullptr;      // null: this place of the ring is empty
   std::int64_t iteration = 0;          // of the plan, the one that lists it

@@ -14,7 +14,7 @@ void Run::hand_over(std::int32_t tensor) {
     hand_over_block(b);
   for (const Execution* execution : completed_) {
     host_.filled(*execution);
-    board_->arrive(*execution, 1);
+    queue_->arrive(*execution, 1);
   }
 }
 
@@ -24,7 +24,7 @@ void Run::hand_over_block(std::int32_t block) {
   const OpRef carrier = here().gradient[b];
   const bool sent = carrier.op >= 0;
   if (!sent && !here().dropped[b]) return;
-  if (calendar.residual.enabled || host_.left_behind(block))
+  if (calendar.residual.enabled || host_.has_residual(block))
     host_.compensate(block, residual_coefficient(), sent);
   if (!sent) return;
   Execution& execution = at(iteration_ + carrier.delta, carrier.op);
@@ -37,8 +37,8 @@ void Run::hand_over_block(std::int32_t block) {
   host_.write_gradient(execution, place, first, mean ? static_cast<std::int32_t>(op.merges.size()) : 1);
 }
 
-// The iterations of the whole run count: a drain in between changes nothing. What another plan has left
-// behind is not lost where this one leaves nothing behind.
+// The iterations of the whole run count: a drain in between changes nothing. What another plan's residual
+// holds is not lost where this one has none.
 double Run::residual_coefficient() const {
   const Residual& rule = tables_->calendar.residual;
   if (!rule.enabled) return 1;
@@ -64,7 +64,7 @@ void Run::read_parameters(Execution& execution, PointKind kind, std::int32_t lay
   }
   if (read == 0) return;
   host_.filled(execution);
-  board_->arrive(execution, read);
+  queue_->arrive(execution, read);
 }
 
 bool Run::stepped_at_backward_end(std::int32_t block, std::int32_t layer) const {
@@ -109,12 +109,12 @@ void Run::exchange_flags() {
   if (!scaled_) refuse_not_finite();
   flags.spoilt = true;
   last_spoilt_ = iteration_;
-  leave_nothing_behind();
+  leave_no_residual();
 }
 
-// What this iteration's gradient has left behind would stay for ever.
-void Run::leave_nothing_behind() {
-  host_.restore_left_behind();
+// What this iteration's gradient has left in residuals would stay for ever.
+void Run::leave_no_residual() {
+  host_.restore_residuals();
   for (std::int64_t n = iteration_; n <= prepared_; ++n) {
     for (const Execution& execution : tables_->ring.row(n)) {
       if (execution.op == nullptr || execution.op->payload != Payload::kGradient) continue;
@@ -128,7 +128,7 @@ void Run::leave_nothing_behind() {
 void Run::refuse_not_finite() {
   const std::int32_t own = host_.not_finite();
   const std::vector<std::string> where =
-      peers_->agree("the check of gradients", own < 0 ? "" : tensor_text(own), options_.board.timeout);
+      peers_->agree("the check of gradients", own < 0 ? "" : tensor_text(own), options_.queue.timeout);
   std::string found;
   for (std::size_t r = 0; r < where.size(); ++r) {
     if (where[r].empty()) continue;

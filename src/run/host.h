@@ -39,14 +39,14 @@ class Host {
   virtual bool begin_backward() = 0;
   // The gradient of `tensor` is the one that is handed over now. Errors: InvalidInput.
   virtual void take_gradient(std::int32_t tensor, Gradient gradient) = 0;
-  // Error feedback on one block of it: adds coefficient * what was left behind; if the block is not sent, the
-  // sum is left behind.
+  // Error feedback on one block of it: adds coefficient * its residual; if the block is not sent, the sum becomes the
+  // residual.
   virtual void compensate(std::int32_t block, double coefficient, bool sent) = 0;
-  // Whether something was left behind of a block.
-  virtual bool left_behind(std::int32_t block) const = 0;
-  // What is left behind is again what it was before this backward.
-  virtual void restore_left_behind() = 0;
-  // Nothing of this message will be applied, whether its op has been run or not: it leaves nothing behind either.
+  // Whether a block has one.
+  virtual bool has_residual(std::int32_t block) const = 0;
+  // Residuals are again what they were before this backward.
+  virtual void restore_residuals() = 0;
+  // Nothing of this message will be applied, whether its op has been run or not: it leaves no residual either.
   virtual void leave_out(const Execution& execution) = 0;
   // Whether a gradient of this rank's backward was not finite.
   virtual bool overflowed() = 0;

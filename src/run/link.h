@@ -1,4 +1,4 @@
-// A link's threads: they take its ops strictly in plan order and hand them to its transport.
+// A link's threads: they take its ops strictly in plan order and hand them to its channel.
 #pragma once
 
 #include <memory>
@@ -6,9 +6,9 @@
 #include <thread>
 #include <vector>
 
-#include "run/board.h"
+#include "run/channel.h"
+#include "run/op_queue.h"
 #include "run/peers.h"
-#include "run/transport.h"
 
 namespace gradweave::run {
 
@@ -23,8 +23,8 @@ struct Tables {
 // k is.
 class Link {
  public:
-  Link(std::size_t number, std::shared_ptr<Tables> tables, std::shared_ptr<Transport> transport,
-       std::shared_ptr<Board> board, std::shared_ptr<Peers> peers);
+  Link(std::size_t number, std::shared_ptr<Tables> tables, std::shared_ptr<Channel> channel,
+       std::shared_ptr<OpQueue> queue, std::shared_ptr<Peers> peers);
   // Waits for the ops that run, unless all has failed.
   ~Link();
   Link(const Link&) = delete;

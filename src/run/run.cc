@@ -8,7 +8,7 @@
 namespace gradweave::run {
 
 Run::Run(Host& host, const RunOptions& options)
-    : host_(host), options_(options), board_(std::make_shared<Board>(options.board)) {}
+    : host_(host), options_(options), queue_(std::make_shared<OpQueue>(options.queue)) {}
 
 Run::~Run() { close(); }
 
@@ -20,10 +20,10 @@ void Run::close() {
 
 void Run::install(Calendar&& calendar) {
   links_.clear();
-  board_->check_failure();
+  queue_->check_failure();
   tables_ = std::make_shared<Tables>(std::move(calendar));
   const Calendar& compiled = tables_->calendar;
-  board_->reset(compiled, tables_->ring.capacity());
+  queue_->reset(compiled, tables_->ring.capacity());
   const std::size_t tensors = compiled.index.tensors.size();
   all_tensors_.clear();
   for (std::size_t t = 0; t < tensors; ++t) all_tensors_.push_back(static_cast<std::int32_t>(t));
@@ -33,16 +33,16 @@ void Run::install(Calendar&& calendar) {
   present_.assign(tensors, 0);
   touched_.assign(tensors, 0);
   missing_.assign(compiled.layers, 0);
-  watch_.install(compiled);
+  timer_.install(compiled);
   base_ += iteration_;
   restart();
 }
 
-void Run::start(std::vector<std::shared_ptr<Transport>> transports) {
-  board_->set_ordered_launches(
-      std::ranges::any_of(transports, [](const auto& transport) { return transport->ordered_launches(); }));
-  for (std::size_t k = 0; k < transports.size(); ++k)
-    links_.push_back(std::make_unique<Link>(k, tables_, std::move(transports[k]), board_, peers_));
+void Run::start(std::vector<std::shared_ptr<Channel>> channels) {
+  queue_->set_ordered_launches(
+      std::ranges::any_of(channels, [](const auto& channel) { return channel->ordered_launches(); }));
+  for (std::size_t k = 0; k < channels.size(); ++k)
+    links_.push_back(std::make_unique<Link>(k, tables_, std::move(channels[k]), queue_, peers_));
 }
 
 // Starts at iteration 0 of the plan in force.
@@ -50,8 +50,8 @@ void Run::restart() {
   iteration_ = 0;
   prepared_ = pushed_ = last_spoilt_ = updated_ = -1;
   phase_ = Phase::kIdle;
-  board_->restart();
-  watch_.restart();
+  queue_->restart();
+  timer_.restart();
   const std::size_t tensors = tables_->calendar.index.tensors.size();
   put_.assign(tables_->calendar.blocks.size(), -1);
   for (Flags& flags : flags_) finish_exchange(flags);
@@ -81,7 +81,7 @@ void Run::set_step_points() {
 // ---- forward
 
 void Run::forward_begins() {
-  if (installed() && phase_ == Phase::kIdle) watch_.forward_begins(ns_of(Clock::now()));
+  if (installed() && phase_ == Phase::kIdle) timer_.forward_begins(ns_of(Clock::now()));
 }
 
 void Run::forward_start(std::int32_t layer) {
@@ -110,7 +110,7 @@ void Run::forward_end(std::int32_t layer) {
 
 void Run::backward_start() {
   if (phase_ == Phase::kBackward) return;
-  watch_.backward_begins(ns_of(Clock::now()));
+  timer_.backward_begins(ns_of(Clock::now()));
   pass(PointKind::kBackwardStart, 0);
 }
 
@@ -142,7 +142,7 @@ void Run::gradient(std::int32_t tensor) {
 
 void Run::enter_backward() {
   if (phase_ == Phase::kBackward) return;
-  board_->check_failure();
+  queue_->check_failure();
   if (phase_ == Phase::kReduced) {
     // A step that was skipped, as GradScaler does, or gradients that accumulate: as in
     // DistributedDataParallel.
@@ -169,7 +169,7 @@ void Run::complete_layer_of(std::int32_t tensor) {
   const WorkloadIndex& index = tables_->calendar.index;
   const std::size_t layer = index.tensors[static_cast<std::size_t>(tensor)].layer;
   if (--missing_[layer] > 0) return;
-  watch_.layer_ended(static_cast<std::int32_t>(layer), ns_of(Clock::now()));
+  timer_.layer_ended(static_cast<std::int32_t>(layer), ns_of(Clock::now()));
   record(SpanKind::kBackward, static_cast<std::int32_t>(layer));
   // Layers without tensors end with the one whose backward follows theirs.
   std::size_t last = layer;
@@ -198,7 +198,7 @@ void Run::finish_backward() {
   for (std::size_t l = tables_->calendar.index.tensors.front().layer; l-- > 0;)
     end_layer(static_cast<std::int32_t>(l));
   backward_end_ns_ = ns_of(Clock::now());
-  watch_.backward_ended(backward_end_ns_);
+  timer_.backward_ended(backward_end_ns_);
   exchange_flags();
   phase_ = Phase::kReduced;
   const CalendarIteration& now = here();
@@ -212,7 +212,7 @@ void Run::finish_backward() {
 // ---- from one iteration to the next
 
 void Run::end_iteration() {
-  board_->check_failure();
+  queue_->check_failure();
   if (taken_away()) return skip();
   if (phase_ == Phase::kReduced && !synchronous_) check_kept();
   finish_iteration();
@@ -223,7 +223,7 @@ void Run::skip() {
     throw InvalidInput("there is no gradient to drop: no backward() since the last optimizer.step()",
                        "skip_step", "call it after backward(), in place of step()");
   }
-  board_->check_failure();
+  queue_->check_failure();
   leave_out();
   finish_iteration();
 }
@@ -253,7 +253,7 @@ void Run::finish_iteration() {
 
 void Run::advance() {
   ++counters_.iterations;
-  watch_.iteration_ended(ns_of(Clock::now()));
+  timer_.iteration_ended(ns_of(Clock::now()));
   std::ranges::fill(touched_, 0);
   retire(iteration_);
   ++iteration_;
@@ -273,11 +273,11 @@ void Run::prepare(std::int64_t iteration) {
   if (iteration <= prepared_) return;
   prepared_ = iteration;
   if (const std::int64_t before = iteration - static_cast<std::int64_t>(tables_->ring.depth()); before >= 0) {
-    board_->times(tables_->ring.row(before), op_ns_);  // its place is used again
-    watch_.ops_ended(before, op_ns_);
+    queue_->times(tables_->ring.row(before), op_ns_);  // its place is used again
+    timer_.ops_ended(before, op_ns_);
   }
   tables_->ring.open(tables_->calendar, iteration, base_ + iteration);
-  board_->open(tables_->ring.row(iteration));
+  queue_->open(tables_->ring.row(iteration));
   // The other half may have been left out before this one was there.
   for (const Execution& execution : tables_->ring.row(iteration)) {
     if (execution.op == nullptr || execution.partner == nullptr) continue;
@@ -292,7 +292,7 @@ void Run::prepare(std::int64_t iteration) {
 void Run::push(std::int64_t iteration) {
   if (iteration <= pushed_) return;
   pushed_ = iteration;
-  board_->push(tables_->ring.row(iteration), iteration);
+  queue_->push(tables_->ring.row(iteration), iteration);
 }
 
 // Hands the next iteration's ops to their links, as its beginning would do: op `op` among them is awaited
@@ -304,7 +304,7 @@ void Run::start_early(std::int32_t op) {
   const std::int32_t link = at(next, op).op->link;
   for (std::int32_t before = 0; before < op; ++before) {
     const Execution& execution = at(next, before);
-    if (execution.op->link != link || board_->missing(execution) == 0) continue;
+    if (execution.op->link != link || queue_->missing(execution) == 0) continue;
     throw InvalidInput("part of the gradient is sent behind " + describe(tables_->calendar, execution) +
                            ", which needs a later step",
                        "clip_grad_norm_", "choose another scheme, such as ddp");
@@ -352,15 +352,15 @@ std::vector<std::int32_t> Run::forward_layers() const {
 
 Counters Run::counters() const {
   Counters counters = counters_;
-  const BoardCounters links = board_->counters();
+  const OpCounters links = queue_->counters();
   counters.ops = links.ops;
   counters.bytes = links.bytes;
   return counters;
 }
 
 void Run::fail(const std::string& what, Clock::duration after, const std::string& cause) {
-  board_->fail(peers_->give_up(what + " (" + iteration_text() + ")", after, cause));
-  throw RuntimeFailure(board_->failure());
+  queue_->fail(peers_->give_up(what + " (" + iteration_text() + ")", after, cause));
+  throw RuntimeFailure(queue_->failure());
 }
 
 std::string Run::tensor_text(std::int32_t tensor) const {
@@ -370,7 +370,7 @@ std::string Run::tensor_text(std::int32_t tensor) const {
 void Run::set_timeline(bool on) {
   timeline_ = on;
   span_begin_ = Clock::now();
-  board_->set_timeline(on);
+  queue_->set_timeline(on);
 }
 
 // What compute has done since the last record.
@@ -387,7 +387,7 @@ void Run::record(SpanKind kind, std::int32_t layer) {
 
 std::vector<Span> Run::take_spans() {
   std::vector<Span> spans = std::exchange(spans_, {});
-  const std::vector<Span> links = board_->take_spans();
+  const std::vector<Span> links = queue_->take_spans();
   spans.insert(spans.end(), links.begin(), links.end());
   return spans;
 }

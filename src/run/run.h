@@ -1,5 +1,5 @@
 // Runs a plan on one rank: what is due at each point, what is read, sent, waited for and applied, and in
-// which order. It knows no tensor and no network: a Host holds the data, a Transport carries each link's ops.
+// which order. It knows no tensor and no network: a Host holds the data, a Channel carries each link's ops.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 #include "gradweave/timeline.h"
 #include "run/archive.h"
-#include "run/board.h"
+#include "run/channel.h"
 #include "run/execution.h"
 #include "run/host.h"
+#include "run/iteration_timer.h"
 #include "run/link.h"
+#include "run/op_queue.h"
 #include "run/peers.h"
-#include "run/transport.h"
-#include "run/watch.h"
 
 namespace gradweave::run {
 
@@ -25,7 +25,7 @@ namespace gradweave::run {
 enum class FindUnused : std::uint8_t { kAuto, kOn, kOff };
 
 struct RunOptions {
-  BoardOptions board;
+  OpQueueOptions queue;
   FindUnused find_unused = FindUnused::kAuto;
   bool check = false;  // ranks tell each other in each iteration whose gradients are not finite
   int world_size = 1;
@@ -51,8 +51,8 @@ class Run {
 
   // Makes the plan of `calendar` the one in force, from its iteration 0; nothing of another may be pending.
   void install(Calendar&& calendar);
-  // Then: starts its links' threads, each with its transport.
-  void start(std::vector<std::shared_ptr<Transport>> transports);
+  // Then: starts its links' threads, each with its channel.
+  void start(std::vector<std::shared_ptr<Channel>> channels);
   bool installed() const { return tables_ != nullptr; }
   // Ends the threads. Waits for the ops that run, unless all has failed.
   void close();
@@ -128,8 +128,8 @@ class Run {
   std::int64_t iteration() const { return base_ + iteration_; }
   std::int64_t backward_end_ns() const { return backward_end_ns_; }
   Counters counters() const;
-  Board& board() { return *board_; }
-  std::shared_ptr<Board> shared_board() const { return board_; }
+  OpQueue& queue() { return *queue_; }
+  std::shared_ptr<OpQueue> shared_queue() const { return queue_; }
 
   // Ends training for all ranks because `what` failed for `cause`, `after` it began, as a lost op does.
   [[noreturn]] void fail(const std::string& what, Clock::duration after, const std::string& cause);
@@ -137,7 +137,7 @@ class Run {
   // Returns how long the last iterations took, at most kMostKept, as this rank has it; without iterations where too few
   // have passed.
   IterationStatistics statistics(std::int64_t iterations, std::size_t rank) const {
-    return watch_.statistics(iterations, rank, static_cast<std::size_t>(options_.world_size));
+    return timer_.statistics(iterations, rank, static_cast<std::size_t>(options_.world_size));
   }
 
   void set_timeline(bool on);
@@ -164,7 +164,7 @@ class Run {
   void begin_iteration();
   void prepare(std::int64_t iteration);
   void push(std::int64_t iteration);
-  void pass(PointKind kind, std::int32_t layer) { board_->pass(kind, layer, iteration_); }
+  void pass(PointKind kind, std::int32_t layer) { queue_->pass(kind, layer, iteration_); }
   void restart();
   void set_step_points();
 
@@ -173,7 +173,7 @@ class Run {
   void hand_over_block(std::int32_t block);
   double residual_coefficient() const;
   void refuse_not_finite();
-  void leave_nothing_behind();
+  void leave_no_residual();
   void read_parameters(PointKind at, std::int32_t layer);
   void read_parameters(Execution& execution, PointKind at, std::int32_t layer);
   bool stepped_at_backward_end(std::int32_t block, std::int32_t layer) const;
@@ -232,7 +232,7 @@ class Run {
   Host& host_;
   std::shared_ptr<Peers> peers_;
   RunOptions options_;
-  std::shared_ptr<Board> board_;
+  std::shared_ptr<OpQueue> queue_;
 
   // Of the plan in force.
   std::shared_ptr<Tables> tables_;
@@ -263,7 +263,7 @@ class Run {
   std::int64_t updated_ = -1;                // the last iteration that is counted as an update
 
   Counters counters_;
-  Watch watch_;
+  IterationTimer timer_;
   std::vector<std::int64_t> op_ns_;  // scratch of one iteration's end
   std::int64_t backward_end_ns_ = 0;
   bool timeline_ = false;

@@ -1,4 +1,4 @@
-// The engine's part of a checkpoint: what is on its way, what was left behind, anchors.
+// The engine's part of a checkpoint: what is on its way, residuals, anchors.
 #include <ATen/ops/from_blob.h>
 
 #include "gradweave/error.h"
@@ -109,7 +109,7 @@ void Coder::archive(run::Archive& numbers, StateTensors& tensors, const std::str
     numbers(key.second);
     Store& store = stores_[key];
     const std::string here = name + "." + std::to_string(i);
-    tensors(here + ".left_behind", store.now.left_behind);
+    tensors(here + ".left_behind", store.now.residual);
     std::size_t further = store.now.further.size();
     numbers(further);
     store.now.further.resize(further);

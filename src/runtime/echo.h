@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "runtime/link_transport.h"
+#include "runtime/group_channel.h"
 
 namespace gradweave::runtime {
 

@@ -65,7 +65,7 @@ void Engine::backward_start() {
 
 void Engine::on_gradient(std::int32_t parameter) {
   if (!run_.installed()) {
-    run_.board().check_failure();
+    run_.queue().check_failure();
     if (!run_.communicating()) return;
     throw InvalidInput("its gradient came before a plan was in force",
                        "parameter '" + host_.parameters()[static_cast<std::size_t>(parameter)].name + "'",

@@ -15,9 +15,9 @@
 #include "gradweave/workload.h"
 #include "run/run.h"
 #include "runtime/echo.h"
+#include "runtime/group_channel.h"
 #include "runtime/hooks.h"
 #include "runtime/host.h"
-#include "runtime/link_transport.h"
 #include "runtime/peers.h"
 #include "runtime/state.h"
 
@@ -58,11 +58,11 @@ class Engine {
 
   // Of an engine whose links have no group: puts `plan` in force where rank `rank` of a job was, of which each rank has
   // saved one of `states`. What was under way is taken as it would have arrived: what was still to be sent is added up
-  // exactly, and what was left behind stays so. drain() then makes of this rank what the job's own would have, but averages
+  // exactly, and residuals stay such. drain() then makes of this rank what the job's own would have, but averages
   // nothing over ranks. Errors: as install().
   void play(const Plan& plan, const Workload& workload, const std::vector<StateTensors::Map>& states,
             std::size_t rank);
-  // Between iterations: returns copies of what outlives a plan: what was left behind, by parameter, the outer
+  // Between iterations: returns copies of what outlives a plan: residuals, by parameter, the outer
   // optimizer's momentum, the iteration.
   StateTensors::Map remains() const;
   // Before the first plan: goes on from remains() of every rank of a job, of any number. Errors: InvalidInput.

@@ -14,7 +14,7 @@ namespace gradweave::runtime {
 namespace {
 
 constexpr const char* kIteration = "iteration";
-const std::string kLeft = "left.";
+const std::string kResidual = "left.";
 const std::string kMomentum = "momentum.";
 
 const at::Tensor& tensor_of(const StateTensors::Map& state, const std::string& name) {
@@ -65,7 +65,7 @@ void Engine::play(const Plan& plan, const Workload& workload, const std::vector<
                   std::size_t rank) {
   put_in_force(plan, workload, &states.at(rank), static_cast<int>(rank), [&] {
     run_.visit_alive([&](const run::Execution& execution) {
-      host_.gather(execution, run_.board().done(execution), states);
+      host_.gather(execution, run_.queue().done(execution), states);
     });
   });
 }
@@ -130,13 +130,13 @@ void Engine::take_over(const std::vector<StateTensors::Map>& remains) {
 }
 
 void TorchHost::write_remains(StateTensors& tensors) const {
-  std::vector<at::Tensor> left = left_behind();
-  for (std::size_t p = 0; p < left.size(); ++p) tensors(kLeft + parameters_[p].name, left[p]);
+  std::vector<at::Tensor> left = residuals_by_parameter();
+  for (std::size_t p = 0; p < left.size(); ++p) tensors(kResidual + parameters_[p].name, left[p]);
   for (auto [p, momentum] : anchors_.momenta())
     tensors(kMomentum + parameters_[static_cast<std::size_t>(p)].name, momentum);
 }
 
-// Each of the ranks that there are now gets the mean of what was left behind, so that it is what is owed to the mean of
+// Each of the ranks that there are now gets the mean of the residuals, so that it is what is owed to the mean of
 // their gradients. The outer optimizer's momentum is the same on all ranks.
 void TorchHost::take_over(const std::vector<StateTensors::Map>& remains) {
   const auto place_of = [&](const std::string& name, const at::Tensor& values) {
@@ -149,8 +149,8 @@ void TorchHost::take_over(const std::vector<StateTensors::Map>& remains) {
   };
   for (const StateTensors::Map& state : remains) {
     for (const auto& [name, values] : state) {
-      if (!name.starts_with(kLeft)) continue;
-      at::Tensor& left = left_[place_of(name.substr(kLeft.size()), values)];
+      if (!name.starts_with(kResidual)) continue;
+      at::Tensor& left = left_[place_of(name.substr(kResidual.size()), values)];
       if (!left.defined()) left = at::zeros_like(values);
       left.add_(values, 1.0 / static_cast<double>(remains.size()));
     }

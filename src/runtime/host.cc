@@ -87,7 +87,7 @@ void TorchHost::install(const Calendar& calendar, std::size_t slots, std::vector
   coders_.clear();
   for (std::size_t link = 0; link < calendar.links.size(); ++link)
     coders_.push_back(std::make_shared<Coder>(matrices));
-  hand_on_left_behind();
+  hand_on_residuals();
 }
 
 // In memory order a tensor is a matrix whose rows lie along its outermost dimension. A slice of one is as near to
@@ -109,7 +109,7 @@ Matrix TorchHost::matrix_of(std::size_t block) const {
 }
 
 // By parameter, in units of this rank's gradient.
-std::vector<at::Tensor> TorchHost::left_behind() const {
+std::vector<at::Tensor> TorchHost::residuals_by_parameter() const {
   std::vector<at::Tensor> left = left_;
   const auto add = [&](std::int32_t b, const at::Tensor& values, double factor) {
     const Block& block = calendar_->blocks[static_cast<std::size_t>(b)];
@@ -122,7 +122,7 @@ std::vector<at::Tensor> TorchHost::left_behind() const {
     if (residuals_[b].defined()) add(static_cast<std::int32_t>(b), residuals_[b], 1);
   }
   for (const auto& coder : coders_) {
-    coder->visit_left_behind([&](const Coder::Blocks& blocks, const at::Tensor& values) {
+    coder->visit_residuals([&](const Coder::Blocks& blocks, const at::Tensor& values) {
       std::int64_t at = 0;
       for (const std::int32_t b : blocks) {
         const Block& block = calendar_->blocks[static_cast<std::size_t>(b)];
@@ -135,9 +135,9 @@ std::vector<at::Tensor> TorchHost::left_behind() const {
   return left;
 }
 
-// What the plan before has left behind goes where the first message of a block leaves something behind too, or
+// The residuals of the plan before go where the first message of a block leaves one too, or
 // else into the block's next gradient: without other ranks no message is sent.
-void TorchHost::hand_on_left_behind() {
+void TorchHost::hand_on_residuals() {
   std::vector<at::Tensor> left(residuals_.size());
   for (std::size_t b = 0; b < left.size(); ++b) {
     const at::Tensor& whole = left_[static_cast<std::size_t>(parameter_of(calendar_->block_tensor[b]))];
@@ -153,7 +153,7 @@ void TorchHost::hand_on_left_behind() {
       for (std::size_t i = 0; i < op.blocks.size(); ++i) {
         at::Tensor& values = left[static_cast<std::size_t>(op.blocks[i])];
         if (!values.defined()) continue;
-        coders_[static_cast<std::size_t>(op.link)]->add_left_behind(op.blocks, i, values.div(world_size_));
+        coders_[static_cast<std::size_t>(op.link)]->add_residual(op.blocks, i, values.div(world_size_));
         values.reset();
       }
     }

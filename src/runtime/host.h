@@ -15,7 +15,7 @@
 #include "run/host.h"
 #include "runtime/anchors.h"
 #include "runtime/buffers.h"
-#include "runtime/link_transport.h"
+#include "runtime/group_channel.h"
 #include "runtime/message.h"
 
 namespace gradweave::runtime {
@@ -40,8 +40,8 @@ class TorchHost : public run::Host {
 
   // Returns, for each tensor of the calendar, its parameter. Errors: InvalidInput naming what does not match.
   std::vector<std::int32_t> parameters_of(const Calendar& calendar) const;
-  // The plan in force goes; what error feedback has left behind stays for the next, which has other blocks.
-  void leave_plan() { left_ = left_behind(); }
+  // The plan in force goes; residuals stay for the next, which has other blocks.
+  void leave_plan() { left_ = residuals_by_parameter(); }
   // Takes a plan into force, with one message for each of the run's `slots`. `group`: for averages over ranks; null:
   // none are made. `rank`: this one's.
   void install(const Calendar& calendar, std::size_t slots, std::vector<std::int32_t> parameter_of,
@@ -110,10 +110,10 @@ class TorchHost : public run::Host {
   bool begin_backward() override;
   void take_gradient(std::int32_t tensor, run::Gradient gradient) override;
   void compensate(std::int32_t block, double coefficient, bool sent) override;
-  bool left_behind(std::int32_t block) const override {
+  bool has_residual(std::int32_t block) const override {
     return residuals_[static_cast<std::size_t>(block)].defined();
   }
-  void restore_left_behind() override { residuals_ = residuals_before_; }
+  void restore_residuals() override { residuals_ = residuals_before_; }
   void leave_out(const run::Execution& execution) override;
   bool overflowed() override;
   std::int32_t not_finite() override { return not_finite_; }
@@ -166,8 +166,8 @@ class TorchHost : public run::Host {
   at::Tensor flat_parameter(std::int32_t tensor) const;
   std::string where(std::int32_t tensor) const;
   Matrix matrix_of(std::size_t block) const;
-  std::vector<at::Tensor> left_behind() const;
-  void hand_on_left_behind();
+  std::vector<at::Tensor> residuals_by_parameter() const;
+  void hand_on_residuals();
   bool begin_unscaling();
   void unscale(const at::Tensor& gradient);
   void acquire(const run::Execution& execution);
@@ -197,7 +197,7 @@ class TorchHost : public run::Host {
 
   std::vector<Handed> handed_;                // by tensor
   std::vector<std::int64_t> noted_;           // by tensor: its parameter's version, -1: not noted
-  std::vector<at::Tensor> left_;              // by parameter, between two plans: what was left behind
+  std::vector<at::Tensor> left_;              // by parameter, between two plans: residuals
   std::vector<at::Tensor> residuals_;         // by block
   std::vector<at::Tensor> residuals_before_;  // before this backward
   std::vector<at::Tensor> aside_;             // a stack

@@ -27,7 +27,7 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
       options_(on_device_of(parameters, options.link)),
       peers_(std::move(peers)),
       host_(std::move(parameters), std::move(control), world_size, options_, std::move(stepper)),
-      run_(host_, {.board = {.timeout = options_.timeout},
+      run_(host_, {.queue = {.timeout = options_.timeout},
                    .find_unused = options.find_unused,
                    .check = options.link.check,
                    .world_size = world_size}),
@@ -42,14 +42,14 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
   }
   hooks_ = std::make_unique<GradientHooks>(std::move(tensors), [this](std::int32_t p) { on_gradient(p); });
   run_.set_peers(peers_);
-  peers_->on_verdict([board = run_.shared_board()](const std::string& verdict) { board->fail(verdict); });
+  peers_->on_verdict([queue = run_.shared_queue()](const std::string& verdict) { queue->fail(verdict); });
 }
 
 Engine::~Engine() { close(); }
 
 void Engine::close(std::optional<run::Clock::duration> patience) {
   hooks_.reset();
-  if (patience) run_.board().settle(*patience);
+  if (patience) run_.queue().settle(*patience);
   run_.close();
   host_.close();
   specs_.clear();
@@ -133,12 +133,12 @@ void Engine::put_in_force(const Plan& plan, const Workload& workload, const Stat
                                                : Scaling::kAtHandOver);
   if (state != nullptr) restore(*state);
   restored();
-  std::vector<std::shared_ptr<run::Transport>> transports;
+  std::vector<std::shared_ptr<run::Channel>> channels;
   for (std::size_t link = 0; link < specs.size(); ++link) {
-    transports.push_back(std::make_shared<LinkTransport>(*specs[link], options_, run_.calendar().hash,
-                                                         host_.messages(), host_.coder(link)));
+    channels.push_back(std::make_shared<GroupChannel>(*specs[link], options_, run_.calendar().hash,
+                                                      host_.messages(), host_.coder(link)));
   }
-  run_.start(std::move(transports));
+  run_.start(std::move(channels));
 }
 
 }  // namespace gradweave::runtime

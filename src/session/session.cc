@@ -115,7 +115,7 @@ void check_optimizer(torch::optim::Optimizer& optimizer, const Model& model) {
 }
 
 // When the parts of an iteration began, steady clock, ns.
-struct Moments {
+struct StartTimes {
   std::vector<Nanoseconds> entered;  // by layer; 0: not yet
   Nanoseconds backward = 0;
 };
@@ -156,7 +156,7 @@ struct Session::State {
     std::vector<runtime::LinkSpec> links{{.name = kLink, .group = link, .emulation = nullptr, .control = {}}};
     engine = std::make_unique<Engine>(described.parameters, std::move(links), control, peers, job.world_size,
                                       engine_options, [this](std::int32_t subset) { step_subset(subset); });
-    moments.entered.resize(described.workload.layers.size());
+    started.entered.resize(described.workload.layers.size());
     const Cluster unknown{.workers = job.world_size, .links = {{.name = kLink, .startup_ns = 1000}}};
     engine->install(std::get<Plan>(make_plan("sequential", described.workload, unknown)), described.workload);
   }
@@ -223,15 +223,15 @@ struct Session::State {
   }
 
   void keep_profile() {
-    const std::vector<Nanoseconds>& entered = moments.entered;
-    if (moments.backward == 0 || std::ranges::find(entered, 0) != entered.end()) return;
+    const std::vector<Nanoseconds>& entered = started.entered;
+    if (started.backward == 0 || std::ranges::find(entered, 0) != entered.end()) return;
     const std::size_t layers = entered.size();
     LayerTimes times{.forward = std::vector<Nanoseconds>(layers),
                      .backward = std::vector<Nanoseconds>(layers)};
-    Nanoseconds before = moments.backward;
+    Nanoseconds before = started.backward;
     for (std::size_t l = layers; l-- > 0;) {
       times.forward[l] =
-          std::max<Nanoseconds>(0, (l + 1 < layers ? entered[l + 1] : moments.backward) - entered[l]);
+          std::max<Nanoseconds>(0, (l + 1 < layers ? entered[l + 1] : started.backward) - entered[l]);
       Nanoseconds ready = before;
       for (const std::size_t p : described.of[l]) ready = std::max(ready, engine->ready_ns()[p]);
       times.backward[l] = ready - before;
@@ -252,7 +252,7 @@ struct Session::State {
   std::map<std::int32_t, std::vector<Tensors>> narrowed;  // by subset and group
   std::int32_t layer = -1;                                // that the forward is in
   bool stepped = false;                                   // some iteration has ended
-  Moments moments;
+  StartTimes started;
   std::vector<LayerTimes> profiled;
   std::set<std::int32_t> ever_entered;
   int exceptions = std::uncaught_exceptions();
@@ -289,7 +289,7 @@ void Session::enter(const std::string& layer) {
   if (state.layer >= 0) state.engine->forward_end(state.layer);
   state.layer = number;
   if (at::GradMode::is_enabled()) {
-    std::vector<Nanoseconds>& entered = state.moments.entered;
+    std::vector<Nanoseconds>& entered = state.started.entered;
     Nanoseconds& here = entered[static_cast<std::size_t>(number)];
     if (here == 0) {
       if (std::ranges::any_of(entered.begin() + number + 1, entered.end(),
@@ -310,7 +310,7 @@ void Session::backward(const at::Tensor& loss) {
   if (state.layer >= 0) state.engine->forward_end(state.layer);
   state.layer = -1;
   for (const std::int32_t layer : state.engine->run().forward_layers()) {
-    if (state.moments.entered[static_cast<std::size_t>(layer)] == 0) {
+    if (state.started.entered[static_cast<std::size_t>(layer)] == 0) {
       throw InvalidInput(
           "the plan updates it in the forward, which did not enter it",
           "layer '" + state.described.workload.layers[static_cast<std::size_t>(layer)].name + "'",
@@ -320,7 +320,7 @@ void Session::backward(const at::Tensor& loss) {
   if (loss.requires_grad()) {
     loss.register_hook([&state](const at::Tensor&) { state.engine->backward_start(); });
   }
-  state.moments.backward = run::ns_of(run::Clock::now());
+  state.started.backward = run::ns_of(run::Clock::now());
   loss.backward();
 }
 
@@ -329,8 +329,8 @@ void Session::step() {
   state.keep_profile();
   state.engine->end_iteration();
   state.lend_gradients();
-  state.moments.entered.assign(state.moments.entered.size(), 0);
-  state.moments.backward = 0;
+  state.started.entered.assign(state.started.entered.size(), 0);
+  state.started.backward = 0;
   state.layer = -1;
   state.stepped = true;
 }

@@ -140,9 +140,9 @@ std::vector<std::string> FakePeers::agree(const std::string& what, const std::st
   return posts;
 }
 
-// ---- transport
+// ---- channel
 
-class FakeTransport::Started : public run::Pending {
+class FakeChannel::Started : public run::Pending {
  public:
   Started(Network& network, const Execution& execution, std::size_t link, std::size_t sequence, int rank,
           int world_size, std::uint32_t seed, FakeMessage& message)
@@ -196,9 +196,9 @@ class FakeTransport::Started : public run::Pending {
   FakeMessage& message_;
 };
 
-FakeTransport::FakeTransport(Network& network, std::size_t link, int rank, const Job& job,
-                             std::shared_ptr<std::vector<FakeMessage>> messages,
-                             std::shared_ptr<Launches> launches, bool ordered)
+FakeChannel::FakeChannel(Network& network, std::size_t link, int rank, const Job& job,
+                         std::shared_ptr<std::vector<FakeMessage>> messages,
+                         std::shared_ptr<Launches> launches, bool ordered)
     : network_(network),
       link_(link),
       rank_(rank),
@@ -208,7 +208,7 @@ FakeTransport::FakeTransport(Network& network, std::size_t link, int rank, const
       messages_(std::move(messages)),
       launches_(std::move(launches)) {}
 
-std::unique_ptr<run::Pending> FakeTransport::start(const Execution& execution, std::size_t sequence) {
+std::unique_ptr<run::Pending> FakeChannel::start(const Execution& execution, std::size_t sequence) {
   FakeMessage& message = (*messages_)[execution.slot];
   if (execution.partner != nullptr) message = std::move((*messages_)[execution.partner->slot]);
   {
@@ -287,7 +287,7 @@ void FakeHost::compensate(std::int32_t block, double coefficient, bool sent) {
   residual = sent ? Gradient() : compensated_;
 }
 
-void FakeHost::restore_left_behind() { residuals_ = residuals_before_; }
+void FakeHost::restore_residuals() { residuals_ = residuals_before_; }
 
 FakeMessage& FakeHost::opened(const Execution& execution) {
   FakeMessage& message = (*messages_)[execution.slot];
@@ -439,22 +439,22 @@ class Rank {
       : rank_(rank),
         job_(job),
         host_(network, rank, job),
-        run_(host_, {.board = {.timeout = kPatience, .stall = std::chrono::milliseconds(5)},
+        run_(host_, {.queue = {.timeout = kPatience, .stall = std::chrono::milliseconds(5)},
                      .find_unused = job.leaves_unused ? run::FindUnused::kOn : run::FindUnused::kAuto,
                      .check = job.not_finite_rank >= 0,
                      .world_size = job.world_size}),
         random_(mixed({job.seed, 7, rank})),
-        launches_(std::make_shared<FakeTransport::Launches>()) {
+        launches_(std::make_shared<FakeChannel::Launches>()) {
     run_.set_peers(std::make_shared<FakePeers>(network, rank));
     run_.install(calendar_of(plan, workload));
     host_.install(run_.calendar(), run_.slots());
     if (before != nullptr) go_on(*before);
-    std::vector<std::shared_ptr<run::Transport>> transports;
+    std::vector<std::shared_ptr<run::Channel>> channels;
     for (std::size_t k = 0; k < plan.links.size(); ++k) {
-      transports.push_back(
-          std::make_shared<FakeTransport>(network, k, rank, job, host_.messages(), launches_, ordered));
+      channels.push_back(
+          std::make_shared<FakeChannel>(network, k, rank, job, host_.messages(), launches_, ordered));
     }
-    run_.start(std::move(transports));
+    run_.start(std::move(channels));
   }
 
   void iterate() {
@@ -553,7 +553,7 @@ class Rank {
   FakeHost host_;
   run::Run run_;
   std::mt19937 random_;
-  std::shared_ptr<FakeTransport::Launches> launches_;
+  std::shared_ptr<FakeChannel::Launches> launches_;
   std::int64_t done_ = 0;
 };
 

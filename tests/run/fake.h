@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "run/channel.h"
 #include "run/host.h"
 #include "run/peers.h"
 #include "run/run.h"
-#include "run/transport.h"
 
 namespace gradweave::testing {
 
@@ -83,7 +83,7 @@ struct FakeMessage {
   Values flat, own;
 };
 
-class FakeTransport : public run::Transport {
+class FakeChannel : public run::Channel {
  public:
   // What all links of a rank launched, in order: (iteration, place).
   struct Launches {
@@ -91,9 +91,9 @@ class FakeTransport : public run::Transport {
     std::vector<std::pair<std::int64_t, std::int32_t>> order;
   };
 
-  FakeTransport(Network& network, std::size_t link, int rank, const Job& job,
-                std::shared_ptr<std::vector<FakeMessage>> messages, std::shared_ptr<Launches> launches,
-                bool ordered);
+  FakeChannel(Network& network, std::size_t link, int rank, const Job& job,
+              std::shared_ptr<std::vector<FakeMessage>> messages, std::shared_ptr<Launches> launches,
+              bool ordered);
   bool ordered_launches() const override { return ordered_; }
   std::unique_ptr<run::Pending> start(const run::Execution& execution, std::size_t sequence) override;
 
@@ -147,10 +147,10 @@ class FakeHost : public run::Host {
   bool begin_backward() override;
   void take_gradient(std::int32_t tensor, run::Gradient gradient) override;
   void compensate(std::int32_t block, double coefficient, bool sent) override;
-  bool left_behind(std::int32_t block) const override {
+  bool has_residual(std::int32_t block) const override {
     return residuals_[static_cast<std::size_t>(block)].has_value();
   }
-  void restore_left_behind() override;
+  void restore_residuals() override;
   void leave_out(const run::Execution&) override {}
   bool overflowed() override { return job_.overflows(rank_, iteration_); }
   std::int32_t not_finite() override { return rank_ == job_.not_finite_rank && iteration_ == 2 ? 0 : -1; }

@@ -72,7 +72,7 @@ TEST_P(Lossless, CodecsLoseNothing) {
           total.add_(flat);
         }
         sums[rank] = total;
-        coder.visit_left_behind([&](const auto&, const at::Tensor& values) { left[rank].add_(values); });
+        coder.visit_residuals([&](const auto&, const at::Tensor& values) { left[rank].add_(values); });
       });
       at::Tensor given = at::zeros({numel});
       for (int r = 0; r < 3; ++r) {
@@ -160,7 +160,7 @@ TEST(Coder, KeepsWhatIsLeftByBlocks) {
     at::Tensor other = at::zeros({3});
     coder.start(call(group, other), half, {1}, {1, 0})->wait();
     EXPECT_EQ(other.sum().item<float>(), 0);
-    coder.add_left_behind({0, 1}, 1, at::full({3}, 10.0f));  // 1 2 | 13 10 10
+    coder.add_residual({0, 1}, 1, at::full({3}, 10.0f));  // 1 2 | 13 10 10
     at::Tensor next = at::zeros({5});
     coder.start(call(group, next), half, {0, 1}, {2, 0})->wait();
     EXPECT_EQ(next[2].item<float>(), 26);

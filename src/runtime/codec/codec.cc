@@ -50,13 +50,13 @@ std::unique_ptr<Codec> make_codec(const Compression& compression) {
 }
 
 at::Tensor& compensated(const at::Tensor& message, const Memory& before, Memory& after) {
-  if (!after.left_behind.defined()) after.left_behind = at::empty_like(message);
-  if (before.left_behind.defined()) {
-    at::add_out(after.left_behind, message, before.left_behind);
+  if (!after.residual.defined()) after.residual = at::empty_like(message);
+  if (before.residual.defined()) {
+    at::add_out(after.residual, message, before.residual);
   } else {
-    after.left_behind.copy_(message);
+    after.residual.copy_(message);
   }
-  return after.left_behind;
+  return after.residual;
 }
 
 std::unique_ptr<Pending> then(const Call& call, std::unique_ptr<Pending> pending,

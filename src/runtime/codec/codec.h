@@ -20,7 +20,7 @@ namespace gradweave::runtime {
 // What a codec keeps of the messages of some blocks, from one to the next.
 struct Memory {
   // What was not sent: as long as the message, in its unit and dtype; undefined: nothing. It outlives the plan.
-  at::Tensor left_behind;
+  at::Tensor residual;
   std::vector<at::Tensor> further;  // what else; ends with the plan
 };
 
@@ -67,7 +67,7 @@ std::unique_ptr<Codec> make_codec(const Compression& compression);
 
 // ---- for codecs
 
-// Makes after.left_behind the message with what was left before, and returns it: the codec takes out of it what it
+// Makes after.residual the message with what was left before, and returns it: the codec takes out of it what it
 // sends.
 at::Tensor& compensated(const at::Tensor& message, const Memory& before, Memory& after);
 

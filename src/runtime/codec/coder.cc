@@ -97,7 +97,7 @@ std::unique_ptr<Pending> Coder::start_alone(const Call& call, const Compression&
                                .iteration = name.first,
                                .blocks = alone->matrices},
                               {}, alone->left);
-  return then(call, std::move(pending), [=] { own.sub_(alone->left.left_behind); });
+  return then(call, std::move(pending), [=] { own.sub_(alone->left.residual); });
 }
 
 void Coder::leave_out(const Blocks& blocks, Collective collective, Name name) {
@@ -111,14 +111,14 @@ void Coder::leave_out(const Blocks& blocks, Collective collective, Name name) {
   store.last = {-1, -1};
 }
 
-void Coder::visit_left_behind(const std::function<void(const Blocks&, const at::Tensor&)>& visit) const {
+void Coder::visit_residuals(const std::function<void(const Blocks&, const at::Tensor&)>& visit) const {
   const MutexLock lock(mutex_);
   for (const auto& [key, store] : stores_) {
-    if (store.now.left_behind.defined()) visit(key.first, store.now.left_behind);
+    if (store.now.residual.defined()) visit(key.first, store.now.residual);
   }
 }
 
-void Coder::add_left_behind(const Blocks& blocks, std::size_t at, const at::Tensor& values) {
+void Coder::add_residual(const Blocks& blocks, std::size_t at, const at::Tensor& values) {
   const MutexLock lock(mutex_);
   std::int64_t begin = 0, numel = 0;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -126,7 +126,7 @@ void Coder::add_left_behind(const Blocks& blocks, std::size_t at, const at::Tens
     if (i < at) begin += length;
     numel += length;
   }
-  at::Tensor& left = stores_[{blocks, false}].now.left_behind;
+  at::Tensor& left = stores_[{blocks, false}].now.residual;
   if (!left.defined()) left = at::zeros({numel}, values.options());
   left.narrow(0, begin, values.numel()).add_(values);
 }

@@ -1,4 +1,4 @@
-// The codecs of one link, and what they have left behind.
+// The codecs of one link, and their residuals.
 #pragma once
 
 #include <cstdint>
@@ -37,14 +37,14 @@ class Coder {
   std::unique_ptr<Pending> start_alone(const Call& call, const Compression& compression, const Blocks& blocks,
                                        Name name, const at::Tensor& own);
 
-  // Nothing of this message will be applied, whether it has been sent or not: what is left behind is again what it
+  // Nothing of this message will be applied, whether it has been sent or not: the residual is again what it
   // was before it. The caller owes this before the next message of these blocks is complete.
   void leave_out(const Blocks& blocks, Collective collective, Name name);
 
-  // Calls `visit` with what was left behind of each list of blocks, and once more with what all-gathers have left.
-  void visit_left_behind(const std::function<void(const Blocks&, const at::Tensor&)>& visit) const;
-  // Makes `values` (of block number `at` of the message, in its unit) part of what was left behind, not of all-gathers.
-  void add_left_behind(const Blocks& blocks, std::size_t at, const at::Tensor& values);
+  // Calls `visit` with the residual of each list of blocks, and once more with that of its all-gathers.
+  void visit_residuals(const std::function<void(const Blocks&, const at::Tensor&)>& visit) const;
+  // Makes `values` (of block number `at` of the message, in its unit) part of the residual, not of all-gathers'.
+  void add_residual(const Blocks& blocks, std::size_t at, const at::Tensor& values);
   // Writes or reads what is kept, under names that begin with `name`.
   void archive(run::Archive& numbers, StateTensors& tensors, const std::string& name);
 

@@ -2,7 +2,7 @@
 // 2018).
 //
 //   paper                    here
-//   g_t, u_t, v_t            this rank's message; Memory::further[0]; Memory::left_behind
+//   g_t, u_t, v_t            this rank's message; Memory::further[0]; Memory::residual
 //   m                        `momentum`
 //   momentum correction      u <- m u + g,  v <- v + u                       (Section 3.2)
 //   local gradient clipping  g is scaled to a norm of at most `clip` / sqrt(P), in units of a rank's gradient

@@ -129,7 +129,7 @@ struct SplitMessage {
     call.flat.copy_(result);
     for (const at::Tensor& places : sent) {
       const at::Tensor back = call.flat.index_select(0, places).ne(0);
-      after.left_behind.index_fill_(0, places.masked_select(back), 0);
+      after.residual.index_fill_(0, places.masked_select(back), 0);
     }
   }
 

@@ -146,7 +146,7 @@ class PowerSgd : public Codec {
       for (const Place& place : layout.places) {
         if (place.rank == 0) continue;
         bases.push_back(orthonormal(p_of(place, p)));
-        const at::Tensor own = wide(matrix(place, after.left_behind));
+        const at::Tensor own = wide(matrix(place, after.residual));
         q_of(place, q).copy_(at::mm(own.t(), bases.back()));
       }
       Call second = call;
@@ -156,11 +156,11 @@ class PowerSgd : public Codec {
       auto base = bases.begin();
       for (const Place& place : layout.places) {
         rest(place, call.flat).copy_(rest_of(place, p));
-        rest(place, after.left_behind).zero_();
+        rest(place, after.residual).zero_();
         if (place.rank == 0) continue;
         const at::Tensor result = matrix(place, call.flat), columns = q_of(place, q);
         write_product(*base++, columns, result);
-        matrix(place, after.left_behind).sub_(result, 1.0 / call.world());
+        matrix(place, after.residual).sub_(result, 1.0 / call.world());
         const at::Tensor empty = columns.ne(0).any(0, true).logical_not();
         if (columns.is_cpu() && !empty.any().item<bool>()) continue;
         columns.copy_(at::where(empty, random_like(columns, seed + 1), columns));

@@ -109,10 +109,10 @@ class Quantized : public Codec {
   std::unique_ptr<Pending> gather(const Parcel& parcel, const Memory& before, Memory& after) const {
     const Call& call = parcel.call;
     const std::int64_t begin = call.edge(call.rank()), end = call.edge(call.rank() + 1);
-    if (!after.left_behind.defined()) after.left_behind = at::zeros_like(call.flat);
-    const at::Tensor left = after.left_behind.slice(0, begin, end);
+    if (!after.residual.defined()) after.residual = at::zeros_like(call.flat);
+    const at::Tensor left = after.residual.slice(0, begin, end);
     left.copy_(call.part(call.rank()));
-    if (before.left_behind.defined()) left.add_(before.left_behind.slice(0, begin, end));
+    if (before.residual.defined()) left.add_(before.residual.slice(0, begin, end));
     const at::Tensor floats = left.to(c10::kFloat), own = at::empty_like(floats);
     const Parts parts(call, format_);
     parts.encode(call.rank(), floats.const_data_ptr<float>(), key_of(parcel, 1));

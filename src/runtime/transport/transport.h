@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "gradweave/plan.h"
+#include "run/pending.h"
 
 namespace gradweave::runtime {
 
@@ -46,13 +47,7 @@ struct Call {
   at::Tensor part(int p) const { return flat.slice(0, edge(p), edge(p + 1)); }
 };
 
-// A collective that has been started. wait() returns when the result is in place (on an accelerator: for the
-// current stream) or throws what went wrong. Started on the thread that waits.
-class Pending {
- public:
-  virtual ~Pending() = default;
-  virtual void wait() = 0;
-};
+using run::Pending;
 
 // Nothing is left to wait for.
 class Ended : public Pending {

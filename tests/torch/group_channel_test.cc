@@ -1,4 +1,4 @@
-#include "runtime/link_transport.h"
+#include "runtime/group_channel.h"
 
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -10,13 +10,13 @@ namespace gradweave::runtime {
 namespace {
 
 // A reduce-scatter and its all-gather on links of their own: no group, so that only the order of streams counts.
-TEST(LinkTransport, AnAllGatherWaitsForTheStreamOfItsOtherHalf) {
+TEST(GroupChannel, AnAllGatherWaitsForTheStreamOfItsOtherHalf) {
   FakeDevice& device = FakeDevice::get();
   const auto messages = std::make_shared<Messages>(2);
   const LinkOptions options{.device = FakeDevice::device()};
   const auto coder = std::make_shared<Coder>(std::vector<Matrix>());
-  LinkTransport first({.name = "a"}, options, "", messages, coder);
-  LinkTransport second({.name = "b"}, options, "", messages, coder);
+  GroupChannel first({.name = "a"}, options, "", messages, coder);
+  GroupChannel second({.name = "b"}, options, "", messages, coder);
   CalendarOp scatter, gather;
   scatter.collective = Collective::kReduceScatter;
   gather.collective = Collective::kAllGather;

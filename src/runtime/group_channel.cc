@@ -1,4 +1,4 @@
-#include "runtime/link_transport.h"
+#include "runtime/group_channel.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
@@ -16,14 +16,14 @@ namespace gradweave::runtime {
 using Clock = std::chrono::steady_clock;
 
 // An op under way, from its data to its result.
-class LinkTransport::Started : public run::Pending {
+class GroupChannel::Started : public Pending {
  public:
   Started(const CalendarOp& op, Message& message, c10::Device device)
       : op_(op), message_(message), device_(device), range_(at::RecordScope::FUNCTION) {
     if (range_.isActive()) range_.before(op.label);
   }
 
-  void begin(std::unique_ptr<runtime::Pending> work, Clock::time_point end) {
+  void begin(std::unique_ptr<Pending> work, Clock::time_point end) {
     work_ = std::move(work);
     end_ = end;
   }
@@ -40,12 +40,12 @@ class LinkTransport::Started : public run::Pending {
   Message& message_;
   c10::Device device_;
   at::RecordFunction range_;
-  std::unique_ptr<runtime::Pending> work_;
+  std::unique_ptr<Pending> work_;
   Clock::time_point end_;
 };
 
-LinkTransport::LinkTransport(LinkSpec spec, LinkOptions options, std::string hash,
-                             std::shared_ptr<Messages> messages, std::shared_ptr<Coder> coder)
+GroupChannel::GroupChannel(LinkSpec spec, LinkOptions options, std::string hash,
+                           std::shared_ptr<Messages> messages, std::shared_ptr<Coder> coder)
     : spec_(std::move(spec)),
       options_(options),
       hash_(std::move(hash)),
@@ -54,13 +54,13 @@ LinkTransport::LinkTransport(LinkSpec spec, LinkOptions options, std::string has
   if (spec_.emulation) emulated_.emplace(spec_.emulation);
 }
 
-LinkTransport::~LinkTransport() = default;
+GroupChannel::~GroupChannel() = default;
 
-bool LinkTransport::ordered_launches() const {
+bool GroupChannel::ordered_launches() const {
   return spec_.group && backend_of(*spec_.group, options_.device).ordered_launches;
 }
 
-std::unique_ptr<run::Transport::Scope> LinkTransport::enter_thread() {
+std::unique_ptr<run::Channel::Scope> GroupChannel::enter_thread() {
   struct Stream : Scope {
     explicit Stream(c10::Device device) : own(device) {}
     OwnStream own;
@@ -68,7 +68,7 @@ std::unique_ptr<run::Transport::Scope> LinkTransport::enter_thread() {
   return std::make_unique<Stream>(options_.device);
 }
 
-std::unique_ptr<run::Pending> LinkTransport::start(const run::Execution& execution, std::size_t sequence) {
+std::unique_ptr<Pending> GroupChannel::start(const run::Execution& execution, std::size_t sequence) {
   const CalendarOp& op = *execution.op;
   Message& message = (*messages_)[execution.slot];
   if (execution.partner != nullptr) {
@@ -78,7 +78,7 @@ std::unique_ptr<run::Pending> LinkTransport::start(const run::Execution& executi
   }
   auto started = std::make_unique<Started>(op, message, options_.device);
   message.data.wait(options_.device);
-  std::unique_ptr<runtime::Pending> work;
+  std::unique_ptr<Pending> work;
   if (spec_.group) {
     if (options_.check) check_before(op, sequence);
     const bool compressed = op.collective == Collective::kCompressed;
@@ -105,7 +105,7 @@ std::unique_ptr<run::Pending> LinkTransport::start(const run::Execution& executi
 
 // Compares plan, sequence and size of the next op across ranks. Errors: RuntimeFailure naming the ranks that
 // differ.
-void LinkTransport::check_before(const CalendarOp& op, std::size_t sequence) {
+void GroupChannel::check_before(const CalendarOp& op, std::size_t sequence) {
   c10d::ProcessGroup& group = spec_.control ? *spec_.control : *spec_.group;
   const auto plan = static_cast<std::int64_t>(std::hash<std::string>{}(hash_));
   const std::array<std::int64_t, 3> mine{plan, static_cast<std::int64_t>(sequence), op.bytes};

@@ -14,7 +14,7 @@ inline constexpr std::int64_t kMostKept = 16;  // iterations
 
 // Times are handed in; those of waits and updates are not compute's, and stop its clock. Makes no memory once a plan is
 // in force.
-class Watch {
+class IterationTimer {
  public:
   // Forgets all. The calendar must outlive what follows.
   void install(const Calendar& calendar);

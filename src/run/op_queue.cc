@@ -1,4 +1,4 @@
-#include "run/board.h"
+#include "run/op_queue.h"
 
 #include <algorithm>
 #include <utility>
@@ -19,7 +19,7 @@ std::string describe(const Calendar& calendar, const Execution& execution) {
          ", link " + calendar.links[static_cast<std::size_t>(execution.op->link)] + ")";
 }
 
-void Board::reset(const Calendar& calendar, std::size_t capacity) {
+void OpQueue::reset(const Calendar& calendar, std::size_t capacity) {
   const MutexLock lock(mutex_);
   calendar_ = &calendar;
   progress_.assign(capacity, {});
@@ -31,19 +31,19 @@ void Board::reset(const Calendar& calendar, std::size_t capacity) {
   queued_ = launches_ = 0;
 }
 
-void Board::set_ordered_launches(bool on) {
+void OpQueue::set_ordered_launches(bool on) {
   const MutexLock lock(mutex_);
   ordered_launches_ = on;
 }
 
-void Board::restart() {
+void OpQueue::restart() {
   const MutexLock lock(mutex_);
   passed_.assign((static_cast<std::size_t>(PointKind::kIterationEnd) + 1) * calendar_->layers, {});
 }
 
 // ---- compute thread
 
-void Board::open(std::span<const Execution> row) {
+void OpQueue::open(std::span<const Execution> row) {
   const MutexLock lock(mutex_);
   for (const Execution& execution : row) {
     if (execution.op == nullptr) continue;
@@ -54,7 +54,7 @@ void Board::open(std::span<const Execution> row) {
   }
 }
 
-void Board::push(std::span<const Execution> row, std::int64_t iteration) {
+void OpQueue::push(std::span<const Execution> row, std::int64_t iteration) {
   const MutexLock lock(mutex_);
   for (const Execution& execution : row) {
     if (execution.op == nullptr || execution.iteration != iteration || of(execution).done) continue;
@@ -65,14 +65,14 @@ void Board::push(std::span<const Execution> row, std::int64_t iteration) {
   wake_links();
 }
 
-void Board::pass(PointKind kind, std::int32_t layer, std::int64_t iteration) {
+void OpQueue::pass(PointKind kind, std::int32_t layer, std::int64_t iteration) {
   const MutexLock lock(mutex_);
   passed_at_ = Clock::now();
   passed_[place_of(*calendar_, kind, layer)] = {iteration, passed_at_};
   wake_links();
 }
 
-void Board::arrive(const Execution& execution, std::int32_t parts) {
+void OpQueue::arrive(const Execution& execution, std::int32_t parts) {
   const MutexLock lock(mutex_);
   Progress& progress = of(execution);
   progress.pending -= parts;
@@ -80,17 +80,17 @@ void Board::arrive(const Execution& execution, std::int32_t parts) {
   if (progress.pending == 0 && queue.issued < queue.pushed) queue.wake.notify_all();
 }
 
-std::int32_t Board::missing(const Execution& execution) const {
+std::int32_t OpQueue::missing(const Execution& execution) const {
   const MutexLock lock(mutex_);
   return of(execution).pending;
 }
 
-bool Board::done(const Execution& execution) const {
+bool OpQueue::done(const Execution& execution) const {
   const MutexLock lock(mutex_);
   return of(execution).done;
 }
 
-void Board::cut(const Execution& execution, std::int32_t parts, bool absent) {
+void OpQueue::cut(const Execution& execution, std::int32_t parts, bool absent) {
   const MutexLock lock(mutex_);
   Progress& progress = of(execution);
   progress.forced = true;
@@ -99,7 +99,7 @@ void Board::cut(const Execution& execution, std::int32_t parts, bool absent) {
   wake_links();
 }
 
-Waited Board::wait(const Execution& execution) {
+Waited OpQueue::wait(const Execution& execution) {
   const MutexLock lock(mutex_);
   Waited result;
   if (!of(execution).done && failure_.empty()) {
@@ -122,13 +122,13 @@ Waited Board::wait(const Execution& execution) {
   return result;
 }
 
-void Board::wait_idle() {
+void OpQueue::wait_idle() {
   const MutexLock lock(mutex_);
   while (failure_.empty() && any_busy()) done_.wait(mutex_);
   require_no_failure();
 }
 
-void Board::run_ready() {
+void OpQueue::run_ready() {
   const MutexLock lock(mutex_);
   for (;;) {
     for (const auto& queue : queues_) {
@@ -142,7 +142,7 @@ void Board::run_ready() {
   require_no_failure();
 }
 
-void Board::times(std::span<const Execution> row, std::vector<std::int64_t>& ns) const {
+void OpQueue::times(std::span<const Execution> row, std::vector<std::int64_t>& ns) const {
   const MutexLock lock(mutex_);
   ns.clear();
   for (const Execution& execution : row) {
@@ -150,7 +150,7 @@ void Board::times(std::span<const Execution> row, std::vector<std::int64_t>& ns)
   }
 }
 
-void Board::archive(Archive& archive, std::span<const Execution> row) {
+void OpQueue::archive(Archive& archive, std::span<const Execution> row) {
   const MutexLock lock(mutex_);
   for (const Execution& execution : row) {
     if (execution.op == nullptr) continue;
@@ -161,7 +161,7 @@ void Board::archive(Archive& archive, std::span<const Execution> row) {
   }
 }
 
-void Board::archive_points(Archive& archive) {
+void OpQueue::archive_points(Archive& archive) {
   const MutexLock lock(mutex_);
   passed_at_ = Clock::now();
   for (Passed& passed : passed_) {
@@ -170,7 +170,7 @@ void Board::archive_points(Archive& archive) {
   }
 }
 
-void Board::settle(Clock::duration patience) {
+void OpQueue::settle(Clock::duration patience) {
   const MutexLock lock(mutex_);
   const auto begin = Clock::now();
   auto moved = begin;
@@ -184,30 +184,30 @@ void Board::settle(Clock::duration patience) {
   if (failure_.empty()) end_all("training was given up");
 }
 
-void Board::check_failure() const {
+void OpQueue::check_failure() const {
   const MutexLock lock(mutex_);
   require_no_failure();
 }
 
-void Board::require_no_failure() const {
+void OpQueue::require_no_failure() const {
   if (!failure_.empty()) throw RuntimeFailure(failure_);
 }
 
 // ---- what may start
 
-bool Board::has_data(const Execution& execution) const {
+bool OpQueue::has_data(const Execution& execution) const {
   return of(execution).pending == 0 && (execution.partner == nullptr || of(*execution.partner).done);
 }
 
-bool Board::is_absent(const Execution& execution) const {
+bool OpQueue::is_absent(const Execution& execution) const {
   return of(execution.partner == nullptr ? execution : *execution.partner).absent;
 }
 
-bool Board::on_turn(const Execution& execution) const {
+bool OpQueue::on_turn(const Execution& execution) const {
   return !ordered_launches_ || of(execution).order == launches_;
 }
 
-std::optional<Clock::time_point> Board::released_at(const Execution& execution) const {
+std::optional<Clock::time_point> OpQueue::released_at(const Execution& execution) const {
   const Release& release = execution.op->release;
   const std::int64_t want = execution.iteration + release.point.iteration;
   if (want < 0) return Clock::time_point{};
@@ -217,7 +217,7 @@ std::optional<Clock::time_point> Board::released_at(const Execution& execution) 
   return passed.at + std::chrono::nanoseconds(release.delay_ns);
 }
 
-void Board::force_up_to(const Execution& execution) {
+void OpQueue::force_up_to(const Execution& execution) {
   const std::int64_t own = of(execution).order;
   for (std::size_t link = 0; link < queues_.size(); ++link) {
     if (!ordered_launches_ && link != static_cast<std::size_t>(execution.op->link)) continue;
@@ -230,7 +230,7 @@ void Board::force_up_to(const Execution& execution) {
   wake_links();
 }
 
-bool Board::busy(const Queue& queue) const {
+bool OpQueue::busy(const Queue& queue) const {
   if (queue.ended < queue.issued) return true;
   if (queue.issued == queue.pushed) return false;
   const Execution& next = *queue.at(queue.issued);
@@ -238,14 +238,14 @@ bool Board::busy(const Queue& queue) const {
   return of(next).forced || is_absent(next) || released_at(next).has_value();
 }
 
-bool Board::any_busy() const {
+bool OpQueue::any_busy() const {
   for (const auto& queue : queues_) {
     if (busy(*queue)) return true;
   }
   return false;
 }
 
-void Board::wake_links() {
+void OpQueue::wake_links() {
   for (const auto& queue : queues_) {
     if (!failure_.empty() || queue->issued < queue->pushed) queue->wake.notify_all();
   }
@@ -253,7 +253,7 @@ void Board::wake_links() {
 
 // ---- links' threads
 
-Turn Board::await_turn(std::size_t link, std::size_t sequence) {
+Turn OpQueue::await_turn(std::size_t link, std::size_t sequence) {
   const MutexLock lock(mutex_);
   Queue& queue = *queues_[link];
   for (;;) {
@@ -275,7 +275,7 @@ Turn Board::await_turn(std::size_t link, std::size_t sequence) {
   }
 }
 
-void Board::count_issued(Queue& queue) {
+void OpQueue::count_issued(Queue& queue) {
   ++queue.issued;
   ++launches_;
   if (ordered_launches_) {
@@ -285,19 +285,19 @@ void Board::count_issued(Queue& queue) {
   }
 }
 
-void Board::launched(std::size_t link) {
+void OpQueue::launched(std::size_t link) {
   const MutexLock lock(mutex_);
   count_issued(*queues_[link]);
 }
 
-void Board::finish(Queue& queue, const Execution& execution) {
+void OpQueue::finish(Queue& queue, const Execution& execution) {
   ++queue.ended;
   of(execution).done = true;
   done_.notify_all();
   if (execution.op->collective == Collective::kReduceScatter) wake_links();  // its all_gather
 }
 
-void Board::ended(std::size_t link, const Execution& execution, Clock::time_point begin) {
+void OpQueue::ended(std::size_t link, const Execution& execution, Clock::time_point begin) {
   const auto end = Clock::now();
   const MutexLock lock(mutex_);
   counters_.ops += 1;
@@ -316,25 +316,25 @@ void Board::ended(std::size_t link, const Execution& execution, Clock::time_poin
   finish(*queues_[link], execution);
 }
 
-void Board::skipped(std::size_t link, const Execution& execution) {
+void OpQueue::skipped(std::size_t link, const Execution& execution) {
   const MutexLock lock(mutex_);
   Queue& queue = *queues_[link];
   count_issued(queue);
   finish(queue, execution);
 }
 
-void Board::joined(std::size_t link) {
+void OpQueue::joined(std::size_t link) {
   const MutexLock lock(mutex_);
   ++queues_[link]->threads;
 }
 
-void Board::left(std::size_t link) {
+void OpQueue::left(std::size_t link) {
   const MutexLock lock(mutex_);
   --queues_[link]->threads;
   done_.notify_all();
 }
 
-bool Board::stop(std::size_t link) {
+bool OpQueue::stop(std::size_t link) {
   const MutexLock lock(mutex_);
   Queue& queue = *queues_[link];
   queue.stop = true;
@@ -352,43 +352,43 @@ bool Board::stop(std::size_t link) {
 
 // ---- any thread
 
-void Board::fail(const std::string& why) {
+void OpQueue::fail(const std::string& why) {
   const MutexLock lock(mutex_);
   if (failure_.empty()) end_all(why);
 }
 
-void Board::end_all(const std::string& why) {
+void OpQueue::end_all(const std::string& why) {
   failure_ = why;
   done_.notify_all();
   wake_links();
 }
 
-bool Board::failed() const {
+bool OpQueue::failed() const {
   const MutexLock lock(mutex_);
   return !failure_.empty();
 }
 
-std::string Board::failure() const {
+std::string OpQueue::failure() const {
   const MutexLock lock(mutex_);
   return failure_;
 }
 
-std::int64_t Board::progress() const {
+std::int64_t OpQueue::progress() const {
   const MutexLock lock(mutex_);
   return counters_.ops;
 }
 
-BoardCounters Board::counters() const {
+OpCounters OpQueue::counters() const {
   const MutexLock lock(mutex_);
   return counters_;
 }
 
-void Board::set_timeline(bool on) {
+void OpQueue::set_timeline(bool on) {
   const MutexLock lock(mutex_);
   options_.timeline = on;
 }
 
-std::vector<Span> Board::take_spans() {
+std::vector<Span> OpQueue::take_spans() {
   const MutexLock lock(mutex_);
   return std::exchange(spans_, {});
 }

@@ -5,21 +5,15 @@
 #include <memory>
 
 #include "run/execution.h"
+#include "run/pending.h"
 
 namespace gradweave::run {
 
-// A collective that has been started. wait() returns when the result is in place or throws what went wrong.
-class Pending {
- public:
-  virtual ~Pending() = default;
-  virtual void wait() = 0;
-};
-
-// One link's way to the other ranks. Called by the link's threads, which may outlive the run after a failure:
+// One link's channel to the other ranks. Called by the link's threads, which may outlive the run after a failure:
 // it must own what it uses.
-class Transport {
+class Channel {
  public:
-  virtual ~Transport() = default;
+  virtual ~Channel() = default;
 
   // Whether ranks have to launch the ops of all their links in one order.
   virtual bool ordered_launches() const { return false; }

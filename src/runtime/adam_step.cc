@@ -1,4 +1,4 @@
-#include "runtime/moments.h"
+#include "runtime/adam_step.h"
 
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_clamp_min.h>

@@ -22,7 +22,7 @@ inline std::int64_t ns_of(Clock::time_point time) {
   return time.time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
-struct BoardOptions {
+struct OpQueueOptions {
   std::chrono::milliseconds timeout{300'000};  // of one op
   // A rank that does something else than train, such as waiting for others at a barrier, passes no points.
   // Its peers may need its ops meanwhile, so that releases hold only so long.
@@ -42,7 +42,7 @@ struct Waited {
   Clock::time_point begin, end;
 };
 
-struct BoardCounters {
+struct OpCounters {
   std::int64_t ops = 0, bytes = 0;
 };
 
@@ -50,9 +50,9 @@ struct BoardCounters {
 std::string describe(const Calendar& calendar, const Execution& execution);
 
 // All members lock for themselves. Links are numbered as in the calendar.
-class Board {
+class OpQueue {
  public:
-  explicit Board(const BoardOptions& options) : options_(options) {}
+  explicit OpQueue(const OpQueueOptions& options) : options_(options) {}
 
   // For a plan that comes into force, which must outlive its links' threads. Nothing may be under way.
   void reset(const Calendar& calendar, std::size_t capacity);
@@ -63,7 +63,7 @@ class Board {
 
   // ---- compute thread
 
-  // Makes the board know executions that have been opened in the ring.
+  // Makes the queue know executions that have been opened in the ring.
   void open(std::span<const Execution> row);
   // Appends those that are not done to their links' queues, in this order.
   void push(std::span<const Execution> row, std::int64_t iteration);
@@ -114,7 +114,7 @@ class Board {
   bool failed() const;
   std::string failure() const;
   std::int64_t progress() const;  // ops ended
-  BoardCounters counters() const;
+  OpCounters counters() const;
   void set_timeline(bool on);
   // Returns what was recorded of ops since the last call.
   std::vector<Span> take_spans();
@@ -164,7 +164,7 @@ class Board {
 
   mutable Mutex mutex_;
   CondVar done_;  // an op has ended, a thread has left, or all has failed
-  BoardOptions options_ GUARDED_BY(mutex_);
+  OpQueueOptions options_ GUARDED_BY(mutex_);
   bool ordered_launches_ GUARDED_BY(mutex_) = false;
   const Calendar* calendar_ GUARDED_BY(mutex_) = nullptr;
   std::vector<Progress> progress_ GUARDED_BY(mutex_);  // by slot
@@ -173,7 +173,7 @@ class Board {
   std::vector<Passed> passed_ GUARDED_BY(mutex_);                                 // by kind and layer
   Clock::time_point passed_at_ GUARDED_BY(mutex_) = Clock::now();
   std::string failure_ GUARDED_BY(mutex_);
-  BoardCounters counters_ GUARDED_BY(mutex_);
+  OpCounters counters_ GUARDED_BY(mutex_);
   std::vector<Span> spans_ GUARDED_BY(mutex_);
 };
 

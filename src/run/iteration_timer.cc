@@ -1,4 +1,4 @@
-#include "run/watch.h"
+#include "run/iteration_timer.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,7 +8,7 @@
 #include "base/statistics.h"
 
 namespace gradweave::run {
-void Watch::install(const Calendar& calendar) {
+void IterationTimer::install(const Calendar& calendar) {
   calendar_ = &calendar;
   std::size_t widest = 0;
   for (const CalendarIteration& iteration : calendar.iterations)
@@ -22,19 +22,19 @@ void Watch::install(const Calendar& calendar) {
   restart();
 }
 
-void Watch::restart() {
+void IterationTimer::restart() {
   stopped_ = exposed_ = step_ = timed_ = 0;
   ops_from_ = ops_until_ = 0;
   forget_iteration();
 }
 
-void Watch::forget_iteration() {
+void IterationTimer::forget_iteration() {
   forward_begin_ = backward_begin_ = exposed_ = 0;
   std::ranges::fill(layer_end_, 0);
 }
 
 // As a profile has it: what lies between two layers' gradients counts to the later of them, what follows the last to it.
-void Watch::backward_ended(std::int64_t now) {
+void IterationTimer::backward_ended(std::int64_t now) {
   if (forward_begin_ == 0 || backward_begin_ == 0) return;
   Row& here = row(timed_);
   here.forward = backward_begin_ - forward_begin_;
@@ -47,7 +47,7 @@ void Watch::backward_ended(std::int64_t now) {
   here.backward.front() += now - stopped_ - before;
 }
 
-void Watch::iteration_ended(std::int64_t now) {
+void IterationTimer::iteration_ended(std::int64_t now) {
   if (forward_begin_ != 0 && backward_begin_ != 0 && step_ != 0) {
     Row& here = row(timed_++);
     here.exposed = exposed_;
@@ -57,13 +57,14 @@ void Watch::iteration_ended(std::int64_t now) {
   forget_iteration();
 }
 
-void Watch::ops_ended(std::int64_t iteration, std::span<const std::int64_t> ns) {
+void IterationTimer::ops_ended(std::int64_t iteration, std::span<const std::int64_t> ns) {
   if (iteration != ops_until_) ops_from_ = iteration;
   ops_until_ = iteration + 1;
   std::ranges::copy(ns, row(iteration).ops.begin());
 }
 
-IterationStatistics Watch::statistics(std::int64_t iterations, std::size_t rank, std::size_t ranks) const {
+IterationStatistics IterationTimer::statistics(std::int64_t iterations, std::size_t rank,
+                                               std::size_t ranks) const {
   if (iterations > kMostKept) throw std::invalid_argument("so many iterations are not kept");
   if (ops_until_ - ops_from_ < iterations) return {};
   IterationStatistics sample{.first = ops_until_ - iterations, .iterations = iterations};

@@ -1,4 +1,4 @@
-// A run's transport on a c10d process group, or on none: then only time passes.
+// A run's channel on a c10d process group, or on none: then only time passes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "run/transport.h"
+#include "run/channel.h"
 #include "runtime/codec/coder.h"
 #include "runtime/message.h"
 #include "runtime/transport/emulated.h"
@@ -30,12 +30,12 @@ struct LinkOptions {
   c10::Device device = c10::kCPU;
 };
 
-class LinkTransport : public run::Transport {
+class GroupChannel : public run::Channel {
  public:
   // `hash`: of the plan. `coder`: of its compressed messages.
-  LinkTransport(LinkSpec spec, LinkOptions options, std::string hash, std::shared_ptr<Messages> messages,
-                std::shared_ptr<Coder> coder);
-  ~LinkTransport() override;
+  GroupChannel(LinkSpec spec, LinkOptions options, std::string hash, std::shared_ptr<Messages> messages,
+               std::shared_ptr<Coder> coder);
+  ~GroupChannel() override;
 
   bool ordered_launches() const override;
   std::unique_ptr<Scope> enter_thread() override;
