@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- generated: papers -->\n", "<!-- end: papers -->"
 
 
-class Starves(Exception):
+class Infeasible(Exception):
     """A planner found that it would never update; carries its reason."""
 
 
@@ -35,7 +35,7 @@ class Simulator:
         if result.returncode:
             answer = json.loads(result.stdout) if result.stdout.lstrip().startswith("{") else {}
             if "starves" in answer:
-                raise Starves(answer["starves"])
+                raise Infeasible(answer["starves"])
             raise SystemExit(f"{self.command} {' '.join(map(str, arguments))}\n{result.stderr}")
         return result.stdout
 
@@ -62,8 +62,8 @@ def value_of(claim, simulator):
         return ""
     try:
         results = [simulator.simulate(claim.workload, claim.cluster, run) for run in claim.runs]
-    except Starves as reason:
-        return f"starves: {reason}"
+    except Infeasible as reason:
+        return f"infeasible: {reason}"
     return claim.value(results, compute_of(claim.workload))
 
 

@@ -1,4 +1,4 @@
-"""before.py with Gradweave: `wrap()` in place of DistributedDataParallel, clipping that every plan bears, and an end.
+"""before.py with Gradweave: `wrap()` in place of DistributedDataParallel, clipping that every plan supports, and an end.
 
     torchrun --nproc-per-node 2 examples/python/after.py
 """

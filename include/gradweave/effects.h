@@ -11,7 +11,7 @@ struct Plan;
 struct Workload;
 
 // What a plan does to training, for `auto`'s limits and for people.
-enum class Consistency : std::uint8_t {
+enum class Effect : std::uint8_t {
   kExact,       // bit-for-bit what plain data parallelism computes
   kDelayed,     // gradients applied late
   kLocal,       // local steps between averages
@@ -20,17 +20,17 @@ enum class Consistency : std::uint8_t {
 };
 
 // Returns "exact", "delayed", "local", "corrected" or "compressed".
-constexpr std::string_view name_of(Consistency consistency) {
-  switch (consistency) {
-    case Consistency::kExact:
+constexpr std::string_view name_of(Effect effect) {
+  switch (effect) {
+    case Effect::kExact:
       return "exact";
-    case Consistency::kDelayed:
+    case Effect::kDelayed:
       return "delayed";
-    case Consistency::kLocal:
+    case Effect::kLocal:
       return "local";
-    case Consistency::kCorrected:
+    case Effect::kCorrected:
       return "corrected";
-    case Consistency::kCompressed:
+    case Effect::kCompressed:
       break;
   }
   return "compressed";
@@ -39,9 +39,9 @@ constexpr std::string_view name_of(Consistency consistency) {
 // Returns all that a plan does to training, gravest first: of delayed, compressed, local, corrected those that
 // hold; kExact alone if none does. So DeFT's plan without delay is exact, and with fp16 it is compressed.
 // O(size of the plan).
-std::vector<Consistency> effects_of(const Plan& plan);
+std::vector<Effect> effects_of(const Plan& plan);
 
-// What a training loop must be able to bear. All false: the optimizer steps everything in the user's step(),
+// What a training loop must support. All false: the optimizer steps everything in the user's step(),
 // by gradients that are reduced before.
 struct Demands {
   bool steps_in_forward = false;   // parameters are stepped in the next forward

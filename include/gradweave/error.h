@@ -1,5 +1,5 @@
 // Errors of the library. Everything that Gradweave throws derives from gradweave::Error.
-// An infeasible result (a planner that starves, a plan with violations) is data, never an exception.
+// An infeasible result (a planner without a plan, a plan with violations) is data, never an exception.
 #pragma once
 
 #include <stdexcept>

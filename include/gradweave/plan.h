@@ -129,13 +129,13 @@ struct PlanSummary {
   std::string scheme;  // or "search"
   std::map<std::string, std::string> options;
   double iteration_us = 0;  // predicted, to 6 places
-  std::vector<Consistency> effects;
+  std::vector<Effect> effects;
   friend bool operator==(const PlanSummary&, const PlanSummary&) = default;
 };
 
 // What a planner that searches or chooses has found out beside its plan. For people and for bounds: nothing
 // that runs a plan reads it.
-struct Finding {
+struct SearchReport {
   PlanSummary chosen;         // whose plan this is
   double lower_bound_us = 0;  // on the iteration time, to 6 places, rounded down
   std::string proof;          // what proves the bound: "compute", "critical path through layer 5", ...
@@ -145,7 +145,7 @@ struct Finding {
   // The plan that would be chosen if corrected averages were allowed too, where they are not; nothing if it
   // would be the same.
   std::optional<PlanSummary> if_corrected;
-  friend bool operator==(const Finding&, const Finding&) = default;
+  friend bool operator==(const SearchReport&, const SearchReport&) = default;
 };
 
 struct Plan {
@@ -159,18 +159,18 @@ struct Plan {
   std::vector<Iteration> period;  // at least one
   Merge merge = Merge::kSum;
   Residual residual;
-  std::optional<Outer> outer;      // of averaged parameters that are corrected
-  std::optional<Finding> finding;  // of `optimal` and `auto`
+  std::optional<Outer> outer;                 // of averaged parameters that are corrected
+  std::optional<SearchReport> search_report;  // of `optimal` and `auto`
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// A planner's finding that nothing would ever be updated.
-struct Starves {
+// A planner's result where it has no plan: nothing would ever be updated, or no plan keeps the limits.
+struct Infeasible {
   std::string reason;
-  friend bool operator==(const Starves&, const Starves&) = default;
+  friend bool operator==(const Infeasible&, const Infeasible&) = default;
 };
 
-using PlanResult = std::variant<Plan, Starves>;
+using PlanResult = std::variant<Plan, Infeasible>;
 
 // Returns the iteration of the plan that is executed as number `n` >= 0: prologue first, then the period.
 const Iteration& iteration_at(const Plan& plan, std::int64_t n);

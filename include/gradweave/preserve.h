@@ -151,7 +151,7 @@ struct PreservingPlan {
   Plan plan;
   Judgement judgement;         // of it
   double capacity = 1;         // it was made for compute that takes so many times as long
-  std::int32_t attempts = 0;   // plans of the scheme that were judged, or starved
+  std::int32_t attempts = 0;   // plans of the scheme that were judged, or infeasible
   bool exact_instead = false;  // none of them keeps the accuracy: this is the best exact one
 };
 
@@ -160,11 +160,10 @@ struct PreservingPlan {
 // that takes c times as long: it finds room for more communication, updates more often and from newer gradients, and
 // some of that room is exposed. c grows geometrically, so that every step costs the same share, from 1 to the coverage
 // rate, where an iteration has room for all of its communication: more room changes nothing.
-// Starves if the scheme does at c = 1, or no exact plan serves. Errors: those of make_plan() and judge().
-std::variant<PreservingPlan, Starves> make_preserving_plan(std::string_view scheme, const Workload& workload,
-                                                           const Cluster& cluster,
-                                                           const std::map<std::string, std::string>& options,
-                                                           const Measurements& measurements,
-                                                           const Tolerance& tolerance = {});
+// Infeasible if the scheme is at c = 1, or no exact plan serves. Errors: those of make_plan() and judge().
+std::variant<PreservingPlan, Infeasible> make_preserving_plan(
+    std::string_view scheme, const Workload& workload, const Cluster& cluster,
+    const std::map<std::string, std::string>& options, const Measurements& measurements,
+    const Tolerance& tolerance = {});
 
 }  // namespace gradweave

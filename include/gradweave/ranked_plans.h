@@ -17,13 +17,14 @@
 namespace gradweave {
 
 struct RankedPlan {
-  Plan plan;  // with scheme, hashes and workers; its finding says whose plan it is and why it stands here
+  Plan
+      plan;  // with scheme, hashes and workers; its search report says whose plan it is and why it stands here
   SimulationResult prediction;
-  std::vector<Consistency> effects;  // effects_of(plan)
-  Demands demands;                   // demands_of(plan)
+  std::vector<Effect> effects;  // effects_of(plan)
+  Demands demands;              // demands_of(plan)
 };
 
-using RankedPlans = std::variant<std::vector<RankedPlan>, Starves>;
+using RankedPlans = std::variant<std::vector<RankedPlan>, Infeasible>;
 
 // Returns the place of the first of `times`, which stand in order of preference, that is longer than the shortest by at
 // most the share `tolerance` of it: the rule by which `auto` chooses. The caller owes one time or more. O(n).

@@ -18,7 +18,7 @@ struct SchemeInfo {
   std::string_view name;
   std::string_view summary;  // one line
   std::string_view paper;
-  Consistency consistency = Consistency::kExact;
+  Effect effect = Effect::kExact;
   // The options of its own; schemes() adds those of the compressors for what its ops carry, and for averages
   // those of the outer optimizer.
   std::vector<OptionSpec> options;

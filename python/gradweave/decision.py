@@ -56,7 +56,7 @@ def rates(scheme, options, workload, workers, device):
 def expected_demands(scheme, options, workload, links, workers):
     """What the plan of a scheme that was asked for by name will ask of the loop, as far as that can be known before a
     profile; None if it can't."""
-    if scheme == "auto":  # takes what the loop bears
+    if scheme == "auto":  # takes what the loop supports
         return None
     guess = {**workload, "layers": [{**layer, "forward_us": 1000.0, "backward_us": 2000.0} for layer in workload["layers"]]}
     size = sum(tensor["numel"] for layer in workload["layers"] for tensor in layer["tensors"])
@@ -97,7 +97,7 @@ def cluster_of(links, control, device, compressor_rates):
 
 
 def decide(workload, cluster, settings, loop, device, preserver=None, beside_training=False):
-    """{"workload", "cluster", "candidates": plans that the engine and the loop bear, best first, each with its "plan",
+    """{"workload", "cluster", "candidates": plans that the engine and the loop support, best first, each with its "plan",
     "prediction", "name" and "iteration_us"; "passed_over": why the best plan of all isn't among them, or "";
     "if_corrected": what corrected averages would give, where that is another; "objection": what the Preserver has
     against the best candidate, where its scheme was asked for by name; "ddp_us": the prediction for ddp, None if
@@ -139,7 +139,7 @@ def decide(workload, cluster, settings, loop, device, preserver=None, beside_tra
 
 def _variants(scheme, options):
     """The options that a scheme is planned with: those asked for, then, if they say nothing of it, without slices of tensors,
-    should the optimizer not bear them."""
+    should the optimizer not support them."""
     given = dict(options or {})
     if "slices" in given or "slices" not in _defaults(scheme):
         return [given]

@@ -1,4 +1,4 @@
-"""What a training loop does, seen while the starter runs, and which plans bear it."""
+"""What a training loop does, seen while the starter runs, and which plans support it."""
 
 from typing import Callable, NamedTuple
 
@@ -8,10 +8,10 @@ from gradweave import _native
 
 
 class Trait(NamedTuple):
-    """Something that a loop does. `bears`: whether a plan does, by what it asks of a loop (core.demands_of)."""
+    """Something that a loop does. `supports`: whether a plan does, by what it asks of a loop (core.demands_of)."""
 
     does: str
-    bears: Callable[[dict[str, bool]], bool]
+    supports: Callable[[dict[str, bool]], bool]
     remedy: str
 
 
@@ -80,7 +80,7 @@ class Loop:
         self._bound = None   # (scheme, demands) that have been asked for
 
     def bind(self, scheme, demands):
-        """From now on it is an error, at once, if the loop does what `demands` don't bear."""
+        """From now on it is an error, at once, if the loop does what `demands` don't support."""
         self._bound = scheme, demands
         self._check_bound()
 
@@ -99,7 +99,7 @@ class Loop:
     def refusal(self, demands):
         """Why a plan with these demands can't serve the loop, with the remedy; "" if it can."""
         for name, trait in TRAITS.items():
-            if name in self._seen and not trait.bears(demands):
+            if name in self._seen and not trait.supports(demands):
                 detail = self._seen[name]
                 return f"the loop {trait.does}{f' ({detail})' if detail else ''}; {trait.remedy}"
         return ""

@@ -1,5 +1,5 @@
 """What the first iterations show of the gradients, before a plan that changes training is chosen; and whether later ones
-still bear the delay of the plan in force."""
+still support the delay of the plan in force."""
 
 import collections
 import json

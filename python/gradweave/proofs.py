@@ -1,4 +1,4 @@
-"""What an optimizer bears, tried on copies of a few of its parameters."""
+"""What an optimizer supports, tried on copies of a few of its parameters."""
 
 import copy
 

@@ -156,7 +156,7 @@ class Updates:
         self._steppers[optimizer].forget()
 
     def look_at_optimizers(self):
-        """Tells the loop what these optimizers can't bear. Takes a few steps of each on copies of small parameters."""
+        """Tells the loop what these optimizers can't support. Takes a few steps of each on copies of small parameters."""
         for stepper in self._steppers.values():
             if needs_closure(stepper.kind):
                 self._loop.saw("evaluates", f"{stepper.kind.__name__} evaluates the loss many times")

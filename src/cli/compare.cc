@@ -32,15 +32,15 @@ struct CompareArguments {
 };
 
 Json object_of(const Row& row) {
-  Json object = row.result ? to_object(*row.result) : Json{{"name", row.name}, {"starves", row.starves}};
-  object["consistency"] = name_of(row.consistency);
+  Json object = row.result ? to_object(*row.result) : Json{{"name", row.name}, {"starves", row.infeasible}};
+  object["consistency"] = name_of(row.effect);
   object["workers"] = row.workers;
   if (row.gigabits) object["gigabits"] = *row.gigabits;
   if (row.result && row.result->lower_bound.iteration_ns > 0) {
     object["gap"] = row.iteration_ns() / row.result->lower_bound.iteration_ns - 1;
   }
   if (row.times_ddp) object["times_ddp"] = *row.times_ddp;
-  object["changes_training"] = row.consistency != Consistency::kExact;
+  object["changes_training"] = row.effect != Effect::kExact;
   if (row.optimum) {
     object["optimum_us"] = row.optimum->iteration_ns / 1000;
     if (row.optimum->iteration_ns > 0)
@@ -52,30 +52,29 @@ Json object_of(const Row& row) {
   }
   for (const Extrapolation& e : row.extrapolated)
     object["extrapolated"][e.link] = {e.sent.smallest, e.sent.largest};
-  if (row.finding) {
-    object["chosen"] = to_object(row.finding->chosen);
-    object["reason"] = row.finding->reason;
-    if (row.finding->if_corrected) object["if_corrected"] = to_object(*row.finding->if_corrected);
+  if (row.search_report) {
+    object["chosen"] = to_object(row.search_report->chosen);
+    object["reason"] = row.search_report->reason;
+    if (row.search_report->if_corrected) object["if_corrected"] = to_object(*row.search_report->if_corrected);
   }
   return object;
 }
 
-// How much longer than the best plan known of its kind.
+// How much longer than the best plan known of the same effect.
 std::string over_optimum(const Row& row) {
   if (!row.optimum || row.optimum->iteration_ns <= 0) return "-";
   return fmt::format("{:.2f} %", 100 * (row.iteration_ns() / row.optimum->iteration_ns - 1));
 }
 
 // The columns, in order; those that take more than a usual terminal's width are for wide tables.
-constexpr std::array kColumns = {"",        "scheme", "kind",      "iteration",    "times ddp",
+constexpr std::array kColumns = {"",        "scheme", "effect",    "iteration",    "times ddp",
                                  "exposed", "stale",  "extra",     "over optimum", "gap",
                                  "bound",   "binds",  "x compute", "updates/it"};
 constexpr std::size_t kNarrowColumns = 9;
 
 std::vector<std::string> cells_of(const Row& row, bool best) {
-  const std::string marks =
-      std::string(best ? "*" : " ") + (row.consistency == Consistency::kExact ? " " : "!");
-  std::vector<std::string> cells = {marks, row.name, std::string(name_of(row.consistency))};
+  const std::string marks = std::string(best ? "*" : " ") + (row.effect == Effect::kExact ? " " : "!");
+  std::vector<std::string> cells = {marks, row.name, std::string(name_of(row.effect))};
   if (row.result) {
     const SimulationResult& result = *row.result;
     const double bound = result.lower_bound.iteration_ns;
@@ -89,7 +88,7 @@ std::vector<std::string> cells_of(const Row& row, bool best) {
          result.lower_bound.name, compute > 0 ? fmt::format("{:.3f}", row.iteration_ns() / compute) : "-",
          fmt::format("{:.3f}", result.updates_per_iteration)});
   } else {
-    cells.emplace_back("starves");
+    cells.emplace_back("infeasible");
   }
   cells.resize(kColumns.size());
   return cells;
@@ -110,10 +109,10 @@ Table table_of(const std::vector<Row>& rows) {
 }
 
 // Why there are rows without figures.
-std::string starved_text(const std::vector<Row>& rows) {
+std::string infeasible_text(const std::vector<Row>& rows) {
   std::string text;
   for (const Row& row : rows) {
-    if (!row.result) text += fmt::format("{} starves: {}\n", row.name, row.starves);
+    if (!row.result) text += fmt::format("{} is infeasible: {}\n", row.name, row.infeasible);
   }
   return text;
 }
@@ -123,31 +122,30 @@ std::string summary_text(const PlanSummary& plan) {
   std::string text = plan.scheme;
   for (const auto& [name, value] : plan.options) text += fmt::format(" {}={}", name, value);
   std::string effects;
-  for (const Consistency effect : plan.effects)
-    effects.append(effects.empty() ? "" : "+").append(name_of(effect));
+  for (const Effect effect : plan.effects) effects.append(effects.empty() ? "" : "+").append(name_of(effect));
   return fmt::format("{} ({}), {}", text, effects, human_time(plan.iteration_us * 1000));
 }
 
 // What scheme `auto` has chosen and what it could have.
 std::string choice_text(const std::vector<Row>& rows) {
   const auto chosen = std::ranges::find(rows, "auto", &Row::name);
-  if (chosen == rows.end() || !chosen->finding) return {};
-  const Finding& finding = *chosen->finding;
-  std::string text = fmt::format("auto has chosen {}: {}\n", summary_text(finding.chosen), finding.reason);
-  if (finding.if_corrected)
-    text += fmt::format("with corrected averages allowed too: {}\n", summary_text(*finding.if_corrected));
+  if (chosen == rows.end() || !chosen->search_report) return {};
+  const SearchReport& search = *chosen->search_report;
+  std::string text = fmt::format("auto has chosen {}: {}\n", summary_text(search.chosen), search.reason);
+  if (search.if_corrected)
+    text += fmt::format("with corrected averages allowed too: {}\n", summary_text(*search.if_corrected));
   return text;
 }
 
-// One line for each kind of plan among the rows: its best plan known, and what is proved of it.
+// One line for each effect among the rows: its best plan known, and what is proved of it.
 std::string optima_text(const std::vector<Row>& rows) {
-  std::map<Consistency, Optimum> optima;
+  std::map<Effect, Optimum> optima;
   for (const Row& row : rows) {
-    if (row.optimum) optima[row.consistency] = *row.optimum;
+    if (row.optimum) optima[row.effect] = *row.optimum;
   }
   std::string text;
-  for (const auto& [kind, optimum] : optima) {
-    text += fmt::format("best {} plan known: {}", name_of(kind), human_time(optimum.iteration_ns));
+  for (const auto& [effect, optimum] : optima) {
+    text += fmt::format("best {} plan known: {}", name_of(effect), human_time(optimum.iteration_ns));
     if (optimum.bound_ns) {
       text += fmt::format("; none takes less than {} ({})", human_time(*optimum.bound_ns), optimum.proof);
     }
@@ -184,11 +182,12 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
     const Cluster& cluster = settings[p].cluster;
     std::cout << fmt::format("\n{} workers, {} link(s){}\n", cluster.workers, cluster.links.size(),
                              settings[p].gigabits ? fmt::format(", {} Gb/s", *settings[p].gigabits) : "");
-    std::cout << table_of(rows[p]).text(screen) << starved_text(rows[p]) << optima_text(rows[p])
+    std::cout << table_of(rows[p]).text(screen) << infeasible_text(rows[p]) << optima_text(rows[p])
               << choice_text(rows[p]) << extrapolated_text(rows[p]);
   }
-  std::cout << "\n* fastest; ! changes training: a speed says nothing of accuracy, and only schemes of kind\n"
-               "'exact' compute what plain data parallelism computes (docs/schemes.md). times ddp: how many\n"
+  std::cout << "\n* fastest; ! changes training: a speed says nothing of accuracy, and only schemes whose\n"
+               "effect is 'exact' compute what plain data parallelism computes (docs/schemes.md). times ddp: "
+               "how many\n"
                "times faster than scheme ddp."
             << (screen.wide ? "\n" : " --wide shows all columns.\n");
 }
@@ -227,8 +226,8 @@ LineChart scaling_chart(const std::string& title, const Cluster& cluster,
       const std::string name = both ? fmt::format("{}, {} workers", row.name, row.workers) : row.name;
       Series& series = curves[name];
       series.name = name;
-      series.group = static_cast<std::size_t>(row.consistency);
-      series.dashed = row.consistency != Consistency::kExact;
+      series.group = static_cast<std::size_t>(row.effect);
+      series.dashed = row.effect != Effect::kExact;
       series.points.emplace_back(x, row.iteration_ns() / unit);
     }
   }

@@ -30,7 +30,7 @@ PlanResult plan_of(const PlanArguments& arguments, const Workload& workload, con
   if (arguments.measurements.empty()) return make_plan(arguments.scheme, workload, cluster, options);
   const Measurements measurements = read_measurements(arguments.measurements);
   auto result = make_preserving_plan(arguments.scheme, workload, cluster, options, measurements);
-  if (const Starves* starves = std::get_if<Starves>(&result)) return *starves;
+  if (const Infeasible* infeasible = std::get_if<Infeasible>(&result)) return *infeasible;
   auto& found = std::get<PreservingPlan>(result);
   if (found.exact_instead) {
     remark = fmt::format("{} keeps the accuracy with no capacity ({} tried): this is the best exact plan\n",
@@ -58,8 +58,8 @@ void run_plan(const PlanArguments& arguments, Outcome& outcome) {
     std::cerr << remark;
     tell(extrapolated);
   }
-  if (const Starves* starves = std::get_if<Starves>(&result)) {
-    print({{"starves", starves->reason}});
+  if (const Infeasible* infeasible = std::get_if<Infeasible>(&result)) {
+    print({{"starves", infeasible->reason}});
     outcome.exit_code = 1;
     return;
   }

@@ -54,7 +54,7 @@ void add_heading(Table& table, std::string_view name, std::string what) {
 }
 
 void add_scheme(Table& table, const SchemeInfo& scheme) {
-  add_heading(table, scheme.name, fmt::format("{} ({})", scheme.summary, name_of(scheme.consistency)));
+  add_heading(table, scheme.name, fmt::format("{} ({})", scheme.summary, name_of(scheme.effect)));
 }
 
 // What all schemes with that payload have beside their own.

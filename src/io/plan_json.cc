@@ -21,9 +21,9 @@ constexpr std::string_view kSources[] = {"reduced_gradient", "local_gradient", "
 constexpr std::string_view kModes[] = {"replace", "correct"};
 constexpr std::string_view kCorrections[] = {"none", "local"};
 constexpr std::string_view kMerges[] = {"sum", "mean"};
-constexpr std::string_view kEffects[] = {name_of(Consistency::kExact), name_of(Consistency::kDelayed),
-                                         name_of(Consistency::kLocal), name_of(Consistency::kCorrected),
-                                         name_of(Consistency::kCompressed)};
+constexpr std::string_view kEffects[] = {name_of(Effect::kExact), name_of(Effect::kDelayed),
+                                         name_of(Effect::kLocal), name_of(Effect::kCorrected),
+                                         name_of(Effect::kCompressed)};
 
 template <typename Enum>
 Enum enum_from(const JsonNode& node, std::span<const std::string_view> names) {
@@ -155,20 +155,20 @@ PlanSummary summary_from(const JsonNode& node) {
                       .effects = {}};
   const JsonNode effects = node.at("effects");
   for (std::size_t i = 0; i < effects.size(); ++i)
-    summary.effects.push_back(enum_from<Consistency>(effects.item(i), kEffects));
+    summary.effects.push_back(enum_from<Effect>(effects.item(i), kEffects));
   return summary;
 }
 
-Finding finding_from(const JsonNode& node) {
+SearchReport search_report_from(const JsonNode& node) {
   node.require_keys({"chosen", "lower_bound_us", "proof", "optimum", "reason", "runner_up", "if_corrected"});
-  Finding finding{.chosen = summary_from(node.at("chosen")),
-                  .lower_bound_us = node.at("lower_bound_us").number(),
-                  .proof = node.at("proof").text(),
-                  .optimum = node.at("optimum").boolean(),
-                  .reason = node.at("reason").text()};
-  if (const auto runner_up = node.find("runner_up")) finding.runner_up = summary_from(*runner_up);
-  if (const auto corrected = node.find("if_corrected")) finding.if_corrected = summary_from(*corrected);
-  return finding;
+  SearchReport report{.chosen = summary_from(node.at("chosen")),
+                      .lower_bound_us = node.at("lower_bound_us").number(),
+                      .proof = node.at("proof").text(),
+                      .optimum = node.at("optimum").boolean(),
+                      .reason = node.at("reason").text()};
+  if (const auto runner_up = node.find("runner_up")) report.runner_up = summary_from(*runner_up);
+  if (const auto corrected = node.find("if_corrected")) report.if_corrected = summary_from(*corrected);
+  return report;
 }
 
 Outer outer_from(const JsonNode& node) {
@@ -179,7 +179,8 @@ Outer outer_from(const JsonNode& node) {
 void read_origin(const JsonNode& root, Plan& plan) {
   if (const auto scheme = root.find("scheme")) plan.scheme = scheme->text();
   if (const auto options = root.find("options")) plan.options = options_from(*options);
-  if (const auto finding = root.find("finding")) plan.finding = finding_from(*finding);
+  if (const auto search_report = root.find("finding"))
+    plan.search_report = search_report_from(*search_report);
   if (const auto hash = root.find("workload_hash")) plan.workload_hash = hash->text();
   if (const auto hash = root.find("cluster_hash")) plan.cluster_hash = hash->text();
   if (const auto workers = root.find("workers")) plan.workers = workers->integer(1, 10'000'000);
@@ -219,20 +220,20 @@ std::string text_of(const std::map<std::string, std::string>& options) {
 
 std::string text_of(const PlanSummary& summary) {
   std::vector<std::string> effects;
-  for (const Consistency effect : summary.effects) effects.emplace_back(name_of(effect));
+  for (const Effect effect : summary.effects) effects.emplace_back(name_of(effect));
   return "{\"scheme\": " + json_string(summary.scheme) + ", \"options\": " + text_of(summary.options) +
          ", \"iteration_us\": " + json_number(summary.iteration_us) +
          ", \"effects\": " + json_array(effects) + "}";
 }
 
-std::string text_of(const Finding& finding) {
-  std::string text = "{\n    \"chosen\": " + text_of(finding.chosen) +
-                     ",\n    \"lower_bound_us\": " + json_number(finding.lower_bound_us) +
-                     ",\n    \"proof\": " + json_string(finding.proof) +
-                     ",\n    \"optimum\": " + (finding.optimum ? "true" : "false") +
-                     ",\n    \"reason\": " + json_string(finding.reason);
-  if (finding.runner_up) text += ",\n    \"runner_up\": " + text_of(*finding.runner_up);
-  if (finding.if_corrected) text += ",\n    \"if_corrected\": " + text_of(*finding.if_corrected);
+std::string text_of(const SearchReport& report) {
+  std::string text = "{\n    \"chosen\": " + text_of(report.chosen) +
+                     ",\n    \"lower_bound_us\": " + json_number(report.lower_bound_us) +
+                     ",\n    \"proof\": " + json_string(report.proof) +
+                     ",\n    \"optimum\": " + (report.optimum ? "true" : "false") +
+                     ",\n    \"reason\": " + json_string(report.reason);
+  if (report.runner_up) text += ",\n    \"runner_up\": " + text_of(*report.runner_up);
+  if (report.if_corrected) text += ",\n    \"if_corrected\": " + text_of(*report.if_corrected);
   return text + "\n  }";
 }
 
@@ -318,7 +319,7 @@ Plan parse_plan(std::string_view text) {
 std::string to_json(const Plan& plan) {
   std::string text = "{\n  \"version\": 1,\n  \"scheme\": " + json_string(plan.scheme) +
                      ",\n  \"options\": " + text_of(plan.options);
-  if (plan.finding) text += ",\n  \"finding\": " + text_of(*plan.finding);
+  if (plan.search_report) text += ",\n  \"finding\": " + text_of(*plan.search_report);
   text += ",\n  \"workload_hash\": " + json_string(plan.workload_hash) +
           ",\n  \"cluster_hash\": " + json_string(plan.cluster_hash) +
           ",\n  \"workers\": " + std::to_string(plan.workers);

@@ -65,13 +65,13 @@ Json object_of(const SchemeInfo& scheme) {
   return {{"name", scheme.name},
           {"summary", scheme.summary},
           {"paper", scheme.paper},
-          {"consistency", name_of(scheme.consistency)},
+          {"consistency", name_of(scheme.effect)},
           {"options", std::move(options)}};
 }
 
-Json names_of(const std::vector<Consistency>& effects) {
+Json names_of(const std::vector<Effect>& effects) {
   Json names = Json::array();
-  for (const Consistency effect : effects) names.push_back(name_of(effect));
+  for (const Effect effect : effects) names.push_back(name_of(effect));
   return names;
 }
 
@@ -171,7 +171,7 @@ Json to_object(const Demands& demands) {
 }
 
 Json to_object(const RankedPlans& ranked) {
-  if (const auto* starves = std::get_if<Starves>(&ranked)) return {{"starves", starves->reason}};
+  if (const auto* infeasible = std::get_if<Infeasible>(&ranked)) return {{"starves", infeasible->reason}};
   Json plans = Json::array();
   for (const RankedPlan& ranked_plan : std::get<std::vector<RankedPlan>>(ranked)) {
     plans.push_back({{"prediction", to_object(ranked_plan.prediction)},

@@ -26,7 +26,7 @@ Json to_object(const SimulationResult& result);
 // Returns what was measured in training beside what was predicted; `text` has it for people.
 Json to_object(const Observer::Report& report);
 
-// Returns {"scheme", "options", "iteration_us", "effects"}, as a plan's finding has them.
+// Returns {"scheme", "options", "iteration_us", "effects"}, as a plan's search report has them.
 Json to_object(const PlanSummary& summary);
 
 // Returns {"steps_in_forward": false, ..., "synchronous": true}.

@@ -47,7 +47,7 @@ bool steps_a_part(const Plan& plan, std::int64_t iteration) {
 
 }  // namespace
 
-std::vector<Consistency> effects_of(const Plan& plan) {
+std::vector<Effect> effects_of(const Plan& plan) {
   bool delayed = false, local = false, compressed = plan.residual.enabled, corrected = false;
   for (const std::vector<Iteration>* iterations : {&plan.prologue, &plan.period}) {
     for (const Iteration& iteration : *iterations) {
@@ -63,12 +63,12 @@ std::vector<Consistency> effects_of(const Plan& plan) {
       }
     }
   }
-  std::vector<Consistency> effects;
-  if (delayed) effects.push_back(Consistency::kDelayed);
-  if (compressed) effects.push_back(Consistency::kCompressed);
-  if (local) effects.push_back(Consistency::kLocal);
-  if (corrected) effects.push_back(Consistency::kCorrected);
-  if (effects.empty()) effects.push_back(Consistency::kExact);
+  std::vector<Effect> effects;
+  if (delayed) effects.push_back(Effect::kDelayed);
+  if (compressed) effects.push_back(Effect::kCompressed);
+  if (local) effects.push_back(Effect::kLocal);
+  if (corrected) effects.push_back(Effect::kCorrected);
+  if (effects.empty()) effects.push_back(Effect::kExact);
   return effects;
 }
 

@@ -133,18 +133,19 @@ double progress(const Plan& plan, const Workload& workload, const GradientEstima
 
 std::string objection(const Plan& plan, const Workload& workload, const GradientEstimates& estimates,
                       const std::optional<StepRule>& rule) {
-  const std::vector<Consistency> effects = effects_of(plan);
-  const auto has = [&](Consistency effect) { return std::ranges::find(effects, effect) != effects.end(); };
-  if ((has(Consistency::kLocal) || has(Consistency::kCorrected)) && estimates.workers_differ) {
+  const std::vector<Effect> effects = effects_of(plan);
+  const auto has = [&](Effect effect) { return std::ranges::find(effects, effect) != effects.end(); };
+  if ((has(Effect::kLocal) || has(Effect::kCorrected)) && estimates.workers_differ) {
     return "the workers learn from different data: their gradients differ " +
            number_text(estimates.dissimilarity, 2) +
            " times as much as batches of the same data would, and the plan lets workers step on their own; "
            "shuffle the "
            "data over all workers, or use an exact plan";
   }
-  if (!has(Consistency::kDelayed)) return "";
+  if (!has(Effect::kDelayed)) return "";
   if (!rule || estimates.step.high == 0) {
-    return "the plan delays gradients, and whether training bears that is not known for this optimizer; use "
+    return "the plan delays gradients, and whether training supports that is not known for this optimizer; "
+           "use "
            "an exact plan";
   }
   // Only the stability is asked: the loss is not known, so that the walk stands still.
@@ -158,7 +159,7 @@ std::string objection(const Plan& plan, const Workload& workload, const Gradient
   const auto unstable = std::ranges::find(judgement.blocks, false, &BlockJudgement::stable);
   if (unstable == judgement.blocks.end()) return "";
   return "the plan delays gradients by up to " + std::to_string(oldest_gradient(unstable->updates)) +
-         " iterations, which training bears up to a learning rate times curvature of " +
+         " iterations, which training supports up to a learning rate times curvature of " +
          number_text(unstable->limit, 2) + "; here it is about " + number_text(estimates.step.low, 2) +
          " to " + number_text(estimates.step.high, 2) + ", and may be " + number_text(kUnseen, 1) +
          " times that elsewhere; lower the learning rate or the momentum, " +

@@ -32,11 +32,10 @@ double coverage_rate(const Workload& workload, const Cluster& cluster) {
 
 }  // namespace
 
-std::variant<PreservingPlan, Starves> make_preserving_plan(std::string_view scheme, const Workload& workload,
-                                                           const Cluster& cluster,
-                                                           const std::map<std::string, std::string>& options,
-                                                           const Measurements& measurements,
-                                                           const Tolerance& tolerance) {
+std::variant<PreservingPlan, Infeasible> make_preserving_plan(
+    std::string_view scheme, const Workload& workload, const Cluster& cluster,
+    const std::map<std::string, std::string>& options, const Measurements& measurements,
+    const Tolerance& tolerance) {
   PreservingPlan found;
   const auto keeps = [&](Plan&& plan) {
     // What is planned for longer compute is as right a plan of the workload.
@@ -50,8 +49,8 @@ std::variant<PreservingPlan, Starves> make_preserving_plan(std::string_view sche
     found.capacity = std::pow(most, static_cast<double>(retry) / kRetries);
     ++found.attempts;
     PlanResult result = make_plan(scheme, with_longer_compute(workload, found.capacity), cluster, options);
-    if (const Starves* starves = std::get_if<Starves>(&result)) {
-      if (retry == 0) return *starves;
+    if (const Infeasible* infeasible = std::get_if<Infeasible>(&result)) {
+      if (retry == 0) return *infeasible;
       continue;
     }
     if (keeps(std::get<Plan>(std::move(result)))) return found;
@@ -59,7 +58,7 @@ std::variant<PreservingPlan, Starves> make_preserving_plan(std::string_view sche
   found.capacity = 1;
   found.exact_instead = true;
   PlanResult exact = make_plan("auto", workload, cluster);
-  if (const Starves* starves = std::get_if<Starves>(&exact)) return *starves;
+  if (const Infeasible* infeasible = std::get_if<Infeasible>(&exact)) return *infeasible;
   keeps(std::get<Plan>(std::move(exact)));
   return found;
 }

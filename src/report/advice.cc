@@ -19,7 +19,7 @@ constexpr double kTrusted = 0.1;         // error of a prediction
 std::string times_text(double factor) { return number_text(factor) + " times"; }
 std::string percent_text(double share) { return number_text(100 * share, 2) + " %"; }
 
-bool is_exact(const Row& row) { return row.consistency == Consistency::kExact; }
+bool is_exact(const Row& row) { return row.effect == Effect::kExact; }
 
 // The fastest row, one that plans by itself before one that searches.
 const Row* fastest(const std::vector<Row>& rows, auto admissible) {
@@ -95,24 +95,23 @@ std::string hardware_text(const Contents& contents, std::size_t index) {
   return text.empty() ? text : text + ".";
 }
 
-// The best row of each kind that is not exact, in one sentence.
-std::string other_kinds(const std::vector<Row>& rows, double exact_ns) {
-  std::map<Consistency, const Row*> best;
+// The best row of each effect but exact, in one sentence.
+std::string other_effects(const std::vector<Row>& rows, double exact_ns) {
+  std::map<Effect, const Row*> best;
   for (const Row& row : rows) {
     if (is_exact(row) || !row.result || row.iteration_ns() * kWorthChanging > exact_ns) continue;
-    const Row*& known = best[row.consistency];
+    const Row*& known = best[row.effect];
     if (known == nullptr || row.iteration_ns() < known->iteration_ns()) known = &row;
   }
   if (best.empty()) return {};
   std::vector<const Row*> order;
   // What changes training least first.
-  for (const Consistency kind :
-       {Consistency::kCorrected, Consistency::kLocal, Consistency::kCompressed, Consistency::kDelayed})
-    if (best.contains(kind)) order.push_back(best[kind]);
+  for (const Effect effect : {Effect::kCorrected, Effect::kLocal, Effect::kCompressed, Effect::kDelayed})
+    if (best.contains(effect)) order.push_back(best[effect]);
   std::string text = "If what is computed may change: ";
   for (const Row* row : order) {
     if (row != order.front()) text += ", ";
-    text += row->name + " (" + std::string(name_of(row->consistency)) + ") " + time_text(row->iteration_ns());
+    text += row->name + " (" + std::string(name_of(row->effect)) + ") " + time_text(row->iteration_ns());
   }
   return text +
          ". A speed says nothing of accuracy: read docs/schemes.md, ask 'gradweave preserve' about delayed "
@@ -187,7 +186,7 @@ std::vector<std::string> advice_of(const ReportInput& input, const Contents& con
     add(advice, gain_text(*exact, *baseline, row_index(*exact) < input.schemes.size()));
   if (exact != nullptr) add(advice, limit_text(*exact, layers));
   const double exact_ns = exact != nullptr ? exact->iteration_ns() : std::numeric_limits<double>::infinity();
-  add(advice, other_kinds(rows, exact_ns));
+  add(advice, other_effects(rows, exact_ns));
   const Row* varied = fastest(rows, [&](const Row& row) {
     return is_exact(row) &&
            contents.grid.iteration_ns[row_index(row)][contents.grid.point(contents.grid.here)];

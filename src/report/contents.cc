@@ -87,8 +87,8 @@ Row row_of(const NamedPlan& named, const Setting& setting) {
   Row row{.name = named.name,
           .workers = setting.cluster.workers,
           .gigabits = std::nullopt,
-          .consistency = effects_of(named.plan).front()};
-  row.finding = named.plan.finding;
+          .effect = effects_of(named.plan).front()};
+  row.search_report = named.plan.search_report;
   row.result = simulate(named.plan, setting.classes, setting.cluster, setting.simulation);
   add_proved_optimum(named.plan, setting.classes, setting.cluster, *row.result);
   row.result->name = row.name;

@@ -63,9 +63,9 @@ Json object_of(const Timeline& timeline) {
 }
 
 Json object_of(const Row& row) {
-  Json object = {{"name", row.name}, {"kind", name_of(row.consistency)}, {"origin", "simulated"}};
+  Json object = {{"name", row.name}, {"effect", name_of(row.effect)}, {"origin", "simulated"}};
   if (!row.result) {
-    object["starves"] = row.starves;
+    object["starves"] = row.infeasible;
     return object;
   }
   const SimulationResult& result = *row.result;
@@ -87,7 +87,7 @@ Json object_of(const Row& row) {
 Json row_of_measured(const Timeline& timeline) {
   const TimelineFigures figures = figures_of(timeline);
   return {{"name", timeline.name},
-          {"kind", ""},
+          {"effect", ""},
           {"origin", timeline.origin},
           {"given", true},
           {"iteration_us", short_us(figures.iteration_ns)},

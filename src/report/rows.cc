@@ -37,22 +37,22 @@ bool others_serve(const SchemeInfo& scheme, const std::map<std::string, std::str
 Optimum optimum_of(const Row& optimal, const Setting& setting) {
   Optimum optimum{.iteration_ns = optimal.iteration_ns()};
   // The proof is for workers that all are as slow as the slowest.
-  if (setting.classes.size() != 1 || !optimal.finding) return optimum;
-  optimum.bound_ns = optimal.finding->lower_bound_us * 1000;
-  optimum.proof = (optimal.finding->optimum ? "optimum: " : "") + optimal.finding->proof;
+  if (setting.classes.size() != 1 || !optimal.search_report) return optimum;
+  optimum.bound_ns = optimal.search_report->lower_bound_us * 1000;
+  optimum.proof = (optimal.search_report->optimum ? "optimum: " : "") + optimal.search_report->proof;
   return optimum;
 }
 
-Optimum optimum_of(Consistency kind, const Row& optimal, const Setting& setting,
+Optimum optimum_of(Effect effect, const Row& optimal, const Setting& setting,
                    const std::map<std::string, std::string>& options) {
-  if (kind == optimal.consistency) return optimum_of(optimal, setting);
-  if (kind != Consistency::kExact && kind != Consistency::kLocal) {
+  if (effect == optimal.effect) return optimum_of(optimal, setting);
+  if (effect != Effect::kExact && effect != Effect::kLocal) {
     const auto compute = static_cast<double>(optimal.result->compute_ns);
     return {.iteration_ns = compute, .bound_ns = compute, .proof = "compute"};
   }
   std::map<std::string, std::string> other = options;
   std::erase_if(other, [](const auto& option) { return option.first.starts_with("compressor"); });
-  other["family"] = name_of(kind);
+  other["family"] = name_of(effect);
   return optimum_of(compare_one("optimal", setting, other), setting);
 }
 
@@ -93,11 +93,11 @@ std::vector<Extrapolation> extrapolations(const Plan& plan, const Workload& work
 
 void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
                         SimulationResult& result) {
-  if (!plan.finding || !plan.finding->optimum) return;
+  if (!plan.search_report || !plan.search_report->optimum) return;
   if (classes.size() != 1 || plan.workload_hash != hash_of(classes[0]) ||
       plan.cluster_hash != hash_of(cluster))
     return;
-  const double bound = plan.finding->lower_bound_us * 1000;
+  const double bound = plan.search_report->lower_bound_us * 1000;
   // A plan file may have been edited: a claim that its own time refutes is not passed on.
   if (bound <= result.iteration_ns()) add_bound(result, {"optimum", bound});
 }
@@ -108,28 +108,28 @@ Row compare_one(std::string_view name, const Setting& setting,
   Row row{.name = std::string(name),
           .workers = setting.cluster.workers,
           .gigabits = setting.gigabits,
-          .consistency = scheme.consistency};
+          .effect = scheme.effect};
   const std::map<std::string, std::string> own = options_of(scheme, options);
   try {
     check_options(name, own);
   } catch (const InvalidInput& error) {
     if (!others_serve(scheme, own)) throw;  // options that nobody can serve end all
-    row.starves = error.what();
+    row.infeasible = error.what();
     return row;
   }
   PlanResult planned;
   try {
     planned = make_plan(name, setting.slowest, setting.cluster, own);
   } catch (const InvalidInput& error) {
-    planned = Starves{error.what()};
+    planned = Infeasible{error.what()};
   }
-  if (const Starves* starves = std::get_if<Starves>(&planned)) {
-    row.starves = starves->reason;
+  if (const Infeasible* infeasible = std::get_if<Infeasible>(&planned)) {
+    row.infeasible = infeasible->reason;
     return row;
   }
   const Plan& plan = std::get<Plan>(planned);
-  row.consistency = effects_of(plan).front();
-  row.finding = plan.finding;
+  row.effect = effects_of(plan).front();
+  row.search_report = plan.search_report;
   row.result = simulate(plan, setting.classes, setting.cluster, setting.simulation);
   row.result->name = row.name;
   row.extrapolated = extrapolations(plan, setting.slowest, setting.cluster);
@@ -151,18 +151,17 @@ void add_optima(std::vector<Row>& rows, const Setting& setting,
                 const std::map<std::string, std::string>& options) {
   const auto optimal = std::ranges::find(rows, "optimal", &Row::name);
   if (optimal == rows.end() || !optimal->result) return;
-  std::map<Consistency, Optimum> optima;
+  std::map<Effect, Optimum> optima;
   for (const Row& row : rows) {
     if (!row.result) continue;
-    if (!optima.contains(row.consistency))
-      optima[row.consistency] = optimum_of(row.consistency, *optimal, setting, options);
-    Optimum& optimum = optima[row.consistency];
+    if (!optima.contains(row.effect)) optima[row.effect] = optimum_of(row.effect, *optimal, setting, options);
+    Optimum& optimum = optima[row.effect];
     optimum.iteration_ns = std::min(optimum.iteration_ns, row.iteration_ns());
     // A search over whole tensors does not speak of a row that cuts them.
     if (optimum.bound_ns) optimum.bound_ns = std::min(*optimum.bound_ns, optimum.iteration_ns);
   }
   for (Row& row : rows) {
-    if (row.result) row.optimum = optima[row.consistency];
+    if (row.result) row.optimum = optima[row.effect];
   }
 }
 

@@ -1,4 +1,4 @@
-// Rows of a comparison: schemes planned and simulated, and the best that each kind of plan can do.
+// Rows of a comparison: schemes planned and simulated, and the best plan known of each effect.
 #pragma once
 
 #include <limits>
@@ -24,7 +24,7 @@ struct Setting {
   SimulationOptions simulation;
 };
 
-// What is known of the plans of one kind.
+// What is known of the plans of one effect.
 struct Optimum {
   double iteration_ns = std::numeric_limits<double>::infinity();  // of the best plan known
   std::optional<double> bound_ns;                                 // of all of them, as far as `proof` goes
@@ -44,12 +44,12 @@ struct Row {
   std::string name;
   std::int64_t workers = 1;
   std::optional<double> gigabits;
-  Consistency consistency = Consistency::kExact;
+  Effect effect = Effect::kExact;
   std::optional<SimulationResult> result;
-  std::string starves;
-  std::optional<Finding> finding;   // of its plan
-  std::optional<double> times_ddp;  // how many times faster than scheme `ddp`, from add_times_ddp()
-  std::optional<Optimum> optimum;   // of its kind, from add_optima()
+  std::string infeasible;
+  std::optional<SearchReport> search_report;  // of its plan
+  std::optional<double> times_ddp;            // how many times faster than scheme `ddp`, from add_times_ddp()
+  std::optional<Optimum> optimum;             // of its effect, from add_optima()
   std::vector<Extrapolation> extrapolated;
 
   double iteration_ns() const {
@@ -70,7 +70,7 @@ Row compare_one(std::string_view name, const Setting& setting,
 void add_times_ddp(std::vector<Row>& rows, const Setting& setting,
                    const std::map<std::string, std::string>& options);
 
-// Gives each row the optimum of its kind, if scheme `optimal` is among the rows. Kinds `exact` and `local`
+// Gives each row the optimum of its effect, if scheme `optimal` is among the rows. `exact` and `local`
 // have a family of that scheme's; of the others nothing is known but that they compute.
 void add_optima(std::vector<Row>& rows, const Setting& setting,
                 const std::map<std::string, std::string>& options);

@@ -17,7 +17,8 @@ std::string make_plan_text(const std::string& workload, const std::string& clust
                            const std::string& options) {
   const auto set = Json::parse(options).get<std::map<std::string, std::string>>();
   const PlanResult result = make_plan(scheme, parse_workload(workload), parse_cluster(cluster), set);
-  if (const auto* starves = std::get_if<Starves>(&result)) return dump({{"starves", starves->reason}});
+  if (const auto* infeasible = std::get_if<Infeasible>(&result))
+    return dump({{"starves", infeasible->reason}});
   return to_json(std::get<Plan>(result));
 }
 

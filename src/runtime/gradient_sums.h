@@ -1,4 +1,4 @@
-// Inner products of gradients, for estimates of what training bears.
+// Inner products of gradients, for estimates of what training supports.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

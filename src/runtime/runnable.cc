@@ -52,7 +52,7 @@ void check_gradient(const CalendarOp& op, const std::string& where, c10::Device 
   }
 }
 
-// Refuses what its parameters don't bear, and says what it takes.
+// Refuses what its parameters don't support, and says what it takes.
 void prepare(CalendarOp& op, const Calendar& calendar, int world_size, c10::Device device) {
   const bool compressed = !op.compression.name.empty();
   if (!compressed && !op.anchored) return;

@@ -27,7 +27,7 @@ SchemeInfo asc_wfbp_scheme() {
   return {.name = "asc_wfbp",
           .summary = "simultaneous communications share the link",
           .paper = "ASC-WFBP, INFOCOM 2021",
-          .consistency = Consistency::kExact,
+          .effect = Effect::kExact,
           .options = {},
           .plan = plan_asc_wfbp};
 }

@@ -42,10 +42,10 @@ constexpr std::string_view kDefaultAllow = "exact";
 constexpr std::size_t kCompressedSchemes = 3;
 
 // How much an effect changes training, by what is known of accuracy: least first.
-constexpr Consistency kMildestFirst[] = {Consistency::kExact, Consistency::kCorrected, Consistency::kLocal,
-                                         Consistency::kCompressed, Consistency::kDelayed};
+constexpr Effect kMildestFirst[] = {Effect::kExact, Effect::kCorrected, Effect::kLocal, Effect::kCompressed,
+                                    Effect::kDelayed};
 
-std::ptrdiff_t severity(Consistency effect) {
+std::ptrdiff_t severity(Effect effect) {
   return std::ranges::find(kMildestFirst, effect) - std::begin(kMildestFirst);
 }
 
@@ -53,8 +53,8 @@ std::ptrdiff_t severity(const Candidate& candidate) {
   std::ptrdiff_t sum = 0;
   // Averages through a codec are as accurate as exact ones (docs/schemes/compressors.md).
   const bool averages = find_scheme(candidate.scheme).payload == Payload::kParameter;
-  for (const Consistency effect : candidate.effects) {
-    if (effect != Consistency::kCompressed || !averages) sum += 8 * severity(effect);
+  for (const Effect effect : candidate.effects) {
+    if (effect != Effect::kCompressed || !averages) sum += 8 * severity(effect);
   }
   const auto compressor = candidate.plan.options.find("compressor");
   // A cast changes a gradient less than what leaves most of it for later.
@@ -64,14 +64,14 @@ std::ptrdiff_t severity(const Candidate& candidate) {
   return sum;
 }
 
-std::vector<Consistency> parse_allow(const std::string& text) {
-  std::vector<Consistency> allowed;
+std::vector<Effect> parse_allow(const std::string& text) {
+  std::vector<Effect> allowed;
   std::size_t begin = 0;
   while (begin <= text.size()) {
     const std::size_t end = std::min(text.find_first_of("+,", begin), text.size());
     const std::string_view word = std::string_view(text).substr(begin, end - begin);
     const auto found =
-        std::ranges::find_if(kMildestFirst, [&](Consistency effect) { return name_of(effect) == word; });
+        std::ranges::find_if(kMildestFirst, [&](Effect effect) { return name_of(effect) == word; });
     if (found == std::end(kMildestFirst)) {
       throw InvalidInput(in_quotes(word) + " is nothing that can be allowed", "option allow of auto",
                          "join some of exact, corrected, local, compressed, delayed by '+'");
@@ -84,12 +84,12 @@ std::vector<Consistency> parse_allow(const std::string& text) {
 
 struct Limits {
   std::string allow;  // as the user wrote it
-  std::vector<Consistency> allowed;
+  std::vector<Effect> allowed;
   std::optional<std::int64_t> max_staleness, max_extra_bytes;
   double tolerance = 0;
   std::map<std::string, std::string> compressor;  // options of one that was asked for by name
 
-  bool allows(Consistency effect) const { return std::ranges::find(allowed, effect) != allowed.end(); }
+  bool allows(Effect effect) const { return std::ranges::find(allowed, effect) != allowed.end(); }
 };
 
 Limits limits_of(const OptionValues& values) {
@@ -100,7 +100,7 @@ Limits limits_of(const OptionValues& values) {
                 .tolerance = *values.number("tolerance"),
                 .compressor = {}};
   if (!values.compression().name.empty()) {
-    limits.allowed.push_back(Consistency::kCompressed);
+    limits.allowed.push_back(Effect::kCompressed);
     limits.compressor = values.set();
     std::erase_if(limits.compressor,
                   [](const auto& option) { return !option.first.starts_with("compressor"); });
@@ -109,7 +109,7 @@ Limits limits_of(const OptionValues& values) {
 }
 
 bool admissible(const Candidate& candidate, const Limits& limits) {
-  return std::ranges::all_of(candidate.effects, [&](Consistency effect) { return limits.allows(effect); }) &&
+  return std::ranges::all_of(candidate.effects, [&](Effect effect) { return limits.allows(effect); }) &&
          (!limits.max_staleness || candidate.result.staleness_max <= *limits.max_staleness) &&
          (!limits.max_extra_bytes || candidate.result.extra_bytes <= *limits.max_extra_bytes);
 }
@@ -122,16 +122,15 @@ bool has_compressor(const SchemeInfo& scheme, std::string_view name) {
 // Whether some plan of the scheme may be admissible.
 bool may_serve(const SchemeInfo& scheme, const Limits& limits) {
   // A scheme of delayed updates may have a correction among its options: tuning tries it.
-  const bool may_correct =
-      scheme.consistency == Consistency::kDelayed && limits.allows(Consistency::kCorrected);
-  return (limits.allows(scheme.consistency) || may_correct) &&
+  const bool may_correct = scheme.effect == Effect::kDelayed && limits.allows(Effect::kCorrected);
+  return (limits.allows(scheme.effect) || may_correct) &&
          (limits.compressor.empty() || has_compressor(scheme, limits.compressor.at("compressor")));
 }
 
 // The options that every candidate of a scheme starts from.
 std::map<std::string, std::string> fixed_options(const SchemeInfo& scheme, const Limits& limits) {
   if (scheme.payload == Payload::kParameter && limits.compressor.empty() &&
-      limits.allows(Consistency::kCompressed))
+      limits.allows(Effect::kCompressed))
     return {{"compressor", std::string(kPlannersChoice)}};
   return limits.compressor;
 }
@@ -179,14 +178,14 @@ std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cl
                      [&](const Candidate& candidate) { return admissible(candidate, limits); }))
       maker.tune(scheme, limits.compressor, candidates);
   }
-  if (limits.allows(Consistency::kCompressed) && limits.compressor.empty())
+  if (limits.allows(Effect::kCompressed) && limits.compressor.empty())
     add_compressed(maker, limits, candidates);
   return candidates;
 }
 
-std::string text_of(const std::vector<Consistency>& effects) {
+std::string text_of(const std::vector<Effect>& effects) {
   std::string text;
-  for (const Consistency effect : effects) text.append(text.empty() ? "" : "+").append(name_of(effect));
+  for (const Effect effect : effects) text.append(text.empty() ? "" : "+").append(name_of(effect));
   return text;
 }
 
@@ -237,7 +236,7 @@ std::string reason(const std::vector<const Candidate*>& candidates, const Candid
          std::string(us, static_cast<std::size_t>(end - us)) + " us";
 }
 
-Finding finding_of(const Candidate& chosen) {
+SearchReport search_report_of(const Candidate& chosen) {
   const Bound& bound = chosen.result.lower_bound;
   return {.chosen = summary_of(chosen), .lower_bound_us = bound_us(bound.iteration_ns), .proof = bound.name};
 }
@@ -246,28 +245,28 @@ RankedPlans ranked(const Workload& workload, const Cluster& cluster, const Optio
                    std::size_t most) {
   const Limits limits = limits_of(values);
   Limits wider = limits;
-  wider.allowed.push_back(Consistency::kCorrected);
+  wider.allowed.push_back(Effect::kCorrected);
   const std::vector<Candidate> candidates = candidates_of(workload, cluster, limits, wider);
   std::vector<const Candidate*> left = admitted(candidates, limits);
   if (left.empty()) {
-    return Starves{"none of " + std::to_string(candidates.size()) +
-                   " plans keeps the limits; allow more than " + limits.allow +
-                   ", or raise max_staleness or max_extra_bytes"};
+    return Infeasible{"none of " + std::to_string(candidates.size()) +
+                      " plans keeps the limits; allow more than " + limits.allow +
+                      ", or raise max_staleness or max_extra_bytes"};
   }
   std::vector<RankedPlan> plans;
   while (!left.empty() && plans.size() < most) {
     const Candidate& chosen = *choose(left, limits.tolerance);
     RankedPlan ranked{chosen.plan, chosen.result, chosen.effects, demands_of(chosen.plan)};
     ranked.plan.options.clear();
-    ranked.plan.finding = finding_of(chosen);
-    Finding& finding = *ranked.plan.finding;
-    finding.runner_up = runner_up(left, chosen, limits.tolerance);
+    ranked.plan.search_report = search_report_of(chosen);
+    SearchReport& report = *ranked.plan.search_report;
+    report.runner_up = runner_up(left, chosen, limits.tolerance);
     if (plans.empty()) {
-      finding.reason = reason(left, chosen, limits.allow);
+      report.reason = reason(left, chosen, limits.allow);
       const Candidate* corrected = choose(admitted(candidates, wider), limits.tolerance);
-      if (corrected != &chosen) finding.if_corrected = summary_of(*corrected);
+      if (corrected != &chosen) report.if_corrected = summary_of(*corrected);
     } else {
-      finding.reason = "next best after " + plans.back().plan.finding->chosen.scheme;
+      report.reason = "next best after " + plans.back().plan.search_report->chosen.scheme;
     }
     complete_plan(ranked.plan, workload, cluster, "auto", values);
     std::erase_if(left, [&](const Candidate* c) {
@@ -283,7 +282,7 @@ void check_auto(const OptionValues& values) { parse_allow(values.text("allow"));
 
 PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
   RankedPlans plans = ranked(workload, cluster, values, 1);
-  if (const Starves* starves = std::get_if<Starves>(&plans)) return *starves;
+  if (const Infeasible* infeasible = std::get_if<Infeasible>(&plans)) return *infeasible;
   return std::move(std::get<std::vector<RankedPlan>>(plans).front().plan);
 }
 
@@ -308,7 +307,7 @@ SchemeInfo auto_scheme() {
       .name = "auto",
       .summary = "the fastest plan of all schemes within the user's limits",
       .paper = "",
-      .consistency = Consistency::kExact,
+      .effect = Effect::kExact,
       .options =
           {{.name = "allow",
             .type = OptionType::kText,

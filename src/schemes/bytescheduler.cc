@@ -101,7 +101,7 @@ SchemeInfo bytescheduler_scheme() {
   return {.name = "bytescheduler",
           .summary = "even parts, early layers first, bytes in flight bounded",
           .paper = "ByteScheduler, SOSP 2019",
-          .consistency = Consistency::kExact,
+          .effect = Effect::kExact,
           .options = {{.name = "partition_bytes",
                        .type = OptionType::kInteger,
                        .unit = Unit::kBytes,

@@ -16,7 +16,7 @@ struct Candidate {
   std::map<std::string, std::string> options;
   Plan plan;
   SimulationResult result;
-  std::vector<Consistency> effects;
+  std::vector<Effect> effects;
 };
 
 // "us_byte", or "ddp compressor=fp16, bucket_cap_bytes=1000000".
@@ -38,7 +38,7 @@ class CandidateMaker {
  public:
   CandidateMaker(const Workload& workload, const Cluster& cluster) : workload_(workload), cluster_(cluster) {}
 
-  // Appends the scheme's plan under `options`, simulated, unless the planner starves or can't serve the
+  // Appends the scheme's plan under `options`, simulated, unless it is infeasible or can't serve the
   // options.
   void add(const SchemeInfo& scheme, const std::map<std::string, std::string>& options,
            std::vector<Candidate>& candidates) const;

@@ -154,7 +154,7 @@ PlanResult fastest_over_codecs(const Workload& workload, const Cluster& cluster,
   for (const Compression& codec : codecs) {
     PlanResult planned = plan_under(codec);
     Plan* plan = std::get_if<Plan>(&planned);
-    if (plan == nullptr) return planned;  // what starves does so under every codec
+    if (plan == nullptr) return planned;  // what is infeasible is so under every codec
     const double time = simulate(*plan, workload, cluster, options).iteration_ns();
     least = std::min(least, time);
     plans.emplace_back(time, std::move(*plan));

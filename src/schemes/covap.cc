@@ -272,7 +272,7 @@ SchemeInfo covap_scheme() {
       .name = "covap",
       .summary = "each part of the gradient every I-th iteration, the rest into a residual",
       .paper = "COVAP, 2023",
-      .consistency = Consistency::kCompressed,
+      .effect = Effect::kCompressed,
       .options =
           {{.name = "interval",
             .type = OptionType::kInteger,

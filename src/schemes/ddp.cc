@@ -66,7 +66,7 @@ SchemeInfo ddp_scheme() {
   return {.name = "ddp",
           .summary = "PyTorch's buckets",
           .paper = "PyTorch Distributed, VLDB 2020",
-          .consistency = Consistency::kExact,
+          .effect = Effect::kExact,
           .options = {{.name = "bucket_cap_bytes",
                        .type = OptionType::kInteger,
                        .unit = Unit::kBytes,

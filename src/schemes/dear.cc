@@ -168,7 +168,7 @@ SchemeInfo dear_scheme() {
   return {.name = "dear",
           .summary = "reduce-scatter in backward, all-gather in the next forward",
           .paper = "DeAR, ICDCS 2023",
-          .consistency = Consistency::kExact,
+          .effect = Effect::kExact,
           .options =
               {{.name = "buffer_bytes",
                 .type = OptionType::kInteger,

@@ -288,11 +288,11 @@ PlanResult plan_delayed_averaging(const Workload& workload, const Cluster& clust
   }
   if (best) return *std::move(best);
   const bool computes = WorkloadIndex(workload).compute_total > 0;
-  return Starves{computes
-                     ? "hiding the averages takes a period of more than " + std::to_string(kLongestPeriod) +
-                           " iterations; set period to average more often and wait"
-                     : "the workload computes nothing, so no communication can be hidden; set period to "
-                       "average all the same"};
+  return Infeasible{
+      computes ? "hiding the averages takes a period of more than " + std::to_string(kLongestPeriod) +
+                     " iterations; set period to average more often and wait"
+               : "the workload computes nothing, so no communication can be hidden; set period to "
+                 "average all the same"};
 }
 
 }  // namespace
@@ -301,7 +301,7 @@ SchemeInfo delayed_averaging_scheme() {
   return {.name = "delayed_averaging",
           .summary = "local steps; parameters averaged in the background, local progress kept",
           .paper = "CoCoD-SGD, IJCAI 2019; Overlap Local-SGD, ICASSP 2020",
-          .consistency = Consistency::kCorrected,
+          .effect = Effect::kCorrected,
           .options =
               {{.name = "period",
                 .type = OptionType::kInteger,

@@ -84,7 +84,7 @@ SchemeInfo horovod_scheme() {
   return {.name = "horovod",
           .summary = "fusion buffer emptied once a cycle",
           .paper = "Horovod, 2018",
-          .consistency = Consistency::kExact,
+          .effect = Effect::kExact,
           .options = {{.name = "fusion_bytes",
                        .type = OptionType::kInteger,
                        .unit = Unit::kBytes,

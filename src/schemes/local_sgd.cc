@@ -79,7 +79,7 @@ SchemeInfo local_sgd_scheme() {
   return {.name = "local_sgd",
           .summary = "local steps; all parameters averaged every H-th iteration",
           .paper = "Local SGD, ICLR 2019",
-          .consistency = Consistency::kLocal,
+          .effect = Effect::kLocal,
           .options = {period_option()},
           .payload = Payload::kParameter,
           .plan = plan_local_sgd};

@@ -34,7 +34,7 @@ SchemeInfo mg_wfbp_scheme() {
   return {.name = "mg_wfbp",
           .summary = "neighbouring tensors merged where that saves time",
           .paper = "MG-WFBP, INFOCOM 2019",
-          .consistency = Consistency::kExact,
+          .effect = Effect::kExact,
           .options = {{.name = "solver",
                        .type = OptionType::kText,
                        .default_value = "greedy",

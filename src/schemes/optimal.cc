@@ -2,7 +2,7 @@
 //
 // Families: `exact`, without staleness, with forward overlap; `local`, each parameter averaged at least once in
 // H iterations, as late as the next forward. H = 1 below is for `exact`.
-//   1. The plans of every scheme of that kind, simulated; for `local` also those of arbitrary_sets()
+//   1. The plans of every scheme of that effect, simulated; for `local` also those of arbitrary_sets()
 //      (solve/intervals.h).
 //   2. The bound that holds for any plan of the family, however it cuts, fuses and orders, on links shared or
 //      not. For each layer l, what layers 0..l send passes in H windows that open with backward_end(l) and close
@@ -160,13 +160,13 @@ Plan plan_of(const CostModel& model, const std::vector<Slice>& units, const std:
   return plan;
 }
 
-// Appends the plan of every scheme of kind `consistency`, under those of `options` that it has.
-std::vector<Candidate> plans_of(Consistency consistency, const Workload& workload, const Cluster& cluster,
+// Appends the plan of every scheme of that effect, under those of `options` that it has.
+std::vector<Candidate> plans_of(Effect effect, const Workload& workload, const Cluster& cluster,
                                 const std::map<std::string, std::string>& options) {
   const CandidateMaker maker(workload, cluster);
   std::vector<Candidate> candidates;
   for (const SchemeInfo& scheme : schemes()) {
-    if (scheme.chooses || scheme.consistency != consistency) continue;
+    if (scheme.chooses || scheme.effect != effect) continue;
     std::map<std::string, std::string> own;
     for (const auto& [name, value] : options) {
       if (std::ranges::find(scheme.options, name, &OptionSpec::name) != scheme.options.end())
@@ -184,10 +184,10 @@ const Candidate& best_of(const std::vector<Candidate>& candidates) {
 // Returns the plan of `best` with what was found: whose it is, and how good any other of the family can be.
 Plan report(const Candidate& best, const Proof& proof) {
   Plan plan = best.plan;
-  plan.finding = Finding{.chosen = summary_of(best),
-                         .lower_bound_us = bound_us(proof.bound_ns),
-                         .proof = proof.by,
-                         .optimum = proof.optimum};
+  plan.search_report = SearchReport{.chosen = summary_of(best),
+                                    .lower_bound_us = bound_us(proof.bound_ns),
+                                    .proof = proof.by,
+                                    .optimum = proof.optimum};
   plan.options.clear();
   return plan;
 }
@@ -205,7 +205,7 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
   const bool compressed = !values.compression().name.empty();
   std::map<std::string, std::string> compressor = values.set();
   std::erase_if(compressor, [](const auto& option) { return !option.first.starts_with("compressor"); });
-  const std::vector<Candidate> candidates = plans_of(Consistency::kExact, workload, cluster, compressor);
+  const std::vector<Candidate> candidates = plans_of(Effect::kExact, workload, cluster, compressor);
   const Candidate& best = best_of(candidates);
   const double time = best.result.iteration_ns();
   const auto compute = static_cast<double>(model.index().compute_total);
@@ -245,10 +245,9 @@ Plan plan_local(const Workload& workload, const Cluster& cluster, const OptionVa
   const Assignment sets =
       arbitrary_sets(packer, static_cast<std::size_t>(period), *values.integer("node_limit"));
   std::map<std::string, std::string> options = {{"period", std::to_string(period)}};
-  std::vector<Candidate> candidates = plans_of(Consistency::kLocal, workload, cluster, options);
+  std::vector<Candidate> candidates = plans_of(Effect::kLocal, workload, cluster, options);
   options["forward_overlap"] = "on";
-  std::ranges::move(plans_of(Consistency::kLocal, workload, cluster, options),
-                    std::back_inserter(candidates));
+  std::ranges::move(plans_of(Effect::kLocal, workload, cluster, options), std::back_inserter(candidates));
   candidates.insert(candidates.begin(),
                     found_by_search(plan_of_sets(model, packer, sets, true), workload, cluster));
   const Candidate& best = best_of(candidates);
@@ -282,7 +281,7 @@ SchemeInfo optimal_scheme() {
       .name = "optimal",
       .summary = "the exact optimum where a search can prove it, else the best plan known and a lower bound",
       .paper = "",
-      .consistency = Consistency::kExact,
+      .effect = Effect::kExact,
       .options = {{.name = "family",
                    .type = OptionType::kText,
                    .default_value = "exact",

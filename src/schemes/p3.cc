@@ -31,7 +31,7 @@ SchemeInfo p3_scheme() {
   return {.name = "p3",
           .summary = "slices of a fixed size, early layers first",
           .paper = "P3, MLSys 2019",
-          .consistency = Consistency::kExact,
+          .effect = Effect::kExact,
           .options = {{.name = "partition_bytes",
                        .type = OptionType::kInteger,
                        .unit = Unit::kBytes,

@@ -41,7 +41,7 @@ SchemeInfo partial_sgd_scheme() {
   return {.name = "partial_sgd",
           .summary = "local steps; an equal number of layers averaged in each of H iterations",
           .paper = "DreamDDP (PLSGD-ENP), 2025",
-          .consistency = Consistency::kLocal,
+          .effect = Effect::kLocal,
           .options = {period_option()},
           .payload = Payload::kParameter,
           .plan = plan_partial_sgd};

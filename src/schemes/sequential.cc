@@ -24,7 +24,7 @@ SchemeInfo sequential_scheme() {
   return {.name = "sequential",
           .summary = "no overlap: communicate after the whole backward",
           .paper = "baseline",
-          .consistency = Consistency::kExact,
+          .effect = Effect::kExact,
           .options = {},
           .plan = plan_sequential};
 }

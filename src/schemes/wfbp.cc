@@ -27,7 +27,7 @@ SchemeInfo wfbp_scheme() {
   return {.name = "wfbp",
           .summary = "each tensor as soon as its gradient is ready",
           .paper = "Poseidon, ATC 2017",
-          .consistency = Consistency::kExact,
+          .effect = Effect::kExact,
           .options = {},
           .plan = plan_wfbp};
 }

@@ -248,14 +248,14 @@ Plan full_plan() {
   iteration.dropped = {2};
   plan.prologue = {Iteration{}};
   plan.period = {iteration, Iteration{}};
-  const PlanSummary other{"dear", {{"buffer_bytes", "1"}}, 1234.000001, {Consistency::kDelayed}};
-  plan.finding = Finding{.chosen = {"ddp", {}, 12.5, {Consistency::kExact, Consistency::kCompressed}},
-                         .lower_bound_us = 0.1,
-                         .proof = "search of \"2\" nodes",
-                         .optimum = true,
-                         .reason = "none is faster",
-                         .runner_up = other,
-                         .if_corrected = PlanSummary{}};
+  const PlanSummary other{"dear", {{"buffer_bytes", "1"}}, 1234.000001, {Effect::kDelayed}};
+  plan.search_report = SearchReport{.chosen = {"ddp", {}, 12.5, {Effect::kExact, Effect::kCompressed}},
+                                    .lower_bound_us = 0.1,
+                                    .proof = "search of \"2\" nodes",
+                                    .optimum = true,
+                                    .reason = "none is faster",
+                                    .runner_up = other,
+                                    .if_corrected = PlanSummary{}};
   return plan;
 }
 

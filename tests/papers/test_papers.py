@@ -84,7 +84,7 @@ def test_table_is_filled_from_the_command_line(papers, tmp_path):
            claims.Claim("P", "T", "none", "2", "tiny", "tiny-4", (claims.Run("deft"),), claims.over_compute)]
     lines = make_papers.table(own, make_papers.Simulator(str(fake))).splitlines()
     assert "| 2.500 | tiny, tiny-4 | `sequential`, `wfbp` |" in lines[2]
-    assert "| starves: bucket too large |" in lines[3]
+    assert "| infeasible: bucket too large |" in lines[3]
 
 
 def test_missing_command_is_named():

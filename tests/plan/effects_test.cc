@@ -30,11 +30,10 @@ TEST(Demands, OnlyAPlanOfItsOwnGradientsAtTheEndIsSynchronous) {
 }
 
 TEST(Effects, OfAverages) {
-  using List = std::vector<Consistency>;
-  EXPECT_EQ(effects_of(testing::local_steps()), List{Consistency::kLocal});
-  EXPECT_EQ(effects_of(testing::delayed_average()), List{Consistency::kCorrected});
-  EXPECT_EQ(effects_of(testing::compressed_average()),
-            (List{Consistency::kCompressed, Consistency::kCorrected}));
+  using List = std::vector<Effect>;
+  EXPECT_EQ(effects_of(testing::local_steps()), List{Effect::kLocal});
+  EXPECT_EQ(effects_of(testing::delayed_average()), List{Effect::kCorrected});
+  EXPECT_EQ(effects_of(testing::compressed_average()), (List{Effect::kCompressed, Effect::kCorrected}));
   Plan at_once = testing::partial();  // before the next step there is nothing to correct
   for (Iteration& iteration : at_once.period) {
     for (Apply& apply : iteration.applies) {
@@ -45,7 +44,7 @@ TEST(Effects, OfAverages) {
       op.compression = {"int8", {}};
     }
   }
-  EXPECT_EQ(effects_of(at_once), (List{Consistency::kCompressed, Consistency::kLocal}));
+  EXPECT_EQ(effects_of(at_once), (List{Effect::kCompressed, Effect::kLocal}));
 }
 
 // A step that leaves out one tensor, in one iteration of several, or only while earlier iterations don't exist.

@@ -91,8 +91,8 @@ TEST_P(UpdatesOfScheme, UseEveryGradientOnce) {
     const PlanResult result = make_plan(GetParam(), workload, cluster);
     const Plan* plan = std::get_if<Plan>(&result);
     if (plan == nullptr) return;
-    const std::vector<Consistency> effects = effects_of(*plan);
-    const bool delayed = std::ranges::find(effects, Consistency::kDelayed) != effects.end();
+    const std::vector<Effect> effects = effects_of(*plan);
+    const bool delayed = std::ranges::find(effects, Effect::kDelayed) != effects.end();
     for (const Updates& updates : updates_of(*plan, workload)) {
       if (!delayed && !plan->residual.enabled) {
         RC_ASSERT(updates.steps.size() == static_cast<std::size_t>(updates.period));
@@ -344,7 +344,7 @@ TEST_F(Preserving, CapacityGrowsNoFurtherThanItMust) {
   EXPECT_GE(updates(found), updates(made("deft", 0.3, 0.01)));
 }
 
-// No capacity makes up for a delay that the learning rate doesn't bear.
+// No capacity makes up for a delay that the learning rate doesn't allow.
 TEST_F(Preserving, ElseItIsTheBestExactPlan) {
   const PreservingPlan found = made("deft", 0.3, 0.2);
   EXPECT_TRUE(found.exact_instead);

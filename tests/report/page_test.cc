@@ -48,7 +48,7 @@ TEST(Page, RowsAreThoseOfTheSimulator) {
     const auto plan = std::get<Plan>(make_plan(row["name"].get<std::string>(), workload(), cluster()));
     const SimulationResult result = simulate(plan, workload(), cluster(), {.timeline_iterations = 4});
     EXPECT_EQ(row["iteration_us"], result.iteration_ns() / 1000);
-    EXPECT_EQ(row["kind"], name_of(effects_of(plan).front()));
+    EXPECT_EQ(row["effect"], name_of(effects_of(plan).front()));
     EXPECT_EQ(row["timeline"]["spans"].size(), result.timeline.spans.size());
     EXPECT_FALSE(row["given"]);
   }

@@ -134,7 +134,7 @@ def test_auto_takes_a_plan_that_the_loop_bears_and_changes_nothing():
 
 
 def by_name(rank, loops):
-    """{loop: what the first iterations said} with p3, which the loops don't bear."""
+    """{loop: what the first iterations said} with p3, which the loops don't support."""
     import gradweave
 
     slow_links()

@@ -73,9 +73,9 @@ def test_workers_with_other_data_get_an_exact_plan(make, workers):
 
 @WORKERS
 def test_a_delay_is_taken_only_where_the_learning_rate_bears_it(workers):
-    for make, data, borne in (("fast", "shuffled", False), ("slow", "whole", True), ("adamw", "whole", False)):
+    for make, data, supported in (("fast", "shuffled", False), ("slow", "whole", True), ("adamw", "whole", False)):
         (effects, lines), *_ = ranks.run(train, workers, data=data, make=make, options={"allow": "exact+delayed"})
-        if borne:  # taken, unless so many gradients are merged that it makes no progress
+        if supported:  # taken, unless so many gradients are merged that it makes no progress
             assert ("delayed" in effects) != any("gets only" in line for line in lines), (effects, lines)
             assert not any("delays gradients" in line for line in lines)
         else:
@@ -101,7 +101,7 @@ class Bowl(nn.Module):
 
 
 def train_while_curvature_grows(rank, scheme):
-    """From a learning rate times curvature of 0.01 to 1.3; plain training bears 2, and 1 with gradients one update late."""
+    """From a learning rate times curvature of 0.01 to 1.3; plain training allows 2, and 1 with gradients one update late."""
     import gradweave
 
     lines = []

@@ -27,8 +27,8 @@ TEST_P(EveryScheme, PlansAreValidAndRepeatable) {
     const Workload workload = *testing::workloads();
     const Cluster cluster = *testing::clusters({.halves = true});
     const PlanResult result = make_plan(GetParam(), workload, cluster);
-    if (const Starves* starves = std::get_if<Starves>(&result)) {
-      RC_ASSERT(!starves->reason.empty());
+    if (const Infeasible* infeasible = std::get_if<Infeasible>(&result)) {
+      RC_ASSERT(!infeasible->reason.empty());
       return;
     }
     const Plan& plan = std::get<Plan>(result);

@@ -43,48 +43,48 @@ Plan auto_plan(const std::map<std::string, std::string>& options = {}) {
 
 double time_of(const Plan& plan) { return simulate(plan, workload(), cluster()).iteration_ns(); }
 
-bool has_effect(const Plan& plan, Consistency effect) {
-  const std::vector<Consistency> effects = effects_of(plan);
+bool has_effect(const Plan& plan, Effect effect) {
+  const std::vector<Effect> effects = effects_of(plan);
   return std::ranges::find(effects, effect) != effects.end();
 }
 
 TEST(Auto, ChoosesNothingPlainlyDelayedUnlessAsked) {
   for (const char* allow :
        {"exact", "exact+corrected", "exact,corrected,local", "exact+compressed+corrected+local"}) {
-    EXPECT_FALSE(has_effect(auto_plan({{"allow", allow}}), Consistency::kDelayed)) << allow;
+    EXPECT_FALSE(has_effect(auto_plan({{"allow", allow}}), Effect::kDelayed)) << allow;
   }
-  EXPECT_FALSE(has_effect(auto_plan(), Consistency::kDelayed));
-  EXPECT_TRUE(has_effect(auto_plan({{"allow", "delayed"}}), Consistency::kDelayed));
+  EXPECT_FALSE(has_effect(auto_plan(), Effect::kDelayed));
+  EXPECT_TRUE(has_effect(auto_plan({{"allow", "delayed"}}), Effect::kDelayed));
 }
 
 TEST(Auto, ChangesNothingButTheSpeedUnlessAsked) {
-  EXPECT_EQ(effects_of(auto_plan()), std::vector<Consistency>{Consistency::kExact});
+  EXPECT_EQ(effects_of(auto_plan()), std::vector<Effect>{Effect::kExact});
   EXPECT_EQ(auto_plan().period, auto_plan({{"allow", "exact"}}).period);
 }
 
 TEST(Auto, HidesEverythingByCorrectedAveragesWhereTheyAreAllowed) {
   const Plan plan = auto_plan({{"allow", "exact+corrected"}});
-  EXPECT_EQ(plan.finding->chosen.scheme, "delayed_averaging");
+  EXPECT_EQ(plan.search_report->chosen.scheme, "delayed_averaging");
   EXPECT_EQ(time_of(plan), 1'500'000);
   EXPECT_GT(time_of(auto_plan()), 1'500'000);
 }
 
 TEST(Auto, SaysWhatCorrectedAveragesWouldGive) {
   const Plan exact = auto_plan(), corrected = auto_plan({{"allow", "exact+corrected"}});
-  ASSERT_TRUE(exact.finding->if_corrected.has_value());
-  EXPECT_EQ(*exact.finding->if_corrected, corrected.finding->chosen);
-  EXPECT_EQ(exact.finding->if_corrected->iteration_us, 1500);
-  EXPECT_FALSE(corrected.finding->if_corrected.has_value());
+  ASSERT_TRUE(exact.search_report->if_corrected.has_value());
+  EXPECT_EQ(*exact.search_report->if_corrected, corrected.search_report->chosen);
+  EXPECT_EQ(exact.search_report->if_corrected->iteration_us, 1500);
+  EXPECT_FALSE(corrected.search_report->if_corrected.has_value());
   // Nothing to say where the exact plan would be preferred in any case.
-  EXPECT_FALSE(auto_plan({{"tolerance", "10"}}).finding->if_corrected.has_value());
+  EXPECT_FALSE(auto_plan({{"tolerance", "10"}}).search_report->if_corrected.has_value());
 }
 
 TEST(Auto, PrefersTheMilderPlanWithinTheTolerance) {
   const Plan strict = auto_plan({{"allow", "exact+corrected"}, {"tolerance", "0"}});
-  EXPECT_TRUE(has_effect(strict, Consistency::kCorrected));
+  EXPECT_TRUE(has_effect(strict, Effect::kCorrected));
   const Plan lenient = auto_plan({{"allow", "exact+corrected"}, {"tolerance", "10"}});
-  EXPECT_TRUE(has_effect(lenient, Consistency::kExact));
-  EXPECT_NE(lenient.finding->reason.find("changes training less"), std::string::npos);
+  EXPECT_TRUE(has_effect(lenient, Effect::kExact));
+  EXPECT_NE(lenient.search_report->reason.find("changes training less"), std::string::npos);
 }
 
 TEST(Auto, PrefersTheFirstThatIsFastEnough) {
@@ -142,8 +142,8 @@ TEST(Auto, TunesSizesAndChoices) {
 TEST(Auto, SaysWhyNothingIsAdmissible) {
   const PlanResult result =
       make_plan("auto", workload(), cluster(), {{"allow", "delayed"}, {"max_staleness", "0"}});
-  ASSERT_TRUE(std::holds_alternative<Starves>(result));
-  EXPECT_NE(std::get<Starves>(result).reason.find("max_staleness"), std::string::npos);
+  ASSERT_TRUE(std::holds_alternative<Infeasible>(result));
+  EXPECT_NE(std::get<Infeasible>(result).reason.find("max_staleness"), std::string::npos);
 }
 
 TEST(Auto, RefusesAnUnknownEffect) {
@@ -160,13 +160,13 @@ TEST(Auto, CompressesEveryGradientOnceAskedByName) {
 
 TEST(Auto, ReportsWhatItFound) {
   const Plan plan = auto_plan();
-  ASSERT_TRUE(plan.finding.has_value());
+  ASSERT_TRUE(plan.search_report.has_value());
   EXPECT_EQ(plan.scheme, "auto");
-  EXPECT_EQ(plan.finding->chosen.iteration_us, time_of(plan) / 1000);
-  EXPECT_NE(plan.finding->reason.find("admissible under exact"), std::string::npos);
-  ASSERT_TRUE(plan.finding->runner_up.has_value());
-  EXPECT_NE(plan.finding->runner_up->scheme, plan.finding->chosen.scheme);
-  EXPECT_LE(plan.finding->lower_bound_us, plan.finding->chosen.iteration_us);
+  EXPECT_EQ(plan.search_report->chosen.iteration_us, time_of(plan) / 1000);
+  EXPECT_NE(plan.search_report->reason.find("admissible under exact"), std::string::npos);
+  ASSERT_TRUE(plan.search_report->runner_up.has_value());
+  EXPECT_NE(plan.search_report->runner_up->scheme, plan.search_report->chosen.scheme);
+  EXPECT_LE(plan.search_report->lower_bound_us, plan.search_report->chosen.iteration_us);
   EXPECT_TRUE(plan.options.empty());
 }
 
@@ -190,10 +190,10 @@ TEST(RankedPlans, AreAdmissibleValidAndEachTheBestWithoutThoseBefore) {
     EXPECT_EQ(plans[i].effects, effects_of(plans[i].plan));
     EXPECT_EQ(plans[i].demands, demands_of(plans[i].plan));
     EXPECT_EQ(plans[i].prediction.iteration_ns(), time_of(plans[i].plan));
-    EXPECT_FALSE(has_effect(plans[i].plan, Consistency::kDelayed));
+    EXPECT_FALSE(has_effect(plans[i].plan, Effect::kDelayed));
     for (std::size_t j = 0; j < i; ++j) {
       EXPECT_LE(plans[j].prediction.iteration_ns(), plans[i].prediction.iteration_ns());
-      EXPECT_FALSE(plans[j].plan.finding->chosen.scheme == plans[i].plan.finding->chosen.scheme &&
+      EXPECT_FALSE(plans[j].plan.search_report->chosen.scheme == plans[i].plan.search_report->chosen.scheme &&
                    plans[j].effects == plans[i].effects && plans[j].demands == plans[i].demands);
     }
   }
@@ -204,7 +204,7 @@ TEST(RankedPlans, AreAdmissibleValidAndEachTheBestWithoutThoseBefore) {
 TEST(RankedPlans, SayWhyThereAreNone) {
   const RankedPlans none =
       ranked_plans(workload(), cluster(), {{"allow", "delayed"}, {"max_staleness", "0"}});
-  EXPECT_TRUE(std::holds_alternative<Starves>(none));
+  EXPECT_TRUE(std::holds_alternative<Infeasible>(none));
   EXPECT_THROW(ranked_plans(workload(), cluster(), {{"allow", "anything"}}), InvalidInput);
 }
 
@@ -235,9 +235,7 @@ RC_GTEST_PROP(Auto, IsDeterministicValidAndNoSlowerThanEveryAllowedScheme, ()) {
   RC_ASSERT(validate(plan, workload, &cluster).violations.empty());
   const double time = simulate(plan, workload, cluster).iteration_ns();
   for (const SchemeInfo& scheme : schemes()) {
-    if (scheme.chooses || scheme.consistency == Consistency::kDelayed ||
-        scheme.consistency == Consistency::kCompressed)
-      continue;
+    if (scheme.chooses || scheme.effect == Effect::kDelayed || scheme.effect == Effect::kCompressed) continue;
     const PlanResult other = make_plan(scheme.name, workload, cluster);
     if (const Plan* its = std::get_if<Plan>(&other)) {
       RC_ASSERT(time <= simulate(*its, workload, cluster).iteration_ns() * (1 + tolerance) + 1e-6);

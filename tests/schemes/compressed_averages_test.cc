@@ -134,8 +134,8 @@ TEST_P(AveragingScheme, HasTheOptionsAndSaysWhatItDoes) {
   EXPECT_EQ(outer.outer, (Outer{.momentum = 0.9, .learning_rate = 0.7}));
   EXPECT_TRUE(validate(outer, small_workload(), &cluster).valid());
   for (const char* codec : {"int8", "int4", "ef_signsgd", "top_k"}) {
-    std::vector<Consistency> effects{Consistency::kCompressed};
-    effects.push_back(find_scheme(GetParam()).consistency);
+    std::vector<Effect> effects{Effect::kCompressed};
+    effects.push_back(find_scheme(GetParam()).effect);
     EXPECT_EQ(effects_of(*plan_of(GetParam(), small_workload(), cluster, {{"compressor", codec}})), effects);
   }
   for (const char* codec : {"fp16", "power_sgd", "zip"}) {
@@ -270,7 +270,7 @@ RC_GTEST_PROP(CompressedAverages, DreamDdpsStallIsTheSimulators, ()) {
 TEST(CompressedAverages, AutoTheSchemeTakesThemWhereBothAreAllowed) {
   const Cluster cluster = cluster_of(2, {16, 3});
   const auto chosen = [&](const Options& options) {
-    return plan_of("auto", small_workload(), cluster, options)->finding->chosen;
+    return plan_of("auto", small_workload(), cluster, options)->search_report->chosen;
   };
   EXPECT_EQ(chosen({{"allow", "exact+corrected"}}).options.count("compressor"), 0u);
   const PlanSummary compressed = chosen({{"allow", "exact+corrected+compressed"}});

@@ -77,8 +77,8 @@ TEST(Compressed, EveryGradientOpOfEverySchemeSaysItsCompressor) {
           }
         }
       }
-      const std::vector<Consistency> effects = effects_of(plan);
-      EXPECT_EQ(ops > 0, std::ranges::find(effects, Consistency::kCompressed) != effects.end());
+      const std::vector<Effect> effects = effects_of(plan);
+      EXPECT_EQ(ops > 0, std::ranges::find(effects, Effect::kCompressed) != effects.end());
     }
   }
 }
@@ -131,18 +131,18 @@ TEST(Compressed, EffectsAreReadOffThePlan) {
   const auto effects = [](std::string_view scheme, const std::map<std::string, std::string>& options = {}) {
     return effects_of(std::get<Plan>(make_plan(scheme, workload(), cluster(), options)));
   };
-  using List = std::vector<Consistency>;
-  EXPECT_EQ(effects("ddp"), List{Consistency::kExact});
-  EXPECT_EQ(effects("dear"), List{Consistency::kExact});
-  EXPECT_EQ(effects("p3"), List{Consistency::kExact});
-  EXPECT_EQ(effects("local_sgd"), List{Consistency::kLocal});
-  EXPECT_EQ(effects("delayed_averaging"), List{Consistency::kCorrected});
-  EXPECT_EQ(effects("ddp", {{"compressor", "bf16"}}), List{Consistency::kCompressed});
+  using List = std::vector<Effect>;
+  EXPECT_EQ(effects("ddp"), List{Effect::kExact});
+  EXPECT_EQ(effects("dear"), List{Effect::kExact});
+  EXPECT_EQ(effects("p3"), List{Effect::kExact});
+  EXPECT_EQ(effects("local_sgd"), List{Effect::kLocal});
+  EXPECT_EQ(effects("delayed_averaging"), List{Effect::kCorrected});
+  EXPECT_EQ(effects("ddp", {{"compressor", "bf16"}}), List{Effect::kCompressed});
   Plan late = std::get<Plan>(make_plan("ddp", workload(), cluster()));
   for (Apply& apply : late.period[0].applies) apply.merges = {-1};
-  EXPECT_EQ(effects_of(late), List{Consistency::kDelayed});
+  EXPECT_EQ(effects_of(late), List{Effect::kDelayed});
   for (Apply& apply : late.period[0].applies) apply.correction = Correction::kLocal;
-  EXPECT_EQ(effects_of(late), List{Consistency::kCorrected});
+  EXPECT_EQ(effects_of(late), List{Effect::kCorrected});
 }
 
 }  // namespace

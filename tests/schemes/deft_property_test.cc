@@ -33,11 +33,11 @@ bool delays(const Plan& plan) {
          (!applies.empty() && late(applies.back()));
 }
 
-// Draws a plan that delays; nothing if the draw starves or needs no delay.
+// Draws a plan that delays; nothing if the draw is infeasible or needs no delay.
 std::optional<Plan> delayed_plan(const Workload& workload, const Cluster& cluster, const Options& options) {
   PlanResult result = make_plan("deft", workload, cluster, options);
   const Plan* plan = std::get_if<Plan>(&result);
-  RC_CLASSIFY(plan == nullptr, "starves");
+  RC_CLASSIFY(plan == nullptr, "infeasible");
   RC_CLASSIFY(plan != nullptr && !delays(*plan), "without delay");
   if (plan == nullptr || !delays(*plan)) return std::nullopt;
   return *plan;

@@ -40,7 +40,7 @@ Cluster links(std::size_t count) {
 }
 
 Plan plan_of(const PlanResult& result) {
-  if (const Starves* starves = std::get_if<Starves>(&result)) ADD_FAILURE() << starves->reason;
+  if (const Infeasible* infeasible = std::get_if<Infeasible>(&result)) ADD_FAILURE() << infeasible->reason;
   return std::get<Plan>(result);
 }
 
@@ -228,15 +228,15 @@ TEST(Deft, MergesByTheMeanUnlessToldOtherwise) {
 
 TEST(Deft, UnpartitionedStarvesAndSaysWhy) {
   const PlanResult result = make_plan("deft", vgg19(), links(1), {{"max_block_us", "200000"}});
-  const Starves* starves = std::get_if<Starves>(&result);
-  ASSERT_NE(starves, nullptr);
-  EXPECT_NE(starves->reason.find("bucket4"), std::string::npos) << starves->reason;
-  EXPECT_NE(starves->reason.find("178643 us"), std::string::npos) << starves->reason;
+  const Infeasible* infeasible = std::get_if<Infeasible>(&result);
+  ASSERT_NE(infeasible, nullptr);
+  EXPECT_NE(infeasible->reason.find("bucket4"), std::string::npos) << infeasible->reason;
+  EXPECT_NE(infeasible->reason.find("178643 us"), std::string::npos) << infeasible->reason;
 }
 
 TEST(Deft, SaysWhatIsWrongWithABlockSize) {
   const auto reason = [](const Cluster& cluster, const char* max_block_us) {
-    return std::get<Starves>(make_plan("deft", one_layer(), cluster, {{"max_block_us", max_block_us}}))
+    return std::get<Infeasible>(make_plan("deft", one_layer(), cluster, {{"max_block_us", max_block_us}}))
         .reason;
   };
   EXPECT_NE(reason(link_of(10'000, {1, 3}), "5").find("Raise max_block_us"), std::string::npos);

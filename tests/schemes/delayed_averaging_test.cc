@@ -36,7 +36,8 @@ Link link(std::string name, Nanoseconds startup_ns, Decimal us_per_byte) {
 Plan plan_for(const Workload& workload, const Cluster& cluster,
               const std::map<std::string, std::string>& options = {}) {
   const PlanResult result = make_plan("delayed_averaging", workload, cluster, options);
-  if (const Starves* starves = std::get_if<Starves>(&result)) throw std::runtime_error(starves->reason);
+  if (const Infeasible* infeasible = std::get_if<Infeasible>(&result))
+    throw std::runtime_error(infeasible->reason);
   return std::get<Plan>(result);
 }
 
@@ -208,8 +209,8 @@ TEST(DelayedAveraging, NothingToHideBehindIsSaid) {
   for (Layer& layer : workload.layers) layer.forward_ns = layer.backward_ns = 0;
   const Cluster cluster = cluster_of({link("net", 1000, {1, 3})});
   const PlanResult result = make_plan("delayed_averaging", workload, cluster);
-  ASSERT_TRUE(std::holds_alternative<Starves>(result));
-  EXPECT_NE(std::get<Starves>(result).reason.find("set period"), std::string::npos);
+  ASSERT_TRUE(std::holds_alternative<Infeasible>(result));
+  EXPECT_NE(std::get<Infeasible>(result).reason.find("set period"), std::string::npos);
   EXPECT_EQ(plan_for(workload, cluster, {{"period", "3"}}).period.size(), 3u);
 }
 

@@ -183,13 +183,13 @@ RC_GTEST_PROP(Optimal, IsNoWorseThanAnyExactSchemeAndNoBetterThanItsBound, ()) {
   const Plan plan = plan_of("optimal", workload, cluster, {{"parts", parts}, {"node_limit", "3000"}});
   const Validation validation = validate(plan, workload, &cluster);
   RC_ASSERT(validation.violations.empty());
-  RC_ASSERT(effects_of(plan) == std::vector<Consistency>{Consistency::kExact});
+  RC_ASSERT(effects_of(plan) == std::vector<Effect>{Effect::kExact});
   const double time = simulate(plan, workload, cluster).iteration_ns();
-  const double bound = plan.finding->lower_bound_us * 1000;
+  const double bound = plan.search_report->lower_bound_us * 1000;
   RC_ASSERT(bound <= time + kRounding);
-  if (plan.finding->optimum) RC_ASSERT(time <= bound + kRounding);
+  if (plan.search_report->optimum) RC_ASSERT(time <= bound + kRounding);
   for (const SchemeInfo& scheme : schemes()) {
-    if (scheme.consistency != Consistency::kExact || scheme.chooses) continue;
+    if (scheme.effect != Effect::kExact || scheme.chooses) continue;
     const PlanResult other = make_plan(scheme.name, workload, cluster);
     if (const Plan* its = std::get_if<Plan>(&other)) {
       const double its_time = simulate(*its, workload, cluster).iteration_ns();
@@ -207,7 +207,7 @@ RC_GTEST_PROP(Optimal, OfTheLocalFamilyIsNoWorseThanAnyLocalScheme, ()) {
                             {{"family", "local"}, {"period", period}, {"node_limit", "2000"}});
   RC_ASSERT(validate(plan, workload, &cluster).violations.empty());
   const double time = simulate(plan, workload, cluster).iteration_ns();
-  RC_ASSERT(plan.finding->lower_bound_us * 1000 <= time + kRounding);
+  RC_ASSERT(plan.search_report->lower_bound_us * 1000 <= time + kRounding);
   for (std::string_view scheme : {"local_sgd", "partial_sgd", "dreamddp"}) {
     RC_ASSERT(
         time <=
@@ -234,7 +234,7 @@ TEST(Optimal, LocalBoundHoldsForAnyOrder) {
   EXPECT_TRUE(validate(plan, workload, &cluster).valid());
   EXPECT_EQ(simulate(plan, workload, cluster).iteration_ns(), 350'000);
   const Plan optimal = plan_of("optimal", workload, cluster, {{"family", "local"}, {"period", "1"}});
-  EXPECT_EQ(optimal.finding->lower_bound_us, 350);
+  EXPECT_EQ(optimal.search_report->lower_bound_us, 350);
 }
 
 // H = 2, 800 ns and a start-up of 50. For layer b the window is 1000 - 800 + 100 ns: both are of use, each with a
@@ -246,7 +246,7 @@ TEST(Optimal, LocalBoundUsesAsManyWindowsAsPay) {
     std::swap(workload.layers[1].tensors, workload.layers[static_cast<std::size_t>(layer)].tensors);
     const Plan plan =
         plan_of("optimal", workload, one_link(50, {1, 3}), {{"family", "local"}, {"period", "2"}});
-    EXPECT_EQ(plan.finding->lower_bound_us, bound);
+    EXPECT_EQ(plan.search_report->lower_bound_us, bound);
   }
 }
 
@@ -271,23 +271,23 @@ RC_GTEST_PROP(Optimal, LocalBoundHoldsForPlansOfAnyOrder, ()) {
     iteration.ops = std::move(ops);
   }
   RC_ASSERT(validate(plan, workload, &cluster).violations.empty());
-  RC_ASSERT(optimal.finding->lower_bound_us * 1000 <=
+  RC_ASSERT(optimal.search_report->lower_bound_us * 1000 <=
             simulate(plan, workload, cluster).iteration_ns() + kRounding);
 }
 
 TEST(Optimal, FindsTheHandComputedOptimumAndSaysHow) {
   const Plan plan = plan_of("optimal", two_layers(), one_link(0, {1, 3}));
   EXPECT_EQ(simulate(plan, two_layers(), one_link(0, {1, 3})).iteration_ns(), 1900);
-  EXPECT_EQ(plan.finding->lower_bound_us, 1.9);
-  EXPECT_TRUE(plan.finding->optimum);
+  EXPECT_EQ(plan.search_report->lower_bound_us, 1.9);
+  EXPECT_TRUE(plan.search_report->optimum);
 }
 
 // Table II: the last bucket is ready at 162 us, all links carry 247725 us, then its forward of 103 us.
 TEST(Optimal, ProvesThatAPlanOfTable2IsTheBest) {
   const Plan plan = plan_of("optimal", table2_workload(), table2_cluster());
-  EXPECT_EQ(plan.finding->lower_bound_us, 247990);
-  EXPECT_EQ(plan.finding->proof, "critical path through layer 5");
-  EXPECT_TRUE(plan.finding->optimum);
+  EXPECT_EQ(plan.search_report->lower_bound_us, 247990);
+  EXPECT_EQ(plan.search_report->proof, "critical path through layer 5");
+  EXPECT_TRUE(plan.search_report->optimum);
 }
 
 TEST(Optimal, NamesTheBoundOfAModelThatIsTooLargeToSearch) {
@@ -300,14 +300,14 @@ TEST(Optimal, NamesTheBoundOfAModelThatIsTooLargeToSearch) {
   const Cluster cluster = one_link(50, {1, 3});
   const Plan plan = plan_of("optimal", workload, cluster);
   // Everything, 20 * 400 + 50, after the last layer's backward and before its forward.
-  EXPECT_EQ(plan.finding->lower_bound_us, 8.35);
-  EXPECT_FALSE(plan.finding->optimum);
-  EXPECT_EQ(plan.finding->proof,
+  EXPECT_EQ(plan.search_report->lower_bound_us, 8.35);
+  EXPECT_FALSE(plan.search_report->optimum);
+  EXPECT_EQ(plan.search_report->proof,
             "critical path through layer 19; links are shared or tensors too many to search");
   const double time = simulate(plan, workload, cluster).iteration_ns();
   EXPECT_GT(time, 8350);
-  EXPECT_NEAR(plan.finding->chosen.iteration_us, time / 1000, 1e-6);
-  EXPECT_EQ(find_scheme(plan.finding->chosen.scheme).consistency, Consistency::kExact);
+  EXPECT_NEAR(plan.search_report->chosen.iteration_us, time / 1000, 1e-6);
+  EXPECT_EQ(find_scheme(plan.search_report->chosen.scheme).effect, Effect::kExact);
 }
 
 // Halves of 50 and 60 ns on a shared link, start-ups 10 each: the reduce-scatters end at 110 and 120; the gathers'
@@ -320,7 +320,7 @@ TEST(Optimal, BoundsASharedLinkByHalfAStartUp) {
   cluster.links[0].concurrency = 0;
   const Plan dear = plan_of("dear", workload, cluster, {{"layers_per_group", "1"}});
   EXPECT_EQ(simulate(dear, workload, cluster).iteration_ns(), 230);
-  EXPECT_EQ(plan_of("optimal", workload, cluster).finding->lower_bound_us, 0.23);
+  EXPECT_EQ(plan_of("optimal", workload, cluster).search_report->lower_bound_us, 0.23);
 }
 
 TEST(Optimal, EmitsAPlanWithoutTensors) {

@@ -42,7 +42,7 @@ std::string outcome(std::string_view scheme) {
   const Workload workload = parse_workload(workload_text);
   const Cluster cluster = parse_cluster(cluster_text);
   const PlanResult result = make_plan(scheme, workload, cluster);
-  if (const Starves* starves = std::get_if<Starves>(&result)) return starves->reason;
+  if (const Infeasible* infeasible = std::get_if<Infeasible>(&result)) return infeasible->reason;
   const Plan& plan = std::get<Plan>(result);
   const bool valid = validate(plan, workload, &cluster).valid();
   const SimulationResult simulated = simulate(plan, workload, cluster);

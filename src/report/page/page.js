@@ -29,8 +29,8 @@ function bytes(value) {
 const layerName = (layer) => layer < 0 ? "the iteration's end" : data.layers[layer] ?? "layer " + layer;
 // From what changes training least to what changes it most.
 const GRAVITY = ["exact", "corrected", "local", "compressed", "delayed"];
-const byTime = (a, b) => a.iteration_us - b.iteration_us || GRAVITY.indexOf(a.kind) - GRAVITY.indexOf(b.kind);
-const kindOf = (row) => row.kind || "measured";
+const byTime = (a, b) => a.iteration_us - b.iteration_us || GRAVITY.indexOf(a.effect) - GRAVITY.indexOf(b.effect);
+const effectOf = (row) => row.effect || "measured";
 
 // A note beside the pointer.
 function tell(event, text) {
@@ -66,8 +66,8 @@ function lookOf(timeline, span) {
 const withTimeline = rows.filter((row) => row.timeline && row.timeline.spans.length);
 const shown = new Set();
 {
-  const fastest = (admissible) => withTimeline.filter((row) => row.kind && admissible(row)).sort(byTime)[0];
-  for (const row of [withTimeline.find((row) => row.name === data.baseline), fastest((row) => row.kind === "exact"),
+  const fastest = (admissible) => withTimeline.filter((row) => row.effect && admissible(row)).sort(byTime)[0];
+  for (const row of [withTimeline.find((row) => row.name === data.baseline), fastest((row) => row.effect === "exact"),
                      fastest(() => true), ...withTimeline.filter((row) => row.given).slice(0, 8)])
     if (row) shown.add(row);
 }
@@ -317,7 +317,7 @@ function showLines() {
     row.canvas = make("canvas", {tabindex: 0, role: "img", "aria-label":
       `timeline of ${row.name}: ${time(row.iteration_us)} in each iteration, of which ${time(row.exposed_us)} waiting`});
     listen(row);
-    return make("div", {class: "line"}, make("b", {}, row.name), ` (${row.kind ? row.kind + ", " : ""}${row.origin}): ` +
+    return make("div", {class: "line"}, make("b", {}, row.name), ` (${row.effect ? row.effect + ", " : ""}${row.origin}): ` +
       `${time(row.iteration_us)} in each iteration, ${time(row.exposed_us)} of it waiting`, row.canvas);
   }));
   const used = new Set([...shown].flatMap((row) => row.timeline.spans.map((span) => lookOf(row.timeline, span))));
@@ -330,7 +330,7 @@ function showLines() {
   drawLayers();
 }
 for (const row of withTimeline) {
-  const chip = make("button", {type: "button", "aria-pressed": shown.has(row)}, row.name + (row.kind ? "" : " (" + row.origin + ")"));
+  const chip = make("button", {type: "button", "aria-pressed": shown.has(row)}, row.name + (row.effect ? "" : " (" + row.origin + ")"));
   chip.addEventListener("click", () => {
     if (!shown.delete(row)) shown.add(row);
     chip.setAttribute("aria-pressed", shown.has(row));
@@ -348,7 +348,7 @@ $("all").addEventListener("click", () => { whole(); drawLines(); });
 const base = rows.find((row) => row.name === data.baseline && row.iteration_us !== undefined);
 const COLUMNS = [
   ["scheme", (row) => row.name, String, true],
-  ["kind", (row) => row.kind || row.origin, String, true],
+  ["effect", (row) => row.effect || row.origin, String, true],
   ["iteration", (row) => row.iteration_us, time],
   ["exposed", (row) => row.exposed_us, time],
   ["x compute", (row) => row.compute_us > 0 ? row.iteration_us / row.compute_us : undefined, (value) => value.toFixed(3)],
@@ -369,7 +369,7 @@ function drawTable() {
     if (!known(a) || !known(b)) return known(b) - known(a);
     return (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * direction || byTime(a, b);
   });
-  const best = Math.min(...rows.filter((row) => row.kind && row.iteration_us !== undefined).map((row) => row.iteration_us));
+  const best = Math.min(...rows.filter((row) => row.effect && row.iteration_us !== undefined).map((row) => row.iteration_us));
   document.querySelector("thead").replaceChildren(make("tr", {}, ...COLUMNS.map(([name, , , left], index) => {
     const button = make("button", {type: "button"}, name + (index === column ? (direction > 0 ? " ▲" : " ▼") : ""));
     button.addEventListener("click", () => { sorting = [index, index === column ? -direction : 1]; drawTable(); });
@@ -377,8 +377,8 @@ function drawTable() {
   })));
   document.querySelector("tbody").replaceChildren(...order.map((row) => {
     if (row.starves !== undefined)
-      return make("tr", {}, make("td", {class: "left"}, row.name), make("td", {class: "left"}, row.kind),
-                  make("td", {class: "why", colspan: COLUMNS.length - 2}, "starves: " + row.starves));
+      return make("tr", {}, make("td", {class: "left"}, row.name), make("td", {class: "left"}, row.effect),
+                  make("td", {class: "why", colspan: COLUMNS.length - 2}, "infeasible: " + row.starves));
     return make("tr", {class: row.iteration_us === best ? "best" : ""}, ...COLUMNS.map(([, of, text, left]) => {
       const value = of(row);
       return make("td", {class: left ? "left" : "", ...(text === String ? {title: value ?? ""} : {})}, value === undefined ? "-" : text(value));
@@ -405,16 +405,16 @@ function drawBars() {
   // One that is far slower than the others leaves them no room.
   const full = Math.min(most, 2.5 * (baseline ? baseline[1] : most));
   const places = AXES.map((axis, index) => axis.text(axis.values[place[index]])).join(", ");
-  const exact = found.find(([row]) => row.kind === "exact");
+  const exact = found.find(([row]) => row.effect === "exact");
   $("found").textContent = `${places}: ` + (exact ? `the fastest exact plan is ${exact[0].name} with ${time(exact[1])}` +
     (baseline ? `, ${digits(baseline[1] / exact[1], 3)} times as fast as ${data.baseline}` : "") + "; " : "") +
-    (found.length ? `the fastest of all is ${found[0][0].name} (${found[0][0].kind}) with ${time(found[0][1])}.` : "no scheme has a plan.");
+    (found.length ? `the fastest of all is ${found[0][0].name} (${found[0][0].effect}) with ${time(found[0][1])}.` : "no scheme has a plan.");
   $("bars").replaceChildren(...found.map(([row, us]) => {
     const compute = make("i"), exposed = make("i"), share = (part) => 100 * Math.min(1, part / full) + "%";
     compute.style.cssText = `width: ${share(Math.min(us, row.compute_us))}; background: ${LOOKS[0][1]}`;
     exposed.style.cssText = `width: ${share(Math.max(0, us - row.compute_us))}; background: ${LOOKS[WAIT][1]}`;
     const ratio = baseline ? `, ${digits(baseline[1] / us, 3)} x ${data.baseline}` : "";
-    const bar = make("div", {class: "bar"}, make("span", {}, row.name + " ", make("span", {class: "dim"}, row.kind)),
+    const bar = make("div", {class: "bar"}, make("span", {}, row.name + " ", make("span", {class: "dim"}, row.effect)),
                      make("span", {class: "track"}, compute, exposed), make("span", {class: "number"}, time(us) + ratio));
     note(bar, `${row.name}: ${time(Math.min(us, row.compute_us))} compute, ${time(Math.max(0, us - row.compute_us))} exposed`);
     return bar;
@@ -467,14 +467,14 @@ function chart(axis) {
   curves.sort((a, b) => y(a.points.at(-1)[1]) - y(b.points.at(-1)[1]));
   const labels = spread(curves.map((curve) => y(curve.points.at(-1)[1])), 13, top, bottom);
   curves.forEach((curve, index) => {
-    const stroke = `var(--${kindOf(curve.row)})`, dash = curve.row.kind === "exact" ? "none" : "5 3";
+    const stroke = `var(--${effectOf(curve.row)})`, dash = curve.row.effect === "exact" ? "none" : "5 3";
     const points = curve.points.map(([at, number]) => `${x(at)},${y(number)}`).join(" ");
     const line = draw("polyline", {points, fill: "none", stroke, "stroke-width": 1.8, "stroke-dasharray": dash});
     const end = curve.points.at(-1), name = draw("text", {x: right + 14, y: labels[index] + 4, style: `fill: ${stroke}`},
                                                  curve.row.name.length > 17 ? curve.row.name.slice(0, 16) + "…" : curve.row.name);
     const target = draw("polyline", {points, fill: "none", stroke: "transparent", "stroke-width": 12});
     for (const part of [name, target]) {
-      note(part, `${curve.row.name} (${curve.row.kind})\n` + curve.points.map(([at, number]) => `${text(values[at])}: ${digits(number, 3)}`).join("\n"));
+      note(part, `${curve.row.name} (${curve.row.effect})\n` + curve.points.map(([at, number]) => `${text(values[at])}: ${digits(number, 3)}`).join("\n"));
       part.addEventListener("pointerenter", () => line.setAttribute("stroke-width", 4));
       part.addEventListener("pointerleave", () => line.setAttribute("stroke-width", 1.8));
     }
@@ -502,10 +502,10 @@ if (grid && onGrid.length && AXES.some((axis) => axis.values.length > 1)) {
   });
   if (base) $("measure").append(make("option", {value: "baseline"}, data.baseline + " time / iteration time"));
   $("measure").addEventListener("change", drawCharts);
-  $("kinds").replaceChildren(...[...new Set(onGrid.map((row) => row.kind))].map((kind) => {
+  $("effects").replaceChildren(...[...new Set(onGrid.map((row) => row.effect))].map((effect) => {
     const stroke = make("i");
-    stroke.style.borderTop = `3px ${kind === "exact" ? "solid" : "dashed"} var(--${kind})`;
-    return make("span", {}, stroke, kind);
+    stroke.style.borderTop = `3px ${effect === "exact" ? "solid" : "dashed"} var(--${effect})`;
+    return make("span", {}, stroke, effect);
   }));
 } else {
   $("whatif").hidden = true;

@@ -243,7 +243,7 @@ PromptCandidate best_prompt(const CostModel& model, std::optional<Nanoseconds> l
 }
 
 // Why nothing is updated under the max_block_us that was asked for.
-Starves starving(const CostModel& model, const DeftOptions& options) {
+Infeasible infeasible(const CostModel& model, const DeftOptions& options) {
   const std::optional<DeftProblem> problem = deft_problem(model, model.link_count(), options.max_block);
   if (!problem) {
     return {
@@ -278,7 +278,7 @@ PlanResult plan_deft(const Workload& workload, const Cluster& cluster, const Opt
   }
   const std::optional<Candidate> delayed = solve_all(model, options);
   if (delayed) return Writer(model, delayed->problem, options).write(delayed->schedule);
-  if (options.max_block) return starving(model, options);
+  if (options.max_block) return infeasible(model, options);
   return prompt_plan(best_prompt(model, options.max_block));
 }
 
@@ -306,7 +306,7 @@ SchemeInfo deft_scheme() {
       .name = "deft",
       .summary = "delayed updates: generations of gradients fill the links, nothing waits",
       .paper = "DeFT, 2025",
-      .consistency = Consistency::kDelayed,
+      .effect = Effect::kDelayed,
       .options = {{.name = "max_block_us",
                    .type = OptionType::kNumber,
                    .unit = Unit::kMicroseconds,

@@ -65,7 +65,7 @@ struct DeftIteration {
 struct DeftSchedule {
   std::vector<DeftIteration> prologue, period;
 
-  std::int64_t updates() const;  // per period; 0: starves
+  std::int64_t updates() const;  // per period; 0: nothing is ever updated
   // Returns the mean number of iterations from computing a gradient to applying it, over one period.
   // O(period).
   double mean_delay() const;

@@ -101,7 +101,7 @@ SchemeInfo dreamddp_scheme() {
       .name = "dreamddp",
       .summary = "local steps; layers averaged when the backward hides it best",
       .paper = "DreamDDP, 2025",
-      .consistency = Consistency::kLocal,
+      .effect = Effect::kLocal,
       .options = {period_option(),
                   text_option("solver", {"exact", "dfs"}, "Gradweave; dfs is the paper's Algorithm 2",
                               "how contiguous sets are found"),

@@ -248,7 +248,7 @@ SchemeInfo us_byte_scheme() {
   return {.name = "us_byte",
           .summary = "blocks of unequal size in near-optimal order",
           .paper = "US-Byte, TPDS 2024",
-          .consistency = Consistency::kExact,
+          .effect = Effect::kExact,
           .options = {{.name = "partition_bytes",
                        .type = OptionType::kInteger,
                        .unit = Unit::kBytes,
