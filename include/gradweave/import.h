@@ -46,7 +46,7 @@ struct ImportedWorkload {
 // Called now and then with the file's number, counted from 0, and how many bytes of it have been read.
 using ImportProgress = std::function<void(std::size_t file, std::int64_t bytes)>;
 
-// Returns the workload that the PyTorch profiler's traces (.json or .json.gz) show: of each layer the median over
+// Returns the workload that the PyTorch profiler's traces (.json or .json.gz; "-": standard input, once) show: of each layer the median over
 // iterations, scaled so that layers add up to the median iteration, and of that the largest over ranks. Files of one
 // rank, if they say which, count as one.
 //   A layer is the innermost nn.Module, or where these are not recorded the outermost operator, around the operator that

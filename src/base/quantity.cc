@@ -52,20 +52,38 @@ std::optional<double> scaled(std::string_view number, const NamedUnit& unit) {
   return value * unit.factor;
 }
 
+// A number and what stands behind it, a blank between them left out; nothing if `text` begins with no number.
+struct Parts {
+  double plain = 0;
+  std::string_view number, unit;
+};
+
+std::optional<Parts> parts_of(std::string_view text) {
+  Parts parts;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parts.plain);
+  if (error != std::errc{}) return std::nullopt;
+  parts.number = text.substr(0, static_cast<std::size_t>(end - text.data()));
+  parts.unit = text.substr(parts.number.size());
+  if (parts.unit.starts_with(' ')) parts.unit.remove_prefix(1);
+  return parts;
+}
+
+std::vector<std::string_view> unit_names(Measure measure) {
+  std::vector<std::string_view> names;
+  for (const NamedUnit& unit : table_of(measure)) names.push_back(unit.name);
+  return names;
+}
+
 }  // namespace
 
 std::optional<double> quantity(std::string_view text, Measure measure) {
-  double plain = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), plain);
-  if (error != std::errc{}) return std::nullopt;
-  if (end == text.data() + text.size()) return plain;
-  if (!std::isfinite(plain)) return std::nullopt;
-  const std::string_view number(text.data(), static_cast<std::size_t>(end - text.data()));
-  std::string_view name = text.substr(number.size());
-  if (name.starts_with(' ')) name.remove_prefix(1);
+  const std::optional<Parts> parts = parts_of(text);
+  if (!parts) return std::nullopt;
+  if (parts->number.size() == text.size()) return parts->plain;
+  if (!std::isfinite(parts->plain)) return std::nullopt;
   const auto units = table_of(measure);
-  const auto unit = std::ranges::find(units, name, &NamedUnit::name);
-  return unit == units.end() ? std::nullopt : scaled(number, *unit);
+  const auto unit = std::ranges::find(units, parts->unit, &NamedUnit::name);
+  return unit == units.end() ? std::nullopt : scaled(parts->number, *unit);
 }
 
 std::string without_unit(std::string_view text, Measure measure) {
@@ -80,10 +98,15 @@ std::string without_unit(std::string_view text, Measure measure) {
   return {digits, end};
 }
 
-std::string units_of(Measure measure) {
-  std::vector<std::string_view> names;
-  for (const NamedUnit& unit : table_of(measure)) names.push_back(unit.name);
-  return listed(names);
+std::string units_of(Measure measure) { return listed(unit_names(measure)); }
+
+std::string unit_remedy(std::string_view text, Measure measure) {
+  const std::optional<Parts> parts = parts_of(text);
+  const std::vector<std::string_view> names = unit_names(measure);
+  if (!parts || parts->unit.empty() || std::ranges::find(names, parts->unit) != names.end()) return {};
+  const auto meant = nearest(parts->unit, names);
+  return (meant ? "did you mean '" + std::string(parts->number).append(*meant) + "'? Use" : "use") +
+         std::string(" a unit of ") + listed(names);
 }
 
 }  // namespace gradweave

@@ -19,6 +19,10 @@ std::optional<double> quantity(std::string_view text, Measure measure);
 // numbers: "25MB" becomes "25000000", what is no quantity stays as it is.
 std::string without_unit(std::string_view text, Measure measure);
 
+// Returns a remedy for a number with an unknown unit: "did you mean '25MB'? Use a unit of B, kB, ..."; empty for any
+// other text. O(length).
+std::string unit_remedy(std::string_view text, Measure measure);
+
 // Returns the units, "B, kB, MB, ...".
 std::string units_of(Measure measure);
 

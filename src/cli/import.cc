@@ -11,6 +11,7 @@
 
 #include "cli/commands.h"
 #include "cli/imported.h"
+#include "cli/inputs.h"
 #include "cli/progress.h"
 #include "gradweave/error.h"
 #include "model/cluster_parts.h"
@@ -88,7 +89,7 @@ void run_import_nccl_tests(const NcclTestsArguments& arguments, const Outcome& o
 void add_import_kineto(CLI::App& parent, Outcome& outcome) {
   auto arguments = std::make_shared<KinetoArguments>();
   CLI::App* command = parent.add_subcommand("kineto", "A workload file from traces of the PyTorch profiler");
-  command->add_option("files", arguments->files, "Traces, .json or .json.gz: one for each rank")
+  command->add_option("files", arguments->files, "Traces, .json or .json.gz, one for each rank; '-': stdin")
       ->required()
       ->type_name("FILE");
   command->add_option("--name", arguments->name, "Name of the workload")->capture_default_str();
@@ -114,10 +115,8 @@ void add_import_nccl_tests(CLI::App& parent, Outcome& outcome) {
       ->check(CLI::Range(1, 10'000'000));
   command->add_option("--workers-per-node", arguments->workers_per_node, "The same of one host")
       ->check(CLI::Range(1, 10'000'000));
-  command
-      ->add_option("--startup-growth", arguments->growth, "How the start-up grows with the number of workers")
-      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kStartupGrowths), std::end(kStartupGrowths))))
-      ->capture_default_str();
+  add_choice_option(*command, "--startup-growth", arguments->growth,
+                    "How the start-up grows with the number of workers", kStartupGrowths);
   add_result_options(*command, arguments->result, "cluster file");
   command->footer(
       "Example:\n  gradweave import nccl-tests all_reduce.txt reduce_scatter.txt all_gather.txt -o "

@@ -9,6 +9,7 @@
 #include <optional>
 #include <ranges>
 
+#include "base/names.h"
 #include "base/quantity.h"
 #include "base/quoted.h"
 #include "base/text.h"
@@ -44,6 +45,8 @@ void add_output_option(CLI::App& command, const std::string& name, std::string& 
 void add_time_option(CLI::App& command, const std::string& name, double& us, const std::string& what,
                      double low, double high) {
   const auto read = [=](std::string& text) -> std::string {
+    const std::string remedy = unit_remedy(text, Measure::kMicroseconds);
+    if (!remedy.empty()) return in_quotes(text) + " has an unknown unit; " + remedy;
     const std::optional<double> time = quantity(text, Measure::kMicroseconds);
     if (!time || !(*time >= low && *time <= high)) {
       return in_quotes(text) +
@@ -55,6 +58,18 @@ void add_time_option(CLI::App& command, const std::string& name, double& us, con
     return {};
   };
   command.add_option(name, us, what)->transform(CLI::Validator(read, ""))->type_name("TIME");
+}
+
+void add_choice_option(CLI::App& command, const std::string& name, std::string& value,
+                       const std::string& what, std::span<const std::string_view> names) {
+  const auto check = [names](const std::string& word) -> std::string {
+    if (std::ranges::find(names, word) != names.end()) return {};
+    return in_quotes(word) + " is unknown; " + choice_of(word, names, "use one of");
+  };
+  command.add_option(name, value, what + ": " + listed(names))
+      ->check(CLI::Validator(check, ""))
+      ->type_name("NAME")
+      ->capture_default_str();
 }
 
 bool results_wanted(bool json, const std::vector<std::string>& outputs) {

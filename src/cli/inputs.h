@@ -3,7 +3,9 @@
 
 #include <CLI/App.hpp>
 #include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradweave/cluster.h"
@@ -28,6 +30,9 @@ void add_output_option(CLI::App& command, const std::string& name, std::string& 
 // Adds `name`, a time from `low` to `high` in microseconds, or with a unit.
 void add_time_option(CLI::App& command, const std::string& name, double& us, const std::string& what,
                      double low, double high);
+// Adds `name`, one of `names`, which must outlive the call.
+void add_choice_option(CLI::App& command, const std::string& name, std::string& value,
+                       const std::string& what, std::span<const std::string_view> names);
 void add_set_option(CLI::App& command, std::vector<std::string>& assignments);
 
 // Returns whether stdout is free for results: no file of `outputs` is "-". Errors: InvalidInput if more than

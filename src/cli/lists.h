@@ -26,6 +26,8 @@ std::vector<Number> numbers_of(const std::vector<std::string>& words, std::strin
                                Number high, std::optional<Measure> measure = std::nullopt) {
   std::vector<Number> numbers;
   for (const std::string& item : items_of(words, option)) {
+    const std::string remedy = measure ? unit_remedy(item, *measure) : "";
+    if (!remedy.empty()) throw InvalidInput(in_quotes(item) + " has an unknown unit", option, remedy);
     const std::string text = measure ? without_unit(item, *measure) : item;
     Number number{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

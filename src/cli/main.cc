@@ -2,6 +2,7 @@
 // stderr.
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <exception>
 #include <iostream>
 #include <vector>
@@ -11,11 +12,13 @@
 #include "cli/commands.h"
 #include "cli/completion.h"
 #include "cli/output.h"
+#include "gradweave/schemes.h"
 
 namespace {
 
 using gradweave::choice_of;
 using gradweave::in_quotes;
+using gradweave::listed;
 using gradweave::cli::commands_of;
 using gradweave::cli::options_of;
 
@@ -35,20 +38,74 @@ std::string unknown(const std::string& kind, const std::string& word, const std:
   return "unknown " + kind + " " + in_quotes(word) + "; " + choice_of(word, known, "the " + kind + "s are");
 }
 
+// The name of the option in `word`, "--links=10" or "--links".
+std::string option_in(const std::string& word) { return word.substr(0, word.find('=')); }
+
+bool has_option(const CLI::App& command, const std::string& name) {
+  const std::vector<std::string> names = options_of(command);
+  return std::ranges::find(names, name) != names.end();
+}
+
+// An option that was given another option's name for a value: its own was forgotten.
+std::string without_value(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& value : option->results()) {
+      if (value.starts_with("--") && has_option(command, option_in(value)))
+        return option->get_name() + " has no value: " + in_quotes(value) + " follows";
+    }
+  }
+  return {};
+}
+
+// An option of schemes that stands as one of the command's, as it is to be written; empty if `option` is none.
+std::string meant_for_set(const CLI::App& command, std::string option) {
+  option.erase(0, option.find_first_not_of('-'));
+  std::ranges::replace(option, '-', '_');
+  const auto has = [&](const gradweave::SchemeInfo& scheme) {
+    return std::ranges::find(scheme.options, option, &gradweave::OptionSpec::name) != scheme.options.end();
+  };
+  if (!has_option(command, "--set") || std::ranges::none_of(gradweave::schemes(), has)) return {};
+  return "'--" + option + "' is an option of schemes; write it as --set " + option + "=VALUE";
+}
+
+// What CLI11 says, in words for who has read nothing of it.
+std::string words_of(const CLI::ParseError& error) {
+  const std::string text = error.what(), option = text.substr(0, text.find(':'));
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return text;
+  return option + (text.ends_with("missing") ? " has no value" : " is given more than once");
+}
+
 // What is wrong with a command line that CLI11 has refused: the first word that means nothing, or what CLI11
-// says.
-std::string fault_of(const CLI::App& app, const CLI::ParseError& error) {
+// says. `app` is the innermost command that was named, `path` its name and those before it.
+std::string fault_of(const CLI::App& app, const std::string& path, const CLI::ParseError& error) {
   const std::vector<CLI::App*> chosen = app.get_subcommands();
-  const CLI::App& command = chosen.empty() ? app : *chosen.front();
-  const std::string where = chosen.empty() ? "" : command.get_name() + ": ";
-  const std::vector<std::string> extra = command.remaining();
-  if (!extra.empty() && extra.front().starts_with('-'))
-    return where + unknown("option", extra.front().substr(0, extra.front().find('=')), options_of(command));
-  if (!extra.empty() && chosen.empty()) return unknown("command", extra.front(), commands_of(app));
-  if (chosen.empty()) return "a command is missing; run with --help for the list";
+  const std::string where = path.empty() ? "" : path + ": ";
+  const std::vector<std::string> extra = app.remaining();
+  const std::vector<std::string> commands = commands_of(app);
+  if (!extra.empty() && extra.front().starts_with('-')) {
+    const std::string option = option_in(extra.front());
+    if (!chosen.empty() && has_option(*chosen.front(), option))
+      return where + in_quotes(option) + " stands before its command; put it behind " +
+             in_quotes(chosen.front()->get_name());
+    const std::string meant = meant_for_set(app, option);
+    return where + (meant.empty() ? unknown("option", option, options_of(app)) : meant);
+  }
+  if (!extra.empty() && !commands.empty()) return where + unknown("command", extra.front(), commands);
+  if (!chosen.empty())
+    return fault_of(*chosen.front(), (path.empty() ? "" : path + " ") + chosen.front()->get_name(), error);
+  if (!commands.empty()) {
+    const std::vector<std::string_view> names(commands.begin(), commands.end());
+    return where + "a command is missing; give one of " + listed(names) + ", or --help";
+  }
   if (!extra.empty())
     return where + in_quotes(extra.front()) + " belongs to no option; run with --help for the options";
-  return where + error.what() + "; run with --help for the options";
+  const std::string forgotten = without_value(app);
+  return where + (forgotten.empty() ? words_of(error) : forgotten) + "; run with --help for the options";
+}
+
+void add_common_flags(CLI::App& command, gradweave::cli::Outcome& outcome) {
+  command.add_flag("--quiet", outcome.quiet, "Nothing on stderr but errors");
+  command.add_flag("--wide", outcome.wide, "Tables with all their columns");
 }
 
 int run(int argc, char** argv) {
@@ -74,8 +131,8 @@ int run(int argc, char** argv) {
   add_diff(app, outcome);
   add_schemes(app, outcome);
   for (CLI::App* command : app.get_subcommands({})) {
-    command->add_flag("--quiet", outcome.quiet, "Nothing on stderr but errors");
-    command->add_flag("--wide", outcome.wide, "Tables with all their columns");
+    add_common_flags(*command, outcome);
+    for (CLI::App* inner : command->get_subcommands({})) add_common_flags(*inner, outcome);
   }
   if (argc > 1 && argv[1] == std::string_view("complete")) {  // from the scripts of completions/
     for (const std::string& word : completions(app, {argv + 2, argv + argc})) std::cout << word << '\n';
@@ -86,7 +143,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& wanted) {  // --help, --version
     app.exit(wanted);
   } catch (const CLI::ParseError& error) {
-    report(fault_of(app, error));
+    report(fault_of(app, "", error));
     return kBadUsage;
   }
   std::cout.flush();

@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
+#include "base/names.h"
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/lists.h"
@@ -17,7 +20,8 @@ namespace {
 
 struct ReportArguments {
   std::vector<std::string> workloads;
-  std::string cluster, output, baseline = "ddp";
+  std::string cluster, output;
+  std::optional<std::string> baseline;
   std::vector<std::string> schemes, set, plans, timelines, workers, links, startups;
   SimulationFlags simulation;
   std::int64_t iterations = 4;
@@ -45,11 +49,22 @@ void read_predictions(const ReportArguments& arguments, ReportInput& input) {
   input.startup_us = numbers_of<double>(arguments.startups, "--startups", 0, 1e9, Measure::kMicroseconds);
 }
 
+// Errors: InvalidInput if the baseline that was asked for is none of the page's rows.
+void check_baseline(const std::string& baseline, const ReportInput& input) {
+  std::vector<std::string_view> rows(input.schemes.begin(), input.schemes.end());
+  for (const NamedPlan& plan : input.plans) rows.push_back(plan.name);
+  for (const Timeline& timeline : input.timelines) rows.push_back(timeline.name);
+  if (std::ranges::find(rows, baseline) == rows.end())
+    throw InvalidInput(in_quotes(baseline) + " is none of the page's rows", "--baseline",
+                       choice_of(baseline, rows, "use one of"));
+}
+
 void run_report(const ReportArguments& arguments, const Outcome& outcome) {
-  ReportInput input{.baseline = arguments.baseline, .simulation = to_options(arguments.simulation)};
+  ReportInput input{.simulation = to_options(arguments.simulation)};
   input.simulation.timeline_iterations = arguments.iterations;
   if (!arguments.workloads.empty()) read_predictions(arguments, input);
   for (const std::string& path : arguments.timelines) input.timelines.push_back(read_timeline(path));
+  if (arguments.baseline) check_baseline(input.baseline = *arguments.baseline, input);
   std::string page;
   {
     Progress progress(outcome, "report");
@@ -81,8 +96,10 @@ void add_report(CLI::App& app, Outcome& outcome) {
   command->add_option("--timeline", arguments->timelines, "Measured timeline; repeatable")
       ->take_all()
       ->type_name("FILE");
-  command->add_option("--baseline", arguments->baseline, "The scheme that the others are compared with")
-      ->capture_default_str();
+  command
+      ->add_option("--baseline", arguments->baseline,
+                   "The row that the others are compared with; ddp if there is one")
+      ->type_name("NAME");
   command->add_option("--workers", arguments->workers, "What the slider of workers goes over")
       ->type_name("P,...");
   command

@@ -1,6 +1,7 @@
 #include "gradweave/json.h"
 #include "io/json_tree.h"
 #include "io/json_write.h"
+#include "io/kind.h"
 #include "model/cluster_parts.h"
 
 namespace gradweave {

@@ -119,10 +119,12 @@ std::string read_all(int fd, const std::string& name) {
     const ssize_t count = ::read(fd, chunk.data(), chunk.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw InvalidInput("cannot be read: " + reason(), name, "give the path of a file");
-    if (count == 0) return text;
+    if (count == 0) break;
     text.append(chunk, 0, static_cast<std::size_t>(count));
     if (text.size() > kMaxJsonBytes) throw InvalidInput("is larger than 1 GiB", name, "split the input");
   }
+  if (text.starts_with("\x1f\x8b")) throw InvalidInput("is gzipped", name, "unpack it with gunzip");
+  return text;
 }
 
 template <typename Parse>
@@ -143,6 +145,7 @@ std::string read_file(const fs::path& path) {
     if (text.empty()) throw InvalidInput("is empty", kStdin, "it can be read once: give one '-' only");
     return text;
   }
+  if (path.empty()) throw InvalidInput("a path is empty", "", "give the path of a file");
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0)
     throw InvalidInput("cannot be read: " + reason(), path.string(), "give the path of a file");

@@ -105,6 +105,8 @@ void JsonNode::fail_type(std::string_view expected) const {
 
 bool JsonNode::is_null() const { return std::holds_alternative<std::nullptr_t>(value_->value); }
 
+bool JsonNode::is_object() const { return std::holds_alternative<JsonObject>(value_->value); }
+
 bool JsonNode::is_array() const { return std::holds_alternative<JsonArray>(value_->value); }
 
 bool JsonNode::boolean() const {
@@ -227,22 +229,6 @@ std::vector<JsonNode> JsonNode::members() const {
   std::vector<JsonNode> nodes;
   for (const auto& [key, value] : object()) nodes.push_back(JsonNode(value, this, key, 0));
   return nodes;
-}
-
-void require_kind(const JsonNode& root, std::string_view wanted) {
-  struct Mark {
-    std::string_view key, kind;  // of all kinds, or of all but those above it, only this one has the key
-  };
-  static constexpr Mark kMarks[] = {{"layers", "workload"},   {"period", "plan"},
-                                    {"spans", "timeline"},    {"traceEvents", "trace"},
-                                    {"loss", "measurements"}, {"workers", "cluster"}};
-  const auto mark =
-      std::ranges::find_if(kMarks, [&](const Mark& known) { return root.find(known.key).has_value(); });
-  if (mark != std::end(kMarks) && mark->kind != wanted) {
-    root.fail("is a " + std::string(mark->kind) + " file",
-              "give a " + std::string(wanted) + " file here; schema/ has the forms");
-  }
-  require_version(root);
 }
 
 void require_version(const JsonNode& root) {

@@ -59,6 +59,7 @@ class JsonNode {
 
   bool is_null() const;
   bool is_array() const;
+  bool is_object() const;
   bool boolean() const;
   std::int64_t integer(std::int64_t minimum, std::int64_t maximum) const;
   std::int32_t integer32() const;
@@ -97,9 +98,6 @@ class JsonNode {
   std::size_t index_ = 0;
 };
 
-// Throws unless `root` has version 1, or if it has the keys of another kind of file than `wanted`: "workload",
-// "cluster", "plan", "timeline" or "measurements".
-void require_kind(const JsonNode& root, std::string_view wanted);
 // Throws unless `root` has version 1.
 void require_version(const JsonNode& root);
 

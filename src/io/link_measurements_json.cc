@@ -1,6 +1,7 @@
 #include "gradweave/fit.h"
 #include "gradweave/json.h"
 #include "io/json_tree.h"
+#include "io/kind.h"
 #include "model/cluster_parts.h"
 
 namespace gradweave {
@@ -33,7 +34,7 @@ LinkMeasurements link_measurements_from(const JsonNode& node) {
 ClusterMeasurements parse_link_measurements(std::string_view text) {
   const JsonValue tree = parse_json(text);
   const JsonNode root(tree);
-  require_version(root);
+  require_kind(root, "link measurements");
   root.require_keys(
       {"version", "description", "source", "workers", "workers_per_node", "startup_growth", "links"});
   ClusterMeasurements measured{.workers = root.at("workers").integer(1, 10'000'000)};

@@ -1,5 +1,6 @@
 #include "gradweave/json.h"
 #include "io/json_tree.h"
+#include "io/kind.h"
 
 namespace gradweave {
 namespace {

@@ -3,6 +3,7 @@
 #include "gradweave/json.h"
 #include "io/json_tree.h"
 #include "io/json_write.h"
+#include "io/kind.h"
 #include "model/hash.h"
 #include "plan/position.h"
 

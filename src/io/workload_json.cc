@@ -2,6 +2,7 @@
 #include "gradweave/json.h"
 #include "io/json_tree.h"
 #include "io/json_write.h"
+#include "io/kind.h"
 
 namespace gradweave {
 namespace {

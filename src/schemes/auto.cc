@@ -21,10 +21,12 @@
 // Complexity: some 100 plans and simulations; no clock, so the choice is the same everywhere.
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <tuple>
 
+#include "base/names.h"
 #include "base/quoted.h"
 #include "gradweave/compression.h"
 #include "gradweave/error.h"
@@ -73,8 +75,11 @@ std::vector<Effect> parse_allow(const std::string& text) {
     const auto found =
         std::ranges::find_if(kMildestFirst, [&](Effect effect) { return name_of(effect) == word; });
     if (found == std::end(kMildestFirst)) {
+      std::vector<std::string_view> names;
+      std::ranges::transform(kMildestFirst, std::back_inserter(names),
+                             [](Consistency effect) { return name_of(effect); });
       throw InvalidInput(in_quotes(word) + " is nothing that can be allowed", "option allow of auto",
-                         "join some of exact, corrected, local, compressed, delayed by '+'");
+                         choice_of(word, names, "join by '+' some of"));
     }
     allowed.push_back(*found);
     begin = end + 1;

@@ -50,6 +50,10 @@ void check_value(const OptionSpec& spec, const std::string& value, const std::st
     }
     return;
   }
+  if (const auto measure = measure_of(spec)) {
+    const std::string remedy = unit_remedy(value, *measure);
+    if (!remedy.empty()) throw InvalidInput(in_quotes(value) + " has an unknown unit", where, remedy);
+  }
   const std::optional<double> number = parse<double>(value);
   const bool whole = spec.type == OptionType::kNumber || parse<std::int64_t>(value).has_value();
   if (!number || !whole || !(*number >= spec.minimum && *number <= spec.maximum)) {

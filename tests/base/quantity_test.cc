@@ -33,6 +33,15 @@ TEST(Quantity, WhatIsNoneIsNothing) {
   EXPECT_EQ(quantity("10Gb", Measure::kGigabitsPerSecond), std::nullopt);
 }
 
+TEST(Quantity, AnUnknownUnitIsToldTheNearest) {
+  EXPECT_EQ(unit_remedy("25M", Measure::kBytes).substr(0, 21), "did you mean '25MB'? ");
+  EXPECT_EQ(unit_remedy("1.5 gib", Measure::kBytes).substr(0, 24), "did you mean '1.5GiB'? U");
+  EXPECT_EQ(unit_remedy("10Gbps", Measure::kGigabitsPerSecond).substr(0, 24), "did you mean '10Gb/s'? U");
+  EXPECT_EQ(unit_remedy("3 apples", Measure::kMicroseconds), "use a unit of ns, us, ms, s");
+  for (const char* text : {"", "25MB", "7", "all", "MB"})
+    EXPECT_EQ(unit_remedy(text, Measure::kBytes), "") << text;
+}
+
 TEST(Quantity, LosesItsUnitOnly) {
   EXPECT_EQ(without_unit("25MB", Measure::kBytes), "25000000");
   EXPECT_EQ(without_unit("1.5B", Measure::kBytes), "1.5");

@@ -206,7 +206,7 @@ def test_bad_usage_lists_what_is_valid():
     ("--workers", "0", "from 1 to 10000000"),
     ("--workers", "8,1e3", "from 1 to 10000000"), ("--workers", "8 ", "from 1 to 10000000"),
     ("--links", "1,,2", "','"), ("--links", "0", "from 1e-06 to 1000000"), ("--links", "nan", "from 1e-06 to 1000000"),
-    ("--links", "10Gb", "from 1e-06 to 1000000"), ("--schemes", "wfbp,,ddp", "','"), ("--schemes", "wfbp,nope", "us_byte"),
+    ("--links", "10Gb", "Gb/s"), ("--schemes", "wfbp,,ddp", "','"), ("--schemes", "wfbp,nope", "us_byte"),
 ])
 def test_a_malformed_list_is_named(option, value, remedy):
     message = run("compare", "--workload", TABLE2, "--cluster", ONE_LINK, option, value, code=2).stderr

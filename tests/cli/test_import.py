@@ -65,6 +65,28 @@ def test_a_trace_becomes_a_workload_that_plans(trace, tmp_path):
     assert rows["schemes"][0]["iteration_us"] > 70
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_trace_may_come_from_standard_input(trace, packed):
+    content = trace.read_bytes() if packed else gzip.decompress(trace.read_bytes())
+    done = subprocess.run([COMMAND, "import", "kineto", "-", "--name", "one"], input=content, capture_output=True, timeout=60)
+    assert done.stdout.decode() == run("import", "kineto", trace, "--name", "one").stdout
+    assert "stdin: is empty" in run("import", "kineto", "-", code=2).stderr
+
+
+def test_a_trace_that_was_not_copied_whole_says_so(tmp_path):
+    random = "".join(chr(97 + number * number % 1009 % 26) for number in range(40_000))  # so that packing keeps the size
+    events = [event for number in range(3) for event in iteration(1000 * number, number)]
+    packed = gzip.compress(json.dumps({"traceEvents": events, "rest": random}).encode())
+    path = tmp_path / "cut.json.gz"
+    path.write_bytes(packed[:-20])
+    done = run("import", "kineto", path)
+    assert f"{path} is gzipped and ends in the middle" in done.stderr and json.loads(done.stdout)["layers"]
+    for size, words in ((150, "before a whole iteration"), (20, "before its first event")):
+        path.write_bytes(packed[:size])
+        message = run("import", "kineto", path, code=2).stderr
+        assert f"{path}: is gzipped and ends in the middle, {words}; copy" in message
+
+
 def test_a_trace_that_cannot_be_used_says_what_to_switch_on(tmp_path):
     path = tmp_path / "t.json"
     path.write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2}]}')

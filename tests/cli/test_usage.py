@@ -1,6 +1,7 @@
 """How the command is used: standard input and output, units, slips of the finger, tables, terminals."""
 
 import fcntl
+import gzip
 import json
 import os
 import pathlib
@@ -19,6 +20,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = pathlib.Path(os.environ.get("GRADWEAVE_COMMAND", ROOT / "build" / "gradweave"))
 TINY = ROOT / "examples" / "workloads" / "tiny.json"
+TWO_NICS = ROOT / "examples" / "links" / "two-nics.json"
 FOUR = ROOT / "examples" / "clusters" / "tiny-4.json"
 GIVEN = ("--workload", TINY, "--cluster", FOUR)
 
@@ -122,12 +124,67 @@ def test_options_of_commands_have_units(plan):
     (["compare", "--workload", FOUR, "--cluster", FOUR], ["tiny-4.json", "is a cluster file", "workload"]),
     (["validate", "--plan", TINY, "--workload", TINY], ["is a workload file", "plan"]),
     ([], ["command is missing", "--help"]),
+    (["Compare"], ["'Compare'", "did you mean 'compare'"]),
+    (["import", "kinetto", TINY], ["import", "'kinetto'", "did you mean 'kineto'", "nccl-tests"]),
+    (["import"], ["import: a command is missing", "kineto, nccl-tests"]),
+    (["import", "kineto", "--nam", "n", TINY], ["import kineto", "did you mean '--name'"]),
+    (["import", "nccl-tests", "--startup-growth", "lin", TINY], ["did you mean 'linear'"]),
+    (["plan", *GIVEN, "--scheme", "DeAR"], ["did you mean 'dear'"]),
+    (["compare", *GIVEN, "--schemes", "DDP,dear"], ["did you mean 'ddp'"]),
+    (["plan", *GIVEN, "--scheme", "auto", "--set", "allow=exact+corected"], ["'corected'", "did you mean 'corrected'"]),
+    (["plan", *GIVEN, "--scheme", "ddp", "--set", "compressor=FP16"], ["did you mean 'fp16'"]),
+    (["plan", *GIVEN, "--scheme", "ddp", "--set", "bucket_cap=25MB"], ["did you mean 'bucket_cap_bytes'"]),
+    (["plan", *GIVEN, "--scheme", "ddp", "--set", "bucket_cap_bytes=25M"], ["'25M'", "did you mean '25MB'", "MiB"]),
+    (["plan", *GIVEN, "--scheme", "ddp", "--set", "bucket_cap_bytes=25mib"], ["did you mean '25MiB'"]),
+    (["plan", *GIVEN, "--scheme", "horovod", "--set", "cycle_us=1mS"], ["did you mean '1ms'"]),
+    (["compare", *GIVEN, "--links", "10Gbps"], ["--links", "'10Gbps'", "did you mean '10Gb/s'"]),
+    (["compare", *GIVEN, "--links", "10G"], ["did you mean '10Gb/s'"]),
+    (["report", *GIVEN, "--startups", "5US"], ["did you mean '5us'"]),
+    (["simulate", *GIVEN, "--plan", TINY, "--optimizer-us", "1Ms"], ["did you mean '1ms'"]),
+    (["plan", *GIVEN, "--scheme", "ddp", "--bucket-cap-bytes", "25MB"], ["--set bucket_cap_bytes=VALUE"]),
+    (["--quiet", "compare", *GIVEN], ["'--quiet'", "behind 'compare'"]),
+    (["--workload", TINY, "compare", "--cluster", FOUR], ["'--workload'", "behind 'compare'"]),
+    (["import", "--json", "kineto", TINY], ["'--json'", "behind 'kineto'"]),
+    (["plan", "--workload", "--cluster", FOUR, "--scheme", "ddp"], ["--workload has no value", "'--cluster'"]),
+    (["plan", *GIVEN, "--scheme"], ["--scheme has no value"]),
+    (["plan", *GIVEN, "--scheme", "ddp", "--scheme", "dear"], ["--scheme is given more than once"]),
+    (["plan", "--workload", "", "--cluster", FOUR, "--scheme", "ddp"], ["path is empty"]),
+    (["fit", TINY], ["tiny.json", "is a workload file", "link measurements", "--workload takes"]),
+    (["fit", FOUR], ["tiny-4.json", "is a cluster file", "--cluster takes"]),
+    (["compare", "--workload", TINY, "--cluster", TWO_NICS], ["is a link measurements file", "'gradweave fit' takes"]),
+    (["import", "kineto", TINY], ["tiny.json", "is a workload file", "give a trace file"]),
+    (["import", "kineto", TWO_NICS], ["is a link measurements file"]),
+    (["import", "nccl-tests", FOUR], ["tiny-4.json", "is a cluster file", "an nccl-tests file"]),
+    (["report", *GIVEN, "--schemes", "ddp,dear", "--baseline", "foo"], ["--baseline", "'foo'", "use one of ddp, dear"]),
+    (["report", *GIVEN, "--schemes", "ddp,dear", "--baseline", "DDP"], ["did you mean 'ddp'"]),
+    (["import", "kineto", ROOT], ["is a folder"]),
+    (["import", "kineto", "/dev/null"], ["/dev/null: is empty"]),
+    (["compare", "--workload", ROOT, "--cluster", FOUR], ["Is a directory"]),
 ])
 def test_a_slip_is_told_what_was_meant(arguments, words):
     message = run(*arguments, code=2).stderr
     for word in words:
         assert word in message
     assert message.count("\n") == 1
+
+
+def test_results_and_packed_files_are_told_apart_from_inputs(plan, tmp_path):
+    for command in (["simulate", *GIVEN, "--plan", plan], ["compare", *GIVEN]):
+        result = tmp_path / "result.json"
+        result.write_text(run(*command, "--json").stdout)
+        assert "is a result file; give a plan file" in run("validate", "--plan", result, "--workload", TINY, code=2).stderr
+    assert "is a plan file; give a link measurements file" in run("fit", plan, code=2).stderr
+    packed = tmp_path / "w.json.gz"
+    packed.write_bytes(gzip.compress(TINY.read_bytes()))
+    assert "is gzipped; unpack it" in run("compare", "--workload", packed, "--cluster", FOUR, code=2).stderr
+
+
+def test_the_baseline_of_a_report_may_be_any_of_its_rows(plan, tmp_path):
+    page = tmp_path / "page.html"
+    for baseline in ("wfbp", plan.name):
+        run("report", *GIVEN, "--schemes", "wfbp", "--plan", plan, "--baseline", baseline, "-o", page)
+        assert f'"baseline":"{baseline}"' in page.read_text()
+    run("report", *GIVEN, "--schemes", "wfbp", "-o", page)  # none was asked for
 
 
 def test_compare_marks_what_changes_training():

@@ -49,6 +49,18 @@ std::pair<std::vector<Layer>, std::size_t> typical_layers(const std::vector<std:
   return {std::move(layers), most.size()};
 }
 
+// Returns the iterations of a trace that has been read. Where it shows none because its data were cut, that is the error.
+RankTrace::Result layers_of(RankTrace& trace, const TraceSummary& summary) {
+  try {
+    RankTrace::Result result = trace.layers();
+    if (!summary.packed_short || !result.iterations.empty()) return result;
+  } catch (const InvalidInput&) {
+    if (!summary.packed_short) throw;
+  }
+  throw InvalidInput("is gzipped and ends in the middle, before a whole iteration", "",
+                     "copy the trace again");
+}
+
 }  // namespace
 
 ImportedWorkload import_kineto(const std::vector<std::filesystem::path>& files, const std::string& name,
@@ -56,20 +68,23 @@ ImportedWorkload import_kineto(const std::vector<std::filesystem::path>& files, 
   ImportedWorkload imported;
   std::map<std::pair<bool, std::int64_t>, RankIterations>
       ranks;  // by rank, or by file where that is not told
-  bool cut = false, modules = true;
+  bool modules = true;
   for (std::size_t f = 0; f < files.size(); ++f) {
     RankTrace trace;
     const auto on_bytes = [&](std::int64_t bytes) {
       if (progress) progress(f, bytes);
     };
     const auto on_event = [&](const TraceEvent& event) { trace.add(event); };
-    const std::string file = files[f].string();
+    const std::string file = files[f] == "-" ? "stdin" : files[f].string();
     try {
       const TraceSummary summary = read_trace_events(files[f], on_event, on_bytes);
-      RankTrace::Result result = trace.layers();
+      RankTrace::Result result = layers_of(trace, summary);
       imported.damaged += summary.damaged;
       imported.left_out += result.incomplete;
-      cut = cut || summary.truncated;
+      if (summary.truncated) {
+        imported.notes.push_back(file + (summary.packed_short ? " is gzipped and" : "") +
+                                 " ends in the middle; what it holds until there counts");
+      }
       modules = modules && result.modules;
       const auto key =
           std::pair(summary.rank.has_value(), summary.rank.value_or(static_cast<std::int64_t>(f)));
@@ -107,7 +122,6 @@ ImportedWorkload import_kineto(const std::vector<std::filesystem::path>& files, 
   if (!modules)
     imported.notes.emplace_back(
         "layers are named after operators; record with with_stack=True to have modules");
-  if (cut) imported.notes.emplace_back("a trace ends in the middle; what it holds until there counts");
   return imported;
 }
 

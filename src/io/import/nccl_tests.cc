@@ -11,6 +11,7 @@
 #include "gradweave/import.h"
 #include "io/files.h"
 #include "io/json_tree.h"
+#include "io/kind.h"
 
 namespace gradweave {
 namespace {
@@ -223,6 +224,7 @@ std::optional<double> time_from(const JsonNode& row, std::string_view key) {
 NcclTestsRun run_from(std::string_view text) {
   const JsonValue tree = parse_json(text);
   const JsonNode root(tree);
+  require_kind(kind_of(root), "nccl-tests");
   Reading reading{.where = "results"};
   const JsonNode arguments = root.at("args");
   if (arguments.size() > 0) reading.program = program_in(arguments.item(0).text(kMaxTextBytes));

@@ -1,5 +1,6 @@
 #include "io/import/trace_events.h"
 
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "gradweave/error.h"
+#include "io/kind.h"
 
 namespace gradweave {
 namespace {
@@ -19,12 +21,17 @@ namespace {
 constexpr std::size_t kTraceChunk = std::size_t{1} << 20;
 constexpr std::size_t kMostTextKept = 1024;
 constexpr int kEnd = -1;
+constexpr char kStandardInput[] = "stdin";
+constexpr char kCopyAgain[] = "copy the trace again, or unpack it";
 
 // The file's bytes, unpacked.
 class TraceBytes {
  public:
+  // "-" is standard input.
   explicit TraceBytes(const std::filesystem::path& path)
-      : path_(path.string()), file_(gzopen(path_.c_str(), "rb")), chunk_(kTraceChunk) {
+      : path_(path == "-" ? kStandardInput : path.string()),
+        file_(path == "-" ? gzdopen(::dup(STDIN_FILENO), "rb") : gzopen(path.c_str(), "rb")),
+        chunk_(kTraceChunk) {
     if (!file_) {
       throw InvalidInput(std::string("cannot be read: ") + std::strerror(errno), path_,
                          "give the path of a trace");
@@ -43,8 +50,14 @@ class TraceBytes {
   }
   void skip(std::size_t count) { at_ += count; }
 
+  const std::string& name() const { return path_; }
   std::int64_t count() const { return count_; }
   bool cut() const { return cut_; }
+  // Returns all bytes of the file; nothing if they are more than are kept.
+  std::optional<std::string_view> whole() const {
+    if (count_ > static_cast<std::int64_t>(chunk_.size())) return std::nullopt;
+    return std::string_view(chunk_.data(), static_cast<std::size_t>(count_));
+  }
 
  private:
   bool refill() {
@@ -55,7 +68,7 @@ class TraceBytes {
       cut_ = true;  // gzipped data that end in the middle: what there is counts
     } else if (got < 0) {
       throw InvalidInput("cannot be read after " + std::to_string(count_) + " bytes: " + text, path_,
-                         "copy the trace again, or unpack it");
+                         kCopyAgain);
     }
     if (got <= 0) return false;
     count_ += got;
@@ -129,6 +142,7 @@ class TraceParser {
       whole = event(true) && events() && (!in_object_ || members());
     }
     summary_.truncated = !whole || bytes_.cut();
+    summary_.packed_short = bytes_.cut();
     return summary_;
   }
 
@@ -390,12 +404,20 @@ TraceSummary read_trace_events(const std::filesystem::path& path,
   TraceBytes bytes(path);
   TraceParser parser(bytes, on_event, on_bytes);
   const TraceSummary summary = parser.read();
-  if (!parser.found_any()) {
-    throw InvalidInput(
-        "holds no events", path.string(),
-        "give a trace that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote");
+  if (parser.found_any()) return summary;
+  if (summary.packed_short)
+    throw InvalidInput("is gzipped and ends in the middle, before its first event", bytes.name(), kCopyAgain);
+  if (bytes.count() == 0)
+    throw InvalidInput("is empty", bytes.name(),
+                       "give a trace of the PyTorch profiler; '-' can be read once");
+  try {
+    require_kind(bytes.whole() ? kind_of(*bytes.whole()) : nullptr, "trace");
+  } catch (const InvalidInput& error) {
+    throw error.within(bytes.name());
   }
-  return summary;
+  throw InvalidInput(
+      "holds no events", bytes.name(),
+      "give a trace that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote");
 }
 
 }  // namespace gradweave

@@ -25,9 +25,10 @@ struct TraceSummary {
   std::optional<std::int64_t> rank;  // of distributedInfo
   std::int64_t damaged = 0;          // places that are not JSON, at each of which an event or more are lost
   bool truncated = false;            // the file ends in the middle
+  bool packed_short = false;         // its gzipped data do
 };
 
-// Calls `on_event` for each event of the file, plain or gzipped, in the file's order, and `on_bytes` now and then with
+// Calls `on_event` for each event of the file ("-": standard input), plain or gzipped, in the file's order, and `on_bytes` now and then with
 // how many bytes (uncompressed) have been read. What profilers write that is not JSON is taken: raw control characters
 // and wrong UTF-8 in strings, unknown escapes, NaN and Infinity, missing values, extra commas, an end in the middle;
 // after anything else reading goes on at the next event.
