@@ -77,7 +77,7 @@ std::vector<Effect> parse_allow(const std::string& text) {
     if (found == std::end(kMildestFirst)) {
       std::vector<std::string_view> names;
       std::ranges::transform(kMildestFirst, std::back_inserter(names),
-                             [](Consistency effect) { return name_of(effect); });
+                             [](Effect effect) { return name_of(effect); });
       throw InvalidInput(in_quotes(word) + " is nothing that can be allowed", "option allow of auto",
                          choice_of(word, names, "join by '+' some of"));
     }
