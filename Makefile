@@ -75,4 +75,4 @@ soak: test-core  ## Property tests with 20,000 cases each
 	RC_PARAMS="max_success=20000" ctest --test-dir build -j $(JOBS) -L unit --output-on-failure --timeout 86400
 
 clean:  ## Remove what was built (the virtual environment stays)
-	rm -rf build build-* out python/gradweave/*.so
+	rm -rf build build-* out python/gradweave/*.so python/gradweave/_built_for.py

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <memory>
@@ -15,10 +17,6 @@
 namespace at {
 class Tensor;
 }
-namespace c10d {
-class Store;
-class ProcessGroup;
-}  // namespace c10d
 namespace torch::nn {
 class Module;
 }

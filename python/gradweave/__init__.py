@@ -17,25 +17,33 @@ __version__ = "0.1.0"
 
 __all__ = ["wrap", "finish", "clip_grad_norm_", "Wrapped", "EmulatedLink", "InvalidInput", "RuntimeFailure"]
 
-_HOMES = {"EmulatedLink": "links", "InvalidInput": "_native", "RuntimeFailure": "_native"}  # the others: wrapping
+_HOMES = {"EmulatedLink": "links", "InvalidInput": "_native", "RuntimeFailure": "_native", "_native": "_native"}  # the others: wrapping
 
 if not TYPE_CHECKING:
     def __getattr__(name):
         # Late, so that commands which need no torch start quickly and `doctor` can say why torch cannot be loaded.
-        if name not in __all__:
+        if name not in __all__ and name != "_native":
             raise AttributeError(f"module 'gradweave' has no attribute '{name}'")
         home = _HOMES.get(name, "wrapping")
         if importlib.util.find_spec("gradweave._core"):  # the package without torch
-            if home != "_native":
+            if home != "_native" or name == "_native":
                 raise ImportError(f"gradweave.{name}: this is gradweave-core, which plans and simulates; for training install "
                                   "PyTorch and the package gradweave instead", name="gradweave._native")
             home = "_core"
         else:
-            try:
-                import torch  # noqa: F401  the extension's libraries are torch's
-            except ModuleNotFoundError as error:
-                if error.name != "torch":
-                    raise
-                raise ImportError(f"gradweave.{name} needs PyTorch, which is not installed here: pip install torch==2.13.0. "
-                                  "Planning and simulation work without it by the command 'gradweave'", name="torch") from None
-        return getattr(importlib.import_module("gradweave." + home), name)
+            _check_torch(name)
+        module = importlib.import_module("gradweave." + home)
+        return module if name == home else getattr(module, name)
+
+    def _check_torch(name):
+        # Before the extension is loaded, which beside another torch would fail without a word that helps, or end the process.
+        from gradweave import releases
+        try:
+            import torch  # the extension's libraries are torch's
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ImportError(f"gradweave.{name} needs PyTorch, which is not installed here: pip install '{releases.RANGE}'. "
+                              "Planning and simulation work without it by the command 'gradweave'", name="torch") from None
+        if reason := releases.reason_against(torch.__version__, releases.built_for()):
+            raise ImportError(f"gradweave.{name}: {reason}", name="gradweave._native")

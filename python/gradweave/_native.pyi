@@ -6,8 +6,6 @@ from typing import Callable, Sequence
 from torch import Tensor, device, dtype
 from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]
 
-built_for_torch: str  # torch.__version__ when the extension was compiled
-
 class InvalidInput(ValueError): ...
 class RuntimeFailure(RuntimeError): ...
 

@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from gradweave import releases
+
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 
@@ -23,10 +25,18 @@ def main(arguments):
         parser.print_help()
         return EXIT_USAGE
     if importlib.util.find_spec("torch") is None:
-        print(f"gradweave {options.command}: PyTorch is not installed here: pip install torch==2.13.0. Planning "
+        print(f"gradweave {options.command}: PyTorch is not installed here: pip install '{releases.RANGE}'. Planning "
               "and simulation work without it by the command 'gradweave'", file=sys.stderr)
         return EXIT_USAGE
-    # torch is imported by the commands, so that --help and usage errors are quick.
+    # torch is imported here and by the commands, so that --help and usage errors are quick.
+    try:
+        if options.command != "doctor":  # which looks for itself
+            from gradweave import _native  # noqa: F401
+    except ImportError as error:
+        if error.name != "gradweave._native":
+            raise
+        print(error, file=sys.stderr)  # names gradweave and the remedy
+        return EXIT_USAGE
     from gradweave.lab.hosts import HostError
     from gradweave.lab.fashion_mnist import DatasetMissing
     from gradweave.lab.text import TextMissing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradweave import ranks
+from gradweave import ranks, releases
 from gradweave.lab import fashion_mnist, hosts
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -33,24 +33,22 @@ def _torch():
     version = torch.__version__
     if not torch.distributed.is_available():
         return Finding("torch", FAILED, f"{version} without torch.distributed", "install a build of PyTorch with it")
+    if reason := releases.outside(version):
+        what, _, remedy = reason.partition(": ")
+        return Finding("torch", FAILED, what, remedy)
     return Finding("torch", OK, version)
 
 
 def _extension():
+    built, running = releases.built_for(), torch.__version__
+    if reason := releases.reason_against(running, built):
+        what, _, remedy = reason.partition(": ")
+        return Finding("extension", FAILED, what, remedy)
     try:
-        native = importlib.import_module("gradweave._native")
+        importlib.import_module("gradweave._native")
     except ImportError as error:
-        return Finding("extension", FAILED, f"gradweave._native cannot be loaded: {error}",
-                       "build it for this torch: make runtime")
-    return _matching(native.built_for_torch, torch.__version__)
-
-
-def _matching(built, running):
-    """Whether an extension that was built for one torch may run with another: only releases of the same number fit."""
-    what = f"built for torch {built}, and torch {running} runs"
-    if built.split("+")[0] != running.split("+")[0]:
-        return Finding("extension", FAILED, what, "build it again: make runtime")
-    return Finding("extension", OK, what)
+        return Finding("extension", FAILED, f"gradweave._native cannot be loaded: {error}", f"build it again: {releases.BUILD}")
+    return Finding("extension", OK, f"built for torch {built}, and torch {running} runs")
 
 
 def _gloo():

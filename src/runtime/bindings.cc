@@ -432,7 +432,6 @@ void bind_engine(py::module_& module) {
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
-  module.attr("built_for_torch") = GRADWEAVE_BUILT_FOR_TORCH;
   bind_core(module);
   bind_transports(module);
   bind_passes(module);

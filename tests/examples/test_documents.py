@@ -2,12 +2,13 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from gradweave.lab.hosts import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("GRADWEAVE_BUILD", ROOT / "build"))
@@ -29,12 +30,6 @@ def run(command, folder):
                           stderr=subprocess.STDOUT, text=True, timeout=300)
     assert done.returncode == 0, f"{command}{done.stdout}"
     return done.stdout
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def words_of(output):

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,19 @@ def test_one_version_everywhere():
     assert f'\nversion = "{version}"\n' in (ROOT / "packaging" / "core" / "pyproject.toml").read_text()
     assert f'\n__version__ = "{version}"\n' in (ROOT / "python" / "gradweave" / "__init__.py").read_text()
     assert run(BUILD / "gradweave", "--version").strip() == version
+
+
+def test_one_range_of_torch_everywhere():
+    """As in python/gradweave/releases.py."""
+    sys.path.insert(0, str(ROOT / "python"))
+    from gradweave import releases
+    oldest, newest = (".".join(map(str, minor)) for minor in (releases.OLDEST, releases.NEWEST))
+    project, cmake = (ROOT / "pyproject.toml").read_text(), (ROOT / "cmake" / "libtorch.cmake").read_text()
+    assert f'requires = ["scikit-build-core>=0.10", "{releases.RANGE}"]' in project
+    assert f'dependencies = ["{releases.RANGE}"]' in project
+    assert f"GRADWEAVE_TORCH_OLDEST {oldest})" in cmake and f"GRADWEAVE_TORCH_NEWEST {newest})" in cmake
+    assert f"PyTorch {oldest} to {newest}" in (ROOT / "README.md").read_text()
+    assert f"pip install '{releases.RANGE}'" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -66,6 +67,14 @@ def test_a_link_carries_no_more_than_its_rate(workers, tmp_path, capfd):
         assert made.run(command, timeout_s=60) == 0
     measured = float(capfd.readouterr().out)
     assert 0.75e8 < measured < 1.06e8
+
+
+def test_a_free_port_is_kept_for_who_asks_for_it_by_number():
+    port = hosts.free_port()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("", port))
+    with socket.create_server(("", port)):  # as torch's store does
+        pass
 
 
 def test_ranks_get_the_environment_of_torchrun(capfd):

@@ -7,7 +7,6 @@ interpreter, which also ends as one.
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ import time
 from pathlib import Path
 
 import torch
+
+from gradweave.lab.hosts import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,7 +66,7 @@ class Job:
     def __init__(self, function, world_size, arguments, fresh):
         self.folder = tempfile.TemporaryDirectory(prefix="gradweave-test-")
         torch.save(arguments, Path(self.folder.name) / "arguments")
-        port = _free_port()
+        port = free_port()
         self.processes = []
         folders = [ROOT / "python", Path(__file__).parent, Path(function.__code__.co_filename).parent]
         for rank in range(world_size):
@@ -118,12 +119,6 @@ class Job:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
-
-
-def _free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def _main(module, function, folder):

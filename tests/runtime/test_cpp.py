@@ -2,11 +2,12 @@
 
 import os
 import re
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from gradweave.lab.hosts import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build/examples/cpp/train"
@@ -16,10 +17,7 @@ pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="cmake --build buil
 
 def train(*arguments, world_size=2, **environment):
     """(exit codes, what rank 0 printed, all errors) of ranks of the program on the loopback interface."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = str(free.getsockname()[1])
-    common = {**os.environ, "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+    common = {**os.environ, "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
               "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **environment}
     started = [subprocess.Popen([PROGRAM, *arguments], env={**common, "RANK": str(rank)}, text=True, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE) for rank in range(world_size)]

@@ -180,7 +180,7 @@ def run_ranks(prefixes, command, environment=None, cpus=None, timeout_s=None, gr
     fails the others get `grace_s` seconds to report it themselves. Returns 0, the first failing exit code
     (128 + signal), or 124 after `timeout_s`. All ranks are gone when this returns, and they die with this process.
     """
-    shared = dict(os.environ, WORLD_SIZE=str(len(prefixes)), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()))
+    shared = dict(os.environ, WORLD_SIZE=str(len(prefixes)), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     shared.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d warns that addresses of hosts have no names
     shared.update(LOCAL_WORLD_SIZE="1", LOCAL_RANK="0", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
     shared.update(environment or {})
@@ -198,10 +198,12 @@ def run_ranks(prefixes, command, environment=None, cpus=None, timeout_s=None, gr
             process.wait()
 
 
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
+def free_port():
+    """A TCP port for a job's store. For a minute no other process is given it, whatever it opens meanwhile: a connection of
+    it has just been closed, and only a server that asks for such a port by its number may have it."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        server.accept()[0].close()  # the first to close keeps the port
+        return server.getsockname()[1]
 
 
 def _wait_for(ranks, timeout_s, grace_s):
