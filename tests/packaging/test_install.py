@@ -16,6 +16,21 @@ GIVEN = [ROOT / "examples" / "workloads" / "tiny.json", ROOT / "examples" / "clu
 CONSUMER = ROOT / "tests" / "packaging" / "consumer"
 
 
+PROGRAM = """
+#include <torch/torch.h>
+#include <gradweave/torch.h>
+
+int main() {
+  const gradweave::Job job = gradweave::job_of_environment();
+  const auto group = gradweave::gloo_group(job, "mine");
+  torch::nn::Linear model(2, 2);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  gradweave::Session session(*model, optimizer, job);
+  session.finish();
+}
+"""
+
+
 def run(*arguments, timeout=300, **more):
     done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, timeout=timeout, **more)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -91,3 +106,18 @@ def test_a_project_trains_from_an_installation(prefix, tmp_path):
         f"-DCMAKE_PREFIX_PATH={prefix};{torch.utils.cmake_prefix_path}")
     run("cmake", "--build", tmp_path)
     assert "loss" in run(tmp_path / "train", "--scheme", "dear", env=os.environ | {"RANK": "0", "WORLD_SIZE": "1"})
+
+    # After torch's own header, and without those of c10d.
+    (tmp_path / "main.cc").write_text(PROGRAM)
+    folder = Path(torch.__file__).parent
+    run("c++", "-std=c++20", "-fsyntax-only", "-I", prefix / "include", "-isystem", folder / "include", "-isystem",
+        folder / "include/torch/csrc/api/include", tmp_path / "main.cc")
+
+    # Beside another torch: one sentence.
+    other = tmp_path / "torch"
+    (other / "share/cmake/Torch").mkdir(parents=True)
+    (other / "share/cmake/Torch/TorchConfig.cmake").touch()
+    (other / "version.py").write_text("__version__ = '2.12.1+cpu'\n")
+    done = subprocess.run(["cmake", "-S", ROOT / "examples" / "cpp", "-B", tmp_path / "refused",
+                           f"-DCMAKE_PREFIX_PATH={prefix};{other / 'share/cmake'}"], capture_output=True, text=True, timeout=300)
+    assert done.returncode and "is torch 2.12.1+cpu" in " ".join(done.stderr.split()), done.stderr
