@@ -25,6 +25,8 @@ enum class Fault : std::uint8_t {
   kRelease,
   kBetween,
   kOverlap,
+  kStep,
+  kCorrected,
   kCount
 };
 
@@ -40,8 +42,11 @@ class BlockCheck {
   // Reports what is wrong with iteration n of the block, once for each kind.
   void fault(Fault kind, int rule, std::int64_t n, const std::string& what, const std::string& remedy);
 
-  // Notes that an apply uses the result of an op.
-  void await(std::int64_t apply, std::int64_t op);
+  // Notes that an apply uses the result of an op, of the gradient or value of iteration n.
+  void await(std::int64_t n, std::int64_t apply, std::int64_t op);
+
+  // Returns the number of the optimizer's step, among all at iteration_end, that an apply there is a part of.
+  std::int64_t step_of(std::int64_t apply) const { return step_of_[static_cast<std::size_t>(apply)]; }
 
   // Returns the waits found, sorted, each once.
   Waits take_waits();
@@ -54,6 +59,8 @@ class BlockCheck {
  private:
   const std::vector<std::int64_t>& completed_by_;
   Report& report_;
+  std::vector<std::int64_t> step_of_;   // per apply: averages before it; they part the optimizer's steps
+  std::vector<std::int8_t> corrected_;  // per op: whether what it brings is corrected; -1: not yet known
   std::array<bool, static_cast<std::size_t>(Fault::kCount)> faults_{};
 };
 
@@ -68,6 +75,9 @@ void check_values(BlockCheck& block, std::int64_t n);
 
 // Rule 6: nothing changes the block between a reading and the apply that replaces it.
 void check_order(BlockCheck& block);
+
+// Rule 6: at one iteration_end the block is stepped once, by gradients that add up.
+void check_steps(BlockCheck& block);
 
 // Rule 6: a block that is stepped locally is averaged in every period.
 void check_averaged(BlockCheck& block);

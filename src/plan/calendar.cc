@@ -119,7 +119,7 @@ class CalendarWriter {
     }
   }
 
-  // Who carries what is computed in iteration n: its gradients, and the parameters after its local steps.
+  // Who carries the gradients that are computed in iteration n.
   void set_gradients(std::int64_t n) {
     CalendarIteration& here = iteration(n);
     here.gradient.resize(plan_.blocks.size());
@@ -128,22 +128,17 @@ class CalendarWriter {
     here.gradient_outside_end.resize(plan_.blocks.size());
     for (const std::int32_t b : plan_.iteration(n).dropped) here.dropped[static_cast<std::size_t>(b)] = 1;
     for (std::size_t b = 0; b < plan_.blocks.size(); ++b) {
-      for (const Role role : {Role::kGradient, Role::kScatter, Role::kParameter}) {
+      for (const Role role : {Role::kGradient, Role::kScatter}) {
         for (const Use& use : uses_.find(role, static_cast<std::int32_t>(b), n)) {
           const OpRef ref = reference(use, n, n);
           const CalendarOp& op = op_at(n, ref);
           if (op.collective == Collective::kAllGather) continue;
           calendar_.look_ahead = std::max(calendar_.look_ahead, ref.delta);
-          if (role == Role::kParameter) {
-            if (use.part == 0) here.reads.push_back(ref);
-            continue;
-          }
           here.gradient[b] = ref;
           here.offset[b] = op.offsets[static_cast<std::size_t>(use.part)];
         }
       }
     }
-    std::ranges::sort(here.reads, {}, [](OpRef ref) { return std::pair(ref.delta, ref.op); });
   }
 
   // Finds the op that delivers block `b` for `apply` of iteration n.
@@ -186,6 +181,13 @@ class CalendarWriter {
     }
   }
 
+  void add_reading(std::int64_t n, std::int32_t b, CalendarApply& apply) {
+    for (const Use& use : uses_.find(Role::kParameter, b, n)) {
+      apply.reads.push_back({reference(use, n, n), use.part});
+      calendar_.look_ahead = std::max(calendar_.look_ahead, apply.reads.back().op.delta);
+    }
+  }
+
   void set_pieces(std::int64_t n, Indices blocks, CalendarApply& apply) {
     const bool local = apply.source == Source::kLocalGradient;
     std::map<std::int32_t, std::vector<Piece>> pieces;
@@ -198,7 +200,9 @@ class CalendarWriter {
         calendar_.stepped_locally[static_cast<std::size_t>(tensor)] = 1;
       }
       if (!local) pieces[tensor].push_back(find_piece(n, apply, b));
+      if (local) add_reading(n, b, apply);
     }
+    std::ranges::sort(apply.reads);
     apply.first_piece.push_back(0);
     for (std::int32_t tensor : apply.tensors) {
       auto& own = pieces[tensor];
@@ -243,11 +247,12 @@ class CalendarWriter {
       const CalendarApply& apply = here.applies[i];
       if (apply.at.kind != PointKind::kIterationEnd) continue;
       if (apply.source == Source::kAveragedParameter) {
-        here.end_actions.push_back({.apply = static_cast<std::int32_t>(i)});
+        here.end_actions.push_back({.applies = {static_cast<std::int32_t>(i)}});
         continue;
       }
       if (here.end_actions.empty() || !here.end_actions.back().optimizer)
         here.end_actions.push_back({.optimizer = true});
+      here.end_actions.back().applies.push_back(static_cast<std::int32_t>(i));
       add(apply.stepped, here.end_actions.back().stepped);
     }
   }
@@ -266,7 +271,8 @@ class CalendarWriter {
         for (const Piece& piece : apply.pieces) {
           CalendarOp& op = iteration(n + piece.source.delta).ops[static_cast<std::size_t>(piece.source.op)];
           op.last_apply = std::max(op.last_apply, -piece.source.delta);
-          op.keep_own |= apply.mode == Mode::kCorrect || apply.correction == Correction::kLocal;
+          op.keep_own |= apply.source == Source::kAveragedParameter ? apply.mode == Mode::kCorrect
+                                                                    : apply.correction == Correction::kLocal;
         }
       }
     }

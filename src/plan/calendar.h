@@ -16,7 +16,7 @@ namespace gradweave {
 struct OpRef {
   std::int32_t delta = 0;
   std::int32_t op = -1;  // -1: none
-  friend bool operator==(const OpRef&, const OpRef&) = default;
+  friend auto operator<=>(const OpRef&, const OpRef&) = default;
 };
 
 // Where a block lies in the flat buffer of an op.
@@ -59,11 +59,18 @@ struct Stepped {
 // Adds what `more` has.
 void add(const Stepped& more, Stepped& stepped);
 
-// One step of an iteration_end, in plan order.
+// One step of an iteration_end, in plan order: of the optimizer, or else one parameter average.
 struct EndAction {
-  bool optimizer = false;   // else a parameter average
-  Stepped stepped;          // optimizer
-  std::int32_t apply = -1;  // average: index into CalendarIteration::applies
+  bool optimizer = false;
+  Stepped stepped;                    // optimizer
+  std::vector<std::int32_t> applies;  // indices into CalendarIteration::applies
+};
+
+// A block whose value an op sends.
+struct Reading {
+  OpRef op;
+  std::int32_t at = 0;  // the block's place in the op's list
+  friend auto operator<=>(const Reading&, const Reading&) = default;
 };
 
 struct CalendarApply {
@@ -77,6 +84,7 @@ struct CalendarApply {
   std::vector<Piece> pieces;              // sorted by place in `tensors`, then by begin
   std::vector<std::int32_t> first_piece;  // per tensor; size tensors + 1
   std::vector<std::int32_t> merges;       // those that exist
+  std::vector<Reading> reads;             // of a local gradient: what is read once it is stepped, sorted
 };
 
 struct CalendarIteration {
@@ -91,7 +99,6 @@ struct CalendarIteration {
   std::vector<std::uint8_t> dropped;  // per block
   std::vector<std::uint8_t>
       gradient_outside_end;  // per block: this gradient's apply is not at an iteration_end
-  std::vector<OpRef> reads;  // parameter ops whose values are read in this iteration
   bool synchronous = true;   // everything reduced is of this iteration and applied at its end
 };
 

@@ -32,7 +32,7 @@ void BlockFates::add(const Use& use, std::int64_t n) {
                                               : fate.averaged;
     tally.add(number);
     fate.corrected |= use.role == Role::kReduced && apply.correction == Correction::kLocal;
-    changes_.push_back({number, apply.source, apply.mode});
+    changes_.push_back({number, apply.source, apply.mode, apply.correction == Correction::kLocal});
   } else if (!plan_.iteration(i).ops[item].gathers()) {  // rule 3 ties it to its reduce_scatter
     (use.role == Role::kParameter ? fate.sent : fate.reduced).add(plan_.op_number(i, item));
   }

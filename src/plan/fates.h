@@ -30,6 +30,7 @@ struct Change {
   std::int64_t number;  // of the apply
   Source source;
   Mode mode;
+  bool corrected;  // a reduced gradient with correction local
 };
 
 // The fates of one block after another.

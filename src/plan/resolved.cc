@@ -145,6 +145,8 @@ class ResolvedPlan::Reader {
       fault("reads parameters of several iterations", "name the one iteration whose value is read");
       to.merges = to.merges.first(1);
     }
+    if (op.payload == Payload::kParameter && is_half(op.collective))
+      fault("averages parameters in two halves", "use collective all_reduce, or compressed");
     if (check_compression(op) && to.elements > 0) {
       const std::int64_t element_bytes = size_of(dtype(to.blocks.front()));
       to.encoded_bytes =

@@ -10,6 +10,16 @@ BlockCheck::BlockCheck(const Unrolled& unrolled, const std::vector<std::int64_t>
                        Report& report, Facts& gathered)
     : plan(unrolled), fates(unrolled), facts(gathered), completed_by_(completed_by), report_(report) {
   waits.value_after.assign(completed_by.size(), 0);
+  corrected_.assign(completed_by.size(), -1);
+  std::int64_t averages = 0;
+  for (std::int64_t n = 0; n < plan.horizon; ++n) {
+    const ResolvedIteration& here = plan.iteration(n);
+    for (const std::int32_t k : here.apply_by_rank) {
+      averages +=
+          here.applies[static_cast<std::size_t>(k)].apply->source == Source::kAveragedParameter ? 1 : 0;
+      step_of_.push_back(averages);
+    }
+  }
 }
 
 void BlockCheck::begin(std::int32_t block) {
@@ -27,7 +37,17 @@ void BlockCheck::fault(Fault kind, int rule, std::int64_t n, const std::string& 
               plan.slot_name(slot) + ", " + plan.block_name(fates.block()), remedy);
 }
 
-void BlockCheck::await(std::int64_t apply, std::int64_t op) {
+void BlockCheck::await(std::int64_t n, std::int64_t apply, std::int64_t op) {
+  const Apply& used = *plan.apply(apply).apply;
+  const bool corrected = used.source == Source::kAveragedParameter ? used.mode == Mode::kCorrect
+                                                                   : used.correction == Correction::kLocal;
+  std::int8_t& known = corrected_[static_cast<std::size_t>(op)];
+  if (known < 0) known = corrected ? 1 : 0;
+  if (known != (corrected ? 1 : 0)) {
+    fault(Fault::kCorrected, 4, n,
+          plan.op_name(op) + " brings some blocks that are corrected and some that are not",
+          "give them an op each, or apply all of them alike");
+  }
   const std::int64_t last = completed_by_[static_cast<std::size_t>(op)];
   if (last >= 0) waits.results.emplace_back(apply, last);
 }
@@ -70,6 +90,7 @@ Waits check_blocks(const Unrolled& unrolled, const std::vector<std::int64_t>& co
     }
     check_generations(block);
     check_order(block);
+    check_steps(block);
     check_averaged(block);
     gather_facts(block);
   }

@@ -80,8 +80,13 @@ void check_use(BlockCheck& block, std::int64_t n) {
     block.fault(Fault::kLocal, 4, n,
                 plan.apply_name(f.local.number) + " applies a gradient that is not computed yet",
                 "apply it at backward_end of its layer or later");
+  } else if (f.local.count > 0 && plan.apply_place(f.local.number).iteration != n) {
+    block.fault(
+        Fault::kLocal, 4, n,
+        plan.apply_name(f.local.number) + " applies a local gradient of another iteration, which is gone",
+        "apply it at backward_end or iteration_end of its own iteration, with merges [0]");
   }
-  if (f.reduced.count == 1 && f.applied.count == 1) block.await(f.applied.number, f.reduced.number);
+  if (f.reduced.count == 1 && f.applied.count == 1) block.await(n, f.applied.number, f.reduced.number);
   if (f.applied.count == 1) block.facts.add_use(n, plan.apply_place(f.applied.number).iteration);
 }
 

@@ -56,7 +56,7 @@ void check_sent(BlockCheck& block, std::int64_t n) {
                 "apply them once");
     return;
   }
-  block.await(f.averaged.number, f.sent.number);
+  block.await(n, f.averaged.number, f.sent.number);
   check_anchored(block, n);
   if (f.local.count == 0) {
     block.fault(
@@ -118,6 +118,35 @@ void check_order(BlockCheck& block) {
     check_between(block, n, read, f.averaged.number);
     if (plan.apply(f.averaged.number).apply->mode == Mode::kCorrect) {
       block.facts.add_sent(block.fates.block(), plan.op(f.sent.number), read, f.averaged.number);
+    }
+  }
+}
+
+void check_steps(BlockCheck& block) {
+  const Unrolled& plan = block.plan;
+  const std::vector<Change>& changes = block.fates.changes();
+  for (auto first = changes.begin(), last = first; first != changes.end(); first = last) {
+    const std::int64_t n = plan.apply_place(first->number).iteration;
+    if (n >= plan.checked) break;  // not all of its applies are known
+    last = std::next(first);
+    if (first->source == Source::kAveragedParameter || plan.apply(first->number).at != plan.iteration_end())
+      continue;
+    bool local = false, corrected = false, plain = false, apart = false;
+    for (last = first; last != changes.end() && plan.apply_place(last->number).iteration == n; ++last) {
+      if (last->source == Source::kAveragedParameter) continue;
+      (last->source == Source::kLocalGradient ? local : last->corrected ? corrected : plain) = true;
+      apart |= block.step_of(last->number) != block.step_of(first->number);
+    }
+    if (apart) {
+      block.fault(Fault::kStep, 6, n, "is stepped twice at one iteration_end, before an average and after it",
+                  "list applies of its gradients one after another");
+    } else if (corrected && !local) {
+      block.fault(Fault::kStep, 6, n, "has a correction at an iteration_end without a local step to correct",
+                  "apply its local gradient at the same iteration_end");
+    } else if (local && plain) {
+      block.fault(Fault::kStep, 6, n,
+                  "is stepped by its local and by a reduced gradient at one iteration_end",
+                  "apply the reduced one with correction 'local', or at another point");
     }
   }
 }

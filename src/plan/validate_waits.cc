@@ -37,14 +37,15 @@ class WaitCheck {
     bool clean = true;
     for (const auto& [apply, op] : waits_.results) {
       const Need& need = needs[static_cast<std::size_t>(op)];
-      if (need.applies <= apply) continue;
-      clean = false;
       const Unrolled::Place place = plan_.apply_place(apply);
+      const bool listed = plan_.op_place(op).iteration <= place.iteration;
+      if (listed && need.applies <= waited_before(apply, place)) continue;
+      clean = false;
       const std::size_t slot = plan_.slot_of(place.iteration);
       reported[slot].resize(plan_.slots[slot].applies.size());
       if (reported[slot][place.item]) continue;
       reported[slot][place.item] = true;
-      report_circle(slot, apply, op, need, one_order);
+      listed ? report_circle(slot, apply, op, need, one_order) : report_late_op(slot, apply, op);
     }
     return clean;
   }
@@ -75,6 +76,20 @@ class WaitCheck {
     return needs;
   }
 
+  // How many applies are done when an apply waits. Reduced gradients that are applied at an iteration_end are what
+  // `.grad` holds when the step begins: they are waited for before the first apply there.
+  std::int64_t waited_before(std::int64_t apply, const Unrolled::Place& place) const {
+    const ResolvedApply& at = plan_.iteration(place.iteration).applies[place.item];
+    const bool at_end = at.at == plan_.iteration_end() && at.apply->source == Source::kReducedGradient;
+    return at_end ? plan_.applies_before(place.iteration, at.at) : apply;
+  }
+
+  void report_late_op(std::size_t slot, std::int64_t apply, std::int64_t op) {
+    report_.add(5, static_cast<std::int64_t>(slot),
+                "waits for " + plan_.op_name(op) + ", which is listed in a later iteration",
+                plan_.apply_name(apply), "list the op in the iteration of the apply, or before");
+  }
+
   static Need later(const Need& a, const Need& b) { return a.origin >= 0 && a.applies >= b.applies ? a : b; }
 
   // What release and data ask for.
@@ -97,6 +112,14 @@ class WaitCheck {
       what += plan_.op_name(need.origin);
     }
     const ResolvedOp& origin = plan_.op(need.origin);
+    if (need.applies <= apply) {
+      what +=
+          ", which needs a step of this iteration_end, before whose first apply all reduced gradients are "
+          "there";
+      report_.add(one_order ? 7 : 5, static_cast<std::int64_t>(slot), what, plan_.apply_name(apply),
+                  "list the op before " + plan_.op_name(need.origin) + ", or apply it later");
+      return;
+    }
     what += ", which can't start before " + plan_.point_name(origin.op->release.point) +
             " and its data, and these come after " + plan_.point_name(plan_.apply(apply).apply->at) +
             ": nothing could go on";

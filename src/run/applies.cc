@@ -112,14 +112,16 @@ void Run::apply_outside_end(const CalendarApply& apply) {
   if (apply.source == Source::kAveragedParameter) return apply_average(apply);
   if (apply.source == Source::kLocalGradient) {
     if (!holds_spoilt(apply)) step(apply.stepped);
+    read_parameters(apply);
     return;
   }
-  if (apply.at.kind == PointKind::kForwardStart && (!draining_ || iteration_ == drain_end_))
-    check_parameters(apply);
+  const bool noted = apply.at.kind == PointKind::kForwardStart && (!draining_ || iteration_ == drain_end_);
+  if (noted) check_parameters(apply);
   host_.set_gradients_aside(apply.tensors);
   apply_reduced(apply);
   if (!holds_spoilt(apply)) step(put(apply.stepped));
   host_.put_gradients_back(apply.tensors);
+  if (noted) std::ranges::for_each(apply.tensors, [&](std::int32_t t) { host_.note_parameter(t); });
   for (std::int32_t b : apply.blocks) put_[static_cast<std::size_t>(b)] = -1;
 }
 

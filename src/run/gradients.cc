@@ -46,34 +46,17 @@ double Run::residual_coefficient() const {
   return std::min(rule.cap, rule.initial + static_cast<double>(stage) * rule.step);
 }
 
-// Copies the parameters whose read point this is: after the block's local apply of this iteration.
-void Run::read_parameters(PointKind kind, std::int32_t layer) {
-  for (const OpRef& ref : here().reads) read_parameters(at(iteration_ + ref.delta, ref.op), kind, layer);
-}
-
-void Run::read_parameters(Execution& execution, PointKind kind, std::int32_t layer) {
-  const CalendarOp& op = *execution.op;
-  std::int32_t read = 0;
-  for (std::size_t i = 0; i < op.blocks.size(); ++i) {
-    if (execution.written[i] ||
-        (kind == PointKind::kBackwardEnd && !stepped_at_backward_end(op.blocks[i], layer)))
-      continue;
-    host_.read_parameter(execution, i);
-    execution.written[i] = 1;
-    ++read;
+// Copies the parameters that are sent as they are after a local step, which has just been made.
+void Run::read_parameters(const CalendarApply& apply) {
+  for (auto next = apply.reads.begin(); next != apply.reads.end();) {
+    const OpRef op = next->op;
+    const Execution& execution = at(iteration_ + op.delta, op.op);
+    std::int32_t read = 0;
+    for (; next != apply.reads.end() && next->op == op; ++next, ++read)
+      host_.read_parameter(execution, static_cast<std::size_t>(next->at));
+    host_.filled(execution);
+    queue_->arrive(execution, read);
   }
-  if (read == 0) return;
-  host_.filled(execution);
-  queue_->arrive(execution, read);
-}
-
-bool Run::stepped_at_backward_end(std::int32_t block, std::int32_t layer) const {
-  const CalendarIteration& now = here();
-  return std::ranges::any_of(now.at_backward[static_cast<std::size_t>(layer)], [&](std::int32_t a) {
-    const CalendarApply& apply = now.applies[static_cast<std::size_t>(a)];
-    return apply.source == Source::kLocalGradient &&
-           std::ranges::find(apply.blocks, block) != apply.blocks.end();
-  });
 }
 
 // Tells the other ranks which parameters had a gradient here, and whether all were finite. The first answer

@@ -177,9 +177,25 @@ void Run::complete_layer_of(std::int32_t tensor) {
   for (std::size_t l = last + 1; l-- > layer;) end_layer(static_cast<std::int32_t>(l));
 }
 
+// An apply waits until the backward's end where it may hold a gradient that is unused: only then ranks know.
+bool Run::waits_for_unused(const CalendarApply& apply, std::int32_t layer) const {
+  if (apply.source == Source::kLocalGradient) return false;
+  if (std::any_of(missing_.begin() + layer, missing_.end(), [](std::int32_t left) { return left > 0; }))
+    return true;
+  return apply.source == Source::kReducedGradient && apply.merges.back() == 0 &&
+         find_unused_ != FindUnused::kOff;
+}
+
 void Run::end_layer(std::int32_t layer) {
-  apply_outside_end(here().at_backward[static_cast<std::size_t>(layer)]);
-  read_parameters(PointKind::kBackwardEnd, layer);
+  const std::vector<std::int32_t>& due = here().at_backward[static_cast<std::size_t>(layer)];
+  const auto waits = [&](std::int32_t a) {
+    return waits_for_unused(here().applies[static_cast<std::size_t>(a)], layer);
+  };
+  if (late_.empty() && std::ranges::none_of(due, waits)) {
+    apply_outside_end(due);
+  } else {
+    late_.insert(late_.end(), due.begin(), due.end());
+  }
   pass(PointKind::kBackwardEnd, layer);
 }
 
@@ -200,6 +216,7 @@ void Run::finish_backward() {
   backward_end_ns_ = ns_of(Clock::now());
   timer_.backward_ended(backward_end_ns_);
   exchange_flags();
+  apply_outside_end(std::exchange(late_, {}));
   phase_ = Phase::kReduced;
   const CalendarIteration& now = here();
   for (std::int32_t a : now.gradients_at_end) apply_reduced(now.applies[static_cast<std::size_t>(a)]);
@@ -231,21 +248,12 @@ void Run::skip() {
 void Run::finish_iteration() {
   const CalendarIteration& now = here();
   for (const EndAction& action : now.end_actions) {
-    if (action.optimizer) {
-      step(sound(action.stepped));
-      continue;
+    if (action.optimizer) step(sound(action.stepped));
+    for (std::int32_t a : action.applies) {
+      const CalendarApply& apply = now.applies[static_cast<std::size_t>(a)];
+      action.optimizer ? read_parameters(apply) : apply_average(apply);
     }
-    // An average that is used in the iteration in which it is read: read just before. Other reads come after
-    // every apply, so that what is sent holds the corrections that have landed.
-    const CalendarApply& apply = now.applies[static_cast<std::size_t>(action.apply)];
-    if (apply.merges.front() == 0) {
-      for (const Piece& piece : apply.pieces) {
-        read_parameters(at(iteration_ + piece.source.delta, piece.source.op), PointKind::kIterationEnd, 0);
-      }
-    }
-    apply_average(apply);
   }
-  read_parameters(PointKind::kIterationEnd, 0);
   pass(PointKind::kIterationEnd, 0);
   note_parameters();
   advance();

@@ -157,6 +157,7 @@ class Run {
   // run.cc: points
   void enter_backward();
   void complete_layer_of(std::int32_t tensor);
+  bool waits_for_unused(const CalendarApply& apply, std::int32_t layer) const;
   void end_layer(std::int32_t layer);
   void apply_forward(std::int32_t layer);
   void finish_iteration();
@@ -174,9 +175,7 @@ class Run {
   double residual_coefficient() const;
   void refuse_not_finite();
   void leave_no_residual();
-  void read_parameters(PointKind at, std::int32_t layer);
-  void read_parameters(Execution& execution, PointKind at, std::int32_t layer);
-  bool stepped_at_backward_end(std::int32_t block, std::int32_t layer) const;
+  void read_parameters(const CalendarApply& apply);
   void exchange_flags();
   void finish_exchange(Flags& flags);
   bool used(const CalendarApply& apply, std::int32_t tensor);
@@ -254,6 +253,7 @@ class Run {
   std::vector<std::uint8_t> present_;        // by tensor: and had a gradient at its end
   std::vector<std::uint8_t> touched_;        // by tensor: accumulated without communication
   std::vector<std::int32_t> missing_;        // by layer: tensors still to come in this backward
+  std::vector<std::int32_t> late_;           // applies at backward_end that are left to the backward's end
   std::vector<std::int64_t> forwarded_;      // by layer: iteration whose forward_start has passed
   std::vector<std::int64_t> put_;            // by block: iteration in which its reduced gradient is in place
   std::vector<const Execution*> completed_;  // scratch of one hand-over

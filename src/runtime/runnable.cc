@@ -8,19 +8,11 @@
 #include "gradweave/compression.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
-#include "run/waits.h"
 #include "runtime/buffers.h"
 #include "runtime/codec/codec.h"
 
 namespace gradweave::runtime {
 namespace {
-
-void check_op(const Op& op, const std::string& where) {
-  if (op.payload == Payload::kParameter && is_half(op.collective)) {
-    throw InvalidInput("parameters are averaged by all_reduce or compressed only", where,
-                       "use collective 'all_reduce'");
-  }
-}
 
 // What an average of gains asks of parameters.
 void check_average(const CalendarOp& op, const std::string& where, c10::Device device) {
@@ -67,25 +59,14 @@ void prepare(CalendarOp& op, const Calendar& calendar, int world_size, c10::Devi
   if (!is_half(op.collective)) op.half_startups = cost.half_startups;
 }
 
-void check_iterations(const std::vector<Iteration>& iterations, const std::string& list) {
-  for (std::size_t i = 0; i < iterations.size(); ++i) {
-    const std::string where = list + "[" + std::to_string(i) + "]";
-    for (std::size_t k = 0; k < iterations[i].ops.size(); ++k)
-      check_op(iterations[i].ops[k], where + ".ops[" + std::to_string(k) + "]");
-  }
-}
-
 }  // namespace
 
 Calendar runnable_calendar(const Plan& plan, const Workload& workload, int world_size, c10::Device device) {
-  check_iterations(plan.prologue, "prologue");
-  check_iterations(plan.period, "period");
   Calendar calendar = calendar_of(plan, workload);
   calendar.hash = hash_of(plan);
   for (CalendarIteration& iteration : calendar.iterations) {
     for (CalendarOp& op : iteration.ops) prepare(op, calendar, world_size, device);
   }
-  run::check_waits(calendar, !device.is_cpu());
   return calendar;
 }
 

@@ -188,7 +188,6 @@ class Comparison {
 
   void compare_gradients(std::int64_t n) {
     const CalendarIteration& here = calendar_[n];
-    std::vector<OpRef> reads;
     for (std::int32_t b = 0; b < std::ssize(plan_.blocks); ++b) {
       const auto at = static_cast<std::size_t>(b);
       const std::optional<SlowOp> carrier = slow_.sender(Payload::kGradient, b, n);
@@ -200,10 +199,7 @@ class Comparison {
         RC_ASSERT(here.gradient[at].op < 0);
       }
       RC_ASSERT((here.dropped[at] != 0) == holds(iteration_at(plan_, n).dropped, b));
-      const OpRef read = from(n, slow_.sender(Payload::kParameter, b, n));
-      if (read.op >= 0 && std::ranges::find(reads, read) == reads.end()) reads.push_back(read);
     }
-    RC_ASSERT(std::ranges::is_permutation(here.reads, reads));
   }
 
   void compare_applies(std::int64_t n) {
@@ -225,9 +221,22 @@ class Comparison {
       RC_ASSERT(holds(here.at_backward[layer], index) == backward);
       if (!forward && !backward && listed.source == Source::kReducedGradient) at_end.push_back(index);
       compare_pieces(n, listed, apply);
+      compare_reads(n, listed, apply);
     }
     RC_ASSERT(next == here.applies.size());
     RC_ASSERT(here.gradients_at_end == at_end);
+  }
+
+  void compare_reads(std::int64_t n, const Apply& listed, const CalendarApply& apply) {
+    std::vector<Reading> reads;
+    for (const std::int32_t b : listed.blocks) {
+      const auto op = slow_.sender(Payload::kParameter, b, n);
+      if (listed.source != Source::kLocalGradient || !op) continue;
+      const auto at = std::ranges::find(op->op->blocks, b) - op->op->blocks.begin();
+      reads.push_back({from(n, op), static_cast<std::int32_t>(at)});
+    }
+    std::ranges::sort(reads);
+    RC_ASSERT(apply.reads == reads);
   }
 
   void compare_pieces(std::int64_t n, const Apply& listed, const CalendarApply& apply) {

@@ -60,9 +60,25 @@ Plan decoupled_beside_a_late_op() {
   return plan;
 }
 
+// Blocks 2 and 3 are averaged in the background, 0 and 1 reduced and applied at the iteration's end.
+Plan averaged_beside_reduced() {
+  Plan plan = delayed_average();
+  plan.period.resize(1);
+  Iteration& iteration = plan.period[0];
+  Op reduce = synchronous().period[0].ops[2];
+  Op average = iteration.ops[0];
+  average.blocks = {2, 3};
+  average.release = at_backward_end(0);
+  iteration.ops = {reduce, average};
+  iteration.applies[1].blocks = {2, 3};
+  iteration.applies.push_back({.at = iteration_end(), .blocks = {0, 1}, .merges = {0}});
+  return plan;
+}
+
 TEST(Validate, AcceptsLateAveragesAndHalvesOnTwoLinks) {
   EXPECT_THAT(texts_of(late_average()), IsEmpty());
   EXPECT_THAT(texts_of(decoupled_beside_a_late_op()), IsEmpty());
+  EXPECT_THAT(texts_of(averaged_beside_reduced()), IsEmpty());
 }
 
 // A valid plan, a change that breaks one rule alone, and words of the violation.
@@ -164,6 +180,29 @@ std::vector<Break> breaks() {
       {"stepped_before_computed", 4, local_steps(),
        [](Plan& p) { p.period[0].applies[0].at = forward_start(0); }, "not computed yet"},
 
+      {"stepped_an_iteration_late", 4, local_steps(),
+       [](Plan& p) {
+         for (Iteration& i : p.period) i.applies[0].merges = {-1};
+       },
+       "local gradient of another iteration, which is gone"},
+      {"corrected_in_part", 4, corrected(),
+       [](Plan& p) {
+         Apply rest = p.period[1].applies[0];
+         p.period[1].applies[0].blocks = {0, 1, 2};
+         rest.blocks = {3};
+         rest.correction = Correction::kNone;
+         p.period[1].applies.push_back(rest);
+         for (Iteration& i : p.period) {
+           for (Apply& apply : i.applies) {
+             if (apply.source == Source::kLocalGradient) apply.blocks = {0, 1, 2};
+           }
+           i.ops.clear();
+         }
+         p.period[0].ops = {delayed().period[0].ops[0]};
+         p.period[0].ops[0].blocks = {0, 1, 2, 3};
+       },
+       "period[0].ops[0] brings some blocks that are corrected and some that are not"},
+
       {"released_early", 5, synchronous(), [](Plan& p) { p.period[0].ops[2].release = at_backward_end(1); },
        "period[0].ops[2]: is released at backward_end(1), before its data exists, at backward_end(0)"},
       {"released_an_iteration_early", 5, synchronous(),
@@ -185,6 +224,20 @@ std::vector<Break> breaks() {
        [](Plan& p) { p.period[0].ops[0].release = {iteration_end()}; }, "nothing could go on"},
       {"circle_of_data", 5, synchronous(), [](Plan& p) { p.period[0].ops[0].release = {iteration_end()}; },
        "nothing could go on"},
+      {"reduced_behind_a_step", 5, averaged_beside_reduced(),
+       [](Plan& p) { std::swap(p.period[0].ops[0], p.period[0].ops[1]); },
+       "period[0].applies[2]: waits for period[0].ops[1], which comes after period[0].ops[0], which needs a "
+       "step of "
+       "this iteration_end"},
+      {"listed_after_its_use", 5, delayed(),
+       [](Plan& p) {
+         Op late = p.period[1].ops[0];
+         p.period[1].ops.clear();
+         for (std::int32_t& m : late.merges) --m;
+         late.release.point.iteration = -1;
+         p.period[0].ops.insert(p.period[0].ops.begin(), late);
+       },
+       "period[1].applies[0]: waits for period[0].ops[0], which is listed in a later iteration"},
       {"no_update", 5, synchronous(),
        [](Plan& p) {
          p.residual.enabled = true;
@@ -222,6 +275,42 @@ std::vector<Break> breaks() {
        },
        "block 3 (c[0:4]): is stepped locally but its parameters are never averaged"},
 
+      {"stepped_around_an_average", 6, averaged_beside_reduced(),
+       [](Plan& p) {
+         p.period.push_back(p.period[0]);
+         p.period[0].applies.pop_back();
+         std::vector<Apply>& applies = p.period[1].applies;
+         applies.insert(applies.begin(), applies.back());
+         applies[0].merges = {-1};
+       },
+       "is stepped twice at one iteration_end"},
+      {"correction_of_nothing", 6, corrected(),
+       [](Plan& p) {
+         for (Iteration& i : p.period) {
+           for (Apply& apply : i.applies) {
+             if (apply.source == Source::kLocalGradient) apply.at = backward_end(0);
+           }
+         }
+       },
+       "without a local step to correct"},
+      {"local_and_reduced", 6, local_steps(),
+       [](Plan& p) {
+         p.period[0].ops = synchronous().period[0].ops;
+         p.period[0].applies.clear();
+         p.period[1].applies.insert(p.period[1].applies.begin(),
+                                    {.at = iteration_end(), .blocks = {0, 1, 2, 3}, .merges = {-1}});
+       },
+       "is stepped by its local and by a reduced gradient"},
+
+      {"halves_of_parameters", 7, local_steps(),
+       [](Plan& p) {
+         Op& scatter = p.period[1].ops[0];
+         scatter.collective = Collective::kReduceScatter;
+         Op gather = scatter;
+         gather.collective = Collective::kAllGather;
+         p.period[1].ops.push_back(gather);
+       },
+       "averages parameters in two halves"},
       {"unknown_link", 7, synchronous(), [](Plan& p) { p.period[0].ops[1].link = "nit"; },
        "period[0].ops[1]: names the unknown link 'nit'"},
       {"block_index", 7, synchronous(), [](Plan& p) { p.period[0].ops[1].blocks.push_back(4); },

@@ -528,7 +528,7 @@ class Rank {
         used |= job_.used(rank_, n, static_cast<std::int32_t>(t));
       if (used) layers.push_back(static_cast<std::int32_t>(l));
     }
-    if (layers.size() > 1 && random_() % 2 == 0) {
+    if (job_.reorders && layers.size() > 1 && random_() % 2 == 0) {
       const std::size_t i = random_() % (layers.size() - 1);
       std::swap(layers[i], layers[i + 1]);
     }

@@ -28,6 +28,7 @@ struct Job {
   std::uint32_t seed = 1;
   int world_size = 2;
   bool leaves_unused = false;  // some tensors are unused on some ranks in some iterations
+  bool reorders = true;        // some forwards run two layers the other way round than the plan has them
   bool accumulates = false;    // some iterations have a backward that is not communicated before
   double spoilt = 0;           // probability of a gradient that is not finite, which ranks have to leave out
   double dropped = 0;          // probability that the caller drops a batch

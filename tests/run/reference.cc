@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace gradweave::testing {
 
@@ -11,6 +12,7 @@ Reference::Reference(const Plan& plan, const Workload& workload, const Job& job)
     block_tensor_.push_back(static_cast<std::int32_t>(*index_.find_tensor(block.tensor)));
   const auto note = [&](const Iteration& iteration) {
     for (const Apply& apply : iteration.applies) {
+      reach_ = std::max<std::int64_t>(reach_, -apply.merges.front());
       keeps_own_ |= apply.correction == Correction::kLocal;
       if (apply.source != Source::kLocalGradient && apply.correction != Correction::kLocal) continue;
       for (std::int32_t b : apply.blocks) stepped_locally_.insert(tensor_of(b));
@@ -50,15 +52,11 @@ Values Reference::part(const Values& tensor, std::int32_t block) const {
 // ---- one iteration
 
 void Reference::iterate() {
-  run_ops([](const Op& op) { return op.merges.back() < 0; });
   run_applies(PointKind::kForwardStart);
   compute_gradients();
   compensate();
   run_applies(PointKind::kBackwardEnd);
-  run_ops([](const Op& op) { return op.payload == Payload::kGradient && op.merges.back() == 0; });
   at_end();
-  read();
-  run_ops([](const Op& op) { return op.payload == Payload::kParameter && op.merges.back() == 0; });
   ++n_;
 }
 
@@ -114,19 +112,15 @@ void Reference::compensate() {
   if (spoilt_.contains(n_)) residuals_ = before;
 }
 
-void Reference::read() { read_[n_] = parameters_; }
-
-// ---- collectives
-
-void Reference::run_ops(const std::function<bool(const Op&)>& chosen) {
-  const Iteration& here = iteration(n_);
-  for (std::size_t i = 0; i < here.ops.size(); ++i) {
-    const std::vector<std::int64_t> merges = existing(n_, here.ops[i].merges);
-    if (here.ops[i].collective == Collective::kReduceScatter) continue;  // its all_gather does the whole
-    if (!merges.empty() && chosen(here.ops[i]) && !results_.contains({n_, i}))
-      results_[{n_, i}] = run_op(here.ops[i], merges);
+void Reference::read(const Apply& local) {
+  for (std::int32_t b : local.blocks) {
+    std::vector<Values>& values = read_[{n_, b}];
+    for (const auto& parameters : parameters_)
+      values.push_back(part(parameters[static_cast<std::size_t>(tensor_of(b))], b));
   }
 }
+
+// ---- collectives
 
 Reference::Delivered Reference::run_op(const Op& op, const std::vector<std::int64_t>& merges) const {
   Delivered delivered;
@@ -142,7 +136,7 @@ Reference::Delivered Reference::run_op(const Op& op, const std::vector<std::int6
                                           plan_.blocks[static_cast<std::size_t>(b)].begin));
       for (std::int64_t n : merges) {
         if (op.payload == Payload::kParameter) {
-          sum = part(read_.at(n)[place][static_cast<std::size_t>(t)], b);
+          sum = read_.at({n, b})[place];
         } else if (const auto found = gradients_.at(n)[place].find(t);
                    found != gradients_.at(n)[place].end()) {
           const Values gradient = part(found->second, b);
@@ -178,7 +172,7 @@ std::pair<Values, std::vector<Values>> Reference::delivered(const Apply& apply, 
       const auto cut = [&](const Values& values) {
         return Values(values.begin() + begin, values.begin() + begin + (place.end - place.begin));
       };
-      const Delivered& result = results_.at({n, i});
+      const Delivered result = run_op(op, existing(n, op.merges));
       std::vector<Values> own;
       for (const Values& mine : result.own) own.push_back(cut(mine));
       return {cut(result.sum), own};
@@ -201,6 +195,11 @@ bool Reference::applies_now(const Apply& apply) const {
   return local && !end_ && !spoilt_.contains(n_);
 }
 
+// Whether the values after the apply are those of its local step, be it left out or not.
+bool Reference::steps_locally(const Apply& apply) const {
+  return apply.source == Source::kLocalGradient && !end_ && !existing(n_, apply.merges).empty();
+}
+
 bool Reference::used_by_any(const Apply& apply, std::int32_t tensor) const {
   for (std::int64_t n : existing(n_, apply.merges)) {
     for (int r = 0; r < ranks(); ++r) {
@@ -213,7 +212,7 @@ bool Reference::used_by_any(const Apply& apply, std::int32_t tensor) const {
 void Reference::run_applies(PointKind kind) {
   std::vector<const Apply*> order;
   for (const Apply& apply : iteration(n_).applies) {
-    if (apply.at.kind == kind && applies_now(apply)) order.push_back(&apply);
+    if (apply.at.kind == kind && (applies_now(apply) || steps_locally(apply))) order.push_back(&apply);
   }
   std::ranges::stable_sort(order, [&](const Apply* a, const Apply* b) {
     return kind == PointKind::kBackwardEnd ? a->at.layer > b->at.layer : a->at.layer < b->at.layer;
@@ -228,7 +227,8 @@ void Reference::run_applies(PointKind kind) {
           if (local_[r].contains(tensor_of(b))) stepped[r][b] = part(local_[r].at(tensor_of(b)), b);
         }
       }
-      step(stepped);
+      if (applies_now(*apply)) step(stepped);
+      read(*apply);
     } else {
       step(reduced(*apply, std::vector<Gradients>(static_cast<std::size_t>(ranks())), false));
     }
@@ -237,21 +237,18 @@ void Reference::run_applies(PointKind kind) {
 
 void Reference::at_end() {
   std::vector<Gradients> stepped(static_cast<std::size_t>(ranks()));
+  std::vector<const Apply*> local;
   const auto step_these = [&] {
     step(stepped);
+    for (const Apply* apply : std::exchange(local, {})) read(*apply);
     for (Gradients& gradients : stepped) gradients.clear();
   };
   for (const Apply& apply : iteration(n_).applies) {
-    if (apply.at.kind != PointKind::kIterationEnd || !applies_now(apply)) continue;
+    if (apply.at.kind != PointKind::kIterationEnd) continue;
+    if (steps_locally(apply)) local.push_back(&apply);
+    if (!applies_now(apply)) continue;
     if (apply.source == Source::kAveragedParameter) {
       step_these();
-      if (!end_ && apply.merges == std::vector<std::int32_t>{0}) {  // used where it is read
-        read();
-        run_ops([&](const Op& op) {
-          return op.payload == Payload::kParameter && op.merges == apply.merges &&
-                 std::ranges::find_first_of(op.blocks, apply.blocks) != op.blocks.end();
-        });
-      }
       average(apply);
     } else if (apply.source == Source::kLocalGradient) {
       for (std::int32_t b : apply.blocks) {
@@ -329,13 +326,10 @@ void Reference::average(const Apply& apply) {
 
 void Reference::drain() {
   end_ = n_;
-  const std::size_t more = 2 * (plan_.prologue.size() + plan_.period.size()) + 8;
-  for (std::size_t i = 0; i < more; ++i) {
-    run_ops([](const Op&) { return true; });
+  for (std::int64_t last = n_ + reach_; n_ <= last; ++n_) {
     run_applies(PointKind::kForwardStart);
     run_applies(PointKind::kBackwardEnd);
     at_end();
-    ++n_;
   }
   for (std::int32_t t : stepped_locally_) {
     const auto place = static_cast<std::size_t>(t);
@@ -350,7 +344,6 @@ void Reference::drain() {
   end_.reset();
   gradients_.clear();
   read_.clear();
-  results_.clear();
   spoilt_.clear();
 }
 

@@ -34,14 +34,14 @@ class Reference {
   std::vector<std::int64_t> listed(std::int64_t n, const std::vector<std::int32_t>& merges) const;
   bool spoilt(const Apply& apply) const;
   bool applies_now(const Apply& apply) const;
+  bool steps_locally(const Apply& apply) const;
 
   void compute_gradients();
   void compensate();
-  void run_ops(const std::function<bool(const Op&)>& chosen);
   Delivered run_op(const Op& op, const std::vector<std::int64_t>& merges) const;
   void run_applies(PointKind kind);
   void at_end();
-  void read();
+  void read(const Apply& local);
   std::vector<Gradients> reduced(const Apply& apply, const std::vector<Gradients>& before, bool local);
   void step(const std::vector<Gradients>& gradients);
   void average(const Apply& apply);
@@ -57,14 +57,15 @@ class Reference {
   Job job_;
   std::vector<std::int32_t> block_tensor_;
   bool keeps_own_ = false;
+  std::int64_t reach_ = 0;  // iterations that an apply looks back at most
   std::set<std::int32_t> stepped_locally_;
   std::int64_t n_ = 0, base_ = 0;
   std::optional<std::int64_t> end_;  // while draining: the first iteration that does not exist
-  std::vector<std::vector<Values>> parameters_, momenta_;          // by rank, by tensor
-  std::map<std::int64_t, std::vector<Gradients>> gradients_;       // sent; by iteration, by rank
-  std::vector<Gradients> local_;                                   // of this iteration, by rank
-  std::map<std::int64_t, std::vector<std::vector<Values>>> read_;  // by iteration: parameters after it
-  std::map<std::pair<std::int64_t, std::size_t>, Delivered> results_;
+  std::vector<std::vector<Values>> parameters_, momenta_;     // by rank, by tensor
+  std::map<std::int64_t, std::vector<Gradients>> gradients_;  // sent; by iteration, by rank
+  std::vector<Gradients> local_;                              // of this iteration, by rank
+  std::map<std::pair<std::int64_t, std::int32_t>, std::vector<Values>>
+      read_;                                               // by iteration and block, by rank
   std::vector<std::map<std::int32_t, Values>> residuals_;  // by rank, by block
   std::set<std::int64_t> spoilt_;
 };

@@ -2,10 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "gradweave/error.h"
 #include "run/fake.h"
 #include "run/reference.h"
-#include "run/waits.h"
 #include "testing/plans.h"
 
 namespace gradweave {
@@ -83,29 +81,6 @@ TEST(Run, AParameterMayBeChangedWhereNothingIsOnItsWay) {
     const Outcome outcome = testing::train(plan, testing::three_layers(), {}, {5}, false, change);
     EXPECT_THAT(outcome.errors, Each(""));
   }
-}
-
-// Blocks 2 and 3 are stepped at the iteration's end, before which blocks 0 and 1 are waited for.
-TEST(Run, APlanThatWaitsForWhatIsBehindALaterStepIsRefused) {
-  Plan plan = testing::delayed_average();
-  plan.period.resize(1);
-  plan.period[0].ops[0].blocks = {2, 3};
-  plan.period[0].ops.push_back(testing::synchronous().period[0].ops.back());
-  plan.period[0].ops[1].blocks = {0, 1};
-  plan.period[0].applies[1].blocks = {2, 3};
-  plan.period[0].applies.push_back(testing::synchronous().period[0].applies[0]);
-  plan.period[0].applies[2].blocks = {0, 1};
-  const auto refusal = [&] {
-    try {
-      run::check_waits(calendar_of(plan, testing::three_layers()), false);
-    } catch (const InvalidInput& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("iteration 0"), HasSubstr("list it before op 'average")));
-  std::swap(plan.period[0].ops[0], plan.period[0].ops[1]);
-  EXPECT_EQ(refusal(), "");
 }
 
 // Other ranks would wait for it for ever.
