@@ -1,65 +1,79 @@
-"""The planning core's functions for Python: dictionaries in the form of the files, in and out."""
+"""The planning core's functions for Python.
 
-import json
+What stands in files is a Workload, a Cluster, a Plan or a Timeline: a value that never changes and compares, with
+`from_json(text)` and `to_json()`, `read(path)` and `to_dict()`. Every function also takes dictionaries in the form of the
+files, and `Plan(dictionary)` makes one a value. Errors in either name the place in it.
+"""
+
 import os
 import sys
-from typing import Any, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, overload
 
 Json = dict[str, Any]
+
+if TYPE_CHECKING:
+    from gradweave._native import Cluster, Plan, Timeline, Workload
+
+
+def __getattr__(name):
+    if name in ("Plan", "Workload", "Cluster", "Timeline"):
+        return getattr(_native(), name)
+    raise AttributeError(f"module 'gradweave.core' has no attribute '{name}'")
 
 
 def schemes() -> list[Json]:
     """Every scheme with its options, as `gradweave schemes --json` prints them."""
-    return json.loads(_native().schemes())["schemes"]
+    return _native().schemes()
 
 
-def make_plan(workload: Json, cluster: Json, scheme: str, options: Mapping[str, object] | None = None, *,
-              beside_training: bool = False) -> Json:
-    """The scheme's plan. `beside_training`: made at low priority. Errors: ValueError naming the option, the scheme or the
-    place in the input; RuntimeError with the reason when the scheme would never update anything."""
-    plan = json.loads(_native().make_plan(json.dumps(workload), json.dumps(cluster), scheme, _text_of(options),
-                                          beside_training))
-    if "starves" in plan:
-        raise RuntimeError(f"scheme '{scheme}' has no plan here: {plan['starves']}")
-    return plan
+@overload
+def make_plan(workload: "Workload", cluster: "Cluster", scheme: str, options: Mapping[str, object] | None = None, *,
+              beside_training: bool = False) -> "Plan": ...
+@overload
+def make_plan(workload: Json, cluster: "Json | Cluster", scheme: str, options: Mapping[str, object] | None = None, *,
+              beside_training: bool = False) -> Json: ...
+def make_plan(workload: "Json | Workload", cluster: "Json | Cluster", scheme: str,
+              options: Mapping[str, object] | None = None, *, beside_training: bool = False) -> "Json | Plan":
+    """The scheme's plan: a Plan for a Workload, a dictionary for a dictionary. `beside_training`: made at low priority.
+    Errors: ValueError naming the option, the scheme or the place in the input; RuntimeError with the reason when the scheme
+    would never update anything."""
+    return _as(workload, _native().make_plan(workload, cluster, scheme, _texts(options), beside_training))
 
 
 def check_options(scheme: str, options: Mapping[str, object] | None = None) -> None:
     """Raises InvalidInput (a ValueError) if the scheme does not exist or could not be planned with these options,
     whatever the workload."""
-    _native().check_options(scheme, _text_of(options))
+    _native().check_options(scheme, _texts(options))
 
 
 def check_tuning(scheme: str, options: Mapping[str, object] | None, trials: int) -> None:
     """Raises InvalidInput (a ValueError) if a job by the scheme with these options can't be tuned in so many trials."""
-    _native().check_tuning(scheme, _text_of(options), trials)
+    _native().check_tuning(scheme, _texts(options), trials)
 
 
-def ranked_plans(workload: Json, cluster: Json, options: Mapping[str, object] | None = None, *,
+def ranked_plans(workload: "Json | Workload", cluster: "Json | Cluster", options: Mapping[str, object] | None = None, *,
                  beside_training: bool = False) -> list[Json]:
-    """Scheme `auto`'s admissible plans under its `options`, best first: [{"plan": ..., "prediction": what simulate()
-    returns, "effects": ["exact", ...], "demands": as demands_of() returns}, ...]. A plan's "finding" says whose it is
-    ("chosen": scheme, options, iteration_us, effects), why ("reason"), and in the first plan what would be chosen if
-    corrected averages were allowed too ("if_corrected", where that is another). `beside_training` and errors: as
+    """Scheme `auto`'s admissible plans under its `options`, best first: [{"plan": as make_plan() returns it, "prediction":
+    what simulate() returns, "effects": ["exact", ...], "demands": as demands_of() returns}, ...]. A plan's "finding" says
+    whose it is ("chosen": scheme, options, iteration_us, effects), why ("reason"), and in the first plan what would be chosen
+    if corrected averages were allowed too ("if_corrected", where that is another). `beside_training` and errors: as
     make_plan()."""
-    ranked = json.loads(_native().ranked_plans(json.dumps(workload), json.dumps(cluster), _text_of(options), beside_training))
-    if "starves" in ranked:
-        raise RuntimeError(f"scheme 'auto' has no plan here: {ranked['starves']}")
-    return ranked["plans"]
+    ranked = _native().ranked_plans(workload, cluster, _texts(options), beside_training)
+    return [entry | {"plan": _as(workload, entry["plan"])} for entry in ranked]
 
 
-def demands_of(plan: Json) -> dict[str, bool]:
+def demands_of(plan: "Json | Plan") -> dict[str, bool]:
     """What the plan asks of a training loop: steps_in_forward, steps_in_backward, partial_steps, slices,
     delays_gradients, local_steps, keeps_residual, makes_momentum; `synchronous` if it applies exactly its own gradients
     at each iteration's end."""
-    return json.loads(_native().demands(json.dumps(plan)))
+    return _native().demands(plan)
 
 
-def simulate(plan: Json, workload: Json, cluster: Json, *, optimizer_us: float = 0.0, contention: float = 1.0) -> Json:
+def simulate(plan: "Json | Plan", workload: "Json | Workload", cluster: "Json | Cluster", *, optimizer_us: float = 0.0,
+             contention: float = 1.0) -> Json:
     """What `gradweave simulate --json` prints for the plan: times are in microseconds. `optimizer_us`: the time of one
     whole optimizer step; `contention`: how many times longer compute takes while a link is busy. Errors: ValueError."""
-    options = {"optimizer_us": optimizer_us, "contention": contention}
-    return json.loads(_native().simulate(*map(json.dumps, (plan, workload, cluster, options))))
+    return _native().simulate(plan, workload, cluster, optimizer_us, contention)
 
 
 def chosen(plan: Json) -> Json:
@@ -68,10 +82,10 @@ def chosen(plan: Json) -> Json:
     return plan.get("finding", {}).get("chosen", plan)
 
 
-def cut_layers(plan: Json, workload: Json) -> list[int]:
+def cut_layers(plan: "Json | Plan", workload: "Json | Workload") -> list[int]:
     """The layers, not the first, whose gradients complete an op that may start then: the backward has to reach their
     gradients apart from those of the layers before. Errors: ValueError."""
-    return _native().cut_layers(json.dumps(plan), json.dumps(workload))
+    return _native().cut_layers(plan, workload)
 
 
 def first_within(times: Iterable[float], tolerance: float) -> int:
@@ -89,28 +103,33 @@ def typical_row(rows: Iterable[Iterable[float]]) -> list[float]:
 def fit_link(measurements: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Start-up and per-byte cost of a link by a robust fit of [{"bytes": n, "us": t}, ...]: {"startup_us",
     "us_per_byte", "residual"}. Errors: ValueError."""
-    return json.loads(_native().fit_link(json.dumps({"measurements": list(measurements)})))
+    return _native().fit_link([(int(each["bytes"]), float(each["us"])) for each in measurements])
 
 
-def chrome_trace(timelines: Iterable[Json]) -> str:
+def chrome_trace(timelines: "Iterable[Json | Timeline]") -> str:
     """Timelines (as `model.gradweave.timeline()` gives them) side by side as one trace for Perfetto, as text."""
-    return _native().chrome_trace([json.dumps(timeline) for timeline in timelines])
+    return _native().chrome_trace(list(timelines))
 
 
-def write_report(path: str | os.PathLike[str], *, workload: Json | None = None, cluster: Json | None = None,
-                 schemes: Iterable[str] | None = None, plans: Mapping[str, Json] | None = None, timelines: Iterable[Json] = (),
+def write_report(path: str | os.PathLike[str], *, workload: "Json | Workload | None" = None,
+                 cluster: "Json | Cluster | None" = None, schemes: Iterable[str] | None = None,
+                 plans: "Mapping[str, Json | Plan] | None" = None, timelines: "Iterable[Json | Timeline]" = (),
                  measured: Iterable[str] = ()) -> None:
     """Writes the page that `gradweave report` writes, whole or not at all. `schemes`: planned beside the `plans` ({name:
     plan}); default: all that don't search among the others. `measured`: sentences that the page shows. A workload and its
     cluster, or a timeline, there must be. Errors: ValueError; RuntimeError if the disk fails."""
-    given = {"workload": workload, "cluster": cluster, "schemes": None if schemes is None else list(schemes),
-             "plans": dict(plans or {}), "timelines": list(timelines), "measured": list(measured)}
-    known = {name: value for name, value in given.items() if value is not None}
-    _native().write_report(os.fspath(path), json.dumps(known))
+    _native().write_report(os.fspath(path), workload=workload, cluster=cluster,
+                           schemes=None if schemes is None else list(schemes), plans=list((plans or {}).items()),
+                           timelines=list(timelines), measured=list(measured))
 
 
-def _text_of(options):
-    return json.dumps({name: str(value) for name, value in (options or {}).items()})
+def _as(given, made):
+    """`made`, an object of a class, in the form in which the caller gave something else."""
+    return made.to_dict() if isinstance(given, dict) else made
+
+
+def _texts(options):
+    return {name: str(value) for name, value in (options or {}).items()}
 
 
 def _native():

@@ -143,7 +143,7 @@ def tensors_in(output):
 def layers_of(model, ran, wanted=None):
     """{module name: [parameter names]} in forward order. `ran`: the modules whose forward ran, in that order. A parameter
     that several modules own counts to the first of them that runs, whichever it is named after. `wanted`: names of
-    parameters, by default of all that require a gradient."""
+    parameters, which may be frozen for a while; by default of all that require a gradient."""
     layers = {name: [] for name in ran}
     order = {name: number for number, name in enumerate(layers)}
     first = {}  # parameter: the first layer that owns it
@@ -154,7 +154,7 @@ def layers_of(model, ran, wanted=None):
             if owner in layers and (parameter not in first or order[owner] < order[first[parameter]]):
                 first[parameter] = owner
     for name, parameter in model.named_parameters():
-        if communicates(parameter) and parameter in first and (wanted is None or name in wanted):
+        if parameter in first and (communicates(parameter) if wanted is None else name in wanted):
             layers[first[parameter]].append(name)
     return {name: tensors for name, tensors in layers.items() if tensors}
 

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Mapping, Sequence
 import torch
 
 from gradweave import (
-    _native, checkpoint, clipping, compiling, core, decision, equality, preserving, profiling, scaling, tuning)
+    _native, checkpoint, clipping, compiling, core, decision, equality, preserving, profiling, reading, scaling, tuning)
 from gradweave.agreement import GROUPS, Control, difference
 from gradweave.checkpoint import RankState
 from gradweave.following import Follower
@@ -42,12 +42,11 @@ class Session:
         self.model, self.settings, self.links = model, settings, links
         self.plan, self.workload, self.cluster, self.prediction = None, None, None, None
         self.on_close = None
-        self._coming = None if settings.plan is None else plan_of(settings.plan)  # in force from the first forward on
+        self._coming = settings.given_plan  # in force from the first forward on
         self._recorder = profiling.Recorder(model)  # None once nothing is to be recorded
         self._layers, self._iterations, self._called, self._folded = None, 0, False, False
         self._layer_handles = []
         self._every_layer = self._only_gradients = False
-        self._layer_of = {}  # by parameter: the layer in whose forward the plan steps it
         self._scope = Scope(model, settings.exclude)
         self.names, self.parameters = self._scope.names, self._scope.parameters
         self._loop = Loop(self.parameters)
@@ -173,10 +172,10 @@ class Session:
         if self.engine.installed:
             self.engine.synchronize()
 
-    def apply_outstanding(self, parameter):
-        """Before a parameter is looked at between iterations: apply what a plan that steps parts has on its way for it."""
-        if parameter in self._layer_of and not self._only_gradients:
-            self.engine.forward_start(self._layer_of[parameter])
+    def _layer_is_read(self, number):
+        """Before parameters are read between iterations: apply what the plan has on its way for their layer."""
+        if not self._only_gradients:
+            self.engine.forward_start(number)
 
     @contextlib.contextmanager
     def looking_at_gradients(self):
@@ -228,16 +227,20 @@ class Session:
         returned on each rank of the job before, in their order: where that had another number of ranks, what they had of
         their own is folded in, and this one makes its own plan. After the model's and the optimizer's load_state_dict(),
         before the first forward, on every rank. Collective. Errors: InvalidInput."""
+        refusal = None
         try:
             states = checkpoint.states_of(states, self.job.rank, self.job.size)
             if self._layers is not None:
                 raise ValueError("training has begun: load it before the first forward")
         except ValueError as error:
-            raise _native.InvalidInput(f"{LOAD}: {error}") from None
+            refusal = error
+        self._check_alike(states, refusal)
         state, parts = states[0], states[0].parts
         if state.ranks != self.job.size:
             self._fold(states)
             return
+        if "local" not in parts:
+            equality.check_equal(self.control, self.names, self.parameters, LOAD)
         self.job.name = state.job
         if state.plan is None:
             self.engine.take_over([parts["remains"]])
@@ -252,7 +255,6 @@ class Session:
         self._report.resumed(self.plan["scheme"], self.engine.iteration)
 
     def _fold(self, states):
-        self._check_alike(states[0])
         links = [_native.LinkSpec(link["name"]) for link in states[0].plan["links"]] if states[0].plan else []
         remains = checkpoint.fold(states, self.names, self.parameters, links, self.updates,
                                   self.settings.moments == "whole_batch")
@@ -262,11 +264,17 @@ class Session:
         equality.check_equal(self.control, self.names, self.parameters, LOAD)
         self._report.folded(len(states), self.job.size, self.engine.iteration)
 
-    def _check_alike(self, state):
-        own = f"iteration {state.iteration} of job {state.job} of {state.ranks} ranks"
+    def _check_alike(self, states, refusal):
+        """All ranks load states of one job and iteration, and none refuses them."""
+        own = f"refused ({refusal})"
+        if refusal is None:
+            own = f"iteration {states[0].iteration} of job {states[0].job} of {states[0].ranks} ranks"
         given = dict(enumerate(self.control.peers.agree(LOAD, own, self.control.timeout_s)))
+        if refusal is not None:
+            raise _native.InvalidInput(f"{LOAD}: {refusal}") from None
         if len(set(given.values())) > 1:
-            raise _native.InvalidInput(f"{LOAD}: {difference('what is loaded', given)}; give every rank the same states")
+            raise _native.InvalidInput(f"{LOAD}: {difference('what is loaded', given)}; give every rank what one job has saved "
+                                       "after one iteration")
 
     def before_load(self, what):
         """The model's or the optimizer's load_state_dict() is about to be called."""
@@ -284,6 +292,7 @@ class Session:
         for handle in self._layer_handles:
             handle.remove()
         self._layer_handles = []
+        reading.unwatch(self.model)
         self._stop_recording()
         self._follower.close()
         self._scalars.close()
@@ -439,26 +448,26 @@ class Session:
 
     def _install(self, plan, state=None):
         """`state`: the engine's, of a checkpoint."""
-        plan_text, workload_text = json.dumps(plan), json.dumps(self.workload)
-        if not _native.validate(plan_text, workload_text):  # else the engine says what is wrong
-            demands = core.demands_of(plan)
+        given, workload = core.Plan(plan), core.Workload(self.workload)
+        if not _native.validate(given, workload):  # else the engine says what is wrong
+            demands = core.demands_of(given)
             if not demands["synchronous"]:
                 self.updates.look_at_optimizers()
             if reason := self._loop.refusal(demands):
                 raise _native.InvalidInput(f"the plan can't serve this loop: {reason}")
         stepped_locally = self.engine.stepped_locally if self.engine.installed else []
-        self.engine.install(plan_text, workload_text, state)
+        self.engine.install(given, workload, state)
         if alike := sorted(set(stepped_locally) - set(self.engine.stepped_locally)):
             self.updates.average_states(alike, self.control)
         self.updates.plan_installed(self.job.size if self.settings.moments == "whole_batch" else 1)
-        self.plan = plan
+        self.plan = plan if isinstance(plan, dict) else plan.to_dict()
         self._hook_layers()
 
     def _hook_layers(self):
         if self._layers is None:
             return
-        self._layer_of = {parameter: number for number in self.engine.forward_layers()
-                          for parameter in self._parameters_of[number]}
+        layers = {p: number for number in self.engine.forward_layers() for p in self._parameters_of[number]}
+        reading.watch(self.model, layers, self._layer_is_read)
         for handle in self._layer_handles:
             handle.remove()
         self._layer_handles = []

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import json
 import os
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, Callable, Concatenate, Iterable, Mapping, ParamSpec, TypeVar
@@ -10,12 +9,12 @@ from typing import Any, Callable, Concatenate, Iterable, Mapping, ParamSpec, Typ
 import torch
 from torch import distributed
 
-from gradweave import core, moments
+from gradweave import _native, core, moments
 from gradweave.agreement import digest
 from gradweave.links import EmulatedLink, links_of, renamed
 
 GivenLink = str | distributed.ProcessGroup | EmulatedLink  # an interface, a group, or a model of one
-Plan = dict[str, Any] | str | os.PathLike
+Plan = core.Plan | dict[str, Any] | str | os.PathLike
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Settings:
     """How a job is trained.
 
     scheme: a planner's name; its plan is made after `warm_up` + `profile_iterations` ordinary iterations, in which
-    training goes on synchronously. plan: a plan (dictionary, JSON text or path) to run from the first iteration
+    training goes on synchronously. plan: a plan (core.Plan, dictionary, JSON text or path) to run from the first iteration
     instead. links: network interfaces, process groups or EmulatedLinks; default: the default group's. options: the
     scheme's options. timeout: seconds that one op may take. arrival_timeout: seconds that ranks may come to wrap()
     after each other. find_unused_parameters: as in DistributedDataParallel; None finds out in the first iteration.
@@ -80,7 +79,7 @@ class Settings:
         if self.plan is None:
             core.check_options(self.scheme, self.options)
             return found
-        return renamed(found, [link["name"] for link in plan_of(self.plan)["links"]])
+        return renamed(found, self.given_plan.links)
 
     def arguments(self):
         """{name: text}: what all ranks must have alike, apart from links and groups."""
@@ -89,8 +88,13 @@ class Settings:
         told |= {"options": dict(self.options or {}), "exclude": sorted(self.exclude), "scaler": self.scales,
                  "check": self.checks}
         if self.plan is not None:
-            told["plan"] = digest(plan_of(self.plan))
+            told["plan"] = digest(self.given_plan.to_json())
         return {name: value if name == "plan" else repr(value) for name, value in told.items()}
+
+    @functools.cached_property
+    def given_plan(self):
+        """The core.Plan of `plan`; None without one. Errors: InvalidInput."""
+        return None if self.plan is None else plan_of(self.plan)
 
     @property
     def follows(self) -> bool:
@@ -106,15 +110,16 @@ class Settings:
         return self.scaler is not None and self.scaler.is_enabled()
 
 
-def plan_of(given: Plan) -> dict[str, Any]:
-    """The plan of a dictionary, a JSON text or a path. Errors: ValueError, OSError."""
-    if isinstance(given, dict):
-        return given
-    text = str(given)
-    if not text.lstrip().startswith("{"):
-        with open(text, encoding="utf-8") as file:
-            text = file.read()
-    return json.loads(text)
+def plan_of(given: Plan) -> core.Plan:
+    """The plan of a dictionary, a JSON text or a path. Errors: InvalidInput."""
+    if isinstance(given, str) and given.lstrip().startswith("{"):
+        return core.Plan.from_json(given)
+    if isinstance(given, (str, os.PathLike)):
+        path = os.fsdecode(given)
+        return core.Plan.read("./-" if path == "-" else path)  # for the command "-" is standard input
+    if isinstance(given, (core.Plan, dict)):
+        return core.Plan(given)
+    raise _native.InvalidInput(f"plan: is a {type(given).__name__}; give a dictionary, a JSON text or a path")
 
 
 _Arguments = ParamSpec("_Arguments")

@@ -1,7 +1,10 @@
 """Objects of the user's that get a subclass while they are wrapped: same object, same name, other methods."""
 
 import contextlib
+import sys
 import weakref
+
+import torch
 
 from gradweave import compiling
 
@@ -81,13 +84,6 @@ def model_class(base, phase):
                 sessions[self].before_load("model")
             return super().load_state_dict(*args, **kwargs)
 
-        def named_parameters(self, *args, **kwargs):
-            session = sessions.get(self)
-            for name, parameter in super().named_parameters(*args, **kwargs):
-                if session is not None:
-                    session.apply_outstanding(parameter)
-                yield name, parameter
-
         def zero_grad(self, set_to_none=True):
             with sessions[self].looking_at_gradients() if self in sessions else contextlib.nullcontext():
                 super().zero_grad(set_to_none)
@@ -125,10 +121,10 @@ def optimizer_class(base):
         def _step_supports_amp_scaling(self):
             # Of GradScaler's contract with optimizers: true makes a scaler that wrap() does not know show itself.
             session = sessions.get(self)
-            if session is not None:
+            if session is not None and _asked_by_scaler(sys._getframe(1)):
                 session.scaler_was_seen()
-            if session is not None and session.unscales:
-                return session.settings.scaler is None
+                if session.unscales:
+                    return session.settings.scaler is None
             return vars(self).get("_step_supports_amp_scaling", False)
 
         @_step_supports_amp_scaling.setter
@@ -160,6 +156,11 @@ def optimizer_class(base):
             return reduce_plain(self, base, protocol)
 
     return named_as(Optimizer, base)
+
+
+def _asked_by_scaler(frame):
+    """Whether it is a GradScaler that reads an attribute, and no framework that only wants to know."""
+    return isinstance(frame.f_locals.get("self"), torch.amp.GradScaler)
 
 
 @contextlib.contextmanager

@@ -68,6 +68,7 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
         links = settings.links_of(job, device)
         tuning.check(settings, model, device)
         trained = Scope(model, settings.exclude)
+        _check_steps(optimizers, model)
         decision.check_runs(settings, trained.names, trained.parameters, job.size)
         arguments = settings.arguments() | trained.arguments() | _described(optimizers)
     except Exception as error:  # whatever it is, the other ranks must learn of it, or they wait for this one
@@ -130,6 +131,14 @@ def _check_arguments(model, optimizers):
             if parameter in seen:
                 raise ValueError("gradweave.wrap: two optimizers have the same parameter; give each its own")
             seen.add(parameter)
+
+
+def _check_steps(optimizers, model):
+    own = {id(parameter) for parameter in model.parameters()}
+    for each in optimizers:
+        if not own & _parameters_of(each):
+            raise ValueError(f"gradweave.wrap: this {type(each).__name__} steps no parameter of the model, which would train "
+                             "nothing: give the optimizer that was made of this model's parameters()")
 
 
 def _described(optimizers):

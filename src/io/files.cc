@@ -112,6 +112,10 @@ fs::path target_of(fs::path path) {
   fail_to_open(path);
 }
 
+[[noreturn]] void fail_as_too_large(const std::string& name) {
+  throw InvalidInput("is larger than 1 GiB", name, "split the input");
+}
+
 std::string read_all(int fd, const std::string& name) {
   std::string text;
   std::string chunk(std::size_t{1} << 20, '\0');
@@ -121,7 +125,7 @@ std::string read_all(int fd, const std::string& name) {
     if (count < 0) throw InvalidInput("cannot be read: " + reason(), name, "give the path of a file");
     if (count == 0) break;
     text.append(chunk, 0, static_cast<std::size_t>(count));
-    if (text.size() > kMaxJsonBytes) throw InvalidInput("is larger than 1 GiB", name, "split the input");
+    if (text.size() > kMaxJsonBytes) fail_as_too_large(name);
   }
   if (text.starts_with("\x1f\x8b")) throw InvalidInput("is gzipped", name, "unpack it with gunzip");
   return text;
@@ -149,6 +153,9 @@ std::string read_file(const fs::path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0)
     throw InvalidInput("cannot be read: " + reason(), path.string(), "give the path of a file");
+  struct stat status {};
+  if (::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_size > off_t{kMaxJsonBytes})
+    fail_as_too_large(path.string());
   return read_all(file.get(), path.string());
 }
 

@@ -1,4 +1,4 @@
-// The extension module gradweave._core: the core on JSON texts, without torch.
-#include "runtime/bind_core.h"
+// The extension module gradweave._core: the core without torch.
+#include "python/bind_core.h"
 
-PYBIND11_MODULE(_core, module) { gradweave::runtime::bind_core(module); }
+PYBIND11_MODULE(_core, module) { gradweave::python::bind_core(module); }

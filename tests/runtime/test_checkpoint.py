@@ -215,4 +215,4 @@ def test_what_does_not_fit_is_refused():
         assert "it is of rank 5 of 2" in rank
         assert "of 4" in number and "states of all" in number
         assert "state_dict()" in empty
-        assert "resumed at iteration 2 on rank 0" in other and "resumed at iteration 3 on rank 1" in other
+        assert "iteration 2 of job" in other and "on rank 0, iteration 3 of job" in other and "on rank 1" in other

@@ -1,4 +1,4 @@
-// The extension module gradweave._native: the core on JSON texts, and the engine.
+// The extension module gradweave._native: the core and the engine.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -9,15 +9,12 @@
 
 #include "gradweave/error.h"
 #include "gradweave/estimate.h"
-#include "gradweave/json.h"
 #include "gradweave/observe.h"
-#include "gradweave/schemes.h"
-#include "gradweave/simulate.h"
 #include "gradweave/tune.h"
-#include "gradweave/validate.h"
 #include "io/result_json.h"
+#include "python/bind_core.h"
+#include "python/values.h"
 #include "runtime/adam_step.h"
-#include "runtime/bind_core.h"
 #include "runtime/codec/codec.h"
 #include "runtime/engine.h"
 #include "runtime/fold.h"
@@ -35,6 +32,7 @@ namespace {
 
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+using python::Given;
 
 // An engine ends with Python's lock open: its threads may need it for their last op.
 struct EndUnlocked {
@@ -108,8 +106,8 @@ void bind_transports(py::module_& module) {
   });
   module.def(
       "check_runnable",
-      [](const std::string& plan, const std::string& workload, int world_size, c10::Device device) {
-        runnable_calendar(parse_plan(plan), parse_workload(workload), world_size, device);
+      [](const Given<Plan>& plan, const Given<Workload>& workload, int world_size, c10::Device device) {
+        runnable_calendar(*plan, *workload, world_size, device);
       },
       Unlocked());
   module.def(
@@ -221,8 +219,8 @@ void bind_preserver(py::module_& module) {
         return std::array{sums.own,    sums.mean, sums.own_change,     sums.mean_change,
                           sums.change, sums.step, sums.noise_in_change};
       });
-  module.def("late_tensors", [](const std::string& plan, const std::string& workload) {
-    return late_tensors(parse_plan(plan), parse_workload(workload));
+  module.def("late_tensors", [](const Given<Plan>& plan, const Given<Workload>& workload) {
+    return late_tensors(*plan, *workload);
   });
   module.def("gradient_sums", &gradient_sums, py::arg("own"), py::arg("own_before"), py::arg("mean"),
              py::arg("mean_before"), py::arg("step"), py::arg("moment"), py::arg("share"), Unlocked());
@@ -240,16 +238,14 @@ void bind_preserver(py::module_& module) {
              return estimates;
            })
       .def("progress",
-           [](const GradientEstimates& estimates, const std::string& plan, const std::string& workload,
-              int workers) {
-             return progress(parse_plan(plan), parse_workload(workload), estimates, workers);
-           })
+           [](const GradientEstimates& estimates, const Given<Plan>& plan, const Given<Workload>& workload,
+              int workers) { return progress(*plan, *workload, estimates, workers); })
       .def("objection",
-           [](const GradientEstimates& estimates, const std::string& plan, const std::string& workload,
+           [](const GradientEstimates& estimates, const Given<Plan>& plan, const Given<Workload>& workload,
               const std::optional<std::tuple<double, double, bool>>& rule) {  // momentum, dampening, nesterov
              std::optional<StepRule> known;
              if (rule) known = StepRule{std::get<0>(*rule), std::get<1>(*rule), std::get<2>(*rule)};
-             return objection(parse_plan(plan), parse_workload(workload), estimates, known);
+             return objection(*plan, *workload, estimates, known);
            });
 }
 
@@ -261,13 +257,13 @@ void bind_observer(py::module_& module) {
         return from_numbers(numbers, sample);
       });
   py::class_<Observer>(module, "Observer")
-      .def(py::init([](const std::string& plan, const std::string& workload, const std::string& cluster,
-                       double false_alarms, bool of_this_run, const EchoTimes& usual) {
-             return std::make_unique<Observer>(parse_plan(plan), parse_workload(workload),
-                                               parse_cluster(cluster), false_alarms, of_this_run, usual);
-           }),
-           py::arg("plan"), py::arg("workload"), py::arg("cluster"), py::arg("false_alarms"),
-           py::arg("of_this_run"), py::arg("usual"), Unlocked())
+      .def(
+          py::init([](const Given<Plan>& plan, const Given<Workload>& workload, const Given<Cluster>& cluster,
+                      double false_alarms, bool of_this_run, const EchoTimes& usual) {
+            return std::make_unique<Observer>(*plan, *workload, *cluster, false_alarms, of_this_run, usual);
+          }),
+          py::arg("plan"), py::arg("workload"), py::arg("cluster"), py::arg("false_alarms"),
+          py::arg("of_this_run"), py::arg("usual"), Unlocked())
       .def_property_readonly("usual", &Observer::usual)
       .def_property_readonly("idle", &Observer::idle)
       .def_property_readonly("iteration_ns", &Observer::iteration_ns)
@@ -291,11 +287,9 @@ void bind_observer(py::module_& module) {
 
 void bind_tuner(py::module_& module) {
   py::class_<PlanTuner>(module, "PlanTuner")
-      .def(py::init([](const std::string& workload, const std::string& cluster, const std::string& start,
-                       int trials) {
-             return std::make_unique<PlanTuner>(parse_workload(workload), parse_cluster(cluster),
-                                                parse_plan(start), trials);
-           }),
+      .def(py::init(
+               [](const Given<Workload>& workload, const Given<Cluster>& cluster, const Given<Plan>& start,
+                  int trials) { return std::make_unique<PlanTuner>(*workload, *cluster, *start, trials); }),
            py::arg("workload"), py::arg("cluster"), py::arg("start"), py::arg("trials"), Unlocked())
       .def(
           "next",
@@ -349,17 +343,17 @@ void bind_engine(py::module_& module) {
       }))
       .def(
           "install",
-          [](Engine& engine, const std::string& plan, const std::string& workload,
+          [](Engine& engine, const Given<Plan>& plan, const Given<Workload>& workload,
              const std::optional<StateTensors::Map>& state) {
-            engine.install(parse_plan(plan), parse_workload(workload), state ? &*state : nullptr);
+            engine.install(*plan, *workload, state ? &*state : nullptr);
           },
           py::arg("plan"), py::arg("workload"), py::arg("state") = py::none(), Unlocked())
       .def("state", &Engine::state, Unlocked())
       .def(
           "play",
-          [](Engine& engine, const std::string& plan, const std::string& workload,
+          [](Engine& engine, const Given<Plan>& plan, const Given<Workload>& workload,
              const std::vector<StateTensors::Map>& states,
-             std::size_t rank) { engine.play(parse_plan(plan), parse_workload(workload), states, rank); },
+             std::size_t rank) { engine.play(*plan, *workload, states, rank); },
           py::arg("plan"), py::arg("workload"), py::arg("states"), py::arg("rank"), Unlocked())
       .def("remains", &Engine::remains, Unlocked())
       .def("take_over", &Engine::take_over, Unlocked())
@@ -432,7 +426,7 @@ void bind_engine(py::module_& module) {
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
-  bind_core(module);
+  python::bind_core(module);
   bind_transports(module);
   bind_passes(module);
   bind_peers(module);

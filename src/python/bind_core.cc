@@ -1,0 +1,231 @@
+#include "python/bind_core.h"
+
+#include <pybind11/stl.h>
+
+#include <map>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/statistics.h"
+#include "gradweave/effects.h"
+#include "gradweave/fit.h"
+#include "gradweave/ranked_plans.h"
+#include "gradweave/report.h"
+#include "gradweave/schemes.h"
+#include "gradweave/simulate.h"
+#include "gradweave/tune.h"
+#include "gradweave/validate.h"
+#include "io/result_json.h"
+#include "python/values.h"
+#include "runtime/low_priority.h"
+
+namespace py = pybind11;
+
+namespace gradweave::python {
+namespace {
+
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+using Options = std::map<std::string, std::string>;
+
+// Returns calculate(), done without Python's lock; `beside_training`: at low priority.
+template <class Calculate>
+auto unlocked(const Calculate& calculate, bool beside_training = false) {
+  const py::gil_scoped_release released;
+  return beside_training ? runtime::at_low_priority(calculate) : calculate();
+}
+
+// Returns a result as Python's own objects.
+py::object python_of(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::object: {
+      py::dict object;
+      for (const auto& [name, member] : value.items()) object[py::str(name)] = python_of(member);
+      return object;
+    }
+    case Json::value_t::array: {
+      py::list array;
+      for (const Json& item : value) array.append(python_of(item));
+      return array;
+    }
+    case Json::value_t::string:
+      return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
+          value.get_ref<const std::string&>().data(),
+          static_cast<Py_ssize_t>(value.get_ref<const std::string&>().size()), "replace"));
+    case Json::value_t::boolean:
+      return py::bool_(value.get<bool>());
+    case Json::value_t::number_integer:
+      return py::int_(value.get<std::int64_t>());
+    case Json::value_t::number_unsigned:
+      return py::int_(value.get<std::uint64_t>());
+    case Json::value_t::number_float:
+      return py::float_(value.get<double>());
+    default:
+      return py::none();
+  }
+}
+
+// A value of the core: it never changes, equal ones have one hash, and from_json(to_json()) is the same again.
+template <typename T>
+py::class_<T, std::shared_ptr<T>> bind_value(py::module_& module) {
+  const auto itself = [](const std::shared_ptr<T>& value) { return value; };
+  return py::class_<T, std::shared_ptr<T>>(module, Form<T>::kClass.text)
+      .def(py::init([](const Given<T>& given) { return std::make_shared<T>(*given); }), py::arg("given"))
+      .def_static("from_json", &parsed<T>, py::arg("text"))
+      .def_static(
+          "read", [](const std::string& path) { return std::make_shared<T>(Form<T>::kRead(path)); },
+          py::arg("path"), Unlocked())
+      .def(
+          "to_json", [](const T& value) { return to_json(value); }, Unlocked())
+      .def("to_dict",
+           [](const T& value) {
+             return py::module_::import("json").attr("loads")(unlocked([&] { return to_json(value); }));
+           })
+      .def("__eq__",
+           [](const T& one, const py::object& other) -> py::object {
+             if (!py::isinstance<T>(other)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+             return py::bool_(one == other.cast<const T&>());
+           })
+      .def("__hash__", [](const T& value) { return py::hash(py::str(to_json(value))); })
+      .def("__copy__", itself)
+      .def("__deepcopy__", [](const std::shared_ptr<T>& value, const py::dict&) { return value; });
+}
+
+void bind_values(py::module_& module) {
+  bind_value<Workload>(module);
+  bind_value<Cluster>(module).def_readonly("workers", &Cluster::workers);
+  bind_value<Plan>(module)
+      .def_readonly("scheme", &Plan::scheme)
+      .def_readonly("options", &Plan::options)
+      .def_property_readonly("links", [](const Plan& plan) {
+        std::vector<std::string> names;
+        for (const PlanLink& link : plan.links) names.push_back(link.name);
+        return names;
+      });
+  bind_value<Timeline>(module);
+}
+
+[[noreturn]] void fail_to_plan(const std::string& scheme, const Infeasible& infeasible) {
+  throw std::runtime_error("scheme '" + scheme + "' has no plan here: " + infeasible.reason);
+}
+
+std::shared_ptr<Plan> plan_by(const Given<Workload>& workload, const Given<Cluster>& cluster,
+                              const std::string& scheme, const Options& options, bool beside_training) {
+  PlanResult result =
+      unlocked([&] { return make_plan(scheme, *workload, *cluster, options); }, beside_training);
+  if (const auto* infeasible = std::get_if<Infeasible>(&result)) fail_to_plan(scheme, *infeasible);
+  return std::make_shared<Plan>(std::get<Plan>(std::move(result)));
+}
+
+py::list ranked(const Given<Workload>& workload, const Given<Cluster>& cluster, const Options& options,
+                bool beside_training) {
+  RankedPlans result = unlocked([&] { return ranked_plans(*workload, *cluster, options); }, beside_training);
+  if (const auto* infeasible = std::get_if<Infeasible>(&result)) fail_to_plan("auto", *infeasible);
+  py::list entries;
+  for (RankedPlan& each : std::get<std::vector<RankedPlan>>(result)) {
+    py::dict entry;
+    py::list effects;
+    for (const Effect effect : each.effects) effects.append(std::string(name_of(effect)));
+    entry["prediction"] = python_of(to_object(each.prediction));
+    entry["effects"] = effects;
+    entry["demands"] = python_of(to_object(each.demands));
+    entry["plan"] = std::make_shared<Plan>(std::move(each.plan));
+    entries.append(entry);
+  }
+  return entries;
+}
+
+py::object simulated(const Given<Plan>& plan, const Given<Workload>& workload, const Given<Cluster>& cluster,
+                     double optimizer_us, double contention) {
+  const SimulationOptions how = {.optimizer_ns = static_cast<Nanoseconds>(optimizer_us * 1000),
+                                 .contention = decimal_from_double(contention, "contention")};
+  return python_of(unlocked([&] { return to_object(simulate(*plan, *workload, *cluster, how)); }));
+}
+
+py::object fitted(const std::vector<std::pair<std::int64_t, double>>& points) {
+  std::vector<Measurement> measurements;
+  for (const auto& [bytes, us] : points) measurements.push_back({bytes, us});
+  const LinkFit fit = unlocked([&] { return fit_link(measurements); });
+  return python_of(
+      {{"startup_us", fit.startup_us}, {"us_per_byte", fit.us_per_byte}, {"residual", fit.residual}});
+}
+
+std::vector<std::string> violations(const Given<Plan>& plan, const Given<Workload>& workload) {
+  std::vector<std::string> texts;
+  for (const Violation& violation : validate(*plan, *workload).violations)
+    texts.push_back(violation.where + ": " + violation.what + "; " + violation.remedy);
+  return texts;
+}
+
+// The page of report.h. Without `schemes` those that don't search among the others.
+void write_report(const std::string& path, const std::optional<Given<Workload>>& workload,
+                  const std::optional<Given<Cluster>>& cluster,
+                  const std::optional<std::vector<std::string>>& chosen,
+                  const std::vector<std::pair<std::string, Given<Plan>>>& plans,
+                  const std::vector<Given<Timeline>>& timelines, std::vector<std::string> measured) {
+  ReportInput input{.measured = std::move(measured)};
+  if (workload) {
+    if (!cluster) throw InvalidInput("is missing", "cluster", "give the cluster of the workload");
+    input.classes = {**workload};
+    input.cluster = **cluster;
+    if (chosen) input.schemes = *chosen;
+    for (const SchemeInfo& scheme : schemes()) {
+      if (!chosen && !scheme.chooses) input.schemes.emplace_back(scheme.name);
+    }
+    for (const auto& [name, plan] : plans) {
+      require_valid(validate(*plan, input.classes[0], &*input.cluster), name);
+      input.plans.push_back({.name = name, .plan = *plan});
+    }
+  }
+  for (const Given<Timeline>& timeline : timelines) input.timelines.push_back(*timeline);
+  write_file(path, report_page(input));
+}
+
+}  // namespace
+
+void bind_core(py::module_& module) {
+  // Python's own names for the two kinds of error: gradweave.InvalidInput is a ValueError.
+  py::register_exception<InvalidInput>(module, "InvalidInput", PyExc_ValueError);
+  py::register_exception<RuntimeFailure>(module, "RuntimeFailure", PyExc_RuntimeError);
+  bind_values(module);
+  module.def("make_plan", &plan_by, py::arg("workload"), py::arg("cluster"), py::arg("scheme"),
+             py::arg("options"), py::arg("beside_training"));
+  module.def("check_options",
+             [](const std::string& scheme, const Options& options) { check_options(scheme, options); });
+  module.def("check_tuning", [](const std::string& scheme, const Options& options, int trials) {
+    check_tuning(scheme, options, trials);
+  });
+  module.def("ranked_plans", &ranked, py::arg("workload"), py::arg("cluster"), py::arg("options"),
+             py::arg("beside_training"));
+  module.def("first_within", [](const std::vector<double>& times, double tolerance) {
+    return first_within(times, tolerance);
+  });
+  module.def("demands", [](const Given<Plan>& plan) { return python_of(to_object(demands_of(*plan))); });
+  module.def("simulate", &simulated, py::arg("plan"), py::arg("workload"), py::arg("cluster"),
+             py::arg("optimizer_us"), py::arg("contention"));
+  module.def("typical_row", &typical_row);
+  module.def("fit_link", &fitted, py::arg("measurements"));
+  module.def(
+      "cut_layers",
+      [](const Given<Plan>& plan, const Given<Workload>& workload) { return cut_layers(*plan, *workload); },
+      Unlocked());
+  module.def("validate", &violations, Unlocked());
+  module.def("schemes", [] { return python_of(schemes_object().at("schemes")); });
+  module.def(
+      "chrome_trace",
+      [](const std::vector<Given<Timeline>>& timelines) {
+        std::vector<Timeline> values;
+        for (const Given<Timeline>& each : timelines) values.push_back(*each);
+        return to_chrome_trace(values);
+      },
+      Unlocked());
+  module.def("write_report", &write_report, py::arg("path"), py::kw_only(), py::arg("workload"),
+             py::arg("cluster"), py::arg("schemes"), py::arg("plans"), py::arg("timelines"),
+             py::arg("measured"), Unlocked());
+}
+
+}  // namespace gradweave::python
