@@ -1,11 +1,19 @@
 #include "runtime/peers.h"
 
+#include <ATen/ThreadLocalState.h>
+#include <c10/util/Exception.h>
+
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <thread>
+#include <utility>
 
 #include "base/mutex.h"
 #include "gradweave/error.h"
 #include "peers/member.h"
+#include "runtime/fork.h"
+#include "runtime/torch_store.h"
 
 namespace gradweave::runtime {
 namespace {
@@ -22,49 +30,70 @@ constexpr auto kAnswer = 2500ms;    // for a verdict
 constexpr auto kNoAnswer = 600ms;   // for a round
 constexpr auto kLinger = 800ms;
 
-const std::string kHost = "the rank that hosts the store, rank 0 by default ";
+constexpr auto kAgain = 500ms;  // between attempts to reach the store
+constexpr auto kStoreGone =
+    1500ms;  // without a connection: then who needs a verdict gets it without the store
+// Meetings wait so long for a store to come back: a server that is started again takes seconds.
+constexpr auto kStoreBack = 10s;
 
 peers::Time now() { return Clock::now().time_since_epoch(); }
 
-class TorchStore : public peers::Store {
- public:
-  explicit TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+// What await() calls; after a verdict both threads' own.
+struct Call {
+  const std::function<void()> work;
+  const at::ThreadLocalState caller;
+  Mutex mutex;
+  CondVar ended;
+  bool done GUARDED_BY(mutex) = false;
+  std::exception_ptr error GUARDED_BY(mutex);
 
-  void put(const std::string& key, const std::string& text) override { store_->set(key, text); }
-
-  std::vector<std::string> get(const std::vector<std::string>& keys) override {
-    // A get waits for a key that is not there.
-    std::vector<std::string> there;
-    const bool all = store_->check(keys);
-    for (const std::string& key : keys) {
-      if (all || store_->check({key})) there.push_back(key);
-    }
-    std::vector<std::string> texts(keys.size());
-    if (there.empty()) return texts;
-    const auto values = store_->multiGet(there);
-    for (std::size_t k = 0, found = 0; k < keys.size() && found < there.size(); ++k) {
-      if (keys[k] != there[found]) continue;
-      texts[k].assign(values[found].begin(), values[found].end());
-      ++found;
-    }
-    return texts;
-  }
-
-  std::string exchange(const std::string& key, const std::string& expected,
-                       const std::string& text) override {
-    return store_->compareSet(key, expected, text);
-  }
-
-  void erase(const std::string& key) override { store_->deleteKey(key); }
-
- private:
-  c10::intrusive_ptr<c10d::Store> store_;
+  explicit Call(std::function<void()> of) : work(std::move(of)) {}
+  void run();
 };
+
+void Call::run() {
+  std::exception_ptr failed;
+  try {
+    const at::ThreadLocalStateGuard as_caller(caller);
+    work();
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  const MutexLock lock(mutex);
+  error = failed;
+  done = true;
+  ended.notify_all();
+}
+
+// Until the process ends: what a backend may still write to.
+void keep(std::shared_ptr<Call> call) {
+  static Mutex mutex;
+  static auto* kept = new std::vector<std::shared_ptr<Call>>;
+  const MutexLock lock(mutex);
+  kept->push_back(std::move(call));
+}
 
 }  // namespace
 
+// All jobs of this process.
+struct Peers::Process {
+  std::atomic<std::int64_t> begun_and_ended = 0, ops = 0;  // as in Sign::elsewhere
+  Mutex mutex;
+  std::vector<std::weak_ptr<Shared>> jobs GUARDED_BY(mutex);
+
+  static Process& get() {
+    static auto* process = new Process;
+    return *process;
+  }
+  void add(const std::shared_ptr<Shared>& job) EXCLUDES(mutex);
+  // The other jobs end too.
+  void tell_others(const Shared* job, const std::string& verdict) EXCLUDES(mutex);
+};
+
 struct Peers::Shared {
   const int rank, world_size;
+  const std::string store_name;
+  std::atomic<std::int64_t> begun_and_ended = 0, ops = 0;
 
   Mutex mutex;
   CondVar wake;   // of the thread
@@ -78,24 +107,58 @@ struct Peers::Shared {
   Clock::time_point met_at GUARDED_BY(mutex);                   // when this rank came to its meeting
   int hurry GUARDED_BY(mutex) = 0;                              // callers that wait for a round
   Clock::time_point leave_at GUARDED_BY(mutex);  // with a verdict: when the others have had time to learn it
-  bool stop GUARDED_BY(mutex) = false, lost GUARDED_BY(mutex) = false, left GUARDED_BY(mutex) = false;
+  std::optional<Clock::time_point> broken_at
+      GUARDED_BY(mutex);  // the connection to the store, until it is made again
+  std::string broken_by GUARDED_BY(mutex);
+  bool trains GUARDED_BY(mutex) = false;  // has an engine: its end is the end of the process's other jobs
+  bool stop GUARDED_BY(mutex) = false, left GUARDED_BY(mutex) = false;
   bool all_know GUARDED_BY(mutex) = false, somebody_waits GUARDED_BY(mutex) = false;
 
-  Shared(int rank, int world_size) : rank(rank), world_size(world_size) {}
+  Shared(int rank, int world_size, std::string store_name)
+      : rank(rank), world_size(world_size), store_name(std::move(store_name)) {}
 
-  void watch(c10::intrusive_ptr<c10d::Store> store) EXCLUDES(mutex);
-  void lose() EXCLUDES(mutex);  // there is no store
+  void watch(TorchStore store) EXCLUDES(mutex);
   // What a round in which this rank waited in `meeting` has brought.
   void take(const peers::Incoming& incoming, std::int64_t meeting) REQUIRES(mutex);
+  void lose(const std::string& why) REQUIRES(mutex);  // the connection
+  void warn(bool was_broken) EXCLUDES(mutex);
   void adopt(const std::string& text) REQUIRES(mutex);
+  // Gives a verdict that this rank has from elsewhere.
+  void learn(const std::string& text) EXCLUDES(mutex);
+  // Returns what lets the engine and the process's other jobs know the verdict: once there is one, and once. To be called
+  // without the lock; may be empty.
+  std::function<void()> passing_on() REQUIRES(mutex);
+  void move(Activity activity, std::int64_t iteration) EXCLUDES(mutex);
   Clock::duration pause() const REQUIRES(mutex);
   // The others know the verdict, or have had time to: this process may host the store.
   bool may_leave() const REQUIRES(mutex) {
-    return verdict.empty() || all_know || lost || left || Clock::now() >= leave_at;
+    return verdict.empty() || all_know || broken_at || left || Clock::now() >= leave_at;
+  }
+  // Until when a meeting waits that may last until `timeout`.
+  Clock::time_point patience(Clock::time_point timeout) const REQUIRES(mutex) {
+    return broken_at ? std::min(timeout, *broken_at + kStoreBack) : timeout;
   }
   bool store_is_silent(Clock::duration waited, std::int64_t rounds_before) const REQUIRES(mutex);
   std::string await_verdict() REQUIRES(mutex);
 };
+
+void Peers::Process::add(const std::shared_ptr<Shared>& job) {
+  const MutexLock lock(mutex);
+  std::erase_if(jobs, [](const std::weak_ptr<Shared>& each) { return each.expired(); });
+  jobs.push_back(job);
+}
+
+void Peers::Process::tell_others(const Shared* job, const std::string& verdict) {
+  std::vector<std::shared_ptr<Shared>> others;
+  {
+    const MutexLock lock(mutex);
+    for (const std::weak_ptr<Shared>& each : jobs) {
+      if (auto other = each.lock(); other && other.get() != job) others.push_back(std::move(other));
+    }
+  }
+  for (const auto& other : others)
+    other->learn("the job of another model in this process has ended: " + verdict);
+}
 
 void Peers::Shared::adopt(const std::string& text) {
   if (!verdict.empty() || text.empty()) return;
@@ -104,13 +167,53 @@ void Peers::Shared::adopt(const std::string& text) {
   if (outgoing.sign.state != State::kEnded) outgoing.sign.state = State::kLeaving;
 }
 
-void Peers::Shared::lose() {
+void Peers::Shared::learn(const std::string& text) {
   const MutexLock lock(mutex);
-  lost = left = true;
-  round.notify_all();
+  if (!verdict.empty() || stop) return;
+  outgoing.verdict = text;
+  adopt(text);
+  wake.notify_all();
+}
+
+std::function<void()> Peers::Shared::passing_on() {
+  if (verdict.empty() || !may_leave() || !trains) return {};
+  trains = false;
+  return [this, told = std::exchange(tell, nullptr), text = verdict] {
+    if (told) told(text);
+    Process::get().tell_others(this, text);
+  };
+}
+
+void Peers::Shared::move(Activity activity, std::int64_t iteration) {
+  const std::int64_t now_at = 2 * iteration + (activity == Activity::kTraining);
+  Process::get().begun_and_ended += now_at - begun_and_ended.exchange(now_at);
+  const MutexLock lock(mutex);
+  outgoing.sign.activity = activity;
+  outgoing.sign.iteration = iteration;
+}
+
+void Peers::Shared::lose(const std::string& why) {
+  broken_by = why;
+  if (!broken_at) broken_at = Clock::now();
+}
+
+void Peers::Shared::warn(bool was_broken) {
+  std::string why;
+  {
+    const MutexLock lock(mutex);
+    if (stop || outgoing.sign.state != State::kRunning || was_broken == broken_at.has_value()) return;
+    why = broken_by;
+  }
+  if (was_broken) {
+    TORCH_WARN("gradweave: rank ", rank, " reaches ", store_name, " again");
+  } else {
+    TORCH_WARN("gradweave: rank ", rank, " has lost its connection to ", store_name,
+               ", and connects again: ", why);
+  }
 }
 
 void Peers::Shared::take(const peers::Incoming& incoming, std::int64_t meeting) {
+  broken_at.reset();
   ++rounds;
   round_at = Clock::now();
   adopt(incoming.verdict);
@@ -120,42 +223,49 @@ void Peers::Shared::take(const peers::Incoming& incoming, std::int64_t meeting) 
 }
 
 Clock::duration Peers::Shared::pause() const {
+  if (broken_at) return kAgain;
   if (hurry > 0 || somebody_waits || (!verdict.empty() && !all_know)) return kHurry;
   if (!outgoing.sign.waits()) return kBeat;
   return std::clamp<Clock::duration>((Clock::now() - met_at) / 8, kMeetingBeat, kBeat);
 }
 
-void Peers::Shared::watch(c10::intrusive_ptr<c10d::Store> torch_store) {
-  TorchStore store(std::move(torch_store));
+void Peers::Shared::watch(TorchStore store) {
   peers::Member member(rank, world_size, now());
+  bool connected = false;
   MutexLock lock(mutex);
-  for (bool last = false; !last && !lost;) {
+  for (bool last = false; !last;) {
+    outgoing.sign.elsewhere = std::max<std::int64_t>(0, Process::get().begun_and_ended - begun_and_ended);
+    outgoing.sign.ops_elsewhere = std::max<std::int64_t>(0, Process::get().ops - ops);
     const peers::Outgoing saying = outgoing;
+    const bool was_broken = broken_at.has_value();
     last = stop && may_leave();
     lock.unlock();
     peers::Incoming incoming;
-    bool failed = false;
+    std::string failure;
     try {
+      if (!connected) store.connect();
+      if (was_broken && !connected) member.reconnected(store);
+      connected = true;
       incoming = member.round(saying, store, now());
-    } catch (const std::exception&) {
-      failed = true;
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      failure = text.substr(0, text.find('\n'));
+      connected = false;
     }
     lock.lock();
-    lost = failed;
-    if (!failed) take(incoming, saying.sign.meetings);
+    failure.empty() ? take(incoming, saying.sign.meetings) : lose(failure);
     round.notify_all();
-    if (!verdict.empty() && tell && may_leave()) {
-      const auto told = std::exchange(tell, nullptr);
-      const std::string text = verdict;
-      lock.unlock();
-      told(text);
-      lock.lock();
-    }
+    const std::function<void()> pass_on = passing_on();
+    lock.unlock();
+    if (pass_on) pass_on();
+    warn(was_broken);
+    lock.lock();
     const auto until = Clock::now() + pause();
-    const std::int64_t said_by = outgoing.sign.meetings;
+    const std::int64_t meetings = outgoing.sign.meetings;
     const int waiting = hurry;
-    const bool stopping = stop;
-    while (!last && !lost && stop == stopping && hurry <= waiting && outgoing.sign.meetings == said_by) {
+    const bool stopping = stop, knows = !verdict.empty();
+    while (!last && stop == stopping && hurry <= waiting && outgoing.sign.meetings == meetings &&
+           knows == !verdict.empty()) {
       if (!wake.wait_until(mutex, until)) break;
     }
   }
@@ -164,24 +274,30 @@ void Peers::Shared::watch(c10::intrusive_ptr<c10d::Store> torch_store) {
 }
 
 Peers::Peers(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size)
-    : shared_(std::make_shared<Shared>(rank, world_size)) {
+    : generation_(fork_generation()),
+      shared_(std::make_shared<Shared>(rank, world_size, store ? describe(*store) : "")) {
   if (!store || world_size < 2) {
     const MutexLock lock(shared_->mutex);
     shared_->left = true;
     return;
   }
-  // A connection of our own: the caller's may be held by a blocking wait. Made by the thread, since a store whose host is
-  // lost lets a new connection wait for minutes.
-  std::thread([shared = shared_, store = std::move(store)] {
-    try {
-      shared->watch(store->clone());
-    } catch (const std::exception&) {
-      shared->lose();
-    }
-  }).detach();
+  Process::get().add(shared_);
+  // Connections are made by the thread: a store whose host is lost lets one wait for minutes.
+  std::thread([shared = shared_, store = std::move(store)] { shared->watch(TorchStore(store)); }).detach();
+}
+
+// In a process that was forked the thread does not exist, and may have held the mutex.
+void Peers::keep_forever_if_forked() {
+  if (shared_ && fork_generation() != generation_)
+    new std::shared_ptr<Shared>(std::exchange(shared_, nullptr));
 }
 
 Peers::~Peers() { close(); }
+
+std::string Peers::verdict() const {
+  const MutexLock lock(shared_->mutex);
+  return shared_->verdict;
+}
 
 void Peers::end() {
   const MutexLock lock(shared_->mutex);
@@ -189,6 +305,8 @@ void Peers::end() {
 }
 
 void Peers::close() {
+  keep_forever_if_forked();
+  if (!shared_) return;
   const MutexLock lock(shared_->mutex);
   if (shared_->stop) return;
   shared_->stop = true;
@@ -200,26 +318,63 @@ void Peers::close() {
   }
 }
 
-void Peers::outside(std::int64_t iteration) {
-  const MutexLock lock(shared_->mutex);
-  shared_->outgoing.sign.activity = Activity::kOutside;
-  shared_->outgoing.sign.iteration = iteration;
-}
+void Peers::outside(std::int64_t iteration) { shared_->move(Activity::kOutside, iteration); }
 
-void Peers::training(std::int64_t iteration) {
-  const MutexLock lock(shared_->mutex);
-  shared_->outgoing.sign.activity = Activity::kTraining;
-  shared_->outgoing.sign.iteration = iteration;
-}
+void Peers::training(std::int64_t iteration) { shared_->move(Activity::kTraining, iteration); }
 
 void Peers::set_progress(std::int64_t ops_done) {
+  Process::get().ops += ops_done - shared_->ops.exchange(ops_done);
   const MutexLock lock(shared_->mutex);
   shared_->outgoing.sign.ops = ops_done;
 }
 
 void Peers::on_verdict(std::function<void(const std::string&)> tell) {
   const MutexLock lock(shared_->mutex);
+  shared_->trains = true;
   shared_->tell = std::move(tell);
+  shared_->wake.notify_all();
+}
+
+void Peers::await(std::function<void()> work, std::optional<std::chrono::milliseconds> limit) {
+  if (shared_->world_size < 2) return work();
+  if (std::string text = verdict(); !text.empty()) throw RuntimeFailure(text);
+  const auto call = std::make_shared<Call>(std::move(work));
+  std::thread thread([call] { call->run(); });
+  const auto begin = Clock::now();
+  bool late = false;
+  std::string text;
+  while (text.empty() && !late) {
+    {
+      const MutexLock lock(call->mutex);
+      if (!call->done) call->ended.wait_until(call->mutex, Clock::now() + kHurry);
+      if (call->done) break;
+    }
+    text = verdict();
+    late = limit && Clock::now() - begin > *limit;
+  }
+  if (text.empty() && !late) {
+    thread.join();
+    const MutexLock lock(call->mutex);
+    if (call->error) std::rethrow_exception(call->error);
+    return;
+  }
+  keep(call);
+  thread.detach();
+  throw RuntimeFailure(late && text.empty() ? "not all ranks have come in time" : text);
+}
+
+void Peers::together(const std::string& what, std::function<void()> work,
+                     std::optional<std::chrono::milliseconds> limit) {
+  const auto begin = Clock::now();
+  std::string cause;
+  try {
+    return await(std::move(work), limit);
+  } catch (const InvalidInput&) {
+    throw;
+  } catch (const std::exception& error) {
+    cause = error.what();
+  }
+  throw RuntimeFailure(give_up(what, Clock::now() - begin, cause));
 }
 
 std::vector<std::string> Peers::agree(const std::string& what, const std::string& post,
@@ -237,8 +392,9 @@ std::vector<std::string> Peers::agree(const std::string& what, const std::string
     s.met_at = begin;
     s.posts.clear();
     s.wake.notify_all();
-    while (s.posts.empty() && s.verdict.empty() && !s.left && s.round.wait_until(s.mutex, begin + timeout)) {
-    }
+    const auto end = begin + timeout;
+    while (s.posts.empty() && s.verdict.empty() && !s.left && Clock::now() < s.patience(end))
+      s.round.wait_until(s.mutex, s.patience(end));
     if (!s.posts.empty()) {
       s.outgoing.sign.activity = before.activity;
       s.outgoing.sign.what.clear();
@@ -263,10 +419,11 @@ std::string Peers::Shared::await_verdict() {
   while (verdict.empty() && suspect.empty()) {
     round.wait_until(mutex, Clock::now() + kHurry);
     const auto waited = Clock::now() - begin;
-    if (lost) {
-      suspect = kHost + "(the store is gone)";
+    if (broken_at && Clock::now() - *broken_at > kStoreGone) {
+      suspect = store_name + " (no connection for " + peers::seconds(Clock::now() - *broken_at) + ": " +
+                broken_by + ")";
     } else if (store_is_silent(waited, before)) {
-      suspect = kHost + "(the store does not answer)";
+      suspect = store_name + " (it does not answer)";
     } else if (waited > kAnswer || left) {
       suspect = "nobody: no rank has given a verdict";
     }
@@ -278,7 +435,7 @@ std::string Peers::Shared::await_verdict() {
 std::string Peers::give_up(const std::string& what, std::chrono::nanoseconds after,
                            const std::string& cause) {
   Shared& s = *shared_;
-  const MutexLock lock(s.mutex);
+  MutexLock lock(s.mutex);
   const std::string trouble = what + " failed after " + peers::seconds(after);
   std::string suspect = "no peer";
   if (s.world_size > 1 && s.verdict.empty()) {
@@ -294,8 +451,13 @@ std::string Peers::give_up(const std::string& what, std::chrono::nanoseconds aft
             ". Training can't go on: restart from the last checkpoint. Cause: " + cause);
     s.outgoing.verdict = s.verdict;
   }
+  s.wake.notify_all();
   while (!s.may_leave()) s.round.wait_until(s.mutex, s.leave_at);
-  return s.verdict;
+  const std::string verdict = s.verdict;
+  const std::function<void()> pass_on = s.passing_on();
+  lock.unlock();
+  if (pass_on) pass_on();
+  return verdict;
 }
 
 void Peers::report(const std::string& error) {
@@ -303,7 +465,7 @@ void Peers::report(const std::string& error) {
   const MutexLock lock(s.mutex);
   if (!s.verdict.empty() || s.left) return;
   s.outgoing.verdict = "rank " + std::to_string(s.rank) + " ended with " + error + " (" +
-                   peers::doing(s.outgoing.sign) + "). Training can't go on without it";
+                       peers::doing(s.outgoing.sign) + "). Training can't go on without it";
   s.adopt(s.outgoing.verdict);
   const std::int64_t before = s.rounds;
   const auto until = Clock::now() + kNoAnswer;

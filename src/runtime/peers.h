@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
@@ -16,6 +17,9 @@ namespace gradweave::runtime {
 // Tells the other ranks what this one does, and learns from a thread of its own whether training can go on.
 // It needs no process group, so that nothing that ranks do differently can meet in a collective. What it
 // decides is in src/peers/. Every call is safe from any thread.
+//
+// All objects of a process whose jobs train have one verdict: what ends one ends the others, here and so on the other ranks.
+// If the connection to the store breaks, it is made again, and a warning says so.
 class Peers : public run::Peers {
  public:
   // `store` may be null (one rank): then there is nobody to wait for. It must belong to these ranks and this
@@ -30,9 +34,11 @@ class Peers : public run::Peers {
   void training(std::int64_t iteration) override;
   void set_progress(std::int64_t ops_done) override;
 
-  // Calls `tell` with the verdict that another rank has given, once the other ranks know it: from the thread,
-  // at most once, perhaps when this object is gone: it must own what it uses. Null: nothing.
+  // Calls `tell` with the verdict, once the other ranks know it: from another thread, at most once, perhaps when
+  // this object is gone: it must own what it uses. Null: nothing.
   void on_verdict(std::function<void(const std::string&)> tell);
+  // Returns the verdict, "" while there is none.
+  std::string verdict() const;
 
   // Waits until every rank has come to the same meeting (`what`: "finish()") after the same iteration, and
   // returns what each has posted, by rank. Errors: RuntimeFailure with the verdict, on every rank, if some
@@ -44,6 +50,14 @@ class Peers : public run::Peers {
                                  std::chrono::milliseconds timeout) override {
     return agree(what, post, timeout, "");
   }
+
+  // Calls `work`, which waits for other ranks by other means, on a thread of its own. Returns when it has ended. Errors: what
+  // it throws; RuntimeFailure with the verdict as soon as there is one, or after `limit`: no backend can abort a
+  // collective, so the thread is left behind, and `work` with all that it owns is kept until the process ends.
+  void await(std::function<void()> work, std::optional<std::chrono::milliseconds> limit = {});
+  // The same for a collective outside the engine: when it fails, this rank gives up `what`, and RuntimeFailure has the verdict.
+  void together(const std::string& what, std::function<void()> work,
+                std::optional<std::chrono::milliseconds> limit = {});
 
   // This rank can't go on because `what` failed for `cause`, `after` it began. Returns the verdict: what
   // failed, whom to suspect, where all ranks are, what to do; once the other ranks know it, since this process
@@ -63,6 +77,10 @@ class Peers : public run::Peers {
 
  private:
   struct Shared;
+  struct Process;
+  void keep_forever_if_forked();
+
+  int generation_;
   std::shared_ptr<Shared> shared_;  // also of the thread, which a store that does not answer holds for ever
 };
 

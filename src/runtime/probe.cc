@@ -23,7 +23,6 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr int kTrains = 11;
 constexpr std::size_t kFewest = 3;  // sizes that are measured on any link
-constexpr std::chrono::seconds kTimeout{60};
 
 // Collectives on one buffer.
 class Train {
@@ -59,7 +58,7 @@ class Train {
            .flat = flat_,
            .collective = collective_,
            .sequence = sequence_++,
-           .timeout = kTimeout})
+           .timeout = c10d::kUnsetTimeout})  // the group's own
         ->wait();
   }
   void synchronize() const {
