@@ -1,20 +1,13 @@
 """What the ranks of a job tell each other besides gradients: first that they mean the same job, then small messages on a
 group of their own."""
 
-import contextlib
 import hashlib
 import json
 import secrets
-import time
-
-import torch
-from torch import distributed
 
 from gradweave import _native
 
-BROADCAST_BYTES = 250 << 20
 DIGEST = "digest "
-GROUPS = "making the process groups"
 
 
 def agree(job, arguments, refusal, arrival_s):
@@ -60,33 +53,18 @@ def digest(value):
 
 
 class Control:
-    """The control messages of one job whose parameters are on `device`. `fail(what, after_s, cause)`, once it is set, ends
-    the engine too when a message has failed. All messages are collective."""
+    """The control messages of one job whose parameters are on `device` (src/runtime/control_group.h). All are collective, and
+    every wait ends with the verdict, a RuntimeFailure."""
 
     def __init__(self, job, device):
-        self.rank, self.size, self.fail = job.rank, job.size, None
-        self.peers, self.timeout_s = job.peers, job.timeout.total_seconds()
-        self.group = self._data = None
-        self._device = device
+        self.rank, self.size = job.rank, job.size
+        self.peers, self.timeout_s = job.peers, job.timeout_s
+        self.group = data = None
         if job.size > 1:
-            with self.together(GROUPS):
-                self.group = job.control_group()
-                # Of its own, since links use theirs from other threads.
-                self._data = job.group_like(job.user_group, device)
-
-    @contextlib.contextmanager
-    def together(self, what):
-        """A collective outside the engine: when it fails, the error says what failed and whom to suspect."""
-        begin = time.monotonic()
-        try:
-            yield
-        except RuntimeError as error:
-            if isinstance(error, _native.RuntimeFailure):
-                raise
-            after_s = time.monotonic() - begin
-            if self.fail is None:  # there is no engine yet
-                raise _native.RuntimeFailure(self.peers.give_up(what, after_s, str(error))) from error
-            self.fail(what, after_s, str(error))
+            self.group = job.control_group()
+            # Of its own, since links use theirs from other threads.
+            data = job.group_like(job.user_group, device)
+        self._messages = _native.ControlGroup(job.peers, self.group, data, device)
 
     def from_rank_0(self, value, what="the agreement on a plan"):
         """Rank 0's `value`, anything that JSON can write."""
@@ -97,63 +75,28 @@ class Control:
 
     def largest(self, values, what):
         """Element by element the largest of all ranks' numbers."""
-        if self.size == 1:
-            return list(values)
-        box = torch.tensor(values, dtype=torch.float64)
-        with self.together(what):
-            self.group.allreduce(box, distributed.ReduceOp.MAX).wait()
-        return box.tolist()
+        return self._messages.largest(values, what)
 
     def means(self, values, what):
         """Element by element the mean of all ranks' numbers."""
-        box = torch.tensor(values, dtype=torch.float64)
-        if self.size > 1:
-            with self.together(what):
-                self.group.allreduce(box, distributed.ReduceOp.SUM).wait()
-        return (box / self.size).tolist()
+        return self._messages.means(values, what)
 
     def begin_smallest(self, values, what):
         """Begins to find, element by element, the smallest of all ranks' numbers. Returns a function that waits for them.
         Other messages may come between, alike on all ranks."""
-        if self.size == 1:
-            return lambda: list(values)
-        box = torch.tensor(values, dtype=torch.float64)
-        with self.together(what):
-            work = self.group.allreduce(box, distributed.ReduceOp.MIN)
-
-        def end():
-            with self.together(what):
-                work.wait()
-            return box.tolist()
-        return end
+        return self._messages.begin_smallest(values, what).wait
 
     def of_all(self, values, what):
         """{rank: its list of integers}; all lists are of one length."""
-        mine = torch.tensor(values, dtype=torch.int64)
-        everybodys = [mine] if self.size == 1 else [torch.empty_like(mine) for _ in range(self.size)]
-        if self.size > 1:
-            with self.together(what):
-                self.group.allgather(everybodys, mine).wait()
-        return {rank: box.tolist() for rank, box in enumerate(everybodys)}
+        return dict(enumerate(self._messages.of_all(values, what)))
 
     def broadcast(self, tensors, what="the broadcast of parameters and buffers"):
         """From rank 0, in as few messages as DistributedDataParallel."""
-        tensors = [tensor.detach() for tensor in tensors]
-        if tensors and self.size > 1:
-            with self.together(what):
-                distributed._broadcast_coalesced(self._data, tensors, BROADCAST_BYTES, 0)
+        self._messages.broadcast(list(tensors), what)
 
     def average(self, tensors, what):
         """The means over the ranks, in place, the same bits on all. Takes a copy of all."""
-        if self.size == 1:
-            return
-        with self.together(what):
-            for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
-                alike = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
-                box = torch.cat([tensor.to(self._device).flatten() for tensor in alike])
-                self._data.allreduce(box, distributed.ReduceOp.SUM).wait()
-                for tensor, mean in zip(alike, (box / self.size).split([tensor.numel() for tensor in alike])):
-                    tensor.copy_(mean.view(tensor.size()))
+        self._messages.average(list(tensors), what)
 
     def close(self):
-        self.group = self._data = self.fail = None
+        self.group = self._messages = None

@@ -89,8 +89,7 @@ def cluster_of(links, control, device, compressor_rates):
         elif control.size == 1:
             cost = {"name": link.name, "startup_us": 1, "us_per_byte": 0, "concurrency": 1}
         else:
-            with control.together(f"the probe of link {link.name}"):
-                cost, _ = probe.measure_link(link.name, link.group, seconds=PROBE_SECONDS, device=device)
+            cost, _ = probe.measure_link(link.name, link.group, seconds=PROBE_SECONDS, device=device, peers=control.peers)
         costs.append(cost)
     cluster = probe.cluster_of(costs, control.size, f"{control.size} workers")
     return {**cluster, "compressor_rates": compressor_rates} if compressor_rates else cluster

@@ -2,14 +2,14 @@
 
 import collections
 import datetime
+import time
 import traceback
 
-import torch
 from torch import distributed
 
 from gradweave import _native
 
-Gloo = getattr(distributed, "ProcessGroupGloo", None)  # absent where torch was built without it
+GROUPS = "making the process groups"
 
 _jobs = collections.Counter()  # by members, alike on all of them
 
@@ -22,17 +22,18 @@ class JobRanks:
         if group is distributed.GroupMember.NON_GROUP_MEMBER:
             raise ValueError("gradweave.wrap: this rank is not a member of process_group; call it with this rank's own group")
         self.user_group = group or (distributed.group.WORLD if distributed.is_initialized() else None)
-        self.timeout = datetime.timedelta(seconds=timeout_s)
+        self.timeout_s = timeout_s
         self.members = distributed.get_process_group_ranks(self.user_group) if self.user_group else [0]
         self.size = len(self.members)
         self.rank = distributed.get_group_rank(self.user_group, distributed.get_rank()) if self.user_group else 0
         self.name = None
-        self._made, self._registered, self._store = 0, [], None
+        self._made, self._registered, self._store, self._prefix = 0, [], None, ""
         if self.size > 1:
             name = "_".join(map(str, self.members))
             _jobs[name] += 1
             store = distributed.distributed_c10d._get_default_store()
-            self._store = distributed.PrefixStore(f"gradweave/{name}/{_jobs[name]}", store)
+            self._prefix = f"gradweave_{name}_{_jobs[name]}"
+            self._store = distributed.PrefixStore(self._prefix, store)
         self.peers = _native.Peers(self._store, self.rank, self.size)
 
     def control_group(self):
@@ -41,19 +42,16 @@ class JobRanks:
 
     def is_gloo(self, device):
         """Whether the job's group communicates tensors on `device` by Gloo, or there is none."""
-        return self.user_group is None or _is_gloo(self.user_group._get_backend(device))
+        return self.user_group is None or _native.is_gloo(self.user_group, device)
 
     def group_like(self, group, device):
         """A group of the job's ranks that communicates as `group` does with tensors on `device`."""
-        backend = group._get_backend(device)
-        if _is_gloo(backend):
-            return self._gloo(backend.options._devices)
-        own = distributed.new_group(self.members, self.timeout, backend.name(), use_local_synchronization=True)
-        self._registered.append(own)
-        return own
+        if _native.is_gloo(group, device):
+            return self._gloo(like=group, device=device)
+        return self._registered_group(group._get_backend(device).name())
 
     def group_on(self, interface):
-        return self._gloo([Gloo.create_device(interface=interface)])
+        return self._gloo(interface=interface)
 
     def report(self, error):
         """Tell the other ranks that this one ends by `error`."""
@@ -65,23 +63,24 @@ class JobRanks:
             distributed.destroy_process_group(group)
         self._registered, self._store = [], None
 
-    def _gloo(self, devices=None):
+    def _gloo(self, **route):
+        return _native.make_gloo_group(self.peers, self._store_of_next_group(), self.rank, self.size, self.timeout_s, **route)
+
+    def _store_of_next_group(self):
         self._made += 1
-        store = distributed.PrefixStore(f"group{self._made}", self._store)
-        if devices is None:  # GLOO_SOCKET_IFNAME's, else the host name's
-            backend = Gloo(store, self.rank, self.size, self.timeout)
-        else:
-            options = Gloo._Options()
-            options._devices, options._timeout = devices, self.timeout
-            backend = Gloo(store, self.rank, self.size, options)
-        group = distributed.ProcessGroup(store, self.rank, self.size)
-        kind = distributed.ProcessGroup.BackendType.GLOO
-        group._set_default_backend(kind)
-        accelerator = torch.accelerator.current_accelerator()
-        for device in {"cpu", accelerator.type if accelerator else "cpu"}:
-            group._register_backend(torch.device(device), kind, backend)
+        return distributed.PrefixStore(f"group{self._made}", self._store)
+
+    def _registered_group(self, backend):
+        """Of a backend that torch makes. Named by the job, since torch's own names depend on which groups a rank has made, and
+        come again after a group is destroyed."""
+        self.peers.agree(GROUPS, "", self.timeout_s)
+        store, begin = self._store_of_next_group(), time.monotonic()
+        try:
+            group, _ = distributed.distributed_c10d._new_process_group_helper(
+                self.size, self.rank, self.members, distributed.Backend(backend), store,
+                group_name=f"{self._prefix}_{self._made}", timeout=datetime.timedelta(seconds=self.timeout_s))
+        except RuntimeError as error:
+            raise _native.RuntimeFailure(self.peers.give_up(GROUPS, time.monotonic() - begin, str(error))) from error
+        distributed.distributed_c10d._world.pg_group_ranks[group] = {member: rank for rank, member in enumerate(self.members)}
+        self._registered.append(group)
         return group
-
-
-def _is_gloo(backend):
-    return Gloo is not None and isinstance(backend, Gloo)

@@ -14,14 +14,16 @@ HALVES = ("reduce_scatter", "all_gather")
 
 def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] = SIZES, repeats: int = 1000,
             seconds: float = 4.0, device: torch.device = torch.device("cpu"),
-            emulation: tuple[float, float] | None = None, collective: str = "all_reduce") -> list[dict[str, float]]:
+            emulation: tuple[float, float] | None = None, collective: str = "all_reduce",
+            peers: _native.Peers | None = None) -> list[dict[str, float]]:
     """[{"bytes": n, "us": t}, ...]: the time of a collective on n bytes on `device`, as training has it (src/runtime/probe.h).
 
-    `repeats`: of a size, at most. `emulation`: (start-up in us, us per byte) that an all-reduce takes at least. Collective.
+    `repeats`: of a size, at most. `emulation`: (start-up in us, us per byte) that an all-reduce takes at least. `peers`: of a
+    job, whose verdict ends it, as RuntimeFailure. Collective.
     Takes about `seconds`: large sizes repeat less often, but at least twice, and the largest are left out where one op
     takes longer than its share."""
     found = _native.measure_collective(group or distributed.group.WORLD, device, collective, list(sizes), repeats, seconds,
-                                       *(emulation or (0.0, 0.0)))
+                                       *(emulation or (0.0, 0.0)), peers)
     return [{"bytes": size, "us": us} for size, us in found]
 
 

@@ -9,7 +9,7 @@ import torch
 
 from gradweave import (
     _native, checkpoint, clipping, compiling, core, decision, equality, preserving, profiling, reading, scaling, tuning)
-from gradweave.agreement import GROUPS, Control, difference
+from gradweave.agreement import Control, difference
 from gradweave.checkpoint import RankState
 from gradweave.following import Follower
 from gradweave.loop import TRAITS, Loop
@@ -58,9 +58,8 @@ class Session:
         self._scalars = Scalars(self._to_tell)
         device = self.parameters[0].device
         self.job, self.control = job, Control(job, device)
-        with self.control.together(GROUPS):
-            for link in self.links:
-                link.open(job, device, settings.checks)
+        for link in self.links:
+            link.open(job, device, settings.checks)
         if settings.broadcast:
             self.control.broadcast(self._scope.to_broadcast())
         for parameter in self.parameters:
@@ -70,7 +69,6 @@ class Session:
                                      job.peers, job.size, settings.timeout, settings.checks,
                                      settings.find_unused_parameters, self.updates.step_subset)
         self.updates.engine = self.engine
-        self.control.fail = self.engine.fail
         if settings.scales:
             self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))
         compared = preserving.iterations(settings, job.size)

@@ -16,8 +16,11 @@
 #include "python/values.h"
 #include "runtime/adam_step.h"
 #include "runtime/codec/codec.h"
+#include "runtime/control_group.h"
 #include "runtime/engine.h"
 #include "runtime/fold.h"
+#include "runtime/fork.h"
+#include "runtime/gloo.h"
 #include "runtime/gradient_sums.h"
 #include "runtime/passes.h"
 #include "runtime/probe.h"
@@ -34,12 +37,18 @@ using Unlocked = py::call_guard<py::gil_scoped_release>;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using python::Given;
 
-// An engine ends with Python's lock open: its threads may need it for their last op.
-struct EndUnlocked {
+// An engine ends with Python's lock open: its threads may need it for their last op. In a process that was forked since it was
+// made they do not exist: there it is left.
+class EndUnlocked {
+ public:
   void operator()(Engine* engine) const {
+    if (fork_generation() != generation_) return;
     const py::gil_scoped_release unlocked;
     delete engine;
   }
+
+ private:
+  int generation_ = fork_generation();
 };
 
 std::chrono::milliseconds milliseconds_of(double seconds) {
@@ -143,21 +152,23 @@ void bind_transports(py::module_& module) {
   module.def(
       "measure_collective",
       [](const Group& group, c10::Device device, const std::string& collective,
-         std::vector<std::int64_t> bytes, int repeats, double seconds, double startup_us,
-         double us_per_byte) {
+         std::vector<std::int64_t> bytes, int repeats, double seconds, double startup_us, double us_per_byte,
+         const std::shared_ptr<Peers>& peers) {
+        const Probe probe{.collective = collective_called(collective),
+                          .bytes = std::move(bytes),
+                          .repeats = repeats,
+                          .seconds = seconds,
+                          .startup_us = startup_us,
+                          .us_per_byte = us_per_byte};
         std::vector<std::pair<std::int64_t, double>> found;
-        for (const Measurement& each : measure(group, device,
-                                               {.collective = collective_called(collective),
-                                               .bytes = std::move(bytes),
-                                               .repeats = repeats,
-                                               .seconds = seconds,
-                                               .startup_us = startup_us,
-                                               .us_per_byte = us_per_byte}))
+        for (const Measurement& each :
+             peers ? measure(*peers, group, device, probe) : measure(group, device, probe))
           found.emplace_back(each.bytes, each.us);
         return found;
       },
       py::arg("group"), py::arg("device"), py::arg("collective"), py::arg("bytes"), py::arg("repeats"),
-      py::arg("seconds"), py::arg("startup_us"), py::arg("us_per_byte"), Unlocked());
+      py::arg("seconds"), py::arg("startup_us"), py::arg("us_per_byte"), py::arg("peers") = py::none(),
+      Unlocked());
   module.attr("PROBE_BYTES") = py::tuple(py::cast(kProbeBytes));
   py::class_<Computing>(module, "Computing").def(py::init<>());
 }
@@ -203,9 +214,49 @@ void bind_peers(py::module_& module) {
             return peers.give_up(what, milliseconds_of(after_s), cause);
           },
           py::arg("what"), py::arg("after_s"), py::arg("cause"), Unlocked())
+      .def_property_readonly("verdict", &Peers::verdict)
       .def("report", &Peers::report, py::arg("error"), Unlocked())
       .def("end", &Peers::end)
       .def("close", &Peers::close, Unlocked());
+  module.def("is_gloo", &is_gloo, py::arg("group"), py::arg("device"));
+  module.def(
+      "make_gloo_group",
+      [](Peers& peers, const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+         double timeout_s, std::string interface, const std::optional<Group>& like, c10::Device device) {
+        return make_gloo_group(
+            peers, store, rank, world_size, milliseconds_of(timeout_s),
+            {.interface = std::move(interface), .like = like.value_or(Group()), .device = device});
+      },
+      py::arg("peers"), py::arg("store"), py::arg("rank"), py::arg("world_size"), py::arg("timeout_s"),
+      py::arg("interface") = "", py::arg("like") = py::none(), py::arg("device") = c10::Device(c10::kCPU),
+      Unlocked());
+  using Numbers = ControlGroup::Numbers;
+  struct PendingNumbers {
+    std::function<Numbers()> end;
+  };
+  py::class_<PendingNumbers>(module, "PendingNumbers")
+      .def(
+          "wait", [](const PendingNumbers& pending) { return pending.end(); }, Unlocked());
+  py::class_<ControlGroup>(module, "ControlGroup")
+      .def(py::init([](std::shared_ptr<Peers> peers, const std::optional<Group>& messages,
+                       const std::optional<Group>& data, c10::Device device) {
+             return ControlGroup(std::move(peers), messages.value_or(Group()), data.value_or(Group()),
+                                 device);
+           }),
+           py::arg("peers"), py::arg("messages"), py::arg("data"), py::arg("device"))
+      .def("largest", &ControlGroup::largest, py::arg("values"), py::arg("what"), Unlocked())
+      .def("means", &ControlGroup::means, py::arg("values"), py::arg("what"), Unlocked())
+      .def(
+          "begin_smallest",
+          [](const ControlGroup& group, const Numbers& values, const std::string& what) {
+            return PendingNumbers{group.begin_smallest(values, what)};
+          },
+          py::arg("values"), py::arg("what"), Unlocked())
+      .def("of_all", &ControlGroup::of_all, py::arg("values"), py::arg("what"), Unlocked())
+      .def("broadcast", &ControlGroup::broadcast, py::arg("tensors"), py::arg("what"), Unlocked())
+      .def("average", &ControlGroup::average, py::arg("tensors"), py::arg("what"), Unlocked());
+  // Objects whose threads a forked process lacks must not be destroyed there.
+  module.def("keep_forever", [](py::object object) { object.release(); });
 }
 
 void bind_preserver(py::module_& module) {

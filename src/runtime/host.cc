@@ -27,9 +27,10 @@ at::Tensor flattened(const at::Tensor& tensor) {
 }  // namespace
 
 TorchHost::TorchHost(std::vector<NamedParameter> parameters, c10::intrusive_ptr<c10d::ProcessGroup> control,
-                     int world_size, LinkOptions options, Stepper stepper)
+                     std::shared_ptr<Peers> peers, int world_size, LinkOptions options, Stepper stepper)
     : parameters_(std::move(parameters)),
       control_(std::move(control)),
+      peers_(std::move(peers)),
       world_size_(world_size),
       options_(options),
       stepper_(std::move(stepper)),
@@ -173,6 +174,7 @@ void TorchHost::close() {
   unscaler_ = nullptr;
   control_.reset();
   group_.reset();
+  peers_.reset();
 }
 
 std::string TorchHost::where(std::int32_t tensor) const {
@@ -333,8 +335,8 @@ void TorchHost::begin_exchange(std::size_t slot, std::span<std::uint8_t> flags) 
 
 void TorchHost::finish_exchange(std::size_t slot) {
   Exchange& exchange = exchanges_[slot];
-  exchange.work->wait();
-  exchange.work.reset();
+  const auto work = std::exchange(exchange.work, {});
+  work->isCompleted() ? void(work->wait()) : peers_->await([work] { work->wait(); });
   std::copy_n(exchange.flags.const_data_ptr<std::uint8_t>(), exchange.answer.size(), exchange.answer.data());
 }
 
@@ -345,7 +347,10 @@ void TorchHost::average_over_ranks(std::span<const std::int32_t> tensors) {
     at::Tensor value = flat_parameter(t);
     at::Tensor sum = at::empty_like(value);
     at::mul_out(sum, value, scale_);
-    start({.group = *group_, .flat = sum, .sequence = n++, .timeout = options_.timeout})->wait();
+    const auto average = [group = group_, sum, sequence = n++, timeout = options_.timeout] {
+      start({.group = *group, .flat = sum, .sequence = sequence, .timeout = timeout})->wait();
+    };
+    options_.device.is_cpu() ? peers_->await(average) : average();  // an accelerator's stream waits
     value.copy_(sum);
   }
   anchors_.raise();

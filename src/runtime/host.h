@@ -17,6 +17,7 @@
 #include "runtime/buffers.h"
 #include "runtime/group_channel.h"
 #include "runtime/message.h"
+#include "runtime/peers.h"
 
 namespace gradweave::runtime {
 
@@ -34,9 +35,9 @@ class TorchHost : public run::Host {
   // tensor of one element on the parameters' device; undefined if they have none.
   using Unscaler = std::function<at::Tensor()>;
 
-  // `control`: a group for small CPU messages, null with one rank.
+  // `control`: a group for small CPU messages, null with one rank. `peers`: whose verdict ends waits for them.
   TorchHost(std::vector<NamedParameter> parameters, c10::intrusive_ptr<c10d::ProcessGroup> control,
-            int world_size, LinkOptions options, Stepper stepper);
+            std::shared_ptr<Peers> peers, int world_size, LinkOptions options, Stepper stepper);
 
   // Returns, for each tensor of the calendar, its parameter. Errors: InvalidInput naming what does not match.
   std::vector<std::int32_t> parameters_of(const Calendar& calendar) const;
@@ -177,6 +178,7 @@ class TorchHost : public run::Host {
 
   std::vector<NamedParameter> parameters_;
   c10::intrusive_ptr<c10d::ProcessGroup> control_, group_;
+  std::shared_ptr<Peers> peers_;
   int world_size_;
   LinkOptions options_;
   Stepper stepper_;

@@ -26,7 +26,7 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
       world_size_(world_size),
       options_(on_device_of(parameters, options.link)),
       peers_(std::move(peers)),
-      host_(std::move(parameters), std::move(control), world_size, options_, std::move(stepper)),
+      host_(std::move(parameters), std::move(control), peers_, world_size, options_, std::move(stepper)),
       run_(host_, {.queue = {.timeout = options_.timeout},
                    .find_unused = options.find_unused,
                    .check = options.link.check,

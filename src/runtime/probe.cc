@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <numeric>
 #include <optional>
 
@@ -141,16 +142,22 @@ std::vector<Measurement> measure(const Group& group, c10::Device device, const P
   return measurements;
 }
 
-LinkMeasurements measure_link(const std::string& name, const Group& group, c10::Device device,
+std::vector<Measurement> measure(Peers& peers, const Group& group, c10::Device device, const Probe& probe) {
+  const auto found = std::make_shared<std::vector<Measurement>>();  // of a thread that may outlive this call
+  peers.together("the probe of a link", [=] { *found = measure(group, device, probe); });
+  return *found;
+}
+
+LinkMeasurements measure_link(Peers& peers, const std::string& name, const Group& group, c10::Device device,
                               double seconds) {
   Probe probe{.seconds = seconds / 2};
-  LinkMeasurements link{.name = name, .all_reduce = measure(group, device, probe)};
+  LinkMeasurements link{.name = name, .all_reduce = measure(peers, group, device, probe)};
   std::vector<std::int64_t> fewer;
   for (std::size_t i = 0; i < kProbeBytes.size(); i += 2) fewer.push_back(kProbeBytes[i]);
   probe = {.collective = Collective::kReduceScatter, .bytes = fewer, .seconds = seconds / 4};
-  link.reduce_scatter = measure(group, device, probe);
+  link.reduce_scatter = measure(peers, group, device, probe);
   probe.collective = Collective::kAllGather;
-  link.all_gather = measure(group, device, probe);
+  link.all_gather = measure(peers, group, device, probe);
   return link;
 }
 

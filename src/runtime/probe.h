@@ -13,6 +13,7 @@
 
 #include "gradweave/collective.h"
 #include "gradweave/fit.h"
+#include "runtime/peers.h"
 
 namespace gradweave::runtime {
 
@@ -40,7 +41,7 @@ class Computing {
   std::thread thread_;
 };
 
-// Returns the time of a collective for each size, the slowest rank's. Collective.
+// Returns the time of a collective for each size, the slowest rank's. Collective; the group's own timeout holds for each op.
 //
 // Ops go in trains, since they follow each other in training: an idle token bucket (a shaped interface, a cloud's burst credit) lets
 // a first part pass at the speed of the wire, and an idle connection starts slowly. Where training computes on the processors, they
@@ -51,8 +52,14 @@ class Computing {
 std::vector<Measurement> measure(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::Device device,
                                  const Probe& probe);
 
+// The same, ended by a verdict of `peers`. Errors: RuntimeFailure with it.
+std::vector<Measurement> measure(Peers& peers, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                 c10::Device device, const Probe& probe);
+
 // Returns what to fit a link's costs to: half of the time is the all-reduce's, the rest that of its halves. Collective.
-LinkMeasurements measure_link(const std::string& name, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                              c10::Device device, double seconds);
+// Errors: as measure().
+LinkMeasurements measure_link(Peers& peers, const std::string& name,
+                              const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::Device device,
+                              double seconds);
 
 }  // namespace gradweave::runtime

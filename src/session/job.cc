@@ -4,11 +4,11 @@
 #include <optional>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "gradweave/error.h"
 #include "gradweave/torch.h"
+#include "runtime/gloo.h"
 
 namespace gradweave {
 namespace {
@@ -71,18 +71,11 @@ c10::intrusive_ptr<c10d::ProcessGroup> gloo_group(const Job& job, const std::str
                                                   std::chrono::milliseconds timeout) {
   if (job.world_size == 1) return {};
   const auto store = c10::make_intrusive<c10d::PrefixStore>(name, job.store);
-  const auto kind = c10d::ProcessGroup::BackendType::GLOO;
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, job.rank, job.world_size);
   try {
-    const auto options = c10d::ProcessGroupGloo::Options::create_default(timeout);
-    const auto backend =
-        c10::make_intrusive<c10d::ProcessGroupGloo>(store, job.rank, job.world_size, options);
-    group->setDefaultBackend(kind);
-    group->setBackend(c10::kCPU, kind, c10::intrusive_ptr<c10d::Backend>(backend));
+    return runtime::make_gloo_group(store, job.rank, job.world_size, timeout);
   } catch (const std::exception& error) {
     throw RuntimeFailure("group '" + name + "' can't be made: " + error.what());
   }
-  return group;
 }
 
 }  // namespace gradweave

@@ -23,7 +23,10 @@
 #include "gradweave/torch.h"
 #include "gradweave/validate.h"
 #include "model/hash.h"
+#include "runtime/control_group.h"
 #include "runtime/engine.h"
+#include "runtime/fork.h"
+#include "runtime/gloo.h"
 #include "runtime/passes.h"
 #include "runtime/probe.h"
 
@@ -145,10 +148,11 @@ struct Session::State {
     for (const NamedParameter& parameter : described.parameters)
       shapes += parameter.name + " " + std::to_string(parameter.tensor.numel()) + "\n";
     agree_equal("Session", shapes, "the model", "build the same model on every rank");
-    control = gloo_group(job, "control", options.timeout);
-    link = gloo_group(job, "link", options.timeout);
-    data = gloo_group(job, "data", options.timeout);
-    for (const at::Tensor& each : module.parameters()) broadcast(each);
+    control = group("control");
+    link = group("link");
+    data = group("data");
+    exchange.emplace(peers, control, data, at::kCPU);
+    exchange->broadcast(module.parameters(), "the broadcast of parameters");
     broadcast_buffers();
     runtime::EngineOptions engine_options;
     engine_options.link.timeout = options.timeout;
@@ -172,15 +176,13 @@ struct Session::State {
     }
   }
 
-  void broadcast(const at::Tensor& tensor) {
-    if (!data) return;
-    Tensors one{tensor.detach()};
-    data->broadcast(one)->wait();
+  c10::intrusive_ptr<c10d::ProcessGroup> group(const std::string& name) {
+    if (job.world_size == 1) return {};
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(name, job.store);
+    return runtime::make_gloo_group(*peers, store, job.rank, job.world_size, options.timeout);
   }
 
-  void broadcast_buffers() {
-    for (const at::Tensor& each : model.buffers()) broadcast(each);
-  }
+  void broadcast_buffers() { exchange->broadcast(model.buffers(), "the broadcast of buffers"); }
 
   // Optimizer::zero_grad() refuses gradients that are views, as the engine's are of its messages.
   void lend_gradients() const {
@@ -248,6 +250,7 @@ struct Session::State {
   Model described;
   std::shared_ptr<runtime::Peers> peers;
   c10::intrusive_ptr<c10d::ProcessGroup> control, link, data;  // flags; ops; broadcasts and the probe
+  std::optional<runtime::ControlGroup> exchange;
   std::unique_ptr<Engine> engine;
   std::map<std::int32_t, std::vector<Tensors>> narrowed;  // by subset and group
   std::int32_t layer = -1;                                // that the forward is in
@@ -256,6 +259,7 @@ struct Session::State {
   std::vector<LayerTimes> profiled;
   std::set<std::int32_t> ever_entered;
   int exceptions = std::uncaught_exceptions();
+  int generation = runtime::fork_generation();
 };
 
 Session::Session(torch::nn::Module& model, torch::optim::Optimizer& optimizer, const Job& job,
@@ -263,6 +267,10 @@ Session::Session(torch::nn::Module& model, torch::optim::Optimizer& optimizer, c
     : state_(std::make_unique<State>(model, optimizer, job, options)) {}
 
 Session::~Session() {
+  if (runtime::fork_generation() != state_->generation) {  // the threads are the parent's
+    static_cast<void>(state_.release());
+    return;
+  }
   const bool failed = std::uncaught_exceptions() > state_->exceptions;
   try {
     if (failed) {
@@ -371,7 +379,7 @@ Cluster Session::probe(double seconds) {
   const State& state = *state_;
   if (!state.data) return {.workers = state.job.world_size, .links = {{.name = kLink, .startup_ns = 1000}}};
   return fit_cluster({.workers = state.job.world_size,
-                      .links = {runtime::measure_link(kLink, state.data, at::kCPU, seconds)}})
+                      .links = {runtime::measure_link(*state.peers, kLink, state.data, at::kCPU, seconds)}})
       .cluster;
 }
 
