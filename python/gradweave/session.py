@@ -287,11 +287,7 @@ class Session:
         has ended for so long."""
         if error is None:
             self._report.ended()
-        for handle in self._layer_handles:
-            handle.remove()
-        self._layer_handles = []
-        reading.unwatch(self.model)
-        self._stop_recording()
+        self.unhook()
         self._follower.close()
         self._scalars.close()
         if error is None:
@@ -302,8 +298,22 @@ class Session:
         self.job.close()
         self.control.close()
         self.links = []
+
+    def unhook(self):
+        """Makes model and optimizer what they were before, but for the engine's hooks on gradients."""
+        for handle in self._layer_handles:
+            handle.remove()
+        self._layer_handles = []
+        reading.unwatch(self.model)
+        self._stop_recording()
         if self.on_close:
             self.on_close()
+
+    def before_fork(self):
+        """The child gets no half of an update: what this rank can finish alone is applied, if this thread may do it."""
+        with contextlib.suppress(ValueError, RuntimeError):
+            if self.engine.installed and self.engine.forward_layers():
+                self.engine.synchronize()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradweave import decision, scaling, tuning
+from gradweave import decision, forking, scaling, tuning  # noqa: F401  forking acts by itself
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
 from gradweave.scope import INTEGRATIONS, Scope
@@ -43,10 +43,16 @@ class Wrapped(tuple["WrappedModel", Given]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None:
-            finish(self[0])
-        # After an error the other ranks may never run the other ends of the ops under way.
-        session_of(self[0]).close(error)
+        session = session_of(self[0])
+        try:
+            if kind is None:
+                session.finish()
+        except BaseException as failed:
+            error = failed
+            raise
+        finally:
+            # After an error the other ranks may never run the other ends of the ops under way.
+            session.close(error)
 
 
 @spelled_as(Settings)
@@ -70,7 +76,8 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
         trained = Scope(model, settings.exclude)
         _check_steps(optimizers, model)
         decision.check_runs(settings, trained.names, trained.parameters, job.size)
-        arguments = settings.arguments() | trained.arguments() | _described(optimizers)
+        arguments = (settings.arguments() | {"links": ", ".join(map(str, links))} | trained.arguments()
+                     | _described(optimizers))
     except Exception as error:  # whatever it is, the other ranks must learn of it, or they wait for this one
         refusal = error
     agreed = False

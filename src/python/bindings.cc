@@ -415,7 +415,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("stepped_locally", &Engine::stepped_locally)
       .def("keep_local_gradients", &Engine::keep_local_gradients)
       .def("take_local_gradients", &Engine::take_local_gradients)
-      .def("forward_begins", [](Engine& engine) { engine.run().forward_begins(); })
+      .def("forward_begins", &Engine::forward_begins)
       .def("statistics", [](const Engine& engine, std::int64_t iterations,
                             std::size_t rank) { return engine.run().statistics(iterations, rank); })
       .def("echo", &Engine::echo)

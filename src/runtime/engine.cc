@@ -21,17 +21,41 @@ struct PlainMode {
 
 }  // namespace
 
+void Engine::forward_begins() {
+  trainer_ = std::this_thread::get_id();
+  run_.forward_begins();
+}
+
+// Updates that are on their way are the training thread's to apply: it may be about to. Autograd has threads of its own for
+// devices, where checkpointing computes forwards again: in a backward nothing is due.
+bool Engine::may_apply() const {
+  if (!run_.installed() || !run_.steps_in_forward() || trainer_.load() == std::this_thread::get_id())
+    return true;
+  if (armed_) return false;
+  throw InvalidInput(
+      "another thread than the one that trains uses the model, and updates under the plan in force are "
+      "applied in "
+      "its forward",
+      "the wrapped model",
+      "evaluate and save in the training thread, or hand copy.deepcopy(model), made there, to the other "
+      "thread; or "
+      "choose a scheme that updates in step(), such as ddp");
+}
+
 void Engine::forward_start(std::int32_t layer) {
+  if (!may_apply()) return;
   const PlainMode plain;
   run_.forward_start(layer);
 }
 
 void Engine::drain(const std::string& what) {
+  trainer_ = std::this_thread::get_id();
   const PlainMode plain;
   run_.drain(what);
 }
 
 void Engine::synchronize() {
+  if (!may_apply()) return;
   const PlainMode plain;
   run_.synchronize();
 }
@@ -64,6 +88,7 @@ void Engine::backward_start() {
 }
 
 void Engine::on_gradient(std::int32_t parameter) {
+  if (fork_generation() != generation_) return;  // a forked process keeps its gradients
   if (!run_.installed()) {
     run_.queue().check_failure();
     if (!run_.communicating()) return;

@@ -1,12 +1,14 @@
 // The engine: runs any valid plan in a training job. docs/runtime.md follows one gradient through it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "gradweave/workload.h"
 #include "run/run.h"
 #include "runtime/echo.h"
+#include "runtime/fork.h"
 #include "runtime/group_channel.h"
 #include "runtime/hooks.h"
 #include "runtime/host.h"
@@ -74,15 +77,23 @@ class Engine {
   // Returns an echo of the link of that name. Errors: InvalidInput if there is none.
   Echo echo(const std::string& link) const;
 
-  // Points of an iteration.
+  // Points of an iteration. A training forward, and what ends an iteration, say which thread trains. With a plan that
+  // steps in the forward, forward_start() and synchronize() are an InvalidInput in another one.
+  void forward_begins();
   void forward_start(std::int32_t layer);
   void forward_end(std::int32_t layer) { run_.forward_end(layer); }
   void backward_start();  // from a hook on the model's output
   // The user's optimizer.step(): applies what the plan applies at iteration_end and begins the next
   // iteration.
-  void end_iteration() { run_.end_iteration(); }
+  void end_iteration() {
+    trainer_ = std::this_thread::get_id();
+    run_.end_iteration();
+  }
   // In place of it: drops the gradient of the last backward.
-  void skip() { run_.skip(); }
+  void skip() {
+    trainer_ = std::this_thread::get_id();
+    run_.skip();
+  }
 
   // Applies everything that is on its way, then averages parameters that ranks stepped on their own; the plan
   // goes on from its iteration 0. Collective: ranks meet in `what` first ("finish()"), since they would run
@@ -133,6 +144,7 @@ class Engine {
   // `from`: where the plan begins, for people; empty: at its beginning.
   void check_same_plan(const std::string& hash, const std::string& from);
   // Collective. Errors: those of require_room().
+  bool may_apply() const;
   void check_room(std::int64_t wanted);
   // `rank`: this one's, for messages that differ by rank. `restored` is called before anything is sent.
   void put_in_force(const Plan& plan, const Workload& workload, const StateTensors::Map* state, int rank,
@@ -144,6 +156,7 @@ class Engine {
   const LinkSpec& spec_of(const std::string& link) const;
   std::vector<const LinkSpec*> specs_of(const Calendar& calendar) const;
 
+  int generation_ = fork_generation();
   std::vector<LinkSpec> specs_;
   int world_size_;
   LinkOptions options_;
@@ -152,7 +165,8 @@ class Engine {
   run::Run run_;
   std::unique_ptr<GradientHooks> hooks_;
   std::vector<std::string> layer_names_;
-  bool armed_ = false;
+  std::atomic<std::thread::id> trainer_ = std::this_thread::get_id();
+  std::atomic<bool> armed_ = false;
   int armed_task_ = -1;  // the backward whose end calls back
   std::vector<std::int64_t> ready_ns_;
 };

@@ -249,7 +249,7 @@ void Peers::Shared::watch(TorchStore store) {
       incoming = member.round(saying, store, now());
     } catch (const std::exception& error) {
       const std::string text = error.what();
-      failure = text.substr(0, text.find('\n'));
+      failure = text.substr(0, std::min<std::size_t>(text.find('\n'), 120));
       connected = false;
     }
     lock.lock();

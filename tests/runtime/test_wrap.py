@@ -29,6 +29,12 @@ def differ(scheme="ddp", model=None, rate=0.1, **arguments):
     gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=rate), scheme, **arguments)
 
 
+def emulated(us_per_byte):
+    import gradweave
+
+    return gradweave.EmulatedLink(50, us_per_byte)
+
+
 # name: (what rank 1 of three does, what the others do, what rank 0 is told)
 DISAGREEMENTS = {
     "scheme": (lambda: differ("dear"), differ, "scheme differs: 'ddp' on ranks 0 2, 'dear' on rank 1"),
@@ -41,6 +47,10 @@ DISAGREEMENTS = {
     "no plan": (lambda: differ(plan=plan_for("dear")), differ, "plan"),
     "rate": (lambda: differ(rate=0.2), differ, "SGD 0, group 0, lr differs: 0.1 on ranks 0 2, 0.2 on rank 1"),
     "model": (lambda: differ(model=nn.Linear(3, 3)), differ, "rank 1 has other parameters"),
+    "links": (lambda: differ(links=[emulated(0.02)]), lambda: differ(links=[emulated(0.01)]),
+              "links differs: emulated (50.0, 0.01) on ranks 0 2, emulated (50.0, 0.02) on rank 1"),
+    "number of links": (lambda: differ(links=[emulated(0.01)]), lambda: differ(links=[emulated(0.01), emulated(0.01)]),
+                        "links differs: emulated0 (50.0, 0.01), emulated1 (50.0, 0.01) on ranks 0 2"),
     "refusal": (lambda: differ("nothing"), differ, "rank 1 reports: scheme: unknown scheme 'nothing'"),
     "range": (lambda: differ(warm_up=0), differ, "rank 1 reports: gradweave.wrap: warm_up=0: give at least 1"),
 }
