@@ -54,37 +54,41 @@ def digest(value):
 
 class Control:
     """The control messages of one job whose parameters are on `device` (src/runtime/control_group.h). All are collective, and
-    every wait ends with the verdict, a RuntimeFailure."""
+    every wait ends with the verdict, a RuntimeFailure. Numbers and values that a plan depends on are those of all ranks that
+    have one plan, tensors and integers those of the job's."""
 
     def __init__(self, job, device):
-        self.rank, self.size = job.rank, job.size
+        self.rank, self.size, self.decides = job.rank, job.size, job.decides
         self.peers, self.timeout_s = job.peers, job.timeout_s
         self.group = data = None
         if job.size > 1:
             self.group = job.control_group()
             # Of its own, since links use theirs from other threads.
             data = job.group_like(job.user_group, device)
-        self._messages = _native.ControlGroup(job.peers, self.group, data, device)
+        self._messages = self._planning = _native.ControlGroup(job.peers, self.group, data, device)
+        self.several_groups = job.several_groups
+        if job.several_groups:
+            self._planning = _native.ControlGroup(job.peers, job.planning_group(), None, device)
 
     def from_rank_0(self, value, what="the agreement on a plan"):
-        """Rank 0's `value`, anything that JSON can write."""
-        if self.size == 1:
+        """`value` of the rank that decides on the plan, anything that JSON can write."""
+        if self.size == 1 and not self.several_groups:
             return value
-        text = json.dumps(value) if self.rank == 0 else ""
+        text = json.dumps(value) if self.decides else ""
         return json.loads(self.peers.agree(what, text, self.timeout_s)[0])
 
     def largest(self, values, what):
         """Element by element the largest of all ranks' numbers."""
-        return self._messages.largest(values, what)
+        return self._planning.largest(values, what)
 
     def means(self, values, what):
         """Element by element the mean of all ranks' numbers."""
-        return self._messages.means(values, what)
+        return self._planning.means(values, what)
 
     def begin_smallest(self, values, what):
         """Begins to find, element by element, the smallest of all ranks' numbers. Returns a function that waits for them.
         Other messages may come between, alike on all ranks."""
-        return self._messages.begin_smallest(values, what).wait
+        return self._planning.begin_smallest(values, what).wait
 
     def of_all(self, values, what):
         """{rank: its list of integers}; all lists are of one length."""
@@ -99,4 +103,4 @@ class Control:
         self._messages.average(list(tensors), what)
 
     def close(self):
-        self.group = self._messages = None
+        self.group = self._messages = self._planning = None

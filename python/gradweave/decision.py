@@ -91,8 +91,20 @@ def cluster_of(links, control, device, compressor_rates):
         else:
             cost, _ = probe.measure_link(link.name, link.group, seconds=PROBE_SECONDS, device=device, peers=control.peers)
         costs.append(cost)
+    if control.several_groups:
+        costs = _slowest(costs, control)
     cluster = probe.cluster_of(costs, control.size, f"{control.size} workers")
     return {**cluster, "compressor_rates": compressor_rates} if compressor_rates else cluster
+
+
+def _slowest(costs, control):
+    """The links' costs of that group of the job whose link is slowest. Collective."""
+    parts = [part for cost in costs for part in (cost, *(cost[half] for half in probe.HALVES if half in cost))]
+    keys = ("startup_us", "us_per_byte")
+    largest = iter(control.largest([part[key] for part in parts for key in keys], "the comparison of links"))
+    for part in parts:
+        part.update({key: next(largest) for key in keys})
+    return costs
 
 
 def decide(workload, cluster, settings, loop, device, preserver=None, beside_training=False):

@@ -75,7 +75,7 @@ class Follower:
             for echo in self._echoes:
                 echo.start()
         self._sample_after(self._observer.iteration_ns / 1e9)
-        if ready < 0 or self._control.rank != 0:  # announced, alike on all ranks
+        if ready < 0 or not self._control.decides:  # announced, alike on all ranks
             return ready < 0
         planning = self._planning is not None and self._planning.is_alive()
         step = self._replanning.sampled(changed, self._observer.iteration_ns, planning, proposed=self._proposal is not None)

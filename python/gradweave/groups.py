@@ -16,9 +16,10 @@ _jobs = collections.Counter()  # by members, alike on all of them
 
 class JobRanks:
     """The ranks that train one model alike: those of `group`, by default of the default group, or this process alone.
-    `rank` and `size` count within them; `name`, once ranks have agreed on it, tells the job from others."""
+    `rank` and `size` count within them; `name`, once ranks have agreed on it, tells the job from others. `peers` are all ranks
+    of `plan_group`, which have one plan; by default this job's own."""
 
-    def __init__(self, group, timeout_s):
+    def __init__(self, group, timeout_s, plan_group=None):
         if group is distributed.GroupMember.NON_GROUP_MEMBER:
             raise ValueError("gradweave.wrap: this rank is not a member of process_group; call it with this rank's own group")
         self.user_group = group or (distributed.group.WORLD if distributed.is_initialized() else None)
@@ -26,19 +27,33 @@ class JobRanks:
         self.members = distributed.get_process_group_ranks(self.user_group) if self.user_group else [0]
         self.size = len(self.members)
         self.rank = distributed.get_group_rank(self.user_group, distributed.get_rank()) if self.user_group else 0
+        planners = self.members if plan_group is None else distributed.get_process_group_ranks(plan_group)
+        if not set(self.members) <= set(planners):
+            raise ValueError(f"gradweave.wrap: plan_group has the ranks {planners}, and those that train alike are "
+                             f"{self.members}; give a group of all ranks that are to have one plan")
+        self.several_groups = len(planners) > self.size
+        self._planners = planners.index(distributed.get_rank()) if self.user_group else 0, len(planners)
         self.name = None
-        self._made, self._registered, self._store, self._prefix = 0, [], None, ""
-        if self.size > 1:
-            name = "_".join(map(str, self.members))
-            _jobs[name] += 1
-            store = distributed.distributed_c10d._get_default_store()
-            self._prefix = f"gradweave_{name}_{_jobs[name]}"
-            self._store = distributed.PrefixStore(self._prefix, store)
-        self.peers = _native.Peers(self._store, self.rank, self.size)
+        self._made, self._registered = 0, []
+        self._prefix, self._store = _own_store(self.members, "")
+        self._peers_store = _own_store(planners, "plan_")[1] if self.several_groups else self._store
+        self.peers = _native.Peers(self._peers_store, *self._planners)
+
+    @property
+    def decides(self):
+        """Whether this rank decides on the plan."""
+        return self._planners[0] == 0
 
     def control_group(self):
         """For small messages in the processor's memory."""
         return self._gloo()
+
+    def planning_group(self):
+        """The same for all that have one plan; None where they are this job's ranks."""
+        if not self.several_groups:
+            return None
+        return _native.make_gloo_group(self.peers, distributed.PrefixStore("group", self._peers_store), *self._planners,
+                                       self.timeout_s)
 
     def is_gloo(self, device):
         """Whether the job's group communicates tensors on `device` by Gloo, or there is none."""
@@ -61,7 +76,7 @@ class JobRanks:
         self.peers.close()
         for group in self._registered:
             distributed.destroy_process_group(group)
-        self._registered, self._store = [], None
+        self._registered, self._store, self._peers_store = [], None, None
 
     def _gloo(self, **route):
         return _native.make_gloo_group(self.peers, self._store_of_next_group(), self.rank, self.size, self.timeout_s, **route)
@@ -84,3 +99,13 @@ class JobRanks:
         distributed.distributed_c10d._world.pg_group_ranks[group] = {member: rank for rank, member in enumerate(self.members)}
         self._registered.append(group)
         return group
+
+
+def _own_store(members, kind):
+    """(prefix, store under it) of the ranks `members` and of one job; (prefix, None) for one rank."""
+    name = kind + "_".join(map(str, members))
+    _jobs[name] += 1
+    prefix = f"gradweave_{name}_{_jobs[name]}"
+    if len(members) == 1:
+        return prefix, None
+    return prefix, distributed.PrefixStore(prefix, distributed.distributed_c10d._get_default_store())

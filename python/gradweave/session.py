@@ -54,7 +54,7 @@ class Session:
             self._loop.saw("scales")
         self.updates = Updates(optimizers, self.parameters, self._scope.excluded, self._loop,
                                starts_synchronous=self._coming is None)
-        self._report = Report(settings.report and job.rank == 0)
+        self._report = Report(settings.report and job.decides)
         self._scalars = Scalars(self._to_tell)
         device = self.parameters[0].device
         self.job, self.control = job, Control(job, device)
@@ -118,7 +118,7 @@ class Session:
         other schemes, and what timeline() would return of rank 0, which it takes. The other ranks go on meanwhile. Errors, on
         rank 0: InvalidInput for a path that can't be written, or before anything is known."""
         found = self._follower.report()
-        if path is not None and self.job.rank == 0:
+        if path is not None and self.job.decides:
             self._write_page(path, found)
         return found
 
@@ -593,7 +593,7 @@ class Session:
     def _decide(self, workload, cluster):
         """Rank 0's decision, on all ranks."""
         decided = None
-        if self.control.rank == 0:
+        if self.control.decides:
             decided = decision.decide(workload, cluster, self.settings, self._loop, self.parameters[0].device,
                                       self._preserver)
         return self.control.from_rank_0(decided)

@@ -31,8 +31,10 @@ class Settings:
     update by this iteration's reduced gradient in step() need it. check: compare every op across ranks before it
     starts, and every 100 iterations the parameters, where a plan keeps them equal (default: the environment's
     GRADWEAVE_CHECK). process_group: the ranks that train this model alike, where others train other parts of it;
-    default: all. exclude: names of parameters, or of modules, that are left to others: neither communicated nor
-    broadcast. moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the second moment
+    default: all. plan_group: where process_group= makes several groups, all their ranks, to have one plan: it is made for the
+    slowest of them and compared among all, which also meet where it changes and in finish(), and what ends one ends all;
+    default: each group has its own. exclude: names of parameters, or of modules, that are left to others: neither
+    communicated nor broadcast. moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the second moment
     that the gradient of the whole batch would have ("whole_batch"), or by that of this rank's part of it, as torch does
     ("local"). follow: whether a new plan is made once links or compute have changed in training, and put in force if it is
     better (on processors, not yet on accelerators, and not under torch.compile); None: where the scheme is `auto`. tune: so
@@ -57,6 +59,7 @@ class Settings:
     scaler: torch.amp.GradScaler | None = None
     check: bool | None = None
     process_group: distributed.ProcessGroup | None = None
+    plan_group: distributed.ProcessGroup | None = None
     exclude: Iterable[str] = ()
     moments: str = "whole_batch"
     follow: bool | None = None
@@ -84,7 +87,8 @@ class Settings:
     def arguments(self):
         """{name: text}: what all ranks must have alike, apart from links and groups."""
         told = {field.name: getattr(self, field.name) for field in fields(self)
-                if field.name not in ("links", "process_group", "plan", "scaler", "options", "exclude", "report")}
+                if field.name not in ("links", "process_group", "plan_group", "plan", "scaler", "options", "exclude",
+                                      "report")}
         told |= {"options": dict(self.options or {}), "exclude": sorted(self.exclude), "scaler": self.scales,
                  "check": self.checks}
         if self.plan is not None:

@@ -16,8 +16,8 @@ def session_of(held):
     """Errors: ValueError if `held` is not wrapped."""
     session = sessions.get(held) or sessions.get(getattr(held, "module", held))  # Fabric's stands around it
     if session is None and held in of_parent:
-        raise ValueError("this process was forked from the rank that wrapped this model, and is no rank: train and finish there; "
-                         "here the model is the plain one")
+        raise ValueError("this process was forked from the rank that wrapped this model, and is no rank: train and finish "
+                         "there; here the model is the plain one")
     if session is None:
         raise ValueError("this model is not wrapped: call gradweave.wrap() first")
     return session

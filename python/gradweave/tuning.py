@@ -44,7 +44,7 @@ class Tuning:
         """The start is in force."""
         self._known, self._began = (workload, cluster), time.monotonic()
         self._clear()
-        if self._control.rank == 0:
+        if self._control.decides:
             self._tuner = _native.PlanTuner(*map(json.dumps, (workload, cluster, plan)), self._trials)
             self._tuner.next()
 
@@ -67,7 +67,7 @@ class Tuning:
         found, seconds = None, math.inf
         if not failed:
             seconds, = self._control.largest([statistics.median(self._seconds)], "the exchange of measured times")
-        if self._control.rank == 0:
+        if self._control.decides:
             self._tuner.add(seconds)
             text = self._tuner.next()
             plan = json.loads(text or self._tuner.best())

@@ -63,7 +63,7 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
     InvalidInput (a ValueError) for what the caller can change, on every rank; RuntimeFailure (a RuntimeError) once a peer
     is lost.
     """
-    job = JobRanks(settings.process_group, settings.timeout)
+    job = JobRanks(settings.process_group, settings.timeout, settings.plan_group)
     refusal, arguments, links = None, {}, []
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     try:
@@ -76,8 +76,8 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
         trained = Scope(model, settings.exclude)
         _check_steps(optimizers, model)
         decision.check_runs(settings, trained.names, trained.parameters, job.size)
-        arguments = (settings.arguments() | {"links": ", ".join(map(str, links))} | trained.arguments()
-                     | _described(optimizers))
+        groups = {"links": ", ".join(map(str, links)), "ranks that train alike": str(job.size)}
+        arguments = settings.arguments() | groups | trained.arguments() | _described(optimizers)
     except Exception as error:  # whatever it is, the other ranks must learn of it, or they wait for this one
         refusal = error
     agreed = False

@@ -42,7 +42,7 @@ struct Counters : run::Counters {
 class Engine {
  public:
   // `links`: one per link that a plan may name. `control`: a group for small CPU messages, null with one
-  // rank. `peers`: of these ranks, also used by the caller.
+  // rank. `peers`: of these ranks, or of all that have one plan with them; also used by the caller.
   Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
          c10::intrusive_ptr<c10d::ProcessGroup> control, std::shared_ptr<Peers> peers, int world_size,
          EngineOptions options, TorchHost::Stepper stepper);

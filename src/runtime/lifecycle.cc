@@ -57,7 +57,6 @@ void Engine::close(std::optional<run::Clock::duration> patience) {
 }
 
 void Engine::check_same_plan(const std::string& hash, const std::string& from) {
-  if (world_size_ == 1) return;
   const std::vector<std::string> hashes =
       peers_->agree("the comparison of plans", hash + from, options_.timeout);
   std::map<std::string, std::vector<int>> ranks;
@@ -75,8 +74,8 @@ void Engine::check_same_plan(const std::string& hash, const std::string& from) {
 }
 
 void Engine::check_room(std::int64_t wanted) {
-  std::vector<std::string> told{to_text(room_on(options_.device))};
-  if (world_size_ > 1) told = peers_->agree("the comparison of memory", told.front(), options_.timeout);
+  const std::vector<std::string> told =
+      peers_->agree("the comparison of memory", to_text(room_on(options_.device)), options_.timeout);
   std::vector<Room> ranks;
   for (const std::string& each : told) ranks.push_back(room_of(each));
   require_room(wanted, ranks);

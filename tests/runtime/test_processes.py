@@ -209,6 +209,50 @@ def test_an_error_in_finish_at_the_end_of_the_block_is_told():
         assert "rank 1 ended with ZeroDivisionError" in text and not still_wrapped, text
 
 
+def two_groups(rank, common):
+    import gradweave
+
+    pairs = [distributed.new_group(pair) for pair in ([0, 1], [2, 3])]
+    model = make_net()
+    if rank == 3:  # slower than the others
+        model.wide.register_forward_pre_hook(lambda module, inputs: time.sleep(0.01))
+    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), "dear", warm_up=1, profile_iterations=2,
+                                      process_group=pairs[rank // 2],
+                                      plan_group=distributed.group.WORLD if common else None, timeout=60)
+    train(model, optimizer, rank, 5)
+    gradweave.finish(model)
+    session = model.gradweave
+    known = str((session.plan, session.workload, session.cluster))
+    trained = parameters_of(model)
+    if not common:
+        return known, trained, ""
+    if rank == 3:
+        session.close(ValueError("a bad batch"))
+        distributed.distributed_c10d._get_default_store().wait([f"told{r}" for r in range(3)])
+        return known, trained, ""
+    try:
+        train(model, optimizer, rank, 1)
+        gradweave.finish(model)
+    except RuntimeError as error:
+        distributed.distributed_c10d._get_default_store().set(f"told{rank}", "")
+        return known, trained, str(error)
+
+
+def test_groups_of_a_job_have_one_plan_and_one_end_on_request():
+    found = ranks.run(two_groups, 4, common=True)
+    assert len({known for known, _, _ in found}) == 1
+    for _, _, text in found[:3]:
+        assert "rank 3 ended with ValueError: a bad batch" in text, text
+    parameters = [each for _, each, _ in found]
+    assert torch.equal(parameters[0], parameters[1]) and torch.equal(parameters[2], parameters[3])
+    assert not torch.equal(parameters[0], parameters[2])  # other batches
+
+
+def test_each_group_plans_for_itself_otherwise():
+    first, _, third, _ = ranks.run(two_groups, 4, common=False)
+    assert first[0] != third[0]
+
+
 def wraps_again_and_again(rank):
     import gradweave
 
