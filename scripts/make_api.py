@@ -28,8 +28,8 @@ PYTHON = [
 
 HEADERS = [
     "workload", "cluster", "plan", "schemes", "options", "ranked_plans", "tune", "validate", "simulate", "timeline", "effects",
-    "preserve", "estimate", "observe", "report", "import", "fit", "json", "torch", "collective", "compression", "cost",
-    "decimal", "error"]
+    "preserve", "estimate", "iteration_statistics", "observe", "report", "import", "fit", "json", "torch", "collective",
+    "compression", "cost", "decimal", "error"]
 
 NOTE = "<!-- Written by scripts/make_api.py; the source is {source}. -->\n"
 

@@ -86,7 +86,8 @@ class Session {
   // The backward of `loss`, in place of loss.backward(): gradients leave while it runs.
   void backward(const at::Tensor& loss);
 
-  // In place of optimizer.step(): applies what the plan applies at the end of an iteration.
+  // In place of optimizer.step(): applies what the plan applies at the end of an iteration. What it applies later, in the
+  // next forward, it steps with the hyperparameters of now.
   void step();
 
   // Returns the layers with the medians of their times since the session began or was last asked, scaled

@@ -9,12 +9,9 @@ import sys
 from pathlib import Path
 
 from gradweave import releases
+from gradweave.usage import UsageError
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
-
-
-class UsageError(Exception):
-    """Bad input: the message names it and the remedy. Exit code 2."""
 
 
 def main(arguments):
@@ -37,13 +34,9 @@ def main(arguments):
             raise
         print(error, file=sys.stderr)  # names gradweave and the remedy
         return EXIT_USAGE
-    from gradweave.lab.hosts import HostError
-    from gradweave.lab.fashion_mnist import DatasetMissing
-    from gradweave.lab.text import TextMissing
-    from gradweave.ranks import NotLaunched
     try:
         return options.run(options)
-    except (UsageError, HostError, DatasetMissing, TextMissing, NotLaunched) as error:
+    except UsageError as error:
         print(f"gradweave {options.command}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
@@ -143,12 +136,13 @@ def _profile(options):
 
 
 def _job(name, batch_size):
-    from gradweave.lab import jobs, training
-    kind = jobs.KINDS.get("wide" if name == "demo" else name)
-    if kind:
-        return training.recipe_of(kind.name, batch_size=batch_size).make(kind.load("train"))
+    from gradweave.job import Job, repeated
     module, colon, function = name.partition(":")
     if not colon or not module or not function:
+        jobs, training = _laboratory("jobs", "training")
+        kind = jobs.KINDS.get("wide" if name == "demo" else name)
+        if kind:
+            return training.recipe_of(kind.name, batch_size=batch_size).make(kind.load("train"))
         raise UsageError(f"job '{name}': choose demo, {', '.join(jobs.KINDS)}, or MODULE:FUNCTION")
     sys.path.insert(0, os.getcwd())
     try:
@@ -160,7 +154,18 @@ def _job(name, batch_size):
         raise UsageError(f"job '{name}': {function}() must return (model, optimizer, loss, batches), "
                          f"not {type(made).__name__}")
     model, optimizer, loss, batches = made
-    return training.Job(model, optimizer, loss, training.repeated(batches))
+    return Job(model, optimizer, loss, repeated(batches))
+
+
+def _laboratory(*names):
+    """Modules of the demo and its jobs. Errors: UsageError in a wheel."""
+    try:
+        return [importlib.import_module(f"gradweave.lab.{name}") for name in names]
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("gradweave.lab"):
+            raise
+        raise UsageError("the demo and its jobs are not in the installed package, but in a clone of the repository: there run "
+                         "`make demo`, or this command") from None
 
 
 def _add_train(commands):
@@ -191,7 +196,7 @@ def _add_train(commands):
 
 
 def _train(options):
-    from gradweave.lab import demo
+    demo, = _laboratory("demo")
     if options.workers < 2:
         raise UsageError("--workers: at least 2, since one worker has nothing to communicate")
     if options.rounds < 1 or (options.iterations is not None and options.iterations < 1):

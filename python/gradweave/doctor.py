@@ -1,6 +1,7 @@
 """Checks an installation: what works, what doesn't, and what to do about it."""
 
 import importlib
+import importlib.util
 import ipaddress
 import os
 from dataclasses import dataclass
@@ -8,7 +9,6 @@ from dataclasses import dataclass
 import torch
 
 from gradweave import ranks, releases
-from gradweave.lab import fashion_mnist, hosts
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 
@@ -26,7 +26,7 @@ class Finding:
 def examine():
     """All findings, in a fixed order. Changes nothing on the machine."""
     return [_torch(), _extension(), _gloo(), _interface(ranks.interfaces(), os.environ.get("GLOO_SOCKET_IFNAME")), _threads(),
-            _hosts(), _dataset()]
+            *_laboratory()]
 
 
 def _torch():
@@ -87,14 +87,22 @@ def _threads():
                    "process for each processor set OMP_NUM_THREADS=1")
 
 
-def _hosts():
+def _laboratory():
+    """What the demo needs, which the installed package lacks."""
+    if importlib.util.find_spec("gradweave.lab") is None:
+        return []
+    from gradweave.lab import fashion_mnist, hosts
+    return [_hosts(hosts), _dataset(fashion_mnist)]
+
+
+def _hosts(hosts):
     reason = hosts.unavailable_reason()
     if reason:
         return Finding("test hosts", WARNING, reason, "shaped links on one machine need it; emulated links do not")
     return Finding("test hosts", OK, "network namespaces with shaped links can be made")
 
 
-def _dataset():
+def _dataset(fashion_mnist):
     try:
         count = len(fashion_mnist.load("test")[1])
     except fashion_mnist.DatasetMissing as error:

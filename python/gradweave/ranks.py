@@ -11,10 +11,12 @@ import time
 import torch
 from torch import distributed
 
+from gradweave.usage import UsageError
+
 TIMEOUT = datetime.timedelta(seconds=60)
 
 
-class NotLaunched(RuntimeError):
+class NotLaunched(UsageError):
     """The command needs ranks, and this process is not one or can't reach the others."""
 
 

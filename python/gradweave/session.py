@@ -11,6 +11,7 @@ from gradweave import (
     _native, checkpoint, clipping, compiling, core, decision, equality, preserving, profiling, reading, scaling, tuning)
 from gradweave.agreement import Control, difference
 from gradweave.checkpoint import RankState
+from gradweave.closing import refusing_once_closed
 from gradweave.following import Follower
 from gradweave.loop import TRAITS, Loop
 from gradweave.reporting import Report
@@ -26,6 +27,7 @@ CHANGE = "the change of plan"
 LOAD = "model.gradweave.load_state_dict()"
 
 
+@refusing_once_closed
 class Session:
     """What `model.gradweave` is.
 
@@ -42,6 +44,7 @@ class Session:
         self.model, self.settings, self.links = model, settings, links
         self.plan, self.workload, self.cluster, self.prediction = None, None, None, None
         self.on_close = None
+        self.closed = False
         self._coming = settings.given_plan  # in force from the first forward on
         self._recorder = profiling.Recorder(model)  # None once nothing is to be recorded
         self._layers, self._iterations, self._called, self._folded = None, 0, False, False
@@ -284,7 +287,9 @@ class Session:
     def close(self, error: BaseException | None = None, patience_s: float | None = None) -> None:
         """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `error`:
         this rank's own, which the other ranks are told; ops under way are given up. `patience_s`: so are they once none
-        has ended for so long."""
+        has ended for so long. All else that is asked of it afterwards is InvalidInput."""
+        if self.closed:
+            return
         if error is None:
             self._report.ended()
         self.unhook()
@@ -298,6 +303,7 @@ class Session:
         self.job.close()
         self.control.close()
         self.links = []
+        self.closed = True
 
     def unhook(self):
         """Makes model and optimizer what they were before, but for the engine's hooks on gradients."""

@@ -106,12 +106,22 @@ class Settings:
 
     @property
     def checks(self) -> bool:
-        return bool(int(os.environ.get("GRADWEAVE_CHECK", "0"))) if self.check is None else self.check
+        """Errors: InvalidInput."""
+        return switched_on("GRADWEAVE_CHECK") if self.check is None else self.check
 
     @property
     def scales(self) -> bool:
         """Whether the loop has a loss scale."""
         return self.scaler is not None and self.scaler.is_enabled()
+
+
+def switched_on(variable: str) -> bool:
+    """What the environment says of a switch; one that it doesn't name is off. Errors: InvalidInput."""
+    said = os.environ.get(variable, "")
+    for on, words in ((True, ("1", "true", "on")), (False, ("", "0", "false", "off"))):
+        if said.strip().lower() in words:
+            return on
+    raise _native.InvalidInput(f"{variable}={said!r} in the environment: give 1, true or on, or else 0, false, off or nothing")
 
 
 def plan_of(given: Plan) -> core.Plan:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradweave import decision, forking, scaling, tuning  # noqa: F401  forking acts by itself
+from gradweave import _native, decision, forking, scaling, tuning  # noqa: F401  forking acts by itself
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
 from gradweave.scope import INTEGRATIONS, Scope
@@ -75,6 +75,7 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
         tuning.check(settings, model, device)
         trained = Scope(model, settings.exclude)
         _check_steps(optimizers, model)
+        _check_device(trained)
         decision.check_runs(settings, trained.names, trained.parameters, job.size)
         groups = {"links": ", ".join(map(str, links)), "ranks that train alike": str(job.size)}
         arguments = settings.arguments() | groups | trained.arguments() | _described(optimizers)
@@ -146,6 +147,15 @@ def _check_steps(optimizers, model):
         if not own & _parameters_of(each):
             raise ValueError(f"gradweave.wrap: this {type(each).__name__} steps no parameter of the model, which would train "
                              "nothing: give the optimizer that was made of this model's parameters()")
+
+
+def _check_device(trained):
+    device = trained.parameters[0].device if trained.parameters else None
+    for name, parameter in zip(trained.names, trained.parameters):
+        if parameter.device != device:
+            raise _native.InvalidInput(
+                f"gradweave.wrap: parameter '{name}' is on {parameter.device}, '{trained.names[0]}' on {device}: keep a model "
+                "on one device, or name what is on another in wrap(exclude=...)")
 
 
 def _described(optimizers):

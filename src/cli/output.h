@@ -9,7 +9,7 @@
 
 #include "gradweave/cluster.h"
 #include "gradweave/workload.h"
-#include "io/result_json.h"
+#include "report/result_json.h"
 
 namespace gradweave::cli {
 

@@ -11,7 +11,8 @@
 namespace gradweave::cli {
 
 Progress::Progress(const Outcome& outcome, std::string what) : what_(std::move(what)) {
-  if (!outcome.quiet && is_terminal(standard_error())) thread_ = std::thread([this] { show(); });
+  if (!outcome.quiet && is_terminal(standard_error()))
+    thread_ = Thread([this] { show(); }, [](const std::string&) {});
 }
 
 Progress::~Progress() {

@@ -3,9 +3,9 @@
 
 #include <cstddef>
 #include <string>
-#include <thread>
 
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "cli/commands.h"
 
 namespace gradweave::cli {
@@ -30,7 +30,7 @@ class Progress {
   CondVar changed_;
   std::string what_ GUARDED_BY(mutex_);
   bool ended_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace gradweave::cli

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "gradweave/observe.h"
+#include "gradweave/iteration_statistics.h"
 
 namespace gradweave {
 

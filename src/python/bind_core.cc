@@ -20,8 +20,8 @@
 #include "gradweave/simulate.h"
 #include "gradweave/tune.h"
 #include "gradweave/validate.h"
-#include "io/result_json.h"
 #include "python/values.h"
+#include "report/result_json.h"
 #include "runtime/low_priority.h"
 
 namespace py = pybind11;

@@ -11,9 +11,9 @@
 #include "gradweave/estimate.h"
 #include "gradweave/observe.h"
 #include "gradweave/tune.h"
-#include "io/result_json.h"
 #include "python/bind_core.h"
 #include "python/values.h"
+#include "report/result_json.h"
 #include "runtime/adam_step.h"
 #include "runtime/codec/codec.h"
 #include "runtime/control_group.h"
@@ -63,14 +63,14 @@ std::shared_ptr<py::function> held(py::function callable) {
           }};
 }
 
-TorchHost::Stepper stepper_of(py::function step) {
+Stepper stepper_of(py::function step) {
   return [step = held(std::move(step))](std::int32_t subset) {
     const py::gil_scoped_acquire lock;
     (*step)(subset);
   };
 }
 
-TorchHost::Unscaler unscaler_of(std::optional<py::function> factor) {
+Unscaler unscaler_of(std::optional<py::function> factor) {
   if (!factor) return nullptr;
   return [factor = held(std::move(*factor))] {
     const py::gil_scoped_acquire lock;
@@ -80,9 +80,9 @@ TorchHost::Unscaler unscaler_of(std::optional<py::function> factor) {
 
 // (place of the parameter, begin, end)
 std::vector<std::tuple<std::int32_t, std::int64_t, std::int64_t>> tuples_of(
-    const std::vector<TorchHost::Slice>& slices) {
+    const std::vector<Slice>& slices) {
   std::vector<std::tuple<std::int32_t, std::int64_t, std::int64_t>> tuples;
-  for (const TorchHost::Slice& slice : slices) tuples.emplace_back(slice.parameter, slice.begin, slice.end);
+  for (const Slice& slice : slices) tuples.emplace_back(slice.parameter, slice.begin, slice.end);
   return tuples;
 }
 
@@ -357,7 +357,11 @@ void bind_tuner(py::module_& module) {
 // A question to the run, asked of the engine.
 template <typename Result>
 auto of_run(Result (run::Run::*question)() const) {
-  return [question](const Engine& engine) { return (engine.run().*question)(); };
+  return [question](const Engine& engine) { return engine.run(question); };
+}
+
+auto of_steps(bool run::StepPoints::*question) {
+  return [question](const Engine& engine) { return engine.run(&run::Run::steps).*question; };
 }
 
 void bind_engine(py::module_& module) {
@@ -417,7 +421,7 @@ void bind_engine(py::module_& module) {
       .def("take_local_gradients", &Engine::take_local_gradients)
       .def("forward_begins", &Engine::forward_begins)
       .def("statistics", [](const Engine& engine, std::int64_t iterations,
-                            std::size_t rank) { return engine.run().statistics(iterations, rank); })
+                            std::size_t rank) { return engine.run(&run::Run::statistics, iterations, rank); })
       .def("echo", &Engine::echo)
       .def("forward_start", &Engine::forward_start, Unlocked())
       .def("forward_end", &Engine::forward_end, Unlocked())
@@ -444,19 +448,19 @@ void bind_engine(py::module_& module) {
              engine.set_unscaler(unscaler_of(std::move(factor)));
            })
       .def("forward_layers", of_run(&run::Run::forward_layers))
-      .def("set_timeline", [](Engine& engine, bool on) { engine.run().set_timeline(on); })
+      .def("set_timeline", [](Engine& engine, bool on) { engine.run(&run::Run::set_timeline, on); })
       .def(
           "take_timeline", [](Engine& engine) { return to_json(engine.take_timeline()); }, Unlocked())
       .def_property("communicating", of_run(&run::Run::communicating),
-                    [](Engine& engine, bool on) { engine.run().set_communicating(on); })
+                    [](Engine& engine, bool on) { engine.run(&run::Run::set_communicating, on); })
       .def_property_readonly("installed", of_run(&run::Run::installed))
       .def_property_readonly("reduced", of_run(&run::Run::reduced))
       .def_property_readonly("taken_away", of_run(&run::Run::taken_away))
       .def_property_readonly("overflowed", of_run(&run::Run::overflowed))
-      .def_property_readonly("partial_steps", of_run(&run::Run::partial_steps))
-      .def_property_readonly("steps_in_backward", of_run(&run::Run::steps_in_backward))
-      .def_property_readonly("steps_in_forward", of_run(&run::Run::steps_in_forward))
-      .def_property_readonly("synchronous", of_run(&run::Run::synchronous))
+      .def_property_readonly("partial_steps", of_steps(&run::StepPoints::partial))
+      .def_property_readonly("steps_in_backward", of_steps(&run::StepPoints::in_backward))
+      .def_property_readonly("steps_in_forward", of_steps(&run::StepPoints::in_forward))
+      .def_property_readonly("synchronous", of_steps(&run::StepPoints::synchronous))
       .def_property_readonly("iteration", of_run(&run::Run::iteration))
       .def_property_readonly("backward_end_ns", of_run(&run::Run::backward_end_ns))
       .def_property_readonly("ready_ns", &Engine::ready_ns)

@@ -5,7 +5,7 @@
 #include "gradweave/error.h"
 #include "gradweave/report.h"
 #include "io/lanes.h"
-#include "io/result_json.h"
+#include "report/result_json.h"
 #include "report/contents.h"
 #include "report/template.h"
 

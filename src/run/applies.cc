@@ -1,8 +1,9 @@
-// Results are waited for and used.
+#include "run/applies.h"
+
 #include <algorithm>
+#include <utility>
 
 #include "gradweave/error.h"
-#include "run/run.h"
 
 namespace gradweave::run {
 namespace {
@@ -13,177 +14,207 @@ std::int32_t layer_of(const CalendarApply& apply) {
 
 }  // namespace
 
-void Run::wait_for(const Execution& execution, std::int32_t layer) {
-  const Waited wait = queue_->wait(execution);
-  if (wait.waited) {
-    const std::int64_t exposed = std::chrono::nanoseconds(wait.end - wait.begin).count();
-    counters_.exposed_ns += exposed;
-    timer_.waited(exposed);
-    ++counters_.waits;
-    if (timeline_) {
-      spans_.push_back({.kind = SpanKind::kWait,
-                        .iteration = base_ + iteration_,
-                        .layer = layer,
-                        .op = execution.place,
-                        .op_link = execution.op->link,
-                        .begin_ns = ns_of(wait.begin),
-                        .end_ns = ns_of(wait.end),
-                        .label = "wait",
-                        .reason = describe(tables_->calendar, execution)});
-      span_begin_ = wait.end;
-    }
-  }
-  host_.landed(execution);
+Applies::Applies(const Context& context, const Arrivals& arrivals, Outbox& outbox)
+    : context_(context), arrivals_(arrivals), outbox_(outbox), put_(context.calendar().blocks.size(), -1) {}
+
+void Applies::restart() {
+  forget_places();
+  late_.clear();
 }
 
-void Run::apply_reduced(const CalendarApply& apply) {
+void Applies::forget_places() { std::ranges::fill(put_, -1); }
+
+void Applies::wait_for(const Execution& execution, std::int32_t layer) {
+  const Waited wait = context_.queue.wait(execution);
+  if (wait.waited) {
+    context_.recorder.waited(wait,
+                             {.kind = SpanKind::kWait,
+                              .iteration = context_.cursor.of_run(),
+                              .layer = layer,
+                              .op = execution.place,
+                              .op_link = execution.op->link,
+                              .label = "wait"},
+                             [&] { return describe(context_.calendar(), execution); });
+  }
+  context_.host.landed(execution);
+}
+
+// Whether some rank had a gradient for the tensor in some iteration of the generation.
+bool Applies::used(const CalendarApply& apply, std::int32_t tensor) const {
+  if (!context_.flags.may_be_unused()) return true;
+  return std::ranges::any_of(apply.merges, [&](std::int32_t m) REQUIRES(compute_thread) {
+    const std::int64_t iteration = context_.cursor.now() + m;
+    return context_.cursor.exists(iteration) && context_.flags.used(iteration, tensor);
+  });
+}
+
+void Applies::put_reduced(const CalendarApply& apply) {
+  const Calendar& calendar = context_.calendar();
   for (std::size_t i = 0; i < apply.tensors.size(); ++i) {
     for (auto p = static_cast<std::size_t>(apply.first_piece[i]);
          p < static_cast<std::size_t>(apply.first_piece[i + 1]); ++p) {
-      wait_for(*part_of(apply.pieces[p]).from, layer_of(apply));
+      wait_for(*context_.part_of(apply.pieces[p]).from, layer_of(apply));
     }
-    if (holds_spoilt(apply)) continue;
+    if (context_.holds_left_out(apply)) continue;
     const auto tensor = static_cast<std::size_t>(apply.tensors[i]);
     if (used(apply, apply.tensors[i])) {
       put_gradient(apply, i);
-    } else if (apply.merges.back() < 0 && apply.correction == Correction::kNone &&
-               !tables_->calendar.sliced[tensor]) {
+    } else if (apply.merges.back() < 0 && apply.correction == Correction::kNone && !calendar.sliced[tensor]) {
       // What is there is this iteration's own gradient, which another step will use.
-      const auto first = static_cast<std::size_t>(tables_->calendar.blocks_of_tensor[tensor].front());
-      if (put_[first] != iteration_) host_.drop_gradient(apply.tensors[i]);
+      if (!is_in_place(calendar.blocks_of_tensor[tensor].front()))
+        context_.host.drop_gradient(apply.tensors[i]);
     }
   }
 }
 
 // Puts the gradient of the apply's tensor number `place` in place, as far as it is reduced here; several
 // generations add up.
-void Run::put_gradient(const CalendarApply& apply, std::size_t place) {
+void Applies::put_gradient(const CalendarApply& apply, std::size_t place) {
   const std::int32_t tensor = apply.tensors[place];
+  const std::int64_t now = context_.cursor.now();
   parts_.clear();
   for (auto p = static_cast<std::size_t>(apply.first_piece[place]);
        p < static_cast<std::size_t>(apply.first_piece[place + 1]); ++p)
-    parts_.push_back(part_of(apply.pieces[p]));
-  const bool local = apply.correction == Correction::kLocal && !draining_ && !spoilt(iteration_);
+    parts_.push_back(context_.part_of(apply.pieces[p]));
+  const bool local =
+      apply.correction == Correction::kLocal && !context_.cursor.draining() && !context_.flags.left_out(now);
   // Blocks that are there already come first. Where the tensor is stepped as a whole, it is all or none.
-  const auto others = std::ranges::partition(parts_, [&](const Part& part) {
-    return local || put_[static_cast<std::size_t>(part.block)] == iteration_;
-  });
+  const auto others = std::ranges::partition(
+      parts_, [&](const Part& part) REQUIRES(compute_thread) { return local || is_in_place(part.block); });
   const auto there = static_cast<std::size_t>(others.begin() - parts_.begin());
-  for (const Part& part : parts_) put_[static_cast<std::size_t>(part.block)] = iteration_;
-  if (there > 0) host_.put_gradient(tensor, std::span(parts_).first(there), true);
-  if (there < parts_.size()) host_.put_gradient(tensor, std::span(parts_).subspan(there), false);
+  for (const Part& part : parts_) put_[static_cast<std::size_t>(part.block)] = now;
+  if (there > 0) context_.host.put_gradient(tensor, std::span(parts_).first(there), true);
+  if (there < parts_.size()) context_.host.put_gradient(tensor, std::span(parts_).subspan(there), false);
 }
 
-void Run::apply_average(const CalendarApply& apply) {
+void Applies::average(const CalendarApply& apply) {
   if (apply.mode == Mode::kReplace) check_parameters(apply);
   for (const Piece& piece : apply.pieces) {
-    const Part part = part_of(piece);
+    const Part part = context_.part_of(piece);
     wait_for(*part.from, layer_of(apply));
-    host_.average_parameter(part);
+    context_.host.average_parameter(part);
   }
 }
 
-void Run::step(const Stepped& stepped) {
+void Applies::step(const Stepped& stepped) {
   if (stepped.empty()) return;
   // Other blocks of their tensors may wait for an update: this change is not the caller's.
   std::vector<std::int32_t> unchanged;
   for (const std::int32_t b : stepped.blocks) {
-    const std::int32_t tensor = tables_->calendar.block_tensor[static_cast<std::size_t>(b)];
-    if (!host_.parameter_changed(tensor)) unchanged.push_back(tensor);
+    const std::int32_t tensor = context_.calendar().block_tensor[static_cast<std::size_t>(b)];
+    if (!context_.host.parameter_changed(tensor)) unchanged.push_back(tensor);
   }
-  if (timeline_) span_begin_ = Clock::now();
-  host_.step(stepped);
-  for (const std::int32_t tensor : unchanged) host_.note_parameter(tensor);
-  record(SpanKind::kOptimizer, -1);
-  // An update has as many steps as the plan has parts.
-  if (updated_ != iteration_) ++counters_.updates;
-  updated_ = iteration_;
+  context_.recorder.begin_span();
+  context_.host.step(stepped);
+  for (const std::int32_t tensor : unchanged) context_.host.note_parameter(tensor);
+  context_.recorder.end_span(SpanKind::kOptimizer, context_.cursor.of_run(), -1);
+  context_.recorder.stepped(context_.cursor.now());
 }
 
-void Run::apply_outside_end(const std::vector<std::int32_t>& applies) {
+void Applies::outside_end(const std::vector<std::int32_t>& applies) {
   if (applies.empty()) return;
   const auto begin = Clock::now();
-  for (const std::int32_t a : applies) apply_outside_end(here().applies[static_cast<std::size_t>(a)]);
-  timer_.stop_clock(ns_of(Clock::now()) - ns_of(begin));
+  for (const std::int32_t a : applies) outside_end(context_.here().applies[static_cast<std::size_t>(a)]);
+  context_.recorder.update_ended(begin);
 }
 
-// An apply at forward_start or backward_end: the step of a few tensors, on their own.
-void Run::apply_outside_end(const CalendarApply& apply) {
-  if (apply.source == Source::kAveragedParameter) return apply_average(apply);
+void Applies::outside_end(const CalendarApply& apply) {
+  if (apply.source == Source::kAveragedParameter) return average(apply);
   if (apply.source == Source::kLocalGradient) {
-    if (!holds_spoilt(apply)) step(apply.stepped);
-    read_parameters(apply);
-    return;
+    if (!context_.holds_left_out(apply)) step(apply.stepped);
+    return outbox_.read_parameters(apply);
   }
-  const bool noted = apply.at.kind == PointKind::kForwardStart && (!draining_ || iteration_ == drain_end_);
+  const bool noted = apply.at.kind == PointKind::kForwardStart &&
+                     (!context_.cursor.draining() || context_.cursor.begins_drain());
   if (noted) check_parameters(apply);
-  host_.set_gradients_aside(apply.tensors);
-  apply_reduced(apply);
-  if (!holds_spoilt(apply)) step(put(apply.stepped));
-  host_.put_gradients_back(apply.tensors);
-  if (noted) std::ranges::for_each(apply.tensors, [&](std::int32_t t) { host_.note_parameter(t); });
+  context_.host.set_gradients_aside(apply.tensors);
+  put_reduced(apply);
+  if (!context_.holds_left_out(apply)) step(in_place(apply.stepped));
+  context_.host.put_gradients_back(apply.tensors);
+  if (noted) {
+    for (std::int32_t t : apply.tensors) context_.host.note_parameter(t);
+  }
   for (std::int32_t b : apply.blocks) put_[static_cast<std::size_t>(b)] = -1;
 }
 
-// What is left of `stepped` where only blocks with a reduced gradient in place are stepped: of a part of a
-// tensor nothing else says that it has none.
-const Stepped& Run::put(const Stepped& stepped) {
+bool Applies::waits_for_unused(const CalendarApply& apply, std::int32_t layer) const {
+  if (apply.source == Source::kLocalGradient) return false;
+  if (arrivals_.missing_from(layer)) return true;
+  return apply.source == Source::kReducedGradient && apply.merges.back() == 0 &&
+         context_.flags.may_be_unused();
+}
+
+void Applies::backward_end(std::int32_t layer) {
+  const CalendarIteration& now = context_.here();
+  const std::vector<std::int32_t>& due = now.at_backward[static_cast<std::size_t>(layer)];
+  const auto waits = [&](std::int32_t a) REQUIRES(compute_thread) {
+    return waits_for_unused(now.applies[static_cast<std::size_t>(a)], layer);
+  };
+  if (late_.empty() && std::ranges::none_of(due, waits)) {
+    outside_end(due);
+  } else {
+    late_.insert(late_.end(), due.begin(), due.end());
+  }
+}
+
+void Applies::backward_ended() { outside_end(std::exchange(late_, {})); }
+
+const Stepped& Applies::in_place(const Stepped& stepped) {
   if (stepped.blocks.empty()) return stepped;
   left_ = stepped;
-  std::erase_if(left_.blocks,
-                [&](std::int32_t b) { return put_[static_cast<std::size_t>(b)] != iteration_; });
+  std::erase_if(left_.blocks, [&](std::int32_t b) REQUIRES(compute_thread) { return !is_in_place(b); });
   return left_;
 }
 
-// What is left of `stepped`, of this iteration's end, where only what something sound updates is stepped.
-// Other tensors lose their gradients, so that the optimizer passes them over.
-const Stepped& Run::sound(const Stepped& stepped) {
-  const bool recent =
-      last_spoilt_ >= 0 && last_spoilt_ >= iteration_ - static_cast<std::int64_t>(flags_.size());
-  if (!recent && stepped.blocks.empty()) return stepped;
-  const Calendar& calendar = tables_->calendar;
-  std::vector<std::uint8_t> tensors(ready_.size()), blocks(put_.size());
-  for (const CalendarApply& apply : here().applies) {
+const Stepped& Applies::sound(const Stepped& stepped) {
+  const Flags& flags = context_.flags;
+  const std::int64_t now = context_.cursor.now();
+  if (!flags.left_out_lately(now) && stepped.blocks.empty()) return stepped;
+  const Calendar& calendar = context_.calendar();
+  std::vector<std::uint8_t> tensors(calendar.index.tensors.size()), blocks(put_.size());
+  for (const CalendarApply& apply : context_.here().applies) {
     if (apply.at.kind != PointKind::kIterationEnd || apply.source == Source::kAveragedParameter) continue;
     // A correction adds to the local gradient of this iteration: either may be sound alone.
     const bool local = (apply.source == Source::kLocalGradient || apply.correction == Correction::kLocal) &&
-                       !spoilt(iteration_);
-    const bool reduced = apply.source == Source::kReducedGradient && !holds_spoilt(apply);
+                       !flags.left_out(now);
+    const bool reduced = apply.source == Source::kReducedGradient && !context_.holds_left_out(apply);
     if (!local && !reduced) continue;
     for (std::int32_t tensor : apply.stepped.tensors) {
       const auto t = static_cast<std::size_t>(tensor);
-      const auto first = static_cast<std::size_t>(calendar.blocks_of_tensor[t].front());
       // Where no rank used it then, what is there is this iteration's own gradient.
-      tensors[t] |= local || !spoilt(iteration_) || put_[first] == iteration_;
+      tensors[t] |= local || !flags.left_out(now) || is_in_place(calendar.blocks_of_tensor[t].front());
     }
     for (std::int32_t block : apply.stepped.blocks) {
       const auto b = static_cast<std::size_t>(block);
-      const auto t = static_cast<std::size_t>(calendar.block_tensor[b]);
-      const bool computed = (ready_[t] || touched_[t]) && host_.kept(calendar.block_tensor[b]) != Kept::kGone;
-      blocks[b] |= (reduced && put_[b] == iteration_) || (local && computed);
+      const std::int32_t tensor = calendar.block_tensor[b];
+      const bool computed = arrivals_.used(tensor) && context_.host.kept(tensor) != Kept::kGone;
+      blocks[b] |= (reduced && is_in_place(block)) || (local && computed);
     }
   }
   left_ = stepped;
   bool any = false;
   for (std::int32_t t : stepped.tensors) {
     any |= tensors[static_cast<std::size_t>(t)] != 0;
-    if (!tensors[static_cast<std::size_t>(t)]) host_.drop_gradient(t);
+    if (!tensors[static_cast<std::size_t>(t)]) context_.host.drop_gradient(t);
   }
   if (!any) left_.tensors.clear();
   std::erase_if(left_.blocks, [&](std::int32_t b) { return !blocks[static_cast<std::size_t>(b)]; });
   return left_;
 }
 
-// Gives messages back whose last apply was in `iteration`.
-void Run::retire(std::int64_t iteration) {
-  const std::int64_t first = std::max<std::int64_t>(0, iteration - tables_->calendar.look_back);
-  for (std::int64_t i = first; i <= iteration; ++i) {
-    for (const Execution& execution : tables_->ring.row(i)) {
-      if (execution.op == nullptr || execution.iteration != i || i + execution.op->last_apply != iteration)
-        continue;
-      // A reduce_scatter's message goes over to its all_gather.
-      if (execution.op->collective != Collective::kReduceScatter) host_.retire(execution);
-    }
+void Applies::note_parameters() {
+  for (const CalendarApply& apply : context_.calendar()[context_.cursor.now() + 1].applies) {
+    if (apply.at.kind != PointKind::kForwardStart || apply.source != Source::kReducedGradient) continue;
+    for (std::int32_t t : apply.tensors) context_.host.note_parameter(t);
+  }
+}
+
+void Applies::check_parameters(const CalendarApply& apply) const {
+  for (std::int32_t t : apply.tensors) {
+    if (!context_.host.parameter_changed(t)) continue;
+    throw InvalidInput(
+        "it was changed after step(), while its update was on its way (" + context_.cursor.text() + ")",
+        context_.text_of(t), "call model.gradweave.synchronize() before changing parameters");
   }
 }
 

@@ -1,4 +1,4 @@
-// What the caller does to gradients and parameters in between is found, and means what he means by it.
+// What the caller does to gradients in between is found, and means what he means by it.
 #include <algorithm>
 
 #include "gradweave/error.h"
@@ -7,10 +7,11 @@
 namespace gradweave::run {
 
 bool Run::taken_away() const {
-  if (phase_ != Phase::kReduced || synchronous_) return false;
+  if (phase_ != Phase::kReduced || steps().synchronous) return false;
   bool any = false;
-  for (std::int32_t t : all_tensors_) {
-    if (!present_[static_cast<std::size_t>(t)]) continue;
+  const auto tensors = static_cast<std::int32_t>(calendar().index.tensors.size());
+  for (std::int32_t t = 0; t < tensors; ++t) {
+    if (!plan_->arrivals.present(t)) continue;
     any = true;
     if (host_.kept(t) != Kept::kGone) return false;
   }
@@ -20,14 +21,14 @@ bool Run::taken_away() const {
 // An edit of a gradient that was handed over would be lost without a word.
 void Run::check_kept() {
   const CalendarIteration& now = here();
-  const auto check = [&](std::int32_t tensor) {
-    if (!present_[static_cast<std::size_t>(tensor)]) return;
+  const auto check = [&](std::int32_t tensor) REQUIRES(compute_thread) {
+    if (!plan_->arrivals.present(tensor)) return;
     const Kept kept = host_.kept(tensor);
     if (kept == Kept::kSame) return;
     throw InvalidInput(std::string("its gradient was ") + (kept == Kept::kGone ? "removed" : "changed") +
                            " between backward() and step(), but this plan had handed it over already (" +
-                           iteration_text() + ")",
-                       tensor_text(tensor),
+                           cursor_.text() + ")",
+                       plan_->context.text_of(tensor),
                        "clip with gradweave.clip_grad_norm_; to drop a batch, call "
                        "model.gradweave.skip_step() in place of step(), or set all gradients to None; else "
                        "choose a scheme that waits for the whole gradient, as ddp");
@@ -37,7 +38,7 @@ void Run::check_kept() {
       std::ranges::for_each(now.applies[static_cast<std::size_t>(a)].tensors, check);
   }
   for (std::size_t b = 0; b < now.gradient.size(); ++b) {
-    if (now.gradient_outside_end[b]) check(tables_->calendar.block_tensor[b]);
+    if (now.gradient_outside_end[b]) check(calendar().block_tensor[b]);
   }
 }
 
@@ -50,37 +51,21 @@ void Run::leave_out() {
       const CalendarApply& apply = now.applies[static_cast<std::size_t>(a)];
       if (apply.source == Source::kAveragedParameter || apply.merges.back() < 0) continue;
       throw InvalidInput("this batch can't be dropped: the plan in force has stepped " +
-                             tensor_text(apply.tensors.front()) + " by its gradient in the backward",
-                         iteration_text(),
+                             plan_->context.text_of(apply.tensors.front()) +
+                             " by its gradient in the backward",
+                         cursor_.text(),
                          "look at the loss before backward(), or choose a scheme that steps in step() or in "
                          "the next forward");
     }
   }
-  flags_at(iteration_).spoilt = true;
-  last_spoilt_ = iteration_;
-  leave_no_residual();
-  for (std::int32_t t : all_tensors_) {
-    if (ready_[static_cast<std::size_t>(t)]) host_.drop_gradient(t);
+  plan_->flags.leave_out(cursor_.now());
+  plan_->outbox.leave_out();
+  for (std::int32_t t : all_tensors()) {
+    if (plan_->arrivals.has_come(t)) host_.drop_gradient(t);
   }
-  std::ranges::fill(put_, -1);
-  for (std::int32_t a : now.gradients_at_end) apply_reduced(now.applies[static_cast<std::size_t>(a)]);
-}
-
-// Updates that are on their way at the end of an iteration are meant for the parameters as they are then.
-void Run::note_parameters() {
-  for (const CalendarApply& apply : tables_->calendar[iteration_ + 1].applies) {
-    if (apply.at.kind != PointKind::kForwardStart || apply.source != Source::kReducedGradient) continue;
-    for (std::int32_t t : apply.tensors) host_.note_parameter(t);
-  }
-}
-
-void Run::check_parameters(const CalendarApply& apply) {
-  for (std::int32_t t : apply.tensors) {
-    if (!host_.parameter_changed(t)) continue;
-    throw InvalidInput(
-        "it was changed after step(), while its update was on its way (" + iteration_text() + ")",
-        tensor_text(t), "call model.gradweave.synchronize() before changing parameters");
-  }
+  plan_->applies.forget_places();
+  for (std::int32_t a : now.gradients_at_end)
+    plan_->applies.put_reduced(now.applies[static_cast<std::size_t>(a)]);
 }
 
 }  // namespace gradweave::run

@@ -14,15 +14,14 @@ void Run::cut(const Execution& execution, std::int64_t end) {
   const auto all = static_cast<std::int32_t>(op.merges.size());
   const auto left = static_cast<std::int32_t>(
       std::ranges::count_if(op.merges, [&](std::int32_t m) { return execution.iteration + m < end; }));
-  const bool mean =
-      tables_->calendar.merge == Merge::kMean && op.payload == Payload::kGradient && !op.keep_own;
+  const bool mean = calendar().merge == Merge::kMean && op.payload == Payload::kGradient && !op.keep_own;
   if (left > 0 && left < all && mean) host_.rescale(execution, static_cast<double>(all) / left);
   if (left > 0 && left < all) host_.filled(execution);
   queue_->cut(execution, (all - left) * static_cast<std::int32_t>(op.blocks.size()), left == 0);
 }
 
 void Run::cut_row(std::int64_t iteration, std::int64_t end) {
-  for (const Execution& execution : tables_->ring.row(iteration)) {
+  for (const Execution& execution : plan_->window.row(iteration)) {
     if (execution.op != nullptr && execution.iteration == iteration) cut(execution, end);
   }
 }
@@ -42,64 +41,69 @@ void Run::drain(const std::string& what) {
                        "call it between iterations");
   }
   peers_->agree(what, "", options_.queue.timeout);
-  const Calendar& calendar = tables_->calendar;
-  const std::int64_t end = iteration_;
-  host_.set_gradients_aside(all_tensors_);
-  draining_ = true;
-  drain_end_ = end;
-  for (std::int64_t n = end; n <= end + calendar.look_ahead; ++n) cut_row(n, end);
-  const std::int64_t last = end + calendar.look_ahead + calendar.look_back;
+  const std::int32_t ahead = calendar().look_ahead;
+  const std::int64_t end = cursor_.now();
+  const std::vector<std::int32_t> tensors = all_tensors();
+  host_.set_gradients_aside(tensors);
+  cursor_.begin_drain();
+  for (std::int64_t n = end; n <= end + ahead; ++n) cut_row(n, end);
+  const std::int64_t last = end + ahead + calendar().look_back;
   for (;;) {
     drain_iteration(end);
-    if (iteration_ == last) break;
-    retire(iteration_);
-    ++iteration_;
+    if (cursor_.now() == last) break;
+    retire(cursor_.now());
+    cursor_.advance();
     queue_->wait_idle();  // nobody waits for what is absent, and its place in the ring is used again
-    prepare(iteration_ + calendar.look_ahead);
-    cut_row(iteration_ + calendar.look_ahead, end);
-    push(iteration_);
+    open(cursor_.now() + ahead);
+    cut_row(cursor_.now() + ahead, end);
+    plan_->window.push(cursor_.now());
   }
   queue_->wait_idle();
-  retire(iteration_);
-  draining_ = false;
-  host_.put_gradients_back(all_tensors_);
+  retire(cursor_.now());
+  host_.put_gradients_back(tensors);
   if (end > 0) average_over_ranks();
-  base_ += end;
   restart();
 }
 
-// The applies of one iteration that hold something from before `end`, in the order of their points.
-void Run::drain_iteration(std::int64_t end) {
-  const CalendarIteration& now = here();
-  const auto pending = [&](const CalendarApply& apply) {
-    return apply.source != Source::kLocalGradient &&
-           std::ranges::any_of(apply.merges, [&](std::int32_t m) { return iteration_ + m < end; });
-  };
-  const auto outside = [&](const std::vector<std::int32_t>& applies) {
-    for (std::int32_t a : applies) {
-      const CalendarApply& apply = now.applies[static_cast<std::size_t>(a)];
-      if (pending(apply)) apply_outside_end(apply);
-    }
-  };
-  for (std::size_t l = 0; l < forwarded_.size(); ++l) {
-    if (forwarded_[l] < iteration_) outside(now.at_forward[l]);  // synchronize() may have been first
-  }
-  for (std::size_t l = forwarded_.size(); l-- > 0;) outside(now.at_backward[l]);
-  drain_end_of_iteration(pending);
+// Whether it holds something from before `end` that is on its way.
+bool Run::pending(const CalendarApply& apply, std::int64_t end) const {
+  const std::int64_t now = cursor_.now();
+  return apply.source != Source::kLocalGradient &&
+         std::ranges::any_of(apply.merges, [&](std::int32_t m) { return now + m < end; });
 }
 
-void Run::drain_end_of_iteration(const std::function<bool(const CalendarApply&)>& pending) {
+// The pending applies of one iteration, in the order of their points.
+void Run::drain_iteration(std::int64_t end) {
+  const CalendarIteration& now = here();
+  const std::vector<std::int64_t>& forwarded = plan_->forwarded;
+  const auto outside = [&](const std::vector<std::int32_t>& applies) REQUIRES(compute_thread) {
+    for (std::int32_t a : applies) {
+      const CalendarApply& apply = now.applies[static_cast<std::size_t>(a)];
+      if (pending(apply, end)) plan_->applies.outside_end(apply);
+    }
+  };
+  for (std::size_t l = 0; l < forwarded.size(); ++l) {
+    if (forwarded[l] < cursor_.now()) outside(now.at_forward[l]);  // synchronize() may have been first
+  }
+  for (std::size_t l = forwarded.size(); l-- > 0;) outside(now.at_backward[l]);
+  drain_end_of_iteration(end);
+}
+
+void Run::drain_end_of_iteration(std::int64_t end) {
+  Applies& applies = plan_->applies;
   Stepped stepped;
-  const auto step_these = [&] { step(put(std::exchange(stepped, {}))); };
-  for (std::int32_t t : all_tensors_) host_.drop_gradient(t);
+  const auto step_these = [&]() REQUIRES(compute_thread) {
+    applies.step(applies.in_place(std::exchange(stepped, {})));
+  };
+  for (std::int32_t t : all_tensors()) host_.drop_gradient(t);
   for (const CalendarApply& apply : here().applies) {
-    if (apply.at.kind != PointKind::kIterationEnd || !pending(apply)) continue;
+    if (apply.at.kind != PointKind::kIterationEnd || !pending(apply, end)) continue;
     if (apply.source == Source::kAveragedParameter) {
       step_these();
-      apply_average(apply);
+      applies.average(apply);
     } else {
-      apply_reduced(apply);
-      if (!holds_spoilt(apply)) add(apply.stepped, stepped);
+      applies.put_reduced(apply);
+      if (!plan_->context.holds_left_out(apply)) add(apply.stepped, stepped);
     }
   }
   step_these();
@@ -108,24 +112,19 @@ void Run::drain_end_of_iteration(const std::function<bool(const CalendarApply&)>
 // One synchronous average of what ranks stepped on their own: afterwards all ranks are equal, bit for bit. Nothing is
 // averaged twice: the mean of equal values of three ranks is not always that value.
 void Run::average_over_ranks() {
-  const Calendar& calendar = tables_->calendar;
-  if (!calendar.local_steps || options_.world_size == 1) return;
-  std::vector<std::int32_t> tensors;
-  for (std::int32_t t : all_tensors_) {
-    if (calendar.stepped_locally[static_cast<std::size_t>(t)]) tensors.push_back(t);
-  }
-  const auto begin = Clock::now();
-  try {
-    host_.average_over_ranks(tensors);
-  } catch (const std::exception& error) {
-    fail("the average of parameters that ranks stepped on their own", Clock::now() - begin, error.what());
-  }
+  if (!calendar().local_steps || options_.world_size == 1) return;
+  std::vector<std::int32_t> tensors = all_tensors();
+  std::erase_if(tensors, [&](std::int32_t t) REQUIRES(compute_thread) {
+    return !calendar().stepped_locally[static_cast<std::size_t>(t)];
+  });
+  ending_.guard("the average of parameters that ranks stepped on their own",
+                [&]() REQUIRES(compute_thread) { host_.average_over_ranks(tensors); });
 }
 
 void Run::synchronize() {
   if (!installed()) return;
   if (phase_ == Phase::kIdle) {
-    for (std::size_t l = 0; l < forwarded_.size(); ++l) {
+    for (std::size_t l = 0; l < plan_->forwarded.size(); ++l) {
       if (!here().at_forward[l].empty()) apply_forward(static_cast<std::int32_t>(l));
     }
   }

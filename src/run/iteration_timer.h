@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "gradweave/observe.h"
+#include "gradweave/iteration_statistics.h"
 #include "plan/calendar.h"
 
 namespace gradweave::run {

@@ -5,6 +5,25 @@
 
 namespace gradweave::run {
 
+namespace {
+
+// What a link's thread has: the queue counts it as one until it has ended.
+class Membership {
+ public:
+  Membership(std::shared_ptr<OpQueue> queue, std::size_t link) : queue_(std::move(queue)), link_(link) {
+    queue_->joined(link_);
+  }
+  ~Membership() { queue_->left(link_); }
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+ private:
+  std::shared_ptr<OpQueue> queue_;
+  std::size_t link_;
+};
+
+}  // namespace
+
 struct Link::Shared {
   std::size_t number;
   std::shared_ptr<Tables> tables;
@@ -14,7 +33,7 @@ struct Link::Shared {
 
   void work(std::size_t first, std::size_t step);
   void run(const Execution& execution, std::size_t sequence);
-  void fail(const Execution& execution, const std::string& why, Clock::time_point begin);
+  void fail(const std::string& what, const std::string& why, Clock::time_point begin);
 };
 
 void Link::Shared::work(std::size_t first, std::size_t step) {
@@ -24,7 +43,6 @@ void Link::Shared::work(std::size_t first, std::size_t step) {
     if (turn.execution == nullptr) break;
     turn.absent ? queue->skipped(number, *turn.execution) : run(*turn.execution, sequence);
   }
-  queue->left(number);
 }
 
 void Link::Shared::run(const Execution& execution, std::size_t sequence) {
@@ -34,16 +52,16 @@ void Link::Shared::run(const Execution& execution, std::size_t sequence) {
     queue->launched(number);
     pending->wait();
   } catch (const std::exception& error) {
-    fail(execution, error.what(), begin);
+    fail(describe(tables->calendar, execution), error.what(), begin);
     return;
   }
   queue->ended(number, execution, begin);
   peers->set_progress(queue->progress());
 }
 
-void Link::Shared::fail(const Execution& execution, const std::string& why, Clock::time_point begin) {
+void Link::Shared::fail(const std::string& what, const std::string& why, Clock::time_point begin) {
   const auto waited = Clock::now() - begin;
-  if (!queue->failed()) queue->fail(peers->give_up(describe(tables->calendar, execution), waited, why));
+  if (!queue->failed()) queue->fail(peers->give_up(what, waited, why));
 }
 
 Link::Link(std::size_t number, std::shared_ptr<Tables> tables, std::shared_ptr<Channel> channel,
@@ -53,15 +71,28 @@ Link::Link(std::size_t number, std::shared_ptr<Tables> tables, std::shared_ptr<C
   // Gloo runs two ops of a group at once, NCCL one: more threads than a few only wait.
   const std::int32_t concurrency = shared_->tables->calendar.concurrency[number];
   const auto count = static_cast<std::size_t>(concurrency == 0 ? 4 : std::min(concurrency, 4));
-  for (std::size_t i = 0; i < count; ++i) {
-    shared_->queue->joined(number);
-    threads_.emplace_back([shared = shared_, i, count] { shared->work(i, count); });
+  const auto begin = Clock::now();
+  const auto failed = [shared = shared_, begin](const std::string& why) {
+    const std::string& link = shared->tables->calendar.links[shared->number];
+    shared->fail("a thread of link " + link, why, begin);
+  };
+  try {
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto main = [shared = shared_, i, count,
+                         member = std::make_shared<Membership>(shared_->queue, number)] {
+        shared->work(i, count);
+      };
+      threads_.emplace_back(main, failed);
+    }
+  } catch (...) {
+    shared_->queue->stop(number);  // the threads that there are, which are waited for
+    throw;
   }
 }
 
 Link::~Link() {
-  const bool gone = shared_->queue->stop(shared_->number);
-  for (std::thread& thread : threads_) gone ? thread.join() : thread.detach();
+  if (shared_->queue->stop(shared_->number)) return;
+  for (Thread& thread : threads_) thread.give_up();
 }
 
 }  // namespace gradweave::run

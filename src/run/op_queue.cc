@@ -108,7 +108,7 @@ Waited OpQueue::wait(const Execution& execution) {
     if (execution.partner != nullptr && !of(*execution.partner).done) force_up_to(*execution.partner);
     // Every op ends within its timeout, so a link without progress for longer waits for data that never
     // comes.
-    const auto patience = options_.timeout + std::chrono::seconds(10);
+    const auto patience = options_.timeout + options_.grace;
     std::int64_t progress = counters_.ops;
     while (!of(execution).done && failure_.empty()) {
       if (!done_.wait_until(mutex_, Clock::now() + patience) && progress == counters_.ops)
@@ -181,7 +181,7 @@ void OpQueue::settle(Clock::duration patience) {
     done_.wait_until(mutex_, until);
     if (std::exchange(ended, counters_.ops) != counters_.ops) moved = Clock::now();
   }
-  if (failure_.empty()) end_all("training was given up");
+  end_all("training was given up");
 }
 
 void OpQueue::check_failure() const {
@@ -354,10 +354,11 @@ bool OpQueue::stop(std::size_t link) {
 
 void OpQueue::fail(const std::string& why) {
   const MutexLock lock(mutex_);
-  if (failure_.empty()) end_all(why);
+  end_all(why);
 }
 
 void OpQueue::end_all(const std::string& why) {
+  if (!failure_.empty()) return;  // the first one is the cause of the others
   failure_ = why;
   done_.notify_all();
   wake_links();

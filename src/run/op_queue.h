@@ -24,6 +24,8 @@ inline std::int64_t ns_of(Clock::time_point time) {
 
 struct OpQueueOptions {
   std::chrono::milliseconds timeout{300'000};  // of one op
+  // Every op ends within its timeout, so that a link without progress for this much longer waits for data that never come.
+  std::chrono::milliseconds grace{10'000};
   // A rank that does something else than train, such as waiting for others at a barrier, passes no points.
   // Its peers may need its ops meanwhile, so that releases hold only so long.
   std::chrono::milliseconds stall{1'000};
@@ -109,7 +111,7 @@ class OpQueue {
 
   // ---- any thread
 
-  // Ends everything, unless it has ended before.
+  // Ends everything, unless it has ended before: the first failure stays.
   void fail(const std::string& why);
   bool failed() const;
   std::string failure() const;

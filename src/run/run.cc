@@ -1,40 +1,44 @@
 #include "run/run.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "gradweave/error.h"
 
 namespace gradweave::run {
 
-Run::Run(Host& host, const RunOptions& options)
-    : host_(host), options_(options), queue_(std::make_shared<OpQueue>(options.queue)) {}
+Run::InForce::InForce(Run& run, std::shared_ptr<Tables> made)
+    : tables(std::move(made)),
+      flags(run.host_, run.ending_, tables->calendar.index, tables->ring.depth(), run.options_.find_unused,
+            run.options_.world_size),
+      context{run.host_, *run.queue_, *tables, run.cursor_, flags, run.recorder_},
+      window(context),
+      arrivals(tables->calendar.index),
+      outbox(context, window),
+      applies(context, arrivals, outbox),
+      forwarded(tables->calendar.layers, -1) {}
 
-Run::~Run() { close(); }
+Run::Run(Host& host, std::shared_ptr<Peers> peers, const RunOptions& options)
+    : host_(host),
+      options_(options),
+      peers_(std::move(peers)),
+      queue_(std::make_shared<OpQueue>(options.queue)),
+      ending_(peers_, queue_, cursor_) {}
 
-void Run::close() {
-  links_.clear();
-  tables_.reset();
-  peers_.reset();
-}
+Run::~Run() = default;
 
 void Run::install(Calendar&& calendar) {
-  links_.clear();
+  if (plan_) {
+    plan_->flags.settle();
+    plan_->links.clear();
+  }
   queue_->check_failure();
-  tables_ = std::make_shared<Tables>(std::move(calendar));
-  const Calendar& compiled = tables_->calendar;
-  queue_->reset(compiled, tables_->ring.capacity());
-  const std::size_t tensors = compiled.index.tensors.size();
-  all_tensors_.clear();
-  for (std::size_t t = 0; t < tensors; ++t) all_tensors_.push_back(static_cast<std::int32_t>(t));
-  set_step_points();
-  find_unused_ = options_.find_unused;
-  ready_.assign(tensors, 0);
-  present_.assign(tensors, 0);
-  touched_.assign(tensors, 0);
-  missing_.assign(compiled.layers, 0);
-  timer_.install(compiled);
-  base_ += iteration_;
+  plan_.reset();
+  const auto tables = std::make_shared<Tables>(std::move(calendar));
+  plan_ = std::make_unique<InForce>(*this, tables);
+  queue_->reset(tables->calendar, tables->ring.capacity());
+  recorder_.install(tables->calendar);
   restart();
 }
 
@@ -42,102 +46,82 @@ void Run::start(std::vector<std::shared_ptr<Channel>> channels) {
   queue_->set_ordered_launches(
       std::ranges::any_of(channels, [](const auto& channel) { return channel->ordered_launches(); }));
   for (std::size_t k = 0; k < channels.size(); ++k)
-    links_.push_back(std::make_unique<Link>(k, tables_, std::move(channels[k]), queue_, peers_));
+    plan_->links.push_back(std::make_unique<Link>(k, plan_->tables, std::move(channels[k]), queue_, peers_));
 }
 
 // Starts at iteration 0 of the plan in force.
 void Run::restart() {
-  iteration_ = 0;
-  prepared_ = pushed_ = last_spoilt_ = updated_ = -1;
+  cursor_.restart();
   phase_ = Phase::kIdle;
   queue_->restart();
-  timer_.restart();
-  const std::size_t tensors = tables_->calendar.index.tensors.size();
-  put_.assign(tables_->calendar.blocks.size(), -1);
-  for (Flags& flags : flags_) finish_exchange(flags);
-  forwarded_.assign(tables_->calendar.layers, -1);
-  flags_.assign(tables_->ring.depth(), {});
-  for (Flags& flags : flags_) flags.values.assign(tensors + 2, 0);
-  tables_->ring.clear();
-  for (std::int32_t n = 0; n < tables_->calendar.look_ahead; ++n) prepare(n);
+  recorder_.restart();
+  plan_->flags.restart();
+  plan_->applies.restart();
+  plan_->window.restart();
+  std::ranges::fill(plan_->forwarded, -1);
+  for (std::int32_t n = 0; n < calendar().look_ahead; ++n) open(n);
   begin_iteration();
-}
-
-void Run::set_step_points() {
-  partial_steps_ = steps_in_backward_ = steps_in_forward_ = false;
-  const Calendar& calendar = tables_->calendar;
-  for (const CalendarIteration& iteration : calendar.iterations) {
-    for (const EndAction& action : iteration.end_actions)
-      partial_steps_ |= action.optimizer && action.stepped.tensors.size() != calendar.index.tensors.size();
-    for (const CalendarApply& apply : iteration.applies) {
-      if (apply.at.kind == PointKind::kIterationEnd || apply.source == Source::kAveragedParameter) continue;
-      partial_steps_ = true;
-      (apply.at.kind == PointKind::kForwardStart ? steps_in_forward_ : steps_in_backward_) = true;
-    }
-  }
-  synchronous_ = std::ranges::all_of(calendar.iterations, &CalendarIteration::synchronous);
 }
 
 // ---- forward
 
 void Run::forward_begins() {
-  if (installed() && phase_ == Phase::kIdle) timer_.forward_begins(ns_of(Clock::now()));
+  if (installed() && phase_ == Phase::kIdle) recorder_.forward_begins();
 }
 
 void Run::forward_start(std::int32_t layer) {
   // Also where the backward will only accumulate: the forward needs the new parameters.
   if (!installed() || phase_ != Phase::kIdle) return;
   apply_forward(layer);
-  if (timeline_) span_begin_ = Clock::now();
+  recorder_.begin_span();
 }
 
 // Once in an iteration: a module may be used twice, or be computed again.
 void Run::apply_forward(std::int32_t layer) {
   const auto l = static_cast<std::size_t>(layer);
-  if (forwarded_[l] >= iteration_) return;
-  forwarded_[l] = iteration_;
+  if (plan_->forwarded[l] >= cursor_.now()) return;
+  plan_->forwarded[l] = cursor_.now();
   pass(PointKind::kForwardStart, layer);
-  apply_outside_end(here().at_forward[l]);
+  plan_->applies.outside_end(here().at_forward[l]);
 }
 
 void Run::forward_end(std::int32_t layer) {
   if (!installed() || phase_ != Phase::kIdle || !communicating_) return;
   pass(PointKind::kForwardEnd, layer);
-  record(SpanKind::kForward, layer);
+  end_span(SpanKind::kForward, layer);
 }
 
 // ---- backward
 
 void Run::backward_start() {
   if (phase_ == Phase::kBackward) return;
-  timer_.backward_begins(ns_of(Clock::now()));
+  recorder_.backward_begins();
   pass(PointKind::kBackwardStart, 0);
 }
 
 void Run::gradient(std::int32_t tensor) {
-  const auto t = static_cast<std::size_t>(tensor);
   if (!communicating_) {
-    touched_[t] = 1;
+    plan_->arrivals.accumulated(tensor);
     return;
   }
   enter_backward();
-  if (ready_[t]) {
+  if (plan_->arrivals.has_come(tensor)) {
     throw InvalidInput(
-        "its gradient was computed twice in one iteration", tensor_text(tensor),
+        "its gradient was computed twice in one iteration", plan_->context.text_of(tensor),
         "put all backward passes but the last of an iteration under model.no_sync(); checkpoint "
         "with use_reentrant=False");
   }
-  const std::size_t layer = tables_->calendar.index.tensors[t].layer;
-  if (!here().at_forward[layer].empty() && forwarded_[layer] < iteration_) {
+  const std::size_t layer = calendar().index.tensors[static_cast<std::size_t>(tensor)].layer;
+  if (!here().at_forward[layer].empty() && plan_->forwarded[layer] < cursor_.now()) {
     throw InvalidInput(
         "its gradient was computed without its last update, which waits for its module's forward",
-        tensor_text(tensor) + ", " + iteration_text(),
+        plan_->context.text_of(tensor) + ", " + cursor_.text(),
         "call the module itself, or choose a scheme that updates in step(), such as ddp");
   }
-  ready_[t] = 1;
+  plan_->arrivals.come(tensor);
   host_.take_gradient(tensor, Gradient::kComputed);
-  hand_over(tensor);
-  complete_layer_of(tensor);
+  plan_->outbox.hand_over(tensor);
+  dealt_with(tensor);
 }
 
 void Run::enter_backward() {
@@ -148,82 +132,83 @@ void Run::enter_backward() {
     // DistributedDataParallel.
     if (!here().synchronous) {
       throw InvalidInput(
-          "a second backward() before optimizer.step()", iteration_text(),
+          "a second backward() before optimizer.step()", cursor_.text(),
           "put all backward passes but the last of an iteration under model.no_sync(), and call "
           "step() of the optimizer that gradweave.wrap() was given, or model.gradweave.skip_step() to drop a "
           "batch");
     }
     advance();
   }
-  scaled_ = host_.begin_backward();
+  plan_->scaled = host_.begin_backward();
   phase_ = Phase::kBackward;
-  peers_->training(base_ + iteration_);
-  std::ranges::fill(ready_, 0);
-  const WorkloadIndex& index = tables_->calendar.index;
-  for (std::size_t l = 0; l < missing_.size(); ++l)
-    missing_[l] = static_cast<std::int32_t>(index.first_tensor[l + 1] - index.first_tensor[l]);
-  if (timeline_) span_begin_ = Clock::now();
+  peers_->training(cursor_.of_run());
+  plan_->arrivals.begin();
+  recorder_.begin_span();
 }
 
-void Run::complete_layer_of(std::int32_t tensor) {
-  const WorkloadIndex& index = tables_->calendar.index;
-  const std::size_t layer = index.tensors[static_cast<std::size_t>(tensor)].layer;
-  if (--missing_[layer] > 0) return;
-  timer_.layer_ended(static_cast<std::int32_t>(layer), ns_of(Clock::now()));
-  record(SpanKind::kBackward, static_cast<std::int32_t>(layer));
-  // Layers without tensors end with the one whose backward follows theirs.
-  std::size_t last = layer;
-  while (last + 1 < missing_.size() && index.first_tensor[last + 1] == index.first_tensor[last + 2]) ++last;
-  for (std::size_t l = last + 1; l-- > layer;) end_layer(static_cast<std::int32_t>(l));
-}
-
-// An apply waits until the backward's end where it may hold a gradient that is unused: only then ranks know.
-bool Run::waits_for_unused(const CalendarApply& apply, std::int32_t layer) const {
-  if (apply.source == Source::kLocalGradient) return false;
-  if (std::any_of(missing_.begin() + layer, missing_.end(), [](std::int32_t left) { return left > 0; }))
-    return true;
-  return apply.source == Source::kReducedGradient && apply.merges.back() == 0 &&
-         find_unused_ != FindUnused::kOff;
+void Run::dealt_with(std::int32_t tensor) {
+  const auto ended = plan_->arrivals.dealt_with(tensor);
+  if (!ended) return;
+  recorder_.layer_ended(ended->first);
+  end_span(SpanKind::kBackward, ended->first);
+  for (std::int32_t l = ended->last; l >= ended->first; --l) end_layer(l);
 }
 
 void Run::end_layer(std::int32_t layer) {
-  const std::vector<std::int32_t>& due = here().at_backward[static_cast<std::size_t>(layer)];
-  const auto waits = [&](std::int32_t a) {
-    return waits_for_unused(here().applies[static_cast<std::size_t>(a)], layer);
-  };
-  if (late_.empty() && std::ranges::none_of(due, waits)) {
-    apply_outside_end(due);
-  } else {
-    late_.insert(late_.end(), due.begin(), due.end());
-  }
+  plan_->applies.backward_end(layer);
   pass(PointKind::kBackwardEnd, layer);
 }
 
 void Run::finish_backward() {
   if (phase_ != Phase::kBackward) return;
+  const WorkloadIndex& index = calendar().index;
+  const auto tensors = static_cast<std::int32_t>(index.tensors.size());
+  Arrivals& arrivals = plan_->arrivals;
   // Layers that did not run in this forward: before what their backward would do.
-  for (std::size_t l = 0; l < missing_.size(); ++l) {
+  for (std::size_t l = 0; l < calendar().layers; ++l) {
     if (!here().at_forward[l].empty()) apply_forward(static_cast<std::int32_t>(l));
   }
-  for (std::int32_t t : all_tensors_) {
-    if (ready_[static_cast<std::size_t>(t)]) continue;
-    host_.take_gradient(t, touched_[static_cast<std::size_t>(t)] ? Gradient::kAccumulated : Gradient::kNone);
-    hand_over(t);
-    complete_layer_of(t);
+  for (std::int32_t t = 0; t < tensors; ++t) {
+    if (arrivals.has_come(t)) continue;
+    host_.take_gradient(t, arrivals.has_accumulated(t) ? Gradient::kAccumulated : Gradient::kNone);
+    plan_->outbox.hand_over(t);
+    dealt_with(t);
   }
-  for (std::size_t l = tables_->calendar.index.tensors.front().layer; l-- > 0;)
-    end_layer(static_cast<std::int32_t>(l));
-  backward_end_ns_ = ns_of(Clock::now());
-  timer_.backward_ended(backward_end_ns_);
-  exchange_flags();
-  apply_outside_end(std::exchange(late_, {}));
+  for (std::size_t l = index.tensors.front().layer; l-- > 0;) end_layer(static_cast<std::int32_t>(l));
+  recorder_.backward_ended();
+  tell_flags();
+  plan_->applies.backward_ended();
   phase_ = Phase::kReduced;
   const CalendarIteration& now = here();
-  for (std::int32_t a : now.gradients_at_end) apply_reduced(now.applies[static_cast<std::size_t>(a)]);
-  for (std::int32_t t : all_tensors_) {
-    const auto place = static_cast<std::size_t>(t);
-    present_[place] = ready_[place] && host_.kept(t) != Kept::kGone;
+  for (std::int32_t a : now.gradients_at_end)
+    plan_->applies.put_reduced(now.applies[static_cast<std::size_t>(a)]);
+  for (std::int32_t t = 0; t < tensors; ++t) arrivals.keep(t, host_.kept(t) != Kept::kGone);
+}
+
+void Run::tell_flags() {
+  const bool bad = (plan_->scaled && host_.overflowed()) || (options_.check && host_.not_finite() >= 0);
+  std::vector<std::uint8_t> used(calendar().index.tensors.size());
+  for (std::size_t t = 0; t < used.size(); ++t) used[t] = plan_->arrivals.used(static_cast<std::int32_t>(t));
+  if (!plan_->flags.tell(cursor_.now(), used, bad, plan_->scaled || options_.check)) return;
+  if (!plan_->scaled) refuse_not_finite();
+  plan_->flags.leave_out(cursor_.now());
+  plan_->outbox.leave_out();
+}
+
+// On every rank alike, since each of them would go on with the sum.
+void Run::refuse_not_finite() {
+  const std::int32_t own = host_.not_finite();
+  const std::vector<std::string> where = peers_->agree(
+      "the check of gradients", own < 0 ? "" : plan_->context.text_of(own), options_.queue.timeout);
+  std::string found;
+  for (std::size_t r = 0; r < where.size(); ++r) {
+    if (where[r].empty()) continue;
+    found += (found.empty() ? "" : "; ") + where[r] + " on rank " + std::to_string(r);
   }
+  throw InvalidInput(
+      "a gradient is not finite: " + found, cursor_.text(),
+      "look at that rank's batch and loss; to drop such a batch, look at the loss of all ranks "
+      "before backward()");
 }
 
 // ---- from one iteration to the next
@@ -231,7 +216,7 @@ void Run::finish_backward() {
 void Run::end_iteration() {
   queue_->check_failure();
   if (taken_away()) return skip();
-  if (phase_ == Phase::kReduced && !synchronous_) check_kept();
+  if (phase_ == Phase::kReduced && !steps().synchronous) check_kept();
   finish_iteration();
 }
 
@@ -248,85 +233,74 @@ void Run::skip() {
 void Run::finish_iteration() {
   const CalendarIteration& now = here();
   for (const EndAction& action : now.end_actions) {
-    if (action.optimizer) step(sound(action.stepped));
+    if (action.optimizer) plan_->applies.step(plan_->applies.sound(action.stepped));
     for (std::int32_t a : action.applies) {
       const CalendarApply& apply = now.applies[static_cast<std::size_t>(a)];
-      action.optimizer ? read_parameters(apply) : apply_average(apply);
+      action.optimizer ? plan_->outbox.read_parameters(apply) : plan_->applies.average(apply);
     }
   }
   pass(PointKind::kIterationEnd, 0);
-  note_parameters();
+  plan_->applies.note_parameters();
   advance();
 }
 
 void Run::advance() {
-  ++counters_.iterations;
-  timer_.iteration_ended(ns_of(Clock::now()));
-  std::ranges::fill(touched_, 0);
-  retire(iteration_);
-  ++iteration_;
+  recorder_.iteration_ended();
+  plan_->arrivals.forget_accumulated();
+  retire(cursor_.now());
+  cursor_.advance();
   phase_ = Phase::kIdle;
   begin_iteration();
 }
 
 void Run::begin_iteration() {
-  peers_->outside(base_ + iteration_);
-  prepare(iteration_ + tables_->calendar.look_ahead);
-  push(iteration_);
+  peers_->outside(cursor_.of_run());
+  open(cursor_.now() + calendar().look_ahead);
+  plan_->window.push(cursor_.now());
   pass(PointKind::kIterationStart, 0);
 }
 
-// Makes the executions of an iteration's ops ready to be written to.
-void Run::prepare(std::int64_t iteration) {
-  if (iteration <= prepared_) return;
-  prepared_ = iteration;
-  if (const std::int64_t before = iteration - static_cast<std::int64_t>(tables_->ring.depth()); before >= 0) {
-    queue_->times(tables_->ring.row(before), op_ns_);  // its place is used again
-    timer_.ops_ended(before, op_ns_);
-  }
-  tables_->ring.open(tables_->calendar, iteration, base_ + iteration);
-  queue_->open(tables_->ring.row(iteration));
-  // The other half may have been left out before this one was there.
-  for (const Execution& execution : tables_->ring.row(iteration)) {
-    if (execution.op == nullptr || execution.partner == nullptr) continue;
-    const auto left_out = [&](std::int32_t m) {
-      const std::int64_t of = iteration + m;
-      return of >= 0 && of < iteration_ && spoilt(of);
-    };
-    if (std::ranges::any_of(execution.op->merges, left_out)) host_.leave_out(execution);
-  }
+void Run::open(std::int64_t iteration) {
+  if (plan_->window.open(iteration)) plan_->outbox.leave_out_other_halves(iteration);
 }
 
-void Run::push(std::int64_t iteration) {
-  if (iteration <= pushed_) return;
-  pushed_ = iteration;
-  queue_->push(tables_->ring.row(iteration), iteration);
+// Gives messages back whose last apply was in `iteration`.
+void Run::retire(std::int64_t iteration) {
+  const std::int64_t first = std::max<std::int64_t>(0, iteration - calendar().look_back);
+  for (std::int64_t i = first; i <= iteration; ++i) {
+    for (const Execution& execution : plan_->window.row(i)) {
+      if (execution.op == nullptr || execution.iteration != i || i + execution.op->last_apply != iteration)
+        continue;
+      // A reduce_scatter's message goes over to its all_gather.
+      if (execution.op->collective != Collective::kReduceScatter) host_.retire(execution);
+    }
+  }
 }
 
 // Hands the next iteration's ops to their links, as its beginning would do: op `op` among them is awaited
 // now.
 void Run::start_early(std::int32_t op) {
-  const std::int64_t next = iteration_ + 1;
-  prepare(next);
-  push(next);
+  const std::int64_t next = cursor_.now() + 1;
+  open(next);
+  plan_->window.push(next);
   const std::int32_t link = at(next, op).op->link;
   for (std::int32_t before = 0; before < op; ++before) {
     const Execution& execution = at(next, before);
     if (execution.op->link != link || queue_->missing(execution) == 0) continue;
-    throw InvalidInput("part of the gradient is sent behind " + describe(tables_->calendar, execution) +
+    throw InvalidInput("part of the gradient is sent behind " + describe(calendar(), execution) +
                            ", which needs a later step",
                        "clip_grad_norm_", "choose another scheme, such as ddp");
   }
 }
 
 void Run::visit_coming(const std::function<void(const Part&)>& visit) {
-  const std::int64_t next = iteration_ + 1;
-  for (const CalendarApply& apply : tables_->calendar[next].applies) {
+  const std::int64_t next = cursor_.now() + 1;
+  for (const CalendarApply& apply : calendar()[next].applies) {
     if (apply.at.kind != PointKind::kForwardStart || apply.source != Source::kReducedGradient) continue;
     for (const Piece& piece : apply.pieces) {
       if (piece.source.delta == 0) start_early(piece.source.op);
       const Execution& execution = at(next + piece.source.delta, piece.source.op);
-      wait_for(execution, -1);
+      plan_->applies.wait_for(execution, -1);
       visit({&execution, piece.block, piece.offset});
     }
   }
@@ -334,17 +308,23 @@ void Run::visit_coming(const std::function<void(const Part&)>& visit) {
 
 // ---- what others ask
 
+bool Run::overflowed() const { return installed() && plan_->flags.left_out(cursor_.now()); }
+
 Stepped Run::stepped_at_end() const {
   Stepped stepped;
   for (const EndAction& action : here().end_actions) add(action.stepped, stepped);
   return stepped;
 }
 
+IterationStatistics Run::statistics(std::int64_t iterations, std::size_t rank) const {
+  return recorder_.timer().statistics(iterations, rank, static_cast<std::size_t>(options_.world_size));
+}
+
 std::vector<std::int32_t> Run::forward_layers() const {
   std::vector<std::int32_t> layers;
   if (!installed()) return layers;
-  std::vector<std::uint8_t> wanted(tables_->calendar.layers);
-  for (const CalendarIteration& iteration : tables_->calendar.iterations) {
+  std::vector<std::uint8_t> wanted(calendar().layers);
+  for (const CalendarIteration& iteration : calendar().iterations) {
     for (const CalendarOp& op : iteration.ops) {
       const PointKind kind = op.release.point.kind;
       if (kind == PointKind::kForwardStart || kind == PointKind::kForwardEnd)
@@ -358,43 +338,27 @@ std::vector<std::int32_t> Run::forward_layers() const {
   return layers;
 }
 
+std::vector<std::int32_t> Run::all_tensors() const {
+  std::vector<std::int32_t> tensors(calendar().index.tensors.size());
+  std::iota(tensors.begin(), tensors.end(), 0);
+  return tensors;
+}
+
 Counters Run::counters() const {
-  Counters counters = counters_;
+  Counters counters = recorder_.counters();
   const OpCounters links = queue_->counters();
   counters.ops = links.ops;
   counters.bytes = links.bytes;
   return counters;
 }
 
-void Run::fail(const std::string& what, Clock::duration after, const std::string& cause) {
-  queue_->fail(peers_->give_up(what + " (" + iteration_text() + ")", after, cause));
-  throw RuntimeFailure(queue_->failure());
-}
-
-std::string Run::tensor_text(std::int32_t tensor) const {
-  return "parameter '" + tables_->calendar.index.tensor_names[static_cast<std::size_t>(tensor)] + "'";
-}
-
 void Run::set_timeline(bool on) {
-  timeline_ = on;
-  span_begin_ = Clock::now();
+  recorder_.set_timeline(on);
   queue_->set_timeline(on);
 }
 
-// What compute has done since the last record.
-void Run::record(SpanKind kind, std::int32_t layer) {
-  if (!timeline_) return;
-  const auto now = Clock::now();
-  spans_.push_back({.kind = kind,
-                    .iteration = base_ + iteration_,
-                    .layer = layer,
-                    .begin_ns = ns_of(span_begin_),
-                    .end_ns = ns_of(now)});
-  span_begin_ = now;
-}
-
 std::vector<Span> Run::take_spans() {
-  std::vector<Span> spans = std::exchange(spans_, {});
+  std::vector<Span> spans = recorder_.take_spans();
   const std::vector<Span> links = queue_->take_spans();
   spans.insert(spans.end(), links.begin(), links.end());
   return spans;

@@ -22,56 +22,51 @@ std::vector<std::int64_t> numbers_in(const StateTensors::Map& state) {
 }  // namespace
 
 StateTensors::Map Engine::state() {
-  if (!run_.installed()) return {};
-  rest();
+  const run::AsComputeThread here;
+  Open& open = this->open();
+  if (!open.run.installed()) return {};
+  open.rest();
   run::Archive numbers;
   StateTensors tensors;
-  archive(numbers, tensors);
+  open.archive(numbers, tensors);
   std::vector<std::int64_t> values = numbers.numbers();
   at::Tensor whole = at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kLong);
   tensors(kNumbers, whole);
   return tensors.all();
 }
 
-void Engine::restore(const StateTensors::Map& state) {
+void Engine::Open::restore(const StateTensors::Map& state) {
   run::Archive numbers(numbers_in(state));
   StateTensors tensors(state);
   archive(numbers, tensors);
   numbers.end();
 }
 
-std::string Engine::resumed_at(const StateTensors::Map& state) {
+std::string Engine::Open::resumed_at(const StateTensors::Map& state) {
   run::Archive numbers(numbers_in(state));
   return " resumed at iteration " + std::to_string(run::Run::archived_iteration(numbers));
 }
 
-void Engine::archive(run::Archive& numbers, StateTensors& tensors) {
-  run_.archive(numbers);
-  host_.archive(numbers, tensors);
-  run_.visit_alive([&](const run::Execution& execution) { host_.archive(execution, numbers, tensors); });
+void Engine::Open::archive(run::Archive& numbers, StateTensors& tensors) {
+  run.archive(numbers);
+  host.archive(numbers, tensors);
+  run.visit_alive([&](const run::Execution& execution)
+                      REQUIRES(run::compute_thread) { host.archive(execution, numbers, tensors); });
 }
 
 void TorchHost::archive(run::Archive& numbers, StateTensors& tensors) {
-  for (std::size_t b = 0; b < residuals_.size(); ++b) tensors("residual." + std::to_string(b), residuals_[b]);
-  for (std::size_t link = 0; link < coders_.size(); ++link)
-    coders_[link]->archive(numbers, tensors, "link." + std::to_string(link));
+  feedback_.archive(numbers, tensors);
   anchors_.archive(numbers, tensors);
-  for (std::size_t t = 0; t < noted_.size(); ++t) {
-    bool noted = noted_[t] >= 0;
-    numbers(noted);
-    if (!tensors.reads()) continue;
-    noted_[t] = -1;
-    if (noted) note_parameter(static_cast<std::int32_t>(t));
-  }
+  versions_.archive(numbers);
 }
 
 void TorchHost::archive(const run::Execution& execution, run::Archive& numbers, StateTensors& tensors) {
-  Message& message = this->message(execution);
+  Message& message = messages_[execution];
   const std::string name = "message." + std::to_string(execution.slot);
   bool filled = message.flat.defined(), in_groups = message.groups.has_value();
   numbers(filled);
   numbers(in_groups);
-  if (tensors.reads() && filled) acquire(execution);
+  if (tensors.reads() && filled) messages_.acquire(execution);
   if (filled) {
     tensors.contents(name + ".flat", message.flat);
     tensors.contents(name + ".own", message.own);

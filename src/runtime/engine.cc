@@ -22,47 +22,69 @@ struct PlainMode {
 }  // namespace
 
 void Engine::forward_begins() {
-  trainer_ = std::this_thread::get_id();
-  run_.forward_begins();
+  const run::AsComputeThread here;
+  open().trainer.come();
+  open().run.forward_begins();
 }
 
-// Updates that are on their way are the training thread's to apply: it may be about to. Autograd has threads of its own for
-// devices, where checkpointing computes forwards again: in a backward nothing is due.
-bool Engine::may_apply() const {
-  if (!run_.installed() || !run_.steps_in_forward() || trainer_.load() == std::this_thread::get_id())
-    return true;
-  if (armed_) return false;
+// Autograd has threads of its own for devices, where checkpointing computes forwards again: in a backward nothing is due.
+bool Engine::Open::may_apply() const {
+  if (!run.installed() || !run.steps().in_forward || trainer.is_here()) return true;
+  if (trainer.backward()) return false;
   throw InvalidInput(
       "another thread than the one that trains uses the model, and updates under the plan in force are "
-      "applied in "
-      "its forward",
+      "applied in its forward",
       "the wrapped model",
       "evaluate and save in the training thread, or hand copy.deepcopy(model), made there, to the other "
-      "thread; or "
-      "choose a scheme that updates in step(), such as ddp");
+      "thread; or choose a scheme that updates in step(), such as ddp");
 }
 
 void Engine::forward_start(std::int32_t layer) {
-  if (!may_apply()) return;
+  const run::AsComputeThread here;
+  if (!open().may_apply()) return;
   const PlainMode plain;
-  run_.forward_start(layer);
+  open().run.forward_start(layer);
+}
+
+void Engine::forward_end(std::int32_t layer) {
+  const run::AsComputeThread here;
+  open().run.forward_end(layer);
+}
+
+void Engine::end_iteration() {
+  const run::AsComputeThread here;
+  open().trainer.come();
+  open().run.end_iteration();
+}
+
+void Engine::skip() {
+  const run::AsComputeThread here;
+  open().trainer.come();
+  open().run.skip();
 }
 
 void Engine::drain(const std::string& what) {
-  trainer_ = std::this_thread::get_id();
+  const run::AsComputeThread here;
+  open().trainer.come();
   const PlainMode plain;
-  run_.drain(what);
+  open().run.drain(what);
 }
 
 void Engine::synchronize() {
-  if (!may_apply()) return;
+  const run::AsComputeThread here;
+  if (!open().may_apply()) return;
   const PlainMode plain;
-  run_.synchronize();
+  open().run.synchronize();
 }
 
-void Engine::rest() {
+void Engine::Open::rest() {
   const PlainMode plain;
-  run_.rest();
+  run.rest();
+}
+
+void Engine::fail(const std::string& what, run::Clock::duration after, const std::string& cause) {
+  const run::AsComputeThread here;
+  open().run.fail(what, after, cause);
 }
 
 // ---- backward
@@ -72,118 +94,157 @@ void Engine::queue_finish() {
 }
 
 void Engine::backward_start() {
-  if (!run_.installed() || !run_.communicating()) return;
+  const run::AsComputeThread here;
+  Open& open = this->open();
+  if (!open.run.installed() || !open.run.communicating()) return;
   // The callback belongs to the backward that is running: a nested one, as in checkpointing, would end too
   // early.
   const int task = torch::autograd::get_current_graph_task_id();
-  if (armed_ && run_.in_backward() && task != armed_task_) {
+  const std::optional<int> before = open.trainer.backward();
+  if (before && open.run.in_backward() && task != *before) {
     throw InvalidInput("the backward before this one ended in an error",
-                       "iteration " + std::to_string(run_.iteration()),
+                       "iteration " + std::to_string(open.run.iteration()),
                        "what it had handed over can't be taken back: restart from the last checkpoint");
   }
-  armed_ = true;
-  armed_task_ = task;
+  open.trainer.begin_backward(task);
   queue_finish();
-  run_.backward_start();
+  open.run.backward_start();
 }
 
 void Engine::on_gradient(std::int32_t parameter) {
-  if (fork_generation() != generation_) return;  // a forked process keeps its gradients
-  if (!run_.installed()) {
-    run_.queue().check_failure();
-    if (!run_.communicating()) return;
-    throw InvalidInput("its gradient came before a plan was in force",
-                       "parameter '" + host_.parameters()[static_cast<std::size_t>(parameter)].name + "'",
-                       "call the model itself, model(...), not one of its methods or parts");
+  const run::AsComputeThread here;
+  Open& open = this->open();
+  if (open.trainer.is_elsewhere()) return;  // a forked process keeps its gradients
+  if (!open.run.installed()) {
+    open.run.queue()->check_failure();
+    if (!open.run.communicating()) return;
+    throw InvalidInput(
+        "its gradient came before a plan was in force",
+        "parameter '" + open.host.parameters().all()[static_cast<std::size_t>(parameter)].name + "'",
+        "call the model itself, model(...), not one of its methods or parts");
   }
-  ready_ns_[static_cast<std::size_t>(parameter)] = run::ns_of(run::Clock::now());
-  if (run_.communicating() && !run_.in_backward()) {
-    check_hooks();
-    if (!armed_) queue_finish();
+  open.ready_ns[static_cast<std::size_t>(parameter)] = run::ns_of(run::Clock::now());
+  if (open.run.communicating() && !open.run.in_backward()) {
+    open.check_hooks();
+    if (!open.trainer.backward()) queue_finish();
   }
   const PlainMode plain;
-  run_.gradient(host_.tensor_of(parameter));
-  host_.let_go();
+  open.run.gradient(open.host.parameters().tensor_of(parameter));
+  open.host.handover().let_go();
 }
 
-void Engine::check_hooks() const {
-  const std::int32_t lost = hooks_->lost();
+void Engine::Open::check_hooks() const {
+  const std::int32_t lost = hooks->lost();
   if (lost < 0) return;
   throw InvalidInput("another library has replaced the hook on its gradient",
-                     "parameter '" + host_.parameters()[static_cast<std::size_t>(lost)].name + "'",
+                     "parameter '" + host.parameters().all()[static_cast<std::size_t>(lost)].name + "'",
                      "register that hook before gradweave.wrap()");
 }
 
 void Engine::finish_backward() {
-  armed_ = false;
+  const run::AsComputeThread here;
+  Open& open = this->open();
+  open.trainer.end_backward();
   const PlainMode plain;
-  run_.finish_backward();
-  host_.let_go();
+  open.run.finish_backward();
+  open.host.handover().let_go();
 }
 
 // ---- what others ask
 
 std::vector<std::vector<at::Tensor>> Engine::coming_gradients() {
-  if (!run_.installed() || !run_.reduced()) {
+  const run::AsComputeThread here;
+  run::Run& run = open().run;
+  TorchHost& host = open().host;
+  if (!run.installed() || !run.reduced()) {
     throw InvalidInput("there is no gradient: no backward() since the last optimizer.step()",
                        "clip_grad_norm_", "call it between backward() and step()");
   }
-  std::vector<std::vector<at::Tensor>> parts(host_.parameters().size());
+  const Parameters& parameters = host.parameters();
+  std::vector<std::vector<at::Tensor>> parts(parameters.all().size());
   const auto of = [&](std::int32_t tensor) -> std::vector<at::Tensor>& {
-    return parts[static_cast<std::size_t>(host_.parameter_of(tensor))];
+    return parts[static_cast<std::size_t>(parameters.number_of(tensor))];
   };
-  const Stepped stepped = run_.stepped_at_end();
+  const Stepped stepped = run.stepped_at_end();
   for (std::int32_t t : stepped.tensors) {
-    if (const at::Tensor& gradient = host_.parameter(t).grad(); gradient.defined())
-      of(t) = {gradient.detach()};
+    if (const at::Tensor& gradient = parameters[t].grad(); gradient.defined()) of(t) = {gradient.detach()};
   }
   for (std::int32_t b : stepped.blocks) {
-    if (const at::Tensor part = host_.gradient_part(b); part.defined())
-      of(run_.calendar().block_tensor[static_cast<std::size_t>(b)]).push_back(part);
+    if (const at::Tensor part = host.gradient_part(b); part.defined())
+      of(parameters.tensor_of_block(b)).push_back(part);
   }
-  run_.visit_coming([&](const run::Part& part) {
-    of(run_.calendar().block_tensor[static_cast<std::size_t>(part.block)]).push_back(host_.view(part));
+  run.visit_coming([&](const run::Part& part) REQUIRES(run::compute_thread) {
+    of(parameters.tensor_of_block(part.block)).push_back(host.messages().view(part));
   });
   return parts;
 }
 
-std::vector<TorchHost::Slice> Engine::slices() const {
-  std::vector<TorchHost::Slice> slices;
-  if (!run_.installed()) return slices;
-  const Calendar& calendar = run_.calendar();
+OptimizerSteps::Subset Engine::subset(std::int32_t number) const {
+  const run::AsComputeThread here;
+  return open().host.steps().subset(number);
+}
+
+std::vector<Slice> Engine::slices() const {
+  const run::AsComputeThread here;
+  const Open& open = this->open();
+  std::vector<Slice> slices;
+  if (!open.run.installed()) return slices;
+  const Calendar& calendar = open.run.calendar();
   for (std::size_t b = 0; b < calendar.blocks.size(); ++b) {
     if (calendar.sliced[static_cast<std::size_t>(calendar.block_tensor[b])])
-      slices.push_back(host_.slice(static_cast<std::int32_t>(b)));
+      slices.push_back(open.host.parameters().slice(static_cast<std::int32_t>(b)));
   }
   return slices;
 }
 
 std::vector<std::int32_t> Engine::stepped_locally() const {
+  const run::AsComputeThread here;
+  const Open& open = this->open();
   std::vector<std::int32_t> parameters;
-  if (!run_.installed()) return parameters;
-  const std::vector<std::uint8_t>& local = run_.calendar().stepped_locally;
+  if (!open.run.installed()) return parameters;
+  const std::vector<std::uint8_t>& local = open.run.calendar().stepped_locally;
   for (std::size_t t = 0; t < local.size(); ++t) {
-    if (local[t]) parameters.push_back(host_.parameter_of(static_cast<std::int32_t>(t)));
+    if (local[t]) parameters.push_back(open.host.parameters().number_of(static_cast<std::int32_t>(t)));
   }
   return parameters;
 }
 
+void Engine::set_unscaler(Unscaler unscaler) {
+  const run::AsComputeThread here;
+  open().host.handover().loss_scale().set_unscaler(std::move(unscaler));
+}
+
+void Engine::keep_local_gradients(bool on) {
+  const run::AsComputeThread here;
+  open().host.handover().keep_local(on);
+}
+
+std::vector<at::Tensor> Engine::take_local_gradients() {
+  const run::AsComputeThread here;
+  return open().host.handover().take_local();
+}
+
+std::vector<std::int64_t> Engine::ready_ns() const { return open().ready_ns; }
+
 Counters Engine::counters() const {
-  Counters counters{run_.counters()};
-  counters.buffer_bytes = host_.buffer_bytes();
+  const run::AsComputeThread here;
+  Counters counters{open().run.counters()};
+  counters.buffer_bytes = open().host.buffer_bytes();
   return counters;
 }
 
 Timeline Engine::take_timeline() {
-  Timeline timeline{.name = "run", .origin = "measured", .spans = run_.take_spans()};
-  if (!run_.installed()) return timeline;
-  timeline.links = run_.calendar().links;
-  for (const LinkSpec* spec : specs_of(run_.calendar())) {
-    if (spec->emulation) timeline.origin = "measured, emulated link";
+  const run::AsComputeThread here;
+  Open& open = this->open();
+  Timeline timeline{.name = "run", .origin = "measured", .spans = open.run.take_spans()};
+  if (!open.run.installed()) return timeline;
+  timeline.links = open.run.calendar().links;
+  for (const LinkSpec* link : open.links_of(open.run.calendar())) {
+    if (link->emulation) timeline.origin = "measured, emulated link";
   }
   for (Span& span : timeline.spans) {
     if (span.kind == SpanKind::kForward || span.kind == SpanKind::kBackward)
-      span.label = layer_names_[static_cast<std::size_t>(span.layer)];
+      span.label = open.layer_names[static_cast<std::size_t>(span.layer)];
     if (span.kind == SpanKind::kOptimizer) span.label = "optimizer";
   }
   std::ranges::sort(timeline.spans, {}, [](const Span& span) {

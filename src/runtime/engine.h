@@ -1,28 +1,28 @@
 // The engine: runs any valid plan in a training job. docs/runtime.md follows one gradient through it.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 #include <vector>
 
 #include "gradweave/plan.h"
 #include "gradweave/timeline.h"
 #include "gradweave/workload.h"
+#include "run/compute_thread.h"
 #include "run/run.h"
 #include "runtime/echo.h"
-#include "runtime/fork.h"
 #include "runtime/group_channel.h"
 #include "runtime/hooks.h"
 #include "runtime/host.h"
 #include "runtime/peers.h"
 #include "runtime/state.h"
+#include "runtime/trainer.h"
 
 namespace gradweave::runtime {
 
@@ -38,14 +38,14 @@ struct Counters : run::Counters {
 // One rank's engine: a run of a plan on libtorch and c10d. The training thread calls it (autograd threads
 // while the training thread is in backward); links have threads of their own. No call holds Python's lock
 // while it waits. Errors: InvalidInput for what the caller can change; RuntimeFailure once a peer or a link
-// is lost, and from then on.
+// is lost, and from then on. Once it is closed, every call but close() is InvalidInput.
 class Engine {
  public:
   // `links`: one per link that a plan may name. `control`: a group for small CPU messages, null with one
   // rank. `peers`: of these ranks, or of all that have one plan with them; also used by the caller.
   Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
          c10::intrusive_ptr<c10d::ProcessGroup> control, std::shared_ptr<Peers> peers, int world_size,
-         EngineOptions options, TorchHost::Stepper stepper);
+         EngineOptions options, Stepper stepper);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -71,8 +71,10 @@ class Engine {
   // Before the first plan: goes on from remains() of every rank of a job, of any number. Errors: InvalidInput.
   void take_over(const std::vector<StateTensors::Map>& remains);
 
-  void keep_local_gradients(bool on) { host_.keep_local_gradients(on); }
-  std::vector<at::Tensor> take_local_gradients() { return host_.take_local_gradients(); }
+  // On: copies of this rank's own gradients are kept. Returns, by parameter, what the last backward computed here, flat;
+  // undefined where it computed nothing.
+  void keep_local_gradients(bool on);
+  std::vector<at::Tensor> take_local_gradients();
 
   // Returns an echo of the link of that name. Errors: InvalidInput if there is none.
   Echo echo(const std::string& link) const;
@@ -81,19 +83,13 @@ class Engine {
   // steps in the forward, forward_start() and synchronize() are an InvalidInput in another one.
   void forward_begins();
   void forward_start(std::int32_t layer);
-  void forward_end(std::int32_t layer) { run_.forward_end(layer); }
+  void forward_end(std::int32_t layer);
   void backward_start();  // from a hook on the model's output
   // The user's optimizer.step(): applies what the plan applies at iteration_end and begins the next
   // iteration.
-  void end_iteration() {
-    trainer_ = std::this_thread::get_id();
-    run_.end_iteration();
-  }
+  void end_iteration();
   // In place of it: drops the gradient of the last backward.
-  void skip() {
-    trainer_ = std::this_thread::get_id();
-    run_.skip();
-  }
+  void skip();
 
   // Applies everything that is on its way, then averages parameters that ranks stepped on their own; the plan
   // goes on from its iteration 0. Collective: ranks meet in `what` first ("finish()"), since they would run
@@ -108,7 +104,7 @@ class Engine {
   // With a loss scale, plans that do not apply everything at the end of its own iteration take it out where a
   // gradient is handed over, since a generation may hold gradients of several scales. If a gradient of some
   // rank was not finite, nothing that holds it is applied, on any rank. Null: no scale.
-  void set_unscaler(TorchHost::Unscaler unscaler) { host_.set_unscaler(std::move(unscaler)); }
+  void set_unscaler(Unscaler unscaler);
 
   // By parameter, the parts of the gradient that the coming update will use, for changes in place; empty
   // where it has none. Waits for them. Errors: InvalidInput without a backward before, or if the plan sends
@@ -117,58 +113,71 @@ class Engine {
 
   // Ends training for all ranks because `what` failed for `cause`, `after` it began, as a lost op does:
   // RuntimeFailure with the suspects, which the other ranks get too.
-  [[noreturn]] void fail(const std::string& what, run::Clock::duration after, const std::string& cause) {
-    run_.fail(what, after, cause);
-  }
+  [[noreturn]] void fail(const std::string& what, run::Clock::duration after, const std::string& cause);
 
   // What one step of the optimizer is of; parameters are places in the constructor's list.
-  const TorchHost::Subset& subset(std::int32_t id) const { return host_.subset(id); }
+  OptimizerSteps::Subset subset(std::int32_t number) const;
   // All slices that the plan in force steps as parameters of their own. Empty before there is one.
-  std::vector<TorchHost::Slice> slices() const;
+  std::vector<Slice> slices() const;
   // Parameters that ranks step on their own under the plan in force. Empty before there is one.
   std::vector<std::int32_t> stepped_locally() const;
-  // What the plan in force does and how far it is.
-  run::Run& run() { return run_; }
-  const run::Run& run() const { return run_; }
+  // Asks or tells the run, which knows what the plan in force does and how far it is: engine.run(&run::Run::iteration).
+  template <typename Call, typename... Given>
+  decltype(auto) run(Call call, Given&&... given) {
+    return std::invoke(call, open().run, std::forward<Given>(given)...);
+  }
+  template <typename Call, typename... Given>
+  decltype(auto) run(Call call, Given&&... given) const {
+    return std::invoke(call, std::as_const(open().run), std::forward<Given>(given)...);
+  }
   // When each parameter's gradient was complete in the last backward, steady clock, ns.
-  const std::vector<std::int64_t>& ready_ns() const { return ready_ns_; }
+  std::vector<std::int64_t> ready_ns() const;
   Counters counters() const;
   // Returns what was recorded since the last call. Empty unless the run's timeline is on.
   Timeline take_timeline();
 
  private:
+  // All that an engine is until it is closed. Of the compute thread, but for what the run's queue shares.
+  struct Open {
+    Open(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
+         c10::intrusive_ptr<c10d::ProcessGroup> control, std::shared_ptr<Peers> peers, int world_size,
+         const EngineOptions& options, Stepper stepper);
+
+    std::vector<LinkSpec> links;
+    int world_size;
+    LinkOptions options;
+    std::shared_ptr<Peers> peers;
+    TorchHost host;
+    run::Run run;
+    std::unique_ptr<GradientHooks> hooks;
+    std::vector<std::string> layer_names;
+    Trainer trainer;
+    std::vector<std::int64_t> ready_ns;
+
+    // Updates that are on their way are the training thread's to apply: it may be about to.
+    bool may_apply() const REQUIRES(run::compute_thread);
+    void check_hooks() const;
+    // `from`: where the plan begins, for people; empty: at its beginning.
+    void check_same_plan(const std::string& hash, const std::string& from) const;
+    // Collective. Errors: those of require_room().
+    void check_room(std::int64_t wanted) const;
+    // `rank`: this one's, for messages that differ by rank. `restored` is called before anything is sent.
+    void put_in_force(const Plan& plan, const Workload& workload, const StateTensors::Map* state, int rank,
+                      const std::function<void()>& restored) REQUIRES(run::compute_thread);
+    static std::string resumed_at(const StateTensors::Map& state);
+    void rest() REQUIRES(run::compute_thread);
+    void restore(const StateTensors::Map& state) REQUIRES(run::compute_thread);
+    void archive(run::Archive& numbers, StateTensors& tensors) REQUIRES(run::compute_thread);
+    const LinkSpec& link_called(const std::string& name) const;
+    std::vector<const LinkSpec*> links_of(const Calendar& calendar) const;
+  };
+  // Errors: InvalidInput once it is closed.
+  Open& open() const;
   void on_gradient(std::int32_t parameter);
-  void check_hooks() const;
   void queue_finish();
   void finish_backward();
-  // `from`: where the plan begins, for people; empty: at its beginning.
-  void check_same_plan(const std::string& hash, const std::string& from);
-  // Collective. Errors: those of require_room().
-  bool may_apply() const;
-  void check_room(std::int64_t wanted);
-  // `rank`: this one's, for messages that differ by rank. `restored` is called before anything is sent.
-  void put_in_force(const Plan& plan, const Workload& workload, const StateTensors::Map* state, int rank,
-                    const std::function<void()>& restored);
-  static std::string resumed_at(const StateTensors::Map& state);
-  void restore(const StateTensors::Map& state);
-  void rest();
-  void archive(run::Archive& numbers, StateTensors& tensors);
-  const LinkSpec& spec_of(const std::string& link) const;
-  std::vector<const LinkSpec*> specs_of(const Calendar& calendar) const;
 
-  int generation_ = fork_generation();
-  std::vector<LinkSpec> specs_;
-  int world_size_;
-  LinkOptions options_;
-  std::shared_ptr<Peers> peers_;
-  TorchHost host_;
-  run::Run run_;
-  std::unique_ptr<GradientHooks> hooks_;
-  std::vector<std::string> layer_names_;
-  std::atomic<std::thread::id> trainer_ = std::this_thread::get_id();
-  std::atomic<bool> armed_ = false;
-  int armed_task_ = -1;  // the backward whose end calls back
-  std::vector<std::int64_t> ready_ns_;
+  std::unique_ptr<Open> open_;  // null once it is closed
 };
 
 }  // namespace gradweave::runtime

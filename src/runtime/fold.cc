@@ -63,16 +63,19 @@ at::Tensor mean_over_ranks(const std::vector<at::Tensor>& of_ranks) {
 
 void Engine::play(const Plan& plan, const Workload& workload, const std::vector<StateTensors::Map>& states,
                   std::size_t rank) {
-  put_in_force(plan, workload, &states.at(rank), static_cast<int>(rank), [&] {
-    run_.visit_alive([&](const run::Execution& execution) {
-      host_.gather(execution, run_.queue().done(execution), states);
-    });
-  });
+  const run::AsComputeThread here;
+  Open& open = this->open();
+  open.put_in_force(
+      plan, workload, &states.at(rank), static_cast<int>(rank), [&]() REQUIRES(run::compute_thread) {
+        open.run.visit_alive([&](const run::Execution& execution) REQUIRES(run::compute_thread) {
+          open.host.gather(execution, open.run.queue()->done(execution), states);
+        });
+      });
 }
 
 void TorchHost::gather(const run::Execution& execution, bool ended,
                        const std::vector<StateTensors::Map>& states) {
-  Message& message = this->message(execution);
+  Message& message = messages_[execution];
   const CalendarOp& op = *execution.op;
   const std::string name = "message." + std::to_string(execution.slot);
   if (message.groups) {
@@ -108,14 +111,16 @@ void Anchors::gather(const CalendarOp& op, Message& message, const std::vector<a
 // ---- what outlives a plan
 
 StateTensors::Map Engine::remains() const {
+  const run::AsComputeThread here;
   StateTensors tensors;
-  at::Tensor iteration = at::empty({}, c10::kLong).fill_(run_.iteration());
+  at::Tensor iteration = at::empty({}, c10::kLong).fill_(open().run.iteration());
   tensors(kIteration, iteration);
-  host_.write_remains(tensors);
+  open().host.write_remains(tensors);
   return tensors.all();
 }
 
 void Engine::take_over(const std::vector<StateTensors::Map>& remains) {
+  const run::AsComputeThread here;
   std::vector<std::int64_t> at;
   for (const at::Tensor& iteration : tensors_of(remains, kIteration))
     at.push_back(iteration.item<std::int64_t>());
@@ -125,34 +130,35 @@ void Engine::take_over(const std::vector<StateTensors::Map>& remains) {
                            std::to_string(r) + "'s of iteration " + std::to_string(at[r]),
                        "checkpoint", "give those of one iteration");
   }
-  host_.take_over(remains);
-  run_.begin_at(at.front());
+  open().host.take_over(remains);
+  open().run.begin_at(at.front());
 }
 
 void TorchHost::write_remains(StateTensors& tensors) const {
-  std::vector<at::Tensor> left = residuals_by_parameter();
-  for (std::size_t p = 0; p < left.size(); ++p) tensors(kResidual + parameters_[p].name, left[p]);
+  const std::vector<NamedParameter>& parameters = parameters_.all();
+  std::vector<at::Tensor> residuals = feedback_.by_parameter();
+  for (std::size_t p = 0; p < residuals.size(); ++p) tensors(kResidual + parameters[p].name, residuals[p]);
   for (auto [p, momentum] : anchors_.momenta())
-    tensors(kMomentum + parameters_[static_cast<std::size_t>(p)].name, momentum);
+    tensors(kMomentum + parameters[static_cast<std::size_t>(p)].name, momentum);
 }
 
 // Each of the ranks that there are now gets the mean of the residuals, so that it is what is owed to the mean of
 // their gradients. The outer optimizer's momentum is the same on all ranks.
 void TorchHost::take_over(const std::vector<StateTensors::Map>& remains) {
+  const std::vector<NamedParameter>& parameters = parameters_.all();
   const auto place_of = [&](const std::string& name, const at::Tensor& values) {
-    const auto found = std::ranges::find(parameters_, name, &NamedParameter::name);
-    if (found == parameters_.end() || found->tensor.numel() != values.numel()) {
+    const auto found = std::ranges::find(parameters, name, &NamedParameter::name);
+    if (found == parameters.end() || found->tensor.numel() != values.numel()) {
       throw InvalidInput("it has something left for it, and the model has no such parameter of that size",
                          "parameter '" + name + "'", "go on with the model of the job before");
     }
-    return static_cast<std::size_t>(found - parameters_.begin());
+    return static_cast<std::size_t>(found - parameters.begin());
   };
   for (const StateTensors::Map& state : remains) {
     for (const auto& [name, values] : state) {
       if (!name.starts_with(kResidual)) continue;
-      at::Tensor& left = left_[place_of(name.substr(kResidual.size()), values)];
-      if (!left.defined()) left = at::zeros_like(values);
-      left.add_(values, 1.0 / static_cast<double>(remains.size()));
+      feedback_.carry(place_of(name.substr(kResidual.size()), values), values,
+                      1.0 / static_cast<double>(remains.size()));
     }
   }
   for (const auto& [name, values] : remains.front()) {

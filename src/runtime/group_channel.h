@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "run/channel.h"
-#include "runtime/codec/coder.h"
+#include "runtime/coder.h"
 #include "runtime/message.h"
 #include "runtime/transport/emulated.h"
 

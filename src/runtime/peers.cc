@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <thread>
 #include <utility>
 
 #include "base/mutex.h"
@@ -39,7 +38,7 @@ constexpr auto kStoreBack = 10s;
 peers::Time now() { return Clock::now().time_since_epoch(); }
 
 // What await() calls; after a verdict both threads' own.
-struct Call {
+struct Awaited {
   const std::function<void()> work;
   const at::ThreadLocalState caller;
   Mutex mutex;
@@ -47,11 +46,11 @@ struct Call {
   bool done GUARDED_BY(mutex) = false;
   std::exception_ptr error GUARDED_BY(mutex);
 
-  explicit Call(std::function<void()> of) : work(std::move(of)) {}
+  explicit Awaited(std::function<void()> of) : work(std::move(of)) {}
   void run();
 };
 
-void Call::run() {
+void Awaited::run() {
   std::exception_ptr failed;
   try {
     const at::ThreadLocalStateGuard as_caller(caller);
@@ -66,9 +65,9 @@ void Call::run() {
 }
 
 // Until the process ends: what a backend may still write to.
-void keep(std::shared_ptr<Call> call) {
+void keep(std::shared_ptr<Awaited> call) {
   static Mutex mutex;
-  static auto* kept = new std::vector<std::shared_ptr<Call>>;
+  static auto* kept = new std::vector<std::shared_ptr<Awaited>>;
   const MutexLock lock(mutex);
   kept->push_back(std::move(call));
 }
@@ -120,7 +119,8 @@ struct Peers::Shared {
   void watch(TorchStore store) EXCLUDES(mutex);
   // What a round in which this rank waited in `meeting` has brought.
   void take(const peers::Incoming& incoming, std::int64_t meeting) REQUIRES(mutex);
-  void lose(const std::string& why) REQUIRES(mutex);  // the connection
+  void lose(const std::string& why) REQUIRES(mutex);   // the connection
+  void leave(const std::string& why) EXCLUDES(mutex);  // the thread has failed
   void warn(bool was_broken) EXCLUDES(mutex);
   void adopt(const std::string& text) REQUIRES(mutex);
   // Gives a verdict that this rank has from elsewhere.
@@ -195,6 +195,13 @@ void Peers::Shared::move(Activity activity, std::int64_t iteration) {
 void Peers::Shared::lose(const std::string& why) {
   broken_by = why;
   if (!broken_at) broken_at = Clock::now();
+}
+
+void Peers::Shared::leave(const std::string& why) {
+  const MutexLock lock(mutex);
+  lose(why);
+  left = true;
+  round.notify_all();
 }
 
 void Peers::Shared::warn(bool was_broken) {
@@ -283,16 +290,21 @@ Peers::Peers(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size)
   }
   Process::get().add(shared_);
   // Connections are made by the thread: a store whose host is lost lets one wait for minutes.
-  std::thread([shared = shared_, store = std::move(store)] { shared->watch(TorchStore(store)); }).detach();
+  thread_ = Thread([shared = shared_, store = std::move(store)] { shared->watch(TorchStore(store)); },
+                   [shared = shared_](const std::string& why) { shared->leave(why); });
 }
 
 // In a process that was forked the thread does not exist, and may have held the mutex.
 void Peers::keep_forever_if_forked() {
-  if (shared_ && fork_generation() != generation_)
-    new std::shared_ptr<Shared>(std::exchange(shared_, nullptr));
+  if (!shared_ || fork_generation() == generation_) return;
+  new std::shared_ptr<Shared>(std::exchange(shared_, nullptr));
+  new Thread(std::move(thread_));
 }
 
-Peers::~Peers() { close(); }
+Peers::~Peers() {
+  close();
+  if (!thread_.join_for(kHurry)) thread_.give_up();
+}
 
 std::string Peers::verdict() const {
   const MutexLock lock(shared_->mutex);
@@ -338,8 +350,8 @@ void Peers::on_verdict(std::function<void(const std::string&)> tell) {
 void Peers::await(std::function<void()> work, std::optional<std::chrono::milliseconds> limit) {
   if (shared_->world_size < 2) return work();
   if (std::string text = verdict(); !text.empty()) throw RuntimeFailure(text);
-  const auto call = std::make_shared<Call>(std::move(work));
-  std::thread thread([call] { call->run(); });
+  const auto call = std::make_shared<Awaited>(std::move(work));
+  Thread thread([call] { call->run(); }, [](const std::string&) {});  // what fails is the call's
   const auto begin = Clock::now();
   bool late = false;
   std::string text;
@@ -359,7 +371,7 @@ void Peers::await(std::function<void()> work, std::optional<std::chrono::millise
     return;
   }
   keep(call);
-  thread.detach();
+  thread.give_up();
   throw RuntimeFailure(late && text.empty() ? "not all ranks have come in time" : text);
 }
 

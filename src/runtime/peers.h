@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "base/thread.h"
 #include "run/peers.h"
 
 namespace gradweave::runtime {
@@ -82,6 +83,7 @@ class Peers : public run::Peers {
 
   int generation_;
   std::shared_ptr<Shared> shared_;  // also of the thread, which a store that does not answer holds for ever
+  Thread thread_;
 };
 
 }  // namespace gradweave::runtime

@@ -7,10 +7,10 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
-#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
+#include "base/thread.h"
 #include "gradweave/collective.h"
 #include "gradweave/fit.h"
 #include "runtime/peers.h"
@@ -38,7 +38,7 @@ class Computing {
 
  private:
   std::atomic<bool> done_ = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 // Returns the time of a collective for each size, the slowest rank's. Collective; the group's own timeout holds for each op.

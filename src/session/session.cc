@@ -35,7 +35,7 @@ namespace {
 
 using runtime::Engine;
 using runtime::NamedParameter;
-using Tensors = std::vector<at::Tensor>;
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
 constexpr const char* kLink = "default";
 constexpr std::size_t kProfiled = 200;  // iterations that are kept
@@ -197,31 +197,36 @@ struct Session::State {
       optimizer.step();
       return;
     }
-    auto& groups = optimizer.param_groups();
+    Groups& groups = optimizer.param_groups();
     auto [entry, made] = narrowed.try_emplace(subset);
-    std::vector<Tensors>& mine = entry->second;
+    Groups& mine = entry->second;
     if (made) {
       std::set<const void*> wanted;
       for (const std::int32_t p : engine->subset(subset).parameters)
         wanted.insert(described.parameters[static_cast<std::size_t>(p)].tensor.unsafeGetTensorImpl());
       for (const auto& group : groups) {
-        Tensors& kept = mine.emplace_back();
-        std::ranges::copy_if(group.params(), std::back_inserter(kept), [&](const at::Tensor& tensor) {
-          return wanted.contains(tensor.unsafeGetTensorImpl());
+        std::erase_if(mine.emplace_back(group).params(), [&](const at::Tensor& tensor) {
+          return !wanted.contains(tensor.unsafeGetTensorImpl());
         });
       }
     }
-    const auto swap = [&] {
-      for (std::size_t g = 0; g < groups.size(); ++g) std::swap(groups[g].params(), mine[g]);
-    };
-    swap();
+    if (frozen.empty()) freeze_options();
+    for (std::size_t g = 0; g < mine.size(); ++g) mine[g].set_options(frozen[g]->clone());
+    // The vectors, so that what the caller refers to in his groups stays where it is.
+    std::swap(groups, mine);
     try {
       optimizer.step();
     } catch (...) {
-      swap();
+      std::swap(groups, mine);
       throw;
     }
-    swap();
+    std::swap(groups, mine);
+  }
+
+  // Steps of parts use the hyperparameters of now, also those that come later.
+  void freeze_options() {
+    frozen.clear();
+    for (const auto& group : optimizer.param_groups()) frozen.push_back(group.options().clone());
   }
 
   void keep_profile() {
@@ -252,9 +257,10 @@ struct Session::State {
   c10::intrusive_ptr<c10d::ProcessGroup> control, link, data;  // flags; ops; broadcasts and the probe
   std::optional<runtime::ControlGroup> exchange;
   std::unique_ptr<Engine> engine;
-  std::map<std::int32_t, std::vector<Tensors>> narrowed;  // by subset and group
-  std::int32_t layer = -1;                                // that the forward is in
-  bool stepped = false;                                   // some iteration has ended
+  std::map<std::int32_t, Groups> narrowed;                              // by subset
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> frozen;  // by group
+  std::int32_t layer = -1;                                              // that the forward is in
+  bool stepped = false;                                                 // some iteration has ended
   StartTimes started;
   std::vector<LayerTimes> profiled;
   std::set<std::int32_t> ever_entered;
@@ -317,7 +323,7 @@ void Session::backward(const at::Tensor& loss) {
   State& state = *state_;
   if (state.layer >= 0) state.engine->forward_end(state.layer);
   state.layer = -1;
-  for (const std::int32_t layer : state.engine->run().forward_layers()) {
+  for (const std::int32_t layer : state.engine->run(&run::Run::forward_layers)) {
     if (state.started.entered[static_cast<std::size_t>(layer)] == 0) {
       throw InvalidInput(
           "the plan updates it in the forward, which did not enter it",
@@ -328,6 +334,7 @@ void Session::backward(const at::Tensor& loss) {
   if (loss.requires_grad()) {
     loss.register_hook([&state](const at::Tensor&) { state.engine->backward_start(); });
   }
+  if (state.engine->run(&run::Run::steps).in_backward) state.freeze_options();
   state.started.backward = run::ns_of(run::Clock::now());
   loss.backward();
 }
@@ -335,6 +342,7 @@ void Session::backward(const at::Tensor& loss) {
 void Session::step() {
   State& state = *state_;
   state.keep_profile();
+  state.freeze_options();
   state.engine->end_iteration();
   state.lend_gradients();
   state.started.entered.assign(state.started.entered.size(), 0);
@@ -411,7 +419,7 @@ void Session::install(const Plan& given) {
   state.lend_gradients();
   state.narrowed.clear();
   state.engine->install(plan, state.described.workload);
-  for (const std::int32_t layer : state.engine->run().forward_layers()) {
+  for (const std::int32_t layer : state.engine->run(&run::Run::forward_layers)) {
     if (state.stepped && !state.ever_entered.contains(layer)) {
       throw InvalidInput(
           "the plan updates it in the forward, which does not enter it",

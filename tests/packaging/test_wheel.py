@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def test_a_wheel_installs_beside_torch_and_trains(tmp_path):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-build-isolation", "--no-deps", "-w", tmp_path, ROOT], check=True, timeout=3600)
     wheel, = tmp_path.glob("gradweave-*.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("gradweave/lab")]
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--no-deps", "--no-index", wheel], check=True, timeout=300)

@@ -88,6 +88,23 @@ def test_training_a_job_of_ones_own_needs_nothing_of_the_laboratory():
     assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == 0
 
 
+def test_without_the_laboratory_commands_say_where_it_is(tmp_path):
+    def installed(*arguments):
+        program = ("import sys; sys.modules['gradweave.lab'] = None; from gradweave.cli import main; "
+                   "sys.exit(main(sys.argv[1:]))")
+        return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120,
+                              cwd=tmp_path)
+
+    for command in (["train", "demo"], ["profile", "demo"]):
+        done = installed(*command)
+        assert done.returncode == 2 and "a clone of the repository" in done.stderr and "make demo" in done.stderr
+        assert done.stderr.count("\n") == 1
+    (tmp_path / "mine.py").write_text(_OWN_JOB)
+    assert installed("profile", "mine:job", "--iterations", "2", "-o", "w.json").returncode == 0
+    told = json.loads(installed("doctor", "--json").stdout)["findings"]
+    assert {"torch", "extension"} <= {finding["name"] for finding in told} and not any("dataset" in f["name"] for f in told)
+
+
 def test_profile_writes_the_workload_of_ones_own_job(gradweave, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(_OWN_JOB)

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from gradweave import profiling
-from gradweave.lab.training import Job
+from gradweave.job import Job
 
 
 class Slow(torch.autograd.Function):

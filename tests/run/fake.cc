@@ -204,9 +204,15 @@ FakeChannel::FakeChannel(Network& network, std::size_t link, int rank, const Job
       rank_(rank),
       world_size_(job.world_size),
       ordered_(ordered),
+      broken_(job.broken_threads),
       random_(mixed({job.seed, 6, rank, static_cast<std::int64_t>(link)})),
       messages_(std::move(messages)),
       launches_(std::move(launches)) {}
+
+std::unique_ptr<run::Channel::Scope> FakeChannel::enter_thread() {
+  if (broken_) throw std::runtime_error("no stream is left");
+  return nullptr;
+}
 
 std::unique_ptr<run::Pending> FakeChannel::start(const Execution& execution, std::size_t sequence) {
   FakeMessage& message = (*messages_)[execution.slot];
@@ -439,13 +445,13 @@ class Rank {
       : rank_(rank),
         job_(job),
         host_(network, rank, job),
-        run_(host_, {.queue = {.timeout = kPatience, .stall = std::chrono::milliseconds(5)},
-                     .find_unused = job.leaves_unused ? run::FindUnused::kOn : run::FindUnused::kAuto,
-                     .check = job.not_finite_rank >= 0,
-                     .world_size = job.world_size}),
+        run_(host_, std::make_shared<FakePeers>(network, rank),
+             {.queue = {.timeout = kPatience, .stall = std::chrono::milliseconds(5)},
+              .find_unused = job.leaves_unused ? run::FindUnused::kOn : run::FindUnused::kAuto,
+              .check = job.not_finite_rank >= 0,
+              .world_size = job.world_size}),
         random_(mixed({job.seed, 7, rank})),
         launches_(std::make_shared<FakeChannel::Launches>()) {
-    run_.set_peers(std::make_shared<FakePeers>(network, rank));
     run_.install(calendar_of(plan, workload));
     host_.install(run_.calendar(), run_.slots());
     if (before != nullptr) go_on(*before);

@@ -27,12 +27,13 @@ using Values = std::vector<double>;
 struct Job {
   std::uint32_t seed = 1;
   int world_size = 2;
-  bool leaves_unused = false;  // some tensors are unused on some ranks in some iterations
-  bool reorders = true;        // some forwards run two layers the other way round than the plan has them
-  bool accumulates = false;    // some iterations have a backward that is not communicated before
-  double spoilt = 0;           // probability of a gradient that is not finite, which ranks have to leave out
-  double dropped = 0;          // probability that the caller drops a batch
-  int not_finite_rank = -1;    // whose gradient in iteration 2 is not finite, to be found by a check
+  bool leaves_unused = false;   // some tensors are unused on some ranks in some iterations
+  bool reorders = true;         // some forwards run two layers the other way round than the plan has them
+  bool accumulates = false;     // some iterations have a backward that is not communicated before
+  double spoilt = 0;            // probability of a gradient that is not finite, which ranks have to leave out
+  double dropped = 0;           // probability that the caller drops a batch
+  int not_finite_rank = -1;     // whose gradient in iteration 2 is not finite, to be found by a check
+  bool broken_threads = false;  // of the links: they fail in their first line
   std::int64_t resumed_after = -1;  // iterations, after which all goes on from a checkpoint, on other links
 
   bool used(int rank, std::int64_t iteration, std::int32_t tensor) const;
@@ -96,6 +97,7 @@ class FakeChannel : public run::Channel {
               std::shared_ptr<std::vector<FakeMessage>> messages, std::shared_ptr<Launches> launches,
               bool ordered);
   bool ordered_launches() const override { return ordered_; }
+  std::unique_ptr<Scope> enter_thread() override;
   std::unique_ptr<run::Pending> start(const run::Execution& execution, std::size_t sequence) override;
 
  private:
@@ -103,7 +105,7 @@ class FakeChannel : public run::Channel {
   Network& network_;
   std::size_t link_;
   int rank_, world_size_;
-  bool ordered_;
+  bool ordered_, broken_;
   std::mt19937 random_;
   std::shared_ptr<std::vector<FakeMessage>> messages_;
   std::shared_ptr<Launches> launches_;

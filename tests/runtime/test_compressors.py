@@ -136,6 +136,12 @@ def test_every_compressor_in_every_kind_of_scheme(world_size):
     assert ranks.run(against_reference, world_size, cases=cases, steps=8) == [[]] * world_size
 
 
+# Each has two all-reduces, the second of which begins when some thread has waited for the first.
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_power_sgd_on_a_link_that_runs_many_ops_at_once(world_size):
+    assert ranks.run(against_reference, world_size, cases=[("asc_wfbp", "power_sgd")] * 4, steps=12) == [[]] * world_size
+
+
 def test_thresholds_and_densities_over_many_messages():
     cases = [("ddp", "ok_top_k"), ("ddp", "dgc")]
     assert ranks.run(against_reference, 2, cases=cases, steps=40) == [[]] * 2

@@ -12,9 +12,9 @@
 #include <cmath>
 
 #include "gradweave/error.h"
-#include "runtime/codec/coder.h"
 #include "runtime/codec/loops.h"
 #include "runtime/codec/sparse.h"
+#include "runtime/coder.h"
 #include "runtime/rates.h"
 #include "torch/fake_group.h"
 

@@ -10,12 +10,13 @@ from torch import nn
 from torch.nn import functional
 
 from gradweave.lab import judging
+from gradweave.usage import UsageError
 
 DATA_DIRECTORY = Path(os.environ.get("GRADWEAVE_FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
 _MEAN, _DEVIATION = 0.2860, 0.3530  # of the training pixels, scaled to [0, 1]
 
 
-class DatasetMissing(RuntimeError):
+class DatasetMissing(UsageError):
     """The images are not on this machine; the message says how to get them."""
 
 

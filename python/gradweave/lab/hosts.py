@@ -18,6 +18,8 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+from gradweave.usage import UsageError
+
 # What a link sends at once after a pause: as much as its rate gives in the time by which a busy machine's kernel may be late,
 # and no more, since that passes faster than the rate.
 BURST_S = 3.5e-3
@@ -28,7 +30,7 @@ CONGESTION_CONTROL = "cubic"
 _AS_ROOT = ["unshare", "--user", "--map-root-user", "--"]
 
 
-class HostError(RuntimeError):
+class HostError(UsageError):
     """The test bed could not be made; the message names the command and the remedy."""
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from gradweave.lab import judging
+from gradweave.usage import UsageError
 
 ROOT = Path(os.environ.get("GRADWEAVE_TEXT_ROOT", "/usr"))
 # Licences, which every Debian system has; then what packages say of their authors, and Perl's library, where they are.
@@ -20,7 +21,7 @@ BLOCK = 4096  # bytes that go together into the training text or into the held-o
 HELD_OUT = 16  # every so many blocks one
 
 
-class TextMissing(RuntimeError):
+class TextMissing(UsageError):
     """This machine has too little text; the message says which."""
 
 

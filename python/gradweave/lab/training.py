@@ -4,22 +4,11 @@ DistributedDataParallel or by Gradweave."""
 import itertools
 import time
 from dataclasses import dataclass
-from typing import Callable
 
 import torch
-from torch import nn
 
+from gradweave.job import Job
 from gradweave.lab import jobs
-
-
-@dataclass
-class Job:
-    """What one rank trains: a model, its optimizer, its loss and an endless iterator of (input, target) batches."""
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    loss: Callable
-    batches: object
 
 
 @dataclass(frozen=True)
@@ -51,17 +40,6 @@ def recipe_of(kind, optimizer="sgd", learning_rate=None, batch_size=None, seed=0
     """The recipe of the job `kind`, by its name, with its own learning rate and batch size unless others are given."""
     kind = jobs.KINDS[kind]
     return Recipe(kind, optimizer, learning_rate or kind.learning_rate(optimizer), 0.9, batch_size or kind.batch_size, seed)
-
-
-def repeated(batches):
-    """The batches of an iterable, again and again; an iterator is used once."""
-    while True:
-        empty = True
-        for batch in batches:
-            empty = False
-            yield batch
-        if empty:
-            return
 
 
 def train(job, iterations, on_iteration=None):

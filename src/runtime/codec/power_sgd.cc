@@ -152,7 +152,7 @@ class PowerSgd : public Codec {
       Call second = call;
       second.flat = q;
       second.sequence += 2;  // a sum of 16-bit floats takes two
-      if (q.numel() > 0) runtime::start(second)->wait();
+      if (q.numel() > 0) start_in_any_order(second)->wait();
       auto base = bases.begin();
       for (const Place& place : layout.places) {
         rest(place, call.flat).copy_(rest_of(place, p));

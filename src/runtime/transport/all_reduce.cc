@@ -27,7 +27,8 @@ Transport all_reduce() {
           },
           [](const Call& call, const Backend&) -> std::unique_ptr<Pending> {
             return std::make_unique<AllReduce>(call);
-          }};
+          },
+          true};
 }
 
 }  // namespace gradweave::runtime

@@ -101,7 +101,29 @@ class Ring : public Pending {
   std::vector<c10::intrusive_ptr<c10d::Work>> receives_, sends_;
 };
 
+class RingAllReduce : public Pending {
+ public:
+  explicit RingAllReduce(const Call& call)
+      : scatter_(half(call, Collective::kReduceScatter, 0)), gather_(half(call, Collective::kAllGather, 1)) {}
+
+  void wait() override {
+    scatter_.wait();
+    gather_.wait();
+  }
+
+ private:
+  static Call half(Call call, Collective collective, std::size_t number) {
+    call.collective = collective;
+    call.sequence += number;
+    return call;
+  }
+
+  Ring scatter_, gather_;
+};
+
 }  // namespace
+
+std::unique_ptr<Pending> ring_all_reduce(const Call& call) { return std::make_unique<RingAllReduce>(call); }
 
 Transport ring() {
   return {"ring", "a ring of ranks over send and receive",

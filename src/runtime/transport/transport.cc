@@ -43,6 +43,14 @@ const Transport& choose(const Backend& backend, Collective collective, c10::Scal
                      "use a group of gloo or nccl");
 }
 
+std::unique_ptr<Pending> start_in_any_order(const Call& call) {
+  if (call.world() == 1) return std::make_unique<Ended>();
+  const Backend backend = backend_of(call.group, call.flat.device());
+  const Transport& best = choose(backend, call.collective, call.flat.scalar_type(), call.world());
+  // Where one order of launches is asked for, nothing is started by threads that wait (then(), codec.h).
+  return best.by_order && backend.eager_sends ? ring_all_reduce(call) : best.start(call, backend);
+}
+
 std::unique_ptr<Pending> start(const Call& call) {
   if (call.world() == 1) return std::make_unique<Ended>();
   const Backend backend = backend_of(call.group, call.flat.device());

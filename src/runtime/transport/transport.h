@@ -59,6 +59,7 @@ struct Transport {
   std::string_view name, summary;
   bool (*serves)(const Backend& backend, Collective collective, c10::ScalarType dtype, int world);
   std::unique_ptr<Pending> (*start)(const Call& call, const Backend& backend);
+  bool by_order = false;  // the backend tells collectives apart by the order in which it is called
 };
 
 // Returns all transports, the best first.
@@ -67,7 +68,12 @@ std::span<const Transport> transports();
 // Returns the best transport that serves `world` ranks. Errors: InvalidInput if there is none.
 const Transport& choose(const Backend& backend, Collective collective, c10::ScalarType dtype, int world);
 
-// Starts the collective by the best transport; one rank has nothing to exchange.
+// Starts the collective by the best transport; one rank has nothing to exchange. The caller owes the same order of calls
+// on all ranks.
 std::unique_ptr<Pending> start(const Call& call);
+
+// Starts an all-reduce from a thread that has waited for another message. Which of several such threads comes first differs
+// between ranks: where the order of calls counts it goes as its halves over send and receive. It has two numbers.
+std::unique_ptr<Pending> start_in_any_order(const Call& call);
 
 }  // namespace gradweave::runtime

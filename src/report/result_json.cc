@@ -1,4 +1,4 @@
-#include "io/result_json.h"
+#include "report/result_json.h"
 
 #include <cmath>
 #include <numeric>

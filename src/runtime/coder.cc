@@ -1,4 +1,4 @@
-#include "runtime/codec/coder.h"
+#include "runtime/coder.h"
 
 #include <ATen/ops/zeros.h>
 

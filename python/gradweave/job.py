@@ -1,0 +1,28 @@
+"""What one rank trains, where a command runs its loop."""
+
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+from torch import nn
+
+
+@dataclass
+class Job:
+    """A model, its optimizer, its loss and an endless iterator of (input, target) batches."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Callable
+    batches: object
+
+
+def repeated(batches):
+    """The batches of an iterable, again and again; an iterator is used once."""
+    while True:
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty:
+            return

@@ -1,0 +1,35 @@
+// Gradients and parameters on their way into messages.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "run/context.h"
+#include "run/window.h"
+
+namespace gradweave::run {
+
+class Outbox {
+ public:
+  Outbox(const Context& context, const Window& window) : context_(context), window_(window) {}
+
+  // The host has taken the gradient of `tensor`: its blocks go where the plan sends them.
+  void hand_over(std::int32_t tensor) REQUIRES(compute_thread);
+  // Copies the parameters that are sent as they are after a local step, which has just been made.
+  void read_parameters(const CalendarApply& apply) REQUIRES(compute_thread);
+
+  // This iteration is left out: what its gradient has left in residuals would stay for ever.
+  void leave_out() REQUIRES(compute_thread);
+  // Of an iteration that was opened: leaves out halves of messages whose other halves were, before these were there.
+  void leave_out_other_halves(std::int64_t iteration) REQUIRES(compute_thread);
+
+ private:
+  void hand_over_block(std::int32_t block) REQUIRES(compute_thread);
+  double residual_coefficient() const REQUIRES(compute_thread);
+
+  const Context& context_;
+  const Window& window_;
+  std::vector<const Execution*> completed_ GUARDED_BY(compute_thread);  // scratch of one hand-over
+};
+
+}  // namespace gradweave::run

@@ -1,0 +1,92 @@
+// What is noted of compute: counts, times of the last iterations, and, if asked for, a timeline.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gradweave/timeline.h"
+#include "run/archive.h"
+#include "run/compute_thread.h"
+#include "run/iteration_timer.h"
+#include "run/op_queue.h"
+
+namespace gradweave::run {
+
+struct Counters {
+  std::int64_t iterations = 0, updates = 0;
+  std::int64_t ops = 0, bytes = 0;
+  std::int64_t exposed_ns = 0, waits = 0;
+};
+
+// Iterations are the run's, but for those of ops and updates, which are the plan's. Makes no memory without a timeline.
+class Recorder {
+ public:
+  // A plan comes into force, or begins anew. The calendar must outlive what follows.
+  void install(const Calendar& calendar) REQUIRES(compute_thread) { timer_.install(calendar); }
+  void restart() REQUIRES(compute_thread);
+
+  void forward_begins() REQUIRES(compute_thread) { timer_.forward_begins(ns_of(Clock::now())); }
+  void backward_begins() REQUIRES(compute_thread) { timer_.backward_begins(ns_of(Clock::now())); }
+  void layer_ended(std::int32_t layer) REQUIRES(compute_thread) {
+    timer_.layer_ended(layer, ns_of(Clock::now()));
+  }
+  void backward_ended() REQUIRES(compute_thread);
+  void iteration_ended() REQUIRES(compute_thread);
+  // The times of an iteration's ops, in list order, 0 for those that were not run.
+  void ops_ended(std::int64_t iteration, std::span<const std::int64_t> ns) REQUIRES(compute_thread) {
+    timer_.ops_ended(iteration, ns);
+  }
+  // The optimizer has stepped in `iteration`. An update has as many steps as the plan has parts.
+  void stepped(std::int64_t iteration) REQUIRES(compute_thread);
+  // Compute has waited: in `layer`, or in none (-1). `span`: the op, which is described for a timeline only.
+  template <typename Describe>
+  void waited(const Waited& wait, Span span, Describe describe) REQUIRES(compute_thread) {
+    count_wait(ns_of(wait.end) - ns_of(wait.begin));
+    if (!recording_) return;
+    span.begin_ns = ns_of(wait.begin);
+    span.end_ns = ns_of(wait.end);
+    span.reason = describe();
+    spans_.push_back(std::move(span));
+    span_begin_ = wait.end;
+  }
+  // An update outside of step() began at `begin` and ends now: it is not compute's.
+  void update_ended(Clock::time_point begin) REQUIRES(compute_thread) {
+    timer_.stop_clock(ns_of(Clock::now()) - ns_of(begin));
+  }
+
+  // For a timeline: what compute does from now on, or has done since then.
+  void begin_span() REQUIRES(compute_thread) {
+    if (recording_) span_begin_ = Clock::now();
+  }
+  void end_span(SpanKind kind, std::int64_t iteration, std::int32_t layer) REQUIRES(compute_thread);
+  void set_timeline(bool on) REQUIRES(compute_thread);
+  // Returns what was recorded since the last call, in no order and without labels of layers.
+  std::vector<Span> take_spans() REQUIRES(compute_thread) { return std::exchange(spans_, {}); }
+
+  // Without those of ops.
+  const Counters& counters() const REQUIRES(compute_thread) { return counters_; }
+  std::int64_t backward_end_ns() const REQUIRES(compute_thread) { return backward_end_ns_; }
+  const IterationTimer& timer() const REQUIRES(compute_thread) { return timer_; }
+
+  // In the parts that a checkpoint has had from the beginning.
+  void archive_updated(Archive& archive) REQUIRES(compute_thread) { archive(updated_); }
+  void archive_counters(Archive& archive) REQUIRES(compute_thread) {
+    archive(counters_.iterations);
+    archive(counters_.updates);
+  }
+
+ private:
+  void count_wait(std::int64_t exposed_ns) REQUIRES(compute_thread);
+
+  Counters counters_ GUARDED_BY(compute_thread);
+  IterationTimer timer_ GUARDED_BY(compute_thread);
+  std::int64_t updated_ GUARDED_BY(compute_thread) = -1;  // the last iteration that is counted as an update
+  std::int64_t backward_end_ns_ GUARDED_BY(compute_thread) = 0;
+  bool recording_ GUARDED_BY(compute_thread) = false;
+  std::vector<Span> spans_ GUARDED_BY(compute_thread);
+  Clock::time_point span_begin_ GUARDED_BY(compute_thread);
+};
+
+}  // namespace gradweave::run

@@ -1,0 +1,129 @@
+#include "runtime/error_feedback.h"
+
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+
+#include "gradweave/compression.h"
+
+namespace gradweave::runtime {
+
+ErrorFeedback::ErrorFeedback(const Parameters& parameters, int world_size)
+    : parameters_(parameters), world_size_(world_size), carried_(parameters.all().size()) {}
+
+void ErrorFeedback::install(bool sends) {
+  const Calendar& calendar = parameters_.calendar();
+  residuals_.assign(calendar.blocks.size(), {});
+  std::vector<Matrix> matrices;
+  for (std::size_t b = 0; b < calendar.blocks.size(); ++b) matrices.push_back(matrix_of(b));
+  coders_.clear();
+  for (std::size_t link = 0; link < calendar.links.size(); ++link)
+    coders_.push_back(std::make_shared<Coder>(matrices));
+  hand_on(sends);
+}
+
+// In memory order a tensor is a matrix whose rows lie along its outermost dimension. A slice of one is as near to
+// a square as can be; of a vector it is a vector.
+Matrix ErrorFeedback::matrix_of(std::size_t block) const {
+  const auto b = static_cast<std::int32_t>(block);
+  const Block& place = parameters_.block(b);
+  const at::Tensor& whole = parameters_[parameters_.tensor_of_block(b)];
+  const std::int64_t length = place.end - place.begin;
+  std::int64_t rows = 1, outermost = 0, wide = 0;
+  for (std::int64_t d = 0; d < whole.dim(); ++d) {
+    if (whole.size(d) == 1) continue;
+    ++wide;
+    if (whole.stride(d) > outermost) rows = whole.size(d), outermost = whole.stride(d);
+  }
+  if (wide < 2) return {.length = length, .rows = 1, .columns = length};
+  if (parameters_.calendar().block_whole[block] == 0)
+    rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(length)));
+  return {.length = length, .rows = rows, .columns = length / rows};
+}
+
+// They go where the first message of a block leaves a residual too, or else into the block's next gradient: without other
+// ranks no message is sent.
+void ErrorFeedback::hand_on(bool sends) {
+  const Calendar& calendar = parameters_.calendar();
+  for (std::size_t b = 0; b < residuals_.size(); ++b) {
+    const auto block = static_cast<std::int32_t>(b);
+    const at::Tensor& whole =
+        carried_[static_cast<std::size_t>(parameters_.number_of(parameters_.tensor_of_block(block)))];
+    if (whole.defined()) residuals_[b] = parameters_.part(whole, block);
+  }
+  carried_.assign(parameters_.all().size(), {});
+  if (!sends) return;
+  for (const CalendarIteration& iteration : calendar.iterations) {
+    for (const CalendarOp& op : iteration.ops) {
+      if (op.payload != Payload::kGradient || op.compression.name.empty()) continue;
+      if (op.collective == Collective::kAllGather) continue;
+      if (!find_compressor(op.compression.name).error_feedback) continue;
+      for (std::size_t i = 0; i < op.blocks.size(); ++i) {
+        at::Tensor& values = residuals_[static_cast<std::size_t>(op.blocks[i])];
+        if (!values.defined()) continue;
+        coders_[static_cast<std::size_t>(op.link)]->add_residual(op.blocks, i, values.div(world_size_));
+        values.reset();
+      }
+    }
+  }
+}
+
+std::vector<at::Tensor> ErrorFeedback::by_parameter() const {
+  std::vector<at::Tensor> all = carried_;
+  const auto add = [&](std::int32_t b, const at::Tensor& values, double factor) {
+    const std::int32_t tensor = parameters_.tensor_of_block(b);
+    at::Tensor& whole = all[static_cast<std::size_t>(parameters_.number_of(tensor))];
+    if (!whole.defined()) whole = at::zeros({parameters_[tensor].numel()}, values.options());
+    parameters_.part(whole, b).add_(values, factor);
+  };
+  for (std::size_t b = 0; b < residuals_.size(); ++b) {
+    if (residuals_[b].defined()) add(static_cast<std::int32_t>(b), residuals_[b], 1);
+  }
+  for (const auto& coder : coders_) {
+    coder->visit_residuals([&](const Coder::Blocks& blocks, const at::Tensor& values) {
+      std::int64_t at = 0;
+      for (const std::int32_t b : blocks) {
+        const Block& block = parameters_.block(b);
+        add(b, values.narrow(0, at, block.end - block.begin),
+            world_size_);  // messages are shares of the mean
+        at += block.end - block.begin;
+      }
+    });
+  }
+  return all;
+}
+
+at::Tensor ErrorFeedback::compensate(std::int32_t block, const at::Tensor& part, double coefficient,
+                                     bool sent) {
+  at::Tensor& residual = residuals_[static_cast<std::size_t>(block)];
+  at::Tensor sum = part;
+  if (residual.defined()) sum = part.defined() ? part.add(residual, coefficient) : residual.mul(coefficient);
+  if (sent) {
+    residual.reset();
+  } else if (sum.defined()) {
+    residual = sum.is_same(part) ? part.clone() : sum;
+  }
+  return sum;
+}
+
+void ErrorFeedback::leave_out(const run::Execution& execution) {
+  const CalendarOp& op = *execution.op;
+  if (op.compression.name.empty()) return;
+  coders_[static_cast<std::size_t>(op.link)]->leave_out(op.blocks, op.collective,
+                                                        {execution.run_iteration, execution.place});
+}
+
+void ErrorFeedback::carry(std::size_t parameter, const at::Tensor& values, double share) {
+  at::Tensor& carried = carried_[parameter];
+  if (!carried.defined()) carried = at::zeros_like(values);
+  carried.add_(values, share);
+}
+
+void ErrorFeedback::archive(run::Archive& numbers, StateTensors& tensors) {
+  for (std::size_t b = 0; b < residuals_.size(); ++b) tensors("residual." + std::to_string(b), residuals_[b]);
+  for (std::size_t link = 0; link < coders_.size(); ++link)
+    coders_[link]->archive(numbers, tensors, "link." + std::to_string(link));
+}
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,63 @@
+// The gradient that is handed over, from the caller's `.grad` to messages.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "run/host.h"
+#include "runtime/error_feedback.h"
+#include "runtime/loss_scale.h"
+#include "runtime/parameters.h"
+#include "runtime/versions.h"
+
+namespace gradweave::runtime {
+
+class Handover {
+ public:
+  // `parameters` and `versions` must outlive it. `check`: looks for gradients that are not finite.
+  Handover(const Parameters& parameters, Versions& versions, bool check)
+      : parameters_(parameters), versions_(versions), check_(check) {}
+
+  LossScale& loss_scale() { return loss_scale_; }
+  // Returns whether gradients have a loss scale, which take() takes out. Errors: InvalidInput.
+  bool begin_backward();
+  // A tensor of this backward whose gradient was not finite, or -1. With a scaler that is the scaler's affair.
+  std::int32_t not_finite() const { return not_finite_; }
+
+  // The gradient of `tensor` is the one that is handed over now. Errors: InvalidInput.
+  void take(std::int32_t tensor, run::Gradient kind);
+  // Adds the block's residual to its part.
+  void compensate(std::int32_t block, ErrorFeedback& feedback, double coefficient, bool sent);
+  // Returns a block of it, flat; undefined: zeros.
+  at::Tensor part(std::int32_t block) const;
+  // Returns the whole gradient if it may be a message itself; else undefined.
+  at::Tensor lendable(std::int32_t block) const;
+  // Forgets it.
+  void let_go();
+
+  // On: copies of this rank's own gradients are kept, for take_local().
+  void keep_local(bool on) { local_.kept = on; }
+  // Returns, by parameter, what the last backward computed here, flat; undefined where it computed nothing.
+  std::vector<at::Tensor> take_local() { return std::exchange(local_.copies, {}); }
+
+ private:
+  // This rank's own gradients.
+  struct Local {
+    bool kept = false;
+    std::vector<at::Tensor> copies;  // by parameter
+  };
+
+  const Parameters& parameters_;
+  Versions& versions_;
+  bool check_;
+  LossScale loss_scale_;
+  std::int32_t tensor_ = -1, compensated_ = -1, not_finite_ = -1;
+  at::Tensor gradient_;  // flat; undefined: zeros
+  at::Tensor sum_;       // of block `compensated_` and its residual
+  Local local_;
+};
+
+}  // namespace gradweave::runtime

@@ -1,0 +1,26 @@
+#include "runtime/optimizer_steps.h"
+
+#include <algorithm>
+
+namespace gradweave::runtime {
+
+void OptimizerSteps::install() {
+  subsets_.assign(1, {});
+  for (std::size_t p = 0; p < parameters_.all().size(); ++p)
+    subsets_[0].parameters.push_back(static_cast<std::int32_t>(p));
+  numbers_.clear();
+}
+
+std::int32_t OptimizerSteps::number_of(const Stepped& stepped) {
+  if (stepped.tensors.size() == parameters_.all().size()) return 0;
+  const auto [found, added] = numbers_.try_emplace(stepped, static_cast<std::int32_t>(subsets_.size()));
+  if (added) {
+    Subset& subset = subsets_.emplace_back();
+    for (std::int32_t t : stepped.tensors) subset.parameters.push_back(parameters_.number_of(t));
+    std::ranges::sort(subset.parameters);
+    for (std::int32_t b : stepped.blocks) subset.slices.push_back(parameters_.slice(b));
+  }
+  return found->second;
+}
+
+}  // namespace gradweave::runtime

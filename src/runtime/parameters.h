@@ -1,0 +1,71 @@
+// The model's parameters: numbered as they were given, and as the plan in force has them, which are its tensors.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/calendar.h"
+
+namespace gradweave::runtime {
+
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// Elements [begin, end) of a parameter, in memory order.
+struct Slice {
+  std::int32_t parameter = 0;
+  std::int64_t begin = 0, end = 0;
+};
+
+class Parameters {
+ public:
+  // Errors: InvalidInput for memory that overlaps or has gaps, and for parameters on several devices.
+  explicit Parameters(std::vector<NamedParameter> all);
+
+  const std::vector<NamedParameter>& all() const { return all_; }
+  c10::Device device() const;
+
+  // Returns, for each tensor of the calendar, its parameter. Errors: InvalidInput naming what does not match.
+  std::vector<std::int32_t> of_tensors(const Calendar& calendar) const;
+  // Takes a plan into force, which outlives what follows; of_tensors() of it.
+  void install(const Calendar& calendar, std::vector<std::int32_t> of_tensors);
+  const Calendar& calendar() const { return *calendar_; }
+
+  std::int32_t number_of(std::int32_t tensor) const {
+    return parameter_of_[static_cast<std::size_t>(tensor)];
+  }
+  std::int32_t tensor_of(std::int32_t parameter) const {
+    return tensor_of_[static_cast<std::size_t>(parameter)];
+  }
+  const std::vector<std::int32_t>& numbers() const { return parameter_of_; }  // by tensor
+
+  const at::Tensor& operator[](std::int32_t tensor) const {
+    return all_[static_cast<std::size_t>(number_of(tensor))].tensor;
+  }
+  at::Tensor& gradient(std::int32_t tensor) const { return (*this)[tensor].mutable_grad(); }
+  // One dimension in memory order: the parameter itself; its gradient, a copy where its strides differ, not owned by
+  // Python. Errors: InvalidInput for a gradient that is gone, sparse, or of another dtype than the parameter had.
+  at::Tensor flat(std::int32_t tensor) const;
+  at::Tensor flat_gradient(std::int32_t tensor) const;
+
+  const Block& block(std::int32_t block) const { return calendar_->blocks[static_cast<std::size_t>(block)]; }
+  std::int32_t tensor_of_block(std::int32_t block) const {
+    return calendar_->block_tensor[static_cast<std::size_t>(block)];
+  }
+  Slice slice(std::int32_t block) const;
+  // Of `whole`, which is flat, the elements of a block.
+  at::Tensor part(const at::Tensor& whole, std::int32_t block) const;
+  std::string text_of(std::int32_t tensor) const;
+
+ private:
+  std::vector<NamedParameter> all_;
+  const Calendar* calendar_ = nullptr;
+  std::vector<std::int32_t> parameter_of_, tensor_of_;
+};
+
+}  // namespace gradweave::runtime
