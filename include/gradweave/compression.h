@@ -21,10 +21,12 @@ struct Compression {
 
 // One parameter of a compressor, with its range (inclusive) and default.
 struct CompressorParameter {
-  std::string_view name;  // "density" or "rank"
+  std::string_view name;
   double default_value = 0;
   double minimum = 0, maximum = 0;
   std::string_view meaning;
+  bool integer = false;
+  bool at_start = false;  // of the first iterations of a run: what is measured is without
 };
 
 // What one compressed exchange costs, in terms of a link's all-reduce cost model.
@@ -53,13 +55,19 @@ struct CompressorInfo {
   bool error_feedback = false;  // what is not sent stays in a residual
   bool halves = false;  // the exchange of a gradient can be split into a reduce-scatter and an all-gather
   std::vector<CompressorParameter> parameters;
-  // Returns what goes over the wire; `parameter` is the value of its first parameter, if it has one.
-  CompressedCost (*wire_cost)(const CompressedMessage& message, double parameter) = nullptr;
+  // Returns what goes over the wire; parameters that `values` leave out have their defaults.
+  CompressedCost (*gradient_cost)(const CompressedMessage& message,
+                                  const std::map<std::string, double>& values) = nullptr;
   // The same for an average of parameters, of which what was gained since a common anchor is sent; null: the
   // compressor serves gradients only.
-  CompressedCost (*average_cost)(const CompressedMessage& message, double parameter) = nullptr;
+  CompressedCost (*average_cost)(const CompressedMessage& message,
+                                 const std::map<std::string, double>& values) = nullptr;
+  // Returns whether it sends momentum, so that the optimizer must have none of its own; null: never.
+  bool (*sends_momentum)(const std::map<std::string, double>& values) = nullptr;
 
-  auto cost_of(Payload payload) const { return payload == Payload::kGradient ? wire_cost : average_cost; }
+  // Returns the parameter called `name`, null if there is none.
+  const CompressorParameter* parameter(std::string_view name) const;
+  auto cost_of(Payload payload) const { return payload == Payload::kGradient ? gradient_cost : average_cost; }
 };
 
 // Returns how many of `numel` elements a density keeps.
@@ -75,8 +83,12 @@ const CompressorInfo& find_compressor(std::string_view name);
 // compressor.
 Compression with_defaults(Compression compression);
 
+// Returns whether the compressor sends momentum. The caller owes a known compressor.
+bool sends_momentum(const Compression& compression);
+
 // Returns what exchanging the message takes, without the time to encode and decode. Errors: InvalidInput for an
-// unknown compressor or parameter, a value out of range, or a compressor that does not serve such a payload.
+// unknown compressor or parameter, a value out of range, a compressor that does not serve such a payload, or more
+// than 2^62 bytes.
 CompressedCost wire_cost(const Compression& compression, Payload payload, const CompressedMessage& message);
 
 // Returns the cost of exchanging `numel` elements of `element_bytes` bytes among cluster.workers workers, with

@@ -7,9 +7,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
-
-#include "gradweave/compression.h"
 
 namespace gradweave {
 
@@ -49,50 +48,63 @@ TunedRange scaled_to_model(TunedRange range, double minimum, std::int64_t model_
 // Returns "linear" or "logarithmic".
 std::string_view name_of(Scale scale);
 
+// The value of an option: an integer, a number, or a text: one of its choices, or free if there are none.
+using OptionValue = std::variant<std::int64_t, double, std::string>;
+
+// Returns the value as one writes it: "25000000", "0.05", "greedy".
+std::string to_string(const OptionValue& value);
+
 // One option of a scheme. This table feeds the command line, JSON, Python and the documentation.
 struct OptionSpec {
-  std::string_view name;
+  std::string name;
   OptionType type = OptionType::kInteger;
   Unit unit = Unit::kNone;
-  std::string_view default_value;   // as it would be written; empty: `default_source` says how it is found
-  std::string_view default_source;  // paper, PyTorch, ... where the default comes from
+  std::string default_value;        // as it would be written; empty: `default_source` says how it is found
+  std::string default_source;       // paper, PyTorch, ... where the default comes from
   double minimum = 0, maximum = 0;  // inclusive, for integers and numbers
   std::vector<std::string_view> choices;
-  std::string_view meaning;
+  std::string meaning;
   std::optional<TunedRange> tuned;  // nothing: it isn't
 };
 
-// Checked option values of one scheme. A value that was not set reads as its default. Sizes and times may have
-// a unit ("25MB", "1.5ms"); set() has them without.
-class OptionValues {
+// The options of one scheme that are set, each of its type and in its range; the others have their defaults. Its
+// planner reads them as a struct of its own. Sets of one scheme compare.
+class SchemeOptions {
  public:
-  // Errors: InvalidInput if a name is unknown (the message lists the scheme's options) or a value out of
-  // range.
-  OptionValues(std::string_view scheme, std::span<const OptionSpec> specs,
-               const std::map<std::string, std::string>& set);
+  // Of no scheme: it has none.
+  SchemeOptions() = default;
+  // `scheme`, `specs`: those of the registry's row (schemes.h), which outlives all.
+  SchemeOptions(std::string_view scheme, std::span<const OptionSpec> specs) : scheme_(scheme), specs_(specs) {}
 
-  // Each returns the value, or nothing if unset and without a default. The caller owes a name that has a spec
-  // of that type.
-  std::optional<std::int64_t> integer(std::string_view name) const;
-  std::optional<double> number(std::string_view name) const;
-  std::string text(std::string_view name) const;  // empty if unset and without a default
-  bool on(std::string_view name) const { return text(name) == "on"; }
+  std::string_view scheme() const { return scheme_; }
 
-  // Returns the compressor of what the scheme sends; none if it has no such option, or it is unset or left to
-  // the planner. Errors: InvalidInput for a parameter that the chosen compressor does not have, or out of
-  // its range.
-  Compression compression() const;
+  // Returns the option's row, null if the scheme has none of that name.
+  const OptionSpec* spec(std::string_view name) const;
 
-  // Returns what the user set, for Plan::options.
-  const std::map<std::string, std::string>& set() const { return set_; }
+  // Sets an option to a value, or to one that is written: sizes and times may have a unit ("25MB", "1.5ms").
+  // Errors: InvalidInput if the scheme has no such option (the message lists those it has), or the value is of
+  // another type or out of range.
+  void set(std::string_view name, OptionValue value);
+  void parse(std::string_view name, std::string_view written);
+  void unset(std::string_view name);
+
+  // Returns what is set, null if nothing is.
+  const OptionValue* find(std::string_view name) const;
+  bool empty() const { return values_.empty(); }
+
+  // Returns what is set as it is written, for Plan::options.
+  std::map<std::string, std::string> written() const;
+
+  friend bool operator==(const SchemeOptions& x, const SchemeOptions& y) {
+    return x.scheme_ == y.scheme_ && x.values_ == y.values_;
+  }
 
  private:
-  const OptionSpec& spec(std::string_view name, OptionType type) const;
-  std::optional<std::string> value(const OptionSpec& spec) const;
+  const OptionSpec& known(std::string_view name) const;
 
-  std::string scheme_;
-  std::vector<OptionSpec> specs_;
-  std::map<std::string, std::string> set_;
+  std::string_view scheme_;
+  std::span<const OptionSpec> specs_;
+  std::map<std::string_view, OptionValue> values_;  // by the names in the rows
 };
 
 }  // namespace gradweave

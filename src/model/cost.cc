@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "gradweave/compression.h"
+#include "gradweave/error.h"
 
 namespace gradweave {
 namespace {
@@ -13,6 +14,15 @@ OpCost halved(OpCost whole, Collective collective) {
   const OpCost first{whole.startup / 2, whole.total() / 2 - whole.startup / 2};
   if (collective == Collective::kReduceScatter) return first;
   return {whole.startup - first.startup, whole.work - first.work};
+}
+
+// Returns floor(total * part / whole), of which the part may be the larger. Errors: InvalidInput beyond 2^62.
+std::int64_t in_proportion(std::int64_t total, std::int64_t part, std::int64_t whole) {
+  __extension__ using Wide = __int128;
+  const Wide share = static_cast<Wide>(total) * part / whole;
+  if (share > (Wide{1} << 62))
+    throw InvalidInput("takes more than 2^62 ns", "a compressed message", "give smaller times or sizes");
+  return static_cast<std::int64_t>(share);
 }
 
 }  // namespace
@@ -107,7 +117,7 @@ OpCost CostModel::compressed(std::size_t link, const MessageLoad& load, const Co
   if (load.given_elements < load.elements)
     whole.startup += cluster_.links[link].startup_ns * (halves ? 2 : cost.half_startups) / 2;
   whole.work = multiply_ceil(modelled, ns_per_byte_[link]) +
-               floor_share(load.given, cost.equivalent_bytes, load.elements * element_bytes);
+               in_proportion(load.given, cost.equivalent_bytes, load.elements * element_bytes);
   return whole;
 }
 

@@ -21,12 +21,6 @@ bool runs_optimizer(const Apply& apply) {
   return apply.source == Source::kReducedGradient || apply.source == Source::kLocalGradient;
 }
 
-bool sends_momentum(const Compression& compression) {
-  const auto parameters = with_defaults(compression).parameters;
-  const auto momentum = parameters.find("momentum");
-  return momentum != parameters.end() && momentum->second > 0;
-}
-
 // Whether some step at iteration_end is of a part of the parameters. Applies that run the optimizer, one after
 // another in the list, are one step of it.
 bool steps_a_part(const Plan& plan, std::int64_t iteration) {

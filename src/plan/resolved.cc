@@ -255,8 +255,8 @@ class ResolvedPlan::Reader {
                     "only fp16, bf16, int8 and int4 can be halved");
     }
     for (const auto& [name, value] : op.compression.parameters) {
-      const auto parameter = std::ranges::find(info->parameters, name, &CompressorParameter::name);
-      if (parameter != info->parameters.end() && value >= parameter->minimum && value <= parameter->maximum)
+      const CompressorParameter* parameter = info->parameter(name);
+      if (parameter != nullptr && value >= parameter->minimum && value <= parameter->maximum)
         continue;
       return refuse("gives the compressor an unknown parameter, or one out of range: " + shortened(name),
                     "correct it");

@@ -49,7 +49,9 @@ MeasuredRate measure_rate(const Compression& compression, int world_size, std::i
   group->setBackend(device.type(), c10d::ProcessGroup::BackendType::CUSTOM,
                     c10::make_intrusive<Mirror>(0, world_size));
   Compression settled = compression;
-  settled.parameters.erase("warm_up");
+  for (const CompressorParameter& parameter : find_compressor(compression.name).parameters) {
+    if (parameter.at_start) settled.parameters.erase(std::string(parameter.name));
+  }
   const std::unique_ptr<Codec> codec = make_codec(with_defaults(std::move(settled)));
   const at::Tensor values = at::randn({numel}, at::TensorOptions().dtype(dtype).device(device));
   const at::Tensor message = values.clone();

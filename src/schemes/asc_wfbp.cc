@@ -9,27 +9,24 @@
 // claims is what the simulator says of the plan. Tensors of different dtype are not merged. Several links
 // (links.cc).
 #include "schemes/merging.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
 namespace {
 
-PlanResult plan_asc_wfbp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+PlanResult plan_asc_wfbp(const Workload& workload, const Cluster& cluster, const GradientOptions& options) {
   Cluster shared = cluster;
   for (Link& link : shared.links) link.concurrency = 0;
-  const CostModel model(workload, shared, values.compression());
-  return merged_plan(model, merged_greedily(model, MergeRule::kStart), !values.compression().name.empty());
+  const CostModel model(workload, shared, options.compression);
+  return merged_plan(model, merged_greedily(model, MergeRule::kStart), !options.compression.name.empty());
 }
 
 }  // namespace
 
 SchemeInfo asc_wfbp_scheme() {
-  return {.name = "asc_wfbp",
-          .summary = "simultaneous communications share the link",
-          .paper = "ASC-WFBP, INFOCOM 2021",
-          .effect = Effect::kExact,
-          .options = {},
-          .plan = plan_asc_wfbp};
+  return scheme_row<GradientOptions>(
+      {.name = "asc_wfbp", .summary = "simultaneous communications share the link", .paper = "ASC-WFBP, INFOCOM 2021", .effect = Effect::kExact}, {}, plan_asc_wfbp);
 }
 
 }  // namespace gradweave

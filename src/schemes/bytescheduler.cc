@@ -18,6 +18,7 @@
 #include <algorithm>
 
 #include "schemes/common.h"
+#include "schemes/option_table.h"
 #include "schemes/priority.h"
 #include "schemes/registry.h"
 #include "solve/bayesian.h"
@@ -26,6 +27,15 @@ namespace gradweave {
 namespace {
 
 constexpr std::int64_t kMostInFlight = 64;  // in flight, in trials
+
+enum class SizeTuning : std::uint8_t { kBayesian, kNone };
+
+struct ByteSchedulerOptions {
+  std::optional<std::int64_t> partition_bytes, credit_bytes;
+  SizeTuning tune = SizeTuning::kBayesian;
+  std::int64_t seed = 0;
+  Compression compression;
+};
 
 struct Sizes {
   std::int64_t partition_bytes = 4'000'000;  // BYTESCHEDULER_PARTITION: 1,000,000 parameters
@@ -46,8 +56,8 @@ Issued issue(const Workload& workload, const Cluster& cluster, const Compression
 }
 
 // Returns the best sizes; those that the user has set stay.
-Sizes tuned(const Workload& workload, const Cluster& cluster, const Compression& compression,
-            const Sizes& start, bool partition_set, bool credit_set, std::uint64_t seed) {
+Sizes tuned(const Workload& workload, const Cluster& cluster, const Sizes& start,
+            const ByteSchedulerOptions& set) {
   const WorkloadIndex index(workload);
   const std::int64_t high = std::max<std::int64_t>(index.total_bytes, start.partition_bytes);
   const std::int64_t low =
@@ -55,39 +65,35 @@ Sizes tuned(const Workload& workload, const Cluster& cluster, const Compression&
   const auto sizes_at = [&](const CubePoint& point) {
     Sizes sizes = start;
     std::size_t d = 0;
-    if (!partition_set) sizes.partition_bytes = from_log_scale(point[d++], low, high);
+    if (!set.partition_bytes) sizes.partition_bytes = from_log_scale(point[d++], low, high);
     // Enough for 1 to kMostInFlight parts in flight: while any credit is left, one more is issued.
-    if (!credit_set)
+    if (!set.credit_bytes)
       sizes.credit_bytes = 1 + sizes.partition_bytes * (from_log_scale(point[d], 1, kMostInFlight) - 1);
     return sizes;
   };
-  BayesianOptions options{.seed = seed, .stop_at = static_cast<double>(index.compute_total)};
+  BayesianOptions options{.seed = static_cast<std::uint64_t>(set.seed),
+                          .stop_at = static_cast<double>(index.compute_total)};
   CubePoint first;
-  if (!partition_set) first.push_back(to_log_scale(std::clamp(start.partition_bytes, low, high), low, high));
-  if (!credit_set) first.push_back(0);
+  if (!set.partition_bytes) first.push_back(to_log_scale(std::clamp(start.partition_bytes, low, high), low, high));
+  if (!set.credit_bytes) first.push_back(0);
   options.first.push_back(first);
   const BayesianResult result = minimise(
       [&](const CubePoint& point) {
-        const Issued issued = issue(workload, cluster, compression, sizes_at(point));
+        const Issued issued = issue(workload, cluster, set.compression, sizes_at(point));
         return static_cast<double>(iteration_time(issued.model, issued.ops));
       },
       static_cast<int>(first.size()), options);
   return sizes_at(result.point);
 }
 
-PlanResult plan_bytescheduler(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const Compression compression = values.compression();
-  const std::optional<std::int64_t> partition = values.integer("partition_bytes");
-  const std::optional<std::int64_t> credit = values.integer("credit_bytes");
+PlanResult plan_bytescheduler(const Workload& workload, const Cluster& cluster,
+                              const ByteSchedulerOptions& options) {
   Sizes sizes;
-  sizes.partition_bytes = partition.value_or(sizes.partition_bytes);
-  sizes.credit_bytes = credit.value_or(sizes.credit_bytes);
-  const bool tune = values.text("tune") == "bayesian" && !(partition && credit);
-  if (tune) {
-    sizes = tuned(workload, cluster, compression, sizes, partition.has_value(), credit.has_value(),
-                  static_cast<std::uint64_t>(*values.integer("seed")));
-  }
-  Issued issued = issue(workload, cluster, compression, sizes);
+  sizes.partition_bytes = options.partition_bytes.value_or(sizes.partition_bytes);
+  sizes.credit_bytes = options.credit_bytes.value_or(sizes.credit_bytes);
+  const bool all_set = options.partition_bytes && options.credit_bytes;
+  if (options.tune == SizeTuning::kBayesian && !all_set) sizes = tuned(workload, cluster, sizes, options);
+  Issued issued = issue(workload, cluster, options.compression, sizes);
   improve_links(issued.model, issued.ops);
   Plan plan = overlapped_plan(issued.model, issued.ops);
   plan.options["partition_bytes"] = std::to_string(sizes.partition_bytes);
@@ -98,36 +104,34 @@ PlanResult plan_bytescheduler(const Workload& workload, const Cluster& cluster, 
 }  // namespace
 
 SchemeInfo bytescheduler_scheme() {
-  return {.name = "bytescheduler",
-          .summary = "even parts, early layers first, bytes in flight bounded",
-          .paper = "ByteScheduler, SOSP 2019",
-          .effect = Effect::kExact,
-          .options = {{.name = "partition_bytes",
-                       .type = OptionType::kInteger,
-                       .unit = Unit::kBytes,
-                       .default_value = "",
-                       .default_source = "tuned; 4000000 with tune=none (BYTESCHEDULER_PARTITION)",
-                       .minimum = 1,
-                       .maximum = 0x1p53,
-                       .meaning = "larger tensors are cut into even parts of at most this",
-                       .tuned = TunedRange{1'000'000, 128'000'000}},
-                      {.name = "credit_bytes",
-                       .type = OptionType::kInteger,
-                       .unit = Unit::kBytes,
-                       .default_value = "",
-                       .default_source = "tuned; 16000000 with tune=none (BYTESCHEDULER_CREDIT)",
-                       .minimum = 1,
-                       .maximum = 0x1p53,
-                       .meaning = "parts are issued on a link while fewer bytes than this are in flight",
-                       .tuned = TunedRange{1'000'000, 256'000'000}},
-                      {.name = "tune",
-                       .type = OptionType::kText,
-                       .default_value = "bayesian",
-                       .default_source = "ByteScheduler, section 5: EI with xi = 0.1",
-                       .choices = {"bayesian", "none"},
-                       .meaning = "how sizes that are not given are found"},
-                      seed_option()},
-          .plan = plan_bytescheduler};
+  using Options = ByteSchedulerOptions;
+  return scheme_row<Options>(
+      {.name = "bytescheduler",
+       .summary = "even parts, early layers first, bytes in flight bounded",
+       .paper = "ByteScheduler, SOSP 2019",
+       .effect = Effect::kExact},
+      {option(&Options::partition_bytes,
+              {.name = "partition_bytes",
+               .unit = Unit::kBytes,
+               .default_source = "tuned; 4000000 with tune=none (BYTESCHEDULER_PARTITION)",
+               .minimum = 1,
+               .maximum = 0x1p53,
+               .meaning = "larger tensors are cut into even parts of at most this",
+               .tuned = TunedRange{1'000'000, 128'000'000}}),
+       option(&Options::credit_bytes,
+              {.name = "credit_bytes",
+               .unit = Unit::kBytes,
+               .default_source = "tuned; 16000000 with tune=none (BYTESCHEDULER_CREDIT)",
+               .minimum = 1,
+               .maximum = 0x1p53,
+               .meaning = "parts are issued on a link while fewer bytes than this are in flight",
+               .tuned = TunedRange{1'000'000, 256'000'000}}),
+       option(&Options::tune, {{"bayesian", SizeTuning::kBayesian}, {"none", SizeTuning::kNone}},
+              {.name = "tune",
+               .default_source = "ByteScheduler, section 5: EI with xi = 0.1",
+               .meaning = "how sizes that are not given are found"}),
+       option(&Options::seed, seed_option())},
+      plan_bytescheduler);
 }
 
 }  // namespace gradweave

@@ -79,8 +79,6 @@ std::vector<Message> split_by_dtype(const CostModel& model, std::span<const Slic
 
 OptionSpec seed_option() {
   return {.name = "seed",
-          .type = OptionType::kInteger,
-          .default_value = "0",
           .default_source = "Gradweave",
           .minimum = 0,
           .maximum = 0x1p53,

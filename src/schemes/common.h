@@ -43,8 +43,8 @@ Release release_when_ready(const CostModel& model, std::span<const Slice> slices
 // Returns `slices` as one message for each dtype, in the order of first slices: one op carries one dtype.
 std::vector<Message> split_by_dtype(const CostModel& model, std::span<const Slice> slices);
 
-// Returns the option of schemes that are tuned: what the random candidates of minimise() (solve/bayesian.h)
-// start from.
+// Returns the row of the option `seed` of schemes that are tuned: what the random candidates of minimise()
+// (solve/bayesian.h) start from.
 OptionSpec seed_option();
 
 // Returns the plan of every scheme without forward overlap: period 1; message i is one all-reduce of this

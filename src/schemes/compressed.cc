@@ -1,13 +1,13 @@
 #include "schemes/compressed.h"
 
 #include <algorithm>
-#include <charconv>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "gradweave/compression.h"
+#include "base/quoted.h"
 #include "gradweave/error.h"
 #include "gradweave/simulate.h"
 
@@ -18,100 +18,173 @@ namespace {
 // Slower by this share is below what a profile can tell apart, and more bits are worth it.
 constexpr double kTolerance = 0.01;
 
-// The option for a parameter of the compressors that serve `payload`: range and meaning of the first that has it,
-// the defaults of all.
-OptionSpec parameter_option(std::string_view option, std::string_view parameter, OptionType type,
-                            Payload payload, std::string& defaults) {
-  OptionSpec spec{.name = option, .type = type};
+constexpr std::string_view kCompressor = "compressor", kParameterPrefix = "compressor_";
+
+void append(std::string& list, std::string_view separator, std::string_view item) {
+  list.append(list.empty() ? "" : separator).append(item);
+}
+
+// The option for a parameter of some of the compressors that serve `payload`: the range that holds all of theirs, the
+// defaults of each, the meaning for each where they differ.
+OptionSpec parameter_option(std::string_view parameter, Payload payload) {
+  OptionSpec spec{.name = std::string(kParameterPrefix).append(parameter),
+                  .minimum = std::numeric_limits<double>::infinity(),
+                  .maximum = -std::numeric_limits<double>::infinity()};
+  std::string meanings;
   for (const CompressorInfo& info : compressors()) {
     if (info.cost_of(payload) == nullptr) continue;
-    const auto found = std::ranges::find(info.parameters, parameter, &CompressorParameter::name);
-    if (found == info.parameters.end()) continue;
-    spec.minimum = found->minimum;
-    spec.maximum = found->maximum;
-    spec.meaning = found->meaning;
-    char text[32];
-    char* const end = std::to_chars(text, text + sizeof text, found->default_value).ptr;
-    defaults.append(defaults.empty() ? "" : ", ").append(info.name).append(" ").append(text, end);
+    const CompressorParameter* found = info.parameter(parameter);
+    if (found == nullptr) continue;
+    if (!found->integer) spec.type = OptionType::kNumber;
+    spec.minimum = std::min(spec.minimum, found->minimum);
+    spec.maximum = std::max(spec.maximum, found->maximum);
+    append(spec.default_source, ", ",
+           std::string(info.name).append(" ").append(to_string(OptionValue(found->default_value))));
+    append(meanings, "; ", std::string(info.name).append(": ").append(found->meaning));
+    if (spec.meaning.empty()) spec.meaning = found->meaning;
+    if (spec.meaning != found->meaning) spec.meaning = meanings;
   }
-  spec.default_source = defaults;
   return spec;
 }
 
-std::vector<std::string_view> names_for(Payload payload) {
-  std::vector<std::string_view> names = {"none"};
+// `compressor`, with `own` as further choices, and an option for each parameter.
+std::vector<OptionSpec> options_for(Payload payload, std::string_view unchanged, std::string_view meaning,
+                                    const std::vector<std::string_view>& own) {
+  OptionSpec compressor{.name = std::string(kCompressor),
+                        .type = OptionType::kText,
+                        .default_value = "none",
+                        .default_source = std::string(unchanged),
+                        .choices = {"none"},
+                        .meaning = std::string(meaning)};
+  std::vector<std::string_view> parameters;
   for (const CompressorInfo& info : compressors()) {
-    if (info.cost_of(payload) != nullptr) names.push_back(info.name);
+    if (info.cost_of(payload) == nullptr) continue;
+    compressor.choices.push_back(info.name);
+    for (const CompressorParameter& parameter : info.parameters) {
+      if (std::ranges::find(parameters, parameter.name) == parameters.end()) parameters.push_back(parameter.name);
+    }
   }
-  return names;
+  std::ranges::copy(own, std::back_inserter(compressor.choices));
+  std::vector<OptionSpec> options = {compressor};
+  for (const std::string_view parameter : parameters) options.push_back(parameter_option(parameter, payload));
+  return options;
 }
 
-std::optional<Outer> outer_of(const OptionValues& values) {
-  const Outer outer{.momentum = *values.number("outer_momentum"),
-                    .learning_rate = *values.number("outer_learning_rate")};
-  if (outer == Outer{}) return std::nullopt;  // the anchor moves by the mean anyway
-  return outer;
+// The optimizer's own rows are bound to its members as a scheme's are.
+struct OuterRow {
+  OptionSpec spec;
+  double Outer::*member;
+};
+
+const std::vector<OuterRow>& outer_rows() {
+  static const std::vector<OuterRow> rows = [] {
+    std::vector<OuterRow> made = {{{.name = "outer_momentum",
+                                    .default_source = "the plain mean; DiLoCo has 0.9",
+                                    .minimum = 0,
+                                    .maximum = 0.999,
+                                    .meaning = "Nesterov momentum of what the averages bring"},
+                                   &Outer::momentum},
+                                  {{.name = "outer_learning_rate",
+                                    .default_source = "the plain mean; DiLoCo has 0.7",
+                                    .minimum = 1e-6,
+                                    .maximum = 100,
+                                    .meaning = "multiplies what the averages bring"},
+                                   &Outer::learning_rate}};
+    for (OuterRow& row : made) {
+      row.spec.type = OptionType::kNumber;
+      row.spec.default_value = to_string(OptionValue(Outer{}.*row.member));
+    }
+    return made;
+  }();
+  return rows;
 }
 
 }  // namespace
 
-std::vector<OptionSpec> compressor_options() {
-  // The specifications hold views of these.
-  static std::string densities, ranks, momenta, clips, warm_ups;
+const std::vector<OptionSpec>& compressor_options() {
+  static const std::vector<OptionSpec> options =
+      options_for(Payload::kGradient, "the gradient as it is",
+                  "what gradients go through on their way; the plan is decided on the compressed cost", {});
+  return options;
+}
+
+const std::vector<OptionSpec>& average_options() {
   static const std::vector<OptionSpec> options = [] {
-    return std::vector<OptionSpec>{
-        {.name = "compressor",
-         .type = OptionType::kText,
-         .default_value = "none",
-         .default_source = "the gradient as it is",
-         .choices = names_for(Payload::kGradient),
-         .meaning = "what gradients go through on their way; the plan is decided on the compressed cost"},
-        parameter_option("compressor_density", "density", OptionType::kNumber, Payload::kGradient, densities),
-        parameter_option("compressor_rank", "rank", OptionType::kInteger, Payload::kGradient, ranks),
-        parameter_option("compressor_momentum", "momentum", OptionType::kNumber, Payload::kGradient, momenta),
-        parameter_option("compressor_clip", "clip", OptionType::kNumber, Payload::kGradient, clips),
-        parameter_option("compressor_warm_up", "warm_up", OptionType::kInteger, Payload::kGradient,
-                         warm_ups)};
+    std::vector<OptionSpec> made = options_for(
+        Payload::kParameter, "the parameters as they are",
+        "what workers have gained since the last average goes through it; auto: as many bits as the shortest "
+        "period allows",
+        {kPlannersChoice});
+    for (const OuterRow& row : outer_rows()) made.push_back(row.spec);
+    return made;
   }();
   return options;
 }
 
-std::vector<OptionSpec> average_options() {
-  static std::string densities;
-  static const std::vector<OptionSpec> options = [] {
-    std::vector<std::string_view> names = names_for(Payload::kParameter);
-    names.push_back(kPlannersChoice);
-    return std::vector<OptionSpec>{
-        {.name = "compressor",
-         .type = OptionType::kText,
-         .default_value = "none",
-         .default_source = "the parameters as they are",
-         .choices = names,
-         .meaning =
-             "what workers have gained since the last average goes through it; auto: as many bits as the "
-             "shortest period allows"},
-        parameter_option("compressor_density", "density", OptionType::kNumber, Payload::kParameter,
-                         densities),
-        {.name = "outer_momentum",
-         .type = OptionType::kNumber,
-         .default_value = "0",
-         .default_source = "the plain mean; DiLoCo has 0.9",
-         .minimum = 0,
-         .maximum = 0.999,
-         .meaning = "Nesterov momentum of what the averages bring"},
-        {.name = "outer_learning_rate",
-         .type = OptionType::kNumber,
-         .default_value = "1",
-         .default_source = "the plain mean; DiLoCo has 0.7",
-         .minimum = 1e-6,
-         .maximum = 100,
-         .meaning = "multiplies what the averages bring"}};
-  }();
-  return options;
+Compression compression_of(const SchemeOptions& options) {
+  const OptionValue* chosen = options.find(kCompressor);
+  const std::string name = chosen == nullptr ? "none" : to_string(*chosen);
+  Compression compression;
+  const CompressorInfo* info = nullptr;
+  if (name != "none" && name != kPlannersChoice) {
+    info = &find_compressor(name);
+    compression.name = name;
+  }
+  for (const auto& [option, text] : options.written()) {
+    if (!option.starts_with(kParameterPrefix)) continue;
+    const std::string parameter = option.substr(kParameterPrefix.size());
+    const std::string where = "option " + option + " of " + std::string(options.scheme());
+    const auto known = info == nullptr ? nullptr : info->parameter(parameter);
+    if (known == nullptr) {
+      throw InvalidInput("compressor '" + name + "' has no " + parameter, where,
+                         "leave it out, or choose a compressor that has one");
+    }
+    const OptionValue& set = *options.find(option);
+    const double value = std::holds_alternative<double>(set) ? std::get<double>(set)
+                                                             : static_cast<double>(std::get<std::int64_t>(set));
+    if (!(value >= known->minimum && value <= known->maximum)) {
+      throw InvalidInput(in_quotes(text) + " is out of range", where,
+                         "give a value from " + to_string(OptionValue(known->minimum)) + " to " +
+                             to_string(OptionValue(known->maximum)));
+    }
+    compression.parameters[parameter] = value;
+  }
+  return compression;
 }
 
-std::vector<Compression> average_codecs(const OptionValues& values) {
-  if (values.text("compressor") != kPlannersChoice) return {values.compression()};
+AverageOptions averages_of(const SchemeOptions& options) {
+  const OptionValue* chosen = options.find(kCompressor);
+  AverageOptions averages{.planners_choice = chosen != nullptr && to_string(*chosen) == kPlannersChoice,
+                          .compression = compression_of(options),
+                          .outer = std::nullopt};
+  Outer outer;
+  for (const OuterRow& row : outer_rows()) {
+    if (const OptionValue* value = options.find(row.spec.name)) outer.*row.member = std::get<double>(*value);
+  }
+  if (outer != Outer{}) averages.outer = outer;  // else the anchor moves by the mean anyway
+  return averages;
+}
+
+void set_compression(SchemeOptions& options, const Compression& compression) {
+  options.set(kCompressor, compression.name);
+  for (const auto& [parameter, value] : compression.parameters) {
+    const std::string option = std::string(kParameterPrefix).append(parameter);
+    const OptionSpec* spec = options.spec(option);
+    if (spec != nullptr && spec->type == OptionType::kInteger)
+      options.set(option, static_cast<std::int64_t>(value));
+    else
+      options.set(option, value);
+  }
+}
+
+void unset_compression(SchemeOptions& options) {
+  for (const auto& [option, text] : options.written()) {
+    if (option.starts_with(kCompressor)) options.unset(option);
+  }
+}
+
+std::vector<Compression> average_codecs(const AverageOptions& averages) {
+  if (!averages.planners_choice) return {averages.compression};
   constexpr CompressedMessage kMessage{.numel = 1 << 20, .workers = 2};
   std::vector<Compression> codecs;
   for (const CompressorInfo& info : compressors()) {
@@ -125,12 +198,11 @@ std::vector<Compression> average_codecs(const OptionValues& values) {
   return codecs;
 }
 
-void set_averages(Plan& plan, const Compression& codec, const OptionValues& values) {
-  if (values.text("compressor") == kPlannersChoice)
-    plan.options["compressor"] = codec.name.empty() ? "none" : codec.name;
-  const bool averages =
-      std::ranges::any_of(plan.period, [](const Iteration& iteration) { return !iteration.ops.empty(); });
-  if (averages) plan.outer = outer_of(values);
+void set_averages(Plan& plan, const Compression& codec, const AverageOptions& averages) {
+  if (averages.planners_choice)
+    plan.options[std::string(kCompressor)] = codec.name.empty() ? "none" : codec.name;
+  if (std::ranges::any_of(plan.period, [](const Iteration& iteration) { return !iteration.ops.empty(); }))
+    plan.outer = averages.outer;
   for (Iteration& iteration : plan.period) {
     for (Op& op : iteration.ops) {
       if (codec.name.empty()) break;
@@ -144,9 +216,9 @@ void set_averages(Plan& plan, const Compression& codec, const OptionValues& valu
   }
 }
 
-PlanResult fastest_over_codecs(const Workload& workload, const Cluster& cluster, const OptionValues& values,
+PlanResult fastest_over_codecs(const Workload& workload, const Cluster& cluster, const AverageOptions& averages,
                                const std::function<PlanResult(const Compression&)>& plan_under) {
-  const std::vector<Compression> codecs = average_codecs(values);
+  const std::vector<Compression> codecs = average_codecs(averages);
   if (codecs.size() == 1) return plan_under(codecs.front());
   const SimulationOptions options{.plan_facts = false};
   std::vector<std::pair<double, Plan>> plans;

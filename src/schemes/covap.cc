@@ -38,6 +38,7 @@
 
 #include "schemes/common.h"
 #include "schemes/fewer_links.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 #include "schemes/schedule.h"
 #include "solve/balance.h"
@@ -48,10 +49,15 @@ namespace {
 constexpr std::int64_t kLongestInterval = 1024;
 constexpr std::int64_t kBalanceNodes = 20'000;
 
+enum class ShardRule : std::uint8_t { kRoundRobin, kBalanced };
+
 struct CovapOptions {
   std::optional<std::int64_t> interval;  // the paper: ceil(CCR)
-  bool sharding, cuts_tensors, balanced;
-  double uncertainty;
+  bool sharding = true;
+  bool slices = true;
+  ShardRule assignment = ShardRule::kRoundRobin;
+  double ccr_uncertainty = 0.01;
+  Compression compression;
 };
 
 std::int64_t elements(const Message& message) {
@@ -102,7 +108,7 @@ std::vector<Message> shards_of(const std::vector<Message>& buckets, std::int64_t
   std::vector<Message> shards;
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     for (std::int64_t p = 0; p < parts[b]; ++p) {
-      Message shard = part_of(buckets[b], p, parts[b], options.cuts_tensors);
+      Message shard = part_of(buckets[b], p, parts[b], options.slices);
       if (!shard.slices.empty()) shards.push_back(std::move(shard));
     }
   }
@@ -122,8 +128,8 @@ CovapTimes times_of(const CostModel& model, const std::vector<Message>& buckets)
 
 // In which iteration of the period each shard is sent.
 std::vector<std::int32_t> assign(const CostModel& model, const std::vector<Message>& shards,
-                                 std::int64_t interval, bool balanced) {
-  if (!balanced) return covap_round_robin(shards.size(), interval);
+                                 std::int64_t interval, ShardRule rule) {
+  if (rule == ShardRule::kRoundRobin) return covap_round_robin(shards.size(), interval);
   std::vector<std::int64_t> costs;
   costs.reserve(shards.size());
   for (const Message& shard : shards) costs.push_back(model.all_reduce(0, shard.slices));
@@ -184,13 +190,11 @@ Plan filtered_plan(const CostModel& model, const std::vector<Message>& shards, s
   return plan;
 }
 
-PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster, values.compression());
-  const CovapOptions options{values.integer("interval"), values.on("sharding"), values.on("slices"),
-                             values.text("assignment") == "balanced", *values.number("ccr_uncertainty")};
+PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, const CovapOptions& options) {
+  const CostModel model(workload, cluster, options.compression);
   const std::vector<Message> buckets = ddp_buckets(model);  // III.A
   std::int64_t interval = options.interval.value_or(
-      covap_interval(covap_ccr(times_of(model, buckets)), options.uncertainty, kLongestInterval));
+      covap_interval(covap_ccr(times_of(model, buckets)), options.ccr_uncertainty, kLongestInterval));
   // Fewer shards lower the interval, and a lower interval may make fewer shards.
   std::vector<Message> shards = shards_of(buckets, interval, options);
   while (static_cast<std::int64_t>(shards.size()) < interval) {
@@ -198,15 +202,15 @@ PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, c
     if (shards.empty()) break;
     shards = shards_of(buckets, interval, options);
   }
-  return filtered_plan(model, shards, interval, assign(model, shards, interval, options.balanced));
+  return filtered_plan(model, shards, interval, assign(model, shards, interval, options.assignment));
 }
 
 // More links lower the CCR and with it the interval, so that more is sent: where that takes longer, and where
 // a bucket ends later for being on a slow link, fewer links are used.
-PlanResult plan_covap(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+PlanResult plan_covap(const Workload& workload, const Cluster& cluster, const CovapOptions& options) {
   return fastest_over_links(
-      workload, cluster, [&](const Cluster& links) { return plan_on_all_links(workload, links, values); },
-      values.compression());
+      workload, cluster, [&](const Cluster& links) { return plan_on_all_links(workload, links, options); },
+      options.compression);
 }
 
 }  // namespace
@@ -268,48 +272,40 @@ Residual covap_residual(std::int64_t interval) {
 }
 
 SchemeInfo covap_scheme() {
-  return {
-      .name = "covap",
-      .summary = "each part of the gradient every I-th iteration, the rest into a residual",
-      .paper = "COVAP, 2023",
-      .effect = Effect::kCompressed,
-      .options =
-          {{.name = "interval",
-            .type = OptionType::kInteger,
-            .unit = Unit::kIterations,
-            .default_value = "",
-            .default_source = "COVAP III.B: ceil(CCR), at most the number of shards",
-            .minimum = 1,
-            .maximum = static_cast<double>(kLongestInterval),
-            .meaning = "each shard is sent once in this many iterations"},
-           {.name = "sharding",
-            .type = OptionType::kText,
-            .default_value = "on",
-            .default_source = "COVAP III.C",
-            .choices = {"on", "off"},
-            .meaning = "cut tensors that are larger than the median"},
-           {.name = "slices",
-            .type = OptionType::kText,
-            .default_value = "on",
-            .default_source = "COVAP III.C",
-            .choices = {"on", "off"},
-            .meaning = "cut within tensors, for optimizers that work element by element; off: between them"},
-           {.name = "assignment",
-            .type = OptionType::kText,
-            .default_value = "round_robin",
-            .default_source = "COVAP III.A",
-            .choices = {"round_robin", "balanced"},
-            .meaning =
-                "which iteration sends a shard: by its number, or so that the longest iteration is shortest"},
-           {.name = "ccr_uncertainty",
-            .type = OptionType::kNumber,
-            .unit = Unit::kShare,
-            .default_value = "0.01",
-            .default_source = "COVAP takes 4 for ceil(842 / 210) = 5",
-            .minimum = 0,
-            .maximum = 0.5,
-            .meaning = "a CCR above an integer by less than this counts as that integer"}},
-      .plan = plan_covap};
+  return scheme_row<CovapOptions>(
+      {.name = "covap",
+       .summary = "each part of the gradient every I-th iteration, the rest into a residual",
+       .paper = "COVAP, 2023",
+       .effect = Effect::kCompressed},
+      {option(&CovapOptions::interval, {.name = "interval",
+                                        .unit = Unit::kIterations,
+                                        .default_source =
+                                            "COVAP III.B: ceil(CCR), at most the number of shards",
+                                        .minimum = 1,
+                                        .maximum = static_cast<double>(kLongestInterval),
+                                        .meaning = "each shard is sent once in this many iterations"}),
+       option(&CovapOptions::sharding, {.name = "sharding",
+                                        .default_source = "COVAP III.C",
+                                        .meaning = "cut tensors that are larger than the median"}),
+       option(&CovapOptions::slices,
+              {.name = "slices",
+               .default_source = "COVAP III.C",
+               .meaning =
+                   "cut within tensors, for optimizers that work element by element; off: between them"}),
+       option(&CovapOptions::assignment,
+              {{"round_robin", ShardRule::kRoundRobin}, {"balanced", ShardRule::kBalanced}},
+              {.name = "assignment",
+               .default_source = "COVAP III.A",
+               .meaning = "which iteration sends a shard: by its number, or so that the longest iteration is "
+                          "shortest"}),
+       option(&CovapOptions::ccr_uncertainty,
+              {.name = "ccr_uncertainty",
+               .unit = Unit::kShare,
+               .default_source = "COVAP takes 4 for ceil(842 / 210) = 5",
+               .minimum = 0,
+               .maximum = 0.5,
+               .meaning = "a CCR above an integer by less than this counts as that integer"})},
+      plan_covap);
 }
 
 }  // namespace gradweave

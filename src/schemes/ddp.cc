@@ -10,15 +10,19 @@
 #include <array>
 
 #include "schemes/common.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
 namespace {
 
-// `values`: options of ddp.
-std::vector<Message> buckets_of(const CostModel& model, const OptionValues& values) {
-  const std::int64_t first_cap = *values.integer("first_bucket_bytes");
-  const std::int64_t cap = *values.integer("bucket_cap_bytes");
+struct DdpOptions {
+  std::int64_t bucket_cap_bytes = 26'214'400;   // 25 MiB
+  std::int64_t first_bucket_bytes = 1'048'576;  // 1 MiB
+  Compression compression;
+};
+
+std::vector<Message> buckets_of(const CostModel& model, const DdpOptions& options) {
   struct Open {
     Message message;
     std::int64_t bytes = 0;
@@ -30,7 +34,7 @@ std::vector<Message> buckets_of(const CostModel& model, const OptionValues& valu
     Open& open = open_by_dtype[static_cast<std::size_t>(model.index().tensors[slice.tensor].dtype)];
     open.message.slices.push_back(slice);
     open.bytes += model.index().tensor_bytes(slice.tensor);
-    if (open.bytes >= (open.first ? first_cap : cap)) {
+    if (open.bytes >= (open.first ? options.first_bucket_bytes : options.bucket_cap_bytes)) {
       buckets.push_back(std::move(open.message));
       open = Open{.first = false};
     }
@@ -45,9 +49,9 @@ std::vector<Message> buckets_of(const CostModel& model, const OptionValues& valu
   return buckets;
 }
 
-PlanResult plan_ddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster, values.compression());
-  const std::vector<Message> buckets = buckets_of(model, values);
+PlanResult plan_ddp(const Workload& workload, const Cluster& cluster, const DdpOptions& options) {
+  const CostModel model(workload, cluster, options.compression);
+  const std::vector<Message> buckets = buckets_of(model, options);
   std::vector<Release> releases;
   for (const Message& bucket : buckets) {
     releases.push_back(release_when_ready(model, bucket.slices));
@@ -57,34 +61,28 @@ PlanResult plan_ddp(const Workload& workload, const Cluster& cluster, const Opti
 
 }  // namespace
 
-std::vector<Message> ddp_buckets(const CostModel& model) {
-  const SchemeInfo ddp = ddp_scheme();
-  return buckets_of(model, OptionValues(ddp.name, ddp.options, {}));
-}
+std::vector<Message> ddp_buckets(const CostModel& model) { return buckets_of(model, {}); }
 
 SchemeInfo ddp_scheme() {
-  return {.name = "ddp",
-          .summary = "PyTorch's buckets",
-          .paper = "PyTorch Distributed, VLDB 2020",
-          .effect = Effect::kExact,
-          .options = {{.name = "bucket_cap_bytes",
-                       .type = OptionType::kInteger,
-                       .unit = Unit::kBytes,
-                       .default_value = "26214400",
-                       .default_source = "torch, bucket_cap_mb = 25",
-                       .minimum = 1,
-                       .maximum = 0x1p53,
-                       .meaning = "a bucket closes when it holds this much",
-                       .tuned = TunedRange{1'000'000, 100'000'000}},
-                      {.name = "first_bucket_bytes",
-                       .type = OptionType::kInteger,
-                       .unit = Unit::kBytes,
-                       .default_value = "1048576",
-                       .default_source = "torch, _DEFAULT_FIRST_BUCKET_BYTES",
-                       .minimum = 1,
-                       .maximum = 0x1p53,
-                       .meaning = "the same for the first bucket"}},
-          .plan = plan_ddp};
+  return scheme_row<DdpOptions>(
+      {.name = "ddp",
+       .summary = "PyTorch's buckets",
+       .paper = "PyTorch Distributed, VLDB 2020",
+       .effect = Effect::kExact},
+      {option(&DdpOptions::bucket_cap_bytes, {.name = "bucket_cap_bytes",
+                                              .unit = Unit::kBytes,
+                                              .default_source = "torch, bucket_cap_mb = 25",
+                                              .minimum = 1,
+                                              .maximum = 0x1p53,
+                                              .meaning = "a bucket closes when it holds this much",
+                                              .tuned = TunedRange{1'000'000, 100'000'000}}),
+       option(&DdpOptions::first_bucket_bytes, {.name = "first_bucket_bytes",
+                                                .unit = Unit::kBytes,
+                                                .default_source = "torch, _DEFAULT_FIRST_BUCKET_BYTES",
+                                                .minimum = 1,
+                                                .maximum = 0x1p53,
+                                                .meaning = "the same for the first bucket"})},
+      plan_ddp);
 }
 
 }  // namespace gradweave

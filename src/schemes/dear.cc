@@ -20,6 +20,7 @@
 
 #include "gradweave/error.h"
 #include "schemes/common.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 #include "schemes/schedule.h"
 #include "solve/bayesian.h"
@@ -49,6 +50,12 @@ namespace {
 
 constexpr TunedRange kBuffers{1e6, 100e6};
 constexpr double kFirstBuffer = 25e6, kLeastBuffer = 1;
+
+struct DearOptions {
+  std::optional<std::int64_t> buffer_bytes, layers_per_group;  // one of them at most
+  std::int64_t seed = 0;
+  Compression compression;
+};
 
 struct Group {
   std::vector<Slice> slices;
@@ -102,12 +109,12 @@ std::vector<ScheduledOp> pipeline(const CostModel& model, const std::vector<Grou
 
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max() / 2;
 
-std::int64_t tuned_buffer(const CostModel& model, std::uint64_t seed) {
+std::int64_t tuned_buffer(const CostModel& model, std::int64_t seed) {
   const TunedRange range = scaled_to_model(kBuffers, kLeastBuffer, model.index().total_bytes);
   const std::int64_t low = std::llround(range.low), high = std::llround(range.high);
   const std::int64_t first = std::llround(kFirstBuffer * range.high / kBuffers.high);
   const auto buffer_at = [&](const CubePoint& point) { return from_log_scale(point[0], low, high); };
-  const BayesianOptions options{.seed = seed,
+  const BayesianOptions options{.seed = static_cast<std::uint64_t>(seed),
                                 .first = {{to_log_scale(std::clamp(first, low, high), low, high)}},
                                 .stop_at = static_cast<double>(model.index().compute_total)};
   const BayesianResult result = minimise(
@@ -125,30 +132,27 @@ struct Tuned {
   Nanoseconds iteration;
 };
 
-Tuned plan_of(const CostModel& model, std::optional<std::int64_t> buffer, std::optional<std::int64_t> layers,
-              std::uint64_t seed) {
-  if (!buffer && !layers) buffer = tuned_buffer(model, seed);
-  std::vector<ScheduledOp> ops =
-      pipeline(model, group_layers(model, buffer.value_or(kNoLimit), layers.value_or(kNoLimit)));
+Tuned plan_of(const CostModel& model, const DearOptions& options) {
+  std::optional<std::int64_t> buffer = options.buffer_bytes;
+  if (!buffer && !options.layers_per_group) buffer = tuned_buffer(model, options.seed);
+  std::vector<ScheduledOp> ops = pipeline(
+      model, group_layers(model, buffer.value_or(kNoLimit), options.layers_per_group.value_or(kNoLimit)));
   assign_links(model, ops);
   Tuned tuned{overlapped_plan(model, ops), iteration_time(model, ops)};
   if (buffer) tuned.plan.options["buffer_bytes"] = std::to_string(*buffer);
   return tuned;
 }
 
-void check_dear(const OptionValues& values) {
-  if (values.integer("buffer_bytes") && values.integer("layers_per_group")) {
+void check_dear(const DearOptions& options) {
+  if (options.buffer_bytes && options.layers_per_group) {
     throw InvalidInput("buffer_bytes and layers_per_group exclude each other", "options of dear",
                        "give one of them");
   }
 }
 
-PlanResult plan_dear(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const std::optional<std::int64_t> buffer = values.integer("buffer_bytes");
-  const std::optional<std::int64_t> layers = values.integer("layers_per_group");
-  const auto seed = static_cast<std::uint64_t>(*values.integer("seed"));
+PlanResult plan_dear(const Workload& workload, const Cluster& cluster, const DearOptions& options) {
   const auto plan_on = [&](const Cluster& links) {
-    return plan_of(CostModel(workload, links, values.compression()), buffer, layers, seed);
+    return plan_of(CostModel(workload, links, options.compression), options);
   };
   Tuned best = plan_on(with_concurrency_at_most(cluster, 1));
   const auto compete = [&](const Cluster& links) {
@@ -165,32 +169,29 @@ PlanResult plan_dear(const Workload& workload, const Cluster& cluster, const Opt
 }  // namespace
 
 SchemeInfo dear_scheme() {
-  return {.name = "dear",
-          .summary = "reduce-scatter in backward, all-gather in the next forward",
-          .paper = "DeAR, ICDCS 2023",
-          .effect = Effect::kExact,
-          .options =
-              {{.name = "buffer_bytes",
-                .type = OptionType::kInteger,
-                .unit = Unit::kBytes,
-                .default_value = "",
-                .default_source =
-                    "tuned in 1..100 MB from 25 MB on, as in DeAR, section IV; less for models below 80 MB",
-                .minimum = kLeastBuffer,
-                .maximum = 0x1p53,
-                .meaning = "neighbouring layers are fused up to this size",
-                .tuned = kBuffers},
-               {.name = "layers_per_group",
-                .type = OptionType::kInteger,
-                .unit = Unit::kLayers,
-                .default_value = "",
-                .default_source = "not used unless given; DeAR's comparison has 4",
-                .minimum = 1,
-                .maximum = 0x1p53,
-                .meaning = "this many neighbouring layers are fused, whatever their size"},
-               seed_option()},
-          .check = check_dear,
-          .plan = plan_dear};
+  return scheme_row<DearOptions>(
+      {.name = "dear",
+       .summary = "reduce-scatter in backward, all-gather in the next forward",
+       .paper = "DeAR, ICDCS 2023",
+       .effect = Effect::kExact},
+      {option(&DearOptions::buffer_bytes,
+              {.name = "buffer_bytes",
+               .unit = Unit::kBytes,
+               .default_source =
+                   "tuned in 1..100 MB from 25 MB on, as in DeAR, section IV; less for models below 80 MB",
+               .minimum = kLeastBuffer,
+               .maximum = 0x1p53,
+               .meaning = "neighbouring layers are fused up to this size",
+               .tuned = kBuffers}),
+       option(&DearOptions::layers_per_group,
+              {.name = "layers_per_group",
+               .unit = Unit::kLayers,
+               .default_source = "not used unless given; DeAR's comparison has 4",
+               .minimum = 1,
+               .maximum = 0x1p53,
+               .meaning = "this many neighbouring layers are fused, whatever their size"}),
+       option(&DearOptions::seed, seed_option())},
+      plan_dear, check_dear);
 }
 
 }  // namespace gradweave

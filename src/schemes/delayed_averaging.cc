@@ -40,6 +40,7 @@
 
 #include "schemes/common.h"
 #include "schemes/compressed.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 #include "solve/slots.h"
 
@@ -47,6 +48,13 @@ namespace gradweave {
 namespace {
 
 constexpr std::int64_t kLongestPeriod = 1000;
+
+struct DelayedAveragingOptions {
+  std::optional<std::int64_t> period;  // K; nothing: the smallest that hides everything
+  double frequent_share = 0.05;
+  double headroom = 0;
+  AverageOptions averages;
+};
 
 class Averager {
  public:
@@ -263,28 +271,26 @@ Plan plan_of(const CostModel& model, const SlotFiller& filler, std::int64_t peri
   return plan;
 }
 
-Averager averager_for(const CostModel& model, const OptionValues& values) {
-  const auto busy_share = 1 - *values.number("headroom");
+Averager averager_for(const CostModel& model, double headroom) {
+  const auto busy_share = 1 - headroom;
   return {model, static_cast<Nanoseconds>(static_cast<double>(model.index().compute_total) * busy_share)};
 }
 
 PlanResult plan_delayed_averaging(const Workload& workload, const Cluster& cluster,
-                                  const OptionValues& values) {
-  const std::optional<std::int64_t> given = values.integer("period");
-  const double frequent_share = *values.number("frequent_share");
+                                  const DelayedAveragingOptions& options) {
   std::optional<Plan> best;
   std::pair<std::int64_t, Nanoseconds> least;  // period, time over the budget
-  for (const Compression& codec : average_codecs(values)) {
+  for (const Compression& codec : average_codecs(options.averages)) {
     const CostModel model(workload, cluster, codec, Payload::kParameter);
-    const Averager averager = averager_for(model, values);
-    const std::int64_t period = given ? *given : averager.smallest_period();
+    const Averager averager = averager_for(model, options.headroom);
+    const std::int64_t period = options.period ? *options.period : averager.smallest_period();
     if (period == 0) continue;
-    const SlotFiller filler = averager.filled(period, frequent_share);
+    const SlotFiller filler = averager.filled(period, options.frequent_share);
     const std::pair needed(period, averager.over_budget(filler));
     if (best && needed >= least) continue;
     least = needed;
     best = plan_of(model, filler, period);
-    set_averages(*best, codec, values);
+    set_averages(*best, codec, options.averages);
   }
   if (best) return *std::move(best);
   const bool computes = WorkloadIndex(workload).compute_total > 0;
@@ -298,37 +304,33 @@ PlanResult plan_delayed_averaging(const Workload& workload, const Cluster& clust
 }  // namespace
 
 SchemeInfo delayed_averaging_scheme() {
-  return {.name = "delayed_averaging",
-          .summary = "local steps; parameters averaged in the background, local progress kept",
-          .paper = "CoCoD-SGD, IJCAI 2019; Overlap Local-SGD, ICASSP 2020",
-          .effect = Effect::kCorrected,
-          .options =
-              {{.name = "period",
-                .type = OptionType::kInteger,
-                .unit = Unit::kIterations,
-                .default_value = "",
-                .default_source = "the smallest that hides everything",
-                .minimum = 1,
-                .maximum = kLongestPeriod,
-                .meaning = "K: every parameter is averaged at least once in so many iterations"},
-               {.name = "frequent_share",
-                .type = OptionType::kNumber,
-                .default_value = "0.05",
-                .default_source = "Gradweave: biases and norms of usual networks, at little more traffic",
-                .minimum = 0,
-                .maximum = 1,
-                .meaning =
-                    "the smallest tensors, up to this share of the bytes, are averaged more often than once "
-                    "in a period where that stays hidden"},
-               {.name = "headroom",
-                .type = OptionType::kNumber,
-                .default_value = "0",
-                .default_source = "the smallest period that the profile allows",
-                .minimum = 0,
-                .maximum = 0.9,
-                .meaning = "share of each iteration in which links stay idle, for runs that jitter"}},
-          .payload = Payload::kParameter,
-          .plan = plan_delayed_averaging};
+  using Options = DelayedAveragingOptions;
+  return scheme_row<Options>(
+      {.name = "delayed_averaging",
+       .summary = "local steps; parameters averaged in the background, local progress kept",
+       .paper = "CoCoD-SGD, IJCAI 2019; Overlap Local-SGD, ICASSP 2020",
+       .effect = Effect::kCorrected},
+      {option(&Options::period, {.name = "period",
+                                 .unit = Unit::kIterations,
+                                 .default_source = "the smallest that hides everything",
+                                 .minimum = 1,
+                                 .maximum = kLongestPeriod,
+                                 .meaning =
+                                     "K: every parameter is averaged at least once in so many iterations"}),
+       option(&Options::frequent_share,
+              {.name = "frequent_share",
+               .default_source = "Gradweave: biases and norms of usual networks, at little more traffic",
+               .minimum = 0,
+               .maximum = 1,
+               .meaning = "the smallest tensors, up to this share of the bytes, are averaged more often than "
+                          "once in a period where that stays hidden"}),
+       option(&Options::headroom,
+              {.name = "headroom",
+               .default_source = "the smallest period that the profile allows",
+               .minimum = 0,
+               .maximum = 0.9,
+               .meaning = "share of each iteration in which links stay idle, for runs that jitter"})},
+      plan_delayed_averaging);
 }
 
 }  // namespace gradweave

@@ -14,14 +14,18 @@
 #include <cmath>
 
 #include "schemes/common.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
 namespace {
 
 struct HorovodOptions {
-  std::int64_t fusion_bytes;
-  Nanoseconds cycle_ns;
+  std::int64_t fusion_bytes = 67'108'864;
+  double cycle_us = 1000;
+  Compression compression;
+
+  Nanoseconds cycle_ns() const { return std::llround(cycle_us * 1000); }
 };
 
 // Eq. 1.
@@ -53,14 +57,12 @@ std::vector<Message> fuse(const CostModel& model, std::vector<Slice> waiting, st
   return responses;
 }
 
-PlanResult plan_horovod(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster, values.compression());
-  const HorovodOptions options{*values.integer("fusion_bytes"),
-                               static_cast<Nanoseconds>(std::llround(*values.number("cycle_us") * 1000))};
+PlanResult plan_horovod(const Workload& workload, const Cluster& cluster, const HorovodOptions& options) {
+  const CostModel model(workload, cluster, options.compression);
   const std::vector<Slice> tensors = tensors_in_backward_order(model);
   const auto tick = [&](const Slice& slice) {
     return tick_after(model.index().backward_end[model.index().tensors[slice.tensor].layer],
-                      options.cycle_ns);
+                      options.cycle_ns());
   };
   std::vector<Message> messages;
   std::vector<Release> releases;
@@ -81,29 +83,26 @@ PlanResult plan_horovod(const Workload& workload, const Cluster& cluster, const 
 }  // namespace
 
 SchemeInfo horovod_scheme() {
-  return {.name = "horovod",
-          .summary = "fusion buffer emptied once a cycle",
-          .paper = "Horovod, 2018",
-          .effect = Effect::kExact,
-          .options = {{.name = "fusion_bytes",
-                       .type = OptionType::kInteger,
-                       .unit = Unit::kBytes,
-                       .default_value = "67108864",
-                       .default_source = "Horovod, HOROVOD_FUSION_THRESHOLD",
-                       .minimum = 0,
-                       .maximum = 0x1p53,
-                       .meaning = "size of the fusion buffer; 0: no fusion",
-                       .tuned = TunedRange{0, 67'108'864, Scale::kLinear}},
-                      {.name = "cycle_us",
-                       .type = OptionType::kNumber,
-                       .unit = Unit::kMicroseconds,
-                       .default_value = "1000",
-                       .default_source = "Horovod, HOROVOD_CYCLE_TIME",
-                       .minimum = 0,
-                       .maximum = 1e9,
-                       .meaning = "time between two ticks; 0: no waiting",
-                       .tuned = TunedRange{1000, 100'000, Scale::kLinear}}},
-          .plan = plan_horovod};
+  return scheme_row<HorovodOptions>(
+      {.name = "horovod",
+       .summary = "fusion buffer emptied once a cycle",
+       .paper = "Horovod, 2018",
+       .effect = Effect::kExact},
+      {option(&HorovodOptions::fusion_bytes, {.name = "fusion_bytes",
+                                              .unit = Unit::kBytes,
+                                              .default_source = "Horovod, HOROVOD_FUSION_THRESHOLD",
+                                              .minimum = 0,
+                                              .maximum = 0x1p53,
+                                              .meaning = "size of the fusion buffer; 0: no fusion",
+                                              .tuned = TunedRange{0, 67'108'864, Scale::kLinear}}),
+       option(&HorovodOptions::cycle_us, {.name = "cycle_us",
+                                          .unit = Unit::kMicroseconds,
+                                          .default_source = "Horovod, HOROVOD_CYCLE_TIME",
+                                          .minimum = 0,
+                                          .maximum = 1e9,
+                                          .meaning = "time between two ticks; 0: no waiting",
+                                          .tuned = TunedRange{1000, 100'000, Scale::kLinear}})},
+      plan_horovod);
 }
 
 }  // namespace gradweave

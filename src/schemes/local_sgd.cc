@@ -16,6 +16,7 @@
 #include "schemes/compressed.h"
 #include "schemes/dreamddp/plan_of_sets.h"
 #include "schemes/fewer_links.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 #include "solve/slots.h"
 
@@ -62,12 +63,12 @@ Plan plan_on_all_links(const CostModel& model, std::int64_t period) {
   return plan;
 }
 
-PlanResult plan_local_sgd(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  return fastest_over_codecs(workload, cluster, values, [&](const Compression& codec) {
+PlanResult plan_local_sgd(const Workload& workload, const Cluster& cluster, const PeriodOptions& options) {
+  return fastest_over_codecs(workload, cluster, options.averages, [&](const Compression& codec) {
     return fastest_over_links(workload, cluster, [&](const Cluster& links) {
       const CostModel model(workload, links, codec, Payload::kParameter);
-      Plan plan = plan_on_all_links(model, *values.integer("period"));
-      set_averages(plan, codec, values);
+      Plan plan = plan_on_all_links(model, options.period);
+      set_averages(plan, codec, options.averages);
       return plan;
     });
   });
@@ -76,13 +77,12 @@ PlanResult plan_local_sgd(const Workload& workload, const Cluster& cluster, cons
 }  // namespace
 
 SchemeInfo local_sgd_scheme() {
-  return {.name = "local_sgd",
-          .summary = "local steps; all parameters averaged every H-th iteration",
-          .paper = "Local SGD, ICLR 2019",
-          .effect = Effect::kLocal,
-          .options = {period_option()},
-          .payload = Payload::kParameter,
-          .plan = plan_local_sgd};
+  return scheme_row<PeriodOptions>(
+      {.name = "local_sgd",
+       .summary = "local steps; all parameters averaged every H-th iteration",
+       .paper = "Local SGD, ICLR 2019",
+       .effect = Effect::kLocal},
+      {option(&PeriodOptions::period, period_option())}, plan_local_sgd);
 }
 
 }  // namespace gradweave

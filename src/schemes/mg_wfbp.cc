@@ -14,16 +14,24 @@
 //   E(j) = min_{i<j} max(E(i), ready(j)) + c(i+1..j)       (3), tensors counted in backward order
 // Tensors of different dtype are not merged. Several links (links.cc): groups are made for the first one.
 #include "schemes/merging.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
 namespace {
 
-PlanResult plan_mg_wfbp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster, values.compression());
-  const bool compressed = !values.compression().name.empty();
+enum class MergeSolver : std::uint8_t { kGreedy, kExact };
+
+struct MgWfbpOptions {
+  MergeSolver solver = MergeSolver::kGreedy;
+  Compression compression;
+};
+
+PlanResult plan_mg_wfbp(const Workload& workload, const Cluster& cluster, const MgWfbpOptions& options) {
+  const CostModel model(workload, cluster, options.compression);
+  const bool compressed = !options.compression.name.empty();
   return merged_plan(model,
-                     values.text("solver") == "exact" ? merged_optimally(model, compressed)
+                     options.solver == MergeSolver::kExact ? merged_optimally(model, compressed)
                                                       : merged_greedily(model, MergeRule::kStartup),
                      compressed);
 }
@@ -31,17 +39,16 @@ PlanResult plan_mg_wfbp(const Workload& workload, const Cluster& cluster, const 
 }  // namespace
 
 SchemeInfo mg_wfbp_scheme() {
-  return {.name = "mg_wfbp",
-          .summary = "neighbouring tensors merged where that saves time",
-          .paper = "MG-WFBP, INFOCOM 2019",
-          .effect = Effect::kExact,
-          .options = {{.name = "solver",
-                       .type = OptionType::kText,
-                       .default_value = "greedy",
-                       .default_source = "the paper's rule",
-                       .choices = {"greedy", "exact"},
-                       .meaning = "the paper's merge rule, or the best contiguous groups"}},
-          .plan = plan_mg_wfbp};
+  return scheme_row<MgWfbpOptions>(
+      {.name = "mg_wfbp",
+       .summary = "neighbouring tensors merged where that saves time",
+       .paper = "MG-WFBP, INFOCOM 2019",
+       .effect = Effect::kExact},
+      {option(&MgWfbpOptions::solver, {{"greedy", MergeSolver::kGreedy}, {"exact", MergeSolver::kExact}},
+              {.name = "solver",
+               .default_source = "the paper's rule",
+               .meaning = "the paper's merge rule, or the best contiguous groups"})},
+      plan_mg_wfbp);
 }
 
 }  // namespace gradweave

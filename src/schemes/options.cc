@@ -1,25 +1,28 @@
 #include "gradweave/options.h"
 
 #include <algorithm>
-#include <cassert>
 #include <charconv>
+#include <cmath>
 
 #include "base/names.h"
 #include "base/quantity.h"
 #include "base/quoted.h"
 #include "gradweave/error.h"
-#include "schemes/compressed.h"
 
 namespace gradweave {
 namespace {
 
+// Without an exponent, as people write sizes and times, unless that were long.
 std::string plain(double number) {
+  const double magnitude = std::abs(number);
+  const auto format = magnitude == 0 || (magnitude >= 1e-6 && magnitude < 1e16) ? std::chars_format::fixed
+                                                                                : std::chars_format::general;
   char text[64];
-  return {text, std::to_chars(text, text + sizeof text, number).ptr};
+  return {text, std::to_chars(text, text + sizeof text, number, format).ptr};
 }
 
 template <typename Number>
-std::optional<Number> parse(std::string_view text) {
+std::optional<Number> parsed(std::string_view text) {
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
@@ -42,23 +45,50 @@ std::string range_of(const OptionSpec& spec) {
   return text;
 }
 
-void check_value(const OptionSpec& spec, const std::string& value, const std::string& where) {
-  if (spec.type == OptionType::kText) {
-    if (!spec.choices.empty() && std::ranges::find(spec.choices, value) == spec.choices.end()) {
-      throw InvalidInput(in_quotes(value) + " is not one of its values", where,
-                         choice_of(value, spec.choices, "use one of"));
-    }
-    return;
-  }
+[[noreturn]] void refuse(const OptionSpec& spec, std::string_view written, const std::string& where) {
   if (const auto measure = measure_of(spec)) {
-    const std::string remedy = unit_remedy(value, *measure);
-    if (!remedy.empty()) throw InvalidInput(in_quotes(value) + " has an unknown unit", where, remedy);
+    const std::string remedy = unit_remedy(written, *measure);
+    if (!remedy.empty()) throw InvalidInput(in_quotes(written) + " has an unknown unit", where, remedy);
   }
-  const std::optional<double> number = parse<double>(value);
-  const bool whole = spec.type == OptionType::kNumber || parse<std::int64_t>(value).has_value();
-  if (!number || !whole || !(*number >= spec.minimum && *number <= spec.maximum)) {
-    throw InvalidInput(in_quotes(value) + " is out of range", where, range_of(spec));
+  if (spec.type != OptionType::kText)
+    throw InvalidInput(in_quotes(written) + " is out of range", where, range_of(spec));
+  throw InvalidInput(in_quotes(written) + " is not one of its values", where,
+                     choice_of(written, spec.choices, "use one of"));
+}
+
+// Whether `value` is of the option's type and in its range.
+bool admits(const OptionSpec& spec, const OptionValue& value) {
+  const auto in_range = [&](double number) { return number >= spec.minimum && number <= spec.maximum; };
+  switch (spec.type) {
+    case OptionType::kInteger: {
+      const auto* integer = std::get_if<std::int64_t>(&value);
+      return integer != nullptr && in_range(static_cast<double>(*integer));
+    }
+    case OptionType::kNumber: {
+      const auto* number = std::get_if<double>(&value);
+      return number != nullptr && in_range(*number);
+    }
+    case OptionType::kText:
+      break;
   }
+  const auto* text = std::get_if<std::string>(&value);
+  return text != nullptr &&
+         (spec.choices.empty() || std::ranges::find(spec.choices, *text) != spec.choices.end());
+}
+
+// The value that is written; nothing if it is none of the option's type.
+std::optional<OptionValue> value_of(const OptionSpec& spec, const std::string& written) {
+  switch (spec.type) {
+    case OptionType::kInteger:
+      if (const auto integer = parsed<std::int64_t>(written)) return *integer;
+      return std::nullopt;
+    case OptionType::kNumber:
+      if (const auto number = parsed<double>(written)) return *number;
+      return std::nullopt;
+    case OptionType::kText:
+      break;
+  }
+  return written;
 }
 
 }  // namespace
@@ -77,73 +107,54 @@ TunedRange scaled_to_model(TunedRange range, double minimum, std::int64_t model_
 
 std::string_view name_of(Scale scale) { return scale == Scale::kLinear ? "linear" : "logarithmic"; }
 
-OptionValues::OptionValues(std::string_view scheme, std::span<const OptionSpec> specs,
-                           const std::map<std::string, std::string>& set)
-    : scheme_(scheme), specs_(specs.begin(), specs.end()), set_(set) {
-  for (auto& [name, value] : set_) {
-    const auto spec = std::ranges::find(specs_, name, &OptionSpec::name);
-    if (spec == specs_.end()) {
-      std::vector<std::string_view> names;
-      for (const OptionSpec& known : specs_) names.push_back(known.name);
-      throw InvalidInput("scheme '" + scheme_ + "' has no option " + in_quotes(name),
-                         "option " + shortened(name),
-                         names.empty() ? "it has no options" : choice_of(name, names, "it has"));
-    }
-    if (const auto measure = measure_of(*spec)) value = without_unit(value, *measure);
-    check_value(*spec, value, "option " + name + " of " + scheme_);
-  }
+std::string to_string(const OptionValue& value) {
+  if (const auto* integer = std::get_if<std::int64_t>(&value)) return std::to_string(*integer);
+  if (const auto* number = std::get_if<double>(&value)) return plain(*number);
+  return std::get<std::string>(value);
 }
 
-const OptionSpec& OptionValues::spec(std::string_view name, [[maybe_unused]] OptionType type) const {
+const OptionSpec* SchemeOptions::spec(std::string_view name) const {
   const auto found = std::ranges::find(specs_, name, &OptionSpec::name);
-  assert(found != specs_.end() && found->type == type);
-  return *found;
+  return found == specs_.end() ? nullptr : &*found;
 }
 
-std::optional<std::string> OptionValues::value(const OptionSpec& spec) const {
-  const auto found = set_.find(std::string(spec.name));
-  if (found != set_.end()) return found->second;
-  if (spec.default_value.empty()) return std::nullopt;
-  return std::string(spec.default_value);
+const OptionSpec& SchemeOptions::known(std::string_view name) const {
+  if (const OptionSpec* found = spec(name)) return *found;
+  std::vector<std::string_view> names;
+  for (const OptionSpec& each : specs_) names.push_back(each.name);
+  throw InvalidInput("scheme '" + std::string(scheme_) + "' has no option " + in_quotes(name),
+                     "option " + shortened(name),
+                     names.empty() ? "it has no options" : choice_of(name, names, "it has"));
 }
 
-std::optional<std::int64_t> OptionValues::integer(std::string_view name) const {
-  const std::optional<std::string> text = value(spec(name, OptionType::kInteger));
-  return text ? parse<std::int64_t>(*text) : std::nullopt;
+void SchemeOptions::set(std::string_view name, OptionValue value) {
+  const OptionSpec& spec = known(name);
+  if (!admits(spec, value))
+    refuse(spec, to_string(value), "option " + std::string(name) + " of " + std::string(scheme_));
+  values_[spec.name] = std::move(value);
 }
 
-std::optional<double> OptionValues::number(std::string_view name) const {
-  const std::optional<std::string> text = value(spec(name, OptionType::kNumber));
-  return text ? parse<double>(*text) : std::nullopt;
+void SchemeOptions::parse(std::string_view name, std::string_view written) {
+  const OptionSpec& spec = known(name);
+  std::string text(written);
+  if (const auto measure = measure_of(spec)) text = without_unit(text, *measure);
+  std::optional<OptionValue> value = value_of(spec, text);
+  if (!value || !admits(spec, *value))
+    refuse(spec, text, "option " + std::string(name) + " of " + std::string(scheme_));
+  values_[spec.name] = *std::move(value);
 }
 
-std::string OptionValues::text(std::string_view name) const {
-  return value(spec(name, OptionType::kText)).value_or(std::string());
+void SchemeOptions::unset(std::string_view name) { values_.erase(name); }
+
+const OptionValue* SchemeOptions::find(std::string_view name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? nullptr : &found->second;
 }
 
-Compression OptionValues::compression() const {
-  Compression compression;
-  if (std::ranges::find(specs_, "compressor", &OptionSpec::name) == specs_.end()) return compression;
-  const std::string name = text("compressor");
-  if (name != "none" && name != kPlannersChoice) compression.name = name;
-  for (const std::string_view parameter : {"density", "rank", "momentum", "clip", "warm_up"}) {
-    const std::string option = "compressor_" + std::string(parameter);
-    const auto set = set_.find(option);
-    if (set == set_.end()) continue;
-    const CompressorInfo* info = compression.name.empty() ? nullptr : &find_compressor(compression.name);
-    const bool known =
-        info != nullptr &&
-        std::ranges::find(info->parameters, parameter, &CompressorParameter::name) != info->parameters.end();
-    if (!known) {
-      throw InvalidInput("compressor '" + name + "' has no " + std::string(parameter),
-                         "option " + option + " of " + scheme_,
-                         "leave it out, or choose a compressor that has one");
-    }
-    compression.parameters[std::string(parameter)] = parameter == "rank" || parameter == "warm_up"
-                                                         ? static_cast<double>(*integer(option))
-                                                         : *number(option);
-  }
-  return compression;
+std::map<std::string, std::string> SchemeOptions::written() const {
+  std::map<std::string, std::string> texts;
+  for (const auto& [name, value] : values_) texts.emplace(name, to_string(value));
+  return texts;
 }
 
 }  // namespace gradweave

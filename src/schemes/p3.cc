@@ -7,20 +7,25 @@
 // parameter server becomes all-reduce, one start-up for each slice; its 50,000 parameters are 200,000 bytes
 // of float32. Several links: each slice where it would end first, improved by local search (links.cc).
 #include "schemes/common.h"
+#include "schemes/option_table.h"
 #include "schemes/priority.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
 namespace {
 
-PlanResult plan_p3(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const std::int64_t partition_bytes = *values.integer("partition_bytes");
-  const std::int64_t credit_bytes = *values.integer("credit_bytes");
+struct P3Options {
+  std::int64_t partition_bytes = 200'000;
+  std::int64_t credit_bytes = 1;
+  Compression compression;
+};
+
+PlanResult plan_p3(const Workload& workload, const Cluster& cluster, const P3Options& options) {
   const CostModel model(workload,
-                        with_concurrency_at_most(cluster, slices_in_flight(partition_bytes, credit_bytes)),
-                        values.compression());
+                        with_concurrency_at_most(cluster, slices_in_flight(options.partition_bytes, options.credit_bytes)),
+                        options.compression);
   std::vector<ScheduledOp> ops =
-      issue_by_priority(model, priority_slices(model, partition_bytes, Partition::kFixed), credit_bytes);
+      issue_by_priority(model, priority_slices(model, options.partition_bytes, Partition::kFixed), options.credit_bytes);
   improve_links(model, ops);
   return overlapped_plan(model, ops);
 }
@@ -28,28 +33,26 @@ PlanResult plan_p3(const Workload& workload, const Cluster& cluster, const Optio
 }  // namespace
 
 SchemeInfo p3_scheme() {
-  return {.name = "p3",
-          .summary = "slices of a fixed size, early layers first",
-          .paper = "P3, MLSys 2019",
-          .effect = Effect::kExact,
-          .options = {{.name = "partition_bytes",
-                       .type = OptionType::kInteger,
-                       .unit = Unit::kBytes,
-                       .default_value = "200000",
-                       .default_source = "P3: 50,000 parameters",
-                       .minimum = 1,
-                       .maximum = 0x1p53,
-                       .meaning = "size of a slice",
-                       .tuned = TunedRange{100'000, 100'000'000}},
-                      {.name = "credit_bytes",
-                       .type = OptionType::kInteger,
-                       .unit = Unit::kBytes,
-                       .default_value = "1",
-                       .default_source = "P3: one slice at a time",
-                       .minimum = 1,
-                       .maximum = 0x1p53,
-                       .meaning = "slices are issued on a link while fewer bytes than this are in flight"}},
-          .plan = plan_p3};
+  return scheme_row<P3Options>(
+      {.name = "p3",
+       .summary = "slices of a fixed size, early layers first",
+       .paper = "P3, MLSys 2019",
+       .effect = Effect::kExact},
+      {option(&P3Options::partition_bytes, {.name = "partition_bytes",
+                                            .unit = Unit::kBytes,
+                                            .default_source = "P3: 50,000 parameters",
+                                            .minimum = 1,
+                                            .maximum = 0x1p53,
+                                            .meaning = "size of a slice",
+                                            .tuned = TunedRange{100'000, 100'000'000}}),
+       option(&P3Options::credit_bytes,
+              {.name = "credit_bytes",
+               .unit = Unit::kBytes,
+               .default_source = "P3: one slice at a time",
+               .minimum = 1,
+               .maximum = 0x1p53,
+               .meaning = "slices are issued on a link while fewer bytes than this are in flight"})},
+      plan_p3);
 }
 
 }  // namespace gradweave

@@ -12,25 +12,26 @@
 #include "schemes/compressed.h"
 #include "schemes/dreamddp/plan_of_sets.h"
 #include "schemes/fewer_links.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
 namespace {
 
-PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, const OptionValues& values,
+PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, const PeriodOptions& options,
                              const Compression& codec) {
   const CostModel model(workload, cluster, codec, Payload::kParameter);
   const Packer packer(model, false);
   Plan plan = plan_of_sets(model, packer,
-                           equal_number(packer, static_cast<std::size_t>(*values.integer("period"))), false);
-  set_averages(plan, codec, values);
+                           equal_number(packer, static_cast<std::size_t>(options.period)), false);
+  set_averages(plan, codec, options.averages);
   return plan;
 }
 
-PlanResult plan_partial_sgd(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  return fastest_over_codecs(workload, cluster, values, [&](const Compression& codec) {
+PlanResult plan_partial_sgd(const Workload& workload, const Cluster& cluster, const PeriodOptions& options) {
+  return fastest_over_codecs(workload, cluster, options.averages, [&](const Compression& codec) {
     return fastest_over_links(workload, cluster, [&](const Cluster& links) {
-      return plan_on_all_links(workload, links, values, codec);
+      return plan_on_all_links(workload, links, options, codec);
     });
   });
 }
@@ -38,13 +39,12 @@ PlanResult plan_partial_sgd(const Workload& workload, const Cluster& cluster, co
 }  // namespace
 
 SchemeInfo partial_sgd_scheme() {
-  return {.name = "partial_sgd",
-          .summary = "local steps; an equal number of layers averaged in each of H iterations",
-          .paper = "DreamDDP (PLSGD-ENP), 2025",
-          .effect = Effect::kLocal,
-          .options = {period_option()},
-          .payload = Payload::kParameter,
-          .plan = plan_partial_sgd};
+  return scheme_row<PeriodOptions>(
+      {.name = "partial_sgd",
+       .summary = "local steps; an equal number of layers averaged in each of H iterations",
+       .paper = "DreamDDP (PLSGD-ENP), 2025",
+       .effect = Effect::kLocal},
+      {option(&PeriodOptions::period, period_option())}, plan_partial_sgd);
 }
 
 }  // namespace gradweave

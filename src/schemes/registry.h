@@ -25,9 +25,8 @@ SchemeInfo delayed_averaging_scheme();
 SchemeInfo optimal_scheme();
 SchemeInfo auto_scheme();
 
-// Fills in what every plan of scheme `scheme` says of its origin, and compresses its gradients if `values` say
-// so. Errors: InvalidInput for a compressor that the plan's collectives can't carry.
-void complete_plan(Plan& plan, const Workload& workload, const Cluster& cluster, std::string_view scheme,
-                   const OptionValues& values);
+// Fills in what every plan of a scheme says of its origin, and compresses its gradients if `options` say so.
+// Errors: InvalidInput for a compressor that the plan's collectives can't carry.
+void complete_plan(Plan& plan, const Workload& workload, const Cluster& cluster, const SchemeOptions& options);
 
 }  // namespace gradweave

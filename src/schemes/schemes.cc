@@ -12,18 +12,23 @@
 namespace gradweave {
 namespace {
 
-std::vector<SchemeInfo> with_compressors(std::vector<SchemeInfo> rows) {
-  for (SchemeInfo& scheme : rows) {
-    std::ranges::move(scheme.payload == Payload::kGradient ? compressor_options() : average_options(),
-                      std::back_inserter(scheme.options));
-  }
-  return rows;
+// Whether some option's value is none of the scheme's choices, but one of another's.
+bool others_serve(const SchemeInfo& scheme, const std::map<std::string, std::string>& written) {
+  const auto offers = [](const SchemeInfo& some, const auto& option) {
+    const auto spec = std::ranges::find(some.options, option.first, &OptionSpec::name);
+    return spec != some.options.end() &&
+           std::ranges::find(spec->choices, option.second) != spec->choices.end();
+  };
+  return std::ranges::any_of(written, [&](const auto& option) {
+    return !offers(scheme, option) &&
+           std::ranges::any_of(schemes(), [&](const SchemeInfo& other) { return offers(other, option); });
+  });
 }
 
 }  // namespace
 
 const std::vector<SchemeInfo>& schemes() {
-  static const std::vector<SchemeInfo> table = with_compressors({
+  static const std::vector<SchemeInfo> table = {
       sequential_scheme(),
       wfbp_scheme(),
       ddp_scheme(),
@@ -42,7 +47,7 @@ const std::vector<SchemeInfo>& schemes() {
       delayed_averaging_scheme(),
       optimal_scheme(),
       auto_scheme(),
-  });
+  };
   return table;
 }
 
@@ -54,33 +59,54 @@ const SchemeInfo& find_scheme(std::string_view name) {
   throw InvalidInput("unknown scheme " + in_quotes(name), "scheme", choice_of(name, names, "use one of"));
 }
 
-OptionValues check_options(std::string_view name, const std::map<std::string, std::string>& options) {
-  const SchemeInfo& scheme = find_scheme(name);
-  OptionValues values(scheme.name, scheme.options, options);
-  values.compression();  // checks the compressor's parameters
-  if (scheme.check != nullptr) scheme.check(values);
-  return values;
+SchemeOptions options_of(std::string_view scheme) {
+  const SchemeInfo& info = find_scheme(scheme);
+  return {info.name, info.options};
 }
 
-void complete_plan(Plan& plan, const Workload& workload, const Cluster& cluster, std::string_view scheme,
-                   const OptionValues& values) {
-  plan.scheme = scheme;
-  plan.options.insert(values.set().begin(), values.set().end());
-  compress_gradients(plan, values.compression());
+SchemeOptions parse_options(std::string_view scheme, const std::map<std::string, std::string>& written) {
+  SchemeOptions options = options_of(scheme);
+  for (const auto& [name, value] : written) options.parse(name, value);
+  find_scheme(scheme).check(options);
+  return options;
+}
+
+std::variant<SchemeOptions, Infeasible> CommonOptions::of(std::string_view scheme) const {
+  const SchemeInfo& info = find_scheme(scheme);
+  std::map<std::string, std::string> own = written_;
+  std::erase_if(own, [&](const auto& option) {
+    return std::ranges::find(info.options, option.first, &OptionSpec::name) == info.options.end();
+  });
+  try {
+    return parse_options(scheme, own);
+  } catch (const InvalidInput& error) {
+    if (!others_serve(info, own)) throw;  // nobody can serve them
+    return Infeasible{error.what()};
+  }
+}
+
+void complete_plan(Plan& plan, const Workload& workload, const Cluster& cluster, const SchemeOptions& options) {
+  plan.scheme = options.scheme();
+  plan.options.merge(options.written());
+  if (find_scheme(plan.scheme).payload == Payload::kGradient) compress_gradients(plan, compression_of(options));
   plan.workload_hash = hash_of(workload);
   plan.cluster_hash = hash_of(cluster);
   plan.workers = cluster.workers;
 }
 
-PlanResult make_plan(std::string_view name, const Workload& workload, const Cluster& cluster,
-                     const std::map<std::string, std::string>& options) {
-  const SchemeInfo& scheme = find_scheme(name);
-  const OptionValues values = check_options(name, options);
+PlanResult make_plan(const Workload& workload, const Cluster& cluster, const SchemeOptions& options) {
+  const SchemeInfo& scheme = find_scheme(options.scheme());
+  scheme.check(options);
   check(workload);
   check(cluster);
-  PlanResult result = scheme.plan(workload, cluster, values);
-  if (Plan* plan = std::get_if<Plan>(&result)) complete_plan(*plan, workload, cluster, scheme.name, values);
+  PlanResult result = scheme.plan(workload, cluster, options);
+  if (Plan* plan = std::get_if<Plan>(&result)) complete_plan(*plan, workload, cluster, options);
   return result;
+}
+
+PlanResult make_plan(std::string_view scheme, const Workload& workload, const Cluster& cluster,
+                     const std::map<std::string, std::string>& written) {
+  return make_plan(workload, cluster, parse_options(scheme, written));
 }
 
 }  // namespace gradweave

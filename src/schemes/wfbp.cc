@@ -5,13 +5,14 @@
 //   layer.
 // Complexity: O(tensors) on one link. Deviations: several links (links.cc).
 #include "schemes/common.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
 namespace {
 
-PlanResult plan_wfbp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster, values.compression());
+PlanResult plan_wfbp(const Workload& workload, const Cluster& cluster, const GradientOptions& options) {
+  const CostModel model(workload, cluster, options.compression);
   std::vector<Message> messages;
   std::vector<Release> releases;
   for (const Slice& slice : tensors_in_backward_order(model)) {
@@ -24,12 +25,8 @@ PlanResult plan_wfbp(const Workload& workload, const Cluster& cluster, const Opt
 }  // namespace
 
 SchemeInfo wfbp_scheme() {
-  return {.name = "wfbp",
-          .summary = "each tensor as soon as its gradient is ready",
-          .paper = "Poseidon, ATC 2017",
-          .effect = Effect::kExact,
-          .options = {},
-          .plan = plan_wfbp};
+  return scheme_row<GradientOptions>(
+      {.name = "wfbp", .summary = "each tensor as soon as its gradient is ready", .paper = "Poseidon, ATC 2017", .effect = Effect::kExact}, {}, plan_wfbp);
 }
 
 }  // namespace gradweave

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/splitmix.h"
+#include "codec/compressor.h"
 #include "gradweave/compression.h"
 #include "runtime/transport/transport.h"
 
@@ -52,7 +53,7 @@ class Codec {
 
 struct CodecRow {
   std::string_view name;  // a compressor's (gradweave/compression.h)
-  // `parameters`: all that the compressor has.
+  // What `parameters` leave out has its default.
   std::unique_ptr<Codec> (*make)(const std::map<std::string, double>& parameters);
   bool accelerators = true;  // it takes messages in their memory
 };
@@ -66,6 +67,14 @@ const CodecRow& codec_row(const Compression& compression);
 std::unique_ptr<Codec> make_codec(const Compression& compression);
 
 // ---- for codecs
+
+// Returns the row of a codec that is made of its compressor's parameters, a struct of src/codec.
+template <typename Made, typename Parameters>
+CodecRow row_of(std::string_view name) {
+  return {name, [](const auto& values) -> std::unique_ptr<Codec> {
+            return std::make_unique<Made>(codec::parameters_of<Parameters>(values));
+          }};
+}
 
 // Makes after.residual the message with what was left before, and returns it: the codec takes out of it what it
 // sends.

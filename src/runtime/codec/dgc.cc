@@ -20,20 +20,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "codec/dgc.h"
 #include "runtime/codec/rows.h"
 #include "runtime/codec/sparse.h"
 
 namespace gradweave::runtime {
 namespace {
 
-struct Settings {
-  double density, momentum, clip;
-  std::int64_t warm_up;
-};
-
 class Dgc : public Codec {
  public:
-  explicit Dgc(const Settings& settings) : set_(settings) {}
+  explicit Dgc(const codec::Dgc& parameters) : set_(parameters) {}
 
   std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const override {
     const at::Tensor& message = parcel.call.flat;
@@ -71,19 +67,11 @@ class Dgc : public Codec {
     return std::max(set_.density, std::pow(0.25, static_cast<double>(step + 1)));
   }
 
-  Settings set_;
+  codec::Dgc set_;
 };
 
 }  // namespace
 
-CodecRow dgc() {
-  return {"dgc", [](const auto& parameters) -> std::unique_ptr<Codec> {
-            return std::make_unique<Dgc>(
-                Settings{.density = parameters.at("density"),
-                         .momentum = parameters.at("momentum"),
-                         .clip = parameters.at("clip"),
-                         .warm_up = static_cast<std::int64_t>(parameters.at("warm_up"))});
-          }};
-}
+CodecRow dgc() { return row_of<Dgc, codec::Dgc>("dgc"); }
 
 }  // namespace gradweave::runtime

@@ -23,6 +23,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "codec/ok_top_k.h"
 #include "runtime/codec/rows.h"
 #include "runtime/codec/sparse.h"
 #include "runtime/transport/exchange.h"
@@ -159,7 +160,7 @@ struct SplitMessage {
 
 class OkTopK : public Codec {
  public:
-  explicit OkTopK(double density) : density_(density) {}
+  explicit OkTopK(const codec::OkTopK& parameters) : density_(parameters.density) {}
 
   std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const override {
     auto message = std::make_shared<SplitMessage>(parcel, density_, before, after);
@@ -174,6 +175,6 @@ class OkTopK : public Codec {
 
 }  // namespace
 
-CodecRow ok_top_k() { return row_of_density<OkTopK>("ok_top_k"); }
+CodecRow ok_top_k() { return row_of<OkTopK, codec::OkTopK>("ok_top_k"); }
 
 }  // namespace gradweave::runtime

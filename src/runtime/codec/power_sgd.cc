@@ -23,6 +23,7 @@
 
 #include <algorithm>
 
+#include "codec/power_sgd.h"
 #include "runtime/codec/loops.h"
 #include "runtime/codec/rows.h"
 
@@ -106,11 +107,11 @@ at::Tensor random_like(const at::Tensor& like, std::uint64_t seed) {
 
 class PowerSgd : public Codec {
  public:
-  PowerSgd(std::int64_t rank, std::int64_t warm_up) : rank_(rank), warm_up_(warm_up) {}
+  explicit PowerSgd(const codec::PowerSgd& parameters) : set_(parameters) {}
 
   std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const override {
-    if (parcel.iteration < warm_up_) return start_whole(parcel.call, before, after);
-    auto message = std::make_shared<Message>(parcel, rank_, before, after);
+    if (parcel.iteration < set_.warm_up) return start_whole(parcel.call, before, after);
+    auto message = std::make_shared<Message>(parcel, set_.rank, before, after);
     Call first = parcel.call;
     first.flat = message->p;
     return then(first, runtime::start(first), [message] { message->second_half(); });
@@ -174,16 +175,11 @@ class PowerSgd : public Codec {
     at::Tensor p;
   };
 
-  std::int64_t rank_, warm_up_;
+  codec::PowerSgd set_;
 };
 
 }  // namespace
 
-CodecRow power_sgd() {
-  return {"power_sgd", [](const auto& parameters) -> std::unique_ptr<Codec> {
-            return std::make_unique<PowerSgd>(static_cast<std::int64_t>(parameters.at("rank")),
-                                              static_cast<std::int64_t>(parameters.at("warm_up")));
-          }};
-}
+CodecRow power_sgd() { return row_of<PowerSgd, codec::PowerSgd>("power_sgd"); }
 
 }  // namespace gradweave::runtime

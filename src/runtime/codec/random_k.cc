@@ -5,6 +5,7 @@
 // looking; each element is chosen as often.
 #include <ATen/ops/empty.h>
 
+#include "codec/random_k.h"
 #include "runtime/codec/rows.h"
 #include "runtime/codec/sparse.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 class RandomK : public Codec {
  public:
-  explicit RandomK(double density) : density_(density) {}
+  explicit RandomK(const codec::RandomK& parameters) : density_(parameters.density) {}
 
   std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const override {
     const Call& call = parcel.call;
@@ -43,6 +44,6 @@ class RandomK : public Codec {
 
 }  // namespace
 
-CodecRow random_k() { return row_of_density<RandomK>("random_k"); }
+CodecRow random_k() { return row_of<RandomK, codec::RandomK>("random_k"); }
 
 }  // namespace gradweave::runtime

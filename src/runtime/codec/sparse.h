@@ -37,12 +37,4 @@ class Elements {
 // most once.
 std::unique_ptr<Pending> start_sum(const Call& call, const at::Tensor& values, const at::Tensor& places);
 
-// Returns the row of a codec that is made of its density alone.
-template <typename SparseCodec>
-CodecRow row_of_density(std::string_view name) {
-  return {name, [](const auto& parameters) -> std::unique_ptr<Codec> {
-            return std::make_unique<SparseCodec>(parameters.at("density"));
-          }};
-}
-
 }  // namespace gradweave::runtime

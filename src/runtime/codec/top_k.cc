@@ -1,5 +1,6 @@
 // top_k: the elements of largest magnitude, with their places; ranks choose different ones (Aji and Heafield, "Sparse
 // Communication for Distributed Gradient Descent", EMNLP 2017). What is not sent is left behind.
+#include "codec/top_k.h"
 #include "runtime/codec/rows.h"
 #include "runtime/codec/sparse.h"
 
@@ -8,7 +9,7 @@ namespace {
 
 class TopK : public Codec {
  public:
-  explicit TopK(double density) : density_(density) {}
+  explicit TopK(const codec::TopK& parameters) : density_(parameters.density) {}
 
   std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const override {
     at::Tensor& left = compensated(parcel.call.flat, before, after);
@@ -22,6 +23,6 @@ class TopK : public Codec {
 
 }  // namespace
 
-CodecRow top_k() { return row_of_density<TopK>("top_k"); }
+CodecRow top_k() { return row_of<TopK, codec::TopK>("top_k"); }
 
 }  // namespace gradweave::runtime

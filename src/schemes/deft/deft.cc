@@ -47,6 +47,7 @@
 #include <cmath>
 
 #include "gradweave/error.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
@@ -58,25 +59,26 @@ constexpr Nanoseconds kStartupsPerForward = 10;
 constexpr std::size_t kMostListed = 50'000'000;
 constexpr Nanoseconds kNoLimit = Nanoseconds{1} << 62;
 
+enum class DeftSolver : std::uint8_t { kGreedy, kExact, kSearch };
+
 struct DeftOptions {
-  std::optional<Nanoseconds> max_block;  // the paper: forward time / mu
-  Merge merge = Merge::kMean;
-  bool local_correction = false;
-  std::string solver;
+  std::optional<double> max_block_us;  // the paper: forward time / mu
+  std::optional<Merge> merge;
+  Correction correction = Correction::kNone;
+  DeftSolver solver = DeftSolver::kGreedy;
+  Compression compression;
+
+  std::optional<Nanoseconds> max_block() const {
+    if (!max_block_us) return std::nullopt;
+    return std::llround(*max_block_us * 1000);
+  }
+  bool corrects_locally() const { return correction == Correction::kLocal; }
+  // A correction adds what each local step lacked, which is a sum.
+  Merge merged_by() const { return merge.value_or(corrects_locally() ? Merge::kSum : Merge::kMean); }
 };
 
-DeftOptions read_options(const OptionValues& values) {
-  DeftOptions options{.solver = values.text("solver")};
-  if (const std::optional<double> limit = values.number("max_block_us"))
-    options.max_block = std::llround(*limit * 1000);
-  options.local_correction = values.text("correction") == "local";
-  const std::string merge = values.text("merge");
-  if (merge.empty() ? options.local_correction : merge == "sum") options.merge = Merge::kSum;
-  return options;
-}
-
-void check_deft(const OptionValues& values) {
-  if (values.text("correction") == "local" && values.text("merge") == "mean") {
+void check_deft(const DeftOptions& options) {
+  if (options.corrects_locally() && options.merge == Merge::kMean) {
     throw InvalidInput(
         "correction=local adds what each local step lacked, which is a sum over the generation",
         "option merge of deft", "leave merge out, or set merge=sum");
@@ -99,9 +101,9 @@ bool better(const DeftSchedule& a, const DeftSchedule& b) {
 
 // Carried ops compete on serial links alone: where ops share a link, one that is carried slows down those
 // that must end by the iteration's end.
-DeftSchedule solve(const DeftProblem& problem, const std::string& solver) {
-  if (solver == "greedy") return deft_knapsacks(problem, DeftFill::kGreedy);
-  if (solver == "exact") return deft_knapsacks(problem, DeftFill::kExact);
+DeftSchedule solve(const DeftProblem& problem, DeftSolver solver) {
+  if (solver == DeftSolver::kGreedy) return deft_knapsacks(problem, DeftFill::kGreedy);
+  if (solver == DeftSolver::kExact) return deft_knapsacks(problem, DeftFill::kExact);
   DeftSchedule best = deft_knapsacks(problem, DeftFill::kGreedy);
   const auto consider = [&](DeftSchedule other) {
     if (best.updates() == 0 || better(other, best)) best = std::move(other);
@@ -127,7 +129,7 @@ bool too_long(const DeftProblem& problem, const DeftSchedule& schedule) {
 
 // The best over the number of links in use; nothing if no number yields an update.
 std::optional<Candidate> best_candidate(const CostModel& model, std::optional<Nanoseconds> limit,
-                                        const std::string& solver) {
+                                        DeftSolver solver) {
   std::optional<Candidate> best;
   for (std::size_t count = 1; count <= model.link_count(); ++count) {
     std::optional<DeftProblem> problem = deft_problem(model, count, limit);
@@ -144,15 +146,15 @@ std::optional<Candidate> best_candidate(const CostModel& model, std::optional<Na
 // forward). Ops that last longer than an iteration where neither updates, or start-ups take much of a
 // forward.
 std::optional<Candidate> solve_all(const CostModel& model, const DeftOptions& options) {
-  if (options.max_block) return best_candidate(model, options.max_block, options.solver);
+  if (options.max_block_us) return best_candidate(model, options.max_block(), options.solver);
   std::optional<Candidate> best = best_candidate(model, std::nullopt, options.solver);
-  const auto consider = [&](Nanoseconds limit, const std::string& solver) {
+  const auto consider = [&](Nanoseconds limit, DeftSolver solver) {
     std::optional<Candidate> other = best_candidate(model, limit, solver);
     if (!best || (other && better(other->schedule, best->schedule))) best = std::move(other);
   };
   consider(model.index().compute_total, options.solver);
   const Nanoseconds startup = std::ranges::min(model.cluster().links, {}, &Link::startup_ns).startup_ns;
-  if (!best || startup >= model.index().forward_total / kStartupsPerForward) consider(kNoLimit, "search");
+  if (!best || startup >= model.index().forward_total / kStartupsPerForward) consider(kNoLimit, DeftSolver::kSearch);
   return best;
 }
 
@@ -168,7 +170,7 @@ class Writer {
  public:
   Writer(const CostModel& model, const DeftProblem& problem, const DeftOptions& options)
       : problem_(problem), options_(options), plan_(new_plan(model, 0)) {
-    plan_.merge = options.merge;
+    plan_.merge = options.merged_by();
     for (const DeftPiece& piece : problem.pieces)
       blocks_.push_back(add_blocks(plan_, model, piece.message.slices));
     for (std::size_t b = 0; b < plan_.blocks.size(); ++b) all_.push_back(static_cast<std::int32_t>(b));
@@ -192,9 +194,9 @@ class Writer {
     const Point end{.kind = PointKind::kIterationEnd};
     if (iteration.applied) {
       result.applies.push_back({.at = end, .blocks = all_, .merges = merges_of(*iteration.applied)});
-      if (options_.local_correction) result.applies.back().correction = Correction::kLocal;
+      if (options_.corrects_locally()) result.applies.back().correction = Correction::kLocal;
     }
-    if (options_.local_correction) {
+    if (options_.corrects_locally()) {
       result.applies.push_back({.at = end, .blocks = all_, .merges = {0}, .source = Source::kLocalGradient});
     }
     return result;
@@ -244,7 +246,7 @@ PromptCandidate best_prompt(const CostModel& model, std::optional<Nanoseconds> l
 
 // Why nothing is updated under the max_block_us that was asked for.
 Infeasible infeasible(const CostModel& model, const DeftOptions& options) {
-  const std::optional<DeftProblem> problem = deft_problem(model, model.link_count(), options.max_block);
+  const std::optional<DeftProblem> problem = deft_problem(model, model.link_count(), options.max_block());
   if (!problem) {
     return {
         "nothing can be sent: max_block_us is shorter than an op of one element, or cuts the model into more "
@@ -263,9 +265,8 @@ Infeasible infeasible(const CostModel& model, const DeftOptions& options) {
           us(index.backward_total) + ". Lower max_block_us or leave it out, or set solver=search"};
 }
 
-PlanResult plan_deft(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const CostModel model(workload, cluster, values.compression());
-  const DeftOptions options = read_options(values);
+PlanResult plan_deft(const Workload& workload, const Cluster& cluster, const DeftOptions& options) {
+  const CostModel model(workload, cluster, options.compression);
   const Nanoseconds compute = model.index().compute_total;
   const Nanoseconds as_fast = compute + compute / 1000 * kAsFastPerMille;
   const auto prompt_plan = [&](const PromptCandidate& best) {
@@ -273,13 +274,13 @@ PlanResult plan_deft(const Workload& workload, const Cluster& cluster, const Opt
   };
   // No plan without delay is faster than the links.
   if (deft_problem(model, model.link_count(), kNoLimit)->least_iterations() < 1.01) {
-    const PromptCandidate best = best_prompt(model, options.max_block);
+    const PromptCandidate best = best_prompt(model, options.max_block());
     if (best.prompt.iteration <= as_fast) return prompt_plan(best);
   }
   const std::optional<Candidate> delayed = solve_all(model, options);
   if (delayed) return Writer(model, delayed->problem, options).write(delayed->schedule);
-  if (options.max_block) return infeasible(model, options);
-  return prompt_plan(best_prompt(model, options.max_block));
+  if (options.max_block_us) return infeasible(model, options);
+  return prompt_plan(best_prompt(model, options.max_block()));
 }
 
 }  // namespace
@@ -302,40 +303,33 @@ double DeftSchedule::mean_delay() const {
 }
 
 SchemeInfo deft_scheme() {
-  return {
-      .name = "deft",
-      .summary = "delayed updates: generations of gradients fill the links, nothing waits",
-      .paper = "DeFT, 2025",
-      .effect = Effect::kDelayed,
-      .options = {{.name = "max_block_us",
-                   .type = OptionType::kNumber,
-                   .unit = Unit::kMicroseconds,
-                   .default_value = "",
-                   .default_source = "DeFT III.D: the smallest knapsack, forward time on the slowest link",
-                   .minimum = 0.001,
-                   .maximum = 0x1p43,
-                   .meaning = "no piece takes longer on the fastest link"},
-                  {.name = "merge",
-                   .type = OptionType::kText,
-                   .default_value = "",
-                   .default_source =
-                       "mean (DeFT IV.C, diverges less than the authors' sum); sum with correction=local",
-                   .choices = {"sum", "mean"},
-                   .meaning = "how the iterations of a generation are combined"},
-                  {.name = "correction",
-                   .type = OptionType::kText,
-                   .default_value = "none",
-                   .default_source = "DeFT",
-                   .choices = {"none", "local"},
-                   .meaning = "local: step with the own gradient at once, add (mean - own) when it arrives"},
-                  {.name = "solver",
-                   .type = OptionType::kText,
-                   .default_value = "greedy",
-                   .default_source = "DeFT III.C",
-                   .choices = {"greedy", "exact", "search"},
-                   .meaning = "how knapsacks are filled; search carries ops across iterations"}},
-      .check = check_deft,
-      .plan = plan_deft};
+  return scheme_row<DeftOptions>(
+      {.name = "deft",
+       .summary = "delayed updates: generations of gradients fill the links, nothing waits",
+       .paper = "DeFT, 2025",
+       .effect = Effect::kDelayed},
+      {option(&DeftOptions::max_block_us,
+              {.name = "max_block_us",
+               .unit = Unit::kMicroseconds,
+               .default_source = "DeFT III.D: the smallest knapsack, forward time on the slowest link",
+               .minimum = 0.001,
+               .maximum = 0x1p43,
+               .meaning = "no piece takes longer on the fastest link"}),
+       option(&DeftOptions::merge, {{"sum", Merge::kSum}, {"mean", Merge::kMean}},
+              {.name = "merge",
+               .default_source =
+                   "mean (DeFT IV.C, diverges less than the authors' sum); sum with correction=local",
+               .meaning = "how the iterations of a generation are combined"}),
+       option(&DeftOptions::correction, {{"none", Correction::kNone}, {"local", Correction::kLocal}},
+              {.name = "correction",
+               .default_source = "DeFT",
+               .meaning = "local: step with the own gradient at once, add (mean - own) when it arrives"}),
+       option(&DeftOptions::solver,
+              {{"greedy", DeftSolver::kGreedy}, {"exact", DeftSolver::kExact}, {"search", DeftSolver::kSearch}},
+              {.name = "solver",
+               .default_source = "DeFT III.C",
+               .meaning = "how knapsacks are filled; search carries ops across iterations"})},
+      plan_deft, check_deft);
 }
 
 }  // namespace gradweave

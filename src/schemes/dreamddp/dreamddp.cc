@@ -31,96 +31,106 @@
 #include "schemes/compressed.h"
 #include "schemes/dreamddp/plan_of_sets.h"
 #include "schemes/fewer_links.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
 namespace {
+
+enum class IntervalSolver : std::uint8_t { kExact, kDfs };
+enum class Sets : std::uint8_t { kIntervals, kArbitrary };
+
+struct DreamDdpOptions {
+  std::int64_t period = kDefaultPeriod;  // H
+  IntervalSolver solver = IntervalSolver::kExact;
+  bool fill_bubbles = true;
+  bool forward_overlap = false;
+  Sets sets = Sets::kIntervals;
+  std::int64_t search_nodes = 100'000;
+  AverageOptions averages;
+};
 
 struct Planned {
   Plan plan;
   Nanoseconds stall = 0;
 };
 
-Planned plan_on_all_links(const Workload& workload, const Cluster& cluster, const OptionValues& values,
+Planned plan_on_all_links(const Workload& workload, const Cluster& cluster, const DreamDdpOptions& options,
                           const Compression& codec) {
   const CostModel model(workload, cluster, codec, Payload::kParameter);
-  const bool forward_overlap = values.on("forward_overlap");
-  const Packer packer(model, forward_overlap);
-  const auto period = static_cast<std::size_t>(*values.integer("period"));
+  const Packer packer(model, options.forward_overlap);
+  const auto period = static_cast<std::size_t>(options.period);
   Assignment assignment;
-  if (values.text("sets") == "arbitrary") {
-    assignment = arbitrary_sets(packer, period, *values.integer("search_nodes"));
+  if (options.sets == Sets::kArbitrary) {
+    assignment = arbitrary_sets(packer, period, options.search_nodes);
+  } else if (options.solver == IntervalSolver::kDfs) {
+    assignment = paper_search(packer, period);
   } else {
-    assignment =
-        values.text("solver") == "dfs" ? paper_search(packer, period) : exact_intervals(packer, period);
+    assignment = exact_intervals(packer, period);
   }
-  if (values.on("fill_bubbles")) fill_bubbles(packer, assignment);
-  Planned planned{plan_of_sets(model, packer, assignment, forward_overlap), assignment.stall};
-  set_averages(planned.plan, codec, values);
+  if (options.fill_bubbles) fill_bubbles(packer, assignment);
+  Planned planned{plan_of_sets(model, packer, assignment, options.forward_overlap), assignment.stall};
+  set_averages(planned.plan, codec, options.averages);
   return planned;
 }
 
 // Messages go where they end first, which can make a set later than fewer links would. Without sharing, what
 // the stalls come to is what the simulator finds.
 PlanResult plan_under(const Compression& codec, const Workload& workload, const Cluster& cluster,
-                      const OptionValues& values) {
+                      const DreamDdpOptions& options) {
   if (has_shared_link(cluster)) {
     return fastest_over_links(workload, cluster, [&](const Cluster& links) {
-      return plan_on_all_links(workload, links, values, codec).plan;
+      return plan_on_all_links(workload, links, options, codec).plan;
     });
   }
-  Planned best = plan_on_all_links(workload, cluster, values, codec);
+  Planned best = plan_on_all_links(workload, cluster, options, codec);
   for (Cluster fewer = cluster; fewer.links.size() > 1 && best.stall > 0;) {
     fewer.links.pop_back();
-    Planned other = plan_on_all_links(workload, fewer, values, codec);
+    Planned other = plan_on_all_links(workload, fewer, options, codec);
     if (other.stall < best.stall) best = std::move(other);
   }
   return best.plan;
 }
 
-PlanResult plan_dreamddp(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  return fastest_over_codecs(workload, cluster, values, [&](const Compression& codec) {
-    return plan_under(codec, workload, cluster, values);
+PlanResult plan_dreamddp(const Workload& workload, const Cluster& cluster, const DreamDdpOptions& options) {
+  return fastest_over_codecs(workload, cluster, options.averages, [&](const Compression& codec) {
+    return plan_under(codec, workload, cluster, options);
   });
-}
-
-OptionSpec text_option(std::string_view name, const std::vector<std::string_view>& choices,
-                       std::string_view source, std::string_view meaning) {
-  return {.name = name,
-          .type = OptionType::kText,
-          .default_value = choices.front(),
-          .default_source = source,
-          .choices = choices,
-          .meaning = meaning};
 }
 
 }  // namespace
 
 SchemeInfo dreamddp_scheme() {
-  return {
-      .name = "dreamddp",
-      .summary = "local steps; layers averaged when the backward hides it best",
-      .paper = "DreamDDP, 2025",
-      .effect = Effect::kLocal,
-      .options = {period_option(),
-                  text_option("solver", {"exact", "dfs"}, "Gradweave; dfs is the paper's Algorithm 2",
-                              "how contiguous sets are found"),
-                  text_option("fill_bubbles", {"on", "off"}, "DreamDDP, Section 3.4",
-                              "layers are averaged more often where that costs no time"),
-                  text_option("forward_overlap", {"off", "on"}, "DreamDDP has none",
-                              "averages may arrive as late as the layer's next forward"),
-                  text_option("sets", {"intervals", "arbitrary"}, "DreamDDP, Definition 1",
-                              "arbitrary: sets need not be contiguous; searched, solver is ignored"),
-                  {.name = "search_nodes",
-                   .type = OptionType::kInteger,
-                   .unit = Unit::kNodes,
-                   .default_value = "100000",
-                   .default_source = "Gradweave: below a second",
-                   .minimum = 1,
-                   .maximum = 1e9,
-                   .meaning = "after so many nodes the search for arbitrary sets ends with the best found"}},
-      .payload = Payload::kParameter,
-      .plan = plan_dreamddp};
+  using Options = DreamDdpOptions;
+  return scheme_row<Options>(
+      {.name = "dreamddp",
+       .summary = "local steps; layers averaged when the backward hides it best",
+       .paper = "DreamDDP, 2025",
+       .effect = Effect::kLocal},
+      {option(&Options::period, period_option()),
+       option(&Options::solver, {{"exact", IntervalSolver::kExact}, {"dfs", IntervalSolver::kDfs}},
+              {.name = "solver",
+               .default_source = "Gradweave; dfs is the paper's Algorithm 2",
+               .meaning = "how contiguous sets are found"}),
+       option(&Options::fill_bubbles, {.name = "fill_bubbles",
+                                       .default_source = "DreamDDP, Section 3.4",
+                                       .meaning = "layers are averaged more often where that costs no time"}),
+       option(&Options::forward_overlap,
+              {.name = "forward_overlap",
+               .default_source = "DreamDDP has none",
+               .meaning = "averages may arrive as late as the layer's next forward"}),
+       option(&Options::sets, {{"intervals", Sets::kIntervals}, {"arbitrary", Sets::kArbitrary}},
+              {.name = "sets",
+               .default_source = "DreamDDP, Definition 1",
+               .meaning = "arbitrary: sets need not be contiguous; searched, solver is ignored"}),
+       option(&Options::search_nodes,
+              {.name = "search_nodes",
+               .unit = Unit::kNodes,
+               .default_source = "Gradweave: below a second",
+               .minimum = 1,
+               .maximum = 1e9,
+               .meaning = "after so many nodes the search for arbitrary sets ends with the best found"})},
+      plan_dreamddp);
 }
 
 }  // namespace gradweave

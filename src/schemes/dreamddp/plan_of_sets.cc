@@ -52,9 +52,7 @@ void add_ops(Iteration& iteration, const Plan& plan, const Packer& packer,
 
 OptionSpec period_option() {
   return {.name = "period",
-          .type = OptionType::kInteger,
           .unit = Unit::kIterations,
-          .default_value = kDefaultPeriod,
           .default_source = "DreamDDP, Sections 4.5 and 4.6: H = 5",
           .minimum = 1,
           .maximum = 1000,

@@ -4,14 +4,20 @@
 
 #include "gradweave/plan.h"
 #include "gradweave/schemes.h"
+#include "schemes/compressed.h"
 #include "solve/intervals.h"
 
 namespace gradweave {
 
-// The default of `period`.
-inline constexpr std::string_view kDefaultPeriod = "5";
+inline constexpr std::int64_t kDefaultPeriod = 5;  // H
 
-// Returns the option `period` (H).
+// The options of schemes that have no others than a period.
+struct PeriodOptions {
+  std::int64_t period = kDefaultPeriod;
+  AverageOptions averages;
+};
+
+// Returns the row of the option `period`.
 OptionSpec period_option();
 
 // Returns the plan that averages in iteration h of the period the parameters of the layers in sets[h], as

@@ -45,6 +45,7 @@
 
 #include "schemes/merging.h"
 #include "schemes/priority.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
@@ -82,13 +83,13 @@ class UsByteSearch {
   UsByteSchedule run() {
     try_grid();
     if (best_.iteration > model_.index().compute_total) {
-      if (options_.fuse) merge_neighbours();
-      if (options_.per_tensor) vary_blocks();
+      if (options_.fusion) merge_neighbours();
+      if (options_.block_sizes == BlockSizes::kPerTensor) vary_blocks();
       raise();
     }
     const UsByteModel units(model_, best_.groups);
     SendTimes times;
-    units.run(best_.order, options_.fuse, times);
+    units.run(best_.order, options_.fusion, times);
     return {units.scheduled(times), times.iteration, best_.block_bytes};
   }
 
@@ -102,7 +103,7 @@ class UsByteSearch {
 
   bool try_order(const UsByteModel& units, const std::vector<Message>& groups, const SendOrder& order,
                  std::int64_t block_bytes) {
-    units.run(order, options_.fuse, times_);
+    units.run(order, options_.fusion, times_);
     budget_ -= times_.steps;
     if (times_.iteration >= best_.iteration) return false;
     best_ = {groups, order, block_bytes, times_.iteration};
@@ -111,8 +112,8 @@ class UsByteSearch {
 
   void try_blocks(const std::vector<Message>& groups) {
     const UsByteModel units(model_, groups);
-    if (options_.partition_bytes > 0) {
-      try_order(units, groups, units.sequential(options_.partition_bytes), options_.partition_bytes);
+    if (options_.partition_bytes) {
+      try_order(units, groups, units.sequential(*options_.partition_bytes), *options_.partition_bytes);
       return;
     }
     for (std::int64_t bytes : kBlockBytes) {
@@ -127,7 +128,7 @@ class UsByteSearch {
       const std::vector<Message> groups = units_of(model_, bytes);
       if (groups.size() != last_size) try_blocks(groups);
       last_size = groups.size();
-      if (!options_.fuse || model_.cluster().links[0].startup_ns == 0) return;
+      if (!options_.fusion || model_.cluster().links[0].startup_ns == 0) return;
     }
     std::vector<Message> merged = merged_optimally(model_);
     const bool pure = std::ranges::all_of(merged, [&](const Message& group) {
@@ -175,7 +176,7 @@ class UsByteSearch {
   void raise() {
     const UsByteModel units(model_, best_.groups);
     budget_ = std::max(budget_, kForPriorities);
-    best_.iteration = units.raise_priorities(best_.order, options_.fuse, budget_);
+    best_.iteration = units.raise_priorities(best_.order, options_.fusion, budget_);
   }
 
   // SendTimes::steps: about 25 ms; Algorithm 2 over 320 tensors is about a third of it.
@@ -198,9 +199,9 @@ std::vector<ScheduledOp> best_on_links(const CostModel& model, const UsByteOptio
   assign_links(model, best);
   Nanoseconds least = iteration_time(model, best);
   for (std::int64_t bytes : kBlockBytes) {
-    if (options.partition_bytes > 0) bytes = options.partition_bytes;
+    if (options.partition_bytes) bytes = *options.partition_bytes;
     // No more than about 4000 slices: a start-up each.
-    if (options.partition_bytes == 0 && bytes < model.index().total_bytes / 4000) continue;
+    if (!options.partition_bytes && bytes < model.index().total_bytes / 4000) continue;
     const std::int64_t credit = 1 + std::min(bytes, model.index().total_bytes) * (at_once - 1);
     std::vector<ScheduledOp> slices =
         issue_by_priority(model, priority_slices(model, bytes, Partition::kEven), credit);
@@ -209,23 +210,20 @@ std::vector<ScheduledOp> best_on_links(const CostModel& model, const UsByteOptio
       least = time;
       best = std::move(slices);
     }
-    if (options.partition_bytes > 0 || bytes >= model.index().total_bytes) break;
+    if (options.partition_bytes || bytes >= model.index().total_bytes) break;
   }
   improve_links(model, best);
   return best;
 }
 
-PlanResult plan_us_byte(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  const UsByteOptions options{.partition_bytes = values.integer("partition_bytes").value_or(0),
-                              .fuse = values.on("fusion"),
-                              .per_tensor = values.text("block_sizes") == "per_tensor"};
-  const CostModel alone(workload, with_concurrency_at_most(cluster, 1), values.compression());
+PlanResult plan_us_byte(const Workload& workload, const Cluster& cluster, const UsByteOptions& options) {
+  const CostModel alone(workload, with_concurrency_at_most(cluster, 1), options.compression);
   const UsByteSchedule schedule = solve_us_byte(alone, options);
   const std::vector<ScheduledOp> ops = best_on_links(alone, options, schedule.ops, 1);
   Plan plan = overlapped_plan(alone, ops);
   Nanoseconds least = iteration_time(alone, ops);
   for (std::int64_t at_once = 2; at_once <= 16 && has_shared_link(cluster); at_once *= 2) {
-    const CostModel shared(workload, with_concurrency_at_most(cluster, at_once), values.compression());
+    const CostModel shared(workload, with_concurrency_at_most(cluster, at_once), options.compression);
     const std::vector<ScheduledOp> sharing = best_on_links(shared, options, schedule.ops, at_once);
     const Nanoseconds iteration = iteration_time(shared, sharing);
     if (iteration >= least) continue;
@@ -245,32 +243,27 @@ UsByteSchedule solve_us_byte(const CostModel& model, const UsByteOptions& option
 }
 
 SchemeInfo us_byte_scheme() {
-  return {.name = "us_byte",
-          .summary = "blocks of unequal size in near-optimal order",
-          .paper = "US-Byte, TPDS 2024",
-          .effect = Effect::kExact,
-          .options = {{.name = "partition_bytes",
-                       .type = OptionType::kInteger,
-                       .unit = Unit::kBytes,
-                       .default_value = "",
-                       .default_source = "searched from 64 KiB to whole tensors",
-                       .minimum = 1,
-                       .maximum = 0x1p53,
-                       .meaning = "basic block size S_p",
-                       .tuned = TunedRange{100'000, 100'000'000}},
-                      {.name = "fusion",
-                       .type = OptionType::kText,
-                       .default_value = "on",
-                       .default_source = "beyond the paper; off is the paper",
-                       .choices = {"on", "off"},
-                       .meaning = "whether neighbouring small tensors share ops"},
-                      {.name = "block_sizes",
-                       .type = OptionType::kText,
-                       .default_value = "per_tensor",
-                       .default_source = "beyond the paper; uniform is the paper",
-                       .choices = {"per_tensor", "uniform"},
-                       .meaning = "whether tensors may have block sizes of their own"}},
-          .plan = plan_us_byte};
+  return scheme_row<UsByteOptions>(
+      {.name = "us_byte",
+       .summary = "blocks of unequal size in near-optimal order",
+       .paper = "US-Byte, TPDS 2024",
+       .effect = Effect::kExact},
+      {option(&UsByteOptions::partition_bytes, {.name = "partition_bytes",
+                                                .unit = Unit::kBytes,
+                                                .default_source = "searched from 64 KiB to whole tensors",
+                                                .minimum = 1,
+                                                .maximum = 0x1p53,
+                                                .meaning = "basic block size S_p",
+                                                .tuned = TunedRange{100'000, 100'000'000}}),
+       option(&UsByteOptions::fusion, {.name = "fusion",
+                                       .default_source = "beyond the paper; off is the paper",
+                                       .meaning = "whether neighbouring small tensors share ops"}),
+       option(&UsByteOptions::block_sizes,
+              {{"per_tensor", BlockSizes::kPerTensor}, {"uniform", BlockSizes::kUniform}},
+              {.name = "block_sizes",
+               .default_source = "beyond the paper; uniform is the paper",
+               .meaning = "whether tensors may have block sizes of their own"})},
+      plan_us_byte);
 }
 
 }  // namespace gradweave

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "gradweave/cost.h"
@@ -89,10 +90,13 @@ class UsByteModel {
   Nanoseconds compute_ = 0;
 };
 
+enum class BlockSizes : std::uint8_t { kPerTensor, kUniform };
+
 struct UsByteOptions {
-  std::int64_t partition_bytes = 0;  // S_p; 0: searched
-  bool fuse = true;                  // tensors into units, and rests of units in the second phase
-  bool per_tensor = true;            // block sizes of their own
+  std::optional<std::int64_t> partition_bytes;      // S_p; nothing: searched
+  bool fusion = true;                               // tensors into units, and rests of units in the second phase
+  BlockSizes block_sizes = BlockSizes::kPerTensor;  // of their own, or one for all
+  Compression compression;
 };
 
 struct UsByteSchedule {

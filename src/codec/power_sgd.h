@@ -1,0 +1,34 @@
+// power_sgd: two factors of r (rows + cols) elements, r the rank, all-reduced one after the other; a workload has no
+// shapes, so a message counts as one square matrix, the shape that compresses best (Vogels et al., NeurIPS 2019).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "codec/compressor.h"
+
+namespace gradweave::codec {
+
+struct PowerSgd {
+  std::int64_t rank = 4;
+  std::int64_t warm_up = 0;  // iterations
+
+  static constexpr auto parameters() {
+    return std::array{
+        Parameter<PowerSgd>{"rank", &PowerSgd::rank, 1, 1024, "rank of the factors"},
+        Parameter<PowerSgd>{"warm_up", &PowerSgd::warm_up, 0, 1e9, "first iterations, in which all is sent", true}};
+  }
+  CompressedCost gradient_cost(const CompressedMessage& message) const {
+    const auto side = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(message.numel))));
+    const std::int64_t columns = std::min(rank, side);
+    CompressedCost cost = all_reduced(std::min(2 * side * columns, message.numel) * message.element_bytes);
+    cost.half_startups = 4;
+    return cost;
+  }
+};
+
+inline CompressorInfo power_sgd() {
+  return compressor<PowerSgd>({.name = "power_sgd", .paper = "PowerSGD, NeurIPS 2019", .error_feedback = true});
+}
+
+}  // namespace gradweave::codec
