@@ -67,7 +67,7 @@ struct CompressorRate {
 
 struct Cluster {
   std::int64_t workers = 1;
-  std::int64_t workers_per_node = 1;
+  std::int64_t workers_per_node = 1;  // two levels aren't modelled yet: see not_modelled()
   StartupGrowth startup_growth = StartupGrowth::kLinear;
   std::string description, source;                         // free text, for people
   std::vector<Link> links;                                 // at least one; the first is the default
@@ -82,6 +82,9 @@ std::optional<std::size_t> find_link(const Cluster& cluster, std::string_view na
 // Throws InvalidInput naming the JSON key of the first fault: no link, duplicate or empty names, a number out
 // of its range.
 void check(const Cluster& cluster);
+
+// Returns a sentence on what of the cluster plans and predictions leave out, empty if they leave out nothing.
+std::string not_modelled(const Cluster& cluster);
 
 // Returns a hash (32 hex digits) of all that influences planning; not the description.
 std::string hash_of(const Cluster& cluster);

@@ -41,6 +41,10 @@ constexpr std::string_view name_of(Effect effect) {
 // O(size of the plan).
 std::vector<Effect> effects_of(const Plan& plan);
 
+// Returns whether the plan itself leaves gradients for later iterations, as COVAP's filter does, beside what a
+// compressor leaves. O(size of the plan).
+bool filters_gradients(const Plan& plan);
+
 // What a training loop must support. All false: the optimizer steps everything in the user's step(),
 // by gradients that are reduced before.
 struct Demands {

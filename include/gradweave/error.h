@@ -32,6 +32,12 @@ class InvalidInput : public Error {
   std::string fault_, where_, remedy_;
 };
 
+// Gradweave itself is at fault: what it made does not pass its own check. The command line exits with 1.
+class InternalError : public Error {
+ public:
+  using Error::Error;
+};
+
 // The environment failed while correct input was processed (disk full, peer lost).
 class RuntimeFailure : public Error {
  public:

@@ -54,6 +54,9 @@ using OptionValue = std::variant<std::int64_t, double, std::string>;
 // Returns the value as one writes it: "25000000", "0.05", "greedy".
 std::string to_string(const OptionValue& value);
 
+// Returns the number that it is. The caller owes an integer or a number.
+double number_of(const OptionValue& value);
+
 // One option of a scheme. This table feeds the command line, JSON, Python and the documentation.
 struct OptionSpec {
   std::string name;
@@ -74,7 +77,8 @@ class SchemeOptions {
   // Of no scheme: it has none.
   SchemeOptions() = default;
   // `scheme`, `specs`: those of the registry's row (schemes.h), which outlives all.
-  SchemeOptions(std::string_view scheme, std::span<const OptionSpec> specs) : scheme_(scheme), specs_(specs) {}
+  SchemeOptions(std::string_view scheme, std::span<const OptionSpec> specs)
+      : scheme_(scheme), specs_(specs) {}
 
   std::string_view scheme() const { return scheme_; }
 
@@ -90,6 +94,8 @@ class SchemeOptions {
 
   // Returns what is set, null if nothing is.
   const OptionValue* find(std::string_view name) const;
+  // Returns what is set, or else the default, if there is one. The caller owes an option of the scheme.
+  std::optional<OptionValue> value(std::string_view name) const;
   bool empty() const { return values_.empty(); }
 
   // Returns what is set as it is written, for Plan::options.

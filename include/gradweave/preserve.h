@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gradweave/cluster.h"
+#include "gradweave/options.h"
 #include "gradweave/plan.h"
 #include "gradweave/workload.h"
 
@@ -161,9 +162,10 @@ struct PreservingPlan {
 // some of that room is exposed. c grows geometrically, so that every step costs the same share, from 1 to the coverage
 // rate, where an iteration has room for all of its communication: more room changes nothing.
 // Infeasible if the scheme is at c = 1, or no exact plan serves. Errors: those of make_plan() and judge().
-std::variant<PreservingPlan, Infeasible> make_preserving_plan(
-    std::string_view scheme, const Workload& workload, const Cluster& cluster,
-    const std::map<std::string, std::string>& options, const Measurements& measurements,
-    const Tolerance& tolerance = {});
+std::variant<PreservingPlan, Infeasible> make_preserving_plan(const Workload& workload,
+                                                              const Cluster& cluster,
+                                                              const SchemeOptions& options,
+                                                              const Measurements& measurements,
+                                                              const Tolerance& tolerance = {});
 
 }  // namespace gradweave

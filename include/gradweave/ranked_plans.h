@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <span>
 #include <string>
 #include <variant>
@@ -10,6 +9,7 @@
 
 #include "gradweave/cluster.h"
 #include "gradweave/effects.h"
+#include "gradweave/options.h"
 #include "gradweave/plan.h"
 #include "gradweave/simulate.h"
 #include "gradweave/workload.h"
@@ -30,10 +30,9 @@ using RankedPlans = std::variant<std::vector<RankedPlan>, Infeasible>;
 // most the share `tolerance` of it: the rule by which `auto` chooses. The caller owes one time or more. O(n).
 std::size_t first_within(std::span<const double> times, double tolerance);
 
-// Returns the plans that keep the limits of `options`, which are those of scheme `auto`: each is the one that
+// Returns the plans that keep the limits of `options`, which the caller owes of scheme `auto`: each is the one that
 // `auto` would choose if those before it did not exist; the first is its plan. Of plans of one scheme with
 // equal effects and demands only the best is listed. Errors: as make_plan(). O(one planning of `auto`).
-RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster,
-                         const std::map<std::string, std::string>& options = {});
+RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster, const SchemeOptions& options);
 
 }  // namespace gradweave

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +10,7 @@
 
 #include "gradweave/cluster.h"
 #include "gradweave/plan.h"
+#include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/timeline.h"
 #include "gradweave/workload.h"
@@ -26,12 +26,12 @@ struct NamedPlan {
 struct ReportInput {
   std::vector<Workload> classes;  // one for each class of workers
   std::optional<Cluster> cluster;
-  std::vector<std::string> schemes;            // planned here
-  std::map<std::string, std::string> options;  // of the schemes: each takes those it has
-  std::vector<NamedPlan> plans;                // the caller owes validate()
-  std::vector<Timeline> timelines;             // measured
-  std::vector<std::string> measured;           // what else was measured, a sentence each
-  std::string baseline = "ddp";  // what the others are compared with, if it is among the schemes
+  std::vector<std::string> schemes;   // planned here
+  CommonOptions options;              // of the schemes
+  std::vector<NamedPlan> plans;       // the caller owes validate()
+  std::vector<Timeline> timelines;    // measured
+  std::vector<std::string> measured;  // what else was measured, a sentence each
+  std::string baseline = "ddp";       // what the others are compared with, if it is among the schemes
   // Its `timeline_iterations` are shown of each plan.
   SimulationOptions simulation = {.timeline_iterations = 4};
   // What the sliders go over: what the cluster has, and these. Empty: some below and above it.

@@ -55,6 +55,9 @@ class CommonOptions {
   // those of another scheme. Errors: InvalidInput as parse_options(), but for options that the scheme doesn't have.
   std::variant<SchemeOptions, Infeasible> of(std::string_view scheme) const;
 
+  // Returns the same but for a compressor and its parameters.
+  CommonOptions without_compressor() const;
+
  private:
   std::map<std::string, std::string> written_;
 };

@@ -80,17 +80,18 @@ class Tuner {
   std::vector<Trial> trials_;
 };
 
-// Checks that scheme `scheme` with these options can be tuned in so many trials. Errors: InvalidInput for a scheme
+// Checks that a scheme with these options can be tuned in so many trials. Errors: InvalidInput for a scheme
 // without tuned options (it names those that have some), for options that exclude them, and for a number of trials that
 // is not kLeastTrials to kMostTrials.
-void check_tuning(std::string_view scheme, const std::map<std::string, std::string>& options, int trials);
+void check_tuning(const SchemeOptions& options, int trials);
 
 // Plans of one scheme that differ in its tuned options. Deterministic.
 class PlanTuner {
  public:
   // `start`: a plan that is in force, made by its scheme for this workload and cluster; its options stay as they are
   // but for those that are tuned. Ranges are the registry's (OptionSpec::tuned); sizes in bytes, whose ranges are for
-  // models of at least the largest, shrink in proportion with smaller models. Errors: as check_tuning().
+  // models of at least the largest, shrink in proportion with smaller models. Errors: as check_tuning(), and
+  // as parse_options() for options that the plan's scheme can't read.
   PlanTuner(Workload workload, Cluster cluster, Plan start, int trials);
   ~PlanTuner();
   PlanTuner(const PlanTuner&) = delete;

@@ -42,4 +42,7 @@ Validation validate(const Plan& plan, const Workload& workload, const Cluster* c
 // Throws InvalidInput with the first violation unless the plan is valid. `where` names the plan's file or scheme.
 void require_valid(const Validation& validation, const std::string& where);
 
+// The same for a plan of Gradweave's own making, by a scheme. Throws InternalError.
+void require_sound(const Validation& validation, const std::string& scheme);
+
 }  // namespace gradweave

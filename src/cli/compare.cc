@@ -28,14 +28,23 @@ struct CompareArguments {
   std::string cluster, plot;
   std::vector<std::string> schemes, workers, links, set;
   SimulationFlags simulation;
+  std::optional<std::int64_t> batch_size;
   bool json = false;
 };
 
-Json object_of(const Row& row) {
+Json object_of(const Row& row, const Setting& setting, std::optional<std::int64_t> batch_size) {
   Json object = row.result ? to_object(*row.result) : Json{{"name", row.name}, {"starves", row.infeasible}};
   object["consistency"] = name_of(row.effect);
   object["workers"] = row.workers;
   if (row.gigabits) object["gigabits"] = *row.gigabits;
+  if (const auto rate = coverage_rate(setting.slowest, setting.cluster)) object["coverage_rate"] = *rate;
+  if (!row.compressor.empty()) object["compressor"] = row.compressor;
+  if (!row.options.empty()) object["options"] = row.options;
+  if (row.result) {
+    if (const auto efficiency = scaling_efficiency(*row.result)) object["scaling_efficiency"] = *efficiency;
+    if (const auto samples = samples_per_second(*row.result, row.workers, batch_size))
+      object["samples_per_second"] = *samples;
+  }
   if (row.result && row.result->lower_bound.iteration_ns > 0) {
     object["gap"] = row.iteration_ns() / row.result->lower_bound.iteration_ns - 1;
   }
@@ -67,25 +76,31 @@ std::string over_optimum(const Row& row) {
 }
 
 // The columns, in order; those that take more than a usual terminal's width are for wide tables.
-constexpr std::array kColumns = {"",        "scheme", "effect",    "iteration",    "times ddp",
-                                 "exposed", "stale",  "extra",     "over optimum", "gap",
-                                 "bound",   "binds",  "x compute", "updates/it"};
-constexpr std::size_t kNarrowColumns = 9;
+constexpr std::array kColumns = {
+    "",      "scheme", "effect",       "iteration", "times ddp", "efficiency", "samples/s", "exposed",
+    "stale", "extra",  "over optimum", "gap",       "bound",     "binds",      "x compute", "updates/it"};
+constexpr std::size_t kNarrowColumns = 11;
+constexpr std::size_t kSamplesColumn = 6;  // shown where the batch size is known
 
-std::vector<std::string> cells_of(const Row& row, bool best) {
+std::vector<std::string> cells_of(const Row& row, std::optional<std::int64_t> batch_size, bool best) {
   const std::string marks = std::string(best ? "*" : " ") + (row.effect == Effect::kExact ? " " : "!");
-  std::vector<std::string> cells = {marks, row.name, std::string(name_of(row.effect))};
+  const std::string through = row.compressor.empty() ? "" : " +" + row.compressor;
+  std::vector<std::string> cells = {marks, row.name + through, std::string(name_of(row.effect))};
   if (row.result) {
     const SimulationResult& result = *row.result;
     const double bound = result.lower_bound.iteration_ns;
     const auto compute = static_cast<double>(result.compute_ns);
+    const auto efficiency = scaling_efficiency(result);
+    const auto samples = samples_per_second(result, row.workers, batch_size);
     cells.insert(
         cells.end(),
         {human_time(row.iteration_ns()), row.times_ddp ? fmt::format("{:.2f}", *row.times_ddp) : "-",
-         human_time(result.exposed_ns), std::to_string(result.staleness_max),
-         bytes_text(static_cast<double>(result.extra_bytes)), over_optimum(row),
-         bound > 0 ? fmt::format("{:.2f} %", 100 * (row.iteration_ns() / bound - 1)) : "-", human_time(bound),
-         result.lower_bound.name, compute > 0 ? fmt::format("{:.3f}", row.iteration_ns() / compute) : "-",
+         efficiency ? fmt::format("{:.1f} %", 100 * *efficiency) : "-",
+         samples ? fmt::format("{:.0f}", *samples) : "-", human_time(result.exposed_ns),
+         std::to_string(result.staleness_max), bytes_text(static_cast<double>(result.extra_bytes)),
+         over_optimum(row), bound > 0 ? fmt::format("{:.2f} %", 100 * (row.iteration_ns() / bound - 1)) : "-",
+         human_time(bound), result.lower_bound.name,
+         compute > 0 ? fmt::format("{:.3f}", row.iteration_ns() / compute) : "-",
          fmt::format("{:.3f}", result.updates_per_iteration)});
   } else {
     cells.emplace_back("infeasible");
@@ -94,15 +109,18 @@ std::vector<std::string> cells_of(const Row& row, bool best) {
   return cells;
 }
 
-Table table_of(const std::vector<Row>& rows) {
+// Rows of exact plans first, then the others, each from the fastest on. `rows`: the fastest first.
+Table table_of(std::vector<Row> rows, std::optional<std::int64_t> batch_size) {
+  const double least = rows.front().iteration_ns();
+  std::ranges::stable_partition(rows, [](const Row& row) { return row.effect == Effect::kExact; });
   Table table{.header = {kColumns.begin(), kColumns.end()}, .rows = {}};
   for (std::size_t i = 0; i < kColumns.size(); ++i) {
     table.left.push_back(i < 3 || kColumns[i] == std::string_view("binds"));
-    table.wide.push_back(i >= kNarrowColumns);
+    table.wide.push_back(i >= kNarrowColumns || (i == kSamplesColumn && !batch_size));
   }
   for (const Row& row : rows) {
-    const bool best = row.result && row.iteration_ns() == rows.front().iteration_ns();
-    table.rows.push_back(cells_of(row, best));
+    const bool best = row.result && row.iteration_ns() == least;
+    table.rows.push_back(cells_of(row, batch_size, best));
     table.styles.push_back(best ? Style::kGreen : Style::kPlain);
   }
   return table;
@@ -117,13 +135,18 @@ std::string infeasible_text(const std::vector<Row>& rows) {
   return text;
 }
 
+// "dear buffer_bytes=1000000".
+std::string with_options(std::string text, const std::map<std::string, std::string>& options) {
+  for (const auto& [name, value] : options) text += fmt::format(" {}={}", name, value);
+  return text;
+}
+
 // The plan in a few words: "dear buffer_bytes=1000000 (exact), 12.3 ms".
 std::string summary_text(const PlanSummary& plan) {
-  std::string text = plan.scheme;
-  for (const auto& [name, value] : plan.options) text += fmt::format(" {}={}", name, value);
   std::string effects;
   for (const Effect effect : plan.effects) effects.append(effects.empty() ? "" : "+").append(name_of(effect));
-  return fmt::format("{} ({}), {}", text, effects, human_time(plan.iteration_us * 1000));
+  return fmt::format("{} ({}), {}", with_options(plan.scheme, plan.options), effects,
+                     human_time(plan.iteration_us * 1000));
 }
 
 // What scheme `auto` has chosen and what it could have.
@@ -131,7 +154,8 @@ std::string choice_text(const std::vector<Row>& rows) {
   const auto chosen = std::ranges::find(rows, "auto", &Row::name);
   if (chosen == rows.end() || !chosen->search_report) return {};
   const SearchReport& search = *chosen->search_report;
-  std::string text = fmt::format("auto has chosen {}: {}\n", summary_text(search.chosen), search.reason);
+  std::string text = fmt::format("{} has chosen {}: {}\n", with_options(chosen->name, chosen->options),
+                                 summary_text(search.chosen), search.reason);
   if (search.if_corrected)
     text += fmt::format("with corrected averages allowed too: {}\n", summary_text(*search.if_corrected));
   return text;
@@ -171,7 +195,8 @@ std::string extrapolated_text(const std::vector<Row>& rows) {
 }
 
 void print_for_people(const Workload& workload, const std::vector<Setting>& settings,
-                      const std::vector<std::vector<Row>>& rows, const Screen& screen) {
+                      const std::vector<std::vector<Row>>& rows, std::optional<std::int64_t> batch_size,
+                      const Screen& screen) {
   const WorkloadIndex index(workload);
   std::cout << fmt::format("{}: {} layers, {} tensors, {}; forward {}, backward {}\n", workload.name,
                            index.layer_count, index.tensors.size(),
@@ -180,16 +205,19 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
                            human_time(static_cast<double>(index.backward_total)));
   for (std::size_t p = 0; p < settings.size(); ++p) {
     const Cluster& cluster = settings[p].cluster;
-    std::cout << fmt::format("\n{} workers, {} link(s){}\n", cluster.workers, cluster.links.size(),
-                             settings[p].gigabits ? fmt::format(", {} Gb/s", *settings[p].gigabits) : "");
-    std::cout << table_of(rows[p]).text(screen) << infeasible_text(rows[p]) << optima_text(rows[p])
-              << choice_text(rows[p]) << extrapolated_text(rows[p]);
+    const auto coverage = coverage_rate(workload, cluster);
+    std::cout << fmt::format("\n{} workers, {} link(s){}{}\n", cluster.workers, cluster.links.size(),
+                             settings[p].gigabits ? fmt::format(", {} Gb/s", *settings[p].gigabits) : "",
+                             coverage ? fmt::format("; coverage rate {:.3g}", *coverage) : "");
+    std::cout << table_of(rows[p], batch_size).text(screen) << infeasible_text(rows[p])
+              << optima_text(rows[p]) << choice_text(rows[p]) << extrapolated_text(rows[p]);
   }
-  std::cout << "\n* fastest; ! changes training: a speed says nothing of accuracy, and only schemes whose\n"
-               "effect is 'exact' compute what plain data parallelism computes (docs/schemes.md). times ddp: "
-               "how many\n"
-               "times faster than scheme ddp."
-            << (screen.wide ? "\n" : " --wide shows all columns.\n");
+  std::cout
+      << "\n* fastest; ! changes training: a speed says nothing of accuracy, and only schemes whose\n"
+         "effect is 'exact' compute what plain data parallelism computes (docs/schemes.md); +NAME: through\n"
+         "that compressor. times ddp: how many times faster than scheme ddp as it is. efficiency: compute\n"
+         "over iteration time; coverage rate: the whole model once on the first link over compute."
+      << (screen.wide ? "\n" : " --wide shows all columns.\n");
 }
 
 // What the curves of one setting are measured by: scheme ddp's iteration, or where it is not among the rows, compute.
@@ -277,11 +305,13 @@ std::vector<Setting> settings_of(const CompareArguments& arguments, const Cluste
 
 void run_compare(const CompareArguments& arguments, const Outcome& outcome) {
   const Cluster measured = read_cluster(arguments.cluster);
+  if (!outcome.quiet) tell_what_is_not_modelled(measured);
   const std::vector<Setting> settings = settings_of(arguments, measured);
   const Workload& slowest = settings[0].slowest;
   const std::vector<std::string_view> names = chosen_schemes(arguments.schemes);
-  const std::map<std::string, std::string> options = parse_assignments(arguments.set);
-  require_known(options, names);
+  const std::map<std::string, std::string> written = parse_assignments(arguments.set);
+  require_known(written, names);
+  const CommonOptions options(written);
   std::vector<std::vector<Row>> rows(settings.size());
   {
     Progress progress(outcome, "comparing");
@@ -303,10 +333,12 @@ void run_compare(const CompareArguments& arguments, const Outcome& outcome) {
     write_file(arguments.plot, to_svg(scaling_chart(slowest.name, measured, rows, over_bandwidth)));
   }
   if (!results_wanted(arguments.json, {arguments.plot})) return;
-  if (!arguments.json) return print_for_people(slowest, settings, rows, standard_output(outcome.wide));
+  if (!arguments.json)
+    return print_for_people(slowest, settings, rows, arguments.batch_size, standard_output(outcome.wide));
   Json objects = Json::array();
-  for (const std::vector<Row>& point : rows)
-    std::ranges::transform(point, std::back_inserter(objects), object_of);
+  for (std::size_t p = 0; p < rows.size(); ++p) {
+    for (const Row& row : rows[p]) objects.push_back(object_of(row, settings[p], arguments.batch_size));
+  }
   print({{"workload", summary_of(slowest)},
          {"cluster", summary_of(measured)},
          {"schemes", std::move(objects)}});
@@ -328,6 +360,7 @@ void add_compare(CLI::App& app, Outcome& outcome) {
           "--links", arguments->links,
           "What if the first link had this bandwidth in Gb/s (or 400Mb/s, ...), others in proportion")
       ->type_name("GBPS,...");
+  add_batch_size_option(*command, arguments->batch_size);
   add_set_option(*command, arguments->set);
   add_simulation_options(*command, arguments->simulation);
   add_output_option(*command, "--plot", arguments->plot, "Write the curves over --workers or --links as SVG");

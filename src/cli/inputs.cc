@@ -125,6 +125,18 @@ void tell(const std::vector<Extrapolation>& extrapolated) {
   }
 }
 
+void add_batch_size_option(CLI::App& command, std::optional<std::int64_t>& batch_size) {
+  command
+      .add_option("--batch-size", batch_size,
+                  "Samples that each worker computes in an iteration: tells samples per second")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
+      ->type_name("N");
+}
+
+void tell_what_is_not_modelled(const Cluster& cluster) {
+  if (const std::string left_out = not_modelled(cluster); !left_out.empty()) std::cerr << left_out << '\n';
+}
+
 void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
   add_time_option(command, "--optimizer-us", flags.optimizer_us,
                   "Time of one whole optimizer step, in microseconds or with a unit", 0, 1e12);

@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/completion.h"
 #include "cli/output.h"
+#include "gradweave/error.h"
 #include "gradweave/schemes.h"
 
 namespace {
@@ -23,7 +24,7 @@ using gradweave::cli::commands_of;
 using gradweave::cli::options_of;
 
 // Output that can't be written counts as bad usage: 1 says only that a check has found something.
-constexpr int kBadUsage = 2;
+constexpr int kFailedCheck = 1, kBadUsage = 2;
 
 // A path or argument of any length stays readable.
 void report(const std::string& message) {
@@ -163,6 +164,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     report("out of memory; give a smaller workload");
     return kBadUsage;
+  } catch (const InternalError& error) {
+    report(error.what());
+    return kFailedCheck;
   } catch (const std::exception& error) {
     report(error.what());
     return kBadUsage;

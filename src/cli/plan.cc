@@ -3,6 +3,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "base/quoted.h"
 #include "cli/commands.h"
@@ -12,6 +13,9 @@
 #include "gradweave/json.h"
 #include "gradweave/preserve.h"
 #include "gradweave/schemes.h"
+#include "gradweave/simulate.h"
+#include "gradweave/validate.h"
+#include "report/rows.h"
 
 namespace gradweave::cli {
 namespace {
@@ -20,16 +24,17 @@ struct PlanArguments {
   std::vector<std::string> workloads;
   std::string cluster, scheme, measurements, output;
   std::vector<std::string> set;
+  std::optional<std::int64_t> batch_size;
   bool json = false;
 };
 
 // By the measurements, if there are any: then `remark` says what it came to.
 PlanResult plan_of(const PlanArguments& arguments, const Workload& workload, const Cluster& cluster,
                    std::string& remark) {
-  const auto options = parse_assignments(arguments.set);
-  if (arguments.measurements.empty()) return make_plan(arguments.scheme, workload, cluster, options);
+  const SchemeOptions options = parse_options(arguments.scheme, parse_assignments(arguments.set));
+  if (arguments.measurements.empty()) return make_plan(workload, cluster, options);
   const Measurements measurements = read_measurements(arguments.measurements);
-  auto result = make_preserving_plan(arguments.scheme, workload, cluster, options, measurements);
+  auto result = make_preserving_plan(workload, cluster, options, measurements);
   if (const Infeasible* infeasible = std::get_if<Infeasible>(&result)) return *infeasible;
   auto& found = std::get<PreservingPlan>(result);
   if (found.exact_instead) {
@@ -42,6 +47,20 @@ PlanResult plan_of(const PlanArguments& arguments, const Workload& workload, con
   return std::move(found.plan);
 }
 
+// What the plan comes to, in one line.
+std::string figures_text(const Plan& plan, const std::vector<Workload>& classes, const Cluster& cluster,
+                         std::optional<std::int64_t> batch_size) {
+  const SimulationResult result = simulate(plan, classes, cluster, {.plan_facts = false});
+  std::string text = fmt::format("{}: iteration {}", plan.scheme, human_time(result.iteration_ns()));
+  if (const auto efficiency = scaling_efficiency(result))
+    text += fmt::format(", scaling efficiency {:.1f} %", 100 * *efficiency);
+  if (const auto samples = samples_per_second(result, cluster.workers, batch_size))
+    text += fmt::format(", {:.0f} samples/s", *samples);
+  if (const auto coverage = coverage_rate(slowest_of(classes), cluster))
+    text += fmt::format("; {} workers, coverage rate {:.3g}", cluster.workers, *coverage);
+  return text + " (simulated)\n";
+}
+
 void run_plan(const PlanArguments& arguments, Outcome& outcome) {
   std::string remark;
   std::vector<Extrapolation> extrapolated;
@@ -51,7 +70,12 @@ void run_plan(const PlanArguments& arguments, Outcome& outcome) {
     const Cluster cluster = read_cluster(arguments.cluster);
     const Workload slowest = slowest_of(classes);
     PlanResult made = plan_of(arguments, slowest, cluster, remark);
-    if (const Plan* plan = std::get_if<Plan>(&made)) extrapolated = extrapolations(*plan, slowest, cluster);
+    if (const std::string left_out = not_modelled(cluster); !left_out.empty()) remark += left_out + '\n';
+    if (const Plan* plan = std::get_if<Plan>(&made)) {
+      require_sound(validate(*plan, slowest, &cluster), arguments.scheme);
+      extrapolated = extrapolations(*plan, slowest, cluster);
+      remark += figures_text(*plan, classes, cluster, arguments.batch_size);
+    }
     return made;
   }();
   if (!outcome.quiet) {
@@ -81,6 +105,7 @@ void add_plan(CLI::App& app, Outcome& outcome) {
       ->required()
       ->type_name("SCHEME");
   add_set_option(*command, arguments->set);
+  add_batch_size_option(*command, arguments->batch_size);
   add_file_option(*command, "--measurements", arguments->measurements,
                   "What is known of the training: the plan has to keep its accuracy", false);
   command->add_option("-o,--output", arguments->output, "Write the plan to this file instead of stdout")

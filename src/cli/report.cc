@@ -28,14 +28,16 @@ struct ReportArguments {
 };
 
 // The cluster, and what schemes and plans do on it.
-void read_predictions(const ReportArguments& arguments, ReportInput& input) {
+void read_predictions(const ReportArguments& arguments, bool quiet, ReportInput& input) {
   input.classes = read_classes(arguments.workloads);
   input.cluster = read_cluster(arguments.cluster);
-  input.options = parse_assignments(arguments.set);
+  if (!quiet) tell_what_is_not_modelled(*input.cluster);
+  const auto options = parse_assignments(arguments.set);
+  input.options = CommonOptions(options);
   // Plans alone are wanted where only they are named.
   if (!arguments.schemes.empty() || arguments.plans.empty()) {
     const std::vector<std::string_view> names = chosen_schemes(arguments.schemes);
-    require_known(input.options, names);
+    require_known(options, names);
     input.schemes.assign(names.begin(), names.end());
   }
   const Workload slowest = slowest_of(input.classes);
@@ -62,7 +64,7 @@ void check_baseline(const std::string& baseline, const ReportInput& input) {
 void run_report(const ReportArguments& arguments, const Outcome& outcome) {
   ReportInput input{.simulation = to_options(arguments.simulation)};
   input.simulation.timeline_iterations = arguments.iterations;
-  if (!arguments.workloads.empty()) read_predictions(arguments, input);
+  if (!arguments.workloads.empty()) read_predictions(arguments, outcome.quiet, input);
   for (const std::string& path : arguments.timelines) input.timelines.push_back(read_timeline(path));
   if (arguments.baseline) check_baseline(input.baseline = *arguments.baseline, input);
   std::string page;

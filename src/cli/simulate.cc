@@ -83,6 +83,7 @@ void run_simulate(const SimulateArguments& arguments, const Outcome& outcome) {
   require_valid(validate(plan, slowest_of(classes), &cluster), arguments.plan);
   const SimulationResult result = simulated(arguments, plan, classes, cluster);
   progress.reset();
+  if (!outcome.quiet) tell_what_is_not_modelled(cluster);
   if (!arguments.trace.empty()) write_file(arguments.trace, to_chrome_trace({result.timeline}));
   if (!arguments.svg.empty()) {
     const PictureOptions picture{.width_ns = std::llround(arguments.svg_us * 1000),

@@ -38,9 +38,11 @@ P parameters_of(const std::map<std::string, double>& values) {
   for (const Parameter<P>& parameter : P::parameters()) {
     const auto value = values.find(std::string(parameter.name));
     if (value == values.end()) continue;
-    std::visit([&](const auto member) {
-      result.*member = static_cast<std::remove_reference_t<decltype(result.*member)>>(value->second);
-    }, parameter.member);
+    std::visit(
+        [&](const auto member) {
+          result.*member = static_cast<std::remove_reference_t<decltype(result.*member)>>(value->second);
+        },
+        parameter.member);
   }
   return result;
 }

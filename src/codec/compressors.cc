@@ -54,9 +54,11 @@ CompressedCost all_gathered(std::int64_t bytes, std::int64_t workers) {
   if (equivalent > (Wide{1} << 62)) {
     throw InvalidInput("all-gathering " + std::to_string(bytes) + " bytes from each of " +
                            std::to_string(workers) + " workers moves more than 2^62 bytes",
-                       "compression", "use fewer workers, smaller messages, or a compressor that is all-reduced");
+                       "compression",
+                       "use fewer workers, smaller messages, or a compressor that is all-reduced");
   }
-  return {.equivalent_bytes = static_cast<std::int64_t>(equivalent), .half_startups = 1, .encoded_bytes = bytes};
+  return {
+      .equivalent_bytes = static_cast<std::int64_t>(equivalent), .half_startups = 1, .encoded_bytes = bytes};
 }
 
 std::int64_t sparse_bytes(const CompressedMessage& message, double density) {

@@ -91,6 +91,14 @@ void check(const Cluster& cluster) {
   }
 }
 
+std::string not_modelled(const Cluster& cluster) {
+  if (cluster.workers_per_node == 1) return {};
+  return "workers_per_node is " + std::to_string(cluster.workers_per_node) +
+         ": two levels, links within a node and between nodes, aren't modelled yet; plans and predictions "
+         "are those "
+         "of one worker on each node";
+}
+
 std::string hash_of(const Cluster& cluster) {
   std::string text;
   const auto put_number = [&text](std::int64_t number) { text.append(std::to_string(number)).append(";"); };

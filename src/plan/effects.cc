@@ -41,11 +41,16 @@ bool steps_a_part(const Plan& plan, std::int64_t iteration) {
 
 }  // namespace
 
+bool filters_gradients(const Plan& plan) {
+  const auto drops = [](const Iteration& iteration) { return !iteration.dropped.empty(); };
+  return plan.residual.enabled || std::ranges::any_of(plan.prologue, drops) ||
+         std::ranges::any_of(plan.period, drops);
+}
+
 std::vector<Effect> effects_of(const Plan& plan) {
-  bool delayed = false, local = false, compressed = plan.residual.enabled, corrected = false;
+  bool delayed = false, local = false, compressed = filters_gradients(plan), corrected = false;
   for (const std::vector<Iteration>* iterations : {&plan.prologue, &plan.period}) {
     for (const Iteration& iteration : *iterations) {
-      compressed |= !iteration.dropped.empty();
       for (const Op& op : iteration.ops) compressed |= !op.compression.name.empty();
       for (const Apply& apply : iteration.applies) {
         if (apply.source == Source::kReducedGradient) {

@@ -256,8 +256,7 @@ class ResolvedPlan::Reader {
     }
     for (const auto& [name, value] : op.compression.parameters) {
       const CompressorParameter* parameter = info->parameter(name);
-      if (parameter != nullptr && value >= parameter->minimum && value <= parameter->maximum)
-        continue;
+      if (parameter != nullptr && value >= parameter->minimum && value <= parameter->maximum) continue;
       return refuse("gives the compressor an unknown parameter, or one out of range: " + shortened(name),
                     "correct it");
     }

@@ -6,7 +6,6 @@
 #include <ranges>
 
 #include "base/text.h"
-#include "gradweave/cost.h"
 #include "report/contents.h"
 
 namespace gradweave {
@@ -124,17 +123,6 @@ std::vector<std::string> layer_names(const Workload& workload) {
   return names;
 }
 
-// How long the whole model takes as one message on the first link.
-double communication_ns(const Contents& contents, const Cluster& cluster) {
-  const CostModel model(contents.slowest, cluster);
-  std::map<DType, std::vector<Slice>> messages;
-  for (std::size_t t = 0; t < model.index().tensors.size(); ++t)
-    messages[model.index().tensors[t].dtype].push_back({t, 0, model.index().tensors[t].numel});
-  double time = 0;
-  for (const auto& [dtype, slices] : messages) time += static_cast<double>(model.all_reduce(0, slices));
-  return time;
-}
-
 void add(std::vector<std::string>& advice, std::string text) {
   if (!text.empty()) advice.push_back(std::move(text));
 }
@@ -170,7 +158,7 @@ std::vector<std::string> advice_of(const ReportInput& input, const Contents& con
   const Row* baseline = fastest(rows, [&](const Row& row) { return row.name == input.baseline; });
   const Row* exact = fastest(rows, is_exact);
   const auto compute = static_cast<double>(WorkloadIndex(contents.slowest).compute_total);
-  const double communication = communication_ns(contents, *input.cluster);
+  const double communication = model_communication_ns(contents.slowest, *input.cluster);
   std::string need = "One iteration computes for " + time_text(compute) +
                      "; the whole model once over link " + input.cluster->links[0].name + " takes " +
                      time_text(communication);

@@ -4,34 +4,11 @@
 #include <cstdint>
 #include <ranges>
 
+#include "gradweave/cost.h"
 #include "gradweave/error.h"
 
 namespace gradweave {
 namespace {
-
-// Returns those of `options` that the scheme has.
-std::map<std::string, std::string> options_of(const SchemeInfo& scheme,
-                                              const std::map<std::string, std::string>& options) {
-  std::map<std::string, std::string> own;
-  for (const auto& [name, value] : options) {
-    if (std::ranges::find(scheme.options, name, &OptionSpec::name) != scheme.options.end())
-      own.emplace(name, value);
-  }
-  return own;
-}
-
-// Returns whether some of the options has a value that is none of the scheme's choices, but one of another's.
-bool others_serve(const SchemeInfo& scheme, const std::map<std::string, std::string>& options) {
-  const auto offers = [](const SchemeInfo& some, const auto& option) {
-    const auto spec = std::ranges::find(some.options, option.first, &OptionSpec::name);
-    return spec != some.options.end() &&
-           std::ranges::find(spec->choices, option.second) != spec->choices.end();
-  };
-  return std::ranges::any_of(options, [&](const auto& option) {
-    return !offers(scheme, option) &&
-           std::ranges::any_of(schemes(), [&](const SchemeInfo& other) { return offers(other, option); });
-  });
-}
 
 // What a row of scheme `optimal` says of its family.
 Optimum optimum_of(const Row& optimal, const Setting& setting) {
@@ -43,17 +20,15 @@ Optimum optimum_of(const Row& optimal, const Setting& setting) {
   return optimum;
 }
 
-Optimum optimum_of(Effect effect, const Row& optimal, const Setting& setting,
-                   const std::map<std::string, std::string>& options) {
+Optimum optimum_of(Effect effect, const Row& optimal, const Setting& setting, const CommonOptions& options) {
   if (effect == optimal.effect) return optimum_of(optimal, setting);
   if (effect != Effect::kExact && effect != Effect::kLocal) {
     const auto compute = static_cast<double>(optimal.result->compute_ns);
     return {.iteration_ns = compute, .bound_ns = compute, .proof = "compute"};
   }
-  std::map<std::string, std::string> other = options;
-  std::erase_if(other, [](const auto& option) { return option.first.starts_with("compressor"); });
-  other["family"] = name_of(effect);
-  return optimum_of(compare_one("optimal", setting, other), setting);
+  auto other = std::get<SchemeOptions>(options.without_compressor().of("optimal"));
+  other.set("family", std::string(name_of(effect)));
+  return optimum_of(compare_one(other, setting), setting);
 }
 
 std::int64_t message_bytes(const Op& op, const Plan& plan, const WorkloadIndex& index) {
@@ -65,7 +40,51 @@ std::int64_t message_bytes(const Op& op, const Plan& plan, const WorkloadIndex& 
   return bytes;
 }
 
+// The compressor of the plan's ops, empty if there is none.
+std::string compressor_of(const Plan& plan) {
+  for (const auto* iterations : {&plan.prologue, &plan.period}) {
+    for (const Op& op : *iterations | std::views::transform(&Iteration::ops) | std::views::join) {
+      if (!op.compression.name.empty()) return op.compression.name;
+    }
+  }
+  return {};
+}
+
+Row row_without_figures(std::string_view scheme, const Setting& setting) {
+  return {.name = std::string(scheme),
+          .workers = setting.cluster.workers,
+          .gigabits = setting.gigabits,
+          .effect = find_scheme(scheme).effect};
+}
+
 }  // namespace
+
+double model_communication_ns(const Workload& workload, const Cluster& cluster) {
+  const CostModel model(workload, cluster);
+  std::map<DType, std::vector<Slice>> messages;
+  for (std::size_t t = 0; t < model.index().tensors.size(); ++t)
+    messages[model.index().tensors[t].dtype].push_back({t, 0, model.index().tensors[t].numel});
+  double time = 0;
+  for (const auto& [dtype, slices] : messages) time += static_cast<double>(model.all_reduce(0, slices));
+  return time;
+}
+
+std::optional<double> coverage_rate(const Workload& workload, const Cluster& cluster) {
+  const auto compute = static_cast<double>(WorkloadIndex(workload).compute_total);
+  if (compute == 0) return std::nullopt;
+  return model_communication_ns(workload, cluster) / compute;
+}
+
+std::optional<double> scaling_efficiency(const SimulationResult& result) {
+  if (result.compute_ns == 0) return std::nullopt;
+  return static_cast<double>(result.compute_ns) / result.iteration_ns();
+}
+
+std::optional<double> samples_per_second(const SimulationResult& result, std::int64_t workers,
+                                         std::optional<std::int64_t> batch_size) {
+  if (!batch_size || !(result.iteration_ns() > 0)) return std::nullopt;
+  return static_cast<double>(workers) * static_cast<double>(*batch_size) * 1e9 / result.iteration_ns();
+}
 
 std::vector<Extrapolation> extrapolations(const Plan& plan, const Workload& workload,
                                           const Cluster& cluster) {
@@ -102,24 +121,19 @@ void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, 
   if (bound <= result.iteration_ns()) add_bound(result, {"optimum", bound});
 }
 
-Row compare_one(std::string_view name, const Setting& setting,
-                const std::map<std::string, std::string>& options) {
-  const SchemeInfo& scheme = find_scheme(name);
-  Row row{.name = std::string(name),
-          .workers = setting.cluster.workers,
-          .gigabits = setting.gigabits,
-          .effect = scheme.effect};
-  const std::map<std::string, std::string> own = options_of(scheme, options);
-  try {
-    check_options(name, own);
-  } catch (const InvalidInput& error) {
-    if (!others_serve(scheme, own)) throw;  // options that nobody can serve end all
-    row.infeasible = error.what();
-    return row;
-  }
+Row compare_one(std::string_view name, const Setting& setting, const CommonOptions& options) {
+  const std::variant<SchemeOptions, Infeasible> own = options.of(name);
+  if (const auto* set = std::get_if<SchemeOptions>(&own)) return compare_one(*set, setting);
+  Row row = row_without_figures(name, setting);
+  row.infeasible = std::get<Infeasible>(own).reason;
+  return row;
+}
+
+Row compare_one(const SchemeOptions& options, const Setting& setting) {
+  Row row = row_without_figures(options.scheme(), setting);
   PlanResult planned;
   try {
-    planned = make_plan(name, setting.slowest, setting.cluster, own);
+    planned = make_plan(setting.slowest, setting.cluster, options);
   } catch (const InvalidInput& error) {
     planned = Infeasible{error.what()};
   }
@@ -129,6 +143,8 @@ Row compare_one(std::string_view name, const Setting& setting,
   }
   const Plan& plan = std::get<Plan>(planned);
   row.effect = effects_of(plan).front();
+  row.options = plan.options;
+  row.compressor = compressor_of(plan);
   row.search_report = plan.search_report;
   row.result = simulate(plan, setting.classes, setting.cluster, setting.simulation);
   row.result->name = row.name;
@@ -137,18 +153,17 @@ Row compare_one(std::string_view name, const Setting& setting,
   return row;
 }
 
-void add_times_ddp(std::vector<Row>& rows, const Setting& setting,
-                   const std::map<std::string, std::string>& options) {
-  const auto found = std::ranges::find(rows, "ddp", &Row::name);
-  const Row ddp = found != rows.end() ? *found : compare_one("ddp", setting, options);
+void add_times_ddp(std::vector<Row>& rows, const Setting& setting, const CommonOptions& options) {
+  const auto found = std::ranges::find_if(
+      rows, [](const Row& row) { return row.name == "ddp" && row.result && row.compressor.empty(); });
+  const Row ddp = found != rows.end() ? *found : compare_one("ddp", setting, options.without_compressor());
   if (!ddp.result) return;
   for (Row& row : rows) {
     if (row.result && row.iteration_ns() > 0) row.times_ddp = ddp.iteration_ns() / row.iteration_ns();
   }
 }
 
-void add_optima(std::vector<Row>& rows, const Setting& setting,
-                const std::map<std::string, std::string>& options) {
+void add_optima(std::vector<Row>& rows, const Setting& setting, const CommonOptions& options) {
   const auto optimal = std::ranges::find(rows, "optimal", &Row::name);
   if (optimal == rows.end() || !optimal->result) return;
   std::map<Effect, Optimum> optima;

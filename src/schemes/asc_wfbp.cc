@@ -25,8 +25,11 @@ PlanResult plan_asc_wfbp(const Workload& workload, const Cluster& cluster, const
 }  // namespace
 
 SchemeInfo asc_wfbp_scheme() {
-  return scheme_row<GradientOptions>(
-      {.name = "asc_wfbp", .summary = "simultaneous communications share the link", .paper = "ASC-WFBP, INFOCOM 2021", .effect = Effect::kExact}, {}, plan_asc_wfbp);
+  return scheme_row<GradientOptions>({.name = "asc_wfbp",
+                                      .summary = "simultaneous communications share the link",
+                                      .paper = "ASC-WFBP, INFOCOM 2021",
+                                      .effect = Effect::kExact},
+                                     {}, plan_asc_wfbp);
 }
 
 }  // namespace gradweave

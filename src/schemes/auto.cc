@@ -1,7 +1,7 @@
 // The fastest plan of all schemes within the user's limits.
 //
 //   allow                            what the plan may do to training: every effect of an admissible plan is
-//                                    allowed (effects.h)
+//                                    allowed (effects.h), but for what a compressor does that was asked for by name
 //   max_staleness, max_extra_bytes   read off the simulation and the validator
 //   tolerance                        a plan that changes training less is preferred while it is slower by at
 //                                    most this share
@@ -34,12 +34,12 @@
 #include "schemes/candidates.h"
 #include "schemes/compressed.h"
 #include "schemes/optimal.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
 namespace {
 
-constexpr std::string_view kDefaultAllow = "exact";
 // So many schemes, the fastest without compression, are tried with compressors.
 constexpr std::size_t kCompressedSchemes = 3;
 
@@ -58,16 +58,22 @@ std::ptrdiff_t severity(const Candidate& candidate) {
   for (const Effect effect : candidate.effects) {
     if (effect != Effect::kCompressed || !averages) sum += 8 * severity(effect);
   }
-  const auto compressor = candidate.plan.options.find("compressor");
   // A cast changes a gradient less than what leaves most of it for later.
-  if (!averages && compressor != candidate.plan.options.end() && compressor->second != "none" &&
-      find_compressor(compressor->second).error_feedback)
-    ++sum;
+  if (!averages) {
+    const Compression compression = compression_of(candidate.options);
+    if (!compression.name.empty() && find_compressor(compression.name).error_feedback) ++sum;
+  }
   return sum;
 }
 
-std::vector<Effect> parse_allow(const std::string& text) {
-  std::vector<Effect> allowed;
+// What may happen to training, as it is written and as it is meant.
+struct Allowed {
+  std::string written;
+  std::vector<Effect> effects;
+};
+
+Allowed parse_allow(const std::string& text) {
+  Allowed allowed{.written = text, .effects = {}};
   std::size_t begin = 0;
   while (begin <= text.size()) {
     const std::size_t end = std::min(text.find_first_of("+,", begin), text.size());
@@ -81,40 +87,32 @@ std::vector<Effect> parse_allow(const std::string& text) {
       throw InvalidInput(in_quotes(word) + " is nothing that can be allowed", "option allow of auto",
                          choice_of(word, names, "join by '+' some of"));
     }
-    allowed.push_back(*found);
+    allowed.effects.push_back(*found);
     begin = end + 1;
   }
   return allowed;
 }
 
-struct Limits {
-  std::string allow;  // as the user wrote it
-  std::vector<Effect> allowed;
+struct AutoOptions {
+  Allowed allow{"exact", {Effect::kExact}};
   std::optional<std::int64_t> max_staleness, max_extra_bytes;
-  double tolerance = 0;
-  std::map<std::string, std::string> compressor;  // options of one that was asked for by name
+  double tolerance = 0.01;
+  Compression compression;  // one that was asked for by name
 
-  bool allows(Effect effect) const { return std::ranges::find(allowed, effect) != allowed.end(); }
+  bool allows(Effect effect) const { return std::ranges::find(allow.effects, effect) != allow.effects.end(); }
+  bool compresses() const { return !compression.name.empty(); }
 };
 
-Limits limits_of(const OptionValues& values) {
-  Limits limits{.allow = values.text("allow"),
-                .allowed = parse_allow(values.text("allow")),
-                .max_staleness = values.integer("max_staleness"),
-                .max_extra_bytes = values.integer("max_extra_bytes"),
-                .tolerance = *values.number("tolerance"),
-                .compressor = {}};
-  if (!values.compression().name.empty()) {
-    limits.allowed.push_back(Effect::kCompressed);
-    limits.compressor = values.set();
-    std::erase_if(limits.compressor,
-                  [](const auto& option) { return !option.first.starts_with("compressor"); });
-  }
-  return limits;
+// A compressor that was asked for admits what it does itself to what a scheme sends, but not that a schedule leaves
+// gradients for later.
+bool admits(const AutoOptions& limits, Effect effect, const Plan& plan) {
+  return limits.allows(effect) ||
+         (effect == Effect::kCompressed && limits.compresses() && !filters_gradients(plan));
 }
 
-bool admissible(const Candidate& candidate, const Limits& limits) {
-  return std::ranges::all_of(candidate.effects, [&](Effect effect) { return limits.allows(effect); }) &&
+bool admissible(const Candidate& candidate, const AutoOptions& limits) {
+  return std::ranges::all_of(candidate.effects,
+                             [&](Effect effect) { return admits(limits, effect, candidate.plan); }) &&
          (!limits.max_staleness || candidate.result.staleness_max <= *limits.max_staleness) &&
          (!limits.max_extra_bytes || candidate.result.extra_bytes <= *limits.max_extra_bytes);
 }
@@ -125,23 +123,31 @@ bool has_compressor(const SchemeInfo& scheme, std::string_view name) {
 }
 
 // Whether some plan of the scheme may be admissible.
-bool may_serve(const SchemeInfo& scheme, const Limits& limits) {
+bool may_serve(const SchemeInfo& scheme, const AutoOptions& limits) {
   // A scheme of delayed updates may have a correction among its options: tuning tries it.
   const bool may_correct = scheme.effect == Effect::kDelayed && limits.allows(Effect::kCorrected);
   return (limits.allows(scheme.effect) || may_correct) &&
-         (limits.compressor.empty() || has_compressor(scheme, limits.compressor.at("compressor")));
+         (!limits.compresses() || has_compressor(scheme, limits.compression.name));
+}
+
+// The options of a scheme with the compressor that was asked for.
+SchemeOptions asked_for(const SchemeInfo& scheme, const AutoOptions& limits) {
+  SchemeOptions options = options_of(scheme.name);
+  if (limits.compresses()) set_compression(options, limits.compression);
+  return options;
 }
 
 // The options that every candidate of a scheme starts from.
-std::map<std::string, std::string> fixed_options(const SchemeInfo& scheme, const Limits& limits) {
-  if (scheme.payload == Payload::kParameter && limits.compressor.empty() &&
-      limits.allows(Effect::kCompressed))
-    return {{"compressor", std::string(kPlannersChoice)}};
-  return limits.compressor;
+SchemeOptions first_options(const SchemeInfo& scheme, const AutoOptions& limits) {
+  SchemeOptions options = asked_for(scheme, limits);
+  if (scheme.payload == Payload::kParameter && !limits.compresses() && limits.allows(Effect::kCompressed))
+    options.set("compressor", std::string(kPlannersChoice));
+  return options;
 }
 
 // The schemes of gradients that are fastest without compression, under every compressor too.
-void add_compressed(const CandidateMaker& maker, const Limits& limits, std::vector<Candidate>& candidates) {
+void add_compressed(const CandidateMaker& maker, const AutoOptions& limits,
+                    std::vector<Candidate>& candidates) {
   std::vector<std::size_t> fastest;  // one candidate for each scheme
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const SchemeInfo& scheme = find_scheme(candidates[i].scheme);
@@ -159,32 +165,31 @@ void add_compressed(const CandidateMaker& maker, const Limits& limits, std::vect
   fastest.resize(std::min(fastest.size(), kCompressedSchemes));
   for (const std::size_t i : fastest) {
     for (const CompressorInfo& info : compressors()) {
-      std::map<std::string, std::string> options = candidates[i].options;
-      options["compressor"] = info.name;
-      maker.add(find_scheme(candidates[i].scheme), options, candidates);
+      SchemeOptions options = candidates[i].options;
+      options.set("compressor", std::string(info.name));
+      maker.add(options, candidates);
     }
   }
 }
 
 // Every scheme that may serve `limits` or `wider`, tuned.
-std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cluster, const Limits& limits,
-                                     const Limits& wider) {
+std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cluster,
+                                     const AutoOptions& limits, const AutoOptions& wider) {
   const CandidateMaker maker(workload, cluster);
   std::vector<Candidate> candidates;
   for (const SchemeInfo& scheme : schemes()) {
     if (scheme.name == "auto" || (scheme.name == "optimal" && !optimal_searches(workload, cluster))) continue;
     if (!may_serve(scheme, limits) && !may_serve(scheme, wider)) continue;
     const auto first = std::ssize(candidates);
-    const std::map<std::string, std::string> fixed = fixed_options(scheme, limits);
-    maker.tune(scheme, fixed, candidates);
+    const SchemeOptions options = first_options(scheme, limits);
+    maker.tune(options, candidates);
     // The anchors of compressed averages may take more memory than there is.
-    if (limits.max_extra_bytes && fixed != limits.compressor &&
+    if (limits.max_extra_bytes && options != asked_for(scheme, limits) &&
         std::none_of(candidates.begin() + first, candidates.end(),
                      [&](const Candidate& candidate) { return admissible(candidate, limits); }))
-      maker.tune(scheme, limits.compressor, candidates);
+      maker.tune(asked_for(scheme, limits), candidates);
   }
-  if (limits.allows(Effect::kCompressed) && limits.compressor.empty())
-    add_compressed(maker, limits, candidates);
+  if (limits.allows(Effect::kCompressed) && !limits.compresses()) add_compressed(maker, limits, candidates);
   return candidates;
 }
 
@@ -201,7 +206,7 @@ auto preference(const Candidate& candidate) {
 }
 
 // Returns those within the limits, in order of preference.
-std::vector<const Candidate*> admitted(const std::vector<Candidate>& candidates, const Limits& limits) {
+std::vector<const Candidate*> admitted(const std::vector<Candidate>& candidates, const AutoOptions& limits) {
   std::vector<const Candidate*> result;
   for (const Candidate& candidate : candidates) {
     if (admissible(candidate, limits)) result.push_back(&candidate);
@@ -228,8 +233,11 @@ std::optional<PlanSummary> runner_up(std::vector<const Candidate*> candidates, c
 }
 
 std::string reason(const std::vector<const Candidate*>& candidates, const Candidate& chosen,
-                   const std::string& allow) {
-  std::string text = std::to_string(candidates.size()) + " plans are admissible under " + allow + "; ";
+                   const AutoOptions& limits) {
+  std::string text =
+      std::to_string(candidates.size()) + " plans are admissible under " + limits.allow.written;
+  if (limits.compresses()) text += " with compressor " + limits.compression.name;
+  text += "; ";
   const auto fastest = std::ranges::min_element(
       candidates, faster, [](const Candidate* c) -> const SimulationResult& { return c->result; });
   if (!faster((*fastest)->result, chosen.result)) return text + "none is faster";
@@ -246,16 +254,15 @@ SearchReport search_report_of(const Candidate& chosen) {
   return {.chosen = summary_of(chosen), .lower_bound_us = bound_us(bound.iteration_ns), .proof = bound.name};
 }
 
-RankedPlans ranked(const Workload& workload, const Cluster& cluster, const OptionValues& values,
+RankedPlans ranked(const Workload& workload, const Cluster& cluster, const AutoOptions& limits,
                    std::size_t most) {
-  const Limits limits = limits_of(values);
-  Limits wider = limits;
-  wider.allowed.push_back(Effect::kCorrected);
+  AutoOptions wider = limits;
+  wider.allow.effects.push_back(Effect::kCorrected);
   const std::vector<Candidate> candidates = candidates_of(workload, cluster, limits, wider);
   std::vector<const Candidate*> left = admitted(candidates, limits);
   if (left.empty()) {
     return Infeasible{"none of " + std::to_string(candidates.size()) +
-                      " plans keeps the limits; allow more than " + limits.allow +
+                      " plans keeps the limits; allow more than " + limits.allow.written +
                       ", or raise max_staleness or max_extra_bytes"};
   }
   std::vector<RankedPlan> plans;
@@ -267,13 +274,12 @@ RankedPlans ranked(const Workload& workload, const Cluster& cluster, const Optio
     SearchReport& report = *ranked.plan.search_report;
     report.runner_up = runner_up(left, chosen, limits.tolerance);
     if (plans.empty()) {
-      report.reason = reason(left, chosen, limits.allow);
+      report.reason = reason(left, chosen, limits);
       const Candidate* corrected = choose(admitted(candidates, wider), limits.tolerance);
       if (corrected != &chosen) report.if_corrected = summary_of(*corrected);
     } else {
       report.reason = "next best after " + plans.back().plan.search_report->chosen.scheme;
     }
-    complete_plan(ranked.plan, workload, cluster, "auto", values);
     std::erase_if(left, [&](const Candidate* c) {
       return c->scheme == chosen.scheme && c->effects == ranked.effects &&
              demands_of(c->plan) == ranked.demands;
@@ -283,12 +289,43 @@ RankedPlans ranked(const Workload& workload, const Cluster& cluster, const Optio
   return plans;
 }
 
-void check_auto(const OptionValues& values) { parse_allow(values.text("allow")); }
-
-PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  RankedPlans plans = ranked(workload, cluster, values, 1);
+PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const AutoOptions& options) {
+  RankedPlans plans = ranked(workload, cluster, options, 1);
   if (const Infeasible* infeasible = std::get_if<Infeasible>(&plans)) return *infeasible;
   return std::move(std::get<std::vector<RankedPlan>>(plans).front().plan);
+}
+
+std::vector<Option<AutoOptions>> table_of_auto() {
+  return {
+      {{.name = "allow",
+        .type = OptionType::kText,
+        .default_value = AutoOptions{}.allow.written,
+        .default_source = "Gradweave: nothing but the speed changes",
+        .meaning = "what the plan may do to training: exact, corrected, local, compressed, delayed, "
+                   "joined by '+'"},
+       [](AutoOptions& options, const OptionValue& value) {
+         options.allow = parse_allow(std::get<std::string>(value));
+       }},
+      option(&AutoOptions::max_staleness, {.name = "max_staleness",
+                                           .unit = Unit::kIterations,
+                                           .default_source = "no limit",
+                                           .minimum = 0,
+                                           .maximum = 1e9,
+                                           .meaning = "how late a gradient may be applied"}),
+      option(&AutoOptions::max_extra_bytes,
+             {.name = "max_extra_bytes",
+              .unit = Unit::kMemoryBytes,
+              .default_source = "no limit",
+              .minimum = 0,
+              .maximum = 0x1p53,
+              .meaning = "how much memory the plan may take for buffers, snapshots and generations"}),
+      option(&AutoOptions::tolerance,
+             {.name = "tolerance",
+              .default_source = "Gradweave: below what a profile can tell apart",
+              .minimum = 0,
+              .maximum = 10,
+              .meaning = "a plan that changes training less is preferred while it is slower by at most this "
+                         "share"})};
 }
 
 }  // namespace
@@ -299,54 +336,24 @@ std::size_t first_within(std::span<const double> times, double tolerance) {
   return static_cast<std::size_t>(first - times.begin());
 }
 
-RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster,
-                         const std::map<std::string, std::string>& options) {
-  const OptionValues values = check_options("auto", options);
+RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster, const SchemeOptions& options) {
   check(workload);
   check(cluster);
-  return ranked(workload, cluster, values, std::numeric_limits<std::size_t>::max());
+  RankedPlans plans =
+      ranked(workload, cluster, struct_of(table_of_auto(), options), std::numeric_limits<std::size_t>::max());
+  if (auto* found = std::get_if<std::vector<RankedPlan>>(&plans)) {
+    for (RankedPlan& each : *found) complete_plan(each.plan, workload, cluster, options);
+  }
+  return plans;
 }
 
 SchemeInfo auto_scheme() {
-  return {
-      .name = "auto",
-      .summary = "the fastest plan of all schemes within the user's limits",
-      .paper = "",
-      .effect = Effect::kExact,
-      .options =
-          {{.name = "allow",
-            .type = OptionType::kText,
-            .default_value = kDefaultAllow,
-            .default_source = "Gradweave: nothing but the speed changes",
-            .meaning = "what the plan may do to training: exact, corrected, local, compressed, delayed, "
-                       "joined by '+'"},
-           {.name = "max_staleness",
-            .type = OptionType::kInteger,
-            .unit = Unit::kIterations,
-            .default_value = "",
-            .default_source = "no limit",
-            .minimum = 0,
-            .maximum = 1e9,
-            .meaning = "how late a gradient may be applied"},
-           {.name = "max_extra_bytes",
-            .type = OptionType::kInteger,
-            .unit = Unit::kMemoryBytes,
-            .default_value = "",
-            .default_source = "no limit",
-            .minimum = 0,
-            .maximum = 0x1p53,
-            .meaning = "how much memory the plan may take for buffers, snapshots and generations"},
-           {.name = "tolerance",
-            .type = OptionType::kNumber,
-            .default_value = "0.01",
-            .default_source = "Gradweave: below what a profile can tell apart",
-            .minimum = 0,
-            .maximum = 10,
-            .meaning =
-                "a plan that changes training less is preferred while it is slower by at most this share"}},
-      .chooses = true,
-      .check = check_auto,
-      .plan = plan_auto};
+  return scheme_row<AutoOptions>({.name = "auto",
+                                  .summary = "the fastest plan of all schemes within the user's limits",
+                                  .paper = "",
+                                  .effect = Effect::kExact,
+                                  .chooses = true},
+                                 table_of_auto(), plan_auto);
 }
 
 }  // namespace gradweave

@@ -74,7 +74,8 @@ Sizes tuned(const Workload& workload, const Cluster& cluster, const Sizes& start
   BayesianOptions options{.seed = static_cast<std::uint64_t>(set.seed),
                           .stop_at = static_cast<double>(index.compute_total)};
   CubePoint first;
-  if (!set.partition_bytes) first.push_back(to_log_scale(std::clamp(start.partition_bytes, low, high), low, high));
+  if (!set.partition_bytes)
+    first.push_back(to_log_scale(std::clamp(start.partition_bytes, low, high), low, high));
   if (!set.credit_bytes) first.push_back(0);
   options.first.push_back(first);
   const BayesianResult result = minimise(

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "gradweave/error.h"
+#include "schemes/compressed.h"
 
 namespace gradweave {
 namespace {
@@ -12,14 +13,12 @@ constexpr int kFewestParts = 2, kMostParts = 64;
 // Plans of more ops than this are not worth simulating: start-ups would dominate them.
 constexpr std::int64_t kSmallestSize = 4096;
 
-bool is_compressor_option(const OptionSpec& spec) { return spec.name.starts_with("compressor"); }
-
 }  // namespace
 
 std::string to_string(const Candidate& candidate) {
   std::string text(candidate.scheme);
   const char* separator = " ";
-  for (const auto& [name, value] : candidate.options) {
+  for (const auto& [name, value] : candidate.options.written()) {
     text.append(separator).append(name).append("=").append(value);
     separator = ", ";
   }
@@ -42,54 +41,52 @@ bool faster(const SimulationResult& x, const SimulationResult& y) {
   return Wide{x.cycle_ns} * y.cycle_iterations < Wide{y.cycle_ns} * x.cycle_iterations;
 }
 
-void CandidateMaker::add(const SchemeInfo& scheme, const std::map<std::string, std::string>& options,
-                         std::vector<Candidate>& candidates) const {
+void CandidateMaker::add(const SchemeOptions& options, std::vector<Candidate>& candidates) const {
   PlanResult planned;
   try {
-    planned = make_plan(scheme.name, workload_, cluster_, options);
+    planned = make_plan(workload_, cluster_, options);
   } catch (const InvalidInput&) {
     return;  // a grid's value that this workload does not allow, or a compressor that the collectives can't
              // carry
   }
   Plan* plan = std::get_if<Plan>(&planned);
   if (plan == nullptr) return;
-  Candidate candidate{scheme.name, options, std::move(*plan), {}, {}};
+  Candidate candidate{options.scheme(), options, std::move(*plan), {}, {}};
   candidate.result = simulate(candidate.plan, workload_, cluster_);
   candidate.effects = effects_of(candidate.plan);
   candidates.push_back(std::move(candidate));
 }
 
-std::vector<std::string> CandidateMaker::grid(const OptionSpec& spec) const {
-  std::vector<std::string> values;
-  if (is_compressor_option(spec)) return values;
+std::vector<OptionValue> CandidateMaker::grid(const OptionSpec& spec) const {
+  std::vector<OptionValue> values;
+  if (is_compressor_option(spec.name)) return values;
   if (spec.type == OptionType::kText) {
     for (std::string_view choice : spec.choices) {
-      if (choice != spec.default_value) values.emplace_back(choice);
+      if (choice != spec.default_value) values.emplace_back(std::string(choice));
     }
   } else if (spec.unit == Unit::kBytes) {
     const WorkloadIndex index(workload_);
     for (int parts = kFewestParts; parts <= kMostParts; parts *= 2) {
       const std::int64_t size = index.total_bytes / parts;
-      if (size >= kSmallestSize) values.push_back(std::to_string(size));
+      if (size >= kSmallestSize) values.emplace_back(size);
     }
   }
   return values;
 }
 
-void CandidateMaker::tune(const SchemeInfo& scheme, const std::map<std::string, std::string>& options,
-                          std::vector<Candidate>& candidates) const {
+void CandidateMaker::tune(const SchemeOptions& options, std::vector<Candidate>& candidates) const {
   const std::size_t first = candidates.size();
-  add(scheme, options, candidates);
+  add(options, candidates);
   if (candidates.size() == first) return;
   std::size_t best = first;
-  for (const OptionSpec& spec : scheme.options) {
-    if (options.contains(std::string(spec.name))) continue;
-    const std::map<std::string, std::string> fixed = candidates[best].options;
-    for (const std::string& value : grid(spec)) {
-      std::map<std::string, std::string> tried = fixed;
-      tried[std::string(spec.name)] = value;
+  for (const OptionSpec& spec : find_scheme(options.scheme()).options) {
+    if (options.find(spec.name) != nullptr) continue;
+    const SchemeOptions fixed = candidates[best].options;
+    for (const OptionValue& value : grid(spec)) {
+      SchemeOptions tried = fixed;
+      tried.set(spec.name, value);
       const std::size_t before = candidates.size();
-      add(scheme, tried, candidates);
+      add(tried, candidates);
       if (candidates.size() > before && faster(candidates.back().result, candidates[best].result))
         best = before;
     }

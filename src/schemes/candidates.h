@@ -1,7 +1,6 @@
 // Plans of other schemes, simulated: what `optimal` starts from and `auto` chooses among.
 #pragma once
 
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,7 +12,7 @@ namespace gradweave {
 
 struct Candidate {
   std::string_view scheme;
-  std::map<std::string, std::string> options;
+  SchemeOptions options;
   Plan plan;
   SimulationResult result;
   std::vector<Effect> effects;
@@ -40,17 +39,15 @@ class CandidateMaker {
 
   // Appends the scheme's plan under `options`, simulated, unless it is infeasible or can't serve the
   // options.
-  void add(const SchemeInfo& scheme, const std::map<std::string, std::string>& options,
-           std::vector<Candidate>& candidates) const;
+  void add(const SchemeOptions& options, std::vector<Candidate>& candidates) const;
 
-  // Tunes `scheme` one option after another from `options` on, each over a small grid read off its
+  // Tunes a scheme one option after another from `options` on, each over a small grid read off its
   // specification: sizes in bytes are total_bytes / 2^k, choices are tried all, other options stay. Appends
   // everything tried. O(options * 8) plans.
-  void tune(const SchemeInfo& scheme, const std::map<std::string, std::string>& options,
-            std::vector<Candidate>& candidates) const;
+  void tune(const SchemeOptions& options, std::vector<Candidate>& candidates) const;
 
  private:
-  std::vector<std::string> grid(const OptionSpec& spec) const;
+  std::vector<OptionValue> grid(const OptionSpec& spec) const;
 
   const Workload& workload_;
   const Cluster& cluster_;

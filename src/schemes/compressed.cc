@@ -61,7 +61,8 @@ std::vector<OptionSpec> options_for(Payload payload, std::string_view unchanged,
     if (info.cost_of(payload) == nullptr) continue;
     compressor.choices.push_back(info.name);
     for (const CompressorParameter& parameter : info.parameters) {
-      if (std::ranges::find(parameters, parameter.name) == parameters.end()) parameters.push_back(parameter.name);
+      if (std::ranges::find(parameters, parameter.name) == parameters.end())
+        parameters.push_back(parameter.name);
     }
   }
   std::ranges::copy(own, std::back_inserter(compressor.choices));
@@ -139,9 +140,7 @@ Compression compression_of(const SchemeOptions& options) {
       throw InvalidInput("compressor '" + name + "' has no " + parameter, where,
                          "leave it out, or choose a compressor that has one");
     }
-    const OptionValue& set = *options.find(option);
-    const double value = std::holds_alternative<double>(set) ? std::get<double>(set)
-                                                             : static_cast<double>(std::get<std::int64_t>(set));
+    const double value = number_of(*options.find(option));
     if (!(value >= known->minimum && value <= known->maximum)) {
       throw InvalidInput(in_quotes(text) + " is out of range", where,
                          "give a value from " + to_string(OptionValue(known->minimum)) + " to " +
@@ -177,10 +176,8 @@ void set_compression(SchemeOptions& options, const Compression& compression) {
   }
 }
 
-void unset_compression(SchemeOptions& options) {
-  for (const auto& [option, text] : options.written()) {
-    if (option.starts_with(kCompressor)) options.unset(option);
-  }
+bool is_compressor_option(std::string_view option) {
+  return option == kCompressor || option.starts_with(kParameterPrefix);
 }
 
 std::vector<Compression> average_codecs(const AverageOptions& averages) {
@@ -216,7 +213,8 @@ void set_averages(Plan& plan, const Compression& codec, const AverageOptions& av
   }
 }
 
-PlanResult fastest_over_codecs(const Workload& workload, const Cluster& cluster, const AverageOptions& averages,
+PlanResult fastest_over_codecs(const Workload& workload, const Cluster& cluster,
+                               const AverageOptions& averages,
                                const std::function<PlanResult(const Compression&)>& plan_under) {
   const std::vector<Compression> codecs = average_codecs(averages);
   if (codecs.size() == 1) return plan_under(codecs.front());

@@ -44,8 +44,8 @@ AverageOptions averages_of(const SchemeOptions& options);
 // Sets `compressor` and the parameters that `compression` has. The caller owes options that have them.
 void set_compression(SchemeOptions& options, const Compression& compression);
 
-// Unsets them.
-void unset_compression(SchemeOptions& options);
+// Whether an option is `compressor` or one of a compressor's parameters.
+bool is_compressor_option(std::string_view option);
 
 // Makes the gradient ops of `plan` carry compressed messages: an all_reduce becomes the collective
 // `compressed`; a reduce_scatter and its all_gather stay, with both halves cast. Errors: InvalidInput if
@@ -64,7 +64,8 @@ void set_averages(Plan& plan, const Compression& codec, const AverageOptions& av
 
 // Returns the plan of that codec in average_codecs() which has the most bits among those at most 1 % slower
 // than the fastest, simulated. `plan_under` returns the scheme's plan under a codec.
-PlanResult fastest_over_codecs(const Workload& workload, const Cluster& cluster, const AverageOptions& averages,
+PlanResult fastest_over_codecs(const Workload& workload, const Cluster& cluster,
+                               const AverageOptions& averages,
                                const std::function<PlanResult(const Compression&)>& plan_under);
 
 }  // namespace gradweave

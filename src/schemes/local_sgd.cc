@@ -77,12 +77,11 @@ PlanResult plan_local_sgd(const Workload& workload, const Cluster& cluster, cons
 }  // namespace
 
 SchemeInfo local_sgd_scheme() {
-  return scheme_row<PeriodOptions>(
-      {.name = "local_sgd",
-       .summary = "local steps; all parameters averaged every H-th iteration",
-       .paper = "Local SGD, ICLR 2019",
-       .effect = Effect::kLocal},
-      {option(&PeriodOptions::period, period_option())}, plan_local_sgd);
+  return scheme_row<PeriodOptions>({.name = "local_sgd",
+                                    .summary = "local steps; all parameters averaged every H-th iteration",
+                                    .paper = "Local SGD, ICLR 2019",
+                                    .effect = Effect::kLocal},
+                                   {option(&PeriodOptions::period, period_option())}, plan_local_sgd);
 }
 
 }  // namespace gradweave

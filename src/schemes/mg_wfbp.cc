@@ -32,7 +32,7 @@ PlanResult plan_mg_wfbp(const Workload& workload, const Cluster& cluster, const 
   const bool compressed = !options.compression.name.empty();
   return merged_plan(model,
                      options.solver == MergeSolver::kExact ? merged_optimally(model, compressed)
-                                                      : merged_greedily(model, MergeRule::kStartup),
+                                                           : merged_greedily(model, MergeRule::kStartup),
                      compressed);
 }
 

@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <span>
@@ -31,12 +32,23 @@
 #include "schemes/candidates.h"
 #include "schemes/common.h"
 #include "schemes/dreamddp/plan_of_sets.h"
+#include "schemes/option_table.h"
 #include "schemes/registry.h"
 #include "solve/intervals.h"
 #include "solve/order_search.h"
 
 namespace gradweave {
 namespace {
+
+enum class Family : std::uint8_t { kExact, kLocal };
+
+struct OptimalOptions {
+  Family family = Family::kExact;
+  std::int64_t parts = 1;  // of each tensor
+  std::int64_t node_limit = 200'000;
+  std::int64_t period = kDefaultPeriod;  // H
+  Compression compression;
+};
 
 // What is known of the family's optimum.
 struct Proof {
@@ -160,19 +172,16 @@ Plan plan_of(const CostModel& model, const std::vector<Slice>& units, const std:
   return plan;
 }
 
-// Appends the plan of every scheme of that effect, under those of `options` that it has.
+// Returns the plans of every scheme of that effect, tuned from the options on to which `prepare` sets them.
 std::vector<Candidate> plans_of(Effect effect, const Workload& workload, const Cluster& cluster,
-                                const std::map<std::string, std::string>& options) {
+                                const std::function<void(SchemeOptions&)>& prepare) {
   const CandidateMaker maker(workload, cluster);
   std::vector<Candidate> candidates;
   for (const SchemeInfo& scheme : schemes()) {
     if (scheme.chooses || scheme.effect != effect) continue;
-    std::map<std::string, std::string> own;
-    for (const auto& [name, value] : options) {
-      if (std::ranges::find(scheme.options, name, &OptionSpec::name) != scheme.options.end())
-        own[name] = value;
-    }
-    maker.tune(scheme, own, candidates);
+    SchemeOptions options = options_of(scheme.name);
+    prepare(options);
+    maker.tune(options, candidates);
   }
   return candidates;
 }
@@ -200,12 +209,13 @@ Candidate found_by_search(Plan plan, const Workload& workload, const Cluster& cl
   return found;
 }
 
-Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptimalOptions& options) {
   const CostModel model(workload, cluster);
-  const bool compressed = !values.compression().name.empty();
-  std::map<std::string, std::string> compressor = values.set();
-  std::erase_if(compressor, [](const auto& option) { return !option.first.starts_with("compressor"); });
-  const std::vector<Candidate> candidates = plans_of(Effect::kExact, workload, cluster, compressor);
+  const bool compressed = !options.compression.name.empty();
+  const std::vector<Candidate> candidates =
+      plans_of(Effect::kExact, workload, cluster, [&](SchemeOptions& of_scheme) {
+        if (compressed) set_compression(of_scheme, options.compression);
+      });
   const Candidate& best = best_of(candidates);
   const double time = best.result.iteration_ns();
   const auto compute = static_cast<double>(model.index().compute_total);
@@ -216,20 +226,19 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
   Proof proof = window_bound(model, 1);
   if (time <= proof.bound_ns) return report(best, {time, proof.by, true});
 
-  const std::int64_t parts = *values.integer("parts");
-  const std::vector<Slice> units = parts_of(model, parts);
+  const std::vector<Slice> units = parts_of(model, options.parts);
   if (!one_at_a_time(cluster) || halves_measured(cluster) || units.size() > kMaxOrderUnits) {
     proof.by += halves_measured(cluster) ? "; no search where halves of an all-reduce have costs of their own"
                                          : "; links are shared or tensors too many to search";
     return report(best, proof);
   }
   const auto limit = static_cast<Nanoseconds>(std::ceil(time));
-  const OrderSearchResult found = search_order(model, units, limit, *values.integer("node_limit"));
+  const OrderSearchResult found = search_order(model, units, limit, options.node_limit);
   const std::string nodes = std::to_string(found.nodes) + " nodes";
   if (found.complete) {
     proof = {std::min(time, static_cast<double>(found.iteration)),
              "search of " + nodes + ", tensors " +
-                 (parts == 1 ? "whole" : "in " + std::to_string(parts) + " parts"),
+                 (options.parts == 1 ? "whole" : "in " + std::to_string(options.parts) + " parts"),
              true};
   } else {
     proof.by += "; the search ended at " + nodes;
@@ -238,35 +247,40 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptionVa
   return report(found_by_search(plan_of(model, units, found.ops), workload, cluster), proof);
 }
 
-Plan plan_local(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
+Plan plan_local(const Workload& workload, const Cluster& cluster, const OptimalOptions& options) {
   const CostModel model(workload, cluster);
-  const auto period = *values.integer("period");
   const Packer packer(model, true);
   const Assignment sets =
-      arbitrary_sets(packer, static_cast<std::size_t>(period), *values.integer("node_limit"));
-  std::map<std::string, std::string> options = {{"period", std::to_string(period)}};
-  std::vector<Candidate> candidates = plans_of(Effect::kLocal, workload, cluster, options);
-  options["forward_overlap"] = "on";
-  std::ranges::move(plans_of(Effect::kLocal, workload, cluster, options), std::back_inserter(candidates));
+      arbitrary_sets(packer, static_cast<std::size_t>(options.period), options.node_limit);
+  std::vector<Candidate> candidates;
+  for (const bool overlaps : {false, true}) {
+    std::ranges::move(plans_of(Effect::kLocal, workload, cluster,
+                               [&](SchemeOptions& of_scheme) {
+                                 of_scheme.set("period", options.period);
+                                 if (overlaps && of_scheme.spec("forward_overlap") != nullptr)
+                                   of_scheme.set("forward_overlap", "on");
+                               }),
+                      std::back_inserter(candidates));
+  }
   candidates.insert(candidates.begin(),
                     found_by_search(plan_of_sets(model, packer, sets, true), workload, cluster));
   const Candidate& best = best_of(candidates);
-  Proof proof = window_bound(model, period);
+  Proof proof = window_bound(model, options.period);
   const double time = best.result.iteration_ns();
   if (time <= proof.bound_ns) proof = {time, proof.by, true};
   return report(best, proof);
 }
 
-void check_optimal(const OptionValues& values) {
-  if (values.text("family") == "local" && !values.compression().name.empty()) {
+void check_optimal(const OptimalOptions& options) {
+  if (options.family == Family::kLocal && !options.compression.name.empty()) {
     throw InvalidInput("the family 'local' is searched without compression", "option compressor of optimal",
                        "leave it out, or use family=exact");
   }
 }
 
-PlanResult plan_optimal(const Workload& workload, const Cluster& cluster, const OptionValues& values) {
-  if (values.text("family") == "exact") return plan_exact(workload, cluster, values);
-  return plan_local(workload, cluster, values);
+PlanResult plan_optimal(const Workload& workload, const Cluster& cluster, const OptimalOptions& options) {
+  if (options.family == Family::kExact) return plan_exact(workload, cluster, options);
+  return plan_local(workload, cluster, options);
 }
 
 }  // namespace
@@ -277,44 +291,36 @@ bool optimal_searches(const Workload& workload, const Cluster& cluster) {
 }
 
 SchemeInfo optimal_scheme() {
-  return {
-      .name = "optimal",
-      .summary = "the exact optimum where a search can prove it, else the best plan known and a lower bound",
-      .paper = "",
-      .effect = Effect::kExact,
-      .options = {{.name = "family",
-                   .type = OptionType::kText,
-                   .default_value = "exact",
-                   .default_source = "Gradweave",
-                   .choices = {"exact", "local"},
-                   .meaning =
-                       "over which plans: without staleness, or averages of parameters once in `period`"},
-                  {.name = "parts",
-                   .type = OptionType::kInteger,
-                   .default_value = "1",
-                   .default_source = "Gradweave: whole tensors",
-                   .minimum = 1,
-                   .maximum = kMaxOrderUnits,
-                   .meaning = "family exact: the search cuts each tensor into so many equal parts"},
-                  {.name = "node_limit",
-                   .type = OptionType::kInteger,
-                   .unit = Unit::kNodes,
-                   .default_value = "200000",
-                   .default_source = "Gradweave: below a second",
-                   .minimum = 0,
-                   .maximum = 1e9,
-                   .meaning = "after so many nodes the search ends with the best found"},
-                  {.name = "period",
-                   .type = OptionType::kInteger,
-                   .unit = Unit::kIterations,
-                   .default_value = "5",
-                   .default_source = "DreamDDP, Sections 4.5 and 4.6: H = 5",
-                   .minimum = 1,
-                   .maximum = 1000,
-                   .meaning = "family local: H"}},
-      .chooses = true,
-      .check = check_optimal,
-      .plan = plan_optimal};
+  return scheme_row<OptimalOptions>(
+      {.name = "optimal",
+       .summary = "the exact optimum where a search can prove it, else the best plan known and a lower bound",
+       .paper = "",
+       .effect = Effect::kExact,
+       .chooses = true},
+      {option(&OptimalOptions::family, {{"exact", Family::kExact}, {"local", Family::kLocal}},
+              {.name = "family",
+               .default_source = "Gradweave",
+               .meaning = "over which plans: without staleness, or averages of parameters once in `period`"}),
+       option(&OptimalOptions::parts,
+              {.name = "parts",
+               .default_source = "Gradweave: whole tensors",
+               .minimum = 1,
+               .maximum = kMaxOrderUnits,
+               .meaning = "family exact: the search cuts each tensor into so many equal parts"}),
+       option(&OptimalOptions::node_limit,
+              {.name = "node_limit",
+               .unit = Unit::kNodes,
+               .default_source = "Gradweave: below a second",
+               .minimum = 0,
+               .maximum = 1e9,
+               .meaning = "after so many nodes the search ends with the best found"}),
+       option(&OptimalOptions::period, {.name = "period",
+                                        .unit = Unit::kIterations,
+                                        .default_source = "DreamDDP, Sections 4.5 and 4.6: H = 5",
+                                        .minimum = 1,
+                                        .maximum = 1000,
+                                        .meaning = "family local: H"})},
+      plan_optimal, check_optimal);
 }
 
 }  // namespace gradweave

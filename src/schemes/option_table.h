@@ -60,9 +60,11 @@ Option<S> option(std::optional<double> S::*member, OptionSpec spec) {
 template <typename S>
 Option<S> option(bool S::*member, OptionSpec spec) {
   spec.type = OptionType::kText;
-  spec.choices = S{}.*member ? std::vector<std::string_view>{"on", "off"} : std::vector<std::string_view>{"off", "on"};
+  spec.choices =
+      S{}.*member ? std::vector<std::string_view>{"on", "off"} : std::vector<std::string_view>{"off", "on"};
   spec.default_value = spec.choices.front();
-  return {spec, [member](S& s, const OptionValue& value) { s.*member = std::get<std::string>(value) == "on"; }};
+  return {spec,
+          [member](S& s, const OptionValue& value) { s.*member = std::get<std::string>(value) == "on"; }};
 }
 
 // E: an enumeration, or an optional one, which has no default.
@@ -75,7 +77,8 @@ Option<S> option(M S::*member, const Choices<std::type_identity_t<M>>& choices, 
   }
   return {spec, [member, choices](S& s, const OptionValue& value) {
             const auto& text = std::get<std::string>(value);
-            s.*member = std::ranges::find(choices, text, [](const auto& choice) { return choice.first; })->second;
+            s.*member =
+                std::ranges::find(choices, text, [](const auto& choice) { return choice.first; })->second;
           }};
 }
 

@@ -113,6 +113,11 @@ std::string to_string(const OptionValue& value) {
   return std::get<std::string>(value);
 }
 
+double number_of(const OptionValue& value) {
+  const auto* integer = std::get_if<std::int64_t>(&value);
+  return integer != nullptr ? static_cast<double>(*integer) : std::get<double>(value);
+}
+
 const OptionSpec* SchemeOptions::spec(std::string_view name) const {
   const auto found = std::ranges::find(specs_, name, &OptionSpec::name);
   return found == specs_.end() ? nullptr : &*found;
@@ -149,6 +154,13 @@ void SchemeOptions::unset(std::string_view name) { values_.erase(name); }
 const OptionValue* SchemeOptions::find(std::string_view name) const {
   const auto found = values_.find(name);
   return found == values_.end() ? nullptr : &found->second;
+}
+
+std::optional<OptionValue> SchemeOptions::value(std::string_view name) const {
+  if (const OptionValue* set = find(name)) return *set;
+  const OptionSpec& spec = known(name);
+  if (spec.default_value.empty()) return std::nullopt;
+  return value_of(spec, spec.default_value);
 }
 
 std::map<std::string, std::string> SchemeOptions::written() const {

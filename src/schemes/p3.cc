@@ -21,11 +21,12 @@ struct P3Options {
 };
 
 PlanResult plan_p3(const Workload& workload, const Cluster& cluster, const P3Options& options) {
-  const CostModel model(workload,
-                        with_concurrency_at_most(cluster, slices_in_flight(options.partition_bytes, options.credit_bytes)),
-                        options.compression);
-  std::vector<ScheduledOp> ops =
-      issue_by_priority(model, priority_slices(model, options.partition_bytes, Partition::kFixed), options.credit_bytes);
+  const CostModel model(
+      workload,
+      with_concurrency_at_most(cluster, slices_in_flight(options.partition_bytes, options.credit_bytes)),
+      options.compression);
+  std::vector<ScheduledOp> ops = issue_by_priority(
+      model, priority_slices(model, options.partition_bytes, Partition::kFixed), options.credit_bytes);
   improve_links(model, ops);
   return overlapped_plan(model, ops);
 }

@@ -22,8 +22,8 @@ PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, c
                              const Compression& codec) {
   const CostModel model(workload, cluster, codec, Payload::kParameter);
   const Packer packer(model, false);
-  Plan plan = plan_of_sets(model, packer,
-                           equal_number(packer, static_cast<std::size_t>(options.period)), false);
+  Plan plan =
+      plan_of_sets(model, packer, equal_number(packer, static_cast<std::size_t>(options.period)), false);
   set_averages(plan, codec, options.averages);
   return plan;
 }

@@ -32,10 +32,11 @@ double coverage_rate(const Workload& workload, const Cluster& cluster) {
 
 }  // namespace
 
-std::variant<PreservingPlan, Infeasible> make_preserving_plan(
-    std::string_view scheme, const Workload& workload, const Cluster& cluster,
-    const std::map<std::string, std::string>& options, const Measurements& measurements,
-    const Tolerance& tolerance) {
+std::variant<PreservingPlan, Infeasible> make_preserving_plan(const Workload& workload,
+                                                              const Cluster& cluster,
+                                                              const SchemeOptions& options,
+                                                              const Measurements& measurements,
+                                                              const Tolerance& tolerance) {
   PreservingPlan found;
   const auto keeps = [&](Plan&& plan) {
     // What is planned for longer compute is as right a plan of the workload.
@@ -48,7 +49,7 @@ std::variant<PreservingPlan, Infeasible> make_preserving_plan(
   for (int retry = 0; retry <= kRetries && (retry == 0 || most > 1); ++retry) {
     found.capacity = std::pow(most, static_cast<double>(retry) / kRetries);
     ++found.attempts;
-    PlanResult result = make_plan(scheme, with_longer_compute(workload, found.capacity), cluster, options);
+    PlanResult result = make_plan(with_longer_compute(workload, found.capacity), cluster, options);
     if (const Infeasible* infeasible = std::get_if<Infeasible>(&result)) {
       if (retry == 0) return *infeasible;
       continue;

@@ -27,6 +27,7 @@ SchemeInfo auto_scheme();
 
 // Fills in what every plan of a scheme says of its origin, and compresses its gradients if `options` say so.
 // Errors: InvalidInput for a compressor that the plan's collectives can't carry.
-void complete_plan(Plan& plan, const Workload& workload, const Cluster& cluster, const SchemeOptions& options);
+void complete_plan(Plan& plan, const Workload& workload, const Cluster& cluster,
+                   const SchemeOptions& options);
 
 }  // namespace gradweave

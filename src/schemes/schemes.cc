@@ -29,24 +29,11 @@ bool others_serve(const SchemeInfo& scheme, const std::map<std::string, std::str
 
 const std::vector<SchemeInfo>& schemes() {
   static const std::vector<SchemeInfo> table = {
-      sequential_scheme(),
-      wfbp_scheme(),
-      ddp_scheme(),
-      horovod_scheme(),
-      mg_wfbp_scheme(),
-      asc_wfbp_scheme(),
-      p3_scheme(),
-      bytescheduler_scheme(),
-      us_byte_scheme(),
-      dear_scheme(),
-      deft_scheme(),
-      covap_scheme(),
-      local_sgd_scheme(),
-      partial_sgd_scheme(),
-      dreamddp_scheme(),
-      delayed_averaging_scheme(),
-      optimal_scheme(),
-      auto_scheme(),
+      sequential_scheme(), wfbp_scheme(),        ddp_scheme(),      horovod_scheme(),
+      mg_wfbp_scheme(),    asc_wfbp_scheme(),    p3_scheme(),       bytescheduler_scheme(),
+      us_byte_scheme(),    dear_scheme(),        deft_scheme(),     covap_scheme(),
+      local_sgd_scheme(),  partial_sgd_scheme(), dreamddp_scheme(), delayed_averaging_scheme(),
+      optimal_scheme(),    auto_scheme(),
   };
   return table;
 }
@@ -85,10 +72,18 @@ std::variant<SchemeOptions, Infeasible> CommonOptions::of(std::string_view schem
   }
 }
 
-void complete_plan(Plan& plan, const Workload& workload, const Cluster& cluster, const SchemeOptions& options) {
+CommonOptions CommonOptions::without_compressor() const {
+  CommonOptions others = *this;
+  std::erase_if(others.written_, [](const auto& option) { return is_compressor_option(option.first); });
+  return others;
+}
+
+void complete_plan(Plan& plan, const Workload& workload, const Cluster& cluster,
+                   const SchemeOptions& options) {
   plan.scheme = options.scheme();
   plan.options.merge(options.written());
-  if (find_scheme(plan.scheme).payload == Payload::kGradient) compress_gradients(plan, compression_of(options));
+  if (find_scheme(plan.scheme).payload == Payload::kGradient)
+    compress_gradients(plan, compression_of(options));
   plan.workload_hash = hash_of(workload);
   plan.cluster_hash = hash_of(cluster);
   plan.workers = cluster.workers;

@@ -22,8 +22,11 @@ PlanResult plan_sequential(const Workload& workload, const Cluster& cluster, con
 }  // namespace
 
 SchemeInfo sequential_scheme() {
-  return scheme_row<GradientOptions>(
-      {.name = "sequential", .summary = "no overlap: communicate after the whole backward", .paper = "baseline", .effect = Effect::kExact}, {}, plan_sequential);
+  return scheme_row<GradientOptions>({.name = "sequential",
+                                      .summary = "no overlap: communicate after the whole backward",
+                                      .paper = "baseline",
+                                      .effect = Effect::kExact},
+                                     {}, plan_sequential);
 }
 
 }  // namespace gradweave

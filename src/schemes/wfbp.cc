@@ -25,8 +25,11 @@ PlanResult plan_wfbp(const Workload& workload, const Cluster& cluster, const Gra
 }  // namespace
 
 SchemeInfo wfbp_scheme() {
-  return scheme_row<GradientOptions>(
-      {.name = "wfbp", .summary = "each tensor as soon as its gradient is ready", .paper = "Poseidon, ATC 2017", .effect = Effect::kExact}, {}, plan_wfbp);
+  return scheme_row<GradientOptions>({.name = "wfbp",
+                                      .summary = "each tensor as soon as its gradient is ready",
+                                      .paper = "Poseidon, ATC 2017",
+                                      .effect = Effect::kExact},
+                                     {}, plan_wfbp);
 }
 
 }  // namespace gradweave

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -14,8 +13,6 @@
 namespace gradweave {
 namespace {
 
-using Options = std::map<std::string, std::string>;
-
 std::vector<const OptionSpec*> tuned_options(const SchemeInfo& scheme) {
   std::vector<const OptionSpec*> tuned;
   for (const OptionSpec& option : scheme.options) {
@@ -24,10 +21,9 @@ std::vector<const OptionSpec*> tuned_options(const SchemeInfo& scheme) {
   return tuned;
 }
 
-std::string text_of(const OptionSpec& option, double value) {
-  if (option.type == OptionType::kInteger) return std::to_string(std::llround(value));
-  char text[64];
-  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+OptionValue value_of(const OptionSpec& option, double value) {
+  if (option.type == OptionType::kInteger) return static_cast<std::int64_t>(std::llround(value));
+  return value;
 }
 
 std::vector<TunedParameter> parameters_of(std::span<const OptionSpec* const> options,
@@ -42,15 +38,13 @@ std::vector<TunedParameter> parameters_of(std::span<const OptionSpec* const> opt
   return parameters;
 }
 
-// Returns the plan's values of these options; nothing unless all are known.
-std::vector<double> values_of(const Plan& plan, std::span<const OptionSpec* const> options) {
+// Returns the values of the tuned ones of `options`; nothing unless all are known.
+std::vector<double> values_of(const SchemeOptions& options, std::span<const OptionSpec* const> tuned) {
   std::vector<double> values;
-  for (const OptionSpec* option : options) {
-    const auto set = plan.options.find(std::string(option->name));
-    const std::string text = set == plan.options.end() ? std::string(option->default_value) : set->second;
-    double value = 0;
-    if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc{}) return {};
-    values.push_back(value);
+  for (const OptionSpec* option : tuned) {
+    const std::optional<OptionValue> value = options.value(option->name);
+    if (!value) return {};
+    values.push_back(number_of(*value));
   }
   return values;
 }
@@ -62,42 +56,43 @@ bool equal_but_for_options(Plan first, const Plan& second) {
 
 }  // namespace
 
-void check_tuning(std::string_view scheme, const Options& options, int trials) {
+void check_tuning(const SchemeOptions& options, int trials) {
   if (trials < kLeastTrials || trials > kMostTrials) {
     throw InvalidInput(std::to_string(trials) + " trials", "tune",
                        "give " + std::to_string(kLeastTrials) + " to " + std::to_string(kMostTrials));
   }
-  const std::vector<const OptionSpec*> tuned = tuned_options(find_scheme(scheme));
+  const std::vector<const OptionSpec*> tuned = tuned_options(find_scheme(options.scheme()));
   if (tuned.empty()) {
     std::vector<std::string_view> names;
     for (const SchemeInfo& each : schemes()) {
       if (!tuned_options(each).empty()) names.push_back(each.name);
     }
-    throw InvalidInput("scheme " + in_quotes(scheme) + " has no option that is tuned on the running job",
-                       "tune", "leave it out, or use one of " + listed(names));
+    throw InvalidInput(
+        "scheme " + in_quotes(options.scheme()) + " has no option that is tuned on the running job", "tune",
+        "leave it out, or use one of " + listed(names));
   }
-  Options with = options;
-  for (const OptionSpec* option : tuned)
-    with.try_emplace(std::string(option->name), text_of(*option, option->tuned->high));
-  check_options(scheme, with);
+  SchemeOptions with = options;
+  for (const OptionSpec* option : tuned) {
+    if (with.find(option->name) == nullptr) with.set(option->name, value_of(*option, option->tuned->high));
+  }
+  find_scheme(options.scheme()).check(with);
 }
 
 struct PlanTuner::State {
-  State(Workload given_workload, Cluster given_cluster, Plan start, int trials)
+  State(Workload given_workload, Cluster given_cluster, Plan start, SchemeOptions of_start, int trials)
       : workload(std::move(given_workload)),
         cluster(std::move(given_cluster)),
+        options(std::move(of_start)),
         tuned(tuned_options(find_scheme(start.scheme))),
-        tuner(parameters_of(tuned, workload), values_of(start, tuned), trials) {
+        tuner(parameters_of(tuned, workload), values_of(options, tuned), trials) {
     plans.push_back(std::move(start));
   }
 
   std::optional<Plan> plan_with(const std::vector<double>& values) const {
-    Options options = plans[0]->options;
-    for (std::size_t i = 0; i < tuned.size(); ++i) {
-      options[std::string(tuned[i]->name)] = text_of(*tuned[i], values[i]);
-    }
     try {
-      PlanResult result = make_plan(plans[0]->scheme, workload, cluster, options);
+      SchemeOptions with = options;
+      for (std::size_t i = 0; i < tuned.size(); ++i) with.set(tuned[i]->name, value_of(*tuned[i], values[i]));
+      PlanResult result = make_plan(workload, cluster, with);
       if (Plan* plan = std::get_if<Plan>(&result)) return std::move(*plan);
     } catch (const InvalidInput&) {  // too many slices, for instance
     }
@@ -106,14 +101,17 @@ struct PlanTuner::State {
 
   Workload workload;
   Cluster cluster;
+  SchemeOptions options;  // of the start
   std::vector<const OptionSpec*> tuned;
   Tuner tuner;
   std::deque<std::optional<Plan>> plans;  // of the tuner's trials; places stay
 };
 
 PlanTuner::PlanTuner(Workload workload, Cluster cluster, Plan start, int trials) {
-  check_tuning(start.scheme, start.options, trials);
-  state_ = std::make_unique<State>(std::move(workload), std::move(cluster), std::move(start), trials);
+  SchemeOptions options = parse_options(start.scheme, start.options);
+  check_tuning(options, trials);
+  state_ = std::make_unique<State>(std::move(workload), std::move(cluster), std::move(start),
+                                   std::move(options), trials);
 }
 
 PlanTuner::~PlanTuner() = default;

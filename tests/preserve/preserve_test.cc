@@ -302,7 +302,8 @@ class Preserving : public ::testing::Test {
   }
   PreservingPlan made(const std::string& scheme, double gradient_square, double learning_rate) const {
     const Measurements known = measured(gradient_square, learning_rate);
-    auto found = std::get<PreservingPlan>(make_preserving_plan(scheme, workload_, cluster_, {}, known));
+    auto found =
+        std::get<PreservingPlan>(make_preserving_plan(workload_, cluster_, options_of(scheme), known));
     EXPECT_TRUE(found.judgement.preserves());
     EXPECT_TRUE(validate(found.plan, workload_).valid());
     EXPECT_TRUE(judge(found.plan, workload_, known).preserves());

@@ -122,7 +122,7 @@ TEST(Auto, TunesSizesAndChoices) {
   const CandidateMaker maker(given, links);
   const auto tuned = [&](std::string_view scheme) {
     std::vector<Candidate> candidates;
-    maker.tune(find_scheme(scheme), {}, candidates);
+    maker.tune(options_of(scheme), candidates);
     return candidates;
   };
   // 4.4 MB in halves, quarters, ...; smaller buckets gain nothing, a smaller first one starts earlier.
@@ -171,7 +171,8 @@ TEST(Auto, ReportsWhatItFound) {
 }
 
 std::vector<RankedPlan> ranking(const std::map<std::string, std::string>& options) {
-  return std::get<std::vector<RankedPlan>>(ranked_plans(workload(), cluster(), options));
+  return std::get<std::vector<RankedPlan>>(
+      ranked_plans(workload(), cluster(), parse_options("auto", options)));
 }
 
 TEST(RankedPlans, BeginWithThePlanOfAuto) {
@@ -202,14 +203,14 @@ TEST(RankedPlans, AreAdmissibleValidAndEachTheBestWithoutThoseBefore) {
 }
 
 TEST(RankedPlans, SayWhyThereAreNone) {
-  const RankedPlans none =
-      ranked_plans(workload(), cluster(), {{"allow", "delayed"}, {"max_staleness", "0"}});
+  const RankedPlans none = ranked_plans(
+      workload(), cluster(), parse_options("auto", {{"allow", "delayed"}, {"max_staleness", "0"}}));
   EXPECT_TRUE(std::holds_alternative<Infeasible>(none));
-  EXPECT_THROW(ranked_plans(workload(), cluster(), {{"allow", "anything"}}), InvalidInput);
+  EXPECT_THROW(parse_options("auto", {{"allow", "anything"}}), InvalidInput);
 }
 
 TEST(Options, AreCheckedWithoutAWorkload) {
-  EXPECT_NO_THROW(check_options("auto", {{"allow", "exact+local"}}));
+  EXPECT_NO_THROW(parse_options("auto", {{"allow", "exact+local"}}));
   const std::pair<const char*, std::map<std::string, std::string>> wrong[] = {
       {"auto", {{"allow", "fast"}}},
       {"covap", {{"interval", "0"}}},
@@ -221,7 +222,7 @@ TEST(Options, AreCheckedWithoutAWorkload) {
       {"ddp", {{"compressor", "fp16"}, {"compressor_rank", "2"}}},
       {"no such scheme", {}}};
   for (const auto& [scheme, options] : wrong)
-    EXPECT_THROW(check_options(scheme, options), InvalidInput) << scheme;
+    EXPECT_THROW(parse_options(scheme, options), InvalidInput) << scheme;
 }
 
 RC_GTEST_PROP(Auto, IsDeterministicValidAndNoSlowerThanEveryAllowedScheme, ()) {

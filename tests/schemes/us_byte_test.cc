@@ -135,10 +135,9 @@ TEST(UsByte, ClaimsWhatTheSimulatorSaysForEveryOptionAndPriority) {
   for (int round = 0; round < 600; ++round) {
     const Instance instance = random_instance(random, 1 + random() % 8);
     const CostModel model(instance.workload, instance.cluster);
-    const UsByteOptions options{
-        .partition_bytes = static_cast<std::int64_t>(random() % 2 * (1 + random() % 3'000'000)),
-        .fuse = random() % 2 == 0,
-        .per_tensor = random() % 2 == 0};
+    UsByteOptions options{.fusion = random() % 2 == 0,
+                          .block_sizes = random() % 2 == 0 ? BlockSizes::kPerTensor : BlockSizes::kUniform};
+    if (random() % 2 == 0) options.partition_bytes = static_cast<std::int64_t>(1 + random() % 3'000'000);
     const UsByteSchedule schedule = solve_us_byte(model, options);
     expect_every_element_once(model, schedule.ops);
     const SimulationResult result =
@@ -276,7 +275,8 @@ TEST(UsByte, LimitsOfSection72) {
     Instance instance = random_instance(random, 1 + random() % 8);
     instance.cluster.links[0].startup_ns = 1'000'000'000;
     const CostModel slow(instance.workload, instance.cluster);
-    const UsByteOptions paper{.partition_bytes = 1 << 18, .fuse = false, .per_tensor = false};
+    const UsByteOptions paper{
+        .partition_bytes = 1 << 18, .fusion = false, .block_sizes = BlockSizes::kUniform};
     EXPECT_LE(solve_us_byte(slow, paper).ops.size(),
               slow.index().tensors.size() + instance.workload.layers.size());
     EXPECT_EQ(solve_us_byte(slow, {.partition_bytes = 1 << 18}).ops.size(), 1U);

@@ -110,18 +110,19 @@ INSTANTIATE_TEST_SUITE_P(Schemes, EveryTunedScheme, ::testing::ValuesIn(tuned_sc
                          [](const auto& info) { return info.param; });
 
 TEST(CheckTuning, SaysWhatCanBeTunedAndWhatExcludesIt) {
-  check_tuning("dear", {}, 8);
-  EXPECT_THAT([] { check_tuning("auto", {}, 8); },
+  check_tuning(options_of("dear"), 8);
+  EXPECT_THAT([] { check_tuning(options_of("auto"), 8); },
               ThrowsMessage<InvalidInput>(HasSubstr("'auto' has no option that is tuned")));
-  EXPECT_THAT([] { check_tuning("auto", {}, 8); },
+  EXPECT_THAT([] { check_tuning(options_of("auto"), 8); },
               ThrowsMessage<InvalidInput>(HasSubstr("bytescheduler, us_byte, dear")));
   EXPECT_THAT(
       [] {
-        check_tuning("dear", {{"layers_per_group", "4"}}, 8);
+        check_tuning(parse_options("dear", {{"layers_per_group", "4"}}), 8);
       },
       ThrowsMessage<InvalidInput>(HasSubstr("exclude each other")));
   EXPECT_THROW(PlanTuner(resnet(), ethernet(), plan_of("wfbp"), 8), InvalidInput);
-  EXPECT_THAT([] { check_tuning("dear", {}, 1); }, ThrowsMessage<InvalidInput>(HasSubstr("give 2 to 1000")));
+  EXPECT_THAT([] { check_tuning(options_of("dear"), 1); },
+              ThrowsMessage<InvalidInput>(HasSubstr("give 2 to 1000")));
 }
 
 }  // namespace

@@ -16,6 +16,8 @@
 //
 // Deviations from the paper: Q is drawn from uniform numbers; a column of Q that has become 0 is drawn again, or it
 // would stay so.
+#include "codec/power_sgd.h"
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/mm.h>
@@ -23,7 +25,6 @@
 
 #include <algorithm>
 
-#include "codec/power_sgd.h"
 #include "runtime/codec/loops.h"
 #include "runtime/codec/rows.h"
 

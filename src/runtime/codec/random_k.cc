@@ -3,9 +3,10 @@
 //
 // Deviation from the paper: the elements are one from each of k equal stretches, so that the k are distinct without
 // looking; each element is chosen as often.
+#include "codec/random_k.h"
+
 #include <ATen/ops/empty.h>
 
-#include "codec/random_k.h"
 #include "runtime/codec/rows.h"
 #include "runtime/codec/sparse.h"
 

@@ -154,7 +154,8 @@ std::optional<Candidate> solve_all(const CostModel& model, const DeftOptions& op
   };
   consider(model.index().compute_total, options.solver);
   const Nanoseconds startup = std::ranges::min(model.cluster().links, {}, &Link::startup_ns).startup_ns;
-  if (!best || startup >= model.index().forward_total / kStartupsPerForward) consider(kNoLimit, DeftSolver::kSearch);
+  if (!best || startup >= model.index().forward_total / kStartupsPerForward)
+    consider(kNoLimit, DeftSolver::kSearch);
   return best;
 }
 
@@ -324,11 +325,12 @@ SchemeInfo deft_scheme() {
               {.name = "correction",
                .default_source = "DeFT",
                .meaning = "local: step with the own gradient at once, add (mean - own) when it arrives"}),
-       option(&DeftOptions::solver,
-              {{"greedy", DeftSolver::kGreedy}, {"exact", DeftSolver::kExact}, {"search", DeftSolver::kSearch}},
-              {.name = "solver",
-               .default_source = "DeFT III.C",
-               .meaning = "how knapsacks are filled; search carries ops across iterations"})},
+       option(
+           &DeftOptions::solver,
+           {{"greedy", DeftSolver::kGreedy}, {"exact", DeftSolver::kExact}, {"search", DeftSolver::kSearch}},
+           {.name = "solver",
+            .default_source = "DeFT III.C",
+            .meaning = "how knapsacks are filled; search carries ops across iterations"})},
       plan_deft, check_deft);
 }
 

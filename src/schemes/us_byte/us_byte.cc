@@ -44,8 +44,8 @@
 #include <limits>
 
 #include "schemes/merging.h"
-#include "schemes/priority.h"
 #include "schemes/option_table.h"
+#include "schemes/priority.h"
 #include "schemes/registry.h"
 
 namespace gradweave {

@@ -93,8 +93,8 @@ class UsByteModel {
 enum class BlockSizes : std::uint8_t { kPerTensor, kUniform };
 
 struct UsByteOptions {
-  std::optional<std::int64_t> partition_bytes;      // S_p; nothing: searched
-  bool fusion = true;                               // tensors into units, and rests of units in the second phase
+  std::optional<std::int64_t> partition_bytes;  // S_p; nothing: searched
+  bool fusion = true;                           // tensors into units, and rests of units in the second phase
   BlockSizes block_sizes = BlockSizes::kPerTensor;  // of their own, or one for all
   Compression compression;
 };
