@@ -32,7 +32,7 @@ def peers():
 
 def is_exact(name):
     """Whether training by the row gives the same bits as DistributedDataParallel with two workers."""
-    return name in planned() and planned()[name].consistency(core.schemes()) == "exact"
+    return name in planned() and planned()[name].effect(core.schemes()) == "exact"
 
 
 def depends_on_rate(name):

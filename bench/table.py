@@ -78,7 +78,7 @@ def estimated_s(job, coverage, names, rounds):
     total = 2 * sum(turn_of(slow)) * slow + sum(turn_of(compute)) * compute  # anchors
     for name in names:
         way = rows.planned().get(name)
-        exact = way and way.consistency(schemes) in ("exact", "compressed")
+        exact = way and way.effect(schemes) in ("exact", "compressed")
         each, turn = (slow, turn_of(slow)) if exact else (compute, turn_of(compute, period=max(1, math.ceil(coverage))))
         total += sum(turn) * each + compute * coverage  # the drain
     tuning = 18 * slow if coverage <= 4 else 6 * slow

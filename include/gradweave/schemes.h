@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -49,7 +50,8 @@ SchemeOptions parse_options(std::string_view scheme, const std::map<std::string,
 // Options that are written once for several schemes: each takes those that it has.
 class CommonOptions {
  public:
-  explicit CommonOptions(const std::map<std::string, std::string>& written = {}) : written_(written) {}
+  CommonOptions() = default;
+  explicit CommonOptions(std::map<std::string, std::string> written) : written_(std::move(written)) {}
 
   // Returns those of a scheme, or that it is infeasible under them: some value is not among its choices, but among
   // those of another scheme. Errors: InvalidInput as parse_options(), but for options that the scheme doesn't have.

@@ -23,8 +23,8 @@ def iterations(settings, workers):
     if settings.scheme == "auto":
         allowed = set((settings.options or {}).get("allow", "exact").split("+"))
         return max(settings.warm_up, ITERATIONS) if allowed & ASKED else 0
-    consistency = next((each["consistency"] for each in core.schemes() if each["name"] == settings.scheme), "exact")
-    return settings.warm_up if consistency in ASKED and settings.warm_up >= LEAST else 0
+    effect = next((each["consistency"] for each in core.schemes() if each["name"] == settings.scheme), "exact")
+    return settings.warm_up if effect in ASKED and settings.warm_up >= LEAST else 0
 
 
 class Preserver:

@@ -79,8 +79,9 @@ std::string over_optimum(const Row& row) {
 constexpr std::array kColumns = {
     "",      "scheme", "effect",       "iteration", "times ddp", "efficiency", "samples/s", "exposed",
     "stale", "extra",  "over optimum", "gap",       "bound",     "binds",      "x compute", "updates/it"};
-constexpr std::size_t kNarrowColumns = 11;
-constexpr std::size_t kSamplesColumn = 6;  // shown where the batch size is known
+constexpr std::size_t kNarrowColumns = 10;
+// Samples are shown where the batch size is known, in place of memory.
+constexpr std::size_t kSamplesColumn = 6, kExtraColumn = 9;
 
 std::vector<std::string> cells_of(const Row& row, std::optional<std::int64_t> batch_size, bool best) {
   const std::string marks = std::string(best ? "*" : " ") + (row.effect == Effect::kExact ? " " : "!");
@@ -116,7 +117,7 @@ Table table_of(std::vector<Row> rows, std::optional<std::int64_t> batch_size) {
   Table table{.header = {kColumns.begin(), kColumns.end()}, .rows = {}};
   for (std::size_t i = 0; i < kColumns.size(); ++i) {
     table.left.push_back(i < 3 || kColumns[i] == std::string_view("binds"));
-    table.wide.push_back(i >= kNarrowColumns || (i == kSamplesColumn && !batch_size));
+    table.wide.push_back(i >= kNarrowColumns || i == (batch_size ? kExtraColumn : kSamplesColumn));
   }
   for (const Row& row : rows) {
     const bool best = row.result && row.iteration_ns() == least;

@@ -164,7 +164,7 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     report("out of memory; give a smaller workload");
     return kBadUsage;
-  } catch (const InternalError& error) {
+  } catch (const gradweave::InternalError& error) {
     report(error.what());
     return kFailedCheck;
   } catch (const std::exception& error) {

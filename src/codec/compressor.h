@@ -8,22 +8,39 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <variant>
+#include <type_traits>
 
 #include "gradweave/compression.h"
 
 namespace gradweave::codec {
 
-// Parameter `name` of a compressor whose parameters are the struct P: its member, whose default stands there; an
-// inclusive range.
+// A parameter of a compressor whose parameters are the struct P.
 template <typename P>
 struct Parameter {
   std::string_view name;
-  std::variant<double P::*, std::int64_t P::*> member;
-  double minimum = 0, maximum = 0;
+  double (*get)(const P&);
+  void (*set)(P&, double);
+  double minimum = 0, maximum = 0;  // inclusive
   std::string_view meaning;
-  bool at_start = false;
+  bool integer = false;
+  bool at_start = false;  // of the first iterations of a run only
 };
+
+// Returns the parameter that `member` is; its initial value is the default.
+template <auto member>
+constexpr auto parameter(std::string_view name, double minimum, double maximum, std::string_view meaning,
+                         bool at_start = false) {
+  return [=]<typename P, typename T>(T P::*) {
+    return Parameter<P>{.name = name,
+                        .get = [](const P& p) { return static_cast<double>(p.*member); },
+                        .set = [](P& p, double value) { p.*member = static_cast<T>(value); },
+                        .minimum = minimum,
+                        .maximum = maximum,
+                        .meaning = meaning,
+                        .integer = std::is_integral_v<T>,
+                        .at_start = at_start};
+  }(member);
+}
 
 // For P::parameters() of a compressor that has none.
 template <typename P>
@@ -37,12 +54,7 @@ P parameters_of(const std::map<std::string, double>& values) {
   if (values.empty()) return result;
   for (const Parameter<P>& parameter : P::parameters()) {
     const auto value = values.find(std::string(parameter.name));
-    if (value == values.end()) continue;
-    std::visit(
-        [&](const auto member) {
-          result.*member = static_cast<std::remove_reference_t<decltype(result.*member)>>(value->second);
-        },
-        parameter.member);
+    if (value != values.end()) parameter.set(result, value->second);
   }
   return result;
 }
@@ -56,15 +68,13 @@ CompressorInfo compressor(CompressorInfo info) {
   using Values = std::map<std::string, double>;
   const P defaults;
   for (const Parameter<P>& parameter : P::parameters()) {
-    info.parameters.push_back(
-        {.name = parameter.name,
-         .default_value = std::visit([&](const auto member) { return static_cast<double>(defaults.*member); },
-                                     parameter.member),
-         .minimum = parameter.minimum,
-         .maximum = parameter.maximum,
-         .meaning = parameter.meaning,
-         .integer = parameter.member.index() == 1,
-         .at_start = parameter.at_start});
+    info.parameters.push_back({.name = parameter.name,
+                               .default_value = parameter.get(defaults),
+                               .minimum = parameter.minimum,
+                               .maximum = parameter.maximum,
+                               .meaning = parameter.meaning,
+                               .integer = parameter.integer,
+                               .at_start = parameter.at_start});
   }
   info.gradient_cost = [](const CompressedMessage& message, const Values& values) {
     return parameters_of<P>(values).gradient_cost(message);

@@ -13,13 +13,13 @@ struct Dgc {
   std::int64_t warm_up = 0;  // iterations; the paper: four epochs
 
   static constexpr auto parameters() {
-    return std::array{Parameter<Dgc>{"density", &Dgc::density, 1e-9, 1, "share of the elements that is sent"},
-                      Parameter<Dgc>{"momentum", &Dgc::momentum, 0, 0.9999,
-                                     "of each worker's velocity; 0: the optimizer's own is kept"},
-                      Parameter<Dgc>{"clip", &Dgc::clip, 0, 1e9,
-                                     "norm to which a message's gradient is clipped; 0: not at all"},
-                      Parameter<Dgc>{"warm_up", &Dgc::warm_up, 0, 1e9,
-                                     "first iterations, in which the density falls from 1/4", true}};
+    return std::array{
+        parameter<&Dgc::density>("density", 1e-9, 1, "share of the elements that is sent"),
+        parameter<&Dgc::momentum>("momentum", 0, 0.9999,
+                                  "of each worker's velocity; 0: the optimizer's own is kept"),
+        parameter<&Dgc::clip>("clip", 0, 1e9, "norm to which a message's gradient is clipped; 0: not at all"),
+        parameter<&Dgc::warm_up>("warm_up", 0, 1e9, "first iterations, in which the density falls from 1/4",
+                                 true)};
   }
   CompressedCost gradient_cost(const CompressedMessage& message) const {
     return all_gathered(sparse_bytes(message, density), message.workers);

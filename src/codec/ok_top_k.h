@@ -10,8 +10,7 @@ struct OkTopK {
   double density = 0.01;
 
   static constexpr auto parameters() {
-    return std::array{
-        Parameter<OkTopK>{"density", &OkTopK::density, 1e-9, 1, "share of the elements that is sent"}};
+    return std::array{parameter<&OkTopK::density>("density", 1e-9, 1, "share of the elements that is sent")};
   }
   CompressedCost gradient_cost(const CompressedMessage& message) const {
     const std::int64_t bytes = sparse_bytes(message, density);

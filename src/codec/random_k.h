@@ -10,8 +10,7 @@ struct RandomK {
   double density = 0.01;
 
   static constexpr auto parameters() {
-    return std::array{
-        Parameter<RandomK>{"density", &RandomK::density, 1e-9, 1, "share of the elements that is sent"}};
+    return std::array{parameter<&RandomK::density>("density", 1e-9, 1, "share of the elements that is sent")};
   }
   CompressedCost gradient_cost(const CompressedMessage& message) const {
     return all_reduced(kept_elements(message.numel, density) * message.element_bytes);

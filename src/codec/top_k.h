@@ -10,8 +10,7 @@ struct TopK {
   double density = 0.01;
 
   static constexpr auto parameters() {
-    return std::array{
-        Parameter<TopK>{"density", &TopK::density, 1e-9, 1, "share of the elements that is sent"}};
+    return std::array{parameter<&TopK::density>("density", 1e-9, 1, "share of the elements that is sent")};
   }
   CompressedCost gradient_cost(const CompressedMessage& message) const {
     return all_gathered(sparse_bytes(message, density), message.workers);

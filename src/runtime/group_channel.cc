@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <thread>
 
 #include "gradweave/error.h"
+#include "model/hash.h"
 #include "runtime/transport/exchange.h"
 
 namespace gradweave::runtime {
@@ -107,7 +107,7 @@ std::unique_ptr<Pending> GroupChannel::start(const run::Execution& execution, st
 // differ.
 void GroupChannel::check_before(const CalendarOp& op, std::size_t sequence) {
   c10d::ProcessGroup& group = spec_.control ? *spec_.control : *spec_.group;
-  const auto plan = static_cast<std::int64_t>(std::hash<std::string>{}(hash_));
+  const auto plan = static_cast<std::int64_t>(checksum(hash_));
   const std::array<std::int64_t, 3> mine{plan, static_cast<std::int64_t>(sequence), op.bytes};
   at::Tensor sent = at::empty({3}, at::kLong);
   std::copy(mine.begin(), mine.end(), sent.mutable_data_ptr<std::int64_t>());

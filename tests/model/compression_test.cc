@@ -95,6 +95,28 @@ TEST(Compression, AveragesOfParametersAreServedBySome) {
   EXPECT_EQ(with_defaults({"top_k", {{"density", 0.5}}}).parameters.at("density"), 0.5);
 }
 
+// The largest workload and cluster that files may describe.
+TEST(Compression, IsExactOrRefusedAtAnySize) {
+  constexpr std::int64_t kNumel = std::int64_t{1} << 51, kWorkers = 10'000'000;
+  EXPECT_EQ(wire("ef_signsgd", kNumel, 8), (kNumel / 8 + 4) * 4);
+  EXPECT_EQ(wire("top_k", kNumel, 2, {{"density", 1}}), kNumel * 8);
+  for (const char* name : {"ef_signsgd", "top_k", "dgc"})
+    EXPECT_THROW(wire(name, kNumel, kWorkers, {}), InvalidInput) << name;
+  for (const CompressorInfo& info : compressors()) {
+    for (const std::int64_t workers : {std::int64_t{2}, kWorkers}) {
+      try {
+        EXPECT_GT(wire(std::string(info.name).c_str(), kNumel, workers), 0) << info.name;
+      } catch (const InvalidInput&) {
+        EXPECT_EQ(workers, kWorkers) << info.name;
+      }
+    }
+  }
+  // A given time grows as the bytes do.
+  const CostModel model({.name = "w", .layers = {{"a", 0, 0, std::int64_t{1} << 53, {{"a.w", 1000}}}}},
+                        cluster_of(kWorkers), {"top_k", {{"density", 1}}});
+  EXPECT_THROW(model.all_reduce(0, Slice{0, 0, 1000}), InvalidInput);
+}
+
 TEST(Compression, RefusesUnknownNamesAndValues) {
   EXPECT_THROW(wire("zip", 10, 2), InvalidInput);
   EXPECT_THROW(wire("fp16", 10, 2, {{"density", 0.1}}), InvalidInput);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 
+#include "gradweave/error.h"
 #include "testing/plans.h"
 
 namespace gradweave {
@@ -18,6 +19,7 @@ using ::testing::Each;
 using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
 
 std::vector<std::string> texts_of(const Plan& plan, const Cluster* cluster = nullptr) {
   std::vector<std::string> texts;
@@ -26,6 +28,17 @@ std::vector<std::string> texts_of(const Plan& plan, const Cluster* cluster = nul
     texts.push_back("rule " + std::to_string(v.rule) + ": " + v.where + ": " + v.what);
   }
   return texts;
+}
+
+// What is wrong with a plan of a scheme is no fault of the user's.
+TEST(Validate, APlanOfOnesOwnMakingIsSoundOrAnInternalError) {
+  EXPECT_NO_THROW(require_sound(validate(synchronous(), three_layers()), "ddp"));
+  Plan lossy = synchronous();
+  lossy.period[0].ops.pop_back();
+  const Validation validation = validate(lossy, three_layers());
+  EXPECT_THAT([&] { require_sound(validation, "ddp"); },
+              ThrowsMessage<InternalError>(AllOf(HasSubstr("scheme 'ddp'"), HasSubstr("please report"))));
+  EXPECT_THROW(require_valid(validation, "plan.json"), InvalidInput);
 }
 
 TEST(Validate, AcceptsEveryFamily) {

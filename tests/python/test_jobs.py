@@ -113,5 +113,5 @@ def test_a_way_is_a_scheme_with_options():
     with pytest.raises(ValueError, match="name=value"):
         ways.parse("ddp int4")
     schemes = [{"name": "ddp", "consistency": "exact"}]
-    assert ways.parse("ddp").consistency(schemes) == "exact"
-    assert ways.parse("ddp compressor=fp16").consistency(schemes) == "compressed"
+    assert ways.parse("ddp").effect(schemes) == "exact"
+    assert ways.parse("ddp compressor=fp16").effect(schemes) == "compressed"

@@ -64,10 +64,10 @@ def apart(rank, schemes, check):
 def test_finish_names_the_ranks_that_went_another_way():
     schemes = all_schemes()
     for said in ranks.run(apart, 3, schemes=schemes, check=False):
-        for scheme, consistency in schemes:
+        for scheme, effect in schemes:
             for does in ("other_rate", "set_by_hand"):
                 words = said[scheme, does]
-                if consistency in CORRECTED:
+                if effect in CORRECTED:
                     assert words == "accepted", (scheme, does, words)
                 else:
                     differ = "finish(): the ranks' parameters are not equal: other than on ranks 0 2 they are on rank 1"

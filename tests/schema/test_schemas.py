@@ -165,7 +165,7 @@ OUTPUTS = {
     "compare under an option": ("compare", [*ON_FOUR, "--set", "compressor=top_k", "--links", "1,10Gb/s",
                                             "--workers", "1,8"], 0),
     "plan": ("plan", [*ON_FOUR, "--scheme", "auto"], 0),
-    "infeasible plan": ("starved", [*ON_FOUR, "--scheme", "deft", "--set", "max_block_us=1ns"], 1),
+    "plan that is infeasible": ("starved", [*ON_FOUR, "--scheme", "deft", "--set", "max_block_us=1ns"], 1),
     "simulate": ("simulate", PLANNED, 0),
     "validate": ("validate", ["--plan", "PLAN", *TINY], 0),
     "validate with violations": ("validate", ["--plan", "PLAN", "--workload", EXAMPLES / "workloads" / "one-layer.json"], 1),

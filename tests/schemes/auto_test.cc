@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "gradweave/compression.h"
 #include "gradweave/error.h"
 #include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
@@ -129,14 +130,14 @@ TEST(Auto, TunesSizesAndChoices) {
   const std::vector<Candidate> buckets = tuned("ddp");
   ASSERT_EQ(buckets.size(), 1U + 6 + 6);
   using Options = std::map<std::string, std::string>;
-  EXPECT_EQ(buckets[0].options, Options{});
-  EXPECT_EQ(buckets[1].options, (Options{{"bucket_cap_bytes", "2200000"}}));
-  EXPECT_EQ(buckets[6].options, (Options{{"bucket_cap_bytes", "68750"}}));
-  EXPECT_EQ(buckets[12].options, (Options{{"first_bucket_bytes", "68750"}}));
+  EXPECT_EQ(buckets[0].options.written(), Options{});
+  EXPECT_EQ(buckets[1].options.written(), (Options{{"bucket_cap_bytes", "2200000"}}));
+  EXPECT_EQ(buckets[6].options.written(), (Options{{"bucket_cap_bytes", "68750"}}));
+  EXPECT_EQ(buckets[12].options.written(), (Options{{"first_bucket_bytes", "68750"}}));
   EXPECT_TRUE(faster(buckets[12].result, buckets[0].result));
   const std::vector<Candidate> solvers = tuned("mg_wfbp");
   ASSERT_EQ(solvers.size(), 2U);
-  EXPECT_EQ(solvers[1].options.at("solver"), "exact");
+  EXPECT_EQ(solvers[1].options.written().at("solver"), "exact");
 }
 
 TEST(Auto, SaysWhyNothingIsAdmissible) {
@@ -170,6 +171,13 @@ TEST(Auto, ReportsWhatItFound) {
   EXPECT_TRUE(plan.options.empty());
 }
 
+std::vector<std::string_view> schemes_of(const std::vector<RankedPlan>& plans) {
+  std::vector<std::string_view> names;
+  for (const RankedPlan& plan : plans)
+    names.push_back(find_scheme(plan.plan.search_report->chosen.scheme).name);
+  return names;
+}
+
 std::vector<RankedPlan> ranking(const std::map<std::string, std::string>& options) {
   return std::get<std::vector<RankedPlan>>(
       ranked_plans(workload(), cluster(), parse_options("auto", options)));
@@ -200,6 +208,41 @@ TEST(RankedPlans, AreAdmissibleValidAndEachTheBestWithoutThoseBefore) {
   }
   // Somebody who can only step everything in step() finds a plan.
   EXPECT_TRUE(std::ranges::any_of(plans, [](const RankedPlan& plan) { return plan.demands == Demands{}; }));
+}
+
+// Under no compressor is a plan chosen that does more to training than that compressor: COVAP's filter is not
+// admitted, nor are averages or delays.
+TEST(RankedPlans, ACompressorAdmitsItsOwnEffectAlone) {
+  for (const CompressorInfo& info : compressors()) {
+    const std::string name(info.name);
+    const std::vector<RankedPlan> plans = ranking({{"compressor", name}, {"tolerance", "0"}});
+    EXPECT_EQ(plans.front().plan.period,
+              auto_plan({{"allow", "exact"}, {"compressor", name}, {"tolerance", "0"}}).period);
+    for (const RankedPlan& each : plans) {
+      EXPECT_EQ(each.effects, std::vector<Effect>{Effect::kCompressed}) << name;
+      EXPECT_FALSE(filters_gradients(each.plan)) << name;
+      for (const Iteration& iteration : each.plan.period) {
+        for (const Op& op : iteration.ops) EXPECT_EQ(op.compression.name, name);
+      }
+    }
+    const std::vector<std::string_view> chosen = schemes_of(plans);
+    for (const SchemeInfo& scheme : schemes()) {
+      const bool splits = scheme.name == "dear" && !info.halves;
+      const bool serves = scheme.effect == Effect::kExact && !scheme.chooses && !splits;
+      EXPECT_EQ(std::ranges::find(chosen, scheme.name) != chosen.end(), serves) << name << " " << scheme.name;
+    }
+  }
+}
+
+TEST(RankedPlans, AreOfEveryEffectThatIsAllowedBesideACompressor) {
+  const auto averaged = ranking({{"allow", "exact+corrected"}, {"compressor", "int4"}});
+  EXPECT_TRUE(std::ranges::any_of(averaged, [](const RankedPlan& plan) {
+    return plan.effects == std::vector{Effect::kCompressed, Effect::kCorrected};
+  }));
+  const auto filtered = schemes_of(ranking({{"allow", "exact+compressed"}, {"compressor", "fp16"}}));
+  EXPECT_NE(std::ranges::find(filtered, "covap"), filtered.end());
+  const auto plain = schemes_of(ranking({{"compressor", "none"}}));
+  EXPECT_EQ(std::ranges::find(plain, "covap"), plain.end());
 }
 
 TEST(RankedPlans, SayWhyThereAreNone) {

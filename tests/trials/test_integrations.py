@@ -61,12 +61,12 @@ def all_schemes(rank, loop, schemes, norm):
     import gradweave
     from gradweave import core
 
-    consistency = {row["name"]: row["consistency"] for row in core.schemes()}
+    effect = {row["name"]: row["consistency"] for row in core.schemes()}
     folder = Path(os.environ["JOB_FOLDER"]) / "checkpoints"
     expected, found = trained(rank, loop, norm, None, folder), {}
     # Lightning leaves each rank its own buffers there, and keeps rank 0's.
     rest_of_ddp = trained(rank, loop, norm, None, folder, resumed=True) if loop == "lightning_manual" else None
-    for scheme in schemes or consistency:
+    for scheme in schemes or effect:
         options = options_of(scheme)
         try:
             whole = trained(rank, loop, norm, options, folder)
@@ -76,7 +76,7 @@ def all_schemes(rank, loop, schemes, norm):
             continue
         other = differing(whole, expected)
         found[scheme] = "other bits" if other else "exact"
-        if other and consistency[scheme] == "exact":
+        if other and effect[scheme] == "exact":
             found[scheme] = f"differs from DistributedDataParallel: {other}"
         elif again := differing(rest, rest_of_ddp or whole):
             found[scheme] = f"differs after the checkpoint: {again}"
@@ -139,10 +139,10 @@ def gone_on(rank, loop, schemes, folder):
 def test_a_job_goes_on_with_fewer_ranks(loop, tmp_path):
     from gradweave import core
 
-    consistency = {row["name"]: row["consistency"] for row in core.schemes() if row["name"] not in IN_BACKWARD}
-    ranks.run(until_it_is_saved, 3, timeout=500, loop=loop, schemes=list(consistency), folder=tmp_path)
-    for found in ranks.run(gone_on, 2, timeout=500, loop=loop, schemes=list(consistency), folder=tmp_path):
-        assert not {scheme: other for scheme, other in found.items() if other and consistency[scheme] == "exact"}
+    effect = {row["name"]: row["consistency"] for row in core.schemes() if row["name"] not in IN_BACKWARD}
+    ranks.run(until_it_is_saved, 3, timeout=500, loop=loop, schemes=list(effect), folder=tmp_path)
+    for found in ranks.run(gone_on, 2, timeout=500, loop=loop, schemes=list(effect), folder=tmp_path):
+        assert not {scheme: other for scheme, other in found.items() if other and effect[scheme] == "exact"}
 
 
 @pytest.mark.slow

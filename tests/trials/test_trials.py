@@ -69,9 +69,9 @@ def all_schemes(rank, trial, schemes):
     import gradweave
     from gradweave import core
 
-    consistency = {row["name"]: row["consistency"] for row in core.schemes()}
+    effect = {row["name"]: row["consistency"] for row in core.schemes()}
     expected, found = trained(rank, trial, None), {}
-    for scheme in schemes or consistency:
+    for scheme in schemes or effect:
         try:
             own = trained(rank, trial, scheme)
         except gradweave.InvalidInput as error:
@@ -83,7 +83,7 @@ def all_schemes(rank, trial, schemes):
             found[scheme] = "ranks differ"
         elif scheme not in found:
             found[scheme] = "exact" if torch.equal(own, expected) else "equal ranks"
-            if consistency[scheme] == "exact" and found[scheme] != "exact":
+            if effect[scheme] == "exact" and found[scheme] != "exact":
                 found[scheme] = f"other bits than DistributedDataParallel: {(own - expected).abs().max().item():.1e}"
     return found
 

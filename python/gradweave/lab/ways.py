@@ -30,7 +30,7 @@ class Way:
         chosen = core.chosen(plan).get("scheme", self.scheme)
         return self.name if chosen in (self.scheme, "search") else f"{self.name} ({chosen})"
 
-    def consistency(self, schemes):
+    def effect(self, schemes):
         """What it does to training, of `schemes` (as core.schemes() gives them): "exact", "local", ...; "compressed" where an
         option compresses what an exact scheme sends."""
         found = next(scheme["consistency"] for scheme in schemes if scheme["name"] == self.scheme)
