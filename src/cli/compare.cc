@@ -216,9 +216,9 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
   std::cout
       << "\n* fastest; ! changes training: a speed says nothing of accuracy, and only schemes whose\n"
          "effect is 'exact' compute what plain data parallelism computes (docs/schemes.md); +NAME: through\n"
-         "that compressor. times ddp: how many times faster than scheme ddp as it is. efficiency: compute\n"
-         "over iteration time; coverage rate: the whole model once on the first link over compute."
-      << (screen.wide ? "\n" : " --wide shows all columns.\n");
+         "that compressor. times ddp: how many times faster than scheme ddp as it is; efficiency: compute\n"
+         "over iteration time; coverage rate: time of the whole model once on the first link over compute."
+      << (screen.wide ? "\n" : "\n--wide shows all columns.\n");
 }
 
 // What the curves of one setting are measured by: scheme ddp's iteration, or where it is not among the rows, compute.

@@ -30,7 +30,7 @@ namespace gradweave::python {
 namespace {
 
 using Unlocked = py::call_guard<py::gil_scoped_release>;
-using Options = std::map<std::string, std::string>;
+using Written = std::map<std::string, std::string>;  // options: {name: text}
 
 // Returns calculate(), done without Python's lock; `beside_training`: at low priority.
 template <class Calculate>
@@ -109,21 +109,31 @@ void bind_values(py::module_& module) {
   bind_value<Timeline>(module);
 }
 
+// Warns, where Python called, of what plans and predictions leave out.
+void warn_of(const Cluster& cluster) {
+  const std::string left_out = not_modelled(cluster);
+  if (!left_out.empty() && PyErr_WarnEx(PyExc_UserWarning, left_out.c_str(), 2) != 0)
+    throw py::error_already_set();
+}
+
 [[noreturn]] void fail_to_plan(const std::string& scheme, const Infeasible& infeasible) {
   throw std::runtime_error("scheme '" + scheme + "' has no plan here: " + infeasible.reason);
 }
 
 std::shared_ptr<Plan> plan_by(const Given<Workload>& workload, const Given<Cluster>& cluster,
-                              const std::string& scheme, const Options& options, bool beside_training) {
+                              const std::string& scheme, const Written& options, bool beside_training) {
+  warn_of(*cluster);
   PlanResult result =
       unlocked([&] { return make_plan(scheme, *workload, *cluster, options); }, beside_training);
   if (const auto* infeasible = std::get_if<Infeasible>(&result)) fail_to_plan(scheme, *infeasible);
   return std::make_shared<Plan>(std::get<Plan>(std::move(result)));
 }
 
-py::list ranked(const Given<Workload>& workload, const Given<Cluster>& cluster, const Options& options,
+py::list ranked(const Given<Workload>& workload, const Given<Cluster>& cluster, const Written& options,
                 bool beside_training) {
-  RankedPlans result = unlocked([&] { return ranked_plans(*workload, *cluster, options); }, beside_training);
+  warn_of(*cluster);
+  const SchemeOptions set = parse_options("auto", options);
+  RankedPlans result = unlocked([&] { return ranked_plans(*workload, *cluster, set); }, beside_training);
   if (const auto* infeasible = std::get_if<Infeasible>(&result)) fail_to_plan("auto", *infeasible);
   py::list entries;
   for (RankedPlan& each : std::get<std::vector<RankedPlan>>(result)) {
@@ -141,6 +151,7 @@ py::list ranked(const Given<Workload>& workload, const Given<Cluster>& cluster, 
 
 py::object simulated(const Given<Plan>& plan, const Given<Workload>& workload, const Given<Cluster>& cluster,
                      double optimizer_us, double contention) {
+  warn_of(*cluster);
   const SimulationOptions how = {.optimizer_ns = static_cast<Nanoseconds>(optimizer_us * 1000),
                                  .contention = decimal_from_double(contention, "contention")};
   return python_of(unlocked([&] { return to_object(simulate(*plan, *workload, *cluster, how)); }));
@@ -195,9 +206,9 @@ void bind_core(py::module_& module) {
   module.def("make_plan", &plan_by, py::arg("workload"), py::arg("cluster"), py::arg("scheme"),
              py::arg("options"), py::arg("beside_training"));
   module.def("check_options",
-             [](const std::string& scheme, const Options& options) { check_options(scheme, options); });
-  module.def("check_tuning", [](const std::string& scheme, const Options& options, int trials) {
-    check_tuning(scheme, options, trials);
+             [](const std::string& scheme, const Written& options) { parse_options(scheme, options); });
+  module.def("check_tuning", [](const std::string& scheme, const Written& options, int trials) {
+    check_tuning(parse_options(scheme, options), trials);
   });
   module.def("ranked_plans", &ranked, py::arg("workload"), py::arg("cluster"), py::arg("options"),
              py::arg("beside_training"));

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import warnings
 
 import pytest
 import torch
@@ -149,3 +150,16 @@ def test_plan_files_have_the_commands_limits_and_messages(tmp_path):
         with pytest.raises(gradweave.InvalidInput, match=words) as error:
             wrapped(path)
         assert path == "-" or str(path) in str(error.value)
+
+
+def test_two_levels_of_links_are_warned_of():
+    nested = core.Cluster(cluster(2) | {"workers_per_node": 2})
+    flat = core.Cluster(cluster(2))
+    plan = core.make_plan(workload(), flat, "ddp")
+    for call in (lambda where: core.make_plan(workload(), where, "ddp"), lambda where: core.ranked_plans(workload(), where),
+                 lambda where: core.simulate(plan, workload(), where)):
+        with pytest.warns(UserWarning, match="workers_per_node is 2: two levels"):
+            call(nested)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call(flat)
