@@ -14,11 +14,12 @@
 #include <vector>
 
 #include "gradweave/cluster.h"
-#include "gradweave/options.h"
 #include "gradweave/plan.h"
 #include "gradweave/workload.h"
 
 namespace gradweave {
+
+class SchemeOptions;  // options.h
 
 // Part of a step: the gradient of an iteration, times a weight.
 struct UsedGradient {

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the lowest: folders of src/, and public headers. "results": what is found, for programs and people.
 FLOORS = {
     "base": ("base codec", "error decimal"),
-    "model": ("model", "workload cluster collective compression cost fit"),
+    "model": ("model compressors", "workload cluster collective compression cost fit"),
     "plan": ("plan", "plan validate effects timeline iteration_statistics"),
     "predict": ("simulate preserve observe", "simulate preserve estimate observe"),
     "formats": ("io io/import", "json import"),

@@ -226,7 +226,7 @@ TEST(Deft, MergesByTheMeanUnlessToldOtherwise) {
   EXPECT_EQ(plan_of(make_plan("deft", vgg19(), links(1), {{"merge", "sum"}})).merge, Merge::kSum);
 }
 
-TEST(Deft, UnpartitionedStarvesAndSaysWhy) {
+TEST(Deft, UnpartitionedIsInfeasibleAndSaysWhy) {
   const PlanResult result = make_plan("deft", vgg19(), links(1), {{"max_block_us", "200000"}});
   const Infeasible* infeasible = std::get_if<Infeasible>(&result);
   ASSERT_NE(infeasible, nullptr);

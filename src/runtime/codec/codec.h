@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/splitmix.h"
-#include "codec/compressor.h"
+#include "compressors/compressor.h"
 #include "gradweave/compression.h"
 #include "runtime/transport/transport.h"
 
@@ -68,7 +68,7 @@ std::unique_ptr<Codec> make_codec(const Compression& compression);
 
 // ---- for codecs
 
-// Returns the row of a codec that is made of its compressor's parameters, a struct of src/codec.
+// Returns the row of a codec that is made of its compressor's parameters, a struct of src/compressors.
 template <typename Made, typename Parameters>
 CodecRow row_of(std::string_view name) {
   return {name, [](const auto& values) -> std::unique_ptr<Codec> {

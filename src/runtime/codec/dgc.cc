@@ -14,7 +14,7 @@
 //
 // Deviations from the paper: the norm that is clipped is a message's, not the whole model's; the warm-up is counted
 // in iterations; its threshold is exact.
-#include "codec/dgc.h"
+#include "compressors/dgc.h"
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>

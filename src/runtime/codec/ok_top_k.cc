@@ -14,7 +14,7 @@
 // Deviations from the paper: regions are interleaved (element i belongs to rank i mod P), which balances them
 // without an exchange; messages have a fixed length, so that no counts are exchanged: the smallest elements beyond
 // it stay behind, and what is short of it is filled up.
-#include "codec/ok_top_k.h"
+#include "compressors/ok_top_k.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>

@@ -16,7 +16,7 @@
 //
 // Deviations from the paper: Q is drawn from uniform numbers; a column of Q that has become 0 is drawn again, or it
 // would stay so.
-#include "codec/power_sgd.h"
+#include "compressors/power_sgd.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_qr.h>

@@ -3,7 +3,7 @@
 //
 // Deviation from the paper: the elements are one from each of k equal stretches, so that the k are distinct without
 // looking; each element is chosen as often.
-#include "codec/random_k.h"
+#include "compressors/random_k.h"
 
 #include <ATen/ops/empty.h>
 

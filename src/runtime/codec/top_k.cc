@@ -1,6 +1,6 @@
 // top_k: the elements of largest magnitude, with their places; ranks choose different ones (Aji and Heafield, "Sparse
 // Communication for Distributed Gradient Descent", EMNLP 2017). What is not sent is left behind.
-#include "codec/top_k.h"
+#include "compressors/top_k.h"
 
 #include "runtime/codec/rows.h"
 #include "runtime/codec/sparse.h"

@@ -5,8 +5,8 @@
 // NeurIPS 2017; scales by groups as in Dettmers et al., ICLR 2022)
 #pragma once
 
-#include "codec/compressor.h"
 #include "codec/groups.h"
+#include "compressors/compressor.h"
 
 namespace gradweave::codec {
 

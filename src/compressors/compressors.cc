@@ -4,14 +4,14 @@
 #include <string>
 
 #include "base/quoted.h"
-#include "codec/cast.h"
-#include "codec/dgc.h"
-#include "codec/ef_signsgd.h"
-#include "codec/ok_top_k.h"
-#include "codec/power_sgd.h"
-#include "codec/quantized.h"
-#include "codec/random_k.h"
-#include "codec/top_k.h"
+#include "compressors/cast.h"
+#include "compressors/dgc.h"
+#include "compressors/ef_signsgd.h"
+#include "compressors/ok_top_k.h"
+#include "compressors/power_sgd.h"
+#include "compressors/quantized.h"
+#include "compressors/random_k.h"
+#include "compressors/top_k.h"
 #include "gradweave/error.h"
 
 namespace gradweave {

@@ -2,7 +2,7 @@
 // (Aji and Heafield, EMNLP 2017). Averages of parameters likewise.
 #pragma once
 
-#include "codec/compressor.h"
+#include "compressors/compressor.h"
 
 namespace gradweave::codec {
 

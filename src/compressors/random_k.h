@@ -2,7 +2,7 @@
 // with Memory", NeurIPS 2018).
 #pragma once
 
-#include "codec/compressor.h"
+#include "compressors/compressor.h"
 
 namespace gradweave::codec {
 

@@ -2,7 +2,7 @@
 // Compression", ICLR 2018).
 #pragma once
 
-#include "codec/compressor.h"
+#include "compressors/compressor.h"
 
 namespace gradweave::codec {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "codec/compressor.h"
+#include "compressors/compressor.h"
 
 namespace gradweave::codec {
 

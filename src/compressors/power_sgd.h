@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "codec/compressor.h"
+#include "compressors/compressor.h"
 
 namespace gradweave::codec {
 

@@ -2,7 +2,7 @@
 // scale, the mean magnitude, for each group of 256, in two stages.
 #pragma once
 
-#include "codec/quantized.h"
+#include "compressors/quantized.h"
 
 namespace gradweave::codec {
 

@@ -2,7 +2,7 @@
 // "Near-Optimal Sparse Allreduce", PPoPP 2022).
 #pragma once
 
-#include "codec/compressor.h"
+#include "compressors/compressor.h"
 
 namespace gradweave::codec {
 
