@@ -71,7 +71,8 @@ std::string meant_for_set(const CLI::App& command, std::string option) {
 
 // What CLI11 says, in words for who has read nothing of it.
 std::string words_of(const CLI::ParseError& error) {
-  const std::string text = error.what(), option = text.substr(0, text.find(':'));
+  std::string text = error.what();
+  const std::string option = text.substr(0, text.find(':'));
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return text;
   return option + (text.ends_with("missing") ? " has no value" : " is given more than once");
 }

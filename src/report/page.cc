@@ -5,8 +5,8 @@
 #include "gradweave/error.h"
 #include "gradweave/report.h"
 #include "io/lanes.h"
-#include "report/result_json.h"
 #include "report/contents.h"
+#include "report/result_json.h"
 #include "report/template.h"
 
 namespace gradweave {

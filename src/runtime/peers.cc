@@ -465,7 +465,7 @@ std::string Peers::give_up(const std::string& what, std::chrono::nanoseconds aft
   }
   s.wake.notify_all();
   while (!s.may_leave()) s.round.wait_until(s.mutex, s.leave_at);
-  const std::string verdict = s.verdict;
+  std::string verdict = s.verdict;
   const std::function<void()> pass_on = s.passing_on();
   lock.unlock();
   if (pass_on) pass_on();

@@ -137,9 +137,10 @@ def some_removed(model, optimizer):
 
 
 def clamped(model, optimizer):
+    weight = model.wide.weight  # held from before: nobody sees that it is read
     optimizer.step()
     with torch.no_grad():
-        model.wide.weight.clamp_(-0.01, 0.01)
+        weight.clamp_(-0.01, 0.01)
     model(batch(0, 0)[0])
 
 
@@ -154,9 +155,10 @@ def skipped_twice(model, optimizer):
 
 
 def passed_by(model, optimizer):
+    weight, bias = model.out.weight, model.out.bias  # held from before: nobody sees that they are read
     optimizer.step()
     model.forward = lambda x: nn.functional.linear(
-        model.wide(torch.relu(model.norm(model.conv(x))).flatten(1)), model.out.weight, model.out.bias)
+        model.wide(torch.relu(model.norm(model.conv(x))).flatten(1)), weight, bias)
     backward(model, optimizer, 0, 3)
 
 

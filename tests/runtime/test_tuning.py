@@ -84,8 +84,9 @@ def tune_where_a_plan_is_refused(rank):
     session._install = refuse
     train_until_tuned(model, optimizer, rank)
     session.finish()
+    tuning = session.tuning
     session.close()
-    return session.tuning, session.plan, plans
+    return tuning, session.plan, plans
 
 
 def test_a_plan_that_is_refused_costs_a_trial_and_the_start_stays():

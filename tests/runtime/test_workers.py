@@ -247,5 +247,5 @@ def test_what_does_not_fit_is_refused():
         assert "of rank 0 of 3, without ranks 1 2" in alone
         assert "a list of all" in none
         assert "load model and optimizers first" in after_load
-        assert "iteration 5" in differ and "iteration 6" in differ and "same states" in differ
+        assert "iteration 5" in differ and "iteration 6" in differ and "what one job has saved" in differ
         assert torch.equal(left[0], torch.full((5,), 2.0)) and left[1] == 7

@@ -84,7 +84,7 @@ struct Row {
 };
 
 // A run while it is being read.
-struct Reading {
+struct LogReading {
   std::string program, where;
   Ranks ranks;
   std::vector<Row> rows;
@@ -92,7 +92,7 @@ struct Reading {
 
 // Versions before 2.16 don't name the program. An all-reduce's bus bandwidth is 2 (P - 1) / P of the other one, that of a
 // reduce-scatter (P - 1) / P; what doesn't reduce may be an all-gather or something else.
-Collective guessed_collective(const Reading& reading) {
+Collective guessed_collective(const LogReading& reading) {
   const double share = std::ranges::max(reading.rows, {}, &Row::bytes).bus_share;
   const auto reduces = [](const Row& row) { return row.redop != "none"; };
   if (std::ranges::all_of(reading.rows, reduces) && share > 0)
@@ -101,7 +101,7 @@ Collective guessed_collective(const Reading& reading) {
                      "put the command, e.g. all_gather_perf, in a line above the table");
 }
 
-NcclTestsRun finished(const Reading& reading) {
+NcclTestsRun finished(const LogReading& reading) {
   if (reading.rows.empty())
     throw InvalidInput("has no line with a size and a time", reading.where, "give a run that has ended");
   NcclTestsRun run{.collective = reading.program.empty() ? guessed_collective(reading)
@@ -203,7 +203,7 @@ class TextReader {
     return number_from<double>(words[column]);
   }
 
-  std::vector<Reading> readings_;
+  std::vector<LogReading> readings_;
   std::string program_;               // named since the last run began
   std::vector<std::string> columns_;  // of the table
   std::vector<std::size_t> times_;    // which of them are times: out of place, in place
@@ -225,7 +225,7 @@ NcclTestsRun run_from(std::string_view text) {
   const JsonValue tree = parse_json(text);
   const JsonNode root(tree);
   require_kind(kind_of(root), "nccl-tests");
-  Reading reading{.where = "results"};
+  LogReading reading{.where = "results"};
   const JsonNode arguments = root.at("args");
   if (arguments.size() > 0) reading.program = program_in(arguments.item(0).text(kMaxTextBytes));
   if (reading.program.empty())
