@@ -18,7 +18,7 @@ PYTHON = [
         "Session", "Session.report", "Session.record_timeline", "Session.timeline", "Session.counters", "Session.tuning",
         "Session.install",
         "Session.synchronize", "Session.skip_step", "Session.no_sync", "Session.state_dict", "Session.load_state_dict",
-        "Session.finish", "Session.broadcast_buffers", "Session.close"]),
+        "Session.finish", "Session.average", "Session.broadcast_buffers", "Session.close"]),
     ("Links", "links.py", ["EmulatedLink", "EmulatedLink.__init__", "EmulatedLink.set"]),
     ("gradweave.core", "core.py", None),
     ("gradweave.integrations.accelerate", "integrations/accelerate.py", ["wrap"]),

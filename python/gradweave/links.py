@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from dataclasses import dataclass
 
 from torch import distributed
@@ -71,9 +72,10 @@ def links_of(given, job, device):
     """The links of `wrap(links=...)` for parameters on `device`: None (the job's group), or a list of interface names, process
     groups and EmulatedLinks. Errors: ValueError for what can't be a link of this job."""
     if given is None:
-        if job.user_group is None:
-            raise ValueError("gradweave.wrap: there is no process group: call torch.distributed.init_process_group(), "
-                             "or pass links=[gradweave.EmulatedLink(...)] to try a schedule in one process")
+        started = os.environ.get("WORLD_SIZE", "1")
+        if job.user_group is None and started != "1":
+            raise ValueError(f"gradweave.wrap: there is no process group, and WORLD_SIZE={started} processes were started: "
+                             "call torch.distributed.init_process_group() before")
         return [Link("default", named=False)]
     given = [given] if isinstance(given, (str, EmulatedLink)) or not hasattr(given, "__iter__") else list(given)
     links = [_link_of(number, one, job, device, alone=len(given) == 1) for number, one in enumerate(given)]

@@ -38,6 +38,10 @@ class Scope:
     def buffers(self):
         return [buffer for name, buffer in self.model.named_buffers() if not self._is_excluded(name)]
 
+    def buffer_marks(self):
+        """What changes with each change of a buffer."""
+        return [(id(buffer), buffer._version) for buffer in self.buffers()]
+
     def to_broadcast(self):
         return [p for name, p in self.model.named_parameters() if not self._is_excluded(name)] + self.buffers()
 

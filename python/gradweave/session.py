@@ -3,13 +3,15 @@
 import contextlib
 import json
 import os
+import warnings
+import weakref
 from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 
 from gradweave import (
     _native, checkpoint, clipping, compiling, core, decision, equality, preserving, profiling, reading, scaling, tuning)
-from gradweave.agreement import Control, difference
+from gradweave.agreement import Control, difference, digest
 from gradweave.checkpoint import RankState
 from gradweave.closing import refusing_once_closed
 from gradweave.following import Follower
@@ -23,6 +25,10 @@ from gradweave.updating import Updates
 
 
 BUFFERS = "the broadcast of buffers"
+OWN_BUFFERS = ("gradweave: each rank evaluates with running statistics of its own batches: call gradweave.finish(model) on "
+               "all ranks before model.eval() to evaluate with rank 0's, as DistributedDataParallel does")
+OWN_COPIES = ("gradweave.finish(): copies of the model, as averages of its weights have them, are not the same on all ranks, "
+              "which have stepped on their own; model.gradweave.average(copy), called on all ranks, makes one the mean of all")
 CHANGE = "the change of plan"
 LOAD = "model.gradweave.load_state_dict()"
 
@@ -65,6 +71,8 @@ class Session:
             link.open(job, device, settings.checks)
         if settings.broadcast:
             self.control.broadcast(self._scope.to_broadcast())
+        self._buffer_marks, self.evaluates_alone = self._scope.buffer_marks(), False
+        self._copies, self._stepped_apart = [], False  # of the model, and whether ranks have stepped on their own
         for parameter in self.parameters:
             # Leaves a Python hook dictionary behind, which later Python hooks join instead of replacing ours.
             parameter.register_post_accumulate_grad_hook(_no_op).remove()
@@ -196,14 +204,48 @@ class Session:
         self._follower.end()
         self.broadcast_buffers()
         equality.check_equal(self.control, self.names, self.parameters, "finish()")
+        if self._stepped_apart:
+            self._compare_copies()
 
-    def buffers(self):
-        """Those that ranks have alike."""
-        return self._scope.buffers()
+    @property
+    def buffers_changed(self):
+        """Whether a buffer has changed here since all ranks had rank 0's."""
+        return self._scope.buffer_marks() != self._buffer_marks
 
     def broadcast_buffers(self) -> None:
         """Rank 0's. Collective."""
-        self.control.broadcast(self.buffers(), BUFFERS)
+        self.control.broadcast(self._scope.buffers(), BUFFERS)
+        self._buffer_marks = self._scope.buffer_marks()
+
+    def evaluates(self):
+        """The model is about to be evaluated."""
+        self.synchronize()
+        if self.job.rank == 1 and not self.evaluates_alone and self.buffers_changed:  # rank 0's are right; one says it
+            self.evaluates_alone = True
+            warnings.warn(OWN_BUFFERS, stacklevel=4)
+
+    def copied(self, copy):
+        """`copy` is made of the model."""
+        self._copies = [*(each for each in self._copies if each() is not None), weakref.ref(copy)]
+
+    def average(self, module: torch.nn.Module) -> None:
+        """Make a copy of the model, or an average of its weights, the mean of all ranks' in place: where ranks step on their
+        own, finish() makes only the model itself equal. What is no floating point becomes rank 0's. Collective. Errors:
+        InvalidInput if ranks give modules of different shapes."""
+        tensors = [each.detach() for each in (*module.parameters(), *module.buffers())]
+        shapes = digest([[list(each.shape), str(each.dtype)] for each in tensors])
+        self._compare("model.gradweave.average()", "modules", shapes, "give it the same module")
+        floats = [each for each in tensors if each.is_floating_point() or each.is_complex()]
+        self.control.average(floats, "model.gradweave.average()")
+        self.control.broadcast([each for each in tensors if not each.is_floating_point() and not each.is_complex()], BUFFERS)
+
+    def _compare_copies(self):
+        """Says if copies of the model are not the same on all ranks, which have stepped on their own."""
+        held = [copy for copy in (reference() for reference in self._copies) if copy is not None]
+        sums = digest([[_native.checksum(parameter) for parameter in copy.parameters()] for copy in held])
+        told = self.control.peers.agree("the comparison of copies", sums, self.control.timeout_s)
+        if len(set(told)) > 1 and self.job.rank == 0:
+            warnings.warn(OWN_COPIES, stacklevel=4)
 
     def state_dict(self) -> dict[str, RankState]:
         """{"rank0": RankState} (that of this rank): what it has for a checkpoint besides model and optimizer. Plan, iteration,
@@ -270,12 +312,19 @@ class Session:
         own = f"refused ({refusal})"
         if refusal is None:
             own = f"iteration {states[0].iteration} of job {states[0].job} of {states[0].ranks} ranks"
-        given = dict(enumerate(self.control.peers.agree(LOAD, own, self.control.timeout_s)))
+        try:
+            self._compare(LOAD, "what is loaded", own, "give every rank what one job has saved after one iteration")
+        except _native.InvalidInput:
+            if refusal is None:
+                raise
         if refusal is not None:
             raise _native.InvalidInput(f"{LOAD}: {refusal}") from None
+
+    def _compare(self, where, what, own, remedy):
+        """All ranks have the same text. Collective. Errors: InvalidInput naming those that differ."""
+        given = dict(enumerate(self.control.peers.agree(where, own, self.control.timeout_s)))
         if len(set(given.values())) > 1:
-            raise _native.InvalidInput(f"{LOAD}: {difference('what is loaded', given)}; give every rank what one job has saved "
-                                       "after one iteration")
+            raise _native.InvalidInput(f"{where}: {difference(what, given)}; {remedy}")
 
     def before_load(self, what):
         """The model's or the optimizer's load_state_dict() is about to be called."""
@@ -475,6 +524,7 @@ class Session:
             self.updates.average_states(alike, self.control)
         self.updates.plan_installed(self.job.size if self.settings.moments == "whole_batch" else 1)
         self.plan = plan if isinstance(plan, dict) else plan.to_dict()
+        self._stepped_apart |= core.demands_of(given)["local_steps"]
         self._hook_layers()
 
     def _hook_layers(self):

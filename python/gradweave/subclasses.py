@@ -43,13 +43,29 @@ def named_as(subclass, base):
     return subclass
 
 
-def reduce_plain(held, base, protocol):
-    """What `__reduce_ex__` returns to copy or pickle `held` as the `base` that it was before."""
+class _Make:
+    """Makes the object that a copy will be. `tell`: is told of it, if it is made in this process and not from a file."""
+
+    def __init__(self, tell=None):
+        self._tell = tell
+
+    def __call__(self, kind, *arguments):
+        made = kind.__new__(kind)
+        if self._tell is not None:
+            self._tell(made)
+        return made
+
+    def __reduce__(self):
+        return _Make, ()
+
+
+def reduce_plain(held, base, protocol, tell=None):
+    """What `__reduce_ex__` returns to copy or pickle `held` as the `base` that it was before. `tell`: as of _Make."""
     plain = base.__new__(base)
     plain.__dict__.update(held.__dict__)
     function, arguments, *rest = plain.__reduce_ex__(protocol)
     if getattr(function, "__name__", "") == "__newobj__":  # pickle insists on the object's own class there
-        function = _new
+        function = _Make(tell)
     return function, arguments, *rest
 
 
@@ -58,8 +74,8 @@ def become(held, kind):
     object.__setattr__(held, "__class__", kind)
 
 
-def model_class(base, phase):
-    """`phase`: a compiling.Phase."""
+def model_class(base, phase, has_module):
+    """`phase`: a compiling.Phase. `has_module`: the model has an attribute `module` of its own."""
     class Model(base):
         def __call__(self, *args, **kwargs):
             return compiling.called(phase, super().__call__, self, _before_forward, _after_forward, args, kwargs)
@@ -75,7 +91,7 @@ def model_class(base, phase):
 
         def train(self, mode=True):
             if not mode and self in sessions:
-                sessions[self].synchronize()
+                sessions[self].evaluates()
             return super().train(mode)
 
         def state_dict(self, *args, **kwargs):
@@ -93,11 +109,45 @@ def model_class(base, phase):
                 super().zero_grad(set_to_none)
 
         def __reduce_ex__(self, protocol):
-            if self in sessions:
-                sessions[self].synchronize()
-            return reduce_plain(self, base, protocol)
+            if self not in sessions:
+                return reduce_plain(self, base, protocol)
+            sessions[self].synchronize()
+            return reduce_plain(self, base, protocol, sessions[self].copied)
 
-    return named_as(Model, base)
+    if has_module:
+        return named_as(Model, base)
+
+    class Inner(Model):
+        def __call__(self, *args, **kwargs):
+            return session_of(self).model(*args, **kwargs)
+
+    class Whole(Model):
+        @property
+        def module(self):
+            """For scripts made for DistributedDataParallel: the same model, by another object, which has no `module`."""
+            if self not in sessions:
+                raise AttributeError(f"'{base.__name__}' object has no attribute 'module'")
+            return _inner(self, named_as(Inner, base))
+
+    return named_as(Whole, base)
+
+
+_inners = weakref.WeakKeyDictionary()  # by model
+
+
+def _inner(model, kind):
+    if model not in _inners:
+        _inners[model] = inner = kind.__new__(kind)
+        object.__setattr__(inner, "__dict__", vars(model))
+        sessions[inner] = sessions[model]
+    return _inners[model]
+
+
+def release(held, base):
+    """Makes `held`, a model or an optimizer, the `base` that it was."""
+    for each in (held, _inners.pop(held, None)):
+        if each is not None and sessions.pop(each, None) is not None:
+            become(each, base)
 
 
 def _before_forward(model):
@@ -179,7 +229,3 @@ def _seen_as(held, base):
 
 def _nothing(*arguments):
     pass
-
-
-def _new(kind, *arguments):
-    return kind.__new__(kind, *arguments)

@@ -17,7 +17,7 @@ from gradweave.scope import INTEGRATIONS, Scope
 from gradweave.session import Session
 from gradweave.settings import Given, Settings, spelled_as
 from gradweave.stepping import is_twin
-from gradweave.subclasses import become, model_class, optimizer_class, session_of, sessions
+from gradweave.subclasses import become, model_class, optimizer_class, release, session_of, sessions
 
 
 LAST_OPS_S = 5.0  # at an exit without finish(): for an op under way, which another rank may still need
@@ -91,8 +91,10 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
             job.report(error)
         job.close()
         raise
+    plain = [(weakref.ref(held), type(held)) for held in (model, *optimizers)]
+    kind = model_class(type(model), session.phase, hasattr(model, "module"))
     sessions[model] = session
-    become(model, model_class(type(model), session.phase))
+    become(model, kind)
     for each in optimizers:
         sessions[each] = session
         # A scheduler made before patches `step` on the instance: ours does what the patch did.
@@ -100,7 +102,7 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
         become(each, optimizer_class(type(each)))
     if settings.scaler is not None:
         scaling.adopt(settings.scaler)
-    session.on_close = _unwrapper([weakref.ref(held) for held in [model, *optimizers]])
+    session.on_close = _unwrapper(plain)
     return Wrapped(model, optimizer)
 
 
@@ -184,11 +186,11 @@ def clip_grad_norm_(model: torch.nn.Module, max_norm: float, norm_type: float = 
     return session_of(model).clip_grad_norm_(max_norm, norm_type, error_if_nonfinite)
 
 
-def _unwrapper(references):
+def _unwrapper(plain):
     def unwrap():
-        for held in [reference() for reference in references]:
-            if held is not None and sessions.pop(held, None) is not None:
-                become(held, type(held).__mro__[1])
+        for reference, kind in plain:
+            if (held := reference()) is not None:
+                release(held, kind)
     return unwrap
 
 

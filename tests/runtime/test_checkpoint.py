@@ -168,6 +168,72 @@ def test_a_decision_is_part_of_a_checkpoint():
     assert ranks.run(decided_anew, 2) == [True, True]
 
 
+def of_two_jobs(rank, plans, folder):
+    """What each form of loading says where rank 0 goes on from one job and rank 1 from another, of the same plan and iteration:
+    {scheme: [said, ...]}; and where only the model is the other job's."""
+    import warnings
+
+    from torch.distributed import checkpoint
+
+    said = {}
+    for number, plan in enumerate(plans):
+        data, places = [], []
+        for job in range(2):
+            model, optimizer = begin(plan, "sgd", emulated())
+            train(model, optimizer, rank, 3, first=10 * job)
+            data.append(saved(model, optimizer))
+            places.append(folder / f"{number}.{job}")
+            with warnings.catch_warnings(action="ignore"):
+                checkpoint.save({"gradweave": model.gradweave}, checkpoint_id=places[-1])
+            model.gradweave.close()
+
+        def by_torchs_checkpoint(model, optimizer):
+            with warnings.catch_warnings(action="ignore"):
+                checkpoint.load({"gradweave": model.gradweave}, checkpoint_id=places[rank])  # noqa: B023  called at once
+
+        def by_a_list(model, optimizer):
+            states = [torch.load(io.BytesIO(each))["gradweave"] for each in data]  # noqa: B023
+            own, = states[rank].values()
+            everybodys = [{f"rank{r}": but(own, rank=r)} for r in range(2)]
+            model.gradweave.load_state_dict(everybodys)
+
+        def by_a_fold(model, optimizer):
+            own, = torch.load(io.BytesIO(data[rank]))["gradweave"].values()  # noqa: B023
+            model.gradweave.load_state_dict([{f"rank{r}": but(own, rank=r, ranks=3)} for r in range(3)])
+
+        def with_the_others_model(model, optimizer):
+            state = torch.load(io.BytesIO(data[rank]))  # noqa: B023
+            model.load_state_dict(state["model"])
+            model.gradweave.load_state_dict(torch.load(io.BytesIO(data[0]))["gradweave"])  # noqa: B023
+
+        told = said[plan["scheme"]] = []
+        for form in (lambda *held: load(*held, data[rank]), by_torchs_checkpoint, by_a_list, by_a_fold,  # noqa: B023
+                     with_the_others_model):
+            model, optimizer = begin(plan, "sgd", emulated())
+            try:
+                form(model, optimizer)
+                told.append("accepted")
+            except Exception as error:  # torch puts what is raised into one of its own
+                told.append(str(error))
+            model.gradweave.close(RuntimeError("over"))
+    return said
+
+
+def test_ranks_that_load_different_jobs_are_told(tmp_path):
+    made = plans(2)
+    local = {plan["scheme"] for plan in made if core_demands(plan)["local_steps"]}
+    for said in ranks.run(of_two_jobs, 2, timeout=400, plans=made[:len(made) - len(VARIANTS)], folder=tmp_path):
+        for scheme, (*jobs, other_model) in said.items():
+            assert all(text.count("iteration 3 of job") == 2 for text in jobs), (scheme, jobs)
+            assert scheme in local or "the ranks' parameters are not equal" in other_model, (scheme, other_model)
+
+
+def core_demands(plan):
+    from gradweave import core
+
+    return core.demands_of(plan)
+
+
 def but(state, **changes):
     changed = copy.copy(state)
     vars(changed).update(changes)

@@ -196,6 +196,52 @@ def test_evaluation_averages_files_workers_and_exceptions_around_the_loop():
     assert all(ranks.run(around, 2, schemes=["ddp", "p3", "deft"]))
 
 
+class Switched(nn.Module):
+    """Two branches, of which a loop freezes one or the other; all gradients count to the sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = plain(), plain()
+
+    def forward(self, x):
+        return self.first(x) + self.second(x)
+
+
+def freezing(model, optimizer, rank, inner):
+    for step in range(9):
+        inner.first.requires_grad_(step % 3 != 0)
+        inner.second.requires_grad_(step % 3 != 1)
+        optimizer.zero_grad()
+        cross_entropy(model, *batch(rank, step)).backward()
+        optimizer.step()
+
+
+def frozen_for_a_while(rank, schemes):
+    """{scheme: what is wrong} where a part is frozen after wrap() and before the first forward, as a GAN's are, then others."""
+    from gradweave import core
+
+    effects = {row["name"]: row["consistency"] for row in core.schemes()}
+    torch.manual_seed(rank)
+    expected = Switched()
+    parallel = nn.parallel.DistributedDataParallel(expected, find_unused_parameters=True)
+    freezing(parallel, adam(expected), rank, expected)
+    wrong = {}
+    for scheme in schemes or effects:
+        torch.manual_seed(rank)
+        model = Switched()
+        with wrapped(model, adam(model), scheme, find_unused_parameters=True) as (model, optimizer):
+            freezing(model, optimizer, rank, model)
+        if effects[scheme] == "exact" and (names := differing(model, expected)):
+            wrong[scheme] = names
+        elif not same_on_all_ranks(model):
+            wrong[scheme] = "ranks differ"
+    return wrong
+
+
+def test_a_part_may_be_frozen_before_the_first_forward_under_every_scheme():
+    assert ranks.run(frozen_for_a_while, 2, timeout=400, schemes=None) == [{}, {}]
+
+
 def without_forward(rank):
     with wrapped(net := make_net(), adam(net), "ddp") as (model, optimizer):
         trained(model.forward, optimizer, rank, 1)
@@ -271,6 +317,17 @@ def wrap_only(make, optimizer_of=adam, **arguments):
     return case
 
 
+def of_another_model(rank):
+    with wrapped(plain(), adam(plain()), "ddp"):
+        pass
+
+
+def second_of_another_model(rank):
+    net = plain()
+    with wrapped(net, [adam(net), adam(plain())], "ddp"):
+        pass
+
+
 def same_optimizer(rank):
     first, second = plain(), plain()
     with wrapped(first, adam(nn.ModuleList([first, second])), "ddp") as (first, optimizer), wrapped(second, optimizer, "ddp"):
@@ -287,6 +344,8 @@ REFUSED = {
     "coupled": (coupled, "Normed couples parameters"),
     "sparse": (sparse, "use sparse=False"),
     "converted": (converted, "convert the model first"),
+    "optimizer of another model": (of_another_model, "this AdamW steps no parameter of the model"),
+    "second of another model": (second_of_another_model, "this AdamW steps no parameter of the model"),
     "optimizer wrapped twice": (same_optimizer, "this optimizer is wrapped already"),
     "DistributedDataParallel": (wrap_only(lambda: nn.parallel.DistributedDataParallel(plain())), "pass the one inside"),
     "TorchScript": (wrap_only(lambda: torch.jit.script(plain())), "pass the module that it was made from"),

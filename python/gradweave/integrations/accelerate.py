@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 import torch
 
 from gradweave import InvalidInput
-from gradweave.integrations.jobs import Jobs, clip_grad_norm_
-from gradweave.subclasses import become, named_as
+from gradweave.integrations.jobs import Jobs, clip_grad_norm_, no_sync
+from gradweave.subclasses import become, named_as, sessions
 
 _Given = TypeVar("_Given")
 
@@ -67,6 +67,9 @@ def _accelerator_class(base):
         def prepare_optimizer(self, optimizer, device_placement=None):
             self._gradweave.wrap([optimizer], self.scaler)
             return super().prepare_optimizer(optimizer, device_placement)
+
+        def no_sync(self, model):
+            return no_sync(model) if model in sessions else super().no_sync(model)  # its own has none for one process
 
         def clip_grad_norm_(self, parameters, max_norm, norm_type=2):
             self.unscale_gradients()

@@ -52,6 +52,8 @@ class Jobs:
                 self._waiting.pop(model).remove()
                 wrap(model, own, scaler=scaler, **self._options)
                 self._optimizers[model] = [innermost(each) for each in own]
+                if self._follows and (self._evaluates_alone or not follow):
+                    sessions[model].evaluates_alone = True
                 if follow and self._follows:
                     _follow_rank_0(model, self._optimizers[model], self._evaluates_alone)
 
@@ -153,16 +155,10 @@ def _follow_rank_0(model, optimizers, late):
     ranks that evaluate have them, or `late`, before the next forward. Those that no forward changes cost no message."""
     stale = False
 
-    def changes():
-        return [(id(buffer), buffer._version) for buffer in sessions[model].buffers()]
-
-    known = changes()
-
     def follow():
-        nonlocal known, stale
-        if changes() != known:
+        nonlocal stale
+        if sessions[model].buffers_changed:
             sessions[model].broadcast_buffers()
-            known = changes()
         stale = False
 
     def stepped(*_):
