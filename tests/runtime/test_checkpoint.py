@@ -169,8 +169,8 @@ def test_a_decision_is_part_of_a_checkpoint():
 
 
 def of_two_jobs(rank, plans, folder):
-    """What each form of loading says where rank 0 goes on from one job and rank 1 from another, of the same plan and iteration:
-    {scheme: [said, ...]}; and where only the model is the other job's."""
+    """{scheme: what each form of loading says where rank 0 goes on from one job and rank 1 from another, of the same plan and
+    iteration; then what it says where only the model is the other job's}."""
     import warnings
 
     from torch.distributed import checkpoint

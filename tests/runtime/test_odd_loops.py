@@ -217,7 +217,7 @@ def freezing(model, optimizer, rank, inner):
 
 
 def frozen_for_a_while(rank, schemes):
-    """{scheme: what is wrong} where a part is frozen after wrap() and before the first forward, as a GAN's are, then others."""
+    """{scheme: what is wrong} where a part is frozen after wrap() and before the first forward, as a GAN's are."""
     from gradweave import core
 
     effects = {row["name"]: row["consistency"] for row in core.schemes()}

@@ -280,7 +280,8 @@ def evaluated(rank, arguments, finished):
     return [str(each.message) for each in told]
 
 
-@pytest.mark.parametrize("arguments, finished, warned", [({}, False, 1), ({}, True, 0), ({"broadcast_buffers": True}, False, 1)])
+@pytest.mark.parametrize("arguments, finished, warned", [
+    ({}, False, 1), ({}, True, 0), ({"broadcast_buffers": True}, False, 1)])
 def test_an_evaluation_with_each_ranks_own_statistics_is_told(arguments, finished, warned):
     first, second = ranks.run(evaluated, 2, arguments=arguments, finished=finished)
     assert first == [] and len(second) == warned

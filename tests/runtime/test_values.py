@@ -47,8 +47,8 @@ def test_classes_give_classes_and_dictionaries_give_dictionaries():
     lambda plan: core.Plan(plan), lambda plan: core.demands_of(plan),
     lambda plan: core.simulate(plan, workload(), cluster(2)), lambda plan: core.cut_layers(plan, workload())])
 @pytest.mark.parametrize("plan, words", [
-    ({"version": 1}, "plan: blocks: is missing"), ("{", "plan: line 1, column 2: is not JSON"), (workload(), "is a workload file"),
-    ({"version": object()}, "plan: can't be written as JSON"), ({"version": float("nan")}, "plan: line 1")])
+    ({"version": 1}, "plan: blocks: is missing"), ("{", "plan: line 1, column 2: is not JSON"),
+    (workload(), "is a workload file"), ({"version": object()}, "plan: can't be written as JSON"), ({"version": float("nan")}, "plan: line 1")])
 def test_what_has_not_the_form_is_refused_by_place(call, plan, words):
     with pytest.raises(gradweave.InvalidInput, match=words):
         call(plan)
@@ -145,8 +145,8 @@ def test_plan_files_have_the_commands_limits_and_messages(tmp_path):
     with open(sparse, "wb") as file:
         file.truncate(3 << 29)
     (tmp_path / "binary.json").write_bytes(bytes(range(256)))
-    for path, words in ((nothing, "cannot be read: No such file"), (tmp_path, "cannot be read"), (sparse, "is larger than 1 GiB"),
-                        (tmp_path / "binary.json", "is not JSON"), ("-", "cannot be read")):
+    for path, words in ((nothing, "cannot be read: No such file"), (tmp_path, "cannot be read"),
+                        (sparse, "is larger than 1 GiB"), (tmp_path / "binary.json", "is not JSON"), ("-", "cannot be read")):
         with pytest.raises(gradweave.InvalidInput, match=words) as error:
             wrapped(path)
         assert path == "-" or str(path) in str(error.value)

@@ -22,6 +22,7 @@ class Trial:
     options: dict | None  # of gradweave.wrap(); None: the framework's DistributedDataParallel
     resumed: bool = False
     norm: float | None = 0.5  # to clip at
+    precision: str = "32-true"  # of Lightning's
     told: list = field(default_factory=list)  # (step, value): of evaluations, norms of gradients
 
     def evaluated(self, step, value):
@@ -73,7 +74,8 @@ def fabric(trial):
         import gradweave.integrations.lightning
 
         strategy = gradweave.integrations.lightning.FabricStrategy(**trial.options)
-    fabric = Fabric(accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy=strategy, plugins=environment())
+    fabric = Fabric(accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy=strategy, plugins=environment(),
+                    precision=trial.precision)
     fabric.launch()
     model, optimizer, scheduler = classifier(trial)
     model, optimizer = fabric.setup(model, optimizer)
@@ -147,6 +149,7 @@ def lightning_trainer(trial, manual=False):
                                                         every_n_train_steps=SAVED, enable_version_counter=False)
     trainer = lightning.Trainer(
         accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy=strategy, plugins=environment(), max_steps=STEPS,
+        precision=trial.precision,
         accumulate_grad_batches=1 if manual else ACCUMULATED, gradient_clip_val=None if manual else trial.norm,
         limit_train_batches=2 * (1 if manual else ACCUMULATED), check_val_every_n_epoch=EVERY // 2,
         num_sanity_val_steps=0, logger=False, enable_progress_bar=False, enable_model_summary=False,

@@ -5,6 +5,7 @@ accumulation, clipping, evaluation, and a job that goes on from a checkpoint. Se
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,7 +24,7 @@ LOOPS = ["accelerate", "fabric", "lightning_trainer", pytest.param("transformers
          pytest.param("transformers_gpt2", marks=needs_transformers)]
 
 
-def trained(rank, loop, norm, options, folder, resumed=False):
+def trained(rank, loop, norm, options, folder, resumed=False, precision="32-true"):
     """(parameters, of rank 0 buffers, too; what evaluations told)."""
     import gradweave
     from gradweave.subclasses import sessions
@@ -32,7 +33,7 @@ def trained(rank, loop, norm, options, folder, resumed=False):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
     distributed.barrier()
-    trial = integrations.Trial(rank, folder, options, resumed, norm)
+    trial = integrations.Trial(rank, folder, options, resumed, norm, precision)
     model = getattr(integrations, loop)(trial)
     if model in sessions:
         gradweave.finish(model)
@@ -143,6 +144,88 @@ def test_a_job_goes_on_with_fewer_ranks(loop, tmp_path):
     ranks.run(until_it_is_saved, 3, timeout=500, loop=loop, schemes=list(effect), folder=tmp_path)
     for found in ranks.run(gone_on, 2, timeout=500, loop=loop, schemes=list(effect), folder=tmp_path):
         assert not {scheme: other for scheme, other in found.items() if other and effect[scheme] == "exact"}
+
+
+def in_bfloat16(rank, loop, schemes):
+    """{scheme: what differs from the framework's own DistributedDataParallel under autocast, with clipping}."""
+    folder = Path(os.environ["JOB_FOLDER"]) / "checkpoints"
+    expected = trained(rank, loop, 0.5, None, folder, precision="bf16-mixed")
+    return {scheme: differing(trained(rank, loop, 0.5, options_of(scheme), folder, precision="bf16-mixed"), expected)
+            for scheme in schemes}
+
+
+@pytest.mark.parametrize("loop", ["lightning_trainer", "fabric"])
+def test_bfloat16_of_lightning_with_clipping(loop):
+    from gradweave import core
+
+    effects = {row["name"]: row["consistency"] for row in core.schemes() if row["name"] not in IN_BACKWARD}
+    for found in ranks.run(in_bfloat16, 2, timeout=500, loop=loop, schemes=["ddp", "dear", "deft"]):
+        assert not {scheme: other for scheme, other in found.items() if other and effects[scheme] == "exact"}
+
+
+def of_two_jobs(rank, loop):
+    """What is said where rank 1 goes on from the checkpoint of another job than rank 0."""
+    import gradweave
+
+    folder = Path(os.environ["JOB_FOLDER"])
+    for job in ("one", "other"):
+        trained(rank, loop, 0.5, options_of("dear"), folder / job)
+    distributed.barrier()
+    if rank == 1:
+        own, = (path for path in (folder / "other").rglob("*rank1*") if path.is_file())
+        shutil.copy(own, folder / "one" / own.relative_to(folder / "other"))
+    distributed.barrier()
+    with pytest.raises(gradweave.InvalidInput) as error:
+        trained(rank, loop, 0.5, options_of("dear"), folder / "one", resumed=True)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("loop", ["accelerate", "lightning_trainer", "fabric"])
+def test_ranks_that_go_on_from_different_jobs_are_told(loop):
+    for said in ranks.run(of_two_jobs, 2, timeout=300, loop=loop):
+        assert said.count("of job") == 2, said
+
+
+ALONE = """
+import torch
+from accelerate import Accelerator
+
+import gradweave
+import gradweave.integrations.accelerate
+
+
+def trained(wrap):
+    accelerator = wrap(Accelerator(cpu=True, gradient_accumulation_steps=2))
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    samples = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(0, 4, (64,)))
+    model, optimizer, loader = accelerator.prepare(model, optimizer, torch.utils.data.DataLoader(samples, 2))
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(torch.nn.functional.cross_entropy(model(x), y))
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    if hasattr(model, "gradweave"):
+        assert model.gradweave.plan["scheme"] == "dear"
+        gradweave.finish(model)
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+expected = trained(lambda accelerator: accelerator)
+assert torch.equal(trained(lambda accelerator: gradweave.integrations.accelerate.wrap(accelerator, scheme="dear")), expected)
+"""
+
+
+@pytest.mark.parametrize("launcher", [[sys.executable],
+                                      [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"]])
+def test_one_process_of_accelerate_trains(launcher, tmp_path):
+    (tmp_path / "train.py").write_text(ALONE)
+    environment = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "RANK", "LOCAL_RANK")}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2] / "python")
+    done = subprocess.run([*launcher, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.slow
