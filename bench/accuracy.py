@@ -45,7 +45,7 @@ SYNCHRONOUS = "ddp"  # DistributedDataParallel; stands for every exact scheme, w
 class Run:
     """One training run; its fields identify it in the results."""
 
-    way: str
+    method: str
     optimizer: str
     workers: int
     seed: int
@@ -54,26 +54,26 @@ class Run:
 
     @property
     def name(self):
-        return f"{self.workers} workers/{self.optimizer}/{self.way}/seed {self.seed}"
+        return f"{self.workers} workers/{self.optimizer}/{self.method}/seed {self.seed}"
 
 
 def all_runs(seeds, coverage_rates=COVERAGE_RATES):
-    """Two workers with every seed for every way that is not exact, at each coverage rate if it depends on that; then four
+    """Two workers with every seed for every method that is not exact, at each coverage rate if it depends on that; then four
     workers for averages in 4 bits at each of them, and for the other averages at coverage rate 2; there eight, with AdamW
     alone, too."""
     int4 = "delayed_averaging compressor=int4"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name)]
-    compared = [(2, optimizer, way, rate) for rate in coverage_rates for optimizer in LEARNING_RATE for way in inexact
-                if rows.depends_on_rate(way)]
-    compared += [(2, optimizer, way, 2.0) for optimizer in LEARNING_RATE for way in [SYNCHRONOUS, *inexact]
-                 if not rows.depends_on_rate(way)]
-    compared += [(4, optimizer, way, 2.0) for optimizer in LEARNING_RATE for way in averages]
+    compared = [(2, optimizer, method, rate) for rate in coverage_rates for optimizer in LEARNING_RATE for method in inexact
+                if rows.depends_on_rate(method)]
+    compared += [(2, optimizer, method, 2.0) for optimizer in LEARNING_RATE for method in [SYNCHRONOUS, *inexact]
+                 if not rows.depends_on_rate(method)]
+    compared += [(4, optimizer, method, 2.0) for optimizer in LEARNING_RATE for method in averages]
     compared += [(4, optimizer, int4, rate) for rate in coverage_rates if rate != 2 for optimizer in LEARNING_RATE]
-    compared += [(8, "adamw", way, 2.0) for way in averages]
-    return [Run(way, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
-            for workers, optimizer, way, rate in compared
-            if optimizer == "adamw" or "moments" not in way]  # moments are Adam's
+    compared += [(8, "adamw", method, 2.0) for method in averages]
+    return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
+            for workers, optimizer, method, rate in compared
+            if optimizer == "adamw" or "moments" not in method]  # moments are Adam's
 
 
 def done_runs(path):
@@ -83,7 +83,7 @@ def done_runs(path):
 
 def plan_for(run, model):
     """The plan that the run's scheme makes for `model` on a link at the run's coverage rate."""
-    way = PLANNED[run.way]
+    method = PLANNED[run.method]
     parameters = dict(model.named_parameters())
     layers = [{"name": name, "forward_us": 1e3 * forward, "backward_us": 1e3 * backward,
                "tensors": [{"name": f"{name}.{kind}", "numel": parameters[f"{name}.{kind}"].numel(), "dtype": "float32"}
@@ -93,8 +93,8 @@ def plan_for(run, model):
     size = sum(4 * parameter.numel() for parameter in parameters.values())
     link = {"name": "link", "startup_us": 50, "us_per_byte": (run.coverage * compute_us - 50) / size, "concurrency": 1}
     workload = {"version": 1, "name": "small network", "layers": layers}
-    return core.make_plan(workload, {"version": 1, "workers": run.workers, "links": [link]}, way.scheme,
-                          way.plan_options)
+    return core.make_plan(workload, {"version": 1, "workers": run.workers, "links": [link]}, method.scheme,
+                          method.plan_options)
 
 
 def train(run, train_set, test_set):
@@ -103,14 +103,14 @@ def train(run, train_set, test_set):
     recipe = training.recipe_of("small", run.optimizer, LEARNING_RATE[run.optimizer], GLOBAL_BATCH // run.workers, run.seed)
     job = recipe.make(train_set, rank, run.workers)
     network, plan, finish = job.model, None, None
-    if run.way == SYNCHRONOUS:
+    if run.method == SYNCHRONOUS:
         job.model = torch.nn.parallel.DistributedDataParallel(network)
-    elif run.way in rows.peers():
-        peer = rows.peers()[run.way]
+    elif run.method in rows.peers():
+        peer = rows.peers()[run.method]
         finish = peer.train(job, peer.steps(run.coverage))
     else:
         plan = plan_for(run, network)
-        job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, **PLANNED[run.way].wrap_options)
+        job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, **PLANNED[run.method].wrap_options)
         finish = functools.partial(gradweave.finish, job.model)
     part = [tensor[:CURVE_IMAGES] for tensor in test_set]
     iterations = len(train_set[0]) // GLOBAL_BATCH
@@ -167,7 +167,7 @@ def work(options, wanted):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--only", default="*", help="pattern of OPTIMIZER/WAY or of the whole name, e.g. 'sgd/deft*'")
+    parser.add_argument("--only", default="*", help="pattern of OPTIMIZER/METHOD or of the whole name, e.g. 'sgd/deft*'")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--coverage", nargs="*", type=float, default=list(COVERAGE_RATES))
     parser.add_argument("--list", action="store_true", help="list the runs and whether they are done")

@@ -1,8 +1,8 @@
 """Links and workers that change in mid-training: a plan that follows them, one that stays, and an oracle that knows.
 
 Two ranks train the small network on Fashion-MNIST over shaped links between hosts (network namespaces). Links and the time
-that one rank loses in each backward change at iterations that all three ways share; the oracle puts the plan for the true
-links and times in force there. Each way is a training of its own, one after another, several times over; the figure is the
+that one rank loses in each backward change at iterations that all three methods share; the oracle puts the plan for the true
+links and times in force there. Each method is a training of its own, one after another, several times over; the figure is the
 time of an iteration, from fifty iterations after a change to the next: the median of ten means of ten, so that a second in
 which the machine does something else counts once. Results are docs/results/following.json and the
 picture docs/results/following.svg, milliseconds of each iteration over the seconds of the training.
@@ -32,7 +32,7 @@ from svg import COLORS, STYLE
 
 RESULTS = Path(__file__).parent.parent / "docs/results/following.json"
 WORKERS, WARM_UP, SETTLES, TIMED = 2, 20, 50, 100  # iterations but the first
-WAYS = ("stays", "follows", "oracle")
+METHODS = ("stays", "follows", "oracle")
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def shape(phase):
         hosts.shape_interface(hosts.interface_of(link), rate * 1e6)
 
 
-def train(scenario, way):
-    """On every rank: {"way", "plans": the one in force at the end of each phase, "each": seconds of each iteration here}."""
+def train(scenario, method):
+    """On every rank: {"method", "plans": those in force at the end of each phase, "each": seconds of each iteration here}."""
     torch.set_num_threads(1)
     first = scenario.phases[0]
     shape(first)
@@ -84,7 +84,7 @@ def train(scenario, way):
     if ranks.rank() == 1:
         job.model.register_full_backward_pre_hook(lambda *_: time.sleep(lost[0] / 1e3))
     model, optimizer = gradweave.wrap(job.model, job.optimizer, scenario.scheme, options=scenario.options(),
-                                      follow=way == "follows", report=False)
+                                      follow=method == "follows", report=False)
     job.optimizer = optimizer
     each = training.train(job, WARM_UP + SETTLES)[0]
     plans = []
@@ -93,14 +93,14 @@ def train(scenario, way):
         shape(phase)
         lost[0] = phase.lost_ms
         torch.distributed.barrier()
-        if way == "oracle" and phase is not first:
+        if method == "oracle" and phase is not first:
             model.gradweave.install(core.make_plan(slower(workload, phase.lost_ms), cluster_at(cluster, first, phase),
                                                    scenario.scheme, scenario.options()))
         each += training.train(job, SETTLES + TIMED)[0]
         plans.append(description(model.gradweave.plan))
     gradweave.finish(model)
     model.gradweave.close()
-    return {"way": way, "plans": plans, "each": [round(seconds, 5) for seconds in each]}
+    return {"method": method, "plans": plans, "each": [round(seconds, 5) for seconds in each]}
 
 
 def description(plan):
@@ -130,10 +130,10 @@ def rank_main(options):
     with ranks.joined("following"):
         results = []
         for number in range(options.rounds):
-            for way in WAYS:
-                results.append(train(scenario, way))
+            for method in METHODS:
+                results.append(train(scenario, method))
                 if ranks.is_first():
-                    print(f"{options.scenarios[0]}, round {number + 1}: {way} "
+                    print(f"{options.scenarios[0]}, round {number + 1}: {method} "
                           + " ".join(f"{ms:.1f}" for ms in phases_of(results[-1])) + " ms", file=sys.stderr)
         if ranks.is_first():
             options.results.write_text(json.dumps(results))
@@ -147,25 +147,25 @@ def phases_of(result):
     return found
 
 
-def row(results, way):
+def row(results, method):
     """Milliseconds of an iteration by phase, the median of all rounds."""
-    return [statistics.median(values) for values in zip(*(phases_of(each) for each in results if each["way"] == way))]
+    return [statistics.median(values) for values in zip(*(phases_of(each) for each in results if each["method"] == method))]
 
 
 def table(name, results):
     """Milliseconds of an iteration by phase; how much longer than the oracle's, with the least and the most of all rounds."""
     scenario = SCENARIOS[name]
-    by_way = {way: [phases_of(each) for each in results if each["way"] == way] for way in WAYS}
+    by_method = {method: [phases_of(each) for each in results if each["method"] == method] for method in METHODS}
     lines = ["| " + " | ".join([f"{name} ({scenario.scheme})", *map(str, scenario.phases)]) + " |",
              "|---|" + "---:|" * len(scenario.phases)]
-    lines += [f"| {way}: ms an iteration | " + " | ".join(f"{value:.1f}" for value in row(results, way)) + " |"
-              for way in WAYS]
-    for way in WAYS[:2]:
+    lines += [f"| {method}: ms an iteration | " + " | ".join(f"{value:.1f}" for value in row(results, method)) + " |"
+              for method in METHODS]
+    for method in METHODS[:2]:
         cells = []
         for phase in range(len(scenario.phases)):
-            ratios = [mine[phase] / best[phase] for mine, best in zip(by_way[way], by_way["oracle"])]
+            ratios = [mine[phase] / best[phase] for mine, best in zip(by_method[method], by_method["oracle"])]
             cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-        lines.append(f"| {way}, times the oracle | " + " | ".join(cells) + " |")
+        lines.append(f"| {method}, times the oracle | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -175,9 +175,9 @@ PANEL, LEFT, RIGHT, WINDOW = 230, 60, 1080, 5
 def panel(name, results, top):
     """SVG elements: milliseconds of an iteration, medians of five, over the seconds of the first round after its warm-up."""
     curves = {}
-    for way in WAYS:
-        each = next(result["each"] for result in results if result["way"] == way)[WARM_UP:]
-        curves[way] = [(sum(each[:place]), 1e3 * statistics.median(each[place:place + WINDOW]))
+    for method in METHODS:
+        each = next(result["each"] for result in results if result["method"] == method)[WARM_UP:]
+        curves[method] = [(sum(each[:place]), 1e3 * statistics.median(each[place:place + WINDOW]))
                        for place in range(0, len(each) - WINDOW, WINDOW)]
     last = max(seconds for curve in curves.values() for seconds, _ in curve)
     # Higher is only what comes once in a hundred times: a pause of the machine.
@@ -198,12 +198,12 @@ def panel(name, results, top):
                      f'<text x="{LEFT - 6}" y="{y(ms) + 4:.1f}" text-anchor="end">{ms} ms</text>')
     for seconds in range(0, int(last) + 1, 5 if last > 10 else 1):
         parts.append(f'<text x="{x(seconds):.1f}" y="{base + 16}" text-anchor="middle">{seconds} s</text>')
-    for number, (way, curve) in enumerate(curves.items()):
+    for number, (method, curve) in enumerate(curves.items()):
         path = " ".join(f"{x(seconds):.1f},{y(ms):.1f}" for seconds, ms in curve)
         at, look = LEFT + 90 * number, f'class="curve" stroke="{COLORS[number]}"'
         parts.append(f'<polyline {look} points="{path}"/>'
                      f'<line {look} x1="{at}" x2="{at + 20}" y1="{base + 30}" y2="{base + 30}"/>'
-                     f'<text x="{at + 26}" y="{base + 34}">{way}</text>')
+                     f'<text x="{at + 26}" y="{base + 34}">{method}</text>')
     return parts
 
 

@@ -1,6 +1,6 @@
 """What the engine itself costs: one process trains over an emulated link to a second worker that does not exist.
 
-Nothing is transported, so whatever is above compute alone is the engine's: hooks, copies, averages, waits. All ways take
+Nothing is transported, so whatever is above compute alone is the engine's: hooks, copies, averages, waits. All methods take
 turns in one process and ratios are taken within a round. Results are one JSON file, docs/results/overhead.json.
 
     .venv/bin/python bench/overhead.py            # about 4 minutes
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent.parent / "docs/results/overhead.json"
 WORKERS = 2
 
 
-def ways(make_job, options, compute_s):
+def methods(make_job, options, compute_s):
     """Compute alone, and every scheme without and with a recorded timeline; {scheme: predicted ms}."""
     workload, rest_us = profiling.profile(make_job(), "wide network", 10, 5)
     parameter_bytes = sum(p.numel() * p.element_size() for p in make_job().model.parameters())
@@ -49,7 +49,7 @@ def measure(options):
     with ranks.joined("overhead"):
         reference = turns.alone(make_job())
         turns.run_segment(reference, 10, 5)
-        contestants, predicted = ways(make_job, options, reference.segment_seconds[0])
+        contestants, predicted = methods(make_job, options, reference.segment_seconds[0])
         with progress.Progress(options.rounds * (options.iterations + demo.WARM_UP) * len(contestants),
                                "training in turns") as bar:
             turns.run_rounds(contestants, options.rounds, options.iterations, demo.WARM_UP, bar.advance)
@@ -58,7 +58,7 @@ def measure(options):
                 for contestant in contestants]
         for contestant in contestants[1:]:
             contestant.close()
-    return {"coverage_rate": options.coverage, "rounds": options.rounds, "iterations": options.iterations, "ways": rows}
+    return {"coverage_rate": options.coverage, "rounds": options.rounds, "iterations": options.iterations, "methods": rows}
 
 
 def main():
@@ -74,7 +74,7 @@ def main():
     result = measure(options)
     options.results.parent.mkdir(parents=True, exist_ok=True)
     options.results.write_text(json.dumps(result, indent=1) + "\n")
-    for row in result["ways"]:
+    for row in result["methods"]:
         middle, low, high = row["over_compute"]
         print(f"{row['name']:40} {row['measured_ms']:7.1f} ms   x {middle:.3f} [{low:.3f}-{high:.3f}]")
     return 0

@@ -59,10 +59,10 @@ def compare(network, make_optimizer, turns):
 
     times = {stepper.step_all: [], in_parts: []}
     for turn in range(turns + 1):
-        for way in list(times)[::1 if turn % 2 else -1]:
+        for method in list(times)[::1 if turn % 2 else -1]:
             begin = time.perf_counter()
-            way()
-            times[way].append(1e3 * (time.perf_counter() - begin))
+            method()
+            times[method].append(1e3 * (time.perf_counter() - begin))
     whole, parts = (milliseconds[1:] for milliseconds in times.values())  # the first makes state and twins
     ratios = statistics.quantiles([part / all_at_once for part, all_at_once in zip(parts, whole)], n=4)
     return {"tensors": len(parameters), "parts": len(layers), "whole_ms": statistics.median(whole),

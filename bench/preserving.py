@@ -58,14 +58,14 @@ class Run:
     """Its fields identify it in the results."""
 
     case: str
-    way: str
+    method: str
     workers: int
     seed: int
 
 
 def all_runs(workers, seeds):
-    return [Run(name, way, count, seed) for seed in range(seeds) for count in workers
-            for name, case in CASES.items() for way in (DDP, case.by_name, "auto")]
+    return [Run(name, method, count, seed) for seed in range(seeds) for count in workers
+            for name, case in CASES.items() for method in (DDP, case.by_name, "auto")]
 
 
 def epoch_of(images):
@@ -100,17 +100,17 @@ def train(run, train_set, test_set):
     case, told = CASES[run.case], []
     job = job_of(case, run, train_set)
     network, plan, objection = job.model, None, ""
-    if run.way == DDP:
+    if run.method == DDP:
         job.model = torch.nn.parallel.DistributedDataParallel(network)
     else:
         handler = logging.Handler()
         handler.emit = lambda record: told.append(record.getMessage())
         logging.getLogger("gradweave").addHandler(handler)
         job.model, job.optimizer = gradweave.wrap(
-            network, job.optimizer, run.way, links=gradweave.EmulatedLink(*LINK), warm_up=case.warm_up, follow=False,
-            options={"allow": case.allow} if run.way == "auto" else None)
+            network, job.optimizer, run.method, links=gradweave.EmulatedLink(*LINK), warm_up=case.warm_up, follow=False,
+            options={"allow": case.allow} if run.method == "auto" else None)
     training.train(job, EPOCHS * epoch_of(train_set[0]))
-    if run.way != DDP:
+    if run.method != DDP:
         plan = core.chosen(job.model.gradweave.plan)["scheme"]
         gradweave.finish(job.model)
         job.model.gradweave.close()
@@ -129,24 +129,24 @@ def rank_main(options, wanted):
             if not ranks.is_first():
                 continue
             runs.add(options.results, result)
-            print(f"{number + 1} of {len(wanted)}: {run.workers} workers, {run.case}, {run.way} ({result['plan']}), "
+            print(f"{number + 1} of {len(wanted)}: {run.workers} workers, {run.case}, {run.method} ({result['plan']}), "
                   f"seed {run.seed}: {result['accuracy']:.2f} %", file=sys.stderr)
 
 
 def table(found):
-    """One row for each case, number of workers and way."""
+    """One row for each case, number of workers and method."""
     rows = {}
     for run, result in found.items():
-        rows.setdefault((run.workers, run.case, run.way), []).append(result)
+        rows.setdefault((run.workers, run.case, run.method), []).append(result)
     lines = []
-    for (workers, case, way), results in sorted(rows.items(), key=lambda row: (list(CASES).index(row[0][1]), row[0][0])):
+    for (workers, case, method), results in sorted(rows.items(), key=lambda row: (list(CASES).index(row[0][1]), row[0][0])):
         results = sorted(results, key=lambda each: each["run"]["seed"])
         plans = ", ".join(dict.fromkeys(each["plan"] for each in results if each["plan"]))
         objections = sum(bool(each["objection"]) for each in results)
-        lines.append([case, str(workers), way, plans, f"{objections} of {len(results)}" if plans else "",
+        lines.append([case, str(workers), method, plans, f"{objections} of {len(results)}" if plans else "",
                       f"{statistics.fmean(each['accuracy'] for each in results):.2f}",
                       " ".join(f"{each['accuracy']:.2f}" for each in results)])
-    return markdown(["job", "workers", "way", "plan", "objections", "accuracy, %", "seeds"], lines)
+    return markdown(["job", "workers", "method", "plan", "objections", "accuracy, %", "seeds"], lines)
 
 
 def main():

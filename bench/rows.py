@@ -1,7 +1,7 @@
 """The rows of the table: every scheme of the registry, further options of some, and the peers."""
 
 from gradweave import core
-from gradweave.lab import ways
+from gradweave.lab import methods
 
 from peers import PEERS
 
@@ -20,9 +20,9 @@ ACCURACY_ONLY = (
 
 
 def planned(more=MORE):
-    """{name: Way} of all rows that Gradweave trains, in the order of the registry."""
+    """{name: Method} of all rows that Gradweave trains, in the order of the registry."""
     names = [scheme["name"] for scheme in core.schemes()]
-    return {way.name: way for way in map(ways.parse, [*names, *more])}
+    return {method.name: method for method in map(methods.parse, [*names, *more])}
 
 
 def peers():

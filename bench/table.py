@@ -77,8 +77,8 @@ def estimated_s(job, coverage, names, rounds):
     schemes = core.schemes()
     total = 2 * sum(turn_of(slow)) * slow + sum(turn_of(compute)) * compute  # anchors
     for name in names:
-        way = rows.planned().get(name)
-        exact = way and way.effect(schemes) in ("exact", "compressed")
+        method = rows.planned().get(name)
+        exact = method and method.effect(schemes) in ("exact", "compressed")
         each, turn = (slow, turn_of(slow)) if exact else (compute, turn_of(compute, period=max(1, math.ceil(coverage))))
         total += sum(turn) * each + compute * coverage  # the drain
     tuning = 18 * slow if coverage <= 4 else 6 * slow
@@ -99,12 +99,12 @@ def waits_each_time(plan, known):
     return known["staleness"] == 0 and all(op.get("payload", "gradient") == "gradient" for op in ops)
 
 
-def planned_contestant(name, way, job, setting):
+def planned_contestant(name, method, job, setting):
     """(contestant, what is known of its plan before it runs). Errors: ValueError, RuntimeError: refused."""
-    cluster = slow_link.cluster_for(setting, way)
-    plan = core.make_plan(setting.workload, cluster, way.scheme, way.plan_options)
+    cluster = slow_link.cluster_for(setting, method)
+    plan = core.make_plan(setting.workload, cluster, method.scheme, method.plan_options)
     expected = predicted(plan, setting, cluster)
-    contestant = turns.planned(job, name, setting, plan, **way.wrap_options)
+    contestant = turns.planned(job, name, setting, plan, **method.wrap_options)
     contestant.turn = turn_of(expected["iteration_us"] / 1e6, len(plan["period"]), len(plan.get("prologue", [])))
     try:
         training.train(job, 1)

@@ -41,14 +41,14 @@ def timed(path):
 
 
 def curves(path):
-    """{(way, coverage): [curve of each seed]}: [(iterations, accuracy in percent), ...]; two workers, SGD."""
+    """{(method, coverage): [curve of each seed]}: [(iterations, accuracy in percent), ...]; two workers, SGD."""
     found = {}
     for run, result in accuracy.done_runs(path).items():
         if run.workers == 2 and run.optimizer == OPTIMIZER:
             epochs = result["accuracy"]
             each = 60000 // accuracy.GLOBAL_BATCH
             curve = result.get("curve") or [(each * (number + 1), value) for number, value in enumerate(epochs)]
-            found.setdefault((run.way, run.coverage), []).append([tuple(point) for point in curve])
+            found.setdefault((run.method, run.coverage), []).append([tuple(point) for point in curve])
     return found
 
 
@@ -61,7 +61,7 @@ def curves_of(name, coverage, found):
         name = accuracy.SYNCHRONOUS
     elif rows.depends_on_rate(name):
         return found.get((name, coverage), [])
-    return next((value for (way, _), value in found.items() if way == name), [])
+    return next((value for (method, _), value in found.items() if method == name), [])
 
 
 def iterations_to(curve, target):

@@ -74,26 +74,26 @@ def prediction_table(found):
 
 
 def accuracy_table(path):
-    """Mean and single seeds of the test accuracy after the last epoch, for each way, optimizer, number of workers and
+    """Mean and single seeds of the test accuracy after the last epoch, for each method, optimizer, number of workers and
     coverage rate; DistributedDataParallel's does not depend on that."""
     groups = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         result = json.loads(line)
         run = result["run"]
-        key = run["workers"], run["optimizer"], run["way"], 0.0 if run["way"] == "ddp" else run["coverage"]
+        key = run["workers"], run["optimizer"], run["method"], 0.0 if run["method"] == "ddp" else run["coverage"]
         groups.setdefault(key, {})[run["seed"]] = result
     rows = []
-    for (workers, optimizer, way, coverage), seeds in sorted(
+    for (workers, optimizer, method, coverage), seeds in sorted(
             groups.items(), key=lambda entry: (entry[0][0], entry[0][1] != "sgd", entry[0][2] != "ddp", entry[0][2:])):
         final = [seeds[seed]["accuracy"][-1] for seed in sorted(seeds)]
         reference = groups.get((workers, optimizer, "ddp", 0.0), {})
         same = [result["accuracy"][-1] - reference[seed]["accuracy"][-1]
                 for seed, result in seeds.items() if seed in reference]
-        rows.append([str(workers), optimizer, way, f"{coverage:g}" if coverage else "", f"{statistics.mean(final):.2f}",
+        rows.append([str(workers), optimizer, method, f"{coverage:g}" if coverage else "", f"{statistics.mean(final):.2f}",
                      " ".join(f"{value:.2f}" for value in final),
-                     f"{statistics.mean(same):+.2f}" if same and way != "ddp" else "",
-                     f"{max(result['spread'] for result in seeds.values()):.2g}" if way != "ddp" else ""])
-    return markdown(["workers", "optimizer", "way", "coverage rate", "mean accuracy, %", "seeds", "minus DDP",
+                     f"{statistics.mean(same):+.2f}" if same and method != "ddp" else "",
+                     f"{max(result['spread'] for result in seeds.values()):.2g}" if method != "ddp" else ""])
+    return markdown(["workers", "optimizer", "method", "coverage rate", "mean accuracy, %", "seeds", "minus DDP",
                      "spread between workers"], rows)
 
 
@@ -103,10 +103,10 @@ def overhead_table(path):
         return ""
     result = json.loads(path.read_text())
     rows = []
-    for way in result["ways"]:
-        middle, low, high = way["over_compute"]
-        predicted = f"{way['predicted_ms']:.0f}" if way["predicted_ms"] else ""
-        rows.append([way["name"], f"{way['measured_ms']:.1f}", predicted, f"{middle:.3f} ({low:.3f} - {high:.3f})"])
+    for method in result["methods"]:
+        middle, low, high = method["over_compute"]
+        predicted = f"{method['predicted_ms']:.0f}" if method["predicted_ms"] else ""
+        rows.append([method["name"], f"{method['measured_ms']:.1f}", predicted, f"{middle:.3f} ({low:.3f} - {high:.3f})"])
     return (f"Coverage rate {result['coverage_rate']:g}, {result['rounds']} rounds of {result['iterations']} iterations.\n\n"
             + markdown(["", "ms per iteration", "predicted", "times compute alone (spread)"], rows))
 

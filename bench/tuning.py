@@ -60,26 +60,26 @@ def search(options, scheme, trials):
 
 
 def duel(options, plans):
-    """{way: mean milliseconds of an iteration in each turn}."""
+    """{method: mean milliseconds of an iteration in each turn}."""
     job = make_job(options)
     model, job.optimizer = gradweave.wrap(job.model, job.optimizer, plan=next(iter(plans.values())), report=False)
-    times = {way: [] for way in plans}
+    times = {method: [] for method in plans}
     training.train(job, SETTLES)
     for _ in range(options.turns):
-        for way, plan in plans.items():
+        for method, plan in plans.items():
             model.gradweave.install(plan)
             training.train(job, SETTLES)
             torch.distributed.barrier()
             begin = time.perf_counter()
             training.train(job, options.iterations)
-            times[way].append(1e3 * ranks.agreed((time.perf_counter() - begin) / options.iterations))
+            times[method].append(1e3 * ranks.agreed((time.perf_counter() - begin) / options.iterations))
     gradweave.finish(model)
     model.gradweave.close()
     return times
 
 
 def compare(options, scheme):
-    """{"scheme", "rows": [{"way", "options", "ms": of each turn, "found_s", "lost_s"}, ...], ...}. found_s: from the first
+    """{"scheme", "rows": [{"method", "options", "ms": of each turn, "found_s", "lost_s"}, ...], ...}. found_s: from the first
     iteration, or the first trial's, until the plan is in force; lost_s: how much longer that took than as many iterations by
     the plan found."""
     searches = {trials: search(options, scheme, trials) for trials in options.trials}
@@ -90,17 +90,17 @@ def compare(options, scheme):
     planning_s = ranks.agreed(time.perf_counter() - begin)
     plans = {START: core.make_plan(*given, scheme, STARTS[scheme]), SIMULATED: simulated}
     plans |= {f"{trials} trials": found["plan"] for trials, found in searches.items()}
-    plans |= {way: core.make_plan(*given, scheme, more) for way, more in MORE.get(scheme, {}).items()}
+    plans |= {method: core.make_plan(*given, scheme, more) for method, more in MORE.get(scheme, {}).items()}
     times = duel(options, plans)
     spent = {SIMULATED: (first["profile_s"] + planning_s, first["profiled"])}
     spent |= {f"{trials} trials": (found["tuning"]["seconds"], found["tuned"]) for trials, found in searches.items()}
     rows = []
-    for way, plan in plans.items():
-        row = {"way": way, "options": plan["options"], "ms": times[way],
+    for method, plan in plans.items():
+        row = {"method": method, "options": plan["options"], "ms": times[method],
                "predicted_ms": core.simulate(plan, *given)["iteration_us"] / 1e3}
-        if way in spent:
-            seconds, iterations = spent[way]
-            row |= {"found_s": seconds, "lost_s": seconds - iterations * statistics.median(times[way]) / 1e3}
+        if method in spent:
+            seconds, iterations = spent[method]
+            row |= {"found_s": seconds, "lost_s": seconds - iterations * statistics.median(times[method]) / 1e3}
         rows.append(row)
     return {"scheme": scheme, "planning_s": planning_s, "rows": rows,
             "tunings": {trials: found["tuning"] for trials, found in searches.items()}}
@@ -124,19 +124,19 @@ def table(results):
     lines = ["| scheme | plan | ms an iteration | predicted | times the start | found in, s | lost meanwhile, s | options |",
              "|---|---|---:|---:|---:|---:|---:|---|"]
     for scheme in dict.fromkeys(each["scheme"] for each in results):
-        rounds = [{row["way"]: row for row in each["rows"]} for each in results if each["scheme"] == scheme]
-        for way in rounds[0]:
+        rounds = [{row["method"]: row for row in each["rows"]} for each in results if each["scheme"] == scheme]
+        for method in rounds[0]:
             def median(name):
-                values = [each[way][name] for each in rounds if name in each[way]]
+                values = [each[method][name] for each in rounds if name in each[method]]
                 return f"{statistics.median(values):.1f}" if values else ""
 
-            ratios = [a / b for each in rounds for a, b in zip(each[START]["ms"], each[way]["ms"])]
-            ms = statistics.median(value for each in rounds for value in each[way]["ms"])
+            ratios = [a / b for each in rounds for a, b in zip(each[START]["ms"], each[method]["ms"])]
+            ms = statistics.median(value for each in rounds for value in each[method]["ms"])
             spread = f"{statistics.median(ratios):.2f} [{min(ratios):.2f} - {max(ratios):.2f}]"
             values = " or ".join(dict.fromkeys(
-                " ".join(f"{name}={value}" for name, value in each[way]["options"].items() if name.endswith("_bytes"))
+                " ".join(f"{name}={value}" for name, value in each[method]["options"].items() if name.endswith("_bytes"))
                 for each in rounds))
-            lines.append(f"| {scheme} | {way} | {ms:.1f} | {median('predicted_ms')} | {spread} | {median('found_s')} | "
+            lines.append(f"| {scheme} | {method} | {ms:.1f} | {median('predicted_ms')} | {spread} | {median('found_s')} | "
                          f"{median('lost_s')} | {values} |")
     return "\n".join(lines)
 

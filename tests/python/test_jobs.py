@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gradweave.lab import fashion_mnist, jobs, text, training, ways
+from gradweave.lab import fashion_mnist, jobs, text, training, methods
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +106,12 @@ def test_images_are_judged_by_accuracy_and_loss():
     assert accuracy == 50 and loss == pytest.approx(torch.tensor(10.0).log().item())
 
 
-def test_a_way_is_a_scheme_with_options():
-    way = ways.parse("delayed_averaging compressor=int4 period=3")
-    assert way.scheme == "delayed_averaging" and dict(way.options) == {"compressor": "int4", "period": "3"}
-    assert ways.parse(way.name) == way
+def test_a_method_is_a_scheme_with_options():
+    method = methods.parse("delayed_averaging compressor=int4 period=3")
+    assert method.scheme == "delayed_averaging" and dict(method.options) == {"compressor": "int4", "period": "3"}
+    assert methods.parse(method.name) == method
     with pytest.raises(ValueError, match="name=value"):
-        ways.parse("ddp int4")
+        methods.parse("ddp int4")
     schemes = [{"name": "ddp", "consistency": "exact"}]
-    assert ways.parse("ddp").effect(schemes) == "exact"
-    assert ways.parse("ddp compressor=fp16").effect(schemes) == "compressed"
+    assert methods.parse("ddp").effect(schemes) == "exact"
+    assert methods.parse("ddp compressor=fp16").effect(schemes) == "compressed"

@@ -15,7 +15,7 @@ import torch
 from torch import distributed
 
 from gradweave import core, profiling, ranks
-from gradweave.lab import hosts, jobs, progress, report, slow_link, training, turns, ways
+from gradweave.lab import hosts, jobs, progress, report, slow_link, training, turns, methods
 
 HAND_TUNED_MB = (1, 5, 10)
 WARM_UP = 4  # iterations of a segment that are not timed: more than the longest ramp of the delayed schemes here
@@ -64,7 +64,7 @@ def _compare(options):
     def job():
         return recipe.make(train_set, ranks.rank(), ranks.world_size())
 
-    chosen = [ways.parse(text) for text in options.schemes.split(",") if text]
+    chosen = [methods.parse(text) for text in options.schemes.split(",") if text]
     with progress.Progress(CALIBRATION * 2 + len(HAND_TUNED_MB) * 6, "measuring compute", ranks.is_first()) as bar:
         setting = measure_setting(options.network, options.coverage, job, bar)
         bar.label = "tuning DDP by hand"
@@ -72,14 +72,14 @@ def _compare(options):
         contestants = [turns.alone(job()), turns.data_parallel(job(), "DDP (default)", setting),
                        turns.data_parallel(job(), f"DDP (tuned: {tuned_mb} MB)", setting, bucket_cap_mb=tuned_mb)]
         plans, predictions = {}, {}
-        for way in chosen:
-            cluster = slow_link.cluster_for(setting, way)
-            plan = core.make_plan(setting.workload, cluster, way.scheme, way.plan_options)
-            name = way.named_after(plan)
+        for method in chosen:
+            cluster = slow_link.cluster_for(setting, method)
+            plan = core.make_plan(setting.workload, cluster, method.scheme, method.plan_options)
+            name = method.named_after(plan)
             plans[name] = plan
             predictions[name] = core.simulate(plan, setting.workload, cluster, optimizer_us=setting.rest_us,
                                                contention=setting.contention)
-            contestants.append(turns.planned(job(), name, setting, plan, **way.wrap_options))
+            contestants.append(turns.planned(job(), name, setting, plan, **method.wrap_options))
         iterations = options.iterations or _fitting(setting, predictions, options.rounds)
         bar.label, bar.total = "training in turns", bar.done + options.rounds * (iterations + WARM_UP) * len(contestants)
         turns.run_rounds(contestants, options.rounds, iterations, WARM_UP, bar.advance)

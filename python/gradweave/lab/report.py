@@ -43,7 +43,7 @@ def results(setting, contestants, predictions, recipe, workers):
 
 
 def recommended(rows):
-    """The name of the fastest way that is as accurate as DistributedDataParallel in this run, within
+    """The name of the fastest method that is as accurate as DistributedDataParallel in this run, within
     ACCURATE_WITHIN points."""
     needed = rows[1]["accuracy"] - ACCURATE_WITHIN
     accurate = [row for row in rows[1:] if row["accuracy"] >= needed and math.isfinite(row["loss"])]

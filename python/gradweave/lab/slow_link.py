@@ -78,9 +78,9 @@ def set_up(parameter_bytes, compute_s, coverage):
     return setting
 
 
-def cluster_for(setting, way):
-    """The setting's cluster with the speed here of the compressors that `way` may use. Collective."""
-    measured = decision.rates(way.scheme, way.plan_options, setting.workload, ranks.world_size(), torch.device("cpu"))
+def cluster_for(setting, method):
+    """The setting's cluster with the speed here of the compressors that `method` may use. Collective."""
+    measured = decision.rates(method.scheme, method.plan_options, setting.workload, ranks.world_size(), torch.device("cpu"))
     rates = {name: {key: ranks.agreed(value) for key, value in rate.items()} for name, rate in measured.items()}
     return {**setting.cluster, "compressor_rates": rates} if rates else setting.cluster
 

@@ -1,4 +1,4 @@
-"""Measures several ways to train the same job against each other, interleaved, on the ranks of one process group.
+"""Measures several methods of training the same job against each other, interleaved, on the ranks of one process group.
 
 All contestants live in the same processes and take turns in short segments (A B C A B C ...), so that whatever
 else the machine does falls on all of them alike. Ratios are taken within a round.
@@ -19,7 +19,7 @@ from gradweave.lab import emulated_ddp, hosts, training
 
 @dataclass
 class Contestant:
-    """One way to train. `job.model` may be wrapped; `network` is the bare module, for evaluation.
+    """One method of training. `job.model` may be wrapped; `network` is the bare module, for evaluation.
 
     `finish` drains what is in flight and makes all ranks equal; `close` ends the contestant's threads (None: nothing
     to do).

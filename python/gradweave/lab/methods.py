@@ -1,5 +1,5 @@
-"""A way to train with Gradweave: a scheme with options, as one text, e.g. 'delayed_averaging compressor=int4'. `moments` is an
-option of gradweave.wrap(), the others are the scheme's."""
+"""A method of training with Gradweave: a scheme with options, as one text, e.g. 'delayed_averaging compressor=int4'. `moments`
+is an option of gradweave.wrap(), the others are the scheme's."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ WRAP_OPTIONS = ("moments",)
 
 
 @dataclass(frozen=True)
-class Way:
+class Method:
     scheme: str
     options: tuple = ()  # of (name, value), both texts
 
@@ -39,9 +39,9 @@ class Way:
 
 
 def parse(text):
-    """The way that a text names. Errors: ValueError for options without '='."""
+    """The method that a text names. Errors: ValueError for options without '='."""
     scheme, *options = text.split()
     for option in options:
         if "=" not in option:
-            raise ValueError(f"way '{text}': write options as name=value, e.g. '{scheme} {option}=4'")
-    return Way(scheme, tuple(tuple(option.split("=", 1)) for option in options))
+            raise ValueError(f"method '{text}': write options as name=value, e.g. '{scheme} {option}=4'")
+    return Method(scheme, tuple(tuple(option.split("=", 1)) for option in options))
