@@ -249,18 +249,21 @@ void Peers::Shared::watch(TorchStore store) {
     lock.unlock();
     peers::Incoming incoming;
     std::string failure;
+    bool waited = false;
     try {
       if (!connected) store.connect();
       if (was_broken && !connected) member.reconnected(store);
       connected = true;
       incoming = member.round(saying, store, now());
+    } catch (const c10::DistStoreError&) {  // not in time: the store's host stands still, or a text went meanwhile
+      waited = true;
     } catch (const std::exception& error) {
       const std::string text = error.what();
       failure = text.substr(0, std::min<std::size_t>(text.find('\n'), 120));
       connected = false;
     }
     lock.lock();
-    failure.empty() ? take(incoming, saying.sign.meetings) : lose(failure);
+    if (!waited) failure.empty() ? take(incoming, saying.sign.meetings) : lose(failure);
     round.notify_all();
     const std::function<void()> pass_on = passing_on();
     lock.unlock();
