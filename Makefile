@@ -64,9 +64,9 @@ format:  ## Format all C++ sources
 	@scripts/deps checks
 	git ls-files '*.cc' '*.h' | xargs clang-format-14 -i
 
-check:  ## Formatting, lint, sanitizers, fuzzers: what CI runs besides the tests
+check:  ## Formatting, lint, sanitizers, fuzzers: what CI runs besides the tests (STEPS="format tidy sanitize fuzz")
 	@scripts/deps checks
-	scripts/check
+	scripts/check $(STEPS)
 
 goldens: build  ## Regenerate the golden results; read the diff
 	python3 scripts/make_goldens.py
