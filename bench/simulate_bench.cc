@@ -24,8 +24,8 @@ void run_machine(benchmark::State& state, const char* scheme, std::int32_t concu
   const Cluster cluster = bench::cluster(links, concurrency);
   const Plan plan = plan_of(scheme, workload, cluster);
   const CostModel model(workload, cluster);
-  const Program program =
-      compile(resolve(plan, model.index(), &cluster), std::span(&workload, 1), model, {}, false);
+  const Program program = program_of(CompiledPlan(resolve(plan, model.index(), &cluster)),
+                                     std::span(&workload, 1), model, {}, false);
   const auto machine = concurrency == 1 ? serial_machine(program) : shared_machine(program, {1, 0});
   std::vector<std::int64_t> snapshot;
   std::int64_t done = program.head;
@@ -78,8 +78,9 @@ void cycle_ratio(benchmark::State& state) {
   const Workload workload = bench::workload(state.range(0));
   const Cluster cluster = bench::cluster();
   const CostModel model(workload, cluster);
-  const Program program = compile(resolve(plan_of("p3", workload, cluster), model.index(), &cluster),
-                                  std::span(&workload, 1), model, {}, false);
+  const Program program =
+      program_of(CompiledPlan(resolve(plan_of("p3", workload, cluster), model.index(), &cluster)),
+                 std::span(&workload, 1), model, {}, false);
   for (auto _ : state) benchmark::DoNotOptimize(maximum_cycle_ratio(program).time);
 }
 BENCHMARK(cycle_ratio)->Name("cycle ratio/p3")->Arg(40)->Arg(400);

@@ -10,7 +10,7 @@
 #include "gradweave/error.h"
 #include "gradweave/observe.h"
 #include "model/cluster_parts.h"
-#include "plan/calendar.h"
+#include "plan/run_plan.h"
 
 namespace gradweave {
 namespace observed {
@@ -113,9 +113,9 @@ struct Observer::State {
   Plan plan;
   Workload workload;
   Cluster cluster;
-  Calendar calendar;
+  RunPlan run_plan;
   std::vector<std::size_t> cluster_link;        // by the plan's link, then of those that it leaves idle
-  std::vector<std::vector<Expected>> expected;  // by the calendar's iteration, by op
+  std::vector<std::vector<Expected>> expected;  // by the run plan's iteration, by op
   // By link of the plan, then those that it leaves idle.
   struct OfLink {
     ChangeTest test;        // logarithms of measured over expected times, of an idle link's times
@@ -131,7 +131,7 @@ struct Observer::State {
   double tolerated;
   std::size_t samples = 0, wait = kWait;  // since what was planned for was compared; until it is again
 
-  bool idle(std::size_t link) const { return link >= calendar.links.size(); }
+  bool idle(std::size_t link) const { return link >= run_plan.links.size(); }
   void expect();
   void expect_shared();
   std::vector<std::vector<Timed>> timed(const IterationStatistics& sample) const;
@@ -146,14 +146,14 @@ struct Observer::State {
 void Observer::State::expect() {
   const CostModel whole(workload, cluster), rate(workload, without_startup(cluster)),
       startup(workload, without_rate(cluster));
-  for (const CalendarIteration& iteration : calendar.iterations) {
+  for (const RunIteration& iteration : run_plan.iterations) {
     std::vector<Expected>& row = expected.emplace_back();
-    for (const CalendarOp& op : iteration.ops) {
+    for (const RunOp& op : iteration.ops) {
       std::vector<Slice> slices;
       for (const std::int32_t b : op.blocks) {
         const auto block = static_cast<std::size_t>(b);
-        slices.push_back({static_cast<std::size_t>(calendar.block_tensor[block]),
-                          calendar.blocks[block].begin, calendar.blocks[block].end});
+        slices.push_back({static_cast<std::size_t>(run_plan.block_tensor[block]),
+                          run_plan.blocks[block].begin, run_plan.blocks[block].end});
       }
       const auto cost = [&](const CostModel& model) {
         const std::size_t link = cluster_link[static_cast<std::size_t>(op.link)];
@@ -172,19 +172,19 @@ void Observer::State::expect() {
 // Ops that share a link take longer than each alone, but for their start-ups: as long as in the simulation of the steady
 // state.
 void Observer::State::expect_shared() {
-  const auto rows = static_cast<std::int64_t>(calendar.iterations.size());
+  const auto rows = static_cast<std::int64_t>(run_plan.iterations.size());
   const SimulationResult result = simulate(plan, workload, cluster, {.timeline_iterations = 2 * rows});
   std::vector<std::vector<double>> longest(expected.size());
   for (std::size_t row = 0; row < expected.size(); ++row) longest[row].resize(expected[row].size());
   for (const Span& span : result.timeline.spans) {
     if (span.kind != SpanKind::kOp) continue;
-    double& ns = longest[calendar.at(span.iteration)][static_cast<std::size_t>(span.op)];
+    double& ns = longest[run_plan.at(span.iteration)][static_cast<std::size_t>(span.op)];
     ns = std::max(ns, static_cast<double>(span.end_ns - span.begin_ns));
   }
   for (std::size_t row = 0; row < expected.size(); ++row) {
     for (std::size_t o = 0; o < expected[row].size(); ++o) {
       Expected& op = expected[row][o];
-      if (calendar.concurrency[static_cast<std::size_t>(op.link)] == 1 || longest[row][o] == 0) continue;
+      if (run_plan.concurrency[static_cast<std::size_t>(op.link)] == 1 || longest[row][o] == 0) continue;
       op.work = std::max(op.work, longest[row][o] - op.startup - op.rest);
     }
   }
@@ -195,7 +195,7 @@ std::vector<std::vector<Timed>> Observer::State::timed(const IterationStatistics
   std::vector<std::vector<Timed>> ops(links.size());
   std::size_t next = 0;
   for (std::int64_t n = sample.first; n < sample.first + sample.iterations; ++n) {
-    for (const Expected& op : expected[calendar.at(n)]) {
+    for (const Expected& op : expected[run_plan.at(n)]) {
       const double measured = sample.op_ns[next++];
       if (measured > 0 && op.total() > 0) ops[static_cast<std::size_t>(op.link)].push_back({op, measured});
     }
@@ -207,7 +207,7 @@ std::vector<std::vector<Timed>> Observer::State::timed(const IterationStatistics
 // is that of the simulation, and only changes count.
 double Observer::State::log_factor(std::size_t link) const {
   const double mean = links[link].test.mean();
-  if (!idle(link)) return calendar.concurrency[link] == 1 ? mean : mean - links[link].first;
+  if (!idle(link)) return run_plan.concurrency[link] == 1 ? mean : mean - links[link].first;
   const double since = mean - links[link].first;  // single messages scatter
   return std::abs(since) > std::log1p(kOfAnother) ? since : 0;
 }
@@ -240,7 +240,7 @@ double Observer::State::planned_compute() const {
 std::optional<Factors> Observer::State::factors(std::size_t link) const {
   if (links[link].test.size() == 0) return std::nullopt;
   const double common = std::exp(log_factor(link));
-  const bool shared = !idle(link) && calendar.concurrency[link] != 1;
+  const bool shared = !idle(link) && run_plan.concurrency[link] != 1;
   // Single ops of a shared link are as simulated only roughly, which a large change outweighs.
   if (idle(link) || (shared && std::abs(std::log(common)) < std::log1p(kOfAnother)))
     return Factors{common, common};
@@ -270,11 +270,11 @@ Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cl
     : state_(new State{.plan = plan,
                        .workload = workload,
                        .cluster = cluster,
-                       .calendar = calendar_of(plan, workload),
+                       .run_plan = run_plan_of(plan, workload),
                        .compute = ChangeTest(0),
                        .tolerated = of_this_run ? kOfAnother : kOff}) {
   State& state = *state_;
-  for (const std::string& name : state.calendar.links) {
+  for (const std::string& name : state.run_plan.links) {
     const auto link = find_link(cluster, name);
     if (!link)
       throw InvalidInput("there is no such link in the cluster", "link '" + name + "'",
@@ -294,10 +294,10 @@ Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cl
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto known = usual.find(names[i]);
     if (known == usual.end()) continue;
-    State::OfLink& link = state.links[state.calendar.links.size() + i];
+    State::OfLink& link = state.links[state.run_plan.links.size() + i];
     link.first = std::log(known->second), link.usual = kFirst;
   }
-  if (std::ranges::any_of(state.calendar.concurrency, [](std::int32_t ops) { return ops != 1; }))
+  if (std::ranges::any_of(state.run_plan.concurrency, [](std::int32_t ops) { return ops != 1; }))
     state.expect_shared();
 }
 
@@ -313,7 +313,7 @@ bool Observer::sampled() const { return !state_->recent.empty(); }
 
 std::vector<std::string> Observer::idle() const {
   std::vector<std::string> names;
-  for (std::size_t k = state_->calendar.links.size(); k < state_->links.size(); ++k)
+  for (std::size_t k = state_->run_plan.links.size(); k < state_->links.size(); ++k)
     names.push_back(state_->cluster.links[state_->cluster_link[k]].name);
   return names;
 }
@@ -322,7 +322,7 @@ EchoTimes Observer::usual() const {
   EchoTimes times;
   const std::vector<std::string> names = idle();
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const std::size_t k = state_->calendar.links.size() + i;
+    const std::size_t k = state_->run_plan.links.size() + i;
     if (state_->links[k].usual > 0)
       times[names[i]] = std::exp(state_->links[k].first + state_->log_factor(k));
   }
@@ -344,7 +344,7 @@ bool Observer::add(const IterationStatistics& sample, const std::vector<double>&
   }
   for (std::size_t i = 0; i < echo_ns.size(); ++i) {
     if (!(echo_ns[i] > 0 && std::isfinite(echo_ns[i]))) continue;
-    State::OfLink& link = state.links[state.calendar.links.size() + i];
+    State::OfLink& link = state.links[state.run_plan.links.size() + i];
     const bool moved = link.test.add(std::log(echo_ns[i]));
     if (moved) link.usual = kFirst;
     if (link.usual < kFirst) link.first = link.test.mean(), ++link.usual;
@@ -429,11 +429,11 @@ Observer::Report Observer::report() const {
   struct Sum {
     double ns = 0, times = 0;
   };
-  std::map<std::pair<std::size_t, std::size_t>, Sum> sums;  // by the calendar's iteration and place
+  std::map<std::pair<std::size_t, std::size_t>, Sum> sums;  // by the run plan's iteration and place
   std::vector<double> communication;
   std::size_t next = 0;
   for (std::int64_t n = sample.first; n < sample.first + sample.iterations; ++n) {
-    const std::size_t slot = state.calendar.at(n);
+    const std::size_t slot = state.run_plan.at(n);
     double& sum = communication.emplace_back();
     for (std::size_t o = 0; o < state.expected[slot].size(); ++o) {
       const double measured = sample.op_ns[next++];
@@ -445,9 +445,9 @@ Observer::Report Observer::report() const {
   }
   for (const auto& [place, sum] : sums) {
     const auto [slot, o] = place;
-    const CalendarOp& op = state.calendar.iterations[slot].ops[o];
+    const RunOp& op = state.run_plan.iterations[slot].ops[o];
     const Difference each{
-        "op '" + op.label + "' on link " + state.calendar.links[static_cast<std::size_t>(op.link)],
+        "op '" + op.label + "' on link " + state.run_plan.links[static_cast<std::size_t>(op.link)],
         state.expected[slot][o].total(), sum.ns / sum.times};
     if (off(each) > off(report.op)) report.op = each;
   }
@@ -456,10 +456,10 @@ Observer::Report Observer::report() const {
     report.ccr = sample.mean / report.backward_ns;
     report.ccr_uncertainty = sample.uncertainty() / report.backward_ns;
   }
-  for (std::size_t k = 0; k < state.calendar.links.size(); ++k) {
+  for (std::size_t k = 0; k < state.run_plan.links.size(); ++k) {
     const ChangeTest& test = state.links[k].test;
     if (test.size() == 0) continue;
-    report.links.push_back({state.calendar.links[k], std::exp(test.mean()), std::expm1(test.uncertainty())});
+    report.links.push_back({state.run_plan.links[k], std::exp(test.mean()), std::expm1(test.uncertainty())});
   }
   const double usual = median_of(sample.compute_ns);
   for (std::size_t r = 0; r < sample.compute_ns.size(); ++r) {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "plan/compiled_plan.h"
 #include "plan/facts.h"
 #include "plan/fates.h"
-#include "plan/unrolled.h"
 
 namespace gradweave {
 
@@ -33,8 +33,7 @@ enum class Fault : std::uint8_t {
 // What the rules of a block share.
 class BlockCheck {
  public:
-  BlockCheck(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, Report& report,
-             Facts& facts);
+  BlockCheck(const CompiledPlan& compiled, Report& report);
 
   // Goes on to `block`.
   void begin(std::int32_t block);
@@ -42,22 +41,17 @@ class BlockCheck {
   // Reports what is wrong with iteration n of the block, once for each kind.
   void fault(Fault kind, int rule, std::int64_t n, const std::string& what, const std::string& remedy);
 
-  // Notes that an apply uses the result of an op, of the gradient or value of iteration n.
-  void await(std::int64_t n, std::int64_t apply, std::int64_t op);
+  // Notes that an apply uses the result of an op, of the gradient or value of iteration n. Rule 4: all of it alike.
+  void use(std::int64_t n, std::int64_t apply, std::int64_t op);
 
   // Returns the number of the optimizer's step, among all at iteration_end, that an apply there is a part of.
   std::int64_t step_of(std::int64_t apply) const { return step_of_[static_cast<std::size_t>(apply)]; }
 
-  // Returns the waits found, sorted, each once.
-  Waits take_waits();
-
-  const Unrolled& plan;
+  const CompiledPlan& plan;
   BlockFates fates;
-  Facts& facts;
-  Waits waits;
+  Facts facts;
 
  private:
-  const std::vector<std::int64_t>& completed_by_;
   Report& report_;
   std::vector<std::int64_t> step_of_;   // per apply: averages before it; they part the optimizer's steps
   std::vector<std::int8_t> corrected_;  // per op: whether what it brings is corrected; -1: not yet known

@@ -7,8 +7,8 @@
 
 namespace gradweave {
 
-Facts::Facts(const Unrolled& unrolled)
-    : unrolled_(unrolled), applied_in_(static_cast<std::size_t>(unrolled.checked), -1) {}
+Facts::Facts(const CompiledPlan& compiled)
+    : compiled_(compiled), applied_in_(static_cast<std::size_t>(compiled.checked), -1) {}
 
 void Facts::add_use(std::int64_t n, std::int64_t iteration) {
   std::int64_t& known = applied_in_[static_cast<std::size_t>(n)];
@@ -26,10 +26,10 @@ void Facts::add_generations(std::int32_t block, std::vector<Generation> generati
   };
   std::vector<Event> events;
   const std::int64_t computed =
-      unrolled_.backward_end(unrolled_.blocks[static_cast<std::size_t>(block)].layer);
+      compiled_.backward_end(compiled_.blocks[static_cast<std::size_t>(block)].layer);
   for (const Generation& g : generations) {
-    events.push_back({unrolled_.moment(g.first, computed), 1, g.copies});
-    events.push_back({unrolled_.apply_moment(g.apply), -1, -g.copies});
+    events.push_back({compiled_.moment(g.first, computed), 1, g.copies});
+    events.push_back({compiled_.apply_moment(g.apply), -1, -g.copies});
   }
   std::ranges::sort(events, {},
                     [](const Event& e) { return std::pair(e.moment, e.alive); });  // ends before begins
@@ -46,19 +46,19 @@ void Facts::add_generations(std::int32_t block, std::vector<Generation> generati
 }
 
 void Facts::add_sent(std::int32_t block, const ResolvedOp& op, std::int64_t read, std::int64_t apply) {
-  const std::optional<Outer>& outer = unrolled_.plan.outer;
+  const std::optional<Outer>& outer = compiled_.plan.outer;
   if ((op.compressed() || outer) && anchored_ != block) {
     anchored_ = block;
     anchor_bytes_ += bytes_of(block) * (outer && outer->momentum > 0 ? 2 : 1);
   }
-  const Slice& slice = unrolled_.block(block).slice;
+  const Slice& slice = compiled_.block(block).slice;
   // Of an encoded message each block holds its share, rounded up.
   const std::int64_t others = op.elements - (slice.end - slice.begin);
   const std::int64_t held = op.compressed()
                                 ? op.encoded_bytes - floor_share(op.encoded_bytes, others, op.elements)
                                 : bytes_of(block);
-  changes_.emplace_back(unrolled_.apply_moment(read), held);
-  changes_.emplace_back(unrolled_.apply_moment(apply), -held);
+  changes_.emplace_back(compiled_.apply_moment(read), held);
+  changes_.emplace_back(compiled_.apply_moment(apply), -held);
 }
 
 void Facts::add_residual(std::int32_t block) { residual_bytes_ += bytes_of(block); }

@@ -16,13 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "plan/unrolled.h"
+#include "plan/compiled_plan.h"
 
 namespace gradweave {
 
 class Facts {
  public:
-  explicit Facts(const Unrolled& unrolled);
+  explicit Facts(const CompiledPlan& compiled);
 
   // One apply of reduced gradients of a block, with the first iteration that it consumes.
   struct Generation {
@@ -44,10 +44,10 @@ class Facts {
   using Change = std::pair<std::int64_t, std::int64_t>;  // (moment, bytes more or less)
 
   std::int64_t bytes_of(std::int32_t block) const {
-    return unrolled_.blocks[static_cast<std::size_t>(block)].bytes;
+    return compiled_.blocks[static_cast<std::size_t>(block)].bytes;
   }
 
-  const Unrolled& unrolled_;
+  const CompiledPlan& compiled_;
   PlanFacts facts_;
   std::vector<std::int64_t> applied_in_;  // per checked iteration; -1: not yet known
   std::vector<Change> changes_;

@@ -4,13 +4,11 @@
 
 namespace gradweave {
 
-BlockFates::BlockFates(const Unrolled& plan) : plan_(plan), uses_(plan) {}
-
 void BlockFates::collect(std::int32_t block) {
   block_ = block;
   fates_.assign(static_cast<std::size_t>(plan_.checked), {});
   changes_.clear();
-  for (const Use& use : uses_.of(block)) {
+  for (const Use& use : plan_.uses().of(block)) {
     const std::int64_t step = use.row < plan_.prologue ? plan_.checked : plan_.period;
     for (std::int64_t n = use.row; n < plan_.checked; n += step) add(use, n);
   }

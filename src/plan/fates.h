@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/unrolled.h"
+#include "plan/compiled_plan.h"
 
 namespace gradweave {
 
@@ -36,8 +36,8 @@ struct Change {
 // The fates of one block after another.
 class BlockFates {
  public:
-  // The plan must outlive the object. O(size of the plan).
-  explicit BlockFates(const Unrolled& plan);
+  // The plan must outlive the object.
+  explicit BlockFates(const CompiledPlan& plan) : plan_(plan) {}
 
   // Collects the fates of `block`. O(its uses in the unrolled plan, log factors aside).
   void collect(std::int32_t block);
@@ -49,8 +49,7 @@ class BlockFates {
  private:
   void add(const Use& use, std::int64_t n);
 
-  const Unrolled& plan_;
-  const Uses uses_;
+  const CompiledPlan& plan_;
   std::int32_t block_ = 0;
   std::vector<Fate> fates_;  // per checked iteration
   std::vector<Change> changes_;

@@ -1,5 +1,4 @@
-// A plan as it is listed, its names resolved to indices. The validator, the simulator and the engine's calendar
-// all start from it, and the rules of form are checked here alone.
+// A plan as it is listed, its names resolved to indices. The rules of form are checked here alone.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 #include "gradweave/validate.h"
 
 #include "gradweave/error.h"
-#include "plan/unrolled.h"
+#include "plan/rules.h"
 
 namespace gradweave {
 
@@ -11,11 +11,11 @@ Validation validate(const Plan& plan, const Workload& workload, const Cluster* c
   const WorkloadIndex index(workload);
   ResolvedPlan resolved(plan, index, cluster, report);
   check_partition(resolved, report);
-  const Unrolled unrolled(std::move(resolved), report);
-  if (unrolled.checkable && !report.full()) {
-    const std::vector<std::int64_t> completed_by = check_pairs(unrolled, report);
-    const Waits waits = check_blocks(unrolled, completed_by, report, result.facts);
-    if (!report.full()) check_waits(unrolled, completed_by, waits, report);
+  const CompiledPlan compiled(std::move(resolved), report);
+  if (compiled.checkable && !report.full()) {
+    check_pairs(compiled, report);
+    result.facts = check_blocks(compiled, report);
+    if (!report.full()) check_waits(compiled, report);
   }
   result.violations = report.take();
   return result;

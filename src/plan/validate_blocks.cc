@@ -3,14 +3,16 @@
 #include <algorithm>
 
 #include "plan/block_check.h"
+#include "plan/rules.h"
 
 namespace gradweave {
 
-BlockCheck::BlockCheck(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by,
-                       Report& report, Facts& gathered)
-    : plan(unrolled), fates(unrolled), facts(gathered), completed_by_(completed_by), report_(report) {
-  waits.value_after.assign(completed_by.size(), 0);
-  corrected_.assign(completed_by.size(), -1);
+BlockCheck::BlockCheck(const CompiledPlan& compiled, Report& report)
+    : plan(compiled),
+      fates(compiled),
+      facts(compiled),
+      report_(report),
+      corrected_(static_cast<std::size_t>(compiled.op_count()), -1) {
   std::int64_t averages = 0;
   for (std::int64_t n = 0; n < plan.horizon; ++n) {
     const ResolvedIteration& here = plan.iteration(n);
@@ -37,7 +39,7 @@ void BlockCheck::fault(Fault kind, int rule, std::int64_t n, const std::string& 
               plan.slot_name(slot) + ", " + plan.block_name(fates.block()), remedy);
 }
 
-void BlockCheck::await(std::int64_t n, std::int64_t apply, std::int64_t op) {
+void BlockCheck::use(std::int64_t n, std::int64_t apply, std::int64_t op) {
   const Apply& used = *plan.apply(apply).apply;
   const bool corrected = used.source == Source::kAveragedParameter ? used.mode == Mode::kCorrect
                                                                    : used.correction == Correction::kLocal;
@@ -48,21 +50,12 @@ void BlockCheck::await(std::int64_t n, std::int64_t apply, std::int64_t op) {
           plan.op_name(op) + " brings some blocks that are corrected and some that are not",
           "give them an op each, or apply all of them alike");
   }
-  const std::int64_t last = completed_by_[static_cast<std::size_t>(op)];
-  if (last >= 0) waits.results.emplace_back(apply, last);
-}
-
-Waits BlockCheck::take_waits() {
-  std::ranges::sort(waits.results);
-  const auto repeated = std::ranges::unique(waits.results);
-  waits.results.erase(repeated.begin(), repeated.end());
-  return std::move(waits);
 }
 
 namespace {
 
 void gather_facts(BlockCheck& block) {
-  const Unrolled& plan = block.plan;
+  const CompiledPlan& plan = block.plan;
   std::vector<Facts::Generation> generations;
   bool dropped = false;
   for (std::int64_t n = 0; n < plan.checked; ++n) {
@@ -76,15 +69,13 @@ void gather_facts(BlockCheck& block) {
 
 }  // namespace
 
-Waits check_blocks(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, Report& report,
-                   PlanFacts& facts) {
-  check_applies(unrolled, report);
-  Facts gathered(unrolled);
-  BlockCheck block(unrolled, completed_by, report, gathered);
-  for (std::size_t b = 0; b < unrolled.blocks.size() && !report.full(); ++b) {
-    if (!unrolled.blocks[b].known) continue;
+PlanFacts check_blocks(const CompiledPlan& compiled, Report& report) {
+  check_applies(compiled, report);
+  BlockCheck block(compiled, report);
+  for (std::size_t b = 0; b < compiled.blocks.size() && !report.full(); ++b) {
+    if (!compiled.blocks[b].known) continue;
     block.begin(static_cast<std::int32_t>(b));
-    for (std::int64_t n = 0; n < unrolled.checked; ++n) {
+    for (std::int64_t n = 0; n < compiled.checked; ++n) {
       check_gradient(block, n);
       check_values(block, n);
     }
@@ -94,8 +85,7 @@ Waits check_blocks(const Unrolled& unrolled, const std::vector<std::int64_t>& co
     check_averaged(block);
     gather_facts(block);
   }
-  facts = gathered.result();
-  return block.take_waits();
+  return block.facts.result();
 }
 
 }  // namespace gradweave

@@ -9,7 +9,7 @@
 namespace gradweave {
 namespace {
 
-std::string fates_of(const Fate& f, const Unrolled& plan) {
+std::string fates_of(const Fate& f, const CompiledPlan& plan) {
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   if (f.reduced.count > 0)
@@ -51,13 +51,13 @@ void check_fate(BlockCheck& block, std::int64_t n) {
 
 // When the gradient of iteration n exists.
 std::int64_t computed(const BlockCheck& block, std::int64_t n) {
-  const Unrolled& plan = block.plan;
+  const CompiledPlan& plan = block.plan;
   return plan.moment(n, plan.backward_end(plan.blocks[static_cast<std::size_t>(block.fates.block())].layer));
 }
 
 // Rule 4.
 void check_use(BlockCheck& block, std::int64_t n) {
-  const Unrolled& plan = block.plan;
+  const CompiledPlan& plan = block.plan;
   const Fate& f = block.fates.of(n);
   if (f.reduced.count == 0 && f.applied.count > 0) {
     block.fault(
@@ -86,7 +86,7 @@ void check_use(BlockCheck& block, std::int64_t n) {
         plan.apply_name(f.local.number) + " applies a local gradient of another iteration, which is gone",
         "apply it at backward_end or iteration_end of its own iteration, with merges [0]");
   }
-  if (f.reduced.count == 1 && f.applied.count == 1) block.await(n, f.applied.number, f.reduced.number);
+  if (f.reduced.count == 1 && f.applied.count == 1) block.use(n, f.applied.number, f.reduced.number);
   if (f.applied.count == 1) block.facts.add_use(n, plan.apply_place(f.applied.number).iteration);
 }
 
@@ -98,7 +98,7 @@ void check_gradient(BlockCheck& block, std::int64_t n) {
 }
 
 void check_generations(BlockCheck& block) {
-  const Unrolled& plan = block.plan;
+  const CompiledPlan& plan = block.plan;
   std::vector<std::pair<std::int64_t, std::int64_t>>
       applied;  // (op, apply of what it reduces), where both are one
   for (std::int64_t n = 0; n < plan.checked; ++n) {

@@ -3,7 +3,7 @@
 #include <map>
 #include <tuple>
 
-#include "plan/unrolled.h"
+#include "plan/rules.h"
 
 namespace gradweave {
 namespace {
@@ -17,15 +17,13 @@ struct Pair {
 
 }  // namespace
 
-std::vector<std::int64_t> check_pairs(const Unrolled& unrolled, Report& report) {
-  std::vector<std::int64_t> completed_by(static_cast<std::size_t>(unrolled.op_count()));
+void check_pairs(const CompiledPlan& compiled, Report& report) {
   std::map<std::vector<std::int32_t>, std::int32_t> list_numbers;
   std::map<Key, Pair> pairs;
-  for (std::int64_t n = 0; n < unrolled.horizon; ++n) {
-    const std::vector<ResolvedOp>& ops = unrolled.iteration(n).ops;
+  for (std::int64_t n = 0; n < compiled.horizon; ++n) {
+    const std::vector<ResolvedOp>& ops = compiled.iteration(n).ops;
     for (std::size_t k = 0; k < ops.size(); ++k) {
-      const std::int64_t number = unrolled.op_number(n, k);
-      completed_by[static_cast<std::size_t>(number)] = number;
+      const std::int64_t number = compiled.op_number(n, k);
       const ResolvedOp& op = ops[k];
       if (op.op->collective != Collective::kReduceScatter && !op.gathers()) continue;
       std::vector<std::int64_t> met;
@@ -41,27 +39,24 @@ std::vector<std::int64_t> check_pairs(const Unrolled& unrolled, Report& report) 
   }
 
   // An op of the plan is reported once, whatever number of iterations shows its fault.
-  std::vector<std::vector<bool>> reported(unrolled.slots.size());
+  std::vector<std::vector<bool>> reported(compiled.slots.size());
   const auto fault = [&](std::int64_t number, const std::string& what, const std::string& remedy) {
-    const Unrolled::Place place = unrolled.op_place(number);
-    const std::size_t slot = unrolled.slot_of(place.iteration);
-    reported[slot].resize(unrolled.slots[slot].ops.size());
+    const CompiledPlan::Place place = compiled.op_place(number);
+    const std::size_t slot = compiled.slot_of(place.iteration);
+    reported[slot].resize(compiled.slots[slot].ops.size());
     if (reported[slot][place.item]) return;
     reported[slot][place.item] = true;
-    report.add(3, static_cast<std::int64_t>(slot), what, unrolled.op_name(number), remedy);
+    report.add(3, static_cast<std::int64_t>(slot), what, compiled.op_name(number), remedy);
   };
   for (const auto& [key, pair] : pairs) {
-    if (std::get<2>(key).back() >= unrolled.checked) continue;  // its partner may lie beyond the horizon
+    if (std::get<2>(key).back() >= compiled.checked) continue;  // its partner may lie beyond the horizon
     for (const std::int64_t scatter : pair.scatters) {
       if (pair.gathers.empty()) {
         fault(scatter, "no all_gather has its blocks and merges",
               "add an all_gather of the same blocks, in the same order");
-        completed_by[static_cast<std::size_t>(scatter)] = -1;
       } else if (pair.gathers.front() < scatter) {
-        fault(pair.gathers.front(), "comes before its reduce_scatter " + unrolled.op_name(scatter),
+        fault(pair.gathers.front(), "comes before its reduce_scatter " + compiled.op_name(scatter),
               "list it later");
-      } else {
-        completed_by[static_cast<std::size_t>(scatter)] = pair.gathers.front();
       }
     }
     for (std::size_t i = pair.scatters.empty() ? 0 : 1; i < pair.gathers.size(); ++i) {
@@ -72,7 +67,6 @@ std::vector<std::int64_t> check_pairs(const Unrolled& unrolled, Report& report) 
     }
     if (report.full()) break;
   }
-  return completed_by;
 }
 
 }  // namespace gradweave

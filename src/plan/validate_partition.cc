@@ -3,7 +3,7 @@
 #include <tuple>
 
 #include "base/quoted.h"
-#include "plan/unrolled.h"
+#include "plan/rules.h"
 
 namespace gradweave {
 namespace {

@@ -10,8 +10,8 @@ namespace gradweave {
 namespace {
 
 void check_release(BlockCheck& block, std::int64_t n, std::int64_t number, std::int64_t local) {
-  const Unrolled& plan = block.plan;
-  const Unrolled::Place place = plan.op_place(number);
+  const CompiledPlan& plan = block.plan;
+  const CompiledPlan::Place place = plan.op_place(number);
   const ResolvedOp& op = plan.op(number);
   const std::int64_t release = plan.moment(place.iteration + op.op->release.point.iteration, op.release);
   // Applies at iteration_end run when the last backward has ended: a release there is not before them.
@@ -26,7 +26,7 @@ void check_release(BlockCheck& block, std::int64_t n, std::int64_t number, std::
 
 // Rule 6: what was gained since an anchor can only be added.
 void check_anchored(BlockCheck& block, std::int64_t n) {
-  const Unrolled& plan = block.plan;
+  const CompiledPlan& plan = block.plan;
   const Fate& f = block.fates.of(n);
   const bool compressed = plan.op(f.sent.number).compressed();
   if (!compressed && !plan.plan.outer) return;
@@ -38,7 +38,7 @@ void check_anchored(BlockCheck& block, std::int64_t n) {
 }
 
 void check_sent(BlockCheck& block, std::int64_t n) {
-  const Unrolled& plan = block.plan;
+  const CompiledPlan& plan = block.plan;
   const Fate& f = block.fates.of(n);
   if (f.sent.count == 0) {
     if (f.averaged.count > 0) {
@@ -56,7 +56,7 @@ void check_sent(BlockCheck& block, std::int64_t n) {
                 "apply them once");
     return;
   }
-  block.await(n, f.averaged.number, f.sent.number);
+  block.use(n, f.averaged.number, f.sent.number);
   check_anchored(block, n);
   if (f.local.count == 0) {
     block.fault(
@@ -65,13 +65,11 @@ void check_sent(BlockCheck& block, std::int64_t n) {
         "name an iteration with an apply of source local_gradient in its merges");
     return;
   }
-  std::int64_t& after = block.waits.value_after[static_cast<std::size_t>(f.sent.number)];
-  after = std::max(after, f.local.number + 1);
   check_release(block, n, f.sent.number, f.local.number);
 }
 
 void check_between(BlockCheck& block, std::int64_t n, std::int64_t read, std::int64_t apply) {
-  const Unrolled& plan = block.plan;
+  const CompiledPlan& plan = block.plan;
   const std::vector<Change>& changes = block.fates.changes();
   const auto first = std::ranges::upper_bound(changes, read, {}, &Change::number);
   const auto last = std::ranges::lower_bound(changes, apply, {}, &Change::number);
@@ -98,7 +96,7 @@ void check_values(BlockCheck& block, std::int64_t n) {
 }
 
 void check_order(BlockCheck& block) {
-  const Unrolled& plan = block.plan;
+  const CompiledPlan& plan = block.plan;
   std::int64_t landed = -1;                                  // the apply of the average that was sent before
   std::vector<std::pair<std::int64_t, std::int64_t>> reads;  // (local apply, n), in the order of reading
   for (std::int64_t n = 0; n < plan.checked; ++n) {
@@ -123,7 +121,7 @@ void check_order(BlockCheck& block) {
 }
 
 void check_steps(BlockCheck& block) {
-  const Unrolled& plan = block.plan;
+  const CompiledPlan& plan = block.plan;
   const std::vector<Change>& changes = block.fates.changes();
   for (auto first = changes.begin(), last = first; first != changes.end(); first = last) {
     const std::int64_t n = plan.apply_place(first->number).iteration;
@@ -152,7 +150,7 @@ void check_steps(BlockCheck& block) {
 }
 
 void check_averaged(BlockCheck& block) {
-  const Unrolled& plan = block.plan;
+  const CompiledPlan& plan = block.plan;
   bool stepped = false;
   bool averaged = false;
   std::array<bool, 2> sent{};  // exact; compressed

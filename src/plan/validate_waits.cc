@@ -6,8 +6,9 @@
 // down to a number: how many applies must be done before it can start. A wait is circular iff an apply waits
 // for an op that needs this very apply, or one after it. O(ops and applies of the unrolled plan).
 #include <algorithm>
+#include <utility>
 
-#include "plan/unrolled.h"
+#include "plan/rules.h"
 
 namespace gradweave {
 namespace {
@@ -20,37 +21,43 @@ struct Need {
 
 class WaitCheck {
  public:
-  WaitCheck(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, const Waits& waits,
-            Report& report)
-      : plan_(unrolled), waits_(waits), report_(report), scatter_of_(completed_by.size(), -1) {
-    for (std::size_t op = 0; op < completed_by.size(); ++op) {
-      const std::int64_t gather = completed_by[op];
-      if (gather > static_cast<std::int64_t>(op))
-        scatter_of_[static_cast<std::size_t>(gather)] = static_cast<std::int64_t>(op);
-    }
-  }
+  WaitCheck(const CompiledPlan& compiled, Report& report) : plan_(compiled), report_(report) {}
 
   // Returns whether there is no circle. `one_order`: all links launch in one order, the list's.
   bool check(bool one_order) {
     const std::vector<Need> needs = all_needs(one_order);
-    std::vector<std::vector<bool>> reported(plan_.slots.size());
-    bool clean = true;
-    for (const auto& [apply, op] : waits_.results) {
-      const Need& need = needs[static_cast<std::size_t>(op)];
-      const Unrolled::Place place = plan_.apply_place(apply);
-      const bool listed = plan_.op_place(op).iteration <= place.iteration;
-      if (listed && need.applies <= waited_before(apply, place)) continue;
-      clean = false;
-      const std::size_t slot = plan_.slot_of(place.iteration);
-      reported[slot].resize(plan_.slots[slot].applies.size());
-      if (reported[slot][place.item]) continue;
-      reported[slot][place.item] = true;
-      listed ? report_circle(slot, apply, op, need, one_order) : report_late_op(slot, apply, op);
+    clean_ = true;
+    reported_.assign(plan_.slots.size(), {});
+    for (std::int64_t n = 0; n < plan_.horizon && !report_.full(); ++n) {
+      for (const std::int32_t k : plan_.iteration(n).apply_by_rank) {
+        const CompiledPlan::Place place{n, static_cast<std::size_t>(k)};
+        OpRef last;
+        for (const Delivery& delivery : plan_.deliveries(n, place.item)) {
+          if (delivery.op != std::exchange(last, delivery.op)) check(place, last, needs, one_order);
+        }
+      }
     }
-    return clean;
+    return clean_;
   }
 
  private:
+  void check(const CompiledPlan::Place& place, OpRef ref, const std::vector<Need>& needs, bool one_order) {
+    const std::int64_t apply = plan_.apply_number(place.iteration, place.item);
+    const CompiledPlan::Place op{place.iteration + ref.delta, static_cast<std::size_t>(ref.op)};
+    const Need* need =
+        ref.delta > 0 ? nullptr : &needs[static_cast<std::size_t>(plan_.op_number(op.iteration, op.item))];
+    if (need != nullptr && need->applies <= waited_before(apply, place)) return;
+    clean_ = false;
+    const std::size_t slot = plan_.slot_of(place.iteration);
+    reported_[slot].resize(plan_.slots[slot].applies.size());
+    if (reported_[slot][place.item]) return;
+    reported_[slot][place.item] = true;
+    if (need != nullptr) return report_circle(slot, apply, op, *need, one_order);
+    report_.add(5, static_cast<std::int64_t>(slot),
+                "waits for " + plan_.op_name(op) + ", which is listed in a later iteration",
+                plan_.apply_name(place), "list the op in the iteration of the apply, or before");
+  }
+
   std::vector<Need> all_needs(bool one_order) const {
     std::vector<Need> needs(static_cast<std::size_t>(plan_.op_count()));
     std::vector<Need> last(plan_.plan.links.size() +
@@ -58,11 +65,16 @@ class WaitCheck {
     for (std::int64_t n = 0; n < plan_.horizon; ++n) {
       const std::vector<ResolvedOp>& ops = plan_.iteration(n).ops;
       for (std::size_t k = 0; k < ops.size(); ++k) {
-        if (ops[k].merges.empty() || n + ops[k].merges.back() < 0) continue;  // does not exist yet
+        if (!exists(ops[k].merges, n)) continue;
         const std::int64_t number = plan_.op_number(n, k);
-        Need need{own_need(n, ops[k], number), number};
-        const std::int64_t scatter = scatter_of_[static_cast<std::size_t>(number)];
-        if (scatter >= 0) need = later(needs[static_cast<std::size_t>(scatter)], need);
+        Need need{own_need(n, k), number};
+        if (ops[k].op->payload == Payload::kGradient) {
+          for (const OpRef ref : plan_.scatters(n, k)) {
+            if (ref.delta > 0) continue;
+            const std::int64_t scatter = plan_.op_number(n + ref.delta, static_cast<std::size_t>(ref.op));
+            if (scatter < number) need = later(needs[static_cast<std::size_t>(scatter)], need);
+          }
+        }
         Need* before = one_order          ? &last.back()
                        : ops[k].link >= 0 ? &last[static_cast<std::size_t>(ops[k].link)]
                                           : nullptr;
@@ -78,25 +90,26 @@ class WaitCheck {
 
   // How many applies are done when an apply waits. Reduced gradients that are applied at an iteration_end are what
   // `.grad` holds when the step begins: they are waited for before the first apply there.
-  std::int64_t waited_before(std::int64_t apply, const Unrolled::Place& place) const {
+  std::int64_t waited_before(std::int64_t apply, const CompiledPlan::Place& place) const {
     const ResolvedApply& at = plan_.iteration(place.iteration).applies[place.item];
     const bool at_end = at.at == plan_.iteration_end() && at.apply->source == Source::kReducedGradient;
     return at_end ? plan_.applies_before(place.iteration, at.at) : apply;
   }
 
-  void report_late_op(std::size_t slot, std::int64_t apply, std::int64_t op) {
-    report_.add(5, static_cast<std::int64_t>(slot),
-                "waits for " + plan_.op_name(op) + ", which is listed in a later iteration",
-                plan_.apply_name(apply), "list the op in the iteration of the apply, or before");
-  }
-
   static Need later(const Need& a, const Need& b) { return a.origin >= 0 && a.applies >= b.applies ? a : b; }
 
   // What release and data ask for.
-  std::int64_t own_need(std::int64_t n, const ResolvedOp& op, std::int64_t number) const {
-    std::int64_t need = waits_.value_after[static_cast<std::size_t>(number)];
+  std::int64_t own_need(std::int64_t n, std::size_t k) const {
+    const ResolvedOp& op = plan_.iteration(n).ops[k];
+    std::int64_t need = 0;
     if (op.op->payload == Payload::kGradient) {
       need = plan_.applies_before(n + op.merges.back(), plan_.backward_end(op.first_layer));
+    } else {
+      for (const Reading& reading : plan_.readings(n, k)) {
+        if (n + reading.delta < plan_.horizon)
+          need = std::max(need,
+                          plan_.apply_number(n + reading.delta, static_cast<std::size_t>(reading.apply)) + 1);
+      }
     }
     const std::int64_t release = n + op.op->release.point.iteration;
     if (release >= 0 && release < plan_.horizon)
@@ -104,10 +117,10 @@ class WaitCheck {
     return need;
   }
 
-  void report_circle(std::size_t slot, std::int64_t apply, std::int64_t op, const Need& need,
+  void report_circle(std::size_t slot, std::int64_t apply, const CompiledPlan::Place& op, const Need& need,
                      bool one_order) {
     std::string what = "waits for " + plan_.op_name(op);
-    if (need.origin != op) {
+    if (need.origin != plan_.op_number(op.iteration, op.item)) {
       what += one_order ? ", which launches after " : ", which comes after ";
       what += plan_.op_name(need.origin);
     }
@@ -128,37 +141,37 @@ class WaitCheck {
                           : "apply it later, release the op earlier, or list it earlier");
   }
 
-  const Unrolled& plan_;
-  const Waits& waits_;
+  const CompiledPlan& plan_;
   Report& report_;
-  std::vector<std::int64_t> scatter_of_;  // per op: the reduce_scatter that it completes, or -1
+  bool clean_ = true;
+  std::vector<std::vector<bool>> reported_;  // per slot and apply
 };
 
 // Gradients: no release before the backward_end that completes the data.
-void check_gradient_releases(const Unrolled& unrolled, Report& report) {
-  for (std::size_t s = 0; s < unrolled.slots.size() && !report.full(); ++s) {
-    const std::vector<ResolvedOp>& ops = unrolled.slots[s].ops;
+void check_gradient_releases(const CompiledPlan& compiled, Report& report) {
+  for (std::size_t s = 0; s < compiled.slots.size() && !report.full(); ++s) {
+    const std::vector<ResolvedOp>& ops = compiled.slots[s].ops;
     for (std::size_t k = 0; k < ops.size(); ++k) {
       const ResolvedOp& op = ops[k];
       if (op.op->payload != Payload::kGradient || op.merges.empty() || op.blocks.empty()) continue;
       const std::pair<std::int64_t, std::int64_t> data{op.merges.back(),
-                                                       unrolled.backward_end(op.first_layer)};
+                                                       compiled.backward_end(op.first_layer)};
       const std::pair<std::int64_t, std::int64_t> release{op.op->release.point.iteration, op.release};
       if (release >= data) continue;
       const Point exists{PointKind::kBackwardEnd, op.first_layer, op.merges.back()};
       report.add(5, static_cast<std::int64_t>(s),
-                 "is released at " + unrolled.point_name(op.op->release.point) +
-                     ", before its data exists, at " + unrolled.point_name(exists),
-                 unrolled.slot_name(s) + ".ops[" + std::to_string(k) + "]",
-                 "release it at " + unrolled.point_name(exists) + " or later");
+                 "is released at " + compiled.point_name(op.op->release.point) +
+                     ", before its data exists, at " + compiled.point_name(exists),
+                 compiled.slot_name(s) + ".ops[" + std::to_string(k) + "]",
+                 "release it at " + compiled.point_name(exists) + " or later");
     }
   }
 }
 
-void check_updates(const Unrolled& unrolled, Report& report) {
-  if (unrolled.index.tensors.empty()) return;
-  for (std::int64_t n = unrolled.prologue; n < unrolled.prologue + unrolled.period; ++n) {
-    for (const ResolvedApply& apply : unrolled.iteration(n).applies) {
+void check_updates(const CompiledPlan& compiled, Report& report) {
+  if (compiled.index.tensors.empty()) return;
+  for (std::int64_t n = compiled.prologue; n < compiled.prologue + compiled.period; ++n) {
+    for (const ResolvedApply& apply : compiled.iteration(n).applies) {
       const Source source = apply.apply->source;
       if (source == Source::kReducedGradient || source == Source::kLocalGradient) return;
     }
@@ -168,12 +181,11 @@ void check_updates(const Unrolled& unrolled, Report& report) {
 
 }  // namespace
 
-void check_waits(const Unrolled& unrolled, const std::vector<std::int64_t>& completed_by, const Waits& waits,
-                 Report& report) {
-  check_gradient_releases(unrolled, report);
-  check_updates(unrolled, report);
-  WaitCheck check(unrolled, completed_by, waits, report);
-  if (check.check(false) && unrolled.plan.links.size() > 1) check.check(true);
+void check_waits(const CompiledPlan& compiled, Report& report) {
+  check_gradient_releases(compiled, report);
+  check_updates(compiled, report);
+  WaitCheck check(compiled, report);
+  if (check.check(false) && compiled.plan.links.size() > 1) check.check(true);
 }
 
 }  // namespace gradweave

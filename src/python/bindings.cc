@@ -116,7 +116,7 @@ void bind_transports(py::module_& module) {
   module.def(
       "check_runnable",
       [](const Given<Plan>& plan, const Given<Workload>& workload, int world_size, c10::Device device) {
-        runnable_calendar(*plan, *workload, world_size, device);
+        runnable_plan(*plan, *workload, world_size, device);
       },
       Unlocked());
   module.def(

@@ -8,14 +8,14 @@
 namespace gradweave::run {
 namespace {
 
-std::int32_t layer_of(const CalendarApply& apply) {
+std::int32_t layer_of(const RunApply& apply) {
   return apply.at.kind == PointKind::kIterationEnd ? -1 : apply.at.layer;
 }
 
 }  // namespace
 
 Applies::Applies(const Context& context, const Arrivals& arrivals, Outbox& outbox)
-    : context_(context), arrivals_(arrivals), outbox_(outbox), put_(context.calendar().blocks.size(), -1) {}
+    : context_(context), arrivals_(arrivals), outbox_(outbox), put_(context.plan().blocks.size(), -1) {}
 
 void Applies::restart() {
   forget_places();
@@ -34,13 +34,13 @@ void Applies::wait_for(const Execution& execution, std::int32_t layer) {
                               .op = execution.place,
                               .op_link = execution.op->link,
                               .label = "wait"},
-                             [&] { return describe(context_.calendar(), execution); });
+                             [&] { return describe(context_.plan(), execution); });
   }
   context_.host.landed(execution);
 }
 
 // Whether some rank had a gradient for the tensor in some iteration of the generation.
-bool Applies::used(const CalendarApply& apply, std::int32_t tensor) const {
+bool Applies::used(const RunApply& apply, std::int32_t tensor) const {
   if (!context_.flags.may_be_unused()) return true;
   return std::ranges::any_of(apply.merges, [&](std::int32_t m) REQUIRES(compute_thread) {
     const std::int64_t iteration = context_.cursor.now() + m;
@@ -48,8 +48,8 @@ bool Applies::used(const CalendarApply& apply, std::int32_t tensor) const {
   });
 }
 
-void Applies::put_reduced(const CalendarApply& apply) {
-  const Calendar& calendar = context_.calendar();
+void Applies::put_reduced(const RunApply& apply) {
+  const RunPlan& plan = context_.plan();
   for (std::size_t i = 0; i < apply.tensors.size(); ++i) {
     for (auto p = static_cast<std::size_t>(apply.first_piece[i]);
          p < static_cast<std::size_t>(apply.first_piece[i + 1]); ++p) {
@@ -59,17 +59,16 @@ void Applies::put_reduced(const CalendarApply& apply) {
     const auto tensor = static_cast<std::size_t>(apply.tensors[i]);
     if (used(apply, apply.tensors[i])) {
       put_gradient(apply, i);
-    } else if (apply.merges.back() < 0 && apply.correction == Correction::kNone && !calendar.sliced[tensor]) {
+    } else if (apply.merges.back() < 0 && apply.correction == Correction::kNone && !plan.sliced[tensor]) {
       // What is there is this iteration's own gradient, which another step will use.
-      if (!is_in_place(calendar.blocks_of_tensor[tensor].front()))
-        context_.host.drop_gradient(apply.tensors[i]);
+      if (!is_in_place(plan.blocks_of_tensor[tensor].front())) context_.host.drop_gradient(apply.tensors[i]);
     }
   }
 }
 
 // Puts the gradient of the apply's tensor number `place` in place, as far as it is reduced here; several
 // generations add up.
-void Applies::put_gradient(const CalendarApply& apply, std::size_t place) {
+void Applies::put_gradient(const RunApply& apply, std::size_t place) {
   const std::int32_t tensor = apply.tensors[place];
   const std::int64_t now = context_.cursor.now();
   parts_.clear();
@@ -87,7 +86,7 @@ void Applies::put_gradient(const CalendarApply& apply, std::size_t place) {
   if (there < parts_.size()) context_.host.put_gradient(tensor, std::span(parts_).subspan(there), false);
 }
 
-void Applies::average(const CalendarApply& apply) {
+void Applies::average(const RunApply& apply) {
   if (apply.mode == Mode::kReplace) check_parameters(apply);
   for (const Piece& piece : apply.pieces) {
     const Part part = context_.part_of(piece);
@@ -101,7 +100,7 @@ void Applies::step(const Stepped& stepped) {
   // Other blocks of their tensors may wait for an update: this change is not the caller's.
   std::vector<std::int32_t> unchanged;
   for (const std::int32_t b : stepped.blocks) {
-    const std::int32_t tensor = context_.calendar().block_tensor[static_cast<std::size_t>(b)];
+    const std::int32_t tensor = context_.plan().block_tensor[static_cast<std::size_t>(b)];
     if (!context_.host.parameter_changed(tensor)) unchanged.push_back(tensor);
   }
   context_.recorder.begin_span();
@@ -118,7 +117,7 @@ void Applies::outside_end(const std::vector<std::int32_t>& applies) {
   context_.recorder.update_ended(begin);
 }
 
-void Applies::outside_end(const CalendarApply& apply) {
+void Applies::outside_end(const RunApply& apply) {
   if (apply.source == Source::kAveragedParameter) return average(apply);
   if (apply.source == Source::kLocalGradient) {
     if (!context_.holds_left_out(apply)) step(apply.stepped);
@@ -137,7 +136,7 @@ void Applies::outside_end(const CalendarApply& apply) {
   for (std::int32_t b : apply.blocks) put_[static_cast<std::size_t>(b)] = -1;
 }
 
-bool Applies::waits_for_unused(const CalendarApply& apply, std::int32_t layer) const {
+bool Applies::waits_for_unused(const RunApply& apply, std::int32_t layer) const {
   if (apply.source == Source::kLocalGradient) return false;
   if (arrivals_.missing_from(layer)) return true;
   return apply.source == Source::kReducedGradient && apply.merges.back() == 0 &&
@@ -145,7 +144,7 @@ bool Applies::waits_for_unused(const CalendarApply& apply, std::int32_t layer) c
 }
 
 void Applies::backward_end(std::int32_t layer) {
-  const CalendarIteration& now = context_.here();
+  const RunIteration& now = context_.here();
   const std::vector<std::int32_t>& due = now.at_backward[static_cast<std::size_t>(layer)];
   const auto waits = [&](std::int32_t a) REQUIRES(compute_thread) {
     return waits_for_unused(now.applies[static_cast<std::size_t>(a)], layer);
@@ -170,9 +169,9 @@ const Stepped& Applies::sound(const Stepped& stepped) {
   const Flags& flags = context_.flags;
   const std::int64_t now = context_.cursor.now();
   if (!flags.left_out_lately(now) && stepped.blocks.empty()) return stepped;
-  const Calendar& calendar = context_.calendar();
-  std::vector<std::uint8_t> tensors(calendar.index.tensors.size()), blocks(put_.size());
-  for (const CalendarApply& apply : context_.here().applies) {
+  const RunPlan& plan = context_.plan();
+  std::vector<std::uint8_t> tensors(plan.index.tensors.size()), blocks(put_.size());
+  for (const RunApply& apply : context_.here().applies) {
     if (apply.at.kind != PointKind::kIterationEnd || apply.source == Source::kAveragedParameter) continue;
     // A correction adds to the local gradient of this iteration: either may be sound alone.
     const bool local = (apply.source == Source::kLocalGradient || apply.correction == Correction::kLocal) &&
@@ -182,11 +181,11 @@ const Stepped& Applies::sound(const Stepped& stepped) {
     for (std::int32_t tensor : apply.stepped.tensors) {
       const auto t = static_cast<std::size_t>(tensor);
       // Where no rank used it then, what is there is this iteration's own gradient.
-      tensors[t] |= local || !flags.left_out(now) || is_in_place(calendar.blocks_of_tensor[t].front());
+      tensors[t] |= local || !flags.left_out(now) || is_in_place(plan.blocks_of_tensor[t].front());
     }
     for (std::int32_t block : apply.stepped.blocks) {
       const auto b = static_cast<std::size_t>(block);
-      const std::int32_t tensor = calendar.block_tensor[b];
+      const std::int32_t tensor = plan.block_tensor[b];
       const bool computed = arrivals_.used(tensor) && context_.host.kept(tensor) != Kept::kGone;
       blocks[b] |= (reduced && is_in_place(block)) || (local && computed);
     }
@@ -203,13 +202,13 @@ const Stepped& Applies::sound(const Stepped& stepped) {
 }
 
 void Applies::note_parameters() {
-  for (const CalendarApply& apply : context_.calendar()[context_.cursor.now() + 1].applies) {
+  for (const RunApply& apply : context_.plan()[context_.cursor.now() + 1].applies) {
     if (apply.at.kind != PointKind::kForwardStart || apply.source != Source::kReducedGradient) continue;
     for (std::int32_t t : apply.tensors) context_.host.note_parameter(t);
   }
 }
 
-void Applies::check_parameters(const CalendarApply& apply) const {
+void Applies::check_parameters(const RunApply& apply) const {
   for (std::int32_t t : apply.tensors) {
     if (!context_.host.parameter_changed(t)) continue;
     throw InvalidInput(

@@ -21,12 +21,12 @@ class Applies {
   // Returns once the op has ended; compute waits in `layer`, or in none (-1).
   void wait_for(const Execution& execution, std::int32_t layer) REQUIRES(compute_thread);
   // Waits for the reduced gradients of an apply, and puts those in place that were used and are not left out.
-  void put_reduced(const CalendarApply& apply) REQUIRES(compute_thread);
+  void put_reduced(const RunApply& apply) REQUIRES(compute_thread);
   // Waits for averages of parameters, and writes them.
-  void average(const CalendarApply& apply) REQUIRES(compute_thread);
+  void average(const RunApply& apply) REQUIRES(compute_thread);
   // Applies of this iteration, by number, at a forward_start or a backward_end: steps of a few tensors on their own.
   void outside_end(const std::vector<std::int32_t>& applies) REQUIRES(compute_thread);
-  void outside_end(const CalendarApply& apply) REQUIRES(compute_thread);
+  void outside_end(const RunApply& apply) REQUIRES(compute_thread);
   // Those at the layer's backward_end; but where one may hold a gradient that is unused, it and what follows wait until the
   // backward's end: only then ranks know.
   void backward_end(std::int32_t layer) REQUIRES(compute_thread);
@@ -47,13 +47,13 @@ class Applies {
   void note_parameters() REQUIRES(compute_thread);
 
  private:
-  bool waits_for_unused(const CalendarApply& apply, std::int32_t layer) const REQUIRES(compute_thread);
-  void put_gradient(const CalendarApply& apply, std::size_t place) REQUIRES(compute_thread);
-  bool used(const CalendarApply& apply, std::int32_t tensor) const REQUIRES(compute_thread);
+  bool waits_for_unused(const RunApply& apply, std::int32_t layer) const REQUIRES(compute_thread);
+  void put_gradient(const RunApply& apply, std::size_t place) REQUIRES(compute_thread);
+  bool used(const RunApply& apply, std::int32_t tensor) const REQUIRES(compute_thread);
   bool is_in_place(std::int32_t block) const REQUIRES(compute_thread) {
     return put_[static_cast<std::size_t>(block)] == context_.cursor.now();
   }
-  void check_parameters(const CalendarApply& apply) const REQUIRES(compute_thread);
+  void check_parameters(const RunApply& apply) const REQUIRES(compute_thread);
 
   const Context& context_;
   const Arrivals& arrivals_;

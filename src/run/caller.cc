@@ -9,7 +9,7 @@ namespace gradweave::run {
 bool Run::taken_away() const {
   if (phase_ != Phase::kReduced || steps().synchronous) return false;
   bool any = false;
-  const auto tensors = static_cast<std::int32_t>(calendar().index.tensors.size());
+  const auto tensors = static_cast<std::int32_t>(plan().index.tensors.size());
   for (std::int32_t t = 0; t < tensors; ++t) {
     if (!plan_->arrivals.present(t)) continue;
     any = true;
@@ -20,7 +20,7 @@ bool Run::taken_away() const {
 
 // An edit of a gradient that was handed over would be lost without a word.
 void Run::check_kept() {
-  const CalendarIteration& now = here();
+  const RunIteration& now = here();
   const auto check = [&](std::int32_t tensor) REQUIRES(compute_thread) {
     if (!plan_->arrivals.present(tensor)) return;
     const Kept kept = host_.kept(tensor);
@@ -38,17 +38,17 @@ void Run::check_kept() {
       std::ranges::for_each(now.applies[static_cast<std::size_t>(a)].tensors, check);
   }
   for (std::size_t b = 0; b < now.gradient.size(); ++b) {
-    if (now.gradient_outside_end[b]) check(calendar().block_tensor[b]);
+    if (now.gradient_outside_end[b]) check(plan().block_tensor[b]);
   }
 }
 
 // Nothing that holds a gradient of this iteration is applied. What is due at its end of others is put in place
 // again: it may have been taken away too.
 void Run::leave_out() {
-  const CalendarIteration& now = here();
+  const RunIteration& now = here();
   for (const auto& applies : now.at_backward) {
     for (std::int32_t a : applies) {
-      const CalendarApply& apply = now.applies[static_cast<std::size_t>(a)];
+      const RunApply& apply = now.applies[static_cast<std::size_t>(a)];
       if (apply.source == Source::kAveragedParameter || apply.merges.back() < 0) continue;
       throw InvalidInput("this batch can't be dropped: the plan in force has stepped " +
                              plan_->context.text_of(apply.tensors.front()) +

@@ -20,7 +20,7 @@ void Run::rest() {
 void Run::archive(Archive& archive) {
   if (archive.reads()) {
     plan_->window.restart();
-    queue_->reset(calendar(), slots());
+    queue_->reset(plan(), slots());
     queue_->restart();
   }
   cursor_.archive(archive);

@@ -4,7 +4,7 @@
 
 namespace gradweave::run {
 
-bool Context::holds_left_out(const CalendarApply& apply) const {
+bool Context::holds_left_out(const RunApply& apply) const {
   if (!flags.ever_left_out()) return false;
   return std::ranges::any_of(apply.merges, [&](std::int32_t m) REQUIRES(compute_thread) {
     const std::int64_t iteration = cursor.now() + m;

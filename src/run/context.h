@@ -22,9 +22,9 @@ struct Context {
   Flags& flags;
   Recorder& recorder;
 
-  const Calendar& calendar() const { return tables.calendar; }
+  const RunPlan& plan() const { return tables.plan; }
   // The iteration that is being computed.
-  const CalendarIteration& here() const REQUIRES(compute_thread) { return tables.calendar[cursor.now()]; }
+  const RunIteration& here() const REQUIRES(compute_thread) { return tables.plan[cursor.now()]; }
   Execution& at(std::int64_t iteration, std::int32_t op) const { return tables.ring.at(iteration, op); }
   // Op `ref` of the iteration that is being computed, or of one near it.
   Execution& near(OpRef ref) const REQUIRES(compute_thread) { return at(cursor.now() + ref.delta, ref.op); }
@@ -32,10 +32,10 @@ struct Context {
     return {&near(piece.source), piece.block, piece.offset};
   }
   std::string text_of(std::int32_t tensor) const {
-    return "parameter '" + tables.calendar.index.tensor_names[static_cast<std::size_t>(tensor)] + "'";
+    return "parameter '" + tables.plan.index.tensor_names[static_cast<std::size_t>(tensor)] + "'";
   }
   // Whether what the apply uses holds a gradient of an iteration that is left out.
-  bool holds_left_out(const CalendarApply& apply) const REQUIRES(compute_thread);
+  bool holds_left_out(const RunApply& apply) const REQUIRES(compute_thread);
 };
 
 }  // namespace gradweave::run

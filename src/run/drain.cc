@@ -9,12 +9,12 @@ namespace gradweave::run {
 
 // Takes out of an execution what iterations from `end` on would have given.
 void Run::cut(const Execution& execution, std::int64_t end) {
-  const CalendarOp& op = *execution.op;
+  const RunOp& op = *execution.op;
   if (execution.partner != nullptr) return queue_->cut(execution, 0, false);
   const auto all = static_cast<std::int32_t>(op.merges.size());
   const auto left = static_cast<std::int32_t>(
       std::ranges::count_if(op.merges, [&](std::int32_t m) { return execution.iteration + m < end; }));
-  const bool mean = calendar().merge == Merge::kMean && op.payload == Payload::kGradient && !op.keep_own;
+  const bool mean = plan().merge == Merge::kMean && op.payload == Payload::kGradient && !op.keep_own;
   if (left > 0 && left < all && mean) host_.rescale(execution, static_cast<double>(all) / left);
   if (left > 0 && left < all) host_.filled(execution);
   queue_->cut(execution, (all - left) * static_cast<std::int32_t>(op.blocks.size()), left == 0);
@@ -41,13 +41,13 @@ void Run::drain(const std::string& what) {
                        "call it between iterations");
   }
   peers_->agree(what, "", options_.queue.timeout);
-  const std::int32_t ahead = calendar().look_ahead;
+  const std::int32_t ahead = plan().look_ahead;
   const std::int64_t end = cursor_.now();
   const std::vector<std::int32_t> tensors = all_tensors();
   host_.set_gradients_aside(tensors);
   cursor_.begin_drain();
   for (std::int64_t n = end; n <= end + ahead; ++n) cut_row(n, end);
-  const std::int64_t last = end + ahead + calendar().look_back;
+  const std::int64_t last = end + ahead + plan().look_back;
   for (;;) {
     drain_iteration(end);
     if (cursor_.now() == last) break;
@@ -66,7 +66,7 @@ void Run::drain(const std::string& what) {
 }
 
 // Whether it holds something from before `end` that is on its way.
-bool Run::pending(const CalendarApply& apply, std::int64_t end) const {
+bool Run::pending(const RunApply& apply, std::int64_t end) const {
   const std::int64_t now = cursor_.now();
   return apply.source != Source::kLocalGradient &&
          std::ranges::any_of(apply.merges, [&](std::int32_t m) { return now + m < end; });
@@ -74,11 +74,11 @@ bool Run::pending(const CalendarApply& apply, std::int64_t end) const {
 
 // The pending applies of one iteration, in the order of their points.
 void Run::drain_iteration(std::int64_t end) {
-  const CalendarIteration& now = here();
+  const RunIteration& now = here();
   const std::vector<std::int64_t>& forwarded = plan_->forwarded;
   const auto outside = [&](const std::vector<std::int32_t>& applies) REQUIRES(compute_thread) {
     for (std::int32_t a : applies) {
-      const CalendarApply& apply = now.applies[static_cast<std::size_t>(a)];
+      const RunApply& apply = now.applies[static_cast<std::size_t>(a)];
       if (pending(apply, end)) plan_->applies.outside_end(apply);
     }
   };
@@ -96,7 +96,7 @@ void Run::drain_end_of_iteration(std::int64_t end) {
     applies.step(applies.in_place(std::exchange(stepped, {})));
   };
   for (std::int32_t t : all_tensors()) host_.drop_gradient(t);
-  for (const CalendarApply& apply : here().applies) {
+  for (const RunApply& apply : here().applies) {
     if (apply.at.kind != PointKind::kIterationEnd || !pending(apply, end)) continue;
     if (apply.source == Source::kAveragedParameter) {
       step_these();
@@ -112,10 +112,10 @@ void Run::drain_end_of_iteration(std::int64_t end) {
 // One synchronous average of what ranks stepped on their own: afterwards all ranks are equal, bit for bit. Nothing is
 // averaged twice: the mean of equal values of three ranks is not always that value.
 void Run::average_over_ranks() {
-  if (!calendar().local_steps || options_.world_size == 1) return;
+  if (!plan().local_steps || options_.world_size == 1) return;
   std::vector<std::int32_t> tensors = all_tensors();
   std::erase_if(tensors, [&](std::int32_t t) REQUIRES(compute_thread) {
-    return !calendar().stepped_locally[static_cast<std::size_t>(t)];
+    return !plan().stepped_locally[static_cast<std::size_t>(t)];
   });
   ending_.guard("the average of parameters that ranks stepped on their own",
                 [&]() REQUIRES(compute_thread) { host_.average_over_ranks(tensors); });

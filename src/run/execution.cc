@@ -4,10 +4,9 @@
 
 namespace gradweave::run {
 
-Ring::Ring(const Calendar& calendar) {
-  for (const CalendarIteration& iteration : calendar.iterations)
-    widest_ = std::max(widest_, iteration.ops.size());
-  const std::int64_t depth = std::int64_t{calendar.look_ahead} + calendar.look_back + 2;
+Ring::Ring(const RunPlan& plan) {
+  for (const RunIteration& iteration : plan.iterations) widest_ = std::max(widest_, iteration.ops.size());
+  const std::int64_t depth = std::int64_t{plan.look_ahead} + plan.look_back + 2;
   rows_.resize(static_cast<std::size_t>(depth));
   std::size_t slot = 0;
   for (auto& row : rows_) {
@@ -16,8 +15,8 @@ Ring::Ring(const Calendar& calendar) {
   }
 }
 
-void Ring::open(const Calendar& calendar, std::int64_t iteration, std::int64_t run_iteration) {
-  const CalendarIteration& listed = calendar[iteration];
+void Ring::open(const RunPlan& plan, std::int64_t iteration, std::int64_t run_iteration) {
+  const RunIteration& listed = plan[iteration];
   const std::span<Execution> here = row(iteration);
   for (std::size_t i = 0; i < here.size(); ++i) {
     Execution& execution = here[i];

@@ -5,14 +5,14 @@
 #include <span>
 #include <vector>
 
-#include "plan/calendar.h"
+#include "plan/run_plan.h"
 
 namespace gradweave::run {
 
 // An op of one iteration. Its message is the host's, which keeps it under `slot`. What several threads may
 // see change (data still to come, done) is in the op queue; the rest changes only while no link knows of it.
 struct Execution {
-  const CalendarOp* op = nullptr;      // null: this place of the ring is empty
+  const RunOp* op = nullptr;           // null: this place of the ring is empty
   std::int64_t iteration = 0;          // of the plan, the one that lists it
   std::int64_t run_iteration = 0;      // of the run, for people
   std::int32_t place = 0;              // in its iteration's list
@@ -25,7 +25,7 @@ struct Execution {
 class Ring {
  public:
   Ring() = default;
-  explicit Ring(const Calendar& calendar);
+  explicit Ring(const RunPlan& plan);
 
   std::size_t capacity() const { return rows_.size() * widest_; }
   std::size_t depth() const { return rows_.size(); }
@@ -39,7 +39,7 @@ class Ring {
   }
 
   // Makes the row ready for `iteration`; what was there before must be done.
-  void open(const Calendar& calendar, std::int64_t iteration, std::int64_t run_iteration);
+  void open(const RunPlan& plan, std::int64_t iteration, std::int64_t run_iteration);
   void clear();
 
  private:

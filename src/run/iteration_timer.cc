@@ -8,17 +8,16 @@
 #include "base/statistics.h"
 
 namespace gradweave::run {
-void IterationTimer::install(const Calendar& calendar) {
-  calendar_ = &calendar;
+void IterationTimer::install(const RunPlan& plan) {
+  plan_ = &plan;
   std::size_t widest = 0;
-  for (const CalendarIteration& iteration : calendar.iterations)
-    widest = std::max(widest, iteration.ops.size());
+  for (const RunIteration& iteration : plan.iterations) widest = std::max(widest, iteration.ops.size());
   rows_.assign(kMostKept, {});
   for (Row& row : rows_) {
-    row.backward.assign(calendar.layers, 0);
+    row.backward.assign(plan.layers, 0);
     row.ops.assign(widest, 0);
   }
-  layer_end_.assign(calendar.layers, 0);
+  layer_end_.assign(plan.layers, 0);
   restart();
 }
 
@@ -71,13 +70,13 @@ IterationStatistics IterationTimer::statistics(std::int64_t iterations, std::siz
   for (std::int64_t n = sample.first; n < ops_until_; ++n) {
     const std::vector<std::int64_t>& ops = row(n).ops;
     sample.op_ns.insert(sample.op_ns.end(), ops.begin(),
-                        ops.begin() + static_cast<std::ptrdiff_t>((*calendar_)[n].ops.size()));
+                        ops.begin() + static_cast<std::ptrdiff_t>((*plan_)[n].ops.size()));
   }
   const bool timed = timed_ >= iterations;
   sample.compute_ns.assign(ranks, std::numeric_limits<double>::infinity());
   double& compute = sample.compute_ns[rank];
   compute = 0;
-  sample.backward_ns.assign(calendar_->layers, 0);
+  sample.backward_ns.assign(plan_->layers, 0);
   if (!timed || iterations == 0) return sample;
   std::vector<std::vector<double>> parts;
   for (std::int64_t n = timed_ - iterations; n < timed_; ++n) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gradweave/iteration_statistics.h"
-#include "plan/calendar.h"
+#include "plan/run_plan.h"
 
 namespace gradweave::run {
 
@@ -16,8 +16,8 @@ inline constexpr std::int64_t kMostKept = 16;  // iterations
 // in force.
 class IterationTimer {
  public:
-  // Forgets all. The calendar must outlive what follows.
-  void install(const Calendar& calendar);
+  // Forgets all. The plan must outlive what follows.
+  void install(const RunPlan& plan);
   void restart();
 
   // A wait, or an update outside of step(), has taken so long.
@@ -51,7 +51,7 @@ class IterationTimer {
 
   void forget_iteration();
 
-  const Calendar* calendar_ = nullptr;
+  const RunPlan* plan_ = nullptr;
   std::vector<Row> rows_;
   std::vector<std::int64_t> layer_end_;  // 0: not in this backward
   // Points in time are those of compute's clock; 0: not passed in this iteration.

@@ -52,7 +52,7 @@ void Link::Shared::run(const Execution& execution, std::size_t sequence) {
     queue->launched(number);
     pending->wait();
   } catch (const std::exception& error) {
-    fail(describe(tables->calendar, execution), error.what(), begin);
+    fail(describe(tables->plan, execution), error.what(), begin);
     return;
   }
   queue->ended(number, execution, begin);
@@ -69,11 +69,11 @@ Link::Link(std::size_t number, std::shared_ptr<Tables> tables, std::shared_ptr<C
     : shared_(std::make_shared<Shared>(
           Shared{number, std::move(tables), std::move(channel), std::move(queue), std::move(peers)})) {
   // Gloo runs two ops of a group at once, NCCL one: more threads than a few only wait.
-  const std::int32_t concurrency = shared_->tables->calendar.concurrency[number];
+  const std::int32_t concurrency = shared_->tables->plan.concurrency[number];
   const auto count = static_cast<std::size_t>(concurrency == 0 ? 4 : std::min(concurrency, 4));
   const auto begin = Clock::now();
   const auto failed = [shared = shared_, begin](const std::string& why) {
-    const std::string& link = shared->tables->calendar.links[shared->number];
+    const std::string& link = shared->tables->plan.links[shared->number];
     shared->fail("a thread of link " + link, why, begin);
   };
   try {

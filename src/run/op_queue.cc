@@ -8,23 +8,23 @@
 namespace gradweave::run {
 namespace {
 
-std::size_t place_of(const Calendar& calendar, PointKind kind, std::int32_t layer) {
-  return static_cast<std::size_t>(kind) * calendar.layers + static_cast<std::size_t>(layer);
+std::size_t place_of(const RunPlan& plan, PointKind kind, std::int32_t layer) {
+  return static_cast<std::size_t>(kind) * plan.layers + static_cast<std::size_t>(layer);
 }
 
 }  // namespace
 
-std::string describe(const Calendar& calendar, const Execution& execution) {
+std::string describe(const RunPlan& plan, const Execution& execution) {
   return "op '" + execution.op->label + "' (iteration " + std::to_string(execution.run_iteration) +
-         ", link " + calendar.links[static_cast<std::size_t>(execution.op->link)] + ")";
+         ", link " + plan.links[static_cast<std::size_t>(execution.op->link)] + ")";
 }
 
-void OpQueue::reset(const Calendar& calendar, std::size_t capacity) {
+void OpQueue::reset(const RunPlan& plan, std::size_t capacity) {
   const MutexLock lock(mutex_);
-  calendar_ = &calendar;
+  plan_ = &plan;
   progress_.assign(capacity, {});
   queues_.clear();
-  for (std::size_t link = 0; link < calendar.links.size(); ++link) {
+  for (std::size_t link = 0; link < plan.links.size(); ++link) {
     queues_.push_back(std::make_unique<Queue>());
     queues_.back()->ring.resize(capacity + 1);
   }
@@ -38,7 +38,7 @@ void OpQueue::set_ordered_launches(bool on) {
 
 void OpQueue::restart() {
   const MutexLock lock(mutex_);
-  passed_.assign((static_cast<std::size_t>(PointKind::kIterationEnd) + 1) * calendar_->layers, {});
+  passed_.assign((static_cast<std::size_t>(PointKind::kIterationEnd) + 1) * plan_->layers, {});
 }
 
 // ---- compute thread
@@ -47,7 +47,7 @@ void OpQueue::open(std::span<const Execution> row) {
   const MutexLock lock(mutex_);
   for (const Execution& execution : row) {
     if (execution.op == nullptr) continue;
-    const CalendarOp& op = *execution.op;
+    const RunOp& op = *execution.op;
     of(execution) = {};
     if (execution.partner == nullptr)
       of(execution).pending = static_cast<std::int32_t>(op.blocks.size() * op.merges.size());
@@ -68,7 +68,7 @@ void OpQueue::push(std::span<const Execution> row, std::int64_t iteration) {
 void OpQueue::pass(PointKind kind, std::int32_t layer, std::int64_t iteration) {
   const MutexLock lock(mutex_);
   passed_at_ = Clock::now();
-  passed_[place_of(*calendar_, kind, layer)] = {iteration, passed_at_};
+  passed_[place_of(*plan_, kind, layer)] = {iteration, passed_at_};
   wake_links();
 }
 
@@ -112,8 +112,7 @@ Waited OpQueue::wait(const Execution& execution) {
     std::int64_t progress = counters_.ops;
     while (!of(execution).done && failure_.empty()) {
       if (!done_.wait_until(mutex_, Clock::now() + patience) && progress == counters_.ops)
-        end_all(describe(*calendar_, execution) +
-                " was never started: its data or an op before it is missing");
+        end_all(describe(*plan_, execution) + " was never started: its data or an op before it is missing");
       progress = counters_.ops;
     }
     result.end = Clock::now();
@@ -211,7 +210,7 @@ std::optional<Clock::time_point> OpQueue::released_at(const Execution& execution
   const Release& release = execution.op->release;
   const std::int64_t want = execution.iteration + release.point.iteration;
   if (want < 0) return Clock::time_point{};
-  const Passed& passed = passed_[place_of(*calendar_, release.point.kind, release.point.layer)];
+  const Passed& passed = passed_[place_of(*plan_, release.point.kind, release.point.layer)];
   if (passed.iteration < want) return std::nullopt;
   if (passed.iteration > want) return Clock::time_point{};
   return passed.at + std::chrono::nanoseconds(release.delay_ns);

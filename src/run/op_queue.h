@@ -49,15 +49,15 @@ struct OpCounters {
 };
 
 // Returns "op 'all_reduce a +3' (iteration 7, link eth0)".
-std::string describe(const Calendar& calendar, const Execution& execution);
+std::string describe(const RunPlan& plan, const Execution& execution);
 
-// All members lock for themselves. Links are numbered as in the calendar.
+// All members lock for themselves. Links are numbered as in the plan.
 class OpQueue {
  public:
   explicit OpQueue(const OpQueueOptions& options) : options_(options) {}
 
   // For a plan that comes into force, which must outlive its links' threads. Nothing may be under way.
-  void reset(const Calendar& calendar, std::size_t capacity);
+  void reset(const RunPlan& plan, std::size_t capacity);
   // On: ops of all links are launched in the order of the plan's list. Off: only those of each link.
   void set_ordered_launches(bool on);
   // Forgets the points that have passed: the plan begins anew.
@@ -168,7 +168,7 @@ class OpQueue {
   CondVar done_;  // an op has ended, a thread has left, or all has failed
   OpQueueOptions options_ GUARDED_BY(mutex_);
   bool ordered_launches_ GUARDED_BY(mutex_) = false;
-  const Calendar* calendar_ GUARDED_BY(mutex_) = nullptr;
+  const RunPlan* plan_ GUARDED_BY(mutex_) = nullptr;
   std::vector<Progress> progress_ GUARDED_BY(mutex_);  // by slot
   std::vector<std::unique_ptr<Queue>> queues_ GUARDED_BY(mutex_);
   std::int64_t queued_ GUARDED_BY(mutex_) = 0, launches_ GUARDED_BY(mutex_) = 0;  // over all links

@@ -7,7 +7,7 @@ namespace gradweave::run {
 
 void Outbox::hand_over(std::int32_t tensor) {
   completed_.clear();
-  for (std::int32_t b : context_.calendar().blocks_of_tensor[static_cast<std::size_t>(tensor)])
+  for (std::int32_t b : context_.plan().blocks_of_tensor[static_cast<std::size_t>(tensor)])
     hand_over_block(b);
   for (const Execution* execution : completed_) {
     context_.host.filled(*execution);
@@ -17,40 +17,39 @@ void Outbox::hand_over(std::int32_t tensor) {
 
 void Outbox::hand_over_block(std::int32_t block) {
   const auto b = static_cast<std::size_t>(block);
-  const Calendar& calendar = context_.calendar();
+  const RunPlan& plan = context_.plan();
   Host& host = context_.host;
   const OpRef carrier = context_.here().gradient[b];
   const bool sent = carrier.op >= 0;
   if (!sent && !context_.here().dropped[b]) return;
-  if (calendar.residual.enabled || host.has_residual(block))
-    host.compensate(block, residual_coefficient(), sent);
+  if (plan.residual.enabled || host.has_residual(block)) host.compensate(block, residual_coefficient(), sent);
   if (!sent) return;
   Execution& execution = context_.near(carrier);
-  const CalendarOp& op = *execution.op;
+  const RunOp& op = *execution.op;
   completed_.push_back(&execution);
   if (op.in_place && host.lend_gradient(execution)) return;
   const auto place = static_cast<std::size_t>(std::ranges::find(op.blocks, block) - op.blocks.begin());
   const bool first = !std::exchange(execution.written[place], 1);
-  const bool mean = calendar.merge == Merge::kMean && !op.keep_own;
+  const bool mean = plan.merge == Merge::kMean && !op.keep_own;
   host.write_gradient(execution, place, first, mean ? static_cast<std::int32_t>(op.merges.size()) : 1);
 }
 
 // The iterations of the whole run count: a drain in between changes nothing. What another plan's residual
 // holds is not lost where this one has none.
 double Outbox::residual_coefficient() const {
-  const Residual& rule = context_.calendar().residual;
+  const Residual& rule = context_.plan().residual;
   if (!rule.enabled) return 1;
   const std::int64_t stage = context_.cursor.of_run() / std::max<std::int64_t>(rule.every, 1);
   return std::min(rule.cap, rule.initial + static_cast<double>(stage) * rule.step);
 }
 
-void Outbox::read_parameters(const CalendarApply& apply) {
+void Outbox::read_parameters(const RunApply& apply) {
   for (auto next = apply.reads.begin(); next != apply.reads.end();) {
     const OpRef op = next->op;
     const Execution& execution = context_.near(op);
     std::int32_t read = 0;
     for (; next != apply.reads.end() && next->op == op; ++next, ++read)
-      context_.host.read_parameter(execution, static_cast<std::size_t>(next->at));
+      context_.host.read_parameter(execution, static_cast<std::size_t>(next->part));
     context_.host.filled(execution);
     context_.queue.arrive(execution, read);
   }

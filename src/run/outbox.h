@@ -16,7 +16,7 @@ class Outbox {
   // The host has taken the gradient of `tensor`: its blocks go where the plan sends them.
   void hand_over(std::int32_t tensor) REQUIRES(compute_thread);
   // Copies the parameters that are sent as they are after a local step, which has just been made.
-  void read_parameters(const CalendarApply& apply) REQUIRES(compute_thread);
+  void read_parameters(const RunApply& apply) REQUIRES(compute_thread);
 
   // This iteration is left out: what its gradient has left in residuals would stay for ever.
   void leave_out() REQUIRES(compute_thread);

@@ -23,8 +23,8 @@ struct Counters {
 // Iterations are the run's, but for those of ops and updates, which are the plan's. Makes no memory without a timeline.
 class Recorder {
  public:
-  // A plan comes into force, or begins anew. The calendar must outlive what follows.
-  void install(const Calendar& calendar) REQUIRES(compute_thread) { timer_.install(calendar); }
+  // A plan comes into force, or begins anew. The plan must outlive what follows.
+  void install(const RunPlan& plan) REQUIRES(compute_thread) { timer_.install(plan); }
   void restart() REQUIRES(compute_thread);
 
   void forward_begins() REQUIRES(compute_thread) { timer_.forward_begins(ns_of(Clock::now())); }

@@ -10,14 +10,14 @@ namespace gradweave::run {
 
 Run::InForce::InForce(Run& run, std::shared_ptr<Tables> made)
     : tables(std::move(made)),
-      flags(run.host_, run.ending_, tables->calendar.index, tables->ring.depth(), run.options_.find_unused,
+      flags(run.host_, run.ending_, tables->plan.index, tables->ring.depth(), run.options_.find_unused,
             run.options_.world_size),
       context{run.host_, *run.queue_, *tables, run.cursor_, flags, run.recorder_},
       window(context),
-      arrivals(tables->calendar.index),
+      arrivals(tables->plan.index),
       outbox(context, window),
       applies(context, arrivals, outbox),
-      forwarded(tables->calendar.layers, -1) {}
+      forwarded(tables->plan.layers, -1) {}
 
 Run::Run(Host& host, std::shared_ptr<Peers> peers, const RunOptions& options)
     : host_(host),
@@ -28,17 +28,17 @@ Run::Run(Host& host, std::shared_ptr<Peers> peers, const RunOptions& options)
 
 Run::~Run() = default;
 
-void Run::install(Calendar&& calendar) {
+void Run::install(RunPlan&& plan) {
   if (plan_) {
     plan_->flags.settle();
     plan_->links.clear();
   }
   queue_->check_failure();
   plan_.reset();
-  const auto tables = std::make_shared<Tables>(std::move(calendar));
+  const auto tables = std::make_shared<Tables>(std::move(plan));
   plan_ = std::make_unique<InForce>(*this, tables);
-  queue_->reset(tables->calendar, tables->ring.capacity());
-  recorder_.install(tables->calendar);
+  queue_->reset(tables->plan, tables->ring.capacity());
+  recorder_.install(tables->plan);
   restart();
 }
 
@@ -59,7 +59,7 @@ void Run::restart() {
   plan_->applies.restart();
   plan_->window.restart();
   std::ranges::fill(plan_->forwarded, -1);
-  for (std::int32_t n = 0; n < calendar().look_ahead; ++n) open(n);
+  for (std::int32_t n = 0; n < plan().look_ahead; ++n) open(n);
   begin_iteration();
 }
 
@@ -111,7 +111,7 @@ void Run::gradient(std::int32_t tensor) {
         "put all backward passes but the last of an iteration under model.no_sync(); checkpoint "
         "with use_reentrant=False");
   }
-  const std::size_t layer = calendar().index.tensors[static_cast<std::size_t>(tensor)].layer;
+  const std::size_t layer = plan().index.tensors[static_cast<std::size_t>(tensor)].layer;
   if (!here().at_forward[layer].empty() && plan_->forwarded[layer] < cursor_.now()) {
     throw InvalidInput(
         "its gradient was computed without its last update, which waits for its module's forward",
@@ -161,11 +161,11 @@ void Run::end_layer(std::int32_t layer) {
 
 void Run::finish_backward() {
   if (phase_ != Phase::kBackward) return;
-  const WorkloadIndex& index = calendar().index;
+  const WorkloadIndex& index = plan().index;
   const auto tensors = static_cast<std::int32_t>(index.tensors.size());
   Arrivals& arrivals = plan_->arrivals;
   // Layers that did not run in this forward: before what their backward would do.
-  for (std::size_t l = 0; l < calendar().layers; ++l) {
+  for (std::size_t l = 0; l < plan().layers; ++l) {
     if (!here().at_forward[l].empty()) apply_forward(static_cast<std::int32_t>(l));
   }
   for (std::int32_t t = 0; t < tensors; ++t) {
@@ -179,7 +179,7 @@ void Run::finish_backward() {
   tell_flags();
   plan_->applies.backward_ended();
   phase_ = Phase::kReduced;
-  const CalendarIteration& now = here();
+  const RunIteration& now = here();
   for (std::int32_t a : now.gradients_at_end)
     plan_->applies.put_reduced(now.applies[static_cast<std::size_t>(a)]);
   for (std::int32_t t = 0; t < tensors; ++t) arrivals.keep(t, host_.kept(t) != Kept::kGone);
@@ -187,7 +187,7 @@ void Run::finish_backward() {
 
 void Run::tell_flags() {
   const bool bad = (plan_->scaled && host_.overflowed()) || (options_.check && host_.not_finite() >= 0);
-  std::vector<std::uint8_t> used(calendar().index.tensors.size());
+  std::vector<std::uint8_t> used(plan().index.tensors.size());
   for (std::size_t t = 0; t < used.size(); ++t) used[t] = plan_->arrivals.used(static_cast<std::int32_t>(t));
   if (!plan_->flags.tell(cursor_.now(), used, bad, plan_->scaled || options_.check)) return;
   if (!plan_->scaled) refuse_not_finite();
@@ -231,11 +231,11 @@ void Run::skip() {
 }
 
 void Run::finish_iteration() {
-  const CalendarIteration& now = here();
+  const RunIteration& now = here();
   for (const EndAction& action : now.end_actions) {
     if (action.optimizer) plan_->applies.step(plan_->applies.sound(action.stepped));
     for (std::int32_t a : action.applies) {
-      const CalendarApply& apply = now.applies[static_cast<std::size_t>(a)];
+      const RunApply& apply = now.applies[static_cast<std::size_t>(a)];
       action.optimizer ? plan_->outbox.read_parameters(apply) : plan_->applies.average(apply);
     }
   }
@@ -255,7 +255,7 @@ void Run::advance() {
 
 void Run::begin_iteration() {
   peers_->outside(cursor_.of_run());
-  open(cursor_.now() + calendar().look_ahead);
+  open(cursor_.now() + plan().look_ahead);
   plan_->window.push(cursor_.now());
   pass(PointKind::kIterationStart, 0);
 }
@@ -266,7 +266,7 @@ void Run::open(std::int64_t iteration) {
 
 // Gives messages back whose last apply was in `iteration`.
 void Run::retire(std::int64_t iteration) {
-  const std::int64_t first = std::max<std::int64_t>(0, iteration - calendar().look_back);
+  const std::int64_t first = std::max<std::int64_t>(0, iteration - plan().look_back);
   for (std::int64_t i = first; i <= iteration; ++i) {
     for (const Execution& execution : plan_->window.row(i)) {
       if (execution.op == nullptr || execution.iteration != i || i + execution.op->last_apply != iteration)
@@ -287,15 +287,15 @@ void Run::start_early(std::int32_t op) {
   for (std::int32_t before = 0; before < op; ++before) {
     const Execution& execution = at(next, before);
     if (execution.op->link != link || queue_->missing(execution) == 0) continue;
-    throw InvalidInput("part of the gradient is sent behind " + describe(calendar(), execution) +
-                           ", which needs a later step",
-                       "clip_grad_norm_", "choose another scheme, such as ddp");
+    throw InvalidInput(
+        "part of the gradient is sent behind " + describe(plan(), execution) + ", which needs a later step",
+        "clip_grad_norm_", "choose another scheme, such as ddp");
   }
 }
 
 void Run::visit_coming(const std::function<void(const Part&)>& visit) {
   const std::int64_t next = cursor_.now() + 1;
-  for (const CalendarApply& apply : calendar()[next].applies) {
+  for (const RunApply& apply : plan()[next].applies) {
     if (apply.at.kind != PointKind::kForwardStart || apply.source != Source::kReducedGradient) continue;
     for (const Piece& piece : apply.pieces) {
       if (piece.source.delta == 0) start_early(piece.source.op);
@@ -323,9 +323,9 @@ IterationStatistics Run::statistics(std::int64_t iterations, std::size_t rank) c
 std::vector<std::int32_t> Run::forward_layers() const {
   std::vector<std::int32_t> layers;
   if (!installed()) return layers;
-  std::vector<std::uint8_t> wanted(calendar().layers);
-  for (const CalendarIteration& iteration : calendar().iterations) {
-    for (const CalendarOp& op : iteration.ops) {
+  std::vector<std::uint8_t> wanted(plan().layers);
+  for (const RunIteration& iteration : plan().iterations) {
+    for (const RunOp& op : iteration.ops) {
       const PointKind kind = op.release.point.kind;
       if (kind == PointKind::kForwardStart || kind == PointKind::kForwardEnd)
         wanted[static_cast<std::size_t>(op.release.point.layer)] = 1;
@@ -339,7 +339,7 @@ std::vector<std::int32_t> Run::forward_layers() const {
 }
 
 std::vector<std::int32_t> Run::all_tensors() const {
-  std::vector<std::int32_t> tensors(calendar().index.tensors.size());
+  std::vector<std::int32_t> tensors(plan().index.tensors.size());
   std::iota(tensors.begin(), tensors.end(), 0);
   return tensors;
 }

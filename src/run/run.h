@@ -46,8 +46,8 @@ class Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  // Makes the plan of `calendar` the one in force, from its iteration 0; nothing of another may be pending.
-  void install(Calendar&& calendar) REQUIRES(compute_thread);
+  // Makes the plan of `plan` the one in force, from its iteration 0; nothing of another may be pending.
+  void install(RunPlan&& plan) REQUIRES(compute_thread);
   // Then: starts its links' threads, each with its channel.
   void start(std::vector<std::shared_ptr<Channel>> channels) REQUIRES(compute_thread);
   bool installed() const REQUIRES(compute_thread) { return plan_ != nullptr; }
@@ -110,7 +110,7 @@ class Run {
 
   // What the end of this iteration steps.
   Stepped stepped_at_end() const REQUIRES(compute_thread);
-  const Calendar& calendar() const REQUIRES(compute_thread) { return plan_->tables->calendar; }
+  const RunPlan& plan() const REQUIRES(compute_thread) { return plan_->tables->plan; }
   std::size_t slots() const REQUIRES(compute_thread) { return plan_->tables->ring.capacity(); }
   // Returns the statistics of the last iterations, at most kMostKept, as this rank has them; without iterations where too
   // few have passed.
@@ -185,10 +185,10 @@ class Run {
   void cut_row(std::int64_t iteration, std::int64_t end) REQUIRES(compute_thread);
   void drain_iteration(std::int64_t end) REQUIRES(compute_thread);
   void drain_end_of_iteration(std::int64_t end) REQUIRES(compute_thread);
-  bool pending(const CalendarApply& apply, std::int64_t end) const REQUIRES(compute_thread);
+  bool pending(const RunApply& apply, std::int64_t end) const REQUIRES(compute_thread);
   void average_over_ranks() REQUIRES(compute_thread);
 
-  const CalendarIteration& here() const REQUIRES(compute_thread) { return plan_->context.here(); }
+  const RunIteration& here() const REQUIRES(compute_thread) { return plan_->context.here(); }
   Execution& at(std::int64_t iteration, std::int32_t op) const REQUIRES(compute_thread) {
     return plan_->context.at(iteration, op);
   }

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "plan/calendar.h"
+#include "plan/run_plan.h"
 #include "run/execution.h"
 
 namespace gradweave::run {
@@ -14,16 +14,15 @@ struct StepPoints {
   bool in_backward = false, in_forward = false;
   bool synchronous = false;  // every iteration applies exactly its own gradients at its end
 };
-StepPoints step_points_of(const Calendar& calendar);
+StepPoints step_points_of(const RunPlan& plan);
 
 // Threads that are stuck after a failure keep it.
 struct Tables {
-  Calendar calendar;
+  RunPlan plan;
   Ring ring;
   StepPoints steps;
 
-  explicit Tables(Calendar&& compiled)
-      : calendar(std::move(compiled)), ring(calendar), steps(step_points_of(calendar)) {}
+  explicit Tables(RunPlan&& compiled) : plan(std::move(compiled)), ring(plan), steps(step_points_of(plan)) {}
 };
 
 }  // namespace gradweave::run

@@ -17,7 +17,7 @@ bool Window::open(std::int64_t iteration) {
     context_.queue.times(row(before), op_ns_);
     context_.recorder.ops_ended(before, op_ns_);
   }
-  tables.ring.open(tables.calendar, iteration, context_.cursor.of_run(iteration));
+  tables.ring.open(tables.plan, iteration, context_.cursor.of_run(iteration));
   context_.queue.open(row(iteration));
   return true;
 }
@@ -40,7 +40,7 @@ void Window::archive(Archive& archive) {
 void Window::archive_executions(Archive& archive) {
   for (std::int64_t n = first(); n <= opened_; ++n) {
     if (archive.reads()) {
-      context_.tables.ring.open(context_.calendar(), n, context_.cursor.of_run(n));
+      context_.tables.ring.open(context_.plan(), n, context_.cursor.of_run(n));
       context_.queue.open(row(n));
     }
     context_.queue.archive(archive, row(n));

@@ -21,30 +21,30 @@ at::Tensor Anchors::made(std::int64_t count, c10::ScalarType dtype) {
   return at::zeros({count}, dtype);
 }
 
-void Anchors::install(const Calendar& calendar, std::size_t slots,
-                      const std::vector<std::int32_t>& parameter_of, int world_size, int rank) {
-  calendar_ = &calendar;
+void Anchors::install(const RunPlan& plan, std::size_t slots, const std::vector<std::int32_t>& parameter_of,
+                      int world_size, int rank) {
+  plan_ = &plan;
   world_size_ = world_size;
   rank_ = rank;
   down_ = false;
   bytes_ = 0;
   kinds_.clear();
   shared_.assign(slots, {});
-  anchors_.assign(calendar.index.tensors.size(), {});
-  if (calendar.outer) {
-    outer_ = {.momentum = static_cast<float>(calendar.outer->momentum),
-              .learning_rate = static_cast<float>(calendar.outer->learning_rate)};
+  anchors_.assign(plan.index.tensors.size(), {});
+  if (plan.outer) {
+    outer_ = {.momentum = static_cast<float>(plan.outer->momentum),
+              .learning_rate = static_cast<float>(plan.outer->learning_rate)};
   }
-  for (const CalendarIteration& iteration : calendar.iterations) {
-    for (const CalendarOp& op : iteration.ops) {
+  for (const RunIteration& iteration : plan.iterations) {
+    for (const RunOp& op : iteration.ops) {
       if (!op.anchored) continue;
       for (const std::int32_t b : op.blocks) {
-        const auto tensor = static_cast<std::size_t>(calendar.block_tensor[static_cast<std::size_t>(b)]);
+        const auto tensor = static_cast<std::size_t>(plan.block_tensor[static_cast<std::size_t>(b)]);
         Anchor& anchor = anchors_[tensor];
         if (anchor.value.defined()) continue;
-        const std::int64_t count = calendar.index.tensors[tensor].numel;
+        const std::int64_t count = plan.index.tensors[tensor].numel;
         anchor.value = made(count, c10::kFloat);
-        if (!calendar.outer) continue;
+        if (!plan.outer) continue;
         at::Tensor& momentum = momenta_[parameter_of[tensor]];
         if (!momentum.defined()) momentum = at::zeros({count}, c10::kFloat);
         bytes_ += count * static_cast<std::int64_t>(sizeof(float));
@@ -69,7 +69,7 @@ void Anchors::drop() {
   }
 }
 
-Anchors::Kind& Anchors::kind_of(const CalendarOp& op) {
+Anchors::Kind& Anchors::kind_of(const RunOp& op) {
   return kinds_.at({*codec::format_of(op.compression.name), op.blocks});
 }
 
@@ -91,17 +91,17 @@ void Anchors::acquire(const run::Execution& execution, Message& message) {
   kind.free.pop_back();
 }
 
-void Anchors::retire(const CalendarOp& op, Message& message) {
+void Anchors::retire(const RunOp& op, Message& message) {
   if (!message.groups) return;
   kind_of(op).free.push_back(std::move(*message.groups));
   message.groups.reset();
 }
 
 void Anchors::read(const run::Execution& execution, std::size_t at, Message& message) {
-  const CalendarOp& op = *execution.op;
+  const RunOp& op = *execution.op;
   const auto b = static_cast<std::size_t>(op.blocks[at]);
-  const Block& block = calendar_->blocks[b];
-  const std::int32_t tensor = calendar_->block_tensor[b];
+  const Block& block = plan_->blocks[b];
+  const std::int32_t tensor = plan_->block_tensor[b];
   const std::int64_t length = block.end - block.begin, offset = op.offsets[at];
   const at::Tensor value = value_of_(tensor).narrow(0, block.begin, length);
   const at::Tensor anchor = anchors_[static_cast<std::size_t>(tensor)].value.narrow(0, block.begin, length);
@@ -151,8 +151,8 @@ void Anchors::share(const run::Execution& execution, const GroupMessage& message
 
 void Anchors::land(const run::Part& part, Message& message) {
   const auto b = static_cast<std::size_t>(part.block);
-  const Block& block = calendar_->blocks[b];
-  const std::int32_t tensor = calendar_->block_tensor[b];
+  const Block& block = plan_->blocks[b];
+  const std::int32_t tensor = plan_->block_tensor[b];
   const std::int64_t length = block.end - block.begin;
   const Anchor& anchor = anchors_[static_cast<std::size_t>(tensor)];
   const auto floats = [&](const at::Tensor& whole) {
@@ -184,12 +184,12 @@ void Anchors::return_rests() {
     const std::int64_t first = kind.layout.shard_begin(rank_), last = kind.layout.shard_end(rank_);
     for (std::size_t i = 0; i < kind.op->blocks.size(); ++i) {
       const auto b = static_cast<std::size_t>(kind.op->blocks[i]);
-      const Block& block = calendar_->blocks[b];
+      const Block& block = plan_->blocks[b];
       const std::int64_t offset = kind.op->offsets[i];
       const std::int64_t from = std::max(first, offset);
       const std::int64_t to = std::min(last, offset + block.end - block.begin);
       if (from >= to) continue;
-      value_of_(calendar_->block_tensor[b])
+      value_of_(plan_->block_tensor[b])
           .narrow(0, block.begin + from - offset, to - from)
           .add_(kind.rest.narrow(0, from - first, to - from));
     }

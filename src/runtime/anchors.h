@@ -25,7 +25,7 @@
 namespace gradweave::runtime {
 
 // Whether the op's messages are encoded in groups where they are read, rather than as a whole by their link.
-inline bool in_groups(const CalendarOp& op) {
+inline bool in_groups(const RunOp& op) {
   return op.anchored && codec::format_of(op.compression.name).has_value();
 }
 
@@ -39,7 +39,7 @@ class Anchors {
 
   // For a plan that comes into force; what it doesn't need is given up, but outer optimizers' buffers stay with
   // their parameters (by `parameter_of`) for the next plan that has one. `slots`: of messages.
-  void install(const Calendar& calendar, std::size_t slots, const std::vector<std::int32_t>& parameter_of,
+  void install(const RunPlan& plan, std::size_t slots, const std::vector<std::int32_t>& parameter_of,
                int world_size, int rank);
 
   // All ranks are equal: what each parameter is at the next drop() is its anchor.
@@ -52,7 +52,7 @@ class Anchors {
   // Its result has arrived: moves the parameter and its anchor.
   void land(const run::Part& part, Message& message);
   // The message's buffers may be used again.
-  void retire(const CalendarOp& op, Message& message);
+  void retire(const RunOp& op, Message& message);
   // Before an exact average: gives this rank's parameters what second encodings have dropped of all ranks' sums,
   // so that the mean gets it. Nothing may be on its way.
   void return_rests();
@@ -63,7 +63,7 @@ class Anchors {
                StateTensors& tensors, const std::string& name);
 
   // Makes a message that is in_groups() one of floats: its sum over ranks, of whom `sent` has the encoded messages.
-  void gather(const CalendarOp& op, Message& message, const std::vector<at::Tensor>& sent);
+  void gather(const RunOp& op, Message& message, const std::vector<at::Tensor>& sent);
   // The outer optimizer's, by parameter. They outlive plans.
   std::map<std::int32_t, at::Tensor>& momenta() { return momenta_; }
   const std::map<std::int32_t, at::Tensor>& momenta() const { return momenta_; }
@@ -74,7 +74,7 @@ class Anchors {
   using KindKey = std::pair<codec::Format, std::vector<std::int32_t>>;  // with the blocks
   // Messages of one format and the same blocks, which go out one after another.
   struct Kind {
-    const CalendarOp* op = nullptr;
+    const RunOp* op = nullptr;
     GroupLayout layout;
     at::Tensor rest;  // see GroupMessage
     std::vector<GroupMessage> free;
@@ -88,7 +88,7 @@ class Anchors {
     at::Tensor value, momentum;  // flat; momentum: undefined without an outer optimizer
   };
 
-  Kind& kind_of(const CalendarOp& op);
+  Kind& kind_of(const RunOp& op);
   void acquire(const run::Execution& execution, Message& message);
   void encode(const run::Execution& execution, const GroupMessage& message, std::int64_t offset,
               std::int64_t length, const float* value, const float* anchor);
@@ -98,7 +98,7 @@ class Anchors {
   at::Tensor made(std::int64_t count, c10::ScalarType dtype);
 
   ValueOf value_of_;
-  const Calendar* calendar_ = nullptr;
+  const RunPlan* plan_ = nullptr;
   int world_size_ = 1, rank_ = 0;
   bool down_ = false;
   codec::Outer outer_;

@@ -42,9 +42,9 @@ c10::ScalarType scalar_type_of(DType dtype) {
   return c10::kFloat;
 }
 
-BufferPool::BufferPool(const Calendar& calendar, c10::Device device) : device_(device) {
-  for (const CalendarIteration& iteration : calendar.iterations) {
-    for (const CalendarOp& op : iteration.ops) {
+BufferPool::BufferPool(const RunPlan& plan, c10::Device device) : device_(device) {
+  for (const RunIteration& iteration : plan.iterations) {
+    for (const RunOp& op : iteration.ops) {
       Class& buffers = classes_[key_of(op)];
       buffers.elements = std::max(buffers.elements, op.elements);
       buffers.element_bytes = size_of(op.dtype);
@@ -53,12 +53,12 @@ BufferPool::BufferPool(const Calendar& calendar, c10::Device device) : device_(d
   }
 }
 
-BufferPool::Key BufferPool::key_of(const CalendarOp& op) {
+BufferPool::Key BufferPool::key_of(const RunOp& op) {
   if (op.payload == Payload::kGradient) return op.blocks;
   return {-1, op.link, static_cast<std::int32_t>(op.dtype)};
 }
 
-at::Tensor BufferPool::acquire(const CalendarOp& op) {
+at::Tensor BufferPool::acquire(const RunOp& op) {
   Class& buffers = classes_.at(key_of(op));
   if (buffers.free.empty()) {
     ++buffers.made;
@@ -71,13 +71,13 @@ at::Tensor BufferPool::acquire(const CalendarOp& op) {
   return flat.numel() == op.elements ? flat : flat.narrow(0, 0, op.elements);
 }
 
-void BufferPool::release(const CalendarOp& op, at::Tensor flat) {
+void BufferPool::release(const RunOp& op, at::Tensor flat) {
   Class& buffers = classes_.at(key_of(op));
   if (flat.numel() < buffers.elements) flat = flat.as_strided({buffers.elements}, {1}, 0);
   buffers.free.push_back(std::move(flat));
 }
 
-void BufferPool::forget(const CalendarOp& op) {
+void BufferPool::forget(const RunOp& op) {
   Class& buffers = classes_.at(key_of(op));
   --buffers.made;
   bytes_ -= buffers.elements * buffers.element_bytes;
@@ -90,6 +90,6 @@ std::int64_t BufferPool::least_bytes() const {
   return bytes;
 }
 
-bool BufferPool::single(const CalendarOp& op) const { return classes_.at(key_of(op)).made == 1; }
+bool BufferPool::single(const RunOp& op) const { return classes_.at(key_of(op)).made == 1; }
 
 }  // namespace gradweave::runtime

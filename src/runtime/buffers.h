@@ -9,7 +9,7 @@
 #include <map>
 #include <vector>
 
-#include "plan/calendar.h"
+#include "plan/run_plan.h"
 
 namespace gradweave::runtime {
 
@@ -18,15 +18,15 @@ namespace gradweave::runtime {
 // compute thread alone.
 class BufferPool {
  public:
-  BufferPool(const Calendar& calendar, c10::Device device);
+  BufferPool(const RunPlan& plan, c10::Device device);
 
   // Returns a flat tensor of the op's elements with undefined contents. Give it back with release().
-  at::Tensor acquire(const CalendarOp& op);
-  void release(const CalendarOp& op, at::Tensor flat);
+  at::Tensor acquire(const RunOp& op);
+  void release(const RunOp& op, at::Tensor flat);
   // A buffer that was acquired will not be given back.
-  void forget(const CalendarOp& op);
+  void forget(const RunOp& op);
   // Whether the class of `op` has one buffer only, so that its next acquire() returns the one just released.
-  bool single(const CalendarOp& op) const;
+  bool single(const RunOp& op) const;
 
   // Returns what the buffers hold, and what they will at least: one of each class.
   std::int64_t bytes() const { return bytes_; }
@@ -41,7 +41,7 @@ class BufferPool {
     bool certain = false;  // some buffer will be made
     std::vector<at::Tensor> free;
   };
-  static Key key_of(const CalendarOp& op);
+  static Key key_of(const RunOp& op);
 
   c10::Device device_;
   std::map<Key, Class> classes_;

@@ -189,9 +189,9 @@ std::vector<Slice> Engine::slices() const {
   const Open& open = this->open();
   std::vector<Slice> slices;
   if (!open.run.installed()) return slices;
-  const Calendar& calendar = open.run.calendar();
-  for (std::size_t b = 0; b < calendar.blocks.size(); ++b) {
-    if (calendar.sliced[static_cast<std::size_t>(calendar.block_tensor[b])])
+  const RunPlan& plan = open.run.plan();
+  for (std::size_t b = 0; b < plan.blocks.size(); ++b) {
+    if (plan.sliced[static_cast<std::size_t>(plan.block_tensor[b])])
       slices.push_back(open.host.parameters().slice(static_cast<std::int32_t>(b)));
   }
   return slices;
@@ -202,7 +202,7 @@ std::vector<std::int32_t> Engine::stepped_locally() const {
   const Open& open = this->open();
   std::vector<std::int32_t> parameters;
   if (!open.run.installed()) return parameters;
-  const std::vector<std::uint8_t>& local = open.run.calendar().stepped_locally;
+  const std::vector<std::uint8_t>& local = open.run.plan().stepped_locally;
   for (std::size_t t = 0; t < local.size(); ++t) {
     if (local[t]) parameters.push_back(open.host.parameters().number_of(static_cast<std::int32_t>(t)));
   }
@@ -238,8 +238,8 @@ Timeline Engine::take_timeline() {
   Open& open = this->open();
   Timeline timeline{.name = "run", .origin = "measured", .spans = open.run.take_spans()};
   if (!open.run.installed()) return timeline;
-  timeline.links = open.run.calendar().links;
-  for (const LinkSpec* link : open.links_of(open.run.calendar())) {
+  timeline.links = open.run.plan().links;
+  for (const LinkSpec* link : open.links_of(open.run.plan())) {
     if (link->emulation) timeline.origin = "measured, emulated link";
   }
   for (Span& span : timeline.spans) {

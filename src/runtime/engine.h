@@ -169,7 +169,7 @@ class Engine {
     void restore(const StateTensors::Map& state) REQUIRES(run::compute_thread);
     void archive(run::Archive& numbers, StateTensors& tensors) REQUIRES(run::compute_thread);
     const LinkSpec& link_called(const std::string& name) const;
-    std::vector<const LinkSpec*> links_of(const Calendar& calendar) const;
+    std::vector<const LinkSpec*> links_of(const RunPlan& plan) const;
   };
   // Errors: InvalidInput once it is closed.
   Open& open() const;

@@ -13,12 +13,12 @@ ErrorFeedback::ErrorFeedback(const Parameters& parameters, int world_size)
     : parameters_(parameters), world_size_(world_size), carried_(parameters.all().size()) {}
 
 void ErrorFeedback::install(bool sends) {
-  const Calendar& calendar = parameters_.calendar();
-  residuals_.assign(calendar.blocks.size(), {});
+  const RunPlan& plan = parameters_.plan();
+  residuals_.assign(plan.blocks.size(), {});
   std::vector<Matrix> matrices;
-  for (std::size_t b = 0; b < calendar.blocks.size(); ++b) matrices.push_back(matrix_of(b));
+  for (std::size_t b = 0; b < plan.blocks.size(); ++b) matrices.push_back(matrix_of(b));
   coders_.clear();
-  for (std::size_t link = 0; link < calendar.links.size(); ++link)
+  for (std::size_t link = 0; link < plan.links.size(); ++link)
     coders_.push_back(std::make_shared<Coder>(matrices));
   hand_on(sends);
 }
@@ -37,7 +37,7 @@ Matrix ErrorFeedback::matrix_of(std::size_t block) const {
     if (whole.stride(d) > outermost) rows = whole.size(d), outermost = whole.stride(d);
   }
   if (wide < 2) return {.length = length, .rows = 1, .columns = length};
-  if (parameters_.calendar().block_whole[block] == 0)
+  if (parameters_.plan().block_whole[block] == 0)
     rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(length)));
   return {.length = length, .rows = rows, .columns = length / rows};
 }
@@ -45,7 +45,7 @@ Matrix ErrorFeedback::matrix_of(std::size_t block) const {
 // They go where the first message of a block leaves a residual too, or else into the block's next gradient: without other
 // ranks no message is sent.
 void ErrorFeedback::hand_on(bool sends) {
-  const Calendar& calendar = parameters_.calendar();
+  const RunPlan& plan = parameters_.plan();
   for (std::size_t b = 0; b < residuals_.size(); ++b) {
     const auto block = static_cast<std::int32_t>(b);
     const at::Tensor& whole =
@@ -54,8 +54,8 @@ void ErrorFeedback::hand_on(bool sends) {
   }
   carried_.assign(parameters_.all().size(), {});
   if (!sends) return;
-  for (const CalendarIteration& iteration : calendar.iterations) {
-    for (const CalendarOp& op : iteration.ops) {
+  for (const RunIteration& iteration : plan.iterations) {
+    for (const RunOp& op : iteration.ops) {
       if (op.payload != Payload::kGradient || op.compression.name.empty()) continue;
       if (op.collective == Collective::kAllGather) continue;
       if (!find_compressor(op.compression.name).error_feedback) continue;
@@ -108,7 +108,7 @@ at::Tensor ErrorFeedback::compensate(std::int32_t block, const at::Tensor& part,
 }
 
 void ErrorFeedback::leave_out(const run::Execution& execution) {
-  const CalendarOp& op = *execution.op;
+  const RunOp& op = *execution.op;
   if (op.compression.name.empty()) return;
   coders_[static_cast<std::size_t>(op.link)]->leave_out(op.blocks, op.collective,
                                                         {execution.run_iteration, execution.place});

@@ -76,7 +76,7 @@ void Engine::play(const Plan& plan, const Workload& workload, const std::vector<
 void TorchHost::gather(const run::Execution& execution, bool ended,
                        const std::vector<StateTensors::Map>& states) {
   Message& message = messages_[execution];
-  const CalendarOp& op = *execution.op;
+  const RunOp& op = *execution.op;
   const std::string name = "message." + std::to_string(execution.slot);
   if (message.groups) {
     if (!ended) anchors_.gather(op, message, tensors_of(states, name + ".sent"));
@@ -93,7 +93,7 @@ void TorchHost::gather(const run::Execution& execution, bool ended,
   }
 }
 
-void Anchors::gather(const CalendarOp& op, Message& message, const std::vector<at::Tensor>& sent) {
+void Anchors::gather(const RunOp& op, Message& message, const std::vector<at::Tensor>& sent) {
   const GroupLayout& layout = message.groups->layout;
   const auto decode = [&](const at::Tensor& bytes, auto kernel, const at::Tensor& to) {
     kernel(layout.format, bytes.const_data_ptr<std::uint8_t>(), layout.count, 0, layout.count,

@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 // An op under way, from its data to its result.
 class GroupChannel::Started : public Pending {
  public:
-  Started(const CalendarOp& op, Message& message, c10::Device device)
+  Started(const RunOp& op, Message& message, c10::Device device)
       : op_(op), message_(message), device_(device), range_(at::RecordScope::FUNCTION) {
     if (range_.isActive()) range_.before(op.label);
   }
@@ -36,7 +36,7 @@ class GroupChannel::Started : public Pending {
   }
 
  private:
-  const CalendarOp& op_;
+  const RunOp& op_;
   Message& message_;
   c10::Device device_;
   at::RecordFunction range_;
@@ -69,7 +69,7 @@ std::unique_ptr<run::Channel::Scope> GroupChannel::enter_thread() {
 }
 
 std::unique_ptr<Pending> GroupChannel::start(const run::Execution& execution, std::size_t sequence) {
-  const CalendarOp& op = *execution.op;
+  const RunOp& op = *execution.op;
   Message& message = (*messages_)[execution.slot];
   if (execution.partner != nullptr) {
     Message& half = (*messages_)[execution.partner->slot];
@@ -105,7 +105,7 @@ std::unique_ptr<Pending> GroupChannel::start(const run::Execution& execution, st
 
 // Compares plan, sequence and size of the next op across ranks. Errors: RuntimeFailure naming the ranks that
 // differ.
-void GroupChannel::check_before(const CalendarOp& op, std::size_t sequence) {
+void GroupChannel::check_before(const RunOp& op, std::size_t sequence) {
   c10d::ProcessGroup& group = spec_.control ? *spec_.control : *spec_.group;
   const auto plan = static_cast<std::int64_t>(checksum(hash_));
   const std::array<std::int64_t, 3> mine{plan, static_cast<std::int64_t>(sequence), op.bytes};

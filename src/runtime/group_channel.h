@@ -43,7 +43,7 @@ class GroupChannel : public run::Channel {
 
  private:
   class Started;
-  void check_before(const CalendarOp& op, std::size_t sequence);
+  void check_before(const RunOp& op, std::size_t sequence);
 
   LinkSpec spec_;
   LinkOptions options_;

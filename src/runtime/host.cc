@@ -26,23 +26,23 @@ TorchHost::TorchHost(std::vector<NamedParameter> parameters, c10::intrusive_ptr<
       steps_(parameters_, std::move(stepper)),
       exchanges_(std::move(control), std::move(peers), options.timeout) {}
 
-void TorchHost::install(const Calendar& calendar, std::size_t slots, std::vector<std::int32_t> parameter_of,
+void TorchHost::install(const RunPlan& plan, std::size_t slots, std::vector<std::int32_t> parameter_of,
                         c10::intrusive_ptr<c10d::ProcessGroup> group, int rank) {
   exchanges_.install(std::move(group));
-  parameters_.install(calendar, std::move(parameter_of));
+  parameters_.install(plan, std::move(parameter_of));
   messages_.install(slots);
-  anchors_.install(calendar, slots, parameters_.numbers(), share_.ranks, rank);
+  anchors_.install(plan, slots, parameters_.numbers(), share_.ranks, rank);
   steps_.install();
-  versions_.install(calendar.index.tensors.size());
+  versions_.install(plan.index.tensors.size());
   feedback_.install(exchanges_.averages());
 }
 
 void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> parts, bool add) {
   const at::Tensor& parameter = parameters_[tensor];
   at::Tensor& gradient = parameters_.gradient(tensor);
-  const Calendar& calendar = parameters_.calendar();
+  const RunPlan& plan = parameters_.plan();
   add &= gradient.defined();
-  if (parts.size() == 1 && !add && calendar.block_whole[static_cast<std::size_t>(parts[0].block)]) {
+  if (parts.size() == 1 && !add && plan.block_whole[static_cast<std::size_t>(parts[0].block)]) {
     const at::Tensor& flat = messages_[*parts[0].from].flat;
     if (gradient.defined() && gradient.data_ptr() == flat.data_ptr() && flat.numel() == gradient.numel())
       return;
@@ -55,7 +55,7 @@ void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> par
     const at::Tensor before = gradient;
     gradient =
         at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
-    const bool all = parts.size() == calendar.blocks_of_tensor[static_cast<std::size_t>(tensor)].size();
+    const bool all = parts.size() == plan.blocks_of_tensor[static_cast<std::size_t>(tensor)].size();
     if (add || !all) before.defined() ? gradient.copy_(before) : gradient.zero_();
   }
   const at::Tensor target = parameters_.flat_gradient(tensor);

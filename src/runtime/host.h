@@ -31,7 +31,7 @@ struct Share {
   explicit Share(int ranks);
 };
 
-// Tensors are numbered as in the calendar, parameters as they were given; install() maps one to the other. Between plans
+// Tensors are numbered as in the plan, parameters as they were given; install() maps one to the other. Between plans
 // only what its owners say holds.
 class TorchHost : public run::Host {
  public:
@@ -43,7 +43,7 @@ class TorchHost : public run::Host {
   void leave_plan() REQUIRES(run::compute_thread) { feedback_.leave_plan(); }
   // Takes a plan into force, with one message for each of the run's `slots`. `group`: for averages over ranks; null:
   // none are made. `rank`: this one's.
-  void install(const Calendar& calendar, std::size_t slots, std::vector<std::int32_t> parameter_of,
+  void install(const RunPlan& plan, std::size_t slots, std::vector<std::int32_t> parameter_of,
                c10::intrusive_ptr<c10d::ProcessGroup> group, int rank) REQUIRES(run::compute_thread);
   // Writes or reads what is kept from one iteration to the next; and an execution's message.
   void archive(run::Archive& numbers, StateTensors& tensors) REQUIRES(run::compute_thread);

@@ -98,9 +98,9 @@ const LinkSpec& Engine::Open::link_called(const std::string& name) const {
   return *found;
 }
 
-std::vector<const LinkSpec*> Engine::Open::links_of(const Calendar& calendar) const {
+std::vector<const LinkSpec*> Engine::Open::links_of(const RunPlan& run_plan) const {
   std::vector<const LinkSpec*> found;
-  for (const std::string& name : calendar.links) found.push_back(&link_called(name));
+  for (const std::string& name : run_plan.links) found.push_back(&link_called(name));
   return found;
 }
 
@@ -120,22 +120,22 @@ void Engine::Open::put_in_force(const Plan& plan, const Workload& workload, cons
     const Violation& first = validation.violations.front();
     throw InvalidInput(first.what, "plan: " + first.where, first.remedy);
   }
-  Calendar calendar = runnable_calendar(plan, workload, world_size, options.device);
-  std::vector<std::int32_t> parameter_of = host.parameters().of_tensors(calendar);
-  const std::vector<const LinkSpec*> specs = links_of(calendar);
-  std::string structure = calendar.hash;
+  RunPlan run_plan = runnable_plan(plan, workload, world_size, options.device);
+  std::vector<std::int32_t> parameter_of = host.parameters().of_tensors(run_plan);
+  const std::vector<const LinkSpec*> specs = links_of(run_plan);
+  std::string structure = run_plan.hash;
   for (const Layer& layer : workload.layers) {
     structure += '/';
     for (const Tensor& tensor : layer.tensors) structure += tensor.name + ',';
   }
   check_same_plan(hash_hex(structure), state != nullptr ? resumed_at(*state) : "");
   if (validation.facts.extra_bytes > 0)  // else it needs no more than any plan
-    check_room(validation.facts.extra_bytes + BufferPool(calendar, options.device).least_bytes());
+    check_room(validation.facts.extra_bytes + BufferPool(run_plan, options.device).least_bytes());
   layer_names.clear();
   for (const Layer& layer : workload.layers) layer_names.push_back(layer.name);
   host.leave_plan();
-  run.install(std::move(calendar));
-  host.install(run.calendar(), run.slots(), std::move(parameter_of), specs.front()->group, rank);
+  run.install(std::move(run_plan));
+  host.install(run.plan(), run.slots(), std::move(parameter_of), specs.front()->group, rank);
   using Meaning = LossScale::Meaning;
   const run::StepPoints steps = run.steps();
   host.handover().loss_scale().set_meaning(steps.synchronous   ? Meaning::kNone
@@ -145,7 +145,7 @@ void Engine::Open::put_in_force(const Plan& plan, const Workload& workload, cons
   restored();
   std::vector<std::shared_ptr<run::Channel>> channels;
   for (std::size_t link = 0; link < specs.size(); ++link) {
-    channels.push_back(std::make_shared<GroupChannel>(*specs[link], options, run.calendar().hash,
+    channels.push_back(std::make_shared<GroupChannel>(*specs[link], options, run.plan().hash,
                                                       host.messages().all(), host.feedback().coder(link)));
   }
   run.start(std::move(channels));

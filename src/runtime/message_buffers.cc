@@ -6,7 +6,7 @@ namespace gradweave::runtime {
 
 void MessageBuffers::install(std::size_t slots) {
   retired_.clear();
-  pool_ = std::make_unique<BufferPool>(parameters_.calendar(), parameters_.device());
+  pool_ = std::make_unique<BufferPool>(parameters_.plan(), parameters_.device());
   messages_ = std::make_shared<Messages>(slots);
 }
 

@@ -41,7 +41,7 @@ class MessageBuffers {
 
  private:
   struct Retired {
-    const CalendarOp* op;
+    const RunOp* op;
     at::Tensor flat;
   };
   bool looked_at(const Retired& retired) const;

@@ -32,14 +32,14 @@ Parameters::Parameters(std::vector<NamedParameter> all) : all_(std::move(all)) {
 
 c10::Device Parameters::device() const { return all_.empty() ? c10::kCPU : all_.front().tensor.device(); }
 
-std::vector<std::int32_t> Parameters::of_tensors(const Calendar& calendar) const {
+std::vector<std::int32_t> Parameters::of_tensors(const RunPlan& plan) const {
   std::vector<std::int32_t> parameter_of;
   std::vector<std::uint8_t> known(all_.size());
-  for (std::size_t t = 0; t < calendar.index.tensors.size(); ++t) {
-    const std::string& name = calendar.index.tensor_names[t];
+  for (std::size_t t = 0; t < plan.index.tensors.size(); ++t) {
+    const std::string& name = plan.index.tensor_names[t];
     const auto found = std::ranges::find(all_, name, &NamedParameter::name);
-    if (found == all_.end() || found->tensor.numel() != calendar.index.tensors[t].numel ||
-        found->tensor.scalar_type() != scalar_type_of(calendar.index.tensors[t].dtype)) {
+    if (found == all_.end() || found->tensor.numel() != plan.index.tensors[t].numel ||
+        found->tensor.scalar_type() != scalar_type_of(plan.index.tensors[t].dtype)) {
       throw InvalidInput("the model has no such parameter of that size and dtype", "tensor '" + name + "'",
                          "make the plan from this model's workload");
     }
@@ -55,8 +55,8 @@ std::vector<std::int32_t> Parameters::of_tensors(const Calendar& calendar) const
   return parameter_of;
 }
 
-void Parameters::install(const Calendar& calendar, std::vector<std::int32_t> of_tensors) {
-  calendar_ = &calendar;
+void Parameters::install(const RunPlan& plan, std::vector<std::int32_t> of_tensors) {
+  plan_ = &plan;
   parameter_of_ = std::move(of_tensors);
   tensor_of_.assign(all_.size(), -1);
   for (std::size_t t = 0; t < parameter_of_.size(); ++t)
@@ -76,7 +76,7 @@ at::Tensor Parameters::flat_gradient(std::int32_t tensor) const {
                        "use sparse=False: schedules need dense gradients");
   }
   if (gradient.scalar_type() !=
-      scalar_type_of(calendar_->index.tensors[static_cast<std::size_t>(tensor)].dtype)) {
+      scalar_type_of(plan_->index.tensors[static_cast<std::size_t>(tensor)].dtype)) {
     throw InvalidInput("its dtype has changed since gradweave.wrap()", text_of(tensor),
                        "convert the model first, then wrap it");
   }
@@ -98,7 +98,7 @@ at::Tensor Parameters::part(const at::Tensor& whole, std::int32_t block) const {
 }
 
 std::string Parameters::text_of(std::int32_t tensor) const {
-  return "parameter '" + calendar_->index.tensor_names[static_cast<std::size_t>(tensor)] + "'";
+  return "parameter '" + plan_->index.tensor_names[static_cast<std::size_t>(tensor)] + "'";
 }
 
 }  // namespace gradweave::runtime

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/calendar.h"
+#include "plan/run_plan.h"
 
 namespace gradweave::runtime {
 
@@ -30,11 +30,11 @@ class Parameters {
   const std::vector<NamedParameter>& all() const { return all_; }
   c10::Device device() const;
 
-  // Returns, for each tensor of the calendar, its parameter. Errors: InvalidInput naming what does not match.
-  std::vector<std::int32_t> of_tensors(const Calendar& calendar) const;
+  // Returns, for each tensor of the plan, its parameter. Errors: InvalidInput naming what does not match.
+  std::vector<std::int32_t> of_tensors(const RunPlan& plan) const;
   // Takes a plan into force, which outlives what follows; of_tensors() of it.
-  void install(const Calendar& calendar, std::vector<std::int32_t> of_tensors);
-  const Calendar& calendar() const { return *calendar_; }
+  void install(const RunPlan& plan, std::vector<std::int32_t> of_tensors);
+  const RunPlan& plan() const { return *plan_; }
 
   std::int32_t number_of(std::int32_t tensor) const {
     return parameter_of_[static_cast<std::size_t>(tensor)];
@@ -53,9 +53,9 @@ class Parameters {
   at::Tensor flat(std::int32_t tensor) const;
   at::Tensor flat_gradient(std::int32_t tensor) const;
 
-  const Block& block(std::int32_t block) const { return calendar_->blocks[static_cast<std::size_t>(block)]; }
+  const Block& block(std::int32_t block) const { return plan_->blocks[static_cast<std::size_t>(block)]; }
   std::int32_t tensor_of_block(std::int32_t block) const {
-    return calendar_->block_tensor[static_cast<std::size_t>(block)];
+    return plan_->block_tensor[static_cast<std::size_t>(block)];
   }
   Slice slice(std::int32_t block) const;
   // Of `whole`, which is flat, the elements of a block.
@@ -64,7 +64,7 @@ class Parameters {
 
  private:
   std::vector<NamedParameter> all_;
-  const Calendar* calendar_ = nullptr;
+  const RunPlan* plan_ = nullptr;
   std::vector<std::int32_t> parameter_of_, tensor_of_;
 };
 

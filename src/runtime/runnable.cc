@@ -15,7 +15,7 @@ namespace gradweave::runtime {
 namespace {
 
 // What an average of gains asks of parameters.
-void check_average(const CalendarOp& op, const std::string& where, c10::Device device) {
+void check_average(const RunOp& op, const std::string& where, c10::Device device) {
   if (op.dtype != DType::kFloat32) {
     throw InvalidInput(
         "averages that are compressed, or that an outer optimizer uses, are of float32 parameters only",
@@ -29,7 +29,7 @@ void check_average(const CalendarOp& op, const std::string& where, c10::Device d
 }
 
 // What a compressed gradient asks of its elements.
-void check_gradient(const CalendarOp& op, const std::string& where, c10::Device device) {
+void check_gradient(const RunOp& op, const std::string& where, c10::Device device) {
   if (!codec_row(op.compression).accelerators && !device.is_cpu()) {
     throw InvalidInput("gradients are compressed by " + op.compression.name + " on the CPU only", where,
                        "choose another compressor, such as fp16");
@@ -45,12 +45,12 @@ void check_gradient(const CalendarOp& op, const std::string& where, c10::Device 
 }
 
 // Refuses what its parameters don't support, and says what it takes.
-void prepare(CalendarOp& op, const Calendar& calendar, int world_size, c10::Device device) {
+void prepare(RunOp& op, const RunPlan& run_plan, int world_size, c10::Device device) {
   const bool compressed = !op.compression.name.empty();
   if (!compressed && !op.anchored) return;
   const auto first =
-      static_cast<std::size_t>(calendar.block_tensor[static_cast<std::size_t>(op.blocks.front())]);
-  const std::string where = "parameter '" + calendar.index.tensor_names[first] + "'";
+      static_cast<std::size_t>(run_plan.block_tensor[static_cast<std::size_t>(op.blocks.front())]);
+  const std::string where = "parameter '" + run_plan.index.tensor_names[first] + "'";
   op.anchored ? check_average(op, where, device) : check_gradient(op, where, device);
   if (!compressed) return;
   const CompressedCost cost =
@@ -61,13 +61,13 @@ void prepare(CalendarOp& op, const Calendar& calendar, int world_size, c10::Devi
 
 }  // namespace
 
-Calendar runnable_calendar(const Plan& plan, const Workload& workload, int world_size, c10::Device device) {
-  Calendar calendar = calendar_of(plan, workload);
-  calendar.hash = hash_of(plan);
-  for (CalendarIteration& iteration : calendar.iterations) {
-    for (CalendarOp& op : iteration.ops) prepare(op, calendar, world_size, device);
+RunPlan runnable_plan(const Plan& plan, const Workload& workload, int world_size, c10::Device device) {
+  RunPlan run_plan = run_plan_of(plan, workload);
+  run_plan.hash = hash_of(plan);
+  for (RunIteration& iteration : run_plan.iterations) {
+    for (RunOp& op : iteration.ops) prepare(op, run_plan, world_size, device);
   }
-  return calendar;
+  return run_plan;
 }
 
 }  // namespace gradweave::runtime

@@ -3,13 +3,13 @@
 
 #include <c10/core/Device.h>
 
-#include "plan/calendar.h"
+#include "plan/run_plan.h"
 
 namespace gradweave::runtime {
 
-// Returns the calendar of a plan that validate() accepts, for parameters on `device`; `bytes` of what it compresses
+// Returns the plan that validate() accepts, for parameters on `device`; `bytes` of what it compresses
 // are those on the wire among `world_size` ranks. Errors: InvalidInput naming what the engine can't run, before
 // anything is trained.
-Calendar runnable_calendar(const Plan& plan, const Workload& workload, int world_size, c10::Device device);
+RunPlan runnable_plan(const Plan& plan, const Workload& workload, int world_size, c10::Device device);
 
 }  // namespace gradweave::runtime

@@ -5,10 +5,9 @@
 
 namespace gradweave {
 
-OpPlaces::OpPlaces(const ResolvedPlan& plan, const Uses& uses, const Program& calendar)
-    : plan_(plan), uses_(uses), calendar_(calendar) {
-  std::vector<std::int32_t> count(plan.plan.links.size());
-  for (std::int64_t n = 0; n < calendar.head + calendar.period; ++n) {
+OpPlaces::OpPlaces(const CompiledPlan& plan, const Program& program) : plan_(plan), program_(program) {
+  std::vector<std::int32_t> count(program.link_count());
+  for (std::int64_t n = 0; n < program.head + program.period; ++n) {
     first_.push_back(positions_.size());
     std::ranges::fill(count, 0);
     for (const ResolvedOp& op : plan.iteration(n).ops)
@@ -16,25 +15,34 @@ OpPlaces::OpPlaces(const ResolvedPlan& plan, const Uses& uses, const Program& ca
   }
 }
 
-OpPlace OpPlaces::place(std::int64_t iteration, std::size_t item, std::int64_t from) const {
-  return {static_cast<std::int32_t>(iteration - from), plan_.iteration(iteration).ops[item].link,
-          positions_[first_[calendar_.code_of(iteration)] + item]};
+const std::vector<OpPlace>& OpPlaces::delivering(std::int64_t n, std::size_t k) {
+  found_.clear();
+  for (const Delivery& delivery : plan_.deliveries(n, k)) add(n, delivery.op);
+  return last_of_each_link();
 }
 
-const std::vector<OpPlace>& OpPlaces::carrying(Role role, Indices blocks, Indices merges, std::int64_t n) {
+const std::vector<OpPlace>& OpPlaces::scattering(std::int64_t n, std::size_t k) {
   found_.clear();
-  for (const std::int32_t block : blocks) {
-    for (const std::int32_t merge : merges) {
-      for (const Use& use : uses_.find(role, block, n + merge))
-        found_.push_back(place(n + merge + use.later, static_cast<std::size_t>(use.item), n));
-    }
-  }
-  // The last op of a link comes first.
+  for (const OpRef op : plan_.scatters(n, k)) add(n, op);
+  return last_of_each_link();
+}
+
+// Blocks that travel together come one after another.
+void OpPlaces::add(std::int64_t n, OpRef op) {
+  if (!found_.empty() && op == last_) return;
+  last_ = op;
+  const auto item = static_cast<std::size_t>(op.op);
+  const std::int64_t iteration = n + op.delta;
+  found_.push_back({op.delta, plan_.iteration(iteration).ops[item].link,
+                    positions_[first_[program_.code_of(iteration)] + item]});
+}
+
+const std::vector<OpPlace>& OpPlaces::last_of_each_link() {
   std::ranges::sort(found_, {},
                     [](const OpPlace& op) { return std::tuple(op.link, -op.iteration, -op.position); });
   const auto implied = [&](const OpPlace& kept, const OpPlace& op) {
     return kept.link == op.link &&
-           (calendar_.concurrency[static_cast<std::size_t>(op.link)] == 1 || kept == op);
+           (program_.concurrency[static_cast<std::size_t>(op.link)] == 1 || kept == op);
   };
   const auto rest = std::ranges::unique(found_, implied);
   found_.erase(rest.begin(), rest.end());

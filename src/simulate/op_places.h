@@ -1,34 +1,35 @@
-// The ops of a plan by their place on their link, and which of them compute and other ops wait for.
+// The ops of a plan by their place on their link, as compute and other ops wait for them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "plan/resolved.h"
-#include "plan/uses.h"
+#include "plan/compiled_plan.h"
 #include "simulate/program.h"
 
 namespace gradweave {
 
 class OpPlaces {
  public:
-  // `calendar`: head and period are set. All must outlive the object. O(ops of all codes).
-  OpPlaces(const ResolvedPlan& plan, const Uses& uses, const Program& calendar);
+  // `program`: head and period are set. All must outlive the object. O(ops of all codes).
+  OpPlaces(const CompiledPlan& plan, const Program& program);
 
-  // Returns the ops of a role that carry `blocks` for `merges` of iteration n, without repetition, and on links
-  // that serve one op at a time only the last. Valid until the next call.
-  const std::vector<OpPlace>& carrying(Role role, Indices blocks, Indices merges, std::int64_t n);
+  // Return the ops whose results apply k of iteration n uses, or whose halves its all_gather k completes: each once,
+  // and on links that serve one op at a time only the last. Valid until the next call.
+  const std::vector<OpPlace>& delivering(std::int64_t n, std::size_t k);
+  const std::vector<OpPlace>& scattering(std::int64_t n, std::size_t k);
 
  private:
-  OpPlace place(std::int64_t iteration, std::size_t item, std::int64_t from) const;
+  void add(std::int64_t n, OpRef op);
+  const std::vector<OpPlace>& last_of_each_link();
 
-  const ResolvedPlan& plan_;
-  const Uses& uses_;
-  const Program& calendar_;
+  const CompiledPlan& plan_;
+  const Program& program_;
   std::vector<std::size_t> first_;       // per code
   std::vector<std::int32_t> positions_;  // per op of a code: its place on its link; -1: does not exist
   std::vector<OpPlace> found_;
+  OpRef last_;  // of what was found
 };
 
 }  // namespace gradweave

@@ -3,9 +3,8 @@
 #include <algorithm>
 
 #include "gradweave/error.h"
-#include "plan/resolved.h"
-#include "plan/uses.h"
-#include "simulate/moments.h"
+#include "plan/compiled_plan.h"
+#include "simulate/point_order.h"
 #include "simulate/steps.h"
 
 namespace gradweave {
@@ -14,21 +13,30 @@ namespace {
 constexpr Nanoseconds kMaxPlanTime = std::int64_t{1} << 60;  // beyond this the clock could overflow
 constexpr std::int64_t kMaxUnrolled = 20'000'000;            // items; some 32 bytes each
 
+// iteration_start(n) is iteration_end(n - 1), hence one iteration further back.
+std::int32_t reach_of(const ResolvedPlan& plan) {
+  std::int64_t reach = std::max<std::int64_t>(plan.reach, 1);
+  for (const ResolvedIteration& iteration : plan.slots) {
+    for (const ResolvedOp& op : iteration.ops)
+      reach = std::max(reach, 1 - std::int64_t{op.op->release.point.iteration});
+  }
+  return static_cast<std::int32_t>(reach);
+}
+
 // Writes the ops with their gates, and lets a StepWriter write the steps that the gates name.
-class Compiler {
+class ProgramWriter {
  public:
-  Compiler(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
-           const SimulationOptions& options, bool fine)
+  ProgramWriter(const CompiledPlan& plan, std::span<const Workload> classes, const CostModel& model,
+                const SimulationOptions& options, bool fine)
       : plan_(plan),
         classes_(classes),
-        program_(calendar_of(plan, classes.size())),
-        moments_(static_cast<std::int32_t>(model.index().layer_count)),
+        program_(empty_program(plan, classes.size())),
+        order_(static_cast<std::int32_t>(model.index().layer_count)),
         model_(model),
-        uses_(plan),
-        places_(plan, uses_, program_),
+        places_(plan, program_),
         steps_(plan, classes, model, options, fine, places_, program_) {}
 
-  Program compile() {
+  Program write() {
     set_costs();
     for (std::size_t code = 0; code < program_.code_count(); ++code) compile_ops(code);
     program_.op_begin.push_back(static_cast<std::uint32_t>(program_.ops.size()));
@@ -44,51 +52,23 @@ class Compiler {
  private:
   struct PendingGate {
     std::int32_t iteration = 0;  // relative
-    Moment moment = 0;
+    PointRank rank = 0;
     Nanoseconds delay = 0;
     bool release = false;
   };
 
-  // What does not fit is refused before it is unrolled.
-  static Program calendar_of(const ResolvedPlan& plan, std::size_t classes) {
+  static Program empty_program(const CompiledPlan& plan, std::size_t classes) {
     Program program;
     program.period = plan.period;
     program.reach = reach_of(plan);
-    // From prologue + reach on every merge exists, and references of iterations further on see only such.
-    program.head = plan.prologue + 3 * std::int64_t{program.reach};
+    // From prologue + reach on every merge exists. An iteration further on refers to such alone, and so repeats, if it
+    // looks back no further.
+    program.settled = plan.prologue + 3 * std::int64_t{program.reach};
+    const std::int64_t spare = 2 * std::int64_t{program.reach} - plan.reach;
+    program.head = program.settled - spare / plan.period * plan.period;
     program.class_count = classes;
     for (const PlanLink& link : plan.plan.links) program.concurrency.push_back(link.concurrency);
-    check_size(plan, program);
     return program;
-  }
-
-  // iteration_start(n) is iteration_end(n - 1), hence one iteration further back.
-  static std::int32_t reach_of(const ResolvedPlan& plan) {
-    std::int64_t reach = std::max<std::int64_t>(plan.reach, 1);
-    for (const ResolvedIteration& iteration : plan.slots) {
-      for (const ResolvedOp& op : iteration.ops)
-        reach = std::max(reach, 1 - std::int64_t{op.op->release.point.iteration});
-    }
-    return static_cast<std::int32_t>(reach);
-  }
-
-  static void check_size(const ResolvedPlan& plan, const Program& program) {
-    std::int64_t prologue_items = 0, period_items = 0;
-    for (std::size_t s = 0; s < plan.slots.size(); ++s) {
-      std::int64_t& items = static_cast<std::int64_t>(s) < plan.prologue ? prologue_items : period_items;
-      items += 1;
-      const auto add = [&](const auto& item) {
-        items += 1 + static_cast<std::int64_t>(item.blocks.size() * item.merges.size());
-      };
-      std::ranges::for_each(plan.slots[s].ops, add);
-      std::ranges::for_each(plan.slots[s].applies, add);
-    }
-    const std::int64_t iterations = program.head + program.period + program.reach;
-    if (iterations / program.period + 1 > kMaxUnrolled / period_items || prologue_items > kMaxUnrolled) {
-      throw InvalidInput(
-          "the plan is too long, or its merges and releases reach too far back, to be simulated", "period",
-          "use a shorter period");
-    }
   }
 
   void set_costs() {
@@ -119,39 +99,30 @@ class Compiler {
   void compile_op(std::int64_t n, const ResolvedOp& op, const OpCost& cost, std::int32_t place) {
     OpCode code{.startup = cost.startup, .work = cost.work, .plan_op = place};
     code.gate_begin = static_cast<std::uint32_t>(pending_gates_.size());
-    if (op.op->payload == Payload::kGradient) {
-      add_gate(code, {op.merges.back(), moments_.backward_end(op.first_layer)});
-    } else {
-      add_reads(code, op, n);
-    }
+    add_gate(code, {op.merges.back(), order_.backward_end(op.first_layer)});
+    if (op.op->payload == Payload::kParameter) add_readings(code, n, place);
     add_release(code, op.op->release, n);
     code.gate_end = static_cast<std::uint32_t>(pending_gates_.size());
     code.after_begin = static_cast<std::uint32_t>(program_.refs.size());
     if (op.gathers() && op.op->payload == Payload::kGradient) {
-      const std::vector<OpPlace>& refs = places_.carrying(Role::kScatter, op.blocks, op.merges, n);
+      const std::vector<OpPlace>& refs = places_.scattering(n, static_cast<std::size_t>(place));
       program_.refs.insert(program_.refs.end(), refs.begin(), refs.end());
     }
     code.after_end = static_cast<std::uint32_t>(program_.refs.size());
     program_.ops.push_back(code);
   }
 
-  // A parameter is read after the local apply of its iteration, else once backward is through with it.
-  void add_reads(const OpCode& code, const ResolvedOp& op, std::int64_t n) {
-    for (const std::int32_t merge : op.merges) {
-      if (n + merge < 0) continue;
-      for (const std::int32_t block : op.blocks) {
-        add_gate(code, {merge, moments_.backward_end(plan_.block(block).layer)});
-        for (const Use& use : uses_.find(Role::kLocal, block, n + merge)) {
-          const auto apply = static_cast<std::size_t>(use.item);
-          const Point& at = plan_.iteration(n + merge + use.later).applies[apply].apply->at;
-          add_gate(code, {merge + use.later, moments_.of_apply(at, apply)});
-        }
-      }
+  // Parameters are read after the local step of their iteration.
+  void add_readings(const OpCode& code, std::int64_t n, std::int32_t place) {
+    for (const Reading& reading : plan_.readings(n, static_cast<std::size_t>(place))) {
+      const auto apply = static_cast<std::size_t>(reading.apply);
+      const Point& at = plan_.iteration(n + reading.delta).applies[apply].apply->at;
+      add_gate(code, {reading.delta, order_.of_apply(at, apply)});
     }
   }
 
   void add_release(OpCode& code, const Release& release, std::int64_t n) {
-    PendingGate gate{release.point.iteration, moments_.of(release.point), release.delay_ns, true};
+    PendingGate gate{release.point.iteration, order_.of(release.point), release.delay_ns, true};
     if (n + gate.iteration < 0) return;
     if (release.point.kind == PointKind::kIterationStart) {
       if (n + gate.iteration == 0) {
@@ -159,7 +130,7 @@ class Compiler {
         return;
       }
       --gate.iteration;
-      gate.moment = moments_.iteration_end();
+      gate.rank = order_.iteration_end();
     }
     add_gate(code, gate);
   }
@@ -167,7 +138,7 @@ class Compiler {
   // Adds a gate unless an equal or later one holds the op anyway; drops those that it makes superfluous.
   void add_gate(const OpCode& code, const PendingGate& gate) {
     const auto implied = [](const PendingGate& a, const PendingGate& b) {
-      return std::pair(a.iteration, a.moment) <= std::pair(b.iteration, b.moment) && a.delay <= b.delay;
+      return std::pair(a.iteration, a.rank) <= std::pair(b.iteration, b.rank) && a.delay <= b.delay;
     };
     const auto first = pending_gates_.begin() + code.gate_begin;
     if (std::any_of(first, pending_gates_.end(),
@@ -194,7 +165,7 @@ class Compiler {
     for_each_op(program_.head + program_.period + program_.reach, [&](std::int64_t n, const OpCode& op) {
       for (std::uint32_t g = op.gate_begin; g < op.gate_end; ++g) {
         const PendingGate& gate = pending_gates_[g];
-        steps_.cut(program_.code_of(n + gate.iteration), gate.moment);
+        steps_.cut(program_.code_of(n + gate.iteration), gate.rank);
       }
     });
   }
@@ -204,7 +175,7 @@ class Compiler {
     for_each_op(program_.head + program_.period, [&](std::int64_t n, const OpCode& op) {
       for (std::uint32_t g = op.gate_begin; g < op.gate_end; ++g) {
         const PendingGate& gate = pending_gates_[g];
-        const std::int32_t step = steps_.step_at(program_.code_of(n + gate.iteration), gate.moment);
+        const std::int32_t step = steps_.step_at(program_.code_of(n + gate.iteration), gate.rank);
         program_.gates[g] = {gate.iteration, step, gate.delay, gate.release};
       }
     });
@@ -237,12 +208,11 @@ class Compiler {
     }
   }
 
-  const ResolvedPlan& plan_;
+  const CompiledPlan& plan_;
   std::span<const Workload> classes_;
   Program program_;
-  const Moments moments_;
+  const PointOrder order_;
   const CostModel& model_;
-  const Uses uses_;
   OpPlaces places_;
   std::vector<std::vector<OpCost>> costs_;  // per op as it is listed
   StepWriter steps_;
@@ -251,9 +221,27 @@ class Compiler {
 
 }  // namespace
 
-Program compile(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
-                const SimulationOptions& options, bool fine) {
-  return Compiler(plan, classes, model, options, fine).compile();
+void require_small(const ResolvedPlan& plan) {
+  std::int64_t prologue_items = 0, period_items = 0;
+  for (std::size_t s = 0; s < plan.slots.size(); ++s) {
+    std::int64_t& items = static_cast<std::int64_t>(s) < plan.prologue ? prologue_items : period_items;
+    items += 1;
+    const auto add = [&](const auto& item) {
+      items += 1 + static_cast<std::int64_t>(item.blocks.size() * item.merges.size());
+    };
+    std::ranges::for_each(plan.slots[s].ops, add);
+    std::ranges::for_each(plan.slots[s].applies, add);
+  }
+  const std::int64_t iterations = plan.prologue + plan.period + 4 * std::int64_t{reach_of(plan)};
+  if (iterations / plan.period + 1 > kMaxUnrolled / period_items || prologue_items > kMaxUnrolled) {
+    throw InvalidInput("the plan is too long, or its merges and releases reach too far back, to be simulated",
+                       "period", "use a shorter period");
+  }
+}
+
+Program program_of(const CompiledPlan& plan, std::span<const Workload> classes, const CostModel& model,
+                   const SimulationOptions& options, bool fine) {
+  return ProgramWriter(plan, classes, model, options, fine).write();
 }
 
 }  // namespace gradweave

@@ -1,4 +1,4 @@
-// A plan compiled for simulation: flat arrays, no names, every dependency an index.
+// A compiled plan with its costs: flat arrays, no names, every dependency an index.
 //
 // Iterations from `head` on repeat with the plan's period, in what they contain and in what they depend on;
 // the iterations before are written out one by one (prologue, and merges cut off by iteration 0). code_of(n)
@@ -15,7 +15,7 @@
 #include "gradweave/simulate.h"
 #include "gradweave/timeline.h"
 #include "gradweave/workload.h"
-#include "plan/resolved.h"
+#include "plan/compiled_plan.h"
 
 namespace gradweave {
 
@@ -56,6 +56,8 @@ struct Step {
 struct Program {
   std::int64_t head = 0;
   std::int64_t period = 1;
+  std::int64_t settled =
+      0;                   // from this iteration on steady states are looked for; head, and some periods more
   std::int32_t reach = 0;  // no reference is further away than this many iterations
   std::size_t class_count = 1;
   std::size_t main_class = 0;             // the slowest: the one that is reported
@@ -85,11 +87,14 @@ struct Program {
   }
 };
 
-// Returns the program of `plan`, which is in form and resolved for the cluster of `model`. `fine`: every forward,
+// Refuses a plan, which is in form, that is too large to be simulated, before it is unrolled. Errors: InvalidInput.
+void require_small(const ResolvedPlan& plan);
+
+// Returns the program of `plan`, which is small enough, and resolved for the cluster of `model`. `fine`: every forward,
 // backward and apply is a step of its own, as a timeline needs; else compute between two waits or gates is one
 // step, which gives the same times. `classes` share layers and tensors with the workload of `model`. Errors:
-// InvalidInput for sizes or times beyond exact simulation. O(unrolled ops and applies), log factors aside.
-Program compile(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
-                const SimulationOptions& options, bool fine);
+// InvalidInput for times beyond exact simulation. O(unrolled ops and applies), log factors aside.
+Program program_of(const CompiledPlan& plan, std::span<const Workload> classes, const CostModel& model,
+                   const SimulationOptions& options, bool fine);
 
 }  // namespace gradweave

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "gradweave/error.h"
 #include "gradweave/validate.h"
@@ -83,9 +84,9 @@ Stretch find_steady_state(Machine& machine, const Program& program, std::int64_t
                           Recorder& recorder) {
   Stretch stretch;
   std::vector<std::int64_t> reference, state;
-  machine.run_to(program.head, nullptr);
+  machine.run_to(program.settled, nullptr);
   machine.snapshot(reference);
-  std::int64_t done = program.head;
+  std::int64_t done = program.settled;
   std::int64_t cycle = 0;
   for (std::int64_t power = 1, p = 0; p < periods && !stretch.repeats; ++p) {
     done += program.period;
@@ -199,15 +200,17 @@ SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, c
   const CostModel model(classes.front(), cluster);
   for (const Workload& workload : classes.subspan(1)) check(workload);
   const bool uneven_speed = options.contention != Decimal{1, 0};
-  const ResolvedPlan resolved = resolve(plan, model.index(), &cluster);
-  const Program program = compile(resolved, classes, model, options, uneven_speed);
+  ResolvedPlan resolved = resolve(plan, model.index(), &cluster);
+  require_small(resolved);
+  const CompiledPlan compiled(std::move(resolved));
+  const Program program = program_of(compiled, classes, model, options, uneven_speed);
   const bool shared = shares(program, options);
   const std::unique_ptr<Machine> machine =
       shared ? shared_machine(program, options.contention) : serial_machine(program);
 
   SimulationResult result;
   result.name = plan.scheme;
-  count_plan(resolved, result);
+  count_plan(compiled, result);
   const Nanoseconds slowed = static_cast<Nanoseconds>(to_double(options.contention)) + 1;
   const std::int64_t periods = std::min(options.max_periods, kClockEnd / slowed / time_of_all(program) / 2);
   Exposure exposure(model.index().layer_count, program.link_count());
@@ -238,13 +241,13 @@ SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, c
                             stretch.time > 0 ? busy / static_cast<double>(stretch.time) : 0});
   }
   for (const Bound& bound :
-       lower_bounds(resolved, program, model, classes[program.main_class], result.compute_ns)) {
+       lower_bounds(compiled, program, model, classes[program.main_class], result.compute_ns)) {
     add_bound(result, bound);
   }
   if (options.timeline_iterations > 0) {
     result.timeline =
-        record_timeline(resolved, classes, model, options, shared, resolved.prologue > 0 ? 0 : stretch.begin,
-                        resolved.prologue + options.timeline_iterations);
+        record_timeline(compiled, classes, model, options, shared, compiled.prologue > 0 ? 0 : stretch.begin,
+                        compiled.prologue + options.timeline_iterations);
   }
   return result;
 }

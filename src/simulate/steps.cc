@@ -4,22 +4,22 @@
 
 namespace gradweave {
 
-StepWriter::StepWriter(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
+StepWriter::StepWriter(const CompiledPlan& plan, std::span<const Workload> classes, const CostModel& model,
                        const SimulationOptions& options, bool fine, OpPlaces& places, Program& program)
     : plan_(plan),
       classes_(classes),
       model_(model),
       options_(options),
       fine_(fine),
-      moments_(static_cast<std::int32_t>(model.index().layer_count)),
+      order_(static_cast<std::int32_t>(model.index().layer_count)),
       places_(places),
       program_(program),
       cuts_(program.code_count()) {}
 
 void StepWriter::write(std::size_t code) {
   std::vector<Cut>& cuts = cuts_[code];
-  std::ranges::sort(cuts, {}, &Cut::moment);
-  const auto repeated = std::ranges::unique(cuts, {}, &Cut::moment);
+  std::ranges::sort(cuts, {}, &Cut::rank);
+  const auto repeated = std::ranges::unique(cuts, {}, &Cut::rank);
   cuts.erase(repeated.begin(), repeated.end());
 
   n_ = static_cast<std::int64_t>(code);
@@ -32,20 +32,20 @@ void StepWriter::write(std::size_t code) {
   const auto layers = static_cast<std::int32_t>(model_.index().layer_count);
   for (std::int32_t l = 0; l < layers; ++l) {
     apply_at({.kind = PointKind::kForwardStart, .layer = l}, l);
-    mark(moments_.forward_start(l));
+    mark(order_.forward_start(l));
     compute(SpanKind::kForward, l,
             [&](const Workload& w) { return w.layers[static_cast<std::size_t>(l)].forward_ns; });
-    mark(moments_.forward_end(l));
+    mark(order_.forward_end(l));
   }
-  mark(moments_.backward_start());
+  mark(order_.backward_start());
   for (std::int32_t l = layers; l-- > 0;) {
     compute(SpanKind::kBackward, l,
             [&](const Workload& w) { return w.layers[static_cast<std::size_t>(l)].backward_ns; });
-    mark(moments_.backward_end(l));
+    mark(order_.backward_end(l));
     apply_at({.kind = PointKind::kBackwardEnd, .layer = l}, l);
   }
   apply_at({.kind = PointKind::kIterationEnd}, -1);
-  mark(moments_.iteration_end());
+  mark(order_.iteration_end());
 }
 
 void StepWriter::finish() {
@@ -58,34 +58,24 @@ void StepWriter::finish() {
   }
 }
 
-std::int32_t StepWriter::step_at(std::size_t code, Moment moment) const {
-  return std::ranges::lower_bound(cuts_[code], moment, {}, &Cut::moment)->step;
+std::int32_t StepWriter::step_at(std::size_t code, PointRank rank) const {
+  return std::ranges::lower_bound(cuts_[code], rank, {}, &Cut::rank)->step;
 }
 
 void StepWriter::apply_at(const Point& at, std::int32_t layer) {
-  const std::int64_t point = moments_.index(at);
+  const std::int64_t point = order_.index(at);
   for (; next_apply_ < iteration_->applies.size(); ++next_apply_) {
     const auto a = static_cast<std::size_t>(iteration_->apply_by_rank[next_apply_]);
     const ResolvedApply& apply = iteration_->applies[a];
     if (apply.at != point) break;
     if (!exists(apply.merges, n_)) continue;
-    if (apply.apply->source != Source::kLocalGradient) {
-      const std::vector<OpPlace>& ops = awaited_by(apply);
-      if (!ops.empty()) wait(ops, layer);
-    }
+    const std::vector<OpPlace>& ops = places_.delivering(n_, a);
+    if (!ops.empty()) wait(ops, layer);
     if (optimizer_share_[a] > 0) {
       compute(SpanKind::kOptimizer, layer, [&](const Workload&) { return optimizer_share_[a]; });
     }
-    mark(moments_.of_apply(at, a));
+    mark(order_.of_apply(at, a));
   }
-}
-
-// The ops whose results an apply uses. Of a gradient that only a reduce-scatter carries, that one.
-const std::vector<OpPlace>& StepWriter::awaited_by(const ResolvedApply& apply) {
-  const Role role = apply.apply->source == Source::kAveragedParameter ? Role::kParameter : Role::kGradient;
-  const std::vector<OpPlace>& ops = places_.carrying(role, apply.blocks, apply.merges, n_);
-  if (!ops.empty() || role != Role::kGradient) return ops;
-  return places_.carrying(Role::kScatter, apply.blocks, apply.merges, n_);
 }
 
 // Spreads one optimizer step over an iteration's gradient applies: applies of all bytes take just one.
@@ -135,10 +125,10 @@ void StepWriter::compute(SpanKind kind, std::int32_t layer, const Duration& dura
 }
 
 // Ends the step here if that was asked for.
-void StepWriter::mark(Moment moment) {
+void StepWriter::mark(PointRank rank) {
   std::vector<Cut>& cuts = cuts_[static_cast<std::size_t>(n_)];
-  const auto found = std::ranges::lower_bound(cuts, moment, {}, &Cut::moment);
-  if (found == cuts.end() || found->moment != moment) return;
+  const auto found = std::ranges::lower_bound(cuts, rank, {}, &Cut::rank);
+  if (found == cuts.end() || found->rank != rank) return;
   if (program_.steps.size() == program_.step_begin.back()) open_step();
   open_ = false;
   found->step = static_cast<std::int32_t>(program_.steps.size() - 1 - program_.step_begin.back());

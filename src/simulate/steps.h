@@ -10,9 +10,9 @@
 #include "gradweave/cost.h"
 #include "gradweave/plan.h"
 #include "gradweave/simulate.h"
-#include "plan/resolved.h"
-#include "simulate/moments.h"
+#include "plan/compiled_plan.h"
 #include "simulate/op_places.h"
+#include "simulate/point_order.h"
 #include "simulate/program.h"
 
 namespace gradweave {
@@ -20,13 +20,13 @@ namespace gradweave {
 // First every cut(), then write() for code 0, 1, ... to the last, then finish().
 class StepWriter {
  public:
-  // `cost`: of the plan's workload. `fine`: see compile(). Everything must outlive the object; `program` is
+  // `cost`: of the plan's workload. `fine`: see program_of(). Everything must outlive the object; `program` is
   // written.
-  StepWriter(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
+  StepWriter(const CompiledPlan& plan, std::span<const Workload> classes, const CostModel& model,
              const SimulationOptions& options, bool fine, OpPlaces& places, Program& program);
 
-  // A step of `code` must end at `moment`.
-  void cut(std::size_t code, Moment moment) { cuts_[code].push_back({moment}); }
+  // A step of `code` must end at `rank`.
+  void cut(std::size_t code, PointRank rank) { cuts_[code].push_back({rank}); }
 
   // Appends the steps of a code.
   void write(std::size_t code);
@@ -34,30 +34,29 @@ class StepWriter {
   // Completes Program::step_begin and Program::durations.
   void finish();
 
-  // Returns which step of `code` ends at a moment that was cut.
-  std::int32_t step_at(std::size_t code, Moment moment) const;
+  // Returns which step of `code` ends at a rank that was cut.
+  std::int32_t step_at(std::size_t code, PointRank rank) const;
 
  private:
   struct Cut {
-    Moment moment = 0;
+    PointRank rank = 0;
     std::int32_t step = 0;  // that ends there
   };
 
   void apply_at(const Point& at, std::int32_t layer);
-  const std::vector<OpPlace>& awaited_by(const ResolvedApply& apply);
   void share_optimizer();
   void open_step();
   void wait(const std::vector<OpPlace>& refs, std::int32_t layer);
   template <typename Duration>
   void compute(SpanKind kind, std::int32_t layer, const Duration& duration);
-  void mark(Moment moment);
+  void mark(PointRank rank);
 
-  const ResolvedPlan& plan_;
+  const CompiledPlan& plan_;
   std::span<const Workload> classes_;
   const CostModel& model_;
   const SimulationOptions& options_;
   const bool fine_;
-  const Moments moments_;
+  const PointOrder order_;
   OpPlaces& places_;
   Program& program_;
   std::vector<std::vector<Cut>> cuts_;       // per code

@@ -93,10 +93,10 @@ void require_few_spans(const ResolvedPlan& plan, std::int64_t layers, std::int64
 
 }  // namespace
 
-Timeline record_timeline(const ResolvedPlan& plan, std::span<const Workload> classes, const CostModel& model,
+Timeline record_timeline(const CompiledPlan& plan, std::span<const Workload> classes, const CostModel& model,
                          const SimulationOptions& options, bool shared, std::int64_t begin,
                          std::int64_t count) {
-  const Program program = compile(plan, classes, model, options, true);
+  const Program program = program_of(plan, classes, model, options, true);
   const std::unique_ptr<Machine> machine =
       shared ? shared_machine(program, options.contention) : serial_machine(program);
   SpanRecorder recorder(plan, classes[program.main_class]);

@@ -158,7 +158,7 @@ class FakeChannel::Started : public run::Pending {
   }
 
   void wait() override {
-    const CalendarOp& op = *execution_.op;
+    const RunOp& op = *execution_.op;
     const auto contributions = network_.meet(link_, sequence_);
     pause(random_);
     const auto elements = static_cast<std::size_t>(op.elements);
@@ -228,12 +228,12 @@ std::unique_ptr<run::Pending> FakeChannel::start(const Execution& execution, std
 
 // ---- host
 
-void FakeHost::install(const Calendar& calendar, std::size_t slots) {
-  calendar_ = &calendar;
+void FakeHost::install(const RunPlan& run_plan, std::size_t slots) {
+  plan_ = &run_plan;
   messages_ = std::make_shared<std::vector<FakeMessage>>(slots);
-  residuals_.assign(calendar.blocks.size(), {});
+  residuals_.assign(run_plan.blocks.size(), {});
   if (!parameters_.empty()) return;
-  for (const TensorPlace& tensor : calendar.index.tensors) {
+  for (const TensorPlace& tensor : run_plan.index.tensors) {
     parameters_.emplace_back(static_cast<std::size_t>(tensor.numel), 1.0);
     momenta_.emplace_back(static_cast<std::size_t>(tensor.numel), 0.0);
   }
@@ -249,7 +249,7 @@ void FakeHost::take_over(const FakeHost& other) {
 }
 
 std::int64_t FakeHost::length_of(std::int32_t block) const {
-  const Block& place = calendar_->blocks[static_cast<std::size_t>(block)];
+  const Block& place = plan_->blocks[static_cast<std::size_t>(block)];
   return place.end - place.begin;
 }
 
@@ -281,7 +281,7 @@ void FakeHost::take_gradient(std::int32_t tensor, run::Gradient kind) {
 }
 
 void FakeHost::compensate(std::int32_t block, double coefficient, bool sent) {
-  const Block& place = calendar_->blocks[static_cast<std::size_t>(block)];
+  const Block& place = plan_->blocks[static_cast<std::size_t>(block)];
   Gradient& residual = residuals_[static_cast<std::size_t>(block)];
   compensated_block_ = block;
   compensated_.reset();
@@ -306,7 +306,7 @@ void FakeHost::write_gradient(const Execution& execution, std::size_t at, bool f
                               std::int32_t iterations) {
   FakeMessage& message = opened(execution);
   const std::int32_t block = execution.op->blocks[at];
-  const Block& place = calendar_->blocks[static_cast<std::size_t>(block)];
+  const Block& place = plan_->blocks[static_cast<std::size_t>(block)];
   const bool compensated = compensated_block_ == block;
   const Gradient& from = compensated ? compensated_ : taken_;
   const auto begin = static_cast<std::size_t>(compensated ? 0 : place.begin);
@@ -322,9 +322,9 @@ void FakeHost::write_gradient(const Execution& execution, std::size_t at, bool f
 
 void FakeHost::read_parameter(const Execution& execution, std::size_t at) {
   FakeMessage& message = opened(execution);
-  const Block& place = calendar_->blocks[static_cast<std::size_t>(execution.op->blocks[at])];
+  const Block& place = plan_->blocks[static_cast<std::size_t>(execution.op->blocks[at])];
   const auto tensor =
-      static_cast<std::size_t>(calendar_->block_tensor[static_cast<std::size_t>(execution.op->blocks[at])]);
+      static_cast<std::size_t>(plan_->block_tensor[static_cast<std::size_t>(execution.op->blocks[at])]);
   for (std::int64_t i = place.begin; i < place.end; ++i) {
     const auto to = static_cast<std::size_t>(execution.op->offsets[at] + i - place.begin);
     message.flat[to] = message.own[to] = parameters_[tensor][static_cast<std::size_t>(i)];
@@ -352,8 +352,7 @@ void FakeHost::put_gradient(std::int32_t tensor, std::span<const Part> parts, bo
   if (!gradient) gradient = Values(parameters_[static_cast<std::size_t>(tensor)].size(), 0.0);
   for (const Part& part : parts) {
     const Values values = part_of_message((*messages_)[part.from->slot].flat, part);
-    const auto begin =
-        static_cast<std::size_t>(calendar_->blocks[static_cast<std::size_t>(part.block)].begin);
+    const auto begin = static_cast<std::size_t>(plan_->blocks[static_cast<std::size_t>(part.block)].begin);
     for (std::size_t i = 0; i < values.size(); ++i)
       (*gradient)[begin + i] = (add ? (*gradient)[begin + i] : 0) + values[i];
   }
@@ -364,8 +363,8 @@ void FakeHost::drop_gradient(std::int32_t tensor) { gradients_[static_cast<std::
 void FakeHost::average_parameter(const Part& part) {
   const FakeMessage& message = (*messages_)[part.from->slot];
   const Values sum = part_of_message(message.flat, part), own = part_of_message(message.own, part);
-  const Block& place = calendar_->blocks[static_cast<std::size_t>(part.block)];
-  const auto tensor = static_cast<std::size_t>(calendar_->block_tensor[static_cast<std::size_t>(part.block)]);
+  const Block& place = plan_->blocks[static_cast<std::size_t>(part.block)];
+  const auto tensor = static_cast<std::size_t>(plan_->block_tensor[static_cast<std::size_t>(part.block)]);
   for (std::size_t i = 0; i < sum.size(); ++i) {
     double& to = parameters_[tensor][static_cast<std::size_t>(place.begin) + i];
     to = part.from->op->keep_own ? to + (sum[i] - job_.world_size * own[i]) / job_.world_size
@@ -403,8 +402,8 @@ void FakeHost::step(const Stepped& stepped) {
   for (std::int32_t tensor : stepped.tensors)
     step(tensor, 0, std::ssize(parameters_[static_cast<std::size_t>(tensor)]));
   for (std::int32_t block : stepped.blocks) {
-    const Block& place = calendar_->blocks[static_cast<std::size_t>(block)];
-    step(calendar_->block_tensor[static_cast<std::size_t>(block)], place.begin, place.end);
+    const Block& place = plan_->blocks[static_cast<std::size_t>(block)];
+    step(plan_->block_tensor[static_cast<std::size_t>(block)], place.begin, place.end);
   }
 }
 
@@ -452,8 +451,8 @@ class Rank {
               .world_size = job.world_size}),
         random_(mixed({job.seed, 7, rank})),
         launches_(std::make_shared<FakeChannel::Launches>()) {
-    run_.install(calendar_of(plan, workload));
-    host_.install(run_.calendar(), run_.slots());
+    run_.install(run_plan_of(plan, workload));
+    host_.install(run_.plan(), run_.slots());
     if (before != nullptr) go_on(*before);
     std::vector<std::shared_ptr<run::Channel>> channels;
     for (std::size_t k = 0; k < plan.links.size(); ++k) {
@@ -526,7 +525,7 @@ class Rank {
 
   // Layers in about their order: the real one may differ from the plan's. Unused layers do not run.
   void forward(std::int64_t n) {
-    const WorkloadIndex& index = run_.calendar().index;
+    const WorkloadIndex& index = run_.plan().index;
     std::vector<std::int32_t> layers;
     for (std::size_t l = 0; l < index.layer_count; ++l) {
       bool used = index.first_tensor[l] == index.first_tensor[l + 1];
@@ -549,7 +548,7 @@ class Rank {
 
   std::vector<std::int32_t> in_backward_order() const {
     std::vector<std::int32_t> tensors;
-    for (std::size_t t = run_.calendar().index.tensors.size(); t-- > 0;)
+    for (std::size_t t = run_.plan().index.tensors.size(); t-- > 0;)
       tensors.push_back(static_cast<std::int32_t>(t));
     return tensors;
   }

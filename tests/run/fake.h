@@ -134,7 +134,7 @@ class FakeHost : public run::Host {
  public:
   FakeHost(Network& network, int rank, const Job& job) : network_(network), rank_(rank), job_(job) {}
 
-  void install(const Calendar& calendar, std::size_t slots);
+  void install(const RunPlan& plan, std::size_t slots);
   // Everything that a checkpoint holds of `other`, which runs the same plan.
   void take_over(const FakeHost& other);
   const std::shared_ptr<std::vector<FakeMessage>>& messages() const { return messages_; }
@@ -189,7 +189,7 @@ class FakeHost : public run::Host {
   Network& network_;
   int rank_;
   Job job_;
-  const Calendar* calendar_ = nullptr;
+  const RunPlan* plan_ = nullptr;
   std::int64_t iteration_ = 0;
   std::size_t exchanged_ = 0;
   std::vector<Values> parameters_, momenta_;

@@ -22,11 +22,11 @@ using ::testing::HasSubstr;
 // A wait for what never comes fails just when another thread has a failure to tell.
 TEST(OpQueue, TheFirstFailureStays) {
   for (int i = 0; i < 200; ++i) {
-    Tables tables(calendar_of(testing::synchronous(), testing::three_layers()));
+    Tables tables(run_plan_of(testing::synchronous(), testing::three_layers()));
     OpQueue queue({.timeout = 0ms, .grace = 1ms});
-    queue.reset(tables.calendar, tables.ring.capacity());
+    queue.reset(tables.plan, tables.ring.capacity());
     queue.restart();
-    tables.ring.open(tables.calendar, 0, 0);
+    tables.ring.open(tables.plan, 0, 0);
     queue.open(tables.ring.row(0));
     queue.push(tables.ring.row(0), 0);
     std::string told;

@@ -235,9 +235,9 @@ TEST_F(FlagsTest, AreWrittenAndReadAgain) {
 // ---- what is noted
 
 TEST(Recorder, CountsAnUpdateOfManyPartsOnceAndWaitsEach) {
-  const Calendar calendar = calendar_of(testing::synchronous(), testing::three_layers());
+  const RunPlan plan = run_plan_of(testing::synchronous(), testing::three_layers());
   Recorder recorder;
-  recorder.install(calendar);
+  recorder.install(plan);
   recorder.restart();
   const Clock::time_point begin;
   for (int i = 0; i < 3; ++i) {

@@ -79,7 +79,7 @@ void check_against_reference(const Case& c, bool shared, bool fine) {
   const CostModel model(c.classes.front(), c.cluster);
   const Reference reference(c.plan, c.classes, c.cluster, c.options, kIterations, kMargin);
   const Program program =
-      compile(resolve(c.plan, model.index(), &c.cluster), c.classes, model, c.options, fine);
+      program_of(CompiledPlan(resolve(c.plan, model.index(), &c.cluster)), c.classes, model, c.options, fine);
   const auto machine = shared ? shared_machine(program, c.options.contention) : serial_machine(program);
   compare(*machine, program, reference);
 }

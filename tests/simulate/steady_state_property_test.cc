@@ -80,8 +80,8 @@ RC_GTEST_PROP(SteadyState, EqualsTheMaximumCycleRatio, ()) {
   if (!result) RC_DISCARD("deadlock");
   RC_PRE(result->method == "repetition");
   const CostModel model(workload, cluster);
-  const CycleRatio ratio = maximum_cycle_ratio(
-      compile(resolve(plan, model.index(), &cluster), std::span(&workload, 1), model, {}, false));
+  const CycleRatio ratio = maximum_cycle_ratio(program_of(
+      CompiledPlan(resolve(plan, model.index(), &cluster)), std::span(&workload, 1), model, {}, false));
   RC_ASSERT(same_rate(result->cycle_ns, result->cycle_iterations, ratio.time, ratio.iterations));
 }
 
@@ -90,8 +90,8 @@ RC_GTEST_PROP(SteadyState, IsTheSameInBothMachines, ()) {
   const Cluster cluster = *testing::clusters({.max_links = 3, .fluid = false});
   const Plan plan = testing::random_plan(workload, cluster);
   const CostModel model(workload, cluster);
-  const Program program =
-      compile(resolve(plan, model.index(), &cluster), std::span(&workload, 1), model, {}, false);
+  const Program program = program_of(CompiledPlan(resolve(plan, model.index(), &cluster)),
+                                     std::span(&workload, 1), model, {}, false);
   const auto serial = serial_machine(program);
   const auto shared = shared_machine(program, {1, 0});
   bool stuck = false;

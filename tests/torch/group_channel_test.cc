@@ -19,7 +19,7 @@ TEST(GroupChannel, AnAllGatherWaitsForTheStreamOfItsOtherHalf) {
   const auto coder = std::make_shared<Coder>(std::vector<Matrix>());
   GroupChannel first({.name = "a"}, options, "", messages, coder);
   GroupChannel second({.name = "b"}, options, "", messages, coder);
-  CalendarOp scatter, gather;
+  RunOp scatter, gather;
   scatter.collective = Collective::kReduceScatter;
   gather.collective = Collective::kAllGather;
   const run::Execution half{.op = &scatter, .slot = 0};
@@ -82,7 +82,7 @@ TEST(GroupChannel, ComparesPlansByAHashThatIsTheSameInEveryBuild) {
     (*messages)[0].flat = at::zeros({4});
     GroupChannel channel({.name = "a", .group = group}, {.check = true}, hash, messages,
                          std::make_shared<Coder>(std::vector<Matrix>()));
-    const CalendarOp op{.elements = 4, .bytes = 16};
+    const RunOp op{.elements = 4, .bytes = 16};
     channel.start({.op = &op, .slot = 0}, 0)->wait();
   };
   EXPECT_NO_THROW(start_beside(kXxh3));

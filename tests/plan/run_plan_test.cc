@@ -1,6 +1,6 @@
-// The calendar against a slow lookup straight from the plan's definition: one iteration after another, by name,
+// The run plan against a slow lookup straight from the plan's definition: one iteration after another, by name,
 // through the prologue, the start where merges are cut, and several periods.
-#include "plan/calendar.h"
+#include "plan/run_plan.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -141,7 +141,7 @@ class Comparison {
  public:
   Comparison(const Plan& plan, const Workload& workload)
       : plan_(plan),
-        calendar_(calendar_of(plan, workload)),
+        run_plan_(run_plan_of(plan, workload)),
         back_(furthest_back(plan)),
         end_(std::ssize(plan.prologue) + 3 * back_ + 3 * std::ssize(plan.period) + 1),
         slow_(plan, end_ + back_) {}
@@ -162,12 +162,12 @@ class Comparison {
 
   void compare_ops(std::int64_t n) {
     const std::vector<SlowOp> expected = slow_.ops_of(n);
-    const std::vector<CalendarOp>& ops = calendar_[n].ops;
+    const std::vector<RunOp>& ops = run_plan_[n].ops;
     RC_ASSERT(ops.size() == expected.size());
     for (std::size_t i = 0; i < ops.size(); ++i) {
-      const CalendarOp& op = ops[i];
+      const RunOp& op = ops[i];
       const Op& listed = *expected[i].op;
-      RC_ASSERT(calendar_.links[static_cast<std::size_t>(op.link)] == listed.link);
+      RC_ASSERT(run_plan_.links[static_cast<std::size_t>(op.link)] == listed.link);
       RC_ASSERT(op.collective == listed.collective);
       RC_ASSERT(op.payload == listed.payload);
       RC_ASSERT(op.blocks == listed.blocks);
@@ -182,19 +182,19 @@ class Comparison {
         RC_ASSERT(op.partner == from(n, slow_.scatter_of(expected[i])));
       if (op.collective != Collective::kAllGather) RC_ASSERT(op.partner == OpRef{});
       RC_ASSERT(op.last_apply == slow_.last_use(expected[i], n + back_ + 1) - n);
-      RC_ASSERT(op.last_apply <= calendar_.look_back);
+      RC_ASSERT(op.last_apply <= run_plan_.look_back);
     }
   }
 
   void compare_gradients(std::int64_t n) {
-    const CalendarIteration& here = calendar_[n];
+    const RunIteration& here = run_plan_[n];
     for (std::int32_t b = 0; b < std::ssize(plan_.blocks); ++b) {
       const auto at = static_cast<std::size_t>(b);
       const std::optional<SlowOp> carrier = slow_.sender(Payload::kGradient, b, n);
       if (carrier) {
         RC_ASSERT(here.gradient[at] == from(n, carrier));
         RC_ASSERT(here.offset[at] == elements_before(plan_, *carrier->op, b));
-        RC_ASSERT(here.gradient[at].delta <= calendar_.look_ahead);
+        RC_ASSERT(here.gradient[at].delta <= run_plan_.look_ahead);
       } else {
         RC_ASSERT(here.gradient[at].op < 0);
       }
@@ -203,14 +203,14 @@ class Comparison {
   }
 
   void compare_applies(std::int64_t n) {
-    const CalendarIteration& here = calendar_[n];
+    const RunIteration& here = run_plan_[n];
     std::vector<std::int32_t> at_end;
     std::size_t next = 0;
     for (const Apply& listed : iteration_at(plan_, n).applies) {
       if (meant(listed.merges, n).empty()) continue;
       RC_ASSERT(next < here.applies.size());
       const auto index = static_cast<std::int32_t>(next);
-      const CalendarApply& apply = here.applies[next++];
+      const RunApply& apply = here.applies[next++];
       RC_ASSERT(apply.at == listed.at);
       RC_ASSERT(apply.source == listed.source);
       RC_ASSERT(meant(apply.merges, n) == meant(listed.merges, n));
@@ -227,8 +227,8 @@ class Comparison {
     RC_ASSERT(here.gradients_at_end == at_end);
   }
 
-  void compare_reads(std::int64_t n, const Apply& listed, const CalendarApply& apply) {
-    std::vector<Reading> reads;
+  void compare_reads(std::int64_t n, const Apply& listed, const RunApply& apply) {
+    std::vector<SentBlock> reads;
     for (const std::int32_t b : listed.blocks) {
       const auto op = slow_.sender(Payload::kParameter, b, n);
       if (listed.source != Source::kLocalGradient || !op) continue;
@@ -239,7 +239,7 @@ class Comparison {
     RC_ASSERT(apply.reads == reads);
   }
 
-  void compare_pieces(std::int64_t n, const Apply& listed, const CalendarApply& apply) {
+  void compare_pieces(std::int64_t n, const Apply& listed, const RunApply& apply) {
     if (listed.source == Source::kLocalGradient) {
       RC_ASSERT(apply.pieces.empty());
       return;
@@ -251,7 +251,7 @@ class Comparison {
       for (auto p = apply.first_piece[t]; p < apply.first_piece[t + 1]; ++p) {
         const Piece& piece = apply.pieces[static_cast<std::size_t>(p)];
         RC_ASSERT(holds(listed.blocks, piece.block));
-        RC_ASSERT(calendar_.block_tensor[static_cast<std::size_t>(piece.block)] == apply.tensors[t]);
+        RC_ASSERT(run_plan_.block_tensor[static_cast<std::size_t>(piece.block)] == apply.tensors[t]);
         if (p > apply.first_piece[t])
           RC_ASSERT(begin_of(plan_, apply.pieces[static_cast<std::size_t>(p) - 1].block) <
                     begin_of(plan_, piece.block));
@@ -264,13 +264,13 @@ class Comparison {
   }
 
   const Plan& plan_;
-  const Calendar calendar_;
+  const RunPlan run_plan_;
   const std::int32_t back_;
   const std::int64_t end_;
   const SlowPlan slow_;
 };
 
-RC_GTEST_PROP(Calendar, OfRandomPlansIsTheSlowLookup, ()) {
+RC_GTEST_PROP(RunPlan, OfRandomPlansIsTheSlowLookup, ()) {
   const Workload workload = *testing::workloads({.max_layers = 4, .max_tensors = 2, .max_numel = 1000});
   const Cluster cluster = *testing::clusters({.max_links = 3});
   const Plan plan = testing::random_plan(workload, cluster);
@@ -279,7 +279,7 @@ RC_GTEST_PROP(Calendar, OfRandomPlansIsTheSlowLookup, ()) {
   Comparison(plan, workload).run();
 }
 
-RC_GTEST_PROP(Calendar, OfEverySchemesPlanIsTheSlowLookup, ()) {
+RC_GTEST_PROP(RunPlan, OfEverySchemesPlanIsTheSlowLookup, ()) {
   const Workload workload = *testing::workloads({.max_layers = 5});
   const Cluster cluster = *testing::clusters({.max_links = 2});
   const SchemeInfo& scheme = schemes()[*rc::gen::inRange<std::size_t>(0, schemes().size())];
@@ -289,7 +289,7 @@ RC_GTEST_PROP(Calendar, OfEverySchemesPlanIsTheSlowLookup, ()) {
   Comparison(std::get<Plan>(result), workload).run();
 }
 
-RC_GTEST_PROP(Calendar, OfPlansForThreeLayersIsTheSlowLookup, ()) {
+RC_GTEST_PROP(RunPlan, OfPlansForThreeLayersIsTheSlowLookup, ()) {
   const Workload workload = testing::three_layers();
   const Cluster cluster = *testing::clusters({.max_links = 2});
   for (const SchemeInfo& scheme : schemes()) {

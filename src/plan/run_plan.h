@@ -1,5 +1,5 @@
-// What is due in each iteration of a run, as flat tables: every relative iteration, name and merge of the plan
-// resolved once.
+// A compiled plan as a run goes through it: what is due at each point of each iteration, and where each block lies in
+// each op's message.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,11 @@
 
 #include "gradweave/plan.h"
 #include "gradweave/workload.h"
+#include "plan/compiled_plan.h"
 
 namespace gradweave {
 
-// An op of some iteration: `op` of the iteration `delta` away from the one that refers to it.
-struct OpRef {
-  std::int32_t delta = 0;
-  std::int32_t op = -1;  // -1: none
-  friend auto operator<=>(const OpRef&, const OpRef&) = default;
-};
+// Ops are numbered among those that exist in their iteration.
 
 // Where a block lies in the flat buffer of an op.
 struct Piece {
@@ -26,7 +22,7 @@ struct Piece {
   std::int64_t offset = 0;  // elements
 };
 
-struct CalendarOp {
+struct RunOp {
   std::int32_t link = 0;
   Collective collective = Collective::kAllReduce;
   Payload payload = Payload::kGradient;
@@ -63,17 +59,17 @@ void add(const Stepped& more, Stepped& stepped);
 struct EndAction {
   bool optimizer = false;
   Stepped stepped;                    // optimizer
-  std::vector<std::int32_t> applies;  // indices into CalendarIteration::applies
+  std::vector<std::int32_t> applies;  // indices into RunIteration::applies
 };
 
 // A block whose value an op sends.
-struct Reading {
+struct SentBlock {
   OpRef op;
-  std::int32_t at = 0;  // the block's place in the op's list
-  friend auto operator<=>(const Reading&, const Reading&) = default;
+  std::int32_t part = 0;  // the block's place in the op's list
+  friend auto operator<=>(const SentBlock&, const SentBlock&) = default;
 };
 
-struct CalendarApply {
+struct RunApply {
   Point at;
   Source source = Source::kReducedGradient;
   Mode mode = Mode::kReplace;
@@ -84,12 +80,12 @@ struct CalendarApply {
   std::vector<Piece> pieces;              // sorted by place in `tensors`, then by begin
   std::vector<std::int32_t> first_piece;  // per tensor; size tensors + 1
   std::vector<std::int32_t> merges;       // those that exist
-  std::vector<Reading> reads;             // of a local gradient: what is read once it is stepped, sorted
+  std::vector<SentBlock> reads;           // of a local gradient: what is read once it is stepped, sorted
 };
 
-struct CalendarIteration {
-  std::vector<CalendarOp> ops;
-  std::vector<CalendarApply> applies;
+struct RunIteration {
+  std::vector<RunOp> ops;
+  std::vector<RunApply> applies;
   std::vector<EndAction> end_actions;
   std::vector<std::vector<std::int32_t>> at_forward;   // per layer: indices into applies
   std::vector<std::vector<std::int32_t>> at_backward;  // per layer
@@ -103,8 +99,8 @@ struct CalendarIteration {
 };
 
 // Iteration n of a run is iterations[at(n)].
-struct Calendar {
-  std::vector<CalendarIteration> iterations;
+struct RunPlan {
+  std::vector<RunIteration> iterations;
   std::int64_t cycle = 1;       // the last `cycle` iterations repeat for ever
   std::int32_t look_ahead = 0;  // an op lies at most so many iterations after a gradient that it carries
   std::int32_t look_back = 0;   // an apply lies at most so many iterations after the op that it uses
@@ -123,17 +119,17 @@ struct Calendar {
   std::vector<std::uint8_t> stepped_locally;  // per tensor
   // Per tensor: some apply steps a part of it. Then each of its blocks is stepped as a tensor of its own.
   std::vector<std::uint8_t> sliced;
-  std::string hash;  // of the plan's canonical JSON; the caller of calendar_of() fills it in
+  std::string hash;  // of the plan's canonical JSON; the caller of run_plan_of() fills it in
 
   std::size_t at(std::int64_t n) const {
     const auto size = static_cast<std::int64_t>(iterations.size());
     return static_cast<std::size_t>(n < size ? n : size - cycle + (n - size) % cycle);
   }
-  const CalendarIteration& operator[](std::int64_t n) const { return iterations[at(n)]; }
+  const RunIteration& operator[](std::int64_t n) const { return iterations[at(n)]; }
 };
 
-// Returns the calendar of a plan. The caller owes one that validate() accepts. Errors: InvalidInput for a plan
-// out of form, and for an apply whose result no op delivers. O(the calendar), log factors aside.
-Calendar calendar_of(const Plan& plan, const Workload& workload);
+// Returns the run plan of a plan. The caller owes one that validate() accepts. Errors: InvalidInput for a plan out of
+// form, or too large. O(blocks and merges of the unrolled plan), log factors aside.
+RunPlan run_plan_of(const Plan& plan, const Workload& workload);
 
 }  // namespace gradweave
