@@ -93,7 +93,6 @@ CompressorInfo compressor(CompressorInfo info) {
 // ---- costs that several compressors share. Errors: InvalidInput beyond 2^62 bytes.
 
 inline constexpr std::int64_t kIndexBytes = 4;
-inline constexpr std::int64_t kScaleBytes = 4;
 
 // An all-gather of `bytes` bytes from each worker.
 CompressedCost all_gathered(std::int64_t bytes, std::int64_t workers);

@@ -7,6 +7,8 @@
 namespace gradweave::codec {
 
 struct EfSignSgd {
+  static constexpr std::int64_t kScaleBytes = 4;
+
   static constexpr const auto& parameters() { return kNoParameters<EfSignSgd>; }
   CompressedCost gradient_cost(const CompressedMessage& message) const {
     return all_gathered((message.numel + 7) / 8 + kScaleBytes, message.workers);

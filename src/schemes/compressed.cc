@@ -47,6 +47,10 @@ OptionSpec parameter_option(std::string_view parameter, Payload payload) {
   return spec;
 }
 
+std::string place_of(const SchemeOptions& options, const std::string& option) {
+  return "option " + option + " of " + std::string(options.scheme());
+}
+
 // `compressor`, with `own` as further choices, and an option for each parameter.
 std::vector<OptionSpec> options_for(Payload payload, std::string_view unchanged, std::string_view meaning,
                                     const std::vector<std::string_view>& own) {
@@ -134,15 +138,14 @@ Compression compression_of(const SchemeOptions& options) {
   for (const auto& [option, text] : options.written()) {
     if (!option.starts_with(kParameterPrefix)) continue;
     const std::string parameter = option.substr(kParameterPrefix.size());
-    const std::string where = "option " + option + " of " + std::string(options.scheme());
-    const auto known = info == nullptr ? nullptr : info->parameter(parameter);
+    const CompressorParameter* known = info == nullptr ? nullptr : info->parameter(parameter);
     if (known == nullptr) {
-      throw InvalidInput("compressor '" + name + "' has no " + parameter, where,
+      throw InvalidInput("compressor '" + name + "' has no " + parameter, place_of(options, option),
                          "leave it out, or choose a compressor that has one");
     }
     const double value = number_of(*options.find(option));
     if (!(value >= known->minimum && value <= known->maximum)) {
-      throw InvalidInput(in_quotes(text) + " is out of range", where,
+      throw InvalidInput(in_quotes(text) + " is out of range", place_of(options, option),
                          "give a value from " + to_string(OptionValue(known->minimum)) + " to " +
                              to_string(OptionValue(known->maximum)));
     }
