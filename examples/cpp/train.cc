@@ -2,6 +2,8 @@
 //
 //   torchrun --no-python --nproc-per-node 2 build/examples/cpp/train  # plans for its link
 //   torchrun --no-python --nproc-per-node 2 build/examples/cpp/train --scheme dear
+//   torchrun --no-python --nproc-per-node 2 build/examples/cpp/train --scheme dear --tune 4  # tries plans in training
+//   torchrun --no-python --nproc-per-node 2 build/examples/cpp/train --clip 0.5 --passes 2  # clips, and accumulates
 //   torchrun --no-python --nproc-per-node 2 build/examples/cpp/train --plan plan.json
 //   torchrun --no-python --nproc-per-node 2 build/examples/cpp/train --plain  # one all-reduce a tensor
 //
@@ -10,13 +12,13 @@
 // --plain.
 #include <gradweave/error.h>
 #include <gradweave/json.h>
-#include <gradweave/schemes.h>
 #include <gradweave/torch.h>
 #include <torch/nn/functional/activation.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/functional/pooling.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 
 #include <cstdint>
@@ -29,7 +31,7 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-constexpr int kBatch = 32, kClasses = 10, kProfiled = 6;
+constexpr int kBatch = 32, kClasses = 10;
 
 struct Network : torch::nn::Module {
   torch::nn::Conv2d conv1{nullptr}, conv2{nullptr};
@@ -71,33 +73,10 @@ struct Pictures {
   }
 };
 
-double plain_iteration(Network& network, torch::optim::Optimizer& optimizer, c10d::ProcessGroup* group,
-                       int ranks, Pictures& pictures) {
-  const auto [images, labels] = pictures.next();
-  optimizer.zero_grad();
-  const at::Tensor loss = F::cross_entropy(network.forward(images), labels);
-  loss.backward();
-  for (const at::Tensor& parameter : network.parameters()) {
-    std::vector<at::Tensor> gradient{parameter.grad().div_(ranks)};
-    if (group != nullptr) group->allreduce(gradient)->wait();
-  }
-  optimizer.step();
-  return loss.item<double>();
-}
-
-double iteration(Network& network, torch::optim::Optimizer& optimizer, gradweave::Session& session,
-                 Pictures& pictures) {
-  const auto [images, labels] = pictures.next();
-  optimizer.zero_grad();
-  const at::Tensor loss = F::cross_entropy(network.forward(images), labels);
-  session.backward(loss);
-  session.step();
-  return loss.item<double>();
-}
-
 struct Arguments {
-  std::map<std::string, std::string> values{
-      {"scheme", "auto"}, {"plan", ""}, {"iterations", "30"}, {"plain", ""}};
+  std::map<std::string, std::string> values{{"scheme", "auto"}, {"plan", ""}, {"iterations", "30"},
+                                            {"plain", ""},      {"clip", ""}, {"passes", "1"},
+                                            {"tune", "0"}};
 
   Arguments(int count, char** texts) {
     for (int i = 1; i < count; ++i) {
@@ -110,7 +89,54 @@ struct Arguments {
     }
   }
   const std::string& operator[](const std::string& name) const { return values.at(name); }
+  int number(const std::string& name) const { return std::stoi(values.at(name)); }
 };
+
+at::Tensor loss_of(Network& network, Pictures& pictures) {
+  const auto [images, labels] = pictures.next();
+  return F::cross_entropy(network.forward(images), labels);
+}
+
+double plain_iteration(Network& network, torch::optim::Optimizer& optimizer, c10d::ProcessGroup* group,
+                       int ranks, Pictures& pictures, const Arguments& arguments) {
+  optimizer.zero_grad();
+  double loss = 0;
+  for (int pass = 0; pass < arguments.number("passes"); ++pass) {
+    const at::Tensor each = loss_of(network, pictures);
+    each.backward();
+    loss = each.item<double>();
+  }
+  for (const at::Tensor& parameter : network.parameters()) {
+    std::vector<at::Tensor> gradient{parameter.grad().div_(ranks)};
+    if (group != nullptr) group->allreduce(gradient)->wait();
+  }
+  if (!arguments["clip"].empty())
+    torch::nn::utils::clip_grad_norm_(network.parameters(), std::stod(arguments["clip"]));
+  optimizer.step();
+  return loss;
+}
+
+double iteration(Network& network, torch::optim::Optimizer& optimizer, gradweave::Session& session,
+                 Pictures& pictures, const Arguments& arguments) {
+  optimizer.zero_grad();
+  for (int pass = 1; pass < arguments.number("passes"); ++pass)
+    session.accumulate(loss_of(network, pictures));
+  const at::Tensor loss = loss_of(network, pictures);
+  session.backward(loss);
+  if (!arguments["clip"].empty()) session.clip_grad_norm(std::stod(arguments["clip"]));
+  session.step();
+  return loss.item<double>();
+}
+
+gradweave::SessionOptions options_of(const Arguments& arguments) {
+  gradweave::SessionOptions options;
+  options.scheme = arguments["scheme"];
+  options.warm_up = 2;
+  options.profile_iterations = 4;
+  options.probe_seconds = 0.5;
+  options.tune = arguments.number("tune");
+  return options;
+}
 
 std::uint64_t sum_of_bits(const Network& network) {
   std::uint64_t sum = 0;
@@ -123,29 +149,20 @@ std::uint64_t sum_of_bits(const Network& network) {
 }
 
 double train(const Arguments& arguments, const gradweave::Job& job, Network& network) {
-  const int iterations = std::stoi(arguments["iterations"]);
+  const int iterations = arguments.number("iterations");
   torch::optim::AdamW optimizer(network.parameters(), torch::optim::AdamWOptions(1e-3));
   Pictures pictures(job.rank);
   double loss = 0;
   if (!arguments["plain"].empty()) {
     const auto group = gradweave::gloo_group(job, "plain");
     for (int i = 0; i < iterations; ++i)
-      loss = plain_iteration(network, optimizer, group.get(), job.world_size, pictures);
+      loss = plain_iteration(network, optimizer, group.get(), job.world_size, pictures, arguments);
     return loss;
   }
-  gradweave::Session session(network, optimizer, job);
+  gradweave::Session session(network, optimizer, job, options_of(arguments));
   network.enter = [&](const char* layer) { session.enter(layer); };
-  for (int i = 0; i < iterations; ++i) {
-    if (i == std::min(kProfiled, iterations - 1)) {  // some iterations have told how long each layer takes
-      if (!arguments["plan"].empty()) {
-        session.install(gradweave::read_plan(arguments["plan"]));
-      } else {
-        const auto plan = gradweave::make_plan(arguments["scheme"], session.profile(), session.probe(0.5));
-        session.install(std::get<gradweave::Plan>(plan));
-      }
-    }
-    loss = iteration(network, optimizer, session, pictures);
-  }
+  if (!arguments["plan"].empty()) session.install(gradweave::read_plan(arguments["plan"]));
+  for (int i = 0; i < iterations; ++i) loss = iteration(network, optimizer, session, pictures, arguments);
   session.finish();  // all ranks are equal now, or each has an error
   return loss;
 }

@@ -65,10 +65,10 @@ class Control:
             self.group = job.control_group()
             # Of its own, since links use theirs from other threads.
             data = job.group_like(job.user_group, device)
-        self._messages = self._planning = _native.ControlGroup(job.peers, self.group, data, device)
+        self._messages = self.planning = _native.ControlGroup(job.peers, self.group, data, device)
         self.several_groups = job.several_groups
         if job.several_groups:
-            self._planning = _native.ControlGroup(job.peers, job.planning_group(), None, device)
+            self.planning = _native.ControlGroup(job.peers, job.planning_group(), None, device)
 
     def from_rank_0(self, value, what="the agreement on a plan"):
         """`value` of the rank that decides on the plan, anything that JSON can write."""
@@ -79,16 +79,7 @@ class Control:
 
     def largest(self, values, what):
         """Element by element the largest of all ranks' numbers."""
-        return self._planning.largest(values, what)
-
-    def means(self, values, what):
-        """Element by element the mean of all ranks' numbers."""
-        return self._planning.means(values, what)
-
-    def begin_smallest(self, values, what):
-        """Begins to find, element by element, the smallest of all ranks' numbers. Returns a function that waits for them.
-        Other messages may come between, alike on all ranks."""
-        return self._planning.begin_smallest(values, what).wait
+        return self.planning.largest(values, what)
 
     def of_all(self, values, what):
         """{rank: its list of integers}; all lists are of one length."""
@@ -103,4 +94,4 @@ class Control:
         self._messages.average(list(tensors), what)
 
     def close(self):
-        self.group = self._messages = self._planning = None
+        self.group = self._messages = self.planning = None

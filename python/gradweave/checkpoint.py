@@ -1,7 +1,5 @@
 """What a checkpoint keeps of one rank, and how a job goes on from those of all."""
 
-import json
-
 import torch
 
 from gradweave import _native
@@ -90,7 +88,7 @@ def fold(states, names, parameters, links, updates, whole_batch):
     parts = [state.parts for state in states]
     if states[0].plan is None:
         return [each["remains"] for each in parts]
-    plan, workload = json.dumps(states[0].plan), json.dumps(parts[0]["workload"])
+    plan, workload = _native.Plan(states[0].plan), _native.Workload(parts[0]["workload"])
     engines = [each["engine"] for each in parts]
     local = "local" in parts[0]
     remains, ended = [], []

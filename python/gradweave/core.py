@@ -27,38 +27,36 @@ def schemes() -> list[Json]:
 
 
 @overload
-def make_plan(workload: "Workload", cluster: "Cluster", scheme: str, options: Mapping[str, object] | None = None, *,
-              beside_training: bool = False) -> "Plan": ...
+def make_plan(workload: "Workload", cluster: "Cluster", scheme: str,
+              options: Mapping[str, object] | None = None) -> "Plan": ...
 @overload
-def make_plan(workload: Json, cluster: "Json | Cluster", scheme: str, options: Mapping[str, object] | None = None, *,
-              beside_training: bool = False) -> Json: ...
+def make_plan(workload: Json, cluster: "Json | Cluster", scheme: str,
+              options: Mapping[str, object] | None = None) -> Json: ...
 def make_plan(workload: "Json | Workload", cluster: "Json | Cluster", scheme: str,
-              options: Mapping[str, object] | None = None, *, beside_training: bool = False) -> "Json | Plan":
-    """The scheme's plan: a Plan for a Workload, a dictionary for a dictionary. `beside_training`: made at low priority.
-    Errors: ValueError naming the option, the scheme or the place in the input; RuntimeError with the reason when the scheme
-    would never update anything."""
-    return _as(workload, _native().make_plan(workload, cluster, scheme, _texts(options), beside_training))
+              options: Mapping[str, object] | None = None) -> "Json | Plan":
+    """The scheme's plan: a Plan for a Workload, a dictionary for a dictionary. Errors: ValueError naming the option, the
+    scheme or the place in the input; RuntimeError with the reason when the scheme would never update anything."""
+    return _as(workload, _native().make_plan(workload, cluster, scheme, texts_of(options)))
 
 
 def check_options(scheme: str, options: Mapping[str, object] | None = None) -> None:
     """Raises InvalidInput (a ValueError) if the scheme does not exist or could not be planned with these options,
     whatever the workload."""
-    _native().check_options(scheme, _texts(options))
+    _native().check_options(scheme, texts_of(options))
 
 
 def check_tuning(scheme: str, options: Mapping[str, object] | None, trials: int) -> None:
     """Raises InvalidInput (a ValueError) if a job by the scheme with these options can't be tuned in so many trials."""
-    _native().check_tuning(scheme, _texts(options), trials)
+    _native().check_tuning(scheme, texts_of(options), trials)
 
 
-def ranked_plans(workload: "Json | Workload", cluster: "Json | Cluster", options: Mapping[str, object] | None = None, *,
-                 beside_training: bool = False) -> list[Json]:
+def ranked_plans(workload: "Json | Workload", cluster: "Json | Cluster",
+                 options: Mapping[str, object] | None = None) -> list[Json]:
     """Scheme `auto`'s admissible plans under its `options`, best first: [{"plan": as make_plan() returns it, "prediction":
     what simulate() returns, "effects": ["exact", ...], "demands": as demands_of() returns}, ...]. A plan's "finding" says
     whose it is ("chosen": scheme, options, iteration_us, effects), why ("reason"), and in the first plan what would be chosen
-    if corrected averages were allowed too ("if_corrected", where that is another). `beside_training` and errors: as
-    make_plan()."""
-    ranked = _native().ranked_plans(workload, cluster, _texts(options), beside_training)
+    if corrected averages were allowed too ("if_corrected", where that is another). Errors: as make_plan()."""
+    ranked = _native().ranked_plans(workload, cluster, texts_of(options))
     return [entry | {"plan": _as(workload, entry["plan"])} for entry in ranked]
 
 
@@ -86,12 +84,6 @@ def cut_layers(plan: "Json | Plan", workload: "Json | Workload") -> list[int]:
     """The layers, not the first, whose gradients complete an op that may start then: the backward has to reach their
     gradients apart from those of the layers before. Errors: ValueError."""
     return _native().cut_layers(plan, workload)
-
-
-def first_within(times: Iterable[float], tolerance: float) -> int:
-    """The place of the first of `times`, which stand in order of preference, that is longer than the shortest by at most the
-    share `tolerance` of it: the rule by which `auto` chooses."""
-    return _native().first_within(list(times), tolerance)
 
 
 def typical_row(rows: Iterable[Iterable[float]]) -> list[float]:
@@ -128,7 +120,8 @@ def _as(given, made):
     return made.to_dict() if isinstance(given, dict) else made
 
 
-def _texts(options):
+def texts_of(options: Mapping[str, object] | None) -> dict[str, str]:
+    """Options as texts, as the command line has them."""
     return {name: str(value) for name, value in (options or {}).items()}
 
 

@@ -10,6 +10,7 @@ from gradweave import _native, core, ranks
 
 SIZES = _native.PROBE_BYTES
 HALVES = ("reduce_scatter", "all_gather")
+JOB_SECONDS = 3.0  # for each link of a job
 
 
 def measure(group: distributed.ProcessGroup | None = None, sizes: Sequence[int] = SIZES, repeats: int = 1000,
@@ -64,3 +65,37 @@ def cluster_of(links: list[core.Json], workers: int, description: str) -> core.J
     """A cluster file's content from measured links."""
     return {"version": 1, "workers": workers, "workers_per_node": 1, "startup_growth": "linear",
             "description": description, "source": f"measured with torch {torch.__version__}", "links": links}
+
+
+def of_job(links, control, device, rates):
+    """The cluster that the job runs on: what each link costs, measured where it isn't given. Collective."""
+    costs = []
+    for link in links:
+        if link.emulated:
+            cost = {"name": link.name, "startup_us": link.model.startup_us, "us_per_byte": link.model.us_per_byte,
+                    "concurrency": 1}
+        elif control.size == 1:
+            cost = {"name": link.name, "startup_us": 1, "us_per_byte": 0, "concurrency": 1}
+        else:
+            cost, _ = measure_link(link.name, link.group, seconds=JOB_SECONDS, device=device, peers=control.peers)
+        costs.append(cost)
+    if control.several_groups:
+        costs = _slowest(costs, control)
+    cluster = cluster_of(costs, control.size, f"{control.size} workers")
+    return {**cluster, "compressor_rates": rates} if rates else cluster
+
+
+def _slowest(costs, control):
+    """The links' costs of that group of the job whose link is slowest. Collective."""
+    parts = [part for cost in costs for part in (cost, *(cost[half] for half in HALVES if half in cost))]
+    keys = ("startup_us", "us_per_byte")
+    largest = iter(control.largest([part[key] for part in parts for key in keys], "the comparison of links"))
+    for part in parts:
+        part.update({key: next(largest) for key in keys})
+    return costs
+
+
+def compressor_rates(scheme, options, workload, workers, device):
+    """{compressor: its speed here} of those that a job's plans may use, by a short measurement (src/runtime/rates.h)."""
+    found = _native.compressor_rates(scheme, core.texts_of(options), workload, workers, device)
+    return {name: {"encode_us_per_byte": encode, "decode_us_per_byte": decode} for name, (encode, decode) in found.items()}

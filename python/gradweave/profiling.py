@@ -14,14 +14,16 @@ class Recorder:
 
     A layer is a module that owns parameters; where its forward never runs (its owner uses its parameters directly)
     they count to the nearest enclosing module that runs. Layers stand in the order in which they first run. Of an
-    iteration with several forwards the last one that has a backward counts. On an accelerator the times are those of its
-    events, since the host runs ahead.
+    iteration with several backward passes, whose gradients are accumulated, the first forward and the last backward are told
+    layer by layer, since only these can overlap with communication; what lies between counts to the last layer's forward. On
+    an accelerator the times are those of its events, since the host runs ahead.
     """
 
     def __init__(self, model):
         self.model, self.iterations = model, []
         self._clock = _clock_of(model)
         self._handles, self._pass, self._begin, self._in_forward = [], None, None, False
+        self._awaits_backward = False  # since the last forward
 
     def __enter__(self):
         self.start()
@@ -63,7 +65,9 @@ class Recorder:
             if module is self.model:
                 self._in_forward = torch.is_grad_enabled()
                 if self._in_forward:
-                    self._pass = {"forward": {}, "ready": {}}
+                    if self._pass is None or "backward" not in self._pass:
+                        self._pass = {"forward": {}, "ready": {}}
+                    self._awaits_backward = True
             # Inside the model's forward even without gradients: reentrant checkpointing computes its layers so.
             if self._in_forward:
                 self._pass["forward"].setdefault(name, self._clock.now())
@@ -78,7 +82,8 @@ class Recorder:
 
     def _at_backward(self, gradient):
         current = self._pass
-        if self._handles and current is not None and "backward" not in current:
+        if self._handles and current is not None and self._awaits_backward:
+            self._awaits_backward = False
             current["backward"] = self._clock.now()
             torch.autograd.Variable._execution_engine.queue_callback(
                 lambda: current.__setitem__("backward_end", self._clock.now()))

@@ -9,17 +9,15 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 
-from gradweave import (
-    _native, checkpoint, clipping, compiling, core, decision, equality, preserving, profiling, reading, scaling, tuning)
+from gradweave import _native, checkpoint, clipping, compiling, core, equality, profiling, reading, scaling
 from gradweave.agreement import Control, difference, digest
 from gradweave.checkpoint import RankState
 from gradweave.closing import refusing_once_closed
-from gradweave.following import Follower
-from gradweave.loop import TRAITS, Loop
-from gradweave.reporting import Report
+from gradweave.commands import Commands
+from gradweave.loop import Loop
 from gradweave.scalars import Scalars
 from gradweave.scope import Scope
-from gradweave.settings import Plan, plan_of
+from gradweave.settings import COMPILED, Plan, plan_of
 from gradweave.subclasses import Hook
 from gradweave.updating import Updates
 
@@ -29,7 +27,6 @@ OWN_BUFFERS = ("gradweave: each rank evaluates with running statistics of its ow
                "all ranks before model.eval() to evaluate with rank 0's, as DistributedDataParallel does")
 OWN_COPIES = ("gradweave.finish(): copies of the model, as averages of its weights have them, are not the same on all ranks, "
               "which have stepped on their own; model.gradweave.average(copy), called on all ranks, makes one the mean of all")
-CHANGE = "the change of plan"
 LOAD = "model.gradweave.load_state_dict()"
 
 
@@ -37,38 +34,32 @@ LOAD = "model.gradweave.load_state_dict()"
 class Session:
     """What `model.gradweave` is.
 
-    plan: in force now, None before the first iteration. workload, cluster: what it was made for. prediction: what simulate()
-    says of it there. All in the form of the files; None where nothing is known.
+    plan: in force now, in the form of the files; None before the first iteration. So are workload, cluster and prediction.
     """
 
     plan: dict[str, Any] | None
-    workload: dict[str, Any] | None
-    cluster: dict[str, Any] | None
-    prediction: dict[str, Any] | None
 
     def __init__(self, model, optimizers, settings, job, links):
         self.model, self.settings, self.links = model, settings, links
-        self.plan, self.workload, self.cluster, self.prediction = None, None, None, None
-        self.on_close = None
+        self.plan = self.on_close = None
         self.closed = False
-        self._coming = settings.given_plan  # in force from the first forward on
-        self._recorder = profiling.Recorder(model)  # None once nothing is to be recorded
-        self._layers, self._iterations, self._called, self._folded = None, 0, False, False
+        self.recorder = profiling.Recorder(model)  # None once nothing is to be recorded
+        self.layers, self._called, self._folded = None, False, False
         self._layer_handles = []
         self._every_layer = self._only_gradients = False
+        self._restored = None  # the engine's state, of a checkpoint, until its plan is in force
         self._scope = Scope(model, settings.exclude)
         self.names, self.parameters = self._scope.names, self._scope.parameters
         self._loop = Loop(self.parameters)
         if settings.scales:
             self._loop.saw("scales")
         self.updates = Updates(optimizers, self.parameters, self._scope.excluded, self._loop,
-                               starts_synchronous=self._coming is None)
-        self._report = Report(settings.report and job.decides)
+                               starts_synchronous=settings.plan is None)
         self._scalars = Scalars(self._to_tell)
-        device = self.parameters[0].device
-        self.job, self.control = job, Control(job, device)
+        self.device = self.parameters[0].device
+        self.job, self.control = job, Control(job, self.device)
         for link in self.links:
-            link.open(job, device, settings.checks)
+            link.open(job, self.device, settings.checks)
         if settings.broadcast:
             self.control.broadcast(self._scope.to_broadcast())
         self._buffer_marks, self.evaluates_alone = self._scope.buffer_marks(), False
@@ -82,17 +73,34 @@ class Session:
         self.updates.engine = self.engine
         if settings.scales:
             self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))
-        compared = preserving.iterations(settings, job.size)
-        self._preserver = None
-        if compared:
-            self._preserver = preserving.Preserver(self.engine, self.names, self.parameters, optimizers, job.size)
-        self._follower = Follower(settings.follows, settings, self.control, self.engine, self._loop, device, self._preserver)
-        self._tuning = tuning.Tuning(settings.tune, self.control)
-        self._warm_up = max(settings.warm_up, compared)
         self.phase = compiling.Phase()
-        self._recorder.start()
+        self._commands = Commands(self)
+        self._controller = _native.Controller(
+            self._commands, self._loop, scheme=settings.scheme, options=core.texts_of(settings.options),
+            warm_up=settings.warm_up, profile_iterations=settings.profile_iterations,
+            compares_gradients=settings.plan is None and job.size > 1 and not settings.scales, follows=settings.follows,
+            trials=settings.tune, tells=settings.report, device=self.device)
+        if settings.plan is not None:  # in force from the first forward on
+            self._controller.install(settings.given_plan)
+        self._controller.begin()
+        self.recorder.start()
 
     # ---- what users ask
+
+    @property
+    def workload(self) -> dict[str, Any] | None:
+        """What the plan in force was made for."""
+        return _dict_of(self._controller.workload)
+
+    @property
+    def cluster(self) -> dict[str, Any] | None:
+        """What the plan in force was made for."""
+        return _dict_of(self._controller.cluster)
+
+    @property
+    def prediction(self) -> dict[str, Any] | None:
+        """What simulate() says of the plan in force there."""
+        return _read(self._controller.prediction)
 
     @property
     def counters(self) -> dict[str, int]:
@@ -117,7 +125,7 @@ class Session:
     def tuning(self) -> dict[str, Any] | None:
         """What wrap(tune=) has tried: {"trials": [{"options", "measured_us": [...]}, ...], the start first, "best": its place,
         "ended", "seconds" since the start came into force}. The same on all ranks; None before the first is measured."""
-        return self._tuning.report
+        return _read(self._controller.tuning or None)
 
     def report(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
         """What the plan in force really takes beside what was predicted: {"predicted", "measured", "ccr", "links",
@@ -128,7 +136,7 @@ class Session:
         With a `path` rank 0 writes it as the page of `gradweave report` too, whole or not at all: the plan in force beside the
         other schemes, and what timeline() would return of rank 0, which it takes. The other ranks go on meanwhile. Errors, on
         rank 0: InvalidInput for a path that can't be written, or before anything is known."""
-        found = self._follower.report()
+        found = _read(self._controller.report())
         if path is not None and self.job.decides:
             self._write_page(path, found)
         return found
@@ -147,8 +155,8 @@ class Session:
     def _to_tell(self):
         sums = dict(self.engine.counters)
         facts = {"scheme": core.chosen(self.plan or {}).get("scheme") or "", "buffer_bytes": sums.pop("buffer_bytes")}
-        if self.prediction is not None:
-            facts["predicted_ms"] = self.prediction["iteration_us"] / 1e3
+        if (prediction := self.prediction) is not None:
+            facts["predicted_ms"] = prediction["iteration_us"] / 1e3
         return sums, facts
 
     def _write_page(self, path, found):
@@ -165,16 +173,7 @@ class Session:
 
     def install(self, plan: Plan) -> None:
         """Put another plan in force at this iteration: drains the one before. Collective; every rank gives the same."""
-        plan = plan_of(plan)
-        if self.workload is None:
-            self._coming = plan
-            return
-        self._stop_recording()
-        self._tuning.end()
-        self._follower.end()
-        self.engine.drain(CHANGE)
-        self._install(plan)
-        self._plan_installed()
+        self._controller.install(plan_of(plan))
 
     def synchronize(self) -> None:
         """Wait for, and apply, what this rank can finish alone."""
@@ -201,7 +200,7 @@ class Session:
             self.engine.drain("gradweave.finish()")
         else:  # the drain's first agreement: that all ranks are here
             self.control.peers.agree("gradweave.finish()", "", self.control.timeout_s)
-        self._follower.end()
+        self._controller.finish()
         self.broadcast_buffers()
         equality.check_equal(self.control, self.names, self.parameters, "finish()")
         if self._stepped_apart:
@@ -252,11 +251,11 @@ class Session:
         what is on its way, what was left behind, anchors. First applies what the coming forward would. Between iterations, on
         every rank after the same one; for torch.save(), and for torch.distributed.checkpoint."""
         rank, ranks = self.job.rank, self.job.size
-        if self.plan is None or self._recorder is not None:  # still to be decided
+        if self.plan is None or self._controller.profiling:  # still to be decided
             plan, parts = None, {"remains": self.engine.remains()}
         else:
-            plan, parts = self.plan, {"workload": self.workload, "cluster": self.cluster, "prediction": self.prediction,
-                                      "layers": self._layers, "engine": self.engine.state()}
+            plan, parts = self.plan, {"workload": self.workload, "cluster": self.cluster, "layers": self.layers,
+                                      "engine": self.engine.state()}
             if core.demands_of(plan)["local_steps"]:
                 parts["local"] = checkpoint.local_state(self.names, self.parameters, self.updates)
         return {checkpoint.key_of(rank): RankState(rank, ranks, self.job.name, self.engine.iteration, plan, **parts)}
@@ -273,7 +272,7 @@ class Session:
         refusal = None
         try:
             states = checkpoint.states_of(states, self.job.rank, self.job.size)
-            if self._layers is not None:
+            if self.layers is not None:
                 raise ValueError("training has begun: load it before the first forward")
         except ValueError as error:
             refusal = error
@@ -291,11 +290,8 @@ class Session:
         if "local" in parts:
             checkpoint.put_local(parts["local"], self.names, self.parameters, self.updates)
         self._know(parts["layers"])
-        self.workload, self.cluster, self.prediction = parts["workload"], parts["cluster"], parts["prediction"]
-        self._stop_recording()
-        self._install(state.plan, parts["engine"])
-        self._plan_installed()
-        self._report.resumed(self.plan["scheme"], self.engine.iteration)
+        self._restored = parts["engine"]
+        self._controller.go_on(state.plan, parts["workload"], parts["cluster"], state.iteration)
 
     def _fold(self, states):
         links = [_native.LinkSpec(link["name"]) for link in states[0].plan["links"]] if states[0].plan else []
@@ -305,7 +301,7 @@ class Session:
         self._folded = True
         self.broadcast_buffers()
         equality.check_equal(self.control, self.names, self.parameters, LOAD)
-        self._report.folded(len(states), self.job.size, self.engine.iteration)
+        self._controller.folded(len(states), self.engine.iteration)
 
     def _check_alike(self, states, refusal):
         """All ranks load states of one job and iteration, and none refuses them."""
@@ -328,7 +324,7 @@ class Session:
 
     def before_load(self, what):
         """The model's or the optimizer's load_state_dict() is about to be called."""
-        if self._folded and self._layers is None:
+        if self._folded and self.layers is None:
             raise _native.InvalidInput(f"the {what}'s load_state_dict() after {LOAD}, which has folded what ranks had of "
                                        f"their own into the {what}: load model and optimizers first")
         self.synchronize()
@@ -339,10 +335,9 @@ class Session:
         has ended for so long. All else that is asked of it afterwards is InvalidInput."""
         if self.closed:
             return
-        if error is None:
-            self._report.ended()
         self.unhook()
-        self._follower.close()
+        self._controller.close(error is not None)
+        self._commands.forget()
         self._scalars.close()
         if error is None:
             self.job.peers.end()
@@ -360,7 +355,7 @@ class Session:
             handle.remove()
         self._layer_handles = []
         reading.unwatch(self.model)
-        self._stop_recording()
+        self.stop_recording()
         if self.on_close:
             self.on_close()
 
@@ -382,7 +377,7 @@ class Session:
     def clip_grad_norm_(self, max_norm, norm_type, error_if_nonfinite, parameters=None):
         """gradweave.clip_grad_norm_(), of all parameters or of some."""
         norm = clipping.clip_grad_norm_(self.engine, self.parameters, max_norm, norm_type, error_if_nonfinite, parameters)
-        if self._recorder is not None:
+        if self.recorder is not None:
             self._loop.clipped()
         return norm
 
@@ -438,104 +433,105 @@ class Session:
         self._called = True
         if torch.is_grad_enabled() and self.engine.taken_away:  # a batch that was dropped, and then no step
             self.skip_step()
-        if not (torch.is_grad_enabled() and self.engine.communicating):
+        if not torch.is_grad_enabled():
             return
-        if self.updates.begun and self.engine.synchronous:
+        if self.engine.communicating and self.updates.begun and self.engine.synchronous:
             # Optimizers that are not stepped in every iteration, as with DistributedDataParallel.
             self._loop.saw("takes turns")
             self.updates.end_iteration()
             self._iteration_ended()
         self.engine.forward_begins()
-        if self.model.training and self.settings.broadcast_buffers:
+        if self.engine.communicating and self.model.training and self.settings.broadcast_buffers:
             self.broadcast_buffers()
 
     def after_forward(self, output):
         """A call of the model has ended."""
         if not torch.is_grad_enabled():
             return
-        if self._layers is None and self.model.training:
+        if self.layers is None and self.model.training:
             self._first_forward_ended()
         for tensor in profiling.tensors_in(output):
             if tensor.grad_fn is not None:
                 tensor.register_hook(self._backward_starts)
 
     def _backward_starts(self, gradient):
-        if self._layers is None:  # trained in eval mode: only now is it certain that this is no evaluation
+        if self.layers is None:  # trained in eval mode: only now is it certain that this is no evaluation
             self._first_forward_ended()
         if self.engine.steps_in_backward:
             self.updates.freeze_hyperparameters()
-        recording = self._recorder is not None and self.engine.communicating
+        recording = self.recorder is not None and self.engine.communicating
         if recording:
             self._loop.backward_started(self.engine.reduced)
         self.engine.backward_start()
-        looked_at = self._preserver is not None and self._preserver.looks and self.engine.communicating
-        if recording or looked_at:  # after the engine's own callback, which puts the reduced gradients in place
+        if recording or (self._commands.comparing and self.engine.communicating):
+            # After the engine's own callback, which puts the reduced gradients in place.
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
 
     def _backward_ended(self):
-        looked_at = self._preserver is not None and self._preserver.looks
-        if self._recorder is None:
-            if looked_at:
-                self._preserver.backward_ended_again()
-        elif self.engine.reduced:
+        if self.recorder is not None and self.engine.reduced:
             self._loop.backward_ended()
-            if looked_at:
-                self._preserver.backward_ended()
+        self._commands.backward_ended()
 
     def _first_forward_ended(self):
         # Rank 0's, where the forward differs between ranks.
-        self._know(self.control.from_rank_0(self._recorder.layers(set(self.names))))
-        self._recorder.stop()
-        self.workload, _ = profiling.workload_of(self.model, self._layers, [], type(self.model).__name__)
-        if self._coming is not None:
-            self._stop_recording()
-            self._install(self._coming)
-            return
+        self._know(self.control.from_rank_0(self.recorder.layers(set(self.names))))
+        self.recorder.stop()
+        if self.settings.plan is not None:
+            self.stop_recording()
         if self.settings.tune and self.phase.seen:
-            raise _native.InvalidInput(tuning.COMPILED)
-        links = [link.name for link in self.links]
-        demands = decision.expected_demands(self.settings.scheme, self.settings.options, self.workload, links,
-                                            self.control.size)
-        if demands is not None:
-            if demands["partial_steps"] or demands["makes_momentum"]:
-                self.updates.look_at_optimizers()
-            self._loop.bind(self.settings.scheme, demands)
-        self._install(decision.starter(self.workload, links, self.control.size))
+            raise _native.InvalidInput(COMPILED)
+        workload, _ = profiling.workload_of(self.model, self.layers, [], type(self.model).__name__)
+        self._controller.layers_known(workload, [link.name for link in self.links])
 
     def _know(self, layers):
         """layers: {module: names of its tensors}, in forward order."""
-        self._layers = layers
+        self.layers = layers
         self._modules = dict(self.model.named_modules())
         by_name = dict(zip(self.names, self.parameters))
         self._parameters_of = [[by_name[name] for name in tensors] for tensors in layers.values()]
 
-    def _install(self, plan, state=None):
-        """`state`: the engine's, of a checkpoint."""
-        given, workload = core.Plan(plan), core.Workload(self.workload)
-        if not _native.validate(given, workload):  # else the engine says what is wrong
-            demands = core.demands_of(given)
-            if not demands["synchronous"]:
-                self.updates.look_at_optimizers()
-            if reason := self._loop.refusal(demands):
-                raise _native.InvalidInput(f"the plan can't serve this loop: {reason}")
-        stepped_locally = self.engine.stepped_locally if self.engine.installed else []
-        self.engine.install(given, workload, state)
-        if alike := sorted(set(stepped_locally) - set(self.engine.stepped_locally)):
-            self.updates.average_states(alike, self.control)
-        self.updates.plan_installed(self.job.size if self.settings.moments == "whole_batch" else 1)
-        self.plan = plan if isinstance(plan, dict) else plan.to_dict()
-        self._stepped_apart |= core.demands_of(given)["local_steps"]
-        self._hook_layers()
+    def put_in_force(self, plan, workload):
+        """Why some rank can't, as all of them are told, or this one; "" once the plan is in force. Collective."""
+        refusal = ""
+        try:
+            refusal = self._refusal(plan, workload)
+        except Exception as error:  # whatever it is, the other ranks must learn of it, or they wait for this one
+            refusal = _text_of(error)
+        try:
+            stepped_locally = self.engine.stepped_locally if self.engine.installed else []
+            self.engine.install(plan, workload, self._restored, refusal)
+            self._restored = None
+            if alike := sorted(set(stepped_locally) - set(self.engine.stepped_locally)):
+                self.updates.average_states(alike, self.control)
+            self.updates.plan_installed(self.job.size if self.settings.moments == "whole_batch" else 1)
+            self.plan = plan.to_dict()
+            self._stepped_apart |= core.demands_of(plan)["local_steps"]
+            self._hook_layers()
+        except _native.RuntimeFailure:
+            raise
+        except Exception as error:  # as above
+            return _text_of(error)
+        return ""
+
+    def _refusal(self, plan, workload):
+        """Why this rank's loop can't be served by the plan; "" if it can, or if the plan is no valid one: then the engine says
+        what is wrong."""
+        if _native.validate(plan, workload):
+            return ""
+        if not core.demands_of(plan)["synchronous"]:
+            self.updates.look_at_optimizers()
+        reason = self._loop.refusal(plan)
+        return reason and f"the plan can't serve this loop: {reason}"
 
     def _hook_layers(self):
-        if self._layers is None:
+        if self.layers is None:
             return
         layers = {p: number for number in self.engine.forward_layers() for p in self._parameters_of[number]}
         reading.watch(self.model, layers, self._layer_is_read)
         for handle in self._layer_handles:
             handle.remove()
         self._layer_handles = []
-        modules = [self._modules[name] for name in self._layers]
+        modules = [self._modules[name] for name in self.layers]
         for number in range(len(modules)) if self._every_layer else self.engine.forward_layers():
             # Before other hooks, which may compute with the parameters, as torch.nn.utils.weight_norm's does.
             self._layer_handles.append(modules[number].register_forward_pre_hook(self._at_forward_start(number), prepend=True))
@@ -551,42 +547,18 @@ class Session:
     def _at_forward_end(self, number):
         return Hook(compiling.opaque(lambda module, inputs, output: self.engine.forward_end(number)))
 
-    def _stop_recording(self):
-        if self._recorder is not None:
-            self._recorder.stop()
-            self._recorder, self.phase.eager = None, False
+    def stop_recording(self):
+        if self.recorder is not None:
+            self.recorder.stop()
+            self.recorder, self.phase.eager = None, False
 
-    # ---- profiling, then the plan
+    # ---- between iterations
 
     def _iteration_ended(self):
         self._check_now_and_then()
-        self._report.iteration_ended()
         self._scalars.iteration_ended()
-        if self._recorder is None:
-            if self._tuning.under_way:
-                if self._tuning.iteration_ended():
-                    self._try_next()
-            # A plan that cuts a compiled model elsewhere would have it compiled again.
-            elif not self.phase.seen:
-                if self._follower.iteration_ended():
-                    self._follow()
-                elif self._preserver is not None and (objection := self._preserver.iteration_ended_again(self.control)):
-                    self._obey(objection)
-            return
-        self._iterations += 1
-        profiled = self._iterations - self._warm_up
-        if self._preserver is not None and profiled <= 0:
-            self._preserver.iteration_ended()
-        if profiled == 0:
-            if self._preserver is not None:
-                self._preserver.stop(self.control)
-            self._recorder.start()
-        elif profiled > 0:
-            self._recorder.end_iteration()
-            if profiled == self.settings.profile_iterations:
-                self._switch()
-                return
-        self._recorder.begin_iteration()
+        self._commands.optimizer_stepped()
+        self._controller.iteration_ended()
 
     def _check_now_and_then(self):
         iteration = self.engine.iteration
@@ -595,93 +567,17 @@ class Session:
         self.engine.synchronize()  # some rank may have done so alone
         equality.check_equal(self.control, self.names, self.parameters, f"iteration {iteration}")
 
-    def _switch(self):
-        """Rank 0 decides on everybody's profile and on what everybody's loop does; all ranks switch here, at the same
-        iteration."""
-        iterations = self._recorder.iterations
-        self._stop_recording()
-        self.engine.drain(CHANGE)  # first of all, since it agrees that all ranks are here
-        workload, _ = profiling.workload_of(self.model, self._layers, iterations, type(self.model).__name__)
-        workload = profiling.of_slowest(workload, lambda times: self.control.largest(times, "the exchange of profiles"))
-        self.updates.look_at_optimizers()
-        seen = self.control.largest([float(self._loop.seen(name)) for name in TRAITS], "the exchange of what loops do")
-        self._loop.adopt([name for name, some in zip(TRAITS, seen) if some])
-        device = self.parameters[0].device
-        rates = decision.rates(self.settings.scheme, self.settings.options, workload, self.control.size, device)
-        cluster = decision.cluster_of(self.links, self.control, device, rates)
-        decided = self._decide(workload, cluster)
-        if "error" in decided:
-            raise _native.InvalidInput(decided["error"])
-        self._report.switched(decided, self._adopt(decided))
-        if self.settings.tune:
-            self._follower.plan_installed(self.plan, self.workload, None)  # nothing to look at before the last trial
-            self._tuning.begin(self.plan, self.workload, self.cluster)
 
-    def _try_next(self):
-        """The plan in force has been measured."""
-        self.engine.drain(CHANGE)
-        tried = self._tuning.next()
-        while self._first_that_goes([tried, {"plan": self.plan}]) is not tried:
-            tried = self._tuning.next(failed=True)
-        self.prediction = tried["prediction"]
-        if not self._tuning.under_way:
-            self._plan_installed()
-            self._report.tuned(tried, self.tuning)
+def _dict_of(value):
+    return value and value.to_dict()
 
-    def _follow(self):
-        """Rank 0 has a better plan for what was measured."""
-        self.engine.drain(CHANGE)
-        decided = self._follower.proposal()
-        self._report.followed(self._adopt(decided, of_this_run=True), decided["candidates"][-1])
 
-    def _obey(self, objection):
-        """The Preserver objects to the plan in force: `auto` takes another one."""
-        if self.settings.scheme != "auto":
-            self._report.objected(objection)
-            return
-        self._follower.end()
-        self.engine.drain(CHANGE)
-        decided = self._decide(self.workload, self.cluster)
-        if "error" in decided:
-            raise _native.InvalidInput(f"{objection}; there is no other plan: {decided['error']}")
-        self._report.obeyed(objection, self._adopt(decided))
+def _read(text):
+    return text and json.loads(text)
 
-    def _decide(self, workload, cluster):
-        """Rank 0's decision, on all ranks."""
-        decided = None
-        if self.control.decides:
-            decided = decision.decide(workload, cluster, self.settings, self._loop, self.parameters[0].device,
-                                      self._preserver)
-        return self.control.from_rank_0(decided)
 
-    def _adopt(self, decided, of_this_run=False):
-        """Puts the best of the candidates into force that all ranks can; returns it."""
-        self.workload, self.cluster = decided["workload"], decided["cluster"]
-        chosen = self._first_that_goes(decided["candidates"])
-        self.prediction = chosen["prediction"]
-        self._plan_installed(of_this_run)
-        return chosen
-
-    def _plan_installed(self, of_this_run=False):
-        self._follower.plan_installed(self.plan, self.workload, self.cluster, of_this_run)
-        if self._preserver is not None:
-            self._preserver.plan_installed(self.plan, self.workload)
-
-    def _first_that_goes(self, candidates):
-        """Puts the best candidate into force that every rank can; returns it."""
-        for number, candidate in enumerate(candidates):
-            refusal = None
-            try:
-                self._install(candidate["plan"])
-            except _native.InvalidInput as error:
-                refusal = error
-            failed, = self.control.largest([float(refusal is not None)], "the change of plan")
-            if not failed:
-                return candidate
-            if number + 1 == len(candidates):
-                raise refusal or _native.InvalidInput("another rank can't put the plan into force")
-            if refusal:
-                self._report.refused(candidate, refusal)
+def _text_of(error):
+    return str(error) if isinstance(error, _native.InvalidInput) else f"{type(error).__name__}: {error}"
 
 
 def _no_op(parameter):

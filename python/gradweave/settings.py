@@ -9,12 +9,13 @@ from typing import Any, Callable, Concatenate, Iterable, Mapping, ParamSpec, Typ
 import torch
 from torch import distributed
 
-from gradweave import _native, core, moments
+from gradweave import _native, compiling, core, moments
 from gradweave.agreement import digest
 from gradweave.links import EmulatedLink, links_of, renamed
 
 GivenLink = str | distributed.ProcessGroup | EmulatedLink  # an interface, a group, or a model of one
 Plan = core.Plan | dict[str, Any] | str | os.PathLike
+COMPILED = "gradweave.wrap(tune=): a compiled model would be compiled again for each trial; leave one of the two out"
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,29 @@ class Settings:
             core.check_options(self.scheme, self.options)
             return found
         return renamed(found, self.given_plan.links)
+
+    def check_tuning(self, model, device):
+        """Errors: ValueError for what can't be tuned."""
+        if not self.tune:
+            return
+        if not isinstance(self.tune, int):
+            raise ValueError(f"gradweave.wrap: tune={self.tune!r}: give a number of trials")
+        if self.plan is not None:
+            raise ValueError("gradweave.wrap: tune= looks for a plan, and plan= gives one: leave one of the two out")
+        core.check_tuning(self.scheme, self.options, self.tune)
+        if device.type != "cpu":
+            raise ValueError(f"gradweave.wrap: tune= with parameters on {device.type}: iterations are timed by the host's "
+                             "clock, which says nothing there; leave it out")
+        if compiling.is_compiled(model):
+            raise ValueError(COMPILED)
+
+    def check_runs(self, names, parameters, workers):
+        """Refuses what the engine can't run of a scheme that was asked for by name, as far as its options tell before a
+        profile. names, parameters: the model's. Errors: InvalidInput."""
+        if self.plan is None:
+            _native.check_runs(self.scheme, core.texts_of(self.options),
+                               [(name, str(p.dtype).removeprefix("torch.")) for name, p in zip(names, parameters)],
+                               workers, parameters[0].device)
 
     def arguments(self):
         """{name: text}: what all ranks must have alike, apart from links and groups."""

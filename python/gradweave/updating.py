@@ -33,6 +33,10 @@ class Updates:
         self._begun_hooks, self._full_steps = set(), set()  # steppers of which hooks before a step, or a whole step, ran
 
     @property
+    def optimizers(self):
+        return list(self._steppers)
+
+    @property
     def begun(self):
         """Whether some optimizers have been stepped in this iteration, and not all."""
         return bool(self._stepped)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradweave import _native, decision, forking, scaling, tuning  # noqa: F401  forking acts by itself
+from gradweave import _native, forking, scaling  # noqa: F401  forking acts by itself
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
 from gradweave.scope import INTEGRATIONS, Scope
@@ -72,11 +72,11 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
         _check_arguments(model, optimizers)
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         links = settings.links_of(job, device)
-        tuning.check(settings, model, device)
+        settings.check_tuning(model, device)
         trained = Scope(model, settings.exclude)
         _check_steps(optimizers, model)
         _check_device(trained)
-        decision.check_runs(settings, trained.names, trained.parameters, job.size)
+        settings.check_runs(trained.names, trained.parameters, job.size)
         groups = {"links": ", ".join(map(str, links)), "ranks that train alike": str(job.size)}
         arguments = settings.arguments() | groups | trained.arguments() | _described(optimizers)
     except Exception as error:  # whatever it is, the other ranks must learn of it, or they wait for this one

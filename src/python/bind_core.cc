@@ -22,7 +22,6 @@
 #include "gradweave/validate.h"
 #include "python/values.h"
 #include "report/result_json.h"
-#include "runtime/low_priority.h"
 
 namespace py = pybind11;
 
@@ -32,11 +31,11 @@ namespace {
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 using Written = std::map<std::string, std::string>;  // options: {name: text}
 
-// Returns calculate(), done without Python's lock; `beside_training`: at low priority.
+// Returns calculate(), done without Python's lock.
 template <class Calculate>
-auto unlocked(const Calculate& calculate, bool beside_training = false) {
+auto unlocked(const Calculate& calculate) {
   const py::gil_scoped_release released;
-  return beside_training ? runtime::at_low_priority(calculate) : calculate();
+  return calculate();
 }
 
 // Returns a result as Python's own objects.
@@ -121,19 +120,17 @@ void warn_of(const Cluster& cluster) {
 }
 
 std::shared_ptr<Plan> plan_by(const Given<Workload>& workload, const Given<Cluster>& cluster,
-                              const std::string& scheme, const Written& options, bool beside_training) {
+                              const std::string& scheme, const Written& options) {
   warn_of(*cluster);
-  PlanResult result =
-      unlocked([&] { return make_plan(scheme, *workload, *cluster, options); }, beside_training);
+  PlanResult result = unlocked([&] { return make_plan(scheme, *workload, *cluster, options); });
   if (const auto* infeasible = std::get_if<Infeasible>(&result)) fail_to_plan(scheme, *infeasible);
   return std::make_shared<Plan>(std::get<Plan>(std::move(result)));
 }
 
-py::list ranked(const Given<Workload>& workload, const Given<Cluster>& cluster, const Written& options,
-                bool beside_training) {
+py::list ranked(const Given<Workload>& workload, const Given<Cluster>& cluster, const Written& options) {
   warn_of(*cluster);
   const SchemeOptions set = parse_options("auto", options);
-  RankedPlans result = unlocked([&] { return ranked_plans(*workload, *cluster, set); }, beside_training);
+  RankedPlans result = unlocked([&] { return ranked_plans(*workload, *cluster, set); });
   if (const auto* infeasible = std::get_if<Infeasible>(&result)) fail_to_plan("auto", *infeasible);
   py::list entries;
   for (RankedPlan& each : std::get<std::vector<RankedPlan>>(result)) {
@@ -204,17 +201,13 @@ void bind_core(py::module_& module) {
   py::register_exception<RuntimeFailure>(module, "RuntimeFailure", PyExc_RuntimeError);
   bind_values(module);
   module.def("make_plan", &plan_by, py::arg("workload"), py::arg("cluster"), py::arg("scheme"),
-             py::arg("options"), py::arg("beside_training"));
+             py::arg("options"));
   module.def("check_options",
              [](const std::string& scheme, const Written& options) { parse_options(scheme, options); });
   module.def("check_tuning", [](const std::string& scheme, const Written& options, int trials) {
     check_tuning(parse_options(scheme, options), trials);
   });
-  module.def("ranked_plans", &ranked, py::arg("workload"), py::arg("cluster"), py::arg("options"),
-             py::arg("beside_training"));
-  module.def("first_within", [](const std::vector<double>& times, double tolerance) {
-    return first_within(times, tolerance);
-  });
+  module.def("ranked_plans", &ranked, py::arg("workload"), py::arg("cluster"), py::arg("options"));
   module.def("demands", [](const Given<Plan>& plan) { return python_of(to_object(demands_of(*plan))); });
   module.def("simulate", &simulated, py::arg("plan"), py::arg("workload"), py::arg("cluster"),
              py::arg("optimizer_us"), py::arg("contention"));

@@ -4,28 +4,22 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
-#include <array>
 #include <tuple>
 
 #include "gradweave/error.h"
-#include "gradweave/estimate.h"
-#include "gradweave/observe.h"
-#include "gradweave/tune.h"
+#include "python/bind_control.h"
 #include "python/bind_core.h"
 #include "python/values.h"
 #include "report/result_json.h"
 #include "runtime/adam_step.h"
-#include "runtime/codec/codec.h"
 #include "runtime/control_group.h"
 #include "runtime/engine.h"
 #include "runtime/fold.h"
 #include "runtime/fork.h"
 #include "runtime/gloo.h"
-#include "runtime/gradient_sums.h"
 #include "runtime/passes.h"
 #include "runtime/probe.h"
 #include "runtime/rates.h"
-#include "runtime/runnable.h"
 #include "runtime/transport/transport.h"
 
 namespace py = pybind11;
@@ -108,11 +102,6 @@ void bind_transports(py::module_& module) {
     for (const Transport& each : transports()) rows.emplace_back(each.name, each.summary);
     return rows;
   });
-  module.def("codecs", [] {
-    std::vector<std::string> names;
-    for (const CodecRow& each : codecs()) names.emplace_back(each.name);
-    return names;
-  });
   module.def(
       "check_runnable",
       [](const Given<Plan>& plan, const Given<Workload>& workload, int world_size, c10::Device device) {
@@ -120,11 +109,13 @@ void bind_transports(py::module_& module) {
       },
       Unlocked());
   module.def(
-      "measure_rate",
-      [](const std::string& compressor, const std::map<std::string, double>& parameters, int world_size,
-         std::int64_t numel, c10::ScalarType dtype, c10::Device device) {
-        const MeasuredRate rate = measure_rate({compressor, parameters}, world_size, numel, dtype, device);
-        return std::pair(rate.encode_us_per_byte, rate.decode_us_per_byte);
+      "compressor_rates",
+      [](const std::string& scheme, const std::map<std::string, std::string>& options,
+         const Given<Workload>& workload, int world_size, c10::Device device) {
+        std::map<std::string, std::pair<double, double>> found;
+        for (const auto& [name, rate] : compressor_rates(scheme, options, *workload, world_size, device))
+          found[name] = {rate.encode_us_per_byte, rate.decode_us_per_byte};
+        return found;
       },
       Unlocked());
   module.def("transport_for", [](const std::string& backend, const std::string& collective,
@@ -230,128 +221,19 @@ void bind_peers(py::module_& module) {
       py::arg("peers"), py::arg("store"), py::arg("rank"), py::arg("world_size"), py::arg("timeout_s"),
       py::arg("interface") = "", py::arg("like") = py::none(), py::arg("device") = c10::Device(c10::kCPU),
       Unlocked());
-  using Numbers = ControlGroup::Numbers;
-  struct PendingNumbers {
-    std::function<Numbers()> end;
-  };
-  py::class_<PendingNumbers>(module, "PendingNumbers")
-      .def(
-          "wait", [](const PendingNumbers& pending) { return pending.end(); }, Unlocked());
-  py::class_<ControlGroup>(module, "ControlGroup")
+  py::class_<ControlGroup, std::shared_ptr<ControlGroup>>(module, "ControlGroup")
       .def(py::init([](std::shared_ptr<Peers> peers, const std::optional<Group>& messages,
                        const std::optional<Group>& data, c10::Device device) {
-             return ControlGroup(std::move(peers), messages.value_or(Group()), data.value_or(Group()),
-                                 device);
+             return std::make_shared<ControlGroup>(std::move(peers), messages.value_or(Group()),
+                                                   data.value_or(Group()), device);
            }),
            py::arg("peers"), py::arg("messages"), py::arg("data"), py::arg("device"))
       .def("largest", &ControlGroup::largest, py::arg("values"), py::arg("what"), Unlocked())
-      .def("means", &ControlGroup::means, py::arg("values"), py::arg("what"), Unlocked())
-      .def(
-          "begin_smallest",
-          [](const ControlGroup& group, const Numbers& values, const std::string& what) {
-            return PendingNumbers{group.begin_smallest(values, what)};
-          },
-          py::arg("values"), py::arg("what"), Unlocked())
       .def("of_all", &ControlGroup::of_all, py::arg("values"), py::arg("what"), Unlocked())
       .def("broadcast", &ControlGroup::broadcast, py::arg("tensors"), py::arg("what"), Unlocked())
       .def("average", &ControlGroup::average, py::arg("tensors"), py::arg("what"), Unlocked());
   // Objects whose threads a forked process lacks must not be destroyed there.
   module.def("keep_forever", [](py::object object) { object.release(); });
-}
-
-void bind_preserver(py::module_& module) {
-  py::class_<GradientSums>(module, "GradientSums")
-      .def(py::init([](double own, double mean, double own_change, double mean_change, double change,
-                       double step, double noise_in_change) {
-        return GradientSums{own, mean, own_change, mean_change, change, step, noise_in_change};
-      }))
-      .def_readonly("step", &GradientSums::step)
-      .def("numbers", [](const GradientSums& sums) {
-        return std::array{sums.own,    sums.mean, sums.own_change,     sums.mean_change,
-                          sums.change, sums.step, sums.noise_in_change};
-      });
-  module.def("late_tensors", [](const Given<Plan>& plan, const Given<Workload>& workload) {
-    return late_tensors(*plan, *workload);
-  });
-  module.def("gradient_sums", &gradient_sums, py::arg("own"), py::arg("own_before"), py::arg("mean"),
-             py::arg("mean_before"), py::arg("step"), py::arg("moment"), py::arg("share"), Unlocked());
-  py::class_<SeenIterations>(module, "SeenIterations")
-      .def(py::init([](std::vector<GradientSums> sums, double learning_rate) {
-             return SeenIterations{std::move(sums), learning_rate};
-           }),
-           py::arg("sums"), py::arg("learning_rate"));
-  py::class_<GradientEstimates>(module, "GradientEstimates")
-      .def(py::init(
-          [](const std::vector<GradientSums>& sums, int workers) { return estimate(sums, workers); }))
-      .def("with_step_seen_again",
-           [](GradientEstimates estimates, const std::vector<SeenIterations>& samples, int workers) {
-             estimates.step = step_seen_again(samples, workers);
-             return estimates;
-           })
-      .def("progress",
-           [](const GradientEstimates& estimates, const Given<Plan>& plan, const Given<Workload>& workload,
-              int workers) { return progress(*plan, *workload, estimates, workers); })
-      .def("objection",
-           [](const GradientEstimates& estimates, const Given<Plan>& plan, const Given<Workload>& workload,
-              const std::optional<std::tuple<double, double, bool>>& rule) {  // momentum, dampening, nesterov
-             std::optional<StepRule> known;
-             if (rule) known = StepRule{std::get<0>(*rule), std::get<1>(*rule), std::get<2>(*rule)};
-             return objection(*plan, *workload, estimates, known);
-           });
-}
-
-void bind_observer(py::module_& module) {
-  py::class_<IterationStatistics>(module, "IterationStatistics")
-      .def_readonly("iterations", &IterationStatistics::iterations)
-      .def("numbers", [](const IterationStatistics& sample) { return to_numbers(sample); })
-      .def("of_all", [](const IterationStatistics& sample, const std::vector<double>& numbers) {
-        return from_numbers(numbers, sample);
-      });
-  py::class_<Observer>(module, "Observer")
-      .def(
-          py::init([](const Given<Plan>& plan, const Given<Workload>& workload, const Given<Cluster>& cluster,
-                      double false_alarms, bool of_this_run, const EchoTimes& usual) {
-            return std::make_unique<Observer>(*plan, *workload, *cluster, false_alarms, of_this_run, usual);
-          }),
-          py::arg("plan"), py::arg("workload"), py::arg("cluster"), py::arg("false_alarms"),
-          py::arg("of_this_run"), py::arg("usual"), Unlocked())
-      .def_property_readonly("usual", &Observer::usual)
-      .def_property_readonly("idle", &Observer::idle)
-      .def_property_readonly("iteration_ns", &Observer::iteration_ns)
-      .def("add", &Observer::add, py::arg("sample"), py::arg("echo_ns") = std::vector<double>(), Unlocked())
-      .def_property_readonly("sampled", &Observer::sampled)
-      .def("workload", [](const Observer& observer) { return to_json(observer.workload()); })
-      .def("cluster", [](const Observer& observer) { return to_json(observer.cluster()); })
-      .def(
-          "report", [](const Observer& observer) { return dump(to_object(observer.report())); }, Unlocked());
-  py::class_<Replanning> replanning(module, "Replanning");
-  py::enum_<Replanning::Step>(replanning, "Step")
-      .value("NONE", Replanning::Step::kNone)
-      .value("PLAN", Replanning::Step::kPlan)
-      .value("TAKE_BACK", Replanning::Step::kTakeBack);
-  replanning.def(py::init())
-      .def("installed", &Replanning::installed, py::arg("before_ns"))
-      .def("sampled", &Replanning::sampled, py::arg("changed"), py::arg("iteration_ns"), py::arg("planning"),
-           py::arg("proposed"))
-      .def("no_better", &Replanning::no_better);
-}
-
-void bind_tuner(py::module_& module) {
-  py::class_<PlanTuner>(module, "PlanTuner")
-      .def(py::init(
-               [](const Given<Workload>& workload, const Given<Cluster>& cluster, const Given<Plan>& start,
-                  int trials) { return std::make_unique<PlanTuner>(*workload, *cluster, *start, trials); }),
-           py::arg("workload"), py::arg("cluster"), py::arg("start"), py::arg("trials"), Unlocked())
-      .def(
-          "next",
-          [](PlanTuner& tuner) {
-            const Plan* plan = tuner.next();
-            return plan == nullptr ? std::optional<std::string>() : to_json(*plan);
-          },
-          Unlocked())
-      .def("add", &PlanTuner::add)
-      .def("best", [](const PlanTuner& tuner) { return to_json(tuner.best()); })
-      .def("report", [](const PlanTuner& tuner) { return dump(to_object(tuner)); });
 }
 
 // A question to the run, asked of the engine.
@@ -381,9 +263,6 @@ void bind_engine(py::module_& module) {
            }),
            py::arg("name"), py::arg("group") = py::none(), py::arg("emulation") = py::none(),
            py::arg("control") = py::none());
-  py::class_<Echo>(module, "Echo")
-      .def("start", &Echo::start, Unlocked())
-      .def_property_readonly("taken_ns", &Echo::taken_ns);
   py::class_<Engine, std::unique_ptr<Engine, EndUnlocked>>(module, "Engine")
       .def(py::init([](const py::list& names, const py::list& tensors, std::vector<LinkSpec> links,
                        const std::optional<Group>& control, std::shared_ptr<Peers> peers, int world_size,
@@ -399,10 +278,11 @@ void bind_engine(py::module_& module) {
       .def(
           "install",
           [](Engine& engine, const Given<Plan>& plan, const Given<Workload>& workload,
-             const std::optional<StateTensors::Map>& state) {
-            engine.install(*plan, *workload, state ? &*state : nullptr);
+             const std::optional<StateTensors::Map>& state, const std::string& refusal) {
+            engine.install(*plan, *workload, state ? &*state : nullptr, refusal);
           },
-          py::arg("plan"), py::arg("workload"), py::arg("state") = py::none(), Unlocked())
+          py::arg("plan"), py::arg("workload"), py::arg("state") = py::none(), py::arg("refusal") = "",
+          Unlocked())
       .def("state", &Engine::state, Unlocked())
       .def(
           "play",
@@ -417,12 +297,7 @@ void bind_engine(py::module_& module) {
            [](const Engine& engine, std::int32_t id) { return tuples_of(engine.subset(id).slices); })
       .def_property_readonly("slices", [](const Engine& engine) { return tuples_of(engine.slices()); })
       .def_property_readonly("stepped_locally", &Engine::stepped_locally)
-      .def("keep_local_gradients", &Engine::keep_local_gradients)
-      .def("take_local_gradients", &Engine::take_local_gradients)
       .def("forward_begins", &Engine::forward_begins)
-      .def("statistics", [](const Engine& engine, std::int64_t iterations,
-                            std::size_t rank) { return engine.run(&run::Run::statistics, iterations, rank); })
-      .def("echo", &Engine::echo)
       .def("forward_start", &Engine::forward_start, Unlocked())
       .def("forward_end", &Engine::forward_end, Unlocked())
       .def("backward_start", &Engine::backward_start, Unlocked())
@@ -485,10 +360,8 @@ PYBIND11_MODULE(_native, module) {
   bind_transports(module);
   bind_passes(module);
   bind_peers(module);
-  bind_preserver(module);
-  bind_observer(module);
-  bind_tuner(module);
   bind_engine(module);
+  python::bind_control(module);
 }
 
 }  // namespace gradweave::runtime

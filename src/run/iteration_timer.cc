@@ -14,9 +14,11 @@ void IterationTimer::install(const RunPlan& plan) {
   for (const RunIteration& iteration : plan.iterations) widest = std::max(widest, iteration.ops.size());
   rows_.assign(kMostKept, {});
   for (Row& row : rows_) {
+    row.layer_forward.assign(plan.layers, 0);
     row.backward.assign(plan.layers, 0);
     row.ops.assign(widest, 0);
   }
+  layer_start_.assign(plan.layers, 0);
   layer_end_.assign(plan.layers, 0);
   restart();
 }
@@ -29,6 +31,7 @@ void IterationTimer::restart() {
 
 void IterationTimer::forget_iteration() {
   forward_begin_ = backward_begin_ = exposed_ = 0;
+  std::ranges::fill(layer_start_, 0);
   std::ranges::fill(layer_end_, 0);
 }
 
@@ -37,6 +40,12 @@ void IterationTimer::backward_ended(std::int64_t now) {
   if (forward_begin_ == 0 || backward_begin_ == 0) return;
   Row& here = row(timed_);
   here.forward = backward_begin_ - forward_begin_;
+  here.started = std::ranges::find(layer_start_, 0) == layer_start_.end();
+  std::int64_t next = backward_begin_;
+  for (std::size_t l = layer_start_.size(); l-- > 0;) {
+    here.layer_forward[l] = std::max<std::int64_t>(0, next - layer_start_[l]);
+    next = layer_start_[l];
+  }
   std::int64_t before = backward_begin_;
   for (std::size_t l = layer_end_.size(); l-- > 0;) {
     const std::int64_t end = std::max(before, layer_end_[l]);
@@ -92,6 +101,19 @@ IterationStatistics IterationTimer::statistics(std::int64_t iterations, std::siz
     sample.iteration_ns += static_cast<double>(row(n).iteration) / static_cast<double>(iterations);
   }
   return sample;
+}
+
+std::optional<LayerTimes> IterationTimer::layer_times(std::int64_t iterations) const {
+  if (iterations < 1 || timed_ < iterations) return std::nullopt;
+  std::vector<std::vector<double>> rows;
+  for (std::int64_t n = timed_ - iterations; n < timed_; ++n) {
+    if (!row(n).started) return std::nullopt;
+    std::vector<double>& times = rows.emplace_back(row(n).layer_forward.begin(), row(n).layer_forward.end());
+    times.insert(times.end(), row(n).backward.begin(), row(n).backward.end());
+  }
+  const std::vector<double> typical = typical_row(rows);
+  const auto middle = typical.begin() + static_cast<std::ptrdiff_t>(layer_start_.size());
+  return LayerTimes{{typical.begin(), middle}, {middle, typical.end()}};
 }
 
 }  // namespace gradweave::run

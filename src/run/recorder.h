@@ -28,6 +28,9 @@ class Recorder {
   void restart() REQUIRES(compute_thread);
 
   void forward_begins() REQUIRES(compute_thread) { timer_.forward_begins(ns_of(Clock::now())); }
+  void layer_started(std::int32_t layer) REQUIRES(compute_thread) {
+    timer_.layer_started(layer, ns_of(Clock::now()));
+  }
   void backward_begins() REQUIRES(compute_thread) { timer_.backward_begins(ns_of(Clock::now())); }
   void layer_ended(std::int32_t layer) REQUIRES(compute_thread) {
     timer_.layer_ended(layer, ns_of(Clock::now()));

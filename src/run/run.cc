@@ -72,6 +72,7 @@ void Run::forward_begins() {
 void Run::forward_start(std::int32_t layer) {
   // Also where the backward will only accumulate: the forward needs the new parameters.
   if (!installed() || phase_ != Phase::kIdle) return;
+  recorder_.layer_started(layer);
   apply_forward(layer);
   recorder_.begin_span();
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,7 +55,7 @@ class Run {
 
   // ---- points of an iteration
 
-  // The model is called, in an iteration whose backward will be communicated.
+  // The model is called for a backward, whether it will be communicated or accumulated.
   void forward_begins() REQUIRES(compute_thread);
   void forward_start(std::int32_t layer) REQUIRES(compute_thread);
   void forward_end(std::int32_t layer) REQUIRES(compute_thread);
@@ -115,6 +116,10 @@ class Run {
   // Returns the statistics of the last iterations, at most kMostKept, as this rank has them; without iterations where too
   // few have passed.
   IterationStatistics statistics(std::int64_t iterations, std::size_t rank) const REQUIRES(compute_thread);
+  // Returns what the layers of the last iterations took (IterationTimer::layer_times()).
+  std::optional<LayerTimes> layer_times(std::int64_t iterations) const REQUIRES(compute_thread) {
+    return recorder_.timer().layer_times(iterations);
+  }
   // Of no plan, no step is anywhere.
   StepPoints steps() const REQUIRES(compute_thread) { return plan_ ? plan_->tables->steps : StepPoints(); }
   // Layers whose forward_start or forward_end the plan needs.

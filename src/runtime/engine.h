@@ -53,7 +53,10 @@ class Engine {
   // Makes `plan` the plan in force, from its iteration 0, or from where `state` was taken. Collective: compares it
   // across ranks. Nothing may be pending. Errors: InvalidInput if the plan is invalid, differs between ranks (naming
   // them), or names unknown links, or keeps more than some rank has memory left for, or if the state is of another plan.
-  void install(const Plan& plan, const Workload& workload, const StateTensors::Map* state = nullptr);
+  // `refusal`: why this rank can't do it for a reason of its own. What one rank refuses or finds wrong, none does: each has
+  // the error, which names the rank.
+  void install(const Plan& plan, const Workload& workload, const StateTensors::Map* state = nullptr,
+               const std::string& refusal = "");
   // Between iterations: returns copies of all that this rank has besides the caller's parameters and optimizer, after
   // what the coming forward would apply. Every rank has to do it after the same iteration; none waits for the others'
   // call. Empty before there is a plan. Errors: InvalidInput in an iteration.
@@ -121,6 +124,8 @@ class Engine {
   std::vector<Slice> slices() const;
   // Parameters that ranks step on their own under the plan in force. Empty before there is one.
   std::vector<std::int32_t> stepped_locally() const;
+  // As the constructor had them.
+  const std::vector<NamedParameter>& parameters() const { return open().host.parameters().all(); }
   // Asks or tells the run, which knows what the plan in force does and how far it is: engine.run(&run::Run::iteration).
   template <typename Call, typename... Given>
   decltype(auto) run(Call call, Given&&... given) {
@@ -157,12 +162,23 @@ class Engine {
     // Updates that are on their way are the training thread's to apply: it may be about to.
     bool may_apply() const REQUIRES(run::compute_thread);
     void check_hooks() const;
-    // `from`: where the plan begins, for people; empty: at its beginning.
-    void check_same_plan(const std::string& hash, const std::string& from) const;
+    // What can be found wrong with a plan by one rank alone.
+    struct Prepared {
+      RunPlan run_plan;
+      std::vector<std::int32_t> parameter_of;
+      std::vector<const LinkSpec*> links;
+      std::int64_t extra_bytes = 0;
+      std::string hash;  // of the plan and of the order of the model's tensors
+      std::string from;  // where the plan begins, for people; empty: at its beginning
+    };
+    Prepared prepare(const Plan& plan, const Workload& workload, const StateTensors::Map* state) const
+        REQUIRES(run::compute_thread);
+    // `refusal`: this rank's, instead of a plan.
+    void check_same_plan(const Prepared* prepared, const std::string& refusal) const;
     // Collective. Errors: those of require_room().
     void check_room(std::int64_t wanted) const;
     // `rank`: this one's, for messages that differ by rank. `restored` is called before anything is sent.
-    void put_in_force(const Plan& plan, const Workload& workload, const StateTensors::Map* state, int rank,
+    void put_in_force(Prepared&& prepared, const Workload& workload, const StateTensors::Map* state, int rank,
                       const std::function<void()>& restored) REQUIRES(run::compute_thread);
     static std::string resumed_at(const StateTensors::Map& state);
     void rest() REQUIRES(run::compute_thread);

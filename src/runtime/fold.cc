@@ -66,7 +66,8 @@ void Engine::play(const Plan& plan, const Workload& workload, const std::vector<
   const run::AsComputeThread here;
   Open& open = this->open();
   open.put_in_force(
-      plan, workload, &states.at(rank), static_cast<int>(rank), [&]() REQUIRES(run::compute_thread) {
+      open.prepare(plan, workload, &states.at(rank)), workload, &states.at(rank), static_cast<int>(rank),
+      [&]() REQUIRES(run::compute_thread) {
         open.run.visit_alive([&](const run::Execution& execution) REQUIRES(run::compute_thread) {
           open.host.gather(execution, open.run.queue()->done(execution), states);
         });

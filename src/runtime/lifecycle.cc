@@ -1,10 +1,15 @@
 // The engine begins, puts plans in force, and ends.
 #include <algorithm>
+#include <exception>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "gradweave/error.h"
 #include "gradweave/validate.h"
 #include "model/hash.h"
+#include "peers/refusal.h"
+#include "peers/sign.h"
 #include "runtime/engine.h"
 #include "runtime/room.h"
 #include "runtime/runnable.h"
@@ -64,16 +69,23 @@ void Engine::close(std::optional<run::Clock::duration> patience) {
   open_.reset();
 }
 
-void Engine::Open::check_same_plan(const std::string& hash, const std::string& from) const {
-  const std::vector<std::string> hashes =
-      peers->agree("the comparison of plans", hash + from, options.timeout);
+void Engine::Open::check_same_plan(const Prepared* prepared, const std::string& refusal) const {
+  const std::string mine = prepared != nullptr ? prepared->hash + prepared->from : "";
+  std::vector<std::string> refusals;
   std::map<std::string, std::vector<int>> ranks;
-  for (std::size_t r = 0; r < hashes.size(); ++r) ranks[hashes[r]].push_back(static_cast<int>(r));
+  for (const std::string& post :
+       peers->agree("the comparison of plans", gradweave::peers::join({mine, refusal}), options.timeout)) {
+    const std::vector<std::string> fields = gradweave::peers::split(post);
+    ranks[fields.at(0)].push_back(static_cast<int>(refusals.size()));
+    refusals.push_back(fields.at(1));
+  }
+  if (const std::string why = gradweave::peers::refusal_of(refusals); !why.empty())
+    throw InvalidInput(why, "");
   if (ranks.size() == 1) return;
   std::string groups;
   for (const auto& [digest, members] : ranks) {
     groups += groups.empty() ? "" : "; ";
-    groups += "plan " + digest.substr(0, 8) + digest.substr(hash.size()) + " on rank";
+    groups += "plan " + digest.substr(0, 8) + digest.substr(prepared->hash.size()) + " on rank";
     for (int r : members) groups += " " + std::to_string(r);
   }
   throw InvalidInput("ranks have different plans: " + groups, "plan",
@@ -106,36 +118,56 @@ std::vector<const LinkSpec*> Engine::Open::links_of(const RunPlan& run_plan) con
 
 Echo Engine::echo(const std::string& link) const { return {open().link_called(link), open().options}; }
 
-void Engine::install(const Plan& plan, const Workload& workload, const StateTensors::Map* state) {
+void Engine::install(const Plan& plan, const Workload& workload, const StateTensors::Map* state,
+                     const std::string& refusal) {
   const run::AsComputeThread here;
   Open& open = this->open();
+  std::optional<Open::Prepared> prepared;
+  std::string mine = refusal;
+  if (mine.empty()) {
+    try {
+      prepared = open.prepare(plan, workload, state);
+    } catch (const std::exception& error) {  // whatever it is, the other ranks must learn of it
+      mine = error.what();
+    }
+  }
+  open.check_same_plan(prepared ? &*prepared : nullptr, mine);
+  if (prepared->extra_bytes > 0)  // else it needs no more than any plan
+    open.check_room(prepared->extra_bytes +
+                    BufferPool(prepared->run_plan, open.options.device).least_bytes());
   const auto group = open.links.empty() ? nullptr : open.links.front().group;
-  open.put_in_force(plan, workload, state, group ? group->getRank() : 0, [] {});
+  open.put_in_force(*std::move(prepared), workload, state, group ? group->getRank() : 0, [] {});
 }
 
-void Engine::Open::put_in_force(const Plan& plan, const Workload& workload, const StateTensors::Map* state,
-                                int rank, const std::function<void()>& restored) {
+Engine::Open::Prepared Engine::Open::prepare(const Plan& plan, const Workload& workload,
+                                             const StateTensors::Map* state) const {
   const Validation validation = validate(plan, workload);
   if (!validation.valid()) {
     const Violation& first = validation.violations.front();
     throw InvalidInput(first.what, "plan: " + first.where, first.remedy);
   }
-  RunPlan run_plan = runnable_plan(plan, workload, world_size, options.device);
-  std::vector<std::int32_t> parameter_of = host.parameters().of_tensors(run_plan);
-  const std::vector<const LinkSpec*> specs = links_of(run_plan);
-  std::string structure = run_plan.hash;
+  Prepared prepared{.run_plan = runnable_plan(plan, workload, world_size, options.device),
+                    .extra_bytes = validation.facts.extra_bytes};
+  prepared.parameter_of = host.parameters().of_tensors(prepared.run_plan);
+  prepared.links = links_of(prepared.run_plan);
+  std::string structure = prepared.run_plan.hash;
   for (const Layer& layer : workload.layers) {
     structure += '/';
     for (const Tensor& tensor : layer.tensors) structure += tensor.name + ',';
   }
-  check_same_plan(hash_hex(structure), state != nullptr ? resumed_at(*state) : "");
-  if (validation.facts.extra_bytes > 0)  // else it needs no more than any plan
-    check_room(validation.facts.extra_bytes + BufferPool(run_plan, options.device).least_bytes());
+  prepared.hash = hash_hex(structure);
+  if (state != nullptr) prepared.from = resumed_at(*state);
+  return prepared;
+}
+
+void Engine::Open::put_in_force(Prepared&& prepared, const Workload& workload, const StateTensors::Map* state,
+                                int rank, const std::function<void()>& restored) {
+  const std::vector<const LinkSpec*> specs = std::move(prepared.links);
   layer_names.clear();
   for (const Layer& layer : workload.layers) layer_names.push_back(layer.name);
   host.leave_plan();
-  run.install(std::move(run_plan));
-  host.install(run.plan(), run.slots(), std::move(parameter_of), specs.front()->group, rank);
+  run.install(std::move(prepared.run_plan));
+  host.install(run.plan(), run.slots(), std::move(prepared.parameter_of), specs.front()->group, rank);
   using Meaning = LossScale::Meaning;
   const run::StepPoints steps = run.steps();
   host.handover().loss_scale().set_meaning(steps.synchronous   ? Meaning::kNone

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 
+#include "runtime/buffers.h"
 #include "runtime/codec/codec.h"
 
 namespace gradweave::runtime {
@@ -75,6 +76,39 @@ MeasuredRate measure_rate(const Compression& compression, int world_size, std::i
   }
   const auto bytes = static_cast<double>(message.nbytes());
   return {.encode_us_per_byte = encode / bytes, .decode_us_per_byte = decode / bytes};
+}
+
+std::map<std::string, MeasuredRate> compressor_rates(const std::string& scheme,
+                                                     const std::map<std::string, std::string>& options,
+                                                     const Workload& workload, int world_size,
+                                                     c10::Device device) {
+  const auto option = [&](const std::string& name) {
+    const auto found = options.find(name);
+    return found == options.end() ? std::string() : found->second;
+  };
+  const std::string asked = option("compressor");
+  const bool any =
+      asked == "auto" || (scheme == "auto" && option("allow").find("compressed") != std::string::npos);
+  std::int64_t elements = 0;
+  for (const Layer& layer : workload.layers) {
+    for (const Tensor& tensor : layer.tensors) elements += tensor.numel;
+  }
+  // Small messages are not worth a compressor.
+  const std::int64_t numel = std::clamp<std::int64_t>(elements / 4, 1 << 14, 1 << 20);
+  const DType dtype = workload.layers.front().tensors.front().dtype;
+  std::map<std::string, MeasuredRate> rates;
+  for (const CodecRow& row : codecs()) {
+    const std::string name(row.name);
+    if (!any && name != asked) continue;
+    Compression compression{.name = name};
+    for (const auto& [key, value] : options) {
+      constexpr std::string_view kPrefix = "compressor_";
+      if (name == asked && key.starts_with(kPrefix))
+        compression.parameters[key.substr(kPrefix.size())] = std::stod(value);
+    }
+    rates[name] = measure_rate(compression, world_size, numel, scalar_type_of(dtype), device);
+  }
+  return rates;
 }
 
 }  // namespace gradweave::runtime

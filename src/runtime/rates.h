@@ -5,8 +5,11 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "gradweave/compression.h"
+#include "gradweave/workload.h"
 
 namespace gradweave::runtime {
 
@@ -20,5 +23,12 @@ struct MeasuredRate {
 // such codec.
 MeasuredRate measure_rate(const Compression& compression, int world_size, std::int64_t numel,
                           c10::ScalarType dtype, c10::Device device);
+
+// Returns the speed here of the compressors that a job's plans may use, by a short measurement of messages of some of its
+// layers.
+std::map<std::string, MeasuredRate> compressor_rates(const std::string& scheme,
+                                                     const std::map<std::string, std::string>& options,
+                                                     const Workload& workload, int world_size,
+                                                     c10::Device device);
 
 }  // namespace gradweave::runtime

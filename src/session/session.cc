@@ -1,27 +1,22 @@
-// A session in C++: the engine, the optimizer, and a profile of the layers.
-#include <torch/nn/module.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/lbfgs.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
-
+// A session in C++: what its controller decides, on torch's own modules and optimizers.
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <map>
+#include <iostream>
+#include <memory>
 #include <optional>
 #include <set>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
 
-#include "base/statistics.h"
+#include "control/controller.h"
 #include "gradweave/error.h"
 #include "gradweave/fit.h"
-#include "gradweave/json.h"
 #include "gradweave/schemes.h"
 #include "gradweave/torch.h"
+#include "gradweave/tune.h"
 #include "gradweave/validate.h"
+#include "jobs/engine_job.h"
 #include "model/hash.h"
 #include "runtime/control_group.h"
 #include "runtime/engine.h"
@@ -29,417 +24,517 @@
 #include "runtime/gloo.h"
 #include "runtime/passes.h"
 #include "runtime/probe.h"
+#include "runtime/rates.h"
+#include "session/loss_scale.h"
+#include "session/model.h"
+#include "session/optimizer.h"
 
 namespace gradweave {
 namespace {
 
 using runtime::Engine;
 using runtime::NamedParameter;
-using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr const char* kLink = "default";
-constexpr std::size_t kProfiled = 200;  // iterations that are kept
+const std::string kBuffers = "the broadcast of buffers";
 
-struct Model {
-  std::vector<NamedParameter> parameters;
-  Workload workload;                         // without times
-  std::vector<std::vector<std::size_t>> of;  // by layer: places in `parameters`
-};
-
-// Adds the layers of `module`, called `name`, and of what it holds, in the order of registration.
-void add_layers(const torch::nn::Module& module, const std::string& name, Model& model,
-                std::set<const void*>& seen) {
-  Layer layer{.name = name.empty() ? module.name() : name};
-  const std::string prefix = name.empty() ? "" : name + ".";
-  std::vector<std::size_t> places;
-  for (const auto& own : module.named_parameters(/*recurse=*/false)) {
-    const at::Tensor& tensor = own.value();
-    if (!tensor.requires_grad() || tensor.numel() == 0) continue;
-    if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;  // shared: of the first layer
-    const auto dtype = std::ranges::find(runtime::kFloats, tensor.scalar_type(), runtime::scalar_type_of);
-    if (dtype == runtime::kFloats.end()) {
-      throw InvalidInput("its element type has no gradients here", "parameter '" + prefix + own.key() + "'",
-                         "use floats");
-    }
-    layer.tensors.push_back({.name = prefix + own.key(), .numel = tensor.numel(), .dtype = *dtype});
-    places.push_back(model.parameters.size());
-    model.parameters.push_back({prefix + own.key(), tensor});
-  }
-  if (!layer.tensors.empty()) {
-    model.workload.layers.push_back(std::move(layer));
-    model.of.push_back(std::move(places));
-  }
-  for (const auto& child : module.named_children())
-    add_layers(*child.value(), prefix + child.key(), model, seen);
-}
-
-Model described(const torch::nn::Module& module) {
-  Model model;
-  model.workload.name = module.name();
-  std::set<const void*> seen;
-  add_layers(module, "", model, seen);
-  if (model.parameters.empty()) {
-    throw InvalidInput("no parameter requires a gradient", "model",
-                       "register its layers before the session begins");
-  }
-  return model;
-}
-
-// Steps parameter by parameter: a step of some is what a step of all does to them.
-bool steps_one_by_one(const torch::optim::Optimizer& optimizer) {
-  return dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr ||
-         dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr ||
-         dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr ||
-         dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr ||
-         dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr;
-}
-
-void check_optimizer(torch::optim::Optimizer& optimizer, const Model& model) {
-  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    throw InvalidInput("LBFGS evaluates the loss many times in a step", "optimizer", "use another one");
-  }
-  std::set<const void*> stepped;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& tensor : group.params()) stepped.insert(tensor.unsafeGetTensorImpl());
-  }
-  for (const NamedParameter& parameter : model.parameters) {
-    if (stepped.erase(parameter.tensor.unsafeGetTensorImpl()) == 0) {
-      throw InvalidInput("the optimizer does not have it", "parameter '" + parameter.name + "'",
-                         "give the optimizer model.parameters()");
-    }
-  }
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& tensor : group.params()) {
-      if (stepped.contains(tensor.unsafeGetTensorImpl()) && tensor.requires_grad() && tensor.numel() > 0)
-        throw InvalidInput("it has parameters that the model has not", "optimizer",
-                           "give each model its own");
-    }
-  }
-}
-
-// When the parts of an iteration began, steady clock, ns.
-struct StartTimes {
-  std::vector<Nanoseconds> entered;  // by layer; 0: not yet
-  Nanoseconds backward = 0;
-};
-
-struct LayerTimes {
-  std::vector<Nanoseconds> forward, backward;
-};
-
-}  // namespace
-
-struct Session::State {
-  State(torch::nn::Module& module, torch::optim::Optimizer& user, const Job& the_job,
-        const SessionOptions& the_options)
-      : model(module),
-        optimizer(user),
-        job(the_job),
-        options(the_options),
-        described(gradweave::described(module)) {
-    check_optimizer(optimizer, described);
-    c10::intrusive_ptr<c10d::Store> store = job.store;
-    if (store) {  // of this session alone: ranks make their sessions in the same order
-      static int sessions = 0;
-      job.store = c10::make_intrusive<c10d::PrefixStore>("session" + std::to_string(sessions++), store);
-    }
-    peers = std::make_shared<runtime::Peers>(job.store, job.rank, job.world_size);
-    std::string shapes;
-    for (const NamedParameter& parameter : described.parameters)
-      shapes += parameter.name + " " + std::to_string(parameter.tensor.numel()) + "\n";
-    agree_equal("Session", shapes, "the model", "build the same model on every rank");
-    control = group("control");
-    link = group("link");
-    data = group("data");
-    exchange.emplace(peers, control, data, at::kCPU);
-    exchange->broadcast(module.parameters(), "the broadcast of parameters");
-    broadcast_buffers();
-    runtime::EngineOptions engine_options;
-    engine_options.link.timeout = options.timeout;
-    engine_options.link.check = options.check;
-    std::vector<runtime::LinkSpec> links{{.name = kLink, .group = link, .emulation = nullptr, .control = {}}};
-    engine = std::make_unique<Engine>(described.parameters, std::move(links), control, peers, job.world_size,
-                                      engine_options, [this](std::int32_t subset) { step_subset(subset); });
-    started.entered.resize(described.workload.layers.size());
-    const Cluster unknown{.workers = job.world_size, .links = {{.name = kLink, .startup_ns = 1000}}};
-    engine->install(std::get<Plan>(make_plan("sequential", described.workload, unknown)), described.workload);
-  }
-
-  // Errors: InvalidInput, on every rank, unless all ranks have the same `text`.
-  void agree_equal(const std::string& meeting, const std::string& text, const std::string& what,
-                   const std::string& remedy) const {
-    if (job.world_size == 1) return;
-    const std::vector<std::string> texts = peers->agree(meeting, hash_hex(text), options.timeout);
-    for (std::size_t rank = 1; rank < texts.size(); ++rank) {
-      if (texts[rank] != texts[0])
-        throw InvalidInput("rank " + std::to_string(rank) + " has another one than rank 0", what, remedy);
-    }
-  }
-
-  c10::intrusive_ptr<c10d::ProcessGroup> group(const std::string& name) {
-    if (job.world_size == 1) return {};
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(name, job.store);
-    return runtime::make_gloo_group(*peers, store, job.rank, job.world_size, options.timeout);
-  }
-
-  void broadcast_buffers() { exchange->broadcast(model.buffers(), "the broadcast of buffers"); }
-
-  // Optimizer::zero_grad() refuses gradients that are views, as the engine's are of its messages.
-  void lend_gradients() const {
-    for (const NamedParameter& parameter : described.parameters) {
-      at::Tensor& gradient = parameter.tensor.mutable_grad();
-      if (gradient.defined() && gradient.is_view()) gradient = gradient.detach();
-    }
-  }
-
-  void step_subset(std::int32_t subset) {
-    if (subset == 0) {
-      optimizer.step();
-      return;
-    }
-    Groups& groups = optimizer.param_groups();
-    auto [entry, made] = narrowed.try_emplace(subset);
-    Groups& mine = entry->second;
-    if (made) {
-      std::set<const void*> wanted;
-      for (const std::int32_t p : engine->subset(subset).parameters)
-        wanted.insert(described.parameters[static_cast<std::size_t>(p)].tensor.unsafeGetTensorImpl());
-      for (const auto& group : groups) {
-        std::erase_if(mine.emplace_back(group).params(), [&](const at::Tensor& tensor) {
-          return !wanted.contains(tensor.unsafeGetTensorImpl());
-        });
+// The layers whose forward the plan's updates precede.
+std::set<std::int32_t> updated_in_forward(const Plan& plan) {
+  std::set<std::int32_t> layers;
+  for (const auto* iterations : {&plan.prologue, &plan.period}) {
+    for (const Iteration& iteration : *iterations) {
+      for (const Apply& apply : iteration.applies) {
+        if (apply.at.kind == PointKind::kForwardStart) layers.insert(apply.at.layer);
       }
     }
-    if (frozen.empty()) freeze_options();
-    for (std::size_t g = 0; g < mine.size(); ++g) mine[g].set_options(frozen[g]->clone());
-    // The vectors, so that what the caller refers to in his groups stays where it is.
-    std::swap(groups, mine);
-    try {
-      optimizer.step();
-    } catch (...) {
-      std::swap(groups, mine);
-      throw;
-    }
-    std::swap(groups, mine);
   }
+  return layers;
+}
 
-  // Steps of parts use the hyperparameters of now, also those that come later.
-  void freeze_options() {
-    frozen.clear();
-    for (const auto& group : optimizer.param_groups()) frozen.push_back(group.options().clone());
-  }
-
-  void keep_profile() {
-    const std::vector<Nanoseconds>& entered = started.entered;
-    if (started.backward == 0 || std::ranges::find(entered, 0) != entered.end()) return;
-    const std::size_t layers = entered.size();
-    LayerTimes times{.forward = std::vector<Nanoseconds>(layers),
-                     .backward = std::vector<Nanoseconds>(layers)};
-    Nanoseconds before = started.backward;
-    for (std::size_t l = layers; l-- > 0;) {
-      times.forward[l] =
-          std::max<Nanoseconds>(0, (l + 1 < layers ? entered[l + 1] : started.backward) - entered[l]);
-      Nanoseconds ready = before;
-      for (const std::size_t p : described.of[l]) ready = std::max(ready, engine->ready_ns()[p]);
-      times.backward[l] = ready - before;
-      before = ready;
+// A plan for one link, whatever it calls it, for the session's one.
+Plan on_only_link(Plan plan, const std::string& link) {
+  if (plan.links.size() != 1) return plan;
+  const std::string name = std::exchange(plan.links[0].name, link);
+  for (auto* iterations : {&plan.prologue, &plan.period}) {
+    for (Iteration& iteration : *iterations) {
+      for (Op& op : iteration.ops) {
+        if (op.link == name) op.link = link;
+      }
     }
-    if (profiled.size() == kProfiled) profiled.erase(profiled.begin());
-    profiled.push_back(std::move(times));
+  }
+  return plan;
+}
+
+// What a session is made of before a controller comes.
+struct Parts {
+  Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job& the_job,
+        const SessionOptions& the_options);
+  // Errors: InvalidInput, on every rank, unless all ranks have the same `text`.
+  void agree_equal(const std::string& meeting, const std::string& text, const std::string& what,
+                   const std::string& remedy) const;
+  Group group(const std::string& name, const std::string& interface);
+  void step_subset(std::int32_t subset) {
+    subset == 0 ? optimizer.step() : optimizer.step_subset(subset, engine->subset(subset).parameters);
   }
 
   torch::nn::Module& model;
-  torch::optim::Optimizer& optimizer;
   Job job;
   SessionOptions options;
-  Model described;
+  SessionModel described;
+  SessionOptimizer optimizer;
   std::shared_ptr<runtime::Peers> peers;
-  c10::intrusive_ptr<c10d::ProcessGroup> control, link, data;  // flags; ops; broadcasts and the probe
-  std::optional<runtime::ControlGroup> exchange;
+  std::shared_ptr<runtime::ControlGroup> messages;
+  Group data;  // broadcasts and the probe
   std::unique_ptr<Engine> engine;
-  std::map<std::int32_t, Groups> narrowed;                              // by subset
-  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> frozen;  // by group
-  std::int32_t layer = -1;                                              // that the forward is in
-  bool stepped = false;                                                 // some iteration has ended
-  StartTimes started;
-  std::vector<LayerTimes> profiled;
-  std::set<std::int32_t> ever_entered;
+  std::vector<runtime::LinkSpec> links;
+  std::optional<LossScale> scale;
+};
+
+Parts::Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job& the_job,
+             const SessionOptions& the_options)
+    : model(module),
+      job(the_job),
+      options(the_options),
+      described(gradweave::described(module)),
+      optimizer(user, described.parameters) {
+  check_optimizer(user, described);
+  const SchemeOptions set = parse_options(options.scheme, options.options);
+  if (options.tune > 0) check_tuning(set, options.tune);
+  if (options.loss_scale > 0) scale.emplace(options.loss_scale);
+  std::vector<Tensor> tensors;
+  for (const Layer& layer : described.workload.layers)
+    tensors.insert(tensors.end(), layer.tensors.begin(), layer.tensors.end());
+  control::check_runs({options.scheme, options.options}, tensors, job.world_size,
+                      runtime::unrunnable_on(job.world_size, at::kCPU));
+  if (job.store) {  // of this session alone: ranks make their sessions in the same order
+    static int sessions = 0;
+    job.store = c10::make_intrusive<c10d::PrefixStore>("session" + std::to_string(sessions++), job.store);
+  }
+  peers = std::make_shared<runtime::Peers>(job.store, job.rank, job.world_size);
+  std::string shapes;
+  for (const NamedParameter& parameter : described.parameters)
+    shapes += parameter.name + " " + std::to_string(parameter.tensor.numel()) + "\n";
+  agree_equal("Session", shapes, "the model", "build the same model on every rank");
+  const Group control = group("control", "");
+  data = group("data", "");
+  messages = std::make_shared<runtime::ControlGroup>(peers, control, data, at::kCPU);
+  if (options.links.empty()) options.links.push_back({.name = kLink});
+  for (const SessionLink& link : options.links) {
+    std::shared_ptr<runtime::Emulation> emulation;
+    if (link.startup_us > 0 || link.us_per_byte > 0) {
+      emulation = std::make_shared<runtime::Emulation>();
+      emulation->startup_ns = static_cast<Nanoseconds>(link.startup_us * 1000);
+      emulation->ns_per_byte = link.us_per_byte * 1000;
+    }
+    links.push_back({.name = link.name,
+                     .group = group("link " + link.name, link.interface),
+                     .emulation = std::move(emulation),
+                     .control = {}});
+  }
+  messages->broadcast(module.parameters(), "the broadcast of parameters");
+  messages->broadcast(module.buffers(), kBuffers);
+  runtime::EngineOptions engine_options;
+  engine_options.link.timeout = options.timeout;
+  engine_options.link.check = options.check;
+  engine = std::make_unique<Engine>(described.parameters, links, control, peers, job.world_size,
+                                    engine_options, [this](std::int32_t subset) { step_subset(subset); });
+  if (scale) {
+    engine->set_unscaler([this] { return at::full({}, 1 / scale->value(), at::kFloat); });
+  }
+}
+
+void Parts::agree_equal(const std::string& meeting, const std::string& text, const std::string& what,
+                        const std::string& remedy) const {
+  if (job.world_size == 1) return;
+  const std::vector<std::string> texts = peers->agree(meeting, hash_hex(text), options.timeout);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] != texts[0])
+      throw InvalidInput("rank " + std::to_string(rank) + " has another one than rank 0", what, remedy);
+  }
+}
+
+Group Parts::group(const std::string& name, const std::string& interface) {
+  if (job.world_size == 1) return {};
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(name, job.store);
+  return runtime::make_gloo_group(*peers, store, job.rank, job.world_size, options.timeout,
+                                  {.interface = interface});
+}
+
+}  // namespace
+
+struct Session::State : runtime::EngineJob {
+  explicit State(std::unique_ptr<Parts> made);
+
+  std::string install(const Plan& plan, const Workload& workload) override;
+  void begin_profile() override { profiled = 0; }
+  void profile_iteration() override { ++profiled; }
+  Workload end_profile() override;
+  void drop_profile() override {}
+  void look_at_optimizers() override;
+  Cluster measure(const Workload& workload) override;
+  std::optional<StepRule> step_rule() override { return parts->optimizer.rule(); }
+  std::vector<double> learning_rates() override { return parts->optimizer.learning_rates(); }
+  runtime::OptimizerMoments moments() override { return parts->optimizer.moments(); }
+  void tell(const std::string& line) override;
+
+  void broadcast_buffers() { parts->messages->broadcast(parts->model.buffers(), kBuffers); }
+  void lend_gradients() const;
+  void run_backward(const at::Tensor& loss);
+  void unscale();
+  bool overflowed() const;
+  void end_iteration();
+  std::string missing_layer(const Plan& plan) const;
+  using Handed = std::pair<const void*, std::uint32_t>;  // a gradient's memory, and its version
+  std::vector<Handed> gradients_now() const;
+  const std::string& layer_name(std::int32_t layer) const {
+    return parts->described.workload.layers[static_cast<std::size_t>(layer)].name;
+  }
+
+  std::unique_ptr<Parts> parts;
+  Engine& engine;
+  control::Loop loop;
+  control::Controller controller;
+  std::int32_t layer = -1;              // that the forward is in
+  std::set<std::int32_t> in_pass;       // layers that this forward has entered
+  std::set<std::int32_t> entered;       // ... that this iteration has
+  std::set<std::int32_t> ever_entered;  // ... that some iteration has
+  bool stepped = false;                 // some iteration has ended
+  std::int64_t profiled = 0;            // iterations
+  std::vector<Handed> handed;           // as the backward left them
+  bool unscaled = false;                // the gradients of this iteration
   int exceptions = std::uncaught_exceptions();
   int generation = runtime::fork_generation();
 };
 
+Session::State::State(std::unique_ptr<Parts> made)
+    : EngineJob(*made->engine, made->peers, made->messages, made->job.rank, made->job.world_size,
+                made->job.rank == 0, made->options.timeout),
+      parts(std::move(made)),
+      engine(*parts->engine),
+      controller(*this, loop,
+                 {.request = {parts->options.scheme, parts->options.options},
+                  .warm_up = parts->options.warm_up,
+                  .profile_iterations = parts->options.profile_iterations,
+                  .compares_gradients = parts->job.world_size > 1 && !parts->scale,
+                  .follows = parts->options.follow.value_or(parts->options.scheme == "auto"),
+                  .trials = parts->options.tune},
+                 runtime::unrunnable_on(parts->job.world_size, at::kCPU)) {
+  if (parts->scale) loop.saw("scales");
+  std::vector<std::string> names;
+  for (const SessionLink& link : parts->options.links) names.push_back(link.name);
+  controller.begin();
+  controller.layers_known(parts->described.workload, names);
+}
+
+// ---- what the controller commands
+
+std::string Session::State::install(const Plan& plan, const Workload& workload) {
+  std::string refusal;
+  try {
+    if (validate(plan, workload).valid()) {  // else the engine says what is wrong
+      look_at_optimizers();
+      refusal = loop.refusal(demands_of(plan));
+      if (refusal.empty()) refusal = missing_layer(plan);
+    }
+  } catch (const std::exception& error) {  // the other ranks must learn of it, or they wait for this one
+    refusal = error.what();
+  }
+  try {
+    engine.install(plan, workload, nullptr, refusal);
+    parts->optimizer.forget();
+    lend_gradients();
+  } catch (const RuntimeFailure&) {
+    throw;
+  } catch (const std::exception& error) {  // as above
+    return error.what();
+  }
+  return "";
+}
+
+// Returns why the plan can't run: it updates a layer in a forward that was never seen to enter it.
+std::string Session::State::missing_layer(const Plan& plan) const {
+  for (const std::int32_t updated : updated_in_forward(plan)) {
+    if (!stepped || ever_entered.contains(updated)) continue;
+    return "the plan updates layer '" + layer_name(updated) +
+           "' in the forward, which does not enter it; call Session::enter() in the first line of the "
+           "layer's "
+           "forward";
+  }
+  return "";
+}
+
+Workload Session::State::end_profile() {
+  Workload workload = parts->described.workload;
+  const auto times = engine.run(&run::Run::layer_times, std::min(profiled, run::kMostKept));
+  if (!times) {
+    throw InvalidInput("no iteration entered every layer", "Session",
+                       "call Session::enter() in the first line of each layer's forward, or give a plan by "
+                       "Session::install()");
+  }
+  for (std::size_t l = 0; l < workload.layers.size(); ++l) {
+    workload.layers[l].forward_ns = std::llround(times->forward_ns[l]);
+    workload.layers[l].backward_ns = std::llround(times->backward_ns[l]);
+  }
+  return workload;
+}
+
+void Session::State::look_at_optimizers() {
+  if (!parts->optimizer.steps_one_by_one())
+    loop.saw("couples", "only torch's SGD, Adam, AdamW, RMSprop and Adagrad are known to step parts");
+  loop.saw("couples elements", "a session in C++ steps whole tensors");
+  if (const auto rule = step_rule(); rule && rule->momentum > 0) loop.saw("has momentum", "SGD");
+}
+
+Cluster Session::State::measure(const Workload& workload) {
+  ClusterMeasurements measured{.workers = size()};
+  Cluster cluster{.workers = size()};
+  for (std::size_t k = 0; k < parts->links.size(); ++k) {
+    const runtime::LinkSpec& spec = parts->links[k];
+    if (spec.emulation) {
+      const SessionLink& given = parts->options.links[k];
+      cluster.links.push_back({.name = spec.name,
+                               .startup_ns = spec.emulation->startup_ns,
+                               .us_per_byte = decimal_from_double(given.us_per_byte, "us_per_byte")});
+    } else if (size() == 1) {
+      cluster.links.push_back({.name = spec.name, .startup_ns = 1000});
+    } else {
+      const ClusterMeasurements one{.workers = size(),
+                                    .links = {runtime::measure_link(*parts->peers, spec.name, spec.group,
+                                                                    at::kCPU, parts->options.probe_seconds)}};
+      cluster.links.push_back(fit_cluster(one).cluster.links.front());
+    }
+  }
+  for (const auto& [name, rate] :
+       runtime::compressor_rates(parts->options.scheme, parts->options.options, workload, size(), at::kCPU)) {
+    cluster.compressor_rates[name] = {decimal_from_double(rate.encode_us_per_byte, "encode_us_per_byte"),
+                                      decimal_from_double(rate.decode_us_per_byte, "decode_us_per_byte")};
+  }
+  return cluster;
+}
+
+void Session::State::tell(const std::string& line) {
+  if (parts->options.tell) {
+    parts->options.tell(line);
+  } else {
+    std::cerr << "gradweave: " << line << '\n';
+  }
+}
+
+// ---- an iteration
+
+// Optimizer::zero_grad() refuses gradients that are views, as the engine's are of its messages.
+void Session::State::lend_gradients() const {
+  for (const NamedParameter& parameter : parts->described.parameters) {
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (gradient.defined() && gradient.is_view()) gradient = gradient.detach();
+  }
+}
+
+std::vector<Session::State::Handed> Session::State::gradients_now() const {
+  std::vector<Handed> now;
+  for (const NamedParameter& parameter : parts->described.parameters) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    now.emplace_back(gradient.defined() ? gradient.const_data_ptr() : nullptr,
+                     gradient.defined() ? gradient._version() : 0);
+  }
+  return now;
+}
+
+void Session::State::run_backward(const at::Tensor& loss) {
+  if (layer >= 0) engine.forward_end(layer);
+  layer = -1;
+  in_pass.clear();
+  (parts->scale ? loss * parts->scale->value() : loss).backward();
+}
+
+// Takes the loss scale out of reduced gradients, once in an iteration.
+void Session::State::unscale() {
+  if (!parts->scale || unscaled || !engine.run(&run::Run::steps).synchronous) return;
+  unscaled = true;
+  for (const NamedParameter& parameter : parts->described.parameters) {
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (gradient.defined()) gradient.mul_(1 / parts->scale->value());
+  }
+}
+
+// Alike on all ranks: of reduced gradients, or as the ranks have agreed.
+bool Session::State::overflowed() const {
+  if (!parts->scale) return false;
+  if (!engine.run(&run::Run::steps).synchronous) return engine.run(&run::Run::overflowed);
+  return std::ranges::any_of(parts->described.parameters, [](const NamedParameter& parameter) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    return gradient.defined() && !at::isfinite(gradient).all().item<bool>();
+  });
+}
+
+void Session::State::end_iteration() {
+  parts->optimizer.freeze_options();
+  unscale();
+  const bool spoilt = overflowed();
+  if (spoilt && engine.run(&run::Run::steps).synchronous) {
+    engine.skip();
+  } else {
+    engine.end_iteration();
+  }
+  if (parts->scale) parts->scale->update(spoilt);
+  lend_gradients();
+  entered.clear();
+  in_pass.clear();
+  layer = -1;
+  unscaled = false;
+  stepped = true;
+  optimizer_stepped();
+  controller.iteration_ended();
+}
+
 Session::Session(torch::nn::Module& model, torch::optim::Optimizer& optimizer, const Job& job,
                  const SessionOptions& options)
-    : state_(std::make_unique<State>(model, optimizer, job, options)) {}
+    : state_(std::make_unique<State>(std::make_unique<Parts>(model, optimizer, job, options))) {}
 
 Session::~Session() {
-  if (runtime::fork_generation() != state_->generation) {  // the threads are the parent's
+  State& state = *state_;
+  if (runtime::fork_generation() != state.generation) {  // the threads are the parent's
     static_cast<void>(state_.release());
     return;
   }
-  const bool failed = std::uncaught_exceptions() > state_->exceptions;
+  const bool failed = std::uncaught_exceptions() > state.exceptions;
   try {
-    if (failed) {
-      state_->peers->report("an exception ended the session");
-      state_->engine->close(run::Clock::duration::zero());
-    } else {
-      state_->peers->end();
-      state_->engine->close();
-    }
-    state_->peers->close();
+    if (failed) state.parts->peers->report("an exception ended the session");
+    state.controller.close(failed);
+    if (!failed) state.parts->peers->end();
+    failed ? state.engine.close(run::Clock::duration::zero()) : state.engine.close();
+    state.parts->peers->close();
   } catch (const std::exception&) {  // the ranks that are left have been told, or find out
   }
 }
 
 void Session::enter(const std::string& layer) {
   State& state = *state_;
-  const std::vector<Layer>& layers = state.described.workload.layers;
+  const std::vector<Layer>& layers = state.parts->described.workload.layers;
   const auto found = std::ranges::find(layers, layer, &Layer::name);
   if (found == layers.end()) {
     throw InvalidInput("the model has no module of that name with parameters of its own",
                        "Session::enter: '" + layer + "'", "name it as named_modules() does");
   }
   const auto number = static_cast<std::int32_t>(found - layers.begin());
-  if (state.layer >= 0) state.engine->forward_end(state.layer);
+  if (state.layer >= 0) state.engine.forward_end(state.layer);
   state.layer = number;
   if (at::GradMode::is_enabled()) {
-    std::vector<Nanoseconds>& entered = state.started.entered;
-    Nanoseconds& here = entered[static_cast<std::size_t>(number)];
-    if (here == 0) {
-      if (std::ranges::any_of(entered.begin() + number + 1, entered.end(),
-                              [](Nanoseconds at) { return at != 0; })) {
-        throw InvalidInput("the forward reaches it after layers that are registered behind it",
-                           "layer '" + layer + "'",
-                           "register modules in the order in which the forward runs them");
-      }
-      here = run::ns_of(run::Clock::now());
-      state.ever_entered.insert(number);
+    if (state.in_pass.empty()) state.engine.forward_begins();
+    if (!state.in_pass.contains(number) && !state.in_pass.empty() && *state.in_pass.rbegin() > number) {
+      throw InvalidInput("the forward reaches it after layers that are registered behind it",
+                         "layer '" + layer + "'",
+                         "register modules in the order in which the forward runs them");
     }
+    state.in_pass.insert(number);
+    state.entered.insert(number);
+    state.ever_entered.insert(number);
   }
-  state.engine->forward_start(number);
+  state.engine.forward_start(number);
+}
+
+void Session::accumulate(const at::Tensor& loss) {
+  State& state = *state_;
+  state.engine.run(&run::Run::set_communicating, false);
+  try {
+    state.run_backward(loss);
+  } catch (...) {
+    state.engine.run(&run::Run::set_communicating, true);
+    throw;
+  }
+  state.engine.run(&run::Run::set_communicating, true);
 }
 
 void Session::backward(const at::Tensor& loss) {
   State& state = *state_;
-  if (state.layer >= 0) state.engine->forward_end(state.layer);
-  state.layer = -1;
-  for (const std::int32_t layer : state.engine->run(&run::Run::forward_layers)) {
-    if (state.started.entered[static_cast<std::size_t>(layer)] == 0) {
-      throw InvalidInput(
-          "the plan updates it in the forward, which did not enter it",
-          "layer '" + state.described.workload.layers[static_cast<std::size_t>(layer)].name + "'",
-          "call Session::enter() in the first line of the layer's forward, in every iteration");
+  for (const std::int32_t layer : state.engine.run(&run::Run::forward_layers)) {
+    if (state.entered.contains(layer)) continue;
+    throw InvalidInput("the plan updates it in the forward, which did not enter it",
+                       "layer '" + state.layer_name(layer) + "'",
+                       "call Session::enter() in the first line of the layer's forward, in every iteration");
+  }
+  if (state.engine.run(&run::Run::reduced)) state.loop.saw("accumulates");
+  if (loss.requires_grad()) {
+    loss.register_hook([&state](const at::Tensor&) { state.engine.backward_start(); });
+  }
+  if (state.engine.run(&run::Run::steps).in_backward) state.parts->optimizer.freeze_options();
+  state.run_backward(loss);
+  state.backward_ended();
+  if (state.controller.profiling()) state.handed = state.gradients_now();
+}
+
+double Session::clip_grad_norm(double max_norm, double norm_type) {
+  State& state = *state_;
+  const run::StepPoints steps = state.engine.run(&run::Run::steps);
+  if (steps.in_backward) {
+    throw InvalidInput("the plan in force steps parameters in the backward, before the norm is known",
+                       "Session::clip_grad_norm",
+                       "choose a scheme that steps in step() or in the next forward, such as ddp or dear");
+  }
+  state.unscale();
+  const std::vector<NamedParameter>& parameters = state.parts->described.parameters;
+  std::vector<std::vector<at::Tensor>> coming(parameters.size());
+  if (state.engine.run(&run::Run::reduced) && steps.in_forward) {
+    coming = state.engine.coming_gradients();
+  } else {
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      if (const at::Tensor& gradient = parameters[p].tensor.grad(); gradient.defined())
+        coming[p] = {gradient};
     }
   }
-  if (loss.requires_grad()) {
-    loss.register_hook([&state](const at::Tensor&) { state.engine->backward_start(); });
+  std::vector<at::Tensor> norms;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (coming[p].empty()) continue;
+    const at::Tensor whole = coming[p].size() == 1 ? coming[p].front().detach() : at::cat(coming[p]);
+    // In the parameter's shape: a norm of one dimension is summed in another order.
+    const at::Tensor& like = parameters[p].tensor;
+    norms.push_back(whole.as_strided(like.sizes(), like.strides(), whole.storage_offset()).norm(norm_type));
   }
-  if (state.engine->run(&run::Run::steps).in_backward) state.freeze_options();
-  state.started.backward = run::ns_of(run::Clock::now());
-  loss.backward();
+  if (norms.empty()) return 0;
+  // As torch::nn::utils::clip_grad_norm_(), which asks for parameters.
+  const at::Tensor norm = norms.size() == 1 ? norms.front() : at::stack(norms).norm(norm_type);
+  const at::Tensor factor = at::clamp_max(max_norm / (norm + 1e-6), 1.0);
+  for (const std::vector<at::Tensor>& of_parameter : coming) {
+    for (const at::Tensor& part : of_parameter) part.detach().mul_(factor);
+  }
+  if (state.controller.profiling()) {
+    state.loop.saw("clips");
+    state.handed = state.gradients_now();
+  }
+  return norm.item<double>();
 }
 
 void Session::step() {
   State& state = *state_;
-  state.keep_profile();
-  state.freeze_options();
-  state.engine->end_iteration();
-  state.lend_gradients();
-  state.started.entered.assign(state.started.entered.size(), 0);
-  state.started.backward = 0;
-  state.layer = -1;
-  state.stepped = true;
+  if (state.controller.profiling() && state.engine.run(&run::Run::reduced) &&
+      state.handed != state.gradients_now())
+    state.loop.saw("edits");
+  state.end_iteration();
 }
 
-Workload Session::profile() {
+void Session::install(const Plan& plan) {
   State& state = *state_;
-  Workload workload = state.described.workload;
-  if (!state.profiled.empty()) {
-    std::vector<std::vector<double>> iterations;
-    for (const LayerTimes& times : state.profiled) {
-      iterations.emplace_back(times.forward.begin(), times.forward.end());
-      iterations.back().insert(iterations.back().end(), times.backward.begin(), times.backward.end());
-    }
-    const std::vector<double> typical = typical_row(iterations);
-    const std::size_t layers = workload.layers.size();
-    for (std::size_t l = 0; l < layers; ++l) {
-      workload.layers[l].forward_ns = std::llround(typical[l]);
-      workload.layers[l].backward_ns = std::llround(typical[layers + l]);
-    }
-  }
-  std::vector<std::string> texts{state.profiled.empty() ? "" : to_json(workload)};
-  if (state.job.world_size > 1)
-    texts = state.peers->agree("Session::profile()", texts.front(), state.options.timeout);
-  std::vector<Workload> classes;
-  for (const std::string& text : texts) {
-    if (text.empty()) {
-      throw InvalidInput(
-          "no iteration entered every layer", "Session::profile()",
-          "call Session::enter() in the first line of each layer's forward, backward() and step(), before");
-    }
-    classes.push_back(parse_workload(text));
-  }
-  state.profiled.clear();
-  return slowest_of(classes);
-}
-
-Cluster Session::probe(double seconds) {
-  const State& state = *state_;
-  if (!state.data) return {.workers = state.job.world_size, .links = {{.name = kLink, .startup_ns = 1000}}};
-  return fit_cluster({.workers = state.job.world_size,
-                      .links = {runtime::measure_link(*state.peers, kLink, state.data, at::kCPU, seconds)}})
-      .cluster;
-}
-
-void Session::install(const Plan& given) {
-  State& state = *state_;
-  Plan plan = given;
-  if (plan.links.size() == 1) {
-    const std::string name = std::exchange(plan.links[0].name, kLink);
-    for (std::vector<Iteration>* iterations : {&plan.prologue, &plan.period}) {
-      for (Iteration& iteration : *iterations) {
-        for (Op& op : iteration.ops) {
-          if (op.link == name) op.link = kLink;
-        }
-      }
-    }
-  }
-  if (validate(plan, state.described.workload).valid()) {
-    const Demands demands = demands_of(plan);
-    if (demands.slices) {
-      throw InvalidInput("the plan steps parts of tensors, and a session steps whole ones",
-                         "Session::install", "plan with slices=off, or use another scheme");
-    }
-    if (demands.partial_steps && !steps_one_by_one(state.optimizer)) {
-      throw InvalidInput("the plan steps parts of the model, which is not known to equal a whole step",
-                         "optimizer", "use torch's SGD, Adam, AdamW, RMSprop or Adagrad, or scheme ddp");
-    }
-  }
-  state.engine->drain("Session::install()");
-  state.lend_gradients();
-  state.narrowed.clear();
-  state.engine->install(plan, state.described.workload);
-  for (const std::int32_t layer : state.engine->run(&run::Run::forward_layers)) {
-    if (state.stepped && !state.ever_entered.contains(layer)) {
-      throw InvalidInput(
-          "the plan updates it in the forward, which does not enter it",
-          "layer '" + state.described.workload.layers[static_cast<std::size_t>(layer)].name + "'",
-          "call Session::enter() in the first line of the layer's forward");
-    }
-  }
+  state.controller.install(on_only_link(plan, state.parts->options.links.front().name));
 }
 
 void Session::finish() {
   State& state = *state_;
-  state.engine->drain("Session::finish()");
+  state.engine.drain("Session::finish()");
   state.lend_gradients();
+  state.controller.finish();
   state.broadcast_buffers();
   std::string all;
-  for (const NamedParameter& parameter : state.described.parameters)
+  for (const NamedParameter& parameter : state.parts->described.parameters)
     all += std::to_string(runtime::checksum_of(parameter.tensor)) + "\n";
-  state.agree_equal(
+  state.parts->agree_equal(
       "the comparison of parameters", all, "parameters",
       "every rank must take the same steps with the same hyperparameters, and change parameters only alike");
 }
+
+const std::optional<Plan>& Session::plan() const { return state_->controller.plan(); }
+const std::optional<Workload>& Session::workload() const { return state_->controller.workload(); }
+const std::optional<Cluster>& Session::cluster() const { return state_->controller.cluster(); }
+std::optional<Observer::Report> Session::report() { return state_->controller.report(); }
 
 }  // namespace gradweave

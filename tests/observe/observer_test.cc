@@ -9,11 +9,13 @@
 #include "gradweave/json.h"
 #include "gradweave/observe.h"
 #include "gradweave/schemes.h"
+#include "testing/measures.h"
 
 namespace gradweave {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::statistics_of;
 
 Workload small() {
   return parse_workload(R"({"version": 1, "name": "small", "layers": [
@@ -30,36 +32,6 @@ Cluster line(double startup_us, double us_per_byte) {
 
 Plan plan_of(const std::string& scheme, const Workload& workload, const Cluster& cluster) {
   return std::get<Plan>(make_plan(scheme, workload, cluster, {}));
-}
-
-std::size_t ops_in(const Plan& plan, std::int64_t iteration) {
-  const auto n = static_cast<std::size_t>(iteration);
-  if (n < plan.prologue.size()) return plan.prologue[n].ops.size();
-  return plan.period[(n - plan.prologue.size()) % plan.period.size()].ops.size();
-}
-
-// What a job whose link is `real` would show: op times of its simulated timeline, and `compute` times the workload's.
-IterationStatistics statistics_of(const Plan& plan, const Workload& workload, const Cluster& real,
-                                  double compute) {
-  const SimulationResult result = simulate(plan, workload, real, {.timeline_iterations = 40});
-  const auto starts = [](const Span& span) { return span.kind == SpanKind::kForward; };
-  const std::int64_t first = std::ranges::find_if(result.timeline.spans, starts)->iteration;
-  IterationStatistics sample{.first = first + 10, .iterations = 10, .compute_ns = {1, 1, 1, 1}};
-  for (std::int64_t n = sample.first; n < sample.first + sample.iterations; ++n) {
-    std::vector<double> ops(ops_in(plan, n));
-    for (const Span& span : result.timeline.spans) {
-      if (span.kind == SpanKind::kOp && span.iteration == n)
-        ops[static_cast<std::size_t>(span.op)] = static_cast<double>(span.end_ns - span.begin_ns);
-    }
-    sample.op_ns.insert(sample.op_ns.end(), ops.begin(), ops.end());
-  }
-  for (const Layer& layer : workload.layers) {
-    sample.forward_ns += compute * static_cast<double>(layer.forward_ns);
-    sample.backward_ns.push_back(compute * static_cast<double>(layer.backward_ns));
-  }
-  sample.iteration_ns = result.iteration_ns();
-  sample.exposed_ns = result.exposed_ns;
-  return sample;
 }
 
 TEST(IterationStatistics, TheRanksShortestOpsAndLongestCompute) {

@@ -127,10 +127,10 @@ def _main(module, function, folder):
 
     from torch import distributed
 
-    from gradweave import decision
+    from gradweave import probe
 
     torch.set_num_threads(1)
-    decision.PROBE_SECONDS = 0.3  # links within a machine say nothing
+    probe.JOB_SECONDS = 0.3  # links within a machine say nothing
     arguments = torch.load(Path(folder) / "arguments", weights_only=False)
     os.environ["JOB_FOLDER"] = folder
     distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))

@@ -46,6 +46,22 @@ def test_local_averages_end_with_equal_ranks(plain):
     assert "parameters" in told and told != plain
 
 
+@pytest.mark.parametrize("scheme", ["ddp", "dear", "auto"])
+def test_clipping_and_accumulation_give_the_bits_of_plain_all_reduces(scheme):
+    loop = "--clip", "0.05", "--passes", "2", "--iterations", "10"
+    codes, told, errors = train("--scheme", scheme, *loop)
+    assert codes == [0, 0], errors
+    assert "in force: " in errors
+    assert told == train("--plain", *loop)[1]
+
+
+def test_plans_are_tried_in_training_and_change_no_bit():
+    codes, told, errors = train("--scheme", "dear", "--tune", "2", "--iterations", "80")
+    assert codes == [0, 0], errors
+    assert "gradweave: tuned by " in errors and errors.count("gradweave: ") == 3  # rank 0: at the switch, then, at the end
+    assert told == train("--plain", "--iterations", "80")[1]
+
+
 def test_one_rank_trains_without_an_environment():
     done = subprocess.run([PROGRAM, "--scheme", "ddp", "--iterations", "8"], capture_output=True, text=True, timeout=170,
                           env={key: value for key, value in os.environ.items() if key != "RANK"})

@@ -9,9 +9,7 @@ from torch import nn
 
 import ranks
 
-from gradweave import core, decision
-from gradweave.loop import Loop
-from gradweave.settings import Settings
+from gradweave import core
 
 LINK = (100.0, 0.5)  # so slow that plans which change training are much faster
 ITERATIONS = 24
@@ -137,45 +135,3 @@ def test_a_curvature_that_grows_in_mid_training_is_caught_before_training_diverg
     assert before and after
     assert not largest < 100
     assert sum("the Preserver objects" in line for line in lines) == 1
-
-
-class Slow:
-    """A preserver to whom plans that delay gradients get so far."""
-
-    def __init__(self, far):
-        self.far = far
-
-    def progress(self, plan, workload):
-        return self.far if core.demands_of(plan)["delays_gradients"] else 1.0
-
-    def objection(self, plan, workload):
-        return ""
-
-
-def test_progress_counts_and_not_the_time_of_an_iteration_alone():
-    layers = [{"name": name, "forward_us": 1000.0, "backward_us": 2000.0,
-               "tensors": [{"name": f"{name}.w", "numel": 50_000, "dtype": "float32"}]} for name in "abc"]
-    workload = {"version": 1, "name": "three", "layers": layers}
-    cluster = {"version": 1, "workers": 2, "workers_per_node": 1, "startup_growth": "linear",
-               "links": [{"name": "net", "startup_us": 100.0, "us_per_byte": 0.02, "concurrency": 1}]}
-    given = Settings("auto", options={"allow": "exact+delayed"})
-    loop = Loop([nn.Parameter(torch.zeros(1))])
-    fast = decision.decide(workload, cluster, given, loop, torch.device("cpu"))
-    sound = decision.decide(workload, cluster, given, loop, torch.device("cpu"), Slow(0.01))
-    assert core.demands_of(fast["candidates"][0]["plan"])["delays_gradients"]
-    assert not core.demands_of(sound["candidates"][0]["plan"])["delays_gradients"]
-    assert "gets only 0.01 times as far" in sound["passed_over"]
-
-
-def test_where_all_plans_get_as_far_the_one_that_changes_training_least_is_preferred():
-    entries = [{"name": name, "plan": {}, "iteration_us": us}
-               for name, us in (("mild", 105.0), ("fast", 100.0), ("slow", 130.0), ("slower", 135.0))]
-
-    class Alike:
-
-        def progress(self, plan, workload):
-            return 1.0 if plan is not entries[0]["plan"] else self.mild
-
-    for mild, expected in ((1.0, "mild fast slow slower"), (0.9, "fast mild slow slower"), (0.7, "fast slow slower mild")):
-        Alike.mild = mild
-        assert " ".join(entry["name"] for entry in decision._by_progress(entries, None, Alike(), 0.1)) == expected

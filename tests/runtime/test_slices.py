@@ -195,46 +195,11 @@ def test_an_optimizer_that_couples_elements_is_refused_such_a_plan():
     ranks.run(coupled, 2)
 
 
-# ---- decisions
-
-
-def large_tensor(scale=1):
-    """Layers with VGG-19's proportions, `scale` times narrower: most parameters are in one tensor."""
-    numels = {"conv1": 1728, "conv8": 590_000, "conv16": 2_359_296, "fc1": 102_760_448, "fc2": 16_777_216, "fc3": 4_096_000}
-    layers = [{"name": name, "forward_us": 1000.0, "backward_us": 2000.0,
-               "tensors": [{"name": f"{name}.weight", "numel": max(numel // scale, 8), "dtype": "float32"}]}
-              for name, numel in numels.items()]
-    return {"version": 1, "name": "large tensor", "layers": layers}
+# ---- a large tensor
 
 
 def sliced(plan):
     return any(apply.get("slices") for iteration in plan["period"] for apply in iteration["applies"])
-
-
-@pytest.mark.parametrize("options, couples, in_slices", [({}, False, True), ({}, True, False),
-                                                        ({"slices": "off"}, False, False)])
-def test_covap_is_planned_without_slices_where_the_optimizer_needs_whole_tensors(options, couples, in_slices):
-    from gradweave import decision, settings
-    from gradweave.loop import Loop
-
-    loop = Loop([])
-    if couples:
-        loop.saw("couples elements", "Adafactor")
-    chosen = settings.Settings(scheme="covap", options=options)
-    decided = decision.decide(large_tensor(), cluster(4, 1e-4), chosen, loop, torch.device("cpu"))
-    assert sliced(decided["candidates"][0]["plan"]) == in_slices
-    assert len(decided["candidates"][0]["plan"]["period"]) > 1
-    loop.bind("covap", decision.expected_demands("covap", options, large_tensor(), ["link0"], 4))
-
-
-def test_slices_that_were_asked_for_are_refused():
-    from gradweave import decision, settings
-    from gradweave.loop import Loop
-
-    loop = Loop([])
-    loop.saw("couples elements", "Adafactor")
-    chosen = settings.Settings(scheme="covap", options={"slices": "on"})
-    assert "slices=off" in decision.decide(large_tensor(), cluster(4, 1e-4), chosen, loop, torch.device("cpu"))["error"]
 
 
 class Heavy(nn.Module):

@@ -38,9 +38,10 @@ def tune(rank, scheme):
     train(model, optimizer, rank, 25, first=steps)
     report = session.report()
     gradweave.finish(model)
+    prediction = session.prediction
     session.close()
     return {"steps": steps + 25, "parameters": parameters(model), "plan": plan, "tuning": seen, "early": early,
-            "report": report, "prediction": session.prediction}
+            "report": report, "prediction": prediction}
 
 
 def plain(rank, steps):
@@ -70,23 +71,21 @@ def test_trials_change_no_bit_and_the_best_plan_stays(scheme):
 
 def tune_where_a_plan_is_refused(rank):
     """No rank can put the second plan in force."""
-    from gradweave import _native
-
     model, optimizer = wrapped("dear", options=STARTS["dear"], tune=2)
-    session, install, plans = model.gradweave, model.gradweave._install, []
+    session, put_in_force, plans = model.gradweave, model.gradweave.put_in_force, []
 
-    def refuse(plan):
-        plans.append(plan)
+    def refuse(plan, workload):
+        plans.append(plan.to_dict())
         if len(plans) == 3:  # after the starter and the start
-            raise _native.InvalidInput("not this one")
-        install(plan)
+            return "not this one"
+        return put_in_force(plan, workload)
 
-    session._install = refuse
+    session.put_in_force = refuse
     train_until_tuned(model, optimizer, rank)
     session.finish()
-    tuning = session.tuning
+    tuned = session.tuning
     session.close()
-    return tuning, session.plan, plans
+    return tuned, session.plan, plans
 
 
 def test_a_plan_that_is_refused_costs_a_trial_and_the_start_stays():

@@ -1,17 +1,157 @@
-// Training in C++ on one rank; tests/runtime/test_cpp.py has real ones.
-#include <ATen/ops/equal.h>
-#include <ATen/ops/ones.h>
+// Sessions of one rank, whose emulated links only let time pass.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include <cmath>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
 #include "gradweave/error.h"
-#include "gradweave/schemes.h"
 #include "gradweave/torch.h"
 #include "runtime/engine.h"
 
 namespace gradweave {
 namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+struct Net : torch::nn::Module {
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  std::function<void(const char*)> enter = [](const char*) {};
+
+  Net() {
+    at::manual_seed(0);
+    first = register_module("first", torch::nn::Linear(8, 16));
+    second = register_module("second", torch::nn::Linear(16, 1));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    enter("first");
+    const at::Tensor hidden = first(x);
+    enter("second");
+    return second(hidden).square().mean();
+  }
+};
+
+at::Tensor batch(int step) { return at::full({4, 8}, 0.1 * (step % 3 + 1)); }
+
+// A session on one slow link, or on two.
+struct Trained {
+  std::vector<std::string> told;
+  Net net;
+  torch::optim::SGD optimizer{net.parameters(), torch::optim::SGDOptions(0.01)};
+  Session session;
+
+  explicit Trained(SessionOptions options, bool two_links = false)
+      : session(net, optimizer, Job{}, with(std::move(options), two_links)) {
+    net.enter = [this](const char* layer) { session.enter(layer); };
+  }
+  SessionOptions with(SessionOptions options, bool two_links) {
+    options.warm_up = 1;
+    options.profile_iterations = 2;
+    options.links = {{.name = "slow", .startup_us = 2000, .us_per_byte = 1}};
+    if (two_links) options.links.push_back({.name = "other", .startup_us = 2000, .us_per_byte = 1});
+    options.tell = [this](const std::string& line) { told.push_back(line); };
+    return options;
+  }
+  void iterate(const at::Tensor& x) {
+    optimizer.zero_grad();
+    session.backward(net.forward(x));
+    session.step();
+  }
+};
+
+std::vector<at::Tensor> plainly_trained(int steps) {
+  Net net;
+  torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.01));
+  for (int n = 0; n < steps; ++n) {
+    optimizer.zero_grad();
+    net.forward(batch(n)).backward();
+    optimizer.step();
+  }
+  return net.parameters();
+}
+
+void expect_equal(const std::vector<at::Tensor>& some, const std::vector<at::Tensor>& others) {
+  for (std::size_t p = 0; p < some.size(); ++p) EXPECT_TRUE(at::equal(some[p], others[p])) << p;
+}
+
+TEST(Session, PlansByItselfAndTellsIt) {
+  Trained job({.scheme = "wfbp"});
+  for (int n = 0; n < 20; ++n) job.iterate(batch(n));
+  EXPECT_EQ(job.session.plan()->scheme, "wfbp");
+  EXPECT_EQ(job.session.cluster()->links[0].name, "slow");
+  EXPECT_GT(job.session.workload()->layers[0].backward_ns, 0);
+  ASSERT_TRUE(job.session.report());
+  EXPECT_THAT(job.told, Contains(HasSubstr("in force: wfbp: ")));
+  job.session.finish();
+  expect_equal(job.net.parameters(), plainly_trained(20));
+}
+
+TEST(Session, UsesSeveralLinks) {
+  Trained job({.scheme = "auto", .follow = false}, /*two_links=*/true);
+  for (int n = 0; n < 12; ++n) job.iterate(batch(n));
+  std::set<std::string> used;
+  for (const Iteration& iteration : job.session.plan()->period) {
+    for (const Op& op : iteration.ops) used.insert(op.link);
+  }
+  EXPECT_EQ(used.size(), 2u);
+  job.session.finish();
+  expect_equal(job.net.parameters(), plainly_trained(12));
+}
+
+TEST(Session, AScaledLossGivesTheSameStepsAndLeavesOutThoseThatOverflow) {
+  for (const char* scheme : {"ddp", "dear"}) {
+    Trained job({.scheme = scheme, .loss_scale = 1024});  // a power of two changes no bit
+    for (int n = 0; n < 10; ++n) job.iterate(batch(n));
+    job.session.finish();
+    expect_equal(job.net.parameters(), plainly_trained(10));
+    std::vector<at::Tensor> before;
+    for (const at::Tensor& each : job.net.parameters()) before.push_back(each.detach().clone());
+    job.iterate(at::full({4, 8}, std::numeric_limits<float>::infinity()));
+    job.session.finish();
+    expect_equal(job.net.parameters(), before);
+    job.iterate(batch(0));
+    job.session.finish();
+    EXPECT_FALSE(at::equal(job.net.parameters()[0], before[0])) << scheme;
+  }
+}
+
+TEST(Session, ClipsWhatTheComingUpdateWillUse) {
+  for (const char* scheme : {"ddp", "dear"}) {
+    Trained job({.scheme = scheme});
+    for (int n = 0; n < 8; ++n) job.iterate(batch(n));
+    job.session.finish();
+    std::vector<at::Tensor> before;
+    for (const at::Tensor& each : job.net.parameters()) before.push_back(each.detach().clone());
+    job.optimizer.zero_grad();
+    job.session.backward(job.net.forward(at::full({4, 8}, 100.0)));
+    EXPECT_GT(job.session.clip_grad_norm(1e-3), 1);
+    job.session.step();
+    job.session.finish();
+    for (std::size_t p = 0; p < before.size(); ++p)
+      EXPECT_LE((job.net.parameters()[p] - before[p]).norm().item<double>(), 1.1e-5) << scheme;
+  }
+}
+
+TEST(Session, ALoopThatEditsGradientsIsRefusedASchemeThatHasSentThem) {
+  Trained job({.scheme = "p3"});
+  job.optimizer.zero_grad();
+  job.session.backward(job.net.forward(batch(0)));
+  job.net.first->weight.mutable_grad().mul_(2);
+  EXPECT_THROW(job.session.step(), InvalidInput);
+}
+
+TEST(Session, RefusesOptionsThatCanNotBe) {
+  EXPECT_THROW(Trained({.scheme = "none such"}), InvalidInput);
+  EXPECT_THROW(Trained({.scheme = "dear", .options = {{"colour", "red"}}}), InvalidInput);
+  EXPECT_THROW(Trained({.scheme = "wfbp", .tune = 4}), InvalidInput);
+}
 
 struct Layers : torch::nn::Module {
   Layers() {
@@ -39,7 +179,9 @@ std::vector<at::Tensor> trained_by(const std::string& scheme) {
   Layers model;
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   auto& options = static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[0].options());
-  Session session(model, optimizer, Job());
+  Session session(
+      model, optimizer, Job(),
+      {.scheme = scheme, .warm_up = 1, .profile_iterations = 1, .follow = false, .tell = [](const auto&) {}});
   model.session = &session;
   const auto iterate = [&](int n) {
     optimizer.zero_grad();
@@ -47,9 +189,7 @@ std::vector<at::Tensor> trained_by(const std::string& scheme) {
     session.step();
     options.lr(0.01 / (n + 1));
   };
-  iterate(0);
-  session.install(std::get<Plan>(make_plan(scheme, session.profile(), session.probe())));
-  for (int n = 1; n < 6; ++n) iterate(n);
+  for (int n = 0; n < 8; ++n) iterate(n);
   session.finish();
   std::vector<at::Tensor> parameters;
   for (const at::Tensor& each : model.parameters()) parameters.push_back(each.detach().clone());

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import distributed
 
-from gradweave import decision, probe, ranks
+from gradweave import probe, ranks
 from gradweave.lab import emulated_ddp, hosts, training, turns
 
 KIND = "GRADWEAVE_LINKS"  # environment variable: "shaped" or "emulated", set by the command that starts the ranks
@@ -80,7 +80,8 @@ def set_up(parameter_bytes, compute_s, coverage):
 
 def cluster_for(setting, method):
     """The setting's cluster with the speed here of the compressors that `method` may use. Collective."""
-    measured = decision.rates(method.scheme, method.plan_options, setting.workload, ranks.world_size(), torch.device("cpu"))
+    measured = probe.compressor_rates(method.scheme, method.plan_options, setting.workload, ranks.world_size(),
+                                      torch.device("cpu"))
     rates = {name: {key: ranks.agreed(value) for key, value in rate.items()} for name, rate in measured.items()}
     return {**setting.cluster, "compressor_rates": rates} if rates else setting.cluster
 

@@ -1,0 +1,63 @@
+"""What the controller of a job (src/control) has done by Python: with tensors, optimizers, hooks and groups."""
+
+import datetime
+
+from gradweave import _native, preserving, probe, profiling, reporting
+
+
+class Commands(_native.EngineJob):
+    """Of one session, until forget()."""
+
+    def __init__(self, session):
+        job = session.job
+        super().__init__(session.engine, job.peers, session.control.planning, job.rank, job.size, job.decides,
+                         datetime.timedelta(seconds=job.timeout_s))
+        self._session = session
+
+    def forget(self):
+        """No more commands come."""
+        self._session = None
+
+    def install(self, plan, workload):
+        return self._session.put_in_force(plan, workload)
+
+    def compiled(self):
+        return self._session.phase.seen
+
+    def begin_profile(self):
+        self._session.recorder.start()
+        self._session.recorder.begin_iteration()
+
+    def profile_iteration(self):
+        self._session.recorder.end_iteration()
+        self._session.recorder.begin_iteration()
+
+    def end_profile(self):
+        session, iterations = self._session, self._session.recorder.iterations
+        session.stop_recording()
+        workload, _ = profiling.workload_of(session.model, session.layers, iterations, type(session.model).__name__)
+        return workload
+
+    def drop_profile(self):
+        self._session.stop_recording()
+
+    def look_at_optimizers(self):
+        self._session.updates.look_at_optimizers()
+
+    def measure(self, workload):
+        session = self._session
+        rates = probe.compressor_rates(session.settings.scheme, session.settings.options, workload, session.job.size,
+                                       session.device)
+        return probe.of_job(session.links, session.control, session.device, rates)
+
+    def step_rule(self):
+        return preserving.rule(self._session.updates.optimizers)
+
+    def learning_rates(self):
+        return preserving.learning_rates(self._session.updates.optimizers, self._session.parameters)
+
+    def moments(self):
+        return preserving.moments(self._session.updates.optimizers, self._session.parameters)
+
+    def tell(self, line):
+        reporting.tell(line)

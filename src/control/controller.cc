@@ -1,0 +1,245 @@
+#include "control/controller.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gradweave/error.h"
+#include "gradweave/simulate.h"
+#include "peers/refusal.h"
+
+namespace gradweave::control {
+namespace {
+
+const std::string kChange = "the change of plan";
+const std::string kAgreement = "the agreement on a plan";
+
+}  // namespace
+
+Controller::Controller(Job& job, Loop& loop, ControllerOptions options, Unrunnable unrunnable)
+    : job_(job),
+      loop_(loop),
+      options_(std::move(options)),
+      unrunnable_(std::move(unrunnable)),
+      telling_(job, options_.tells),
+      follower_(job, options_.samples, options_.follows, [this] { return grounds(); }),
+      tuning_(job, options_.trials) {
+  const int compared = iterations_compared(options_.request, options_.compares_gradients, options_.warm_up);
+  if (compared > 0) watch_.emplace(job);
+  options_.warm_up = std::max(options_.warm_up, compared);
+}
+
+void Controller::begin() {
+  if (watch_) watch_->begin();
+}
+
+void Controller::layers_known(const Workload& workload, const std::vector<std::string>& links) {
+  workload_ = workload;
+  if (given_) {
+    phase_ = Phase::kSettled;
+    require_in_force(*std::exchange(given_, std::nullopt));
+    return;
+  }
+  if (const auto demands = expected_demands(options_.request, workload, links, job_.size())) {
+    if (demands->partial_steps || demands->makes_momentum) job_.look_at_optimizers();
+    loop_.bind(options_.request.scheme, *demands);
+  }
+  phase_ = Phase::kWarmUp;
+  require_in_force(starter(workload, links, job_.size()));
+}
+
+void Controller::iteration_ended() {
+  telling_.iteration_ended();
+  switch (phase_) {
+    case Phase::kStarting:
+    case Phase::kClosed:
+      return;
+    case Phase::kWarmUp:
+      if (++iterations_ < options_.warm_up) return;
+      if (watch_) watch_->end();
+      phase_ = Phase::kProfile;
+      iterations_ = 0;
+      job_.begin_profile();
+      return;
+    case Phase::kProfile:
+      job_.profile_iteration();
+      if (++iterations_ == options_.profile_iterations) decide_and_switch();
+      return;
+    case Phase::kTuning:
+      if (tuning_.iteration_ended()) try_next();
+      return;
+    case Phase::kSettled:
+      if (job_.compiled()) return;
+      if (follower_.iteration_ended()) {
+        follow();
+      } else if (watch_) {
+        if (const std::string objection = watch_->iteration_ended(); !objection.empty()) obey(objection);
+      }
+      return;
+  }
+}
+
+void Controller::install(const Plan& plan) {
+  if (phase_ == Phase::kStarting) {
+    given_ = plan;
+    return;
+  }
+  if (profiling()) job_.drop_profile();
+  phase_ = Phase::kSettled;
+  tuning_.end();
+  follower_.end_exchange();
+  job_.drain(kChange);
+  require_in_force(plan);
+  prediction_.reset();
+  if (cluster_) prediction_ = simulate(*plan_, *workload_, *cluster_);
+  telling_.installed(*plan_, prediction_);
+  plan_installed(false);
+}
+
+void Controller::go_on(const Plan& plan, const Workload& workload, const std::optional<Cluster>& cluster,
+                       std::int64_t iteration) {
+  if (profiling()) job_.drop_profile();
+  phase_ = Phase::kSettled;
+  given_.reset();
+  workload_ = workload;
+  cluster_ = cluster;
+  require_in_force(plan);
+  if (cluster_) prediction_ = simulate(*plan_, *workload_, *cluster_);
+  plan_installed(false);
+  telling_.resumed(plan, iteration);
+}
+
+void Controller::close(bool failed) {
+  if (phase_ == Phase::kClosed) return;
+  phase_ = Phase::kClosed;
+  if (!failed) telling_.ended();
+  follower_.close();
+}
+
+// Rank 0 decides on everybody's profile and on what everybody's loop does; all ranks switch after the same iteration.
+void Controller::decide_and_switch() {
+  const Workload mine = job_.end_profile();
+  job_.drain(kChange);  // first of all exchanges, since it agrees that all ranks are here
+  const Workload workload = of_slowest(mine);
+  job_.look_at_optimizers();
+  adopt_traits();
+  Decision decision = decided(workload, job_.measure(workload));
+  if (!decision.error.empty()) throw InvalidInput(decision.error, "");
+  const Candidate& chosen = adopt(decision, /*of_this_run=*/false);
+  telling_.switched(decision, chosen);
+  phase_ = Phase::kSettled;
+  if (!tuning_.wanted()) return;
+  phase_ = Phase::kTuning;
+  follower_.nothing_known();  // until the last trial
+  tuning_.begin(*plan_, *workload_, *cluster_);
+}
+
+// The plan in force has been measured.
+void Controller::try_next() {
+  job_.drain(kChange);
+  Plan next = tuning_.next(/*failed=*/false);
+  for (std::string refusal; !(refusal = put_in_force(next)).empty();) {
+    if (!tuning_.under_way()) throw InvalidInput(refusal, "");
+    telling_.refused(next, refusal);
+    next = tuning_.next(/*failed=*/true);
+  }
+  prediction_ = simulate(*plan_, *workload_, *cluster_);
+  if (tuning_.under_way()) return;
+  phase_ = Phase::kSettled;
+  plan_installed(false);
+  telling_.tuned({made_by(*plan_).scheme, *plan_, *prediction_}, tuning_.outcome());
+}
+
+void Controller::follow() {
+  job_.drain(kChange);
+  Decision decision = follower_.proposal();
+  const Candidate& chosen = adopt(decision, /*of_this_run=*/true);
+  telling_.followed(decision, chosen);
+}
+
+void Controller::obey(const std::string& objection) {
+  if (options_.request.scheme != "auto") {
+    telling_.objected(objection);
+    return;
+  }
+  follower_.end_exchange();
+  job_.drain(kChange);
+  Decision decision = decided(*workload_, *cluster_);
+  if (!decision.error.empty()) throw InvalidInput("there is no other plan: " + decision.error, objection);
+  telling_.obeyed(objection, adopt(decision, /*of_this_run=*/false));
+}
+
+Workload Controller::of_slowest(Workload workload) {
+  std::vector<double> times;
+  for (const Layer& layer : workload.layers) {
+    times.push_back(static_cast<double>(layer.forward_ns));
+    times.push_back(static_cast<double>(layer.backward_ns));
+  }
+  times = job_.largest("the exchange of profiles", times);
+  for (std::size_t l = 0; l < workload.layers.size(); ++l) {
+    workload.layers[l].forward_ns = static_cast<Nanoseconds>(times[2 * l]);
+    workload.layers[l].backward_ns = static_cast<Nanoseconds>(times[2 * l + 1]);
+  }
+  return workload;
+}
+
+// What some rank's loop does counts for all.
+void Controller::adopt_traits() {
+  std::vector<double> seen;
+  for (const Trait& trait : traits()) seen.push_back(loop_.seen(trait.name) ? 1 : 0);
+  seen = job_.largest("the exchange of what loops do", seen);
+  for (std::size_t n = 0; n < seen.size(); ++n) {
+    if (seen[n] > 0) loop_.saw(traits()[n].name, "on another rank");
+  }
+}
+
+Grounds Controller::grounds() const {
+  return {options_.request, loop_, watch_ ? watch_->seen() : std::nullopt, unrunnable_};
+}
+
+// Rank 0's decision, on all ranks.
+Decision Controller::decided(const Workload& workload, const Cluster& cluster) {
+  Decision decision;
+  if (job_.decides()) decision = decide(workload, cluster, grounds());
+  const std::string text = job_.gather(kAgreement, job_.decides() ? to_text(decision) : "")[0];
+  return job_.decides() ? decision : decision_of(text);
+}
+
+// Puts the best of the candidates into force that all ranks can; returns it.
+const Candidate& Controller::adopt(Decision& decision, bool of_this_run) {
+  workload_ = decision.workload;
+  cluster_ = decision.cluster;
+  for (Candidate& candidate : decision.candidates) {
+    const std::string refusal = put_in_force(candidate.plan);
+    if (refusal.empty()) {
+      if (!job_.decides()) candidate.prediction = simulate(candidate.plan, *workload_, *cluster_);
+      prediction_ = candidate.prediction;
+      plan_installed(of_this_run);
+      return candidate;
+    }
+    if (&candidate == &decision.candidates.back()) throw InvalidInput(refusal, "");
+    telling_.refused(candidate.plan, refusal);
+  }
+  throw InvalidInput("there is no plan", kAgreement);
+}
+
+// Returns why some rank could not.
+std::string Controller::put_in_force(const Plan& plan) {
+  std::string refusal = peers::refusal_of(job_.gather(kChange, job_.install(plan, *workload_)));
+  if (refusal.empty()) plan_ = plan;
+  return refusal;
+}
+
+void Controller::require_in_force(const Plan& plan) {
+  if (const std::string refusal = put_in_force(plan); !refusal.empty()) throw InvalidInput(refusal, "");
+}
+
+void Controller::plan_installed(bool of_this_run) {
+  if (cluster_) {
+    follower_.plan_installed(*plan_, *workload_, *cluster_, prediction_->iteration_ns(), of_this_run);
+  } else {
+    follower_.nothing_known();
+  }
+  if (watch_) watch_->plan_installed(*plan_, *workload_);
+}
+
+}  // namespace gradweave::control

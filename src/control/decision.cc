@@ -1,0 +1,273 @@
+#include "control/decision.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <set>
+#include <utility>
+
+#include "gradweave/error.h"
+#include "gradweave/json.h"
+#include "gradweave/ranked_plans.h"
+#include "gradweave/schemes.h"
+#include "peers/sign.h"
+
+namespace gradweave::control {
+namespace {
+
+using Options = std::map<std::string, std::string>;
+
+constexpr std::size_t kCandidates = 4;  // that are tried one after another, should one not come into force
+// Of links that nothing is known of: overlap is not hopeless, and start-ups count.
+constexpr Nanoseconds kUnknownStartup = 1000;
+
+Plan planned(const std::string& scheme, const Workload& workload, const Cluster& cluster,
+             const Options& options = {}) {
+  PlanResult result = make_plan(scheme, workload, cluster, options);
+  if (const Infeasible* infeasible = std::get_if<Infeasible>(&result))
+    throw InvalidInput(infeasible->reason, "scheme '" + scheme + "' has no plan here");
+  return std::get<Plan>(std::move(result));
+}
+
+// The options that a scheme is planned with: those asked for, then, if they say nothing of it, without slices of tensors,
+// should the optimizer not step them.
+std::vector<Options> variants(const Request& request) {
+  std::vector<Options> all{request.options};
+  const std::vector<OptionSpec>& known = find_scheme(request.scheme).options;
+  if (std::ranges::find(known, "slices", &OptionSpec::name) != known.end()) {
+    if (Options without = request.options; without.try_emplace("slices", "off").second)
+      all.push_back(std::move(without));
+  }
+  return all;
+}
+
+// The scheme's own plans, or `auto`'s, best first.
+std::vector<Candidate> ranked(const Request& request, const Workload& workload, const Cluster& cluster) {
+  std::vector<Candidate> entries;
+  if (request.scheme != "auto") {
+    for (const Options& options : variants(request))
+      entries.push_back(candidate_of(planned(request.scheme, workload, cluster, options), workload, cluster));
+    return entries;
+  }
+  RankedPlans plans = ranked_plans(workload, cluster, parse_options("auto", request.options));
+  if (const Infeasible* infeasible = std::get_if<Infeasible>(&plans))
+    throw InvalidInput(infeasible->reason, "scheme 'auto' has no plan here");
+  for (RankedPlan& each : std::get<std::vector<RankedPlan>>(plans)) {
+    std::string scheme = made_by(each.plan).scheme;
+    entries.push_back({std::move(scheme), std::move(each.plan), std::move(each.prediction)});
+  }
+  return entries;
+}
+
+std::string number(const char* format, double value) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), format, value);
+  return text.data();
+}
+
+Cluster guessed(const std::vector<std::string>& links, int workers, Decimal us_per_byte) {
+  Cluster cluster{.workers = workers};
+  for (const std::string& name : links)
+    cluster.links.push_back({.name = name, .startup_ns = kUnknownStartup, .us_per_byte = us_per_byte});
+  return cluster;
+}
+
+std::int64_t elements_of(const Workload& workload) {
+  std::int64_t sum = 0;
+  for (const Layer& layer : workload.layers) {
+    for (const Tensor& tensor : layer.tensors) sum += tensor.numel;
+  }
+  return sum;
+}
+
+class Choice {
+ public:
+  Choice(Decision& decision, const Grounds& grounds)
+      : decision_(decision), grounds_(grounds), by_auto_(grounds.request.scheme == "auto") {}
+
+  void make() {
+    const Workload& workload = decision_.workload;
+    std::vector<Candidate> entries = ranked(grounds_.request, workload, decision_.cluster);
+    const Plan best = entries.front().plan;
+    const double best_ns = entries.front().prediction.iteration_ns();
+    const std::string best_scheme = entries.front().scheme;
+    std::string refused;
+    for (const std::size_t place : order(entries)) {
+      Candidate& entry = entries[place];
+      if (std::string reason = refusal(entry); reason.empty()) {
+        decision_.candidates.push_back(std::move(entry));
+      } else if (place == 0) {
+        refused = std::move(reason);
+      }
+      if (decision_.candidates.size() == kCandidates) break;
+    }
+    if (decision_.candidates.empty() && !by_auto_)
+      throw InvalidInput(refused, "scheme '" + grounds_.request.scheme + "' can't serve this loop");
+    const bool best_stands = !decision_.candidates.empty() && decision_.candidates.front().plan == best;
+    if (by_auto_) {
+      decision_.candidates.push_back(
+          candidate_of(planned(kStarter, workload, decision_.cluster), workload, decision_.cluster));
+    }
+    if (!refused.empty()) {
+      decision_.passed_over = best_scheme + " is passed over, because " + refused;
+    } else if (!best_stands && grounds_.gradients) {
+      decision_.passed_over = best_scheme + " would take " + number("%.1f ms", best_ns / 1e6) +
+                              ", but gets only " +
+                              number("%.2f", grounds_.gradients->progress(best, workload)) +
+                              " times as far in an iteration as plain training";
+    }
+    if (best.search_report) decision_.if_corrected = best.search_report->if_corrected;
+    if (!by_auto_ && grounds_.gradients)
+      decision_.objection = grounds_.gradients->objection(decision_.candidates.front().plan, workload);
+    decision_.ddp_ns = ddp_ns();
+  }
+
+ private:
+  std::vector<std::size_t> order(const std::vector<Candidate>& entries) const {
+    std::vector<double> times;
+    for (const Candidate& entry : entries)
+      times.push_back(time_to_progress(entry, decision_.workload, grounds_.gradients));
+    if (by_auto_ && grounds_.gradients)
+      return order_within(times,
+                          number_of(*parse_options("auto", grounds_.request.options).value("tolerance")));
+    std::vector<std::size_t> as_they_stand(entries.size());
+    for (std::size_t n = 0; n < entries.size(); ++n) as_they_stand[n] = n;
+    return as_they_stand;
+  }
+
+  std::string refusal(const Candidate& entry) const {
+    std::string reason = grounds_.unrunnable(entry.plan, decision_.workload);
+    if (reason.empty()) reason = grounds_.loop.refusal(demands_of(entry.plan));
+    if (reason.empty() && by_auto_ && grounds_.gradients)
+      reason = grounds_.gradients->objection(entry.plan, decision_.workload);
+    return reason;
+  }
+
+  std::optional<double> ddp_ns() const {
+    try {
+      const Plan plan = planned("ddp", decision_.workload, decision_.cluster);
+      return simulate(plan, decision_.workload, decision_.cluster, {.plan_facts = false}).iteration_ns();
+    } catch (const InvalidInput&) {  // no plan of it for this workload
+      return std::nullopt;
+    }
+  }
+
+  Decision& decision_;
+  const Grounds& grounds_;
+  bool by_auto_;
+};
+
+}  // namespace
+
+double GradientsSeen::progress(const Plan& plan, const Workload& workload) const {
+  return gradweave::progress(plan, workload, estimates, static_cast<int>(plan.workers));
+}
+
+std::string GradientsSeen::objection(const Plan& plan, const Workload& workload) const {
+  return gradweave::objection(plan, workload, estimates, rule);
+}
+
+Candidate candidate_of(const Plan& plan, const Workload& workload, const Cluster& cluster) {
+  return {made_by(plan).scheme, plan, simulate(plan, workload, cluster)};
+}
+
+double time_to_progress(const Candidate& candidate, const Workload& workload,
+                        const std::optional<GradientsSeen>& gradients) {
+  const double far = gradients ? gradients->progress(candidate.plan, workload) : 1.0;
+  return candidate.prediction.iteration_ns() / far;
+}
+
+std::vector<std::size_t> order_within(std::span<const double> times, double tolerance) {
+  std::vector<std::size_t> left(times.size()), order;
+  for (std::size_t n = 0; n < left.size(); ++n) left[n] = n;
+  while (!left.empty()) {
+    std::vector<double> of_left;
+    for (const std::size_t n : left) of_left.push_back(times[n]);
+    const auto next = left.begin() + static_cast<std::ptrdiff_t>(first_within(of_left, tolerance));
+    order.push_back(*next);
+    left.erase(next);
+  }
+  return order;
+}
+
+MadeBy made_by(const Plan& plan) {
+  if (plan.search_report && !plan.search_report->chosen.scheme.empty())
+    return {plan.search_report->chosen.scheme, plan.search_report->chosen.options};
+  return {plan.scheme, plan.options};
+}
+
+Decision decide(const Workload& workload, const Cluster& cluster, const Grounds& grounds) {
+  Decision decision{.workload = workload, .cluster = cluster};
+  try {
+    Choice(decision, grounds).make();
+  } catch (const std::exception& error) {
+    decision.candidates.clear();
+    decision.error = error.what();
+    if (decision.error.empty()) decision.error = "planning failed";
+  }
+  return decision;
+}
+
+Plan starter(const Workload& workload, const std::vector<std::string>& links, int workers) {
+  return planned(kStarter, workload, guessed(links, workers, {1, 1000}));
+}
+
+std::optional<Demands> expected_demands(const Request& request, const Workload& unprofiled,
+                                        const std::vector<std::string>& links, int workers) {
+  if (request.scheme == "auto") return std::nullopt;
+  Workload workload = unprofiled;
+  for (Layer& layer : workload.layers) layer.forward_ns = 1'000'000, layer.backward_ns = 2'000'000;
+  // Communication as long as the compute: overlap is worth while, and not hopeless.
+  const double us_per_byte = 3000.0 * static_cast<double>(workload.layers.size()) /
+                             (4.0 * static_cast<double>(elements_of(workload)));
+  try {
+    const Cluster cluster = guessed(links, workers, decimal_from_double(us_per_byte, "us_per_byte"));
+    return demands_of(planned(request.scheme, workload, cluster, variants(request).back()));
+  } catch (const InvalidInput&) {
+    return std::nullopt;
+  }
+}
+
+void check_runs(const Request& request, const std::vector<Tensor>& tensors, int workers,
+                const Unrunnable& unrunnable) {
+  Options options;
+  for (const auto& [name, value] : request.options) {
+    if (name.starts_with("compressor") || name.starts_with("outer_")) options.emplace(name, value);
+  }
+  if (request.scheme == "auto" || options.empty()) return;
+  Workload workload{.name = "any"};
+  std::set<DType> seen;
+  for (const Tensor& tensor : tensors) {
+    if (!seen.insert(tensor.dtype).second) continue;
+    workload.layers.push_back({.name = tensor.name,
+                               .forward_ns = 1000,
+                               .backward_ns = 1000,
+                               .tensors = {{.name = tensor.name, .numel = 4096, .dtype = tensor.dtype}}});
+  }
+  const PlanResult result = make_plan(request.scheme, workload, guessed({"any"}, workers, {1, 100}), options);
+  const Plan* plan = std::get_if<Plan>(&result);
+  if (plan == nullptr) return;  // none for this workload, which isn't the model's
+  if (const std::string reason = unrunnable(*plan, workload); !reason.empty()) throw InvalidInput(reason, "");
+}
+
+std::string to_text(const Decision& decision) {
+  std::vector<std::string> fields{decision.error, to_json(decision.workload), to_json(decision.cluster)};
+  for (const Candidate& each : decision.candidates) fields.push_back(to_json(each.plan));
+  return peers::join(fields);
+}
+
+Decision decision_of(const std::string& text) {
+  const std::vector<std::string> fields = peers::split(text);
+  if (fields.size() < 3) throw InvalidInput("it is none", "decision");
+  Decision decision{
+      .workload = parse_workload(fields[1]), .cluster = parse_cluster(fields[2]), .error = fields[0]};
+  for (std::size_t n = 3; n < fields.size(); ++n) {
+    Plan plan = parse_plan(fields[n]);
+    std::string scheme = made_by(plan).scheme;
+    decision.candidates.push_back({std::move(scheme), std::move(plan), {}});
+  }
+  return decision;
+}
+
+}  // namespace gradweave::control

@@ -1,0 +1,112 @@
+// Which plan a job runs: from its profile, its links, what it asked for, what its loop does and what its gradients show.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "control/loop.h"
+#include "gradweave/cluster.h"
+#include "gradweave/estimate.h"
+#include "gradweave/plan.h"
+#include "gradweave/simulate.h"
+#include "gradweave/workload.h"
+
+namespace gradweave::control {
+
+// The plan that runs while nothing is measured yet: no op disturbs the backward that is profiled.
+inline constexpr const char* kStarter = "sequential";
+
+// What a job asks for.
+struct Request {
+  std::string scheme = "auto";
+  std::map<std::string, std::string> options;
+};
+
+// Returns what the engine can't run of a plan, with the remedy, "" if it can. Called from any thread.
+using Unrunnable = std::function<std::string(const Plan&, const Workload&)>;
+
+// What the first iterations have shown of the gradients.
+struct GradientsSeen {
+  GradientEstimates estimates;
+  std::optional<StepRule> rule;  // what the optimizer does; nothing if that is not known
+
+  // Returns how far an iteration of the plan gets beside one of plain training.
+  double progress(const Plan& plan, const Workload& workload) const;
+  // Returns why the plan should not be used, "" if nothing speaks against it.
+  std::string objection(const Plan& plan, const Workload& workload) const;
+};
+
+// A plan that may come into force.
+struct Candidate {
+  std::string scheme;  // that made it: of `auto` the one that it chose
+  Plan plan;
+  SimulationResult prediction;
+};
+
+struct Decision {
+  Workload workload;
+  Cluster cluster;
+  // Plans that the engine, the loop and the gradients support, best first. Of scheme `auto` the starter is last.
+  std::vector<Candidate> candidates;
+  std::string error;                        // why there is none
+  std::string passed_over;                  // why the best plan of all isn't among them
+  std::string objection;                    // to the best one, where its scheme was asked for by name
+  std::optional<PlanSummary> if_corrected;  // what corrected averages would give, where that is another
+  std::optional<double> ddp_ns;             // an iteration of `ddp` here, simulated
+};
+
+// What a decision rests on besides times.
+struct Grounds {
+  Request request;
+  Loop loop;
+  std::optional<GradientsSeen> gradients;
+  Unrunnable unrunnable;
+};
+
+// Returns the decision for these times. Throws nothing: `error` has what went wrong, since other ranks wait for it. Takes as
+// long as the schemes take to plan.
+Decision decide(const Workload& workload, const Cluster& cluster, const Grounds& grounds);
+
+// Returns the candidate of a plan that is known already. Errors: those of simulate().
+Candidate candidate_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
+
+// Returns the time that a candidate takes to get as far as plain training in an iteration, ns.
+double time_to_progress(const Candidate& candidate, const Workload& workload,
+                        const std::optional<GradientsSeen>& gradients);
+
+// Returns the order in which the rule by which `auto` chooses takes plans with these times, which stand in order of
+// preference (ranked_plans.h): places in `times`. O(n^2).
+std::vector<std::size_t> order_within(std::span<const double> times, double tolerance);
+
+// Returns whose the plan is: what `auto` or `optimal` say of the plan that they chose, else the plan itself, as scheme and
+// options.
+struct MadeBy {
+  std::string scheme;
+  std::map<std::string, std::string> options;
+};
+MadeBy made_by(const Plan& plan);
+
+// Returns the starter's plan. Errors: those of make_plan().
+Plan starter(const Workload& workload, const std::vector<std::string>& links, int workers);
+
+// Returns what the plan of a scheme that was asked for by name will ask of the loop, as far as that can be known before a
+// profile; nothing if it can't, or of `auto`, which takes what the loop supports.
+std::optional<Demands> expected_demands(const Request& request, const Workload& unprofiled,
+                                        const std::vector<std::string>& links, int workers);
+
+// Throws InvalidInput if the engine can't run what the options of a scheme that was asked for by name say of compressors and
+// outer optimizers, as far as that shows before a profile. `tensors`: the model's. O(its element types).
+void check_runs(const Request& request, const std::vector<Tensor>& tensors, int workers,
+                const Unrunnable& unrunnable);
+
+// Returns the decision as one text, and back: of what all ranks need, workload, cluster, plans and error, without the
+// predictions. Errors: InvalidInput for a text that isn't one.
+std::string to_text(const Decision& decision);
+Decision decision_of(const std::string& text);
+
+}  // namespace gradweave::control

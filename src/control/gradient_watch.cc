@@ -1,0 +1,94 @@
+#include "control/gradient_watch.h"
+
+#include <algorithm>
+
+#include "gradweave/schemes.h"
+
+namespace gradweave::control {
+namespace {
+
+constexpr std::int64_t kAgainEvery = 50;  // iterations
+constexpr std::size_t kSamples = 25;      // that count together
+
+bool has_to_be_seen(Effect effect) {
+  return effect == Effect::kDelayed || effect == Effect::kLocal || effect == Effect::kCorrected;
+}
+
+bool allows_change(const Request& request) {
+  const std::string allow = to_string(*parse_options("auto", request.options).value("allow"));
+  return allow.find("delayed") != std::string::npos || allow.find("local") != std::string::npos ||
+         allow.find("corrected") != std::string::npos;
+}
+
+}  // namespace
+
+int iterations_compared(const Request& request, bool compares, int warm_up) {
+  if (!compares) return 0;
+  if (request.scheme == "auto") return allows_change(request) ? std::max(warm_up, kCompared) : 0;
+  const bool changes = has_to_be_seen(find_scheme(request.scheme).effect);
+  return changes && warm_up >= kLeastCompared ? warm_up : 0;
+}
+
+void GradientWatch::compare(const std::vector<std::string>& late) {
+  job_.compare_gradients(late);
+  comparing_ = true;
+}
+
+void GradientWatch::begin() { compare({}); }
+
+// Each iteration's, of all ranks.
+std::vector<GradientSums> GradientWatch::sums_of_all() {
+  comparing_ = false;
+  std::vector<double> numbers;
+  for (const GradientSums& sums : job_.compared_gradients()) {
+    numbers.insert(numbers.end(), {sums.own, sums.mean, sums.own_change, sums.mean_change, sums.change,
+                                   sums.step, sums.noise_in_change});
+  }
+  numbers = job_.means("the exchange of gradients' norms", numbers);
+  std::vector<GradientSums> all;
+  for (std::size_t at = 0; at + 7 <= numbers.size(); at += 7) {
+    const double* n = numbers.data() + at;
+    all.push_back({n[0], n[1], n[2], n[3], n[4], n[5], n[6]});
+  }
+  return all;
+}
+
+void GradientWatch::end() {
+  std::vector<GradientSums> sums = sums_of_all();
+  if (sums.size() < 2) return;
+  estimates_ = estimate(sums, job_.size());
+  samples_.push_back({std::move(sums), job_.learning_rate()});
+}
+
+std::optional<GradientsSeen> GradientWatch::seen() const {
+  if (!estimates_) return std::nullopt;
+  return GradientsSeen{*estimates_, job_.step_rule()};
+}
+
+void GradientWatch::plan_installed(const Plan& plan, const Workload& workload) {
+  if (comparing_) job_.compared_gradients();
+  comparing_ = false;
+  late_.clear();
+  if (estimates_ && job_.step_rule()) late_ = late_tensors(plan, workload);
+  plan_ = plan, workload_ = workload;
+  iterations_ = 0;
+}
+
+std::string GradientWatch::iteration_ended() {
+  if (late_.empty()) return "";
+  const std::int64_t place = ++iterations_ % kAgainEvery;
+  if (place == 0) compare(late_);
+  if (!comparing_ || place != std::min<std::int64_t>(static_cast<std::int64_t>(plan_.period.size()) + 4, 20))
+    return "";
+  std::vector<GradientSums> sums = sums_of_all();
+  if (std::ranges::none_of(sums, [](const GradientSums& each) { return each.step > 0; })) return "";
+  samples_.push_back({std::move(sums), job_.learning_rate()});
+  if (samples_.size() > kSamples) samples_.pop_front();
+  estimates_->step = step_seen_again(std::vector(samples_.begin(), samples_.end()), job_.size());
+  const std::string mine = job_.decides() ? seen()->objection(plan_, workload_) : "";
+  std::string objection = job_.gather("the Preserver's sample", mine)[0];
+  if (!objection.empty()) late_.clear();
+  return objection;
+}
+
+}  // namespace gradweave::control

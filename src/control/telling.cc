@@ -1,0 +1,138 @@
+#include "control/telling.h"
+
+#include <array>
+#include <cstdio>
+#include <vector>
+
+#include "base/statistics.h"
+
+namespace gradweave::control {
+namespace {
+
+constexpr std::size_t kKept = 1024;  // iterations
+constexpr std::size_t kEnough = 10;  // that tell what DistributedDataParallel's plan takes
+
+std::string number(double value, int places) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%.*f", places, value);
+  return text.data();
+}
+
+std::string ms(double ns) { return number(ns / 1e6, 1) + " ms"; }
+
+std::string with_options(const std::string& scheme, const std::map<std::string, std::string>& options) {
+  std::string text = scheme;
+  for (const auto& [name, value] : options)
+    text.append(text.size() == scheme.size() ? " with " : ", ").append(name).append(" ").append(value);
+  return text;
+}
+
+}  // namespace
+
+std::string with_options(const Plan& plan) {
+  const MadeBy made = made_by(plan);
+  return with_options(made.scheme, made.options);
+}
+
+void Telling::iteration_ended() {
+  const Time now = job_.now();
+  if (chosen_ && last_ && left_out_ == 0) {
+    iterations_ns_.push_back(static_cast<double>((now - *last_).count()));
+    if (iterations_ns_.size() > kKept) iterations_ns_.pop_front();
+  }
+  if (left_out_ > 0) --left_out_;
+  last_ = now;
+}
+
+void Telling::change_to(const Candidate& chosen) {
+  if (chosen_ && chosen_->scheme == "ddp" && iterations_ns_.size() >= kEnough)
+    ddp_measured_ns_ = median_of(std::vector(iterations_ns_.begin(), iterations_ns_.end()));
+  chosen_ = chosen;
+  iterations_ns_.clear();
+  left_out_ = kSettling;
+  last_.reset();
+}
+
+void Telling::switched(const Decision& decision, const Candidate& chosen) {
+  change_to(chosen);
+  ddp_ns_ = decision.ddp_ns;
+  std::string line =
+      "in force: " + with_options(chosen.plan) + ": " + ms(chosen.prediction.iteration_ns()) +
+      " an iteration simulated, from measured times of layers and links, for forward, backward "
+      "and communication";
+  if (decision.ddp_ns && chosen.scheme != "ddp")
+    line += "; ddp would take " + ms(*decision.ddp_ns) + ", simulated";
+  if (!decision.passed_over.empty()) line += "; " + decision.passed_over;
+  if (const auto& other = decision.if_corrected) {
+    line += "; options={'allow': 'exact+corrected'} would give " +
+            with_options(other->scheme, other->options) + ", " + ms(other->iteration_us * 1e3) + " simulated";
+  }
+  tell(line);
+  if (!decision.objection.empty()) objected(decision.objection);
+}
+
+void Telling::installed(const Plan& plan, const std::optional<SimulationResult>& prediction) {
+  if (prediction) {
+    change_to({made_by(plan).scheme, plan, *prediction});
+  } else {
+    chosen_.reset();
+  }
+}
+
+void Telling::refused(const Plan& plan, const std::string& refusal) {
+  tell(with_options(plan) + " is passed over: " + refusal);
+}
+
+void Telling::objected(const std::string& objection) { tell("the Preserver objects: " + objection); }
+
+void Telling::obeyed(const std::string& objection, const Candidate& chosen) {
+  change_to(chosen);
+  tell(objection + ": in force now " + with_options(chosen.plan) + ", " +
+       ms(chosen.prediction.iteration_ns()) + " an iteration simulated");
+}
+
+void Telling::followed(const Decision& decision, const Candidate& chosen) {
+  change_to(chosen);
+  ddp_ns_ = decision.ddp_ns;
+  const double before_ns = decision.candidates.back().prediction.iteration_ns();
+  tell("what was measured has changed: in force now " + with_options(chosen.plan) + ", " +
+       ms(chosen.prediction.iteration_ns()) + " an iteration simulated; the plan before would take " +
+       ms(before_ns) + ", simulated");
+}
+
+void Telling::tuned(const Candidate& chosen, const Tuning::Outcome& outcome) {
+  change_to(chosen);
+  tell("tuned by " + std::to_string(outcome.trials) + " plans in " + number(outcome.seconds, 0) +
+       " s: in force now " + with_options(chosen.plan) + ", " + ms(outcome.best_ns) +
+       " an iteration measured; the first one took " + ms(outcome.start_ns));
+}
+
+void Telling::resumed(const Plan& plan, std::int64_t iteration) {
+  tell("goes on with " + with_options(plan) + " from iteration " + std::to_string(iteration));
+}
+
+void Telling::folded(int before, std::int64_t iteration) {
+  tell("goes on from iteration " + std::to_string(iteration) + " with " + std::to_string(job_.size()) +
+       " ranks in place of " + std::to_string(before));
+}
+
+void Telling::ended() {
+  if (!chosen_ || iterations_ns_.empty()) return;
+  const double now = median_of(std::vector(iterations_ns_.begin(), iterations_ns_.end()));
+  std::string line = with_options(chosen_->plan) + ": " + ms(now) + " an iteration measured";
+  if (chosen_->scheme != "ddp" && ddp_measured_ns_) {
+    line += "; ddp took " + ms(*ddp_measured_ns_) + " measured, " + number(*ddp_measured_ns_ / now, 2) +
+            " times as long";
+  } else if (chosen_->scheme != "ddp" && ddp_ns_) {
+    line += "; by simulation " + number(*ddp_ns_ / chosen_->prediction.iteration_ns(), 2) +
+            " times as fast as ddp, which was not measured";
+  }
+  chosen_.reset();
+  tell(line);
+}
+
+void Telling::tell(const std::string& line) {
+  if (on_) job_.tell(line);
+}
+
+}  // namespace gradweave::control

@@ -1,0 +1,58 @@
+// Plans of one scheme tried in training, some iterations each, and the best one kept (gradweave/tune.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "control/job.h"
+#include "gradweave/tune.h"
+
+namespace gradweave::control {
+
+// Of one rank. Every rank's tuning is called alike; rank 0's chooses.
+class Tuning {
+ public:
+  Tuning(Job& job, int trials) : job_(job), trials_(trials) {}
+
+  bool wanted() const { return trials_ > 0; }
+  bool under_way() const { return under_way_; }
+  // The start is in force.
+  void begin(const Plan& start, const Workload& workload, const Cluster& cluster);
+  // The plan in force stays, whichever it is.
+  void end();
+
+  // Returns whether the plan in force has been measured. The same on all ranks.
+  bool iteration_ended();
+  // Returns the plan that is to come into force now, the best one of all once under_way() is false. `failed`: the last could
+  // not come into force. Collective.
+  Plan next(bool failed);
+
+  // Returns what was tried, for people and programs: {"trials", "best", "ended", "seconds"} as JSON (docs/runtime.md), the
+  // same on all ranks; "" before the first is measured.
+  const std::string& report() const { return report_; }
+
+  // What rank 0 found, once all is tried.
+  struct Outcome {
+    std::size_t trials = 0;
+    double seconds = 0;                // that it took
+    double best_ns = 0, start_ns = 0;  // an iteration
+  };
+  const Outcome& outcome() const { return outcome_; }
+
+ private:
+  void clear();
+
+  Job& job_;
+  int trials_;
+  bool under_way_ = false;
+  std::unique_ptr<PlanTuner> tuner_;  // rank 0's
+  std::string report_;
+  int iterations_ = 0;           // of this trial
+  std::vector<double> seconds_;  // of those that count
+  Time last_{}, began_{};
+  Outcome outcome_;
+};
+
+}  // namespace gradweave::control

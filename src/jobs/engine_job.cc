@@ -1,0 +1,62 @@
+#include "jobs/engine_job.h"
+
+#include <algorithm>
+
+#include "gradweave/error.h"
+#include "runtime/runnable.h"
+
+namespace gradweave::runtime {
+
+std::unique_ptr<control::Job::Exchange> EngineJob::begin_smallest(const std::string& what,
+                                                                  const std::vector<double>& values) {
+  struct Beside : Exchange {
+    std::function<std::vector<double>()> ended;
+    std::vector<double> wait() override { return ended(); }
+  };
+  auto exchange = std::make_unique<Beside>();
+  exchange->ended = messages_->begin_smallest(values, what);
+  return exchange;
+}
+
+void EngineJob::echo_on(const std::vector<std::string>& links) {
+  echoes_.clear();
+  for (const std::string& link : links) echoes_.push_back(engine_.echo(link));
+}
+
+void EngineJob::start_echoes() {
+  for (Echo& echo : echoes_) echo.start();
+}
+
+std::vector<double> EngineJob::echo_ns() {
+  std::vector<double> taken;
+  for (const Echo& echo : echoes_) taken.push_back(echo.taken_ns());
+  return taken;
+}
+
+double EngineJob::learning_rate() { return std::ranges::max(learning_rates()); }
+
+void EngineJob::backward_ended() {
+  if (!comparison_.comparing()) return;
+  if (comparison_.late()) {
+    comparison_.backward_ended(learning_rates());
+  } else if (engine_.run(&run::Run::reduced)) {
+    comparison_.backward_ended({});
+  }
+}
+
+void EngineJob::optimizer_stepped() {
+  if (comparison_.wants_moments()) comparison_.iteration_ended(moments());
+}
+
+control::Unrunnable unrunnable_on(int size, c10::Device device) {
+  return [size, device](const Plan& plan, const Workload& workload) -> std::string {
+    try {
+      runnable_plan(plan, workload, size, device);
+      return "";
+    } catch (const InvalidInput& error) {
+      return error.what();
+    }
+  };
+}
+
+}  // namespace gradweave::runtime

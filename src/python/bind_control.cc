@@ -1,0 +1,185 @@
+#include "python/bind_control.h"
+
+#include <pybind11/chrono.h>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <optional>
+#include <tuple>
+
+#include "control/controller.h"
+#include "python/values.h"
+#include "report/result_json.h"
+#include "jobs/engine_job.h"
+
+namespace py = pybind11;
+
+namespace gradweave::python {
+namespace {
+
+using control::Controller;
+using runtime::ControlGroup;
+using runtime::Engine;
+using runtime::EngineJob;
+using runtime::Peers;
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+using Rule = std::tuple<double, double, bool>;  // momentum, dampening, nesterov
+
+// Calls a method of the Python object.
+template <typename Result, typename... Arguments>
+Result called(const EngineJob* job, const char* name, Arguments&&... arguments) {
+  const py::gil_scoped_acquire lock;
+  const py::function method = py::get_override(job, name);
+  if (!method) py::pybind11_fail(std::string("EngineJob.") + name + " is missing");
+  py::object result = method(std::forward<Arguments>(arguments)...);
+  if constexpr (!std::is_void_v<Result>) return result.cast<Result>();
+}
+
+// What is Python's of a job: its tensors, optimizers, groups and hooks.
+class PythonJob : public EngineJob {
+ public:
+  using EngineJob::EngineJob;
+  using Numbers = std::vector<double>;
+
+  std::string install(const Plan& plan, const Workload& workload) override {
+    return called<std::string>(this, "install", plan, workload);
+  }
+  bool compiled() override { return called<bool>(this, "compiled"); }
+  void begin_profile() override { called<void>(this, "begin_profile"); }
+  void profile_iteration() override { called<void>(this, "profile_iteration"); }
+  Workload end_profile() override { return *called<Given<Workload>>(this, "end_profile"); }
+  void drop_profile() override { called<void>(this, "drop_profile"); }
+  void look_at_optimizers() override { called<void>(this, "look_at_optimizers"); }
+  Cluster measure(const Workload& workload) override {
+    return *called<Given<Cluster>>(this, "measure", workload);
+  }
+  std::optional<StepRule> step_rule() override {
+    const auto rule = called<std::optional<Rule>>(this, "step_rule");
+    if (!rule) return std::nullopt;
+    return StepRule{std::get<0>(*rule), std::get<1>(*rule), std::get<2>(*rule)};
+  }
+  Numbers learning_rates() override { return called<Numbers>(this, "learning_rates"); }
+  runtime::OptimizerMoments moments() override {
+    auto [moments, share] =
+        called<std::pair<std::vector<std::optional<at::Tensor>>, double>>(this, "moments");
+    runtime::OptimizerMoments found{.share = share};
+    for (std::optional<at::Tensor>& each : moments)
+      found.moments.push_back(std::move(each).value_or(at::Tensor()));
+    return found;
+  }
+  void tell(const std::string& line) override { called<void>(this, "tell", line); }
+};
+
+// "" where there is nothing: Python's None.
+template <typename Value, typename Write>
+std::optional<std::string> text_of(const std::optional<Value>& value, Write write) {
+  if (!value) return std::nullopt;
+  return write(*value);
+}
+
+void bind_job(py::module_& module) {
+  py::class_<EngineJob, PythonJob>(module, "EngineJob")
+      .def(py::init_alias<Engine&, std::shared_ptr<Peers>, std::shared_ptr<ControlGroup>, int, int, bool,
+                          std::chrono::milliseconds>(),
+           py::arg("engine"), py::arg("peers"), py::arg("messages"), py::arg("rank"), py::arg("size"),
+           py::arg("decides"), py::arg("timeout"), py::keep_alive<1, 2>())
+      .def_property_readonly("comparing", &EngineJob::comparing)
+      .def("backward_ended", &EngineJob::backward_ended, Unlocked())
+      .def("optimizer_stepped", &EngineJob::optimizer_stepped, Unlocked());
+}
+
+void bind_loop(py::module_& module) {
+  py::class_<control::Loop>(module, "Loop")
+      .def(py::init())
+      .def(
+          "saw",
+          [](control::Loop& loop, const std::string& trait, const std::string& detail) {
+            loop.saw(trait, detail);
+          },
+          py::arg("trait"), py::arg("detail") = "")
+      .def("seen", [](const control::Loop& loop, const std::string& trait) { return loop.seen(trait); })
+      .def("refusal", [](const control::Loop& loop, const Given<Plan>& plan) {
+        return loop.refusal(demands_of(*plan));
+      });
+  module.def(
+      "check_runs",
+      [](const std::string& scheme, const std::map<std::string, std::string>& options,
+         const std::vector<std::pair<std::string, std::string>>& tensors, int workers, c10::Device device) {
+        std::vector<Tensor> described;
+        for (const auto& [name, dtype] : tensors) {
+          if (const auto known = dtype_from_name(dtype))
+            described.push_back({.name = name, .numel = 1, .dtype = *known});
+        }
+        control::check_runs({scheme, options}, described, workers, runtime::unrunnable_on(workers, device));
+      },
+      py::arg("scheme"), py::arg("options"), py::arg("tensors"), py::arg("workers"), py::arg("device"),
+      Unlocked());
+}
+
+}  // namespace
+
+void bind_control(py::module_& module) {
+  bind_job(module);
+  bind_loop(module);
+  py::class_<Controller>(module, "Controller")
+      .def(py::init([](EngineJob& job, control::Loop& loop, const std::string& scheme,
+                       const std::map<std::string, std::string>& options, int warm_up, int profile_iterations,
+                       bool compares_gradients, bool follows, int trials, bool tells, c10::Device device) {
+             const control::ControllerOptions how{.request = {scheme, options},
+                                                  .warm_up = warm_up,
+                                                  .profile_iterations = profile_iterations,
+                                                  .compares_gradients = compares_gradients,
+                                                  .samples = device.is_cpu(),
+                                                  .follows = follows,
+                                                  .trials = trials,
+                                                  .tells = tells};
+             return std::make_unique<Controller>(job, loop, how, runtime::unrunnable_on(job.size(), device));
+           }),
+           py::arg("job"), py::arg("loop"), py::kw_only(), py::arg("scheme"), py::arg("options"),
+           py::arg("warm_up"), py::arg("profile_iterations"), py::arg("compares_gradients"),
+           py::arg("follows"), py::arg("trials"), py::arg("tells"), py::arg("device"), py::keep_alive<1, 2>(),
+           py::keep_alive<1, 3>())
+      .def("begin", &Controller::begin, Unlocked())
+      .def(
+          "layers_known",
+          [](Controller& controller, const Given<Workload>& workload, const std::vector<std::string>& links) {
+            controller.layers_known(*workload, links);
+          },
+          py::arg("workload"), py::arg("links"), Unlocked())
+      .def("iteration_ended", &Controller::iteration_ended, Unlocked())
+      .def(
+          "install", [](Controller& controller, const Given<Plan>& plan) { controller.install(*plan); },
+          Unlocked())
+      .def(
+          "go_on",
+          [](Controller& controller, const Given<Plan>& plan, const Given<Workload>& workload,
+             const std::optional<Given<Cluster>>& cluster, std::int64_t iteration) {
+            std::optional<Cluster> known;
+            if (cluster) known = **cluster;
+            controller.go_on(*plan, *workload, known, iteration);
+          },
+          py::arg("plan"), py::arg("workload"), py::arg("cluster"), py::arg("iteration"), Unlocked())
+      .def("folded", &Controller::folded, py::arg("before"), py::arg("iteration"), Unlocked())
+      .def("finish", &Controller::finish, Unlocked())
+      .def("close", &Controller::close, py::arg("failed"), Unlocked())
+      .def_property_readonly("profiling", &Controller::profiling)
+      .def_property_readonly("workload", &Controller::workload)
+      .def_property_readonly("cluster", &Controller::cluster)
+      .def_property_readonly("prediction",
+                             [](const Controller& controller) {
+                               return text_of(controller.prediction(), [](const SimulationResult& result) {
+                                 return dump(to_object(result));
+                               });
+                             })
+      .def_property_readonly("tuning", &Controller::tuning)
+      .def(
+          "report",
+          [](Controller& controller) {
+            return text_of(controller.report(),
+                           [](const Observer::Report& report) { return dump(to_object(report)); });
+          },
+          Unlocked());
+}
+
+}  // namespace gradweave::python

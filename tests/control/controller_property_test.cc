@@ -1,0 +1,310 @@
+// Jobs of several ranks in random orders, with a fault at any command: live ranks always end in the same state with the same
+// plan, or each of them has an error that names what failed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include "control/controller.h"
+#include "control/fake.h"
+#include "gradweave/error.h"
+#include "gradweave/json.h"
+#include "gradweave/schemes.h"
+
+namespace gradweave::testing {
+namespace {
+
+using control::Controller;
+using control::ControllerOptions;
+using control::Phase;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+Cluster network(Nanoseconds startup_ns, double us_per_byte) {
+  return {.workers = 2,
+          .links = {{.name = "net",
+                     .startup_ns = startup_ns,
+                     .us_per_byte = decimal_from_double(us_per_byte, "rate")}}};
+}
+
+Workload unprofiled() {
+  Workload shape = four_layers();
+  for (Layer& layer : shape.layers) layer.forward_ns = layer.backward_ns = 0;
+  return shape;
+}
+
+std::string runs_all(const Plan&, const Workload&) { return ""; }
+
+// What a rank was like when it ended.
+struct End {
+  Phase phase = Phase::kStarting;
+  std::string plan, prediction, error, tuning;
+  std::vector<std::string> told, installed;
+  std::int64_t commands = 0;
+};
+
+// One rank's job of so many iterations; `at`: what happens before an iteration, alike on all ranks.
+using Happening = std::function<void(std::int64_t iteration, FakeJob&, Controller&)>;
+
+std::vector<End> run(World& world, const Setting& setting, const ControllerOptions& options,
+                     std::int64_t iterations, const Happening& at = nullptr,
+                     const control::Unrunnable& unrunnable = runs_all) {
+  std::vector<End> ends(static_cast<std::size_t>(world.size()));
+  world.run([&](int rank) {
+    End& end = ends[static_cast<std::size_t>(rank)];
+    FakeJob job(world, setting, rank);
+    control::Loop loop;
+    Controller controller(job, loop, options, unrunnable);
+    try {
+      controller.begin();
+      controller.layers_known(unprofiled(), {"net"});
+      for (std::int64_t n = 0; n < iterations; ++n) {
+        if (at) at(n, job, controller);
+        job.iterate();
+        controller.iteration_ended();
+      }
+      controller.finish();
+      end.phase = controller.phase();
+      controller.close(false);
+    } catch (...) {
+      controller.close(true);
+      end.commands = job.commands();
+      throw;
+    }
+    end.plan = controller.plan() ? hash_of(*controller.plan()) : "";
+    if (controller.prediction()) end.prediction = std::to_string(controller.prediction()->cycle_ns);
+    end.tuning = controller.tuning();
+    end.told = job.told;
+    end.installed = job.installed;
+    end.commands = job.commands();
+  });
+  for (int r = 0; r < world.size(); ++r) ends[static_cast<std::size_t>(r)].error = world.error(r);
+  return ends;
+}
+
+std::vector<End> run(int ranks, const Setting& setting, const ControllerOptions& options,
+                     std::int64_t iterations, const Happening& at = nullptr,
+                     const control::Unrunnable& unrunnable = runs_all) {
+  World world(ranks, 1);
+  return run(world, setting, options, iterations, at, unrunnable);
+}
+
+void expect_alike(const std::vector<End>& ends) {
+  for (const End& end : ends) {
+    EXPECT_EQ(end.error, "");
+    EXPECT_EQ(end.phase, Phase::kSettled);
+    EXPECT_EQ(end.plan, ends[0].plan);
+    EXPECT_EQ(end.prediction, ends[0].prediction);
+    EXPECT_EQ(end.tuning, ends[0].tuning);
+    EXPECT_EQ(end.installed, ends[0].installed);
+  }
+}
+
+ControllerOptions quick(const std::string& scheme, const std::map<std::string, std::string>& options = {}) {
+  return {.request = {scheme, options}, .warm_up = 2, .profile_iterations = 2};
+}
+
+Setting usual() { return {.workload = four_layers(), .cluster = network(50'000, 0.05)}; }
+
+TEST(Controller, ProfilesDecidesAndTells) {
+  const std::vector<End> ends = run(3, usual(), quick("auto"), 30);
+  expect_alike(ends);
+  EXPECT_EQ(ends[0].installed.front(), control::kStarter);
+  EXPECT_EQ(ends[0].installed.size(), 2u);
+  ASSERT_EQ(ends[0].told.size(), 2u);
+  EXPECT_THAT(ends[0].told[0], HasSubstr("in force: " + ends[0].installed.back()));
+  EXPECT_THAT(ends[0].told[0], HasSubstr("an iteration simulated, from measured times"));
+  EXPECT_THAT(ends[0].told[0], HasSubstr("ddp would take"));
+  EXPECT_THAT(ends[0].told[1], HasSubstr("an iteration measured; by simulation"));
+  EXPECT_THAT(ends[0].told[1], HasSubstr("times as fast as ddp, which was not measured"));
+  EXPECT_TRUE(ends[1].told.empty());
+}
+
+TEST(Controller, TellsOptionsAndNoGainOverTheStarter) {
+  const std::vector<End> ends = run(2, usual(), quick("ddp", {{"bucket_cap_bytes", "100000"}}), 20);
+  expect_alike(ends);
+  ASSERT_EQ(ends[0].told.size(), 2u);
+  EXPECT_THAT(ends[0].told[0], HasSubstr("in force: ddp with bucket_cap_bytes 100000: "));
+  EXPECT_THAT(ends[0].told[1], HasSubstr("ms an iteration measured"));
+  EXPECT_THAT(ends[0].told[1], ::testing::Not(HasSubstr("times as")));
+}
+
+TEST(Controller, WhatWasGainedIsMeasuredWhereDdpWasInForce) {
+  const Plan dear = std::get<Plan>(make_plan("dear", four_layers(), network(50'000, 0.05)));
+  const std::vector<End> ends =
+      run(2, usual(), quick("ddp"), 60, [&](std::int64_t n, FakeJob&, Controller& c) {
+        if (n == 30) c.install(dear);
+      });
+  expect_alike(ends);
+  EXPECT_THAT(ends[0].told.back(), HasSubstr("dear"));
+  EXPECT_THAT(ends[0].told.back(), HasSubstr("; ddp took"));
+  EXPECT_THAT(ends[0].told.back(), HasSubstr("ms measured"));
+}
+
+TEST(Controller, AGivenPlanComesIntoForceWithTheLayers) {
+  const Plan plan = std::get<Plan>(make_plan("wfbp", four_layers(), network(1000, 0.01)));
+  World world(2, 1);
+  const Setting setting = usual();
+  world.run([&](int rank) {
+    FakeJob job(world, setting, rank);
+    control::Loop loop;
+    Controller controller(job, loop, quick("auto"), runs_all);
+    controller.install(plan);
+    EXPECT_EQ(controller.phase(), Phase::kStarting);
+    controller.layers_known(unprofiled(), {"net"});
+    EXPECT_EQ(controller.phase(), Phase::kSettled);
+    EXPECT_EQ(controller.plan(), plan);
+    EXPECT_FALSE(controller.report());
+    controller.close(false);
+  });
+  EXPECT_EQ(world.error(0) + world.error(1), "");
+}
+
+TEST(Controller, ARankThatAloneRefusesIsNamedAndThePlanPassedOver) {
+  Setting setting = usual();
+  const std::string best = run(2, setting, quick("auto"), 10)[0].installed.back();
+  setting.faulty_rank = 1;
+  setting.plan_to_refuse = best;
+  const std::vector<End> ends = run(2, setting, quick("auto"), 10);
+  expect_alike(ends);
+  EXPECT_NE(ends[0].installed.back(), best);
+  EXPECT_THAT(ends[0].told[0], HasSubstr("is passed over: rank 1 refuses it"));
+}
+
+TEST(Controller, ARankThatRefusesTheOnlyPlanIsNamedOnAll) {
+  Setting setting = usual();
+  setting.faulty_rank = 1;
+  setting.plan_to_refuse = "ddp";
+  for (const End& end : run(3, setting, quick("ddp"), 10)) EXPECT_EQ(end.error, "rank 1 refuses it");
+}
+
+TEST(Controller, TriesPlansAndKeepsTheBest) {
+  ControllerOptions options = quick("dear", {{"buffer_bytes", "1"}});
+  options.trials = 4;
+  const std::vector<End> ends = run(2, usual(), options, 300);
+  expect_alike(ends);
+  EXPECT_THAT(ends[0].tuning, HasSubstr("\"ended\":true"));
+  EXPECT_THAT(ends[0].told[1], HasSubstr("tuned by "));
+  EXPECT_THAT(ends[0].told[1], HasSubstr("with buffer_bytes"));
+}
+
+TEST(Controller, APlanThatTheUserInstallsEndsTheTrials) {
+  ControllerOptions options = quick("dear");
+  options.trials = 4;
+  const Plan plan = std::get<Plan>(make_plan("ddp", four_layers(), network(50'000, 0.05)));
+  const std::vector<End> ends = run(2, usual(), options, 100, [&](std::int64_t n, FakeJob&, Controller& c) {
+    if (n == 30) c.install(plan);
+  });
+  expect_alike(ends);
+  EXPECT_EQ(ends[0].plan, hash_of(plan));
+  EXPECT_THAT(ends[0].tuning, HasSubstr("\"ended\":false"));
+}
+
+// The planner's time is not the world's.
+void let_plan(const Controller& controller) {
+  while (controller.planning()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST(Controller, FollowsALinkThatChanges) {
+  Setting setting{.workload = four_layers(), .cluster = network(1000, 1e-6)};
+  ControllerOptions options = quick("mg_wfbp");
+  options.follows = true;
+  const std::vector<End> ends =
+      run(2, setting, options, 300, [&](std::int64_t n, FakeJob& job, Controller& controller) {
+        if (n == 60 && job.rank() == 0) setting.cluster = network(20'000'000, 1e-6);
+        let_plan(controller);
+      });
+  expect_alike(ends);
+  EXPECT_GE(ends[0].installed.size(), 3u);
+  EXPECT_THAT(ends[0].told, Contains(HasSubstr("what was measured has changed: in force now mg_wfbp")));
+}
+
+TEST(Controller, APlannerThatThrowsEndsNothing) {
+  Setting setting{.workload = four_layers(), .cluster = network(1000, 1e-6)};
+  ControllerOptions options = quick("mg_wfbp");
+  options.follows = true;
+  std::atomic<bool> throws = false;
+  World world(2, 1);
+  const std::vector<End> ends = run(
+      world, setting, options, 200,
+      [&](std::int64_t n, FakeJob& job, Controller& controller) {
+        let_plan(controller);
+        if (n != 60 || job.rank() != 0) return;
+        setting.cluster = network(20'000'000, 1e-6);
+        throws = true;
+      },
+      [&](const Plan&, const Workload&) -> std::string {
+        if (throws) throw std::bad_alloc();
+        return "";
+      });
+  expect_alike(ends);
+  EXPECT_EQ(ends[0].installed.size(), 2u);
+}
+
+TEST(Controller, ThePreserverObjectsToASchemeThatWasAskedFor) {
+  ControllerOptions options = quick("deft");
+  options.warm_up = 12;
+  options.compares_gradients = true;
+  const std::vector<End> ends =
+      run(2, {.workload = four_layers(), .cluster = network(50'000, 0.1)}, options, 100);
+  expect_alike(ends);
+}
+
+const std::vector<ControllerOptions>& kinds() {
+  static const std::vector<ControllerOptions> all = [] {
+    std::vector<ControllerOptions> kinds{quick("auto"), quick("ddp"), quick("dear"),
+                                         quick("auto", {{"allow", "exact+delayed+corrected"}})};
+    kinds[0].follows = kinds[1].follows = true;
+    kinds[2].trials = 3;
+    kinds[3].compares_gradients = true;
+    return kinds;
+  }();
+  return all;
+}
+
+constexpr std::int64_t kIterations = 60;
+
+// How many commands a job of that kind gives a rank.
+std::int64_t commands_of(std::size_t kind, int ranks) {
+  static std::map<std::pair<std::size_t, int>, std::int64_t> known;
+  const auto [entry, made] = known.try_emplace({kind, ranks});
+  if (made) entry->second = run(ranks, usual(), kinds()[kind], kIterations)[0].commands;
+  return entry->second;
+}
+
+RC_GTEST_PROP(Controller, AFaultAtAnyCommandIsPassedOverOrNamedByAll, ()) {
+  const int ranks = *rc::gen::inRange(2, 5);
+  const auto kind = *rc::gen::inRange<std::size_t>(0, kinds().size());
+  const ControllerOptions& options = kinds()[kind];
+  Setting setting = usual();
+  setting.faulty_rank = *rc::gen::inRange(0, ranks);
+  setting.faulty_command = *rc::gen::inRange<std::int64_t>(0, commands_of(kind, ranks));
+  setting.fault =
+      *rc::gen::element(Fault::kNone, Fault::kRefuses, Fault::kThrows, Fault::kHangs, Fault::kIsLate);
+  World world(ranks, *rc::gen::arbitrary<std::uint32_t>());
+  const std::vector<End> ends = run(world, setting, options, kIterations);
+  const std::string faulty = "rank " + std::to_string(setting.faulty_rank);
+  RC_TAG(static_cast<int>(setting.fault));
+  const bool failed = std::ranges::any_of(ends, [](const End& end) { return !end.error.empty(); });
+  if (setting.fault == Fault::kNone || setting.fault == Fault::kIsLate) RC_ASSERT(!failed);
+  for (int r = 0; r < ranks; ++r) {
+    const End& end = ends[static_cast<std::size_t>(r)];
+    if (!failed) {
+      RC_ASSERT(end.phase == ends[0].phase);
+      RC_ASSERT(end.plan == ends[0].plan);
+      RC_ASSERT(end.prediction == ends[0].prediction);
+      RC_ASSERT(end.tuning == ends[0].tuning);
+    } else if (r != setting.faulty_rank) {  // each other rank has the reason, or had ended before
+      RC_ASSERT(end.error.find(faulty) != std::string::npos || end.phase == Phase::kSettled);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradweave::testing
