@@ -19,7 +19,7 @@ TIMEOUT_S = 3.0
 BUSY = 4  # seconds that ranks of a busy machine may lie behind
 
 PLACES = {"groups": "groups.JobRanks.control_group", "broadcast": "agreement.Control.broadcast", "probe": "probe.measure",
-          "profiles": "agreement.Control.largest"}
+          "profiles": "commands.Commands.look_at_optimizers"}
 
 
 def strike(place, happens):
