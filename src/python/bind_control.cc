@@ -9,9 +9,9 @@
 #include <tuple>
 
 #include "control/controller.h"
+#include "jobs/engine_job.h"
 #include "python/values.h"
 #include "report/result_json.h"
-#include "jobs/engine_job.h"
 
 namespace py = pybind11;
 

@@ -103,12 +103,6 @@ void bind_transports(py::module_& module) {
     return rows;
   });
   module.def(
-      "check_runnable",
-      [](const Given<Plan>& plan, const Given<Workload>& workload, int world_size, c10::Device device) {
-        runnable_plan(*plan, *workload, world_size, device);
-      },
-      Unlocked());
-  module.def(
       "compressor_rates",
       [](const std::string& scheme, const std::map<std::string, std::string>& options,
          const Given<Workload>& workload, int world_size, c10::Device device) {

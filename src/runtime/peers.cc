@@ -255,7 +255,8 @@ void Peers::Shared::watch(TorchStore store) {
       if (was_broken && !connected) member.reconnected(store);
       connected = true;
       incoming = member.round(saying, store, now());
-    } catch (const c10::DistStoreError&) {  // not in time: the store's host stands still, or a text went meanwhile
+    } catch (
+        const c10::DistStoreError&) {  // not in time: the store's host stands still, or a text went meanwhile
       waited = true;
     } catch (const std::exception& error) {
       const std::string text = error.what();
