@@ -17,7 +17,8 @@ __version__ = "0.1.0"
 
 __all__ = ["wrap", "finish", "clip_grad_norm_", "Wrapped", "EmulatedLink", "InvalidInput", "RuntimeFailure"]
 
-_HOMES = {"EmulatedLink": "links", "InvalidInput": "_native", "RuntimeFailure": "_native", "_native": "_native"}  # the others: wrapping
+# The others: wrapping.
+_HOMES = {"EmulatedLink": "links", "InvalidInput": "_native", "RuntimeFailure": "_native", "_native": "_native"}
 
 if not TYPE_CHECKING:
     def __getattr__(name):

@@ -47,7 +47,8 @@ def _extension():
     try:
         importlib.import_module("gradweave._native")
     except ImportError as error:
-        return Finding("extension", FAILED, f"gradweave._native cannot be loaded: {error}", f"build it again: {releases.BUILD}")
+        return Finding("extension", FAILED, f"gradweave._native cannot be loaded: {error}",
+                       f"build it again: {releases.BUILD}")
     return Finding("extension", OK, f"built for torch {built}, and torch {running} runs")
 
 

@@ -15,7 +15,8 @@ OTHER = "/elsewhere/gradweave"
 @pytest.fixture
 def copied(tmp_path):
     """A clone with what names the place where it was built."""
-    for file in subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout.decode().split("\0"):
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout.decode()
+    for file in listed.split("\0"):
         if file and (ROOT / file).exists():
             (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / file, tmp_path / file)

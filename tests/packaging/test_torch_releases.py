@@ -74,7 +74,8 @@ def test_the_newest_release_is_in_the_range(registry):
 def test_a_release_trains(registry, minor, tmp_path):
     version = next(version for version in registry if version.startswith(minor + "."))
     python, tree = environment_of(version), copy_of_the_tree(tmp_path / "tree")
-    run("cmake", "--preset", "release", "-DGRADWEAVE_TESTS=OFF", "-DGRADWEAVE_RUNTIME=ON", f"-DPython_EXECUTABLE={python}", cwd=tree)
+    run("cmake", "--preset", "release", "-DGRADWEAVE_TESTS=OFF", "-DGRADWEAVE_RUNTIME=ON",
+        f"-DPython_EXECUTABLE={python}", cwd=tree)
     run("cmake", "--build", "build", "--target", "_native", "gradweave_cli", "gradweave_session", "example_train", cwd=tree)
     environment = {"PYTHONPATH": str(tree / "python"), "GRADWEAVE_BUILD": str(tree / "build")}
     device = run(python, "-c", "import torch; print(torch.version.cuda)").strip()
@@ -88,6 +89,6 @@ def test_a_release_trains(registry, minor, tmp_path):
 
     tests = [tree / "tests/runtime" / f"{name}.py" for name in SAMPLE]
     passed = run(python, "-m", "pytest", "-q", "-n", "3", "-p", "no:cacheprovider", *tests, cwd=tree, environment=environment)
-    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tree / "tests/packaging/test_install.py", "-k", "trains", cwd=tree,
-        environment=environment | {"GRADWEAVE_SLOW": "1"})
+    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tree / "tests/packaging/test_install.py", "-k", "trains",
+        cwd=tree, environment=environment | {"GRADWEAVE_SLOW": "1"})
     print(f"torch {version} (CUDA {device}): {passed.strip().splitlines()[-1]}")

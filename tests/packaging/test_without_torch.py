@@ -33,7 +33,8 @@ gradweave.releases.built_for = lambda: {built!r}
     ("2.14.0", "2.13.0+cpu", "the extension was built for torch 2.13.0+cpu, and torch 2.14.0 is installed here"),
     ("2.14.0", None, "the extension is not built"),
 ])
-@pytest.mark.parametrize("call", ["gradweave.wrap", "from gradweave import _native", "import gradweave.core; gradweave.core.schemes()"])
+@pytest.mark.parametrize("call", ["gradweave.wrap", "from gradweave import _native",
+                                  "import gradweave.core; gradweave.core.schemes()"])
 def test_another_torch_is_one_sentence(running, built, said, call):
     done = subprocess.run([sys.executable, "-c", OTHER_TORCH.format(running=running, built=built) + call],
                           env=os.environ | {"PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True, timeout=60)
@@ -44,7 +45,8 @@ def test_another_torch_is_one_sentence(running, built, said, call):
 def test_a_command_beside_another_torch_is_one_sentence(tmp_path):
     (tmp_path / "torch.py").write_text("__version__ = '2.12.1'\n")
     done = subprocess.run([sys.executable, "-S", "-m", "gradweave", "profile", "demo"], cwd=tmp_path,
-                          env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT / 'python'}"}, capture_output=True, text=True, timeout=60)
+                          env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT / 'python'}"},
+                          capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "torch 2.12.1 is installed here" in done.stderr, done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
 

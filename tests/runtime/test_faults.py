@@ -57,7 +57,8 @@ def test_every_survivor_ends_in_time_and_names_op_iteration_and_suspect(fault, l
             assert float(line.split()[3]) < TIMEOUT_S + 2 + BUSY, line
             assert ("op 'all_reduce " in line or "op 'average " in line) and "(iteration " in line, line
             # The store is on rank 0: who is lost with it can't be told, only that it is.
-            suspect = rf"rank {lost} \(no sign of life" if lost else r"the store at 127.0.0.1:\d+, which rank 0 hosts by default \("
+            store = r"the store at 127.0.0.1:\d+, which rank 0 hosts by default \("
+            suspect = rf"rank {lost} \(no sign of life" if lost else store
             assert re.search(f"suspect: {suspect}", line), (rank, line)
     finally:
         job.end()

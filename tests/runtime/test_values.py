@@ -48,7 +48,8 @@ def test_classes_give_classes_and_dictionaries_give_dictionaries():
     lambda plan: core.simulate(plan, workload(), cluster(2)), lambda plan: core.cut_layers(plan, workload())])
 @pytest.mark.parametrize("plan, words", [
     ({"version": 1}, "plan: blocks: is missing"), ("{", "plan: line 1, column 2: is not JSON"),
-    (workload(), "is a workload file"), ({"version": object()}, "plan: can't be written as JSON"), ({"version": float("nan")}, "plan: line 1")])
+    (workload(), "is a workload file"), ({"version": object()}, "plan: can't be written as JSON"),
+    ({"version": float("nan")}, "plan: line 1")])
 def test_what_has_not_the_form_is_refused_by_place(call, plan, words):
     with pytest.raises(gradweave.InvalidInput, match=words):
         call(plan)
