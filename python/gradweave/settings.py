@@ -37,13 +37,12 @@ class Settings:
     default: each group has its own. exclude: names of parameters, or of modules, that are left to others: neither
     communicated nor broadcast. moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the
     second moment that the gradient of the whole batch would have ("whole_batch"), or by that of this rank's part of it, as
-    torch does ("local"). follow: whether a new plan is made once links or compute have changed in training, and put in force if
-    it is better (on processors, not yet on accelerators, and not under torch.compile); None: where the scheme is `auto`. tune: so
-    many plans of the scheme, which differ in its sizes, are tried in training, 13 iterations each, the first of them the one
-    that would be in force without it; the fastest stays, and following only begins then (on processors, and not under
-    torch.compile); 0: none. report: rank 0 logs (logger "gradweave") which plan comes into force, and at the end what was
-    gained.
-    """
+    torch does ("local"). follow: whether a new plan is made once links or compute have changed in training, and put in
+    force if it is better (on processors, not yet on accelerators, and not under torch.compile); None: where the scheme
+    is `auto`. tune: so many plans of the scheme, which differ in its sizes, are tried in training, 13 iterations each,
+    the first of them the one that would be in force without it; the fastest stays, and following only begins then (on
+    processors, and not under torch.compile); 0: none. report: rank 0 logs (logger "gradweave") which plan comes into
+    force, and at the end what was gained."""
 
     scheme: str = "auto"
     plan: Plan | None = None
