@@ -76,7 +76,7 @@ struct Pictures {
 struct Arguments {
   std::map<std::string, std::string> values{{"scheme", "auto"}, {"plan", ""}, {"iterations", "30"},
                                             {"plain", ""},      {"clip", ""}, {"passes", "1"},
-                                            {"tune", "0"}};
+                                            {"tune", "0"},      {"dump", ""}};
 
   Arguments(int count, char** texts) {
     for (int i = 1; i < count; ++i) {
@@ -135,6 +135,7 @@ gradweave::SessionOptions options_of(const Arguments& arguments) {
   options.profile_iterations = 4;
   options.probe_seconds = 0.5;
   options.tune = arguments.number("tune");
+  options.dump = arguments["dump"];
   return options;
 }
 

@@ -24,10 +24,29 @@ struct Span {
   std::int32_t op_link = -1;  // a wait: the link of that op
   Nanoseconds begin_ns = 0;
   Nanoseconds end_ns = 0;
+  bool ended = true;       // false: it was under way at end_ns, when training stopped
   std::int64_t bytes = 0;  // an op's
   std::string label;       // "conv1", "all_reduce conv1.weight[0:4096] +3"
   std::string reason;      // a wait: why compute waited, in words
   friend bool operator==(const Span&, const Span&) = default;
+};
+
+// What a rank knew of another one when its training stopped.
+struct HeardOf {
+  std::int64_t rank = 0;
+  std::string doing;       // "training iteration 7"
+  std::int64_t ops = 0;    // that had ended there
+  Nanoseconds ago_ns = 0;  // since its last sign of life
+  friend bool operator==(const HeardOf&, const HeardOf&) = default;
+};
+
+// Why a rank's training stopped, of the timeline that it leaves then.
+struct Stop {
+  std::int64_t rank = 0, ranks = 1;
+  std::string doing;           // what this rank did: "training iteration 7"
+  std::string verdict;         // why training can't go on
+  std::vector<HeardOf> heard;  // of the rank that reads the others' signs; else empty
+  friend bool operator==(const Stop&, const Stop&) = default;
 };
 
 struct Timeline {
@@ -35,6 +54,7 @@ struct Timeline {
   std::string origin;  // "simulated", "measured", "measured, emulated link"
   std::vector<std::string> links;
   std::vector<Span> spans;  // sorted by (begin_ns, track, kind, iteration)
+  std::optional<Stop> stop;
   friend bool operator==(const Timeline&, const Timeline&) = default;
 };
 
@@ -83,6 +103,23 @@ struct TimelineDiff {
 // layer, an op with that of the same label on the link of the same name. Two times agree if they differ by at most
 // `tolerance` x the mean iteration of `a`. O(spans log spans).
 TimelineDiff diff_of(const Timeline& a, const Timeline& b, double tolerance);
+
+// Where two ranks that have both stopped left the path that they had in common, and what each did last.
+struct PathDiff {
+  struct Place {
+    std::int64_t iteration = 0;  // of the run
+    std::string what;            // "all_reduce conv1.weight on eth0", "backward conv1"
+    std::string a, b;            // "ended", "began and did not end", "did not begin"
+  };
+  std::optional<Place> parting;  // nothing: both did the same
+  std::optional<Place> both_in;  // then: the op that both began and neither ended, if there is one
+  std::string last_a, last_b;    // "backward conv1 of iteration 7"
+};
+
+// Compares what the ranks of one job did, in the plan's order, from the first iteration on that both timelines have: ops,
+// and where these are the same, compute. An op that neither ended holds both up: what one began behind it is no parting.
+// Times don't count. O(spans log spans).
+PathDiff path_diff_of(const Timeline& a, const Timeline& b);
 
 // Returns the timelines in the Chrome trace event form that Perfetto and chrome://tracing open: one process per
 // timeline, one thread per track; times in microseconds from the first span of all. Flows lead from an op to the

@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -72,6 +73,9 @@ struct SessionOptions {
   double probe_seconds = 3;        // for each link that is measured
   double loss_scale = 0;  // the first one of a dynamic scale, for 16-bit floats, 65536 for instance; 0: none
   std::function<void(const std::string&)> tell;  // lines for people, on rank 0; null: standard error
+  // A folder, made if need be, where a rank leaves rank-0.json (by its number), a timeline of what it did last, when
+  // training can't go on; `gradweave diff` says where two of them part. Empty: nothing is left.
+  std::filesystem::path dump = {};
 };
 
 // One rank's training of one model by one optimizer, all on one thread:

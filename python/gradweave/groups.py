@@ -68,6 +68,11 @@ class JobRanks:
     def group_on(self, interface):
         return self._gloo(interface=interface)
 
+    def dump_to(self, settings, nth):
+        """Leave a file there when training can't go on. Errors: OSError."""
+        rank = distributed.get_rank() if self.user_group else 0
+        self.peers.dump_to(settings.dump_file(rank, nth))
+
     def report(self, error):
         """Tell the other ranks that this one ends by `error`."""
         self.peers.report("".join(traceback.format_exception_only(error)).splitlines()[0])

@@ -1,5 +1,6 @@
 """The arguments of gradweave.wrap(), spelled once."""
 
+import contextlib
 import functools
 import inspect
 import os
@@ -42,7 +43,9 @@ class Settings:
     is `auto`. tune: so many plans of the scheme, which differ in its sizes, are tried in training, 13 iterations each,
     the first of them the one that would be in force without it; the fastest stays, and following only begins then (on
     processors, and not under torch.compile); 0: none. report: rank 0 logs (logger "gradweave") which plan comes into
-    force, and at the end what was gained."""
+    force, and at the end what was gained. dump: a folder, made if need be, where each rank leaves
+    rank-0.json (by its number) when training can't go on: a timeline of what it did last, with what it knew of the others;
+    `gradweave diff` says where two ranks parted, `gradweave report` shows them. None: nothing is left."""
 
     scheme: str = "auto"
     plan: Plan | None = None
@@ -65,6 +68,7 @@ class Settings:
     follow: bool | None = None
     tune: int = 0
     report: bool = True
+    dump: str | os.PathLike[str] | None = None
 
     def check_ranges(self):
         """Errors: ValueError."""
@@ -107,11 +111,20 @@ class Settings:
                                [(name, str(p.dtype).removeprefix("torch.")) for name, p in zip(names, parameters)],
                                workers, parameters[0].device)
 
+    def dump_file(self, rank, nth):
+        """The file that this rank leaves in `dump`, of its `nth` wrapped model; what an earlier job left there is
+        removed. Errors: OSError."""
+        os.makedirs(self.dump, exist_ok=True)
+        path = os.path.join(self.dump, f"rank-{rank}.json" if nth == 1 else f"rank-{rank}.{nth}.json")
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+        return path
+
     def arguments(self):
         """{name: text}: what all ranks must have alike, apart from links and groups."""
         told = {field.name: getattr(self, field.name) for field in fields(self)
                 if field.name not in ("links", "process_group", "plan_group", "plan", "scaler", "options", "exclude",
-                                      "report")}
+                                      "report", "dump")}
         told |= {"options": dict(self.options or {}), "exclude": sorted(self.exclude), "scaler": self.scales,
                  "check": self.checks}
         if self.plan is not None:

@@ -68,6 +68,8 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     try:
         settings.check_ranges()
+        if settings.dump is not None:
+            job.dump_to(settings, nth=1 + len(set(sessions.values())))
         optimizers = list(map(innermost, optimizers))
         _check_arguments(model, optimizers)
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

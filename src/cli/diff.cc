@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/output.h"
+#include "gradweave/error.h"
 #include "gradweave/json.h"
 #include "gradweave/timeline.h"
 
@@ -102,16 +103,70 @@ void print_for_people(const Timeline& a, const Timeline& b, TimelineDiff diff, d
   if (more > 0) std::cout << fmt::format("and {} more, see --json\n", more);
 }
 
-Timeline read_with_compute(const std::string& path, const char* option) {
-  Timeline timeline = read_timeline(path);
+Json object_of(const Timeline& timeline, const Stop& stop, const std::string& last) {
+  Json heard = Json::array();
+  for (const HeardOf& other : stop.heard) {
+    heard.push_back({{"rank", other.rank},
+                     {"doing", other.doing},
+                     {"ops", other.ops},
+                     {"ago_us", microseconds_of(other.ago_ns)}});
+  }
+  return {{"name", timeline.name},
+          {"doing", stop.doing},
+          {"last", last},
+          {"verdict", stop.verdict},
+          {"heard", std::move(heard)}};
+}
+
+Json place_or_null(const std::optional<PathDiff::Place>& place) {
+  if (!place) return nullptr;
+  return {{"iteration", place->iteration}, {"what", place->what}, {"a", place->a}, {"b", place->b}};
+}
+
+void print_stop(const char* name, const Timeline& timeline, const Stop& stop, const std::string& last) {
+  std::cout << fmt::format("{}: {} stopped {}; last: {}\n   {}\n", name, timeline.name, stop.doing, last,
+                           stop.verdict);
+  for (const HeardOf& other : stop.heard) {
+    std::cout << fmt::format("   heard of rank {} {} before: {}, {} ops ended\n", other.rank,
+                             human_time(static_cast<double>(other.ago_ns)), other.doing, other.ops);
+  }
+}
+
+// Of two ranks whose training stopped: where they left the path that they had in common.
+void diff_paths(const Timeline& a, const Timeline& b, bool json, Outcome& outcome) {
+  const PathDiff diff = path_diff_of(a, b);
+  outcome.exit_code = diff.parting ? 1 : 0;
+  if (json) {
+    print({{"a", object_of(a, *a.stop, diff.last_a)},
+           {"b", object_of(b, *b.stop, diff.last_b)},
+           {"parts", place_or_null(diff.parting)},
+           {"both_in", place_or_null(diff.both_in)}});
+    return;
+  }
+  print_stop("a", a, *a.stop, diff.last_a);
+  print_stop("b", b, *b.stop, diff.last_b);
+  if (diff.parting) {
+    std::cout << fmt::format("they part in iteration {}: {}\n  a: {}\n  b: {}\n", diff.parting->iteration,
+                             diff.parting->what, diff.parting->a, diff.parting->b);
+  } else if (diff.both_in) {
+    std::cout << fmt::format("they do not part: both began {} of iteration {}, which did not end\n",
+                             diff.both_in->what, diff.both_in->iteration);
+  } else {
+    std::cout << "they do not part\n";
+  }
+}
+
+void require_compute(const Timeline& timeline, const std::string& path, const char* option) {
   if (figures_of(timeline).iterations == 0)
     throw InvalidInput("has no compute to compare", path,
                        fmt::format("give {} a timeline of whole iterations", option));
-  return timeline;
 }
 
 void run_diff(const DiffArguments& arguments, Outcome& outcome) {
-  const Timeline a = read_with_compute(arguments.a, "a"), b = read_with_compute(arguments.b, "b");
+  const Timeline a = read_timeline(arguments.a), b = read_timeline(arguments.b);
+  if (a.stop && b.stop) return diff_paths(a, b, arguments.json, outcome);
+  require_compute(a, arguments.a, "a");
+  require_compute(b, arguments.b, "b");
   const TimelineDiff diff = diff_of(a, b, arguments.tolerance);
   if (arguments.json) {
     print(object_of(a, b, diff));
@@ -125,7 +180,8 @@ void run_diff(const DiffArguments& arguments, Outcome& outcome) {
 
 void add_diff(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<DiffArguments>();
-  CLI::App* command = app.add_subcommand("diff", "Where two timelines part, and what takes longer in which");
+  CLI::App* command = app.add_subcommand(
+      "diff", "Where two timelines, or two ranks that stopped, part, and what takes longer in which");
   add_file_option(*command, "a", arguments->a, "Timeline file");
   add_file_option(*command, "b", arguments->b, "Timeline file");
   command
@@ -137,6 +193,7 @@ void add_diff(CLI::App& app, Outcome& outcome) {
   command->footer(
       "Example:\n  gradweave simulate --plan plan.json --workload W --cluster C --timeline predicted.json\n"
       "  gradweave diff predicted.json measured.json\n"
+      "  gradweave diff dump/rank-0.json dump/rank-1.json    # what wrap(dump=) has left\n"
       "Exit code 1 if they part.");
   command->callback([arguments, &outcome] { run_diff(*arguments, outcome); });
 }

@@ -54,6 +54,8 @@ class Member {
   void reconnected(Store& store);
 
   bool judges() const { return judges_; }
+  // What the judge knows, by rank; of no use on another rank.
+  const std::vector<Seen>& seen() const { return seen_; }
 
  private:
   void take_over(Store& store, Time now);

@@ -201,6 +201,7 @@ void bind_peers(py::module_& module) {
           py::arg("what"), py::arg("after_s"), py::arg("cause"), Unlocked())
       .def_property_readonly("verdict", &Peers::verdict)
       .def("report", &Peers::report, py::arg("error"), Unlocked())
+      .def("dump_to", [](Peers& peers, const std::string& path) { peers.dump().set_path(path); })
       .def("end", &Peers::end)
       .def("close", &Peers::close, Unlocked());
   module.def("is_gloo", &is_gloo, py::arg("group"), py::arg("device"));

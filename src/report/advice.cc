@@ -129,6 +129,8 @@ void add(std::vector<std::string>& advice, std::string text) {
 
 std::string of_measured(const Timeline& timeline, const std::vector<Row>& rows,
                         const std::vector<std::string>& layers) {
+  if (timeline.stop)
+    return timeline.name + " stopped " + timeline.stop->doing + ": " + timeline.stop->verdict + ".";
   const TimelineFigures figures = figures_of(timeline);
   if (figures.iterations == 0) return timeline.name + " has no compute: record whole iterations.";
   std::string text = timeline.name + " (" + timeline.origin + ") takes " + time_text(figures.iteration_ns) +

@@ -25,7 +25,7 @@ void Applies::restart() {
 void Applies::forget_places() { std::ranges::fill(put_, -1); }
 
 void Applies::wait_for(const Execution& execution, std::int32_t layer) {
-  const Waited wait = context_.queue.wait(execution);
+  const Waited wait = context_.queue.wait(execution, layer);
   if (wait.waited) {
     context_.recorder.waited(wait,
                              {.kind = SpanKind::kWait,

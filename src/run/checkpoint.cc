@@ -21,9 +21,9 @@ void Run::archive(Archive& archive) {
   if (archive.reads()) {
     plan_->window.restart();
     queue_->reset(plan(), slots());
-    queue_->restart();
   }
   cursor_.archive(archive);
+  if (archive.reads()) queue_->restart(cursor_.of_run(0));
   plan_->window.archive(archive);
   plan_->flags.archive_last_left_out(archive);
   recorder_.archive_updated(archive);

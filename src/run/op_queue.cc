@@ -29,6 +29,7 @@ void OpQueue::reset(const RunPlan& plan, std::size_t capacity) {
     queues_.back()->ring.resize(capacity + 1);
   }
   queued_ = launches_ = 0;
+  flight_.install(plan);
 }
 
 void OpQueue::set_ordered_launches(bool on) {
@@ -36,8 +37,9 @@ void OpQueue::set_ordered_launches(bool on) {
   ordered_launches_ = on;
 }
 
-void OpQueue::restart() {
+void OpQueue::restart(std::int64_t iterations) {
   const MutexLock lock(mutex_);
+  flight_.restart(iterations);
   passed_.assign((static_cast<std::size_t>(PointKind::kIterationEnd) + 1) * plan_->layers, {});
 }
 
@@ -69,6 +71,7 @@ void OpQueue::pass(PointKind kind, std::int32_t layer, std::int64_t iteration) {
   const MutexLock lock(mutex_);
   passed_at_ = Clock::now();
   passed_[place_of(*plan_, kind, layer)] = {iteration, passed_at_};
+  flight_.pass(kind, layer, iteration, ns_of(passed_at_));
   wake_links();
 }
 
@@ -99,11 +102,12 @@ void OpQueue::cut(const Execution& execution, std::int32_t parts, bool absent) {
   wake_links();
 }
 
-Waited OpQueue::wait(const Execution& execution) {
+Waited OpQueue::wait(const Execution& execution, std::int32_t layer) {
   const MutexLock lock(mutex_);
   Waited result;
   if (!of(execution).done && failure_.empty()) {
     result = {.waited = true, .begin = Clock::now()};
+    const std::int64_t event = flight_.wait_begins(execution, layer, ns_of(result.begin));
     force_up_to(execution);
     if (execution.partner != nullptr && !of(*execution.partner).done) force_up_to(*execution.partner);
     // Every op ends within its timeout, so a link without progress for longer waits for data that never
@@ -116,6 +120,7 @@ Waited OpQueue::wait(const Execution& execution) {
       progress = counters_.ops;
     }
     result.end = Clock::now();
+    if (failure_.empty()) flight_.ended(event, ns_of(result.end));
   }
   require_no_failure();
   return result;
@@ -252,6 +257,11 @@ void OpQueue::wake_links() {
 
 // ---- links' threads
 
+Turn OpQueue::begun(const Execution& execution, Clock::time_point now) {
+  of(execution).event = flight_.op_begins(execution, ns_of(now));
+  return {&execution, false};
+}
+
 Turn OpQueue::await_turn(std::size_t link, std::size_t sequence) {
   const MutexLock lock(mutex_);
   Queue& queue = *queues_[link];
@@ -266,10 +276,11 @@ Turn OpQueue::await_turn(std::size_t link, std::size_t sequence) {
       queue.wake.wait(mutex_);
       continue;
     }
-    if (of(next).forced || is_absent(next)) return {&next, is_absent(next)};
+    if (is_absent(next)) return {&next, true};
+    if (of(next).forced) return begun(next, Clock::now());
     const std::optional<Clock::time_point> at = released_at(next);
     const Clock::time_point until = at ? *at : passed_at_ + options_.stall;
-    if (Clock::now() >= until) return {&next, false};
+    if (const auto now = Clock::now(); now >= until) return begun(next, now);
     queue.wake.wait_until(mutex_, until);
   }
 }
@@ -302,6 +313,7 @@ void OpQueue::ended(std::size_t link, const Execution& execution, Clock::time_po
   counters_.ops += 1;
   counters_.bytes += execution.op->bytes;
   of(execution).ns = ns_of(end) - ns_of(begin);
+  flight_.ended(of(execution).event, ns_of(end));
   if (options_.timeline) {
     spans_.push_back({.kind = SpanKind::kOp,
                       .track = static_cast<std::int32_t>(link) + 1,
@@ -391,6 +403,16 @@ void OpQueue::set_timeline(bool on) {
 std::vector<Span> OpQueue::take_spans() {
   const MutexLock lock(mutex_);
   return std::exchange(spans_, {});
+}
+
+void OpQueue::name_layers(std::vector<std::string> names) {
+  const MutexLock lock(mutex_);
+  flight_.name_layers(std::move(names));
+}
+
+Timeline OpQueue::flight() const {
+  const MutexLock lock(mutex_);
+  return flight_.timeline(ns_of(Clock::now()));
 }
 
 }  // namespace gradweave::run

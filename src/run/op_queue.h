@@ -12,6 +12,7 @@
 #include "gradweave/timeline.h"
 #include "run/archive.h"
 #include "run/execution.h"
+#include "run/flight_recorder.h"
 
 namespace gradweave::run {
 
@@ -30,6 +31,7 @@ struct OpQueueOptions {
   // Its peers may need its ops meanwhile, so that releases hold only so long.
   std::chrono::milliseconds stall{1'000};
   bool timeline = false;
+  std::size_t flight_events = 0;  // that are kept of what was done last; 0: none
 };
 
 // An op that a link's thread is to issue now. `absent`: drained away, there is nothing to issue.
@@ -54,14 +56,14 @@ std::string describe(const RunPlan& plan, const Execution& execution);
 // All members lock for themselves. Links are numbered as in the plan.
 class OpQueue {
  public:
-  explicit OpQueue(const OpQueueOptions& options) : options_(options) {}
+  explicit OpQueue(const OpQueueOptions& options) : options_(options), flight_(options.flight_events) {}
 
   // For a plan that comes into force, which must outlive its links' threads. Nothing may be under way.
   void reset(const RunPlan& plan, std::size_t capacity);
   // On: ops of all links are launched in the order of the plan's list. Off: only those of each link.
   void set_ordered_launches(bool on);
-  // Forgets the points that have passed: the plan begins anew.
-  void restart();
+  // Forgets the points that have passed: the plan begins anew, after so many iterations of the run.
+  void restart(std::int64_t iterations);
 
   // ---- compute thread
 
@@ -78,8 +80,8 @@ class OpQueue {
   // Drains: its release is void, `parts` of its data will never come, and it is `absent` if none does.
   void cut(const Execution& execution, std::int32_t parts, bool absent);
   // Returns when the op has ended. It and what is before it on its link ignore their releases: the real order
-  // of layers may differ from the plan's. Errors: RuntimeFailure.
-  Waited wait(const Execution& execution);
+  // of layers may differ from the plan's. `layer`: that waits, -1 at the iteration's end. Errors: RuntimeFailure.
+  Waited wait(const Execution& execution, std::int32_t layer);
   // Returns when no op is under way and none could start. Errors: RuntimeFailure.
   void wait_idle();
   // Issues, whatever their releases say, all ops that have their data and nothing without before them; returns when
@@ -120,6 +122,10 @@ class OpQueue {
   void set_timeline(bool on);
   // Returns what was recorded of ops since the last call.
   std::vector<Span> take_spans();
+  // Names of the plan's layers, for what flight() returns.
+  void name_layers(std::vector<std::string> names);
+  // Returns what was done last, until now; empty if no events are kept.
+  Timeline flight() const;
 
  private:
   struct Progress {
@@ -129,6 +135,7 @@ class OpQueue {
     bool done = false;
     std::int64_t ns = 0;      // from its start to its end
     std::int64_t order = -1;  // of its launch, among all links; -1: not queued yet
+    std::int64_t event = 0;   // of the flight recorder
   };
   struct Queue {
     std::vector<const Execution*> ring;
@@ -149,6 +156,7 @@ class OpQueue {
   Queue& queue_of(const Execution& execution) REQUIRES(mutex_) {
     return *queues_[static_cast<std::size_t>(execution.op->link)];
   }
+  Turn begun(const Execution& execution, Clock::time_point now) REQUIRES(mutex_);
   bool has_data(const Execution& execution) const REQUIRES(mutex_);
   // An all_gather is absent with its reduce_scatter: a link may look at it before it is cut itself.
   bool is_absent(const Execution& execution) const REQUIRES(mutex_);
@@ -177,6 +185,7 @@ class OpQueue {
   std::string failure_ GUARDED_BY(mutex_);
   OpCounters counters_ GUARDED_BY(mutex_);
   std::vector<Span> spans_ GUARDED_BY(mutex_);
+  FlightRecorder flight_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gradweave::run

@@ -53,7 +53,7 @@ void Run::start(std::vector<std::shared_ptr<Channel>> channels) {
 void Run::restart() {
   cursor_.restart();
   phase_ = Phase::kIdle;
-  queue_->restart();
+  queue_->restart(cursor_.of_run(0));
   recorder_.restart();
   plan_->flags.restart();
   plan_->applies.restart();

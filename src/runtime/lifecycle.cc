@@ -17,6 +17,9 @@
 namespace gradweave::runtime {
 namespace {
 
+// What is kept of the last iterations: ten of a model with a hundred layers, in half a megabyte.
+constexpr std::size_t kFlightEvents = 8192;
+
 LinkOptions on_device_of(const std::vector<NamedParameter>& parameters, LinkOptions options) {
   if (!parameters.empty()) options.device = parameters.front().tensor.device();
   return options;
@@ -33,7 +36,7 @@ Engine::Open::Open(std::vector<NamedParameter> parameters, std::vector<LinkSpec>
       peers(std::move(the_peers)),
       host(std::move(parameters), std::move(control), peers, world_size, options, std::move(stepper)),
       run(host, peers,
-          {.queue = {.timeout = options.timeout},
+          {.queue = {.timeout = options.timeout, .flight_events = peers->dump().wanted() ? kFlightEvents : 0},
            .find_unused = given.find_unused,
            .check = options.check,
            .world_size = world_size}),
@@ -48,6 +51,7 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
   for (const NamedParameter& parameter : open_->host.parameters().all()) tensors.push_back(parameter.tensor);
   open_->hooks =
       std::make_unique<GradientHooks>(std::move(tensors), [this](std::int32_t p) { on_gradient(p); });
+  open_->peers->dump().set_source([queue = open_->run.queue()] { return queue->flight(); });
   open_->peers->on_verdict(
       [queue = open_->run.queue()](const std::string& verdict) { queue->fail(verdict); });
 }
@@ -165,6 +169,7 @@ void Engine::Open::put_in_force(Prepared&& prepared, const Workload& workload, c
   const std::vector<const LinkSpec*> specs = std::move(prepared.links);
   layer_names.clear();
   for (const Layer& layer : workload.layers) layer_names.push_back(layer.name);
+  run.queue()->name_layers(layer_names);
   host.leave_plan();
   run.install(std::move(prepared.run_plan));
   host.install(run.plan(), run.slots(), std::move(prepared.parameter_of), specs.front()->group, rank);

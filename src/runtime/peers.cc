@@ -113,6 +113,9 @@ struct Peers::Shared {
   bool stop GUARDED_BY(mutex) = false, left GUARDED_BY(mutex) = false;
   bool all_know GUARDED_BY(mutex) = false, somebody_waits GUARDED_BY(mutex) = false;
 
+  std::vector<peers::Seen> seen GUARDED_BY(mutex);  // by rank, where this one judges
+  Dump dump;
+
   Shared(int rank, int world_size, std::string store_name)
       : rank(rank), world_size(world_size), store_name(std::move(store_name)) {}
 
@@ -140,6 +143,7 @@ struct Peers::Shared {
   }
   bool store_is_silent(Clock::duration waited, std::int64_t rounds_before) const REQUIRES(mutex);
   std::string await_verdict() REQUIRES(mutex);
+  void write_dump() EXCLUDES(mutex);
 };
 
 void Peers::Process::add(const std::shared_ptr<Shared>& job) {
@@ -167,6 +171,23 @@ void Peers::Shared::adopt(const std::string& text) {
   if (outgoing.sign.state != State::kEnded) outgoing.sign.state = State::kLeaving;
 }
 
+void Peers::Shared::write_dump() {
+  Stop stop{.rank = rank, .ranks = world_size};
+  {
+    const MutexLock lock(mutex);
+    stop.doing = peers::doing(outgoing.sign);
+    stop.verdict = verdict;
+    for (std::size_t r = 0; r < seen.size(); ++r) {
+      if (static_cast<int>(r) == rank || !seen[r].came) continue;
+      stop.heard.push_back({.rank = static_cast<std::int64_t>(r),
+                            .doing = peers::doing(seen[r].sign),
+                            .ops = seen[r].sign.ops,
+                            .ago_ns = (now() - seen[r].heard).count()});
+    }
+  }
+  dump.write(stop);
+}
+
 void Peers::Shared::learn(const std::string& text) {
   const MutexLock lock(mutex);
   if (!verdict.empty() || stop) return;
@@ -179,6 +200,7 @@ std::function<void()> Peers::Shared::passing_on() {
   if (verdict.empty() || !may_leave() || !trains) return {};
   trains = false;
   return [this, told = std::exchange(tell, nullptr), text = verdict] {
+    write_dump();
     if (told) told(text);
     Process::get().tell_others(this, text);
   };
@@ -265,6 +287,7 @@ void Peers::Shared::watch(TorchStore store) {
     }
     lock.lock();
     if (!waited) failure.empty() ? take(incoming, saying.sign.meetings) : lose(failure);
+    if (member.judges()) seen = member.seen();
     round.notify_all();
     const std::function<void()> pass_on = passing_on();
     lock.unlock();
@@ -468,6 +491,9 @@ std::string Peers::give_up(const std::string& what, std::chrono::nanoseconds aft
     s.outgoing.verdict = s.verdict;
   }
   s.wake.notify_all();
+  lock.unlock();
+  s.write_dump();
+  lock.lock();
   while (!s.may_leave()) s.round.wait_until(s.mutex, s.leave_at);
   std::string verdict = s.verdict;
   const std::function<void()> pass_on = s.passing_on();
@@ -478,19 +504,25 @@ std::string Peers::give_up(const std::string& what, std::chrono::nanoseconds aft
 
 void Peers::report(const std::string& error) {
   Shared& s = *shared_;
-  const MutexLock lock(s.mutex);
-  if (!s.verdict.empty() || s.left) return;
-  s.outgoing.verdict = "rank " + std::to_string(s.rank) + " ended with " + error + " (" +
-                       peers::doing(s.outgoing.sign) + "). Training can't go on without it";
-  s.adopt(s.outgoing.verdict);
-  const std::int64_t before = s.rounds;
-  const auto until = Clock::now() + kNoAnswer;
-  ++s.hurry;
-  s.wake.notify_all();
-  // Two rounds: the first may have begun before.
-  while (!s.left && s.rounds < before + 2 && s.round.wait_until(s.mutex, until)) {
+  {
+    const MutexLock lock(s.mutex);
+    if (s.verdict.empty()) {
+      s.outgoing.verdict = "rank " + std::to_string(s.rank) + " ended with " + error + " (" +
+                           peers::doing(s.outgoing.sign) + "). Training can't go on without it";
+      s.adopt(s.outgoing.verdict);
+      const std::int64_t before = s.rounds;
+      const auto until = Clock::now() + kNoAnswer;
+      ++s.hurry;
+      s.wake.notify_all();
+      // Two rounds: the first may have begun before.
+      while (!s.left && s.rounds < before + 2 && s.round.wait_until(s.mutex, until)) {
+      }
+      --s.hurry;
+    }
   }
-  --s.hurry;
+  s.write_dump();
 }
+
+Dump& Peers::dump() { return shared_->dump; }
 
 }  // namespace gradweave::runtime

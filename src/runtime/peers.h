@@ -12,6 +12,7 @@
 
 #include "base/thread.h"
 #include "run/peers.h"
+#include "runtime/dump.h"
 
 namespace gradweave::runtime {
 
@@ -40,6 +41,9 @@ class Peers : public run::Peers {
   void on_verdict(std::function<void(const std::string&)> tell);
   // Returns the verdict, "" while there is none.
   std::string verdict() const;
+
+  // What is written once training can't go on, before this rank's calls return or `on_verdict` is called.
+  Dump& dump();
 
   // Waits until every rank has come to the same meeting (`what`: "finish()") after the same iteration, and
   // returns what each has posted, by rank. Errors: RuntimeFailure with the verdict, on every rank, if some

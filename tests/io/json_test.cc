@@ -310,7 +310,12 @@ TEST(TimelineJson, RoundTripsEveryField) {
       .links = {"a", "b"},
       .spans = {{.kind = SpanKind::kForward, .layer = 0, .begin_ns = -5, .end_ns = 1234, .label = "conv\t1"},
                 {.kind = SpanKind::kOp, .track = 2, .iteration = 3, .op = 1, .end_ns = 7, .bytes = 8},
-                {.kind = SpanKind::kWait, .op = 4, .op_link = 1, .reason = "waits for op 4"}}};
+                {.kind = SpanKind::kWait, .op = 4, .op_link = 1, .ended = false, .reason = "waits for op 4"}},
+      .stop = Stop{.rank = 1,
+                   .ranks = 3,
+                   .doing = "training iteration 3",
+                   .verdict = "op 'x' failed\nafter 3 s",
+                   .heard = {{.rank = 0, .doing = "in finish()", .ops = 7, .ago_ns = 1500}, {.rank = 2}}}};
   EXPECT_EQ(parse_timeline(to_json(timeline)), timeline);
   EXPECT_EQ(parse_timeline(to_json(Timeline{})), Timeline{});
 }

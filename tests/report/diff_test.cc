@@ -133,5 +133,68 @@ TEST(Diff, KindsOfWorkAreComparedPerIteration) {
   EXPECT_FALSE(kind("ops on other").a_ns);
 }
 
+// ---- ranks that have stopped
+
+struct Done {
+  std::int64_t iteration;
+  std::int32_t op;
+  bool ended = true;
+};
+
+// Ops of the ranks' common list, one after another; after each iteration's ops the optimizer.
+Timeline stopped(std::int64_t rank, const std::vector<Done>& ops) {
+  Timeline timeline{.name = "rank " + std::to_string(rank), .origin = "measured", .links = {"net"}};
+  Nanoseconds now = 1000 * rank;  // clocks differ
+  for (const Done& done : ops) {
+    Span span = op(done.iteration, now, now + 10);
+    span.op = done.op;
+    span.ended = done.ended;
+    span.label = "op " + std::to_string(done.op);
+    timeline.spans.push_back(span);
+    now += 10;
+    if (done.op == 1 && done.ended)
+      timeline.spans.push_back(compute(SpanKind::kOptimizer, done.iteration, -1, now, now + 5, "optimizer"));
+  }
+  timeline.stop = Stop{.rank = rank, .ranks = 2};
+  return timeline;
+}
+
+TEST(Paths, PartAtTheFirstOpThatNotBothBegan) {
+  const Timeline ahead = stopped(0, {{7, 0}, {7, 1}, {8, 0}, {8, 1, false}}),
+                 behind = stopped(1, {{7, 0}, {7, 1}, {8, 0}});
+  const PathDiff diff = path_diff_of(ahead, behind);
+  ASSERT_TRUE(diff.parting);
+  EXPECT_EQ(diff.parting->iteration, 8);
+  EXPECT_EQ(diff.parting->what, "op 1 on net");
+  EXPECT_EQ(diff.parting->a, "began and did not end");
+  EXPECT_EQ(diff.parting->b, "did not begin");
+  EXPECT_EQ(diff.last_b, "the optimizer of iteration 7");
+  const PathDiff mirrored = path_diff_of(behind, ahead);
+  ASSERT_TRUE(mirrored.parting);
+  EXPECT_EQ(mirrored.parting->b, "began and did not end");
+}
+
+TEST(Paths, DontPartBehindAnOpThatHoldsBothUp) {
+  const PathDiff diff = path_diff_of(stopped(0, {{7, 0, false}}), stopped(1, {{7, 0, false}, {7, 1, false}}));
+  EXPECT_FALSE(diff.parting);
+  ASSERT_TRUE(diff.both_in);
+  EXPECT_EQ(diff.both_in->what, "op 0 on net");
+  EXPECT_EQ(diff.both_in->iteration, 7);
+}
+
+TEST(Paths, BeginWhereBothAreRecorded) {
+  EXPECT_FALSE(path_diff_of(stopped(0, {{5, 0}, {5, 1}, {6, 0}}), stopped(1, {{6, 0}})).parting);
+}
+
+TEST(Paths, OfEqualOpsPartInCompute) {
+  Timeline ahead = stopped(0, {{7, 0}});
+  ahead.spans.push_back(compute(SpanKind::kBackward, 7, 1, 50, 60, "out"));
+  ahead.spans.push_back(compute(SpanKind::kBackward, 7, 0, 60, 70, "conv"));
+  const PathDiff diff = path_diff_of(stopped(1, {{7, 0}}), ahead);
+  ASSERT_TRUE(diff.parting);
+  EXPECT_EQ(diff.parting->what, "backward out");  // the first of a backward
+  EXPECT_EQ(diff.parting->a, "did not begin");
+}
+
 }  // namespace
 }  // namespace gradweave
