@@ -69,7 +69,7 @@ class JobRanks:
         return self._gloo(interface=interface)
 
     def dump_to(self, settings, nth):
-        """Leave a file there when training can't go on. Errors: OSError."""
+        """Leave a file there when training can't go on. Errors: ValueError."""
         rank = distributed.get_rank() if self.user_group else 0
         self.peers.dump_to(settings.dump_file(rank, nth))
 

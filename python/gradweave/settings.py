@@ -112,12 +112,15 @@ class Settings:
                                workers, parameters[0].device)
 
     def dump_file(self, rank, nth):
-        """The file that this rank leaves in `dump`, of its `nth` wrapped model; what an earlier job left there is
-        removed. Errors: OSError."""
-        os.makedirs(self.dump, exist_ok=True)
+        """The file that this rank leaves in `dump`, of its `nth` wrapped model; what an earlier job left there is removed.
+        Errors: ValueError."""
         path = os.path.join(self.dump, f"rank-{rank}.json" if nth == 1 else f"rank-{rank}.{nth}.json")
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(path)
+        try:
+            os.makedirs(self.dump, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+        except OSError as error:
+            raise ValueError(f"gradweave.wrap: dump={os.fspath(self.dump)!r}: {error.strerror}: give a folder of your own") from None
         return path
 
     def arguments(self):

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -39,17 +40,6 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 constexpr const char* kLink = "default";
 const std::string kBuffers = "the broadcast of buffers";
 
-// Returns the file that this rank leaves in `folder`, which is made; there is none there yet. Errors: InvalidInput.
-std::filesystem::path dump_of(const std::filesystem::path& folder, int rank) {
-  std::filesystem::path path = folder / ("rank-" + std::to_string(rank) + ".json");
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (!error) std::filesystem::remove(path, error);
-  if (error)
-    throw InvalidInput("can't be used: " + error.message(), folder.string(), "give a folder of your own");
-  return path;
-}
-
 // The layers whose forward the plan's updates precede.
 std::set<std::int32_t> updated_in_forward(const Plan& plan) {
   std::set<std::int32_t> layers;
@@ -75,6 +65,17 @@ Plan on_only_link(Plan plan, const std::string& link) {
     }
   }
   return plan;
+}
+
+// Returns the file that this rank leaves in `folder`, which is made; there is none there yet. Errors: InvalidInput.
+std::filesystem::path dump_of(const std::filesystem::path& folder, int rank) {
+  std::filesystem::path path = folder / ("rank-" + std::to_string(rank) + ".json");
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error) std::filesystem::remove(path, error);
+  if (error)
+    throw InvalidInput("can't be used: " + error.message(), folder.string(), "give a folder of your own");
+  return path;
 }
 
 // What a session is made of before a controller comes.

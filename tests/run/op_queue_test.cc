@@ -25,7 +25,7 @@ TEST(OpQueue, TheFirstFailureStays) {
     Tables tables(run_plan_of(testing::synchronous(), testing::three_layers()));
     OpQueue queue({.timeout = 0ms, .grace = 1ms});
     queue.reset(tables.plan, tables.ring.capacity());
-    queue.restart();
+    queue.restart(0);
     tables.ring.open(tables.plan, 0, 0);
     queue.open(tables.ring.row(0));
     queue.push(tables.ring.row(0), 0);
@@ -36,7 +36,7 @@ TEST(OpQueue, TheFirstFailureStays) {
       queue.fail("a peer is lost");
       told = queue.failure();
     });
-    EXPECT_THROW(queue.wait(tables.ring.at(0, 0)), RuntimeFailure);
+    EXPECT_THROW(queue.wait(tables.ring.at(0, 0), 0), RuntimeFailure);
     other.join();
     EXPECT_EQ(queue.failure(), told);
   }
