@@ -120,7 +120,8 @@ class Settings:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
         except OSError as error:
-            raise ValueError(f"gradweave.wrap: dump={os.fspath(self.dump)!r}: {error.strerror}: give a folder of your own") from None
+            raise ValueError(f"gradweave.wrap: dump={os.fspath(self.dump)!r}: {error.strerror}: "
+                             "give a folder of your own") from None
         return path
 
     def arguments(self):

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+import gradweave
 from gradweave.lab import hosts
 
 _REASON = hosts.unavailable_reason()
@@ -138,11 +139,11 @@ def test_a_plain_user_may_have_hosts_too():
     nobody = ["setpriv", "--reuid=nobody", "--clear-groups"]
     if subprocess.run([*nobody, "unshare", "--user", "true"], capture_output=True).returncode != 0:
         pytest.skip("this kernel does not let plain users make user namespaces")
-    program = ("import sys; sys.path.insert(0, sys.argv[1]); import os, hosts\n"
+    program = ("import sys; sys.path.insert(0, sys.argv[1]); import os; from gradweave.lab import hosts\n"
                "assert hosts.unavailable_reason() is None\n"
                "hosts.become_root_of_namespace(['-c', 'import os; print(os.geteuid())'])\n")
-    done = subprocess.run([*nobody, "/usr/bin/python3", "-c", program, os.path.dirname(hosts.__file__)], capture_output=True,
-                          text=True)
+    done = subprocess.run([*nobody, "/usr/bin/python3", "-c", program, os.path.dirname(gradweave.__path__[0])],
+                          capture_output=True, text=True)
     assert done.stdout.strip() == "0", done.stderr
 
 
