@@ -351,6 +351,7 @@ void bind_engine(py::module_& module) {
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
+  py::module_::import("torch");  // what is bound here uses classes that torch makes when it is imported
   python::bind_core(module);
   bind_transports(module);
   bind_passes(module);

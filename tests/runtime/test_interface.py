@@ -1,6 +1,8 @@
 """What the extension module offers is what its stub says."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import torch  # noqa: F401  the extension's libraries are torch's
@@ -28,3 +30,8 @@ def test_the_stub_names_what_the_module_has():
         if not issubclass(held, Exception):
             bodies = [classes[name].body, *(classes[base.id].body for base in classes[name].bases if base.id in classes)]
             assert public(names_in(sum(bodies, []))) == public(vars(held)), name
+
+
+def test_the_module_can_be_imported_before_torch():
+    done = subprocess.run([sys.executable, "-c", "import gradweave._native; print('imported')"], capture_output=True, text=True)
+    assert done.stdout == "imported\n", done
