@@ -13,8 +13,8 @@ namespace {
 enum class State : std::uint8_t { kMissing, kUnderWay, kEnded };
 
 // A step of the path: its iteration, its place in the order of that iteration, and its name.
-using Step = std::tuple<std::int64_t, std::int64_t, std::string>;
-using Path = std::map<Step, State>;
+using PathStep = std::tuple<std::int64_t, std::int64_t, std::string>;
+using Path = std::map<PathStep, State>;
 
 std::string link_of(const Timeline& timeline, std::int32_t link) {
   const auto place = static_cast<std::size_t>(link);
@@ -68,7 +68,7 @@ std::string words_of(State state) {
 void find_parting(const Path& a, const Path& b, PathDiff& diff) {
   Path all = a;
   all.insert(b.begin(), b.end());
-  const auto state_in = [](const Path& path, const Step& step) {
+  const auto state_in = [](const Path& path, const PathStep& step) {
     const auto found = path.find(step);
     return found == path.end() ? State::kMissing : found->second;
   };

@@ -47,6 +47,10 @@ OptionSpec parameter_option(std::string_view parameter, Payload payload) {
   return spec;
 }
 
+std::string has_no(const std::string& compressor, const std::string& parameter) {
+  return "compressor '" + compressor + "' has no " + parameter;
+}
+
 std::string place_of(const SchemeOptions& options, const std::string& option) {
   return "option " + option + " of " + std::string(options.scheme());
 }
@@ -140,7 +144,7 @@ Compression compression_of(const SchemeOptions& options) {
     const std::string parameter = option.substr(kParameterPrefix.size());
     const CompressorParameter* known = info == nullptr ? nullptr : info->parameter(parameter);
     if (known == nullptr) {
-      throw InvalidInput("compressor '" + name + "' has no " + parameter, place_of(options, option),
+      throw InvalidInput(has_no(name, parameter), place_of(options, option),
                          "leave it out, or choose a compressor that has one");
     }
     const double value = number_of(*options.find(option));

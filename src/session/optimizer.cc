@@ -19,7 +19,7 @@ const torch::optim::SGDOptions& sgd_options(const torch::optim::OptimizerParamGr
 // What the step multiplied the learning rate with, and how much of it the gradient was.
 std::pair<at::Tensor, double> moment_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                                         const torch::optim::SGDOptions& options) {
-  const at::Tensor gradient = parameter.grad();
+  const at::Tensor& gradient = parameter.grad();
   const auto known = optimizer.state().find(parameter.unsafeGetTensorImpl());
   const at::Tensor buffer =
       known == optimizer.state().end()

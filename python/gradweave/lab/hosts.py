@@ -53,7 +53,8 @@ def unavailable_reason():
         if _find(tool) is None:
             return f"the command '{tool}' is missing: apt-get install {package}"
     if os.geteuid() != 0:
-        done = subprocess.run(_AS_ROOT + [sys.executable, __file__], capture_output=True, text=True)
+        done = subprocess.run([*_AS_ROOT, sys.executable, "-m", "gradweave.lab.hosts"], capture_output=True, text=True,
+                              env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
         return (done.stdout + done.stderr).strip() or None
     try:
         with Hosts(workers=2) as hosts:
