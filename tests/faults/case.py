@@ -3,23 +3,34 @@
 import random
 from dataclasses import dataclass
 
+from phases import PHASES
+
 FAULTS = {
     "kill": "SIGKILL",
+    "terminate": "SIGTERM",
     "stop": "SIGSTOP, for good",
-    "continue": "SIGSTOP, then SIGCONT: before the timeout or after it",
-    "exception": "an error in the loop, or inside wrap(), step() or finish()",
-    "exit": "sys.exit() there",
+    "pause": "SIGSTOP, then SIGCONT: before the timeout or after it",
+    "interrupt": "SIGINT: KeyboardInterrupt",
+    "exception": "an error",
+    "lives on": "an error that the rank's program catches: its process stays, and does nothing more",
+    "exit": "sys.exit()",
+    "two": "two ranks are killed",
+    "fork": "a child is forked, which ends as an interpreter does",
+    "store": "the store is lost, which is in a process of its own",
     "uneven": "one rank has fewer batches",
     "skip": "one rank leaves out one step(), or a whole iteration",
 }
-PHASES = ("wrap", "profile", "switch", "loop", "finish")
+SIGNALLED = ("kill", "terminate", "stop", "pause", "two", "store")  # may also strike in the middle of a call
+OF_THE_LOOP = ("uneven", "skip")
 SCHEMES = ("ddp", "dear", "us_byte", "deft", "covap", "dreamddp", "delayed_averaging")
+TUNED = ("ddp", "dear", "us_byte")  # schemes that have what is tuned
 WARM_UP, PROFILED, ITERATIONS = 2, 3, 14
 SWITCH = WARM_UP + PROFILED - 1  # the iteration whose step() puts the plan in force
-MOMENTS = ("data", "forward", "backward", "gradients", "step", "end")  # of an iteration, in their order
+LONGER = 46  # iterations of a job that follows or tunes
 TIMEOUT_S = 3.0
 ARRIVAL_S = 8.0  # of all ranks in wrap(), so that hundreds of runs end soon
-PAIRS = [(fault, phase) for phase in PHASES for fault in FAULTS if (fault, phase) != ("skip", "wrap")]
+WITH_TWO_MODELS = ("warm-up", "profile", "switch", "training", "finish", "close")
+WRAPPING = ("arrival", "groups", "broadcast", "wrap")
 
 
 @dataclass(frozen=True)
@@ -29,56 +40,68 @@ class Case:
     phase: str
     scheme: str
     world_size: int
-    victim: int
-    iteration: int | None  # None: in wrap() or finish()
-    moment: str            # of the iteration
-    calls: int             # that wrap(), step() or finish() makes before the fault
-    pause_s: float         # of "continue"
+    victims: tuple[int, ...]
+    share: float           # of the phase's calls that are made before
+    delay_s: float         # from that call on, for what may strike in its middle
+    pause_s: float         # of "pause"
+    iteration: int | None  # of "uneven" and "skip"
+    moment: str            # of that iteration
+    models: int            # wrapped in each process, which train in turns; the fault is in the first
     managed: bool          # the loop is in `with gradweave.wrap(...)`
     emulated: bool         # an emulated link instead of a measured one
     fresh: bool            # ranks are interpreters of their own, which also end as such
 
     @property
+    def victim(self):
+        return self.victims[0]
+
+    @property
+    def iterations(self):
+        return LONGER if self.phase in ("following", "tuning") else ITERATIONS
+
+    @property
     def recovers(self):
         """Whether nothing may come of it."""
-        return self.fault == "continue" and self.pause_s < TIMEOUT_S
+        return self.fault == "fork" or (self.fault == "pause" and self.pause_s < TIMEOUT_S)
 
     @property
     def victim_goes_on(self):
-        return self.fault in ("continue", "uneven", "skip")
+        return self.fault in ("pause", "fork", "store", "uneven", "skip")
+
+    @property
+    def kind(self):
+        """What the calls of a phase depend on."""
+        return f"{self.scheme}{' ' + self.phase if self.iterations == LONGER else ''}"
 
     def __str__(self):
-        where = "" if self.iteration is None else f" of iteration {self.iteration}, {self.moment}"
-        inside = f" after {self.calls} calls" if self.moment == "step" or self.iteration is None else ""
-        pause = f" for {self.pause_s:.1f} s" if self.fault == "continue" else ""
-        return (f"seed {self.seed}: {self.fault}{pause} on rank {self.victim} of {self.world_size} in {self.phase}{where}"
-                f"{inside}; {self.scheme}{', with' if self.managed else ''}{', emulated link' if self.emulated else ''}"
+        where = f"{self.share:.0%} of it" if self.iteration is None else f"iteration {self.iteration}, {self.moment}"
+        later = f" and {1000 * self.delay_s:.0f} ms" if self.delay_s else ""
+        pause = f" for {self.pause_s:.1f} s" if self.fault == "pause" else ""
+        return (f"seed {self.seed}: {self.fault}{pause} on rank {', '.join(map(str, self.victims))} of {self.world_size} in "
+                f"{self.phase}, {where}{later}; {self.scheme}{', two models' if self.models > 1 else ''}"
+                f"{', with' if self.managed else ''}{', emulated link' if self.emulated else ''}"
                 f"{', fresh' if self.fresh else ''}")
 
 
-def draw(seed):
-    """The case of a seed. Consecutive seeds go through all pairs of fault and phase."""
+def draw(seed, phases=PHASES):
+    """The case of a seed: first one of `phases`, then the fault, then a place in the phase, all evenly."""
     chance = random.Random(seed)
-    fault, phase = PAIRS[seed % len(PAIRS)]
-    world_size = chance.choice((2, 3, 4))
-    iteration, moment = _place(fault, phase, chance)
-    return Case(seed=seed, fault=fault, phase=phase, scheme=chance.choice(SCHEMES), world_size=world_size,
-                victim=chance.randrange(world_size), iteration=iteration, moment=moment,
-                calls=int(1.5 * 1.06 ** chance.randrange(100)), pause_s=chance.choice((0.3, 1.0, TIMEOUT_S + 6.5)),
-                managed=chance.random() < 0.5, emulated=chance.random() < 0.75,
-                fresh=chance.random() < (0.4 if fault in ("exception", "exit") else 0.1))
+    phase = chance.choice(phases)
+    faults = [fault for fault in FAULTS if fault not in OF_THE_LOOP or phase in ("warm-up", "profile", "switch", "training")]
+    fault = chance.choice(faults)
+    world_size = chance.choice((3, 4) if fault == "two" else (2, 3, 4))
+    victims = tuple(chance.sample(range(world_size), 2 if fault == "two" else 1))
+    iteration, moment = _of_the_loop(phase, chance) if fault in OF_THE_LOOP else (None, "")
+    if fault == "uneven":
+        moment = "data"
+    delay_s = chance.choice((0.0, chance.uniform(0, 0.05))) if fault in SIGNALLED else 0.0
+    return Case(seed=seed, fault=fault, phase=phase, scheme=chance.choice(TUNED if phase == "tuning" else SCHEMES),
+                world_size=world_size, victims=victims, share=chance.random(), delay_s=delay_s,
+                pause_s=chance.choice((0.3, 1.0, TIMEOUT_S - 1.0, TIMEOUT_S + 6.5)), iteration=iteration, moment=moment,
+                models=2 if phase in WITH_TWO_MODELS and chance.random() < 0.2 else 1, managed=chance.random() < 0.5,
+                emulated=chance.random() < 0.75, fresh=chance.random() < (0.4 if fault in ("exception", "exit") else 0.1))
 
 
-def _place(fault, phase, chance):
-    if fault == "uneven":  # this iteration and all after it
-        return {"wrap": 0, "profile": chance.randrange(1, SWITCH + 1), "switch": SWITCH + 1,
-                "loop": chance.randrange(SWITCH + 2, ITERATIONS - 1), "finish": ITERATIONS - 1}[phase], "data"
-    if fault == "skip":  # the step, or the whole iteration
-        return {"profile": chance.randrange(SWITCH), "switch": SWITCH, "loop": chance.randrange(SWITCH + 1, ITERATIONS - 1),
-                "finish": ITERATIONS - 1}[phase], chance.choice(("data", "gradients"))
-    if phase in ("wrap", "finish"):
-        return None, ""
-    if phase == "switch":
-        return SWITCH, "step"
-    first, last = (0, SWITCH - 1) if phase == "profile" else (SWITCH + 1, ITERATIONS - 2)
-    return chance.randint(first, last), chance.choice(MOMENTS)
+def _of_the_loop(phase, chance):
+    return {"warm-up": chance.randrange(1, WARM_UP), "profile": chance.randrange(WARM_UP, SWITCH),
+            "switch": SWITCH}.get(phase, chance.randrange(SWITCH + 1, ITERATIONS)), chance.choice(("data", "gradients"))

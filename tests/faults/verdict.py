@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from case import ARRIVAL_S, TIMEOUT_S
+from case import ARRIVAL_S, OF_THE_LOOP, TIMEOUT_S, WRAPPING
 
 OK = "ok"
 LATE_S = 2.0    # after the timeout, an error is late
@@ -30,14 +30,17 @@ class Rank:
         return self.outcome is not None and self.outcome["ended"] == "raised"
 
 
-def judge(case, fault_s, continued_s, ranks, slack_s):
-    """(verdict, why). `fault_s` and `continued_s`: when the fault happened and when the victim was continued, None if never.
+def judge(case, struck, fault_s, continued_s, ranks, slack_s):
+    """(verdict, why). `struck`: the phase in which the fault happened. `fault_s` and `continued_s`: when the fault
+    happened and when the victim was continued, None if never.
     `slack_s`: what a busy machine may take besides."""
     if fault_s is None:
         return "early", "; ".join(_says(number, rank) for number, rank in enumerate(ranks)) or "no fault"
     last_s = max(fault_s, continued_s or 0.0)
-    limit_s = (ARRIVAL_S if case.phase == "wrap" else TIMEOUT_S) + LATE_S + slack_s
-    awaited = [number for number in range(len(ranks)) if number != case.victim or case.victim_goes_on]
+    limit_s = (ARRIVAL_S if struck in WRAPPING else TIMEOUT_S) + LATE_S + slack_s
+    # The interpreter drops an error that is raised where a generator or an object ends: then nothing has happened.
+    goes_on = case.victim_goes_on or all(ranks[number].finished for number in case.victims)
+    awaited = [number for number in range(len(ranks)) if number not in case.victims or goes_on]
     for verdict, found in (
             ("hang", [n for n in awaited if ranks[n].outcome is None]),
             ("abort", [n for n in awaited if (ranks[n].status or 0) < 0]),
@@ -49,10 +52,11 @@ def judge(case, fault_s, continued_s, ranks, slack_s):
     raised = [number for number in awaited if ranks[number].raised]
     if case.recovers and raised:
         return "false alarm", _says(raised[0], ranks[raised[0]])
-    if divergence := _divergence(case, ranks, awaited, raised):
+    if divergence := _divergence(struck, goes_on, ranks, awaited, raised):
         return "silent divergence", divergence
     for number in raised:
-        if number != case.victim and (wrong := _wrong_suspect(case, ranks[number].outcome["error"])):
+        survives = number not in case.victims or case.fault == "store"
+        if survives and (wrong := _wrong_suspect(case, ranks[number].outcome["error"])):
             return "wrong suspect", f"{wrong}: {_says(number, ranks[number])}"
     return OK, "all finished" if not raised else "; ".join(_says(number, ranks[number]) for number in raised)
 
@@ -62,12 +66,12 @@ def _waited(rank, since_s):
     return 0.0 if rank.outcome is None else rank.outcome["time"] - max(since_s, rank.outcome["progress"])
 
 
-def _divergence(case, ranks, awaited, raised):
+def _divergence(struck, goes_on, ranks, awaited, raised):
     digests = {number: ranks[number].outcome["digest"] for number in awaited if ranks[number].finished}
     if len(set(digests.values())) > 1:
         return f"ranks that finished differ: { {number: digest[:8] for number, digest in digests.items()} }"
     # One that was lost in finish() may have been needed no more, by some of the others or by all.
-    if digests and (raised or not case.victim_goes_on) and case.phase != "finish":
+    if digests and (raised or not goes_on) and struck not in ("finish", "close"):
         while_others = f", while {_says(raised[0], ranks[raised[0]])}" if raised else ""
         return f"rank {', '.join(map(str, digests))} finished{while_others}"
     return ""
@@ -75,11 +79,13 @@ def _divergence(case, ranks, awaited, raised):
 
 def _wrong_suspect(case, error):
     """Why the ranks that an error names are not the right ones; "" if they are."""
-    named = suspects(error)
-    if case.victim not in named:
-        return f"rank {case.victim} is not named"
-    if case.fault not in ("uneven", "skip") and named != {case.victim}:  # those two are said of all ranks that differ
-        return f"besides rank {case.victim} are named {sorted(named - {case.victim})}"
+    if case.fault == "store":
+        return "" if "store" in error else "the store is not named"
+    named, struck = suspects(error), set(case.victims)
+    if not named & struck:
+        return f"rank {', '.join(map(str, case.victims))} is not named"
+    if case.fault not in OF_THE_LOOP and named - struck:  # those are said of all ranks that differ
+        return f"besides rank {', '.join(map(str, case.victims))} are named {sorted(named - struck)}"
     return ""
 
 

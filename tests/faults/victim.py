@@ -1,18 +1,21 @@
-"""What a rank of the driver's job runs: an ordinary loop, in which one rank is struck."""
+"""What a rank of the driver's job runs: an ordinary loop, in which a rank is struck."""
 
+import atexit
 import contextlib
 import hashlib
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
 from torch import distributed, nn
 
-from case import ARRIVAL_S, ITERATIONS, PROFILED, TIMEOUT_S, WARM_UP, Case
+from case import ARRIVAL_S, ITERATIONS, OF_THE_LOOP, PROFILED, SWITCH, TIMEOUT_S, WARM_UP, Case
 from models import batch, make_net, make_optimizer
+from phases import Calls
 
 END_S = 60  # for the driver to say how the others ended
 
@@ -22,47 +25,67 @@ class Injected(Exception):
 
 
 class Strike:
-    """The fault of this rank, if it is the victim: happens once, where the case says."""
+    """The fault of this rank, if it is a victim: happens once, at its call of the phase. `calls`: how many the phase makes in
+    a job without a fault; None: this is that job, and they are only counted."""
 
-    def __init__(self, case, rank, folder):
-        self.case, self.folder, self.armed = case, folder, rank == case.victim and case.fault not in ("uneven", "skip")
+    def __init__(self, case, rank, folder, calls):
+        self.case, self.rank, self.folder = case, rank, folder
+        self.armed = calls is not None and rank in case.victims and case.fault not in OF_THE_LOOP
+        self._number = int(case.share * calls) if self.armed else None
+        self._seen = False  # a call of the phase
+        self._timer = None
+        self.calls = Calls(self._at if self.armed else None)
+        if self.armed or calls is None:
+            self.calls.begin()
 
-    def at(self, iteration, moment):
-        if self.armed and (iteration, moment) == (self.case.iteration, self.case.moment):
+    def _at(self, phase, number):
+        here = phase == self.case.phase
+        self._seen = self._seen or here
+        # A phase may make fewer calls than it did without the fault: then it strikes behind its last.
+        if self.armed and ((here and number >= self._number) or (self._seen and not here and self._is_past(phase))):
             self.happen()
 
-    @contextlib.contextmanager
-    def during(self, here):
-        """A call of Gradweave's: the fault happens after as many calls in it as the case says, or at its end."""
-        if not (self.armed and here):
-            yield
-            return
-        left = self.case.calls
-
-        def count(frame, event, argument):
-            nonlocal left
-            if event in ("call", "c_call"):
-                left -= 1
-                if left < 0:
-                    sys.setprofile(None)
-                    self.happen()
-
-        sys.setprofile(count)
-        try:
-            yield
-        finally:
-            sys.setprofile(None)
-        if self.armed:
+    def at_the_end(self):
+        """The training is over."""
+        self.calls.end()
+        self.calls.current = "close"
+        if self.armed and self._seen:
             self.happen()
+        if self._timer:
+            self._timer.join()
+
+    def _is_past(self, phase):
+        return phase == "close" or (self.case.phase in ("arrival", "groups", "broadcast") and phase == "warm-up")
 
     def happen(self):
         self.armed = False
-        note(self.folder, "fault", {"time": time.monotonic()})
-        if self.case.fault == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif self.case.fault in ("stop", "continue"):
-            os.kill(os.getpid(), signal.SIGSTOP)
-        elif self.case.fault == "exit":
+        if self.case.delay_s:
+            self._timer = threading.Timer(self.case.delay_s, self._happen)
+            self._timer.daemon = True
+            self._timer.start()
+        else:
+            self.calls.end()
+            self._happen()
+
+    def _happen(self):
+        fault, own = self.case.fault, os.getpid()
+        note(self.folder, f"fault{self.rank}", {"time": time.monotonic(), "phase": self.calls.current})
+        if fault in ("kill", "two"):
+            os.kill(own, signal.SIGKILL)
+        elif fault == "terminate":
+            os.kill(own, signal.SIGTERM)
+        elif fault in ("stop", "pause"):
+            os.kill(own, signal.SIGSTOP)
+        elif fault == "store":
+            os.kill(int(os.environ["STORE_PROCESS"]), signal.SIGKILL)
+        elif fault == "fork":
+            if os.fork() == 0:
+                sys.setprofile(None)
+                atexit._run_exitfuncs()
+                os._exit(0)
+        elif fault == "interrupt":
+            signal.raise_signal(signal.SIGINT)
+        elif fault == "exit":
             sys.exit(3)
         else:
             raise Injected("the loop's own error")
@@ -74,18 +97,29 @@ def note(folder, name, content):
     os.rename(folder / f".{name}", folder / name)
 
 
-def run(rank, case):
-    """The rank: writes how it ended into the job's folder, and ends so."""
+def run(rank, case, calls):
+    """The rank: writes how it ended into the job's folder, and ends so. `calls`: {"first": of rank 0, "other": of the
+    others}."""
     case, folder = Case(**case), Path(os.environ["JOB_FOLDER"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     progress = [time.monotonic()]
     outcome = {}
+    strike = Strike(case, rank, folder, calls and calls["first" if rank == 0 else "other"])
+    held = []
     try:
-        outcome = {"ended": "finished", "digest": train(case, rank, Strike(case, rank, folder), folder, progress)}
+        outcome = {"ended": "finished", "digest": train(case, rank, strike, folder, progress, held)}
     except BaseException as error:
+        strike.calls.end()
         outcome = {"ended": "raised", "type": type(error).__name__, "error": str(error)}
-        raise
+        if case.fault != "lives on" or not isinstance(error, Injected):
+            raise
+        outcome["ended"] = "lives on"
     finally:
+        strike.calls.end()
         note(folder, f"outcome{rank}", {**outcome, "time": time.monotonic(), "progress": progress[-1]})
+        if calls is None:
+            note(folder, f"calls{rank}", strike.calls.count)
     deadline = time.monotonic() + END_S
     while not (folder / "end").exists():
         if time.monotonic() > deadline:
@@ -95,49 +129,51 @@ def run(rank, case):
         sys.exit(0)  # nobody to meet at the barrier
 
 
-def train(case, rank, strike, folder, progress):
-    """The digest of the trained parameters."""
+def train(case, rank, strike, folder, progress, held):
+    """The digest of the trained parameters. `held`: keeps alive what a program that lives on still has."""
     import gradweave
 
     distributed.barrier()  # interpreters of their own take their time to import
-    model = make_net(seed=rank)
-    optimizer = make_optimizer("sgd", model)
-    links = [gradweave.EmulatedLink(50, 0.01)] if case.emulated else None
-    with strike.during(case.phase == "wrap"):
-        wrapped = gradweave.wrap(model, optimizer, scheme=case.scheme, links=links, timeout=TIMEOUT_S,
-                                 arrival_timeout=ARRIVAL_S, warm_up=WARM_UP, profile_iterations=PROFILED)
-    model, optimizer = wrapped
-    with wrapped if case.managed else contextlib.nullcontext():
-        for iteration in range(ITERATIONS):
-            progress.append(time.monotonic())
-            odd = rank == case.victim and iteration == case.iteration
-            if odd and case.fault in ("uneven", "skip"):
-                note(folder, "fault", {"time": time.monotonic()})
-            if odd and case.fault == "uneven":
-                break
-            if odd and case.fault == "skip" and case.moment == "data":
-                continue
-            _iterate(model, optimizer, rank, iteration, strike, skip=odd and case.fault == "skip")
-        progress.append(time.monotonic())
-        with strike.during(case.phase == "finish"):
+    jobs = []
+    with contextlib.ExitStack() as stack:
+        for number in range(case.models):
+            model = make_net(seed=rank)
+            links = [gradweave.EmulatedLink(50, 0.01)] if case.emulated else None
+            strike.calls.loop = "wrap" if number == 0 else None
+            wrapped = gradweave.wrap(model, make_optimizer("sgd", model), scheme=case.scheme, links=links, timeout=TIMEOUT_S,
+                                     arrival_timeout=ARRIVAL_S, warm_up=WARM_UP, profile_iterations=PROFILED, report=False,
+                                     follow=case.phase == "following", tune=2 if case.phase == "tuning" else 0)
+            jobs.append(wrapped)
+            held.append(wrapped)
+            if case.managed:
+                stack.enter_context(wrapped)
+        _loop(case, rank, jobs, strike, folder, progress)
+        for model, _ in jobs:
             gradweave.finish(model)
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    if not case.managed:
+        for model, _ in jobs:
+            model.gradweave.close()
+    strike.at_the_end()
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for model, _ in jobs for p in model.parameters())).hexdigest()
 
 
-def _iterate(model, optimizer, rank, iteration, strike, skip):
-    def in_forward(module, inputs, output):
-        strike.at(iteration, "forward")
-        output.register_hook(lambda gradient: strike.at(iteration, "backward"))
-
-    strike.at(iteration, "data")
-    x, y = batch(rank, iteration)
-    optimizer.zero_grad()
-    hook = model.wide.register_forward_hook(in_forward)
-    loss = nn.functional.cross_entropy(model(x), y)
-    hook.remove()
-    loss.backward()
-    strike.at(iteration, "gradients")
-    if not skip:
-        with strike.during(iteration == strike.case.iteration and strike.case.moment == "step"):
-            optimizer.step()
-    strike.at(iteration, "end")
+def _loop(case, rank, jobs, strike, folder, progress):
+    for iteration in range(case.iterations):
+        progress.append(time.monotonic())
+        strike.calls.loop = ("warm-up" if iteration < WARM_UP else "profile" if iteration < SWITCH else
+                             "switch" if iteration == SWITCH else
+                             case.phase if case.iterations > ITERATIONS else "training")
+        odd = rank in case.victims and iteration == case.iteration and case.fault in OF_THE_LOOP
+        if odd:
+            note(folder, f"fault{rank}", {"time": time.monotonic(), "phase": case.phase})
+            if case.fault == "uneven":
+                break
+            if case.moment == "data":
+                continue
+        for model, optimizer in jobs:
+            x, y = batch(rank, iteration)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            if not odd:
+                optimizer.step()
+    progress.append(time.monotonic())

@@ -24,9 +24,10 @@ _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["gradweave.wrapping", "ranks", "models", "reference"])
 
 
-def start(function, world_size, fresh=False, **arguments):
-    """Ranks of `function` (of a module), each called as function(rank, **arguments). Returns a Job."""
-    return Job(function, world_size, arguments, fresh)
+def start(function, world_size, fresh=False, environment=None, **arguments):
+    """Ranks of `function` (of a module), each called as function(rank, **arguments), with `environment` besides. Returns a
+    Job."""
+    return Job(function, world_size, arguments, fresh, environment or {})
 
 
 def run(function, world_size, timeout=170, **arguments):
@@ -63,7 +64,7 @@ def _forked_main(arguments, environment, log):
 
 
 class Job:
-    def __init__(self, function, world_size, arguments, fresh):
+    def __init__(self, function, world_size, arguments, fresh, more):
         self.folder = tempfile.TemporaryDirectory(prefix="gradweave-test-")
         torch.save(arguments, Path(self.folder.name) / "arguments")
         port = free_port()
@@ -72,7 +73,7 @@ class Job:
         for rank in range(world_size):
             environment = dict(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank),
                                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo",
-                               PYTHONPATH=":".join(map(str, folders)))
+                               PYTHONPATH=":".join(map(str, folders))) | more
             command = [function.__module__, function.__name__, self.folder.name]
             if not fresh:
                 self.processes.append(_Forked(command, environment, self._log(rank)))
