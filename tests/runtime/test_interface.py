@@ -33,5 +33,6 @@ def test_the_stub_names_what_the_module_has():
 
 
 def test_the_module_can_be_imported_before_torch():
-    done = subprocess.run([sys.executable, "-c", "import gradweave._native; print('imported')"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", "import gradweave._native; print('imported')"],
+                          capture_output=True, text=True)
     assert done.stdout == "imported\n", done
