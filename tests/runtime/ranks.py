@@ -134,7 +134,10 @@ def _main(module, function, folder):
     probe.JOB_SECONDS = 0.3  # links within a machine say nothing
     arguments = torch.load(Path(folder) / "arguments", weights_only=False)
     os.environ["JOB_FOLDER"] = folder
-    distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    backend = os.environ.get("JOB_BACKEND", "gloo")
+    if "sim" in backend:
+        importlib.import_module("accelerator")  # tests/device
+    distributed.init_process_group(backend, timeout=datetime.timedelta(seconds=60))
     rank = distributed.get_rank()
     result = getattr(importlib.import_module(module), function)(rank, **arguments)
     torch.save(result, Path(folder) / f"result{rank}")

@@ -3,9 +3,13 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/alloc_cpu.h>
 
-#include <array>
+#include <cstddef>
 #include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "device/extension/accelerator.h"
@@ -49,6 +53,44 @@ class Allocator final : public c10::DeviceAllocator {
     return {all - Device::get().allocated(), all};
   }
 };
+
+// Memory of the host that the accelerator copies from and to beside the host's work.
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* const memory = c10::alloc_cpu(bytes);
+    const std::lock_guard lock(mutex_);
+    sizes_[static_cast<const std::byte*>(memory)] = bytes;
+    return {memory, memory, raw_deleter(), c10::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &PinnedAllocator::release; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+  bool has(const void* address) const {
+    const auto* const at = static_cast<const std::byte*>(address);
+    const std::lock_guard lock(mutex_);
+    const auto after = sizes_.upper_bound(at);
+    return after != sizes_.begin() && at < std::prev(after)->first + std::prev(after)->second;
+  }
+
+ private:
+  static void release(void* memory);
+
+  mutable std::mutex mutex_;
+  std::map<const std::byte*, std::size_t> sizes_;
+};
+
+Allocator allocator;
+PinnedAllocator pinned;
+
+void PinnedAllocator::release(void* memory) {
+  {
+    const std::lock_guard lock(pinned.mutex_);
+    pinned.sizes_.erase(static_cast<const std::byte*>(memory));
+  }
+  c10::free_cpu(memory);
+}
 
 Event& event_of(void* event) { return *static_cast<Event*>(event); }
 
@@ -111,10 +153,11 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     return at::detail::getDefaultCPUGenerator();
   }
+  bool isPinnedPtr(const void* address) const override { return pinned.has(address); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned; }
   c10::Device getDeviceFromPtr(void*) const override { return only_device(); }
 };
 
-Allocator allocator;
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 const bool registered = [] {
   c10::SetAllocator(kType, &allocator);
