@@ -108,6 +108,8 @@ class PlanTuner {
   struct Trial {
     std::map<std::string, std::string> options;  // those that are tuned, as the plan has them
     std::vector<double> seconds;
+
+    friend bool operator==(const Trial&, const Trial&) = default;
   };
   // Returns what was measured, in the order of the first measurements, the start before all; and the place of the best
   // among them.
@@ -117,6 +119,16 @@ class PlanTuner {
  private:
   struct State;
   std::unique_ptr<State> state_;
+};
+
+// What was tried on a running job so far.
+struct TuningReport {
+  std::vector<PlanTuner::Trial> trials;  // as PlanTuner::trials() returns them
+  std::size_t best = 0;                  // its place among them
+  bool ended = false;                    // the best one stays in force
+  double seconds = 0;                    // since the start came into force
+
+  friend bool operator==(const TuningReport&, const TuningReport&) = default;
 };
 
 }  // namespace gradweave

@@ -2,7 +2,7 @@
 
 import datetime
 
-from gradweave import _native, preserving, probe, profiling, reporting
+from gradweave import _native, core, preserving, probe, profiling, reporting
 
 
 class Commands(_native.EngineJob):
@@ -36,7 +36,7 @@ class Commands(_native.EngineJob):
         session, iterations = self._session, self._session.recorder.iterations
         session.stop_recording()
         workload, _ = profiling.workload_of(session.model, session.layers, iterations, type(session.model).__name__)
-        return workload
+        return core.Workload(workload)
 
     def drop_profile(self):
         self._session.stop_recording()
@@ -48,7 +48,7 @@ class Commands(_native.EngineJob):
         session = self._session
         rates = probe.compressor_rates(session.settings.scheme, session.settings.options, workload, session.job.size,
                                        session.device)
-        return probe.of_job(session.links, session.control, session.device, rates)
+        return core.Cluster(probe.of_job(session.links, session.control, session.device, rates))
 
     def step_rule(self):
         return preserving.rule(self._session.updates.optimizers)

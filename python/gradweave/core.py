@@ -1,8 +1,9 @@
 """The planning core's functions for Python.
 
 What stands in files is a Workload, a Cluster, a Plan or a Timeline: a value that never changes and compares, with
-`from_json(text)` and `to_json()`, `read(path)` and `to_dict()`. Every function also takes dictionaries in the form of the
-files, and `Plan(dictionary)` makes one a value. Errors in either name the place in it.
+`from_json(text)` and `to_json()`, `read(path)` and `to_dict()`, that reads like the dictionary of its file
+(`plan["scheme"]`) and can be pickled. Every function also takes dictionaries in the form of the files, and `Plan(dictionary)`
+makes one a value. Errors in either name the place in it.
 """
 
 import os
@@ -74,10 +75,10 @@ def simulate(plan: "Json | Plan", workload: "Json | Workload", cluster: "Json | 
     return _native().simulate(plan, workload, cluster, optimizer_us, contention)
 
 
-def chosen(plan: Json) -> Json:
+def chosen(plan: "Json | Plan") -> Json:
     """Whose the plan is: what `auto` or `optimal` say of the plan that they chose, else the plan itself; has its "scheme"
     and "options"."""
-    return plan.get("finding", {}).get("chosen", plan)
+    return plan.get("finding", {}).get("chosen", plan) if isinstance(plan, dict) else plan.chosen
 
 
 def cut_layers(plan: "Json | Plan", workload: "Json | Workload") -> list[int]:

@@ -29,21 +29,25 @@ def examine():
             *_laboratory()]
 
 
+def _failed(name, reason):
+    """`reason`: "what: remedy"."""
+    what, _, remedy = reason.partition(": ")
+    return Finding(name, FAILED, what, remedy)
+
+
 def _torch():
     version = torch.__version__
     if not torch.distributed.is_available():
         return Finding("torch", FAILED, f"{version} without torch.distributed", "install a build of PyTorch with it")
     if reason := releases.outside(version):
-        what, _, remedy = reason.partition(": ")
-        return Finding("torch", FAILED, what, remedy)
+        return _failed("torch", reason)
     return Finding("torch", OK, version)
 
 
 def _extension():
     built, running = releases.built_for(), torch.__version__
     if reason := releases.reason_against(running, built):
-        what, _, remedy = reason.partition(": ")
-        return Finding("extension", FAILED, what, remedy)
+        return _failed("extension", reason)
     try:
         importlib.import_module("gradweave._native")
     except ImportError as error:

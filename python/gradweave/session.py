@@ -1,7 +1,6 @@
 """One wrapped training job on one rank: from the first forward to the last step."""
 
 import contextlib
-import json
 import os
 import warnings
 import weakref
@@ -34,10 +33,10 @@ LOAD = "model.gradweave.load_state_dict()"
 class Session:
     """What `model.gradweave` is.
 
-    plan: in force now, in the form of the files; None before the first iteration. So are workload, cluster and prediction.
+    plan: in force now; None before the first iteration. So are workload, cluster and prediction.
     """
 
-    plan: dict[str, Any] | None
+    plan: core.Plan | None
 
     def __init__(self, model, optimizers, settings, job, links):
         self.model, self.settings, self.links = model, settings, links
@@ -88,19 +87,19 @@ class Session:
     # ---- what users ask
 
     @property
-    def workload(self) -> dict[str, Any] | None:
+    def workload(self) -> core.Workload | None:
         """What the plan in force was made for."""
-        return _dict_of(self._controller.workload)
+        return self._controller.workload
 
     @property
-    def cluster(self) -> dict[str, Any] | None:
+    def cluster(self) -> core.Cluster | None:
         """What the plan in force was made for."""
-        return _dict_of(self._controller.cluster)
+        return self._controller.cluster
 
     @property
     def prediction(self) -> dict[str, Any] | None:
         """What simulate() says of the plan in force there."""
-        return _read(self._controller.prediction)
+        return self._controller.prediction
 
     @property
     def counters(self) -> dict[str, int]:
@@ -117,15 +116,15 @@ class Session:
         self._every_layer = on
         self._hook_layers()
 
-    def timeline(self) -> dict[str, Any]:
-        """What was recorded since the last call, in the form of a timeline file."""
-        return json.loads(self.engine.take_timeline())
+    def timeline(self) -> core.Timeline:
+        """What was recorded since the last call."""
+        return self.engine.take_timeline()
 
     @property
     def tuning(self) -> dict[str, Any] | None:
         """What wrap(tune=) has tried: {"trials": [{"options", "measured_us": [...]}, ...], the start first, "best": its place,
         "ended", "seconds" since the start came into force}. The same on all ranks; None before the first is measured."""
-        return _read(self._controller.tuning or None)
+        return self._controller.tuning
 
     def report(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
         """What the plan in force really takes beside what was predicted: {"predicted", "measured", "ccr", "links",
@@ -136,7 +135,7 @@ class Session:
         With a `path` rank 0 writes it as the page of `gradweave report` too, whole or not at all: the plan in force beside the
         other schemes, and what timeline() would return of rank 0, which it takes. The other ranks go on meanwhile. Errors, on
         rank 0: InvalidInput for a path that can't be written, or before anything is known."""
-        found = _read(self._controller.report())
+        found = self._controller.report()
         if path is not None and self.job.decides:
             self._write_page(path, found)
         return found
@@ -154,21 +153,21 @@ class Session:
 
     def _to_tell(self):
         sums = dict(self.engine.counters)
-        facts = {"scheme": core.chosen(self.plan or {}).get("scheme") or "", "buffer_bytes": sums.pop("buffer_bytes")}
+        facts = {"scheme": core.chosen(self.plan)["scheme"] if self.plan else "", "buffer_bytes": sums.pop("buffer_bytes")}
         if (prediction := self.prediction) is not None:
             facts["predicted_ms"] = prediction["iteration_us"] / 1e3
         return sums, facts
 
     def _write_page(self, path, found):
         timeline = self.timeline()
-        if self.cluster is None and not timeline["spans"]:
+        if self.cluster is None and timeline.empty:
             raise _native.InvalidInput("model.gradweave.report(): nothing is known of the links and nothing was recorded: "
                                        "call it once a plan is in force, or record_timeline() before")
-        name = f"{core.chosen(self.plan).get('scheme') or 'plan'} in force"
+        name = f"{core.chosen(self.plan)['scheme'] or 'plan'} in force"
         given = {} if self.cluster is None else {
             "workload": self.workload, "cluster": self.cluster, "plans": {name: self.plan}}
         # Of the same name: the page compares it with the plan.
-        core.write_report(path, timelines=[timeline | {"name": name}] if timeline["spans"] else [],
+        core.write_report(path, timelines=[] if timeline.empty else [timeline.named(name)],
                           measured=found["text"].splitlines() if found else [], **given)
 
     def install(self, plan: Plan) -> None:
@@ -254,9 +253,11 @@ class Session:
         if self.plan is None or self._controller.profiling:  # still to be decided
             plan, parts = None, {"remains": self.engine.remains()}
         else:
-            plan, parts = self.plan, {"workload": self.workload, "cluster": self.cluster, "layers": self.layers,
-                                      "engine": self.engine.state()}
-            if core.demands_of(plan)["local_steps"]:
+            cluster = self.cluster
+            plan, parts = self.plan.to_dict(), {
+                "workload": self.workload.to_dict(), "cluster": cluster and cluster.to_dict(), "layers": self.layers,
+                "engine": self.engine.state()}
+            if core.demands_of(self.plan)["local_steps"]:
                 parts["local"] = checkpoint.local_state(self.names, self.parameters, self.updates)
         return {checkpoint.key_of(rank): RankState(rank, ranks, self.job.name, self.engine.iteration, plan, **parts)}
 
@@ -504,7 +505,7 @@ class Session:
             if alike := sorted(set(stepped_locally) - set(self.engine.stepped_locally)):
                 self.updates.average_states(alike, self.control)
             self.updates.plan_installed(self.job.size if self.settings.moments == "whole_batch" else 1)
-            self.plan = plan.to_dict()
+            self.plan = plan
             self._stepped_apart |= core.demands_of(plan)["local_steps"]
             self._hook_layers()
         except _native.RuntimeFailure:
@@ -566,14 +567,6 @@ class Session:
             return
         self.engine.synchronize()  # some rank may have done so alone
         equality.check_equal(self.control, self.names, self.parameters, f"iteration {iteration}")
-
-
-def _dict_of(value):
-    return value and value.to_dict()
-
-
-def _read(text):
-    return text and json.loads(text)
 
 
 def _text_of(error):

@@ -146,7 +146,7 @@ void Controller::try_next() {
   if (tuning_.under_way()) return;
   phase_ = Phase::kSettled;
   plan_installed(false);
-  telling_.tuned({made_by(*plan_).scheme, *plan_, *prediction_}, tuning_.outcome());
+  telling_.tuned({made_by(*plan_).scheme, *plan_, *prediction_}, *tuning_.report());
 }
 
 void Controller::follow() {

@@ -77,7 +77,7 @@ class Controller {
   // Whether a plan is being made beside the training, on this rank.
   bool planning() const { return follower_.planning(); }
   // Tuning::report().
-  const std::string& tuning() const { return tuning_.report(); }
+  const std::optional<TuningReport>& tuning() const { return tuning_.report(); }
   // Returns what was measured of the plan in force beside what was predicted; nothing if too little is known. Collective,
   // between iterations.
   std::optional<Observer::Report> report() { return follower_.report(); }

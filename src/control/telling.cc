@@ -100,11 +100,12 @@ void Telling::followed(const Decision& decision, const Candidate& chosen) {
        ms(before_ns) + ", simulated");
 }
 
-void Telling::tuned(const Candidate& chosen, const Tuning::Outcome& outcome) {
+void Telling::tuned(const Candidate& chosen, const TuningReport& tuning) {
   change_to(chosen);
-  tell("tuned by " + std::to_string(outcome.trials) + " plans in " + number(outcome.seconds, 0) +
-       " s: in force now " + with_options(chosen.plan) + ", " + ms(outcome.best_ns) +
-       " an iteration measured; the first one took " + ms(outcome.start_ns));
+  const auto measured = [](const PlanTuner::Trial& trial) { return ms(1e9 * sample_of(trial.seconds).mean); };
+  tell("tuned by " + std::to_string(tuning.trials.size()) + " plans in " + number(tuning.seconds, 0) +
+       " s: in force now " + with_options(chosen.plan) + ", " + measured(tuning.trials[tuning.best]) +
+       " an iteration measured; the first one took " + measured(tuning.trials.front()));
 }
 
 void Telling::resumed(const Plan& plan, std::int64_t iteration) {

@@ -7,7 +7,7 @@
 
 #include "control/decision.h"
 #include "control/job.h"
-#include "control/tuning.h"
+#include "gradweave/tune.h"
 
 namespace gradweave::control {
 
@@ -31,7 +31,7 @@ class Telling {
   // The measured times have changed, and with them the plan; the decision's last candidate is the plan before.
   void followed(const Decision& decision, const Candidate& chosen);
   // The best plan that was tried is in force.
-  void tuned(const Candidate& chosen, const Tuning::Outcome& outcome);
+  void tuned(const Candidate& chosen, const TuningReport& tuning);
   void resumed(const Plan& plan, std::int64_t iteration);
   void folded(int before, std::int64_t iteration);
   // Training has ended.

@@ -15,8 +15,6 @@ constexpr std::size_t kMeasured = 10;  // iterations of a trial, as in DeAR, sec
 
 double seconds_of(Time time) { return std::chrono::duration<double>(time).count(); }
 
-double mean_ns(const PlanTuner::Trial& trial) { return 1e9 * sample_of(trial.seconds).mean; }
-
 }  // namespace
 
 void Tuning::begin(const Plan& start, const Workload& workload, const Cluster& cluster) {
@@ -48,22 +46,16 @@ Plan Tuning::next(bool failed) {
   if (tuner_) {
     tuner_->add(seconds);
     const Plan* plan = tuner_->next();
-    const bool ended = plan == nullptr;
-    if (ended) plan = &tuner_->best();
-    const double took = seconds_of(job_.now() - began_);
-    if (ended) {
-      const std::vector<PlanTuner::Trial> trials = tuner_->trials();
-      outcome_ = {trials.size(), took, mean_ns(trials[tuner_->best_trial()]), mean_ns(trials[0])};
-    }
-    Json report = to_object(*tuner_);
-    report["ended"] = ended;
-    report["seconds"] = took;
-    told = peers::join({ended ? "ended" : "", dump(report), to_json(*plan)});
+    const TuningReport report{.trials = tuner_->trials(),
+                              .best = tuner_->best_trial(),
+                              .ended = plan == nullptr,
+                              .seconds = seconds_of(job_.now() - began_)};
+    told = peers::join({dump(to_object(report)), to_json(plan == nullptr ? tuner_->best() : *plan)});
   }
   const std::vector<std::string> fields = peers::split(job_.gather("the agreement on a plan", told)[0]);
-  report_ = fields.at(1);
-  if (fields.at(0) == "ended") end();
-  return parse_plan(fields.at(2));
+  report_ = tuning_report_of(Json::parse(fields.at(0)));
+  if (report_->ended) end();
+  return parse_plan(fields.at(1));
 }
 
 void Tuning::clear() {

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "control/job.h"
@@ -29,17 +28,8 @@ class Tuning {
   // not come into force. Collective.
   Plan next(bool failed);
 
-  // Returns what was tried, for people and programs: {"trials", "best", "ended", "seconds"} as JSON (docs/runtime.md), the
-  // same on all ranks; "" before the first is measured.
-  const std::string& report() const { return report_; }
-
-  // What rank 0 found, once all is tried.
-  struct Outcome {
-    std::size_t trials = 0;
-    double seconds = 0;                // that it took
-    double best_ns = 0, start_ns = 0;  // an iteration
-  };
-  const Outcome& outcome() const { return outcome_; }
+  // Returns what was tried, the same on all ranks; nothing before the first is measured.
+  const std::optional<TuningReport>& report() const { return report_; }
 
  private:
   void clear();
@@ -48,11 +38,10 @@ class Tuning {
   int trials_;
   bool under_way_ = false;
   std::unique_ptr<PlanTuner> tuner_;  // rank 0's
-  std::string report_;
+  std::optional<TuningReport> report_;
   int iterations_ = 0;           // of this trial
   std::vector<double> seconds_;  // of those that count
   Time last_{}, began_{};
-  Outcome outcome_;
 };
 
 }  // namespace gradweave::control

@@ -36,6 +36,17 @@ Result called(const EngineJob* job, const char* name, Arguments&&... arguments) 
   if constexpr (!std::is_void_v<Result>) return result.cast<Result>();
 }
 
+// Python may keep what it is given: a copy.
+template <typename T>
+std::shared_ptr<T> kept(const T& value) {
+  return std::make_shared<T>(value);
+}
+
+template <typename T>
+std::shared_ptr<T> kept(const std::optional<T>& value) {
+  return value ? kept(*value) : nullptr;
+}
+
 // What is Python's of a job: its tensors, optimizers, groups and hooks.
 class PythonJob : public EngineJob {
  public:
@@ -43,16 +54,16 @@ class PythonJob : public EngineJob {
   using Numbers = std::vector<double>;
 
   std::string install(const Plan& plan, const Workload& workload) override {
-    return called<std::string>(this, "install", plan, workload);
+    return called<std::string>(this, "install", kept(plan), kept(workload));
   }
   bool compiled() override { return called<bool>(this, "compiled"); }
   void begin_profile() override { called<void>(this, "begin_profile"); }
   void profile_iteration() override { called<void>(this, "profile_iteration"); }
-  Workload end_profile() override { return *called<Given<Workload>>(this, "end_profile"); }
+  Workload end_profile() override { return called<Workload>(this, "end_profile"); }
   void drop_profile() override { called<void>(this, "drop_profile"); }
   void look_at_optimizers() override { called<void>(this, "look_at_optimizers"); }
   Cluster measure(const Workload& workload) override {
-    return *called<Given<Cluster>>(this, "measure", workload);
+    return called<Cluster>(this, "measure", kept(workload));
   }
   std::optional<StepRule> step_rule() override {
     const auto rule = called<std::optional<Rule>>(this, "step_rule");
@@ -71,11 +82,10 @@ class PythonJob : public EngineJob {
   void tell(const std::string& line) override { called<void>(this, "tell", line); }
 };
 
-// "" where there is nothing: Python's None.
-template <typename Value, typename Write>
-std::optional<std::string> text_of(const std::optional<Value>& value, Write write) {
-  if (!value) return std::nullopt;
-  return write(*value);
+// None where there is nothing.
+template <typename Value>
+py::object result_of(const std::optional<Value>& value) {
+  return value ? python_of(to_object(*value)) : py::none();
 }
 
 void bind_job(py::module_& module) {
@@ -164,22 +174,22 @@ void bind_control(py::module_& module) {
       .def("finish", &Controller::finish, Unlocked())
       .def("close", &Controller::close, py::arg("failed"), Unlocked())
       .def_property_readonly("profiling", &Controller::profiling)
-      .def_property_readonly("workload", &Controller::workload)
-      .def_property_readonly("cluster", &Controller::cluster)
+      .def_property_readonly("workload",
+                             [](const Controller& controller) { return kept(controller.workload()); })
+      .def_property_readonly("cluster",
+                             [](const Controller& controller) { return kept(controller.cluster()); })
       .def_property_readonly("prediction",
-                             [](const Controller& controller) {
-                               return text_of(controller.prediction(), [](const SimulationResult& result) {
-                                 return dump(to_object(result));
-                               });
-                             })
-      .def_property_readonly("tuning", &Controller::tuning)
-      .def(
-          "report",
-          [](Controller& controller) {
-            return text_of(controller.report(),
-                           [](const Observer::Report& report) { return dump(to_object(report)); });
-          },
-          Unlocked());
+                             [](const Controller& controller) { return result_of(controller.prediction()); })
+      .def_property_readonly("tuning",
+                             [](const Controller& controller) { return result_of(controller.tuning()); })
+      .def("report", [](Controller& controller) {
+        std::optional<Observer::Report> report;
+        {
+          const py::gil_scoped_release unlocked;
+          report = controller.report();
+        }
+        return result_of(report);
+      });
 }
 
 }  // namespace gradweave::python

@@ -38,37 +38,14 @@ auto unlocked(const Calculate& calculate) {
   return calculate();
 }
 
-// Returns a result as Python's own objects.
-py::object python_of(const Json& value) {
-  switch (value.type()) {
-    case Json::value_t::object: {
-      py::dict object;
-      for (const auto& [name, member] : value.items()) object[py::str(name)] = python_of(member);
-      return object;
-    }
-    case Json::value_t::array: {
-      py::list array;
-      for (const Json& item : value) array.append(python_of(item));
-      return array;
-    }
-    case Json::value_t::string:
-      return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-          value.get_ref<const std::string&>().data(),
-          static_cast<Py_ssize_t>(value.get_ref<const std::string&>().size()), "replace"));
-    case Json::value_t::boolean:
-      return py::bool_(value.get<bool>());
-    case Json::value_t::number_integer:
-      return py::int_(value.get<std::int64_t>());
-    case Json::value_t::number_unsigned:
-      return py::int_(value.get<std::uint64_t>());
-    case Json::value_t::number_float:
-      return py::float_(value.get<double>());
-    default:
-      return py::none();
-  }
+// Returns the value as a dictionary in the form of its file.
+template <typename T>
+py::dict dictionary_of(const T& value) {
+  return py::module_::import("json").attr("loads")(unlocked([&] { return to_json(value); }));
 }
 
-// A value of the core: it never changes, equal ones have one hash, and from_json(to_json()) is the same again.
+// A value of the core: it never changes, equal ones have one hash, and from_json(to_json()) is the same again. It reads like
+// the dictionary of its file.
 template <typename T>
 py::class_<T, std::shared_ptr<T>> bind_value(py::module_& module) {
   const auto itself = [](const std::shared_ptr<T>& value) { return value; };
@@ -80,10 +57,27 @@ py::class_<T, std::shared_ptr<T>> bind_value(py::module_& module) {
           py::arg("path"), Unlocked())
       .def(
           "to_json", [](const T& value) { return to_json(value); }, Unlocked())
-      .def("to_dict",
-           [](const T& value) {
-             return py::module_::import("json").attr("loads")(unlocked([&] { return to_json(value); }));
+      .def("to_dict", &dictionary_of<T>)
+      .def("__getitem__",
+           [](const T& value, const py::object& key) -> py::object {
+             const py::dict dictionary = dictionary_of(value);
+             if (!dictionary.contains(key)) throw py::key_error(py::str(key));
+             return dictionary[key];
            })
+      .def(
+          "get",
+          [](const T& value, const py::object& key, const py::object& instead) -> py::object {
+            return dictionary_of(value).attr("get")(key, instead);
+          },
+          py::arg("key"), py::arg("default") = py::none())
+      .def("keys", [](const T& value) { return dictionary_of(value).attr("keys")(); })
+      .def("__contains__",
+           [](const T& value, const py::object& key) { return dictionary_of(value).contains(key); })
+      .def("__iter__", [](const T& value) { return py::iter(dictionary_of(value)); })
+      .def("__repr__", [](const T& value) { return Form<T>::kClass.text + ("(" + to_json(value) + ")"); })
+      .def(
+          py::pickle([](const T& value) { return py::make_tuple(to_json(value)); },
+                     [](const py::tuple& state) { return parsed<T>(state[0].template cast<std::string>()); }))
       .def("__eq__",
            [](const T& one, const py::object& other) -> py::object {
              if (!py::isinstance<T>(other)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
@@ -100,12 +94,26 @@ void bind_values(py::module_& module) {
   bind_value<Plan>(module)
       .def_readonly("scheme", &Plan::scheme)
       .def_readonly("options", &Plan::options)
-      .def_property_readonly("links", [](const Plan& plan) {
-        std::vector<std::string> names;
-        for (const PlanLink& link : plan.links) names.push_back(link.name);
-        return names;
+      .def_property_readonly("links",
+                             [](const Plan& plan) {
+                               std::vector<std::string> names;
+                               for (const PlanLink& link : plan.links) names.push_back(link.name);
+                               return names;
+                             })
+      .def_property_readonly("chosen", [](const Plan& plan) {
+        if (plan.search_report && !plan.search_report->chosen.scheme.empty())
+          return python_of(to_object(plan.search_report->chosen));
+        return python_of({{"scheme", plan.scheme}, {"options", plan.options}});
       });
-  bind_value<Timeline>(module);
+  bind_value<Timeline>(module)
+      .def_property_readonly("empty", [](const Timeline& timeline) { return timeline.spans.empty(); })
+      .def(
+          "named",
+          [](Timeline timeline, std::string name) {
+            timeline.name = std::move(name);
+            return timeline;
+          },
+          py::arg("name"));
 }
 
 // Warns, where Python called, of what plans and predictions leave out.

@@ -319,8 +319,7 @@ void bind_engine(py::module_& module) {
            })
       .def("forward_layers", of_run(&run::Run::forward_layers))
       .def("set_timeline", [](Engine& engine, bool on) { engine.run(&run::Run::set_timeline, on); })
-      .def(
-          "take_timeline", [](Engine& engine) { return to_json(engine.take_timeline()); }, Unlocked())
+      .def("take_timeline", &Engine::take_timeline, Unlocked())
       .def_property("communicating", of_run(&run::Run::communicating),
                     [](Engine& engine, bool on) { engine.run(&run::Run::set_communicating, on); })
       .def_property_readonly("installed", of_run(&run::Run::installed))

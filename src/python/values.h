@@ -12,6 +12,7 @@
 #include "gradweave/plan.h"
 #include "gradweave/timeline.h"
 #include "gradweave/workload.h"
+#include "report/result_json.h"
 
 namespace gradweave::python {
 
@@ -58,6 +59,36 @@ struct Form<Timeline> {
   static constexpr auto kParse = parse_timeline;
   static constexpr auto kRead = read_timeline;
 };
+
+// Returns a result as Python's own objects.
+inline pybind11::object python_of(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::object: {
+      pybind11::dict object;
+      for (const auto& [name, member] : value.items()) object[pybind11::str(name)] = python_of(member);
+      return object;
+    }
+    case Json::value_t::array: {
+      pybind11::list array;
+      for (const Json& item : value) array.append(python_of(item));
+      return array;
+    }
+    case Json::value_t::string:
+      return pybind11::reinterpret_steal<pybind11::object>(PyUnicode_DecodeUTF8(
+          value.get_ref<const std::string&>().data(),
+          static_cast<Py_ssize_t>(value.get_ref<const std::string&>().size()), "replace"));
+    case Json::value_t::boolean:
+      return pybind11::bool_(value.get<bool>());
+    case Json::value_t::number_integer:
+      return pybind11::int_(value.get<std::int64_t>());
+    case Json::value_t::number_unsigned:
+      return pybind11::int_(value.get<std::uint64_t>());
+    case Json::value_t::number_float:
+      return pybind11::float_(value.get<double>());
+    default:
+      return pybind11::none();
+  }
+}
 
 // Returns the JSON text of a dictionary. `word`: what it should be, for errors. Errors: InvalidInput for what JSON can't say.
 inline std::string json_of(pybind11::handle given, const char* word) {

@@ -1,6 +1,8 @@
 #include "report/result_json.h"
 
 #include <cmath>
+#include <limits>
+#include <map>
 #include <numeric>
 
 #include "gradweave/json.h"
@@ -182,16 +184,33 @@ Json to_object(const RankedPlans& ranked) {
   return {{"plans", std::move(plans)}};
 }
 
-Json to_object(const PlanTuner& tuner) {
+Json to_object(const TuningReport& report) {
   Json trials = Json::array();
-  for (const PlanTuner::Trial& trial : tuner.trials()) {
+  for (const PlanTuner::Trial& trial : report.trials) {
     Json measured = Json::array();
     for (const double seconds : trial.seconds) {
       measured.push_back(std::isfinite(seconds) ? Json(rounded(seconds * 1e6)) : Json());
     }
     trials.push_back({{"options", trial.options}, {"measured_us", std::move(measured)}});
   }
-  return {{"trials", std::move(trials)}, {"best", tuner.best_trial()}};
+  return {{"trials", std::move(trials)},
+          {"best", report.best},
+          {"ended", report.ended},
+          {"seconds", report.seconds}};
+}
+
+TuningReport tuning_report_of(const Json& object) {
+  TuningReport report{.best = object.at("best").get<std::size_t>(),
+                      .ended = object.at("ended").get<bool>(),
+                      .seconds = object.at("seconds").get<double>()};
+  for (const Json& trial : object.at("trials")) {
+    PlanTuner::Trial& told = report.trials.emplace_back();
+    told.options = trial.at("options").get<std::map<std::string, std::string>>();
+    for (const Json& us : trial.at("measured_us")) {
+      told.seconds.push_back(us.is_null() ? std::numeric_limits<double>::infinity() : us.get<double>() / 1e6);
+    }
+  }
+  return report;
 }
 
 Json schemes_object() {

@@ -36,9 +36,10 @@ Json to_object(const Demands& demands);
 // {"starves": reason}.
 Json to_object(const RankedPlans& plans);
 
-// Returns {"trials": [{"options": {name: value}, "measured_us": [...]}, ...], "best": place}: what was measured, null
-// where a plan could not come into force.
-Json to_object(const PlanTuner& tuner);
+// Returns {"trials": [{"options": {name: value}, "measured_us": [...]}, ...], "best": place, "ended": whether, "seconds"}:
+// what was measured, null where a plan could not come into force. And back. Errors: those of nlohmann::json.
+Json to_object(const TuningReport& report);
+TuningReport tuning_report_of(const Json& object);
 
 // Returns the object that `schemes --json` prints: every scheme with its options.
 Json schemes_object();

@@ -222,7 +222,7 @@ def two_groups(rank, common):
     train(model, optimizer, rank, 5)
     gradweave.finish(model)
     session = model.gradweave
-    known = str((session.plan, session.workload, session.cluster))
+    known = session.plan, session.workload, session.cluster
     trained = parameters_of(model)
     if not common:
         return known, trained, ""

@@ -75,7 +75,7 @@ def tune_where_a_plan_is_refused(rank):
     session, put_in_force, plans = model.gradweave, model.gradweave.put_in_force, []
 
     def refuse(plan, workload):
-        plans.append(plan.to_dict())
+        plans.append(plan)
         if len(plans) == 3:  # after the starter and the start
             return "not this one"
         return put_in_force(plan, workload)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 import random
 import warnings
 
@@ -25,11 +26,26 @@ def test_a_value_compares_and_comes_back_from_its_file(kind, given, other, tmp_p
     value = kind(given)
     (tmp_path / "file.json").write_text(value.to_json())
     for same in (kind(json.dumps(given)), kind(value), kind.from_json(value.to_json()), kind(value.to_dict()),
-                 kind.read(str(tmp_path / "file.json")), copy.copy(value), copy.deepcopy(value)):
+                 kind.read(str(tmp_path / "file.json")), copy.copy(value), copy.deepcopy(value),
+                 pickle.loads(pickle.dumps(value))):
         assert same == value and hash(same) == hash(value) and {same: 1}[value] == 1
     assert value != kind(other) and value != given and value is not None
     with pytest.raises(AttributeError):
         value.name = "changed"
+
+
+def test_a_value_reads_like_the_dictionary_of_its_file():
+    value = core.Timeline(TIMELINE)
+    assert value["spans"] == value.to_dict()["spans"] and dict(value) == {**value} == value.to_dict() and "spans" in value
+    assert value.get("stop", 3) == 3 and list(value) == list(value.keys()) and TIMELINE["name"] in repr(value)
+    with pytest.raises(KeyError, match="spam"):
+        value["spam"]
+    named = value.named("other")
+    assert (named["name"], value["name"], named.empty) == ("other", "run", False)
+    found = core.make_plan(core.Workload(workload()), core.Cluster(cluster(2)), "auto")
+    assert core.chosen(found) == core.chosen(found.to_dict()) and found.chosen["scheme"] != "auto"
+    given = core.make_plan(core.Workload(workload()), core.Cluster(cluster(2)), "ddp")
+    assert core.chosen(given) == {"scheme": "ddp", "options": given.options}
 
 
 def test_classes_give_classes_and_dictionaries_give_dictionaries():
