@@ -110,12 +110,12 @@ Waited OpQueue::wait(const Execution& execution, std::int32_t layer) {
     const std::int64_t event = flight_.wait_begins(execution, layer, ns_of(result.begin));
     force_up_to(execution);
     if (execution.partner != nullptr && !of(*execution.partner).done) force_up_to(*execution.partner);
-    // Every op ends within its timeout, so a link without progress for longer waits for data that never
-    // comes.
-    const auto patience = options_.timeout + options_.grace;
+    // An op that is under way ends within its own timeout, and where it fails the verdict is told in its name. An op of
+    // another link that this one waits for may still be held by its release.
+    const auto patience = options_.timeout + options_.stall;
     std::int64_t progress = counters_.ops;
     while (!of(execution).done && failure_.empty()) {
-      if (!done_.wait_until(mutex_, Clock::now() + patience) && progress == counters_.ops)
+      if (!done_.wait_until(mutex_, Clock::now() + patience) && progress == counters_.ops && !any_busy())
         end_all(describe(*plan_, execution) + " was never started: its data or an op before it is missing");
       progress = counters_.ops;
     }

@@ -25,8 +25,6 @@ inline std::int64_t ns_of(Clock::time_point time) {
 
 struct OpQueueOptions {
   std::chrono::milliseconds timeout{300'000};  // of one op
-  // Every op ends within its timeout, so that a link without progress for this much longer waits for data that never come.
-  std::chrono::milliseconds grace{10'000};
   // A rank that does something else than train, such as waiting for others at a barrier, passes no points.
   // Its peers may need its ops meanwhile, so that releases hold only so long.
   std::chrono::milliseconds stall{1'000};
@@ -80,7 +78,8 @@ class OpQueue {
   // Drains: its release is void, `parts` of its data will never come, and it is `absent` if none does.
   void cut(const Execution& execution, std::int32_t parts, bool absent);
   // Returns when the op has ended. It and what is before it on its link ignore their releases: the real order
-  // of layers may differ from the plan's. `layer`: that waits, -1 at the iteration's end. Errors: RuntimeFailure.
+  // of layers may differ from the plan's. `layer`: that waits, -1 at the iteration's end. Errors: RuntimeFailure, also
+  // `timeout` + `stall` after the last op ended if nothing is under way then.
   Waited wait(const Execution& execution, std::int32_t layer);
   // Returns when no op is under way and none could start. Errors: RuntimeFailure.
   void wait_idle();
