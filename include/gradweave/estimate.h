@@ -55,8 +55,8 @@ struct SeenIterations {
   double learning_rate = 0;
 };
 
-// Returns the quantity `step` at the last learning rate, of looks at a run, the oldest first: of all of them; or of the
-// last three, where these show on their own that it is above 0 (at an error rate of 0.001, one-sided) and allow more.
+// Returns the quantity `step` at the last learning rate, of samples of a run, the oldest first: of all of them; or of
+// the last three, where these show on their own that it is above 0 (at an error rate of 0.001, one-sided) and allow more.
 // The caller owes one sample.
 Range step_seen_again(std::span<const SeenIterations> samples, int workers);
 

@@ -35,4 +35,7 @@ std::size_t first_within(std::span<const double> times, double tolerance);
 // equal effects and demands only the best is listed. Errors: as make_plan(). O(one planning of `auto`).
 RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster, const SchemeOptions& options);
 
+// Returns what option `allow` of `options`, which the caller owes of scheme `auto`, lets a plan do. O(1).
+std::vector<Effect> allowed_effects(const SchemeOptions& options);
+
 }  // namespace gradweave

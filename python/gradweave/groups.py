@@ -2,6 +2,7 @@
 
 import collections
 import datetime
+import os
 import time
 import traceback
 
@@ -68,10 +69,9 @@ class JobRanks:
     def group_on(self, interface):
         return self._gloo(interface=interface)
 
-    def dump_to(self, settings, nth):
-        """Leave a file there when training can't go on. Errors: ValueError."""
-        rank = distributed.get_rank() if self.user_group else 0
-        self.peers.dump_to(settings.dump_file(rank, nth))
+    def dump_to(self, folder):
+        """Leave a file there when training can't go on. Errors: InvalidInput."""
+        self.peers.dump_to(os.fspath(folder), distributed.get_rank() if self.user_group else 0)
 
     def report(self, error):
         """Tell the other ranks that this one ends by `error`."""

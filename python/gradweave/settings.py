@@ -1,6 +1,5 @@
 """The arguments of gradweave.wrap(), spelled once."""
 
-import contextlib
 import functools
 import inspect
 import os
@@ -110,19 +109,6 @@ class Settings:
             _native.check_runs(self.scheme, core.texts_of(self.options),
                                [(name, str(p.dtype).removeprefix("torch.")) for name, p in zip(names, parameters)],
                                workers, parameters[0].device)
-
-    def dump_file(self, rank, nth):
-        """The file that this rank leaves in `dump`, of its `nth` wrapped model; what an earlier job left there is removed.
-        Errors: ValueError."""
-        path = os.path.join(self.dump, f"rank-{rank}.json" if nth == 1 else f"rank-{rank}.{nth}.json")
-        try:
-            os.makedirs(self.dump, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(path)
-        except OSError as error:
-            raise ValueError(f"gradweave.wrap: dump={os.fspath(self.dump)!r}: {error.strerror}: "
-                             "give a folder of your own") from None
-        return path
 
     def arguments(self):
         """{name: text}: what all ranks must have alike, apart from links and groups."""

@@ -69,7 +69,7 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
     try:
         settings.check_ranges()
         if settings.dump is not None:
-            job.dump_to(settings, nth=1 + len(set(sessions.values())))
+            job.dump_to(settings.dump)
         optimizers = list(map(innermost, optimizers))
         _check_arguments(model, optimizers)
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

@@ -24,13 +24,17 @@ std::string time_text(double nanoseconds) {
   return number_text(nanoseconds / 1e3, 4) + " us";
 }
 
+std::string fixed_text(double value, int places) {
+  char text[512];  // the largest double has 309 digits
+  std::snprintf(text, sizeof text, "%.*f", places, value);
+  return text;
+}
+
 std::string bytes_text(double bytes) {
   constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
   std::size_t unit = 0;
   for (; bytes >= 1000 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1000;
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f %s", unit == 0 ? 0 : 1, bytes, kUnits[unit]);
-  return text;
+  return fixed_text(bytes, unit == 0 ? 0 : 1) + " " + kUnits[unit];
 }
 
 }  // namespace gradweave

@@ -14,4 +14,7 @@ std::string bytes_text(double bytes);
 // Returns a number with at most `digits` digits that count, e.g. "1.92".
 std::string number_text(double value, int digits = 3);
 
+// Returns a number with `places` decimal places, e.g. "1.90".
+std::string fixed_text(double value, int places);
+
 }  // namespace gradweave

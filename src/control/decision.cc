@@ -1,12 +1,11 @@
 #include "control/decision.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <exception>
 #include <set>
 #include <utility>
 
+#include "base/text.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
 #include "gradweave/ranked_plans.h"
@@ -60,12 +59,6 @@ std::vector<Candidate> ranked(const Request& request, const Workload& workload, 
   return entries;
 }
 
-std::string number(const char* format, double value) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
-}
-
 Cluster guessed(const std::vector<std::string>& links, int workers, Decimal us_per_byte) {
   Cluster cluster{.workers = workers};
   for (const std::string& name : links)
@@ -112,9 +105,9 @@ class Choice {
     if (!refused.empty()) {
       decision_.passed_over = best_scheme + " is passed over, because " + refused;
     } else if (!best_stands && grounds_.gradients) {
-      decision_.passed_over = best_scheme + " would take " + number("%.1f ms", best_ns / 1e6) +
+      decision_.passed_over = best_scheme + " would take " + fixed_text(best_ns / 1e6, 1) + " ms" +
                               ", but gets only " +
-                              number("%.2f", grounds_.gradients->progress(best, workload)) +
+                              fixed_text(grounds_.gradients->progress(best, workload), 2) +
                               " times as far in an iteration as plain training";
     }
     if (best.search_report) decision_.if_corrected = best.search_report->if_corrected;
@@ -258,8 +251,7 @@ std::string to_text(const Decision& decision) {
 }
 
 Decision decision_of(const std::string& text) {
-  const std::vector<std::string> fields = peers::split(text);
-  if (fields.size() < 3) throw InvalidInput("it is none", "decision");
+  const std::vector<std::string> fields = peers::fields_of(text, 3);
   Decision decision{
       .workload = parse_workload(fields[1]), .cluster = parse_cluster(fields[2]), .error = fields[0]};
   for (std::size_t n = 3; n < fields.size(); ++n) {

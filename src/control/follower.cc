@@ -22,7 +22,7 @@ std::string to_text(const EchoTimes& times) {
   std::vector<std::string> fields;
   for (const auto& [link, ns] : times) {
     fields.push_back(link);
-    fields.push_back(std::to_string(ns));
+    fields.push_back(std::to_string(std::llround(ns)));
   }
   return fields.empty() ? "" : peers::join(fields);
 }
@@ -31,7 +31,9 @@ EchoTimes echoes_of(const std::string& text) {
   EchoTimes times;
   if (text.empty()) return times;
   const std::vector<std::string> fields = peers::split(text);
-  for (std::size_t n = 0; n + 1 < fields.size(); n += 2) times[fields[n]] = std::stod(fields[n + 1]);
+  for (std::size_t n = 0; n + 1 < fields.size(); n += 2) {
+    if (const auto ns = peers::number_of(fields[n + 1])) times[fields[n]] = static_cast<double>(*ns);
+  }
   return times;
 }
 
@@ -171,9 +173,10 @@ void Follower::propose_plan_before() {
 
 Decision Follower::proposal() {
   const std::string mine = proposal_ ? peers::join({control::to_text(*proposal_), to_text(usual_then_)}) : "";
-  const std::vector<std::string> fields = peers::split(job_.gather("the agreement on a plan", mine)[0]);
-  usual_ = echoes_of(fields.at(1));
-  return proposal_ ? *std::exchange(proposal_, std::nullopt) : decision_of(fields.at(0));
+  const std::vector<std::string> fields =
+      peers::fields_of(job_.gather("the agreement on a plan", mine)[0], 2);
+  usual_ = echoes_of(fields[1]);
+  return proposal_ ? *std::exchange(proposal_, std::nullopt) : decision_of(fields[0]);
 }
 
 void Follower::end_exchange() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
 
 namespace gradweave::control {
@@ -15,9 +16,7 @@ bool has_to_be_seen(Effect effect) {
 }
 
 bool allows_change(const Request& request) {
-  const std::string allow = to_string(*parse_options("auto", request.options).value("allow"));
-  return allow.find("delayed") != std::string::npos || allow.find("local") != std::string::npos ||
-         allow.find("corrected") != std::string::npos;
+  return std::ranges::any_of(allowed_effects(parse_options("auto", request.options)), has_to_be_seen);
 }
 
 }  // namespace

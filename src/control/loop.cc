@@ -1,6 +1,8 @@
 #include "control/loop.h"
 
+#include <algorithm>
 #include <array>
+#include <stdexcept>
 
 #include "gradweave/error.h"
 
@@ -53,6 +55,8 @@ constexpr std::array<Trait, 12> kTraits = {{
 std::span<const Trait> traits() { return kTraits; }
 
 void Loop::saw(std::string_view trait, const std::string& detail) {
+  if (std::ranges::find(kTraits, trait, &Trait::name) == kTraits.end())
+    throw std::logic_error("no loop is known to do '" + std::string(trait) + "'");
   if (seen_.try_emplace(std::string(trait), detail).second) check_bound();
 }
 

@@ -1,10 +1,9 @@
 #include "control/telling.h"
 
-#include <array>
-#include <cstdio>
 #include <vector>
 
 #include "base/statistics.h"
+#include "base/text.h"
 
 namespace gradweave::control {
 namespace {
@@ -12,13 +11,7 @@ namespace {
 constexpr std::size_t kKept = 1024;  // iterations
 constexpr std::size_t kEnough = 10;  // that tell what DistributedDataParallel's plan takes
 
-std::string number(double value, int places) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", places, value);
-  return text.data();
-}
-
-std::string ms(double ns) { return number(ns / 1e6, 1) + " ms"; }
+std::string ms(double ns) { return fixed_text(ns / 1e6, 1) + " ms"; }
 
 std::string with_options(const std::string& scheme, const std::map<std::string, std::string>& options) {
   std::string text = scheme;
@@ -103,7 +96,7 @@ void Telling::followed(const Decision& decision, const Candidate& chosen) {
 void Telling::tuned(const Candidate& chosen, const TuningReport& tuning) {
   change_to(chosen);
   const auto measured = [](const PlanTuner::Trial& trial) { return ms(1e9 * sample_of(trial.seconds).mean); };
-  tell("tuned by " + std::to_string(tuning.trials.size()) + " plans in " + number(tuning.seconds, 0) +
+  tell("tuned by " + std::to_string(tuning.trials.size()) + " plans in " + fixed_text(tuning.seconds, 0) +
        " s: in force now " + with_options(chosen.plan) + ", " + measured(tuning.trials[tuning.best]) +
        " an iteration measured; the first one took " + measured(tuning.trials.front()));
 }
@@ -122,10 +115,10 @@ void Telling::ended() {
   const double now = median_of(std::vector(iterations_ns_.begin(), iterations_ns_.end()));
   std::string line = with_options(chosen_->plan) + ": " + ms(now) + " an iteration measured";
   if (chosen_->scheme != "ddp" && ddp_measured_ns_) {
-    line += "; ddp took " + ms(*ddp_measured_ns_) + " measured, " + number(*ddp_measured_ns_ / now, 2) +
+    line += "; ddp took " + ms(*ddp_measured_ns_) + " measured, " + fixed_text(*ddp_measured_ns_ / now, 2) +
             " times as long";
   } else if (chosen_->scheme != "ddp" && ddp_ns_) {
-    line += "; by simulation " + number(*ddp_ns_ / chosen_->prediction.iteration_ns(), 2) +
+    line += "; by simulation " + fixed_text(*ddp_ns_ / chosen_->prediction.iteration_ns(), 2) +
             " times as fast as ddp, which was not measured";
   }
   chosen_.reset();

@@ -52,10 +52,11 @@ Plan Tuning::next(bool failed) {
                               .seconds = seconds_of(job_.now() - began_)};
     told = peers::join({dump(to_object(report)), to_json(plan == nullptr ? tuner_->best() : *plan)});
   }
-  const std::vector<std::string> fields = peers::split(job_.gather("the agreement on a plan", told)[0]);
-  report_ = tuning_report_of(Json::parse(fields.at(0)));
+  const std::vector<std::string> fields =
+      peers::fields_of(job_.gather("the agreement on a plan", told)[0], 2);
+  report_ = tuning_report_of(Json::parse(fields[0]));
   if (report_->ended) end();
-  return parse_plan(fields.at(1));
+  return parse_plan(fields[1]);
 }
 
 void Tuning::clear() {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdio>
 #include <utility>
+
+#include "base/text.h"
+#include "gradweave/error.h"
 
 namespace gradweave::peers {
 namespace {
@@ -47,6 +49,15 @@ std::vector<std::string> split(std::string_view text) {
     text.remove_prefix(static_cast<std::size_t>(*length));
   }
   if (static_cast<std::size_t>(*count) != fields.size()) return {};
+  return fields;
+}
+
+std::vector<std::string> fields_of(std::string_view text, std::size_t least) {
+  std::vector<std::string> fields = split(text);
+  if (fields.size() < least) {
+    throw InvalidInput("can't be read", "message of another rank",
+                       "run the same release of gradweave on every rank");
+  }
   return fields;
 }
 
@@ -112,10 +123,6 @@ std::string name_of(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
-std::string seconds(Time time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
-}
+std::string seconds(Time time) { return fixed_text(std::chrono::duration<double>(time).count(), 1) + " s"; }
 
 }  // namespace gradweave::peers

@@ -58,6 +58,9 @@ std::optional<Sign> decode_sign(std::string_view text);
 std::string join(const std::vector<std::string>& fields);
 std::vector<std::string> split(std::string_view text);
 
+// Returns the fields of a text that another rank of the job sent. Errors: InvalidInput if there are fewer than `least`.
+std::vector<std::string> fields_of(std::string_view text, std::size_t least);
+
 // Returns "training iteration 7", "in finish() after 7 iterations".
 std::string doing(const Sign& sign);
 

@@ -201,7 +201,10 @@ void bind_peers(py::module_& module) {
           py::arg("what"), py::arg("after_s"), py::arg("cause"), Unlocked())
       .def_property_readonly("verdict", &Peers::verdict)
       .def("report", &Peers::report, py::arg("error"), Unlocked())
-      .def("dump_to", [](Peers& peers, const std::string& path) { peers.dump().set_path(path); })
+      .def(
+          "dump_to",
+          [](Peers& peers, const std::string& folder, int rank) { peers.dump().open(folder, rank); },
+          py::arg("folder"), py::arg("rank"))
       .def("end", &Peers::end)
       .def("close", &Peers::close, Unlocked());
   module.def("is_gloo", &is_gloo, py::arg("group"), py::arg("device"));
@@ -331,8 +334,6 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("steps_in_forward", of_steps(&run::StepPoints::in_forward))
       .def_property_readonly("synchronous", of_steps(&run::StepPoints::synchronous))
       .def_property_readonly("iteration", of_run(&run::Run::iteration))
-      .def_property_readonly("backward_end_ns", of_run(&run::Run::backward_end_ns))
-      .def_property_readonly("ready_ns", &Engine::ready_ns)
       .def_property_readonly("counters", [](const Engine& engine) {
         const Counters counters = engine.counters();
         py::dict result;

@@ -7,10 +7,7 @@ void Recorder::restart() {
   updated_ = -1;
 }
 
-void Recorder::backward_ended() {
-  backward_end_ns_ = ns_of(Clock::now());
-  timer_.backward_ended(backward_end_ns_);
-}
+void Recorder::backward_ended() { timer_.backward_ended(ns_of(Clock::now())); }
 
 void Recorder::iteration_ended() {
   ++counters_.iterations;

@@ -70,7 +70,6 @@ class Recorder {
 
   // Without those of ops.
   const Counters& counters() const REQUIRES(compute_thread) { return counters_; }
-  std::int64_t backward_end_ns() const REQUIRES(compute_thread) { return backward_end_ns_; }
   const IterationTimer& timer() const REQUIRES(compute_thread) { return timer_; }
 
   // In the parts that a checkpoint has had from the beginning.
@@ -86,7 +85,6 @@ class Recorder {
   Counters counters_ GUARDED_BY(compute_thread);
   IterationTimer timer_ GUARDED_BY(compute_thread);
   std::int64_t updated_ GUARDED_BY(compute_thread) = -1;  // the last iteration that is counted as an update
-  std::int64_t backward_end_ns_ GUARDED_BY(compute_thread) = 0;
   bool recording_ GUARDED_BY(compute_thread) = false;
   std::vector<Span> spans_ GUARDED_BY(compute_thread);
   Clock::time_point span_begin_ GUARDED_BY(compute_thread);

@@ -125,7 +125,6 @@ class Run {
   // Layers whose forward_start or forward_end the plan needs.
   std::vector<std::int32_t> forward_layers() const REQUIRES(compute_thread);
   std::int64_t iteration() const REQUIRES(compute_thread) { return cursor_.of_run(); }
-  std::int64_t backward_end_ns() const REQUIRES(compute_thread) { return recorder_.backward_end_ns(); }
   Counters counters() const REQUIRES(compute_thread);
   // Any thread may use it, and may outlive the run with it.
   const std::shared_ptr<OpQueue>& queue() const { return queue_; }

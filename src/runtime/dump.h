@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <string>
 
 #include "base/mutex.h"
 #include "gradweave/timeline.h"
@@ -12,8 +13,16 @@ namespace gradweave::runtime {
 // Every call is safe from any thread.
 class Dump {
  public:
-  // Where it goes; until then nothing is written.
-  void set_path(std::filesystem::path path);
+  Dump() = default;
+  ~Dump() { close(); }
+  Dump(const Dump&) = delete;
+  Dump& operator=(const Dump&) = delete;
+
+  // From now on this is `rank`'s file in `folder`, which is made: rank-3.json, or rank-3.2.json and so on beside other open
+  // ones of this process. What an earlier job left in its place is removed. Errors: InvalidInput.
+  void open(const std::filesystem::path& folder, int rank);
+  // Nothing is written from now on, and the name is free again.
+  void close();
   bool wanted() const;
   // What this rank did last.
   void set_source(std::function<Timeline()> flight);
@@ -24,7 +33,8 @@ class Dump {
 
  private:
   mutable Mutex mutex_;
-  std::filesystem::path path_ GUARDED_BY(mutex_);
+  std::filesystem::path path_ GUARDED_BY(mutex_);  // empty: not open
+  bool written_ GUARDED_BY(mutex_) = false;
   std::function<Timeline()> flight_ GUARDED_BY(mutex_);
 };
 

@@ -123,7 +123,6 @@ void Engine::on_gradient(std::int32_t parameter) {
         "parameter '" + open.host.parameters().all()[static_cast<std::size_t>(parameter)].name + "'",
         "call the model itself, model(...), not one of its methods or parts");
   }
-  open.ready_ns[static_cast<std::size_t>(parameter)] = run::ns_of(run::Clock::now());
   if (open.run.communicating() && !open.run.in_backward()) {
     open.check_hooks();
     if (!open.trainer.backward()) queue_finish();
@@ -223,8 +222,6 @@ std::vector<at::Tensor> Engine::take_local_gradients() {
   const run::AsComputeThread here;
   return open().host.handover().take_local();
 }
-
-std::vector<std::int64_t> Engine::ready_ns() const { return open().ready_ns; }
 
 Counters Engine::counters() const {
   const run::AsComputeThread here;

@@ -135,8 +135,6 @@ class Engine {
   decltype(auto) run(Call call, Given&&... given) const {
     return std::invoke(call, std::as_const(open().run), std::forward<Given>(given)...);
   }
-  // When each parameter's gradient was complete in the last backward, steady clock, ns.
-  std::vector<std::int64_t> ready_ns() const;
   Counters counters() const;
   // Returns what was recorded since the last call. Empty unless the run's timeline is on.
   Timeline take_timeline();
@@ -157,7 +155,6 @@ class Engine {
     std::unique_ptr<GradientHooks> hooks;
     std::vector<std::string> layer_names;
     Trainer trainer;
-    std::vector<std::int64_t> ready_ns;
 
     // Updates that are on their way are the training thread's to apply: it may be about to.
     bool may_apply() const REQUIRES(run::compute_thread);

@@ -39,8 +39,7 @@ Engine::Open::Open(std::vector<NamedParameter> parameters, std::vector<LinkSpec>
           {.queue = {.timeout = options.timeout, .flight_events = peers->dump().wanted() ? kFlightEvents : 0},
            .find_unused = given.find_unused,
            .check = options.check,
-           .world_size = world_size}),
-      ready_ns(host.parameters().all().size()) {}
+           .world_size = world_size}) {}
 
 Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
                c10::intrusive_ptr<c10d::ProcessGroup> control, std::shared_ptr<Peers> peers, int world_size,
@@ -79,9 +78,9 @@ void Engine::Open::check_same_plan(const Prepared* prepared, const std::string& 
   std::map<std::string, std::vector<int>> ranks;
   for (const std::string& post :
        peers->agree("the comparison of plans", gradweave::peers::join({mine, refusal}), options.timeout)) {
-    const std::vector<std::string> fields = gradweave::peers::split(post);
-    ranks[fields.at(0)].push_back(static_cast<int>(refusals.size()));
-    refusals.push_back(fields.at(1));
+    const std::vector<std::string> fields = gradweave::peers::fields_of(post, 2);
+    ranks[fields[0]].push_back(static_cast<int>(refusals.size()));
+    refusals.push_back(fields[1]);
   }
   if (const std::string why = gradweave::peers::refusal_of(refusals); !why.empty())
     throw InvalidInput(why, "");

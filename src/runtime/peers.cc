@@ -346,15 +346,18 @@ void Peers::end() {
 void Peers::close() {
   keep_forever_if_forked();
   if (!shared_) return;
-  const MutexLock lock(shared_->mutex);
-  if (shared_->stop) return;
-  shared_->stop = true;
-  shared_->tell = nullptr;
-  if (shared_->outgoing.sign.state == State::kRunning) shared_->outgoing.sign.state = State::kEnded;
-  shared_->wake.notify_all();
-  const auto until = Clock::now() + (shared_->verdict.empty() ? kNoAnswer : kLinger + kHurry);
-  while (!shared_->left && shared_->round.wait_until(shared_->mutex, until)) {
+  {
+    const MutexLock lock(shared_->mutex);
+    if (shared_->stop) return;
+    shared_->stop = true;
+    shared_->tell = nullptr;
+    if (shared_->outgoing.sign.state == State::kRunning) shared_->outgoing.sign.state = State::kEnded;
+    shared_->wake.notify_all();
+    const auto until = Clock::now() + (shared_->verdict.empty() ? kNoAnswer : kLinger + kHurry);
+    while (!shared_->left && shared_->round.wait_until(shared_->mutex, until)) {
+    }
   }
+  shared_->dump.close();
 }
 
 void Peers::outside(std::int64_t iteration) { shared_->move(Activity::kOutside, iteration); }

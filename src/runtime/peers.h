@@ -42,7 +42,7 @@ class Peers : public run::Peers {
   // Returns the verdict, "" while there is none.
   std::string verdict() const;
 
-  // What is written once training can't go on, before this rank's calls return or `on_verdict` is called.
+  // What is written once training can't go on, before this rank's calls return or `on_verdict` is called; until close().
   Dump& dump();
 
   // Waits until every rank has come to the same meeting (`what`: "finish()") after the same iteration, and

@@ -330,6 +330,10 @@ std::vector<Option<AutoOptions>> table_of_auto() {
 
 }  // namespace
 
+std::vector<Effect> allowed_effects(const SchemeOptions& options) {
+  return struct_of(table_of_auto(), options).allow.effects;
+}
+
 std::size_t first_within(std::span<const double> times, double tolerance) {
   const double most = std::ranges::min(times) * (1 + tolerance);
   const auto first = std::ranges::find_if(times, [&](double time) { return time <= most; });

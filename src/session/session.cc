@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -67,17 +66,6 @@ Plan on_only_link(Plan plan, const std::string& link) {
   return plan;
 }
 
-// Returns the file that this rank leaves in `folder`, which is made; there is none there yet. Errors: InvalidInput.
-std::filesystem::path dump_of(const std::filesystem::path& folder, int rank) {
-  std::filesystem::path path = folder / ("rank-" + std::to_string(rank) + ".json");
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (!error) std::filesystem::remove(path, error);
-  if (error)
-    throw InvalidInput("can't be used: " + error.message(), folder.string(), "give a folder of your own");
-  return path;
-}
-
 // What a session is made of before a controller comes.
 struct Parts {
   Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job& the_job,
@@ -124,7 +112,7 @@ Parts::Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job
     job.store = c10::make_intrusive<c10d::PrefixStore>("session" + std::to_string(sessions++), job.store);
   }
   peers = std::make_shared<runtime::Peers>(job.store, job.rank, job.world_size);
-  if (!options.dump.empty()) peers->dump().set_path(dump_of(options.dump, job.rank));
+  if (!options.dump.empty()) peers->dump().open(options.dump, job.rank);
   std::string shapes;
   for (const NamedParameter& parameter : described.parameters)
     shapes += parameter.name + " " + std::to_string(parameter.tensor.numel()) + "\n";

@@ -158,6 +158,13 @@ TEST(Decision, GoesToOtherRanksAsText) {
     EXPECT_EQ(read.candidates[n].scheme, decision.candidates[n].scheme);
   }
   EXPECT_THROW(decision_of("nothing"), InvalidInput);
+  EXPECT_THROW(decision_of("2:1:a1:b"), InvalidInput);
+}
+
+TEST(Loop, DoesNothingThatIsNoTrait) {
+  Loop loop;
+  EXPECT_THROW(loop.saw("clip"), std::logic_error);
+  EXPECT_NO_THROW(loop.saw("clips"));
 }
 
 TEST(Loop, IsRefusedAtOnceWhatItsBoundSchemeDoesNotSupport) {
