@@ -92,10 +92,9 @@ def run_collective(group: ProcessGroup, flat: Tensor, collective: str, sequence:
                    transport: str | None = None) -> None:
     """In place, by the named transport or the best one. `sequence`: a number that is new on this group."""
 
-PROBE_BYTES: tuple[int, ...]  # sizes that tell the costs of a link
-def measure_collective(group: ProcessGroup, device: device, collective: str, bytes: list[int], repeats: int, seconds: float,
-                       startup_us: float, us_per_byte: float) -> list[tuple[int, float]]:
-    """[(bytes, us), ...] (src/runtime/probe.h). Collective."""
+def measure_links(links: list[tuple[str, ProcessGroup]], workers: int, description: str, seconds: float, startup_us: float,
+                  us_per_byte: float) -> tuple[Cluster, list[float]]:
+    """(cluster, relative residual of each link's fit) (src/runtime/probe.h). Collective."""
 
 class Computing:
     """Keeps processors busy as a training step would, while it lives."""
@@ -217,6 +216,8 @@ class EngineJob:
 
     def __init__(self, engine: Engine, peers: Peers, messages: ControlGroup, rank: int, size: int, decides: bool,
                  timeout: datetime.timedelta) -> None: ...
+    def measured(self, workload: _Workload, scheme: str, options: dict[str, str], seconds: float) -> Cluster:
+        """What links cost, and how fast compressors are (src/jobs/engine_job.h). Collective."""
     @property
     def comparing(self) -> bool: ...
     def backward_ended(self) -> None: ...

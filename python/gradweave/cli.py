@@ -100,7 +100,7 @@ def _probe(options):
         if ranks.is_first():
             for line in lines:
                 print(line, file=sys.stderr)
-            _write(cluster, options.output)
+            _write(cluster.to_dict(), options.output)
     return EXIT_OK
 
 

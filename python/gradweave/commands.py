@@ -45,10 +45,8 @@ class Commands(_native.EngineJob):
         self._session.updates.look_at_optimizers()
 
     def measure(self, workload):
-        session = self._session
-        rates = probe.compressor_rates(session.settings.scheme, session.settings.options, workload, session.job.size,
-                                       session.device)
-        return core.Cluster(probe.of_job(session.links, session.control, session.device, rates))
+        settings = self._session.settings
+        return self.measured(workload, settings.scheme, core.texts_of(settings.options), probe.JOB_SECONDS)
 
     def step_rule(self):
         return preserving.rule(self._session.updates.optimizers)

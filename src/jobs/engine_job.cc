@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "gradweave/error.h"
+#include "runtime/probe.h"
+#include "runtime/rates.h"
 #include "runtime/runnable.h"
 
 namespace gradweave::runtime {
@@ -34,6 +36,17 @@ std::vector<double> EngineJob::echo_ns() {
 }
 
 double EngineJob::learning_rate() { return std::ranges::max(learning_rates()); }
+
+Cluster EngineJob::measured(const Workload& workload, const std::string& scheme,
+                            const std::map<std::string, std::string>& options, double seconds) const {
+  const c10::Device device = engine_.device();
+  Cluster cluster = measure_cluster(engine_.links(), size_, device, seconds, *peers_, *messages_);
+  for (const auto& [name, rate] : compressor_rates(scheme, options, workload, size_, device)) {
+    cluster.compressor_rates[name] = {decimal_from_double(rate.encode_us_per_byte, "encode_us_per_byte"),
+                                      decimal_from_double(rate.decode_us_per_byte, "decode_us_per_byte")};
+  }
+  return cluster;
+}
 
 void EngineJob::backward_ended() {
   if (!comparison_.comparing()) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,6 +56,11 @@ class EngineJob : public control::Job {
   void compare_gradients(const std::vector<std::string>& late) override { comparison_.compare(late); }
   std::vector<GradientSums> compared_gradients() override { return comparison_.compared(); }
   double learning_rate() override;
+
+  // Returns what the job's links cost, each measured for so many seconds where that isn't given, and how fast compressors are
+  // that plans by this scheme with these options may use. Collective.
+  Cluster measured(const Workload& workload, const std::string& scheme,
+                   const std::map<std::string, std::string>& options, double seconds) const;
 
   // ---- what is compared of gradients comes from the face
 

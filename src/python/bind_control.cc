@@ -94,6 +94,12 @@ void bind_job(py::module_& module) {
                           std::chrono::milliseconds>(),
            py::arg("engine"), py::arg("peers"), py::arg("messages"), py::arg("rank"), py::arg("size"),
            py::arg("decides"), py::arg("timeout"), py::keep_alive<1, 2>())
+      .def(
+          "measured",
+          [](const EngineJob& job, const Given<Workload>& workload, const std::string& scheme,
+             const std::map<std::string, std::string>& options,
+             double seconds) { return job.measured(*workload, scheme, options, seconds); },
+          py::arg("workload"), py::arg("scheme"), py::arg("options"), py::arg("seconds"), Unlocked())
       .def_property_readonly("comparing", &EngineJob::comparing)
       .def("backward_ended", &EngineJob::backward_ended, Unlocked())
       .def("optimizer_stepped", &EngineJob::optimizer_stepped, Unlocked());

@@ -135,26 +135,22 @@ void bind_transports(py::module_& module) {
       py::arg("group"), py::arg("flat"), py::arg("collective"), py::arg("sequence"), py::arg("timeout_s"),
       py::arg("transport") = py::none(), Unlocked());
   module.def(
-      "measure_collective",
-      [](const Group& group, c10::Device device, const std::string& collective,
-         std::vector<std::int64_t> bytes, int repeats, double seconds, double startup_us, double us_per_byte,
-         const std::shared_ptr<Peers>& peers) {
-        const Probe probe{.collective = collective_called(collective),
-                          .bytes = std::move(bytes),
-                          .repeats = repeats,
-                          .seconds = seconds,
-                          .startup_us = startup_us,
-                          .us_per_byte = us_per_byte};
-        std::vector<std::pair<std::int64_t, double>> found;
-        for (const Measurement& each :
-             peers ? measure(*peers, group, device, probe) : measure(group, device, probe))
-          found.emplace_back(each.bytes, each.us);
-        return found;
+      "measure_links",
+      [](const std::vector<std::pair<std::string, Group>>& links, int workers, const std::string& description,
+         double seconds, double startup_us, double us_per_byte) {
+        const Probe probe{.seconds = seconds, .startup_us = startup_us, .us_per_byte = us_per_byte};
+        ClusterMeasurements measured = nothing_measured(workers, description);
+        for (const auto& [name, group] : links)
+          measured.links.push_back(measure_link(name, group, c10::kCPU, probe));
+        ClusterFit fit = fit_cluster(measured);
+        std::vector<double> residuals;
+        for (const FittedLine& line : fit.lines) {
+          if (line.collective == Collective::kAllReduce) residuals.push_back(line.fit.residual);
+        }
+        return std::pair(std::move(fit.cluster), residuals);
       },
-      py::arg("group"), py::arg("device"), py::arg("collective"), py::arg("bytes"), py::arg("repeats"),
-      py::arg("seconds"), py::arg("startup_us"), py::arg("us_per_byte"), py::arg("peers") = py::none(),
-      Unlocked());
-  module.attr("PROBE_BYTES") = py::tuple(py::cast(kProbeBytes));
+      py::arg("links"), py::arg("workers"), py::arg("description"), py::arg("seconds"), py::arg("startup_us"),
+      py::arg("us_per_byte"), Unlocked());
   py::class_<Computing>(module, "Computing").def(py::init<>());
 }
 
@@ -247,10 +243,7 @@ auto of_steps(bool run::StepPoints::*question) {
 void bind_engine(py::module_& module) {
   py::class_<Emulation, std::shared_ptr<Emulation>>(module, "Emulation")
       .def(py::init<>())
-      .def("set", [](Emulation& emulation, double startup_us, double us_per_byte) {
-        emulation.startup_ns = static_cast<Nanoseconds>(startup_us * 1000);
-        emulation.ns_per_byte = us_per_byte * 1000;
-      });
+      .def("set", &Emulation::set);
   py::class_<LinkSpec>(module, "LinkSpec")
       .def(py::init([](std::string name, const std::optional<Group>& group,
                        std::shared_ptr<Emulation> emulation, const std::optional<Group>& control) {

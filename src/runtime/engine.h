@@ -125,6 +125,8 @@ class Engine {
   // Parameters that ranks step on their own under the plan in force. Empty before there is one.
   std::vector<std::int32_t> stepped_locally() const;
   // As the constructor had them.
+  const std::vector<LinkSpec>& links() const { return open().links; }
+  c10::Device device() const { return open().options.device; }
   const std::vector<NamedParameter>& parameters() const { return open().host.parameters().all(); }
   // Asks or tells the run, which knows what the plan in force does and how far it is: engine.run(&run::Run::iteration).
   template <typename Call, typename... Given>

@@ -7,15 +7,19 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include "gradweave/decimal.h"
 #include "runtime/transport/transport.h"
 
 namespace gradweave::runtime {
@@ -92,6 +96,27 @@ double middle_mean(std::vector<double> values) {
   return std::accumulate(values.begin() + cut, values.end() - cut, 0.0) / rest;
 }
 
+// Makes each cost the largest of all ranks'.
+void take_largest(Cluster& cluster, const ControlGroup& ranks) {
+  std::vector<std::pair<Nanoseconds*, Decimal*>> lines;
+  for (Link& link : cluster.links) {
+    lines.emplace_back(&link.startup_ns, &link.us_per_byte);
+    if (!link.halves) continue;
+    for (Line* half : {&link.halves->reduce_scatter, &link.halves->all_gather})
+      lines.emplace_back(&half->startup_ns, &half->us_per_byte);
+  }
+  std::vector<double> costs;
+  for (const auto& [startup_ns, us_per_byte] : lines) {
+    costs.push_back(static_cast<double>(*startup_ns));
+    costs.push_back(to_double(*us_per_byte));
+  }
+  costs = ranks.largest(costs, "the comparison of links");
+  for (std::size_t n = 0; n < lines.size(); ++n) {
+    *lines[n].first = std::llround(costs[2 * n]);
+    *lines[n].second = decimal_from_double(costs[2 * n + 1], "us_per_byte");
+  }
+}
+
 }  // namespace
 
 Computing::Computing()
@@ -147,23 +172,49 @@ std::vector<Measurement> measure(const Group& group, c10::Device device, const P
   return measurements;
 }
 
-std::vector<Measurement> measure(Peers& peers, const Group& group, c10::Device device, const Probe& probe) {
-  const auto found = std::make_shared<std::vector<Measurement>>();  // of a thread that may outlive this call
-  peers.together("the probe of a link", [=] { *found = measure(group, device, probe); });
-  return *found;
+LinkMeasurements measure_link(const std::string& name, const Group& group, c10::Device device,
+                              const Probe& probe, Peers* peers) {
+  const auto times = [&](Collective collective, std::size_t every, double share) {
+    Probe one = probe;
+    one.collective = collective;
+    one.seconds *= share;
+    one.bytes.clear();
+    for (std::size_t i = 0; i < kProbeBytes.size(); i += every) one.bytes.push_back(kProbeBytes[i]);
+    if (peers == nullptr) return measure(group, device, one);
+    const auto found =
+        std::make_shared<std::vector<Measurement>>();  // of a thread that may outlive this call
+    peers->together("the probe of a link", [=] { *found = measure(group, device, one); });
+    return *found;
+  };
+  LinkMeasurements link{.name = name, .all_reduce = times(Collective::kAllReduce, 1, 0.5)};
+  link.reduce_scatter = times(Collective::kReduceScatter, 2, 0.25);
+  link.all_gather = times(Collective::kAllGather, 2, 0.25);
+  return link;
 }
 
-LinkMeasurements measure_link(Peers& peers, const std::string& name, const Group& group, c10::Device device,
-                              double seconds) {
-  Probe probe{.seconds = seconds / 2};
-  LinkMeasurements link{.name = name, .all_reduce = measure(peers, group, device, probe)};
-  std::vector<std::int64_t> fewer;
-  for (std::size_t i = 0; i < kProbeBytes.size(); i += 2) fewer.push_back(kProbeBytes[i]);
-  probe = {.collective = Collective::kReduceScatter, .bytes = fewer, .seconds = seconds / 4};
-  link.reduce_scatter = measure(peers, group, device, probe);
-  probe.collective = Collective::kAllGather;
-  link.all_gather = measure(peers, group, device, probe);
-  return link;
+ClusterMeasurements nothing_measured(int workers, const std::string& description) {
+  return {.workers = workers, .description = description, .source = "measured with torch " TORCH_VERSION};
+}
+
+Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::Device device, double seconds,
+                        Peers& peers, const ControlGroup& planners) {
+  ClusterMeasurements measured = nothing_measured(workers, std::to_string(workers) + " workers");
+  Cluster cluster{
+      .workers = measured.workers, .description = measured.description, .source = measured.source};
+  for (const LinkSpec& link : links) {
+    if (link.emulation) {
+      cluster.links.push_back({.name = link.name,
+                               .startup_ns = link.emulation->startup_ns,
+                               .us_per_byte = decimal_from_double(link.emulation->us_per_byte, link.name)});
+    } else if (workers == 1) {
+      cluster.links.push_back({.name = link.name, .startup_ns = 1000});
+    } else {
+      measured.links = {measure_link(link.name, link.group, device, {.seconds = seconds}, &peers)};
+      cluster.links.push_back(fit_cluster(measured).cluster.links.front());
+    }
+  }
+  take_largest(cluster, planners);
+  return cluster;
 }
 
 }  // namespace gradweave::runtime

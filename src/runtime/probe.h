@@ -6,13 +6,15 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <span>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include "base/thread.h"
 #include "gradweave/collective.h"
 #include "gradweave/fit.h"
+#include "runtime/control_group.h"
+#include "runtime/group_channel.h"
 #include "runtime/peers.h"
 
 namespace gradweave::runtime {
@@ -52,14 +54,19 @@ class Computing {
 std::vector<Measurement> measure(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::Device device,
                                  const Probe& probe);
 
-// The same, ended by a verdict of `peers`. Errors: RuntimeFailure with it.
-std::vector<Measurement> measure(Peers& peers, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                 c10::Device device, const Probe& probe);
+// Returns what to fit a link's costs to, by measure() of the all-reduce, in half of the time, and of its halves; collective
+// and sizes are not the probe's. `peers`: a verdict of theirs ends it. Collective. Errors: RuntimeFailure with the verdict.
+LinkMeasurements measure_link(const std::string& name, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                              c10::Device device, const Probe& probe, Peers* peers = nullptr);
 
-// Returns what to fit a link's costs to: half of the time is the all-reduce's, the rest that of its halves. Collective.
-// Errors: as measure().
-LinkMeasurements measure_link(Peers& peers, const std::string& name,
-                              const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::Device device,
-                              double seconds);
+// Returns a cluster of `workers` without links yet, measured by this torch.
+ClusterMeasurements nothing_measured(int workers, const std::string& description);
+
+// Returns the cluster of a job of `workers` ranks that train alike: what each of its links costs, measured where that isn't
+// given, for so many seconds each. An emulated link costs what it is set to; that of a job of one rank 1 us. Where several such
+// jobs have one plan, `planners` are all of them, and each cost is that of the job where it is largest. Collective.
+// Errors: as measure_link().
+Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::Device device, double seconds,
+                        Peers& peers, const ControlGroup& planners);
 
 }  // namespace gradweave::runtime

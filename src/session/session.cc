@@ -11,7 +11,6 @@
 
 #include "control/controller.h"
 #include "gradweave/error.h"
-#include "gradweave/fit.h"
 #include "gradweave/schemes.h"
 #include "gradweave/torch.h"
 #include "gradweave/tune.h"
@@ -23,8 +22,6 @@
 #include "runtime/fork.h"
 #include "runtime/gloo.h"
 #include "runtime/passes.h"
-#include "runtime/probe.h"
-#include "runtime/rates.h"
 #include "session/loss_scale.h"
 #include "session/model.h"
 #include "session/optimizer.h"
@@ -87,7 +84,6 @@ struct Parts {
   std::shared_ptr<runtime::ControlGroup> messages;
   Group data;  // broadcasts and the probe
   std::unique_ptr<Engine> engine;
-  std::vector<runtime::LinkSpec> links;
   std::optional<LossScale> scale;
 };
 
@@ -121,12 +117,12 @@ Parts::Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job
   data = group("data", "");
   messages = std::make_shared<runtime::ControlGroup>(peers, control, data, at::kCPU);
   if (options.links.empty()) options.links.push_back({.name = kLink});
+  std::vector<runtime::LinkSpec> links;
   for (const SessionLink& link : options.links) {
     std::shared_ptr<runtime::Emulation> emulation;
     if (link.startup_us > 0 || link.us_per_byte > 0) {
       emulation = std::make_shared<runtime::Emulation>();
-      emulation->startup_ns = static_cast<Nanoseconds>(link.startup_us * 1000);
-      emulation->ns_per_byte = link.us_per_byte * 1000;
+      emulation->set(link.startup_us, link.us_per_byte);
     }
     links.push_back({.name = link.name,
                      .group = group("link " + link.name, link.interface),
@@ -138,7 +134,7 @@ Parts::Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job
   runtime::EngineOptions engine_options;
   engine_options.link.timeout = options.timeout;
   engine_options.link.check = options.check;
-  engine = std::make_unique<Engine>(described.parameters, links, control, peers, job.world_size,
+  engine = std::make_unique<Engine>(described.parameters, std::move(links), control, peers, job.world_size,
                                     engine_options, [this](std::int32_t subset) { step_subset(subset); });
   if (scale) {
     engine->set_unscaler([this] { return at::full({}, 1 / scale->value(), at::kFloat); });
@@ -288,30 +284,7 @@ void Session::State::look_at_optimizers() {
 }
 
 Cluster Session::State::measure(const Workload& workload) {
-  ClusterMeasurements measured{.workers = size()};
-  Cluster cluster{.workers = size()};
-  for (std::size_t k = 0; k < parts->links.size(); ++k) {
-    const runtime::LinkSpec& spec = parts->links[k];
-    if (spec.emulation) {
-      const SessionLink& given = parts->options.links[k];
-      cluster.links.push_back({.name = spec.name,
-                               .startup_ns = spec.emulation->startup_ns,
-                               .us_per_byte = decimal_from_double(given.us_per_byte, "us_per_byte")});
-    } else if (size() == 1) {
-      cluster.links.push_back({.name = spec.name, .startup_ns = 1000});
-    } else {
-      const ClusterMeasurements one{.workers = size(),
-                                    .links = {runtime::measure_link(*parts->peers, spec.name, spec.group,
-                                                                    at::kCPU, parts->options.probe_seconds)}};
-      cluster.links.push_back(fit_cluster(one).cluster.links.front());
-    }
-  }
-  for (const auto& [name, rate] :
-       runtime::compressor_rates(parts->options.scheme, parts->options.options, workload, size(), at::kCPU)) {
-    cluster.compressor_rates[name] = {decimal_from_double(rate.encode_us_per_byte, "encode_us_per_byte"),
-                                      decimal_from_double(rate.decode_us_per_byte, "decode_us_per_byte")};
-  }
-  return cluster;
+  return measured(workload, parts->options.scheme, parts->options.options, parts->options.probe_seconds);
 }
 
 void Session::State::tell(const std::string& line) {

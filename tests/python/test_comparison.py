@@ -100,17 +100,22 @@ def test_an_emulated_link_takes_its_time_and_changes_no_result(tmp_path):
 
 def test_probe_measures_every_size_on_all_ranks(tmp_path):
     code = _run_ranks(tmp_path, """
-        sizes = (4096, 65536, 1 << 20)
-        found = probe.measure(sizes=sizes, seconds=0.3)
-        assert [entry["bytes"] for entry in found] == list(sizes)
-        mine = torch.tensor([entry["us"] for entry in found], dtype=torch.float64)
-        first = mine.clone()
-        distributed.broadcast(first, 0)
-        assert torch.equal(mine, first) and bool((mine > 0).all())
-        slow = probe.measure(sizes=sizes[1:], seconds=0.3, emulation=(2000.0, 0.01))
-        assert all(2000 + 0.01 * entry["bytes"] <= entry["us"] for entry in slow), slow
+        def measured(seconds, emulation=(0.0, 0.0)):
+            cluster, (residual,) = probe.measure_links({"net": distributed.group.WORLD}, "three", seconds, emulation)
+            everybodys = [None] * 3
+            distributed.all_gather_object(everybodys, (cluster, residual))
+            assert everybodys == [(cluster, residual)] * 3
+            assert (cluster.workers, cluster["description"]) == (3, "three") and residual >= 0
+            return cluster["links"][0]
+
+        link = measured(0.3)
+        assert link["name"] == "net" and all(
+            line["startup_us"] + 65536 * line["us_per_byte"] > 0 for line in (link, link["reduce_scatter"], link["all_gather"]))
+        slow = measured(0.6, (2000.0, 0.01))
+        assert slow["startup_us"] + 65536 * slow["us_per_byte"] > 0.9 * (2000 + 655.36), slow
         begin = time.perf_counter()
-        slower = probe.measure(seconds=0.4, emulation=(0.0, 2.0))
-        assert len(slower) == 4 and time.perf_counter() - begin < 30, slower
+        slower = measured(0.8, (0.0, 0.2))
+        # Sizes that take longer than the time that there is are left out, but for the smallest half of them.
+        assert slower["measured_bytes"] == [1 << 13, 1 << 19] and time.perf_counter() - begin < 30, slower
         """, workers=3)
     assert code == 0

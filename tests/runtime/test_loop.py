@@ -293,7 +293,6 @@ def many_links(rank, links, schemes):
     import gradweave
     from gradweave import probe
 
-    measure = probe.measure
     for scheme in schemes:
         groups = [gradweave.EmulatedLink(50, 0.01 * (k + 1), group=distributed.new_group(), name=f"link{k}")
                   if k else distributed.group.WORLD for k in range(links)]
@@ -309,8 +308,7 @@ def many_links(rank, links, schemes):
         distributed.broadcast(first, 0)
         assert torch.equal(own, first), scheme
         session.close()
-        # Measured at full length once.
-        probe.measure = lambda group, seconds, **others: measure(group, seconds=seconds / 10, **others)
+        probe.JOB_SECONDS = 0.03  # measured at full length once
     return True
 
 

@@ -51,7 +51,8 @@ def emulated(parameter_bytes, compute_s, coverage, workers):
     link = {"name": "emulated", "startup_us": EMULATED_STARTUP_US, "us_per_byte": us_per_byte, "concurrency": 1}
     return Setting(coverage, parameter_bytes, compute_s,
                    _bits_per_second(parameter_bytes, compute_s, coverage, workers),
-                   probe.cluster_of([link], workers, f"{workers} workers on an emulated link"),
+                   {"version": 1, "workers": workers, "startup_growth": "linear", "links": [link],
+                    "description": f"{workers} workers on an emulated link"},
                    (EMULATED_STARTUP_US, us_per_byte))
 
 
@@ -73,8 +74,9 @@ def set_up(parameter_bytes, compute_s, coverage):
         description = f"{workers} workers on {name}, shaped to {bits_per_second / 1e6:.0f} Mb/s"
         setting = Setting(coverage, parameter_bytes, compute_s, bits_per_second, {})
     # An emulated op takes longer than its model where passing its bytes between the processes does.
-    link, setting.residual = probe.measure_link(name, seconds=8.0, emulation=setting.emulation)
-    setting.cluster = probe.cluster_of([link], workers, description)
+    measured, (setting.residual,) = probe.measure_links({name: distributed.group.WORLD}, description, seconds=8.0,
+                                                        emulation=setting.emulation or (0.0, 0.0))
+    setting.cluster = measured.to_dict()
     return setting
 
 
