@@ -132,8 +132,8 @@ class Session {
   // Puts `plan` in force at the next iteration, once what the plan before has on its way is applied, and ends
   // profile and trials. Collective; every rank gives the same plan, of make_plan() or of read_plan(). Of a plan for one
   // link the name does not matter. Errors: InvalidInput on every rank for a plan that does not fit the model or the loop, or
-  // that steps parts of the model with an optimizer other than torch's SGD, Adam, AdamW, RMSprop or Adagrad, whose steps are
-  // known to work parameter by parameter.
+  // that steps parts of the model, or lets ranks step alike that stepped on their own before, with an optimizer other than torch's
+  // SGD, Adam, AdamW, RMSprop or Adagrad, whose steps are known to work parameter by parameter, and whose state can be averaged.
   void install(const Plan& plan);
 
   // The plan in force, and what it was made for; nothing where that is not known.

@@ -1,9 +1,5 @@
 #include "session/optimizer.h"
 
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
 #include <set>
@@ -31,14 +27,6 @@ std::pair<at::Tensor, double> moment_of(torch::optim::Optimizer& optimizer, cons
 }
 
 }  // namespace
-
-bool SessionOptimizer::steps_one_by_one() const {
-  return dynamic_cast<const torch::optim::SGD*>(&optimizer_) != nullptr ||
-         dynamic_cast<const torch::optim::Adam*>(&optimizer_) != nullptr ||
-         dynamic_cast<const torch::optim::AdamW*>(&optimizer_) != nullptr ||
-         dynamic_cast<const torch::optim::RMSprop*>(&optimizer_) != nullptr ||
-         dynamic_cast<const torch::optim::Adagrad*>(&optimizer_) != nullptr;
-}
 
 void SessionOptimizer::step_subset(std::int32_t subset, const std::vector<std::int32_t>& places) {
   Groups& groups = optimizer_.param_groups();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gradweave/preserve.h"
+#include "runtime/control_group.h"
 #include "runtime/gradient_comparison.h"
 #include "runtime/host.h"
 
@@ -24,6 +25,9 @@ class SessionOptimizer {
   // Whether it steps parameter by parameter: a step of some is what a step of all does to them.
   bool steps_one_by_one() const;
 
+  // Whether it keeps something between steps that average_states() doesn't know: it is none of those.
+  bool keeps_unknown_state() const { return !optimizer_.state().empty() && !steps_one_by_one(); }
+
   // A step of all parameters; or of those at these places, which are always the same for a subset until forget().
   void step() { optimizer_.step(); }
   void step_subset(std::int32_t subset, const std::vector<std::int32_t>& places);
@@ -31,6 +35,9 @@ class SessionOptimizer {
   void freeze_options();
   // Subsets have new meanings.
   void forget() { narrowed_.clear(); }
+  // Ranks that have stepped the parameters at these places on their own go on alike: what is kept of each becomes the mean over
+  // the ranks, counts of steps rounded. A rank that keeps nothing of one counts as zeros. Collective. Errors: RuntimeFailure.
+  void average_states(const std::vector<std::int32_t>& places, const runtime::ControlGroup& ranks);
 
   // Returns what it does, of the group with the most momentum; nothing where it is not torch's SGD.
   std::optional<StepRule> rule() const;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <exception>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <set>
@@ -182,6 +183,8 @@ struct Session::State : runtime::EngineJob {
   bool overflowed() const;
   void end_iteration();
   std::string missing_layer(const Plan& plan) const;
+  std::string lost_state(const Demands& demands) const;
+  void average_states_of(const std::vector<std::int32_t>& apart);
   using Handed = std::pair<const void*, std::uint32_t>;  // a gradient's memory, and its version
   std::vector<Handed> gradients_now() const;
   const std::string& layer_name(std::int32_t layer) const {
@@ -231,14 +234,18 @@ std::string Session::State::install(const Plan& plan, const Workload& workload) 
   try {
     if (validate(plan, workload).valid()) {  // else the engine says what is wrong
       look_at_optimizers();
-      refusal = loop.refusal(demands_of(plan));
+      const Demands demands = demands_of(plan);
+      refusal = loop.refusal(demands);
       if (refusal.empty()) refusal = missing_layer(plan);
+      if (refusal.empty()) refusal = lost_state(demands);
     }
   } catch (const std::exception& error) {  // the other ranks must learn of it, or they wait for this one
     refusal = error.what();
   }
   try {
+    const std::vector<std::int32_t> apart = engine.stepped_locally();
     engine.install(plan, workload, nullptr, refusal);
+    average_states_of(apart);
     parts->optimizer.forget();
     lend_gradients();
   } catch (const RuntimeFailure&) {
@@ -259,6 +266,24 @@ std::string Session::State::missing_layer(const Plan& plan) const {
            "forward";
   }
   return "";
+}
+
+// Returns why the plan can't follow the one in force: ranks would go on alike from optimizers that differ.
+std::string Session::State::lost_state(const Demands& demands) const {
+  if (demands.local_steps || engine.stepped_locally().empty() || !parts->optimizer.keeps_unknown_state())
+    return "";
+  return "ranks have stepped on their own, and what their optimizers keep can be averaged of torch's SGD, "
+         "Adam, AdamW, "
+         "RMSprop and Adagrad only; train by such a plan from the start, or by one of these";
+}
+
+// What optimizers keep of parameters that ranks stepped on their own, and step alike from here on.
+void Session::State::average_states_of(const std::vector<std::int32_t>& apart) {
+  const std::vector<std::int32_t> still = engine.stepped_locally();
+  std::vector<std::int32_t> alike;
+  std::ranges::copy_if(apart, std::back_inserter(alike),
+                       [&](std::int32_t p) { return std::ranges::find(still, p) == still.end(); });
+  if (!alike.empty()) parts->optimizer.average_states(alike, *parts->messages);
 }
 
 Workload Session::State::end_profile() {
