@@ -31,7 +31,9 @@ struct ReportInput {
   std::vector<NamedPlan> plans;       // the caller owes validate()
   std::vector<Timeline> timelines;    // measured
   std::vector<std::string> measured;  // what else was measured, a sentence each
-  std::string baseline = "ddp";       // what the others are compared with, if it is among the schemes
+  // What the others are compared with, if it is among the schemes: without a compressor, whatever `options` say; then the page
+  // has it with that one too, by the name "ddp +fp16".
+  std::string baseline = "ddp";
   // Its `timeline_iterations` are shown of each plan.
   SimulationOptions simulation = {.timeline_iterations = 4};
   // What the sliders go over: what the cluster has, and these. Empty: some below and above it.

@@ -100,7 +100,7 @@ void add_report(CLI::App& app, Outcome& outcome) {
       ->type_name("FILE");
   command
       ->add_option("--baseline", arguments->baseline,
-                   "The row that the others are compared with; ddp if there is one")
+                   "The row that the others are compared with, without a compressor; ddp if there is one")
       ->type_name("NAME");
   command->add_option("--workers", arguments->workers, "What the slider of workers goes over")
       ->type_name("P,...");

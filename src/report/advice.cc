@@ -173,7 +173,7 @@ std::vector<std::string> advice_of(const ReportInput& input, const Contents& con
                     percent_text(exposed) + " of it.");
   }
   if (exact != nullptr && baseline != nullptr && exact != baseline)
-    add(advice, gain_text(*exact, *baseline, row_index(*exact) < input.schemes.size()));
+    add(advice, gain_text(*exact, *baseline, row_index(*exact) < contents.planned));
   if (exact != nullptr) add(advice, limit_text(*exact, layers));
   const double exact_ns = exact != nullptr ? exact->iteration_ns() : std::numeric_limits<double>::infinity();
   add(advice, other_effects(rows, exact_ns));

@@ -110,10 +110,40 @@ void for_all(std::size_t count, const std::function<void(std::size_t)>& work) {
   for (std::future<void>& thread : threads) thread.get();
 }
 
+// What a scheme is planned by for its row.
+struct Planned {
+  std::string name, scheme;
+  CommonOptions options;
+};
+
+// The compressor that the options give the scheme, empty if none.
+std::string compressor_of(const std::string& scheme, const CommonOptions& options) {
+  const auto own = options.of(scheme);
+  const auto* set = std::get_if<SchemeOptions>(&own);
+  const OptionValue* compressor = set != nullptr ? set->find("compressor") : nullptr;
+  if (compressor == nullptr || to_string(*compressor) == "none") return {};
+  return to_string(*compressor);
+}
+
+// The baseline is planned as it is, without a compressor, and where the options give it one, once more with it.
+std::vector<Planned> planned_by(const ReportInput& input) {
+  std::vector<Planned> rows;
+  for (const std::string& scheme : input.schemes) {
+    const std::string through = scheme == input.baseline ? compressor_of(scheme, input.options) : "";
+    if (!through.empty()) rows.push_back({scheme, scheme, input.options.without_compressor()});
+    rows.push_back({through.empty() ? scheme : scheme + " +" + through, scheme, input.options});
+  }
+  return rows;
+}
+
 // One row in one setting: a scheme's, then the plans'.
-Row row_at(const ReportInput& input, std::size_t row, const Setting& setting) {
-  if (row >= input.schemes.size()) return row_of(input.plans[row - input.schemes.size()], setting);
-  return compare_one(input.schemes[row], setting, input.options);
+Row row_at(const ReportInput& input, const std::vector<Planned>& planned, std::size_t row,
+           const Setting& setting) {
+  if (row >= planned.size()) return row_of(input.plans[row - planned.size()], setting);
+  Row found = compare_one(planned[row].scheme, setting, planned[row].options);
+  found.name = planned[row].name;
+  if (found.result) found.result->name = found.result->timeline.name = found.name;
+  return found;
 }
 
 }  // namespace
@@ -121,7 +151,9 @@ Row row_at(const ReportInput& input, std::size_t row, const Setting& setting) {
 Contents contents_of(const ReportInput& input) {
   Contents contents{.slowest = slowest_of(input.classes), .rows = {}, .grid = axes_of(input)};
   Grid& grid = contents.grid;
-  const std::size_t count = input.schemes.size() + input.plans.size();
+  const std::vector<Planned> planned = planned_by(input);
+  contents.planned = planned.size();
+  const std::size_t count = planned.size() + input.plans.size();
   contents.rows.resize(count);
   grid.iteration_ns.assign(count, std::vector<std::optional<double>>(grid.points()));
 
@@ -144,10 +176,10 @@ Contents contents_of(const ReportInput& input) {
   };
   // Those that search many plans take long, and each of the others is one of them.
   const auto on_the_grid = [&](std::size_t row) {
-    return row >= input.schemes.size() || !find_scheme(input.schemes[row]).chooses;
+    return row >= planned.size() || !find_scheme(planned[row].scheme).chooses;
   };
   for_all(count, [&](std::size_t row) {
-    contents.rows[row] = row_at(input, row, setting);
+    contents.rows[row] = row_at(input, planned, row, setting);
     report_progress(on_the_grid(row) ? 1 : 1 + grid.points());
   });
   for_all(grid.points(), [&](std::size_t point) {
@@ -158,7 +190,7 @@ Contents contents_of(const ReportInput& input) {
     here.cluster = cluster_at(input, grid, place);
     for (std::size_t row = 0; row < count; ++row) {
       if (!on_the_grid(row)) continue;
-      const Row found = row_at(input, row, here);
+      const Row found = row_at(input, planned, row, here);
       if (found.result) grid.iteration_ns[row][point] = found.iteration_ns();
       report_progress(1);
     }

@@ -31,8 +31,9 @@ struct Grid {
 };
 
 struct Contents {
-  Workload slowest;       // of the classes
-  std::vector<Row> rows;  // schemes, then plans
+  Workload slowest;         // of the classes
+  std::vector<Row> rows;    // schemes, then plans
+  std::size_t planned = 0;  // rows of schemes
   Grid grid;
 };
 

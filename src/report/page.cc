@@ -134,7 +134,7 @@ Json data_of(const ReportInput& input) {
     for (const Layer& layer : contents.slowest.layers) data["layers"].push_back(layer.name);
     for (const Row& row : contents.rows) {
       data["rows"].push_back(object_of(row));
-      data["rows"].back()["given"] = data["rows"].size() > input.schemes.size();
+      data["rows"].back()["given"] = data["rows"].size() > contents.planned;
     }
     data["grid"] = object_of(contents.grid);
     data["advice"] = advice_of(input, contents);

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "gradweave/error.h"
 #include "gradweave/report.h"
@@ -52,6 +55,23 @@ TEST(Page, RowsAreThoseOfTheSimulator) {
     EXPECT_EQ(row["timeline"]["spans"].size(), result.timeline.spans.size());
     EXPECT_FALSE(row["given"]);
   }
+}
+
+TEST(Page, ABaselineGoesThroughNoCompressor) {
+  ReportInput compressed = input({"ddp", "dear"});
+  compressed.options = CommonOptions(std::map<std::string, std::string>{{"compressor", "fp16"}});
+  const nlohmann::json data = data_of(report_page(compressed)), plain = data_of(report_page(input({"ddp"})));
+  std::vector<std::string> names;
+  for (const nlohmann::json& row : data["rows"]) names.push_back(row["name"]);
+  EXPECT_EQ(names, (std::vector<std::string>{"ddp", "ddp +fp16", "dear"}));
+  EXPECT_EQ(data["baseline"], "ddp");
+  EXPECT_EQ(data["rows"][0], plain["rows"][0]);
+  EXPECT_EQ(data["grid"]["iteration_us"][0], plain["grid"]["iteration_us"][0]);
+  for (const std::size_t row : {1, 2}) {
+    EXPECT_EQ(data["rows"][row]["effect"], "compressed");
+    EXPECT_FALSE(data["rows"][row]["given"]);
+  }
+  EXPECT_LT(data["rows"][1]["iteration_us"], data["rows"][0]["iteration_us"]);
 }
 
 TEST(Page, TheGridHoldsTheClusterAsGivenAndWhatIfs) {
