@@ -6,6 +6,7 @@ and the training loop stays as it is. docs/runtime.md says what the loop may do.
 """
 
 import importlib.util
+import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ if not TYPE_CHECKING:
         # Before the extension is loaded, which beside another torch would fail without a word that helps, or end the process.
         from gradweave import releases
         try:
-            import torch  # the extension's libraries are torch's
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", *releases.WITHOUT_NUMPY)
+                import torch  # the extension's libraries are torch's
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise

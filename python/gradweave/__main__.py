@@ -3,8 +3,8 @@
 import sys
 import warnings
 
+from gradweave import releases
 from gradweave.cli import main
 
-# What torch says while it is imported where NumPy is missing, which no command needs.
-warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
+warnings.filterwarnings("ignore", *releases.WITHOUT_NUMPY)
 sys.exit(main(sys.argv[1:]))

@@ -9,26 +9,61 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-JOB = """
+WITHOUT = """
 import sys
 sys.modules["numpy"] = None
+"""
+# A script that imports Gradweave first, so that torch is imported by it; one that imports torch first, whose own import warns.
+FIRST = "from gradweave import wrap\n"
+AFTER_TORCH = """
+import warnings
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    import torch
+assert any("NumPy" in str(each.message) for each in told)
+warnings.filterwarnings("error", ".*NumPy")
+"""
+JOB = """
+import io
 import torch, gradweave
-torch.distributed.init_process_group("gloo")
+torch.manual_seed(0)
+if torch.distributed.is_torchelastic_launched():
+    torch.distributed.init_process_group("gloo")
 model = torch.nn.Linear(8, 8)
 model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), warm_up=2)
-for _ in range(8):
+for _ in range(20):
     optimizer.zero_grad()
     model(torch.rand(4, 8)).sum().backward()
     optimizer.step()
+torch.save(model.gradweave.state_dict(), io.BytesIO())
+model.gradweave.report()
 gradweave.finish(model)
 print("trained")
 """
 
 
+def run(*command):
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("first", [FIRST, AFTER_TORCH], ids=["first", "after torch"])
+def test_nothing_of_gradweave_warns_of_missing_numpy(first):
+    done = run("-c", WITHOUT + first + JOB)
+    assert done.returncode == 0 and done.stdout == "trained\n", done.stdout + done.stderr
+    assert "NumPy" not in done.stderr
+
+
+def test_commands_do_not_warn_of_missing_numpy(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    for command in (["doctor"], ["train", "--help"]):
+        done = subprocess.run([sys.executable, "-m", "gradweave", *command], capture_output=True, text=True, timeout=120,
+                              env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT / 'python'}"})
+        assert done.returncode == 0 and "NumPy" not in done.stderr, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 def test_training_needs_no_numpy():
-    job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python", sys.executable,
-           "-c", JOB]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(job, env=environment, capture_output=True, text=True, timeout=120)
+    done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python", sys.executable, "-c",
+               WITHOUT + JOB)
     assert done.returncode == 0 and done.stdout.count("trained") == 2, done.stdout + done.stderr
