@@ -353,7 +353,7 @@ void Peers::close() {
     shared_->tell = nullptr;
     if (shared_->outgoing.sign.state == State::kRunning) shared_->outgoing.sign.state = State::kEnded;
     shared_->wake.notify_all();
-    const auto until = Clock::now() + (shared_->verdict.empty() ? kNoAnswer : kLinger + kHurry);
+    const auto until = shared_->verdict.empty() ? Clock::now() + kNoAnswer : shared_->leave_at + kHurry;
     while (!shared_->left && shared_->round.wait_until(shared_->mutex, until)) {
     }
   }
