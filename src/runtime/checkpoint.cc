@@ -68,8 +68,15 @@ void TorchHost::archive(const run::Execution& execution, run::Archive& numbers, 
   numbers(in_groups);
   if (tensors.reads() && filled) messages_.acquire(execution);
   if (filled) {
+    const c10::Device device = parameters_.device();
+    message.data.wait(device);
+    message.result.wait(device);
     tensors.contents(name + ".flat", message.flat);
     tensors.contents(name + ".own", message.own);
+    if (tensors.reads()) {
+      message.data.record(device);
+      message.result.record(device);
+    }
   }
   if (in_groups) anchors_.archive(execution, message, numbers, tensors, name);
 }
@@ -103,6 +110,7 @@ void Coder::archive(run::Archive& numbers, StateTensors& tensors, const std::str
     numbers.list(key.first);
     numbers(key.second);
     Store& store = stores_[key];
+    store.take();
     const std::string here = name + "." + std::to_string(i);
     tensors(here + ".left_behind", store.now.residual);
     std::size_t further = store.now.further.size();
@@ -118,6 +126,7 @@ void Coder::archive(run::Archive& numbers, StateTensors& tensors, const std::str
       numbers(each.second);
     }
     store.left_out = {left_out.begin(), left_out.end()};
+    if (tensors.reads() && store.now.residual.defined()) store.used.record(store.now.residual.device());
   }
 }
 

@@ -4,11 +4,19 @@
 
 namespace gradweave::runtime {
 
+void Coder::Store::take() {
+  for (const Memory* memory : {&now, &spare}) {
+    if (memory->residual.defined()) used.wait(memory->residual.device());
+    keep_for_stream(memory->residual);
+    for (const at::Tensor& each : memory->further) keep_for_stream(each);
+  }
+}
+
 // A message under way.
 class Coder::Coded : public Pending {
  public:
   Coded(Coder& coder, const Call& call, const Compression& compression, const Blocks& blocks, Name name)
-      : coder_(coder), name_(name), matrices_(coder.matrices_of(blocks)) {
+      : coder_(coder), device_(call.flat.device()), name_(name), matrices_(coder.matrices_of(blocks)) {
     const Codec* codec = nullptr;
     {
       const MutexLock lock(coder.mutex_);
@@ -16,6 +24,7 @@ class Coder::Coded : public Pending {
       Store& store = coder.stores_[key_of(blocks, call.collective)];
       while (store.busy) coder.idle_.wait(coder.mutex_);
       store.busy = true;
+      store.take();
       after_ = std::exchange(store.spare, {});
       store_ = &store;
     }
@@ -43,6 +52,7 @@ class Coder::Coded : public Pending {
  private:
   void end(bool sent) {
     const MutexLock lock(coder_.mutex_);
+    store_->used.record(device_);
     const bool counts = sent && store_->left_out.erase(name_) == 0;
     if (counts) {
       store_->spare = std::exchange(store_->now, std::move(after_));
@@ -55,6 +65,7 @@ class Coder::Coded : public Pending {
   }
 
   Coder& coder_;
+  c10::Device device_;
   Name name_;
   std::vector<Matrix> matrices_;
   Store* store_ = nullptr;
@@ -111,10 +122,12 @@ void Coder::leave_out(const Blocks& blocks, Collective collective, Name name) {
   store.last = {-1, -1};
 }
 
-void Coder::visit_residuals(const std::function<void(const Blocks&, const at::Tensor&)>& visit) const {
+void Coder::visit_residuals(const std::function<void(const Blocks&, const at::Tensor&)>& visit) {
   const MutexLock lock(mutex_);
-  for (const auto& [key, store] : stores_) {
-    if (store.now.residual.defined()) visit(key.first, store.now.residual);
+  for (auto& [key, store] : stores_) {
+    if (!store.now.residual.defined()) continue;
+    store.take();
+    visit(key.first, store.now.residual);
   }
 }
 
@@ -126,9 +139,11 @@ void Coder::add_residual(const Blocks& blocks, std::size_t at, const at::Tensor&
     if (i < at) begin += length;
     numel += length;
   }
-  at::Tensor& left = stores_[{blocks, false}].now.residual;
+  Store& store = stores_[{blocks, false}];
+  at::Tensor& left = store.now.residual;
   if (!left.defined()) left = at::zeros({numel}, values.options());
   left.narrow(0, begin, values.numel()).add_(values);
+  store.used.record(left.device());
 }
 
 }  // namespace gradweave::runtime

@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "run/archive.h"
 #include "runtime/codec/codec.h"
+#include "runtime/fence.h"
 #include "runtime/state.h"
 
 namespace gradweave::runtime {
@@ -42,7 +43,7 @@ class Coder {
   void leave_out(const Blocks& blocks, Collective collective, Name name);
 
   // Calls `visit` with the residual of each list of blocks, and once more with that of its all-gathers.
-  void visit_residuals(const std::function<void(const Blocks&, const at::Tensor&)>& visit) const;
+  void visit_residuals(const std::function<void(const Blocks&, const at::Tensor&)>& visit);
   // Makes `values` (of block number `at` of the message, in its unit) part of the residual, not of all-gathers'.
   void add_residual(const Blocks& blocks, std::size_t at, const at::Tensor& values);
   // Writes or reads what is kept, under names that begin with `name`.
@@ -59,6 +60,10 @@ class Coder {
     Name last{-1, -1};  // the message that `now` is of
     std::set<Name> left_out;
     bool busy = false;  // a message is under way
+    Fence used;         // by the stream that touched them last
+
+    // The current stream touches them from here on.
+    void take();
   };
   std::vector<Matrix> matrices_of(const Blocks& blocks) const;
   const Codec& codec_of(const Compression& compression) REQUIRES(mutex_);

@@ -1,6 +1,7 @@
 // Order between streams of an accelerator; nothing at all on the CPU.
 #pragma once
 
+#include <ATen/core/TensorBody.h>
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -36,6 +37,13 @@ class Fence {
   using Mark = std::pair<c10::Stream, c10::Event>;
   std::vector<Mark> marks_;
 };
+
+// Memory that the current stream uses and another one has allocated: once it is freed, it is not used again before what the
+// current stream has been given by then has ended.
+inline void keep_for_stream(const at::Tensor& tensor) {
+  if (tensor.defined() && !tensor.is_cpu())
+    tensor.record_stream(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
+}
 
 // The calling thread works on a stream of its own for as long as this lives.
 class OwnStream {

@@ -245,10 +245,16 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   Device::get().used_on(self.storage().data(), stream.id());
 }
 
-at::Tensor& set_storage(at::Tensor& self, c10::Storage storage, std::int64_t offset, at::IntArrayRef size,
-                        at::IntArrayRef stride) {
+at::Tensor& set_part(at::Tensor& self, c10::Storage storage, std::int64_t offset, at::IntArrayRef size,
+                     at::IntArrayRef stride) {
   return at::cpu::set_(self, std::move(storage), offset, size, stride);
 }
+
+at::Tensor& set_storage(at::Tensor& self, c10::Storage storage) {
+  return at::cpu::set_(self, std::move(storage));
+}
+
+at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) { return at::cpu::set_(self, source); }
 
 // Ops that read no element: torch's own implementation, by those above, does.
 bool is_left_to_torch(std::string_view name) {
@@ -265,7 +271,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("copy_", copy_);
   m.impl("_local_scalar_dense", local_scalar);
   m.impl("record_stream", record_stream);
-  m.impl("set_.source_Storage_storage_offset", set_storage);
+  m.impl("set_.source_Storage_storage_offset", set_part);
+  m.impl("set_.source_Storage", set_storage);
+  m.impl("set_.source_Tensor", set_tensor);
   static const std::set<std::string_view> kOwn{"aten::copy_", "aten::_local_scalar_dense",
                                                "aten::record_stream"};
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {

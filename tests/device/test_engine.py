@@ -1,0 +1,84 @@
+"""The engine on the simulated accelerator: every scheme has the processor's bits, and no access that only luck has ordered."""
+
+import pytest
+import torch
+from torch import nn
+
+import jobs
+from models import make_optimizer
+
+# Beside every scheme alone: what has streams of its own to order. The second tier has all features with all schemes.
+SOME = {"resumed": ["deft", "delayed_averaging", "dear"], "replanned top_k": ["ddp", "covap", "asc_wfbp"],
+        "resumed top_k": ["deft", "optimal"], "scaled top_k": ["asc_wfbp", "deft"], "two links": ["deft", "us_byte"],
+        "clipped": ["dear"], "accumulated": ["covap"], "fp16": ["dear"], "checked": ["p3"]}
+
+
+def schemes(*effects):
+    from gradweave import core
+
+    return [row["name"] for row in core.schemes() if row["name"] != "auto" and (not effects or row["consistency"] in effects)]
+
+
+def on_both(rank, cases, optimizer):
+    """{(feature, scheme): (by how much each value differs from the processor's, reports), or why it is refused}."""
+    import gradweave
+    from accelerator import native
+    from training import FEATURES
+
+    found = {}
+    native.take_reports()
+    for feature, scheme in cases:
+        trained = []
+        try:
+            for device in ("cpu", "sim"):
+                trained.append(FEATURES[feature](rank, device, scheme, optimizer).run())
+        except gradweave.InvalidInput as refusal:
+            found[feature, scheme] = device, str(refusal)
+            continue
+        differences = {name: (value - trained[0][name]).abs().max().item() for name, value in trained[1].items()}
+        found[feature, scheme] = differences, native.take_reports()
+    return found
+
+
+def check(results, atol):
+    for found in results:
+        for case, (outcome, said) in found.items():
+            if isinstance(outcome, str):  # refused, there or on both
+                assert outcome == "cpu" or "on the CPU" in said or "accelerator" in said, (case, said)
+            else:
+                assert said == [] and max(outcome.values()) <= atol, (case, outcome, said[:3])
+
+
+def by_distributed_data_parallel(rank, schemes):
+    from training import STEPS, Loop
+
+    model = jobs.net_on("sim", seed=rank)
+    jobs.train(nn.parallel.DistributedDataParallel(model), make_optimizer("sgd", model), rank, STEPS, "sim")
+    expected = {name: p.detach().cpu() for name, p in model.named_parameters()}
+    trained = {scheme: Loop(rank, "sim", scheme, "sgd").run() for scheme in schemes}
+    return [(scheme, name) for scheme, found in trained.items() for name, value in expected.items()
+            if not torch.equal(found[name], value)]
+
+
+def test_every_scheme_has_the_processors_bits_and_is_silent():
+    check(jobs.run(on_both, 2, cases=[("plain", scheme) for scheme in schemes()], optimizer="sgd"), atol=0)
+
+
+def test_exact_schemes_have_the_bits_of_distributed_data_parallel():
+    assert jobs.run(by_distributed_data_parallel, 2, schemes=schemes("exact")) == [[], []]
+
+
+def test_what_has_streams_to_order_is_silent():
+    cases = [(feature, scheme) for feature, names in SOME.items() for scheme in names]
+    check(jobs.run(on_both, 2, cases=cases, optimizer="adamw"), atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_every_feature_with_every_scheme_is_silent(world, optimizer):
+    from training import FEATURES
+
+    cases = [(feature, scheme) for feature in FEATURES for scheme in schemes()]
+    # With two ranks a sum has one order.
+    check(jobs.run(on_both, world, timeout=3000, cases=cases, optimizer=optimizer), atol=0 if world == 2 else 1e-3)

@@ -1,0 +1,148 @@
+"""Loops under a plan, each with something that users do: as FEATURES[name](rank, device, scheme, optimizer)."""
+
+import copy
+
+import torch
+from torch import distributed, nn
+
+import jobs
+from models import batch, cluster, make_optimizer, workload
+
+STEPS = 6
+
+
+class Loop:
+    """Trains STEPS iterations; subclasses do more."""
+
+    options, links, wrapped = {}, 1, {}
+
+    def __init__(self, rank, device, scheme, optimizer):
+        from gradweave import core
+
+        self.rank, self.device, self.kind = rank, device, optimizer
+        load = workload()
+        self.plan = core.make_plan(load, cluster(distributed.get_world_size(), 0.6, self.links), scheme, self.options)
+        self.groups = [distributed.new_group() for _ in range(self.links)] if self.links > 1 else None
+
+    def wrap(self):
+        import gradweave
+
+        model = jobs.net_on(self.device, seed=self.rank)
+        optimizer = make_optimizer(self.kind, model)
+        self.model, self.optimizer = gradweave.wrap(model, optimizer, plan=self.plan, links=self.groups, moments="local",
+                                                    timeout=30, report=False, **self.wrapped)
+
+    def loss(self, step):
+        x, y = (each.to(self.device) for each in batch(self.rank, step))
+        return nn.functional.cross_entropy(self.model(x), y)
+
+    def backward(self, step):
+        self.loss(step).backward()
+
+    def step(self, step):
+        self.optimizer.zero_grad()
+        self.backward(step)
+        self.optimizer.step()
+
+    def run(self):
+        """What was trained: {name: value}."""
+        import gradweave
+
+        self.wrap()
+        for step in range(STEPS):
+            self.step(step)
+        gradweave.finish(self.model)
+        found = jobs.values(self.model)
+        self.model.gradweave.close()
+        return found
+
+
+class Clipped(Loop):
+    def backward(self, step):
+        import gradweave
+
+        super().backward(step)
+        gradweave.clip_grad_norm_(self.model, 0.5)
+
+
+class Accumulated(Loop):
+    def backward(self, step):
+        with self.model.no_sync():
+            self.loss(100 + step).backward()
+        super().backward(step)
+
+
+class Scaled(Loop):
+    """With a loss scale that overflows once."""
+
+    def wrap(self):
+        self.scaler = torch.amp.GradScaler(self.device, init_scale=2.0**126, growth_interval=2)
+        self.wrapped = {"scaler": self.scaler}
+        super().wrap()
+
+    def step(self, step):
+        self.optimizer.zero_grad()
+        self.scaler.scale(self.loss(step)).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+class Resumed(Loop):
+    """Writes checkpoints between iterations, and goes on from one."""
+
+    def step(self, step):
+        super().step(step)
+        state = self.model.gradweave.state_dict()
+        if step == 3:
+            model, optimizer = (copy.deepcopy(each.state_dict()) for each in (self.model, self.optimizer))
+            self.model.gradweave.close()
+            self.wrap()
+            self.model.load_state_dict(model)
+            self.optimizer.load_state_dict(optimizer)
+            self.model.gradweave.load_state_dict(state)
+
+
+class Replanned(Loop):
+    """Another plan comes into force on the way."""
+
+    def step(self, step):
+        from gradweave import core
+
+        super().step(step)
+        if step == 2:
+            others = cluster(distributed.get_world_size(), 0.3)
+            self.model.gradweave.install(core.make_plan(workload(), others, "ddp", self.options))
+
+
+class Buffers(Loop):
+    wrapped = {"broadcast_buffers": True}
+
+
+class Checked(Loop):
+    wrapped = {"check": True}
+
+
+class TwoLinks(Loop):
+    links = 2
+
+
+class OwnCollectives(Loop):
+    """The loop's own collectives beside the plan's."""
+
+    def step(self, step):
+        sum_ = torch.full((3,), float(step), device=self.device)
+        work = distributed.all_reduce(sum_, async_op=True)
+        super().step(step)
+        work.wait()
+        distributed.all_reduce(sum_)
+
+
+def compressed(kind, base):
+    return type(f"{base.__name__}{kind}", (base,), {"options": {"compressor": kind}})
+
+
+FEATURES = {"plain": Loop, "clipped": Clipped, "accumulated": Accumulated, "scaled": Scaled, "resumed": Resumed,
+            "replanned": Replanned, "buffers": Buffers, "checked": Checked, "two links": TwoLinks, "own": OwnCollectives}
+FEATURES |= {kind: compressed(kind, Loop) for kind in ("fp16", "bf16", "top_k", "random_k", "ok_top_k", "ef_signsgd")}
+FEATURES |= {f"{name} {kind}": compressed(kind, base) for kind in ("top_k", "ef_signsgd")
+             for name, base in (("resumed", Resumed), ("replanned", Replanned), ("scaled", Scaled))}
