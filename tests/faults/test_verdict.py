@@ -57,6 +57,11 @@ def test_a_verdict_is_what_the_ranks_did(case, ranks, expected):
     assert expected in VERDICTS
 
 
+def test_a_pause_that_lasted_longer_than_the_timeout_is_no_false_alarm():
+    ranks = [raised(), raised("gone"), raised()]
+    assert [judge(PAUSE, "training", 100.0, 100.0 + paused_s, ranks, 1)[0] for paused_s in (0.4, 3.1)] == ["false alarm", "ok"]
+
+
 def test_a_run_that_ended_before_its_fault_is_no_success():
     assert judge(KILL, None, None, None, [raised(), raised(), raised()], 0)[0] == "early"
 

@@ -50,7 +50,7 @@ def judge(case, struck, fault_s, continued_s, ranks, slack_s):
             return verdict, "; ".join(_says(n, ranks[n]) + f" (waited {_waited(ranks[n], last_s):.1f} s, left after "
                                       f"{ranks[n].left_s:.1f} s)" for n in found)
     raised = [number for number in awaited if ranks[number].raised]
-    if case.recovers and raised:
+    if raised and case.recovers(max(case.pause_s, last_s - fault_s)):
         return "false alarm", _says(raised[0], ranks[raised[0]])
     if divergence := _divergence(struck, goes_on, ranks, awaited, raised):
         return "silent divergence", divergence
