@@ -63,13 +63,16 @@ def save(folder, iteration, rank, ranks, state):
                 path.unlink()
 
 
-def newest(folder, ranks):
+def newest(folder, rank, ranks):
     """(iteration, the files of every rank that the job had then) of the newest of which there are all; (0, []) if there is
-    none."""
+    none. Newer ones are removed: what goes on from here is another job, whose files don't go with those."""
     found = files_of(folder)
     every: list = [None] * ranks
     distributed.all_gather_object(every, whole(found))
     key = max(set.intersection(*every), default=(0, 0))
+    for number, path in [each for later in found if later > key for each in found[later].items()]:
+        if number % ranks == rank:
+            path.unlink(missing_ok=True)
     return key[0], [path for _, path in sorted(found.get(key, {}).items())]
 
 
@@ -87,7 +90,7 @@ def main():
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model, optimizer = gradweave.wrap(model, optimizer, given.scheme, plan=given.plan, report=False)
-    first, files = newest(given.folder, ranks)
+    first, files = newest(given.folder, rank, ranks)
     if first:
         states = [torch.load(file) for file in files]
         own = states[rank % len(states)]

@@ -284,7 +284,6 @@ class Session:
             return
         if "local" not in parts:
             equality.check_equal(self.control, self.names, self.parameters, LOAD)
-        self.job.name = state.job
         if state.plan is None:
             self.engine.take_over([parts["remains"]])
             return
@@ -310,7 +309,8 @@ class Session:
         if refusal is None:
             own = f"iteration {states[0].iteration} of job {states[0].job} of {states[0].ranks} ranks"
         try:
-            self._compare(LOAD, "what is loaded", own, "give every rank what one job has saved after one iteration")
+            self._compare(LOAD, "what is loaded", own, "give every rank what one job has saved after one iteration; "
+                          "each time that a job goes on from a checkpoint it is another job")
         except _native.InvalidInput:
             if refusal is None:
                 raise

@@ -1,5 +1,6 @@
 """examples/python/resume.py under torchrun: ranks that are killed at any moment, and the same parameters in the end."""
 
+import importlib.util
 import json
 import os
 import random
@@ -80,6 +81,19 @@ def compare(tmp_path, scheme, ranks, kills):
 
 def test_a_killed_job_goes_on_with_the_same_bits(tmp_path):
     compare(tmp_path, "delayed_averaging", 2, kills=1)
+
+
+def test_newer_files_than_those_it_goes_on_from_are_removed(tmp_path, monkeypatch):
+    specification = importlib.util.spec_from_file_location("resume", ROOT / "examples/python/resume.py")
+    resume = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(resume)
+    monkeypatch.setattr(resume.distributed, "all_gather_object", lambda every, own: every.__setitem__(slice(None), [own] * 2))
+    for name in ("14.rank0of2", "14.rank1of2", "21.rank0of2", "21.rank1of3", "21.rank2of3"):
+        (tmp_path / f"{name}.pt").touch()
+    for rank in (0, 1):  # each its own
+        assert resume.newest(tmp_path, rank, 2) == (14, [tmp_path / "14.rank0of2.pt", tmp_path / "14.rank1of2.pt"])
+        left = {path.name for path in tmp_path.glob("21*")}
+        assert left == ({"21.rank1of3.pt"} if rank == 0 else set())
 
 
 @pytest.mark.parametrize(("scheme", "numbers"), [

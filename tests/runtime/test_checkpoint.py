@@ -228,6 +228,41 @@ def test_ranks_that_load_different_jobs_are_told(tmp_path):
             assert scheme in local or "the ranks' parameters are not equal" in other_model, (scheme, other_model)
 
 
+def of_two_continuations(rank, plans):
+    """{scheme: what is said to rank 0's state of one continuation of a checkpoint and rank 1's of another, after the same
+    iteration; and to both of one}"""
+    said = {}
+    for plan in plans:
+        model, optimizer = begin(plan, "sgd", emulated())
+        train(model, optimizer, rank, 2)
+        start = saved(model, optimizer)
+        model.gradweave.close()
+        continued = []
+        for first in (2, 7):  # other batches
+            model, optimizer = begin(plan, "sgd", emulated())
+            load(model, optimizer, start)
+            train(model, optimizer, rank, 3, first=first)
+            continued.append(saved(model, optimizer))
+            model.gradweave.close()
+        said[plan["scheme"]] = told = []
+        for data in (continued[rank], continued[1]):
+            model, optimizer = begin(plan, "sgd", emulated())
+            try:
+                load(model, optimizer, data)
+                told.append("accepted")
+            except ValueError as error:
+                told.append(str(error))
+            model.gradweave.close()
+    return said
+
+
+def test_continuations_of_one_checkpoint_are_told_apart():
+    made = plans(2, [("delayed_averaging", {}), ("local_sgd", {"period": 3}), ("deft", {})])
+    for said in ranks.run(of_two_continuations, 2, plans=made):
+        for scheme, (mixed, one) in said.items():
+            assert mixed.count("iteration 5 of job") == 2 and one == "accepted", (scheme, mixed, one)
+
+
 def core_demands(plan):
     from gradweave import core
 
