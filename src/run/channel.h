@@ -18,7 +18,12 @@ class Channel {
   // Whether ranks have to launch the ops of all their links in one order.
   virtual bool ordered_launches() const { return false; }
 
-  // What a thread of the link holds while it works, such as a stream of an accelerator; may be null.
+  // Whether ops only enqueue work for a device: neither start() nor the wait of what it returns blocks the host. Ranks then launch
+  // the ops of all their links in one order too.
+  virtual bool returns_at_once() const { return false; }
+
+  // What a thread of the link holds while it works, such as a stream of an accelerator; may be null. Where ops return at once
+  // the compute thread holds it for each op, which starts after what its own stream was given before.
   struct Scope {
     virtual ~Scope() = default;
   };

@@ -32,6 +32,7 @@ struct Link::Shared {
   std::shared_ptr<Peers> peers;
 
   void work(std::size_t first, std::size_t step);
+  void take(const Turn& turn, std::size_t sequence);
   void run(const Execution& execution, std::size_t sequence);
   void fail(const std::string& what, const std::string& why, Clock::time_point begin);
 };
@@ -41,8 +42,12 @@ void Link::Shared::work(std::size_t first, std::size_t step) {
   for (std::size_t sequence = first;; sequence += step) {
     const Turn turn = queue->await_turn(number, sequence);
     if (turn.execution == nullptr) break;
-    turn.absent ? queue->skipped(number, *turn.execution) : run(*turn.execution, sequence);
+    take(turn, sequence);
   }
+}
+
+void Link::Shared::take(const Turn& turn, std::size_t sequence) {
+  turn.absent ? queue->skipped(number, *turn.execution) : run(*turn.execution, sequence);
 }
 
 void Link::Shared::run(const Execution& execution, std::size_t sequence) {
@@ -68,6 +73,7 @@ Link::Link(std::size_t number, std::shared_ptr<Tables> tables, std::shared_ptr<C
            std::shared_ptr<OpQueue> queue, std::shared_ptr<Peers> peers)
     : shared_(std::make_shared<Shared>(
           Shared{number, std::move(tables), std::move(channel), std::move(queue), std::move(peers)})) {
+  if (shared_->channel->returns_at_once()) return;
   // Gloo runs two ops of a group at once, NCCL one: more threads than a few only wait.
   const std::int32_t concurrency = shared_->tables->plan.concurrency[number];
   const auto count = static_cast<std::size_t>(concurrency == 0 ? 4 : std::min(concurrency, 4));
@@ -88,6 +94,11 @@ Link::Link(std::size_t number, std::shared_ptr<Tables> tables, std::shared_ptr<C
     shared_->queue->stop(number);  // the threads that there are, which are waited for
     throw;
   }
+}
+
+void Link::take(const Turn& turn, std::size_t sequence) {
+  const auto scope = shared_->channel->enter_thread();
+  shared_->take(turn, sequence);
 }
 
 Link::~Link() {

@@ -1,4 +1,5 @@
-// A link's threads: they take its ops strictly in plan order and hand them to its channel.
+// A link's threads: they take its ops strictly in plan order and hand them to its channel. One whose ops return at once has none: the
+// compute thread launches them.
 #pragma once
 
 #include <memory>
@@ -23,6 +24,9 @@ class Link {
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
+
+  // For ops that return at once: takes the op's turn on the calling thread.
+  void take(const Turn& turn, std::size_t sequence);
 
  private:
   struct Shared;

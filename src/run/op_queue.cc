@@ -37,6 +37,8 @@ void OpQueue::set_ordered_launches(bool on) {
   ordered_launches_ = on;
 }
 
+void OpQueue::launch_by(std::function<void()> launch) { launch_ = std::move(launch); }
+
 void OpQueue::restart(std::int64_t iterations) {
   const MutexLock lock(mutex_);
   flight_.restart(iterations);
@@ -57,30 +59,40 @@ void OpQueue::open(std::span<const Execution> row) {
 }
 
 void OpQueue::push(std::span<const Execution> row, std::int64_t iteration) {
-  const MutexLock lock(mutex_);
-  for (const Execution& execution : row) {
-    if (execution.op == nullptr || execution.iteration != iteration || of(execution).done) continue;
-    of(execution).order = queued_++;
-    Queue& queue = queue_of(execution);
-    queue.ring[queue.pushed++ % queue.ring.size()] = &execution;
+  {
+    const MutexLock lock(mutex_);
+    for (const Execution& execution : row) {
+      if (execution.op == nullptr || execution.iteration != iteration || of(execution).done) continue;
+      of(execution).order = queued_++;
+      Queue& queue = queue_of(execution);
+      queue.ring[queue.pushed++ % queue.ring.size()] = &execution;
+    }
+    wake_links();
   }
-  wake_links();
+  launch_due();
 }
 
 void OpQueue::pass(PointKind kind, std::int32_t layer, std::int64_t iteration) {
-  const MutexLock lock(mutex_);
-  passed_at_ = Clock::now();
-  passed_[place_of(*plan_, kind, layer)] = {iteration, passed_at_};
-  flight_.pass(kind, layer, iteration, ns_of(passed_at_));
-  wake_links();
+  {
+    const MutexLock lock(mutex_);
+    passed_at_ = Clock::now();
+    passed_[place_of(*plan_, kind, layer)] = {iteration, passed_at_};
+    flight_.pass(kind, layer, iteration, ns_of(passed_at_));
+    wake_links();
+  }
+  launch_due();
 }
 
 void OpQueue::arrive(const Execution& execution, std::int32_t parts) {
-  const MutexLock lock(mutex_);
-  Progress& progress = of(execution);
-  progress.pending -= parts;
-  Queue& queue = queue_of(execution);
-  if (progress.pending == 0 && queue.issued < queue.pushed) queue.wake.notify_all();
+  {
+    const MutexLock lock(mutex_);
+    Progress& progress = of(execution);
+    progress.pending -= parts;
+    if (progress.pending > 0) return;
+    Queue& queue = queue_of(execution);
+    if (queue.issued < queue.pushed) queue.wake.notify_all();
+  }
+  launch_due();
 }
 
 std::int32_t OpQueue::missing(const Execution& execution) const {
@@ -94,22 +106,43 @@ bool OpQueue::done(const Execution& execution) const {
 }
 
 void OpQueue::cut(const Execution& execution, std::int32_t parts, bool absent) {
+  {
+    const MutexLock lock(mutex_);
+    Progress& progress = of(execution);
+    progress.forced = true;
+    progress.pending -= parts;
+    progress.absent = absent;
+    wake_links();
+  }
+  launch_due();
+}
+
+std::optional<NextTurn> OpQueue::next_turn() {
   const MutexLock lock(mutex_);
-  Progress& progress = of(execution);
-  progress.forced = true;
-  progress.pending -= parts;
-  progress.absent = absent;
-  wake_links();
+  if (!failure_.empty()) return std::nullopt;
+  for (std::size_t link = 0; link < queues_.size(); ++link) {
+    const Queue& queue = *queues_[link];
+    if (queue.issued == queue.pushed || !busy(queue)) continue;
+    const Execution& next = *queue.at(queue.issued);
+    return NextTurn{link, queue.issued, is_absent(next) ? Turn{&next, true} : begun(next, Clock::now())};
+  }
+  return std::nullopt;
 }
 
 Waited OpQueue::wait(const Execution& execution, std::int32_t layer) {
+  if (launch_) {
+    {
+      const MutexLock lock(mutex_);
+      force_for(execution);
+    }
+    launch_due();
+  }
   const MutexLock lock(mutex_);
   Waited result;
   if (!of(execution).done && failure_.empty()) {
     result = {.waited = true, .begin = Clock::now()};
     const std::int64_t event = flight_.wait_begins(execution, layer, ns_of(result.begin));
-    force_up_to(execution);
-    if (execution.partner != nullptr && !of(*execution.partner).done) force_up_to(*execution.partner);
+    force_for(execution);
     // An op that is under way ends within its own timeout, and where it fails the verdict is told in its name. An op of
     // another link that this one waits for may still be held by its release.
     const auto patience = options_.timeout + options_.stall;
@@ -133,17 +166,20 @@ void OpQueue::wait_idle() {
 }
 
 void OpQueue::run_ready() {
-  const MutexLock lock(mutex_);
   for (;;) {
-    for (const auto& queue : queues_) {
-      for (std::size_t s = queue->issued; s < queue->pushed && has_data(*queue->at(s)); ++s)
-        of(*queue->at(s)).forced = true;
+    {
+      const MutexLock lock(mutex_);
+      for (const auto& queue : queues_) {
+        for (std::size_t s = queue->issued; s < queue->pushed && has_data(*queue->at(s)); ++s)
+          of(*queue->at(s)).forced = true;
+      }
+      wake_links();
+      require_no_failure();
+      if (!any_busy()) return;
+      if (!launch_) done_.wait(mutex_);
     }
-    wake_links();
-    if (!failure_.empty() || !any_busy()) break;
-    done_.wait(mutex_);
+    launch_due();
   }
-  require_no_failure();
 }
 
 void OpQueue::times(std::span<const Execution> row, std::vector<std::int64_t>& ns) const {
@@ -219,6 +255,12 @@ std::optional<Clock::time_point> OpQueue::released_at(const Execution& execution
   if (passed.iteration < want) return std::nullopt;
   if (passed.iteration > want) return Clock::time_point{};
   return passed.at + std::chrono::nanoseconds(release.delay_ns);
+}
+
+void OpQueue::force_for(const Execution& execution) {
+  if (of(execution).done) return;
+  force_up_to(execution);
+  if (execution.partner != nullptr && !of(*execution.partner).done) force_up_to(*execution.partner);
 }
 
 void OpQueue::force_up_to(const Execution& execution) {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,12 @@ struct Turn {
   bool absent = false;
 };
 
+// A turn of the compute thread, where it launches the ops.
+struct NextTurn {
+  std::size_t link = 0, sequence = 0;  // of the op, among those of its link
+  Turn turn;
+};
+
 // A wait of the compute thread; `waited` is false if the op had ended before.
 struct Waited {
   bool waited = false;
@@ -60,6 +67,9 @@ class OpQueue {
   void reset(const RunPlan& plan, std::size_t capacity);
   // On: ops of all links are launched in the order of the plan's list. Off: only those of each link.
   void set_ordered_launches(bool on);
+  // Not null: the compute thread launches the ops, in the order of the plan's list over all links. `launch` is called by the
+  // members below whenever some may have become due, and is to take turns until next_turn() has none.
+  void launch_by(std::function<void()> launch);
   // Forgets the points that have passed: the plan begins anew, after so many iterations of the run.
   void restart(std::int64_t iterations);
 
@@ -75,6 +85,9 @@ class OpQueue {
   std::int32_t missing(const Execution& execution) const;
   // Whether its op has ended.
   bool done(const Execution& execution) const;
+  // Where the compute thread launches: the op whose turn it is, if it may start. The program alone decides on that, and no clock: a
+  // release is its point, without its delay.
+  std::optional<NextTurn> next_turn();
   // Drains: its release is void, `parts` of its data will never come, and it is `absent` if none does.
   void cut(const Execution& execution, std::int32_t parts, bool absent);
   // Returns when the op has ended. It and what is before it on its link ignore their releases: the real order
@@ -162,6 +175,7 @@ class OpQueue {
   bool on_turn(const Execution& execution) const REQUIRES(mutex_);
   // When a release passes, or nothing if it hasn't passed yet.
   std::optional<Clock::time_point> released_at(const Execution& execution) const REQUIRES(mutex_);
+  void force_for(const Execution& execution) REQUIRES(mutex_);
   void force_up_to(const Execution& execution) REQUIRES(mutex_);
   bool busy(const Queue& queue) const REQUIRES(mutex_);
   bool any_busy() const REQUIRES(mutex_);
@@ -169,8 +183,12 @@ class OpQueue {
   void finish(Queue& queue, const Execution& execution) REQUIRES(mutex_);
   void wake_links() REQUIRES(mutex_);
   void require_no_failure() const REQUIRES(mutex_);
+  void launch_due() const {
+    if (launch_) launch_();
+  }
   void end_all(const std::string& why) REQUIRES(mutex_);
 
+  std::function<void()> launch_;  // the compute thread's
   mutable Mutex mutex_;
   CondVar done_;  // an op has ended, a thread has left, or all has failed
   OpQueueOptions options_ GUARDED_BY(mutex_);

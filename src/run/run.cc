@@ -31,6 +31,7 @@ Run::~Run() = default;
 void Run::install(RunPlan&& plan) {
   if (plan_) {
     plan_->flags.settle();
+    queue_->launch_by(nullptr);
     plan_->links.clear();
   }
   queue_->check_failure();
@@ -45,8 +46,19 @@ void Run::install(RunPlan&& plan) {
 void Run::start(std::vector<std::shared_ptr<Channel>> channels) {
   queue_->set_ordered_launches(
       std::ranges::any_of(channels, [](const auto& channel) { return channel->ordered_launches(); }));
+  const bool at_once = !channels.empty() && std::ranges::all_of(channels, [](const auto& channel) {
+    return channel->returns_at_once();
+  });
   for (std::size_t k = 0; k < channels.size(); ++k)
     plan_->links.push_back(std::make_unique<Link>(k, plan_->tables, std::move(channels[k]), queue_, peers_));
+  if (!at_once) return;
+  queue_->launch_by([this]() REQUIRES(compute_thread) { launch_due(); });
+  launch_due();
+}
+
+void Run::launch_due() {
+  while (const std::optional<NextTurn> next = queue_->next_turn())
+    plan_->links[next->link]->take(next->turn, next->sequence);
 }
 
 // Starts at iteration 0 of the plan in force.

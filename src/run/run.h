@@ -175,6 +175,7 @@ class Run {
     queue_->pass(kind, layer, cursor_.now());
   }
   void restart() REQUIRES(compute_thread);
+  void launch_due() REQUIRES(compute_thread);
   void end_span(SpanKind kind, std::int32_t layer) REQUIRES(compute_thread) {
     recorder_.end_span(kind, cursor_.of_run(), layer);
   }

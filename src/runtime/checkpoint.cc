@@ -69,8 +69,7 @@ void TorchHost::archive(const run::Execution& execution, run::Archive& numbers, 
   if (tensors.reads() && filled) messages_.acquire(execution);
   if (filled) {
     const c10::Device device = parameters_.device();
-    message.data.wait(device);
-    message.result.wait(device);
+    message.result.wait(device);  // this stream wrote its data
     tensors.contents(name + ".flat", message.flat);
     tensors.contents(name + ".own", message.own);
     if (tensors.reads()) {

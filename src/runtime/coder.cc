@@ -5,8 +5,12 @@
 namespace gradweave::runtime {
 
 void Coder::Store::take() {
+  if (now.residual.defined()) used.wait(now.residual.device());
+  keep();
+}
+
+void Coder::Store::keep() const {
   for (const Memory* memory : {&now, &spare}) {
-    if (memory->residual.defined()) used.wait(memory->residual.device());
     keep_for_stream(memory->residual);
     for (const at::Tensor& each : memory->further) keep_for_stream(each);
   }
@@ -126,7 +130,7 @@ void Coder::visit_residuals(const std::function<void(const Blocks&, const at::Te
   const MutexLock lock(mutex_);
   for (auto& [key, store] : stores_) {
     if (!store.now.residual.defined()) continue;
-    store.take();
+    store.keep();
     visit(key.first, store.now.residual);
   }
 }

@@ -42,7 +42,8 @@ class Coder {
   // was before it. The caller owes this before the next message of these blocks is complete.
   void leave_out(const Blocks& blocks, Collective collective, Name name);
 
-  // Calls `visit` with the residual of each list of blocks, and once more with that of its all-gathers.
+  // Calls `visit` with the residual of each list of blocks, and once more with that of its all-gathers. The current stream comes
+  // after all messages.
   void visit_residuals(const std::function<void(const Blocks&, const at::Tensor&)>& visit);
   // Makes `values` (of block number `at` of the message, in its unit) part of the residual, not of all-gathers'.
   void add_residual(const Blocks& blocks, std::size_t at, const at::Tensor& values);
@@ -64,6 +65,7 @@ class Coder {
 
     // The current stream touches them from here on.
     void take();
+    void keep() const;
   };
   std::vector<Matrix> matrices_of(const Blocks& blocks) const;
   const Codec& codec_of(const Compression& compression) REQUIRES(mutex_);

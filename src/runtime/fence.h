@@ -49,8 +49,17 @@ inline void keep_for_stream(const at::Tensor& tensor) {
 class OwnStream {
  public:
   explicit OwnStream(c10::Device device) {
-    if (!device.is_cpu())
-      guard_.emplace(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+    if (!device.is_cpu()) guard_.emplace(new_stream(device));
+  }
+  // On `stream`, which goes on after what the current one was given.
+  explicit OwnStream(c10::Stream stream) {
+    Fence before;
+    before.record(stream.device());
+    guard_.emplace(stream);
+    before.wait(stream.device());
+  }
+  static c10::Stream new_stream(c10::Device device) {
+    return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
   }
 
  private:

@@ -60,12 +60,22 @@ bool GroupChannel::ordered_launches() const {
   return spec_.group && backend_of(*spec_.group, options_.device).ordered_launches;
 }
 
+bool GroupChannel::returns_at_once() const {
+  return ordered_launches() && !options_.device.is_cpu() && !emulated_;
+}
+
 std::unique_ptr<run::Channel::Scope> GroupChannel::enter_thread() {
-  struct Stream : Scope {
-    explicit Stream(c10::Device device) : own(device) {}
+  struct ThreadsStream : Scope {
+    explicit ThreadsStream(c10::Device device) : own(device) {}
     OwnStream own;
   };
-  return std::make_unique<Stream>(options_.device);
+  struct LinksStream : Scope {
+    explicit LinksStream(c10::Stream stream) : own(stream) {}
+    OwnStream own;
+  };
+  if (!returns_at_once()) return std::make_unique<ThreadsStream>(options_.device);
+  if (!stream_) stream_ = OwnStream::new_stream(options_.device);
+  return std::make_unique<LinksStream>(*stream_);
 }
 
 std::unique_ptr<Pending> GroupChannel::start(const run::Execution& execution, std::size_t sequence) {

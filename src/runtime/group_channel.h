@@ -38,6 +38,7 @@ class GroupChannel : public run::Channel {
   ~GroupChannel() override;
 
   bool ordered_launches() const override;
+  bool returns_at_once() const override;
   std::unique_ptr<Scope> enter_thread() override;
   std::unique_ptr<run::Pending> start(const run::Execution& execution, std::size_t sequence) override;
 
@@ -51,6 +52,7 @@ class GroupChannel : public run::Channel {
   std::shared_ptr<Messages> messages_;
   std::shared_ptr<Coder> coder_;
   std::optional<EmulatedLink> emulated_;
+  std::optional<c10::Stream> stream_;  // of ops that return at once
 };
 
 }  // namespace gradweave::runtime

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 
 import jobs
 from models import make_optimizer
@@ -82,3 +82,32 @@ def test_every_feature_with_every_scheme_is_silent(world, optimizer):
     cases = [(feature, scheme) for feature in FEATURES for scheme in schemes()]
     # With two ranks a sum has one order.
     check(jobs.run(on_both, world, timeout=3000, cases=cases, optimizer=optimizer), atol=0 if world == 2 else 1e-3)
+
+
+def left_out(rank, cases):
+    """{site of a wait in the engine: the reports when it is left out}, of all ranks."""
+    from accelerator import native
+    from training import FEATURES
+
+    found = {}
+    for feature, scheme in cases:
+        native.take_sites()
+        FEATURES[feature](rank, "sim", scheme, "sgd").run()
+        everyones = [None] * distributed.get_world_size()
+        distributed.all_gather_object(everyones, native.take_sites())
+        for site in sorted(set().union(*everyones)):
+            native.take_reports()
+            native.take_sites(left_out=site)
+            FEATURES[feature](rank, "sim", scheme, "sgd").run()
+            native.take_sites()
+            found.setdefault(site, []).extend(native.take_reports())
+    return found
+
+
+def test_each_wait_that_is_left_out_is_reported():
+    # Between them they have all waits; elsewhere another wait covers some of them.
+    cases = [("concurrent", "dear"), ("concurrent", "asc_wfbp"), ("resumed", "deft"), ("plain", "delayed_averaging"),
+             ("plain", "dreamddp"), ("resumed", "delayed_averaging"), ("scaled replanned top_k", "deft"), ("scaled top_k", "asc_wfbp")]
+    first, second = jobs.run(left_out, 2, cases=cases)
+    assert set(first) == set(second) and len(first) >= 12
+    assert [site for site in first if not first[site] and not second[site]] == []

@@ -14,14 +14,16 @@ STEPS = 6
 class Loop:
     """Trains STEPS iterations; subclasses do more."""
 
-    options, links, wrapped = {}, 1, {}
+    options, links, concurrency, wrapped = {}, 1, 1, {}
 
     def __init__(self, rank, device, scheme, optimizer):
         from gradweave import core
 
         self.rank, self.device, self.kind = rank, device, optimizer
-        load = workload()
-        self.plan = core.make_plan(load, cluster(distributed.get_world_size(), 0.6, self.links), scheme, self.options)
+        links = cluster(distributed.get_world_size(), 0.6, self.links)
+        self.plan = core.make_plan(workload(), links, scheme, self.options)
+        for link in self.plan["links"]:
+            link["concurrency"] = max(link["concurrency"], self.concurrency)
         self.groups = [distributed.new_group() for _ in range(self.links)] if self.links > 1 else None
 
     def wrap(self):
@@ -73,16 +75,17 @@ class Accumulated(Loop):
 
 
 class Scaled(Loop):
-    """With a loss scale that overflows once."""
+    """With a loss scale, and an overflow in iteration 2."""
 
     def wrap(self):
-        self.scaler = torch.amp.GradScaler(self.device, init_scale=2.0**126, growth_interval=2)
+        self.scaler = torch.amp.GradScaler(self.device, growth_interval=2)
         self.wrapped = {"scaler": self.scaler}
         super().wrap()
 
     def step(self, step):
         self.optimizer.zero_grad()
-        self.scaler.scale(self.loss(step)).backward()
+        loss = self.loss(step) * (float("inf") if step == 2 else 1)
+        self.scaler.scale(loss).backward()
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
@@ -106,12 +109,23 @@ class Replanned(Loop):
     """Another plan comes into force on the way."""
 
     def step(self, step):
+        super().step(step)
+        self.change(step)
+
+    def change(self, step):
         from gradweave import core
 
-        super().step(step)
         if step == 2:
             others = cluster(distributed.get_world_size(), 0.3)
             self.model.gradweave.install(core.make_plan(workload(), others, "ddp", self.options))
+
+
+class ScaledReplanned(Scaled, Replanned):
+    """A plan comes into force where a message has just been left out."""
+
+    def step(self, step):
+        Scaled.step(self, step)
+        self.change(step)
 
 
 class Buffers(Loop):
@@ -124,6 +138,10 @@ class Checked(Loop):
 
 class TwoLinks(Loop):
     links = 2
+
+
+class Concurrent(Loop):
+    concurrency = 2
 
 
 class OwnCollectives(Loop):
@@ -142,7 +160,9 @@ def compressed(kind, base):
 
 
 FEATURES = {"plain": Loop, "clipped": Clipped, "accumulated": Accumulated, "scaled": Scaled, "resumed": Resumed,
-            "replanned": Replanned, "buffers": Buffers, "checked": Checked, "two links": TwoLinks, "own": OwnCollectives}
+            "replanned": Replanned, "buffers": Buffers, "checked": Checked, "two links": TwoLinks, "concurrent": Concurrent,
+            "own": OwnCollectives}
 FEATURES |= {kind: compressed(kind, Loop) for kind in ("fp16", "bf16", "top_k", "random_k", "ok_top_k", "ef_signsgd")}
 FEATURES |= {f"{name} {kind}": compressed(kind, base) for kind in ("top_k", "ef_signsgd")
-             for name, base in (("resumed", Resumed), ("replanned", Replanned), ("scaled", Scaled))}
+             for name, base in (("resumed", Resumed), ("replanned", Replanned), ("scaled", Scaled),
+                                ("scaled replanned", ScaledReplanned))}
