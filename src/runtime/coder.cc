@@ -5,7 +5,8 @@
 namespace gradweave::runtime {
 
 void Coder::Store::take() {
-  if (now.residual.defined()) used.wait(now.residual.device());
+  const at::Tensor& any = now.residual.defined() ? now.residual : spare.residual;
+  if (any.defined()) used.wait(any.device());
   keep();
 }
 

@@ -23,7 +23,8 @@ class Loop:
         links = cluster(distributed.get_world_size(), 0.6, self.links)
         self.plan = core.make_plan(workload(), links, scheme, self.options)
         for link in self.plan["links"]:
-            link["concurrency"] = max(link["concurrency"], self.concurrency)
+            if link["concurrency"]:  # 0: unlimited
+                link["concurrency"] = max(link["concurrency"], self.concurrency)
         self.groups = [distributed.new_group() for _ in range(self.links)] if self.links > 1 else None
 
     def wrap(self):
@@ -144,6 +145,22 @@ class Concurrent(Loop):
     concurrency = 2
 
 
+class Emulated(Loop):
+    """On a link that ends its ops late: threads launch them."""
+
+    concurrency = 3
+
+    def __init__(self, rank, device, scheme, optimizer):
+        import gradweave
+
+        super().__init__(rank, device, scheme, optimizer)
+        self.groups = [gradweave.EmulatedLink(10, 0.0001)]
+
+
+class EmulatedScaled(Emulated, Scaled):
+    pass
+
+
 class OwnCollectives(Loop):
     """The loop's own collectives beside the plan's."""
 
@@ -161,8 +178,8 @@ def compressed(kind, base):
 
 FEATURES = {"plain": Loop, "clipped": Clipped, "accumulated": Accumulated, "scaled": Scaled, "resumed": Resumed,
             "replanned": Replanned, "buffers": Buffers, "checked": Checked, "two links": TwoLinks, "concurrent": Concurrent,
-            "own": OwnCollectives}
+            "own": OwnCollectives, "emulated": Emulated}
 FEATURES |= {kind: compressed(kind, Loop) for kind in ("fp16", "bf16", "top_k", "random_k", "ok_top_k", "ef_signsgd")}
 FEATURES |= {f"{name} {kind}": compressed(kind, base) for kind in ("top_k", "ef_signsgd")
-             for name, base in (("resumed", Resumed), ("replanned", Replanned), ("scaled", Scaled),
-                                ("scaled replanned", ScaledReplanned))}
+             for name, base in (("emulated", Emulated), ("resumed", Resumed), ("replanned", Replanned), ("scaled", Scaled),
+                                ("scaled replanned", ScaledReplanned), ("emulated scaled", EmulatedScaled))}

@@ -82,6 +82,53 @@ TEST(OpQueue, AWaitLeavesTheVerdictToAnOpThatIsUnderWay) {
   EXPECT_EQ(waiting.error_of_wait(), "a peer is lost");
 }
 
+// Where ops return at once the compute thread takes turns: what is due is launched before its call returns, in the plan's order.
+TEST(OpQueue, TheComputeThreadLaunchesWhatHasBecomeDue) {
+  Waiting waiting(1s);
+  OpQueue& queue = waiting.queue;
+  queue.set_ordered_launches(true);
+  std::vector<const Execution*> launched;
+  queue.launch_by([&] {
+    while (const std::optional<NextTurn> next = queue.next_turn()) {
+      EXPECT_EQ(next->sequence, launched.size());
+      EXPECT_FALSE(next->turn.absent);
+      launched.push_back(next->turn.execution);
+      queue.launched(next->link);
+      queue.ended(next->link, *next->turn.execution, Clock::now());
+    }
+  });
+  std::vector<const Execution*> ops;
+  for (const Execution& execution : waiting.tables.ring.row(0))
+    if (execution.op != nullptr) ops.push_back(&execution);
+  ASSERT_GE(ops.size(), 2U);
+  const auto arrive = [&](const Execution* op) { queue.arrive(*op, queue.missing(*op)); };
+  for (std::size_t op = ops.size(); op-- > 1;) arrive(ops[op]);
+  for (std::int32_t layer = 0; layer < 3; ++layer) queue.pass(PointKind::kBackwardEnd, layer, 0);
+  queue.pass(PointKind::kIterationEnd, 0, 0);
+  EXPECT_TRUE(launched.empty());  // the first one's data are missing
+  arrive(ops[0]);
+  EXPECT_EQ(launched, ops);
+  EXPECT_FALSE(queue.wait(*ops.back(), -1).waited);
+}
+
+TEST(OpQueue, AWaitOfTheComputeThreadLaunchesWhatItWaitsFor) {
+  Waiting waiting(1s);
+  OpQueue& queue = waiting.queue;
+  queue.set_ordered_launches(true);
+  queue.arrive(waiting.first(), queue.missing(waiting.first()));
+  int launched = 0;
+  queue.launch_by([&] {
+    while (const std::optional<NextTurn> next = queue.next_turn()) {
+      ++launched;
+      queue.launched(next->link);
+      queue.ended(next->link, *next->turn.execution, Clock::now());
+    }
+  });
+  EXPECT_EQ(launched, 0);  // its release has not passed
+  EXPECT_FALSE(queue.wait(waiting.first(), 0).waited);
+  EXPECT_EQ(launched, 1);
+}
+
 // An accelerator without streams left, for instance.
 TEST(Link, AThreadThatFailsInItsFirstLineEndsTrainingAndNotTheProcess) {
   const testing::Outcome outcome = testing::train(testing::decoupled(), testing::three_layers(),
