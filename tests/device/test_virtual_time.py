@@ -1,0 +1,118 @@
+"""The engine's iteration takes what the simulator says, in time that only models move."""
+
+import copy
+
+import pytest
+import torch
+from torch import distributed, nn
+
+import jobs
+
+LAYERS, FORWARD_US, BACKWARD_US = 6, 900.0, 1700.0
+STARTUP_US = 40.0
+ITERATIONS = 24
+
+
+class Spend(torch.autograd.Function):
+    """Takes a layer's time in both directions, and leaves its gradient."""
+
+    @staticmethod
+    def forward(ctx, x, weight, factor):
+        from accelerator import native
+
+        native.spend_us(FORWARD_US * factor)
+        ctx.save_for_backward(weight)
+        ctx.factor = factor
+        return x + 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        from accelerator import native
+
+        native.spend_us(BACKWARD_US * ctx.factor)
+        weight, = ctx.saved_tensors
+        return gradient, torch.ones_like(weight), None
+
+
+class Layer(nn.Module):
+    def __init__(self, number):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2000 * (1 + number % 3)))
+        self.factor = 1 + number % 2 / 2
+
+    def forward(self, x):
+        return Spend.apply(x, self.weight, self.factor)
+
+
+def times_of(model):
+    layers = [{"name": str(n), "forward_us": FORWARD_US * layer.factor, "backward_us": BACKWARD_US * layer.factor,
+               "tensors": [{"name": f"{n}.weight", "numel": layer.weight.numel(), "dtype": "float32"}]}
+              for n, layer in enumerate(model)]
+    return {"version": 1, "name": "spent", "layers": layers}
+
+
+def without_delays(plan):
+    """The plan as accelerators have it: a release is its point."""
+    plan = copy.deepcopy(plan)
+    for iteration in plan.get("prologue", []) + plan["period"]:
+        for op in iteration["ops"]:
+            op["release"].pop("delay_us", None)
+    return plan
+
+
+def both_times(rank, schemes, links, us_per_byte):
+    """{scheme: (microseconds of an iteration on the accelerator, the simulator's)}."""
+    import gradweave
+    from accelerator import native
+    from gradweave import core
+
+    native.carry_by(cost_us=(STARTUP_US, us_per_byte))
+    world = distributed.get_world_size()
+    cluster = {"version": 1, "workers": world, "workers_per_node": 1, "startup_growth": "linear",
+               "links": [{"name": f"link{k}", "startup_us": STARTUP_US, "us_per_byte": us_per_byte, "concurrency": 1}
+                         for k in range(links)]}
+    found = {}
+    for scheme in schemes:
+        model = nn.Sequential(*(Layer(number) for number in range(LAYERS))).to("sim")
+        workload = times_of(model)
+        plan = core.make_plan(workload, cluster, scheme)
+        groups = [distributed.new_group() for _ in range(links)] if links > 1 else None
+        model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), plan=plan, links=groups,
+                                          report=False)
+        marks = []
+        period = len(plan["period"])
+        count = period * -(-ITERATIONS // period)  # whole periods
+        for _ in range(ITERATIONS + count + 1):
+            marks.append(torch.Event("sim", enable_timing=True))
+            marks[-1].record()
+            optimizer.zero_grad()
+            model(torch.zeros(1, device="sim", requires_grad=True)).sum().backward()
+            optimizer.step()
+        torch.accelerator.synchronize()
+        found[scheme] = (1000 * marks[ITERATIONS].elapsed_time(marks[-1]) / count,
+                         core.simulate(without_delays(plan), workload, cluster)["iteration_us"])
+        model.gradweave.close()
+    return found
+
+
+def check(world, links, us_per_byte):
+    from gradweave import core
+
+    schemes = [row["name"] for row in core.schemes() if row["name"] != "auto"]
+    first, *others = jobs.run(both_times, world, schemes=schemes, links=links, us_per_byte=us_per_byte)
+    assert others == [first] * (world - 1)  # ranks that do the same end at the same time
+    wrong = {scheme: times for scheme, times in first.items() if times[0] != pytest.approx(times[1], rel=0.01)}
+    assert not wrong and len(first) == len(schemes)
+
+
+@pytest.mark.parametrize("links", [1, 2])
+def test_an_iteration_takes_what_the_simulator_says(links):
+    check(2, links, us_per_byte=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("us_per_byte", [0.01, 0.05, 0.2])
+@pytest.mark.parametrize("links", [1, 2])
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_an_iteration_takes_what_the_simulator_says_with_more_ranks_and_other_links(world, links, us_per_byte):
+    check(world, links, us_per_byte)
