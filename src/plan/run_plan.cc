@@ -66,6 +66,7 @@ class RunPlanWriter {
     RunIteration& here = iteration(n);
     here.at_forward.resize(to_.layers);
     here.at_backward.resize(to_.layers);
+    here.updated_before.resize(to_.layers);
     here.gradient.resize(plan_.blocks.size());
     here.offset.resize(plan_.blocks.size());
     here.dropped.resize(plan_.blocks.size());
@@ -122,13 +123,25 @@ class RunPlanWriter {
       const auto layer = static_cast<std::size_t>(apply.at.layer);
       const bool reduced = apply.source == Source::kReducedGradient;
       const bool at_end = apply.at.kind == PointKind::kIterationEnd;
-      if (apply.at.kind == PointKind::kForwardStart) here.at_forward[layer].push_back(index);
+      if (apply.at.kind == PointKind::kForwardStart) {
+        here.at_forward[layer].push_back(index);
+        for (const std::int32_t b : apply.blocks) {
+          const std::int32_t updated = plan_.block(b).layer;
+          if (updated != apply.at.layer)
+            here.updated_before[static_cast<std::size_t>(updated)].push_back(apply.at.layer);
+        }
+      }
       if (apply.at.kind == PointKind::kBackwardEnd) here.at_backward[layer].push_back(index);
       if (reduced && at_end) here.gradients_at_end.push_back(index);
       if (!reduced || !at_end || apply.merges != std::vector{0} || apply.correction != Correction::kNone) {
         here.synchronous = false;
       }
       here.applies.push_back(std::move(apply));
+    }
+    for (std::vector<std::int32_t>& layers : here.updated_before) {
+      std::ranges::sort(layers);
+      const auto [first, last] = std::ranges::unique(layers);
+      layers.erase(first, last);
     }
   }
 

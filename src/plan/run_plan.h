@@ -89,10 +89,12 @@ struct RunIteration {
   std::vector<EndAction> end_actions;
   std::vector<std::vector<std::int32_t>> at_forward;   // per layer: indices into applies
   std::vector<std::vector<std::int32_t>> at_backward;  // per layer
-  std::vector<std::int32_t> gradients_at_end;          // applies of reduced gradients at iteration_end
-  std::vector<OpRef> gradient;        // per block: the op that carries this iteration's gradient
-  std::vector<std::int64_t> offset;   // per block: its place in that op's buffer
-  std::vector<std::uint8_t> dropped;  // per block
+  // Per layer: the layers before it at whose forward_start something of it is applied, sorted.
+  std::vector<std::vector<std::int32_t>> updated_before;
+  std::vector<std::int32_t> gradients_at_end;  // applies of reduced gradients at iteration_end
+  std::vector<OpRef> gradient;                 // per block: the op that carries this iteration's gradient
+  std::vector<std::int64_t> offset;            // per block: its place in that op's buffer
+  std::vector<std::uint8_t> dropped;           // per block
   std::vector<std::uint8_t>
       gradient_outside_end;  // per block: this gradient's apply is not at an iteration_end
   bool synchronous = true;   // everything reduced is of this iteration and applied at its end

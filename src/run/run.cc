@@ -89,8 +89,15 @@ void Run::forward_start(std::int32_t layer) {
   recorder_.begin_span();
 }
 
-// Once in an iteration: a module may be used twice, or be computed again.
+// The real order of layers may differ from the plan's: what the plan applies to this one at layers before it comes first.
 void Run::apply_forward(std::int32_t layer) {
+  for (const std::int32_t before : here().updated_before[static_cast<std::size_t>(layer)])
+    pass_forward(before);
+  pass_forward(layer);
+}
+
+// Once in an iteration: a module may be used twice, or be computed again.
+void Run::pass_forward(std::int32_t layer) {
   const auto l = static_cast<std::size_t>(layer);
   if (plan_->forwarded[l] >= cursor_.now()) return;
   plan_->forwarded[l] = cursor_.now();
@@ -125,7 +132,7 @@ void Run::gradient(std::int32_t tensor) {
         "with use_reentrant=False");
   }
   const std::size_t layer = plan().index.tensors[static_cast<std::size_t>(tensor)].layer;
-  if (!here().at_forward[layer].empty() && plan_->forwarded[layer] < cursor_.now()) {
+  if (is_behind(layer)) {
     throw InvalidInput(
         "its gradient was computed without its last update, which waits for its module's forward",
         plan_->context.text_of(tensor) + ", " + cursor_.text(),
@@ -135,6 +142,15 @@ void Run::gradient(std::int32_t tensor) {
   host_.take_gradient(tensor, Gradient::kComputed);
   plan_->outbox.hand_over(tensor);
   dealt_with(tensor);
+}
+
+// Whether something that the plan applies before the layer's forward is still to come.
+bool Run::is_behind(std::size_t layer) const {
+  const auto to_come = [this](std::int32_t l) REQUIRES(compute_thread) {
+    return plan_->forwarded[static_cast<std::size_t>(l)] < cursor_.now();
+  };
+  return (!here().at_forward[layer].empty() && to_come(static_cast<std::int32_t>(layer))) ||
+         std::ranges::any_of(here().updated_before[layer], to_come);
 }
 
 void Run::enter_backward() {
@@ -343,7 +359,8 @@ std::vector<std::int32_t> Run::forward_layers() const {
       if (kind == PointKind::kForwardStart || kind == PointKind::kForwardEnd)
         wanted[static_cast<std::size_t>(op.release.point.layer)] = 1;
     }
-    for (std::size_t l = 0; l < wanted.size(); ++l) wanted[l] |= !iteration.at_forward[l].empty();
+    for (std::size_t l = 0; l < wanted.size(); ++l)
+      wanted[l] |= !iteration.at_forward[l].empty() || !iteration.updated_before[l].empty();
   }
   for (std::size_t l = 0; l < wanted.size(); ++l) {
     if (wanted[l]) layers.push_back(static_cast<std::int32_t>(l));

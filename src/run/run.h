@@ -165,6 +165,8 @@ class Run {
   void tell_flags() REQUIRES(compute_thread);
   [[noreturn]] void refuse_not_finite() REQUIRES(compute_thread);
   void apply_forward(std::int32_t layer) REQUIRES(compute_thread);
+  void pass_forward(std::int32_t layer) REQUIRES(compute_thread);
+  bool is_behind(std::size_t layer) const REQUIRES(compute_thread);
   void finish_iteration() REQUIRES(compute_thread);
   void advance() REQUIRES(compute_thread);
   void begin_iteration() REQUIRES(compute_thread);

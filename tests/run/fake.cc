@@ -115,11 +115,16 @@ void Network::close() {
   came_.notify_all();
 }
 
-std::vector<Values> Network::exchange(const std::string& name, int rank, Values values) {
-  std::unique_lock lock(mutex_);
-  auto& there = exchanges_[name];
-  there.emplace(rank, std::move(values));
+void Network::bring(const std::string& name, int rank, Values values) {
+  const std::lock_guard lock(mutex_);
+  exchanges_[name].emplace(rank, std::move(values));
   came_.notify_all();
+}
+
+std::vector<Values> Network::exchange(const std::string& name, int rank, Values values) {
+  bring(name, rank, std::move(values));
+  std::unique_lock lock(mutex_);
+  const auto& there = exchanges_[name];
   const auto all = [&] { return there.size() == static_cast<std::size_t>(world_size_); };
   if (!came_.wait_for(lock, kPatience, all)) throw std::runtime_error("a rank stays away");
   std::vector<Values> result;
@@ -238,6 +243,7 @@ void FakeHost::install(const RunPlan& run_plan, std::size_t slots) {
     momenta_.emplace_back(static_cast<std::size_t>(tensor.numel), 0.0);
   }
   gradients_.resize(parameters_.size());
+  forwarded_ = parameters_;
 }
 
 void FakeHost::take_over(const FakeHost& other) {
@@ -257,12 +263,12 @@ void FakeHost::zero_grad() { std::ranges::fill(gradients_, Gradient()); }
 
 void FakeHost::accumulate(std::int32_t tensor, std::int64_t iteration) {
   const auto t = static_cast<std::size_t>(tensor);
-  gradients_[t] = job_.gradient(rank_, iteration, 1, tensor, parameters_[t]);
+  gradients_[t] = job_.gradient(rank_, iteration, 1, tensor, forwarded_[t]);
 }
 
 void FakeHost::compute(std::int32_t tensor, std::int64_t iteration) {
   const auto t = static_cast<std::size_t>(tensor);
-  Values now = job_.gradient(rank_, iteration, 0, tensor, parameters_[t]);
+  Values now = job_.gradient(rank_, iteration, 0, tensor, forwarded_[t]);
   if (!gradients_[t]) {
     gradients_[t] = std::move(now);
     return;
@@ -409,6 +415,8 @@ void FakeHost::step(const Stepped& stepped) {
 
 void FakeHost::begin_exchange(std::size_t slot, std::span<std::uint8_t> flags) {
   exchanges_[slot] = {exchanged_++, Values(flags.begin(), flags.end()), flags};
+  const Exchange& begun = exchanges_.at(slot);
+  network_.bring("flags " + std::to_string(begun.number), rank_, begun.mine);
 }
 
 void FakeHost::finish_exchange(std::size_t slot) {
@@ -541,6 +549,9 @@ class Rank {
     for (std::int32_t l : layers) {
       const bool calls = std::ranges::find(hooked, l) != hooked.end();
       if (calls) run_.forward_start(l);
+      for (std::size_t t = index.first_tensor[static_cast<std::size_t>(l)];
+           t < index.first_tensor[static_cast<std::size_t>(l) + 1]; ++t)
+        host_.forward(static_cast<std::int32_t>(t));
       pause(random_);
       if (calls) run_.forward_end(l);
     }

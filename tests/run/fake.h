@@ -63,7 +63,9 @@ class Network {
   // std::runtime_error if they contribute to different ops, or if a rank stays away.
   std::vector<Contribution> meet(std::size_t link, std::size_t sequence);
   void contribute(std::size_t link, std::size_t sequence, int rank, Contribution contribution);
-  // Waits until all ranks have come to the exchange of that name; returns their values, by rank.
+  // Gives the others this rank's values for the exchange of that name, if it has given none.
+  void bring(const std::string& name, int rank, Values values);
+  // The same; then waits until all ranks have, and returns their values, by rank.
   std::vector<Values> exchange(const std::string& name, int rank, Values values);
   // Nobody comes any more: links that still wait are told at once that a rank stays away.
   void close();
@@ -140,6 +142,10 @@ class FakeHost : public run::Host {
   const std::shared_ptr<std::vector<FakeMessage>>& messages() const { return messages_; }
   // A backward that is not communicated: adds to the gradient.
   void accumulate(std::int32_t tensor, std::int64_t iteration);
+  // The forward computes with the tensor's parameter; its gradient is of what that is now.
+  void forward(std::int32_t tensor) {
+    forwarded_[static_cast<std::size_t>(tensor)] = parameters_[static_cast<std::size_t>(tensor)];
+  }
   // The backward comes to the tensor: the gradient that the run will take.
   void compute(std::int32_t tensor, std::int64_t iteration);
   void zero_grad();
@@ -193,6 +199,7 @@ class FakeHost : public run::Host {
   std::int64_t iteration_ = 0;
   std::size_t exchanged_ = 0;
   std::vector<Values> parameters_, momenta_;
+  std::vector<Values> forwarded_;  // what the last forward saw
   std::map<std::int32_t, Values> noted_;
   std::vector<Gradient> gradients_, aside_;
   std::vector<Gradient> residuals_, residuals_before_;  // by block

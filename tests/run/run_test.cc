@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "gradweave/validate.h"
 #include "run/fake.h"
 #include "run/reference.h"
 #include "testing/plans.h"
@@ -54,6 +55,23 @@ TEST(Run, WhatIsLeftOutIsNotSteppedWithAnUpdateThatLacksTheTensor) {
   for (int n = 0; n < 4; ++n) reference.iterate();
   reference.drain();
   EXPECT_EQ(testing::train(plan, workload, job, {4}).parameters[0], reference.parameters()[0]);
+}
+
+// All is applied before layer 0, which now and then comes later than another, or not at all.
+TEST(Run, AnUpdateOfLaterLayersComesBeforeTheirForwardInAnyOrder) {
+  Plan plan = testing::forward_overlap();
+  plan.period[0].applies = {{.at = testing::forward_start(0), .merges = {-1}}};
+  for (std::int32_t b = 0; b < std::ssize(plan.blocks); ++b) plan.period[0].applies[0].blocks.push_back(b);
+  ASSERT_TRUE(validate(plan, testing::three_layers()).valid());
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    const Job job{.seed = seed, .world_size = 1, .leaves_unused = seed % 2 == 1};
+    testing::Reference reference(plan, testing::three_layers(), job);
+    for (int n = 0; n < 8; ++n) reference.iterate();
+    reference.drain();
+    const Outcome outcome = testing::train(plan, testing::three_layers(), job, {8});
+    EXPECT_THAT(outcome.errors, Each(""));
+    EXPECT_EQ(outcome.parameters[0], reference.parameters()[0]) << seed;
+  }
 }
 
 // A parameter that is changed behind the plan's back.
