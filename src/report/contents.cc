@@ -130,8 +130,12 @@ std::vector<Planned> planned_by(const ReportInput& input) {
   std::vector<Planned> rows;
   for (const std::string& scheme : input.schemes) {
     const std::string through = scheme == input.baseline ? compressor_of(scheme, input.options) : "";
-    if (!through.empty()) rows.push_back({scheme, scheme, input.options.without_compressor()});
-    rows.push_back({through.empty() ? scheme : scheme + " +" + through, scheme, input.options});
+    std::string name = scheme;
+    if (!through.empty()) {
+      rows.push_back({scheme, scheme, input.options.without_compressor()});
+      name.append(" +").append(through);
+    }
+    rows.push_back({name, scheme, input.options});
   }
   return rows;
 }
