@@ -1,0 +1,249 @@
+"""What the ranks of on_accelerator.py do."""
+
+import hashlib
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+
+import gradweave
+import jobs
+from gradweave import core
+from models import make_optimizer
+from training import FEATURES, STEPS, Loop
+
+CLOSE = 1e-2  # kernels of an accelerator and of the processor, after six iterations
+WARM_UP, PROFILE, SETTLED = 2, 5, 12  # iterations
+TURN, BEFORE_TURN = 6, 2
+LONG_S, MOST_SAMPLES = 0.05, 1 << 16
+
+
+@dataclass
+class Outcome:
+    well: bool
+    said: str
+    refused: bool = False
+    digest: str = ""  # of the parameters, which all ranks have alike
+
+
+def device():
+    """The device of this rank."""
+    kind = os.environ["JOB_BACKEND"].rpartition(",")[2].partition(":")[0]
+    if kind == "gloo":
+        return torch.device("cpu")
+    if kind == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+    if int(os.environ["DEVICES"]) > 1:
+        torch.accelerator.set_device_index(distributed.get_rank() % int(os.environ["DEVICES"]))
+    return torch.device(kind)
+
+
+def reports(of):
+    """What the simulated accelerator has found wrong."""
+    if of.type != "sim":
+        return []
+    from accelerator import native
+
+    return native.take_reports()
+
+
+def together(outcomes):
+    """One outcome of all ranks'."""
+    if len({outcome.digest for outcome in outcomes}) > 1:
+        return Outcome(False, "ranks differ")
+    return next((outcome for outcome in outcomes if not outcome.well), outcomes[0])
+
+
+def compared(of, run, expected, limit):
+    """The outcome of what run() trains, beside `expected`, {name: value}."""
+    try:
+        found = run()
+    except gradweave.InvalidInput as refusal:
+        return Outcome(True, f"refused: {refusal}", refused=True)
+    said = reports(of)
+    trained = {name: found[name] for name, _ in jobs.net_on("cpu").named_parameters()}
+    difference = max((trained[name] - expected[name]).abs().max().item() for name in trained)
+    digest = hashlib.sha256(b"".join(value.contiguous().numpy().tobytes() for value in trained.values())).hexdigest()
+    if said:
+        return Outcome(False, said[0], digest=digest)
+    return Outcome(difference <= limit, "equal bits" if difference == 0 else f"{difference:.1e}", digest=digest)
+
+
+def parity(rank, schemes):
+    """{scheme: Outcome}."""
+    of = device()
+    model = jobs.net_on(of, seed=rank)
+    jobs.train(nn.parallel.DistributedDataParallel(model), make_optimizer("sgd", model), rank, STEPS, of)
+    expected = jobs.values(model)
+    exact = {row["name"] for row in core.schemes() if row["consistency"] == "exact"}
+    found = {}
+    for scheme in schemes:
+        if scheme in exact:
+            limit = 0 if distributed.get_world_size() == 2 else 1e-5
+            found[scheme] = compared(of, Loop(rank, of, scheme, "sgd").run, expected, limit)
+        else:
+            found[scheme] = beside_the_processor(rank, of, Loop, scheme)
+    return found
+
+
+def beside_the_processor(rank, of, loop, scheme):
+    try:
+        expected = loop(rank, "cpu", scheme, "sgd").run()
+    except gradweave.InvalidInput as refusal:
+        return Outcome(True, f"refused on the processor too: {refusal}", refused=True)
+    return compared(of, loop(rank, of, scheme, "sgd").run, expected, CLOSE)
+
+
+def features(rank, features, schemes):
+    """{(feature, scheme): Outcome}."""
+    of = device()
+    return {(feature, scheme): beside_the_processor(rank, of, FEATURES[feature], scheme)
+            for feature in features for scheme in schemes}
+
+
+def timelines(rank, schemes, folder):
+    """The files that were written."""
+    of = device()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if of.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    written = []
+    for scheme in schemes:
+        loop = Loop(rank, of, scheme, "sgd")
+        loop.wrap()
+        for step in range(3):
+            loop.step(step)
+        with torch.profiler.profile(activities=activities) as profile:
+            for step in range(3, 6):
+                loop.step(step)
+            gradweave.finish(loop.model)
+        loop.model.gradweave.close()
+        written.append(str(Path(folder) / f"timeline-{scheme}.json"))
+        if rank == 0:
+            profile.export_chrome_trace(written[-1])
+    reports(of)
+    return written
+
+
+class Classifier:
+    """A job of 34 MB (on the processor of 0.5) that tells clusters apart, in batches that take LONG_S to compute."""
+
+    LAYERS, CLASSES = 8, 16
+
+    def __init__(self, rank, of, samples=256):
+        self.rank, self.of, self.samples = rank, of, samples
+        self.width = 128 if of.type == "cpu" else 1024
+        torch.manual_seed(1)
+        self._centers = (6 / (2 * self.width)**0.5 * torch.randn(self.CLASSES, self.width)).to(of)
+
+    def network(self):
+        torch.manual_seed(0)
+        layers = [each for _ in range(self.LAYERS) for each in (nn.Linear(self.width, self.width), nn.ReLU())]
+        for layer in layers[::2]:
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        return nn.Sequential(*layers, nn.Linear(self.width, self.CLASSES)).to(self.of)
+
+    def optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+
+    def batch(self, number):
+        """The same of this number on the same rank for every method; no rank has another's."""
+        generator = torch.Generator(self.of).manual_seed(1000003 * self.rank + number)
+        y = torch.randint(self.CLASSES, (self.samples,), device=self.of, generator=generator)
+        return torch.randn(self.samples, self.width, device=self.of, generator=generator) + self._centers[y], y
+
+    def loss(self, model, number):
+        x, y = self.batch(number)
+        return nn.functional.cross_entropy(model(x), y)
+
+    def calibrate(self, model):
+        """Doubles the samples until an iteration takes LONG_S. Returns the seconds of one."""
+        optimizer = self.optimizer(model)
+        while True:
+            Method("", self, model, optimizer).run(2)
+            seconds = Method("", self, model, optimizer).run(3) / 3
+            if seconds >= LONG_S or self.samples >= MOST_SAMPLES:
+                return seconds
+            self.samples *= 2
+
+
+class Method:
+    """One way to train `job`. `finish`: what makes all ranks equal."""
+
+    def __init__(self, name, job, model, optimizer, finish=lambda: None):
+        self.name, self.job, self.model, self.optimizer, self.finish = name, job, model, optimizer, finish
+        self.turns, self._iterations = [], 0
+
+    def run(self, iterations):
+        """Seconds."""
+        self._synchronize()
+        begin = time.perf_counter()
+        for _ in range(iterations):
+            self.optimizer.zero_grad()
+            self.job.loss(self.model, self._iterations).backward()
+            self.optimizer.step()
+            self._iterations += 1
+        self.finish()
+        self._synchronize()
+        return time.perf_counter() - begin
+
+    def turn(self):
+        distributed.barrier()
+        self.run(BEFORE_TURN)
+        self.turns.append(gradweave.ranks.largest([self.run(TURN)])[0] / TURN)
+
+    def _synchronize(self):
+        if self.job.of.type != "cpu":
+            torch.accelerator.synchronize()
+
+
+def compute_alone(rank):
+    """(seconds of an iteration, bytes that all ranks together send in one, samples of a batch): the same on every rank."""
+    job = Classifier(rank, device())
+    model = job.network()
+    seconds = job.calibrate(model)
+    sent = 2 * (distributed.get_world_size() - 1) * sum(p.nbytes for p in model.parameters())
+    samples, seconds = map(int, gradweave.ranks.largest([job.samples])), gradweave.ranks.largest([seconds])[0]
+    return seconds, sent, next(samples)
+
+
+@dataclass
+class Row:
+    seconds: float
+    ratio: tuple  # of DistributedDataParallel's: median, smallest, largest
+    loss: float
+
+
+def times(rank, schemes, samples, rounds):
+    """{method: Row}."""
+    of = device()
+    job = Classifier(rank, of, samples)
+    methods = []
+    model = job.network()
+    methods.append(Method("DistributedDataParallel", job, nn.parallel.DistributedDataParallel(model), job.optimizer(model)))
+    for scheme in schemes:
+        model = job.network()
+        try:
+            model, optimizer = gradweave.wrap(model, job.optimizer(model), scheme, warm_up=WARM_UP, profile_iterations=PROFILE,
+                                              report=False)
+        except gradweave.InvalidInput:
+            continue
+        methods.append(Method(scheme, job, model, optimizer, lambda model=model: gradweave.finish(model)))
+    for method in methods:
+        method.run(SETTLED)
+    for number in range(rounds):
+        for method in methods if number % 2 == 0 else reversed(methods):
+            method.turn()
+    found = {}
+    for method in methods:
+        ratios = [plain / own for plain, own in zip(methods[0].turns, method.turns)]
+        with torch.no_grad():
+            loss = statistics.fmean(job.loss(method.model, -1 - number).item() for number in range(8))
+        found[method.name] = Row(statistics.median(method.turns), (statistics.median(ratios), min(ratios), max(ratios)), loss)
+        if method is not methods[0]:
+            method.model.gradweave.close()
+    return found
