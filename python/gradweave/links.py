@@ -43,18 +43,18 @@ class Link:
     model: EmulatedLink | None = None
     named: bool = True
     group: distributed.ProcessGroup | None = None  # once it is open; None with one rank
-    control: distributed.ProcessGroup | None = None  # for checks, where the group can't take their messages
+    control: distributed.ProcessGroup | None = None  # for messages in the processor's memory, where the group can't take them
 
-    def open(self, job, device, checks):
-        """Makes the group that ops are issued on, and, if they are checked, one for checks where that group can't take
-        messages in the processor's memory. One rank alone needs none. Collective."""
+    def open(self, job, device):
+        """Makes the group that ops are issued on, and where that can't take messages in the processor's memory, as averages
+        of what parameters have gained are, one for them. One rank alone needs none. Collective."""
         if job.size == 1:
             return
         if isinstance(self.source, str):
             self.group = job.group_on(self.source)
         else:
             self.group = job.group_like(self.source or job.user_group, device)
-        if checks and device.type != "cpu" and self.group is not None:
+        if device.type != "cpu" and not _native.is_gloo(self.group, device):
             self.control = job.control_group()
 
     def spec(self):

@@ -58,7 +58,7 @@ class Session:
         self.device = self.parameters[0].device
         self.job, self.control = job, Control(job, self.device)
         for link in self.links:
-            link.open(job, self.device, settings.checks)
+            link.open(job, self.device)
         if settings.broadcast:
             self.control.broadcast(self._scope.to_broadcast())
         self._buffer_marks, self.evaluates_alone = self._scope.buffer_marks(), False

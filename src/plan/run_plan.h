@@ -40,6 +40,9 @@ struct RunOp {
       false;  // works on the gradient itself: one whole tensor, this iteration's, applied at its end
   bool keep_own = false;  // a copy of what this rank sent is needed when the result is applied
   bool anchored = false;  // parameters: what was gained since the blocks' anchors is sent, not the value
+  // anchored: its link works on copies of the parameters, in float32 and in the processor's memory. The caller of
+  // run_plan_of() says so.
+  bool staged = false;
   std::int32_t last_apply = 0;  // relative iteration of the last apply that uses it
   std::string label;            // "all_reduce conv1.weight[0:4096] +3"
 };

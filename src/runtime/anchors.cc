@@ -5,6 +5,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 namespace gradweave::runtime {
 namespace {
@@ -21,8 +23,25 @@ at::Tensor Anchors::made(std::int64_t count, c10::ScalarType dtype) {
   return at::zeros({count}, dtype);
 }
 
+std::int64_t Anchors::staged_bytes(const RunPlan& plan) {
+  std::set<std::int32_t> blocks;
+  std::int64_t elements = 0, largest = 0;
+  for (const RunIteration& iteration : plan.iterations) {
+    for (const RunOp& op : iteration.ops) {
+      if (!op.staged) continue;
+      largest = std::max(largest, op.elements);
+      for (const std::int32_t b : op.blocks) {
+        const Block& block = plan.blocks[static_cast<std::size_t>(b)];
+        if (blocks.insert(b).second) elements += block.end - block.begin;
+      }
+    }
+  }
+  return (elements * (plan.outer ? 2 : 1) + largest) * static_cast<std::int64_t>(sizeof(float));
+}
+
 void Anchors::install(const RunPlan& plan, std::size_t slots, const std::vector<std::int32_t>& parameter_of,
-                      int world_size, int rank) {
+                      int world_size, int rank, c10::Device device) {
+  settle();
   plan_ = &plan;
   world_size_ = world_size;
   rank_ = rank;
@@ -30,7 +49,9 @@ void Anchors::install(const RunPlan& plan, std::size_t slots, const std::vector<
   bytes_ = 0;
   kinds_.clear();
   shared_.assign(slots, {});
-  anchors_.assign(plan.index.tensors.size(), {});
+  free_gains_.clear();
+  anchors_.clear();
+  anchors_.resize(plan.index.tensors.size());
   if (plan.outer) {
     outer_ = {.momentum = static_cast<float>(plan.outer->momentum),
               .learning_rate = static_cast<float>(plan.outer->learning_rate)};
@@ -38,6 +59,8 @@ void Anchors::install(const RunPlan& plan, std::size_t slots, const std::vector<
   for (const RunIteration& iteration : plan.iterations) {
     for (const RunOp& op : iteration.ops) {
       if (!op.anchored) continue;
+      if (op.staged && !device.is_cpu() && !stream_)
+        stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
       for (const std::int32_t b : op.blocks) {
         const auto tensor = static_cast<std::size_t>(plan.block_tensor[static_cast<std::size_t>(b)]);
         Anchor& anchor = anchors_[tensor];
@@ -69,6 +92,16 @@ void Anchors::drop() {
   }
 }
 
+Anchors::Slices Anchors::slices_of(std::int32_t block) const {
+  const auto b = static_cast<std::size_t>(block);
+  const Block& place = plan_->blocks[b];
+  const Anchor& anchor = anchors_[static_cast<std::size_t>(plan_->block_tensor[b])];
+  const auto part = [&](const at::Tensor& whole) {
+    return whole.defined() ? whole.narrow(0, place.begin, place.end - place.begin) : whole;
+  };
+  return {part(anchor.value), part(anchor.momentum)};
+}
+
 Anchors::Kind& Anchors::kind_of(const RunOp& op) {
   return kinds_.at({*codec::format_of(op.compression.name), op.blocks});
 }
@@ -91,7 +124,40 @@ void Anchors::acquire(const run::Execution& execution, Message& message) {
   kind.free.pop_back();
 }
 
+void Anchors::acquire_staged(const run::Execution& execution, Message& message) {
+  const RunOp& op = *execution.op;
+  if (in_groups(op)) acquire(execution, message);
+  if (message.gain) return;
+  std::vector<std::unique_ptr<StagedGain>>& free = free_gains_[op.blocks];
+  if (free.empty()) {
+    free.push_back(std::make_unique<StagedGain>(op.elements, stream_ ? stream_->device() : c10::kCPU));
+    bytes_ += free.back()->bytes();
+  }
+  message.gain = std::move(free.back());
+  free.pop_back();
+  message.gain->begin(key_of(execution, 0), outer_, share());
+}
+
+void Anchors::settle() {
+  for (std::size_t t = 0; t < anchors_.size(); ++t) settle(static_cast<std::int32_t>(t));
+}
+
+void Anchors::settle(const Stepped& stepped) {
+  for (const std::int32_t t : stepped.tensors) settle(t);
+  for (const std::int32_t b : stepped.blocks) settle(plan_->block_tensor[static_cast<std::size_t>(b)]);
+}
+
+void Anchors::settle(std::int32_t tensor) {
+  if (!stream_) return;
+  std::exchange(anchors_[static_cast<std::size_t>(tensor)].copied, {}).wait(stream_->device());
+}
+
 void Anchors::retire(const RunOp& op, Message& message) {
+  if (message.gain) free_gains_[op.blocks].push_back(std::move(message.gain));
+  retire_groups(op, message);
+}
+
+void Anchors::retire_groups(const RunOp& op, Message& message) {
   if (!message.groups) return;
   kind_of(op).free.push_back(std::move(*message.groups));
   message.groups.reset();
@@ -104,7 +170,15 @@ void Anchors::read(const run::Execution& execution, std::size_t at, Message& mes
   const std::int32_t tensor = plan_->block_tensor[b];
   const std::int64_t length = block.end - block.begin, offset = op.offsets[at];
   const at::Tensor value = value_of_(tensor).narrow(0, block.begin, length);
-  const at::Tensor anchor = anchors_[static_cast<std::size_t>(tensor)].value.narrow(0, block.begin, length);
+  const auto [anchor, momentum] = slices_of(op.blocks[at]);
+  if (op.staged) {
+    acquire_staged(execution, message);
+    message.gain->read(value, offset, anchor, momentum, stream_);
+    if (!stream_) return;
+    const c10::StreamGuard copying(*stream_);
+    anchors_[static_cast<std::size_t>(tensor)].copied.record(stream_->device());
+    return;
+  }
   if (!in_groups(op)) {
     at::Tensor own = message.own.narrow(0, offset, length);
     at::sub_out(own, value, anchor);
@@ -154,15 +228,19 @@ void Anchors::land(const run::Part& part, Message& message) {
   const Block& block = plan_->blocks[b];
   const std::int32_t tensor = plan_->block_tensor[b];
   const std::int64_t length = block.end - block.begin;
+  if (message.gain) {
+    message.gain->land(message.groups, message.flat, message.own);
+    message.gain->add_to(value_of_(tensor).narrow(0, block.begin, length), part.offset);
+    return;
+  }
   const Anchor& anchor = anchors_[static_cast<std::size_t>(tensor)];
   const auto floats = [&](const at::Tensor& whole) {
     return whole.defined() ? whole.mutable_data_ptr<float>() + block.begin : nullptr;
   };
   float* const value = floats(value_of_(tensor));
-  const auto share = static_cast<float>(1.0 / world_size_);
   if (!message.groups) {
     codec::kernels().land_floats(message.flat.const_data_ptr<float>() + part.offset,
-                                 message.own.const_data_ptr<float>() + part.offset, length, share, outer_,
+                                 message.own.const_data_ptr<float>() + part.offset, length, share(), outer_,
                                  value, floats(anchor.value), floats(anchor.momentum));
     return;
   }
@@ -173,7 +251,7 @@ void Anchors::land(const run::Part& part, Message& message) {
                          .count = groups.layout.count,
                          .begin = part.offset,
                          .end = part.offset + length,
-                         .share = share,
+                         .share = share(),
                          .outer = outer_},
                         value, floats(anchor.value), floats(anchor.momentum));
 }
@@ -189,9 +267,9 @@ void Anchors::return_rests() {
       const std::int64_t from = std::max(first, offset);
       const std::int64_t to = std::min(last, offset + block.end - block.begin);
       if (from >= to) continue;
-      value_of_(plan_->block_tensor[b])
-          .narrow(0, block.begin + from - offset, to - from)
-          .add_(kind.rest.narrow(0, from - first, to - from));
+      const at::Tensor value =
+          value_of_(plan_->block_tensor[b]).narrow(0, block.begin + from - offset, to - from);
+      value.add_(kind.rest.narrow(0, from - first, to - from).to(value.device()));
     }
     kind.rest.zero_();
   }

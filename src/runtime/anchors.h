@@ -5,14 +5,19 @@
 // encoding decodes to). When it lands, x += m - q and a += m; an outer optimizer makes its step of m first. What
 // an encoding drops stays in x and is part of the next message. Between its reading and its landing a block is not
 // read again (rule 6 of docs/plan.md), so that x - a is all that the other ranks have not seen.
+//
+// Anchors and momenta are float32 in the processor's memory. Where parameters are not, ops are staged (staged_gain.h).
 #pragma once
 
 #include <ATen/core/TensorBody.h>
+#include <c10/core/Stream.h>
 
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +34,7 @@ inline bool in_groups(const RunOp& op) {
   return op.anchored && codec::format_of(op.compression.name).has_value();
 }
 
-// Of the compute thread; links work on the messages. Parameters are float32 in the processor's memory.
+// Of the compute thread; links work on the messages, and on the anchors of those that are staged.
 class Anchors {
  public:
   // Returns a parameter, flat in memory order, by the number of its tensor.
@@ -40,7 +45,7 @@ class Anchors {
   // For a plan that comes into force; what it doesn't need is given up, but outer optimizers' buffers stay with
   // their parameters (by `parameter_of`) for the next plan that has one. `slots`: of messages.
   void install(const RunPlan& plan, std::size_t slots, const std::vector<std::int32_t>& parameter_of,
-               int world_size, int rank);
+               int world_size, int rank, c10::Device device);
 
   // All ranks are equal: what each parameter is at the next drop() is its anchor.
   void raise() { down_ = false; }
@@ -49,6 +54,9 @@ class Anchors {
   // Writes block number `at` of the op to its message; of a message that is not in_groups(), the caller has
   // acquired `flat` and `own`.
   void read(const run::Execution& execution, std::size_t at, Message& message);
+  // What changes parameters on the current stream comes after what copies them: all of them, or those of one step.
+  void settle();
+  void settle(const Stepped& stepped);
   // Its result has arrived: moves the parameter and its anchor.
   void land(const run::Part& part, Message& message);
   // The message's buffers may be used again.
@@ -57,10 +65,14 @@ class Anchors {
   // so that the mean gets it. Nothing may be on its way.
   void return_rests();
 
-  // Writes or reads anchors; and a message that is in_groups() and holds something.
+  // Writes or reads anchors; and a message that is in_groups() and holds something; and before that what there is of one that
+  // is or was staged.
   void archive(run::Archive& numbers, StateTensors& tensors);
   void archive(const run::Execution& execution, Message& message, run::Archive& numbers,
                StateTensors& tensors, const std::string& name);
+
+  void archive_staged(const run::Execution& execution, Message& message, StateTensors& tensors,
+                      const std::string& name);
 
   // Makes a message that is in_groups() one of floats: its sum over ranks, of whom `sent` has the encoded messages.
   void gather(const RunOp& op, Message& message, const std::vector<at::Tensor>& sent);
@@ -69,6 +81,8 @@ class Anchors {
   const std::map<std::int32_t, at::Tensor>& momenta() const { return momenta_; }
 
   std::int64_t bytes() const { return bytes_; }
+  // Returns the bytes of the processor's memory that ops which are staged take at least, besides messages' buffers.
+  static std::int64_t staged_bytes(const RunPlan& plan);
 
  private:
   using KindKey = std::pair<codec::Format, std::vector<std::int32_t>>;  // with the blocks
@@ -86,16 +100,26 @@ class Anchors {
   };
   struct Anchor {
     at::Tensor value, momentum;  // flat; momentum: undefined without an outer optimizer
+    Fence copied;                // the parameter, for messages that are staged
   };
 
+  // A block's part of its anchor.
+  struct Slices {
+    at::Tensor anchor, momentum;
+  };
+  Slices slices_of(std::int32_t block) const;
   Kind& kind_of(const RunOp& op);
+  void retire_groups(const RunOp& op, Message& message);
   void acquire(const run::Execution& execution, Message& message);
+  void acquire_staged(const run::Execution& execution, Message& message);
+  void settle(std::int32_t tensor);
   void encode(const run::Execution& execution, const GroupMessage& message, std::int64_t offset,
               std::int64_t length, const float* value, const float* anchor);
   void share(const run::Execution& execution, const GroupMessage& message, std::int64_t begin,
              std::int64_t end, const float* value, const float* anchor);
   std::uint64_t key_of(const run::Execution& execution, std::uint64_t stage) const;
   at::Tensor made(std::int64_t count, c10::ScalarType dtype);
+  float share() const { return static_cast<float>(1.0 / world_size_); }
 
   ValueOf value_of_;
   const RunPlan* plan_ = nullptr;
@@ -105,7 +129,9 @@ class Anchors {
   std::vector<Anchor> anchors_;                 // by tensor
   std::map<std::int32_t, at::Tensor> momenta_;  // by parameter
   std::map<KindKey, Kind> kinds_;
-  std::vector<std::vector<Shared>> shared_;  // by slot
+  std::vector<std::vector<Shared>> shared_;                                                   // by slot
+  std::map<std::vector<std::int32_t>, std::vector<std::unique_ptr<StagedGain>>> free_gains_;  // by blocks
+  std::optional<c10::Stream> stream_;  // an accelerator's, for copies of parameters
   std::int64_t bytes_ = 0;
 };
 

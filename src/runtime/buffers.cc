@@ -42,12 +42,13 @@ c10::ScalarType scalar_type_of(DType dtype) {
   return c10::kFloat;
 }
 
-BufferPool::BufferPool(const RunPlan& plan, c10::Device device) : device_(device) {
+BufferPool::BufferPool(const RunPlan& plan, c10::Device device) {
   for (const RunIteration& iteration : plan.iterations) {
     for (const RunOp& op : iteration.ops) {
       Class& buffers = classes_[key_of(op)];
       buffers.elements = std::max(buffers.elements, op.elements);
       buffers.element_bytes = size_of(op.dtype);
+      buffers.device = op.staged ? c10::kCPU : device;
       buffers.certain |= !in_groups(op);  // whose buffers are those of anchors
     }
   }
@@ -55,7 +56,7 @@ BufferPool::BufferPool(const RunPlan& plan, c10::Device device) : device_(device
 
 BufferPool::Key BufferPool::key_of(const RunOp& op) {
   if (op.payload == Payload::kGradient) return op.blocks;
-  return {-1, op.link, static_cast<std::int32_t>(op.dtype)};
+  return {-1, op.link, static_cast<std::int32_t>(op.dtype), op.staged ? 1 : 0};
 }
 
 at::Tensor BufferPool::acquire(const RunOp& op) {
@@ -63,8 +64,8 @@ at::Tensor BufferPool::acquire(const RunOp& op) {
   if (buffers.free.empty()) {
     ++buffers.made;
     bytes_ += buffers.elements * buffers.element_bytes;
-    buffers.free.push_back(
-        at::empty({buffers.elements}, at::TensorOptions().dtype(scalar_type_of(op.dtype)).device(device_)));
+    buffers.free.push_back(at::empty(
+        {buffers.elements}, at::TensorOptions().dtype(scalar_type_of(op.dtype)).device(buffers.device)));
   }
   at::Tensor flat = std::move(buffers.free.back());
   buffers.free.pop_back();
@@ -83,10 +84,10 @@ void BufferPool::forget(const RunOp& op) {
   bytes_ -= buffers.elements * buffers.element_bytes;
 }
 
-std::int64_t BufferPool::least_bytes() const {
+std::int64_t BufferPool::least_bytes(c10::Device on) const {
   std::int64_t bytes = 0;
   for (const auto& [key, buffers] : classes_)
-    if (buffers.certain) bytes += buffers.elements * buffers.element_bytes;
+    if (buffers.certain && buffers.device == on) bytes += buffers.elements * buffers.element_bytes;
   return bytes;
 }
 

@@ -14,7 +14,7 @@
 namespace gradweave::runtime {
 
 // Buffers by class: gradient ops over the same blocks are a class, and so are all parameter ops of one link
-// and dtype. A class grows to as many buffers as are in use at once, within the first cycle. Used by the
+// and dtype; those that are staged are in the processor's memory. A class grows to as many buffers as are in use at once, within the first cycle. Used by the
 // compute thread alone.
 class BufferPool {
  public:
@@ -28,22 +28,22 @@ class BufferPool {
   // Whether the class of `op` has one buffer only, so that its next acquire() returns the one just released.
   bool single(const RunOp& op) const;
 
-  // Returns what the buffers hold, and what they will at least: one of each class.
+  // Returns what the buffers hold, and what they will at least on a device: one of each class.
   std::int64_t bytes() const { return bytes_; }
-  std::int64_t least_bytes() const;
+  std::int64_t least_bytes(c10::Device on) const;
 
  private:
   using Key = std::vector<std::int32_t>;
   struct Class {
     std::int64_t elements = 0;
     std::int64_t element_bytes = 0;
+    c10::Device device = c10::kCPU;
     std::int32_t made = 0;
     bool certain = false;  // some buffer will be made
     std::vector<at::Tensor> free;
   };
   static Key key_of(const RunOp& op);
 
-  c10::Device device_;
   std::map<Key, Class> classes_;
   std::int64_t bytes_ = 0;
 };

@@ -67,6 +67,8 @@ void TorchHost::archive(const run::Execution& execution, run::Archive& numbers, 
   numbers(filled);
   numbers(in_groups);
   if (tensors.reads() && filled) messages_.acquire(execution);
+  if (execution.op->anchored && (filled || in_groups))
+    anchors_.archive_staged(execution, message, tensors, name);
   if (filled) {
     const c10::Device device = parameters_.device();
     message.result.wait(device);  // this stream wrote its data
@@ -88,6 +90,27 @@ void Anchors::archive(run::Archive& numbers, StateTensors& tensors) {
   }
   for (std::size_t k = 0; auto& [key, kind] : kinds_)
     tensors.contents("rest." + std::to_string(k++), kind.rest);
+}
+
+void Anchors::archive_staged(const run::Execution& execution, Message& message, StateTensors& tensors,
+                             const std::string& name) {
+  const std::string corrections = name + ".corrections";
+  if (!tensors.reads()) {
+    if (!message.gain) return;
+    message.gain->send(message.groups, message.flat, message.own);
+    if (message.gain->landed()) tensors.contents(corrections, message.gain->values());
+    return;
+  }
+  const RunOp& op = *execution.op;
+  const bool landed = tensors.has(corrections);
+  if (!op.staged && !landed) return;
+  acquire_staged(execution, message);
+  for (std::size_t i = 0; i < op.blocks.size(); ++i) {
+    const Slices of = slices_of(op.blocks[i]);
+    message.gain->place(op.offsets[i], of.anchor, of.momentum);
+  }
+  message.gain->restore(landed);
+  if (landed) tensors.contents(corrections, message.gain->values());
 }
 
 void Anchors::archive(const run::Execution& execution, Message& message, run::Archive& numbers,

@@ -75,6 +75,7 @@ void Engine::synchronize() {
   if (!open().may_apply()) return;
   const PlainMode plain;
   open().run.synchronize();
+  open().host.settle();
 }
 
 void Engine::Open::rest() {

@@ -175,7 +175,7 @@ class Engine {
     // `refusal`: this rank's, instead of a plan.
     void check_same_plan(const Prepared* prepared, const std::string& refusal) const;
     // Collective. Errors: those of require_room().
-    void check_room(std::int64_t wanted) const;
+    void check_room(std::int64_t wanted, c10::Device on) const;
     // `rank`: this one's, for messages that differ by rank. `restored` is called before anything is sent.
     void put_in_force(Prepared&& prepared, const Workload& workload, const StateTensors::Map* state, int rank,
                       const std::function<void()>& restored) REQUIRES(run::compute_thread);

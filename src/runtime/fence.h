@@ -32,6 +32,10 @@ class Fence {
     const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
     for (const Mark& mark : marks_) mark.second.block(stream);
   }
+  // Makes the host wait for all of them.
+  void synchronize() const {
+    for (const Mark& mark : marks_) mark.second.synchronize();
+  }
 
  private:
   using Mark = std::pair<c10::Stream, c10::Event>;

@@ -104,7 +104,7 @@ void Anchors::gather(const RunOp& op, Message& message, const std::vector<at::Te
   const at::Tensor sum = at::zeros({layout.count}, c10::kFloat), own = at::empty({layout.count}, c10::kFloat);
   for (const at::Tensor& each : sent) decode(each, with.decode_add, sum);
   decode(message.groups->sent, with.decode, own);
-  retire(op, message);
+  retire_groups(op, message);
   message.flat = sum;
   message.own = own;
 }
@@ -165,7 +165,7 @@ void TorchHost::take_over(const std::vector<StateTensors::Map>& remains) {
   for (const auto& [name, values] : remains.front()) {
     if (!name.starts_with(kMomentum)) continue;
     const auto parameter = static_cast<std::int32_t>(place_of(name.substr(kMomentum.size()), values));
-    anchors_.momenta()[parameter] = values.clone();
+    anchors_.momenta()[parameter] = values.to(c10::kCPU, values.scalar_type(), false, true);
   }
 }
 

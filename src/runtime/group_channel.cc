@@ -31,7 +31,8 @@ class GroupChannel::Started : public Pending {
   void wait() override {
     if (work_) work_->wait();
     if (op_.keep_own && op_.payload == Payload::kGradient) message_.flat.sub_(message_.own);
-    message_.result.record(device_);
+    message_.gain ? message_.gain->land(message_.groups, message_.flat, message_.own)
+                  : message_.result.record(device_);
     std::this_thread::sleep_until(end_);
   }
 
@@ -87,12 +88,13 @@ std::unique_ptr<Pending> GroupChannel::start(const run::Execution& execution, st
     message.flat = std::move(half.flat);
   }
   auto started = std::make_unique<Started>(op, message, options_.device);
-  message.data.wait(options_.device);
+  message.gain ? message.gain->send(message.groups, message.flat, message.own)
+               : message.data.wait(options_.device);
   std::unique_ptr<Pending> work;
   if (spec_.group) {
     if (options_.check) check_before(op, sequence);
     const bool compressed = op.collective == Collective::kCompressed;
-    const Call call{.group = *spec_.group,
+    const Call call{.group = message.gain ? on_host() : *spec_.group,
                     .flat = message.flat,
                     .collective = compressed ? Collective::kAllReduce : op.collective,
                     .sequence = kCollectivesPerOp * sequence,
@@ -116,7 +118,7 @@ std::unique_ptr<Pending> GroupChannel::start(const run::Execution& execution, st
 // Compares plan, sequence and size of the next op across ranks. Errors: RuntimeFailure naming the ranks that
 // differ.
 void GroupChannel::check_before(const RunOp& op, std::size_t sequence) {
-  c10d::ProcessGroup& group = spec_.control ? *spec_.control : *spec_.group;
+  c10d::ProcessGroup& group = on_host();
   const auto plan = static_cast<std::int64_t>(checksum(hash_));
   const std::array<std::int64_t, 3> mine{plan, static_cast<std::int64_t>(sequence), op.bytes};
   at::Tensor sent = at::empty({3}, at::kLong);

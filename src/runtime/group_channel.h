@@ -45,6 +45,8 @@ class GroupChannel : public run::Channel {
  private:
   class Started;
   void check_before(const RunOp& op, std::size_t sequence);
+  // The group for messages in the processor's memory.
+  c10d::ProcessGroup& on_host() const { return spec_.control ? *spec_.control : *spec_.group; }
 
   LinkSpec spec_;
   LinkOptions options_;

@@ -31,7 +31,7 @@ void TorchHost::install(const RunPlan& plan, std::size_t slots, std::vector<std:
   exchanges_.install(std::move(group));
   parameters_.install(plan, std::move(parameter_of));
   messages_.install(slots);
-  anchors_.install(plan, slots, parameters_.numbers(), share_.ranks, rank);
+  anchors_.install(plan, slots, parameters_.numbers(), share_.ranks, rank, parameters_.device());
   steps_.install();
   versions_.install(plan.index.tensors.size());
   feedback_.install(exchanges_.averages());
@@ -101,6 +101,7 @@ void TorchHost::put_gradients_back(std::span<const std::int32_t> tensors) {
 }
 
 void TorchHost::average_over_ranks(std::span<const std::int32_t> tensors) {
+  anchors_.settle();
   anchors_.return_rests();
   if (!exchanges_.averages()) return;  // a rank that is played
   for (std::size_t n = 0; std::int32_t t : tensors)

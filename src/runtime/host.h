@@ -100,7 +100,12 @@ class TorchHost : public run::Host {
   void average_parameter(const run::Part& part) override REQUIRES(run::compute_thread);
   void set_gradients_aside(std::span<const std::int32_t> tensors) override REQUIRES(run::compute_thread);
   void put_gradients_back(std::span<const std::int32_t> tensors) override REQUIRES(run::compute_thread);
-  void step(const Stepped& stepped) override REQUIRES(run::compute_thread) { steps_.step(stepped); }
+  void step(const Stepped& stepped) override REQUIRES(run::compute_thread) {
+    anchors_.settle(stepped);
+    steps_.step(stepped);
+  }
+  // The caller may change parameters, on the current stream.
+  void settle() REQUIRES(run::compute_thread) { anchors_.settle(); }
   run::Kept kept(std::int32_t tensor) const override REQUIRES(run::compute_thread) {
     return versions_.kept(tensor);
   }

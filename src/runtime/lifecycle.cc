@@ -96,9 +96,9 @@ void Engine::Open::check_same_plan(const Prepared* prepared, const std::string& 
                      "checkpoints of one iteration");
 }
 
-void Engine::Open::check_room(std::int64_t wanted) const {
+void Engine::Open::check_room(std::int64_t wanted, c10::Device on) const {
   const std::vector<std::string> told =
-      peers->agree("the comparison of memory", to_text(room_on(options.device)), options.timeout);
+      peers->agree("the comparison of memory", to_text(room_on(on)), options.timeout);
   std::vector<Room> ranks;
   for (const std::string& each : told) ranks.push_back(room_of(each));
   require_room(wanted, ranks);
@@ -135,9 +135,15 @@ void Engine::install(const Plan& plan, const Workload& workload, const StateTens
     }
   }
   open.check_same_plan(prepared ? &*prepared : nullptr, mine);
-  if (prepared->extra_bytes > 0)  // else it needs no more than any plan
-    open.check_room(prepared->extra_bytes +
-                    BufferPool(prepared->run_plan, open.options.device).least_bytes());
+  if (prepared->extra_bytes > 0) {  // else it needs no more than any plan
+    const BufferPool buffers(prepared->run_plan, open.options.device);
+    const std::int64_t staged = Anchors::staged_bytes(prepared->run_plan);
+    const bool on_processor = open.options.device.is_cpu();
+    const std::int64_t here = on_processor ? std::max(prepared->extra_bytes, staged)
+                                           : std::max<std::int64_t>(prepared->extra_bytes - staged, 0);
+    open.check_room(here + buffers.least_bytes(open.options.device), open.options.device);
+    if (staged > 0 && !on_processor) open.check_room(staged + buffers.least_bytes(c10::kCPU), c10::kCPU);
+  }
   const auto group = open.links.empty() ? nullptr : open.links.front().group;
   open.put_in_force(*std::move(prepared), workload, state, group ? group->getRank() : 0, [] {});
 }

@@ -9,6 +9,7 @@
 
 #include "runtime/codec/two_stages.h"
 #include "runtime/fence.h"
+#include "runtime/staged_gain.h"
 
 namespace gradweave::runtime {
 
@@ -17,6 +18,7 @@ struct Message {
   at::Tensor own;                      // what this rank sent, if the op keeps it
   bool lent = false;                   // `flat` is a gradient itself, not one of the pool's buffers
   std::optional<GroupMessage> groups;  // in place of both: an average of parameters that is compressed
+  std::unique_ptr<StagedGain> gain;    // beside them, of an op that is staged
   Fence data, result;
 };
 

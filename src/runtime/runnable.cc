@@ -15,17 +15,11 @@ namespace gradweave::runtime {
 namespace {
 
 // What an average of gains asks of parameters.
-void check_average(const RunOp& op, const std::string& where, c10::Device device) {
-  if (op.dtype != DType::kFloat32) {
-    throw InvalidInput(
-        "averages that are compressed, or that an outer optimizer uses, are of float32 parameters only",
-        where, "keep parameters in float32, with torch.autocast for the compute, or average exactly");
-  }
-  if (!device.is_cpu()) {
-    throw InvalidInput(
-        "averages that are compressed, or that an outer optimizer uses, are of parameters on the CPU", where,
-        "use a plan without compressor and outer optimizer");
-  }
+void check_average(const RunOp& op, const std::string& where) {
+  if (size_of(op.dtype) <= 4 && std::ranges::find(kFloats, op.dtype) != kFloats.end()) return;
+  throw InvalidInput(
+      "averages that are compressed, or that an outer optimizer uses, are of floats of 16 or 32 bits only",
+      where, "keep parameters in float32, with torch.autocast for the compute, or average exactly");
 }
 
 // What a compressed gradient asks of its elements.
@@ -51,7 +45,12 @@ void prepare(RunOp& op, const RunPlan& run_plan, int world_size, c10::Device dev
   const auto first =
       static_cast<std::size_t>(run_plan.block_tensor[static_cast<std::size_t>(op.blocks.front())]);
   const std::string where = "parameter '" + run_plan.index.tensor_names[first] + "'";
-  op.anchored ? check_average(op, where, device) : check_gradient(op, where, device);
+  op.anchored ? check_average(op, where) : check_gradient(op, where, device);
+  if (op.anchored) {
+    op.staged = !device.is_cpu() || op.dtype != DType::kFloat32;
+    op.dtype = DType::kFloat32;  // of its messages
+    op.bytes = op.elements * size_of(op.dtype);
+  }
   if (!compressed) return;
   const CompressedCost cost =
       wire_cost(op.compression, op.payload, {op.elements, size_of(op.dtype), world_size});
