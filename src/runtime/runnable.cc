@@ -23,11 +23,8 @@ void check_average(const RunOp& op, const std::string& where) {
 }
 
 // What a compressed gradient asks of its elements.
-void check_gradient(const RunOp& op, const std::string& where, c10::Device device) {
-  if (!codec_row(op.compression).accelerators && !device.is_cpu()) {
-    throw InvalidInput("gradients are compressed by " + op.compression.name + " on the CPU only", where,
-                       "choose another compressor, such as fp16");
-  }
+void check_gradient(const RunOp& op, const std::string& where) {
+  codec_row(op.compression);
   if (std::ranges::find(kFloats, op.dtype) == kFloats.end()) {
     throw InvalidInput("gradients are compressed of floats of 16, 32 or 64 bits only", where,
                        "name it in wrap(exclude=...), or use a plan without a compressor");
@@ -45,7 +42,7 @@ void prepare(RunOp& op, const RunPlan& run_plan, int world_size, c10::Device dev
   const auto first =
       static_cast<std::size_t>(run_plan.block_tensor[static_cast<std::size_t>(op.blocks.front())]);
   const std::string where = "parameter '" + run_plan.index.tensor_names[first] + "'";
-  op.anchored ? check_average(op, where) : check_gradient(op, where, device);
+  op.anchored ? check_average(op, where) : check_gradient(op, where);
   if (op.anchored) {
     op.staged = !device.is_cpu() || op.dtype != DType::kFloat32;
     op.dtype = DType::kFloat32;  // of its messages

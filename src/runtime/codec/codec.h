@@ -55,7 +55,6 @@ struct CodecRow {
   std::string_view name;  // a compressor's (gradweave/compression.h)
   // What `parameters` leave out has its default.
   std::unique_ptr<Codec> (*make)(const std::map<std::string, double>& parameters);
-  bool accelerators = true;  // it takes messages in their memory
 };
 
 std::span<const CodecRow> codecs();

@@ -11,24 +11,13 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "runtime/codec/group_tensors.h"
 #include "runtime/codec/rows.h"
 #include "runtime/codec/two_stages.h"
 #include "runtime/transport/exchange.h"
 
 namespace gradweave::runtime {
 namespace {
-
-// What the message's sources decode to, added in their order.
-at::Tensor sum_of(const GroupMessage& message) {
-  const GroupLayout& layout = message.layout;
-  at::Tensor sum = at::empty({layout.count}, c10::kFloat);
-  const codec::Kernels& with = codec::kernels();
-  for (std::size_t i = 0; i < message.sources.size(); ++i) {
-    (i == 0 ? with.decode : with.decode_add)(layout.format, message.sources[i], layout.count, 0, layout.count,
-                                             sum.mutable_data_ptr<float>());
-  }
-  return sum;
-}
 
 // The encoded parts of a message, in one buffer.
 struct Parts {
@@ -43,16 +32,17 @@ struct Parts {
         groups(((whole.flat.numel() + whole.world() - 1) / whole.world() + codec::kGroup - 1) /
                codec::kGroup),
         room(codec::encoded_bytes(form, groups * codec::kGroup)),
-        bytes(at::zeros({whole.world() * room}, c10::kByte)) {}
+        bytes(at::zeros({whole.world() * room}, whole.flat.options().dtype(c10::kByte))) {}
 
   std::int64_t length(int part) const { return call.edge(part + 1) - call.edge(part); }
-  void encode(int part, const float* values, std::uint64_t key) const {
-    codec::kernels().encode(format, values, nullptr, length(part), key, part * groups, at(part));
+  at::Tensor at(int part) const { return bytes.narrow(0, part * room, room); }
+  // Part number `part` of a message; `values`: its floats.
+  void encode(int part, const at::Tensor& values, std::uint64_t key) const {
+    encode_groups(format, values, key, part * groups, at(part));
   }
-  void decode(int part, float* to) const {
-    codec::kernels().decode(format, at(part), length(part), 0, length(part), to);
+  void decode(int part, const at::Tensor& to) const {
+    if (to.numel() > 0) decode_groups(format, at(part), to);
   }
-  std::uint8_t* at(int part) const { return bytes.mutable_data_ptr<std::uint8_t>() + part * room; }
 };
 
 class Quantized : public Codec {
@@ -67,19 +57,18 @@ class Quantized : public Codec {
     const GroupLayout layout{.format = format_, .count = left.numel(), .world = call.world()};
     const std::int64_t shard = layout.shard_begin(call.rank());
     const std::int64_t length = layout.shard_end(call.rank()) - shard;
+    const at::TensorOptions floating = call.flat.options().dtype(c10::kFloat);
     const auto message = std::make_shared<GroupMessage>(
-        layout, call.rank(), layout.two_stages() ? at::zeros({length}, c10::kFloat) : at::Tensor());
+        layout, call.rank(), layout.two_stages() ? at::zeros({length}, floating) : at::Tensor(),
+        call.flat.device());
     message->key = key_of(parcel, 1);
 
-    const at::Tensor floats = left.to(c10::kFloat);
-    auto* const sent = message->sent.mutable_data_ptr<std::uint8_t>();
-    codec::kernels().encode(format_, floats.const_data_ptr<float>(), nullptr, layout.count, key_of(parcel, 0),
-                            0, sent);
-    at::Tensor own = at::empty({layout.count}, c10::kFloat);
-    codec::kernels().decode(format_, sent, layout.count, 0, layout.count, own.mutable_data_ptr<float>());
+    encode_groups(format_, left.to(c10::kFloat), key_of(parcel, 0), 0, message->sent);
+    const at::Tensor own = at::empty({layout.count}, floating);
+    decode_groups(format_, message->sent, own);
     left.sub_(own);
     return then(call, exchange(call, *message), [=, flat = call.flat] {
-      flat.copy_(sum_of(*message));
+      flat.copy_(message->sum());
       if (layout.two_stages()) left.narrow(0, shard, length).add_(message->rest);
     });
   }
@@ -91,17 +80,17 @@ class Quantized : public Codec {
     const at::Tensor floats = left.to(c10::kFloat), own = at::empty_like(floats);
     const Parts sent(call, format_), arrived(call, format_);
     for (int p = 0; p < call.world(); ++p) {
-      sent.encode(p, floats.const_data_ptr<float>() + call.edge(p), key_of(parcel, 0));
-      sent.decode(p, own.mutable_data_ptr<float>() + call.edge(p));
+      const std::int64_t begin = call.edge(p), end = call.edge(p + 1);
+      sent.encode(p, floats.slice(0, begin, end), key_of(parcel, 0));
+      sent.decode(p, own.slice(0, begin, end));
     }
     left.sub_(own);
     Call bytes = call;
     bytes.flat = sent.bytes;
     return then(call, exchange(bytes, arrived.bytes), [=, this] {
       const std::int64_t length = arrived.length(call.rank());
-      at::Tensor sum = at::zeros({length}, c10::kFloat);
-      for (int r = 0; r < call.world(); ++r)
-        codec::kernels().decode_add(format_, arrived.at(r), length, 0, length, sum.mutable_data_ptr<float>());
+      const at::Tensor sum = at::zeros({length}, call.flat.options().dtype(c10::kFloat));
+      for (int r = 0; r < call.world(); ++r) add_decoded_groups(format_, arrived.at(r), sum);
       call.part(call.rank()).copy_(sum);
     });
   }
@@ -115,14 +104,14 @@ class Quantized : public Codec {
     if (before.residual.defined()) left.add_(before.residual.slice(0, begin, end));
     const at::Tensor floats = left.to(c10::kFloat), own = at::empty_like(floats);
     const Parts parts(call, format_);
-    parts.encode(call.rank(), floats.const_data_ptr<float>(), key_of(parcel, 1));
-    parts.decode(call.rank(), own.mutable_data_ptr<float>());
+    parts.encode(call.rank(), floats, key_of(parcel, 1));
+    parts.decode(call.rank(), own);
     left.sub_(own);
     Call bytes = call;
     bytes.flat = parts.bytes;
     return then(call, runtime::start(bytes), [=] {
-      at::Tensor sum = at::empty({call.flat.numel()}, c10::kFloat);
-      for (int p = 0; p < call.world(); ++p) parts.decode(p, sum.mutable_data_ptr<float>() + call.edge(p));
+      const at::Tensor sum = at::empty({call.flat.numel()}, call.flat.options().dtype(c10::kFloat));
+      for (int p = 0; p < call.world(); ++p) parts.decode(p, sum.slice(0, call.edge(p), call.edge(p + 1)));
       call.flat.copy_(sum);
     });
   }
@@ -137,9 +126,7 @@ class Quantized : public Codec {
 
 template <codec::Format format>
 CodecRow row(std::string_view name) {
-  return {.name = name,
-          .make = [](const auto&) -> std::unique_ptr<Codec> { return std::make_unique<Quantized>(format); },
-          .accelerators = false};
+  return {name, [](const auto&) -> std::unique_ptr<Codec> { return std::make_unique<Quantized>(format); }};
 }
 
 }  // namespace

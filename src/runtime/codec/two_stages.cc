@@ -1,11 +1,14 @@
 #include "runtime/codec/two_stages.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "runtime/codec/group_tensors.h"
 #include "runtime/transport/exchange.h"
 
 namespace gradweave::runtime {
@@ -45,18 +48,24 @@ class Staged : public Pending {
     const std::int64_t count = layout.shard_end(rank) - layout.shard_begin(rank);
     if (count == 0) return;
     const std::int64_t room = message_.arrived.numel() / layout.world;
-    auto* const bytes = message_.arrived.mutable_data_ptr<std::uint8_t>();
-    auto* const rest = message_.rest.mutable_data_ptr<float>();
-    const codec::Kernels& with = codec::kernels();
-    for (int r = 0; r < layout.world; ++r)
-      with.decode_add(layout.format, bytes + r * room, count, 0, count, rest);
-    std::uint8_t* const own = bytes + rank * room;
-    with.encode(layout.format, rest, nullptr, count, message_.key, rank * layout.shard_groups(), own);
+    const auto part = [&](int r) { return message_.arrived.narrow(0, r * room, room); };
+    const at::Tensor& rest = message_.rest;
+    for (int r = 0; r < layout.world; ++r) add_decoded_groups(layout.format, part(r), rest);
+    encode_groups(layout.format, rest, message_.key, rank * layout.shard_groups(), part(rank));
+    if (!rest.is_cpu()) {
+      const at::Tensor sent = at::empty_like(rest);
+      decode_groups(layout.format, part(rank), sent);
+      rest.sub_(sent);
+      return;
+    }
+    // By groups, which stay in the cache.
+    const auto* const own = part(rank).const_data_ptr<std::uint8_t>();
+    auto* const floats = rest.mutable_data_ptr<float>();
     std::array<float, codec::kGroup> sent;
     for (std::int64_t begin = 0; begin < count; begin += codec::kGroup) {
       const std::int64_t end = std::min(begin + codec::kGroup, count);
-      with.decode(layout.format, own, count, begin, end, sent.data());
-      for (std::int64_t i = begin; i < end; ++i) rest[i] -= sent[static_cast<std::size_t>(i - begin)];
+      codec::kernels().decode(layout.format, own, count, begin, end, sent.data());
+      for (std::int64_t i = begin; i < end; ++i) floats[i] -= sent[static_cast<std::size_t>(i - begin)];
     }
   }
 
@@ -86,12 +95,13 @@ std::int64_t GroupLayout::shard_begin(int rank) const {
   return std::min(rank * shard_groups() * codec::kGroup, count);
 }
 
-GroupMessage::GroupMessage(const GroupLayout& form, int rank, at::Tensor kept)
+GroupMessage::GroupMessage(const GroupLayout& form, int rank, at::Tensor kept, c10::Device device)
     : layout(form),
-      sent(at::zeros({form.sent_bytes()}, c10::kByte)),
-      arrived(at::zeros({form.arrived_bytes()}, c10::kByte)),
-      own(sent.const_data_ptr<std::uint8_t>()),
+      sent(at::zeros({form.sent_bytes()}, at::TensorOptions(c10::kByte).device(device))),
+      arrived(at::zeros({form.arrived_bytes()}, sent.options())),
       rest(std::move(kept)) {
+  if (!device.is_cpu()) return;
+  own = sent.const_data_ptr<std::uint8_t>();
   const auto* const bytes = arrived.const_data_ptr<std::uint8_t>();
   if (layout.world == 1) sources = {own};
   if (layout.world == 2) {
@@ -99,6 +109,17 @@ GroupMessage::GroupMessage(const GroupLayout& form, int rank, at::Tensor kept)
     own = sources[static_cast<std::size_t>(rank)];
   }
   if (layout.two_stages()) sources = {bytes};
+}
+
+at::Tensor GroupMessage::sum() const {
+  const int messages = layout.world == 2 ? 2 : 1;
+  const at::Tensor& all = layout.world == 1 ? sent : arrived;
+  const at::Tensor total = at::empty({layout.count}, all.options().dtype(c10::kFloat));
+  for (int m = 0; m < messages; ++m) {
+    const at::Tensor message = all.slice(0, m * layout.sent_bytes());
+    m == 0 ? decode_groups(layout.format, message, total) : add_decoded_groups(layout.format, message, total);
+  }
+  return total;
 }
 
 std::unique_ptr<Pending> exchange(const Call& call, const GroupMessage& message) {

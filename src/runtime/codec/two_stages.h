@@ -37,18 +37,23 @@ struct GroupLayout {
   std::int64_t shard_end(int rank) const { return shard_begin(rank + 1); }
 };
 
-// A message under way. All tensors are contiguous, of one dimension, in the processor's memory.
+// A message under way. All tensors are contiguous, of one dimension, on one device.
 struct GroupMessage {
   GroupLayout layout;
   at::Tensor sent;     // bytes: this rank's message, encoded
   at::Tensor arrived;  // bytes: in two stages the sum, encoded; with two ranks the message of each
-  std::vector<const std::uint8_t*> sources;  // where the encoded messages arrive whose sum is the result
-  const std::uint8_t* own = nullptr;         // this rank's message, one of the sources if that is possible
+  // In the processor's memory: where the encoded messages arrive whose sum is the result; and this rank's message, one of them
+  // if that is possible.
+  std::vector<const std::uint8_t*> sources;
+  const std::uint8_t* own = nullptr;
   // float32, of this rank's shard: what the second encoding has dropped. Undefined in one stage.
   at::Tensor rest;
   std::uint64_t key = 0;  // of the second encoding's random numbers
 
-  GroupMessage(const GroupLayout& layout, int rank, at::Tensor rest);
+  GroupMessage(const GroupLayout& layout, int rank, at::Tensor rest, c10::Device device = c10::kCPU);
+
+  // Adds up what the sources decode to, in their order.
+  at::Tensor sum() const;
 };
 
 // Starts the exchange. `call` gives group, sequence and timeout; its `flat` is not used. The message outlives it.

@@ -1,0 +1,163 @@
+#include "runtime/codec/group_tensors.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <limits>
+
+#include "base/splitmix.h"
+
+namespace gradweave::runtime {
+namespace {
+
+constexpr std::int64_t kBytesOfScale = 4;
+
+struct CodeForm {
+  std::int64_t bits, limit, middle;
+};
+
+CodeForm form_of_codes(codec::Format format) {
+  return format == codec::Format::kInt8 ? CodeForm{8, 127, 128} : CodeForm{4, 7, 8};
+}
+
+// Of 64 bits, filled up with zeros.
+at::Tensor shifted_right(const at::Tensor& words, std::int64_t by) {
+  return words.bitwise_right_shift(by).bitwise_and((std::int64_t{1} << (64 - by)) - 1);
+}
+
+// splitmix64() of each.
+at::Tensor hashed(at::Tensor words) {
+  words = words.add(static_cast<std::int64_t>(kSplitmixStep));
+  words = words.bitwise_xor(shifted_right(words, 30)).mul(static_cast<std::int64_t>(0xbf58476d1ce4e5b9));
+  words = words.bitwise_xor(shifted_right(words, 27)).mul(static_cast<std::int64_t>(0x94d049bb133111eb));
+  return words.bitwise_xor(shifted_right(words, 31));
+}
+
+// Of (groups, 256) elements, 16 random bits each.
+at::Tensor random_bits(std::uint64_t key, std::int64_t first_group, std::int64_t groups,
+                       const at::TensorOptions& integers) {
+  constexpr std::int64_t kWord = 0xFFFFFFFF;
+  const at::Tensor numbers =
+      at::arange(groups, integers)
+          .add_(static_cast<std::int64_t>(key + static_cast<std::uint64_t>(first_group)));
+  const at::Tensor random = hashed(numbers).unsqueeze(1);
+  at::Tensor x = random.bitwise_and(kWord).add(at::arange(codec::kGroup / 2, integers)).bitwise_and_(kWord);
+  x = x.bitwise_xor(x.bitwise_right_shift(16));
+  x = x.bitwise_xor(shifted_right(random, 32)).mul_(0x7FEB352D).bitwise_and_(kWord);
+  x = x.bitwise_xor(x.bitwise_right_shift(15)).mul_(0x846CA68B).bitwise_and_(kWord);
+  x = x.bitwise_xor(x.bitwise_right_shift(16));
+  return at::cat({x.bitwise_and(0xFFFF), x.bitwise_right_shift(16)}, 1);
+}
+
+// The groups of a message that have all their elements, and those of the short one behind them.
+struct Split {
+  std::int64_t whole, rest;
+  explicit Split(std::int64_t count) : whole(count / codec::kGroup), rest(count % codec::kGroup) {}
+};
+
+std::int64_t code_bytes(const CodeForm& form, std::int64_t elements) {
+  return (elements * form.bits + 7) / 8;
+}
+
+at::Tensor rows_of(const at::Tensor& message, std::int64_t groups, std::int64_t bytes) {
+  return message.narrow(0, 0, groups * bytes).view({groups, bytes});
+}
+
+// `scale` of each group, and `codes`, (groups, 256), of which `bytes` bytes a group go out.
+void write_groups(const CodeForm& form, const at::Tensor& scale, const at::Tensor& codes, std::int64_t bytes,
+                  const at::Tensor& to) {
+  const at::Tensor rows = rows_of(to, codes.size(0), kBytesOfScale + bytes);
+  rows.narrow(1, 0, kBytesOfScale).copy_(scale.contiguous().view(c10::kByte));
+  at::Tensor packed = codes.narrow(1, 0, bytes);
+  if (form.bits == 4) packed = packed.bitwise_or(codes.narrow(1, bytes, bytes).mul(16));
+  rows.narrow(1, kBytesOfScale, bytes).copy_(packed);
+}
+
+// What groups of `elements` elements decode to, (groups, elements).
+at::Tensor read_groups(const CodeForm& form, const at::Tensor& from, std::int64_t groups,
+                       std::int64_t elements) {
+  const std::int64_t bytes = code_bytes(form, elements);
+  const at::Tensor rows = rows_of(from, groups, kBytesOfScale + bytes);
+  const at::Tensor scale =
+      rows.narrow(1, 0, kBytesOfScale).clone(at::MemoryFormat::Contiguous).view(c10::kFloat);
+  at::Tensor codes = rows.narrow(1, kBytesOfScale, bytes);
+  if (form.bits == 4) codes = at::cat({codes.bitwise_and(15), codes.bitwise_right_shift(4)}, 1);
+  return codes.narrow(1, 0, elements).to(c10::kFloat).sub_(form.middle).mul_(scale);
+}
+
+void encode_by_operators(codec::Format format, const at::Tensor& values, std::uint64_t key,
+                         std::int64_t first_group, const at::Tensor& to) {
+  const CodeForm form = form_of_codes(format);
+  const Split split(values.numel());
+  const std::int64_t padding = split.rest > 0 ? codec::kGroup - split.rest : 0;
+  const at::Tensor gain = at::constant_pad_nd(values, {0, padding}).view({-1, codec::kGroup});
+  const at::Tensor top = gain.abs().amax({1}, true);
+  const at::Tensor limit = at::full_like(top, form.limit);  // a number would be multiplied by its inverse
+  at::Tensor scale = at::where(top.lt(0x1p-100), at::zeros_like(top), top.div(limit));
+  const at::Tensor finite = scale.isfinite();
+  scale = at::where(finite, scale, at::full_like(scale, std::numeric_limits<float>::quiet_NaN()));
+  const at::Tensor inverse = at::where(finite.logical_and(scale.gt(0)), limit.div(top), at::zeros_like(top));
+  const at::Tensor random =
+      random_bits(key, first_group, gain.size(0), values.options().dtype(c10::kLong)).bitwise_or_(0x43000001);
+  const at::Tensor sum = gain.mul(inverse).add_(random.to(c10::kInt).view(c10::kFloat));
+  const at::Tensor rounded = sum.clamp_(128 - form.limit, 128 + form.limit).nan_to_num_(128).floor_();
+  const at::Tensor codes =
+      at::where(finite, rounded.sub(128 - form.middle), at::full_like(top, form.middle)).to(c10::kByte);
+  const std::int64_t bytes = code_bytes(form, codec::kGroup);
+  if (split.whole > 0)
+    write_groups(form, scale.narrow(0, 0, split.whole), codes.narrow(0, 0, split.whole), bytes, to);
+  if (split.rest > 0) {
+    write_groups(form, scale.narrow(0, split.whole, 1), codes.narrow(0, split.whole, 1),
+                 code_bytes(form, split.rest), to.slice(0, split.whole * (kBytesOfScale + bytes)));
+  }
+}
+
+template <typename Put>
+void decode_by_operators(codec::Format format, const at::Tensor& message, const at::Tensor& to,
+                         const Put& put) {
+  const CodeForm form = form_of_codes(format);
+  const Split split(to.numel());
+  const std::int64_t elements = split.whole * codec::kGroup;
+  if (split.whole > 0)
+    put(to.narrow(0, 0, elements).view({-1, codec::kGroup}),
+        read_groups(form, message, split.whole, codec::kGroup));
+  if (split.rest > 0) {
+    const std::int64_t begin = split.whole * (kBytesOfScale + code_bytes(form, codec::kGroup));
+    put(to.narrow(0, elements, split.rest),
+        read_groups(form, message.slice(0, begin), 1, split.rest).view({-1}));
+  }
+}
+
+}  // namespace
+
+void encode_groups(codec::Format format, const at::Tensor& values, std::uint64_t key,
+                   std::int64_t first_group, const at::Tensor& to) {
+  if (values.numel() == 0) return;
+  if (!values.is_cpu()) return encode_by_operators(format, values, key, first_group, to);
+  codec::kernels().encode(format, values.const_data_ptr<float>(), nullptr, values.numel(), key, first_group,
+                          to.mutable_data_ptr<std::uint8_t>());
+}
+
+void decode_groups(codec::Format format, const at::Tensor& message, const at::Tensor& to) {
+  if (!to.is_cpu()) {
+    return decode_by_operators(format, message, to,
+                               [](const at::Tensor& part, const at::Tensor& values) { part.copy_(values); });
+  }
+  codec::kernels().decode(format, message.const_data_ptr<std::uint8_t>(), to.numel(), 0, to.numel(),
+                          to.mutable_data_ptr<float>());
+}
+
+void add_decoded_groups(codec::Format format, const at::Tensor& message, const at::Tensor& to) {
+  if (!to.is_cpu()) {
+    return decode_by_operators(format, message, to,
+                               [](const at::Tensor& part, const at::Tensor& values) { part.add_(values); });
+  }
+  codec::kernels().decode_add(format, message.const_data_ptr<std::uint8_t>(), to.numel(), 0, to.numel(),
+                              to.mutable_data_ptr<float>());
+}
+
+}  // namespace gradweave::runtime
