@@ -114,7 +114,7 @@ GroupMessage::GroupMessage(const GroupLayout& form, int rank, at::Tensor kept, c
 at::Tensor GroupMessage::sum() const {
   const int messages = layout.world == 2 ? 2 : 1;
   const at::Tensor& all = layout.world == 1 ? sent : arrived;
-  const at::Tensor total = at::empty({layout.count}, all.options().dtype(c10::kFloat));
+  at::Tensor total = at::empty({layout.count}, all.options().dtype(c10::kFloat));
   for (int m = 0; m < messages; ++m) {
     const at::Tensor message = all.slice(0, m * layout.sent_bytes());
     m == 0 ? decode_groups(layout.format, message, total) : add_decoded_groups(layout.format, message, total);
