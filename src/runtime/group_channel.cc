@@ -62,7 +62,7 @@ bool GroupChannel::ordered_launches() const {
 }
 
 bool GroupChannel::returns_at_once() const {
-  return ordered_launches() && !options_.device.is_cpu() && !emulated_;
+  return ordered_launches() && !options_.device.is_cpu() && !emulated_ && !options_.staged;
 }
 
 std::unique_ptr<run::Channel::Scope> GroupChannel::enter_thread() {

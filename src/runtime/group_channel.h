@@ -28,6 +28,7 @@ struct LinkOptions {
   std::chrono::milliseconds timeout{300'000};  // of one op
   bool check = false;                          // compare plan, sequence and size across ranks before each op
   c10::Device device = c10::kCPU;
+  bool staged = false;  // some ops of the plan are: a link's thread works and waits for them
 };
 
 class GroupChannel : public run::Channel {

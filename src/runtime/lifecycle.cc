@@ -186,8 +186,10 @@ void Engine::Open::put_in_force(Prepared&& prepared, const Workload& workload, c
   if (state != nullptr) restore(*state);
   restored();
   std::vector<std::shared_ptr<run::Channel>> channels;
+  LinkOptions of_plan = options;
+  of_plan.staged = Anchors::staged_bytes(run.plan()) > 0;
   for (std::size_t link = 0; link < specs.size(); ++link) {
-    channels.push_back(std::make_shared<GroupChannel>(*specs[link], options, run.plan().hash,
+    channels.push_back(std::make_shared<GroupChannel>(*specs[link], of_plan, run.plan().hash,
                                                       host.messages().all(), host.feedback().coder(link)));
   }
   run.start(std::move(channels));
