@@ -40,14 +40,14 @@ def both(name, turns, iterations, folder):
 
     for _ in range(3):
         step()
-    recorder, traces = profiling.Recorder(job.model), []
+    with profiling.ForwardOrder(job.model) as order:
+        step()
+    found, traces = profiling.Profile(job.model, order.layers(), turns * iterations), []
     for turn in range(turns):
-        with recorder:
+        with found:
             for _ in range(iterations):
-                recorder.begin_iteration()
                 step()
-                recorder.end_iteration()
-            layers = recorder.layers()
+                found.iteration_ended()
         traces.append(folder / f"{name}-{turn}.json")
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True,
                      schedule=schedule(wait=0, warmup=1, active=iterations),
@@ -56,7 +56,7 @@ def both(name, turns, iterations, folder):
             for _ in range(1 + iterations):
                 step()
                 profiler.step()
-    live, _ = profiling.workload_of(job.model, layers, recorder.iterations, name)
+    live, _ = found.workload(name)
     done = subprocess.run([COMMAND, "import", "kineto", *traces, "--name", name], check=True, capture_output=True, text=True)
     return live, json.loads(done.stdout)
 

@@ -131,7 +131,7 @@ def _profile(options):
             compute = sum(layer["forward_us"] + layer["backward_us"] for layer in workload["layers"])
             print(f"{len(workload['layers'])} layers, forward and backward {compute / 1e3:.1f} ms, "
                   f"rest of an iteration {rest_us / 1e3:.1f} ms, {torch.get_num_threads()} thread(s)", file=sys.stderr)
-            _write(workload, options.output)
+            _write(workload.to_dict(), options.output)
     return EXIT_OK
 
 

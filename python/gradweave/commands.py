@@ -2,7 +2,7 @@
 
 import datetime
 
-from gradweave import _native, core, preserving, probe, profiling, reporting
+from gradweave import _native, core, preserving, probe, reporting
 
 
 class Commands(_native.EngineJob):
@@ -24,22 +24,8 @@ class Commands(_native.EngineJob):
     def compiled(self):
         return self._session.phase.seen
 
-    def begin_profile(self):
-        self._session.recorder.start()
-        self._session.recorder.begin_iteration()
-
-    def profile_iteration(self):
-        self._session.recorder.end_iteration()
-        self._session.recorder.begin_iteration()
-
-    def end_profile(self):
-        session, iterations = self._session, self._session.recorder.iterations
-        session.stop_recording()
-        workload, _ = profiling.workload_of(session.model, session.layers, iterations, type(session.model).__name__)
-        return core.Workload(workload)
-
-    def drop_profile(self):
-        self._session.stop_recording()
+    def profiles(self, on):
+        self._session.profiles(on)
 
     def look_at_optimizers(self):
         self._session.updates.look_at_optimizers()

@@ -87,12 +87,6 @@ def cut_layers(plan: "Json | Plan", workload: "Json | Workload") -> list[int]:
     return _native().cut_layers(plan, workload)
 
 
-def typical_row(rows: Iterable[Iterable[float]]) -> list[float]:
-    """The median of each column of `rows`, one or more of one length, all scaled alike so that they add up to the median of
-    the rows' sums."""
-    return _native().typical_row([list(row) for row in rows])
-
-
 def fit_link(measurements: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Start-up and per-byte cost of a link by a robust fit of [{"bytes": n, "us": t}, ...]: {"startup_us",
     "us_per_byte", "residual"}. Errors: ValueError."""

@@ -1,29 +1,18 @@
-"""Profiles a model on this machine: the workload file's content, from hooks in ordinary iterations."""
-
-import time
+"""Profiles a model on this machine: which layers its forward has, and what each of them takes in ordinary iterations."""
 
 import torch
 from torch.utils import _pytree
 
-from gradweave import core, ranks
+from gradweave import _native, core, ranks
 from gradweave.subclasses import Hook
 
 
-class Recorder:
-    """Records, between start() and stop(), when each layer's forward starts and when its gradients are complete.
-
-    A layer is a module that owns parameters; where its forward never runs (its owner uses its parameters directly)
-    they count to the nearest enclosing module that runs. Layers stand in the order in which they first run. Of an
-    iteration with several backward passes, whose gradients are accumulated, the first forward and the last backward are told
-    layer by layer, since only these can overlap with communication; what lies between counts to the last layer's forward. On
-    an accelerator the times are those of its events, since the host runs ahead.
-    """
+class Hooks:
+    """Of a model, between start() and stop()."""
 
     def __init__(self, model):
-        self.model, self.iterations = model, []
-        self._clock = _clock_of(model)
-        self._handles, self._pass, self._begin, self._in_forward = [], None, None, False
-        self._awaits_backward = False  # since the last forward
+        self.model = model
+        self._handles = []
 
     def __enter__(self):
         self.start()
@@ -32,103 +21,94 @@ class Recorder:
     def __exit__(self, *_):
         self.stop()
 
-    def start(self):
-        for name, module in self.model.named_modules():
-            self._handles.append(module.register_forward_pre_hook(Hook(self._at_forward(name)), prepend=True))
-        # First of all: what others do at the backward's begin and end does not count to it.
-        self._handles.append(self.model.register_forward_hook(Hook(self._after_forward), prepend=True))
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                self._handles.append(parameter.register_post_accumulate_grad_hook(self._at_gradient(name)))
-
     def stop(self):
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
-    def begin_iteration(self):
-        self._pass, self._begin = None, self._clock.now()
+    def _before_forward(self, module, call):
+        self._handles.append(module.register_forward_pre_hook(Hook(lambda module, inputs: call()), prepend=True))
 
-    def end_iteration(self):
-        """Keeps the iteration if it had a backward."""
-        end, last = self._clock.now(), self._pass
-        if self._begin is not None and last is not None and "backward_end" in last:
-            self.iterations.append(self._clock.resolved({**last, "begin": self._begin, "end": end}))
-        self._begin = None
+    def _after_forward(self, call):
+        # First of all: what others do at the backward's begin does not count to it.
+        self._handles.append(self.model.register_forward_hook(Hook(lambda module, inputs, output: call(output)), prepend=True))
+
+
+class ForwardOrder(Hooks):
+    """Sees in which order modules run in the last forward that is for a backward."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self._ran, self._in_forward = {}, False
+
+    def start(self):
+        for name, module in self.model.named_modules():
+            self._before_forward(module, lambda name=name: self._runs(name))
+        self._after_forward(self._ended)
 
     def layers(self, wanted=None):
-        """layers_of() the last forward; of the parameters `wanted`, by default all that require a gradient."""
-        return layers_of(self.model, list(self._pass["forward"]) if self._pass else [], wanted)
+        """layers_of() what ran; of the parameters `wanted`, by default all that require a gradient."""
+        return layers_of(self.model, list(self._ran), wanted)
 
-    def _at_forward(self, name):
-        def hook(module, inputs):
-            if module is self.model:
-                self._in_forward = torch.is_grad_enabled()
-                if self._in_forward:
-                    if self._pass is None or "backward" not in self._pass:
-                        self._pass = {"forward": {}, "ready": {}}
-                    self._awaits_backward = True
-            # Inside the model's forward even without gradients: reentrant checkpointing computes its layers so.
+    def _runs(self, name):
+        if name == "":
+            self._in_forward = torch.is_grad_enabled()
             if self._in_forward:
-                self._pass["forward"].setdefault(name, self._clock.now())
-        return hook
+                self._ran = {}
+        # Inside the model's forward even without gradients: reentrant checkpointing computes its layers so.
+        if self._in_forward:
+            self._ran.setdefault(name)
 
-    def _after_forward(self, module, inputs, output):
+    def _ended(self, output):
         self._in_forward = False
+
+
+class Profile(Hooks):
+    """Times the layers (those of layers_of()) of at most so many iterations of any loop, as an engine times its own
+    (src/run/layer_timer.h). On an accelerator times are those of its events, since the host runs ahead."""
+
+    def __init__(self, model, layers, iterations):
+        super().__init__(model)
+        self._layers = layers
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        self._timer = _native.LayerTimer(len(layers), iterations, device)
+
+    def start(self):
+        """An iteration begins."""
+        timer = self._timer
+        timer.begin_iteration()
+        self._after_forward(self._forward_ended)
+        modules, parameters = dict(self.model.named_modules()), dict(self.model.named_parameters())
+        for number, (layer, tensors) in enumerate(self._layers.items()):
+            self._before_forward(modules[layer], lambda number=number: timer.layer_started(number))
+            for tensor in tensors:
+                self._handles.append(parameters[tensor].register_post_accumulate_grad_hook(
+                    lambda parameter, number=number: timer.gradient_came(number)))
+        # Before the layers' hooks, of which the model itself may have one.
+        self._before_forward(self.model, lambda: torch.is_grad_enabled() and timer.forward_begins())
+
+    def iteration_ended(self):
+        """It is kept if it had a forward and a backward."""
+        self._timer.iteration_ended()
+
+    def workload(self, name, largest=lambda values: values):
+        """(core.Workload, rest in microseconds): `rest` is what an iteration takes besides forward and backward: the optimizer,
+        the data, the loop. Each time is what `largest` makes of the list of all. Once."""
+        forward, backward, rest = self._timer.times()
+        times = largest([*forward, *backward, rest])
+        layers = len(self._layers)
+        timed = workload_of(self.model, self._layers, name).timed(times[:layers], times[layers:2 * layers])
+        return timed, round(times[-1] / 1e3, 3)
+
+    def _forward_ended(self, output):
         if torch.is_grad_enabled():
             for tensor in tensors_in(output):
                 if tensor.grad_fn is not None:
-                    tensor.register_hook(self._at_backward)
+                    tensor.register_hook(self._backward_begins)
 
-    def _at_backward(self, gradient):
-        current = self._pass
-        if self._handles and current is not None and self._awaits_backward:
-            self._awaits_backward = False
-            current["backward"] = self._clock.now()
-            torch.autograd.Variable._execution_engine.queue_callback(
-                lambda: current.__setitem__("backward_end", self._clock.now()))
-
-    def _at_gradient(self, name):
-        def hook(parameter):
-            if self._pass is not None:
-                self._pass["ready"][name] = self._clock.now()
-        return hook
-
-
-class _HostClock:
-    now = staticmethod(time.perf_counter)
-
-    @staticmethod
-    def resolved(record):
-        return record
-
-
-class _DeviceClock:
-    """Moments of the device's current stream."""
-
-    def __init__(self, device):
-        self.device = device
-
-    def now(self):
-        event = torch.Event(self.device, enable_timing=True)
-        event.record()
-        return event
-
-    def resolved(self, record):
-        """The record in seconds after its begin."""
-        torch.accelerator.synchronize(self.device)
-        begin = record["begin"]
-
-        def seconds(moment):
-            if isinstance(moment, dict):
-                return {name: seconds(inner) for name, inner in moment.items()}
-            return begin.elapsed_time(moment) / 1e3
-        return seconds(record)
-
-
-def _clock_of(model):
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    return _HostClock() if device.type == "cpu" else _DeviceClock(device)
+    def _backward_begins(self, gradient):
+        if self._handles and self._timer.backward_begins():
+            torch.autograd.Variable._execution_engine.queue_callback(self._timer.backward_ended)
 
 
 def communicates(parameter):
@@ -164,70 +144,37 @@ def layers_of(model, ran, wanted=None):
     return {name: tensors for name, tensors in layers.items() if tensors}
 
 
-def workload_of(model, layers, records, name):
-    """(workload, rest in microseconds) from `records`: one dictionary of times in seconds for each iteration, with
-    begin, backward, backward_end, end, forward {module: start} and ready {parameter: time}; `rest` is what an iteration
-    takes besides forward and backward: the optimizer, the data, the loop. Without records all times are 0."""
+def workload_of(model, layers, name):
+    """core.Workload of these layers of the model, as layers_of() has them; its times are 0."""
     if not layers:
         raise ValueError("nothing to profile: no parameter that requires a gradient is used in the forward")
-    durations = [_durations(record, layers) for record in records] or [([0.0] * len(layers), [0.0] * len(layers), 0.0)]
-    *typical, rest = (round(1e6 * seconds, 3) for seconds in core.typical_row(
-        [*forward, *backward, rest] for forward, backward, rest in durations))
-    forward, backward = typical[:len(layers)], typical[len(layers):]
     sizes = dict(model.named_parameters())
-    entries = []
-    for index, (layer, tensors) in enumerate(layers.items()):
-        entries.append({
-            "name": layer or type(model).__name__,
-            "forward_us": forward[index],
-            "backward_us": backward[index],
-            "tensors": [{"name": tensor, "numel": sizes[tensor].numel(),
-                         "dtype": str(sizes[tensor].dtype).removeprefix("torch.")} for tensor in tensors]})
-    return {"version": 1, "name": name, "layers": entries}, rest
+    return core.Workload.of_layers(name, [
+        (layer or type(model).__name__, [(tensor, sizes[tensor].numel(), str(sizes[tensor].dtype).removeprefix("torch."))
+                                         for tensor in tensors]) for layer, tensors in layers.items()])
 
 
 def profile(job, name, iterations=20, warm_up=5, on_iteration=None):
-    """Train `job` for warm_up + iterations iterations and return (workload, rest in microseconds).
+    """Train `job` for warm_up + iterations iterations, at least one to warm up, which shows the layers; return (core.Workload,
+    rest in microseconds).
 
     With a process group the times are those of the slowest rank for each layer, and all ranks must call it; the
     ranks train without exchanging anything.
     """
-    with Recorder(job.model) as recorder:
-        for number in range(warm_up + iterations):
-            if number >= warm_up:
-                recorder.begin_iteration()
-            inputs, targets = next(job.batches)
-            job.optimizer.zero_grad()
-            job.loss(job.model(inputs), targets).backward()
-            job.optimizer.step()
-            recorder.end_iteration()
-            if on_iteration:
-                on_iteration()
-    workload, rest_us = workload_of(job.model, recorder.layers(), recorder.iterations, name)
-    return of_slowest(workload, ranks.largest), ranks.largest([rest_us])[0]
+    def train():
+        inputs, targets = next(job.batches)
+        job.optimizer.zero_grad()
+        job.loss(job.model(inputs), targets).backward()
+        job.optimizer.step()
+        if on_iteration:
+            on_iteration()
 
-
-def of_slowest(workload, largest):
-    """The workload with each time the largest of all ranks, as `largest` finds them for a list of numbers."""
-    keys = ("forward_us", "backward_us")
-    times = iter(largest([layer[key] for layer in workload["layers"] for key in keys]))
-    return {**workload, "layers": [{**layer, **{key: round(next(times), 3) for key in keys}} for layer in workload["layers"]]}
-
-
-def _durations(record, layers):
-    """(forward seconds, backward seconds, rest) of one iteration; both lists in forward order of the layers.
-
-    What runs between two layers counts to the first of them, as does the loss to the last.
-    """
-    starts = [record["forward"].get(name, record["backward"]) for name in layers]
-    starts[0] = min(starts[0], *record["forward"].values())
-    ends = starts[1:] + [record["backward"]]
-    forward = [max(0.0, end - start) for start, end in zip(starts, ends)]
-    backward, before = [], record["backward"]
-    for tensors in reversed(layers.values()):
-        ready = max([before] + [record["ready"][name] for name in tensors if name in record["ready"]])
-        backward.append(ready - before)
-        before = ready
-    backward[-1] += record["backward_end"] - before
-    rest = record["end"] - record["begin"] - sum(forward) - sum(backward)
-    return forward, backward[::-1], rest
+    with ForwardOrder(job.model) as order:
+        train()
+    for _ in range(1, warm_up):
+        train()
+    with Profile(job.model, order.layers(), iterations) as found:
+        for _ in range(iterations):
+            train()
+            found.iteration_ended()
+    return found.workload(name, ranks.largest)

@@ -42,10 +42,10 @@ class Session:
         self.model, self.settings, self.links = model, settings, links
         self.plan = self.on_close = None
         self.closed = False
-        self.recorder = profiling.Recorder(model)  # None once nothing is to be recorded
+        self._order = profiling.ForwardOrder(model)
         self.layers, self._called, self._folded = None, False, False
         self._layer_handles = []
-        self._every_layer = self._only_gradients = False
+        self._records = self._profiles = self._only_gradients = False
         self._restored = None  # the engine's state, of a checkpoint, until its plan is in force
         self._scope = Scope(model, settings.exclude)
         self.names, self.parameters = self._scope.names, self._scope.parameters
@@ -82,7 +82,7 @@ class Session:
         if settings.plan is not None:  # in force from the first forward on
             self._controller.install(settings.given_plan)
         self._controller.begin()
-        self.recorder.start()
+        self._order.start()
 
     # ---- what users ask
 
@@ -113,7 +113,7 @@ class Session:
     def record_timeline(self, on: bool = True) -> None:
         """Record compute, ops and waits from now on, or stop."""
         self.engine.set_timeline(on)
-        self._every_layer = on
+        self._records = on
         self._hook_layers()
 
     def timeline(self) -> core.Timeline:
@@ -356,7 +356,8 @@ class Session:
             handle.remove()
         self._layer_handles = []
         reading.unwatch(self.model)
-        self.stop_recording()
+        self._order.stop()
+        self.phase.eager = False
         if self.on_close:
             self.on_close()
 
@@ -378,7 +379,7 @@ class Session:
     def clip_grad_norm_(self, max_norm, norm_type, error_if_nonfinite, parameters=None):
         """gradweave.clip_grad_norm_(), of all parameters or of some."""
         norm = clipping.clip_grad_norm_(self.engine, self.parameters, max_norm, norm_type, error_if_nonfinite, parameters)
-        if self.recorder is not None:
+        if self._controller.profiling:
             self._loop.clipped()
         return norm
 
@@ -441,9 +442,9 @@ class Session:
             self._loop.saw("takes turns")
             self.updates.end_iteration()
             self._iteration_ended()
-        self.engine.forward_begins()
         if self.engine.communicating and self.model.training and self.settings.broadcast_buffers:
             self.broadcast_buffers()
+        self.engine.forward_begins()
 
     def after_forward(self, output):
         """A call of the model has ended."""
@@ -460,33 +461,33 @@ class Session:
             self._first_forward_ended()
         if self.engine.steps_in_backward:
             self.updates.freeze_hyperparameters()
-        recording = self.recorder is not None and self.engine.communicating
-        if recording:
+        looking = self._controller.profiling and self.engine.communicating
+        if looking:
             self._loop.backward_started(self.engine.reduced)
         self.engine.backward_start()
-        if recording or (self._commands.comparing and self.engine.communicating):
+        if looking or (self._commands.comparing and self.engine.communicating):
             # After the engine's own callback, which puts the reduced gradients in place.
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
 
     def _backward_ended(self):
-        if self.recorder is not None and self.engine.reduced:
+        if self._controller.profiling and self.engine.reduced:
             self._loop.backward_ended()
         self._commands.backward_ended()
 
     def _first_forward_ended(self):
         # Rank 0's, where the forward differs between ranks.
-        self._know(self.control.from_rank_0(self.recorder.layers(set(self.names))))
-        self.recorder.stop()
+        self._know(self.control.from_rank_0(self._order.layers(set(self.names))))
         if self.settings.plan is not None:
-            self.stop_recording()
+            self.phase.eager = False
         if self.settings.tune and self.phase.seen:
             raise _native.InvalidInput(COMPILED)
-        workload, _ = profiling.workload_of(self.model, self.layers, [], type(self.model).__name__)
+        workload = profiling.workload_of(self.model, self.layers, type(self.model).__name__)
         self._controller.layers_known(workload, [link.name for link in self.links])
 
     def _know(self, layers):
         """layers: {module: names of its tensors}, in forward order."""
         self.layers = layers
+        self._order.stop()
         self._modules = dict(self.model.named_modules())
         by_name = dict(zip(self.names, self.parameters))
         self._parameters_of = [[by_name[name] for name in tensors] for tensors in layers.values()]
@@ -533,7 +534,7 @@ class Session:
             handle.remove()
         self._layer_handles = []
         modules = [self._modules[name] for name in self.layers]
-        for number in range(len(modules)) if self._every_layer else self.engine.forward_layers():
+        for number in range(len(modules)) if self._records or self._profiles else self.engine.forward_layers():
             # Before other hooks, which may compute with the parameters, as torch.nn.utils.weight_norm's does.
             self._layer_handles.append(modules[number].register_forward_pre_hook(self._at_forward_start(number), prepend=True))
             self._layer_handles.append(modules[number].register_forward_hook(self._at_forward_end(number)))
@@ -548,10 +549,14 @@ class Session:
     def _at_forward_end(self, number):
         return Hook(compiling.opaque(lambda module, inputs, output: self.engine.forward_end(number)))
 
-    def stop_recording(self):
-        if self.recorder is not None:
-            self.recorder.stop()
-            self.recorder, self.phase.eager = None, False
+    def profiles(self, on):
+        """Every layer's forward is told to the engine from now on; or no longer, once another plan is in force, under which the
+        model is compiled if it was."""
+        self._profiles = on
+        if on:
+            self._hook_layers()
+        else:
+            self.phase.eager = False
 
     # ---- between iterations
 

@@ -58,10 +58,9 @@ void Controller::iteration_ended() {
       if (watch_) watch_->end();
       phase_ = Phase::kProfile;
       iterations_ = 0;
-      job_.begin_profile();
+      job_.begin_profile(options_.profile_iterations);
       return;
     case Phase::kProfile:
-      job_.profile_iteration();
       if (++iterations_ == options_.profile_iterations) decide_and_switch();
       return;
     case Phase::kTuning:
@@ -117,7 +116,7 @@ void Controller::close(bool failed) {
 
 // Rank 0 decides on everybody's profile and on what everybody's loop does; all ranks switch after the same iteration.
 void Controller::decide_and_switch() {
-  const Workload mine = job_.end_profile();
+  const Workload mine = run::timed(*workload_, job_.end_profile());
   job_.drain(kChange);  // first of all exchanges, since it agrees that all ranks are here
   const Workload workload = of_slowest(mine);
   job_.look_at_optimizers();

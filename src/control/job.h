@@ -12,6 +12,7 @@
 #include "gradweave/observe.h"
 #include "gradweave/plan.h"
 #include "gradweave/workload.h"
+#include "run/layer_timer.h"
 
 namespace gradweave::control {
 
@@ -62,11 +63,9 @@ class Job {
 
   // ---- measurements
 
-  // Profiles iterations from now on; one of them has ended; no more of them. The last returns what this rank's iterations
-  // take, layer by layer.
-  virtual void begin_profile() = 0;
-  virtual void profile_iteration() = 0;
-  virtual Workload end_profile() = 0;
+  // Profiles so many iterations from now on. Returns, after them, what they have taken on this rank.
+  virtual void begin_profile(int iterations) = 0;
+  virtual run::LayerTimes end_profile() = 0;
   // No more is profiled: a plan has come from elsewhere.
   virtual void drop_profile() = 0;
   // Looks at what the optimizers and the loop do, and tells the controller's loop.

@@ -20,6 +20,16 @@ std::unique_ptr<control::Job::Exchange> EngineJob::begin_smallest(const std::str
   return exchange;
 }
 
+void EngineJob::begin_profile(int iterations) {
+  profiles(true);
+  engine_.run(&run::Run::begin_profile, iterations);
+}
+
+run::LayerTimes EngineJob::end_profile() {
+  profiles(false);
+  return engine_.run(&run::Run::end_profile);
+}
+
 void EngineJob::echo_on(const std::vector<std::string>& links) {
   echoes_.clear();
   for (const std::string& link : links) echoes_.push_back(engine_.echo(link));

@@ -50,6 +50,9 @@ class EngineJob : public control::Job {
   IterationStatistics statistics(std::int64_t iterations) override {
     return engine_.run(&run::Run::statistics, iterations, static_cast<std::size_t>(rank_));
   }
+  void begin_profile(int iterations) override;
+  run::LayerTimes end_profile() override;
+  void drop_profile() override { profiles(false); }
   void echo_on(const std::vector<std::string>& links) override;
   void start_echoes() override;
   std::vector<double> echo_ns() override;
@@ -62,7 +65,10 @@ class EngineJob : public control::Job {
   Cluster measured(const Workload& workload, const std::string& scheme,
                    const std::map<std::string, std::string>& options, double seconds) const;
 
-  // ---- what is compared of gradients comes from the face
+  // ---- what the face does in particular
+
+  // Every layer's forward_start() has to come from now on; or only those that the plan needs.
+  virtual void profiles(bool on) = 0;
 
   // Whether backward_ended() is wanted.
   bool comparing() const { return comparison_.comparing(); }

@@ -57,10 +57,7 @@ class PythonJob : public EngineJob {
     return called<std::string>(this, "install", kept(plan), kept(workload));
   }
   bool compiled() override { return called<bool>(this, "compiled"); }
-  void begin_profile() override { called<void>(this, "begin_profile"); }
-  void profile_iteration() override { called<void>(this, "profile_iteration"); }
-  Workload end_profile() override { return called<Workload>(this, "end_profile"); }
-  void drop_profile() override { called<void>(this, "drop_profile"); }
+  void profiles(bool on) override { called<void>(this, "profiles", on); }
   void look_at_optimizers() override { called<void>(this, "look_at_optimizers"); }
   Cluster measure(const Workload& workload) override {
     return called<Cluster>(this, "measure", kept(workload));

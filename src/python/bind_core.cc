@@ -7,11 +7,11 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "base/statistics.h"
 #include "gradweave/effects.h"
 #include "gradweave/fit.h"
 #include "gradweave/ranked_plans.h"
@@ -22,6 +22,7 @@
 #include "gradweave/validate.h"
 #include "python/values.h"
 #include "report/result_json.h"
+#include "run/layer_timer.h"
 
 namespace py = pybind11;
 
@@ -88,8 +89,33 @@ py::class_<T, std::shared_ptr<T>> bind_value(py::module_& module) {
       .def("__deepcopy__", [](const std::shared_ptr<T>& value, const py::dict&) { return value; });
 }
 
+// By layer: its name, and of its tensors name, number of elements and element type.
+using Layers =
+    std::vector<std::pair<std::string, std::vector<std::tuple<std::string, std::int64_t, std::string>>>>;
+
+Workload workload_of(const std::string& name, const Layers& layers) {
+  Workload workload{.name = name};
+  for (const auto& [layer, tensors] : layers) {
+    Layer& added = workload.layers.emplace_back(Layer{.name = layer});
+    for (const auto& [tensor, numel, dtype] : tensors) {
+      const std::optional<DType> known = dtype_from_name(dtype);
+      if (!known) throw InvalidInput("unknown element type '" + dtype + "'", tensor, "use one of torch's");
+      added.tensors.push_back({.name = tensor, .numel = numel, .dtype = *known});
+    }
+  }
+  check(workload);
+  return workload;
+}
+
 void bind_values(py::module_& module) {
-  bind_value<Workload>(module);
+  bind_value<Workload>(module)
+      .def_static("of_layers", &workload_of, py::arg("name"), py::arg("layers"))
+      .def(
+          "timed",
+          [](const Workload& workload, std::vector<double> forward_ns, std::vector<double> backward_ns) {
+            return run::timed(workload, {std::move(forward_ns), std::move(backward_ns)});
+          },
+          py::arg("forward_ns"), py::arg("backward_ns"));
   bind_value<Cluster>(module).def_readonly("workers", &Cluster::workers);
   bind_value<Plan>(module)
       .def_readonly("scheme", &Plan::scheme)
@@ -219,7 +245,6 @@ void bind_core(py::module_& module) {
   module.def("demands", [](const Given<Plan>& plan) { return python_of(to_object(demands_of(*plan))); });
   module.def("simulate", &simulated, py::arg("plan"), py::arg("workload"), py::arg("cluster"),
              py::arg("optimizer_us"), py::arg("contention"));
-  module.def("typical_row", &typical_row);
   module.def("fit_link", &fitted, py::arg("measurements"));
   module.def(
       "cut_layers",

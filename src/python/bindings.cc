@@ -13,6 +13,7 @@
 #include "report/result_json.h"
 #include "runtime/adam_step.h"
 #include "runtime/control_group.h"
+#include "runtime/device_stopwatch.h"
 #include "runtime/engine.h"
 #include "runtime/fold.h"
 #include "runtime/fork.h"
@@ -152,6 +153,29 @@ void bind_transports(py::module_& module) {
       py::arg("links"), py::arg("workers"), py::arg("description"), py::arg("seconds"), py::arg("startup_us"),
       py::arg("us_per_byte"), Unlocked());
   py::class_<Computing>(module, "Computing").def(py::init<>());
+}
+
+void bind_profile(py::module_& module) {
+  using run::LayerTimer;
+  py::class_<LayerTimer>(module, "LayerTimer")
+      .def(py::init([](std::size_t layers, std::int64_t iterations, c10::Device device) {
+             auto timer = std::make_unique<LayerTimer>(stopwatch_of(device));
+             timer->reset(layers);
+             timer->begin_profile(iterations);
+             return timer;
+           }),
+           py::arg("layers"), py::arg("iterations"), py::arg("device"))
+      .def("begin_iteration", &LayerTimer::begin_iteration)
+      .def("forward_begins", &LayerTimer::forward_begins)
+      .def("layer_started", &LayerTimer::layer_started)
+      .def("backward_begins", &LayerTimer::backward_begins)
+      .def("gradient_came", &LayerTimer::gradient_came)
+      .def("backward_ended", &LayerTimer::backward_ended)
+      .def("iteration_ended", &LayerTimer::iteration_ended, Unlocked())
+      .def("times", [](LayerTimer& timer) {
+        run::LayerTimes times = timer.end_profile();
+        return std::tuple(std::move(times.forward_ns), std::move(times.backward_ns), times.rest_ns);
+      });
 }
 
 void bind_passes(py::module_& module) {
@@ -347,6 +371,7 @@ PYBIND11_MODULE(_native, module) {
   py::module_::import("torch");  // what is bound here uses classes that torch makes when it is imported
   python::bind_core(module);
   bind_transports(module);
+  bind_profile(module);
   bind_passes(module);
   bind_peers(module);
   bind_engine(module);

@@ -14,15 +14,9 @@
 #include "run/archive.h"
 #include "run/execution.h"
 #include "run/flight_recorder.h"
+#include "run/stopwatch.h"
 
 namespace gradweave::run {
-
-using Clock = std::chrono::steady_clock;
-
-// Returns the time as timelines have it.
-inline std::int64_t ns_of(Clock::time_point time) {
-  return time.time_since_epoch() / std::chrono::nanoseconds(1);
-}
 
 struct OpQueueOptions {
   std::chrono::milliseconds timeout{300'000};  // of one op

@@ -7,11 +7,9 @@ void Recorder::restart() {
   updated_ = -1;
 }
 
-void Recorder::backward_ended() { timer_.backward_ended(ns_of(Clock::now())); }
-
-void Recorder::iteration_ended() {
+void Recorder::iteration_ended(bool goes_on) {
   ++counters_.iterations;
-  timer_.iteration_ended(ns_of(Clock::now()));
+  if (!goes_on) timer_.iteration_ended();
 }
 
 void Recorder::stepped(std::int64_t iteration) {

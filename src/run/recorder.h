@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,20 +24,17 @@ struct Counters {
 // Iterations are the run's, but for those of ops and updates, which are the plan's. Makes no memory without a timeline.
 class Recorder {
  public:
+  explicit Recorder(std::unique_ptr<Stopwatch> stopwatch = std::make_unique<HostStopwatch>())
+      : timer_(std::move(stopwatch)) {}
+
   // A plan comes into force, or begins anew. The plan must outlive what follows.
   void install(const RunPlan& plan) REQUIRES(compute_thread) { timer_.install(plan); }
   void restart() REQUIRES(compute_thread);
 
-  void forward_begins() REQUIRES(compute_thread) { timer_.forward_begins(ns_of(Clock::now())); }
-  void layer_started(std::int32_t layer) REQUIRES(compute_thread) {
-    timer_.layer_started(layer, ns_of(Clock::now()));
-  }
-  void backward_begins() REQUIRES(compute_thread) { timer_.backward_begins(ns_of(Clock::now())); }
-  void layer_ended(std::int32_t layer) REQUIRES(compute_thread) {
-    timer_.layer_ended(layer, ns_of(Clock::now()));
-  }
-  void backward_ended() REQUIRES(compute_thread);
-  void iteration_ended() REQUIRES(compute_thread);
+  // Takes the points of forward and backward, and profiles.
+  LayerTimer& layers() REQUIRES(compute_thread) { return timer_.layers(); }
+  // `goes_on`: for the caller, whose gradients accumulate.
+  void iteration_ended(bool goes_on) REQUIRES(compute_thread);
   // The times of an iteration's ops, in list order, 0 for those that were not run.
   void ops_ended(std::int64_t iteration, std::span<const std::int64_t> ns) REQUIRES(compute_thread) {
     timer_.ops_ended(iteration, ns);
@@ -56,7 +54,7 @@ class Recorder {
   }
   // An update outside of step() began at `begin` and ends now: it is not compute's.
   void update_ended(Clock::time_point begin) REQUIRES(compute_thread) {
-    timer_.stop_clock(ns_of(Clock::now()) - ns_of(begin));
+    layers().leave_out(ns_of(Clock::now()) - ns_of(begin));
   }
 
   // For a timeline: what compute does from now on, or has done since then.

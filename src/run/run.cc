@@ -19,11 +19,13 @@ Run::InForce::InForce(Run& run, std::shared_ptr<Tables> made)
       applies(context, arrivals, outbox),
       forwarded(tables->plan.layers, -1) {}
 
-Run::Run(Host& host, std::shared_ptr<Peers> peers, const RunOptions& options)
+Run::Run(Host& host, std::shared_ptr<Peers> peers, const RunOptions& options,
+         std::unique_ptr<Stopwatch> stopwatch)
     : host_(host),
       options_(options),
       peers_(std::move(peers)),
       queue_(std::make_shared<OpQueue>(options.queue)),
+      recorder_(std::move(stopwatch)),
       ending_(peers_, queue_, cursor_) {}
 
 Run::~Run() = default;
@@ -78,13 +80,13 @@ void Run::restart() {
 // ---- forward
 
 void Run::forward_begins() {
-  if (installed() && phase_ == Phase::kIdle) recorder_.forward_begins();
+  if (installed() && phase_ == Phase::kIdle) recorder_.layers().forward_begins();
 }
 
 void Run::forward_start(std::int32_t layer) {
   // Also where the backward will only accumulate: the forward needs the new parameters.
   if (!installed() || phase_ != Phase::kIdle) return;
-  recorder_.layer_started(layer);
+  recorder_.layers().layer_started(layer);
   apply_forward(layer);
   recorder_.begin_span();
 }
@@ -115,7 +117,7 @@ void Run::forward_end(std::int32_t layer) {
 
 void Run::backward_start() {
   if (phase_ == Phase::kBackward) return;
-  recorder_.backward_begins();
+  recorder_.layers().backward_begins();
   pass(PointKind::kBackwardStart, 0);
 }
 
@@ -132,6 +134,7 @@ void Run::gradient(std::int32_t tensor) {
         "with use_reentrant=False");
   }
   const std::size_t layer = plan().index.tensors[static_cast<std::size_t>(tensor)].layer;
+  recorder_.layers().gradient_came(static_cast<std::int32_t>(layer));
   if (is_behind(layer)) {
     throw InvalidInput(
         "its gradient was computed without its last update, which waits for its module's forward",
@@ -166,7 +169,7 @@ void Run::enter_backward() {
           "step() of the optimizer that gradweave.wrap() was given, or model.gradweave.skip_step() to drop a "
           "batch");
     }
-    advance();
+    advance(/*accumulates=*/true);
   }
   plan_->scaled = host_.begin_backward();
   phase_ = Phase::kBackward;
@@ -178,7 +181,6 @@ void Run::enter_backward() {
 void Run::dealt_with(std::int32_t tensor) {
   const auto ended = plan_->arrivals.dealt_with(tensor);
   if (!ended) return;
-  recorder_.layer_ended(ended->first);
   end_span(SpanKind::kBackward, ended->first);
   for (std::int32_t l = ended->last; l >= ended->first; --l) end_layer(l);
 }
@@ -204,7 +206,7 @@ void Run::finish_backward() {
     dealt_with(t);
   }
   for (std::size_t l = index.tensors.front().layer; l-- > 0;) end_layer(static_cast<std::int32_t>(l));
-  recorder_.backward_ended();
+  recorder_.layers().backward_ended();
   tell_flags();
   plan_->applies.backward_ended();
   phase_ = Phase::kReduced;
@@ -273,8 +275,8 @@ void Run::finish_iteration() {
   advance();
 }
 
-void Run::advance() {
-  recorder_.iteration_ended();
+void Run::advance(bool accumulates) {
+  recorder_.iteration_ended(accumulates);
   plan_->arrivals.forget_accumulated();
   retire(cursor_.now());
   cursor_.advance();

@@ -40,8 +40,9 @@ struct RunOptions {
 // Errors: InvalidInput for what the caller can change; RuntimeFailure once a peer or a link is lost, and from then on.
 class Run {
  public:
-  // `host` must outlive the run.
-  Run(Host& host, std::shared_ptr<Peers> peers, const RunOptions& options);
+  // `host` must outlive the run. `stopwatch`: tells what compute takes.
+  Run(Host& host, std::shared_ptr<Peers> peers, const RunOptions& options,
+      std::unique_ptr<Stopwatch> stopwatch = std::make_unique<HostStopwatch>());
   // Ends the links' threads. Waits for the ops that run, unless all has failed.
   ~Run();
   Run(const Run&) = delete;
@@ -116,10 +117,11 @@ class Run {
   // Returns the statistics of the last iterations, at most kMostKept, as this rank has them; without iterations where too
   // few have passed.
   IterationStatistics statistics(std::int64_t iterations, std::size_t rank) const REQUIRES(compute_thread);
-  // Returns what the layers of the last iterations took (IterationTimer::layer_times()).
-  std::optional<LayerTimes> layer_times(std::int64_t iterations) const REQUIRES(compute_thread) {
-    return recorder_.timer().layer_times(iterations);
+  // LayerTimer::begin_profile() and end_profile(). The caller owes a plan in force.
+  void begin_profile(std::int64_t iterations) REQUIRES(compute_thread) {
+    recorder_.layers().begin_profile(iterations);
   }
+  LayerTimes end_profile() REQUIRES(compute_thread) { return recorder_.layers().end_profile(); }
   // Of no plan, no step is anywhere.
   StepPoints steps() const REQUIRES(compute_thread) { return plan_ ? plan_->tables->steps : StepPoints(); }
   // Layers whose forward_start or forward_end the plan needs.
@@ -168,7 +170,8 @@ class Run {
   void pass_forward(std::int32_t layer) REQUIRES(compute_thread);
   bool is_behind(std::size_t layer) const REQUIRES(compute_thread);
   void finish_iteration() REQUIRES(compute_thread);
-  void advance() REQUIRES(compute_thread);
+  // `accumulates`: the caller's iteration goes on with another backward.
+  void advance(bool accumulates = false) REQUIRES(compute_thread);
   void begin_iteration() REQUIRES(compute_thread);
   void open(std::int64_t iteration) REQUIRES(compute_thread);
   void start_early(std::int32_t op) REQUIRES(compute_thread);

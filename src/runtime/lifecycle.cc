@@ -10,6 +10,7 @@
 #include "model/hash.h"
 #include "peers/refusal.h"
 #include "peers/sign.h"
+#include "runtime/device_stopwatch.h"
 #include "runtime/engine.h"
 #include "runtime/room.h"
 #include "runtime/runnable.h"
@@ -39,7 +40,8 @@ Engine::Open::Open(std::vector<NamedParameter> parameters, std::vector<LinkSpec>
           {.queue = {.timeout = options.timeout, .flight_events = peers->dump().wanted() ? kFlightEvents : 0},
            .find_unused = given.find_unused,
            .check = options.check,
-           .world_size = world_size}) {}
+           .world_size = world_size},
+          stopwatch_of(options.device)) {}
 
 Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
                c10::intrusive_ptr<c10d::ProcessGroup> control, std::shared_ptr<Peers> peers, int world_size,

@@ -165,10 +165,8 @@ struct Session::State : runtime::EngineJob {
   explicit State(std::unique_ptr<Parts> made);
 
   std::string install(const Plan& plan, const Workload& workload) override;
-  void begin_profile() override { profiled = 0; }
-  void profile_iteration() override { ++profiled; }
-  Workload end_profile() override;
-  void drop_profile() override {}
+  void profiles(bool /*on*/) override {}  // layers are entered all the time
+  run::LayerTimes end_profile() override;
   void look_at_optimizers() override;
   Cluster measure(const Workload& workload) override;
   std::optional<StepRule> step_rule() override { return parts->optimizer.rule(); }
@@ -200,7 +198,6 @@ struct Session::State : runtime::EngineJob {
   std::set<std::int32_t> entered;       // ... that this iteration has
   std::set<std::int32_t> ever_entered;  // ... that some iteration has
   bool stepped = false;                 // some iteration has ended
-  std::int64_t profiled = 0;            // iterations
   std::vector<Handed> handed;           // as the backward left them
   bool unscaled = false;                // the gradients of this iteration
   int exceptions = std::uncaught_exceptions();
@@ -286,19 +283,14 @@ void Session::State::average_states_of(const std::vector<std::int32_t>& apart) {
   if (!alike.empty()) parts->optimizer.average_states(alike, *parts->messages);
 }
 
-Workload Session::State::end_profile() {
-  Workload workload = parts->described.workload;
-  const auto times = engine.run(&run::Run::layer_times, std::min(profiled, run::kMostKept));
-  if (!times) {
+run::LayerTimes Session::State::end_profile() {
+  run::LayerTimes times = EngineJob::end_profile();
+  if (!times.every_layer) {
     throw InvalidInput("no iteration entered every layer", "Session",
                        "call Session::enter() in the first line of each layer's forward, or give a plan by "
                        "Session::install()");
   }
-  for (std::size_t l = 0; l < workload.layers.size(); ++l) {
-    workload.layers[l].forward_ns = std::llround(times->forward_ns[l]);
-    workload.layers[l].backward_ns = std::llround(times->backward_ns[l]);
-  }
-  return workload;
+  return times;
 }
 
 void Session::State::look_at_optimizers() {

@@ -275,10 +275,13 @@ std::string FakeJob::install(const Plan& plan, const Workload& workload) {
   return "";
 }
 
-Workload FakeJob::end_profile() {
+run::LayerTimes FakeJob::end_profile() {
   command();
-  Workload mine = setting_.workload;
-  for (Layer& layer : mine.layers) layer.backward_ns -= 10 * rank_;  // rank 0 is the slowest
+  run::LayerTimes mine{.every_layer = true};
+  for (const Layer& layer : setting_.workload.layers) {
+    mine.forward_ns.push_back(static_cast<double>(layer.forward_ns));
+    mine.backward_ns.push_back(static_cast<double>(layer.backward_ns - 10 * rank_));  // rank 0 is the slowest
+  }
   return mine;
 }
 

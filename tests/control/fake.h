@@ -111,9 +111,8 @@ class FakeJob : public control::Job {
                                            const std::vector<double>& values) override;
   void drain(const std::string& what) override;
   std::string install(const Plan& plan, const Workload& workload) override;
-  void begin_profile() override { command(); }
-  void profile_iteration() override { command(); }
-  Workload end_profile() override;
+  void begin_profile(int /*iterations*/) override { command(); }
+  run::LayerTimes end_profile() override;
   void drop_profile() override { command(); }
   void look_at_optimizers() override { command(); }
   Cluster measure(const Workload& workload) override;

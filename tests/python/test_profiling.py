@@ -47,7 +47,7 @@ def test_times_and_tensors_are_those_of_the_layers():
     model = nn.Sequential(Timed(0.04, 0.12), nn.ReLU(), Timed(0.10, 0.02))
     job = _job(model)
     begin = time.perf_counter()
-    workload, rest = profiling.profile(job, "timed", iterations=1, warm_up=0)
+    workload, rest = profiling.profile(job, "timed", iterations=1, warm_up=1)
     whole_ms = 1e3 * (time.perf_counter() - begin)
     first, second = workload["layers"]
     assert [first["name"], second["name"]] == ["0.linear", "2.linear"]
@@ -105,7 +105,7 @@ def test_shared_and_unused_parameters_appear_once_and_frozen_ones_not_at_all():
 
 def test_the_profiler_leaves_the_model_as_it_was():
     model = nn.Sequential(nn.Linear(4, 4))
-    profiling.profile(_job(model), "plain", iterations=1, warm_up=0)
+    profiling.profile(_job(model), "plain", iterations=1, warm_up=1)
     assert not model[0]._forward_pre_hooks
     assert not (model[0].weight._post_accumulate_grad_hooks or {})
 

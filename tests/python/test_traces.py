@@ -54,18 +54,22 @@ def recorded(model, path, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.randint(100, (16, 32))
     plan = schedule(wait=0, warmup=1, active=ITERATIONS)
-    with profiling.Recorder(model) as recorder, \
-            profile(activities=[ProfilerActivity.CPU], schedule=plan,
-                    on_trace_ready=lambda done: done.export_chrome_trace(str(path)), **options) as profiler:
-        for _ in range(1 + ITERATIONS):
-            recorder.begin_iteration()
+    with profiling.ForwardOrder(model) as order:
+        model(inputs)
+    live = profiling.Profile(model, order.layers(), ITERATIONS)
+    with profile(activities=[ProfilerActivity.CPU], schedule=plan,
+                 on_trace_ready=lambda done: done.export_chrome_trace(str(path)), **options) as profiler:
+        for number in range(1 + ITERATIONS):
+            if number == 1:
+                live.start()
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(inputs).flatten(0, 1), inputs.flatten()).backward()
             optimizer.step()
-            recorder.end_iteration()
+            if number > 0:
+                live.iteration_ended()
             profiler.step()
-        workload, _ = profiling.workload_of(model, recorder.layers(), recorder.iterations[1:], "live")
-    return workload
+    live.stop()
+    return live.workload("live")[0]
 
 
 def imported(*paths, code=0):
