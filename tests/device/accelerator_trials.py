@@ -14,7 +14,7 @@ import gradweave
 import jobs
 from gradweave import core
 from models import make_optimizer
-from training import FEATURES, STEPS, Loop
+from device_loops import FEATURES, STEPS, Loop
 
 CLOSE = 1e-2  # kernels of an accelerator and of the processor, after six iterations
 WARM_UP, PROFILE, SETTLED = 2, 5, 12  # iterations

@@ -15,12 +15,12 @@ import conftest  # noqa: F401  the paths of what is imported below
 import torch
 
 import accelerator_trials as trials
+import device_loops
 import ranks
-import training
 from gradweave import __version__, core
 from gradweave.lab import hosts
 
-FEATURES = [name for name, loop in training.FEATURES.items() if not loop.options and name != "plain"]
+FEATURES = [name for name, loop in device_loops.FEATURES.items() if not loop.options and name != "plain"]
 LINK = "lo"
 
 

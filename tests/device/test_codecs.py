@@ -3,7 +3,7 @@
 import pytest
 
 import jobs
-from training import Loop
+from device_loops import Loop
 
 # By how much parameters may differ after training. PowerSGD's bases are of another algorithm there.
 DIFFERENCE = {"int8": 0, "int4": 0, "dgc": 0, "power_sgd": 5e-3}

@@ -23,7 +23,7 @@ def on_both(rank, cases, optimizer):
     """{(feature, scheme): (by how much each value differs from the processor's, reports), or why it is refused}."""
     import gradweave
     from accelerator import native
-    from training import FEATURES
+    from device_loops import FEATURES
 
     found = {}
     native.take_reports()
@@ -50,7 +50,7 @@ def check(results, atol):
 
 
 def by_distributed_data_parallel(rank, schemes):
-    from training import STEPS, Loop
+    from device_loops import STEPS, Loop
 
     model = jobs.net_on("sim", seed=rank)
     jobs.train(nn.parallel.DistributedDataParallel(model), make_optimizer("sgd", model), rank, STEPS, "sim")
@@ -77,7 +77,7 @@ def test_what_has_streams_to_order_is_silent():
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_every_feature_with_every_scheme_is_silent(world, optimizer):
-    from training import FEATURES
+    from device_loops import FEATURES
 
     cases = [(feature, scheme) for feature in FEATURES for scheme in schemes()]
     # With two ranks a sum has one order.
@@ -87,7 +87,7 @@ def test_every_feature_with_every_scheme_is_silent(world, optimizer):
 def left_out(rank, cases):
     """{site of a wait in the engine: the reports when it is left out}, of all ranks."""
     from accelerator import native
-    from training import FEATURES
+    from device_loops import FEATURES
 
     found = {}
     for feature, scheme in cases:
@@ -120,7 +120,7 @@ def test_each_wait_that_is_left_out_is_reported():
 def launches(rank, feature, schemes):
     """{scheme: what the rank launched on the accelerator, in order} with one queue for all groups."""
     from accelerator import native
-    from training import FEATURES
+    from device_loops import FEATURES
 
     native.carry_by(one_queue=True)
     found = {}
