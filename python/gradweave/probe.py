@@ -1,4 +1,5 @@
-"""Measures links: the time of each kind of collective for several sizes, and the cost model that follows (src/runtime/probe.h)."""
+"""Measures links: the time of each kind of collective for several sizes, and the cost model that follows
+(src/runtime/probe.h)."""
 
 import os
 from typing import Mapping, Sequence

@@ -92,8 +92,8 @@ class Profile(Hooks):
         self._timer.iteration_ended()
 
     def workload(self, name, largest=lambda values: values):
-        """(core.Workload, rest in microseconds): `rest` is what an iteration takes besides forward and backward: the optimizer,
-        the data, the loop. Each time is what `largest` makes of the list of all. Once."""
+        """(core.Workload, rest in microseconds): `rest` is what an iteration takes besides forward and backward: the
+        optimizer, the data, the loop. Each time is what `largest` makes of the list of all. Once."""
         forward, backward, rest = self._timer.times()
         times = largest([*forward, *backward, rest])
         layers = len(self._layers)

@@ -550,8 +550,8 @@ class Session:
         return Hook(compiling.opaque(lambda module, inputs, output: self.engine.forward_end(number)))
 
     def profiles(self, on):
-        """Every layer's forward is told to the engine from now on; or no longer, once another plan is in force, under which the
-        model is compiled if it was."""
+        """Every layer's forward is told to the engine from now on; or no longer, once another plan is in force, under which
+        the model is compiled if it was."""
         self._profiles = on
         if on:
             self._hook_layers()

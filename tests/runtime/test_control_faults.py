@@ -18,8 +18,8 @@ from models import batch, make_net, make_optimizer, train
 TIMEOUT_S = 3.0
 BUSY = 4  # seconds that ranks of a busy machine may lie behind
 
-PLACES = {"groups": "groups.JobRanks.control_group", "broadcast": "agreement.Control.broadcast", "probe": "commands.Commands.measure",
-          "profiles": "commands.Commands.look_at_optimizers"}
+PLACES = {"groups": "groups.JobRanks.control_group", "broadcast": "agreement.Control.broadcast",
+          "probe": "commands.Commands.measure", "profiles": "commands.Commands.look_at_optimizers"}
 
 
 def strike(place, happens):
