@@ -19,7 +19,9 @@ FAULTS = {
     "store": "the store is lost, which is in a process of its own",
     "uneven": "one rank has fewer batches",
     "skip": "one rank leaves out one step(), or a whole iteration",
+    "loss": "from there on packets between all ranks are lost at random; only if asked for: it needs root and iptables",
 }
+LOSSES = (0.02, 0.05, 0.1, 0.2, 0.3)  # of all packets
 SIGNALLED = ("kill", "terminate", "stop", "pause", "two", "store")  # may also strike in the middle of a call
 OF_THE_LOOP = ("uneven", "skip")
 SCHEMES = ("ddp", "dear", "us_byte", "deft", "covap", "dreamddp", "delayed_averaging")
@@ -50,6 +52,7 @@ class Case:
     managed: bool          # the loop is in `with gradweave.wrap(...)`
     emulated: bool         # an emulated link instead of a measured one
     fresh: bool            # ranks are interpreters of their own, which also end as such
+    loss: float = 0.0      # share of the packets
 
     @property
     def victim(self):
@@ -65,7 +68,7 @@ class Case:
 
     @property
     def victim_goes_on(self):
-        return self.fault in ("pause", "fork", "store", "uneven", "skip")
+        return self.fault in ("pause", "fork", "store", "uneven", "skip", "loss")
 
     @property
     def kind(self):
@@ -75,18 +78,18 @@ class Case:
     def __str__(self):
         where = f"{self.share:.0%} of it" if self.iteration is None else f"iteration {self.iteration}, {self.moment}"
         later = f" and {1000 * self.delay_s:.0f} ms" if self.delay_s else ""
-        pause = f" for {self.pause_s:.1f} s" if self.fault == "pause" else ""
+        pause = f" for {self.pause_s:.1f} s" if self.fault == "pause" else f" of {self.loss:.0%}" if self.loss else ""
         return (f"seed {self.seed}: {self.fault}{pause} on rank {', '.join(map(str, self.victims))} of {self.world_size} in "
                 f"{self.phase}, {where}{later}; {self.scheme}{', two models' if self.models > 1 else ''}"
                 f"{', with' if self.managed else ''}{', emulated link' if self.emulated else ''}"
                 f"{', fresh' if self.fresh else ''}")
 
 
-def draw(seed, phases=PHASES):
-    """The case of a seed: first one of `phases`, then the fault, then a place in the phase, all evenly."""
+def draw(seed, phases=PHASES, of=tuple(fault for fault in FAULTS if fault != "loss")):
+    """The case of a seed: first one of `phases`, then a fault `of` these, then a place in the phase, all evenly."""
     chance = random.Random(seed)
     phase = chance.choice(phases)
-    faults = [fault for fault in FAULTS if fault not in OF_THE_LOOP or phase in ("warm-up", "profile", "switch", "training")]
+    faults = [fault for fault in of if fault not in OF_THE_LOOP or phase in ("warm-up", "profile", "switch", "training")]
     fault = chance.choice(faults)
     world_size = chance.choice((3, 4) if fault == "two" else (2, 3, 4))
     victims = tuple(chance.sample(range(world_size), 2 if fault == "two" else 1))
@@ -98,7 +101,9 @@ def draw(seed, phases=PHASES):
                 world_size=world_size, victims=victims, share=chance.random(), delay_s=delay_s,
                 pause_s=chance.choice((0.3, 1.0, TIMEOUT_S - 1.0, TIMEOUT_S + 6.5)), iteration=iteration, moment=moment,
                 models=2 if phase in WITH_TWO_MODELS and chance.random() < 0.2 else 1, managed=chance.random() < 0.5,
-                emulated=chance.random() < 0.75, fresh=chance.random() < (0.4 if fault in ("exception", "exit") else 0.1))
+                emulated=chance.random() < 0.75,
+                fresh=chance.random() < {"exception": 0.4, "exit": 0.4, "loss": 1.0}.get(fault, 0.1),
+                loss=chance.choice(LOSSES) if fault == "loss" else 0.0)
 
 
 def _of_the_loop(phase, chance):

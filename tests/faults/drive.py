@@ -13,8 +13,10 @@ stopped.
 """
 
 import argparse
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +34,7 @@ import verdict  # noqa: E402
 import victim  # noqa: E402
 from phases import PHASES  # noqa: E402
 
-from gradweave.lab.hosts import free_port  # noqa: E402
+from gradweave.lab.hosts import Hosts, free_port  # noqa: E402
 
 START_S = 180.0  # to import, meet and train until the fault
 END_S = 60.0     # after the last sign of a rank, for the others
@@ -53,15 +55,17 @@ class Run:
 
     def __init__(self, case, slack_s, calls):
         self.case, self.slack_s, self.begin = case, slack_s, time.monotonic()
-        self._store, environment = None, {}
+        self._store, self._host, environment = None, None, {}
         if case.fault == "store" and calls is not None:
             port = free_port()
             self._store = subprocess.Popen([sys.executable, "-c", STORE, str(port)], stdout=subprocess.PIPE)
             self._store.stdout.readline()
             environment = {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
                            "STORE_PROCESS": str(self._store.pid)}
-        self.job = ranks.start(victim.run, case.world_size, fresh=case.fresh, environment=environment, case=asdict(case),
-                               calls=calls)
+        if case.fault == "loss" and calls is not None:  # in a network of its own
+            self._host = Hosts(workers=1).__enter__()
+        self.job = ranks.start(victim.run, case.world_size, fresh=case.fresh, environment=environment,
+                               prefix=self._host.inside(0) if self._host else (), case=asdict(case), calls=calls)
         self.folder = Path(self.job.folder.name)
         self.fault_s = self.continued_s = self.struck = None  # of the last victim
         self.left = {}  # rank: when its process had ended
@@ -104,6 +108,8 @@ class Run:
             self._store.kill()
             self._store.wait()
             self._store.stdout.close()
+        if self._host:
+            self._host.close()
 
     def logs(self):
         return "\n".join(f"--- rank {rank}\n{self.job.log(rank)}" for rank in range(self.case.world_size))
@@ -149,10 +155,10 @@ def plain(case):
                    fresh=False)
 
 
-def drive(seeds, jobs, slack_s, on_result, calls=None, phases=PHASES):
-    """Run the cases of `seeds`, `jobs` at a time; calls on_result(line, run) after each. `calls`: what counted() knows
+def drive(drawn, jobs, slack_s, on_result, calls=None):
+    """Run the cases `drawn`, `jobs` at a time; calls on_result(line, run) after each. `calls`: what counted() knows
     already, which it adds to."""
-    waiting, running = [cases.draw(seed, phases) for seed in seeds], []
+    waiting, running = list(drawn), []
     calls = {} if calls is None else calls
     calls.update(counted({case.kind: plain(case) for case in waiting}, calls, jobs))
     try:
@@ -174,10 +180,11 @@ def drive(seeds, jobs, slack_s, on_result, calls=None, phases=PHASES):
 
 def table(lines):
     """The phase that was struck by the fault: in each field how many runs ended how, as markdown."""
-    rows = [["phase", *cases.FAULTS], ["---"] * (1 + len(cases.FAULTS))]
+    faults = [fault for fault in cases.FAULTS if any(line["case"]["fault"] == fault for line in lines)]
+    rows = [["phase", *faults], ["---"] * (1 + len(faults))]
     for phase in PHASES:
         row = [phase]
-        for fault in cases.FAULTS:
+        for fault in faults:
             counts = Counter(line["verdict"]
                              for line in lines if (line["case"]["fault"], line["struck"]) == (fault, phase))
             row.append(", ".join(f"{counts[what]} {what}" for what in verdict.VERDICTS if counts[what]))
@@ -191,11 +198,15 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="of the series (default: 0)")
     parser.add_argument("--only", type=int, help="this run alone, whatever there is of it in the results")
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES, help="strike in these only")
+    parser.add_argument("--faults", nargs="+", choices=cases.FAULTS, help="these only (default: all but loss)")
     parser.add_argument("--jobs", type=int, default=2 * len(os.sched_getaffinity(0)), help="runs at a time")
     parser.add_argument("--slack", type=float, default=1.0, help="seconds that a busy machine may take besides (default: 1)")
     parser.add_argument("--results", type=Path, help="lines of JSON, kept and continued; what was counted is kept beside them")
     parser.add_argument("--verbose", action="store_true", help="print what the ranks of a run that is not ok printed")
     options = parser.parse_args()
+    if options.faults and "loss" in options.faults and (os.geteuid() != 0 or not shutil.which("iptables-legacy")):
+        parser.error("--faults loss: run it as root, with iptables: apt-get install iptables")
+    draw = functools.partial(cases.draw, phases=options.phases, **({"of": options.faults} if options.faults else {}))
     first = SERIES * options.seed
     seeds = range(first, first + min(options.runs, SERIES)) if options.only is None else [options.only]
     lines, calls, kept = {}, {}, options.results and options.results.with_suffix(".calls.json")
@@ -215,13 +226,13 @@ def main():
         if options.verbose:
             print(run.logs(), flush=True)
 
-    missing = [seed for seed in seeds if seed not in lines]
-    kinds = {case.kind: plain(case) for case in (cases.draw(seed, options.phases) for seed in missing)}
+    missing = [draw(seed) for seed in seeds if seed not in lines]
+    kinds = {case.kind: plain(case) for case in missing}
     calls = counted(kinds, calls, options.jobs)
     if kept:
         kept.write_text(json.dumps(calls))
-    drive(missing, options.jobs, options.slack, on_result, calls, options.phases)
-    print(table(lines.values()))
+    drive(missing, options.jobs, options.slack, on_result, calls)
+    print(table(list(lines.values())))
     failing = sorted(seed for seed, line in lines.items() if line["verdict"] != verdict.OK)
     print(f"\n{len(lines)} runs, {len(lines) - len(failing)} ok"
           + (f"; not ok: {' '.join(map(str, failing))}" if failing else ""))

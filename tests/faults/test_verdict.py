@@ -14,6 +14,7 @@ UNEVEN = dataclasses.replace(KILL, fault="uneven")
 PAUSE = dataclasses.replace(KILL, fault="pause", pause_s=0.3)
 TWO = dataclasses.replace(KILL, fault="two", victims=(1, 2))
 STORE = dataclasses.replace(KILL, fault="store")
+LOSS = dataclasses.replace(KILL, fault="loss", loss=0.1)
 LOST = Rank(None, -9)
 NAMED = "rank 0 reports: op 'x' failed after 3.0 s; suspect: rank 1 (no sign of life). Where ranks are: ranks 0, 2: here"
 
@@ -47,6 +48,10 @@ def finished(digest="a" * 64):
     (TWO, [raised(), LOST, LOST], "ok"),
     (TWO, [raised(NAMED.replace("rank 1 ", "ranks 1, 2 ")), LOST, LOST], "ok"),
     (TWO, [raised(NAMED.replace("rank 1 ", "ranks 0, 1 ")), LOST, LOST], "wrong suspect"),
+    (LOSS, [raised(), finished(), finished()], "silent divergence"),
+    (LOSS, [raised(), raised("rank 0"), raised("gone")], "ok"),
+    (LOSS, [finished()] * 3, "ok"),
+    (LOSS, [finished(), Rank(None), finished()], "hang"),
     (STORE, [raised("the store is gone")] * 3, "ok"),
     (STORE, [raised()] * 3, "wrong suspect"),
     (STORE, [finished()] * 3, "ok"),
@@ -86,7 +91,9 @@ def test_a_seed_gives_one_case_and_phases_come_evenly():
     assert drawn[:50] == [cases.draw(seed) for seed in range(50)]
     counts = collections.Counter(case.phase for case in drawn)
     assert set(counts) == set(PHASES) and min(counts.values()) > 0.7 * len(drawn) / len(PHASES)
-    assert {case.fault for case in drawn} == set(cases.FAULTS)
+    assert {case.fault for case in drawn} == set(cases.FAULTS) - {"loss"}
+    assert all(case.fault == "loss" and case.loss in cases.LOSSES and case.fresh
+               for case in (cases.draw(seed, of=["loss"]) for seed in range(50)))
     assert {case.scheme for case in drawn} == set(cases.SCHEMES) and {case.world_size for case in drawn} == {2, 3, 4}
     for case in drawn:
         assert max(case.victims) < case.world_size and len(set(case.victims)) == (2 if case.fault == "two" else 1)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -78,6 +79,9 @@ class Strike:
             os.kill(own, signal.SIGSTOP)
         elif fault == "store":
             os.kill(int(os.environ["STORE_PROCESS"]), signal.SIGKILL)
+        elif fault == "loss":
+            subprocess.run(["iptables-legacy", "-A", "INPUT", "-i", "lo", "-m", "statistic", "--mode", "random",
+                            "--probability", str(self.case.loss), "-j", "DROP"], check=True)
         elif fault == "fork":
             if os.fork() == 0:
                 sys.setprofile(None)

@@ -24,10 +24,10 @@ _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["gradweave.wrapping", "ranks", "models", "reference"])
 
 
-def start(function, world_size, fresh=False, environment=None, **arguments):
-    """Ranks of `function` (of a module), each called as function(rank, **arguments), with `environment` besides. Returns a
-    Job."""
-    return Job(function, world_size, arguments, fresh, environment or {})
+def start(function, world_size, fresh=False, environment=None, prefix=(), **arguments):
+    """Ranks of `function` (of a module), each called as function(rank, **arguments), with `environment` besides; `prefix`: of
+    a fresh rank's command. Returns a Job."""
+    return Job(function, world_size, arguments, fresh, environment or {}, prefix)
 
 
 def run(function, world_size, timeout=170, **arguments):
@@ -64,7 +64,7 @@ def _forked_main(arguments, environment, log):
 
 
 class Job:
-    def __init__(self, function, world_size, arguments, fresh, more):
+    def __init__(self, function, world_size, arguments, fresh, more, prefix):
         self.folder = tempfile.TemporaryDirectory(prefix="gradweave-test-")
         torch.save(arguments, Path(self.folder.name) / "arguments")
         port = free_port()
@@ -79,8 +79,8 @@ class Job:
                 self.processes.append(_Forked(command, environment, self._log(rank)))
                 continue
             with open(self._log(rank), "w") as log:
-                self.processes.append(subprocess.Popen([sys.executable, __file__, *command], env=os.environ | environment,
-                                                       stdout=log, stderr=subprocess.STDOUT))
+                self.processes.append(subprocess.Popen([*prefix, sys.executable, __file__, *command],
+                                                       env=os.environ | environment, stdout=log, stderr=subprocess.STDOUT))
 
     def _log(self, rank):
         return Path(self.folder.name) / f"log{rank}"
