@@ -96,7 +96,7 @@ def features(run, schemes):
         bad = [f"`{scheme}`: {outcome.said}" for scheme, outcome in outcomes.items() if not outcome.well]
         refused = [f"`{scheme}`" for scheme, outcome in outcomes.items() if outcome.refused]
         well &= not bad
-        said = "; ".join(bad) or f"{len(schemes) - len(refused)} schemes as on the processor"
+        said = "; ".join(bad) or f"{len(schemes) - len(refused)} of {len(schemes)} schemes as on the processor"
         rows.append((feature, said, ", ".join(refused) or "-"))
     return ["## What loops do", "", "Six iterations with SGD, compared with the processor's.",
             *table(("feature", "outcome", "refused"), rows)], well

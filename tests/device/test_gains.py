@@ -100,7 +100,7 @@ def as_on_the_processor(rank, cases, dtype=torch.float32):
     return wrong
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_averages_of_gains_have_the_processors_bits(ranks):
     cases = [(scheme, codec, None) for scheme in PARTS for codec in CODECS]
     cases += [(scheme, codec, OUTER) for scheme in PARTS for codec in (None, "int4", "top_k")]
