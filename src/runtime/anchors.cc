@@ -59,8 +59,7 @@ void Anchors::install(const RunPlan& plan, std::size_t slots, const std::vector<
   for (const RunIteration& iteration : plan.iterations) {
     for (const RunOp& op : iteration.ops) {
       if (!op.anchored) continue;
-      if (op.staged && !device.is_cpu() && !stream_)
-        stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+      if (op.staged && !device.is_cpu() && !stream_) stream_ = OwnStream::new_stream(device);
       for (const std::int32_t b : op.blocks) {
         const auto tensor = static_cast<std::size_t>(plan.block_tensor[static_cast<std::size_t>(b)]);
         Anchor& anchor = anchors_[tensor];

@@ -14,8 +14,8 @@
 namespace gradweave::runtime {
 
 // Buffers by class: gradient ops over the same blocks are a class, and so are all parameter ops of one link
-// and dtype; those that are staged are in the processor's memory. A class grows to as many buffers as are in use at once, within the first cycle. Used by the
-// compute thread alone.
+// and dtype; those that are staged are in the processor's memory. A class grows to as many buffers as are in use at
+// once, within the first cycle. Used by the compute thread alone.
 class BufferPool {
  public:
   BufferPool(const RunPlan& plan, c10::Device device);

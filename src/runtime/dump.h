@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <string>
 
 #include "base/mutex.h"
 #include "gradweave/timeline.h"

@@ -24,7 +24,7 @@ void check_average(const RunOp& op, const std::string& where) {
 
 // What a compressed gradient asks of its elements.
 void check_gradient(const RunOp& op, const std::string& where) {
-  codec_row(op.compression);
+  codec_row(op.compression);  // which the engine has, or this says so
   if (std::ranges::find(kFloats, op.dtype) == kFloats.end()) {
     throw InvalidInput("gradients are compressed of floats of 16, 32 or 64 bits only", where,
                        "name it in wrap(exclude=...), or use a plan without a compressor");

@@ -270,8 +270,7 @@ std::string Session::State::lost_state(const Demands& demands) const {
   if (demands.local_steps || engine.stepped_locally().empty() || !parts->optimizer.keeps_unknown_state())
     return "";
   return "ranks have stepped on their own, and what their optimizers keep can be averaged of torch's SGD, "
-         "Adam, AdamW, "
-         "RMSprop and Adagrad only; train by such a plan from the start, or by one of these";
+         "Adam, AdamW, RMSprop and Adagrad only; train by such a plan from the start, or by one of these";
 }
 
 // What optimizers keep of parameters that ranks stepped on their own, and step alike from here on.

@@ -5,6 +5,7 @@
 
 #include <new>
 
+#include "control/gradient_watch.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
 #include "gradweave/schemes.h"
@@ -174,6 +175,15 @@ TEST(Loop, IsRefusedAtOnceWhatItsBoundSchemeDoesNotSupport) {
   EXPECT_THROW(loop.saw("edits"), InvalidInput);
   EXPECT_TRUE(loop.seen("edits"));
   EXPECT_FALSE(loop.seen("scales"));
+}
+
+TEST(Checks, GradientsAreComparedWhereAutoMayDelayOrCorrectThem) {
+  const auto compared = [](const std::string& allow) {
+    return iterations_compared({"auto", {{"allow", allow}}}, true, 0) > 0;
+  };
+  for (const char* allow : {"exact+delayed", "local", "exact+compressed+corrected"})
+    EXPECT_TRUE(compared(allow)) << allow;
+  for (const char* allow : {"exact", "exact+compressed"}) EXPECT_FALSE(compared(allow)) << allow;
 }
 
 TEST(Checks, WhatAnEngineCanNotRunOfOptionsIsRefusedByElementType) {

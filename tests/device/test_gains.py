@@ -8,7 +8,7 @@ import torch
 from torch import distributed, nn
 
 import jobs
-from models import batch, cluster, make_net, workload
+from models import batch, cluster, make_net, of_gains, workload
 
 OUTER = {"momentum": 0.9, "learning_rate": 0.7}
 PARTS = {"delayed_averaging": {"period": 2}, "local_sgd": {"period": 2}, "dreamddp": {"period": 3},
@@ -24,16 +24,7 @@ def plan_of(scheme, compressor, outer, dtype="float32"):
     for tensor in (tensor for layer in load["layers"] for tensor in layer["tensors"]):
         tensor["dtype"] = dtype
     plan = core.make_plan(load, cluster(distributed.get_world_size(), 0.6), scheme, PARTS[scheme])
-    for iteration in plan["period"] + plan.get("prologue", []):
-        for op in iteration["ops"]:
-            if compressor:
-                op |= {"collective": "compressed", "compression": {"name": compressor}}
-        for apply in iteration["applies"]:
-            if apply["source"] == "averaged_parameter":
-                apply["mode"] = "correct"
-    if outer:
-        plan["outer"] = outer
-    return plan
+    return of_gains(plan, compressor, outer)
 
 
 class Loop:

@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 
+#include "gradweave/error.h"
 #include "peers/member.h"
 
 namespace gradweave::peers {
@@ -260,6 +261,13 @@ RC_GTEST_PROP(Sign, SurvivesItsText, ()) {
 RC_GTEST_PROP(Sign, TextsSurviveBeingJoined, (const std::vector<std::string>& texts)) {
   RC_ASSERT(split(join(texts)) == texts);
   RC_ASSERT(!join(texts).empty());
+}
+
+TEST(Sign, FieldsThatAreMissingAreAnError) {
+  const std::string text = join({"a", ""});
+  EXPECT_EQ(fields_of(text, 2), (std::vector<std::string>{"a", ""}));
+  EXPECT_THROW(fields_of(text, 3), InvalidInput);
+  EXPECT_THROW(fields_of("", 1), InvalidInput);
 }
 
 TEST(Sign, TextsOfAnotherFormAreAsGoodAsNone) {

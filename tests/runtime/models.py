@@ -92,3 +92,17 @@ def cluster(workers, us_per_byte=0.05, links=1, startup_us=100.0):
     return {"version": 1, "workers": workers, "workers_per_node": 1, "startup_growth": "linear",
             "links": [{"name": f"link{k}", "startup_us": startup_us, "us_per_byte": us_per_byte, "concurrency": 1}
                       for k in range(links)]}
+
+
+def of_gains(plan, compressor, outer):
+    """The plan, whose averages are now of what was gained: through `compressor`, if any, and with the outer optimizer."""
+    for iteration in plan["period"] + plan.get("prologue", []):
+        for op in iteration["ops"]:
+            if compressor:
+                op |= {"collective": "compressed", "compression": {"name": compressor}}
+        for apply in iteration["applies"]:
+            if apply["source"] == "averaged_parameter":
+                apply["mode"] = "correct"
+    if outer:
+        plan["outer"] = outer
+    return plan

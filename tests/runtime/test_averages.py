@@ -6,7 +6,7 @@ import torch
 from torch import distributed
 
 import ranks
-from models import batch, cluster, differing, make_net, make_optimizer, train, workload
+from models import batch, cluster, differing, make_net, make_optimizer, of_gains, train, workload
 from reference import Reference
 
 OUTER = {"momentum": 0.9, "learning_rate": 0.7}
@@ -32,17 +32,7 @@ def plan_of(scheme, options, compressor, outer):
     """The scheme's plan; its averages are of what was gained."""
     from gradweave import core
 
-    plan = core.make_plan(workload(), cluster(world_size(), 0.6), scheme, options)
-    for iteration in plan["period"] + plan.get("prologue", []):
-        for op in iteration["ops"]:
-            if compressor:
-                op |= {"collective": "compressed", "compression": {"name": compressor}}
-        for apply in iteration["applies"]:
-            if apply["source"] == "averaged_parameter":
-                apply["mode"] = "correct"
-    if outer:
-        plan["outer"] = outer
-    return plan
+    return of_gains(core.make_plan(workload(), cluster(world_size(), 0.6), scheme, options), compressor, outer)
 
 
 def against_reference(rank, cases, optimizer, stops):

@@ -116,9 +116,11 @@ void encode_by_operators(codec::Format format, const at::Tensor& values, std::ui
   }
 }
 
-template <typename Put>
-void decode_by_operators(codec::Format format, const at::Tensor& message, const at::Tensor& to,
-                         const Put& put) {
+// Makes `to` what the message decodes to, or adds it.
+void decode_by_operators(codec::Format format, const at::Tensor& message, const at::Tensor& to, bool adds) {
+  const auto put = [adds](const at::Tensor& part, const at::Tensor& values) {
+    adds ? part.add_(values) : part.copy_(values);
+  };
   const CodeForm form = form_of_codes(format);
   const Split split(to.numel());
   const std::int64_t elements = split.whole * codec::kGroup;
@@ -132,6 +134,13 @@ void decode_by_operators(codec::Format format, const at::Tensor& message, const 
   }
 }
 
+void decode_or_add(codec::Format format, const at::Tensor& message, const at::Tensor& to, bool adds) {
+  if (!to.is_cpu()) return decode_by_operators(format, message, to, adds);
+  const codec::Kernels& with = codec::kernels();
+  (adds ? with.decode_add : with.decode)(format, message.const_data_ptr<std::uint8_t>(), to.numel(), 0,
+                                         to.numel(), to.mutable_data_ptr<float>());
+}
+
 }  // namespace
 
 void encode_groups(codec::Format format, const at::Tensor& values, std::uint64_t key,
@@ -143,21 +152,11 @@ void encode_groups(codec::Format format, const at::Tensor& values, std::uint64_t
 }
 
 void decode_groups(codec::Format format, const at::Tensor& message, const at::Tensor& to) {
-  if (!to.is_cpu()) {
-    return decode_by_operators(format, message, to,
-                               [](const at::Tensor& part, const at::Tensor& values) { part.copy_(values); });
-  }
-  codec::kernels().decode(format, message.const_data_ptr<std::uint8_t>(), to.numel(), 0, to.numel(),
-                          to.mutable_data_ptr<float>());
+  decode_or_add(format, message, to, false);
 }
 
 void add_decoded_groups(codec::Format format, const at::Tensor& message, const at::Tensor& to) {
-  if (!to.is_cpu()) {
-    return decode_by_operators(format, message, to,
-                               [](const at::Tensor& part, const at::Tensor& values) { part.add_(values); });
-  }
-  codec::kernels().decode_add(format, message.const_data_ptr<std::uint8_t>(), to.numel(), 0, to.numel(),
-                              to.mutable_data_ptr<float>());
+  decode_or_add(format, message, to, true);
 }
 
 }  // namespace gradweave::runtime
