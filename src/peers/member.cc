@@ -170,7 +170,8 @@ void Member::gather(Store& store) {
     if (fields.empty()) return;  // taken back: they were published before
     post = fields.front();
   }
-  store.put(posts_key(meeting), encode_posts(posts));
+  last_posts_ = {meeting, encode_posts(posts)};
+  store.put(posts_key(meeting), last_posts_.text);
   if (meeting > 1) store.erase(posts_key(meeting - 1));  // all ranks have come here, and so have read it
   gathered_ = meeting;
 }

@@ -74,7 +74,7 @@ class Member {
   struct {
     std::int64_t meeting = 0;
     std::string text;
-  } last_posts_;  // that this rank has read: another one may not have
+  } last_posts_;  // that this rank has read or gathered: another one may not have them
 };
 
 }  // namespace gradweave::peers

@@ -301,6 +301,20 @@ TEST(Member, TextsOfAnotherFormAreAsGoodAsNone) {
   }
 }
 
+TEST(Member, PostsThatNobodyHasReadYetOutliveTheStoresTexts) {
+  World world(2, 1);
+  world.run(1s);
+  for (const std::size_t r : {1, 0}) {  // rank 0 judges: it gathers
+    world.meet(world.ranks[r], "finish()", "a");
+    world.round(world.ranks[r], 400ms);
+  }
+  ASSERT_TRUE(world.store.texts.contains("posts/1"));
+  world.store.texts.clear();
+  for (Rank& rank : world.ranks) rank.member->reconnected(world.store);
+  world.run(2s);
+  for (const Rank& rank : world.ranks) EXPECT_EQ(rank.posts, (std::vector<std::string>{"a", "a"}));
+}
+
 RC_GTEST_PROP(Member, MeetingsGoOnWhenTheStoreHasLostItsTexts, ()) {
   const int size = *rc::gen::inRange(2, 6);
   World world(size, *rc::gen::arbitrary<std::uint32_t>());

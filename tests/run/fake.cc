@@ -87,6 +87,12 @@ void step_elements(Values& parameter, Values& momentum, const Values& gradient, 
 
 // ---- network
 
+template <typename Condition>
+void Network::await(std::unique_lock<std::mutex>& lock, Condition condition) {
+  came_.wait_for(lock, kPatience, [&] { return !verdict_.empty() || condition(); });
+  if (!condition() && !verdict_.empty()) throw RuntimeFailure(verdict_);
+}
+
 void Network::contribute(std::size_t link, std::size_t sequence, int rank, Contribution contribution) {
   const std::lock_guard lock(mutex_);
   ops_[link][sequence].there.emplace(rank, std::move(contribution));
@@ -97,7 +103,7 @@ std::vector<Network::Contribution> Network::meet(std::size_t link, std::size_t s
   std::unique_lock lock(mutex_);
   Meeting& meeting = ops_[link][sequence];
   const auto all = [&] { return meeting.there.size() == static_cast<std::size_t>(world_size_); };
-  came_.wait_for(lock, kPatience, [&] { return closed_ || all(); });
+  await(lock, [&] { return closed_ || all(); });
   if (!all()) throw std::runtime_error("a rank stays away");
   std::vector<Contribution> contributions;
   for (const auto& [rank, contribution] : meeting.there) {
@@ -107,6 +113,13 @@ std::vector<Network::Contribution> Network::meet(std::size_t link, std::size_t s
     contributions.push_back(contribution);
   }
   return contributions;
+}
+
+std::string Network::give_up(const std::string& verdict) {
+  const std::lock_guard lock(mutex_);
+  if (verdict_.empty()) verdict_ = verdict;
+  came_.notify_all();
+  return verdict_;
 }
 
 void Network::close() {
@@ -126,7 +139,8 @@ std::vector<Values> Network::exchange(const std::string& name, int rank, Values 
   std::unique_lock lock(mutex_);
   const auto& there = exchanges_[name];
   const auto all = [&] { return there.size() == static_cast<std::size_t>(world_size_); };
-  if (!came_.wait_for(lock, kPatience, all)) throw std::runtime_error("a rank stays away");
+  await(lock, all);
+  if (!all()) throw std::runtime_error("a rank stays away");
   std::vector<Values> result;
   for (const auto& [from, theirs] : there) result.push_back(theirs);
   return result;

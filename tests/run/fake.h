@@ -60,13 +60,15 @@ class Network {
     Values values;
   };
   // Waits until all ranks have contributed to op `sequence` of a link; then returns them, by rank. Errors:
-  // std::runtime_error if they contribute to different ops, or if a rank stays away.
+  // std::runtime_error if they contribute to different ops, or if a rank stays away; RuntimeFailure with the verdict.
   std::vector<Contribution> meet(std::size_t link, std::size_t sequence);
   void contribute(std::size_t link, std::size_t sequence, int rank, Contribution contribution);
   // Gives the others this rank's values for the exchange of that name, if it has given none.
   void bring(const std::string& name, int rank, Values values);
   // The same; then waits until all ranks have, and returns their values, by rank.
   std::vector<Values> exchange(const std::string& name, int rank, Values values);
+  // A rank gives up for `verdict`: the first holds for all, is returned, and ends what waits for ranks that have not come.
+  std::string give_up(const std::string& verdict);
   // Nobody comes any more: links that still wait are told at once that a rank stays away.
   void close();
 
@@ -74,11 +76,15 @@ class Network {
   struct Meeting {
     std::map<int, Contribution> there;
   };
+  // Waits until `condition`. Errors: RuntimeFailure if there is a verdict before.
+  template <typename Condition>
+  void await(std::unique_lock<std::mutex>& lock, Condition condition);
 
   int world_size_;
   std::mutex mutex_;
   std::condition_variable came_;
   bool closed_ = false;
+  std::string verdict_;
   std::vector<std::map<std::size_t, Meeting>> ops_;
   std::map<std::string, std::map<int, Values>> exchanges_;
 };
@@ -122,7 +128,7 @@ class FakePeers : public run::Peers {
   std::vector<std::string> agree(const std::string& what, const std::string& post,
                                  std::chrono::milliseconds timeout) override;
   std::string give_up(const std::string& what, std::chrono::nanoseconds, const std::string& cause) override {
-    return what + " failed: " + cause;
+    return network_.give_up(what + " failed: " + cause);
   }
 
  private:
