@@ -37,10 +37,11 @@ def batch_of(rank, iteration):
 
 def files_of(folder):
     """{(iteration, ranks): {rank: path}}"""
-    found = {}
-    for path in folder.glob("*.rank*of*.pt"):
-        iteration, rank, ranks = map(int, re.fullmatch(r"(\d+)\.rank(\d+)of(\d+)\.pt", path.name).groups())
-        found.setdefault((iteration, ranks), {})[rank] = path
+    found: dict[tuple[int, int], dict[int, Path]] = {}
+    for path in folder.iterdir():
+        if name := re.fullmatch(r"(\d+)\.rank(\d+)of(\d+)\.pt", path.name):
+            iteration, rank, ranks = map(int, name.groups())
+            found.setdefault((iteration, ranks), {})[rank] = path
     return found
 
 

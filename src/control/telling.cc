@@ -51,8 +51,8 @@ void Telling::switched(const Decision& decision, const Candidate& chosen) {
   ddp_ns_ = decision.ddp_ns;
   std::string line =
       "in force: " + with_options(chosen.plan) + ": " + ms(chosen.prediction.iteration_ns()) +
-      " an iteration simulated, from measured times of layers and links, for forward, backward "
-      "and communication";
+      " an iteration simulated, from measured times of layers and the links' speeds, for forward, "
+      "backward and communication";
   if (decision.ddp_ns && chosen.scheme != "ddp")
     line += "; ddp would take " + ms(*decision.ddp_ns) + ", simulated";
   if (!decision.passed_over.empty()) line += "; " + decision.passed_over;
