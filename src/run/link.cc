@@ -47,7 +47,7 @@ void Link::Shared::work(std::size_t first, std::size_t step) {
 }
 
 void Link::Shared::take(const Turn& turn, std::size_t sequence) {
-  turn.absent ? queue->skipped(number, *turn.execution) : run(*turn.execution, sequence);
+  turn.absent ? queue->skipped(*turn.execution) : run(*turn.execution, sequence);
 }
 
 void Link::Shared::run(const Execution& execution, std::size_t sequence) {
@@ -60,7 +60,7 @@ void Link::Shared::run(const Execution& execution, std::size_t sequence) {
     fail(describe(tables->plan, execution), error.what(), begin);
     return;
   }
-  queue->ended(number, execution, begin);
+  queue->ended(execution, begin);
   peers->set_progress(queue->progress());
 }
 

@@ -6,13 +6,6 @@
 #include "gradweave/error.h"
 
 namespace gradweave::run {
-namespace {
-
-std::size_t place_of(const RunPlan& plan, PointKind kind, std::int32_t layer) {
-  return static_cast<std::size_t>(kind) * plan.layers + static_cast<std::size_t>(layer);
-}
-
-}  // namespace
 
 std::string describe(const RunPlan& plan, const Execution& execution) {
   return "op '" + execution.op->label + "' (iteration " + std::to_string(execution.run_iteration) +
@@ -22,51 +15,38 @@ std::string describe(const RunPlan& plan, const Execution& execution) {
 void OpQueue::reset(const RunPlan& plan, std::size_t capacity) {
   const MutexLock lock(mutex_);
   plan_ = &plan;
-  progress_.assign(capacity, {});
-  queues_.clear();
-  for (std::size_t link = 0; link < plan.links.size(); ++link) {
-    queues_.push_back(std::make_unique<Queue>());
-    queues_.back()->ring.resize(capacity + 1);
-  }
-  queued_ = launches_ = 0;
-  flight_.install(plan);
+  order_.reset(plan, capacity);
+  log_.install(plan, capacity);
+  threads_.clear();
+  for (std::size_t link = 0; link < plan.links.size(); ++link)
+    threads_.push_back(std::make_unique<Threads>());
 }
 
 void OpQueue::set_ordered_launches(bool on) {
   const MutexLock lock(mutex_);
-  ordered_launches_ = on;
+  order_.set_ordered(on);
 }
 
 void OpQueue::launch_by(std::function<void()> launch) { launch_ = std::move(launch); }
 
 void OpQueue::restart(std::int64_t iterations) {
   const MutexLock lock(mutex_);
-  flight_.restart(iterations);
-  passed_.assign((static_cast<std::size_t>(PointKind::kIterationEnd) + 1) * plan_->layers, {});
+  log_.flight().restart(iterations);
+  order_.points().restart(plan_->layers);
 }
 
 // ---- compute thread
 
 void OpQueue::open(std::span<const Execution> row) {
   const MutexLock lock(mutex_);
-  for (const Execution& execution : row) {
-    if (execution.op == nullptr) continue;
-    const RunOp& op = *execution.op;
-    of(execution) = {};
-    if (execution.partner == nullptr)
-      of(execution).pending = static_cast<std::int32_t>(op.blocks.size() * op.merges.size());
-  }
+  order_.open(row);
+  log_.open(row);
 }
 
 void OpQueue::push(std::span<const Execution> row, std::int64_t iteration) {
   {
     const MutexLock lock(mutex_);
-    for (const Execution& execution : row) {
-      if (execution.op == nullptr || execution.iteration != iteration || of(execution).done) continue;
-      of(execution).order = queued_++;
-      Queue& queue = queue_of(execution);
-      queue.ring[queue.pushed++ % queue.ring.size()] = &execution;
-    }
+    order_.push(row, iteration);
     wake_links();
   }
   launch_due();
@@ -75,9 +55,9 @@ void OpQueue::push(std::span<const Execution> row, std::int64_t iteration) {
 void OpQueue::pass(PointKind kind, std::int32_t layer, std::int64_t iteration) {
   {
     const MutexLock lock(mutex_);
-    passed_at_ = Clock::now();
-    passed_[place_of(*plan_, kind, layer)] = {iteration, passed_at_};
-    flight_.pass(kind, layer, iteration, ns_of(passed_at_));
+    const auto now = Clock::now();
+    order_.points().pass(kind, layer, iteration, now);
+    log_.flight().pass(kind, layer, iteration, ns_of(now));
     wake_links();
   }
   launch_due();
@@ -86,32 +66,27 @@ void OpQueue::pass(PointKind kind, std::int32_t layer, std::int64_t iteration) {
 void OpQueue::arrive(const Execution& execution, std::int32_t parts) {
   {
     const MutexLock lock(mutex_);
-    Progress& progress = of(execution);
-    progress.pending -= parts;
-    if (progress.pending > 0) return;
-    Queue& queue = queue_of(execution);
-    if (queue.issued < queue.pushed) queue.wake.notify_all();
+    if (!order_.arrive(execution, parts)) return;
+    const auto link = static_cast<std::size_t>(execution.op->link);
+    if (order_.waiting(link)) threads_of(link).wake.notify_all();
   }
   launch_due();
 }
 
 std::int32_t OpQueue::missing(const Execution& execution) const {
   const MutexLock lock(mutex_);
-  return of(execution).pending;
+  return order_.missing(execution);
 }
 
 bool OpQueue::done(const Execution& execution) const {
   const MutexLock lock(mutex_);
-  return of(execution).done;
+  return order_.done(execution);
 }
 
 void OpQueue::cut(const Execution& execution, std::int32_t parts, bool absent) {
   {
     const MutexLock lock(mutex_);
-    Progress& progress = of(execution);
-    progress.forced = true;
-    progress.pending -= parts;
-    progress.absent = absent;
+    order_.cut(execution, parts, absent);
     wake_links();
   }
   launch_due();
@@ -120,11 +95,11 @@ void OpQueue::cut(const Execution& execution, std::int32_t parts, bool absent) {
 std::optional<NextTurn> OpQueue::next_turn() {
   const MutexLock lock(mutex_);
   if (!failure_.empty()) return std::nullopt;
-  for (std::size_t link = 0; link < queues_.size(); ++link) {
-    const Queue& queue = *queues_[link];
-    if (queue.issued == queue.pushed || !busy(queue)) continue;
-    const Execution& next = *queue.at(queue.issued);
-    return NextTurn{link, queue.issued, is_absent(next) ? Turn{&next, true} : begun(next, Clock::now())};
+  for (std::size_t link = 0; link < threads_.size(); ++link) {
+    const Execution* due = order_.due(link);
+    if (due == nullptr) continue;
+    return NextTurn{link, order_.issued(link),
+                    order_.absent(*due) ? Turn{due, true} : begun(*due, Clock::now())};
   }
   return std::nullopt;
 }
@@ -133,27 +108,28 @@ Waited OpQueue::wait(const Execution& execution, std::int32_t layer) {
   if (launch_) {
     {
       const MutexLock lock(mutex_);
-      force_for(execution);
+      force(execution);
     }
     launch_due();
   }
   const MutexLock lock(mutex_);
   Waited result;
-  if (!of(execution).done && failure_.empty()) {
+  if (!order_.done(execution) && failure_.empty()) {
     result = {.waited = true, .begin = Clock::now()};
-    const std::int64_t event = flight_.wait_begins(execution, layer, ns_of(result.begin));
-    force_for(execution);
+    const std::int64_t event = log_.flight().wait_begins(execution, layer, ns_of(result.begin));
+    force(execution);
     // An op that is under way ends within its own timeout, and where it fails the verdict is told in its name. An op of
     // another link that this one waits for may still be held by its release.
     const auto patience = options_.timeout + options_.stall;
-    std::int64_t progress = counters_.ops;
-    while (!of(execution).done && failure_.empty()) {
-      if (!done_.wait_until(mutex_, Clock::now() + patience) && progress == counters_.ops && !any_busy())
+    std::int64_t progress = log_.counters().ops;
+    while (!order_.done(execution) && failure_.empty()) {
+      if (!done_.wait_until(mutex_, Clock::now() + patience) && progress == log_.counters().ops &&
+          !order_.busy())
         end_all(describe(*plan_, execution) + " was never started: its data or an op before it is missing");
-      progress = counters_.ops;
+      progress = log_.counters().ops;
     }
     result.end = Clock::now();
-    if (failure_.empty()) flight_.ended(event, ns_of(result.end));
+    if (failure_.empty()) log_.flight().ended(event, ns_of(result.end));
   }
   require_no_failure();
   return result;
@@ -161,7 +137,7 @@ Waited OpQueue::wait(const Execution& execution, std::int32_t layer) {
 
 void OpQueue::wait_idle() {
   const MutexLock lock(mutex_);
-  while (failure_.empty() && any_busy()) done_.wait(mutex_);
+  while (failure_.empty() && order_.busy()) done_.wait(mutex_);
   require_no_failure();
 }
 
@@ -169,13 +145,10 @@ void OpQueue::run_ready() {
   for (;;) {
     {
       const MutexLock lock(mutex_);
-      for (const auto& queue : queues_) {
-        for (std::size_t s = queue->issued; s < queue->pushed && has_data(*queue->at(s)); ++s)
-          of(*queue->at(s)).forced = true;
-      }
+      order_.force_ready();
       wake_links();
       require_no_failure();
-      if (!any_busy()) return;
+      if (!order_.busy()) return;
       if (!launch_) done_.wait(mutex_);
     }
     launch_due();
@@ -184,42 +157,29 @@ void OpQueue::run_ready() {
 
 void OpQueue::times(std::span<const Execution> row, std::vector<std::int64_t>& ns) const {
   const MutexLock lock(mutex_);
-  ns.clear();
-  for (const Execution& execution : row) {
-    if (execution.op != nullptr) ns.push_back(of(execution).ns);
-  }
+  log_.times(row, ns);
 }
 
 void OpQueue::archive(Archive& archive, std::span<const Execution> row) {
   const MutexLock lock(mutex_);
-  for (const Execution& execution : row) {
-    if (execution.op == nullptr) continue;
-    Progress& progress = of(execution);
-    archive(progress.pending);
-    archive(progress.forced);
-    archive(progress.done);
-  }
+  order_.archive(archive, row);
 }
 
 void OpQueue::archive_points(Archive& archive) {
   const MutexLock lock(mutex_);
-  passed_at_ = Clock::now();
-  for (Passed& passed : passed_) {
-    archive(passed.iteration);
-    if (archive.reads()) passed.at = passed_at_;
-  }
+  order_.points().archive(archive, Clock::now());
 }
 
 void OpQueue::settle(Clock::duration patience) {
   const MutexLock lock(mutex_);
   const auto begin = Clock::now();
   auto moved = begin;
-  std::int64_t ended = counters_.ops;
-  while (failure_.empty() && any_busy()) {
+  std::int64_t ended = log_.counters().ops;
+  while (failure_.empty() && order_.busy()) {
     const auto until = std::min(moved + patience, begin + options_.timeout);
     if (Clock::now() >= until) break;
     done_.wait_until(mutex_, until);
-    if (std::exchange(ended, counters_.ops) != counters_.ops) moved = Clock::now();
+    if (std::exchange(ended, log_.counters().ops) != log_.counters().ops) moved = Clock::now();
   }
   end_all("training was given up");
 }
@@ -233,171 +193,97 @@ void OpQueue::require_no_failure() const {
   if (!failure_.empty()) throw RuntimeFailure(failure_);
 }
 
-// ---- what may start
-
-bool OpQueue::has_data(const Execution& execution) const {
-  return of(execution).pending == 0 && (execution.partner == nullptr || of(*execution.partner).done);
-}
-
-bool OpQueue::is_absent(const Execution& execution) const {
-  return of(execution.partner == nullptr ? execution : *execution.partner).absent;
-}
-
-bool OpQueue::on_turn(const Execution& execution) const {
-  return !ordered_launches_ || of(execution).order == launches_;
-}
-
-std::optional<Clock::time_point> OpQueue::released_at(const Execution& execution) const {
-  const Release& release = execution.op->release;
-  const std::int64_t want = execution.iteration + release.point.iteration;
-  if (want < 0) return Clock::time_point{};
-  const Passed& passed = passed_[place_of(*plan_, release.point.kind, release.point.layer)];
-  if (passed.iteration < want) return std::nullopt;
-  if (passed.iteration > want) return Clock::time_point{};
-  return passed.at + std::chrono::nanoseconds(release.delay_ns);
-}
-
-void OpQueue::force_for(const Execution& execution) {
-  if (of(execution).done) return;
-  force_up_to(execution);
-  if (execution.partner != nullptr && !of(*execution.partner).done) force_up_to(*execution.partner);
-}
-
-void OpQueue::force_up_to(const Execution& execution) {
-  const std::int64_t own = of(execution).order;
-  for (std::size_t link = 0; link < queues_.size(); ++link) {
-    if (!ordered_launches_ && link != static_cast<std::size_t>(execution.op->link)) continue;
-    const Queue& queue = *queues_[link];
-    for (std::size_t s = queue.issued; s < queue.pushed; ++s) {
-      Progress& before = of(*queue.at(s));
-      if (own < 0 || before.order <= own) before.forced = true;
-    }
-  }
+void OpQueue::force(const Execution& execution) {
+  if (order_.done(execution)) return;
+  order_.force(execution);
   wake_links();
 }
 
-bool OpQueue::busy(const Queue& queue) const {
-  if (queue.ended < queue.issued) return true;
-  if (queue.issued == queue.pushed) return false;
-  const Execution& next = *queue.at(queue.issued);
-  if (!has_data(next) || !on_turn(next)) return false;
-  return of(next).forced || is_absent(next) || released_at(next).has_value();
-}
-
-bool OpQueue::any_busy() const {
-  for (const auto& queue : queues_) {
-    if (busy(*queue)) return true;
-  }
-  return false;
-}
-
 void OpQueue::wake_links() {
-  for (const auto& queue : queues_) {
-    if (!failure_.empty() || queue->issued < queue->pushed) queue->wake.notify_all();
+  for (std::size_t link = 0; link < threads_.size(); ++link) {
+    if (!failure_.empty() || order_.waiting(link)) threads_of(link).wake.notify_all();
   }
 }
 
 // ---- links' threads
 
 Turn OpQueue::begun(const Execution& execution, Clock::time_point now) {
-  of(execution).event = flight_.op_begins(execution, ns_of(now));
+  log_.begun(execution, ns_of(now));
   return {&execution, false};
 }
 
 Turn OpQueue::await_turn(std::size_t link, std::size_t sequence) {
   const MutexLock lock(mutex_);
-  Queue& queue = *queues_[link];
+  Threads& threads = threads_of(link);
   for (;;) {
-    if (queue.stop || !failure_.empty()) return {};
-    if (sequence != queue.issued || sequence >= queue.pushed) {
-      queue.wake.wait(mutex_);
+    if (threads.stop || !failure_.empty()) return {};
+    const Execution* next = sequence == order_.issued(link) ? order_.next(link) : nullptr;
+    if (next == nullptr) {
+      threads.wake.wait(mutex_);
       continue;
     }
-    const Execution& next = *queue.at(sequence);
-    if (!has_data(next) || !on_turn(next)) {
-      queue.wake.wait(mutex_);
-      continue;
-    }
-    if (is_absent(next)) return {&next, true};
-    if (of(next).forced) return begun(next, Clock::now());
-    const std::optional<Clock::time_point> at = released_at(next);
-    const Clock::time_point until = at ? *at : passed_at_ + options_.stall;
-    if (const auto now = Clock::now(); now >= until) return begun(next, now);
-    queue.wake.wait_until(mutex_, until);
+    if (order_.absent(*next)) return {next, true};
+    const Clock::time_point until = order_.free_at(*next).value_or(order_.points().last() + options_.stall);
+    if (const auto now = Clock::now(); now >= until) return begun(*next, now);
+    threads.wake.wait_until(mutex_, until);
   }
 }
 
-void OpQueue::count_issued(Queue& queue) {
-  ++queue.issued;
-  ++launches_;
-  if (ordered_launches_) {
+void OpQueue::count_launch(std::size_t link) {
+  order_.launched(link);
+  if (order_.ordered()) {
     wake_links();
   } else {
-    queue.wake.notify_all();
+    threads_of(link).wake.notify_all();
   }
 }
 
 void OpQueue::launched(std::size_t link) {
   const MutexLock lock(mutex_);
-  count_issued(*queues_[link]);
+  count_launch(link);
 }
 
-void OpQueue::finish(Queue& queue, const Execution& execution) {
-  ++queue.ended;
-  of(execution).done = true;
+void OpQueue::finish(const Execution& execution) {
+  order_.ended(execution);
   done_.notify_all();
   if (execution.op->collective == Collective::kReduceScatter) wake_links();  // its all_gather
 }
 
-void OpQueue::ended(std::size_t link, const Execution& execution, Clock::time_point begin) {
+void OpQueue::ended(const Execution& execution, Clock::time_point begin) {
   const auto end = Clock::now();
   const MutexLock lock(mutex_);
-  counters_.ops += 1;
-  counters_.bytes += execution.op->bytes;
-  of(execution).ns = ns_of(end) - ns_of(begin);
-  flight_.ended(of(execution).event, ns_of(end));
-  if (options_.timeline) {
-    spans_.push_back({.kind = SpanKind::kOp,
-                      .track = static_cast<std::int32_t>(link) + 1,
-                      .iteration = execution.run_iteration,
-                      .op = execution.place,
-                      .begin_ns = ns_of(begin),
-                      .end_ns = ns_of(end),
-                      .bytes = execution.op->bytes,
-                      .label = execution.op->label});
-  }
-  finish(*queues_[link], execution);
+  log_.ended(execution, ns_of(begin), ns_of(end));
+  finish(execution);
 }
 
-void OpQueue::skipped(std::size_t link, const Execution& execution) {
+void OpQueue::skipped(const Execution& execution) {
   const MutexLock lock(mutex_);
-  Queue& queue = *queues_[link];
-  count_issued(queue);
-  finish(queue, execution);
+  count_launch(static_cast<std::size_t>(execution.op->link));
+  finish(execution);
 }
 
 void OpQueue::joined(std::size_t link) {
   const MutexLock lock(mutex_);
-  ++queues_[link]->threads;
+  ++threads_of(link).count;
 }
 
 void OpQueue::left(std::size_t link) {
   const MutexLock lock(mutex_);
-  --queues_[link]->threads;
+  --threads_of(link).count;
   done_.notify_all();
 }
 
 bool OpQueue::stop(std::size_t link) {
   const MutexLock lock(mutex_);
-  Queue& queue = *queues_[link];
-  queue.stop = true;
-  queue.wake.notify_all();
+  Threads& threads = threads_of(link);
+  threads.stop = true;
+  threads.wake.notify_all();
   const auto until = Clock::now() + std::chrono::milliseconds(200);
-  while (queue.threads > 0) {
+  while (threads.count > 0) {
     if (failure_.empty()) {
       done_.wait(mutex_);
     } else if (!done_.wait_until(mutex_, until)) {
-      return queue.threads == 0;
+      return threads.count == 0;
     }
   }
   return true;
@@ -429,32 +315,32 @@ std::string OpQueue::failure() const {
 
 std::int64_t OpQueue::progress() const {
   const MutexLock lock(mutex_);
-  return counters_.ops;
+  return log_.counters().ops;
 }
 
 OpCounters OpQueue::counters() const {
   const MutexLock lock(mutex_);
-  return counters_;
+  return log_.counters();
 }
 
 void OpQueue::set_timeline(bool on) {
   const MutexLock lock(mutex_);
-  options_.timeline = on;
+  log_.set_timeline(on);
 }
 
 std::vector<Span> OpQueue::take_spans() {
   const MutexLock lock(mutex_);
-  return std::exchange(spans_, {});
+  return log_.take_spans();
 }
 
 void OpQueue::name_layers(std::vector<std::string> names) {
   const MutexLock lock(mutex_);
-  flight_.name_layers(std::move(names));
+  log_.flight().name_layers(std::move(names));
 }
 
 Timeline OpQueue::flight() const {
   const MutexLock lock(mutex_);
-  return flight_.timeline(ns_of(Clock::now()));
+  return log_.flight().timeline(ns_of(Clock::now()));
 }
 
 }  // namespace gradweave::run

@@ -6,14 +6,17 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/mutex.h"
 #include "gradweave/timeline.h"
 #include "run/archive.h"
+#include "run/compute_thread.h"
 #include "run/execution.h"
-#include "run/flight_recorder.h"
+#include "run/launch_order.h"
+#include "run/op_log.h"
 #include "run/stopwatch.h"
 
 namespace gradweave::run {
@@ -45,17 +48,15 @@ struct Waited {
   Clock::time_point begin, end;
 };
 
-struct OpCounters {
-  std::int64_t ops = 0, bytes = 0;
-};
-
 // Returns "op 'all_reduce a +3' (iteration 7, link eth0)".
 std::string describe(const RunPlan& plan, const Execution& execution);
 
-// All members lock for themselves. Links are numbered as in the plan.
+// The lock around them, and who waits for whom: what decides is LaunchOrder, what is noted OpLog. All members lock for themselves.
+// Links are numbered as in the plan.
 class OpQueue {
  public:
-  explicit OpQueue(const OpQueueOptions& options) : options_(options), flight_(options.flight_events) {}
+  explicit OpQueue(const OpQueueOptions& options)
+      : options_(options), log_(options.timeline, options.flight_events) {}
 
   // For a plan that comes into force, which must outlive its links' threads. Nothing may be under way.
   void reset(const RunPlan& plan, std::size_t capacity);
@@ -63,7 +64,7 @@ class OpQueue {
   void set_ordered_launches(bool on);
   // Not null: the compute thread launches the ops, in the order of the plan's list over all links. `launch` is called by the
   // members below whenever some may have become due, and is to take turns until next_turn() has none.
-  void launch_by(std::function<void()> launch);
+  void launch_by(std::function<void()> launch) REQUIRES(compute_thread);
   // Forgets the points that have passed: the plan begins anew, after so many iterations of the run.
   void restart(std::int64_t iterations);
 
@@ -72,27 +73,27 @@ class OpQueue {
   // Makes the queue know executions that have been opened in the ring.
   void open(std::span<const Execution> row);
   // Appends those that are not done to their links' queues, in this order.
-  void push(std::span<const Execution> row, std::int64_t iteration);
-  void pass(PointKind kind, std::int32_t layer, std::int64_t iteration);
+  void push(std::span<const Execution> row, std::int64_t iteration) REQUIRES(compute_thread);
+  void pass(PointKind kind, std::int32_t layer, std::int64_t iteration) REQUIRES(compute_thread);
   // `parts` more of the op's data have arrived.
-  void arrive(const Execution& execution, std::int32_t parts);
+  void arrive(const Execution& execution, std::int32_t parts) REQUIRES(compute_thread);
   std::int32_t missing(const Execution& execution) const;
   // Whether its op has ended.
   bool done(const Execution& execution) const;
   // Where the compute thread launches: the op whose turn it is, if it may start. The program alone decides on that, and no clock: a
   // release is its point, without its delay.
-  std::optional<NextTurn> next_turn();
+  std::optional<NextTurn> next_turn() REQUIRES(compute_thread);
   // Drains: its release is void, `parts` of its data will never come, and it is `absent` if none does.
-  void cut(const Execution& execution, std::int32_t parts, bool absent);
+  void cut(const Execution& execution, std::int32_t parts, bool absent) REQUIRES(compute_thread);
   // Returns when the op has ended. It and what is before it on its link ignore their releases: the real order
   // of layers may differ from the plan's. `layer`: that waits, -1 at the iteration's end. Errors: RuntimeFailure, also
   // `timeout` + `stall` after the last op ended if nothing is under way then.
-  Waited wait(const Execution& execution, std::int32_t layer);
+  Waited wait(const Execution& execution, std::int32_t layer) REQUIRES(compute_thread);
   // Returns when no op is under way and none could start. Errors: RuntimeFailure.
   void wait_idle();
   // Issues, whatever their releases say, all ops that have their data and nothing without before them; returns when
   // they have ended. Errors: RuntimeFailure.
-  void run_ready();
+  void run_ready() REQUIRES(compute_thread);
   // Writes how long each op of a row took, 0 for those that were not run.
   void times(std::span<const Execution> row, std::vector<std::int64_t>& ns) const;
   // While nothing is under way: how far the executions of a row are, and which points have passed.
@@ -109,8 +110,8 @@ class OpQueue {
   // leave.
   Turn await_turn(std::size_t link, std::size_t sequence);
   void launched(std::size_t link);
-  void ended(std::size_t link, const Execution& execution, Clock::time_point begin);
-  void skipped(std::size_t link, const Execution& execution);
+  void ended(const Execution& execution, Clock::time_point begin);
+  void skipped(const Execution& execution);
 
   void joined(std::size_t link);
   void left(std::size_t link);
@@ -134,69 +135,34 @@ class OpQueue {
   Timeline flight() const;
 
  private:
-  struct Progress {
-    std::int32_t pending = 0;  // parts of the data still to come
-    bool absent = false;       // drained away: none of its iterations exists
-    bool forced = false;       // awaited: its release is void
-    bool done = false;
-    std::int64_t ns = 0;      // from its start to its end
-    std::int64_t order = -1;  // of its launch, among all links; -1: not queued yet
-    std::int64_t event = 0;   // of the flight recorder
-  };
-  struct Queue {
-    std::vector<const Execution*> ring;
-    std::size_t pushed = 0, issued = 0, ended = 0;
-    std::size_t threads = 0;
+  // A link's threads.
+  struct Threads {
+    std::size_t count = 0;
     bool stop = false;
     CondVar wake;
-
-    const Execution* at(std::size_t sequence) const { return ring[sequence % ring.size()]; }
-  };
-  struct Passed {
-    std::int64_t iteration = -1;
-    Clock::time_point at;
   };
 
-  Progress& of(const Execution& execution) REQUIRES(mutex_) { return progress_[execution.slot]; }
-  const Progress& of(const Execution& execution) const REQUIRES(mutex_) { return progress_[execution.slot]; }
-  Queue& queue_of(const Execution& execution) REQUIRES(mutex_) {
-    return *queues_[static_cast<std::size_t>(execution.op->link)];
-  }
+  Threads& threads_of(std::size_t link) REQUIRES(mutex_) { return *threads_[link]; }
   Turn begun(const Execution& execution, Clock::time_point now) REQUIRES(mutex_);
-  bool has_data(const Execution& execution) const REQUIRES(mutex_);
-  // An all_gather is absent with its reduce_scatter: a link may look at it before it is cut itself.
-  bool is_absent(const Execution& execution) const REQUIRES(mutex_);
-  bool on_turn(const Execution& execution) const REQUIRES(mutex_);
-  // When a release passes, or nothing if it hasn't passed yet.
-  std::optional<Clock::time_point> released_at(const Execution& execution) const REQUIRES(mutex_);
-  void force_for(const Execution& execution) REQUIRES(mutex_);
-  void force_up_to(const Execution& execution) REQUIRES(mutex_);
-  bool busy(const Queue& queue) const REQUIRES(mutex_);
-  bool any_busy() const REQUIRES(mutex_);
-  void count_issued(Queue& queue) REQUIRES(mutex_);
-  void finish(Queue& queue, const Execution& execution) REQUIRES(mutex_);
+  void force(const Execution& execution) REQUIRES(mutex_);
+  void count_launch(std::size_t link) REQUIRES(mutex_);
+  void finish(const Execution& execution) REQUIRES(mutex_);
   void wake_links() REQUIRES(mutex_);
   void require_no_failure() const REQUIRES(mutex_);
-  void launch_due() const {
+  void launch_due() const REQUIRES(compute_thread) {
     if (launch_) launch_();
   }
   void end_all(const std::string& why) REQUIRES(mutex_);
 
-  std::function<void()> launch_;  // the compute thread's
+  const OpQueueOptions options_;
+  std::function<void()> launch_ GUARDED_BY(compute_thread);
   mutable Mutex mutex_;
   CondVar done_;  // an op has ended, a thread has left, or all has failed
-  OpQueueOptions options_ GUARDED_BY(mutex_);
-  bool ordered_launches_ GUARDED_BY(mutex_) = false;
   const RunPlan* plan_ GUARDED_BY(mutex_) = nullptr;
-  std::vector<Progress> progress_ GUARDED_BY(mutex_);  // by slot
-  std::vector<std::unique_ptr<Queue>> queues_ GUARDED_BY(mutex_);
-  std::int64_t queued_ GUARDED_BY(mutex_) = 0, launches_ GUARDED_BY(mutex_) = 0;  // over all links
-  std::vector<Passed> passed_ GUARDED_BY(mutex_);                                 // by kind and layer
-  Clock::time_point passed_at_ GUARDED_BY(mutex_) = Clock::now();
+  LaunchOrder order_ GUARDED_BY(mutex_);
+  OpLog log_ GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Threads>> threads_ GUARDED_BY(mutex_);  // by link
   std::string failure_ GUARDED_BY(mutex_);
-  OpCounters counters_ GUARDED_BY(mutex_);
-  std::vector<Span> spans_ GUARDED_BY(mutex_);
-  FlightRecorder flight_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gradweave::run

@@ -94,7 +94,7 @@ TEST(OpQueue, TheComputeThreadLaunchesWhatHasBecomeDue) {
       EXPECT_FALSE(next->turn.absent);
       launched.push_back(next->turn.execution);
       queue.launched(next->link);
-      queue.ended(next->link, *next->turn.execution, Clock::now());
+      queue.ended(*next->turn.execution, Clock::now());
     }
   });
   std::vector<const Execution*> ops;
@@ -121,7 +121,7 @@ TEST(OpQueue, AWaitOfTheComputeThreadLaunchesWhatItWaitsFor) {
     while (const std::optional<NextTurn> next = queue.next_turn()) {
       ++launched;
       queue.launched(next->link);
-      queue.ended(next->link, *next->turn.execution, Clock::now());
+      queue.ended(*next->turn.execution, Clock::now());
     }
   });
   EXPECT_EQ(launched, 0);  // its release has not passed
