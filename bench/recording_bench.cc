@@ -1,6 +1,6 @@
 // What the engine's bookkeeping of one iteration costs, without and with the record of what a rank did last (`wrap(dump=)`): a
 // run of a plan with all its ops, waits and points, on a host without data and on links that end every op at once. It is of one
-// thread, so that the same instructions are executed each time; `bench/recording.py` counts them. `range(0)`: events kept.
+// thread, so that callgrind counts the same instructions each time. `range(0)`: events kept.
 #include <benchmark/benchmark.h>
 
 #include <memory>
