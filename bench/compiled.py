@@ -79,11 +79,11 @@ def contestants_of(make, setting, backends=None):
         compile_if_asked(made.model)
         return made
 
-    found = [turns.alone(job()), turns.data_parallel(make(), "DDP (default)", setting)]
+    found = [turns.alone(job()), turns.data_parallel(make(), "DDP (default)", setting.emulation)]
     compile_if_asked(found[1].job.model)
     for scheme in SCHEMES:
         plan = core.make_plan(setting.workload, setting.cluster, scheme)
-        found.append(turns.planned(job(), scheme, setting, plan, report=False))
+        found.append(turns.planned(job(), scheme, setting.emulation, plan=plan, report=False))
     return found
 
 

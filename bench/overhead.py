@@ -32,7 +32,7 @@ def methods(make_job, options, compute_s):
         predicted[scheme] = core.simulate(plan, workload, setting.cluster, optimizer_us=rest_us)["iteration_us"] / 1e3
         for recorded in (False, True):
             name = f"{scheme}, timeline recorded" if recorded else scheme
-            contestants.append(turns.planned(make_job(), name, setting, plan))
+            contestants.append(turns.planned(make_job(), name, setting.emulation, plan=plan))
             contestants[-1].job.model.gradweave.record_timeline(recorded)
     return contestants, predicted
 

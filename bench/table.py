@@ -104,7 +104,7 @@ def planned_contestant(name, method, job, setting):
     cluster = slow_link.cluster_for(setting, method)
     plan = core.make_plan(setting.workload, cluster, method.scheme, method.plan_options)
     expected = predicted(plan, setting, cluster)
-    contestant = turns.planned(job, name, setting, plan, **method.wrap_options)
+    contestant = turns.planned(job, name, setting.emulation, plan=plan, **method.wrap_options)
     contestant.turn = turn_of(expected["iteration_us"] / 1e6, len(plan["period"]), len(plan.get("prologue", [])))
     try:
         training.train(job, 1)
@@ -145,8 +145,8 @@ def measure(job_name, coverage, names, rounds):
         setting = demo.measure_setting(job_name, coverage, job, bar)
         slow = setting.compute_s * (1 + setting.coverage())
         tuned_mb = demo.tune_by_hand(job, setting, bar, *((4, 2) if coverage <= 4 else (1, 1)))
-        anchors = [turns.alone(job()), turns.data_parallel(job(), "DDP (default)", setting),
-                   turns.data_parallel(job(), "DDP (tuned)", setting, bucket_cap_mb=tuned_mb)]
+        anchors = [turns.alone(job()), turns.data_parallel(job(), "DDP (default)", setting.emulation),
+                   turns.data_parallel(job(), "DDP (tuned)", setting.emulation, bucket_cap_mb=tuned_mb)]
         anchors[0].turn = turn_of(setting.compute_s)
         anchors[1].turn = anchors[2].turn = turn_of(slow)
         contestants, known, refused = [], {}, {}

@@ -1,9 +1,9 @@
 """What the ranks of on_accelerator.py do."""
 
 import hashlib
+import itertools
 import os
 import statistics
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from torch import distributed, nn
 import gradweave
 import jobs
 from gradweave import core
+from gradweave.lab import training, turns
 from models import make_optimizer
 from device_loops import FEATURES, STEPS, Loop
 
@@ -140,15 +141,15 @@ class Classifier:
         torch.manual_seed(1)
         self._centers = (6 / (2 * self.width)**0.5 * torch.randn(self.CLASSES, self.width)).to(of)
 
-    def network(self):
+    def make(self):
+        """The job from the beginning."""
         torch.manual_seed(0)
         layers = [each for _ in range(self.LAYERS) for each in (nn.Linear(self.width, self.width), nn.ReLU())]
         for layer in layers[::2]:
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-        return nn.Sequential(*layers, nn.Linear(self.width, self.CLASSES)).to(self.of)
-
-    def optimizer(self, model):
-        return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        model = nn.Sequential(*layers, nn.Linear(self.width, self.CLASSES)).to(self.of)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        return training.Job(model, optimizer, nn.functional.cross_entropy, map(self.batch, itertools.count()))
 
     def batch(self, number):
         """The same of this number on the same rank for every method; no rank has another's."""
@@ -156,59 +157,29 @@ class Classifier:
         y = torch.randint(self.CLASSES, (self.samples,), device=self.of, generator=generator)
         return torch.randn(self.samples, self.width, device=self.of, generator=generator) + self._centers[y], y
 
-    def loss(self, model, number):
-        x, y = self.batch(number)
-        return nn.functional.cross_entropy(model(x), y)
+    def loss(self, model):
+        """On data that were not trained on."""
+        with torch.no_grad():
+            return statistics.fmean(nn.functional.cross_entropy(model(x), y).item() for x, y in map(self.batch, range(-8, 0)))
 
-    def calibrate(self, model):
+    def calibrate(self):
         """Doubles the samples until an iteration takes LONG_S. Returns the seconds of one."""
-        optimizer = self.optimizer(model)
+        job = self.make()
         while True:
-            Method("", self, model, optimizer).run(2)
-            seconds = Method("", self, model, optimizer).run(3) / 3
+            training.train(job, 2)
+            seconds = statistics.fmean(training.train(job, 3)[0])
             if seconds >= LONG_S or self.samples >= MOST_SAMPLES:
                 return seconds
             self.samples *= 2
 
 
-class Method:
-    """One way to train `job`. `finish`: what makes all ranks equal."""
-
-    def __init__(self, name, job, model, optimizer, finish=lambda: None):
-        self.name, self.job, self.model, self.optimizer, self.finish = name, job, model, optimizer, finish
-        self.turns, self._iterations = [], 0
-
-    def run(self, iterations):
-        """Seconds."""
-        self._synchronize()
-        begin = time.perf_counter()
-        for _ in range(iterations):
-            self.optimizer.zero_grad()
-            self.job.loss(self.model, self._iterations).backward()
-            self.optimizer.step()
-            self._iterations += 1
-        self.finish()
-        self._synchronize()
-        return time.perf_counter() - begin
-
-    def turn(self):
-        distributed.barrier()
-        self.run(BEFORE_TURN)
-        self.turns.append(gradweave.ranks.largest([self.run(TURN)])[0] / TURN)
-
-    def _synchronize(self):
-        if self.job.of.type != "cpu":
-            torch.accelerator.synchronize()
-
-
 def compute_alone(rank):
     """(seconds of an iteration, bytes that all ranks together send in one, samples of a batch): the same on every rank."""
-    job = Classifier(rank, device())
-    model = job.network()
-    seconds = job.calibrate(model)
-    sent = 2 * (distributed.get_world_size() - 1) * sum(p.nbytes for p in model.parameters())
-    samples, seconds = map(int, gradweave.ranks.largest([job.samples])), gradweave.ranks.largest([seconds])[0]
-    return seconds, sent, next(samples)
+    classifier = Classifier(rank, device())
+    seconds = classifier.calibrate()
+    sent = 2 * (distributed.get_world_size() - 1) * sum(p.nbytes for p in classifier.make().model.parameters())
+    seconds, samples = gradweave.ranks.largest([seconds, classifier.samples])
+    return seconds, sent, int(samples)
 
 
 @dataclass
@@ -220,30 +191,21 @@ class Row:
 
 def times(rank, schemes, samples, rounds):
     """{method: Row}."""
-    of = device()
-    job = Classifier(rank, of, samples)
-    methods = []
-    model = job.network()
-    methods.append(Method("DistributedDataParallel", job, nn.parallel.DistributedDataParallel(model), job.optimizer(model)))
+    classifier = Classifier(rank, device(), samples)
+    job = classifier.make()
+    job.model = nn.parallel.DistributedDataParallel(network := job.model)
+    contestants = [plain := turns.Contestant("DistributedDataParallel", job, network)]
     for scheme in schemes:
-        model = job.network()
         try:
-            model, optimizer = gradweave.wrap(model, job.optimizer(model), scheme, warm_up=WARM_UP, profile_iterations=PROFILE,
-                                              report=False)
+            contestants.append(turns.planned(classifier.make(), scheme, scheme=scheme, warm_up=WARM_UP,
+                                             profile_iterations=PROFILE, report=False))
         except gradweave.InvalidInput:
             continue
-        methods.append(Method(scheme, job, model, optimizer, lambda model=model: gradweave.finish(model)))
-    for method in methods:
-        method.run(SETTLED)
-    for number in range(rounds):
-        for method in methods if number % 2 == 0 else reversed(methods):
-            method.turn()
-    found = {}
-    for method in methods:
-        ratios = [plain / own for plain, own in zip(methods[0].turns, method.turns)]
-        with torch.no_grad():
-            loss = statistics.fmean(job.loss(method.model, -1 - number).item() for number in range(8))
-        found[method.name] = Row(statistics.median(method.turns), (statistics.median(ratios), min(ratios), max(ratios)), loss)
-        if method is not methods[0]:
-            method.model.gradweave.close()
+    for contestant in contestants:
+        training.train(contestant.job, SETTLED)
+    turns.run_rounds(contestants, rounds, TURN, BEFORE_TURN)
+    found = {each.name: Row(turns.iteration_seconds(each), turns.ratio(each, plain), classifier.loss(each.network))
+             for each in contestants}
+    for each in contestants[1:]:
+        each.close()
     return found

@@ -134,8 +134,9 @@ def in_own_network(arguments):
         return None
     if reason := hosts.unavailable_reason():
         return reason
-    own = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
-    os.execvpe(own[0], [*own, "--", sys.executable, __file__, *arguments], os.environ | {"GRADWEAVE_OWN_NETWORK": "1"})
+    program = [sys.executable, __file__, *arguments]
+    hosts.become_root_of_namespace(program[1:])
+    os.execvpe("unshare", ["unshare", "--net", "--", *program], os.environ | {"GRADWEAVE_OWN_NETWORK": "1"})
 
 
 def main(arguments=None):

@@ -69,8 +69,8 @@ def _compare(options):
         setting = measure_setting(options.network, options.coverage, job, bar)
         bar.label = "tuning DDP by hand"
         tuned_mb = tune_by_hand(job, setting, bar)
-        contestants = [turns.alone(job()), turns.data_parallel(job(), "DDP (default)", setting),
-                       turns.data_parallel(job(), f"DDP (tuned: {tuned_mb} MB)", setting, bucket_cap_mb=tuned_mb)]
+        contestants = [turns.alone(job()), turns.data_parallel(job(), "DDP (default)", setting.emulation),
+                       turns.data_parallel(job(), f"DDP (tuned: {tuned_mb} MB)", setting.emulation, bucket_cap_mb=tuned_mb)]
         plans, predictions = {}, {}
         for method in chosen:
             cluster = slow_link.cluster_for(setting, method)
@@ -79,7 +79,7 @@ def _compare(options):
             plans[name] = plan
             predictions[name] = core.simulate(plan, setting.workload, cluster, optimizer_us=setting.rest_us,
                                                contention=setting.contention)
-            contestants.append(turns.planned(job(), name, setting, plan, **method.wrap_options))
+            contestants.append(turns.planned(job(), name, setting.emulation, plan=plan, **method.wrap_options))
         iterations = options.iterations or _fitting(setting, predictions, options.rounds)
         bar.label, bar.total = "training in turns", bar.done + options.rounds * (iterations + WARM_UP) * len(contestants)
         turns.run_rounds(contestants, options.rounds, iterations, WARM_UP, bar.advance)
@@ -126,7 +126,7 @@ def tune_by_hand(job, setting, bar, iterations=4, warm_up=2):
     """The bucket size in MB with which DistributedDataParallel is fastest here. Collective."""
     seconds = {}
     for megabytes in HAND_TUNED_MB:
-        trial = turns.data_parallel(job(), "trial", setting, bucket_cap_mb=megabytes)
+        trial = turns.data_parallel(job(), "trial", setting.emulation, bucket_cap_mb=megabytes)
         turns.run_segment(trial, iterations, warm_up, bar.advance)
         seconds[megabytes] = trial.segment_seconds[0]
         if trial.close:
@@ -145,7 +145,7 @@ def _traced(default, plans, job, setting):
         traces = {"trace-ddp.json": Path(file.name).read_text()}
     timelines = []
     for name, plan in plans.items():
-        contestant = turns.planned(job(), name, setting, plan)
+        contestant = turns.planned(job(), name, setting.emulation, plan=plan)
         session = contestant.job.model.gradweave
         training.train(contestant.job, 1)
         session.record_timeline()

@@ -46,23 +46,24 @@ def alone(job):
     return Contestant("compute alone", job, job.model)
 
 
-def data_parallel(job, name, setting, **arguments):
-    """Contestant that is PyTorch's DistributedDataParallel with these constructor arguments, on the setting's link."""
+def data_parallel(job, name, emulation=None, **arguments):
+    """Contestant that is PyTorch's DistributedDataParallel with these constructor arguments; `emulation` of a
+    slow_link.Setting."""
     network = job.model
     job.model = torch.nn.parallel.DistributedDataParallel(network, **arguments)
     close = None
-    if setting.emulation:
-        hook = emulated_ddp.EmulatedHook(*setting.emulation)
+    if emulation:
+        hook = emulated_ddp.EmulatedHook(*emulation)
         hook.register(job.model)
         close = hook.close
     return Contestant(name, job, network, close=close)
 
 
-def planned(job, name, setting, plan, **arguments):
-    """Contestant that runs `plan` with Gradweave on the setting's link; `arguments` are gradweave.wrap()'s."""
+def planned(job, name, emulation=None, **arguments):
+    """Contestant that trains with Gradweave; `emulation` of a slow_link.Setting, `arguments` are gradweave.wrap()'s."""
     network = job.model
-    links = [gradweave.EmulatedLink(*setting.emulation)] if setting.emulation else None
-    job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, links=links, **arguments)
+    links = [gradweave.EmulatedLink(*emulation)] if emulation else None
+    job.model, job.optimizer = gradweave.wrap(network, job.optimizer, links=links, **arguments)
     return Contestant(name, job, network, finish=lambda: gradweave.finish(job.model),
                       close=lambda: job.model.gradweave.close())
 
