@@ -1,4 +1,4 @@
-"""Writes the tables and the picture of planning and simulation in docs/performance.md from docs/results/planning.json.
+"""Writes the tables and the picture of planning and simulation in docs/results/planning.md from docs/results/planning.json.
 
     python3 bench/planning_tables.py
 
@@ -179,12 +179,11 @@ def main():
     times = plan_times(found)
     PICTURE.write_text(chart(times))
     fixed = [scheme for scheme in times if scheme not in SEARCHING]
-    page = DOCS / "performance.md"
     content = "\n\n".join([plan_table(times, fixed), "Schemes that search their options unless they are given:",
                            plan_table(times, [scheme for scheme in times if scheme in SEARCHING]),
-                           "![Planning time over the number of tensors](pictures/planning.svg)", solver_table(found),
+                           "![Planning time over the number of tensors](../pictures/planning.svg)", solver_table(found),
                            simulator_table(found), choice_table(found)])
-    page.write_text(replace_section(page.read_text(), "planning", content))
+    replace_section(DOCS / "results/planning.md", "planning", content)
     return 0
 
 

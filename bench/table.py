@@ -32,7 +32,7 @@ COVERAGE_RATES = (0.5, 1, 2, 4, 16, 64)
 TOGETHER = 10  # rows that take turns: more share each round's noise, and keep more idle groups
 TURN_S = 0.9
 SETTING_S = 40  # to start ranks, to measure compute, link and layers
-# On the machine of docs/performance.md: for estimates alone.
+# On the machine of docs/results/schemes.md: for estimates alone.
 COMPUTE_S = {"wide": 0.15, "small": 0.02, "gpt": 0.15, "resnet18": 0.25}
 ANCHORS = ("compute alone", "DDP (default)", "DDP (tuned)")
 

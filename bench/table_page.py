@@ -1,5 +1,5 @@
-"""Writes the table of every scheme and its picture into docs/performance.md, from docs/results/table.jsonl (times, bytes) and
-accuracy.jsonl (accuracy).
+"""Writes the tables of every scheme into docs/results/schemes.md, and what they come to with a picture into
+docs/performance.md, from docs/results/table.jsonl (times, bytes) and accuracy.jsonl (accuracy).
 
     .venv/bin/python bench/table_page.py
 """
@@ -18,10 +18,15 @@ from training_tables import markdown, replace_section
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURE = "results/accuracy-over-time.svg"
 PICTURED = (2.0, 64.0)
+RATES = (0.5, 1.0, 2.0, 4.0, 16.0, 64.0)
 JUDGED = "small"      # the job whose accuracy is measured
 OPTIMIZER = "sgd"
 TARGET = 88.5         # percent of the test images
 DEFAULT, TUNED = "DDP (default)", "DDP (tuned)"
+# What a reader chooses from: the others are in the tables.
+IN_SHORT = (TUNED, "DDP (fp16 hook)", "DDP (PowerSGD hook)", "post-local SGD", "Streaming DiLoCo", "dear", "us_byte", "auto",
+            "deft", "deft correction=local", "delayed_averaging", "delayed_averaging compressor=int4")
+DRAWN = (TUNED, "DDP (fp16 hook)", "Streaming DiLoCo", "us_byte", "delayed_averaging compressor=int4")
 
 
 def timed(path):
@@ -41,13 +46,15 @@ def timed(path):
 
 
 def curves(path):
-    """{(method, coverage): [curve of each seed]}: [(iterations, accuracy in percent), ...]; two workers, SGD."""
+    """{(method, coverage): [curve of each seed]}: [(iterations, accuracy in percent), ...]; two workers, SGD. The last
+    point is on all test images, those on the way on half of them."""
     found = {}
     for run, result in accuracy.done_runs(path).items():
         if run.workers == 2 and run.optimizer == OPTIMIZER:
             epochs = result["accuracy"]
             each = 60000 // accuracy.GLOBAL_BATCH
             curve = result.get("curve") or [(each * (number + 1), value) for number, value in enumerate(epochs)]
+            curve[-1] = (curve[-1][0], epochs[-1])
             found.setdefault((run.method, run.coverage), []).append([tuple(point) for point in curve])
     return found
 
@@ -128,8 +135,24 @@ def page(found_times, found_curves):
     return "\n\n".join(parts)
 
 
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "1 5")
-WIDTH, PANEL, TOP, LOW, HIGH = 1260, 370, 34, 60.0, 91.0
+def in_short(times, found):
+    """How many times faster than DistributedDataParallel tuned by hand the job JUDGED trains, with the accuracy beside it."""
+    groups = {rate: times.get((JUDGED, rate), {}) for rate in RATES}
+
+    def speed(name, rate):
+        line = groups[rate].get(name, {})
+        return f"{line['speedup_over_tuned'][0]:.2f}" if "speedup_over_tuned" in line else ""
+
+    def accuracy_at(name, rate):
+        last = [curve[-1][1] for curve in curves_of(name, rate, found)]
+        return f"{statistics.mean(last):.1f}" if last else ""
+
+    return markdown(["", *(f"{rate:g}" for rate in RATES), *(f"accuracy at {rate:g}, %" for rate in PICTURED)],
+                    [[name, *(speed(name, rate) for rate in RATES), *(accuracy_at(name, rate) for rate in PICTURED)]
+                     for name in IN_SHORT])
+
+
+WIDTH, PANEL, TOP, LOW, HIGH = 920, 370, 34, 75.0, 91.0
 
 
 def mean_curve(of_row, ms):
@@ -147,7 +170,7 @@ def ticks(first, last):
 def panel(group, coverage, found, top):
     """SVG elements of one coverage rate, fastest rows first; [] without data."""
     series = []
-    for name in order():
+    for name in DRAWN:
         line = group.get(name)
         of_row = curves_of(name, coverage, found)
         if line and "measured_ms" in line and of_row:
@@ -174,16 +197,15 @@ def panel(group, coverage, found, top):
     for seconds in ticks(first, last):
         parts.append(f'<line class="grid" x1="{x(seconds):.1f}" x2="{x(seconds):.1f}" y1="{top + TOP}" y2="{base}"/>'
                      f'<text x="{x(seconds):.1f}" y="{base + 18}" text-anchor="middle">{seconds:g} s</text>')
-    columns, line_height = 2, 16
-    each = math.ceil(len(series) / columns)
+    line_height = 18
     for number, (reach, name, curve) in enumerate(series):
-        look = f'stroke="{COLORS[number % len(COLORS)]}" stroke-dasharray="{DASHES[number // len(COLORS) % len(DASHES)]}"'
+        look = f'stroke="{COLORS[DRAWN.index(name)]}"'
         path = " ".join(f"{x(seconds):.1f},{y(percent):.1f}" for seconds, percent in curve)
         parts.append(f'<polyline class="curve" {look} points="{path}"/>')
-        at_x, at_y = right + 18 + (number // each) * 292, top + TOP + 6 + (number % each) * line_height
+        at_x, at_y = right + 18, top + TOP + 6 + number * line_height
         told = f" {reach:.0f} s" if math.isfinite(reach) else ""
         parts.append(f'<line class="curve" {look} x1="{at_x}" x2="{at_x + 22}" y1="{at_y}" y2="{at_y}"/>'
-                     f'<text x="{at_x + 28}" y="{at_y + 4}" style="font-size:10px">{name}{told}</text>')
+                     f'<text x="{at_x + 28}" y="{at_y + 4}" >{name}{told}</text>')
     return parts
 
 
@@ -197,20 +219,18 @@ def picture(found_times, found_curves):
             top += PANEL
     if not panels:
         return None
-    note = f"Each name with the seconds until {TARGET:g} %; mean of the seeds, time axis logarithmic."
+    note = (f"Each name with the seconds until {TARGET:g} %; mean of the seeds, time axis logarithmic. The last point is on "
+            "all test images, the others on half.")
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top + 22}">', STYLE, *panels,
                       f'<text x="46" y="{top + 12}">{note}</text>', "</svg>"]) + "\n"
 
 
 def main():
     times, found = timed(DOCS / "results/table.jsonl"), curves(DOCS / "results/accuracy.jsonl")
-    content = page(times, found) or "Not measured yet: `make bench`."
-    drawn = picture(times, found)
-    if drawn:
+    replace_section(DOCS / "results/schemes.md", "every scheme", page(times, found) or "Not measured yet: `make bench`.")
+    if drawn := picture(times, found):
         (DOCS / PICTURE).write_text(drawn)
-        content = f"![Test accuracy over wall-clock time]({PICTURE})\n\n" + content
-    path = DOCS / "performance.md"
-    path.write_text(replace_section(path.read_text(), "every scheme", content))
+    replace_section(DOCS / "performance.md", "in short", in_short(times, found))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Writes the tables and pictures of real training in docs/performance.md from docs/results/.
+"""Writes the tables and pictures of real training into the pages of docs/results/ from what was measured there.
 
     .venv/bin/python bench/training_tables.py
 """
@@ -145,14 +145,14 @@ def compiled_table(path):
                         "compiled: times compute alone", "times as fast as DDP"], rows))
 
 
-def replace_section(text, name, content):
-    """`text` with what stands between the section's markers replaced. Errors: ValueError without the markers."""
+def replace_section(page, name, content):
+    """Replaces what stands between the section's markers in the file `page`. Errors: ValueError without the markers."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    head, found, rest = text.partition(begin)
+    head, found, rest = page.read_text().partition(begin)
     _, closed, tail = rest.partition(end)
     if not found or not closed:
-        raise ValueError(f"docs/performance.md lacks the markers '{begin}' and '{end}'")
-    return f"{head}{begin}\n\n{content}\n\n{end}{tail}"
+        raise ValueError(f"{page} lacks the markers '{begin}' and '{end}'")
+    page.write_text(f"{head}{begin}\n\n{content}\n\n{end}{tail}")
 
 
 COLORS = ("#888888", "#c0504d", "#e59866", "#5b8db8", "#4f81bd", "#2e5c8a", "#77933c", "#4e6128")
@@ -199,22 +199,22 @@ def speed_chart(found, links):
 
 
 def main():
-    found = load(DOCS / "results")
-    page = DOCS / "performance.md"
-    text = page.read_text()
+    results = DOCS / "results"
+    found = load(results)
     pictures = []
     for links in LINKS:
         if any(kind == links for kind, _ in found):
-            (DOCS / f"results/training-{links}.svg").write_text(speed_chart(found, links))
-            pictures.append(f"![Iteration time on {links} links](results/training-{links}.svg)")
-    text = replace_section(text, "training speed", "\n\n".join([speed_tables(found)] + pictures))
-    text = replace_section(text, "prediction", prediction_table(found))
-    text = replace_section(text, "engine cost", overhead_table(DOCS / "results/overhead.json"))
-    text = replace_section(text, "training accuracy", accuracy_table(DOCS / "results/accuracy.jsonl"))
-    text = replace_section(text, "ring", ring_table(DOCS / "results/ring.json"))
-    text = replace_section(text, "partial steps", partial_steps_table(DOCS / "results/partial_steps.json"))
-    text = replace_section(text, "compiled", compiled_table(DOCS / "results/compiled.json"))
-    page.write_text(text)
+            (results / f"training-{links}.svg").write_text(speed_chart(found, links))
+            pictures.append(f"![Iteration time on {links} links](training-{links}.svg)")
+    for page, name, content in (
+            ("training", "training speed", "\n\n".join([speed_tables(found)] + pictures)),
+            ("training", "prediction", prediction_table(found)),
+            ("engine", "engine cost", overhead_table(results / "overhead.json")),
+            ("accuracy", "training accuracy", accuracy_table(results / "accuracy.jsonl")),
+            ("engine", "ring", ring_table(results / "ring.json")),
+            ("engine", "partial steps", partial_steps_table(results / "partial_steps.json")),
+            ("engine", "compiled", compiled_table(results / "compiled.json"))):
+        replace_section(results / f"{page}.md", name, content)
     return 0
 
 

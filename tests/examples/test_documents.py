@@ -97,9 +97,9 @@ def table_after(page, mark):
 
 
 def test_speeds_in_choosing_are_those_measured():
-    performance = (ROOT / "docs" / "performance.md").read_text()
-    measured = {(job, rate): table_after(performance, f"**{job}, coverage rate {rate}**")
-                for job in ("small", "wide") for rate in RATES if f"**{job}, coverage rate {rate}**" in performance}
+    tables = (ROOT / "docs" / "results" / "schemes.md").read_text()
+    measured = {(job, rate): table_after(tables, f"**{job}, coverage rate {rate}**")
+                for job in ("small", "wide") for rate in RATES if f"**{job}, coverage rate {rate}**" in tables}
     shown = table_after((ROOT / "docs" / "choosing.md").read_text(), "## What each gains")
     assert len(shown) > 5
     for scheme, speeds in shown.items():
@@ -111,7 +111,7 @@ def test_speeds_in_choosing_are_those_measured():
 
 def test_accuracies_in_choosing_are_those_measured():
     rows = re.findall(r"^\| (\d) \| (sgd|adamw) \| (.*?) \| (\d*) \| .*? \| .*? \| (\S*) \| .*? \|$",
-                      (ROOT / "docs" / "performance.md").read_text(), re.M)
+                      (ROOT / "docs" / "results" / "accuracy.md").read_text(), re.M)
     shown = re.findall(r"^\| `(.*?)` \| (\d) \| (\d+) \|([^|]*)\|([^|]*)\|$",
                        (ROOT / "docs" / "choosing.md").read_text(), re.M)
     assert len(shown) > 5

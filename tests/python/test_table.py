@@ -98,12 +98,19 @@ def test_the_page_has_each_row_once_and_says_what_was_refused(results):
     assert "| DDP (default) | 300 |" in page
 
 
-def test_the_picture_has_a_curve_for_each_row_with_an_accuracy(results):
+def test_the_picture_has_a_curve_for_each_drawn_row_with_an_accuracy(results, monkeypatch):
+    monkeypatch.setattr(table_page, "DRAWN", (table_page.TUNED, "dear", "us_byte", "delayed_averaging", "local_sgd"))
     curves = {("ddp", 2.0): [[(100, 80.0), (468, 90.0)]], ("delayed_averaging", 2.0): [[(100, 79.0), (468, 89.0)]]}
     drawn = table_page.picture(table_page.timed(results), curves)
-    assert drawn.count("<polyline") == 5  # DDP twice, ddp, dear, delayed_averaging
+    assert drawn.count("<polyline") == 3  # us_byte was refused, local_sgd not measured
     assert "prefers-color-scheme: dark" in drawn and drawn.startswith("<svg") and drawn.endswith("</svg>\n")
     assert table_page.picture(table_page.timed(results), {}) is None
+
+
+def test_in_short_the_accuracy_stands_beside_the_speed(results):
+    told = table_page.in_short(table_page.timed(results), {("ddp", 2.0): [[(100, 80.0), (468, 90.0)]]})
+    dear = next(row for row in told.splitlines() if row.startswith("| dear |"))
+    assert dear == "| dear |  |  | 1.16 |  |  |  | 90.0 | 90.0 |"
 
 
 def test_plain_streaming_diloco_lands_the_mean_that_was_sent(tmp_path):
