@@ -1,5 +1,5 @@
 """Writes the tables of every scheme into docs/results/schemes.md, and what they come to with a picture into
-docs/performance.md, from docs/results/table.jsonl (times, bytes) and accuracy.jsonl (accuracy).
+docs/performance.md and README.md, from docs/results/table.jsonl (times, bytes) and accuracy.jsonl (accuracy).
 
     .venv/bin/python bench/table_page.py
 """
@@ -26,6 +26,7 @@ DEFAULT, TUNED = "DDP (default)", "DDP (tuned)"
 # What a reader chooses from: the others are in the tables.
 IN_SHORT = (TUNED, "DDP (fp16 hook)", "DDP (PowerSGD hook)", "post-local SGD", "Streaming DiLoCo", "dear", "us_byte", "auto",
             "deft", "deft correction=local", "delayed_averaging", "delayed_averaging compressor=int4")
+SHOWN = (TUNED, "DDP (fp16 hook)", "DDP (PowerSGD hook)", "Streaming DiLoCo", "us_byte", "delayed_averaging compressor=int4")
 DRAWN = (TUNED, "DDP (fp16 hook)", "Streaming DiLoCo", "us_byte", "delayed_averaging compressor=int4")
 
 
@@ -225,12 +226,26 @@ def picture(found_times, found_curves):
                       f'<text x="46" y="{top + 12}">{note}</text>', "</svg>"]) + "\n"
 
 
+def first_screen(times, found):
+    """Seconds to TARGET and accuracies of the rows that README.md shows."""
+    lines = []
+    for name in SHOWN:
+        cells = [name]
+        for rate in PICTURED:
+            reach = seconds_to_target(name, rate, times[JUDGED, rate][name], found)
+            last = [curve[-1][1] for curve in curves_of(name, rate, found)]
+            cells += [f"{reach[0]:.0f} s" if reach[0] is not None else "not reached", f"{statistics.mean(last):.1f} %"]
+        lines.append(cells)
+    return markdown(["", *(text for rate in PICTURED for text in (f"{rate:g} times too slow", "accuracy"))], lines)
+
+
 def main():
     times, found = timed(DOCS / "results/table.jsonl"), curves(DOCS / "results/accuracy.jsonl")
     replace_section(DOCS / "results/schemes.md", "every scheme", page(times, found) or "Not measured yet: `make bench`.")
     if drawn := picture(times, found):
         (DOCS / PICTURE).write_text(drawn)
     replace_section(DOCS / "performance.md", "in short", in_short(times, found))
+    replace_section(DOCS.parent / "README.md", "first screen", first_screen(times, found))
     return 0
 
 
