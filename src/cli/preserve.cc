@@ -60,9 +60,8 @@ void print_for_people(const Judgement& judgement, const Tolerance& tolerance, co
   }
   std::cout << table.text(screen) << '\n';
   std::cout << fmt::format(
-      "learning rate x curvature is {:.4g}; plain data parallelism is stable up to {:.4g}, these plans are "
-      "let use "
-      "{:.0f} % of theirs\n",
+      "learning rate x curvature is {:.4g}; plain data parallelism is stable up to {:.4g}; a plan may use "
+      "{:.0f} % of its own limit\n",
       judgement.step, judgement.plain_limit, 100 * tolerance.step);
   std::cout << (judgement.preserves()
                     ? "the plan keeps the accuracy of plain data parallelism\n"

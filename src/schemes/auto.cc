@@ -84,7 +84,7 @@ Allowed parse_allow(const std::string& text) {
       std::vector<std::string_view> names;
       std::ranges::transform(kMildestFirst, std::back_inserter(names),
                              [](Effect effect) { return name_of(effect); });
-      throw InvalidInput(in_quotes(word) + " is nothing that can be allowed", "option allow of auto",
+      throw InvalidInput(in_quotes(word) + " can't be allowed", "option allow of auto",
                          choice_of(word, names, "join by '+' some of"));
     }
     allowed.effects.push_back(*found);
