@@ -16,6 +16,7 @@ using run::Execution;
 using run::Part;
 
 constexpr auto kPatience = std::chrono::seconds(20);
+constexpr std::size_t kDeviceQueue = 0;  // of a network, where links return at once
 
 std::uint32_t mixed(std::initializer_list<std::int64_t> numbers) {
   std::uint64_t hash = 0x9e3779b97f4a7c15;
@@ -50,6 +51,7 @@ std::string identity(const Execution& execution) {
 
 bool Job::used(int rank, std::int64_t iteration, std::int32_t tensor) const {
   if (!leaves_unused || tensor == 0) return true;
+  if (one_program) rank = 0;
   if (mixed({seed, 1, tensor}) % 5 == 0) return false;  // on no rank, ever
   return mixed({seed, 2, rank, iteration, tensor}) % 3 != 0;
 }
@@ -217,7 +219,7 @@ class FakeChannel::Started : public run::Pending {
 
 FakeChannel::FakeChannel(Network& network, std::size_t link, int rank, const Job& job,
                          std::shared_ptr<std::vector<FakeMessage>> messages,
-                         std::shared_ptr<Launches> launches, bool ordered)
+                         std::shared_ptr<Launches> launches, bool ordered, std::shared_ptr<FakeDevice> device)
     : network_(network),
       link_(link),
       rank_(rank),
@@ -226,7 +228,8 @@ FakeChannel::FakeChannel(Network& network, std::size_t link, int rank, const Job
       broken_(job.broken_threads),
       random_(mixed({job.seed, 6, rank, static_cast<std::int64_t>(link)})),
       messages_(std::move(messages)),
-      launches_(std::move(launches)) {}
+      launches_(std::move(launches)),
+      device_(std::move(device)) {}
 
 std::unique_ptr<run::Channel::Scope> FakeChannel::enter_thread() {
   if (broken_) throw std::runtime_error("no stream is left");
@@ -235,14 +238,27 @@ std::unique_ptr<run::Channel::Scope> FakeChannel::enter_thread() {
 
 std::unique_ptr<run::Pending> FakeChannel::start(const Execution& execution, std::size_t sequence) {
   FakeMessage& message = (*messages_)[execution.slot];
-  if (execution.partner != nullptr) message = std::move((*messages_)[execution.partner->slot]);
+  if (execution.partner != nullptr) {
+    FakeMessage& half = (*messages_)[execution.partner->slot];
+    half.settle();
+    message = std::move(half);
+  }
   {
     const std::lock_guard lock(launches_->mutex);
     launches_->order.emplace_back(execution.run_iteration, execution.place);
   }
   pause(random_);
-  return std::make_unique<Started>(network_, execution, link_, sequence, rank_, world_size_, random_(),
-                                   message);
+  if (!device_) {
+    return std::make_unique<Started>(network_, execution, link_, sequence, rank_, world_size_, random_(),
+                                     message);
+  }
+  device_->launched(execution);
+  message.under_way = std::make_shared<Started>(network_, execution, kDeviceQueue, device_->enqueue(), rank_,
+                                                world_size_, random_(), message);
+  struct Enqueued : run::Pending {
+    void wait() override {}
+  };
+  return std::make_unique<Enqueued>();
 }
 
 // ---- host
@@ -260,7 +276,8 @@ void FakeHost::install(const RunPlan& run_plan, std::size_t slots) {
   forwarded_ = parameters_;
 }
 
-void FakeHost::take_over(const FakeHost& other) {
+void FakeHost::take_over(FakeHost& other) {
+  for (FakeMessage& message : *other.messages_) message.settle();
   parameters_ = other.parameters_;
   momenta_ = other.momenta_;
   noted_ = other.noted_;
@@ -350,6 +367,12 @@ void FakeHost::read_parameter(const Execution& execution, std::size_t at) {
     message.flat[to] = message.own[to] = parameters_[tensor][static_cast<std::size_t>(i)];
   }
   note_parameter(static_cast<std::int32_t>(tensor));
+}
+
+void FakeHost::landed(const Execution& execution) {
+  if (!device_) return;
+  device_->landed(execution);
+  (*messages_)[execution.slot].settle();
 }
 
 void FakeHost::rescale(const Execution& execution, double factor) {
@@ -465,21 +488,27 @@ class Rank {
        Rank* before = nullptr)
       : rank_(rank),
         job_(job),
-        host_(network, rank, job),
+        network_(network),
+        device_(job.at_once ? std::make_shared<FakeDevice>() : nullptr),
+        host_(network, rank, job, device_),
         run_(host_, std::make_shared<FakePeers>(network, rank),
-             {.queue = {.timeout = kPatience, .stall = std::chrono::milliseconds(5)},
+             // Where links return at once the run waits for nothing.
+             {.queue = {.timeout = job.at_once ? std::chrono::milliseconds(1) : kPatience,
+                        .stall = std::chrono::milliseconds(5)},
               .find_unused = job.leaves_unused ? run::FindUnused::kOn : run::FindUnused::kAuto,
               .check = job.not_finite_rank >= 0,
               .world_size = job.world_size}),
         random_(mixed({job.seed, 7, rank})),
+        program_(mixed({job.seed, 10, job.one_program ? 0 : rank})),
         launches_(std::make_shared<FakeChannel::Launches>()) {
     run_.install(run_plan_of(plan, workload));
     host_.install(run_.plan(), run_.slots());
+    if (device_) device_->restart();
     if (before != nullptr) go_on(*before);
     std::vector<std::shared_ptr<run::Channel>> channels;
     for (std::size_t k = 0; k < plan.links.size(); ++k) {
-      channels.push_back(
-          std::make_shared<FakeChannel>(network, k, rank, job, host_.messages(), launches_, ordered));
+      channels.push_back(std::make_shared<FakeChannel>(network, k, rank, job, host_.messages(), launches_,
+                                                       ordered, device_));
     }
     run_.start(std::move(channels));
   }
@@ -489,42 +518,42 @@ class Rank {
     if (run_.taken_away()) run_.skip();
     host_.set_iteration(n);
     host_.zero_grad();
+    const std::vector<std::int32_t> tensors = in_backward_order(n);
     if (job_.accumulates_in(n)) {
       run_.set_communicating(false);
       forward(n);
-      run_.backward_start();
-      for (std::int32_t t : in_backward_order()) {
-        if (!job_.used(rank_, n, t)) continue;
+      backward_start();
+      for (std::int32_t t : tensors) {
         host_.accumulate(t, n);
         run_.gradient(t);
+        own_collective();
       }
       run_.set_communicating(true);
     }
     forward(n);
-    run_.backward_start();
-    for (std::int32_t t : in_backward_order()) {
-      if (!job_.used(rank_, n, t)) continue;
+    backward_start();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
       pause(random_);
-      host_.compute(t, n);
-      run_.gradient(t);
+      host_.compute(tensors[i], n);
+      backward_ends_above(i + 1 < tensors.size() ? layer_of(tensors[i + 1]) : -1);
+      run_.gradient(tensors[i]);
+      own_collective();
     }
+    backward_ends_above(-1);
     run_.finish_backward();
-    switch (job_.drops(n)) {
-      case 0:
-        return run_.end_iteration();
-      case 1:
-        return run_.skip();
-      case 2:
-        host_.zero_grad();
-        return run_.end_iteration();
-      default:
-        host_.zero_grad();
-    }
+    own_collective();
+    end_iteration(job_.drops(n));
+    own_collective();
   }
 
   FakeHost& host() { return host_; }
   std::int64_t done() const { return done_; }
-  void drain() { run_.drain("finish()"); }
+  void drain() {
+    if (device_) device_->drain();
+    run_.drain("finish()");
+    if (device_) device_->restart();
+    now_ = 0;
+  }
 
   void add_to(Outcome& outcome) const {
     outcome.parameters.push_back(host_.parameters());
@@ -535,6 +564,7 @@ class Rank {
 
  private:
   void go_on(Rank& before) {
+    if (device_) before.device_->drain();
     before.run_.rest();
     run::Archive written;
     before.run_.archive(written);
@@ -543,6 +573,51 @@ class Rank {
     read.end();
     host_.take_over(before.host_);
     done_ = before.done_;
+    now_ = before.now_;
+    if (!device_) return;
+    device_->go_on_from(*before.device_, now_);
+    for (std::size_t l = 0; l < run_.plan().layers;
+         ++l) {  // rest() has applied what the coming forward would
+      if (!run_.plan()[now_].at_forward[l].empty()) forward_starts(static_cast<std::int32_t>(l));
+    }
+  }
+
+  // ---- what the device is told of the loop, before the run is
+
+  void pass(PointKind kind, std::int32_t layer = 0) {
+    if (device_) device_->pass(kind, layer, now_);
+  }
+  void forward_starts(std::int32_t layer) {
+    for (const std::int32_t before : run_.plan()[now_].updated_before[static_cast<std::size_t>(layer)])
+      pass(PointKind::kForwardStart, before);
+    pass(PointKind::kForwardStart, layer);
+  }
+  // Of these layers all gradients have come.
+  void backward_ends_above(std::int32_t layer) {
+    for (auto l = static_cast<std::int32_t>(run_.plan().layers); --l > layer;)
+      pass(PointKind::kBackwardEnd, l);
+  }
+
+  // Now and then, where links return at once: a collective beside the plan's.
+  void own_collective() {
+    if (!device_ || program_() % 4 != 0) return;
+    const std::size_t sequence = device_->enqueue();
+    network_.contribute(kDeviceQueue, sequence, rank_, {"the loop's own " + std::to_string(own_++), {}});
+    if (program_() % 2 == 0) network_.meet(kDeviceQueue, sequence);
+  }
+
+  void backward_start() {
+    pass(PointKind::kBackwardStart);
+    run_.backward_start();
+  }
+
+  void end_iteration(int drops) {
+    if (drops > 1) host_.zero_grad();
+    if (drops > 2) return;
+    pass(PointKind::kIterationEnd);
+    ++now_;
+    pass(PointKind::kIterationStart);
+    drops == 1 ? run_.skip() : run_.end_iteration();
   }
 
   // Layers in about their order: the real one may differ from the plan's. Unused layers do not run.
@@ -555,36 +630,53 @@ class Rank {
         used |= job_.used(rank_, n, static_cast<std::int32_t>(t));
       if (used) layers.push_back(static_cast<std::int32_t>(l));
     }
-    if (job_.reorders && layers.size() > 1 && random_() % 2 == 0) {
-      const std::size_t i = random_() % (layers.size() - 1);
+    if (job_.reorders && layers.size() > 1 && program_() % 2 == 0) {
+      const std::size_t i = program_() % (layers.size() - 1);
       std::swap(layers[i], layers[i + 1]);
     }
     const std::vector<std::int32_t> hooked = run_.forward_layers();
     for (std::int32_t l : layers) {
       const bool calls = std::ranges::find(hooked, l) != hooked.end();
-      if (calls) run_.forward_start(l);
+      if (calls) {
+        forward_starts(l);
+        run_.forward_start(l);
+      }
       for (std::size_t t = index.first_tensor[static_cast<std::size_t>(l)];
            t < index.first_tensor[static_cast<std::size_t>(l) + 1]; ++t)
         host_.forward(static_cast<std::int32_t>(t));
       pause(random_);
-      if (calls) run_.forward_end(l);
+      if (calls) {
+        if (run_.communicating()) pass(PointKind::kForwardEnd, l);
+        run_.forward_end(l);
+      }
+      own_collective();
     }
   }
 
-  std::vector<std::int32_t> in_backward_order() const {
+  std::int32_t layer_of(std::int32_t tensor) const {
+    return static_cast<std::int32_t>(run_.plan().index.tensors[static_cast<std::size_t>(tensor)].layer);
+  }
+  // Those that the rank uses.
+  std::vector<std::int32_t> in_backward_order(std::int64_t n) const {
     std::vector<std::int32_t> tensors;
-    for (std::size_t t = run_.plan().index.tensors.size(); t-- > 0;)
-      tensors.push_back(static_cast<std::int32_t>(t));
+    for (auto t = static_cast<std::int32_t>(run_.plan().index.tensors.size()); t-- > 0;) {
+      if (job_.used(rank_, n, t)) tensors.push_back(t);
+    }
     return tensors;
   }
 
   int rank_;
   Job job_;
+  Network& network_;
+  std::shared_ptr<FakeDevice> device_;  // null: links have threads
   FakeHost host_;
   run::Run run_;
   std::mt19937 random_;
+  std::mt19937 program_;  // of what the loop does: alike on all ranks where they run one program
   std::shared_ptr<FakeChannel::Launches> launches_;
   std::int64_t done_ = 0;
+  std::int64_t now_ = 0;  // iteration of the plan
+  std::int64_t own_ = 0;  // collectives of the loop
 };
 
 }  // namespace
@@ -615,6 +707,9 @@ Outcome train(const Plan& plan, const Workload& workload, const Job& job,
         }
       } catch (const std::exception& error) {
         outcome.errors[place] = error.what();
+        if (!job.at_once) return;  // the links' threads tell the others
+        network.give_up(error.what());
+        later.give_up(error.what());
       }
     });
   }

@@ -1,5 +1,5 @@
 // Ranks of a run without tensors and networks: gradients and parameters are vectors of doubles, ranks are
-// threads, and links finish ops after random delays in any order.
+// threads, and links finish ops after random delays in any order; or they return at once, as those of accelerators do.
 #pragma once
 
 #include <condition_variable>
@@ -10,9 +10,11 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "run/channel.h"
+#include "run/fake_device.h"
 #include "run/host.h"
 #include "run/peers.h"
 #include "run/run.h"
@@ -35,6 +37,10 @@ struct Job {
   int not_finite_rank = -1;     // whose gradient in iteration 2 is not finite, to be found by a check
   bool broken_threads = false;  // of the links: they fail in their first line
   std::int64_t resumed_after = -1;  // iterations, after which all goes on from a checkpoint, on other links
+  bool one_program = false;         // ranks use the same tensors and layers, in the same order
+  // Links return at once, into one queue of the rank's device; the loop puts collectives of its own there at any point, of which
+  // it awaits some. Only for ranks that run one program and drop nothing.
+  bool at_once = false;
 
   bool used(int rank, std::int64_t iteration, std::int32_t tensor) const;
   bool accumulates_in(std::int64_t iteration) const;
@@ -91,6 +97,12 @@ class Network {
 
 struct FakeMessage {
   Values flat, own;
+  std::shared_ptr<run::Pending> under_way;  // what the device has still to do, where links return at once
+
+  // What comes next on the device, or in a checkpoint, comes after that.
+  void settle() {
+    if (const auto pending = std::exchange(under_way, nullptr)) pending->wait();
+  }
 };
 
 class FakeChannel : public run::Channel {
@@ -103,8 +115,9 @@ class FakeChannel : public run::Channel {
 
   FakeChannel(Network& network, std::size_t link, int rank, const Job& job,
               std::shared_ptr<std::vector<FakeMessage>> messages, std::shared_ptr<Launches> launches,
-              bool ordered);
-  bool ordered_launches() const override { return ordered_; }
+              bool ordered, std::shared_ptr<FakeDevice> device);
+  bool ordered_launches() const override { return ordered_ || device_; }
+  bool returns_at_once() const override { return device_ != nullptr; }
   std::unique_ptr<Scope> enter_thread() override;
   std::unique_ptr<run::Pending> start(const run::Execution& execution, std::size_t sequence) override;
 
@@ -117,6 +130,7 @@ class FakeChannel : public run::Channel {
   std::mt19937 random_;
   std::shared_ptr<std::vector<FakeMessage>> messages_;
   std::shared_ptr<Launches> launches_;
+  std::shared_ptr<FakeDevice> device_;  // null: the link has threads
 };
 
 class FakePeers : public run::Peers {
@@ -140,11 +154,12 @@ class FakePeers : public run::Peers {
 
 class FakeHost : public run::Host {
  public:
-  FakeHost(Network& network, int rank, const Job& job) : network_(network), rank_(rank), job_(job) {}
+  FakeHost(Network& network, int rank, const Job& job, std::shared_ptr<FakeDevice> device)
+      : network_(network), rank_(rank), job_(job), device_(std::move(device)) {}
 
   void install(const RunPlan& plan, std::size_t slots);
   // Everything that a checkpoint holds of `other`, which runs the same plan.
-  void take_over(const FakeHost& other);
+  void take_over(FakeHost& other);
   const std::shared_ptr<std::vector<FakeMessage>>& messages() const { return messages_; }
   // A backward that is not communicated: adds to the gradient.
   void accumulate(std::int32_t tensor, std::int64_t iteration);
@@ -174,7 +189,7 @@ class FakeHost : public run::Host {
                       std::int32_t iterations) override;
   void read_parameter(const run::Execution& execution, std::size_t at) override;
   void filled(const run::Execution&) override {}
-  void landed(const run::Execution&) override {}
+  void landed(const run::Execution& execution) override;
   void rescale(const run::Execution& execution, double factor) override;
   void retire(const run::Execution& execution) override;
   void put_gradient(std::int32_t tensor, std::span<const run::Part> parts, bool add) override;
@@ -201,6 +216,7 @@ class FakeHost : public run::Host {
   Network& network_;
   int rank_;
   Job job_;
+  std::shared_ptr<FakeDevice> device_;
   const RunPlan* plan_ = nullptr;
   std::int64_t iteration_ = 0;
   std::size_t exchanged_ = 0;

@@ -38,8 +38,8 @@ std::vector<std::int64_t> random_stops() {
 
 // All ranks end with the same bits, and with the reference's values but for rounding: it adds up in another
 // order.
-void check(const Plan& plan, const Workload& workload, const Job& job, const std::vector<std::int64_t>& stops,
-           bool ordered = false) {
+Outcome check(const Plan& plan, const Workload& workload, const Job& job,
+              const std::vector<std::int64_t>& stops, bool ordered = false) {
   RC_LOG(to_json(plan));
   RC_LOG(to_json(workload));
   testing::Reference reference(plan, workload, job);
@@ -63,6 +63,20 @@ void check(const Plan& plan, const Workload& workload, const Job& job, const std
       }
     }
   }
+  return outcome;
+}
+
+// Links of an accelerator, whose ops the training thread launches. The loop's own collectives come at random points in the same queue,
+// so that every rank has to launch everything in one order; a device finds ops that are launched before they are due.
+void check_at_once(const Plan& plan, const Workload& workload, Job job,
+                   const std::vector<std::int64_t>& stops) {
+  job.world_size = *rc::gen::inRange(2, 5);
+  job.one_program = true;
+  const Outcome by_threads = testing::train(plan, workload, job, stops, true);
+  job.at_once = true;
+  const Outcome at_once = check(plan, workload, job, stops, true);
+  RC_ASSERT(at_once.parameters == by_threads.parameters);
+  RC_ASSERT(at_once.launches == by_threads.launches);
 }
 
 struct Variant {
@@ -215,9 +229,8 @@ Plan changed(Plan plan, const Workload& workload) {
   return plan;
 }
 
-// Every one runs to its end, unless a rule with a reason and a remedy refuses it.
-RC_GTEST_PROP(Run, RandomPlans, ()) {
-  const Workload workload = *testing::workloads(kSmall);
+// A random plan: every one that is refused on the way has a rule with a reason and a remedy.
+Plan random_valid_plan(const Workload& workload) {
   const Cluster cluster = *testing::clusters({.max_links = 3, .max_workers = 64});
   Plan plan =
       testing::random_plan(workload, cluster, {.fluid = true, .whole_tensors = *rc::gen::arbitrary<bool>()});
@@ -231,7 +244,26 @@ RC_GTEST_PROP(Run, RandomPlans, ()) {
     if (!valid) plan = testing::random_plan(workload, cluster, {.fluid = true, .any_order = false});
   }
   RC_TAG(kept);
-  check(plan, workload, random_job(), random_stops(), *rc::gen::arbitrary<bool>());
+  return plan;
+}
+
+// Every one runs to its end.
+RC_GTEST_PROP(Run, RandomPlans, ()) {
+  const Workload workload = *testing::workloads(kSmall);
+  check(random_valid_plan(workload), workload, random_job(), random_stops(), *rc::gen::arbitrary<bool>());
+}
+
+RC_GTEST_PROP(Run, RandomPlansOnLinksThatReturnAtOnce, ()) {
+  const Workload workload = *testing::workloads(kSmall);
+  check_at_once(random_valid_plan(workload), workload, random_job(), random_stops());
+}
+
+RC_GTEST_PROP(Run, AnyFamilyOnLinksThatReturnAtOnce, ()) {
+  const auto [name, plan] = *rc::gen::elementOf(testing::all_families());
+  RC_TAG(name);
+  Job job = random_job();
+  if (name != "partial") job.spoilt = *rc::gen::element(0.0, 0.3);
+  check_at_once(plan, testing::three_layers(), job, random_stops());
 }
 
 }  // namespace
