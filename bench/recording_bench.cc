@@ -17,7 +17,6 @@ namespace gradweave {
 namespace {
 
 constexpr std::int64_t kTensors = 160;  // ResNet-50's number
-constexpr std::int64_t kIterations = 500;
 
 struct NoData final : run::Host {
   void begin_exchange(std::size_t /*slot*/, std::span<std::uint8_t> /*flags*/) override {}
@@ -120,11 +119,9 @@ void run_iterations(benchmark::State& state, const char* scheme) {
   state.counters["ops"] =
       static_cast<double>(rank.counters().ops - before) / static_cast<double>(state.iterations());
 }
-BENCHMARK_CAPTURE(run_iterations, wfbp, "wfbp")
-    ->Name("recording/wfbp")
-    ->Arg(0)
-    ->Arg(8192)
-    ->Iterations(kIterations);
+BENCHMARK_CAPTURE(run_iterations, ddp, "ddp")->Name("recording/ddp")->Arg(0)->Arg(8192)->Iterations(500);
+BENCHMARK_CAPTURE(run_iterations, wfbp, "wfbp")->Name("recording/wfbp")->Arg(0)->Arg(8192)->Iterations(500);
+BENCHMARK_CAPTURE(run_iterations, p3, "p3")->Name("recording/p3")->Arg(0)->Arg(8192)->Iterations(500);
 
 }  // namespace
 }  // namespace gradweave
