@@ -156,7 +156,13 @@ void Applies::backward_end(std::int32_t layer) {
   }
 }
 
-void Applies::backward_ended() { outside_end(std::exchange(late_, {})); }
+void Applies::backward_ended() {
+  // Layers that were not used have ended last. An op of theirs may be before the one that another apply waits for.
+  std::ranges::stable_sort(late_, std::ranges::greater(), [&](std::int32_t a) REQUIRES(compute_thread) {
+    return context_.here().applies[static_cast<std::size_t>(a)].at.layer;
+  });
+  outside_end(std::exchange(late_, {}));
+}
 
 const Stepped& Applies::in_place(const Stepped& stepped) {
   if (stepped.blocks.empty()) return stepped;

@@ -57,6 +57,29 @@ TEST(Run, WhatIsLeftOutIsNotSteppedWithAnUpdateThatLacksTheTensor) {
   EXPECT_EQ(testing::train(plan, workload, job, {4}).parameters[0], reference.parameters()[0]);
 }
 
+// c's parameters are sent first, and read after its step in the backward. Where layer lc is not used it ends after lb, whose result
+// waits behind that message.
+TEST(Run, WhatTheBackwardAppliesComesInThePlansOrderWhereLayersAreUnused) {
+  Plan plan = testing::synchronous();
+  Iteration& iteration = plan.period[0];
+  iteration.ops[0].payload = Payload::kParameter;
+  iteration.applies = {
+      {.at = testing::backward_end(2), .blocks = {3}, .merges = {0}, .source = Source::kLocalGradient},
+      {.at = testing::backward_end(0), .blocks = {2}, .merges = {0}},
+      {.at = testing::iteration_end(), .blocks = {0, 1}, .merges = {0}},
+      {.at = testing::forward_start(2), .blocks = {3}, .merges = {-1}, .source = Source::kAveragedParameter}};
+  for (const Violation& v : validate(plan, testing::three_layers()).violations) FAIL() << v.what << v.where;
+  for (std::uint32_t seed = 0; seed < 10; ++seed) {
+    const Job job{.seed = seed, .leaves_unused = true, .one_program = true, .at_once = true};
+    testing::Reference reference(plan, testing::three_layers(), job);
+    for (int n = 0; n < 6; ++n) reference.iterate();
+    reference.drain();
+    const Outcome outcome = testing::train(plan, testing::three_layers(), job, {6});
+    EXPECT_THAT(outcome.errors, Each("")) << seed;
+    EXPECT_EQ(outcome.parameters[0], reference.parameters()[0]) << seed;
+  }
+}
+
 // All is applied before layer 0, which now and then comes later than another, or not at all.
 TEST(Run, AnUpdateOfLaterLayersComesBeforeTheirForwardInAnyOrder) {
   Plan plan = testing::forward_overlap();
