@@ -8,7 +8,7 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 
-from gradweave import _native, checkpoint, clipping, compiling, core, equality, profiling, reading, scaling
+from gradweave import _native, checkpoint, clipping, compiling, core, equality, pausing, profiling, reading, scaling
 from gradweave.agreement import Control, difference, digest
 from gradweave.checkpoint import RankState
 from gradweave.closing import refusing_once_closed
@@ -69,6 +69,7 @@ class Session:
         self.engine = _native.Engine(self.names, self.parameters, [link.spec() for link in self.links], self.control.group,
                                      job.peers, job.size, settings.timeout, settings.checks,
                                      settings.find_unused_parameters, self.updates.step_subset)
+        self.engine.set_pause(pausing.pause_of(self.device))
         self.updates.engine = self.engine
         if settings.scales:
             self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))

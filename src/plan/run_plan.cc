@@ -320,6 +320,12 @@ void add(const Stepped& more, Stepped& stepped) {
   merge(more.blocks, stepped.blocks);
 }
 
+bool has_delays(const RunPlan& plan) {
+  return std::ranges::any_of(plan.iterations, [](const RunIteration& iteration) {
+    return std::ranges::any_of(iteration.ops, [](const RunOp& op) { return op.release.delay_ns > 0; });
+  });
+}
+
 RunPlan run_plan_of(const Plan& plan, const Workload& workload) {
   RunPlan run_plan{.index = WorkloadIndex(workload)};
   const CompiledPlan compiled(resolve(plan, run_plan.index, nullptr));

@@ -133,6 +133,9 @@ struct RunPlan {
   const RunIteration& operator[](std::int64_t n) const { return iterations[at(n)]; }
 };
 
+// Returns whether some release has a delay.
+bool has_delays(const RunPlan& plan);
+
 // Returns the run plan of a plan. The caller owes one that validate() accepts. Errors: InvalidInput for a plan out of
 // form, or too large. O(blocks and merges of the unrolled plan), log factors aside.
 RunPlan run_plan_of(const Plan& plan, const Workload& workload);

@@ -29,6 +29,10 @@ class Channel {
   };
   virtual std::unique_ptr<Scope> enter_thread() { return nullptr; }
 
+  // Where ops return at once: the point of the execution's release is this moment of the compute thread's stream. What start()
+  // starts for it comes after the release's delay from now on, which is above 0.
+  virtual void hold(const Execution& execution) { static_cast<void>(execution); }
+
   // Starts the collective on the execution's message. Calls come one at a time and in the link's order;
   // `sequence` is the number of the op on its link, the same on all ranks. Errors: any std::exception.
   virtual std::unique_ptr<Pending> start(const Execution& execution, std::size_t sequence) = 0;

@@ -101,6 +101,15 @@ void Link::take(const Turn& turn, std::size_t sequence) {
   shared_->take(turn, sequence);
 }
 
+void Link::hold(const Execution& execution) {
+  const auto begin = Clock::now();
+  try {
+    shared_->channel->hold(execution);
+  } catch (const std::exception& error) {
+    shared_->fail(describe(shared_->tables->plan, execution), error.what(), begin);
+  }
+}
+
 Link::~Link() {
   if (shared_->queue->stop(shared_->number)) return;
   for (Thread& thread : threads_) thread.give_up();

@@ -27,6 +27,8 @@ class Link {
 
   // For ops that return at once: takes the op's turn on the calling thread.
   void take(const Turn& turn, std::size_t sequence);
+  // For these too: Channel::hold().
+  void hold(const Execution& execution);
 
  private:
   struct Shared;

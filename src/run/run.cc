@@ -54,6 +54,8 @@ void Run::start(std::vector<std::shared_ptr<Channel>> channels) {
   for (std::size_t k = 0; k < channels.size(); ++k)
     plan_->links.push_back(std::make_unique<Link>(k, plan_->tables, std::move(channels[k]), queue_, peers_));
   if (!at_once) return;
+  plan_->holds = has_delays(plan());
+  if (plan_->holds) hold_released(PointKind::kIterationStart, 0);  // which has passed
   queue_->launch_by([this]() REQUIRES(compute_thread) { launch_due(); });
   launch_due();
 }
@@ -61,6 +63,23 @@ void Run::start(std::vector<std::shared_ptr<Channel>> channels) {
 void Run::launch_due() {
   while (const std::optional<NextTurn> next = queue_->next_turn())
     plan_->links[next->link]->take(next->turn, next->sequence);
+}
+
+void Run::pass(PointKind kind, std::int32_t layer) {
+  if (plan_->holds) hold_released(kind, layer);
+  queue_->pass(kind, layer, cursor_.now());
+}
+
+// The delays of releases at this point begin.
+void Run::hold_released(PointKind kind, std::int32_t layer) {
+  for (std::int64_t n = cursor_.now(); n <= plan_->window.last(); ++n) {
+    for (const Execution& execution : plan_->window.row(n)) {
+      if (execution.op == nullptr || execution.op->release.delay_ns == 0) continue;
+      const Point& point = execution.op->release.point;
+      if (point.kind == kind && point.layer == layer && n + point.iteration == cursor_.now())
+        plan_->links[static_cast<std::size_t>(execution.op->link)]->hold(execution);
+    }
+  }
 }
 
 // Starts at iteration 0 of the plan in force.

@@ -158,6 +158,7 @@ class Run {
     std::vector<std::int64_t> forwarded;  // by layer: iteration whose forward_start has passed
     bool scaled = false;                  // gradients of this backward: ranks tell whether all were finite
     std::vector<std::unique_ptr<Link>> links;
+    bool holds = false;  // the compute thread launches ops, and some release has a delay
   };
 
   // run.cc
@@ -176,9 +177,8 @@ class Run {
   void open(std::int64_t iteration) REQUIRES(compute_thread);
   void start_early(std::int32_t op) REQUIRES(compute_thread);
   void retire(std::int64_t iteration) REQUIRES(compute_thread);
-  void pass(PointKind kind, std::int32_t layer) REQUIRES(compute_thread) {
-    queue_->pass(kind, layer, cursor_.now());
-  }
+  void pass(PointKind kind, std::int32_t layer) REQUIRES(compute_thread);
+  void hold_released(PointKind kind, std::int32_t layer) REQUIRES(compute_thread);
   void restart() REQUIRES(compute_thread);
   void launch_due() REQUIRES(compute_thread);
   void end_span(SpanKind kind, std::int32_t layer) REQUIRES(compute_thread) {

@@ -214,6 +214,11 @@ void Engine::set_unscaler(Unscaler unscaler) {
   open().host.handover().loss_scale().set_unscaler(std::move(unscaler));
 }
 
+void Engine::set_pause(std::function<void(std::int64_t)> pause) {
+  const run::AsComputeThread here;
+  open().options.pause = std::move(pause);
+}
+
 void Engine::keep_local_gradients(bool on) {
   const run::AsComputeThread here;
   open().host.handover().keep_local(on);

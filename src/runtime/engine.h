@@ -109,6 +109,9 @@ class Engine {
   // rank was not finite, nothing that holds it is applied, on any rank. Null: no scale.
   void set_unscaler(Unscaler unscaler);
 
+  // Before the first install(). `pause`: LinkOptions::pause.
+  void set_pause(std::function<void(std::int64_t)> pause);
+
   // By parameter, the parts of the gradient that the coming update will use, for changes in place; empty
   // where it has none. Waits for them. Errors: InvalidInput without a backward before, or if the plan sends
   // some of it only in the next iteration.

@@ -45,6 +45,18 @@ class GroupChannel::Started : public Pending {
   Clock::time_point end_;
 };
 
+namespace {
+
+bool has_ordered_launches(const LinkSpec& spec, const LinkOptions& options) {
+  return spec.group && backend_of(*spec.group, options.device).ordered_launches;
+}
+
+}  // namespace
+
+bool returns_at_once(const LinkSpec& spec, const LinkOptions& options) {
+  return has_ordered_launches(spec, options) && !options.device.is_cpu() && !spec.emulation && !options.staged;
+}
+
 GroupChannel::GroupChannel(LinkSpec spec, LinkOptions options, std::string hash,
                            std::shared_ptr<Messages> messages, std::shared_ptr<Coder> coder)
     : spec_(std::move(spec)),
@@ -57,13 +69,9 @@ GroupChannel::GroupChannel(LinkSpec spec, LinkOptions options, std::string hash,
 
 GroupChannel::~GroupChannel() = default;
 
-bool GroupChannel::ordered_launches() const {
-  return spec_.group && backend_of(*spec_.group, options_.device).ordered_launches;
-}
+bool GroupChannel::ordered_launches() const { return has_ordered_launches(spec_, options_); }
 
-bool GroupChannel::returns_at_once() const {
-  return ordered_launches() && !options_.device.is_cpu() && !emulated_ && !options_.staged;
-}
+bool GroupChannel::returns_at_once() const { return runtime::returns_at_once(spec_, options_); }
 
 std::unique_ptr<run::Channel::Scope> GroupChannel::enter_thread() {
   struct ThreadsStream : Scope {
@@ -79,6 +87,14 @@ std::unique_ptr<run::Channel::Scope> GroupChannel::enter_thread() {
   return std::make_unique<LinksStream>(*stream_);
 }
 
+void GroupChannel::hold(const run::Execution& execution) {
+  Message& message = (*messages_)[execution.slot];
+  if (!message.timer) message.timer = OwnStream::new_stream(options_.device);
+  const OwnStream timer(*message.timer);
+  options_.pause(execution.op->release.delay_ns);
+  message.released.record(options_.device);
+}
+
 std::unique_ptr<Pending> GroupChannel::start(const run::Execution& execution, std::size_t sequence) {
   const RunOp& op = *execution.op;
   Message& message = (*messages_)[execution.slot];
@@ -87,6 +103,7 @@ std::unique_ptr<Pending> GroupChannel::start(const run::Execution& execution, st
     half.result.wait(options_.device);  // another thread's stream may have reduced it
     message.flat = std::move(half.flat);
   }
+  message.released.wait(options_.device);
   auto started = std::make_unique<Started>(op, message, options_.device);
   message.gain ? message.gain->send(message.groups, message.flat, message.own)
                : message.data.wait(options_.device);

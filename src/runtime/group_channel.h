@@ -4,6 +4,8 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,7 +31,12 @@ struct LinkOptions {
   bool check = false;                          // compare plan, sequence and size across ranks before each op
   c10::Device device = c10::kCPU;
   bool staged = false;  // some ops of the plan are: a link's thread works and waits for them
+  // Lets so many nanoseconds pass on the current stream of the accelerator, not on the host. Null: nothing does.
+  std::function<void(std::int64_t)> pause;
 };
+
+// Returns whether ops on that link only enqueue work for a device (run::Channel).
+bool returns_at_once(const LinkSpec& spec, const LinkOptions& options);
 
 class GroupChannel : public run::Channel {
  public:
@@ -41,6 +48,7 @@ class GroupChannel : public run::Channel {
   bool ordered_launches() const override;
   bool returns_at_once() const override;
   std::unique_ptr<Scope> enter_thread() override;
+  void hold(const run::Execution& execution) override;
   std::unique_ptr<run::Pending> start(const run::Execution& execution, std::size_t sequence) override;
 
  private:

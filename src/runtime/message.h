@@ -20,6 +20,8 @@ struct Message {
   std::optional<GroupMessage> groups;  // in place of both: an average of parameters that is compressed
   std::unique_ptr<StagedGain> gain;    // beside them, of an op that is staged
   Fence data, result;
+  std::optional<c10::Stream> timer;  // of a release with a delay
+  Fence released;                    // the delay is over
 };
 
 // By the slot of an execution. The compute thread writes until the op's data are complete and reads when it

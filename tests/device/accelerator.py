@@ -30,6 +30,7 @@ def _device_module():
     module.is_initialized = lambda: True
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
+    module._sleep = lambda cycles: native.spend_us(cycles / 1000)
     return module
 
 
