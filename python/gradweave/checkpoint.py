@@ -105,7 +105,7 @@ def fold(states, names, parameters, links, updates, whole_batch):
         remains.append(engine.remains())
         engine.close()
         if local:
-            ended.append(_copied(local_state(names, parameters, updates)))
+            ended.append(_copied(local_state(names, parameters, updates), parameters[0].device))
     if local:
         put_local(_mean(ended), names, parameters, updates)
     return remains
@@ -122,13 +122,16 @@ def put_local(state, names, parameters, updates):
     with torch.no_grad():
         for name, parameter in zip(names, parameters):
             parameter.copy_(state[name]["value"])
-            updates.set_state(parameter, _copied(state[name]["optimizer"]))
+            updates.set_state(parameter, _copied(state[name]["optimizer"], parameter.device))
 
 
-def _copied(value):
+def _copied(value, device):
+    """What lies beside a parameter on `device`: counts of steps, which have no dimension, stay where torch keeps them."""
     if isinstance(value, dict):
-        return {key: _copied(each) for key, each in value.items()}
-    return value.clone() if isinstance(value, torch.Tensor) else value
+        return {key: _copied(each, device) for key, each in value.items()}
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(device, copy=True) if value.dim() > 0 else value.clone()
 
 
 def _mean(values):

@@ -37,7 +37,7 @@ StateTensors::Map Engine::state() {
 
 void Engine::Open::restore(const StateTensors::Map& state) {
   run::Archive numbers(numbers_in(state));
-  StateTensors tensors(state);
+  StateTensors tensors(state, options.device);
   archive(numbers, tensors);
   numbers.end();
 }

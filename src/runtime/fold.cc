@@ -102,7 +102,7 @@ void Anchors::gather(const RunOp& op, Message& message, const std::vector<at::Te
   };
   const codec::Kernels& with = codec::kernels();
   const at::Tensor sum = at::zeros({layout.count}, c10::kFloat), own = at::empty({layout.count}, c10::kFloat);
-  for (const at::Tensor& each : sent) decode(each, with.decode_add, sum);
+  for (const at::Tensor& each : sent) decode(each.cpu(), with.decode_add, sum);
   decode(message.groups->sent, with.decode, own);
   retire_groups(op, message);
   message.flat = sum;
@@ -158,14 +158,14 @@ void TorchHost::take_over(const std::vector<StateTensors::Map>& remains) {
   for (const StateTensors::Map& state : remains) {
     for (const auto& [name, values] : state) {
       if (!name.starts_with(kResidual)) continue;
-      feedback_.carry(place_of(name.substr(kResidual.size()), values), values,
+      feedback_.carry(place_of(name.substr(kResidual.size()), values), values.to(parameters_.device()),
                       1.0 / static_cast<double>(remains.size()));
     }
   }
   for (const auto& [name, values] : remains.front()) {
     if (!name.starts_with(kMomentum)) continue;
     const auto parameter = static_cast<std::int32_t>(place_of(name.substr(kMomentum.size()), values));
-    anchors_.momenta()[parameter] = values.to(c10::kCPU, values.scalar_type(), false, true);
+    anchors_.momenta()[parameter] = copy_on(c10::kCPU, values);
   }
 }
 

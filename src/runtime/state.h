@@ -11,14 +11,19 @@
 
 namespace gradweave::runtime {
 
+inline at::Tensor copy_on(c10::Device device, const at::Tensor& tensor) {
+  return tensor.to(device, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+}
+
 class StateTensors {
  public:
   using Map = std::map<std::string, at::Tensor>;
 
   // One that writes.
   StateTensors() = default;
-  // One that reads what another has written.
-  explicit StateTensors(Map tensors) : reads_(true), tensors_(std::move(tensors)) {}
+  // One that reads what another has written, wherever that lies now, to `device`.
+  StateTensors(Map tensors, c10::Device device)
+      : reads_(true), device_(device), tensors_(std::move(tensors)) {}
 
   bool reads() const { return reads_; }
   bool has(const std::string& name) const { return tensors_.contains(name); }
@@ -29,7 +34,7 @@ class StateTensors {
     if (!reads_) {
       if (tensor.defined()) tensors_[name] = tensor.detach().clone();
     } else {
-      tensor = has(name) ? tensors_[name].clone() : at::Tensor();
+      tensor = has(name) ? copy_on(device_, tensors_[name]) : at::Tensor();
     }
   }
   // The contents of a tensor that stays the same one; undefined: nothing. Errors: InvalidInput if they are missing.
@@ -49,6 +54,7 @@ class StateTensors {
 
  private:
   bool reads_ = false;
+  c10::Device device_ = c10::kCPU;
   Map tensors_;
 };
 

@@ -84,7 +84,8 @@ Event Device::record(Stream stream) const {
 
 void Device::block(Stream stream, const Event& event, bool ordered) {
   const std::lock_guard lock(mutex_);
-  if (ordered) order_.wait(stream, event.clock);
+  if (!ordered) return moments_[stream].join_flights(event.moment);
+  order_.wait(stream, event.clock);
   moments_[stream].join(event.moment);
 }
 

@@ -53,7 +53,8 @@ class Device {
   void spend(Stream stream, std::int64_t ns);
 
   Event record(Stream stream) const;
-  // `stream` goes on after `event`. `ordered` = false: as it happens, and not because anyone may rely on it.
+  // `stream` goes on after `event`. `ordered` = false: what it runs finds what collectives before `event` have written, but it
+  // neither waits for that time nor may anyone rely on that order.
   void block(Stream stream, const Event& event, bool ordered = true);
   // The host waits. `arrives` is called when the host has waited for what `stream` has been given so far.
   void wait(const Event& event);

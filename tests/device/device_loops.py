@@ -157,6 +157,12 @@ class Emulated(Loop):
         self.groups = [gradweave.EmulatedLink(10, 0.0001)]
 
 
+class EmulatedWhole(Emulated):
+    """Under dear: all gradients are one message, whose halves two threads launch one after the other."""
+
+    options = {"buffer_bytes": 10**9}
+
+
 class EmulatedScaled(Emulated, Scaled):
     pass
 
@@ -183,3 +189,4 @@ FEATURES |= {kind: compressed(kind, Loop) for kind in ("fp16", "bf16", "top_k", 
 FEATURES |= {f"{name} {kind}": compressed(kind, base) for kind in ("top_k", "ef_signsgd")
              for name, base in (("emulated", Emulated), ("resumed", Resumed), ("replanned", Replanned), ("scaled", Scaled),
                                 ("scaled replanned", ScaledReplanned), ("emulated scaled", EmulatedScaled))}
+OF_DEAR = {"emulated whole": EmulatedWhole}

@@ -85,6 +85,21 @@ def both_times(rank, schemes, links, us_per_byte):
     return found
 
 
+def times_without(rank, schemes):
+    """{site of a wait in the engine: whether an iteration takes another time when it is left out}."""
+    from accelerator import native
+
+    native.take_sites()
+    whole = both_times(rank, schemes, 1, 0.05)
+    found = {}
+    for site in native.take_sites():
+        native.take_sites(left_out=site)
+        found[site] = any(times[0] != pytest.approx(whole[scheme][0], rel=0.01)
+                          for scheme, times in both_times(rank, schemes, 1, 0.05).items())
+    native.take_sites()
+    return found
+
+
 def check(world, links, us_per_byte):
     from gradweave import core
 

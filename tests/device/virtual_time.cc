@@ -42,6 +42,10 @@ std::int64_t Flight::wait() const {
 
 void Moment::join(const Moment& other) {
   ns_ = std::max(ns_, other.ns_);
+  join_flights(other);
+}
+
+void Moment::join_flights(const Moment& other) {
   for (const auto& flight : other.flights_)
     if (std::ranges::find(flights_, flight) == flights_.end()) flights_.push_back(flight);
 }

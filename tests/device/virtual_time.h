@@ -48,6 +48,8 @@ class Flight {
 class Moment {
  public:
   void join(const Moment& other);
+  // Not before the flights of `other` have ended.
+  void join_flights(const Moment& other);
   void join(std::shared_ptr<const Flight> flight) { flights_.push_back(std::move(flight)); }
   // `ns` pass. Flights that are not waited for must be none.
   void pass(std::int64_t ns) { ns_ += ns; }

@@ -147,7 +147,16 @@ bool is_view(const c10::FunctionSchema& schema) {
   });
 }
 
+// Whether torch only asks for shapes, as torch.compile does while it traces.
+bool has_no_memory(const c10::IValue& value) {
+  const auto is_meta = [](const at::Tensor& tensor) { return tensor.defined() && tensor.is_meta(); };
+  if (value.isTensor()) return is_meta(value.toTensor());
+  return value.isTensorList() && std::ranges::any_of(value.toTensorVector(), is_meta);
+}
+
 void run_on_processor(const c10::OperatorHandle& op, c10::Stack* stack) {
+  if (std::ranges::any_of(torch::jit::last(*stack, op.schema().arguments().size()), has_no_memory))
+    return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
   const at::AutoDispatchBelowADInplaceOrView below;
   const c10::FunctionSchema& schema = op.schema();
   const std::string name = toString(op.operator_name());
