@@ -81,7 +81,7 @@ class OpQueue {
   // Whether its op has ended.
   bool done(const Execution& execution) const;
   // Where the compute thread launches: the op whose turn it is, if it may start. The program alone decides on that, and no clock: a
-  // release is its point, without its delay.
+  // release is its point; the channel holds the op for the delay.
   std::optional<NextTurn> next_turn() REQUIRES(compute_thread);
   // Drains: its release is void, `parts` of its data will never come, and it is `absent` if none does.
   void cut(const Execution& execution, std::int32_t parts, bool absent) REQUIRES(compute_thread);

@@ -54,7 +54,8 @@ bool has_ordered_launches(const LinkSpec& spec, const LinkOptions& options) {
 }  // namespace
 
 bool returns_at_once(const LinkSpec& spec, const LinkOptions& options) {
-  return has_ordered_launches(spec, options) && !options.device.is_cpu() && !spec.emulation && !options.staged;
+  return has_ordered_launches(spec, options) && !options.device.is_cpu() && !spec.emulation &&
+         !options.staged;
 }
 
 GroupChannel::GroupChannel(LinkSpec spec, LinkOptions options, std::string hash,

@@ -164,8 +164,9 @@ Engine::Open::Prepared Engine::Open::prepare(const Plan& plan, const Workload& w
   if (!options.pause && has_delays(prepared.run_plan) &&
       std::ranges::any_of(prepared.links,
                           [this](const LinkSpec* link) { return returns_at_once(*link, options); })) {
-    throw InvalidInput("releases with a delay, on an accelerator for which torch has nothing that only takes time",
-                       "plan", "leave delay_us out, as horovod with cycle_us=0 does");
+    throw InvalidInput(
+        "releases with a delay, on an accelerator for which torch has nothing that only takes time", "plan",
+        "leave delay_us out, as horovod with cycle_us=0 does");
   }
   std::string structure = prepared.run_plan.hash;
   for (const Layer& layer : workload.layers) {

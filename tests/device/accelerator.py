@@ -1,5 +1,6 @@
 """The simulated accelerator in Python: importing this makes torch's device "sim" and its backend of process groups, "sim"."""
 
+import contextlib
 import importlib.util
 import sys
 import types
@@ -28,6 +29,7 @@ def _device_module():
     module.device_count = lambda: 1
     module.current_device = lambda: 0
     module.is_initialized = lambda: True
+    module.device = lambda device: contextlib.nullcontext()
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
     module._sleep = lambda cycles: native.spend_us(cycles / 1000)

@@ -121,3 +121,26 @@ def test_an_iteration_takes_what_the_simulator_says(links):
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_an_iteration_takes_what_the_simulator_says_with_more_ranks_and_other_links(world, links, us_per_byte):
     check(world, links, us_per_byte)
+
+
+def without_a_timer(rank):
+    """{cycle_us: what is said of horovod's plan, or None} on an accelerator that can't wait."""
+    import gradweave
+    from device_loops import Loop
+
+    del torch.sim._sleep
+    said = {}
+    for cycle_us in (1500, 0):
+        loop = type("Cycle", (Loop,), {"options": {"cycle_us": cycle_us}})(rank, "sim", "horovod", "sgd")
+        try:
+            loop.run()
+            said[cycle_us] = None
+        except gradweave.InvalidInput as refusal:
+            said[cycle_us] = str(refusal)
+            loop.model.gradweave.close()
+    return said
+
+
+def test_delays_that_an_accelerator_cannot_wait_for_are_refused():
+    for said in jobs.run(without_a_timer, 2):
+        assert "releases with a delay" in said[1500] and "cycle_us=0" in said[1500] and said[0] is None

@@ -45,9 +45,9 @@ struct SplitMessage {
         room((3 * count + 2 * call.world() - 1) / (2 * call.world())),
         elements(room, call.flat.scalar_type()) {
     after.further.resize(1);
-    after.further[0] = before.further.empty()
-                           ? at::zeros({kNumbers}, at::kDouble)
-                           : before.further[0].to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+    after.further[0] = before.further.empty() ? at::zeros({kNumbers}, at::kDouble)
+                                              : before.further[0].to(at::kCPU, at::kDouble,
+                                                                     /*non_blocking=*/false, /*copy=*/true);
     double* const numbers = after.further[0].mutable_data_ptr<double>();
     fresh = static_cast<std::int64_t>(numbers[kMessages]) % kReuse == 0;
     numbers[kMessages] += 1;
