@@ -22,7 +22,7 @@ constexpr std::int64_t kBytes =
 
 Echo::Echo(LinkSpec spec, LinkOptions options)
     : spec_(std::move(spec)),
-      options_(options),
+      options_(std::move(options)),
       message_(at::zeros({kBytes / 4}, at::kFloat)),
       taken_ns_(std::make_shared<std::atomic<double>>(std::numeric_limits<double>::infinity())) {}
 

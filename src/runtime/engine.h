@@ -45,7 +45,7 @@ class Engine {
   // rank. `peers`: of these ranks, or of all that have one plan with them; also used by the caller.
   Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
          c10::intrusive_ptr<c10d::ProcessGroup> control, std::shared_ptr<Peers> peers, int world_size,
-         EngineOptions options, Stepper stepper);
+         const EngineOptions& options, Stepper stepper);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

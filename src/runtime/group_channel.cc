@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <thread>
+#include <utility>
 
 #include "gradweave/error.h"
 #include "model/hash.h"
@@ -61,7 +62,7 @@ bool returns_at_once(const LinkSpec& spec, const LinkOptions& options) {
 GroupChannel::GroupChannel(LinkSpec spec, LinkOptions options, std::string hash,
                            std::shared_ptr<Messages> messages, std::shared_ptr<Coder> coder)
     : spec_(std::move(spec)),
-      options_(options),
+      options_(std::move(options)),
       hash_(std::move(hash)),
       messages_(std::move(messages)),
       coder_(std::move(coder)) {

@@ -45,7 +45,7 @@ Engine::Open::Open(std::vector<NamedParameter> parameters, std::vector<LinkSpec>
 
 Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
                c10::intrusive_ptr<c10d::ProcessGroup> control, std::shared_ptr<Peers> peers, int world_size,
-               EngineOptions options, Stepper stepper)
+               const EngineOptions& options, Stepper stepper)
     : open_(std::make_unique<Open>(std::move(parameters), std::move(links), std::move(control),
                                    std::move(peers), world_size, options, std::move(stepper))) {
   std::vector<at::Tensor> tensors;
