@@ -8,8 +8,8 @@ CYCLES = 1_000_000
 
 
 def pause_of(device: torch.device) -> Callable[[int], None] | None:
-    """What lets so many nanoseconds pass on the current stream of `device`, while the host goes on; None where torch has nothing
-    that does. The host waits for the device once, to learn how fast its clock is."""
+    """What lets so many nanoseconds pass on the current stream of `device`, while the host goes on; None where torch has
+    nothing that does. The host waits for the device once, to learn how fast its clock is."""
     sleep = None if device.type == "cpu" else getattr(torch.get_device_module(device), "_sleep", None)
     if sleep is None:
         return None

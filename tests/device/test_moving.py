@@ -1,5 +1,5 @@
-"""A job goes on elsewhere: saved on the accelerator and loaded on the processor, or the other way round, or by another number of
-ranks."""
+"""A job goes on elsewhere: saved on the accelerator and loaded on the processor, or the other way round, or by another number
+of ranks."""
 
 import functools
 import io
@@ -79,8 +79,8 @@ def moved(plans, ranks, path):
 def wrong(plans, ranks, paths):
     """[(path, plan)] whose bits are others than the processor's alone."""
     expected = moved(plans, ranks, ("cpu", "cpu", "cpu"))
-    return [(path, plan.args) for path in paths for plan, *ended in zip(plans, expected, moved(plans, ranks, path), strict=True)
-            if differing(*ended)]
+    return [(path, plan.args) for path in paths
+            for plan, *ended in zip(plans, expected, moved(plans, ranks, path), strict=True) if differing(*ended)]
 
 
 def test_a_job_goes_on_on_another_device_with_the_same_bits():
