@@ -38,7 +38,7 @@ class JobRanks:
         self._made, self._registered = 0, []
         self._prefix, self._store = _own_store(self.members, "")
         self._peers_store = _own_store(planners, "plan_")[1] if self.several_groups else self._store
-        self.peers = _native.Peers(self._peers_store, *self._planners)
+        self.peers = _native.Peers(self._peers_store, *self._planners, timeout_s)
 
     @property
     def decides(self):

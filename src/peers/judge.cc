@@ -11,7 +11,8 @@ const std::string kEnd = "Training can't go on: restart from the last checkpoint
 
 class Case {
  public:
-  Case(std::span<const Seen> ranks, Time now) : ranks_(ranks), now_(now) {}
+  Case(std::span<const Seen> ranks, Time now, Time listening)
+      : ranks_(ranks), now_(now), listening_(listening) {}
 
   std::string missed_meeting() const;
   std::string trained_past_the_end() const;
@@ -45,11 +46,13 @@ class Case {
   std::string everyone() const;
   // What the caller can do about ranks that are at different points.
   std::string remedy() const;
+  // Whether a rank that is lost has shown by now.
+  bool has_shown(int reporter) const;
   std::string suspects(int reporter) const;
   std::string behind_all(int reporter) const;
 
   std::span<const Seen> ranks_;
-  Time now_;
+  Time now_, listening_;
 };
 
 std::string Case::everyone() const {
@@ -136,6 +139,14 @@ std::string Case::behind_all(int reporter) const {
   return "nobody: all ranks are alive and none is behind all others";
 }
 
+bool Case::has_shown(int reporter) const {
+  if (now_ - of(reporter).since >= kPatience) return true;
+  const auto overdue = [&](const Seen& rank) {
+    return rank.came && rank.sign.state == State::kStuck && rank.sign.overdue;
+  };
+  return listening_ >= kPatience && std::ranges::any_of(ranks_, overdue);
+}
+
 // Returns "" if it is too early to tell.
 std::string Case::suspects(int reporter) const {
   const auto silent =
@@ -152,7 +163,7 @@ std::string Case::suspects(int reporter) const {
   for (int r : ended)
     text += (text.empty() ? "rank " : ", rank ") + std::to_string(r) + " (" + doing(of(r).sign) + ')';
   if (!text.empty()) return text;
-  if (now_ - of(reporter).since < kPatience) return "";
+  if (!has_shown(reporter)) return "";
   const Sign& sign = of(reporter).sign;
   if (!sign.waits()) return behind_all(reporter);
   const auto absent = those([&](int r) { return running(r) && of(r).sign.meetings < sign.meetings; });
@@ -175,8 +186,8 @@ std::string Case::stuck() const {
 
 }  // namespace
 
-std::string judge(std::span<const Seen> ranks, Time now) {
-  const Case at_hand(ranks, now);
+std::string judge(std::span<const Seen> ranks, Time now, Time listening) {
+  const Case at_hand(ranks, now, listening);
   std::string verdict = at_hand.missed_meeting();
   if (verdict.empty()) verdict = at_hand.trained_past_the_end();
   if (verdict.empty()) verdict = at_hand.stuck();

@@ -26,7 +26,10 @@ struct Seen {
 // - A rank is stuck. Suspects are ranks without a sign of life; else those that have ended; else those that
 //   did not come to the meeting; else the one rank that is behind all others. On a tie nobody is named.
 //
+// A rank that was lost a moment ago is not silent yet, and is given kPatience to show; where a stuck rank is overdue, and the
+// judge has been `listening` for so long, it has shown.
+//
 // O(ranks log ranks).
-std::string judge(std::span<const Seen> ranks, Time now);
+std::string judge(std::span<const Seen> ranks, Time now, Time listening);
 
 }  // namespace gradweave::peers

@@ -131,6 +131,7 @@ void Member::take_over(Store& store, Time now) {
     news_at_ = now;
     return;
   }
+  judges_since_ = now;
   seen_.assign(static_cast<std::size_t>(world_size_), {.heard = now, .since = now});
   if (before.rank < 0) return;
   const auto sign = decode_sign(store.get({sign_key(before.rank)}).front());
@@ -180,7 +181,7 @@ void Member::give_verdict(const Outgoing& outgoing, Store& store, Time now, Inco
   read_signs(store, now);
   if (incoming.verdict.empty()) {
     gather(store);
-    if (const std::string verdict = judge(seen_, now); !verdict.empty())
+    if (const std::string verdict = judge(seen_, now, now - judges_since_); !verdict.empty())
       incoming.verdict = store.exchange(kVerdict, "", verdict);
   }
   incoming.all_know = !incoming.verdict.empty() && all_know(now);

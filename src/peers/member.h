@@ -68,6 +68,7 @@ class Member {
   std::int64_t beat_ = 0, posted_ = 0, gathered_ = 0;
   std::string judge_;  // who judges, as in the store; "" not known
   bool judges_ = false;
+  Time judges_since_{};
   std::string news_;        // the judge's
   Time news_at_;            // when they last changed
   std::vector<Seen> seen_;  // the judge's

@@ -65,18 +65,20 @@ std::string encode(const Sign& sign) {
   return join({std::to_string(sign.beat), std::string(1, static_cast<char>(sign.state)),
                std::string(1, static_cast<char>(sign.activity)), std::to_string(sign.iteration),
                std::to_string(sign.ops), std::to_string(sign.meetings), std::to_string(sign.elsewhere),
-               std::to_string(sign.ops_elsewhere), sign.what, sign.trouble, sign.cause});
+               std::to_string(sign.ops_elsewhere), sign.overdue ? "1" : "0", sign.what, sign.trouble,
+               sign.cause});
 }
 
 std::optional<Sign> decode_sign(std::string_view text) {
   const std::vector<std::string> fields = split(text);
-  if (fields.size() != 11 || fields[1].size() != 1 || fields[2].size() != 1) return std::nullopt;
+  if (fields.size() != 12 || fields[1].size() != 1 || fields[2].size() != 1) return std::nullopt;
   Sign sign{.state = static_cast<State>(fields[1].front()),
             .activity = static_cast<Activity>(fields[2].front()),
-            .what = fields[8],
-            .trouble = fields[9],
-            .cause = fields[10]};
-  if (std::ranges::find(kStates, sign.state) == kStates.end() ||
+            .overdue = fields[8] == "1",
+            .what = fields[9],
+            .trouble = fields[10],
+            .cause = fields[11]};
+  if ((fields[8] != "0" && fields[8] != "1") || std::ranges::find(kStates, sign.state) == kStates.end() ||
       std::ranges::find(kActivities, sign.activity) == kActivities.end())
     return std::nullopt;
   const std::array<std::pair<std::size_t, std::int64_t*>, 6> numbers{{{0, &sign.beat},

@@ -35,9 +35,10 @@ struct Sign {
   std::int64_t meetings = 0;  // that the rank has come to, with the one it waits in
   // In the process's other jobs: two for each iteration that has ended and one for each that has begun; ops.
   std::int64_t elsewhere = 0, ops_elsewhere = 0;
-  std::string what;     // kMeeting: "finish()"
-  std::string trouble;  // kStuck: what failed, after how long
-  std::string cause;    // kStuck
+  bool overdue = false;  // kStuck: what failed had been waited for as long as it may
+  std::string what;      // kMeeting: "finish()"
+  std::string trouble;   // kStuck: what failed, after how long
+  std::string cause;     // kStuck
 
   bool waits() const { return activity == Activity::kMeeting; }
   friend bool operator==(const Sign&, const Sign&) = default;

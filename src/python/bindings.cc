@@ -200,12 +200,12 @@ void bind_passes(py::module_& module) {
 
 void bind_peers(py::module_& module) {
   py::class_<Peers, std::shared_ptr<Peers>>(module, "Peers")
-      .def(
-          py::init([](const std::optional<c10::intrusive_ptr<c10d::Store>>& store, int rank, int world_size) {
-            return std::make_shared<Peers>(store.value_or(c10::intrusive_ptr<c10d::Store>()), rank,
-                                           world_size);
-          }),
-          py::arg("store"), py::arg("rank"), py::arg("world_size"))
+      .def(py::init([](const std::optional<c10::intrusive_ptr<c10d::Store>>& store, int rank, int world_size,
+                       double timeout_s) {
+             return std::make_shared<Peers>(store.value_or(c10::intrusive_ptr<c10d::Store>()), rank,
+                                            world_size, milliseconds_of(timeout_s));
+           }),
+           py::arg("store"), py::arg("rank"), py::arg("world_size"), py::arg("timeout_s"))
       .def(
           "agree",
           [](Peers& peers, const std::string& what, const std::string& post, double timeout_s,
@@ -220,6 +220,11 @@ void bind_peers(py::module_& module) {
           },
           py::arg("what"), py::arg("after_s"), py::arg("cause"), Unlocked())
       .def_property_readonly("verdict", &Peers::verdict)
+      .def_property_readonly(  // as time.monotonic() tells it
+          "moved_s",
+          [](const Peers& peers) {
+            return std::chrono::duration<double>(peers.moved().time_since_epoch()).count();
+          })
       .def("report", &Peers::report, py::arg("error"), Unlocked())
       .def(
           "dump_to",

@@ -6,6 +6,12 @@
 #include "gradweave/error.h"
 
 namespace gradweave::run {
+namespace {
+
+// The backend's own error says more, if it comes in time. But an op may wait for several messages, each for the timeout.
+constexpr auto kGrace = std::chrono::milliseconds(150);
+
+}  // namespace
 
 std::string describe(const RunPlan& plan, const Execution& execution) {
   return "op '" + execution.op->label + "' (iteration " + std::to_string(execution.run_iteration) +
@@ -18,6 +24,7 @@ void OpQueue::reset(const RunPlan& plan, std::size_t capacity) {
   order_.reset(plan, capacity);
   log_.install(plan, capacity);
   threads_.clear();
+  under_way_.clear();
   for (std::size_t link = 0; link < plan.links.size(); ++link)
     threads_.push_back(std::make_unique<Threads>());
 }
@@ -112,45 +119,55 @@ Waited OpQueue::wait(const Execution& execution, std::int32_t layer) {
     }
     launch_due();
   }
-  const MutexLock lock(mutex_);
   Waited result;
-  if (!order_.done(execution) && failure_.empty()) {
-    result = {.waited = true, .begin = Clock::now()};
-    const std::int64_t event = log_.flight().wait_begins(execution, layer, ns_of(result.begin));
-    force(execution);
-    // An op that is under way ends within its own timeout, and where it fails the verdict is told in its name. An op of
-    // another link that this one waits for may still be held by its release.
-    const auto patience = options_.timeout + options_.stall;
-    std::int64_t progress = log_.counters().ops;
-    while (!order_.done(execution) && failure_.empty()) {
-      if (!done_.wait_until(mutex_, Clock::now() + patience) && progress == log_.counters().ops &&
-          !order_.busy())
-        end_all(describe(*plan_, execution) + " was never started: its data or an op before it is missing");
-      progress = log_.counters().ops;
+  std::optional<Overdue> overdue;
+  {
+    const MutexLock lock(mutex_);
+    if (!order_.done(execution) && failure_.empty()) {
+      result = {.waited = true, .begin = Clock::now()};
+      const std::int64_t event = log_.flight().wait_begins(execution, layer, ns_of(result.begin));
+      force(execution);
+      // An op of another link that this one waits for may still be held by its release.
+      const auto patience = options_.timeout + options_.stall;
+      auto moved = result.begin;
+      std::int64_t ended = log_.counters().ops;
+      while (!order_.done(execution) && failure_.empty() && !overdue) {
+        overdue = await_end(moved + patience);
+        if (std::exchange(ended, log_.counters().ops) != log_.counters().ops) moved = Clock::now();
+        if (!order_.done(execution) && Clock::now() >= moved + patience && !order_.busy())
+          end_all(describe(*plan_, execution) + " was never started: its data or an op before it is missing");
+      }
+      result.end = Clock::now();
+      if (failure_.empty() && !overdue) log_.flight().ended(event, ns_of(result.end));
     }
-    result.end = Clock::now();
-    if (failure_.empty()) log_.flight().ended(event, ns_of(result.end));
   }
-  require_no_failure();
+  if (overdue) give_up(*overdue);
+  check_failure();
   return result;
 }
 
 void OpQueue::wait_idle() {
-  const MutexLock lock(mutex_);
-  while (failure_.empty() && order_.busy()) done_.wait(mutex_);
-  require_no_failure();
+  std::optional<Overdue> overdue;
+  {
+    const MutexLock lock(mutex_);
+    while (failure_.empty() && order_.busy() && !overdue) overdue = await_end();
+  }
+  if (overdue) give_up(*overdue);
+  check_failure();
 }
 
 void OpQueue::run_ready() {
   for (;;) {
+    std::optional<Overdue> overdue;
     {
       const MutexLock lock(mutex_);
       order_.force_ready();
       wake_links();
       require_no_failure();
       if (!order_.busy()) return;
-      if (!launch_) done_.wait(mutex_);
+      if (!launch_) overdue = await_end();
     }
+    if (overdue) give_up(*overdue);
     launch_due();
   }
 }
@@ -199,6 +216,21 @@ void OpQueue::force(const Execution& execution) {
   wake_links();
 }
 
+std::optional<Overdue> OpQueue::await_end(Clock::time_point until) {
+  const auto limit = options_.timeout + kGrace;
+  const auto begin = under_way_.empty() ? Clock::now() : under_way_.front().begin;
+  done_.wait_until(mutex_, std::min(until, begin + limit));
+  if (!failure_.empty() || under_way_.empty()) return std::nullopt;
+  const UnderWay& first = under_way_.front();
+  const auto after = Clock::now() - first.begin;
+  if (after < limit) return std::nullopt;
+  return Overdue{describe(*plan_, *first.execution), after};
+}
+
+void OpQueue::give_up(const Overdue& overdue) {
+  fail(give_up_(overdue.op, overdue.after, "it has not ended within its timeout"));
+}
+
 void OpQueue::wake_links() {
   for (std::size_t link = 0; link < threads_.size(); ++link) {
     if (!failure_.empty() || order_.waiting(link)) threads_of(link).wake.notify_all();
@@ -209,6 +241,7 @@ void OpQueue::wake_links() {
 
 Turn OpQueue::begun(const Execution& execution, Clock::time_point now) {
   log_.begun(execution, ns_of(now));
+  under_way_.push_back({&execution, now});
   return {&execution, false};
 }
 
@@ -245,6 +278,7 @@ void OpQueue::launched(std::size_t link) {
 
 void OpQueue::finish(const Execution& execution) {
   order_.ended(execution);
+  std::erase_if(under_way_, [&](const UnderWay& each) { return each.execution == &execution; });
   done_.notify_all();
   if (execution.op->collective == Collective::kReduceScatter) wake_links();  // its all_gather
 }

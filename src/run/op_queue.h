@@ -48,6 +48,12 @@ struct Waited {
   Clock::time_point begin, end;
 };
 
+// An op that should have ended by now.
+struct Overdue {
+  std::string op;
+  Clock::duration after{};  // it began
+};
+
 // Returns "op 'all_reduce a +3' (iteration 7, link eth0)".
 std::string describe(const RunPlan& plan, const Execution& execution);
 
@@ -55,8 +61,11 @@ std::string describe(const RunPlan& plan, const Execution& execution);
 // Links are numbered as in the plan.
 class OpQueue {
  public:
-  explicit OpQueue(const OpQueueOptions& options)
-      : options_(options), log_(options.timeline, options.flight_events) {}
+  // `give_up`, as Peers::give_up(): what it returns of an op that is overdue ends everything. The compute thread calls it.
+  using GiveUp =
+      std::function<std::string(const std::string& what, Clock::duration after, const std::string& cause)>;
+  OpQueue(const OpQueueOptions& options, GiveUp give_up)
+      : options_(options), give_up_(std::move(give_up)), log_(options.timeline, options.flight_events) {}
 
   // For a plan that comes into force, which must outlive its links' threads. Nothing may be under way.
   void reset(const RunPlan& plan, std::size_t capacity);
@@ -86,13 +95,14 @@ class OpQueue {
   // Drains: its release is void, `parts` of its data will never come, and it is `absent` if none does.
   void cut(const Execution& execution, std::int32_t parts, bool absent) REQUIRES(compute_thread);
   // Returns when the op has ended. It and what is before it on its link ignore their releases: the real order
-  // of layers may differ from the plan's. `layer`: that waits, -1 at the iteration's end. Errors: RuntimeFailure, also
-  // `timeout` + `stall` after the last op ended if nothing is under way then.
+  // of layers may differ from the plan's. `layer`: that waits, -1 at the iteration's end. Errors: RuntimeFailure, also once an op
+  // is under way for longer than `timeout`, whatever its backend makes of that, and `timeout` + `stall` after the last op
+  // ended if nothing is under way then.
   Waited wait(const Execution& execution, std::int32_t layer) REQUIRES(compute_thread);
-  // Returns when no op is under way and none could start. Errors: RuntimeFailure.
+  // Returns when no op is under way and none could start. Errors: as wait().
   void wait_idle();
   // Issues, whatever their releases say, all ops that have their data and nothing without before them; returns when
-  // they have ended. Errors: RuntimeFailure.
+  // they have ended. Errors: as wait().
   void run_ready() REQUIRES(compute_thread);
   // Writes how long each op of a row took, 0 for those that were not run.
   void times(std::span<const Execution> row, std::vector<std::int64_t>& ns) const;
@@ -141,10 +151,17 @@ class OpQueue {
     bool stop = false;
     CondVar wake;
   };
+  struct UnderWay {
+    const Execution* execution;
+    Clock::time_point begin;
+  };
 
   Threads& threads_of(std::size_t link) REQUIRES(mutex_) { return *threads_[link]; }
   Turn begun(const Execution& execution, Clock::time_point now) REQUIRES(mutex_);
   void force(const Execution& execution) REQUIRES(mutex_);
+  // Waits until something has ended, no longer than `until`. Returns the op that is overdue then, if one is.
+  std::optional<Overdue> await_end(Clock::time_point until = Clock::time_point::max()) REQUIRES(mutex_);
+  void give_up(const Overdue& overdue) EXCLUDES(mutex_);
   void count_launch(std::size_t link) REQUIRES(mutex_);
   void finish(const Execution& execution) REQUIRES(mutex_);
   void wake_links() REQUIRES(mutex_);
@@ -155,6 +172,7 @@ class OpQueue {
   void end_all(const std::string& why) REQUIRES(mutex_);
 
   const OpQueueOptions options_;
+  const GiveUp give_up_;
   std::function<void()> launch_ GUARDED_BY(compute_thread);
   mutable Mutex mutex_;
   CondVar done_;  // an op has ended, a thread has left, or all has failed
@@ -162,6 +180,7 @@ class OpQueue {
   LaunchOrder order_ GUARDED_BY(mutex_);
   OpLog log_ GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Threads>> threads_ GUARDED_BY(mutex_);  // by link
+  std::vector<UnderWay> under_way_ GUARDED_BY(mutex_);                // the first to begin first
   std::string failure_ GUARDED_BY(mutex_);
 };
 

@@ -24,7 +24,11 @@ Run::Run(Host& host, std::shared_ptr<Peers> peers, const RunOptions& options,
     : host_(host),
       options_(options),
       peers_(std::move(peers)),
-      queue_(std::make_shared<OpQueue>(options.queue)),
+      queue_(std::make_shared<OpQueue>(
+          options.queue,
+          [of = peers_](const std::string& what, Clock::duration after, const std::string& cause) {
+            return of->give_up(what, after, cause);
+          })),
       recorder_(std::move(stopwatch)),
       ending_(peers_, queue_, cursor_) {}
 

@@ -45,9 +45,10 @@ c10::intrusive_ptr<c10d::Work> all_reduce(c10d::ProcessGroup& group, const at::T
 
 }  // namespace
 
-void ControlGroup::together(const std::string& what, std::function<void()> work) const {
+void ControlGroup::together(const std::string& what, std::function<void()> work,
+                            std::int64_t messages) const {
   if (!device_.is_cpu()) return work();
-  peers_->together(what, std::move(work));
+  peers_->together(what, std::move(work), {.limit = messages * peers_->timeout()});
 }
 
 ControlGroup::Numbers ControlGroup::reduce(const Numbers& values, c10d::ReduceOp::RedOpType op,
@@ -98,9 +99,14 @@ std::vector<std::vector<std::int64_t>> ControlGroup::of_all(const std::vector<st
 
 void ControlGroup::broadcast(const std::vector<at::Tensor>& tensors, const std::string& what) const {
   if (!data_ || tensors.empty()) return;
-  together(what, [group = data_, aliases = detached(tensors)] {
-    c10d::broadcast_coalesced(group, aliases, kBroadcastBytes, 0);
-  });
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+  together(
+      what,
+      [group = data_, aliases = detached(tensors)] {
+        c10d::broadcast_coalesced(group, aliases, kBroadcastBytes, 0);
+      },
+      1 + static_cast<std::int64_t>(bytes / kBroadcastBytes));
 }
 
 void ControlGroup::average(const std::vector<at::Tensor>& tensors, const std::string& what) const {

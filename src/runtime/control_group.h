@@ -15,8 +15,8 @@
 
 namespace gradweave::runtime {
 
-// Every call is collective, and every wait ends with the verdict: RuntimeFailure as soon as there is one, or once an op's own
-// timeout has passed. `what` is what an error says has failed: "the exchange of profiles". With one rank there is nobody to
+// Every call is collective, and every wait ends with the verdict: RuntimeFailure as soon as there is one, or once the timeout of
+// `peers` has passed, of each message. `what` is what an error says has failed: "the exchange of profiles". With one rank there is nobody to
 // wait for.
 class ControlGroup {
  public:
@@ -43,8 +43,8 @@ class ControlGroup {
 
  private:
   Numbers reduce(const Numbers& values, c10d::ReduceOp::RedOpType op, const std::string& what) const;
-  // Waits for `work` on tensors; on an accelerator its stream does.
-  void together(const std::string& what, std::function<void()> work) const;
+  // Waits for `work` on tensors, of so many messages; on an accelerator its stream does.
+  void together(const std::string& what, std::function<void()> work, std::int64_t messages = 1) const;
 
   std::shared_ptr<Peers> peers_;
   Group messages_, data_;

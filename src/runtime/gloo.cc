@@ -51,9 +51,9 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_gloo_group(Peers& peers,
                                                        const GlooRoute& route) {
   // Of a thread that may outlive this call.
   const auto group = std::make_shared<c10::intrusive_ptr<c10d::ProcessGroup>>();
-  peers.together(
-      "making the process groups", [=] { *group = make_gloo_group(store, rank, world_size, timeout, route); },
-      timeout);
+  peers.together("making the process groups",
+                 [=] { *group = make_gloo_group(store, rank, world_size, timeout, route); },
+                 {.limit = timeout});
   return *group;
 }
 

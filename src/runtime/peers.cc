@@ -25,9 +25,14 @@ using peers::State;
 constexpr auto kBeat = 400ms;
 constexpr auto kHurry = 50ms;       // between rounds while somebody waits for a verdict
 constexpr auto kMeetingBeat = 5ms;  // at first, while this rank waits in a meeting
-constexpr auto kAnswer = 2500ms;    // for a verdict
 constexpr auto kNoAnswer = 600ms;   // for a round
 constexpr auto kLinger = 800ms;
+
+// All that this rank takes to give up what was overdue, whatever becomes of the store: with what its links' threads and its
+// session take to end, less than 2 s. What fails before its time leaves more.
+constexpr auto kGivesUp = 1500ms;
+constexpr auto kGivesUpEarly = 3000ms;
+constexpr auto kTelling = 6;  // the last one in so many parts of it is for others to learn the verdict
 
 constexpr auto kAgain = 500ms;  // between attempts to reach the store
 constexpr auto kStoreGone =
@@ -91,8 +96,10 @@ struct Peers::Process {
 
 struct Peers::Shared {
   const int rank, world_size;
+  const std::chrono::milliseconds timeout;
   const std::string store_name;
   std::atomic<std::int64_t> begun_and_ended = 0, ops = 0;
+  std::atomic<Clock::time_point> moved = Clock::now();
 
   Mutex mutex;
   CondVar wake;   // of the thread
@@ -116,8 +123,8 @@ struct Peers::Shared {
   std::vector<peers::Seen> seen GUARDED_BY(mutex);  // by rank, where this one judges
   Dump dump;
 
-  Shared(int rank, int world_size, std::string store_name)
-      : rank(rank), world_size(world_size), store_name(std::move(store_name)) {}
+  Shared(int rank, int world_size, std::chrono::milliseconds timeout, std::string store_name)
+      : rank(rank), world_size(world_size), timeout(timeout), store_name(std::move(store_name)) {}
 
   void watch(TorchStore store) EXCLUDES(mutex);
   // What a round in which this rank waited in `meeting` has brought.
@@ -142,7 +149,9 @@ struct Peers::Shared {
     return broken_at ? std::min(timeout, *broken_at + kStoreBack) : timeout;
   }
   bool store_is_silent(Clock::duration waited, std::int64_t rounds_before) const REQUIRES(mutex);
-  std::string await_verdict() REQUIRES(mutex);
+  // Returns whom to suspect if there is no verdict by then.
+  std::string await_verdict(Clock::time_point until) REQUIRES(mutex);
+  std::string who_is_out_of_reach(std::int64_t rounds_before) const REQUIRES(mutex);
   void write_dump() EXCLUDES(mutex);
 };
 
@@ -208,6 +217,7 @@ std::function<void()> Peers::Shared::passing_on() {
 
 void Peers::Shared::move(Activity activity, std::int64_t iteration) {
   const std::int64_t now_at = 2 * iteration + (activity == Activity::kTraining);
+  moved = Clock::now();
   Process::get().begun_and_ended += now_at - begun_and_ended.exchange(now_at);
   const MutexLock lock(mutex);
   outgoing.sign.activity = activity;
@@ -307,9 +317,10 @@ void Peers::Shared::watch(TorchStore store) {
   round.notify_all();
 }
 
-Peers::Peers(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size)
+Peers::Peers(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
+             std::chrono::milliseconds timeout)
     : generation_(fork_generation()),
-      shared_(std::make_shared<Shared>(rank, world_size, store ? describe(*store) : "")) {
+      shared_(std::make_shared<Shared>(rank, world_size, timeout, store ? describe(*store) : "")) {
   if (!store || world_size < 2) {
     const MutexLock lock(shared_->mutex);
     shared_->left = true;
@@ -337,6 +348,8 @@ std::string Peers::verdict() const {
   const MutexLock lock(shared_->mutex);
   return shared_->verdict;
 }
+
+std::chrono::milliseconds Peers::timeout() const { return shared_->timeout; }
 
 void Peers::end() {
   const MutexLock lock(shared_->mutex);
@@ -366,6 +379,7 @@ void Peers::training(std::int64_t iteration) { shared_->move(Activity::kTraining
 
 void Peers::set_progress(std::int64_t ops_done) {
   Process::get().ops += ops_done - shared_->ops.exchange(ops_done);
+  shared_->moved = Clock::now();
   const MutexLock lock(shared_->mutex);
   shared_->outgoing.sign.ops = ops_done;
 }
@@ -377,12 +391,16 @@ void Peers::on_verdict(std::function<void(const std::string&)> tell) {
   shared_->wake.notify_all();
 }
 
-void Peers::await(std::function<void()> work, std::optional<std::chrono::milliseconds> limit) {
+std::chrono::steady_clock::time_point Peers::moved() const { return shared_->moved; }
+
+void Peers::await(std::function<void()> work, Patience patience) {
   if (shared_->world_size < 2) return work();
   if (std::string text = verdict(); !text.empty()) throw RuntimeFailure(text);
   const auto call = std::make_shared<Awaited>(std::move(work));
   Thread thread([call] { call->run(); }, [](const std::string&) {});  // what fails is the call's
-  const auto begin = Clock::now();
+  const std::chrono::milliseconds limit = patience.limit.value_or(shared_->timeout);
+  auto moved = Clock::now();
+  std::int64_t steps = 0;
   bool late = false;
   std::string text;
   while (text.empty() && !late) {
@@ -392,10 +410,12 @@ void Peers::await(std::function<void()> work, std::optional<std::chrono::millise
       if (call->done) break;
     }
     text = verdict();
-    late = limit && Clock::now() - begin > *limit;
+    if (patience.steps && std::exchange(steps, *patience.steps) != *patience.steps) moved = Clock::now();
+    late = Clock::now() - moved > limit + kHurry;  // the backend's own error says more
   }
   if (text.empty() && !late) {
     thread.join();
+    shared_->moved = Clock::now();
     const MutexLock lock(call->mutex);
     if (call->error) std::rethrow_exception(call->error);
     return;
@@ -405,18 +425,18 @@ void Peers::await(std::function<void()> work, std::optional<std::chrono::millise
   throw RuntimeFailure(late && text.empty() ? "not all ranks have come in time" : text);
 }
 
-void Peers::together(const std::string& what, std::function<void()> work,
-                     std::optional<std::chrono::milliseconds> limit) {
+void Peers::together(const std::string& what, std::function<void()> work, Patience patience) {
   const auto begin = Clock::now();
   std::string cause;
   try {
-    return await(std::move(work), limit);
+    return await(std::move(work), patience);
   } catch (const InvalidInput&) {
     throw;
   } catch (const std::exception& error) {
     cause = error.what();
   }
-  throw RuntimeFailure(give_up(what, Clock::now() - begin, cause));
+  const auto limit = patience.limit.value_or(shared_->timeout);
+  throw RuntimeFailure(give_up(what, Clock::now() - begin, cause, limit));
 }
 
 std::vector<std::string> Peers::agree(const std::string& what, const std::string& post,
@@ -440,43 +460,53 @@ std::vector<std::string> Peers::agree(const std::string& what, const std::string
     if (!s.posts.empty()) {
       s.outgoing.sign.activity = before.activity;
       s.outgoing.sign.what.clear();
+      s.moved = Clock::now();
       return std::exchange(s.posts, {});
     }
   }
-  throw RuntimeFailure(give_up(what, Clock::now() - begin, "not all ranks have come in time" + remedy));
+  throw RuntimeFailure(
+      give_up(what, Clock::now() - begin, "not all ranks have come in time" + remedy, timeout));
 }
 
 bool Peers::Shared::store_is_silent(Clock::duration waited, std::int64_t rounds_before) const {
-  if (rounds > rounds_before) return false;
-  return waited > kAnswer || (waited > kNoAnswer && Clock::now() - round_at > peers::kSilent);
+  return rounds == rounds_before && waited > kNoAnswer && Clock::now() - round_at > peers::kSilent;
 }
 
-// Returns whom to suspect if there is no verdict.
-std::string Peers::Shared::await_verdict() {
+std::string Peers::Shared::await_verdict(Clock::time_point until) {
   const auto begin = Clock::now();
   const std::int64_t before = rounds;
   ++hurry;
   wake.notify_all();
-  std::string suspect;
-  while (verdict.empty() && suspect.empty()) {
-    round.wait_until(mutex, Clock::now() + kHurry);
-    const auto waited = Clock::now() - begin;
-    if (broken_at && Clock::now() - *broken_at > kStoreGone) {
-      suspect = store_name + " (no connection for " + peers::seconds(Clock::now() - *broken_at) + ": " +
-                broken_by + ")";
-    } else if (store_is_silent(waited, before)) {
-      suspect = store_name + " (it does not answer)";
-    } else if (waited > kAnswer || left) {
-      suspect = "nobody: no rank has given a verdict";
-    }
-  }
+  const auto ends = [&]() REQUIRES(mutex) {
+    const auto at = Clock::now();
+    return !verdict.empty() || left || at >= until || (broken_at && at - *broken_at > kStoreGone) ||
+           store_is_silent(at - begin, before);
+  };
+  while (!ends()) round.wait_until(mutex, std::min<Clock::time_point>(until, Clock::now() + kHurry));
   --hurry;
-  return suspect;
+  return verdict.empty() ? who_is_out_of_reach(before) : "";
+}
+
+std::string Peers::Shared::who_is_out_of_reach(std::int64_t rounds_before) const {
+  if (broken_at) {
+    return store_name + " (no connection for " + peers::seconds(Clock::now() - *broken_at) + ": " +
+           broken_by + ")";
+  }
+  if (rounds == rounds_before) return store_name + " (it does not answer)";
+  return "nobody: could not be reached in time: the judge, which is one of the ranks";
 }
 
 std::string Peers::give_up(const std::string& what, std::chrono::nanoseconds after,
                            const std::string& cause) {
+  return give_up(what, after, cause, shared_->timeout);
+}
+
+std::string Peers::give_up(const std::string& what, std::chrono::nanoseconds after, const std::string& cause,
+                           std::chrono::milliseconds limit) {
   Shared& s = *shared_;
+  const auto begin = Clock::now();
+  const auto mine =
+      std::min<Clock::duration>(kGivesUpEarly, kGivesUp + std::max<Clock::duration>(limit - after, {}));
   MutexLock lock(s.mutex);
   const std::string trouble = what + " failed after " + peers::seconds(after);
   std::string suspect = "no peer";
@@ -485,14 +515,17 @@ std::string Peers::give_up(const std::string& what, std::chrono::nanoseconds aft
       s.outgoing.sign.state = State::kStuck;
       s.outgoing.sign.trouble = trouble;
       s.outgoing.sign.cause = cause;
+      s.outgoing.sign.overdue = after >= std::max<peers::Time>(limit, peers::kPatience);
     }
-    suspect = s.await_verdict();
+    suspect = s.await_verdict(begin + mine - mine / kTelling);
   }
   if (s.verdict.empty()) {
-    s.adopt(trouble + "; suspect: " + suspect +
-            ". Training can't go on: restart from the last checkpoint. Cause: " + cause);
+    s.adopt("rank " + std::to_string(s.rank) + " reports: " + trouble + "; suspect: " + suspect +
+            ". Training can't go on: restart from the last checkpoint. Where ranks are: rank " +
+            std::to_string(s.rank) + ": " + peers::doing(s.outgoing.sign) + ". Cause: " + cause);
     s.outgoing.verdict = s.verdict;
   }
+  s.leave_at = std::min<Clock::time_point>(s.leave_at, begin + mine);
   s.wake.notify_all();
   lock.unlock();
   s.write_dump();

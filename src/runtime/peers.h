@@ -1,6 +1,7 @@
 // The other ranks: signs of life, meetings and verdicts, over the store that the process group was made with.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -25,8 +26,8 @@ namespace gradweave::runtime {
 class Peers : public run::Peers {
  public:
   // `store` may be null (one rank): then there is nobody to wait for. It must belong to these ranks and this
-  // object alone: signs of an earlier one would be taken for signs of life.
-  Peers(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size);
+  // object alone: signs of an earlier one would be taken for signs of life. `timeout`: of an op, and of each wait that has no other.
+  Peers(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, std::chrono::milliseconds timeout);
   ~Peers() override;
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
@@ -41,6 +42,7 @@ class Peers : public run::Peers {
   void on_verdict(std::function<void(const std::string&)> tell);
   // Returns the verdict, "" while there is none.
   std::string verdict() const;
+  std::chrono::milliseconds timeout() const;
 
   // What is written once training can't go on, before this rank's calls return or `on_verdict` is called; until close().
   Dump& dump();
@@ -56,19 +58,27 @@ class Peers : public run::Peers {
     return agree(what, post, timeout, "");
   }
 
+  // How long a wait may last: `limit`, by default the timeout; if work of several parts counts them in `steps`, for each.
+  struct Patience {
+    std::optional<std::chrono::milliseconds> limit;
+    std::shared_ptr<const std::atomic<std::int64_t>> steps;
+  };
   // Calls `work`, which waits for other ranks by other means, on a thread of its own. Returns when it has ended. Errors: what
-  // it throws; RuntimeFailure with the verdict as soon as there is one, or after `limit`: no backend can abort a
+  // it throws; RuntimeFailure with the verdict as soon as there is one, or when patience is over: no backend can abort a
   // collective, so the thread is left behind, and `work` with all that it owns is kept until the process ends.
-  void await(std::function<void()> work, std::optional<std::chrono::milliseconds> limit = {});
+  void await(std::function<void()> work, Patience patience = {});
   // The same for a collective outside the engine: when it fails, this rank gives up `what`, and RuntimeFailure has the verdict.
-  void together(const std::string& what, std::function<void()> work,
-                std::optional<std::chrono::milliseconds> limit = {});
+  void together(const std::string& what, std::function<void()> work, Patience patience = {});
 
   // This rank can't go on because `what` failed for `cause`, `after` it began. Returns the verdict: what
   // failed, whom to suspect, where all ranks are, what to do; once the other ranks know it, since this process
-  // may host the store. Takes at most 2.5 s for the first and 0.8 s for the second.
+  // may host the store. Takes at most 1.5 s where `what` was waited for as long as it may, whether or not the store answers; 3 s
+  // where more of the timeout was left. Without an answer the verdict is what this rank knows.
   std::string give_up(const std::string& what, std::chrono::nanoseconds after,
                       const std::string& cause) override;
+
+  // When this rank last got on: an op or another wait ended, a backward or an iteration began.
+  std::chrono::steady_clock::time_point moved() const;
 
   // This rank ends by an error of its own ("ValueError: ..."): the others end too, with that. Takes at most
   // 0.6 s.
@@ -83,6 +93,9 @@ class Peers : public run::Peers {
  private:
   struct Shared;
   struct Process;
+  // `limit`: how long it may be waited for.
+  std::string give_up(const std::string& what, std::chrono::nanoseconds after, const std::string& cause,
+                      std::chrono::milliseconds limit);
   void keep_forever_if_forked();
 
   int generation_;

@@ -35,9 +35,10 @@ constexpr std::size_t kFewest = 3;  // sizes that are measured on any link
 // Collectives on one buffer.
 class Train {
  public:
-  Train(const Group& group, c10::Device device, Collective collective, std::int64_t bytes, double least_s)
+  Train(const Group& group, c10::Device device, const Probe& probe, std::int64_t bytes, double least_s)
       : group_(group),
-        collective_(collective),
+        collective_(probe.collective),
+        steps_(probe.steps),
         least_s_(least_s),
         flat_(at::zeros({std::max<std::int64_t>(1, bytes / 4)},
                         at::TensorOptions(at::kFloat).device(device))) {}
@@ -68,6 +69,7 @@ class Train {
            .sequence = sequence_++,
            .timeout = c10d::kUnsetTimeout})  // the group's own
         ->wait();
+    if (steps_) ++*steps_;
   }
   void synchronize() const {
     if (!flat_.is_cpu()) at::accelerator::synchronizeDevice(flat_.get_device());
@@ -75,6 +77,7 @@ class Train {
 
   const Group& group_;
   Collective collective_;
+  std::shared_ptr<std::atomic<std::int64_t>> steps_;
   double least_s_;
   at::Tensor flat_;
   std::size_t sequence_ = 0;
@@ -148,7 +151,7 @@ std::vector<Measurement> measure(const Group& group, c10::Device device, const P
   for (const std::int64_t bytes : probe.bytes) {
     const double whole_s = (probe.startup_us + static_cast<double>(bytes) * probe.us_per_byte) / 1e6;
     const double least_s = !emulated ? 0 : probe.collective == Collective::kAllReduce ? whole_s : whole_s / 2;
-    Train train(group, device, probe.collective, bytes, least_s);
+    Train train(group, device, probe, bytes, least_s);
     const double once = train.run(2);  // makes connections and buffers, too
     const double slowest = agreed(group, device, once, c10d::ReduceOp::MAX);
     const double others = static_cast<double>(probe.bytes.size()) - 1;
@@ -183,7 +186,9 @@ LinkMeasurements measure_link(const std::string& name, const Group& group, c10::
     if (peers == nullptr) return measure(group, device, one);
     const auto found =
         std::make_shared<std::vector<Measurement>>();  // of a thread that may outlive this call
-    peers->together("the probe of a link", [=] { *found = measure(group, device, one); });
+    one.steps = std::make_shared<std::atomic<std::int64_t>>(0);
+    peers->together("the probe of a link", [=] { *found = measure(group, device, one); },
+                    {.steps = one.steps});
     return *found;
   };
   LinkMeasurements link{.name = name, .all_reduce = times(Collective::kAllReduce, 1, 0.5)};

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
@@ -25,9 +26,10 @@ inline constexpr std::array<std::int64_t, 8> kProbeBytes{1 << 13, 1 << 16, 1 << 
 struct Probe {
   Collective collective = Collective::kAllReduce;
   std::vector<std::int64_t> bytes{kProbeBytes.begin(), kProbeBytes.end()};
-  int repeats = 1000;                      // of a size, at most
-  double seconds = 4;                      // in all, roughly
-  double startup_us = 0, us_per_byte = 0;  // what an all-reduce takes at least: of an emulated link
+  int repeats = 1000;                                // of a size, at most
+  double seconds = 4;                                // in all, roughly
+  double startup_us = 0, us_per_byte = 0;            // what an all-reduce takes at least: of an emulated link
+  std::shared_ptr<std::atomic<std::int64_t>> steps;  // counts collectives that have ended; may be null
 };
 
 // Keeps as many processors busy as a training step of this process would, while it lives.

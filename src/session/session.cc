@@ -108,7 +108,7 @@ Parts::Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job
     static int sessions = 0;
     job.store = c10::make_intrusive<c10d::PrefixStore>("session" + std::to_string(sessions++), job.store);
   }
-  peers = std::make_shared<runtime::Peers>(job.store, job.rank, job.world_size);
+  peers = std::make_shared<runtime::Peers>(job.store, job.rank, job.world_size, options.timeout);
   if (!options.dump.empty()) peers->dump().open(options.dump, job.rank);
   std::string shapes;
   for (const NamedParameter& parameter : described.parameters)

@@ -108,6 +108,7 @@ def run(rank, case, calls):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     progress = [time.monotonic()]
+    jobs = peers_made()
     outcome = {}
     strike = Strike(case, rank, folder, calls and calls["first" if rank == 0 else "other"])
     held = []
@@ -121,7 +122,8 @@ def run(rank, case, calls):
         outcome["ended"] = "lives on"
     finally:
         strike.calls.end()
-        note(folder, f"outcome{rank}", {**outcome, "time": time.monotonic(), "progress": progress[-1]})
+        got_on = max([progress[-1], *(peers.moved_s for peers in jobs)])
+        note(folder, f"outcome{rank}", {**outcome, "time": time.monotonic(), "progress": got_on})
         if calls is None:
             note(folder, f"calls{rank}", strike.calls.count)
     deadline = time.monotonic() + END_S
@@ -131,6 +133,19 @@ def run(rank, case, calls):
         time.sleep(0.02)
     if not json.loads((folder / "end").read_text())["all_finished"]:
         sys.exit(0)  # nobody to meet at the barrier
+
+
+def peers_made():
+    """A list of what each wrap() of this process makes to know the other ranks by, also where it fails."""
+    from gradweave import _native
+    made, peers = [], _native.Peers
+
+    def make(*arguments):
+        made.append(peers(*arguments))
+        return made[-1]
+
+    _native.Peers = make
+    return made
 
 
 def train(case, rank, strike, folder, progress, held):

@@ -55,7 +55,13 @@ Seen stuck(Time since, Seen seen) {
   seen.since = kNow - since;
   return seen;
 }
-std::string verdict(const std::vector<Seen>& ranks) { return judge(ranks, kNow); }
+Seen overdue(Seen seen) {
+  seen.sign.overdue = true;
+  return seen;
+}
+std::string verdict(const std::vector<Seen>& ranks, Time listening = 50s) {
+  return judge(ranks, kNow, listening);
+}
 
 TEST(Judge, SaysNothingWhileNothingIsWrong) {
   EXPECT_EQ(verdict({training(7), outside(7), training(8), outside(6)}), "");
@@ -148,6 +154,14 @@ TEST(Judge, TheOneRankBehindAllOthersIsSuspectedInTheEnd) {
               HasSubstr("suspect: rank 1 (alive"));
   EXPECT_THAT(verdict({stuck(2s, training(7, 40)), training(7, 40), training(7, 39)}),
               HasSubstr("suspect: rank 2 (alive"));
+}
+
+TEST(Judge, NobodyIsGivenTimeToShowOnceTheTimeoutHasPassed) {
+  const std::vector<Seen> late{overdue(stuck(0s, training(7))), training(6), training(7)};
+  EXPECT_THAT(verdict(late), HasSubstr("suspect: rank 1 (alive, but behind all others"));
+  EXPECT_EQ(verdict(late, 1s), "");  // a new judge does not know yet who is silent
+  EXPECT_THAT(verdict({stuck(1s, training(7)), training(6), overdue(stuck(0s, training(7)))}),
+              HasSubstr("suspect: rank 1"));
 }
 
 TEST(Judge, OtherJobsOfTheProcessCountForWhoIsBehind) {

@@ -252,6 +252,7 @@ RC_GTEST_PROP(Sign, SurvivesItsText, ()) {
                   .meetings = *number,
                   .elsewhere = *number,
                   .ops_elsewhere = *number,
+                  .overdue = *rc::gen::arbitrary<bool>(),
                   .what = *rc::gen::arbitrary<std::string>(),
                   .trouble = *rc::gen::arbitrary<std::string>(),
                   .cause = *rc::gen::arbitrary<std::string>()};

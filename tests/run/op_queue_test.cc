@@ -24,7 +24,11 @@ struct Waiting {
   Tables tables{run_plan_of(testing::synchronous(), testing::three_layers())};
   OpQueue queue;
 
-  explicit Waiting(std::chrono::milliseconds timeout) : queue({.timeout = timeout, .stall = 0ms}) {
+  explicit Waiting(std::chrono::milliseconds timeout)
+      : queue({.timeout = timeout, .stall = 0ms},
+              [](const std::string& what, Clock::duration, const std::string& cause) {
+                return "the verdict on " + what + ": " + cause;
+              }) {
     queue.reset(tables.plan, tables.ring.capacity());
     queue.restart(0);
     tables.ring.open(tables.plan, 0, 0);
@@ -70,8 +74,34 @@ TEST(OpQueue, AWaitForAnOpThatNeverStartsEndsAtTheTimeout) {
   EXPECT_THAT(waiting.error_of_wait(), HasSubstr("was never started"));
 }
 
+// Whatever its link's thread waits for.
+TEST(OpQueue, EveryWaitEndsWithAnOpThatIsUnderWayForTooLong) {
+  const std::vector<std::function<void(Waiting&)>> waits{
+      [](Waiting& waiting) { waiting.queue.wait(waiting.first(), 0); },
+      [](Waiting& waiting) { waiting.queue.wait_idle(); },
+      [](Waiting& waiting) { waiting.queue.run_ready(); },
+  };
+  for (const auto& wait : waits) {
+    Waiting waiting(20ms);
+    waiting.queue.arrive(waiting.first(), waiting.queue.missing(waiting.first()));
+    waiting.queue.cut(waiting.first(), 0, false);
+    std::jthread link([&] {
+      EXPECT_EQ(waiting.queue.await_turn(0, 0).execution, &waiting.first());
+      waiting.queue.launched(0);
+      EXPECT_EQ(waiting.queue.await_turn(0, 1).execution, nullptr);  // once all has ended
+    });
+    std::string error;
+    try {
+      wait(waiting);
+    } catch (const RuntimeFailure& failure) {
+      error = failure.what();
+    }
+    EXPECT_THAT(error, AllOf(HasSubstr("the verdict on op '"), HasSubstr("not ended within its timeout")));
+  }
+}
+
 TEST(OpQueue, AWaitLeavesTheVerdictToAnOpThatIsUnderWay) {
-  Waiting waiting(5ms);
+  Waiting waiting(2s);
   waiting.queue.arrive(waiting.first(), waiting.queue.missing(waiting.first()));
   std::jthread link([&] {
     EXPECT_EQ(waiting.queue.await_turn(0, 0).execution, &waiting.first());

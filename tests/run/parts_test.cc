@@ -146,7 +146,7 @@ class FlagsTest : public ::testing::Test {
   WorkloadIndex index_{testing::three_layers()};
   OtherRanks others_;
   Cursor cursor_;
-  std::shared_ptr<OpQueue> queue_ = std::make_shared<OpQueue>(OpQueueOptions());
+  std::shared_ptr<OpQueue> queue_ = std::make_shared<OpQueue>(OpQueueOptions(), nullptr);
   Ending ending_{std::make_shared<Verdicts>(), queue_, cursor_};
 };
 
