@@ -393,7 +393,7 @@ void Peers::on_verdict(std::function<void(const std::string&)> tell) {
 
 std::chrono::steady_clock::time_point Peers::moved() const { return shared_->moved; }
 
-void Peers::await(std::function<void()> work, Patience patience) {
+void Peers::await(std::function<void()> work, const Patience& patience) {
   if (shared_->world_size < 2) return work();
   if (std::string text = verdict(); !text.empty()) throw RuntimeFailure(text);
   const auto call = std::make_shared<Awaited>(std::move(work));
@@ -425,7 +425,7 @@ void Peers::await(std::function<void()> work, Patience patience) {
   throw RuntimeFailure(late && text.empty() ? "not all ranks have come in time" : text);
 }
 
-void Peers::together(const std::string& what, std::function<void()> work, Patience patience) {
+void Peers::together(const std::string& what, std::function<void()> work, const Patience& patience) {
   const auto begin = Clock::now();
   std::string cause;
   try {

@@ -66,9 +66,9 @@ class Peers : public run::Peers {
   // Calls `work`, which waits for other ranks by other means, on a thread of its own. Returns when it has ended. Errors: what
   // it throws; RuntimeFailure with the verdict as soon as there is one, or when patience is over: no backend can abort a
   // collective, so the thread is left behind, and `work` with all that it owns is kept until the process ends.
-  void await(std::function<void()> work, Patience patience = {});
+  void await(std::function<void()> work, const Patience& patience = {});
   // The same for a collective outside the engine: when it fails, this rank gives up `what`, and RuntimeFailure has the verdict.
-  void together(const std::string& what, std::function<void()> work, Patience patience = {});
+  void together(const std::string& what, std::function<void()> work, const Patience& patience = {});
 
   // This rank can't go on because `what` failed for `cause`, `after` it began. Returns the verdict: what
   // failed, whom to suspect, where all ranks are, what to do; once the other ranks know it, since this process
