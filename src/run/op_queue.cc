@@ -134,8 +134,10 @@ Waited OpQueue::wait(const Execution& execution, std::int32_t layer) {
       while (!order_.done(execution) && failure_.empty() && !overdue) {
         overdue = await_end(moved + patience);
         if (std::exchange(ended, log_.counters().ops) != log_.counters().ops) moved = Clock::now();
-        if (!order_.done(execution) && Clock::now() >= moved + patience && !order_.busy())
+        if (order_.done(execution) || Clock::now() < moved + patience) continue;
+        if (!order_.busy())
           end_all(describe(*plan_, execution) + " was never started: its data or an op before it is missing");
+        moved = Clock::now();
       }
       result.end = Clock::now();
       if (failure_.empty() && !overdue) log_.flight().ended(event, ns_of(result.end));
