@@ -31,7 +31,7 @@ struct Sign {
   State state = State::kRunning;
   Activity activity = Activity::kOutside;
   std::int64_t iteration = 0;
-  std::int64_t ops = 0;       // that have ended
+  std::int64_t ops = 0;       // that have ended, and exchanges of the control that the rank has come to
   std::int64_t meetings = 0;  // that the rank has come to, with the one it waits in
   // In the process's other jobs: two for each iteration that has ended and one for each that has begun; ops.
   std::int64_t elsewhere = 0, ops_elsewhere = 0;

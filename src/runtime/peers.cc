@@ -116,6 +116,7 @@ struct Peers::Shared {
   std::optional<Clock::time_point> broken_at
       GUARDED_BY(mutex);  // the connection to the store, until it is made again
   std::string broken_by GUARDED_BY(mutex);
+  std::int64_t exchanges GUARDED_BY(mutex) = 0;  // outside the engine, that this rank has come to
   bool trains GUARDED_BY(mutex) = false;  // has an engine: its end is the end of the process's other jobs
   bool stop GUARDED_BY(mutex) = false, left GUARDED_BY(mutex) = false;
   bool all_know GUARDED_BY(mutex) = false, somebody_waits GUARDED_BY(mutex) = false;
@@ -381,7 +382,7 @@ void Peers::set_progress(std::int64_t ops_done) {
   Process::get().ops += ops_done - shared_->ops.exchange(ops_done);
   shared_->moved = Clock::now();
   const MutexLock lock(shared_->mutex);
-  shared_->outgoing.sign.ops = ops_done;
+  shared_->outgoing.sign.ops = ops_done + shared_->exchanges;
 }
 
 void Peers::on_verdict(std::function<void(const std::string&)> tell) {
@@ -427,6 +428,10 @@ void Peers::await(std::function<void()> work, const Patience& patience) {
 
 void Peers::together(const std::string& what, std::function<void()> work, const Patience& patience) {
   const auto begin = Clock::now();
+  {
+    const MutexLock lock(shared_->mutex);
+    shared_->outgoing.sign.ops = shared_->ops + ++shared_->exchanges;
+  }
   std::string cause;
   try {
     return await(std::move(work), patience);

@@ -85,6 +85,13 @@ TEST_F(Ranks, ACollectiveThatDoesNotEndIsGivenUpAtTheTimeout) {
               HasSubstr("rank 0 reports: the broadcast failed after 0."));
 }
 
+TEST_F(Ranks, WhoDidNotComeToACollectiveIsBehind) {
+  first_.together("the first", [] {});
+  second_.together("the first", [] {});
+  EXPECT_THAT(failure_of([&] { first_.together("the second", never(), {.limit = 1400ms}); }),
+              HasSubstr("suspect: rank 1 (alive, but behind all others"));
+}
+
 TEST_F(Ranks, AWaitOfManyPartsLastsAsLongAsTheyEndInTime) {
   Peers hasty(c10::make_intrusive<c10d::PrefixStore>("other", store_), 0, 2, 500ms);
   const auto steps = std::make_shared<std::atomic<std::int64_t>>(0);
