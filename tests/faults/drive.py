@@ -121,7 +121,7 @@ class Run:
                     self.continued_s or self.fault_s + (self.case.pause_s if self.case.fault == "pause" else 0))
         if any(outcomes):
             since = max(since, max(outcome["time"] for outcome in outcomes if outcome))
-        return since + END_S
+        return since + (START_S if self.case.fault == "loss" else END_S)  # where it goes on, it takes its time
 
     def read(self, name):
         path = self.folder / name
