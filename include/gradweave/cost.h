@@ -43,11 +43,12 @@ struct MessageLoad {
 // Costs of every op of a workload on a cluster. Pure and immutable. Owns copies of what it needs.
 class CostModel {
  public:
-  // `compression`: what a planner means to do with what it sends, `payload`; the default of the costs below.
+  // `compression`: what a planner means to do with what it sends, `payload`; the default of the costs below. `outer`: an outer
+  // optimizer uses the averages of parameters, whose messages then hold what these have gained (size_of_gain()).
   // Errors: InvalidInput if workload or cluster do not pass check(), or the compressor is unknown or does not
   // serve the payload. O(layers * links + tensors).
   CostModel(const Workload& workload, const Cluster& cluster, Compression compression = {},
-            Payload payload = Payload::kGradient);
+            Payload payload = Payload::kGradient, bool outer = false);
 
   // Returns the cost of one fused op over `slices` on `link` (index into cluster.links).
   //   all_reduce without `communication_us`: startup + ceil(bytes * rate)
@@ -91,6 +92,10 @@ class CostModel {
     Decimal reduce_scatter, all_gather;
   };
 
+  MessageLoad load(std::size_t link, std::span<const Slice> slices, bool gains) const;
+  bool carries_gains(const Compression& compression, Payload payload) const {
+    return payload == Payload::kParameter && (outer_ || !compression.name.empty());
+  }
   OpCost uncompressed(std::size_t link, const MessageLoad& load) const;
   OpCost half(std::size_t link, Collective collective, const MessageLoad& load) const;
   OpCost compressed(std::size_t link, const MessageLoad& load, const Compression& compression,
@@ -101,6 +106,7 @@ class CostModel {
   Cluster cluster_;
   Compression compression_;
   Payload payload_;
+  bool outer_;
   std::vector<Decimal> ns_per_byte_;                // per link
   std::vector<HalfRates> half_ns_per_byte_;         // per link, 0 where halves were not measured
   std::vector<std::vector<Nanoseconds>> given_ns_;  // [link][layer], -1 where the cost model holds

@@ -11,6 +11,8 @@ namespace gradweave {
 struct IterationStatistics {
   std::int64_t first = 0;       // of the plan: the first of the iterations
   std::int64_t iterations = 0;  // how many
+  // Whether all times have come: a device may be further behind than the host has left it.
+  bool whole = true;
   // Of each op of these iterations, in the order of their lists, from its start to its end; 0: it was not run. A
   // collective ends everywhere once the last rank has come to it, so that the rank that comes last, whose time is the
   // shortest, saw the communication alone (COVAP, section III.B).

@@ -33,6 +33,9 @@ enum class DType : std::uint8_t {
 
 // Returns the size of one element in bytes.
 std::int64_t size_of(DType dtype);
+// Returns that of what a parameter has gained, as averages that are compressed, or that an outer optimizer uses, have it: float32
+// where the parameter has 16 bits.
+std::int64_t size_of_gain(DType dtype);
 // Returns torch's name, e.g. "float32".
 std::string_view name_of(DType dtype);
 // Returns the dtype called `name`, or nothing.

@@ -136,7 +136,7 @@ class Emulation:
 
 class LinkSpec:
     def __init__(self, name: str, group: ProcessGroup | None = None,
-                 emulation: Emulation | None = None, control: ProcessGroup | None = None) -> None: ...
+                 emulation: Emulation | None = None, make_control: Callable[[], ProcessGroup] | None = None) -> None: ...
 
 class Peers:
     """The other ranks, over a store that is theirs alone (src/runtime/peers.h). `store` is None with one rank."""

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 from dataclasses import dataclass
+from typing import Callable
 
 from torch import distributed
 
@@ -43,11 +44,11 @@ class Link:
     model: EmulatedLink | None = None
     named: bool = True
     group: distributed.ProcessGroup | None = None  # once it is open; None with one rank
-    control: distributed.ProcessGroup | None = None  # for messages in the processor's memory, where the group can't take them
+    # Makes one for messages in the processor's memory, where the group can't take them.
+    make_control: Callable[[], distributed.ProcessGroup] | None = None
 
     def open(self, job, device):
-        """Makes the group that ops are issued on, and where that can't take messages in the processor's memory, as averages
-        of what parameters have gained are, one for them. One rank alone needs none. Collective."""
+        """Makes the group that ops are issued on. One rank alone needs none. Collective."""
         if job.size == 1:
             return
         if isinstance(self.source, str):
@@ -55,10 +56,10 @@ class Link:
         else:
             self.group = job.group_like(self.source or job.user_group, device)
         if device.type != "cpu" and not _native.is_gloo(self.group, device):
-            self.control = job.control_group()
+            self.make_control = job.control_group
 
     def spec(self):
-        return _native.LinkSpec(self.name, self.group, self.model and self.model.emulation, self.control)
+        return _native.LinkSpec(self.name, self.group, self.model and self.model.emulation, self.make_control)
 
     def __str__(self):
         return f"{self.name} {(self.model.startup_us, self.model.us_per_byte)}" if self.emulated else self.name

@@ -8,7 +8,8 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 
-from gradweave import _native, checkpoint, clipping, compiling, core, equality, pausing, profiling, reading, scaling
+from gradweave import (_native, checkpoint, clipping, compiling, core, equality, graphs, pausing, profiling, reading,
+                       scaling)
 from gradweave.agreement import Control, difference, digest
 from gradweave.checkpoint import RankState
 from gradweave.closing import refusing_once_closed
@@ -56,6 +57,7 @@ class Session:
                                starts_synchronous=settings.plan is None)
         self._scalars = Scalars(self._to_tell)
         self.device = self.parameters[0].device
+        self._is_capturing = graphs.capturing(self.device)
         self.job, self.control = job, Control(job, self.device)
         for link in self.links:
             link.open(job, self.device)
@@ -130,7 +132,7 @@ class Session:
     def report(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
         """What the plan in force really takes beside what was predicted: {"predicted", "measured", "ccr", "links",
         "differences", "op", "stragglers", "text": all of it for people}. Of the last iterations, from what the ops and the
-        layers took anyway. None before enough iterations, on an accelerator, and for a plan that was given. Collective,
+        layers took anyway. None before enough iterations, and for a plan that was given. Collective,
         between iterations.
 
         With a `path` rank 0 writes it as the page of `gradweave report` too, whole or not at all: the plan in force beside the
@@ -438,6 +440,7 @@ class Session:
             self.skip_step()
         if not torch.is_grad_enabled():
             return
+        graphs.refuse_capture(self._is_capturing, "the forward of a wrapped model")
         if self.engine.communicating and self.updates.begun and self.engine.synchronous:
             # Optimizers that are not stepped in every iteration, as with DistributedDataParallel.
             self._loop.saw("takes turns")
@@ -478,6 +481,7 @@ class Session:
     def _first_forward_ended(self):
         # Rank 0's, where the forward differs between ranks.
         self._know(self.control.from_rank_0(self._order.layers(set(self.names))))
+        graphs.refuse_graphed(self.model, self.device)
         if self.settings.plan is not None:
             self.phase.eager = False
         if self.settings.tune and self.phase.seen:

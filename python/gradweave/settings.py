@@ -37,12 +37,12 @@ class Settings:
     default: each group has its own. exclude: names of parameters, or of modules, that are left to others: neither
     communicated nor broadcast. moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the
     second moment that the gradient of the whole batch would have ("whole_batch"), or by that of this rank's part of it, as
-    torch does ("local"). follow: whether a new plan is made once links or compute have changed in training, and put in
-    force if it is better (on processors, not yet on accelerators, and not under torch.compile); None: where the scheme
-    is `auto`. tune: so many plans of the scheme, which differ in its sizes, are tried in training, 13 iterations each,
-    the first of them the one that would be in force without it; the fastest stays, and following only begins then (on
-    processors, and not under torch.compile); 0: none. report: rank 0 logs (logger "gradweave") which plan comes into
-    force, and at the end what was gained. dump: a folder, made if need be, where each rank leaves
+    torch does ("local"). follow: whether a new plan is made once links or compute have changed in training, and put in force
+    if it is better (not under torch.compile); None: where the scheme is `auto`. tune: so many plans of the scheme, which
+    differ in its sizes, are tried in training, 13 iterations each, the first of them the one that would be in force without
+    it; the fastest stays, and following only begins then (not under torch.compile); 0: none. report: rank 0 logs (logger
+    "gradweave") which plan comes into force, and at the end what was gained. dump: a folder, made if need be, where each rank
+    leaves
     rank-0.json (by its number) when training can't go on: a timeline of what it did last, with what it knew of the others;
     `gradweave diff` says where two ranks parted, `gradweave report` shows them. None: nothing is left."""
 
@@ -87,7 +87,7 @@ class Settings:
             return found
         return renamed(found, self.given_plan.links)
 
-    def check_tuning(self, model, device):
+    def check_tuning(self, model):
         """Errors: ValueError for what can't be tuned."""
         if not self.tune:
             return
@@ -96,11 +96,15 @@ class Settings:
         if self.plan is not None:
             raise ValueError("gradweave.wrap: tune= looks for a plan, and plan= gives one: leave one of the two out")
         core.check_tuning(self.scheme, self.options, self.tune)
-        if device.type != "cpu":
-            raise ValueError(f"gradweave.wrap: tune= with parameters on {device.type}: iterations are timed by the host's "
-                             "clock, which says nothing there; leave it out")
         if compiling.is_compiled(model):
             raise ValueError(COMPILED)
+
+    @property
+    def slices(self):
+        """Whether parts of tensors are surely stepped alone: by the plan that is given, or the scheme as it was asked for."""
+        if self.plan is not None:
+            return core.demands_of(self.given_plan)["slices"]
+        return str((self.options or {}).get("slices")).lower() in ("on", "true")
 
     def check_runs(self, names, parameters, workers):
         """Refuses what the engine can't run of a scheme that was asked for by name, as far as its options tell before a

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradweave import _native, forking, scaling  # noqa: F401  forking acts by itself
+from gradweave import _native, forking, graphs, scaling  # noqa: F401  forking acts by itself
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
+from gradweave.proofs import prove_slices
 from gradweave.scope import INTEGRATIONS, Scope
 from gradweave.session import Session
 from gradweave.settings import Given, Settings, spelled_as
-from gradweave.stepping import is_twin
+from gradweave.stepping import Stepper, is_twin
 from gradweave.subclasses import become, model_class, optimizer_class, release, session_of, sessions
 
 
@@ -74,10 +75,14 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
         _check_arguments(model, optimizers)
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         links = settings.links_of(job, device)
-        settings.check_tuning(model, device)
+        settings.check_tuning(model)
+        graphs.refuse_capture(graphs.capturing(device), "gradweave.wrap")
+        graphs.refuse_graphed(model, device)
         trained = Scope(model, settings.exclude)
         _check_steps(optimizers, model)
         _check_device(trained)
+        if settings.slices:
+            _check_slices(optimizers, trained.parameters)
         settings.check_runs(trained.names, trained.parameters, job.size)
         groups = {"links": ", ".join(map(str, links)), "ranks that train alike": str(job.size)}
         arguments = settings.arguments() | groups | trained.arguments() | _described(optimizers)
@@ -151,6 +156,14 @@ def _check_steps(optimizers, model):
         if not own & _parameters_of(each):
             raise ValueError(f"gradweave.wrap: this {type(each).__name__} steps no parameter of the model, which would train "
                              "nothing: give the optimizer that was made of this model's parameters()")
+
+
+def _check_slices(optimizers, parameters):
+    for each in optimizers:
+        if reason := prove_slices(Stepper(each, type(each), parameters)):
+            raise _native.InvalidInput(
+                f"gradweave.wrap: the plan steps parts of tensors, and the loop has an optimizer that can't step a part of a "
+                f"tensor ({reason}); plan with slices=off, or use another scheme")
 
 
 def _check_device(trained):

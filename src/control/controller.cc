@@ -21,7 +21,7 @@ Controller::Controller(Job& job, Loop& loop, ControllerOptions options, Unrunnab
       options_(std::move(options)),
       unrunnable_(std::move(unrunnable)),
       telling_(job, options_.tells),
-      follower_(job, options_.samples, options_.follows, [this] { return grounds(); }),
+      follower_(job, options_.follows, [this] { return grounds(); }),
       tuning_(job, options_.trials) {
   const int compared = iterations_compared(options_.request, options_.compares_gradients, options_.warm_up);
   if (compared > 0) watch_.emplace(job);

@@ -28,7 +28,6 @@ struct ControllerOptions {
   Request request;
   int warm_up = 3, profile_iterations = 8;  // iterations
   bool compares_gradients = false;          // if a plan that changes training could come of it
-  bool samples = true;                      // the host's clock tells what iterations take
   bool follows = false;                     // makes a new plan once links or compute have changed
   int trials = 0;                           // plans that are tried in training
   bool tells = true;

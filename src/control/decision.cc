@@ -206,8 +206,10 @@ Plan starter(const Workload& workload, const std::vector<std::string>& links, in
   return planned(kStarter, workload, guessed(links, workers, {1, 1000}));
 }
 
-std::optional<Demands> expected_demands(const Request& request, const Workload& unprofiled,
-                                        const std::vector<std::string>& links, int workers) {
+namespace {
+
+std::optional<Plan> expected_plan(const Request& request, const Workload& unprofiled,
+                                  const std::vector<std::string>& links, int workers) {
   if (request.scheme == "auto") return std::nullopt;
   Workload workload = unprofiled;
   for (Layer& layer : workload.layers) layer.forward_ns = 1'000'000, layer.backward_ns = 2'000'000;
@@ -216,10 +218,29 @@ std::optional<Demands> expected_demands(const Request& request, const Workload& 
                              (4.0 * static_cast<double>(elements_of(workload)));
   try {
     const Cluster cluster = guessed(links, workers, decimal_from_double(us_per_byte, "us_per_byte"));
-    return demands_of(planned(request.scheme, workload, cluster, variants(request).back()));
+    return planned(request.scheme, workload, cluster, variants(request).back());
   } catch (const InvalidInput&) {
     return std::nullopt;
   }
+}
+
+}  // namespace
+
+std::optional<Demands> expected_demands(const Request& request, const Workload& unprofiled,
+                                        const std::vector<std::string>& links, int workers) {
+  const std::optional<Plan> plan = expected_plan(request, unprofiled, links, workers);
+  return plan ? std::optional(demands_of(*plan)) : std::nullopt;
+}
+
+bool averages_gains(const Request& request, const Workload& unprofiled, const std::vector<std::string>& links,
+                    int workers) {
+  const std::optional<Plan> plan = expected_plan(request, unprofiled, links, workers);
+  if (!plan) return false;
+  const auto gains = [&](const Op& op) {
+    return op.payload == Payload::kParameter && (plan->outer || !op.compression.name.empty());
+  };
+  return std::ranges::any_of(plan->period,
+                             [&](const Iteration& each) { return std::ranges::any_of(each.ops, gains); });
 }
 
 void check_runs(const Request& request, const std::vector<Tensor>& tensors, int workers,

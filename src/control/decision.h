@@ -94,6 +94,11 @@ MadeBy made_by(const Plan& plan);
 // Returns the starter's plan. Errors: those of make_plan().
 Plan starter(const Workload& workload, const std::vector<std::string>& links, int workers);
 
+// Whether the plan of a scheme that was asked for by name will average what parameters have gained, as far as that can be known
+// before a profile.
+bool averages_gains(const Request& request, const Workload& unprofiled, const std::vector<std::string>& links,
+                    int workers);
+
 // Returns what the plan of a scheme that was asked for by name will ask of the loop, as far as that can be known before a
 // profile; nothing if it can't, or of `auto`, which takes what the loop supports.
 std::optional<Demands> expected_demands(const Request& request, const Workload& unprofiled,

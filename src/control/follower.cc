@@ -44,7 +44,6 @@ void Follower::plan_installed(const Plan& plan, const Workload& workload, const 
   const bool replaces = of_this_run && sampler_.started();
   const double before_ns = replaces ? sampler_.observer().iteration_ns() : 0;
   proposals_.plan_installed(replaces ? std::move(plan_) : std::nullopt, before_ns);
-  if (!samples_) return;
   plan_ = plan;
   sampler_.start(plan, workload, cluster, iteration_ns, of_this_run, of_this_run ? usual_ : EchoTimes(), on_);
 }
@@ -62,7 +61,8 @@ bool Follower::iteration_ended() {
 // Returns whether a plan was announced, alike on all ranks.
 bool Follower::end_sample() {
   const Sampler::Ended ended = sampler_.end_exchange();
-  if (!ended.announced && job_.decides()) proposals_.sampled(ended.changed, sampler_.observer(), *plan_);
+  if (ended.taken && !ended.announced && job_.decides())
+    proposals_.sampled(ended.changed, sampler_.observer(), *plan_);
   return ended.announced;
 }
 

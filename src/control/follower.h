@@ -16,10 +16,10 @@ namespace gradweave::control {
 // Of one rank. Every rank's follower is called alike; rank 0's plans.
 class Follower {
  public:
-  // `samples`: whether iterations' times say anything here (an accelerator's are not the host's). `on`: a new plan is made
-  // once the links or the compute have changed. `grounds`: returns what such a plan rests on besides times.
-  Follower(Job& job, bool samples, bool on, std::function<Grounds()> grounds)
-      : job_(job), samples_(samples), on_(on && samples), sampler_(job), proposals_(std::move(grounds)) {}
+  // `on`: a new plan is made once the links or the compute have changed. `grounds`: returns what such a plan rests on besides
+  // times.
+  Follower(Job& job, bool on, std::function<Grounds()> grounds)
+      : job_(job), on_(on), sampler_(job), proposals_(std::move(grounds)) {}
 
   // A plan has come into force that is predicted to take so long an iteration; `of_this_run`: it is what was proposed for
   // times observed under the plan before.
@@ -46,7 +46,7 @@ class Follower {
   bool end_sample();
 
   Job& job_;
-  const bool samples_, on_;
+  const bool on_;
   std::optional<Plan> plan_;  // in force, of which it is known what it should take
   EchoTimes usual_;           // what echoes take, for the proposal that comes into force
   Sampler sampler_;

@@ -72,8 +72,12 @@ class Job {
   virtual void look_at_optimizers() = 0;
   // Returns what links cost and how fast compressors are that the job may use. Collective.
   virtual Cluster measure(const Workload& workload) = 0;
-  // Returns what this rank's last iterations took (Run::statistics()).
-  virtual IterationStatistics statistics(std::int64_t iterations) = 0;
+  // Returns what this rank's last iterations took; of an accelerator those before the last behind(), unless it waits for it
+  // (IterationTimer::statistics()).
+  virtual IterationStatistics statistics(std::int64_t iterations, bool wait) = 0;
+  virtual std::int64_t behind() { return 0; }
+  // Returns what each of the plan's last iterations took, at most so many, ns. Waits for an accelerator.
+  virtual std::vector<double> iteration_ns(std::int64_t most) = 0;
   // Echoes go round on these links from now on, and no others; start_echoes() sends the next on each.
   virtual void echo_on(const std::vector<std::string>& links) = 0;
   virtual void start_echoes() = 0;

@@ -20,7 +20,7 @@ void Sampler::stop() {
   observer_.reset();
   if (echoing_) job_.echo_on({});
   echoing_ = false;
-  iterations_ = -kSettling;
+  iterations_ = -kSettling - job_.behind();
 }
 
 void Sampler::start(const Plan& plan, const Workload& workload, const Cluster& cluster, double iteration_ns,
@@ -46,7 +46,7 @@ void Sampler::choose_interval(double seconds) {
 Sampler::Due Sampler::iteration_ended() {
   ++iterations_;
   if (iterations_ < every_) return iterations_ == every_ / 2 && exchange_ ? Due::kEnd : Due::kNothing;
-  sample_ = job_.statistics(every_);
+  sample_ = job_.statistics(every_, /*wait=*/false);
   if (sample_.iterations == 0) return Due::kNothing;  // alike on all ranks
   iterations_ = 0;
   return Due::kExchange;
@@ -66,16 +66,22 @@ Sampler::Ended Sampler::end_exchange() {
   const std::size_t echoes = observer_->idle().size();
   const std::vector<double> taken(numbers.end() - 1 - static_cast<std::ptrdiff_t>(echoes), numbers.end() - 1);
   numbers.resize(numbers.size() - 1 - echoes);
-  ended.changed = observer_->add(from_numbers(numbers, sample_), taken);
+  const IterationStatistics all = from_numbers(numbers, sample_);
+  ended.taken = all.whole;
+  if (!ended.taken) return ended;
+  ended.changed = observer_->add(all, taken);
   if (std::ranges::find(taken, 0.0) == taken.end()) job_.start_echoes();  // alike on all ranks
   choose_interval(observer_->iteration_ns() / 1e9);
   return ended;
 }
 
 std::optional<Observer::Report> Sampler::report() {
-  const IterationStatistics sample = job_.statistics(every_);
-  if (sample.iterations > 0)
-    observer_->add(from_numbers(job_.begin_smallest(kWhat, to_numbers(sample))->wait(), sample));
+  const IterationStatistics sample = job_.statistics(every_, /*wait=*/true);
+  if (sample.iterations > 0) {
+    const IterationStatistics all =
+        from_numbers(job_.begin_smallest(kWhat, to_numbers(sample))->wait(), sample);
+    if (all.whole) observer_->add(all);
+  }
   if (!observer_->sampled()) return std::nullopt;
   return observer_->report();
 }

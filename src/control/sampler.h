@@ -31,8 +31,9 @@ class Sampler {
   // Begins to exchange a sample, and whether this rank announces a plan.
   void exchange(bool announces);
   bool exchanging() const { return exchange_ != nullptr; }
-  // Waits for the exchange, and takes the sample in.
+  // Waits for the exchange, and takes the sample in, unless some rank's host is too far ahead of its device.
   struct Ended {
+    bool taken = false;
     bool changed = false;    // Observer::add()
     bool announced = false;  // some rank has announced a plan
   };

@@ -11,7 +11,7 @@
 namespace gradweave::control {
 namespace {
 
-constexpr std::size_t kMeasured = 10;  // iterations of a trial, as in DeAR, section IV.B
+constexpr int kMeasured = 10;  // iterations of a trial, as in DeAR, section IV.B
 
 double seconds_of(Time time) { return std::chrono::duration<double>(time).count(); }
 
@@ -20,7 +20,7 @@ double seconds_of(Time time) { return std::chrono::duration<double>(time).count(
 void Tuning::begin(const Plan& start, const Workload& workload, const Cluster& cluster) {
   under_way_ = true;
   began_ = job_.now();
-  clear();
+  iterations_ = 0;
   if (!job_.decides()) return;
   tuner_ = std::make_unique<PlanTuner>(workload, cluster, start, trials_);
   tuner_->next();
@@ -32,16 +32,17 @@ void Tuning::end() {
 }
 
 bool Tuning::iteration_ended() {
-  const Time now = job_.now();
-  if (++iterations_ > kSettling) seconds_.push_back(seconds_of(now - last_));
-  last_ = now;
-  return seconds_.size() == kMeasured;
+  if (++iterations_ < kSettling + kMeasured) return false;
+  const std::vector<double> times = job_.iteration_ns(kMeasured);
+  // None, if no iteration was a whole one: then nothing speaks for the plan.
+  seconds_ = times.empty() ? std::numeric_limits<double>::infinity() : median_of(times) / 1e9;
+  return true;
 }
 
 Plan Tuning::next(bool failed) {
   double seconds = std::numeric_limits<double>::infinity();
-  if (!failed) seconds = job_.largest("the exchange of measured times", {median_of(seconds_)}).front();
-  clear();
+  if (!failed) seconds = job_.largest("the exchange of measured times", {seconds_}).front();
+  iterations_ = 0;
   std::string told;
   if (tuner_) {
     tuner_->add(seconds);
@@ -57,11 +58,6 @@ Plan Tuning::next(bool failed) {
   report_ = tuning_report_of(Json::parse(fields[0]));
   if (report_->ended) end();
   return parse_plan(fields[1]);
-}
-
-void Tuning::clear() {
-  iterations_ = 0;
-  seconds_.clear();
 }
 
 }  // namespace gradweave::control

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "control/job.h"
 #include "gradweave/tune.h"
@@ -32,16 +31,14 @@ class Tuning {
   const std::optional<TuningReport>& report() const { return report_; }
 
  private:
-  void clear();
-
   Job& job_;
   int trials_;
   bool under_way_ = false;
   std::unique_ptr<PlanTuner> tuner_;  // rank 0's
   std::optional<TuningReport> report_;
-  int iterations_ = 0;           // of this trial
-  std::vector<double> seconds_;  // of those that count
-  Time last_{}, began_{};
+  int iterations_ = 0;  // of this trial
+  double seconds_ = 0;  // of one of them
+  Time began_{};
 };
 
 }  // namespace gradweave::control

@@ -47,8 +47,12 @@ class EngineJob : public control::Job {
   std::unique_ptr<Exchange> begin_smallest(const std::string& what,
                                            const std::vector<double>& values) override;
   void drain(const std::string& what) override { engine_.drain(what); }
-  IterationStatistics statistics(std::int64_t iterations) override {
-    return engine_.run(&run::Run::statistics, iterations, static_cast<std::size_t>(rank_));
+  IterationStatistics statistics(std::int64_t iterations, bool wait) override {
+    return engine_.run(&run::Run::statistics, iterations, static_cast<std::size_t>(rank_), wait);
+  }
+  std::int64_t behind() override { return engine_.run(&run::Run::behind); }
+  std::vector<double> iteration_ns(std::int64_t most) override {
+    return engine_.run(&run::Run::iteration_ns, most);
   }
   void begin_profile(int iterations) override;
   run::LayerTimes end_profile() override;

@@ -28,11 +28,12 @@ std::int64_t in_proportion(std::int64_t total, std::int64_t part, std::int64_t w
 }  // namespace
 
 CostModel::CostModel(const Workload& workload, const Cluster& cluster, Compression compression,
-                     Payload payload)
+                     Payload payload, bool outer)
     : index_((check(workload), workload)),
       cluster_(cluster),
       compression_(std::move(compression)),
-      payload_(payload) {
+      payload_(payload),
+      outer_(outer) {
   check(cluster);
   if (!compression_.name.empty()) wire_cost(compression_, payload_, {});  // refuses what is unknown
   for (const Link& link : cluster.links) {
@@ -68,16 +69,22 @@ Nanoseconds CostModel::given_share(std::size_t link, const Slice& slice) const {
 }
 
 MessageLoad CostModel::load(std::size_t link, std::span<const Slice> slices) const {
+  return load(link, slices, carries_gains(compression_, payload_));
+}
+
+MessageLoad CostModel::load(std::size_t link, std::span<const Slice> slices, bool gains) const {
   MessageLoad load;
   for (const Slice& slice : slices) {
     const std::int64_t elements = slice.end - slice.begin;
-    const std::int64_t bytes = elements * size_of(index_.tensors[slice.tensor].dtype);
+    const DType dtype = index_.tensors[slice.tensor].dtype;
+    const std::int64_t size = gains ? size_of_gain(dtype) : size_of(dtype);
+    const std::int64_t bytes = elements * size;
     load.elements += elements;
     load.bytes += bytes;
     if (!has_given_time(slice.tensor)) continue;
     load.given_elements += elements;
     load.given_bytes += bytes;
-    load.given += given_share(link, slice);
+    load.given += given_share(link, slice) * (size / size_of(dtype));
   }
   return load;
 }
@@ -128,7 +135,7 @@ OpCost CostModel::all_reduce_of(std::size_t link, const MessageLoad& load) const
 
 OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const Slice> slices,
                        const Compression& compression, Payload payload) const {
-  const MessageLoad sum = load(link, slices);
+  const MessageLoad sum = load(link, slices, carries_gains(compression, payload));
   if (compression.name.empty())
     return is_half(collective) ? half(link, collective, sum) : uncompressed(link, sum);
   const OpCost whole = compressed(link, sum, compression, payload, is_half(collective));

@@ -53,6 +53,11 @@ void check_time(Nanoseconds time, Nanoseconds& total, const std::string& where) 
 
 std::int64_t size_of(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)].size; }
 
+std::int64_t size_of_gain(DType dtype) {
+  const bool short_float = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  return size_of(short_float ? DType::kFloat32 : dtype);
+}
+
 std::string_view name_of(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)].name; }
 
 std::optional<DType> dtype_from_name(std::string_view name) {

@@ -144,8 +144,11 @@ struct Observer::State {
 };
 
 void Observer::State::expect() {
-  const CostModel whole(workload, cluster), rate(workload, without_startup(cluster)),
-      startup(workload, without_rate(cluster));
+  const auto model_of = [&](const Cluster& costs) {
+    return CostModel(workload, costs, {}, Payload::kGradient, run_plan.outer.has_value());
+  };
+  const CostModel whole = model_of(cluster), rate = model_of(without_startup(cluster)),
+                  startup = model_of(without_rate(cluster));
   for (const RunIteration& iteration : run_plan.iterations) {
     std::vector<Expected>& row = expected.emplace_back();
     for (const RunOp& op : iteration.ops) {

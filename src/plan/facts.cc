@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "gradweave/decimal.h"
+#include "gradweave/workload.h"
 
 namespace gradweave {
 
@@ -49,16 +50,22 @@ void Facts::add_sent(std::int32_t block, const ResolvedOp& op, std::int64_t read
   const std::optional<Outer>& outer = compiled_.plan.outer;
   if ((op.compressed() || outer) && anchored_ != block) {
     anchored_ = block;
-    anchor_bytes_ += bytes_of(block) * (outer && outer->momentum > 0 ? 2 : 1);
+    anchor_bytes_ += gain_bytes_of(block) * (outer && outer->momentum > 0 ? 2 : 1);
   }
   const Slice& slice = compiled_.block(block).slice;
   // Of an encoded message each block holds its share, rounded up.
   const std::int64_t others = op.elements - (slice.end - slice.begin);
   const std::int64_t held = op.compressed()
                                 ? op.encoded_bytes - floor_share(op.encoded_bytes, others, op.elements)
-                                : bytes_of(block);
+                            : outer ? gain_bytes_of(block)
+                                    : bytes_of(block);
   changes_.emplace_back(compiled_.apply_moment(read), held);
   changes_.emplace_back(compiled_.apply_moment(apply), -held);
+}
+
+std::int64_t Facts::gain_bytes_of(std::int32_t block) const {
+  const Slice& slice = compiled_.block(block).slice;
+  return (slice.end - slice.begin) * size_of_gain(compiled_.index.tensors[slice.tensor].dtype);
 }
 
 void Facts::add_residual(std::int32_t block) { residual_bytes_ += bytes_of(block); }

@@ -47,6 +47,8 @@ class Facts {
     return compiled_.blocks[static_cast<std::size_t>(block)].bytes;
   }
 
+  std::int64_t gain_bytes_of(std::int32_t block) const;
+
   const CompiledPlan& compiled_;
   PlanFacts facts_;
   std::vector<std::int64_t> applied_in_;  // per checked iteration; -1: not yet known

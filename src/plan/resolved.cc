@@ -148,7 +148,9 @@ class ResolvedPlan::Reader {
     if (op.payload == Payload::kParameter && is_half(op.collective))
       fault("averages parameters in two halves", "use collective all_reduce, or compressed");
     if (check_compression(op) && to.elements > 0) {
-      const std::int64_t element_bytes = size_of(dtype(to.blocks.front()));
+      const std::int64_t element_bytes = op.payload == Payload::kParameter
+                                             ? size_of_gain(dtype(to.blocks.front()))
+                                             : size_of(dtype(to.blocks.front()));
       to.encoded_bytes =
           wire_cost(op.compression, op.payload, {to.elements, element_bytes, plan_.workers}).encoded_bytes;
     }

@@ -143,7 +143,6 @@ void bind_control(py::module_& module) {
                                                   .warm_up = warm_up,
                                                   .profile_iterations = profile_iterations,
                                                   .compares_gradients = compares_gradients,
-                                                  .samples = device.is_cpu(),
                                                   .follows = follows,
                                                   .trials = trials,
                                                   .tells = tells};

@@ -275,14 +275,15 @@ void bind_engine(py::module_& module) {
       .def("set", &Emulation::set);
   py::class_<LinkSpec>(module, "LinkSpec")
       .def(py::init([](std::string name, const std::optional<Group>& group,
-                       std::shared_ptr<Emulation> emulation, const std::optional<Group>& control) {
+                       std::shared_ptr<Emulation> emulation, std::function<Group()> make_control) {
              return LinkSpec{.name = std::move(name),
                              .group = group.value_or(Group()),
                              .emulation = std::move(emulation),
-                             .control = control.value_or(Group())};
+                             .make_control = std::move(make_control),
+                             .control = {}};
            }),
            py::arg("name"), py::arg("group") = py::none(), py::arg("emulation") = py::none(),
-           py::arg("control") = py::none());
+           py::arg("make_control") = py::none());
   py::class_<Engine, std::unique_ptr<Engine, EndUnlocked>>(module, "Engine")
       .def(py::init([](const py::list& names, const py::list& tensors, std::vector<LinkSpec> links,
                        const std::optional<Group>& control, std::shared_ptr<Peers> peers, int world_size,

@@ -15,7 +15,11 @@ std::int32_t layer_of(const RunApply& apply) {
 }  // namespace
 
 Applies::Applies(const Context& context, const Arrivals& arrivals, Outbox& outbox)
-    : context_(context), arrivals_(arrivals), outbox_(outbox), put_(context.plan().blocks.size(), -1) {}
+    : context_(context),
+      arrivals_(arrivals),
+      outbox_(outbox),
+      put_(context.plan().blocks.size(), -1),
+      waited_for_(context.tables.ring.capacity(), -1) {}
 
 void Applies::restart() {
   forget_places();
@@ -25,6 +29,9 @@ void Applies::restart() {
 void Applies::forget_places() { std::ranges::fill(put_, -1); }
 
 void Applies::wait_for(const Execution& execution, std::int32_t layer) {
+  const bool first =
+      std::exchange(waited_for_[execution.slot], execution.run_iteration) != execution.run_iteration;
+  const std::int64_t before = first ? context_.recorder.before_wait() : 0;
   const Waited wait = context_.queue.wait(execution, layer);
   if (wait.waited) {
     context_.recorder.waited(wait,
@@ -37,6 +44,7 @@ void Applies::wait_for(const Execution& execution, std::int32_t layer) {
                              [&] { return describe(context_.plan(), execution); });
   }
   context_.host.landed(execution);
+  context_.recorder.device_waited(before);
 }
 
 // Whether some rank had a gradient for the tensor in some iteration of the generation.
@@ -112,7 +120,7 @@ void Applies::step(const Stepped& stepped) {
 
 void Applies::outside_end(const std::vector<std::int32_t>& applies) {
   if (applies.empty()) return;
-  const auto begin = Clock::now();
+  const std::int64_t begin = context_.recorder.before_update();
   for (const std::int32_t a : applies) outside_end(context_.here().applies[static_cast<std::size_t>(a)]);
   context_.recorder.update_ended(begin);
 }

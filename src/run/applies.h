@@ -60,6 +60,7 @@ class Applies {
   Outbox& outbox_;
   std::vector<std::int64_t> put_
       GUARDED_BY(compute_thread);  // by block: when its reduced gradient was put in place
+  std::vector<std::int64_t> waited_for_ GUARDED_BY(compute_thread);  // by slot: the op's iteration of the run
   std::vector<std::int32_t> late_ GUARDED_BY(compute_thread);  // applies that wait for the backward's end
   std::vector<Part> parts_ GUARDED_BY(compute_thread);         // scratch of one apply
   Stepped left_ GUARDED_BY(compute_thread);                    // scratch of one step

@@ -33,7 +33,11 @@ class Channel {
   // starts for it comes after the release's delay from now on, which is above 0.
   virtual void hold(const Execution& execution) { static_cast<void>(execution); }
 
-  // Starts the collective on the execution's message. Calls come one at a time and in the link's order;
+  // Makes what the calling thread does from now on with the execution's message come after its data. May wait for them. Errors: any
+  // std::exception.
+  virtual void await_data(const Execution& /*execution*/) {}
+
+  // After await_data(): starts the collective on the execution's message. Calls come one at a time and in the link's order;
   // `sequence` is the number of the op on its link, the same on all ranks. Errors: any std::exception.
   virtual std::unique_ptr<Pending> start(const Execution& execution, std::size_t sequence) = 0;
 };

@@ -32,36 +32,45 @@ struct Link::Shared {
   std::shared_ptr<Peers> peers;
 
   void work(std::size_t first, std::size_t step);
-  void take(const Turn& turn, std::size_t sequence);
-  void run(const Execution& execution, std::size_t sequence);
+  Stretch take(const Turn& turn, std::size_t sequence, Stopwatch& stopwatch);
+  Stretch run(const Execution& execution, std::size_t sequence, Stopwatch& stopwatch);
   void fail(const std::string& what, const std::string& why, Clock::time_point begin);
 };
 
 void Link::Shared::work(std::size_t first, std::size_t step) {
   const auto scope = channel->enter_thread();
+  HostStopwatch clock;
   for (std::size_t sequence = first;; sequence += step) {
     const Turn turn = queue->await_turn(number, sequence);
     if (turn.execution == nullptr) break;
-    take(turn, sequence);
+    take(turn, sequence, clock);
   }
 }
 
-void Link::Shared::take(const Turn& turn, std::size_t sequence) {
-  turn.absent ? queue->skipped(*turn.execution) : run(*turn.execution, sequence);
+Stretch Link::Shared::take(const Turn& turn, std::size_t sequence, Stopwatch& stopwatch) {
+  if (!turn.absent) return run(*turn.execution, sequence, stopwatch);
+  queue->skipped(*turn.execution);
+  return {};
 }
 
-void Link::Shared::run(const Execution& execution, std::size_t sequence) {
-  const auto begin = Clock::now();
+Stretch Link::Shared::run(const Execution& execution, std::size_t sequence, Stopwatch& stopwatch) {
+  auto begin = Clock::now();
+  Stretch ran;
   try {
+    channel->await_data(execution);
+    begin = Clock::now();
+    ran.begin = stopwatch.now();
     const std::unique_ptr<Pending> pending = channel->start(execution, sequence);
     queue->launched(number);
     pending->wait();
+    ran.end = stopwatch.now();
   } catch (const std::exception& error) {
     fail(describe(tables->plan, execution), error.what(), begin);
-    return;
+    return {};
   }
   queue->ended(execution, begin);
   peers->set_progress(queue->progress());
+  return ran;
 }
 
 void Link::Shared::fail(const std::string& what, const std::string& why, Clock::time_point begin) {
@@ -96,9 +105,9 @@ Link::Link(std::size_t number, std::shared_ptr<Tables> tables, std::shared_ptr<C
   }
 }
 
-void Link::take(const Turn& turn, std::size_t sequence) {
+Stretch Link::take(const Turn& turn, std::size_t sequence, Stopwatch& stopwatch) {
   const auto scope = shared_->channel->enter_thread();
-  shared_->take(turn, sequence);
+  return shared_->take(turn, sequence, stopwatch);
 }
 
 void Link::hold(const Execution& execution) {

@@ -10,6 +10,7 @@
 #include "run/channel.h"
 #include "run/op_queue.h"
 #include "run/peers.h"
+#include "run/stopwatch.h"
 #include "run/tables.h"
 
 namespace gradweave::run {
@@ -25,8 +26,8 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // For ops that return at once: takes the op's turn on the calling thread.
-  void take(const Turn& turn, std::size_t sequence);
+  // For ops that return at once: takes the op's turn on the calling thread. Returns when it runs, by the stopwatch.
+  Stretch take(const Turn& turn, std::size_t sequence, Stopwatch& stopwatch);
   // For these too: Channel::hold().
   void hold(const Execution& execution);
 

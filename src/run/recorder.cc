@@ -9,7 +9,7 @@ void Recorder::restart() {
 
 void Recorder::iteration_ended(bool goes_on) {
   ++counters_.iterations;
-  if (!goes_on) timer_.iteration_ended();
+  if (!goes_on) layers().iteration_ended();
 }
 
 void Recorder::stepped(std::int64_t iteration) {
@@ -17,10 +17,18 @@ void Recorder::stepped(std::int64_t iteration) {
   updated_ = iteration;
 }
 
-void Recorder::count_wait(std::int64_t exposed_ns) {
-  counters_.exposed_ns += exposed_ns;
+Counters Recorder::counters() const {
+  Counters counters = counters_;
+  if (of_device()) counters.exposed_ns = timer_.layers().exposed_ns();
+  return counters;
+}
+
+void Recorder::count_wait(const Waited& wait) {
   ++counters_.waits;
-  timer_.waited(exposed_ns);
+  if (of_device()) return;  // which may have been busy meanwhile
+  const std::int64_t begin = ns_of(wait.begin), end = ns_of(wait.end);
+  counters_.exposed_ns += end - begin;
+  layers().waited(begin, end);
 }
 
 void Recorder::end_span(SpanKind kind, std::int64_t iteration, std::int32_t layer) {

@@ -41,10 +41,10 @@ class Recorder {
   }
   // The optimizer has stepped in `iteration`. An update has as many steps as the plan has parts.
   void stepped(std::int64_t iteration) REQUIRES(compute_thread);
-  // Compute has waited: in `layer`, or in none (-1). `span`: the op, which is described for a timeline only.
+  // The host has waited: in `layer`, or in none (-1). `span`: the op, which is described for a timeline only.
   template <typename Describe>
   void waited(const Waited& wait, Span span, Describe describe) REQUIRES(compute_thread) {
-    count_wait(ns_of(wait.end) - ns_of(wait.begin));
+    count_wait(wait);
     if (!recording_) return;
     span.begin_ns = ns_of(wait.begin);
     span.end_ns = ns_of(wait.end);
@@ -52,10 +52,19 @@ class Recorder {
     spans_.push_back(std::move(span));
     span_begin_ = wait.end;
   }
-  // An update outside of step() began at `begin` and ends now: it is not compute's.
-  void update_ended(Clock::time_point begin) REQUIRES(compute_thread) {
-    layers().leave_out(ns_of(Clock::now()) - ns_of(begin));
+  // On a device compute waits where the host goes on: from the moment that before_wait() returned, 0 elsewhere, until now.
+  std::int64_t before_wait() REQUIRES(compute_thread) { return of_device() ? stopwatch().now() : 0; }
+  void device_waited(std::int64_t begin) REQUIRES(compute_thread) {
+    if (begin != 0) layers().waited(begin, stopwatch().now());
   }
+  // An update outside of step() begins now; one began at `begin` and ends now: it is not compute's.
+  std::int64_t before_update() REQUIRES(compute_thread) { return stopwatch().now(); }
+  void update_ended(std::int64_t begin) REQUIRES(compute_thread) { layers().leave_out(begin); }
+  // Op number `place` of an iteration ran in this stretch of a device.
+  void op_ran(std::int64_t iteration, std::int32_t place, Stretch stretch) REQUIRES(compute_thread) {
+    timer_.op_ran(iteration, place, stretch);
+  }
+  Stopwatch& stopwatch() REQUIRES(compute_thread) { return layers().stopwatch(); }
 
   // For a timeline: what compute does from now on, or has done since then.
   void begin_span() REQUIRES(compute_thread) {
@@ -66,9 +75,9 @@ class Recorder {
   // Returns what was recorded since the last call, in no order and without labels of layers.
   std::vector<Span> take_spans() REQUIRES(compute_thread) { return std::exchange(spans_, {}); }
 
-  // Without those of ops.
-  const Counters& counters() const REQUIRES(compute_thread) { return counters_; }
-  const IterationTimer& timer() const REQUIRES(compute_thread) { return timer_; }
+  // Without those of ops. Of a device the exposed communication is that of iterations whose times are known.
+  Counters counters() const REQUIRES(compute_thread);
+  IterationTimer& timer() REQUIRES(compute_thread) { return timer_; }
 
   // In the parts that a checkpoint has had from the beginning.
   void archive_updated(Archive& archive) REQUIRES(compute_thread) { archive(updated_); }
@@ -78,7 +87,8 @@ class Recorder {
   }
 
  private:
-  void count_wait(std::int64_t exposed_ns) REQUIRES(compute_thread);
+  bool of_device() const REQUIRES(compute_thread) { return timer_.layers().stopwatch().of_device(); }
+  void count_wait(const Waited& wait) REQUIRES(compute_thread);
 
   Counters counters_ GUARDED_BY(compute_thread);
   IterationTimer timer_ GUARDED_BY(compute_thread);

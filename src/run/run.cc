@@ -65,8 +65,11 @@ void Run::start(std::vector<std::shared_ptr<Channel>> channels) {
 }
 
 void Run::launch_due() {
-  while (const std::optional<NextTurn> next = queue_->next_turn())
-    plan_->links[next->link]->take(next->turn, next->sequence);
+  while (const std::optional<NextTurn> next = queue_->next_turn()) {
+    const Execution& execution = *next->turn.execution;
+    const Stretch ran = plan_->links[next->link]->take(next->turn, next->sequence, recorder_.stopwatch());
+    if (ran.end != 0) recorder_.op_ran(execution.iteration, execution.place, ran);
+  }
 }
 
 void Run::pass(PointKind kind, std::int32_t layer) {
@@ -370,8 +373,8 @@ Stepped Run::stepped_at_end() const {
   return stepped;
 }
 
-IterationStatistics Run::statistics(std::int64_t iterations, std::size_t rank) const {
-  return recorder_.timer().statistics(iterations, rank, static_cast<std::size_t>(options_.world_size));
+IterationStatistics Run::statistics(std::int64_t iterations, std::size_t rank, bool wait) {
+  return recorder_.timer().statistics(iterations, rank, static_cast<std::size_t>(options_.world_size), wait);
 }
 
 std::vector<std::int32_t> Run::forward_layers() const {

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <span>
 
 namespace gradweave::run {
 
@@ -14,31 +13,38 @@ inline std::int64_t ns_of(Clock::time_point time) {
   return time.time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
+// From one moment to another; 0: none.
+struct Stretch {
+  std::int64_t begin = 0, end = 0;
+};
+
+// Moments are numbers above 0 that grow; they stand for times that may be known only later. Of one thread.
 class Stopwatch {
  public:
   virtual ~Stopwatch() = default;
-  // Whether it may run all the time: reading it waits for nothing.
-  virtual bool cheap() const = 0;
-  // Returns what stands for this moment until read(), above 0.
+
+  // Whether the host runs ahead: moments are a device's, which the host need not wait for.
+  virtual bool of_device() const = 0;
+  // Returns this moment of what the calling thread gives to do.
   virtual std::int64_t now() = 0;
-  // What has just taken `ns` was not compute: later moments come so much earlier. Returns how much was left out, ns.
-  virtual std::int64_t leave_out(std::int64_t ns) = 0;
-  // Makes moments since the last call times, ns. May wait until they have passed.
-  virtual void read(std::span<std::int64_t* const> moments) = 0;
+  // Whether its time is known.
+  virtual bool passed(std::int64_t moment) const = 0;
+  // Returns once it is.
+  virtual void await(std::int64_t moment) const = 0;
+  // Returns the time between two moments that have passed, ns.
+  virtual std::int64_t between(std::int64_t begin, std::int64_t end) const = 0;
+  // The moment is not asked for again; 0: none.
+  virtual void forget(std::int64_t moment) = 0;
 };
 
 class HostStopwatch final : public Stopwatch {
  public:
-  bool cheap() const override { return true; }
-  std::int64_t now() override { return ns_of(Clock::now()) - left_out_; }
-  std::int64_t leave_out(std::int64_t ns) override {
-    left_out_ += ns;
-    return ns;
-  }
-  void read(std::span<std::int64_t* const> /*moments*/) override {}  // they are times
-
- private:
-  std::int64_t left_out_ = 0;
+  bool of_device() const override { return false; }
+  std::int64_t now() override { return ns_of(Clock::now()); }
+  bool passed(std::int64_t /*moment*/) const override { return true; }
+  void await(std::int64_t /*moment*/) const override {}
+  std::int64_t between(std::int64_t begin, std::int64_t end) const override { return end - begin; }
+  void forget(std::int64_t /*moment*/) override {}
 };
 
 }  // namespace gradweave::run

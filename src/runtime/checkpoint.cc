@@ -97,6 +97,7 @@ void Anchors::archive_staged(const run::Execution& execution, Message& message, 
   const std::string corrections = name + ".corrections";
   if (!tensors.reads()) {
     if (!message.gain) return;
+    message.gain->await();
     message.gain->send(message.groups, message.flat, message.own);
     if (message.gain->landed()) tensors.contents(corrections, message.gain->values());
     return;

@@ -1,26 +1,30 @@
 #include "runtime/device_stopwatch.h"
 
-#include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cmath>
+#include <utility>
 
 namespace gradweave::runtime {
 
 std::int64_t DeviceStopwatch::now() {
   // Events of this kind keep the time.
-  if (used_ == marks_.size()) marks_.emplace_back(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
-  marks_[used_++].record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
-  return static_cast<std::int64_t>(used_);
+  if (spare_.empty()) spare_.emplace_back(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+  events_.emplace_back(std::move(spare_.back()));
+  spare_.pop_back();
+  events_.back()->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  return first_ + static_cast<std::int64_t>(events_.size()) - 1;
 }
 
-void DeviceStopwatch::read(std::span<std::int64_t* const> moments) {
-  if (!moments.empty()) at::accelerator::synchronizeDevice(device_.index());
-  for (std::int64_t* const moment : moments) {
-    const double ms = marks_.front().elapsedTime(marks_[static_cast<std::size_t>(*moment) - 1]);
-    *moment = 1 + std::llround(1e6 * ms);  // 0: not passed
-  }
-  used_ = 0;
+std::int64_t DeviceStopwatch::between(std::int64_t begin, std::int64_t end) const {
+  return std::llround(1e6 * event_of(begin).elapsedTime(event_of(end)));
+}
+
+void DeviceStopwatch::forget(std::int64_t moment) {
+  if (moment == 0) return;
+  std::optional<c10::Event>& event = events_[static_cast<std::size_t>(moment - first_)];
+  spare_.push_back(*std::exchange(event, std::nullopt));
+  for (; !events_.empty() && !events_.front(); ++first_) events_.pop_front();
 }
 
 std::unique_ptr<run::Stopwatch> stopwatch_of(c10::Device device) {

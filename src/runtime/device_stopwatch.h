@@ -4,32 +4,38 @@
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 
-#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
-#include <span>
+#include <optional>
 #include <vector>
 
 #include "run/stopwatch.h"
 
 namespace gradweave::runtime {
 
-// Moments are those of an accelerator's streams, since the host runs ahead: marks on the stream that is current, whose times are
-// known once the device has passed them.
+// Moments are those of an accelerator's streams, since the host runs ahead: events on the stream that is current, which are used
+// again once they are forgotten.
 class DeviceStopwatch final : public run::Stopwatch {
  public:
   explicit DeviceStopwatch(c10::Device device) : device_(device) {}
 
-  bool cheap() const override { return false; }
+  bool of_device() const override { return true; }
   std::int64_t now() override;
-  std::int64_t leave_out(std::int64_t /*ns*/) override { return 0; }  // it was the host that waited
-  // Waits for the device.
-  void read(std::span<std::int64_t* const> moments) override;
+  bool passed(std::int64_t moment) const override { return event_of(moment).query(); }
+  void await(std::int64_t moment) const override { event_of(moment).synchronize(); }
+  std::int64_t between(std::int64_t begin, std::int64_t end) const override;
+  void forget(std::int64_t moment) override;
 
  private:
+  const c10::Event& event_of(std::int64_t moment) const {
+    return *events_[static_cast<std::size_t>(moment - first_)];
+  }
+
   c10::Device device_;
-  std::vector<c10::Event> marks_;
-  std::size_t used_ = 0;  // since the last read(); the others are to be used again
+  std::deque<std::optional<c10::Event>> events_;  // of moments from `first_` on; none: forgotten
+  std::int64_t first_ = 1;
+  std::vector<c10::Event> spare_;
 };
 
 // Returns the stopwatch for compute on `device`.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gradweave/collective.h"
+#include "runtime/fence.h"
 #include "runtime/transport/transport.h"
 
 namespace gradweave::runtime {
@@ -23,11 +24,33 @@ constexpr std::int64_t kBytes =
 Echo::Echo(LinkSpec spec, LinkOptions options)
     : spec_(std::move(spec)),
       options_(std::move(options)),
-      message_(at::zeros({kBytes / 4}, at::kFloat)),
-      taken_ns_(std::make_shared<std::atomic<double>>(std::numeric_limits<double>::infinity())) {}
+      message_(at::zeros({kBytes / 4}, at::TensorOptions(at::kFloat).device(options_.device))),
+      taken_ns_(std::make_shared<std::atomic<double>>(std::numeric_limits<double>::infinity())) {
+  if (!spec_.group || options_.device.is_cpu() || spec_.emulation) return;
+  if (!backend_of(*spec_.group, options_.device).ordered_launches) return;
+  stream_ = OwnStream::new_stream(options_.device);
+  stopwatch_ = std::make_unique<DeviceStopwatch>(options_.device);
+}
 
-void Echo::start() {
-  if (spec_.group && backend_of(*spec_.group, c10::kCPU).name != "gloo")
+void Echo::start() { stream_ ? start_on_device() : start_on_host(); }
+
+double Echo::taken_ns() const {
+  if (last_.end == 0) return *taken_ns_;
+  if (!stopwatch_->passed(last_.end)) return 0;
+  return static_cast<double>(stopwatch_->between(last_.begin, last_.end));
+}
+
+void Echo::start_on_device() {
+  const OwnStream own(*stream_);
+  stopwatch_->forget(last_.begin);
+  stopwatch_->forget(last_.end);
+  last_.begin = stopwatch_->now();
+  runtime::start({.group = *spec_.group, .flat = message_, .timeout = options_.timeout})->wait();
+  last_.end = stopwatch_->now();
+}
+
+void Echo::start_on_host() {
+  if (spec_.group && backend_of(*spec_.group, options_.device).name != "gloo")
     return;  // others need not say when they end
   const Clock::time_point begin = Clock::now();
   Clock::duration least{};

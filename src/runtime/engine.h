@@ -74,6 +74,9 @@ class Engine {
   // Before the first plan: goes on from remains() of every rank of a job, of any number. Errors: InvalidInput.
   void take_over(const std::vector<StateTensors::Map>& remains);
 
+  // Makes the groups of links for messages in the processor's memory, beside an accelerator's, unless they are there. Collective.
+  void open_controls();
+
   // On: copies of this rank's own gradients are kept. Returns, by parameter, what the last backward computed here, flat;
   // undefined where it computed nothing.
   void keep_local_gradients(bool on);
@@ -177,6 +180,8 @@ class Engine {
         REQUIRES(run::compute_thread);
     // `refusal`: this rank's, instead of a plan.
     void check_same_plan(const Prepared* prepared, const std::string& refusal) const;
+    // Of these links, or all.
+    void open_controls(const std::vector<const LinkSpec*>* only);
     // Collective. Errors: those of require_room().
     void check_room(std::int64_t wanted, c10::Device on) const;
     // `rank`: this one's, for messages that differ by rank. `restored` is called before anything is sent.

@@ -97,18 +97,20 @@ void GroupChannel::hold(const run::Execution& execution) {
   message.released.record(options_.device);
 }
 
+void GroupChannel::await_data(const run::Execution& execution) {
+  const Message& message = (*messages_)[execution.slot];
+  message.released.wait(options_.device);
+  // Another thread's stream may have reduced it.
+  if (execution.partner != nullptr) (*messages_)[execution.partner->slot].result.wait(options_.device);
+  message.gain ? message.gain->await() : message.data.wait(options_.device);
+}
+
 std::unique_ptr<Pending> GroupChannel::start(const run::Execution& execution, std::size_t sequence) {
   const RunOp& op = *execution.op;
   Message& message = (*messages_)[execution.slot];
-  if (execution.partner != nullptr) {
-    Message& half = (*messages_)[execution.partner->slot];
-    half.result.wait(options_.device);  // another thread's stream may have reduced it
-    message.flat = std::move(half.flat);
-  }
-  message.released.wait(options_.device);
+  if (execution.partner != nullptr) message.flat = std::move((*messages_)[execution.partner->slot].flat);
   auto started = std::make_unique<Started>(op, message, options_.device);
-  message.gain ? message.gain->send(message.groups, message.flat, message.own)
-               : message.data.wait(options_.device);
+  if (message.gain) message.gain->send(message.groups, message.flat, message.own);
   std::unique_ptr<Pending> work;
   if (spec_.group) {
     if (options_.check) check_before(op, sequence);

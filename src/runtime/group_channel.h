@@ -22,8 +22,9 @@ struct LinkSpec {
   std::string name;
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // null: one rank, no communication
   std::shared_ptr<const Emulation> emulation;    // null: the link is what it is
-  // For messages in the processor's memory, where `group` is an accelerator's; else null.
-  c10::intrusive_ptr<c10d::ProcessGroup> control;
+  // Makes `control`, for messages in the processor's memory, where `group` is an accelerator's. Collective. Else null.
+  std::function<c10::intrusive_ptr<c10d::ProcessGroup>()> make_control;
+  c10::intrusive_ptr<c10d::ProcessGroup> control;  // null until a plan has such messages
 };
 
 struct LinkOptions {
@@ -49,6 +50,7 @@ class GroupChannel : public run::Channel {
   bool returns_at_once() const override;
   std::unique_ptr<Scope> enter_thread() override;
   void hold(const run::Execution& execution) override;
+  void await_data(const run::Execution& execution) override;
   std::unique_ptr<run::Pending> start(const run::Execution& execution, std::size_t sequence) override;
 
  private:

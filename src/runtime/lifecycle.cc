@@ -121,6 +121,15 @@ std::vector<const LinkSpec*> Engine::Open::links_of(const RunPlan& run_plan) con
   return found;
 }
 
+void Engine::Open::open_controls(const std::vector<const LinkSpec*>* only) {
+  for (LinkSpec& link : links) {
+    if (link.control || !link.make_control) continue;
+    if (only == nullptr || std::ranges::find(*only, &link) != only->end()) link.control = link.make_control();
+  }
+}
+
+void Engine::open_controls() { open().open_controls(nullptr); }
+
 Echo Engine::echo(const std::string& link) const { return {open().link_called(link), open().options}; }
 
 void Engine::install(const Plan& plan, const Workload& workload, const StateTensors::Map* state,
@@ -137,6 +146,9 @@ void Engine::install(const Plan& plan, const Workload& workload, const StateTens
     }
   }
   open.check_same_plan(prepared ? &*prepared : nullptr, mine);
+  // Checks have such messages too.
+  if (open.options.check || Anchors::staged_bytes(prepared->run_plan) > 0)
+    open.open_controls(&prepared->links);
   if (prepared->extra_bytes > 0) {  // else it needs no more than any plan
     const BufferPool buffers(prepared->run_plan, open.options.device);
     const std::int64_t staged = Anchors::staged_bytes(prepared->run_plan);

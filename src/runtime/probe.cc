@@ -1,6 +1,5 @@
 #include "runtime/probe.h"
 
-#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
@@ -20,6 +19,7 @@
 #include <utility>
 
 #include "gradweave/decimal.h"
+#include "runtime/device_stopwatch.h"
 #include "runtime/transport/transport.h"
 
 namespace gradweave::runtime {
@@ -40,6 +40,7 @@ class Train {
         collective_(probe.collective),
         steps_(probe.steps),
         least_s_(least_s),
+        stopwatch_(stopwatch_of(device)),
         flat_(at::zeros({std::max<std::int64_t>(1, bytes / 4)},
                         at::TensorOptions(at::kFloat).device(device))) {}
 
@@ -48,17 +49,20 @@ class Train {
   // Returns the seconds of each of `count` ops, one after another, after a first one.
   double run(int count) {
     run();
-    synchronize();
-    const Clock::time_point begin = Clock::now();
-    Clock::time_point now = begin;
+    const std::int64_t begin = stopwatch_->now();
+    Clock::time_point now = Clock::now();
     for (int i = 0; i < count; ++i) {
       run();
       if (least_s_ == 0) continue;
       std::this_thread::sleep_until(now + std::chrono::duration_cast<Clock::duration>(Seconds(least_s_)));
       now = Clock::now();
     }
-    synchronize();
-    return Seconds(Clock::now() - begin).count() / count;
+    const std::int64_t end = stopwatch_->now();
+    stopwatch_->await(end);
+    const auto ns = static_cast<double>(stopwatch_->between(begin, end));
+    stopwatch_->forget(begin);
+    stopwatch_->forget(end);
+    return ns / 1e9 / count;
   }
 
  private:
@@ -71,14 +75,12 @@ class Train {
         ->wait();
     if (steps_) ++*steps_;
   }
-  void synchronize() const {
-    if (!flat_.is_cpu()) at::accelerator::synchronizeDevice(flat_.get_device());
-  }
 
   const Group& group_;
   Collective collective_;
   std::shared_ptr<std::atomic<std::int64_t>> steps_;
   double least_s_;
+  std::unique_ptr<run::Stopwatch> stopwatch_;
   at::Tensor flat_;
   std::size_t sequence_ = 0;
 };
@@ -140,7 +142,7 @@ Computing::~Computing() {
 
 std::vector<Measurement> measure(const Group& group, c10::Device device, const Probe& probe) {
   std::optional<Computing> computing;
-  if (device.is_cpu()) computing.emplace();
+  if (device.is_cpu() && probe.beside_compute) computing.emplace();
   const bool emulated = probe.startup_us > 0 || probe.us_per_byte > 0;
   struct Size {
     Train train;
@@ -201,8 +203,8 @@ ClusterMeasurements nothing_measured(int workers, const std::string& description
   return {.workers = workers, .description = description, .source = "measured with torch " TORCH_VERSION};
 }
 
-Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::Device device, double seconds,
-                        Peers& peers, const ControlGroup& planners) {
+Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::Device device, bool gains,
+                        double seconds, Peers& peers, const ControlGroup& planners) {
   ClusterMeasurements measured = nothing_measured(workers, std::to_string(workers) + " workers");
   Cluster cluster{
       .workers = measured.workers, .description = measured.description, .source = measured.source};
@@ -214,7 +216,10 @@ Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::De
     } else if (workers == 1) {
       cluster.links.push_back({.name = link.name, .startup_ns = 1000});
     } else {
-      measured.links = {measure_link(link.name, link.group, device, {.seconds = seconds}, &peers)};
+      const bool on_host = gains && link.control;
+      const Probe probe{.seconds = seconds, .beside_compute = !on_host};
+      measured.links = {measure_link(link.name, on_host ? link.control : link.group,
+                                     on_host ? c10::Device(c10::kCPU) : device, probe, &peers)};
       cluster.links.push_back(fit_cluster(measured).cluster.links.front());
     }
   }

@@ -29,6 +29,7 @@ struct Probe {
   int repeats = 1000;                                // of a size, at most
   double seconds = 4;                                // in all, roughly
   double startup_us = 0, us_per_byte = 0;            // what an all-reduce takes at least: of an emulated link
+  bool beside_compute = true;                        // which takes the processors, if the messages are in their memory
   std::shared_ptr<std::atomic<std::int64_t>> steps;  // counts collectives that have ended; may be null
 };
 
@@ -65,10 +66,11 @@ LinkMeasurements measure_link(const std::string& name, const c10::intrusive_ptr<
 ClusterMeasurements nothing_measured(int workers, const std::string& description);
 
 // Returns the cluster of a job of `workers` ranks that train alike: what each of its links costs, measured where that isn't
-// given, for so many seconds each. An emulated link costs what it is set to; that of a job of one rank 1 us. Where several such
+// given, for so many seconds each, with messages on `device`; `gains`: or in the processor's memory all the same, as averages of
+// gains have them (LinkSpec::control). An emulated link costs what it is set to; that of a job of one rank 1 us. Where several such
 // jobs have one plan, `planners` are all of them, and each cost is that of the job where it is largest. Collective.
 // Errors: as measure_link().
-Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::Device device, double seconds,
-                        Peers& peers, const ControlGroup& planners);
+Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::Device device, bool gains,
+                        double seconds, Peers& peers, const ControlGroup& planners);
 
 }  // namespace gradweave::runtime

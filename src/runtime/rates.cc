@@ -3,7 +3,6 @@
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -11,6 +10,7 @@
 
 #include "runtime/buffers.h"
 #include "runtime/codec/codec.h"
+#include "runtime/device_stopwatch.h"
 
 namespace gradweave::runtime {
 namespace {
@@ -58,20 +58,23 @@ MeasuredRate measure_rate(const Compression& compression, int world_size, std::i
   const at::Tensor message = values.clone();
   const auto rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(numel)));
   const Matrix matrix{.length = numel, .rows = rows, .columns = numel / rows};
+  const std::unique_ptr<run::Stopwatch> stopwatch = stopwatch_of(device);
   Memory before, after, spare;
   double encode = std::numeric_limits<double>::infinity(), decode = encode;
   constexpr int kTimes = 4;
   for (int i = 0; i < kTimes; ++i) {
     message.copy_(values);
-    const auto begin = std::chrono::steady_clock::now();
+    const std::int64_t begin = stopwatch->now();
     const auto pending = codec->start(
         {.call = {.group = *group, .flat = message}, .iteration = i, .blocks = std::span(&matrix, 1)}, before,
         after);
-    const auto middle = std::chrono::steady_clock::now();
+    const std::int64_t middle = stopwatch->now();
     pending->wait();
-    const auto end = std::chrono::steady_clock::now();
-    encode = std::min(encode, std::chrono::duration<double, std::micro>(middle - begin).count());
-    decode = std::min(decode, std::chrono::duration<double, std::micro>(end - middle).count());
+    const std::int64_t end = stopwatch->now();
+    stopwatch->await(end);
+    encode = std::min(encode, static_cast<double>(stopwatch->between(begin, middle)) / 1e3);
+    decode = std::min(decode, static_cast<double>(stopwatch->between(middle, end)) / 1e3);
+    for (const std::int64_t moment : {begin, middle, end}) stopwatch->forget(moment);
     spare = std::exchange(before, std::exchange(after, std::move(spare)));
   }
   const auto bytes = static_cast<double>(message.nbytes());

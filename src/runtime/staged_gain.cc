@@ -64,10 +64,13 @@ void StagedGain::read(const at::Tensor& value, std::int64_t offset, const at::Te
   arrived_.record(value.device());
 }
 
+void StagedGain::await() const {
+  if (stage_ == Stage::kRead) arrived_.synchronize();
+}
+
 void StagedGain::send(const std::optional<GroupMessage>& groups, const at::Tensor& flat,
                       const at::Tensor& own) {
   if (stage_ != Stage::kRead) return;
-  arrived_.synchronize();
   for (const Part& part : parts_) values_.narrow(0, part.begin, part.length).sub_(part.anchor);
   if (groups) {
     codec::kernels().encode(groups->layout.format, values_.const_data_ptr<float>(), nullptr, values_.numel(),

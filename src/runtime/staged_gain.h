@@ -42,7 +42,9 @@ class StagedGain {
 
   // ---- the link; and the compute thread while it does nothing. Again: nothing.
 
-  // Writes the message: to `groups`, or else to `flat` and `own`.
+  // Waits for the parameters.
+  void await() const;
+  // After await(): writes the message: to `groups`, or else to `flat` and `own`.
   void send(const std::optional<GroupMessage>& groups, const at::Tensor& flat, const at::Tensor& own);
   // Makes corrections of the result, which lies where the message did.
   void land(const std::optional<GroupMessage>& groups, const at::Tensor& flat, const at::Tensor& own);

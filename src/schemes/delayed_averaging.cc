@@ -281,7 +281,7 @@ PlanResult plan_delayed_averaging(const Workload& workload, const Cluster& clust
   std::optional<Plan> best;
   std::pair<std::int64_t, Nanoseconds> least;  // period, time over the budget
   for (const Compression& codec : average_codecs(options.averages)) {
-    const CostModel model(workload, cluster, codec, Payload::kParameter);
+    const CostModel model(workload, cluster, codec, Payload::kParameter, options.averages.outer.has_value());
     const Averager averager = averager_for(model, options.headroom);
     const std::int64_t period = options.period ? *options.period : averager.smallest_period();
     if (period == 0) continue;

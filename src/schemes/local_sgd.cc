@@ -66,7 +66,7 @@ Plan plan_on_all_links(const CostModel& model, std::int64_t period) {
 PlanResult plan_local_sgd(const Workload& workload, const Cluster& cluster, const PeriodOptions& options) {
   return fastest_over_codecs(workload, cluster, options.averages, [&](const Compression& codec) {
     return fastest_over_links(workload, cluster, [&](const Cluster& links) {
-      const CostModel model(workload, links, codec, Payload::kParameter);
+      const CostModel model(workload, links, codec, Payload::kParameter, options.averages.outer.has_value());
       Plan plan = plan_on_all_links(model, options.period);
       set_averages(plan, codec, options.averages);
       return plan;

@@ -20,7 +20,7 @@ namespace {
 
 PlanResult plan_on_all_links(const Workload& workload, const Cluster& cluster, const PeriodOptions& options,
                              const Compression& codec) {
-  const CostModel model(workload, cluster, codec, Payload::kParameter);
+  const CostModel model(workload, cluster, codec, Payload::kParameter, options.averages.outer.has_value());
   const Packer packer(model, false);
   Plan plan =
       plan_of_sets(model, packer, equal_number(packer, static_cast<std::size_t>(options.period)), false);

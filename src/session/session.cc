@@ -128,6 +128,7 @@ Parts::Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job
     links.push_back({.name = link.name,
                      .group = group("link " + link.name, link.interface),
                      .emulation = std::move(emulation),
+                     .make_control = {},
                      .control = {}});
   }
   messages->broadcast(module.parameters(), "the broadcast of parameters");

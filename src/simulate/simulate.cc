@@ -197,7 +197,7 @@ SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, c
   if (classes.empty())
     throw InvalidInput("must have at least one class", "workers' classes", "give a workload");
   if (classes.size() > 1) slowest_of({classes.begin(), classes.end()});
-  const CostModel model(classes.front(), cluster);
+  const CostModel model(classes.front(), cluster, {}, Payload::kGradient, plan.outer.has_value());
   for (const Workload& workload : classes.subspan(1)) check(workload);
   const bool uneven_speed = options.contention != Decimal{1, 0};
   ResolvedPlan resolved = resolve(plan, model.index(), &cluster);

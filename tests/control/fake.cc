@@ -303,7 +303,7 @@ void FakeJob::iterate() {
   ++iterations_;
 }
 
-IterationStatistics FakeJob::statistics(std::int64_t iterations) {
+IterationStatistics FakeJob::statistics(std::int64_t iterations, bool /*wait*/) {
   if (iterations_ - installed_at_ < iterations) return {};
   IterationStatistics sample = statistics_of(*plan_, setting_.workload, setting_.cluster, 1, iterations);
   sample.compute_ns.assign(static_cast<std::size_t>(size()), std::numeric_limits<double>::infinity());

@@ -116,7 +116,10 @@ class FakeJob : public control::Job {
   void drop_profile() override { command(); }
   void look_at_optimizers() override { command(); }
   Cluster measure(const Workload& workload) override;
-  IterationStatistics statistics(std::int64_t iterations) override;
+  IterationStatistics statistics(std::int64_t iterations, bool wait) override;
+  std::vector<double> iteration_ns(std::int64_t most) override {
+    return std::vector<double>(static_cast<std::size_t>(most), simulated_ns());
+  }
   void echo_on(const std::vector<std::string>& links) override { echoing_ = links.size(); }
   void start_echoes() override {}
   std::vector<double> echo_ns() override { return std::vector<double>(echoing_, 0.0); }

@@ -80,7 +80,7 @@ class Following : public ::testing::Test {
   Setting setting{.workload = four_layers(), .cluster = link_of(kFast)};
   FakeJob job{world, setting, 0};
   Gate gate;
-  Follower follower{job, true, true, [this] {
+  Follower follower{job, true, [this] {
                       return control::Grounds{.request = {"mg_wfbp", {}},
                                               .unrunnable = [this](const Plan&, const Workload&) {
                                                 gate.pass();

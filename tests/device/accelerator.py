@@ -33,6 +33,8 @@ def _device_module():
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
     module._sleep = lambda cycles: native.spend_us(cycles / 1000)
+    module.captures = False  # what tests say: nothing is captured here
+    module.is_current_stream_capturing = lambda: module.captures
     return module
 
 

@@ -49,6 +49,27 @@ TEST(CostModel, SharesGivenTimesWithoutStartUp) {
   EXPECT_EQ(model.all_reduce(1, whole), 11552);  // ceil(7001 * 1.65)
 }
 
+TEST(CostModel, WhatParametersOf16BitsHaveGainedIsFloat32) {
+  Workload floats = two_layers(), halves = two_layers();
+  floats.layers[1].tensors[1].dtype = DType::kFloat32;
+  for (Tensor& tensor : halves.layers[0].tensors) tensor.dtype = DType::kBFloat16;
+  const std::vector<Slice> message = {{0, 0, 1000}, {1, 0, 10}};
+  const auto cost = [&](const Workload& workload, const Compression& compression, bool outer) {
+    const CostModel model(workload, two_links(), compression, Payload::kParameter, outer);
+    EXPECT_EQ(model.all_reduce_of(0, model.load(0, message)).total(), model.all_reduce(0, message));
+    return model.all_reduce(0, message);
+  };
+  EXPECT_EQ(cost(halves, {}, true), cost(floats, {}, true));
+  EXPECT_EQ(cost(halves, {}, false), 5000 + 1616);  // 2020 bytes
+  const Compression top_k{.name = "top_k", .parameters = {{"density", 0.1}}};
+  EXPECT_EQ(cost(halves, top_k, false), cost(floats, top_k, false));
+  const auto given = [&](const Workload& workload, bool outer) {
+    return CostModel(workload, two_links(), {}, Payload::kParameter, outer).all_reduce(0, Slice{3, 0, 40});
+  };
+  EXPECT_EQ(given(two_layers(), true), 2 * given(two_layers(), false));  // that time is of 16 bits
+  EXPECT_EQ(given(floats, true), given(floats, false));
+}
+
 TEST(CostModel, ReduceScatterAndAllGatherCostTheAllReduce) {
   const CostModel model(two_layers(), two_links());
   for (std::size_t tensor = 0; tensor < 4; ++tensor) {

@@ -503,6 +503,12 @@ TEST(Facts, CountGenerationsAndBytes) {
   Plan exact = delayed_average();
   exact.outer.emplace();
   EXPECT_EQ(facts(exact).extra_bytes, all + 4 * 10);
+  Workload halves = three_layers();
+  for (Layer& layer : halves.layers) {
+    for (Tensor& tensor : layer.tensors) tensor.dtype = DType::kBFloat16;
+  }
+  EXPECT_EQ(validate(exact, halves).facts.extra_bytes, all + 4 * 10);  // gains are float32
+  EXPECT_EQ(validate(delayed_average(), halves).facts.extra_bytes, 2 * 10);
   EXPECT_FALSE(facts(delayed()).mixed_staleness);
   Plan mixed = delayed();
   mixed.period[1].applies[0].blocks = {0, 1, 2};

@@ -3,37 +3,44 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "run/iteration_timer.h"
 #include "testing/plans.h"
 
 namespace gradweave::run {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::IsEmpty;
+using ::testing::Lt;
 
-// Tells what the test says, by numbers that stand for moments where it is an accelerator's.
+// Tells what the test says, by numbers that stand for moments where it is a device's.
 struct FakeStopwatch : Stopwatch {
-  explicit FakeStopwatch(bool accelerator) : accelerator(accelerator) {}
+  explicit FakeStopwatch(bool device) : device(device) {}
 
-  bool cheap() const override { return !accelerator; }
+  bool of_device() const override { return device; }
   std::int64_t now() override {
-    marks.push_back(time);
-    return accelerator ? static_cast<std::int64_t>(marks.size()) : time;
+    moments.emplace(++last, time);
+    return device ? last : time;
   }
-  std::int64_t leave_out(std::int64_t ns) override {
-    time -= accelerator ? 0 : ns;
-    return accelerator ? 0 : ns;
+  bool passed(std::int64_t moment) const override {
+    return !device || moment <= awaited || last - moment >= ahead;
   }
-  void read(std::span<std::int64_t* const> moments) override {
-    for (std::int64_t* const moment : moments) {
-      if (accelerator) *moment = marks.at(static_cast<std::size_t>(*moment - 1));
-    }
-    marks.clear();
+  void await(std::int64_t moment) const override { awaited = std::max(awaited, moment); }
+  std::int64_t between(std::int64_t begin, std::int64_t end) const override {
+    return device ? moments.at(end) - moments.at(begin) : end - begin;
   }
+  void forget(std::int64_t moment) override { moments.erase(moment); }
 
-  bool accelerator;
-  std::int64_t time = 100;
-  std::vector<std::int64_t> marks;
+  bool device;
+  std::int64_t time = 100, last = 0;
+  std::int64_t ahead = 0;  // the device has passed all but the last so many moments
+  mutable std::int64_t awaited = 0;
+  std::map<std::int64_t, std::int64_t> moments;
 };
 
 class LayerTimerTest : public ::testing::TestWithParam<bool> {
@@ -131,46 +138,119 @@ TEST_P(LayerTimerTest, AllIterationsOfAProfileCountHoweverMany) {
 INSTANTIATE_TEST_SUITE_P(OfTheHostAndOfAnAccelerator, LayerTimerTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Accelerator" : "Host"; });
 
-TEST(LayerTimer, WaitsForAnAcceleratorOnlyInAProfile) {
-  auto made = std::make_unique<FakeStopwatch>(true);
-  const FakeStopwatch& watch = *made;
-  LayerTimer timer(std::move(made));
-  timer.reset(1);
+// An iteration of 10 in the forward and 20 in the backward.
+void iterate(LayerTimer& timer, FakeStopwatch& watch) {
   timer.forward_begins();
   timer.layer_started(0);
+  watch.time += 10;
   timer.backward_begins();
+  watch.time += 20;
+  timer.gradient_came(0);
   timer.backward_ended();
-  EXPECT_FALSE(timer.iteration_ended());
-  EXPECT_TRUE(watch.marks.empty());
+  timer.iteration_ended();
 }
 
-TEST(IterationTimer, StopsItsClockForWaitsAndKeepsAProfileThroughARestart) {
-  const RunPlan plan = run_plan_of(testing::synchronous(), testing::three_layers());
-  auto made = std::make_unique<FakeStopwatch>(false);
+TEST(LayerTimer, WhatADeviceHasNotPassedIsReadLaterAndForgottenThen) {
+  auto made = std::make_unique<FakeStopwatch>(true);
   FakeStopwatch& watch = *made;
-  IterationTimer timer(std::move(made));
-  timer.install(plan);
-  timer.layers().begin_profile(1);
-  timer.layers().forward_begins();
-  watch.time += 10;
-  watch.time += 5;
-  timer.layers().leave_out(5);
-  timer.waited(4);
-  timer.layers().backward_begins();
-  watch.time += 20;
-  timer.layers().backward_ended();
-  timer.ops_ended(0, std::vector<std::int64_t>(plan[0].ops.size(), 3));
-  timer.iteration_ended();
-  const IterationStatistics sample = timer.statistics(1, 0, 1);
+  LayerTimer timer(std::move(made));
+  timer.reset(1);
+  watch.ahead = 14;  // two iterations
+  for (int n = 0; n < 100; ++n) iterate(timer, watch);
+  EXPECT_EQ(timer.ended(), 100);
+  EXPECT_THAT(timer.known(), AllOf(Lt(100), Ge(97)));
+  EXPECT_EQ(timer.row(timer.known() - 1).forward, 10);
+  EXPECT_EQ(timer.row(timer.known() - 1).iteration, 30);
+  EXPECT_LT(watch.moments.size(), 4 * 7u);
+}
+
+TEST(LayerTimer, AHostThatIsFarAheadIsNotHeldBackAndTimesFewerIterations) {
+  auto made = std::make_unique<FakeStopwatch>(true);
+  FakeStopwatch& watch = *made;
+  LayerTimer timer(std::move(made));
+  timer.reset(1);
+  watch.ahead = 1'000'000;
+  for (int n = 0; n < 100; ++n) iterate(timer, watch);
+  EXPECT_EQ(timer.known(), 0);
+  EXPECT_EQ(timer.ended(), kMostAhead);
+  watch.ahead = 0;
+  iterate(timer, watch);
+  EXPECT_EQ(timer.known(), kMostAhead + 1);
+}
+
+class IterationTimerTest : public ::testing::TestWithParam<bool> {
+ protected:
+  IterationTimerTest() { timer_.install(plan_); }
+
+  // An iteration with an update of 5 in the forward, of which compute waits for 4, and ops of 3.
+  void iterate(std::int64_t number) {
+    timer_.layers().forward_begins();
+    watch_.time += 10;
+    const std::int64_t begin = watch_.now();
+    watch_.time += 1;
+    const std::int64_t waits = watch_.now();
+    watch_.time += 4;
+    timer_.layers().waited(waits, watch_.now());
+    timer_.layers().leave_out(begin);
+    timer_.layers().backward_begins();
+    watch_.time += 20;
+    timer_.layers().backward_ended();
+    std::vector<std::int64_t> ns(plan_[number].ops.size(), watch_.device ? 999 : 3);
+    for (std::int32_t place = 0; watch_.device && place < static_cast<std::int32_t>(ns.size()); ++place) {
+      Stretch stretch{watch_.now()};
+      watch_.time += 3;
+      stretch.end = watch_.now();
+      watch_.time -= 3;  // on another stream
+      timer_.op_ran(number, place, stretch);
+    }
+    timer_.layers().iteration_ended();
+    timer_.ops_ended(number, ns);
+  }
+
+  RunPlan plan_ = run_plan_of(testing::synchronous(), testing::three_layers());
+  std::unique_ptr<FakeStopwatch> made_ = std::make_unique<FakeStopwatch>(GetParam());
+  FakeStopwatch& watch_ = *made_;
+  IterationTimer timer_{std::move(made_)};
+};
+
+TEST_P(IterationTimerTest, StopsItsClockForWaitsAndKeepsAProfileThroughARestart) {
+  timer_.layers().begin_profile(1);
+  iterate(0);
+  const IterationStatistics sample = timer_.statistics(1, 0, 1, /*wait=*/true);
+  EXPECT_TRUE(sample.whole);
   EXPECT_EQ(sample.forward_ns, 10);
   EXPECT_EQ(sample.iteration_ns, 35);
   EXPECT_EQ(sample.exposed_ns, 4);
   EXPECT_THAT(sample.compute_ns, ElementsAre(30));
-  timer.restart();
-  timer.ops_ended(0, std::vector<std::int64_t>(plan[0].ops.size(), 3));
-  EXPECT_EQ(timer.statistics(1, 0, 1).forward_ns, 0);
-  EXPECT_EQ(timer.layers().end_profile().rest_ns, 5);
+  EXPECT_THAT(sample.op_ns, Each(3));
+  EXPECT_THAT(timer_.iteration_ns(10), ElementsAre(35));
+  timer_.restart();
+  EXPECT_THAT(timer_.iteration_ns(10), IsEmpty());
+  timer_.ops_ended(0, std::vector<std::int64_t>(plan_[0].ops.size(), 3));
+  EXPECT_EQ(timer_.statistics(1, 0, 1, /*wait=*/true).forward_ns, 0);
+  EXPECT_EQ(timer_.layers().end_profile().rest_ns, 5);
 }
+
+TEST_P(IterationTimerTest, WithoutWaitingItEndsWhereADeviceSurelyIs) {
+  watch_.ahead = 2 * static_cast<std::int64_t>(plan_[0].ops.size()) + 30;
+  for (std::int64_t n = 0; n < 20; ++n) iterate(n);
+  EXPECT_EQ(timer_.statistics(5, 0, 1, false).iterations, GetParam() ? 0 : 5);
+  for (std::int64_t n = 20; n < 200; ++n) iterate(n);
+  const IterationStatistics sample = timer_.statistics(5, 0, 1, false);
+  EXPECT_EQ(sample.first, 195 - timer_.behind());
+  EXPECT_TRUE(sample.whole);
+  EXPECT_EQ(sample.iteration_ns, 35);
+  EXPECT_THAT(sample.op_ns, Each(3));
+  if (GetParam()) {
+    EXPECT_LT(watch_.moments.size(), 100 * (plan_[0].ops.size() + 5));  // others are forgotten
+  }
+  watch_.ahead = 1'000'000;
+  EXPECT_EQ(timer_.statistics(5, 0, 1, false).whole, !GetParam());
+  EXPECT_EQ(timer_.statistics(5, 0, 1, true).first, 195);
+}
+
+INSTANTIATE_TEST_SUITE_P(OfTheHostAndOfAnAccelerator, IterationTimerTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Accelerator" : "Host"; });
 
 }  // namespace
 }  // namespace gradweave::run

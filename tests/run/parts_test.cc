@@ -253,7 +253,9 @@ TEST(Recorder, CountsAnUpdateOfManyPartsOnceAndWaitsEach) {
 }
 
 TEST(Recorder, ATimelineHasWaitsWithTheirReasons) {
+  const RunPlan plan = run_plan_of(testing::synchronous(), testing::three_layers());
   Recorder recorder;
+  recorder.install(plan);
   recorder.set_timeline(true);
   recorder.begin_span();
   recorder.end_span(SpanKind::kForward, 7, 2);

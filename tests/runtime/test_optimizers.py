@@ -73,6 +73,44 @@ def test_muon_beside_adamw_as_in_ddp_under_every_scheme():
     assert ranks.run(two_optimizers, 2, schemes=[(scheme, scheme in exact) for scheme in all_schemes()]) == [[], []]
 
 
+def buffers_of(optimizer):
+    return [state["momentum_buffer"].clone() for state in optimizer.state.values()]
+
+
+def muon_goes_on_alike(rank, scheme):
+    """Muon's momenta before and after a change from steps of each rank's own to exact ones; and whether what was an average of
+    the weights all the time is the mean of the ranks'."""
+    from gradweave import core
+
+    model = make_net(seed=0)
+    model, optimizers = wrapped(model, list(matrices_and_rest(model)), scheme)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    for step in range(4):
+        trained_by_two(model, optimizers, rank, 1)
+        average.update_parameters(model)
+    model.gradweave.synchronize()
+    own, before = [p.detach().clone() for p in average.module.parameters()], buffers_of(optimizers[0])
+    model.gradweave.average(average)
+    model.gradweave.install(core.make_plan(workload(), cluster(distributed.get_world_size()), "ddp"))
+    after = buffers_of(optimizers[0])
+    trained_by_two(model, optimizers, rank, 3)
+    model.gradweave.finish()  # ranks are equal, or it raises
+    model.gradweave.close()
+    return before, after, own, [p.detach().clone() for p in average.module.parameters()]
+
+
+def test_muons_momenta_and_averages_of_its_weights_become_the_mean_of_the_ranks():
+    (mine, after, own, averaged), (theirs, others, own_there, averaged_there) = ranks.run(muon_goes_on_alike, 2,
+                                                                                         scheme="local_sgd")
+    assert mine and any(not torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    for a, b, mean, other in zip(mine, theirs, after, others, strict=True):
+        assert torch.equal(mean, other)
+        torch.testing.assert_close(mean, (a + b) / 2)
+    for a, b, mean, other in zip(own, own_there, averaged, averaged_there, strict=True):
+        assert torch.equal(mean, other)
+        torch.testing.assert_close(mean, (a + b) / 2)
+
+
 class Around(torch.optim.Optimizer):
     """As libraries put them around an optimizer: all that it has is the inner one's."""
 

@@ -180,15 +180,21 @@ def test_changes_of_plan_keep_the_state():
         assert counts == [(6, []), (8, [8, 8, 8]), (11, [11, 11]), (17, [])]
 
 
+def adamw_of_the_rest(model):
+    return [torch.optim.AdamW([p for p in model.parameters() if p.ndim != 2], lr=0.01)]
+
+
 def coupled(rank):
     import gradweave
 
     model = make_net(seed=0)
-    model, optimizer = gradweave.wrap(model, torch.optim.Adafactor(model.parameters(), lr=0.01), plan=filtered(workload()))
-    said = "can't step a part of a tensor.*Adafactor couples the elements.*slices=off"
-    with pytest.raises(gradweave.InvalidInput, match=said):
-        train(model, optimizer, rank, 1)
-    model.gradweave.close()
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    for optimizers, name in (([torch.optim.Adafactor(model.parameters(), lr=0.01)], "Adafactor"),
+                             ([torch.optim.Muon(matrices), *adamw_of_the_rest(model)], "Muon")):
+        said = f"can't step a part of a tensor.*{name}.*slices=off"
+        for asked in ({"plan": filtered(workload())}, {"scheme": "covap", "options": {"slices": "on"}}):
+            with pytest.raises(gradweave.InvalidInput, match=said):
+                gradweave.wrap(model, optimizers, **asked)
 
 
 def test_an_optimizer_that_couples_elements_is_refused_such_a_plan():

@@ -133,6 +133,16 @@ TEST_P(AveragingScheme, HasTheOptionsAndSaysWhatItDoes) {
                               {{"outer_momentum", "0.9"}, {"outer_learning_rate", "0.7"}});
   EXPECT_EQ(outer.outer, (Outer{.momentum = 0.9, .learning_rate = 0.7}));
   EXPECT_TRUE(validate(outer, small_workload(), &cluster).valid());
+  Workload halves = small_workload();  // whose gains are float32 all the same
+  for (Layer& layer : halves.layers) {
+    for (Tensor& tensor : layer.tensors) tensor.dtype = DType::kBFloat16;
+  }
+  const Options momentum{{"outer_momentum", "0.9"}, {"outer_learning_rate", "0.7"}};
+  Plan of_halves = *plan_of(GetParam(), halves, cluster, momentum);
+  of_halves.workload_hash = outer.workload_hash;
+  EXPECT_EQ(of_halves, outer);
+  EXPECT_EQ(simulate(of_halves, halves, cluster).iteration_ns(),
+            simulate(outer, small_workload(), cluster).iteration_ns());
   for (const char* codec : {"int8", "int4", "ef_signsgd", "top_k"}) {
     std::vector<Effect> effects{Effect::kCompressed};
     effects.push_back(find_scheme(GetParam()).effect);

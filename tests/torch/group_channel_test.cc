@@ -33,16 +33,18 @@ TEST(GroupChannel, AnAllGatherWaitsForTheStreamOfItsOtherHalf) {
   }
   {
     const auto thread = first.enter_thread();
-    const auto pending = first.start(half, 0);
+    first.await_data(half);
     EXPECT_TRUE(device.is_after("gradient"));
+    const auto pending = first.start(half, 0);
     device.work("reduced");
     pending->wait();
   }
   {
     const auto thread = second.enter_thread();
     EXPECT_FALSE(device.is_after("reduced"));
-    second.start(other, 0)->wait();
+    second.await_data(other);
     EXPECT_TRUE(device.is_after("reduced"));
+    second.start(other, 0)->wait();
     device.work("gathered");
     (*messages)[1].result.record(FakeDevice::device());
   }

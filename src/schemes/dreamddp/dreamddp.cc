@@ -57,7 +57,7 @@ struct Planned {
 
 Planned plan_on_all_links(const Workload& workload, const Cluster& cluster, const DreamDdpOptions& options,
                           const Compression& codec) {
-  const CostModel model(workload, cluster, codec, Payload::kParameter);
+  const CostModel model(workload, cluster, codec, Payload::kParameter, options.averages.outer.has_value());
   const Packer packer(model, options.forward_overlap);
   const auto period = static_cast<std::size_t>(options.period);
   Assignment assignment;

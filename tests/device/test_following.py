@@ -1,0 +1,146 @@
+"""Following, report() and tuning on an accelerator: by its events, in time that only models move, while the host waits for
+nothing."""
+
+import pytest
+import torch
+from torch import distributed, nn
+
+import jobs
+from test_virtual_time import STARTUP_US, Layer
+
+US_PER_BYTE = 0.02
+ENOUGH = 400  # iterations, in which a plan is made beside the training
+
+
+def wrapped(scheme, layers=4, **settings):
+    """(a step of a wrapped job whose layers and links take what models say, its session)."""
+    import gradweave
+    from accelerator import native
+    from gradweave import probe
+
+    probe.JOB_SECONDS = 0.02  # that pass on the accelerator
+    native.carry_by(cost_us=(STARTUP_US, US_PER_BYTE))
+    model = nn.Sequential(*(Layer(number) for number in range(layers))).to("sim")
+    model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), scheme, warm_up=2,
+                                      profile_iterations=3, report=False, timeout=60, **settings)
+    inputs = torch.zeros(1, device="sim", requires_grad=True)
+
+    def step(iterations=1):
+        for _ in range(iterations):
+            optimizer.zero_grad()
+            model(inputs).sum().backward()
+            optimizer.step()
+
+    step(5)
+    return step, model.gradweave
+
+
+def costs(session):
+    return [(link["startup_us"], link["us_per_byte"]) for link in session.cluster["links"]]
+
+
+def watched(rank, schemes):
+    """{scheme: (what links were measured to cost, waits of the host in 60 iterations, what an iteration took and by the
+    simulator, likewise exposed communication, the text of report(), what the checker said)}."""
+    from accelerator import native
+
+    found = {}
+    for scheme in schemes:
+        step, session = wrapped(scheme, follow=True)
+        step(40)
+        waits = native.host_waits()
+        step(60)
+        waits = native.host_waits() - waits
+        report, predicted = session.report(), session.prediction
+        found[scheme] = (costs(session), waits, (report["measured"]["iteration_us"], predicted["iteration_us"]),
+                         (report["measured"]["exposed_us"], predicted["exposed_us"]), report["text"], native.take_reports())
+        assert session.counters["exposed_ns"] > 0 or predicted["exposed_us"] == 0
+        session.close()
+    return found
+
+
+def check_watched(ranks, schemes):
+    for found in jobs.run(watched, ranks, schemes=schemes):
+        for scheme, (links, waits, iteration, exposed, text, said) in found.items():
+            assert said == [] and waits == 0, scheme
+            assert links == [(pytest.approx(STARTUP_US, rel=0.01), pytest.approx(US_PER_BYTE, rel=0.01))]
+            assert iteration[0] == pytest.approx(iteration[1], rel=0.01), scheme
+            assert exposed[0] == pytest.approx(exposed[1], rel=0.02, abs=20), scheme
+            assert "iteration" in text
+
+
+def test_what_a_plan_takes_is_measured_by_events_and_no_host_waits():
+    check_watched(2, ["ddp", "dear"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_each_exact_plan_takes_is_measured_by_events(ranks):
+    from gradweave import core
+
+    check_watched(ranks, [row["name"] for row in core.schemes() if row["consistency"] == "exact" and row["name"] != "auto"])
+
+
+def changed(rank):
+    """(what links cost by measurement, and once they have become slower, waits of the host between, what the checker said)
+    under a plan that follows."""
+    from accelerator import native
+
+    step, session = wrapped("mg_wfbp", follow=True)
+    step(60)
+    before = costs(session)
+    native.carry_by(cost_us=(200 * STARTUP_US, US_PER_BYTE))
+    waits = waits_until = native.host_waits()
+    for _ in range(ENOUGH):
+        step()
+        if costs(session) != before:
+            break
+        waits_until = native.host_waits()
+    found = before, costs(session), waits_until - waits, native.take_reports()
+    session.close()
+    return found
+
+
+def test_a_new_plan_comes_once_links_have_become_slower():
+    for before, after, waits, said in jobs.run(changed, 2):
+        assert waits == 0 and said == []
+        assert before == [(pytest.approx(STARTUP_US, rel=0.01), pytest.approx(US_PER_BYTE, rel=0.01))]
+        assert after[0][0] > 50 * STARTUP_US
+
+
+def tuned(rank):
+    """(trials, what the plan in force takes by the simulator)."""
+    step, session = wrapped("dear", layers=6, tune=4)
+    step(120)
+    found = session.tuning, session.prediction["iteration_us"]
+    session.close()
+    return found
+
+
+def test_plans_are_tuned_by_what_the_accelerator_took():
+    first, second = jobs.run(tuned, 2)
+    assert first == second
+    tuning, predicted = first
+    assert tuning["ended"] and len(tuning["trials"]) > 1
+    best = tuning["trials"][tuning["best"]]["measured_us"]
+    assert best == pytest.approx([predicted] * len(best), rel=0.01)
+    assert all(min(best) <= time for trial in tuning["trials"] for time in trial["measured_us"])
+
+
+def echoed(rank):
+    """What the other link of two was seen to cost, before it became faster and after, where the plan leaves it idle."""
+    from accelerator import native
+
+    groups = [distributed.new_group() for _ in range(2)]
+    step, session = wrapped("ddp", links=groups, follow=True)
+    step(100)
+    waits = native.host_waits()
+    step(40)
+    found = len({op["link"] for each in session.plan["period"] for op in each["ops"]}), native.host_waits() - waits
+    session.close()
+    return found, native.take_reports()
+
+
+@pytest.mark.slow
+def test_echoes_on_a_link_that_the_plan_leaves_idle_hold_no_host():
+    assert jobs.run(echoed, 2) == [((1, 0), [])] * 2
