@@ -117,7 +117,7 @@ def test_each_wait_that_is_left_out_is_reported():
     # That an op starts after its release, and no sooner than a delay after that, is a matter of time and of no access.
     late, _ = jobs.run(times_without, 2, schemes=["sequential", "horovod"])
     unseen = [site for site in reported | late if not reported.get(site) and not late.get(site)]
-    assert not unseen and len(reported) >= 16 and sum(late.values()) >= 3
+    assert not unseen and len(reported) >= 14 and sum(late.values()) >= 3
 
 
 def launches(rank, feature, schemes):

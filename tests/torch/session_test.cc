@@ -208,7 +208,8 @@ TEST(Session, AStepUsesTheHyperparametersThatItWasCalledWith) {
 TEST(Engine, RefusesEveryCallOnceItIsClosed) {
   const at::Tensor parameter = at::ones({3}).requires_grad_();
   runtime::Engine engine({{"a", parameter}}, {{.name = "link"}}, {},
-                         std::make_shared<runtime::Peers>(nullptr, 0, 1, std::chrono::seconds(60)), 1, {}, [](std::int32_t) {});
+                         std::make_shared<runtime::Peers>(nullptr, 0, 1, std::chrono::seconds(60)), 1, {},
+                         [](std::int32_t) {});
   EXPECT_EQ(engine.counters().iterations, 0);
   engine.close();
   engine.close();
@@ -221,8 +222,9 @@ TEST(Engine, RefusesParametersOnTwoDevices) {
       {"a", at::ones({3}).requires_grad_()},
       {"b", at::ones({3}, at::TensorOptions().device(c10::kMeta)).requires_grad_()}};
   try {
-    const runtime::Engine engine(parameters, {}, {}, std::make_shared<runtime::Peers>(nullptr, 0, 1, std::chrono::seconds(60)), 1, {},
-                                 [](std::int32_t) {});
+    const runtime::Engine engine(parameters, {}, {},
+                                 std::make_shared<runtime::Peers>(nullptr, 0, 1, std::chrono::seconds(60)), 1,
+                                 {}, [](std::int32_t) {});
     FAIL();
   } catch (const InvalidInput& error) {
     EXPECT_NE(std::string(error.what()).find("'b'"), std::string::npos) << error.what();
