@@ -62,11 +62,18 @@ class RunPlanWriter {
     return {first, merges.end()};
   }
 
+  static void keep_distinct(std::vector<std::int32_t>& layers) {
+    std::ranges::sort(layers);
+    const auto [first, last] = std::ranges::unique(layers);
+    layers.erase(first, last);
+  }
+
   void set_ops(std::int64_t n) {
     RunIteration& here = iteration(n);
     here.at_forward.resize(to_.layers);
     here.at_backward.resize(to_.layers);
     here.updated_before.resize(to_.layers);
+    here.applied_before.resize(to_.layers);
     here.gradient.resize(plan_.blocks.size());
     here.offset.resize(plan_.blocks.size());
     here.dropped.resize(plan_.blocks.size());
@@ -108,6 +115,7 @@ class RunPlanWriter {
     RunIteration& here = iteration(n);
     const std::vector<ResolvedApply>& applies = plan_.iteration(n).applies;
     std::vector<std::int32_t>& places = apply_places_.emplace_back();
+    std::map<std::int32_t, std::vector<std::int32_t>> in_backward;  // by tensor: the layers that apply it
     for (std::size_t k = 0; k < applies.size(); ++k) {
       const ResolvedApply& listed = applies[k];
       const auto index = static_cast<std::int32_t>(here.applies.size());
@@ -131,18 +139,24 @@ class RunPlanWriter {
             here.updated_before[static_cast<std::size_t>(updated)].push_back(apply.at.layer);
         }
       }
-      if (apply.at.kind == PointKind::kBackwardEnd) here.at_backward[layer].push_back(index);
+      if (apply.at.kind == PointKind::kBackwardEnd) {
+        here.at_backward[layer].push_back(index);
+        for (const std::int32_t tensor : apply.tensors) in_backward[tensor].push_back(apply.at.layer);
+      }
       if (reduced && at_end) here.gradients_at_end.push_back(index);
       if (!reduced || !at_end || apply.merges != std::vector{0} || apply.correction != Correction::kNone) {
         here.synchronous = false;
       }
       here.applies.push_back(std::move(apply));
     }
-    for (std::vector<std::int32_t>& layers : here.updated_before) {
-      std::ranges::sort(layers);
-      const auto [first, last] = std::ranges::unique(layers);
-      layers.erase(first, last);
+    for (const auto& [tensor, layers] : in_backward) {
+      for (const std::int32_t after : layers) {
+        std::ranges::copy_if(layers, std::back_inserter(here.applied_before[static_cast<std::size_t>(after)]),
+                             [&](std::int32_t layer) { return layer > after; });
+      }
     }
+    std::ranges::for_each(here.updated_before, keep_distinct);
+    std::ranges::for_each(here.applied_before, keep_distinct);
   }
 
   void set_pieces(std::int64_t n, std::size_t k, RunApply& apply) {

@@ -94,6 +94,8 @@ struct RunIteration {
   std::vector<std::vector<std::int32_t>> at_backward;  // per layer
   // Per layer: the layers before it at whose forward_start something of it is applied, sorted.
   std::vector<std::vector<std::int32_t>> updated_before;
+  // Per layer: the layers at whose backward_end something is applied of a tensor that its own backward_end applies after them.
+  std::vector<std::vector<std::int32_t>> applied_before;
   std::vector<std::int32_t> gradients_at_end;  // applies of reduced gradients at iteration_end
   std::vector<OpRef> gradient;                 // per block: the op that carries this iteration's gradient
   std::vector<std::int64_t> offset;            // per block: its place in that op's buffer

@@ -19,10 +19,12 @@ Applies::Applies(const Context& context, const Arrivals& arrivals, Outbox& outbo
       arrivals_(arrivals),
       outbox_(outbox),
       put_(context.plan().blocks.size(), -1),
-      waited_for_(context.tables.ring.capacity(), -1) {}
+      waited_for_(context.tables.ring.capacity(), -1),
+      ended_(context.plan().layers, -1) {}
 
 void Applies::restart() {
   forget_places();
+  std::ranges::fill(ended_, -1);
   late_.clear();
 }
 
@@ -157,7 +159,12 @@ void Applies::backward_end(std::int32_t layer) {
   const auto waits = [&](std::int32_t a) REQUIRES(compute_thread) {
     return waits_for_unused(now.applies[static_cast<std::size_t>(a)], layer);
   };
-  if (late_.empty() && std::ranges::none_of(due, waits)) {
+  const auto to_come = [&](std::int32_t before) REQUIRES(compute_thread) {
+    return ended_[static_cast<std::size_t>(before)] != context_.cursor.now();
+  };
+  ended_[static_cast<std::size_t>(layer)] = context_.cursor.now();
+  if (late_.empty() && std::ranges::none_of(due, waits) &&
+      std::ranges::none_of(now.applied_before[static_cast<std::size_t>(layer)], to_come)) {
     outside_end(due);
   } else {
     late_.insert(late_.end(), due.begin(), due.end());

@@ -27,8 +27,8 @@ class Applies {
   // Applies of this iteration, by number, at a forward_start or a backward_end: steps of a few tensors on their own.
   void outside_end(const std::vector<std::int32_t>& applies) REQUIRES(compute_thread);
   void outside_end(const RunApply& apply) REQUIRES(compute_thread);
-  // Those at the layer's backward_end; but where one may hold a gradient that is unused, it and what follows wait until the
-  // backward's end: only then ranks know.
+  // Those at the layer's backward_end; but where one may hold a gradient that is unused, or comes after one of a layer that
+  // hasn't ended, it and what follows wait until the backward's end: only then ranks know.
   void backward_end(std::int32_t layer) REQUIRES(compute_thread);
   void backward_ended() REQUIRES(compute_thread);
 
@@ -61,6 +61,7 @@ class Applies {
   std::vector<std::int64_t> put_
       GUARDED_BY(compute_thread);  // by block: when its reduced gradient was put in place
   std::vector<std::int64_t> waited_for_ GUARDED_BY(compute_thread);  // by slot: the op's iteration of the run
+  std::vector<std::int64_t> ended_ GUARDED_BY(compute_thread);       // by layer: when its backward ended last
   std::vector<std::int32_t> late_ GUARDED_BY(compute_thread);  // applies that wait for the backward's end
   std::vector<Part> parts_ GUARDED_BY(compute_thread);         // scratch of one apply
   Stepped left_ GUARDED_BY(compute_thread);                    // scratch of one step

@@ -80,6 +80,33 @@ TEST(Run, WhatTheBackwardAppliesComesInThePlansOrderWhereLayersAreUnused) {
   }
 }
 
+// Layer lc is corrected in the backward before it steps there. Where one of its tensors is not used, it ends after la.
+TEST(Run, WhatTheBackwardAppliesOfATensorComesInThePlansOrderWhereItsLayerEndsLast) {
+  Workload workload = testing::three_layers();
+  workload.layers[2].tensors.push_back({"d", 2});
+  Plan plan = testing::synchronous();
+  plan.blocks.push_back({.tensor = "d", .begin = 0, .end = 2});
+  plan.period[0].ops[0].blocks = {3, 4};
+  plan.period[0].applies = {
+      {.at = testing::backward_end(2),
+       .blocks = {3, 4},
+       .merges = {-1},
+       .mode = Mode::kCorrect,
+       .correction = Correction::kLocal},
+      {.at = testing::backward_end(0), .blocks = {3, 4}, .merges = {0}, .source = Source::kLocalGradient},
+      {.at = testing::iteration_end(), .blocks = {0, 1, 2}, .merges = {0}}};
+  for (const Violation& v : validate(plan, workload).violations) FAIL() << v.what << v.where;
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    const Job job{.seed = seed, .leaves_unused = true};
+    testing::Reference reference(plan, workload, job);
+    for (int n = 0; n < 8; ++n) reference.iterate();
+    reference.drain();
+    const Outcome outcome = testing::train(plan, workload, job, {8});
+    EXPECT_THAT(outcome.errors, Each("")) << seed;
+    EXPECT_EQ(outcome.parameters[0], reference.parameters()[0]) << seed;
+  }
+}
+
 // All is applied before layer 0, which now and then comes later than another, or not at all.
 TEST(Run, AnUpdateOfLaterLayersComesBeforeTheirForwardInAnyOrder) {
   Plan plan = testing::forward_overlap();
