@@ -26,10 +26,10 @@ inline constexpr std::array<std::int64_t, 8> kProbeBytes{1 << 13, 1 << 16, 1 << 
 struct Probe {
   Collective collective = Collective::kAllReduce;
   std::vector<std::int64_t> bytes{kProbeBytes.begin(), kProbeBytes.end()};
-  int repeats = 1000;                                // of a size, at most
-  double seconds = 4;                                // in all, roughly
-  double startup_us = 0, us_per_byte = 0;            // what an all-reduce takes at least: of an emulated link
-  bool beside_compute = true;                        // which takes the processors, if the messages are in their memory
+  int repeats = 1000;                      // of a size, at most
+  double seconds = 4;                      // in all, roughly
+  double startup_us = 0, us_per_byte = 0;  // what an all-reduce takes at least: of an emulated link
+  bool beside_compute = true;              // which takes the processors, if the messages are in their memory
   std::shared_ptr<std::atomic<std::int64_t>> steps;  // counts collectives that have ended; may be null
 };
 
