@@ -95,8 +95,8 @@ def fold(states, names, parameters, links, updates, whole_batch):
     for rank, each in enumerate(parts):
         if local:
             put_local(each["local"], names, parameters, updates)
-        engine = _native.Engine(names, parameters, links, None, _native.Peers(None, 0, 1, 60.0), len(states), 60.0, False, None,
-                                updates.step_subset)
+        engine = _native.Engine(names, parameters, links, None, _native.Peers(None, 0, 1, 60.0), len(states), 60.0, False,
+                                None, updates.step_subset)
         with updates.of(engine):
             engine.play(plan, workload, engines, rank)
             if local or rank == 0:  # elsewhere ranks have equal parameters

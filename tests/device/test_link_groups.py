@@ -18,8 +18,8 @@ def gloo_threads():
 
 
 def planned(rank, scheme, options):
-    """Whether the links' costs are the accelerator's, how many more threads of Gloo there were at the end than before the first
-    iteration, and what the checker said."""
+    """Whether the links' costs are the accelerator's, how many more threads of Gloo there were at the end than before the
+    first iteration, and what the checker said."""
     import gradweave
     from accelerator import native
     from gradweave import probe

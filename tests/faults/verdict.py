@@ -62,7 +62,8 @@ def judge(case, struck, fault_s, continued_s, ranks, slack_s):
 
 
 def _waited(rank, since_s):
-    # A survivor goes on until it needs the victim: until an iteration begins, or an op or another wait ends, for the last time.
+    # A survivor goes on until it needs the victim: until an iteration begins, or an op or another wait ends, for the last
+    # time.
     return 0.0 if rank.outcome is None else rank.outcome["time"] - max(since_s, rank.outcome["progress"])
 
 
