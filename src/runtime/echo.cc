@@ -26,8 +26,7 @@ Echo::Echo(LinkSpec spec, LinkOptions options)
       options_(std::move(options)),
       message_(at::zeros({kBytes / 4}, at::TensorOptions(at::kFloat).device(options_.device))),
       taken_ns_(std::make_shared<std::atomic<double>>(std::numeric_limits<double>::infinity())) {
-  if (!spec_.group || options_.device.is_cpu() || spec_.emulation) return;
-  if (!backend_of(*spec_.group, options_.device).ordered_launches) return;
+  if (!returns_at_once(spec_, options_)) return;
   stream_ = OwnStream::new_stream(options_.device);
   stopwatch_ = std::make_unique<DeviceStopwatch>(options_.device);
 }
