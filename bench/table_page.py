@@ -92,6 +92,12 @@ def seconds_to_target(name, coverage, line, found, target=TARGET):
     return middle, len(reached), len(of_row)
 
 
+def final_accuracy(name, coverage, found, digits):
+    """Mean over the seeds of the accuracy at the end, in percent; "" where none was measured."""
+    last = [curve[-1][1] for curve in curves_of(name, coverage, found)]
+    return f"{statistics.mean(last):.{digits}f}" if last else ""
+
+
 def cells(name, coverage, line, found, judged):
     if "refused" in line:
         return [name, f"refused: {line['refused']}"] + [""] * (8 if judged else 6)
@@ -105,9 +111,8 @@ def cells(name, coverage, line, found, judged):
               f"{line['sent_bytes'] / 1e6:.2f}" if communicates else ""]
     if judged:
         reach = seconds_to_target(name, coverage, line, found)
-        last = [curve[-1][1] for curve in curves_of(name, coverage, found)]
         time = "" if reach is None else f"not reached ({reach[1]} of {reach[2]})" if reach[0] is None else f"{reach[0]:.0f}"
-        result += [time, f"{statistics.mean(last):.2f}" if last else ""]
+        result += [time, final_accuracy(name, coverage, found, 2)]
     return result
 
 
@@ -144,13 +149,9 @@ def in_short(times, found):
         line = groups[rate].get(name, {})
         return f"{line['speedup_over_tuned'][0]:.2f}" if "speedup_over_tuned" in line else ""
 
-    def accuracy_at(name, rate):
-        last = [curve[-1][1] for curve in curves_of(name, rate, found)]
-        return f"{statistics.mean(last):.1f}" if last else ""
-
     return markdown(["", *(f"{rate:g}" for rate in RATES), *(f"accuracy at {rate:g}, %" for rate in PICTURED)],
-                    [[name, *(speed(name, rate) for rate in RATES), *(accuracy_at(name, rate) for rate in PICTURED)]
-                     for name in IN_SHORT])
+                    [[name, *(speed(name, rate) for rate in RATES),
+                      *(final_accuracy(name, rate, found, 1) for rate in PICTURED)] for name in IN_SHORT])
 
 
 WIDTH, PANEL, TOP, LOW, HIGH = 920, 370, 34, 75.0, 91.0
@@ -206,7 +207,7 @@ def panel(group, coverage, found, top):
         at_x, at_y = right + 18, top + TOP + 6 + number * line_height
         told = f" {reach:.0f} s" if math.isfinite(reach) else ""
         parts.append(f'<line class="curve" {look} x1="{at_x}" x2="{at_x + 22}" y1="{at_y}" y2="{at_y}"/>'
-                     f'<text x="{at_x + 28}" y="{at_y + 4}" >{name}{told}</text>')
+                     f'<text x="{at_x + 28}" y="{at_y + 4}">{name}{told}</text>')
     return parts
 
 
@@ -230,22 +231,33 @@ def first_screen(times, found):
     """Seconds to TARGET and accuracies of the rows that README.md shows."""
     lines = []
     for name in SHOWN:
-        cells = [name]
+        row = [name]
         for rate in PICTURED:
             reach = seconds_to_target(name, rate, times[JUDGED, rate][name], found)
-            last = [curve[-1][1] for curve in curves_of(name, rate, found)]
-            cells += [f"{reach[0]:.0f} s" if reach[0] is not None else "not reached", f"{statistics.mean(last):.1f} %"]
-        lines.append(cells)
+            row += [f"{reach[0]:.0f} s" if reach[0] is not None else "not reached",
+                    final_accuracy(name, rate, found, 1) + " %"]
+        lines.append(row)
     return markdown(["", *(text for rate in PICTURED for text in (f"{rate:g} times too slow", "accuracy"))], lines)
 
 
+def measured():
+    """What timed() and curves() find in docs/results/."""
+    return timed(DOCS / "results/table.jsonl"), curves(DOCS / "results/accuracy.jsonl")
+
+
+def sections(times, found):
+    """[(page, name of its section, what stands there)]."""
+    return [(DOCS / "results/schemes.md", "every scheme", page(times, found) or "Not measured yet: `make bench`."),
+            (DOCS / "performance.md", "in short", in_short(times, found)),
+            (DOCS.parent / "README.md", "first screen", first_screen(times, found))]
+
+
 def main():
-    times, found = timed(DOCS / "results/table.jsonl"), curves(DOCS / "results/accuracy.jsonl")
-    replace_section(DOCS / "results/schemes.md", "every scheme", page(times, found) or "Not measured yet: `make bench`.")
+    times, found = measured()
+    for section in sections(times, found):
+        replace_section(*section)
     if drawn := picture(times, found):
         (DOCS / PICTURE).write_text(drawn)
-    replace_section(DOCS / "performance.md", "in short", in_short(times, found))
-    replace_section(DOCS.parent / "README.md", "first screen", first_screen(times, found))
     return 0
 
 

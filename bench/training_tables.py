@@ -145,14 +145,19 @@ def compiled_table(path):
                         "compiled: times compute alone", "times as fast as DDP"], rows))
 
 
-def replace_section(page, name, content):
-    """Replaces what stands between the section's markers in the file `page`. Errors: ValueError without the markers."""
+def with_section(page, name, content):
+    """The text of the file `page` with what stands between the section's markers replaced. Errors: ValueError without them."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     head, found, rest = page.read_text().partition(begin)
     _, closed, tail = rest.partition(end)
     if not found or not closed:
         raise ValueError(f"{page} lacks the markers '{begin}' and '{end}'")
-    page.write_text(f"{head}{begin}\n\n{content}\n\n{end}{tail}")
+    return f"{head}{begin}\n\n{content}\n\n{end}{tail}"
+
+
+def replace_section(page, name, content):
+    """Writes with_section() into the page."""
+    page.write_text(with_section(page, name, content))
 
 
 COLORS = ("#888888", "#c0504d", "#e59866", "#5b8db8", "#4f81bd", "#2e5c8a", "#77933c", "#4e6128")
@@ -198,23 +203,31 @@ def speed_chart(found, links):
     return "\n".join(parts + ["</svg>"]) + "\n"
 
 
-def main():
+def sections(found):
+    """[(page, name of its section, what stands there)]; `found`: what load() returns of docs/results/."""
     results = DOCS / "results"
-    found = load(results)
-    pictures = []
-    for links in LINKS:
-        if any(kind == links for kind, _ in found):
-            (results / f"training-{links}.svg").write_text(speed_chart(found, links))
-            pictures.append(f"![Iteration time on {links} links](training-{links}.svg)")
-    for page, name, content in (
-            ("training", "training speed", "\n\n".join([speed_tables(found)] + pictures)),
-            ("training", "prediction", prediction_table(found)),
-            ("engine", "engine cost", overhead_table(results / "overhead.json")),
-            ("accuracy", "training accuracy", accuracy_table(results / "accuracy.jsonl")),
-            ("engine", "ring", ring_table(results / "ring.json")),
-            ("engine", "partial steps", partial_steps_table(results / "partial_steps.json")),
-            ("engine", "compiled", compiled_table(results / "compiled.json"))):
-        replace_section(results / f"{page}.md", name, content)
+    pictures = [f"![Iteration time on {links} links](training-{links}.svg)" for links in pictured(found)]
+    return [(results / f"{page}.md", name, content) for page, name, content in (
+        ("training", "training speed", "\n\n".join([speed_tables(found)] + pictures)),
+        ("training", "prediction", prediction_table(found)),
+        ("engine", "engine cost", overhead_table(results / "overhead.json")),
+        ("accuracy", "training accuracy", accuracy_table(results / "accuracy.jsonl")),
+        ("engine", "ring", ring_table(results / "ring.json")),
+        ("engine", "partial steps", partial_steps_table(results / "partial_steps.json")),
+        ("engine", "compiled", compiled_table(results / "compiled.json")))]
+
+
+def pictured(found):
+    """The kinds of links that were measured."""
+    return [links for links in LINKS if any(kind == links for kind, _ in found)]
+
+
+def main():
+    found = load(DOCS / "results")
+    for links in pictured(found):
+        (DOCS / f"results/training-{links}.svg").write_text(speed_chart(found, links))
+    for section in sections(found):
+        replace_section(*section)
     return 0
 
 

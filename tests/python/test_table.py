@@ -13,6 +13,7 @@ sys.path.insert(0, str(BENCH))
 import rows  # noqa: E402
 import table  # noqa: E402
 import table_page  # noqa: E402
+import training_tables  # noqa: E402
 
 from gradweave import core  # noqa: E402
 from gradweave.lab import hosts  # noqa: E402
@@ -111,6 +112,12 @@ def test_in_short_the_accuracy_stands_beside_the_speed(results):
     told = table_page.in_short(table_page.timed(results), {("ddp", 2.0): [[(100, 80.0), (468, 90.0)]]})
     dear = next(row for row in told.splitlines() if row.startswith("| dear |"))
     assert dear == "| dear |  |  | 1.16 |  |  |  | 90.0 | 90.0 |"
+
+
+def test_the_pages_show_what_was_measured():
+    training = training_tables.sections(training_tables.load(training_tables.DOCS / "results"))
+    for page, name, content in table_page.sections(*table_page.measured()) + training:
+        assert training_tables.with_section(page, name, content) == page.read_text(), f"{page}, {name}: scripts/bench tables"
 
 
 def test_plain_streaming_diloco_lands_the_mean_that_was_sent(tmp_path):
