@@ -46,6 +46,7 @@ void Run::drain(const std::string& what) {
   const std::vector<std::int32_t> tensors = all_tensors();
   host_.set_gradients_aside(tensors);
   cursor_.begin_drain();
+  queue_->begin_drain();
   for (std::int64_t n = end; n <= end + ahead; ++n) cut_row(n, end);
   const std::int64_t last = end + ahead + plan().look_back;
   for (;;) {

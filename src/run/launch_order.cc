@@ -53,39 +53,37 @@ void LaunchOrder::push(std::span<const Execution> row, std::int64_t iteration) {
 
 void LaunchOrder::cut(const Execution& execution, std::int32_t parts, bool absent) {
   Progress& progress = of(execution);
-  progress.forced = true;
   progress.pending -= parts;
   progress.absent = absent;
 }
 
-void LaunchOrder::force(const Execution& execution) {
+void LaunchOrder::await(const Execution& execution) {
   if (done(execution)) return;
-  force_up_to(execution);
-  if (execution.partner != nullptr && !done(*execution.partner)) force_up_to(*execution.partner);
+  await_up_to(execution);
+  if (execution.partner != nullptr && !done(*execution.partner)) await_up_to(*execution.partner);
 }
 
-void LaunchOrder::force_up_to(const Execution& execution) {
+void LaunchOrder::await_up_to(const Execution& execution) {
   const std::int64_t own = of(execution).order;
   for (std::size_t link = 0; link < queues_.size(); ++link) {
     if (!ordered_ && link != static_cast<std::size_t>(execution.op->link)) continue;
     const Queue& queue = queues_[link];
     for (std::size_t s = queue.issued; s < queue.pushed; ++s) {
       Progress& before = of(*queue.at(s));
-      if (own < 0 || before.order <= own) before.forced = true;
+      if (own < 0 || before.order <= own) before.awaited = true;
     }
-  }
-}
-
-void LaunchOrder::force_ready() {
-  for (const Queue& queue : queues_) {
-    for (std::size_t s = queue.issued; s < queue.pushed && has_data(*queue.at(s)); ++s)
-      of(*queue.at(s)).forced = true;
   }
 }
 
 void LaunchOrder::ended(const Execution& execution) {
   ++queue_of(execution).ended;
   of(execution).done = true;
+}
+
+std::optional<Clock::time_point> LaunchOrder::free_at(const Execution& execution) const {
+  if (void_) return Clock::time_point{};
+  const auto released = points_.released_at(execution);
+  return !released && of(execution).awaited ? Clock::time_point{} : released;
 }
 
 const Execution* LaunchOrder::due(std::size_t link) const {
@@ -105,7 +103,7 @@ void LaunchOrder::archive(Archive& archive, std::span<const Execution> row) {
     if (execution.op == nullptr) continue;
     Progress& progress = of(execution);
     archive(progress.pending);
-    archive(progress.forced);
+    archive(progress.awaited);
     archive(progress.done);
   }
 }

@@ -65,11 +65,12 @@ class LaunchOrder {
   }
   // As OpQueue::cut().
   void cut(const Execution& execution, std::int32_t parts, bool absent);
-  // Voids the releases of an op that has not ended and of what is before it: on its link, or on all where they are ordered. An
-  // all_gather's reduce_scatter is before it.
-  void force(const Execution& execution);
-  // The same for all ops that have their data and nothing without before them.
-  void force_ready();
+  // Compute waits for an op: if that has not ended, its release and those of what is before it, on its link or on all where they are
+  // ordered, hold from now on only once their points have been passed, which compute may never do. An all_gather's reduce_scatter is
+  // before it.
+  void await(const Execution& execution);
+  // On: no release holds an op, whatever its delay. Off: as long as it says.
+  void void_releases(bool on) { void_ = on; }
   // The next op of a link has been launched, or was left out.
   void launched(std::size_t link) {
     ++queues_[link].issued;
@@ -98,10 +99,9 @@ class LaunchOrder {
     const Execution& next = *queue.at(queue.issued);
     return has_data(next) && (!ordered_ || of(next).order == launches_) ? &next : nullptr;
   }
-  // Returns when an op's release has passed or will pass: long ago where it is void; nothing if its point hasn't been passed yet.
-  std::optional<Clock::time_point> free_at(const Execution& execution) const {
-    return of(execution).forced ? Clock::time_point{} : points_.released_at(execution);
-  }
+  // Returns when an op's release has passed or will pass: long ago where it does not hold; nothing if its point hasn't been passed
+  // yet.
+  std::optional<Clock::time_point> free_at(const Execution& execution) const;
   // Returns the next op of a link if its release's point has been passed too; else null.
   const Execution* due(std::size_t link) const;
   // Whether some op is under way, or due.
@@ -114,7 +114,7 @@ class LaunchOrder {
   struct Progress {
     std::int32_t pending = 0;  // parts of the data still to come
     bool absent = false;       // drained away: none of its iterations exists
-    bool forced = false;       // awaited: its release is void
+    bool awaited = false;      // or before one that is
     bool done = false;
     std::int64_t order = -1;  // of its launch, among all links; -1: not queued yet
   };
@@ -133,9 +133,9 @@ class LaunchOrder {
   bool has_data(const Execution& execution) const {
     return of(execution).pending == 0 && (execution.partner == nullptr || done(*execution.partner));
   }
-  void force_up_to(const Execution& execution);
+  void await_up_to(const Execution& execution);
 
-  bool ordered_ = false;
+  bool ordered_ = false, void_ = false;
   std::vector<Progress> progress_;          // by slot
   std::vector<Queue> queues_;               // by link
   std::int64_t queued_ = 0, launches_ = 0;  // over all links

@@ -40,6 +40,7 @@ void OpQueue::restart(std::int64_t iterations) {
   const MutexLock lock(mutex_);
   log_.flight().restart(iterations);
   order_.points().restart(plan_->layers);
+  order_.void_releases(false);
 }
 
 // ---- compute thread
@@ -90,6 +91,15 @@ bool OpQueue::done(const Execution& execution) const {
   return order_.done(execution);
 }
 
+void OpQueue::begin_drain() {
+  {
+    const MutexLock lock(mutex_);
+    order_.void_releases(true);
+    wake_links();
+  }
+  launch_due();
+}
+
 void OpQueue::cut(const Execution& execution, std::int32_t parts, bool absent) {
   {
     const MutexLock lock(mutex_);
@@ -115,7 +125,7 @@ Waited OpQueue::wait(const Execution& execution, std::int32_t layer) {
   if (launch_) {
     {
       const MutexLock lock(mutex_);
-      force(execution);
+      await(execution);
     }
     launch_due();
   }
@@ -126,7 +136,7 @@ Waited OpQueue::wait(const Execution& execution, std::int32_t layer) {
     if (!order_.done(execution) && failure_.empty()) {
       result = {.waited = true, .begin = Clock::now()};
       const std::int64_t event = log_.flight().wait_begins(execution, layer, ns_of(result.begin));
-      force(execution);
+      await(execution);
       // An op of another link that this one waits for may still be held by its release.
       const auto patience = options_.timeout + options_.stall;
       auto moved = result.begin;
@@ -163,10 +173,10 @@ void OpQueue::run_ready() {
     std::optional<Overdue> overdue;
     {
       const MutexLock lock(mutex_);
-      order_.force_ready();
+      order_.void_releases(true);
       wake_links();
       require_no_failure();
-      if (!order_.busy()) return;
+      if (!order_.busy()) return order_.void_releases(false);
       if (!launch_) overdue = await_end();
     }
     if (overdue) give_up(*overdue);
@@ -212,9 +222,9 @@ void OpQueue::require_no_failure() const {
   if (!failure_.empty()) throw RuntimeFailure(failure_);
 }
 
-void OpQueue::force(const Execution& execution) {
+void OpQueue::await(const Execution& execution) {
   if (order_.done(execution)) return;
-  order_.force(execution);
+  order_.await(execution);
   wake_links();
 }
 

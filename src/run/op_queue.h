@@ -92,10 +92,12 @@ class OpQueue {
   // Where the compute thread launches: the op whose turn it is, if it may start. The program alone decides on that, and no clock: a
   // release is its point; the channel holds the op for the delay.
   std::optional<NextTurn> next_turn() REQUIRES(compute_thread);
-  // Drains: its release is void, `parts` of its data will never come, and it is `absent` if none does.
+  // The plan ends: until restart() no release holds an op, whatever its delay.
+  void begin_drain() REQUIRES(compute_thread);
+  // Drains: `parts` of its data will never come, and it is `absent` if none does.
   void cut(const Execution& execution, std::int32_t parts, bool absent) REQUIRES(compute_thread);
-  // Returns when the op has ended. It and what is before it on its link ignore their releases: the real order
-  // of layers may differ from the plan's. `layer`: that waits, -1 at the iteration's end. Errors: RuntimeFailure, also once an op
+  // Returns when the op has ended. It and what is before it on its link ignore releases at points that have not been passed: the
+  // real order of layers may differ from the plan's. `layer`: that waits, -1 at the iteration's end. Errors: RuntimeFailure, also once an op
   // is under way for longer than `timeout`, whatever its backend makes of that, and `timeout` + `stall` after the last op
   // ended if nothing is under way then.
   Waited wait(const Execution& execution, std::int32_t layer) REQUIRES(compute_thread);
@@ -158,7 +160,7 @@ class OpQueue {
 
   Threads& threads_of(std::size_t link) REQUIRES(mutex_) { return *threads_[link]; }
   Turn begun(const Execution& execution, Clock::time_point now) REQUIRES(mutex_);
-  void force(const Execution& execution) REQUIRES(mutex_);
+  void await(const Execution& execution) REQUIRES(mutex_);
   // Waits until something has ended, no longer than `until`. Returns the op that is overdue then, if one is.
   std::optional<Overdue> await_end(Clock::time_point until = Clock::time_point::max()) REQUIRES(mutex_);
   void give_up(const Overdue& overdue) EXCLUDES(mutex_);

@@ -51,14 +51,46 @@ TEST(LaunchOrder, AnOpIsDueOnceItHasItsDataAndItsReleaseAndThoseBeforeItAreLaunc
   EXPECT_EQ(of.order.issued(0), 2U);
 }
 
-TEST(LaunchOrder, WhatIsAwaitedVoidsItsReleaseAndThoseBeforeIt) {
+TEST(LaunchOrder, WhatIsAwaitedGoesBeforeItsPointAndSoDoThoseBeforeIt) {
   Pushed of(testing::synchronous());
   for (std::int32_t place : {0, 1, 2}) of.fill(of.op(0, place));
   EXPECT_EQ(of.order.due(0), nullptr);
-  of.order.force(of.op(0, 1));
+  of.order.await(of.op(0, 1));
   of.run(of.op(0, 0));
   EXPECT_EQ(of.order.due(0), &of.op(0, 1));
   of.run(of.op(0, 1));
+  EXPECT_EQ(of.order.due(0), nullptr);
+}
+
+// The simulator counts it too, whoever waits.
+TEST(LaunchOrder, ADelayHoldsWhatIsAwaitedOnceItsPointHasPassed) {
+  Plan plan = testing::synchronous();
+  plan.period[0].ops[0].release.delay_ns = 3'000;
+  Pushed of(plan);
+  const Execution& op = of.op(0, 0);
+  of.fill(op);
+  of.order.await(op);
+  EXPECT_EQ(of.order.free_at(op), Clock::time_point{});  // compute may wait for it before that point
+  const auto now = Clock::now();
+  of.order.points().pass(PointKind::kBackwardEnd, 2, 0, now);
+  EXPECT_EQ(of.order.free_at(op), now + std::chrono::nanoseconds(3'000));
+  EXPECT_EQ(of.order.due(0), &op);
+}
+
+TEST(LaunchOrder, NoReleaseHoldsWhereAllAreVoid) {
+  Plan plan = testing::synchronous();
+  for (Op& op : plan.period[0].ops) op.release.delay_ns = 3'000;
+  Pushed of(plan);
+  of.order.points().pass(PointKind::kBackwardEnd, 2, 0, Clock::now());
+  of.order.void_releases(true);
+  for (const std::int32_t place : {0, 1}) {
+    of.fill(of.op(0, place));
+    EXPECT_EQ(of.order.due(0), &of.op(0, place));
+    EXPECT_EQ(of.order.free_at(of.op(0, place)), Clock::time_point{});
+    of.run(of.op(0, place));
+  }
+  of.order.void_releases(false);
+  of.fill(of.op(0, 2));
   EXPECT_EQ(of.order.due(0), nullptr);
 }
 
@@ -83,7 +115,7 @@ TEST(LaunchOrder, AnAllGatherHasItsDataOnceItsReduceScatterHasEnded) {
   Pushed of(testing::decoupled());
   const Execution& gather = of.op(1, 0);
   const auto on = static_cast<std::size_t>(gather.op->link);
-  of.order.force(gather);
+  of.order.await(gather);
   for (std::int32_t place : {0, 1, 2}) {
     EXPECT_EQ(of.order.due(on), nullptr);
     of.run(of.op(0, place));

@@ -84,7 +84,7 @@ TEST(OpQueue, EveryWaitEndsWithAnOpThatIsUnderWayForTooLong) {
   for (const auto& wait : waits) {
     Waiting waiting(20ms);
     waiting.queue.arrive(waiting.first(), waiting.queue.missing(waiting.first()));
-    waiting.queue.cut(waiting.first(), 0, false);
+    waiting.queue.begin_drain();
     std::jthread link([&] {
       EXPECT_EQ(waiting.queue.await_turn(0, 0).execution, &waiting.first());
       waiting.queue.launched(0);

@@ -25,6 +25,28 @@ TEST(Run, AnUpdateOfManyPartsCountsOnce) {
   }
 }
 
+// As in the simulator: each iteration ends with the op that compute waits for.
+TEST(Run, ADelayOfAReleaseHoldsTheOpThatComputeWaitsFor) {
+  Plan plan = testing::synchronous();
+  plan.period[0].ops.back().release.delay_ns = 20'000'000;
+  const auto begin = run::Clock::now();
+  const Outcome outcome = testing::train(plan, testing::three_layers(), {}, {3});
+  EXPECT_THAT(outcome.errors, Each(""));
+  EXPECT_GE(run::Clock::now() - begin, std::chrono::milliseconds(60));
+}
+
+TEST(Run, NoDelayHoldsWhatADrainWaitsFor) {
+  Plan plan = testing::delayed();
+  for (Iteration& iteration : plan.period) {
+    for (Op& op : iteration.ops) op.release = {{PointKind::kIterationEnd, 0, -1}, 20'000'000'000};
+  }
+  const auto begin = run::Clock::now();
+  const Outcome outcome = testing::train(plan, testing::three_layers(), {}, {2});
+  EXPECT_THAT(outcome.errors, Each(""));
+  EXPECT_EQ(outcome.counters[0].updates, 1);
+  EXPECT_LT(run::Clock::now() - begin, std::chrono::seconds(20));
+}
+
 TEST(Run, AnUpdateThatIsLeftOutDoesNotCount) {
   const Outcome outcome =
       testing::train(testing::forward_overlap(), testing::three_layers(), {.dropped = 1}, {5});
