@@ -28,6 +28,7 @@ Echo::Echo(LinkSpec spec, LinkOptions options)
       taken_ns_(std::make_shared<std::atomic<double>>(std::numeric_limits<double>::infinity())) {
   if (!returns_at_once(spec_, options_)) return;
   stream_ = OwnStream::new_stream(options_.device);
+  message_.record_stream(*stream_);  // this may end while it is on its way
   stopwatch_ = std::make_unique<DeviceStopwatch>(options_.device);
 }
 

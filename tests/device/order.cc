@@ -60,10 +60,11 @@ void Order::free(std::uintptr_t begin) {
   const auto found = allocations_.find(begin);
   if (found == allocations_.end()) return;
   const Allocation& freed = found->second;
-  const VectorClock& moment = clock_of(freed.stream);
+  VectorClock moment = clock_of(freed.stream);
+  for (const Stream stream : freed.used_on) moment.join(clock_of(stream));
   const Access now{.stream = freed.stream, .op = "the next use of the memory"};
   const auto check = [&](const Access& before, const char* did) {
-    if (moment[before.stream] >= before.at || freed.used_on.contains(before.stream)) return;
+    if (moment[before.stream] >= before.at) return;
     report(now, "may follow its being freed", before, did, freed);
   };
   for (const auto& [at, piece] : freed.pieces) {

@@ -40,7 +40,7 @@ struct Op {
 // Two accesses to the same bytes conflict if one of them writes. They are in order if the later op's moment has the earlier
 // one before it. What is reported: an access that is not ordered after an earlier one that it conflicts with; and memory that
 // is freed while a stream may still use it. As allocators of accelerators do, freed memory is anyone's who allocates it on the
-// same stream: so other streams' accesses must be before that stream's moment, unless used_on() named them; and new memory
+// same stream: so other streams' accesses must be before that stream's moment, or one that used_on() named; and new memory
 // may have been used by what the stream did before.
 //
 // Ops are told in the order in which the host launches them. Accesses outside of allocations are nobody's.

@@ -101,6 +101,11 @@ TEST_F(OrderTest, AFreeThatIsOrderedIsSilent) {
   read(1, kAll);
   wait(kHost, 1);
   order_.free(kAll.begin);
+  order_.allocate(kAll, 0, "empty");
+  write(1, kAll);
+  wait(2, 1);
+  order_.used_on(kAll.begin, 2);
+  order_.free(kAll.begin);
   order_.free(kAll.begin);  // nobody's
   EXPECT_THAT(order_.take_reports(), IsEmpty());
 }

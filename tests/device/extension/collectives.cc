@@ -206,6 +206,8 @@ class Collectives final : public c10d::Backend {
     const Device::Launched launched =
         device.launch_collective(stream_, {.name = name, .reads = reads, .writes = writes});
     std::optional<Cost> cost = shared.carriage.cost;
+    const auto own = shared.carriage.cost_of_group.find(getGroupUid());
+    if (own != shared.carriage.cost_of_group.end()) cost = own->second;
     if (cost) cost = Cost{cost->startup_ns * halves / 2, cost->ns_per_byte * halves / 2};
     queue_->put([launched, cost, bytes, start = std::move(start), processor = processor_, size = getSize()] {
       carry_out(launched, cost, bytes, start, *processor, size);

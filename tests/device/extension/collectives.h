@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -16,6 +17,7 @@ struct Carriage {
   bool one_queue =
       false;  // a collective begins when those launched before it have ended, of other groups too
   std::optional<Cost> cost;  // of an all-reduce; reduce-scatter and all-gather take half. None: no time
+  std::map<std::string, Cost> cost_of_group;  // in its place, by the group's name
 };
 void carry_by(const Carriage& carriage);
 

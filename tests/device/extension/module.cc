@@ -12,6 +12,10 @@ namespace py = pybind11;
 namespace gradweave::device {
 namespace {
 
+using CostUs = std::pair<double, double>;  // start-up, of a byte
+
+Cost cost_of(const CostUs& us) { return {us.first * 1000, us.second * 1000}; }
+
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 PYBIND11_MODULE(simulated_device, module) {
@@ -24,12 +28,15 @@ PYBIND11_MODULE(simulated_device, module) {
   module.def("take_launches", &take_launches);
   module.def(
       "carry_by",
-      [](bool one_queue, std::optional<std::pair<double, double>> cost) {
-        carry_by(
-            {.one_queue = one_queue,
-             .cost = cost ? std::optional(Cost{cost->first * 1000, cost->second * 1000}) : std::nullopt});
+      [](bool one_queue, std::optional<CostUs> cost, const std::map<std::string, CostUs>& cost_of_group) {
+        Carriage carriage{.one_queue = one_queue};
+        if (cost) carriage.cost = cost_of(*cost);
+        for (const auto& [group, of_group] : cost_of_group)
+          carriage.cost_of_group.emplace(group, cost_of(of_group));
+        carry_by(carriage);
       },
-      py::arg("one_queue") = false, py::arg("cost_us") = std::nullopt);
+      py::arg("one_queue") = false, py::arg("cost_us") = std::nullopt,
+      py::arg("cost_us_of_group") = std::map<std::string, CostUs>());
   module.def("make_collectives", &make_collectives, Unlocked());
 }
 
