@@ -1,8 +1,19 @@
 #include "runtime/message_buffers.h"
 
+#include <c10/util/Exception.h>
+
 #include <utility>
 
 namespace gradweave::runtime {
+
+MessageBuffers::~MessageBuffers() {
+  if (!messages_) return;
+  try {
+    for (const Message& message : *messages_) message.result.wait(parameters_.device());
+  } catch (const c10::Error&) {
+    // A device that has failed uses no memory again.
+  }
+}
 
 void MessageBuffers::install(std::size_t slots) {
   retired_.clear();

@@ -19,6 +19,10 @@ class MessageBuffers {
  public:
   // `parameters` must outlive it.
   explicit MessageBuffers(const Parameters& parameters) : parameters_(parameters) {}
+  // The memory of ops that are under way on an accelerator is not used again before they have ended.
+  ~MessageBuffers();
+  MessageBuffers(const MessageBuffers&) = delete;
+  MessageBuffers& operator=(const MessageBuffers&) = delete;
   // A plan comes into force, with one message for each of the run's `slots`.
   void install(std::size_t slots);
 

@@ -5,6 +5,7 @@ import torch
 from torch import distributed, nn
 
 import jobs
+from device_loops import STEPS
 from models import make_optimizer
 from test_virtual_time import times_without
 
@@ -51,7 +52,7 @@ def check(results, atol):
 
 
 def by_distributed_data_parallel(rank, schemes):
-    from device_loops import STEPS, Loop
+    from device_loops import Loop
 
     model = jobs.net_on("sim", seed=rank)
     jobs.train(nn.parallel.DistributedDataParallel(model), make_optimizer("sgd", model), rank, STEPS, "sim")
@@ -72,6 +73,27 @@ def test_exact_schemes_have_the_bits_of_distributed_data_parallel():
 def test_what_has_streams_to_order_is_silent():
     cases = [(feature, scheme) for feature, names in SOME.items() for scheme in names]
     check(jobs.run(on_both, 2, cases=cases, optimizer="adamw"), atol=0)
+
+
+def closed_in_mid_air(rank, options):
+    from accelerator import native
+    from device_loops import Loop
+
+    found = {}
+    for scheme in schemes():
+        loop = type("Compressed", (Loop,), {"options": options})(rank, "sim", scheme, "sgd")
+        loop.wrap()
+        for step in range(STEPS):
+            loop.step(step)
+        loop.model.gradweave.close()
+        found[scheme] = native.take_reports()
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"compressor": "int8"}])
+def test_closing_frees_no_memory_of_ops_under_way(options):
+    for found in jobs.run(closed_in_mid_air, 2, options=options):
+        assert not any(found.values()), found
 
 
 @pytest.mark.slow
