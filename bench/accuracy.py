@@ -1,6 +1,6 @@
 """Accuracy of real training by two or more workers: DistributedDataParallel against whatever is not exact, ours and others'.
 
-Every run trains the small network on Fashion-MNIST for some epochs on real processes. A plan is made for a link at
+Every run trains an example job for three epochs on real processes: the small network on Fashion-MNIST, or a GPT on text. A plan is made for a link at
 the coverage rate asked for and then runs on an unshaped one: when results are applied is the plan's decision, not the
 link's, so accuracy is that of the slow link. Results are lines of JSON, one for each run; runs whose line exists are
 skipped, so that an interrupted benchmark continues where it stopped.
@@ -13,6 +13,7 @@ skipped, so that an interrupted benchmark continues where it stopped.
 import argparse
 import fnmatch
 import functools
+import json
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -26,14 +27,16 @@ import peers
 import rows
 import runs
 from gradweave import core, ranks
-from gradweave.lab import fashion_mnist, training
+from gradweave.lab import training
+from gradweave.lab.jobs import KINDS
 
 RESULTS = Path(__file__).parent.parent / "docs/results/accuracy.jsonl"
-GLOBAL_BATCH = 128
-LEARNING_RATE = {"sgd": 0.05, "adamw": 0.001}
-# Milliseconds of the small network's layers at batch 64: only their proportions matter, and a fixed workload makes
-# the plans, and so the results, the same on every machine.
-LAYERS_MS = {"conv1": (1.8, 1.6), "conv2": (1.9, 3.0), "hidden": (0.3, 0.6), "classes": (0.1, 0.1)}
+# The times of the jobs' layers: only their proportions matter, and fixed workloads make the plans, and so the results, the same
+# on every machine.
+WORKLOADS = Path(__file__).parent / "workloads"
+GLOBAL_BATCH = {"small": 128, "gpt": 32}
+ITERATIONS = {"small": 60000 // 128, "gpt": 250}  # of an epoch
+OPTIMIZERS = ("sgd", "adamw")
 COVERAGE_RATES = (2, 64)
 CURVE = 4  # points of an accuracy curve in an epoch
 CURVE_IMAGES = 5000
@@ -51,29 +54,35 @@ class Run:
     seed: int
     epochs: int = 3
     coverage: float = 2.0
+    job: str = "small"
 
     @property
     def name(self):
-        return f"{self.workers} workers/{self.optimizer}/{self.method}/seed {self.seed}"
+        return f"{self.job}/{self.workers} workers/{self.optimizer}/{self.method}/seed {self.seed}"
 
 
 def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     """Two workers with every seed for every method that is not exact, at each coverage rate if it depends on that; then four
     workers for averages in 4 bits at each of them, and for the other averages at coverage rate 2; there eight, with AdamW
-    alone, too."""
+    alone, too. With Muon, and for the GPT, each scheme that is not exact, and averages in 4 bits at every rate."""
     int4 = "delayed_averaging compressor=int4"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name)]
-    compared = [(2, optimizer, method, rate) for rate in coverage_rates for optimizer in LEARNING_RATE for method in inexact
+    compared = [(2, optimizer, method, rate) for rate in coverage_rates for optimizer in OPTIMIZERS for method in inexact
                 if rows.depends_on_rate(method)]
-    compared += [(2, optimizer, method, 2.0) for optimizer in LEARNING_RATE for method in [SYNCHRONOUS, *inexact]
+    compared += [(2, optimizer, method, 2.0) for optimizer in OPTIMIZERS for method in [SYNCHRONOUS, *inexact]
                  if not rows.depends_on_rate(method)]
-    compared += [(4, optimizer, method, 2.0) for optimizer in LEARNING_RATE for method in averages]
-    compared += [(4, optimizer, int4, rate) for rate in coverage_rates if rate != 2 for optimizer in LEARNING_RATE]
+    compared += [(4, optimizer, method, 2.0) for optimizer in OPTIMIZERS for method in averages]
+    compared += [(4, optimizer, int4, rate) for rate in coverage_rates if rate != 2 for optimizer in OPTIMIZERS]
     compared += [(8, "adamw", method, 2.0) for method in averages]
+    schemes = [SYNCHRONOUS, *(row["name"] for row in core.schemes() if not rows.is_exact(row["name"])), "deft correction=local",
+               "local_sgd period=2"]
+    more = [(method, 2.0) for method in schemes] + [(int4, rate) for rate in coverage_rates]
     return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
             for workers, optimizer, method, rate in compared
-            if optimizer == "adamw" or "moments" not in method]  # moments are Adam's
+            if optimizer == "adamw" or "moments" not in method] + [  # moments are Adam's
+        Run(method, optimizer, 2, seed, coverage=rate, job=job) for seed in range(seeds)
+        for job, optimizer in (("small", "muon"), ("gpt", "adamw"), ("gpt", "muon")) for method, rate in more]
 
 
 def done_runs(path):
@@ -81,18 +90,13 @@ def done_runs(path):
     return runs.done(path, Run)
 
 
-def plan_for(run, model):
-    """The plan that the run's scheme makes for `model` on a link at the run's coverage rate."""
+def plan_for(run):
+    """The plan that the run's scheme makes for its job on a link at the run's coverage rate."""
     method = PLANNED[run.method]
-    parameters = dict(model.named_parameters())
-    layers = [{"name": name, "forward_us": 1e3 * forward, "backward_us": 1e3 * backward,
-               "tensors": [{"name": f"{name}.{kind}", "numel": parameters[f"{name}.{kind}"].numel(), "dtype": "float32"}
-                           for kind in ("weight", "bias")]}
-              for name, (forward, backward) in LAYERS_MS.items()]
-    compute_us = sum(layer["forward_us"] + layer["backward_us"] for layer in layers)
-    size = sum(4 * parameter.numel() for parameter in parameters.values())
+    workload = json.loads((WORKLOADS / f"{run.job}.json").read_text())
+    compute_us = sum(layer["forward_us"] + layer["backward_us"] for layer in workload["layers"])
+    size = sum(4 * tensor["numel"] for layer in workload["layers"] for tensor in layer["tensors"])
     link = {"name": "link", "startup_us": 50, "us_per_byte": (run.coverage * compute_us - 50) / size, "concurrency": 1}
-    workload = {"version": 1, "name": "small network", "layers": layers}
     return core.make_plan(workload, {"version": 1, "workers": run.workers, "links": [link]}, method.scheme,
                           method.plan_options)
 
@@ -100,7 +104,7 @@ def plan_for(run, model):
 def train(run, train_set, test_set):
     """The result of one run, on every rank. Collective."""
     rank = ranks.rank()
-    recipe = training.recipe_of("small", run.optimizer, LEARNING_RATE[run.optimizer], GLOBAL_BATCH // run.workers, run.seed)
+    recipe = training.recipe_of(run.job, run.optimizer, batch_size=GLOBAL_BATCH[run.job] // run.workers, seed=run.seed)
     job = recipe.make(train_set, rank, run.workers)
     network, plan, finish = job.model, None, None
     if run.method == SYNCHRONOUS:
@@ -109,24 +113,26 @@ def train(run, train_set, test_set):
         peer = rows.peers()[run.method]
         finish = peer.train(job, peer.steps(run.coverage))
     else:
-        plan = plan_for(run, network)
+        plan = plan_for(run)
         job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, **PLANNED[run.method].wrap_options)
         finish = functools.partial(gradweave.finish, job.model)
-    part = [tensor[:CURVE_IMAGES] for tensor in test_set]
-    iterations = len(train_set[0]) // GLOBAL_BATCH
-    begin, accuracies, losses, curve, spread = time.perf_counter(), [], [], [], 0.0
+    evaluate, iterations = recipe.kind.evaluate, ITERATIONS[run.job]
+    part = [tensor[:CURVE_IMAGES] for tensor in test_set] if run.job == "small" else test_set
+    begin, accuracies, test_losses, losses, curve, spread = time.perf_counter(), [], [], [], [], 0.0
     for epoch in range(run.epochs):
         for quarter in range(CURVE):
             count = iterations * (quarter + 1) // CURVE - iterations * quarter // CURVE
             _, loss = training.train(job, count)
             losses.append(ranks.agreed(loss))
             done = epoch * iterations + iterations * (quarter + 1) // CURVE
-            curve.append((done, fashion_mnist.evaluate(peers.averaged_copy(network), part, rank, run.workers)[0]))
+            curve.append((done, evaluate(peers.averaged_copy(network), part, rank, run.workers)[0]))
         if finish:
             spread = spread_of(network)
             finish()
-        accuracies.append(fashion_mnist.evaluate(network, test_set, rank, run.workers)[0])
-    result = {"run": asdict(run), "accuracy": accuracies, "curve": curve, "loss": losses[CURVE - 1::CURVE], "spread": spread,
+        accuracy, loss = evaluate(network, test_set, rank, run.workers)
+        accuracies.append(accuracy)
+        test_losses.append(loss)
+    result = {"run": asdict(run), "accuracy": accuracies, "test_loss": test_losses, "curve": curve, "loss": losses[CURVE - 1::CURVE], "spread": spread,
               "seconds": time.perf_counter() - begin, "torch": torch.__version__}
     if plan:
         result |= {"options": plan.get("options", {}), "period": len(plan["period"])}
@@ -146,11 +152,11 @@ def spread_of(network):
 def work(options, wanted):
     """In a rank: train the wanted runs, rank 0 writing each result as it comes."""
     torch.set_num_threads(1)
-    train_set, test_set = fashion_mnist.load("train"), fashion_mnist.load("test")
+    data = {job: [KINDS[job].load(split) for split in ("train", "test")] for job in {run.job for run in wanted}}
     with ranks.joined("accuracy"):
         for run in wanted:
             try:
-                result = train(run, train_set, test_set)
+                result = train(run, *data[run.job])
             except (ValueError, RuntimeError) as error:  # alike on all ranks
                 if isinstance(error, gradweave.RuntimeFailure):
                     raise
@@ -167,7 +173,7 @@ def work(options, wanted):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--only", default="*", help="pattern of OPTIMIZER/METHOD or of the whole name, e.g. 'sgd/deft*'")
+    parser.add_argument("--only", default="*", help="pattern of OPTIMIZER/METHOD or of the whole name, JOB/WORKERS workers/OPTIMIZER/METHOD/seed N, e.g. 'sgd/deft*'")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--coverage", nargs="*", type=float, default=list(COVERAGE_RATES))
     parser.add_argument("--list", action="store_true", help="list the runs and whether they are done")

@@ -51,9 +51,9 @@ def curves(path):
     point is on all test images, those on the way on half of them."""
     found = {}
     for run, result in accuracy.done_runs(path).items():
-        if run.workers == 2 and run.optimizer == OPTIMIZER:
+        if run.job == "small" and run.workers == 2 and run.optimizer == OPTIMIZER:
             epochs = result["accuracy"]
-            each = 60000 // accuracy.GLOBAL_BATCH
+            each = accuracy.ITERATIONS["small"]
             curve = result.get("curve") or [(each * (number + 1), value) for number, value in enumerate(epochs)]
             curve[-1] = (curve[-1][0], epochs[-1])
             found.setdefault((run.method, run.coverage), []).append([tuple(point) for point in curve])

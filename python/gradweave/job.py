@@ -9,12 +9,16 @@ from torch import nn
 
 @dataclass
 class Job:
-    """A model, its optimizer, its loss and an endless iterator of (input, target) batches."""
+    """A model, its optimizer or a list of them, its loss and an endless iterator of (input, target) batches."""
 
     model: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer | list[torch.optim.Optimizer]
     loss: Callable
     batches: object
+
+    @property
+    def optimizers(self):
+        return self.optimizer if isinstance(self.optimizer, list) else [self.optimizer]
 
 
 def repeated(batches):

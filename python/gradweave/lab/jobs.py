@@ -23,7 +23,7 @@ class Kind:
     loss: Callable
     evaluate: Callable
     batch_size: int = 64
-    learning_rates: tuple = (("sgd", 0.05), ("adamw", 0.001))
+    learning_rates: tuple = (("sgd", 0.05), ("adamw", 0.001), ("muon", 0.02))
 
     def learning_rate(self, optimizer):
         return dict(self.learning_rates)[optimizer]
@@ -38,5 +38,5 @@ KINDS = {kind.name: kind for kind in (
     _pictures("wide", "a convolutional network of 13.2 MB on Fashion-MNIST", fashion_mnist.wide_network),
     _pictures("small", "a convolutional network of 0.4 MB on Fashion-MNIST", fashion_mnist.small_network),
     Kind("gpt", "a GPT of 3.3 MB on the text of this Debian system", text.GPT, text.load, text.batches, text.loss,
-         text.evaluate, batch_size=16, learning_rates=(("sgd", 0.1), ("adamw", 0.001))),
+         text.evaluate, batch_size=16, learning_rates=(("sgd", 0.1), ("adamw", 0.001), ("muon", 0.02))),
     _pictures("resnet18", "ResNet-18 with batch norm, 2.8 MB, on Fashion-MNIST", resnet.ResNet18, batch_size=32))}

@@ -30,10 +30,20 @@ class Recipe:
             optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate, momentum=self.momentum)
         elif self.optimizer == "adamw":
             optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate)
+        elif self.optimizer == "muon":
+            optimizer = self._muon(model)
         else:
-            raise ValueError(f"optimizer '{self.optimizer}': choose sgd or adamw")
+            raise ValueError(f"optimizer '{self.optimizer}': choose sgd, adamw or muon")
         batches = self.kind.batches(data, self.batch_size, rank, world_size, self.seed)
         return Job(model, optimizer, self.kind.loss, batches)
+
+    def _muon(self, model):
+        """Muon for the matrices of all linear layers but the last, which gives the result, and AdamW for the rest, as its author
+        recommends."""
+        matrices = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)][:-1]
+        rest = [parameter for parameter in model.parameters() if not any(parameter is matrix for matrix in matrices)]
+        return [torch.optim.Muon(matrices, lr=self.learning_rate),
+                torch.optim.AdamW(rest, lr=self.kind.learning_rate("adamw"))]
 
 
 def recipe_of(kind, optimizer="sgd", learning_rate=None, batch_size=None, seed=0):
@@ -54,10 +64,12 @@ def train(job, iterations, on_iteration=None):
         torch.accelerator.synchronize()
     begin = first = time.perf_counter()
     for inputs, targets in itertools.islice(job.batches, iterations):
-        job.optimizer.zero_grad()
+        for optimizer in job.optimizers:
+            optimizer.zero_grad()
         loss = job.loss(job.model(inputs), targets)
         loss.backward()
-        job.optimizer.step()
+        for optimizer in job.optimizers:
+            optimizer.step()
         losses.append(loss.detach())
         end = time.perf_counter()
         durations.append(end - begin)
