@@ -1,7 +1,7 @@
 """Accuracy of real training by two or more workers: DistributedDataParallel against whatever is not exact, ours and others'.
 
-Every run trains an example job for three epochs on real processes: the small network on Fashion-MNIST, or a GPT on text. A plan is made for a link at
-the coverage rate asked for and then runs on an unshaped one: when results are applied is the plan's decision, not the
+Every run trains an example job for three epochs on real processes: the small network on Fashion-MNIST, or a GPT on text. A plan
+is made for a link at the coverage rate asked for and then runs on an unshaped one: when results are applied is the plan's decision, not the
 link's, so accuracy is that of the slow link. Results are lines of JSON, one for each run; runs whose line exists are
 skipped, so that an interrupted benchmark continues where it stopped.
 
@@ -31,8 +31,8 @@ from gradweave.lab import training
 from gradweave.lab.jobs import KINDS
 
 RESULTS = Path(__file__).parent.parent / "docs/results/accuracy.jsonl"
-# The times of the jobs' layers: only their proportions matter, and fixed workloads make the plans, and so the results, the same
-# on every machine.
+# The times of the jobs' layers: only their proportions matter, and fixed workloads make the plans, and so the results, the
+# same on every machine.
 WORKLOADS = Path(__file__).parent / "workloads"
 GLOBAL_BATCH = {"small": 128, "gpt": 32}
 ITERATIONS = {"small": 60000 // 128, "gpt": 250}  # of an epoch
@@ -75,8 +75,8 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     compared += [(4, optimizer, method, 2.0) for optimizer in OPTIMIZERS for method in averages]
     compared += [(4, optimizer, int4, rate) for rate in coverage_rates if rate != 2 for optimizer in OPTIMIZERS]
     compared += [(8, "adamw", method, 2.0) for method in averages]
-    schemes = [SYNCHRONOUS, *(row["name"] for row in core.schemes() if not rows.is_exact(row["name"])), "deft correction=local",
-               "local_sgd period=2"]
+    schemes = [SYNCHRONOUS, *(row["name"] for row in core.schemes() if not rows.is_exact(row["name"])),
+               "deft correction=local", "local_sgd period=2"]
     more = [(method, 2.0) for method in schemes] + [(int4, rate) for rate in coverage_rates]
     return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
             for workers, optimizer, method, rate in compared
@@ -132,8 +132,8 @@ def train(run, train_set, test_set):
         accuracy, loss = evaluate(network, test_set, rank, run.workers)
         accuracies.append(accuracy)
         test_losses.append(loss)
-    result = {"run": asdict(run), "accuracy": accuracies, "test_loss": test_losses, "curve": curve, "loss": losses[CURVE - 1::CURVE], "spread": spread,
-              "seconds": time.perf_counter() - begin, "torch": torch.__version__}
+    result = {"run": asdict(run), "accuracy": accuracies, "test_loss": test_losses, "curve": curve,
+              "loss": losses[CURVE - 1::CURVE], "spread": spread, "seconds": time.perf_counter() - begin, "torch": torch.__version__}
     if plan:
         result |= {"options": plan.get("options", {}), "period": len(plan["period"])}
         job.model.gradweave.close()
@@ -173,7 +173,7 @@ def work(options, wanted):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--only", default="*", help="pattern of OPTIMIZER/METHOD or of the whole name, JOB/WORKERS workers/OPTIMIZER/METHOD/seed N, e.g. 'sgd/deft*'")
+    parser.add_argument("--only", default="*", help="pattern of OPTIMIZER/METHOD or of the whole name, e.g. 'sgd/deft*', 'gpt/*'")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--coverage", nargs="*", type=float, default=list(COVERAGE_RATES))
     parser.add_argument("--list", action="store_true", help="list the runs and whether they are done")

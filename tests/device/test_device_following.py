@@ -33,7 +33,8 @@ def wrapped(scheme, layers=4, **settings):
 
     probe.JOB_SECONDS = 0.02  # that pass on the accelerator
     native.carry_by(cost_us=(STARTUP_US, US_PER_BYTE))
-    model, optimizer = gradweave.wrap(*job(layers), scheme, warm_up=2, profile_iterations=3, report=False, timeout=60, **settings)
+    model, optimizer = gradweave.wrap(*job(layers), scheme, warm_up=2, profile_iterations=3, report=False, timeout=60,
+                                      **settings)
 
     def step(iterations=1):
         train(model, optimizer, iterations)
@@ -148,7 +149,8 @@ def echoed(rank):
     groups = [distributed.new_group() for _ in range(2)]
     native.carry_by(cost_us=fast)
     model, optimizer = job(4)
-    model, optimizer = gradweave.wrap(model, optimizer, links=groups, warm_up=2, profile_iterations=3, report=False, timeout=60)
+    model, optimizer = gradweave.wrap(model, optimizer, links=groups, warm_up=2, profile_iterations=3, report=False,
+                                      timeout=60)
     session = model.gradweave
     last = list(distributed.distributed_c10d._world.pg_names.values())[-1]  # the group of the session's second link
     native.carry_by(cost_us=fast, cost_us_of_group={last: slow})

@@ -38,8 +38,8 @@ class Recipe:
         return Job(model, optimizer, self.kind.loss, batches)
 
     def _muon(self, model):
-        """Muon for the matrices of all linear layers but the last, which gives the result, and AdamW for the rest, as its author
-        recommends."""
+        """Muon for the matrices of all linear layers but the last, which gives the result, and AdamW for the rest, as its
+        author recommends."""
         matrices = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)][:-1]
         rest = [parameter for parameter in model.parameters() if not any(parameter is matrix for matrix in matrices)]
         return [torch.optim.Muon(matrices, lr=self.learning_rate),
