@@ -1,9 +1,9 @@
 """Accuracy of real training by two or more workers: DistributedDataParallel against whatever is not exact, ours and others'.
 
-Every run trains an example job for three epochs on real processes: the small network on Fashion-MNIST, or a GPT on text. A plan
-is made for a link at the coverage rate asked for and then runs on an unshaped one: when results are applied is the plan's decision, not the
-link's, so accuracy is that of the slow link. Results are lines of JSON, one for each run; runs whose line exists are
-skipped, so that an interrupted benchmark continues where it stopped.
+Every run trains an example job for three epochs on real processes: the small network on Fashion-MNIST, or a GPT on
+text. A plan is made for a link at the coverage rate asked for and then runs on an unshaped one: when results are
+applied is the plan's decision, not the link's, so accuracy is that of the slow link. Results are lines of JSON, one
+for each run; runs whose line exists are skipped, so that an interrupted benchmark continues where it stopped.
 
     .venv/bin/python bench/accuracy.py            # all runs: hours; --list says how many
     .venv/bin/python bench/accuracy.py --coverage 64 --seeds 1
@@ -133,7 +133,8 @@ def train(run, train_set, test_set):
         accuracies.append(accuracy)
         test_losses.append(loss)
     result = {"run": asdict(run), "accuracy": accuracies, "test_loss": test_losses, "curve": curve,
-              "loss": losses[CURVE - 1::CURVE], "spread": spread, "seconds": time.perf_counter() - begin, "torch": torch.__version__}
+              "loss": losses[CURVE - 1::CURVE], "spread": spread,
+              "seconds": time.perf_counter() - begin, "torch": torch.__version__}
     if plan:
         result |= {"options": plan.get("options", {}), "period": len(plan["period"])}
         job.model.gradweave.close()
@@ -173,7 +174,7 @@ def work(options, wanted):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--only", default="*", help="pattern of OPTIMIZER/METHOD or of the whole name, e.g. 'sgd/deft*', 'gpt/*'")
+    parser.add_argument("--only", default="*", help="pattern of OPTIMIZER/METHOD or the whole name, e.g. 'sgd/deft*', 'gpt/*'")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--coverage", nargs="*", type=float, default=list(COVERAGE_RATES))
     parser.add_argument("--list", action="store_true", help="list the runs and whether they are done")
