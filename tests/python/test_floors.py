@@ -17,7 +17,7 @@ FLOORS = {
     "formats": ("io io/import", "json import"),
     "plan makers": ("schemes schemes/deft schemes/dreamddp schemes/us_byte solve tune", "schemes options ranked_plans tune"),
     "results": ("report", "report"),
-    "engine": ("peers run runtime runtime/codec runtime/transport", ""),
+    "engine": ("peers islands run runtime runtime/codec runtime/transport", ""),
     "control": ("control", ""),
     "faces": ("cli jobs session python", "torch"),
 }

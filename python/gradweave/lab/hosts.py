@@ -128,6 +128,10 @@ class Hosts:
         """The command prefix that runs a command inside the host of `rank`."""
         return _enter(self._holders[rank])
 
+    def process(self, rank):
+        """The id of the process that holds the host of `rank` open."""
+        return self._holders[rank].pid
+
     def run(self, command, environment=None, cpus=None, timeout_s=None):
         """Run `command` once per rank and return the exit code: 0, or that of the first rank that failed.
 

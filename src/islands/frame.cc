@@ -1,0 +1,86 @@
+#include "islands/frame.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+namespace gradweave::islands {
+namespace {
+
+// Numbers are written with the lowest byte first.
+template <typename Number>
+std::byte* put(std::byte* at, Number value) {
+  for (std::size_t i = 0; i < sizeof value; ++i) *at++ = static_cast<std::byte>(value >> (8 * i) & 255);
+  return at;
+}
+
+template <typename Number>
+const std::byte* take(const std::byte* at, Number& value) {
+  value = 0;
+  for (std::size_t i = 0; i < sizeof value; ++i)
+    value |= static_cast<Number>(static_cast<Number>(*at++) << (8 * i));
+  return at;
+}
+
+constexpr std::string_view kMagic = "gradweave-isle-1";
+
+}  // namespace
+
+FrameBytes encode(const Frame& frame) {
+  FrameBytes bytes{};
+  std::byte* at = put(bytes.data(), static_cast<std::uint64_t>(frame.kind));
+  at = put(at, frame.length);
+  at = put(at, frame.tag.channel);
+  at = put(at, frame.tag.sequence);
+  at = put(at, frame.offset);
+  put(at, frame.total);
+  return bytes;
+}
+
+std::optional<Frame> decode(const FrameBytes& bytes) {
+  Frame frame;
+  std::uint64_t kind = 0;
+  const std::byte* at = take(bytes.data(), kind);
+  at = take(at, frame.length);
+  at = take(at, frame.tag.channel);
+  at = take(at, frame.tag.sequence);
+  at = take(at, frame.offset);
+  take(at, frame.total);
+  if (kind < static_cast<std::uint64_t>(Kind::kRoom) || kind > static_cast<std::uint64_t>(Kind::kBye))
+    return std::nullopt;
+  frame.kind = static_cast<Kind>(kind);
+  if (frame.kind != Kind::kPiece) {
+    if (frame.length != 0) return std::nullopt;
+    return frame;
+  }
+  const bool on_grid = frame.offset % kPieceBytes == 0 && frame.total <= kLargestMessage &&
+                       (frame.offset < frame.total || (frame.offset == 0 && frame.total == 0));
+  if (!on_grid || frame.length != std::min(kPieceBytes, frame.total - frame.offset)) return std::nullopt;
+  return frame;
+}
+
+GreetingBytes encode(const Greeting& greeting) {
+  GreetingBytes bytes{};
+  std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
+  std::byte* at = std::ranges::copy(greeting.id, bytes.data() + kMagic.size()).out;
+  at = put(at, greeting.line);
+  at = put(at, static_cast<std::uint16_t>(greeting.name.size()));
+  std::memcpy(at, greeting.name.data(), greeting.name.size());
+  return bytes;
+}
+
+std::optional<Greeting> decode(const GreetingBytes& bytes) {
+  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) return std::nullopt;
+  Greeting greeting;
+  const std::byte* at = bytes.data() + kMagic.size();
+  std::copy_n(at, greeting.id.size(), greeting.id.begin());
+  at = take(at + greeting.id.size(), greeting.line);
+  std::uint16_t length = 0;
+  at = take(at, length);
+  if (length == 0 || length > kLongestName || greeting.line >= kMostLines) return std::nullopt;
+  greeting.name.assign(reinterpret_cast<const char*>(at), length);
+  if (encode(greeting) != bytes) return std::nullopt;
+  return greeting;
+}
+
+}  // namespace gradweave::islands
