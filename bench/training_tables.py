@@ -73,27 +73,31 @@ def prediction_table(found):
     return "\n\n".join(parts)
 
 
-def accuracy_table(path):
-    """Mean and single seeds of the test accuracy after the last epoch, for each method, optimizer, number of workers and
-    coverage rate; DistributedDataParallel's does not depend on that."""
+def accuracy_table(path, job="small"):
+    """Mean and single seeds of the test accuracy after the last epoch, or of the GPT's loss, for each method, optimizer, number
+    of workers and coverage rate; DistributedDataParallel's does not depend on that."""
+    measure, title, digits = ("accuracy", "mean accuracy, %", 2) if job == "small" else ("test_loss", "mean test loss, nats", 3)
     groups = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         result = json.loads(line)
-        run = result["run"]
+        run = {"job": "small"} | result["run"]
+        if run["job"] != job:
+            continue
         key = run["workers"], run["optimizer"], run["method"], 0.0 if run["method"] == "ddp" else run["coverage"]
         groups.setdefault(key, {})[run["seed"]] = result
     rows = []
+    order = ("sgd", "adamw", "muon")
     for (workers, optimizer, method, coverage), seeds in sorted(
-            groups.items(), key=lambda entry: (entry[0][0], entry[0][1] != "sgd", entry[0][2] != "ddp", entry[0][2:])):
-        final = [seeds[seed]["accuracy"][-1] for seed in sorted(seeds)]
+            groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]), entry[0][2] != "ddp", entry[0][2:])):
+        final = [seeds[seed][measure][-1] for seed in sorted(seeds)]
         reference = groups.get((workers, optimizer, "ddp", 0.0), {})
-        same = [result["accuracy"][-1] - reference[seed]["accuracy"][-1]
+        same = [result[measure][-1] - reference[seed][measure][-1]
                 for seed, result in seeds.items() if seed in reference]
-        rows.append([str(workers), optimizer, method, f"{coverage:g}" if coverage else "", f"{statistics.mean(final):.2f}",
-                     " ".join(f"{value:.2f}" for value in final),
-                     f"{statistics.mean(same):+.2f}" if same and method != "ddp" else "",
+        rows.append([str(workers), optimizer, method, f"{coverage:g}" if coverage else "",
+                     f"{statistics.mean(final):.{digits}f}", " ".join(f"{value:.{digits}f}" for value in final),
+                     f"{statistics.mean(same):+.{digits}f}" if same and method != "ddp" else "",
                      f"{max(result['spread'] for result in seeds.values()):.2g}" if method != "ddp" else ""])
-    return markdown(["workers", "optimizer", "method", "coverage rate", "mean accuracy, %", "seeds", "minus DDP",
+    return markdown(["workers", "optimizer", "method", "coverage rate", title, "seeds", "minus DDP",
                      "spread between workers"], rows)
 
 
@@ -212,6 +216,7 @@ def sections(found):
         ("training", "prediction", prediction_table(found)),
         ("engine", "engine cost", overhead_table(results / "overhead.json")),
         ("accuracy", "training accuracy", accuracy_table(results / "accuracy.jsonl")),
+        ("accuracy", "gpt accuracy", accuracy_table(results / "accuracy.jsonl", "gpt")),
         ("engine", "ring", ring_table(results / "ring.json")),
         ("engine", "partial steps", partial_steps_table(results / "partial_steps.json")),
         ("engine", "compiled", compiled_table(results / "compiled.json")))]

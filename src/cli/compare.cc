@@ -155,10 +155,10 @@ std::string choice_text(const std::vector<Row>& rows) {
   const auto chosen = std::ranges::find(rows, "auto", &Row::name);
   if (chosen == rows.end() || !chosen->search_report) return {};
   const SearchReport& search = *chosen->search_report;
-  std::string text = fmt::format("{} has chosen {}: {}\n", with_options(chosen->name, chosen->options),
+  std::string text = fmt::format("{} chose {}: {}\n", with_options(chosen->name, chosen->options),
                                  summary_text(search.chosen), search.reason);
   if (search.if_corrected)
-    text += fmt::format("with corrected averages allowed too: {}\n", summary_text(*search.if_corrected));
+    text += fmt::format("if corrected averages are allowed: {}\n", summary_text(*search.if_corrected));
   return text;
 }
 
@@ -214,7 +214,7 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
               << optima_text(rows[p]) << choice_text(rows[p]) << extrapolated_text(rows[p]);
   }
   std::cout
-      << "\n* fastest; ! changes training: a speed says nothing of accuracy, and only schemes whose\n"
+      << "\n* fastest; ! changes training: speed says nothing about accuracy, and only schemes whose\n"
          "effect is 'exact' compute what plain data parallelism computes (docs/schemes.md); +NAME: through\n"
          "that compressor. times ddp: how many times faster than scheme ddp as it is; efficiency: compute\n"
          "over iteration time; coverage rate: time of the whole model once on the first link over compute."
@@ -349,8 +349,7 @@ void run_compare(const CompareArguments& arguments, const Outcome& outcome) {
 
 void add_compare(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<CompareArguments>();
-  CLI::App* command =
-      app.add_subcommand("compare", "What every scheme would do on this workload and cluster");
+  CLI::App* command = app.add_subcommand("compare", "Compare all schemes on this workload and cluster");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
   command->add_option("--schemes", arguments->schemes, "Only these")->type_name("SCHEME,...");

@@ -181,7 +181,8 @@ void run_diff(const DiffArguments& arguments, Outcome& outcome) {
 void add_diff(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<DiffArguments>();
   CLI::App* command = app.add_subcommand(
-      "diff", "Where two timelines, or two ranks that stopped, part, and what takes longer in which");
+      "diff",
+      "Find where two timelines, or two ranks that stopped, begin to differ, and what takes longer in which");
   add_file_option(*command, "a", arguments->a, "Timeline file");
   add_file_option(*command, "b", arguments->b, "Timeline file");
   command

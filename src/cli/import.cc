@@ -50,7 +50,7 @@ void add_nccl_tests_run(const NcclTestsRun& run, LinkMeasurements& link, const s
                : run.collective == Collective::kReduceScatter ? link.reduce_scatter
                                                               : link.all_gather;
   if (!list.empty()) {
-    throw InvalidInput(fmt::format("is one more run of {} on link '{}'", name_of(run.collective), link.name),
+    throw InvalidInput(fmt::format("is a second run of {} on link '{}'", name_of(run.collective), link.name),
                        file, "give one, or name each file's link with --link");
   }
   list = run.measurements;
@@ -80,7 +80,7 @@ void run_import_nccl_tests(const NcclTestsArguments& arguments, const Outcome& o
       add_nccl_tests_run(run, *link, file);
     }
   }
-  if (!workers) throw InvalidInput("the number of ranks is in none of the files", "--workers", "give it");
+  if (!workers) throw InvalidInput("no file says how many ranks there were", "--workers", "give it");
   measured.workers = *workers;
   measured.workers_per_node = per_node.value_or(1);
   give(fit_cluster(measured), arguments.result, outcome);
@@ -128,7 +128,7 @@ void add_import_nccl_tests(CLI::App& parent, Outcome& outcome) {
 
 void add_import(CLI::App& app, Outcome& outcome) {
   CLI::App* command = app.add_subcommand(
-      "import", "Make workload or cluster files from other tools' traces and measurements");
+      "import", "Make workload and cluster files from other tools' traces and measurements");
   command->require_subcommand(1);
   add_import_kineto(*command, outcome);
   add_import_nccl_tests(*command, outcome);

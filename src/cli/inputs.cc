@@ -75,7 +75,7 @@ void add_choice_option(CLI::App& command, const std::string& name, std::string& 
 bool results_wanted(bool json, const std::vector<std::string>& outputs) {
   const auto streams = std::ranges::count(outputs, "-");
   if (streams + (json ? 1 : 0) > 1) {
-    throw InvalidInput("more than one result is to go there", "stdout",
+    throw InvalidInput("more than one result would go to standard output", "stdout",
                        "give '-' once, and no --json with it; the others need files");
   }
   return streams == 0;

@@ -106,8 +106,8 @@ std::string fault_of(const CLI::App& app, const std::string& path, const CLI::Pa
 }
 
 void add_common_flags(CLI::App& command, gradweave::cli::Outcome& outcome) {
-  command.add_flag("--quiet", outcome.quiet, "Nothing on stderr but errors");
-  command.add_flag("--wide", outcome.wide, "Tables with all their columns");
+  command.add_flag("--quiet", outcome.quiet, "Print only errors to stderr");
+  command.add_flag("--wide", outcome.wide, "Show all columns of tables");
 }
 
 int run(int argc, char** argv) {

@@ -101,13 +101,15 @@ void add_plan(CLI::App& app, Outcome& outcome) {
       app.add_subcommand("plan", "Make a plan: which collective carries what, when and where");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
-  command->add_option("--scheme", arguments->scheme, "Who plans; 'gradweave schemes' lists them")
+  command
+      ->add_option("--scheme", arguments->scheme,
+                   "The scheme that makes the plan; 'gradweave schemes' lists them")
       ->required()
       ->type_name("SCHEME");
   add_set_option(*command, arguments->set);
   add_batch_size_option(*command, arguments->batch_size);
   add_file_option(*command, "--measurements", arguments->measurements,
-                  "What is known of the training: the plan has to keep its accuracy", false);
+                  "Measurements of the training; the plan must keep its accuracy", false);
   command->add_option("-o,--output", arguments->output, "Write the plan to this file instead of stdout")
       ->type_name("FILE");
   command->add_flag("--json", arguments->json, "Print the plan, also with -o");

@@ -93,19 +93,19 @@ void add_preserve(CLI::App& app, Outcome& outcome) {
       app.add_subcommand("preserve", "Judge whether a plan keeps the accuracy of plain data parallelism");
   add_file_option(*command, "--plan", arguments->plan, "Plan file");
   add_file_option(*command, "--workload", arguments->workload, "Workload file");
-  add_file_option(*command, "--measurements", arguments->measurements,
-                  "What is known of the training: measurements file");
-  command->add_option("--tolerance", arguments->tolerance.loss, "How far the ratio of losses may be from 1")
+  add_file_option(*command, "--measurements", arguments->measurements, "Measurements of the training");
+  command
+      ->add_option("--tolerance", arguments->tolerance.loss, "How far the ratio of the losses may be from 1")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command
       ->add_option("--stable-share", arguments->tolerance.step,
-                   "Part of the largest stable step that may be used")
+                   "How much of the largest stable step a plan may use")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command
       ->add_option("--iterations", arguments->tolerance.iterations,
-                   "Over which losses are compared; 0: a period")
+                   "Iterations over which losses are compared; 0: one period")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "Print one JSON object");

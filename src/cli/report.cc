@@ -100,17 +100,17 @@ void add_report(CLI::App& app, Outcome& outcome) {
       ->type_name("FILE");
   command
       ->add_option("--baseline", arguments->baseline,
-                   "The row that the others are compared with, without a compressor; ddp if there is one")
+                   "The row that the others are compared with; default: ddp")
       ->type_name("NAME");
-  command->add_option("--workers", arguments->workers, "What the slider of workers goes over")
+  command->add_option("--workers", arguments->workers, "Values of the slider for workers")
       ->type_name("P,...");
   command
       ->add_option("--links", arguments->links,
-                   "What the slider of bandwidth goes over, in Gb/s of the first link")
+                   "Values of the slider for bandwidth, in Gb/s of the first link")
       ->type_name("GBPS,...");
   command
       ->add_option("--startups", arguments->startups,
-                   "What the slider of start-up goes over, in microseconds on the first link")
+                   "Values of the slider for start-up, in microseconds on the first link")
       ->type_name("US,...");
   command->add_option("--trace-iterations", arguments->iterations, "How many iterations the timelines show")
       ->check(CLI::Range(1, 10000));

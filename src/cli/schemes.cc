@@ -128,7 +128,8 @@ void run_schemes(const SchemesArguments& arguments, const Outcome& outcome) {
 void add_schemes(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<SchemesArguments>();
   CLI::App* command = app.add_subcommand("schemes", "List every scheme with its options");
-  command->add_option("SCHEME", arguments->names, "Only these, with ranges and values")->type_name("SCHEME");
+  command->add_option("SCHEME", arguments->names, "Show only these schemes, with ranges and values")
+      ->type_name("SCHEME");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer("Examples:\n  gradweave schemes dear\n  gradweave schemes --json");
   command->callback([arguments, &outcome] { run_schemes(*arguments, outcome); });

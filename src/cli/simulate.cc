@@ -112,8 +112,7 @@ void add_simulate(CLI::App& app, Outcome& outcome) {
   add_output_option(*command, "--trace", arguments->trace, "Write a timeline that ui.perfetto.dev opens");
   add_output_option(*command, "--svg", arguments->svg, "Write the timeline as a picture");
   add_time_option(*command, "--svg-us", arguments->svg_us,
-                  "The time that the picture's width shows, in microseconds or with a unit; 0: all of it", 0,
-                  1e12);
+                  "How much time the picture shows, in microseconds or with a unit; 0: all of it", 0, 1e12);
   add_output_option(*command, "--timeline", arguments->timeline,
                     "Write the timeline as 'gradweave report' and 'diff' read it");
   command

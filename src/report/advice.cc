@@ -50,15 +50,13 @@ std::string limit_text(const Row& row, const std::vector<std::string>& layers) {
   const Bound& bound = row.result->lower_bound;
   const double compute = static_cast<double>(row.result->compute_ns);
   if (row.iteration_ns() <= compute * kWorthSaying)
-    return row.name + " hides nearly all communication: only faster compute helps.";
+    return row.name + " hides nearly all communication: only faster computation helps.";
   std::string text = row.name + " takes " + time_text(row.iteration_ns()) + "; its bound is " +
                      time_text(bound.iteration_ns) + " (" + bound.name + "). ";
   if (bound.name.starts_with("link") || bound.name == "all links") {
     text += "The links are full: only a faster link, a compressor or rarer averages help. ";
   } else if (bound.name == "critical path") {
-    text +=
-        "What is ready last has the rest of the way to go alone: a faster link or smaller last messages "
-        "help. ";
+    text += "No computation is left to hide the last messages: a faster link or smaller last messages help. ";
   }
   return text + longest_wait(row.result->exposed_layers, layers);
 }
@@ -66,9 +64,8 @@ std::string limit_text(const Row& row, const std::vector<std::string>& layers) {
 // What the best plan that computes the same gains. A scheme is used by its name.
 std::string gain_text(const Row& exact, const Row& baseline, bool scheme) {
   const double gain = baseline.iteration_ns() / exact.iteration_ns();
-  if (gain < kWorthSaying)
-    return "No plan that computes the same gains more than " + percent_text(kWorthSaying - 1) + ".";
-  std::string text = "Without a change to what is computed, " + exact.name + " is " + times_text(gain) +
+  if (gain < kWorthSaying) return "No exact plan gains more than " + percent_text(kWorthSaying - 1) + ".";
+  std::string text = "Without changing what is computed, " + exact.name + " is " + times_text(gain) +
                      " as fast: " + time_text(exact.iteration_ns()) + ".";
   if (scheme) text += " In training: gradweave.wrap(model, optimizer, scheme=\"" + exact.name + "\").";
   return text;
@@ -113,8 +110,8 @@ std::string other_effects(const std::vector<Row>& rows, double exact_ns) {
     text += row->name + " (" + std::string(name_of(row->effect)) + ") " + time_text(row->iteration_ns());
   }
   return text +
-         ". A speed says nothing of accuracy: read docs/schemes.md, ask 'gradweave preserve' about delayed "
-         "plans, and try.";
+         ". Speed says nothing about accuracy: read docs/schemes.md, ask 'gradweave preserve' about delayed "
+         "plans, and try them.";
 }
 
 std::vector<std::string> layer_names(const Workload& workload) {
@@ -143,9 +140,9 @@ std::string of_measured(const Timeline& timeline, const std::vector<Row>& rows,
           (error < 0 ? " less" : " more") + ". ";
   if (std::abs(error) > kTrusted) {
     text +=
-        "The files speak of another machine or moment: make them anew with 'python -m gradweave profile' and "
-        "'probe'; "
-        "'gradweave diff' says where the timelines part.";
+        "The workload and cluster files are of another machine, or out of date: measure again with 'python "
+        "-m "
+        "gradweave profile' and 'probe'. 'gradweave diff' says where the timelines part.";
   }
   return text;
 }
@@ -162,7 +159,7 @@ std::vector<std::string> advice_of(const ReportInput& input, const Contents& con
   const auto compute = static_cast<double>(WorkloadIndex(contents.slowest).compute_total);
   const double communication = model_communication_ns(contents.slowest, *input.cluster);
   std::string need = "One iteration computes for " + time_text(compute) +
-                     "; the whole model once over link " + input.cluster->links[0].name + " takes " +
+                     "; sending the whole model once over link " + input.cluster->links[0].name + " takes " +
                      time_text(communication);
   if (compute > 0) need += ": coverage rate " + number_text(communication / compute);
   add(advice, need + ".");
@@ -192,9 +189,9 @@ std::vector<std::string> advice_of(const std::vector<Timeline>& timelines,
   std::vector<std::string> advice;
   for (const Timeline& timeline : timelines) add(advice, of_measured(timeline, {}, layers));
   add(advice,
-      "With --workload and --cluster, which 'python -m gradweave profile' and 'probe' write, the page also "
-      "says what "
-      "other schemes would do.");
+      "Give --workload and --cluster too (made by 'python -m gradweave profile' and 'probe'), and the page "
+      "also "
+      "shows other schemes.");
   return advice;
 }
 

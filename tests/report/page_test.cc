@@ -199,7 +199,7 @@ TEST(Advice, ComparesMeasuredWithPredicted) {
   EXPECT_THAT(advice(measured), HasSubstr("0 % more"));
   EXPECT_THAT(advice(measured), Not(HasSubstr("another machine")));
   for (Span& span : measured.timelines[0].spans) span.begin_ns *= 2, span.end_ns *= 2;
-  EXPECT_THAT(advice(measured), HasSubstr("50 % less. The files speak of another machine"));
+  EXPECT_THAT(advice(measured), HasSubstr("50 % less. The workload and cluster files are of another machine"));
 }
 
 }  // namespace
