@@ -74,9 +74,10 @@ def prediction_table(found):
 
 
 def accuracy_table(path, job="small"):
-    """Mean and single seeds of the test accuracy after the last epoch, or of the GPT's loss, for each method, optimizer, number
-    of workers and coverage rate; DistributedDataParallel's does not depend on that."""
-    measure, title, digits = ("accuracy", "mean accuracy, %", 2) if job == "small" else ("test_loss", "mean test loss, nats", 3)
+    """Mean and single seeds of the test accuracy after the last epoch, or of the GPT's loss, for each method, optimizer,
+    number of workers and coverage rate; DistributedDataParallel's does not depend on that."""
+    measure, title, digits = (("accuracy", "mean accuracy, %", 2) if job == "small"
+                              else ("test_loss", "mean test loss, nats", 3))
     groups = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         result = json.loads(line)

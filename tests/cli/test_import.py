@@ -161,7 +161,7 @@ def test_nccl_tests_become_a_cluster(tmp_path):
     assert link["name"] == "ib" and link["startup_us"] == pytest.approx(30, rel=1e-3) and "reduce_scatter" in link
     two = json.loads(run("import", "nccl-tests", files[0], files[0], "--link", "ib", "--link", "eth").stdout)
     assert [link["name"] for link in two["links"]] == ["ib", "eth"]
-    assert "one more run of all_reduce" in run("import", "nccl-tests", files[0], files[0], code=2).stderr
+    assert "a second run of all_reduce" in run("import", "nccl-tests", files[0], files[0], code=2).stderr
     other = tmp_path / "other.txt"
     other.write_text(table("all_gather_perf", "none", ranks=8))
     assert "8 ranks, not on 4" in run("import", "nccl-tests", files[0], other, code=2).stderr

@@ -187,7 +187,7 @@ TEST(Advice, SaysWhereNothingIsToGain) {
   ReportInput fast = input();
   fast.cluster->links[0] = {.name = "net", .startup_ns = 10, .us_per_byte = {1, 7}};
   const std::string text = advice(fast);
-  EXPECT_THAT(text, HasSubstr("only faster compute helps"));
+  EXPECT_THAT(text, HasSubstr("only faster computation helps"));
   EXPECT_THAT(text, Not(HasSubstr("may change")));
 }
 
@@ -199,7 +199,8 @@ TEST(Advice, ComparesMeasuredWithPredicted) {
   EXPECT_THAT(advice(measured), HasSubstr("0 % more"));
   EXPECT_THAT(advice(measured), Not(HasSubstr("another machine")));
   for (Span& span : measured.timelines[0].spans) span.begin_ns *= 2, span.end_ns *= 2;
-  EXPECT_THAT(advice(measured), HasSubstr("50 % less. The workload and cluster files are of another machine"));
+  EXPECT_THAT(advice(measured),
+              HasSubstr("50 % less. The workload and cluster files are of another machine"));
 }
 
 }  // namespace
