@@ -6,6 +6,7 @@ import json
 import secrets
 
 from gradweave import _native
+from gradweave.groups import ARRIVAL
 
 DIGEST = "digest "
 
@@ -17,7 +18,7 @@ def agree(job, arguments, refusal, arrival_s):
     for the job, the same on all ranks and new for each.
     """
     post = json.dumps({"refusal": refusal and str(refusal), "arguments": arguments, "name": secrets.token_hex(8)})
-    posts = job.peers.agree("gradweave.wrap()", post, arrival_s, ": wrap(arrival_timeout=) says how far apart they may start")
+    posts = job.peers.agree("gradweave.wrap()", post, arrival_s, ARRIVAL)
     said = {rank: json.loads(text) for rank, text in enumerate(posts)}
     if refusal:
         raise refusal
@@ -59,7 +60,7 @@ class Control:
 
     def __init__(self, job, device):
         self.rank, self.size, self.decides = job.rank, job.size, job.decides
-        self.peers, self.timeout_s = job.peers, job.timeout_s
+        self.peers, self.timeout_s, self.of_members = job.peers, job.timeout_s, job.of_members
         self.group = data = None
         if job.size > 1:
             self.group = job.control_group()
@@ -91,7 +92,7 @@ class Control:
 
     def average(self, tensors, what):
         """The means over the ranks, in place, the same bits on all. Takes a copy of all."""
-        self._messages.average(list(tensors), what)
+        self._messages.average([tensor for tensor in tensors if tensor.numel() > 0], what)
 
     def close(self):
         self.group = self._messages = self.planning = None

@@ -4,6 +4,7 @@ import torch
 
 from gradweave import _native
 from gradweave.agreement import named
+from gradweave.sharding import beside, local_of
 
 VERSION = 2
 
@@ -27,14 +28,16 @@ class OfRanks:
         self._session, self._ranks = session, ranks
 
     def state_dict(self):
-        return {key_of(rank): RankState(rank, self._ranks) for rank in range(self._ranks)}
+        part = self._session.job.part
+        return {key_of(rank, part): RankState(rank, self._ranks) for rank in range(self._ranks)}
 
     def load_state_dict(self, states):
         self._session.load_state_dict([{key: state} for key, state in sorted(states.items(), key=lambda item: item[1].rank)])
 
 
-def key_of(rank):
-    return f"rank{rank}"
+def key_of(rank, part=None):
+    """`part`: JobRanks.part: ranks that train other parts of a model have states of their own."""
+    return f"rank{rank}" if part is None else f"rank{rank}.part{part}"
 
 
 def ranks_of(given):
@@ -81,13 +84,15 @@ def _check_complete(states):
         raise ValueError(f"they are of {named(found)}: give them in the order of ranks")
 
 
-def fold(states, names, parameters, links, updates, whole_batch):
+def fold(states, scope, links, updates, whole_batch):
     """Makes parameters and optimizers what finish() of the job before would have made them, from the states of all its ranks,
     and returns what outlives its plan on each of them, for Engine.take_over(). Every rank does it alone, and all alike.
-    `links`: LinkSpecs without groups; `whole_batch`: as Updates.plan_installed() is told of parts of a batch."""
+    `scope`: of the model; `links`: LinkSpecs without groups; `whole_batch`: as Updates.plan_installed() is told of parts of a
+    batch."""
     parts = [state.parts for state in states]
     if states[0].plan is None:
         return [each["remains"] for each in parts]
+    names, parameters = scope.names, scope.parameters
     plan, workload = _native.Plan(states[0].plan), _native.Workload(parts[0]["workload"])
     engines = [each["engine"] for each in parts]
     local = "local" in parts[0]
@@ -95,8 +100,8 @@ def fold(states, names, parameters, links, updates, whole_batch):
     for rank, each in enumerate(parts):
         if local:
             put_local(each["local"], names, parameters, updates)
-        engine = _native.Engine(names, parameters, links, None, _native.Peers(None, 0, 1, 60.0), len(states), 60.0, False,
-                                None, updates.step_subset)
+        engine = _native.Engine(names, scope.tensors, links, None, _native.Peers(None, 0, 1, 60.0), len(states), 60.0, False,
+                                None, updates.step_subset, scope.shards)
         with updates.of(engine):
             engine.play(plan, workload, engines, rank)
             if local or rank == 0:  # elsewhere ranks have equal parameters
@@ -113,7 +118,8 @@ def fold(states, names, parameters, links, updates, whole_batch):
 
 def local_state(names, parameters, updates):
     """{name: {"value", "optimizer"}}: what ranks have of their own where they step on their own. No copies."""
-    return {name: {"value": parameter.detach(), "optimizer": updates.state_of(parameter)}
+    return {name: {"value": local_of(parameter).detach(),
+                   "optimizer": {key: local_of(value) for key, value in updates.state_of(parameter).items()}}
             for name, parameter in zip(names, parameters)}
 
 
@@ -121,8 +127,9 @@ def put_local(state, names, parameters, updates):
     """Makes parameters and optimizers' states copies of a local_state()."""
     with torch.no_grad():
         for name, parameter in zip(names, parameters):
-            parameter.copy_(state[name]["value"])
-            updates.set_state(parameter, _copied(state[name]["optimizer"], parameter.device))
+            local_of(parameter).copy_(state[name]["value"])
+            kept = _copied(state[name]["optimizer"], parameter.device)
+            updates.set_state(parameter, {key: beside(value, parameter) for key, value in kept.items()})
 
 
 def _copied(value, device):

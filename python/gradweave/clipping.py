@@ -3,10 +3,12 @@
 import torch
 
 from gradweave import _native
+from gradweave.sharding import is_sharded, local_of
 
 
-def clip_grad_norm_(engine, parameters, max_norm, norm_type, error_if_nonfinite, chosen=None):
-    """`parameters`: the engine's, in its order; `chosen`: those to clip, by default all, in the order of the norm."""
+def clip_grad_norm_(engine, parameters, shards, max_norm, norm_type, error_if_nonfinite, chosen=None):
+    """`parameters`: in the engine's order; `shards`: of those of them that are sharded, by place; `chosen`: those to clip, by
+    default all, in the order of the norm."""
     if engine.installed and engine.steps_in_backward:
         raise _native.InvalidInput("clip_grad_norm_: the plan in force steps parameters in the backward, before the "
                                    "norm of the whole gradient is known; choose a scheme that steps in "
@@ -15,18 +17,21 @@ def clip_grad_norm_(engine, parameters, max_norm, norm_type, error_if_nonfinite,
     if not engine.installed or not engine.reduced or not engine.steps_in_forward:
         return torch.nn.utils.clip_grad_norm_(chosen, max_norm, norm_type, error_if_nonfinite)
     coming = dict(zip(parameters, engine.coming_gradients()))
+    shard_of = {shard.parameter: shard for shard in shards.values()}
     parts, whole = [], []
     for parameter in chosen:
         own = coming.get(parameter)
         if own is None and parameter.grad is not None:  # left to others
-            own = [parameter.grad]
+            own = [local_of(parameter.grad)]
             whole.append(parameter.grad)
         elif own:
             flat = own[0] if len(own) == 1 else torch.cat(own)
             # In the parameter's shape: a norm of one dimension is summed in another order.
-            whole.append(flat.as_strided(parameter.size(), parameter.stride(), flat.storage_offset()))
+            whole.append(shard_of[parameter].whole_of(flat) if parameter in shard_of else
+                         flat.as_strided(parameter.size(), parameter.stride(), flat.storage_offset()))
         parts.extend(own or ())
     norm = torch.nn.utils.get_total_norm(whole, norm_type, error_if_nonfinite)
     # As torch.nn.utils.clip_grads_with_norm_ does, which asks for parameters.
-    torch._foreach_mul_(parts, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+    known = norm.full_tensor() if is_sharded(norm) else norm
+    torch._foreach_mul_(parts, torch.clamp(max_norm / (known + 1e-6), max=1.0))
     return norm

@@ -41,7 +41,8 @@ class Commands(_native.EngineJob):
         return preserving.learning_rates(self._session.updates.optimizers, self._session.parameters)
 
     def moments(self):
-        return preserving.moments(self._session.updates.optimizers, self._session.parameters)
+        values, share = preserving.moments(self._session.updates.optimizers, self._session.parameters)
+        return self._session.laid_out(values), share
 
     def tell(self, line):
         reporting.tell(line)

@@ -2,6 +2,7 @@
 
 import collections
 import datetime
+import json
 import os
 import time
 import traceback
@@ -11,6 +12,7 @@ from torch import distributed
 from gradweave import _native
 
 GROUPS = "making the process groups"
+ARRIVAL = ": wrap(arrival_timeout=) says how far apart they may start"
 
 _jobs = collections.Counter()  # by members, alike on all of them
 
@@ -18,32 +20,59 @@ _jobs = collections.Counter()  # by members, alike on all of them
 class JobRanks:
     """The ranks that train one model alike: those of `group`, by default of the default group, or this process alone.
     `rank` and `size` count within them; `name`, once ranks have agreed on it, tells the job from others. `peers` are all ranks
-    of `plan_group`, which have one plan; by default this job's own."""
+    of `plan_group`, which have one plan; by default this job's own. `held`: what this rank has of a sharded model, as
+    sharding.held_by() tells it; those that hold the same train alike, and by default all ranks have one plan. Collective then:
+    ranks may come `arrival_s` after each other."""
 
-    def __init__(self, group, timeout_s, plan_group=None):
+    def __init__(self, group, timeout_s, plan_group=None, held=None, arrival_s=None):
         if group is distributed.GroupMember.NON_GROUP_MEMBER:
             raise ValueError("gradweave.wrap: this rank is not a member of process_group; call it with this rank's own group")
-        self.user_group = group or (distributed.group.WORLD if distributed.is_initialized() else None)
-        self.timeout_s = timeout_s
-        self.members = distributed.get_process_group_ranks(self.user_group) if self.user_group else [0]
-        self.size = len(self.members)
-        self.rank = distributed.get_group_rank(self.user_group, distributed.get_rank()) if self.user_group else 0
-        planners = self.members if plan_group is None else distributed.get_process_group_ranks(plan_group)
-        if not set(self.members) <= set(planners):
-            raise ValueError(f"gradweave.wrap: plan_group has the ranks {planners}, and those that train alike are "
+        world = distributed.group.WORLD if distributed.is_initialized() else None
+        self.user_group, self.timeout_s = group or world, timeout_s
+        self.members = _ranks_of(self.user_group)
+        own = distributed.get_rank() if world else 0
+        self._planners = _ranks_of(plan_group or world) if held or plan_group else self.members
+        if not held and not set(self.members) <= set(self._planners):
+            raise ValueError(f"gradweave.wrap: plan_group has the ranks {self._planners}, and those that train alike are "
                              f"{self.members}; give a group of all ranks that are to have one plan")
-        self.several_groups = len(planners) > self.size
-        self._planners = planners.index(distributed.get_rank()) if self.user_group else 0, len(planners)
         self.name = None
         self._made, self._registered = 0, []
-        self._prefix, self._store = _own_store(self.members, "")
-        self._peers_store = _own_store(planners, "plan_")[1] if self.several_groups else self._store
-        self.peers = _native.Peers(self._peers_store, *self._planners, timeout_s)
+        # That of a sharded model has the name of one that is not: if some ranks have such a model, all see it.
+        kind = "plan_" if len(self._planners) > len(self.members) and not held else ""
+        self._prefix, self._peers_store = _own_store(self._planners, kind)
+        self.peers = _native.Peers(self._peers_store, self._planners.index(own), len(self._planners), timeout_s)
+        if held:
+            self._store = None
+            try:
+                self.members = self._that_hold_the_same(held, group, arrival_s)
+            except BaseException:
+                self.close()
+                raise
+            self.user_group = world
+        self.size, self.rank = len(self.members), self.members.index(own)
+        self.several_groups = len(self._planners) > self.size
+        if self.several_groups:
+            self._prefix, self._store = _own_store(self.members, "part_" if held else "")
+        else:
+            self._store = self._peers_store
 
     @property
     def decides(self):
         """Whether this rank decides on the plan."""
-        return self._planners[0] == 0
+        return self.peers_rank == 0
+
+    @property
+    def peers_rank(self):
+        return self._planners.index(self.members[self.rank])
+
+    @property
+    def part(self):
+        """A number of what the ranks train that train alike, other than that of all others; None where all do."""
+        return self._planners.index(self.members[0]) if self.several_groups else None
+
+    def of_members(self, posts):
+        """Of what all `peers` have posted, what this job's ranks have."""
+        return [posts[self._planners.index(member)] for member in self.members]
 
     def control_group(self):
         """For small messages in the processor's memory."""
@@ -53,8 +82,8 @@ class JobRanks:
         """The same for all that have one plan; None where they are this job's ranks."""
         if not self.several_groups:
             return None
-        return _native.make_gloo_group(self.peers, distributed.PrefixStore("group", self._peers_store), *self._planners,
-                                       self.timeout_s)
+        return _native.make_gloo_group(self.peers, distributed.PrefixStore("group", self._peers_store), self.peers_rank,
+                                       len(self._planners), self.timeout_s)
 
     def is_gloo(self, device):
         """Whether the job's group communicates tensors on `device` by Gloo, or there is none."""
@@ -83,6 +112,25 @@ class JobRanks:
             distributed.destroy_process_group(group)
         self._registered, self._store, self._peers_store = [], None, None
 
+    def _that_hold_the_same(self, held, given, arrival_s):
+        """The ranks, of which the caller may have given a group. Errors: InvalidInput, alike on all ranks."""
+        held = {"with": [self._planners.index(rank) if rank in self._planners else -1 for rank in held["with"]],
+                "part": held["part"], "given": given and [self._planners.index(rank) for rank in _ranks_of(given)]}
+        # In the form of agreement.agree(), by which ranks with a model that is whole come here.
+        posts = self.peers.agree("gradweave.wrap()", json.dumps({
+            "refusal": None, "arguments": {"parameters": "sharded"}, "name": "", "held": held}), arrival_s, ARRIVAL)
+        everybodys = [json.loads(post).get("held") for post in posts]
+        if None in everybodys:
+            whole = [rank for rank, each in enumerate(everybodys) if each is None]
+            raise _native.InvalidInput(f"gradweave.wrap: the model is whole on ranks {' '.join(map(str, whole))} and sharded "
+                                       "on the others; shard it alike in every island")
+        groups = _native.link_groups([(each["with"], each["part"]) for each in everybodys])
+        for rank, each in enumerate(everybodys):
+            if each["given"] not in (None, groups[rank]):
+                raise _native.InvalidInput(f"gradweave.wrap: process_group of rank {rank} has the ranks {each['given']}, and "
+                                           f"the same part of the model is held by {groups[rank]}; leave process_group out")
+        return [self._planners[rank] for rank in groups[self._planners.index(distributed.get_rank())]]
+
     def _gloo(self, **route):
         return _native.make_gloo_group(self.peers, self._store_of_next_group(), self.rank, self.size, self.timeout_s, **route)
 
@@ -104,6 +152,10 @@ class JobRanks:
         distributed.distributed_c10d._world.pg_group_ranks[group] = {member: rank for rank, member in enumerate(self.members)}
         self._registered.append(group)
         return group
+
+
+def _ranks_of(group):
+    return distributed.get_process_group_ranks(group) if group else [0]
 
 
 def _own_store(members, kind):

@@ -3,6 +3,7 @@
 import torch
 
 from gradweave import _native
+from gradweave.sharding import local_of
 
 
 class Loop(_native.Loop):
@@ -37,4 +38,4 @@ class Loop(_native.Loop):
 
 
 def _state_of(gradient: torch.Tensor | None):
-    return None if gradient is None else (gradient.data_ptr(), gradient._version)
+    return None if gradient is None else (local_of(gradient).data_ptr(), local_of(gradient)._version)

@@ -3,6 +3,7 @@
 import torch
 
 from gradweave import _native
+from gradweave.sharding import local_of
 
 CHOICES = ("whole_batch", "local")
 
@@ -25,7 +26,8 @@ def step(group, parameters, state, workers):
     if not stepped:
         return
     states = [state[parameter] for parameter in stepped]
+    kept = ([local_of(each[name]) for each in states] for name in ("exp_avg", "exp_avg_sq", "step"))
     _native.step_as_whole_batch(
-        stepped, *([each[name] for each in states] for name in ("exp_avg", "exp_avg_sq", "step")), lr=float(group["lr"]),
+        list(map(local_of, stepped)), *kept, lr=float(group["lr"]),
         betas=tuple(map(float, group["betas"])), eps=group["eps"], workers=workers,
         decay=group["weight_decay"] if group["decoupled_weight_decay"] else 0.0)

@@ -144,11 +144,12 @@ def layers_of(model, ran, wanted=None):
     return {name: tensors for name, tensors in layers.items() if tensors}
 
 
-def workload_of(model, layers, name):
-    """core.Workload of these layers of the model, as layers_of() has them; its times are 0."""
+def workload_of(model, layers, name, sizes=None):
+    """core.Workload of these layers of the model, as layers_of() has them; its times are 0. `sizes`: {name: tensor}, by
+    default the parameters."""
     if not layers:
         raise ValueError("nothing to profile: no parameter that requires a gradient is used in the forward")
-    sizes = dict(model.named_parameters())
+    sizes = sizes or dict(model.named_parameters())
     return core.Workload.of_layers(name, [
         (layer or type(model).__name__, [(tensor, sizes[tensor].numel(), str(sizes[tensor].dtype).removeprefix("torch."))
                                          for tensor in tensors]) for layer, tensors in layers.items()])

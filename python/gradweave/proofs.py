@@ -5,6 +5,7 @@ import copy
 import torch
 
 from gradweave import slices
+from gradweave.sharding import is_sharded, local_of
 from gradweave.stepping import Stepper, twin_of
 
 MOST = 6  # parameters that are tried
@@ -20,8 +21,19 @@ def prove_partial_steps(stepper):
         full, parts = _tried(stepper, chosen, _step_together), _tried(stepper, chosen, _step_one_by_one)
     except Exception as error:  # any optimizer of the user's: whatever it raises is the reason
         return f"a partial step of {name} failed: {error}"
-    if not all(map(torch.equal, full.parameters, parts.parameters)):
+    if not all(torch.equal(local_of(p), local_of(q)) for p, q in zip(full.parameters, parts.parameters)):
         return f"{name} couples parameters: a step of some differs from a step of all"
+    return None
+
+
+def prove_sharded_steps(stepper):
+    """Whether the optimizer steps DTensors, which not all of torch's own do. Collective on an island. Returns None, or why
+    not."""
+    chosen = [p for p in _smallest(stepper, key=lambda p: (p.ndim, is_sharded(p)), of_each=1) if is_sharded(p)]
+    try:
+        _tried(stepper, chosen, _step_together)
+    except Exception as error:  # as above
+        return f"a step of {stepper.kind.__name__} on DTensors failed: {str(error).splitlines()[0]}"
     return None
 
 
@@ -31,6 +43,8 @@ def prove_slices(stepper):
     not."""
     chosen = [p for p in _smallest(stepper, key=lambda p: p.ndim, of_each=1) if p.numel() > 1]
     name = stepper.kind.__name__
+    if any(map(is_sharded, stepper.parameters)):
+        return f"{name} steps sharded parameters, each of them whole"
 
     def fresh(p):
         return p.numel() > 1 and not stepper.optimizer.state.get(p)
@@ -79,14 +93,16 @@ def _tried(stepper, chosen, step, zeros=False):
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
         for tensor in tried.parameters:
-            values = torch.rand(tensor.shape, generator=generator)
+            values = torch.rand(local_of(tensor).shape, generator=generator)
             tensor.grad = torch.zeros_like(tensor) if zeros else _in_memory_order(tensor, values)
         step(tried)
     return tried
 
 
 def _in_memory_order(like, value):
-    return torch.empty_like(like, requires_grad=False).copy_(value)
+    made = torch.empty_like(like, requires_grad=False)
+    local_of(made).copy_(value)
+    return made
 
 
 def _step_together(stepper):

@@ -35,15 +35,16 @@ class Parameters(dict):
         return dict, (dict(self.items()),)
 
 
-def watch(model, layer_of, read):
-    """From now on `read(layer)` comes before a parameter of `layer_of`, {parameter: layer}, is read by a module of `model`."""
+def watch(model, owners, layer_of, read):
+    """From now on `read(layer)` comes before a parameter of `layer_of`, {parameter: layer}, is read by a module of `model`.
+    `owners`: as of Scope, since parameters that are gathered have others in their places for a while."""
     unwatch(model)
-    if not layer_of:
-        return
-    for module in model.modules():
-        layers = {name: layer_of[p] for name, p in module._parameters.items() if p is not None and p in layer_of}
-        if layers:
-            vars(module)["_parameters"] = Parameters(module._parameters, layers, read)
+    layers = {}
+    for module, name, parameter in owners:
+        if parameter in layer_of:
+            layers.setdefault(module, {})[name] = layer_of[parameter]
+    for module, names in layers.items():
+        vars(module)["_parameters"] = Parameters(module._parameters, names, read)
 
 
 def unwatch(model):

@@ -5,13 +5,15 @@ import torch
 from gradweave import _native
 from gradweave.agreement import digest
 from gradweave.profiling import communicates
+from gradweave.sharding import is_named, is_sharded, local_of, shards_of
 
 DataParallel = torch.nn.parallel.DistributedDataParallel
 INTEGRATIONS = "in Accelerate, the Trainer, Lightning and Fabric, gradweave.integrations does it all (docs/frameworks.md)"
 
 
 class Scope:
-    """The parameters and buffers of `model` apart from those that `exclude` names, or whose module it names. Errors:
+    """The parameters and buffers of `model` apart from those that `exclude` names, or whose module it names. `tensors`: what
+    this rank has of each parameter, its shard where it is sharded. `owners`: (module, its name for it, parameter). Errors:
     ValueError."""
 
     def __init__(self, model, exclude=()):
@@ -33,6 +35,11 @@ class Scope:
             self.parameters.append(parameter)
         if not self.parameters:
             raise ValueError("gradweave.wrap: the model has no parameter that requires a gradient")
+        self.shards = shards_of(self.parameters)
+        self.tensors = [self.shards[place].tensor if place in self.shards else p for place, p in enumerate(self.parameters)]
+        own = set(self.parameters)
+        self.owners = [(module, name, p) for module in model.modules() for name, p in module._parameters.items() if p in own]
+        self._to_broadcast = [local_of(p) for name, p in model.named_parameters() if not self._is_excluded(name)]
         self._frozen = [p for name, p in model.named_parameters() if not p.requires_grad and not self._is_excluded(name)]
 
     def buffers(self):
@@ -43,12 +50,12 @@ class Scope:
         return [(id(buffer), buffer._version) for buffer in self.buffers()]
 
     def to_broadcast(self):
-        return [p for name, p in self.model.named_parameters() if not self._is_excluded(name)] + self.buffers()
+        return [tensor for tensor in self._to_broadcast if tensor.numel() > 0] + self.buffers()
 
     def arguments(self):
         """{what: text} of what ranks must have alike."""
-        shapes = [f"{n} {tuple(p.shape)} {p.dtype} {p.requires_grad}" for n, p in self.model.named_parameters()
-                  if not self._is_excluded(n)]
+        shapes = [f"{n} {tuple(p.shape)} {p.dtype} {p.requires_grad} {p.placements if is_sharded(p) else ''}"
+                  for n, p in self.model.named_parameters() if not self._is_excluded(n)]
         buffers = [f"{n} {tuple(b.shape)} {b.dtype}" for n, b in self.model.named_buffers() if not self._is_excluded(n)]
         return {"parameters (names, shapes, dtypes or which of them are frozen)": digest(shapes), "buffers": digest(buffers)}
 
@@ -73,9 +80,6 @@ class Scope:
         for name, parameter in self.model.named_parameters():
             if torch.nn.parameter.is_lazy(parameter):
                 raise ValueError(f"gradweave.wrap: parameter '{name}' has no shape yet; run one forward first")
-            if hasattr(parameter, "placements") and not self._is_excluded(name):  # a DTensor
-                raise ValueError(f"gradweave.wrap: parameter '{name}' is sharded; pass a model that is whole on every rank, "
-                                 "or leave it to others with exclude=")
         for name, module in self.model.named_modules():
             if isinstance(module, DataParallel) and not self._is_excluded(name):
                 raise ValueError("gradweave.wrap: DistributedDataParallel communicates this model already: pass the one "
@@ -90,4 +94,4 @@ class Scope:
         return any(id(p) not in now for p in self.parameters)
 
     def _is_excluded(self, name):
-        return any(name == left or name.startswith(left + ".") for left in self._exclude)
+        return is_named(name, self._exclude)

@@ -1,6 +1,7 @@
 """One wrapped training job on one rank: from the first forward to the last step."""
 
 import contextlib
+import functools
 import os
 import warnings
 import weakref
@@ -9,7 +10,7 @@ from typing import Any, Iterator, Mapping, Sequence
 import torch
 
 from gradweave import (_native, checkpoint, clipping, compiling, core, equality, graphs, pausing, profiling, reading,
-                       scaling)
+                       scaling, sharding)
 from gradweave.agreement import Control, difference, digest
 from gradweave.checkpoint import RankState
 from gradweave.closing import refusing_once_closed
@@ -50,6 +51,9 @@ class Session:
         self._restored = None  # the engine's state, of a checkpoint, until its plan is in force
         self._scope = Scope(model, settings.exclude)
         self.names, self.parameters = self._scope.names, self._scope.parameters
+        self._tensors = self._scope.tensors
+        self._islands = sharding.Islands(model, self._scope.shards, self.parameters) if self._scope.shards else None
+        self._syncs = True  # outside no_sync()
         self._loop = Loop(self.parameters)
         if settings.scales:
             self._loop.saw("scales")
@@ -68,9 +72,11 @@ class Session:
         for parameter in self.parameters:
             # Leaves a Python hook dictionary behind, which later Python hooks join instead of replacing ours.
             parameter.register_post_accumulate_grad_hook(_no_op).remove()
-        self.engine = _native.Engine(self.names, self.parameters, [link.spec() for link in self.links], self.control.group,
+        self.engine = _native.Engine(self.names, self._tensors, [link.spec() for link in self.links], self.control.group,
                                      job.peers, job.size, settings.timeout, settings.checks,
-                                     settings.find_unused_parameters, self.updates.step_subset)
+                                     settings.find_unused_parameters, self.updates.step_subset, self._scope.shards)
+        if self._islands is not None:
+            self._islands.open(self.engine)
         self.engine.set_pause(pausing.pause_of(self.device))
         self.updates.engine = self.engine
         if settings.scales:
@@ -148,7 +154,7 @@ class Session:
         communication), ops and bytes sent, updates, waits; and the scheme in force, its predicted_ms and buffer_bytes.
         `target`: a path, to whose file JSON lines are appended, or a torch.utils.tensorboard.SummaryWriter (or what else has
         its add_scalar()). Errors, on rank 0: InvalidInput for what can't be written to."""
-        if self.job.rank == 0:
+        if self.job.decides:
             try:
                 self._scalars.add(target, every)
             except ValueError as error:
@@ -204,7 +210,7 @@ class Session:
             self.control.peers.agree("gradweave.finish()", "", self.control.timeout_s)
         self._controller.finish()
         self.broadcast_buffers()
-        equality.check_equal(self.control, self.names, self.parameters, "finish()")
+        equality.check_equal(self.control, self.names, self._tensors, "finish()")
         if self._stepped_apart:
             self._compare_copies()
 
@@ -236,6 +242,7 @@ class Session:
         tensors = [each.detach() for each in (*module.parameters(), *module.buffers())]
         shapes = digest([[list(each.shape), str(each.dtype)] for each in tensors])
         self._compare("model.gradweave.average()", "modules", shapes, "give it the same module")
+        tensors = list(map(sharding.local_of, tensors))
         floats = [each for each in tensors if each.is_floating_point() or each.is_complex()]
         self.control.average(floats, "model.gradweave.average()")
         self.control.broadcast([each for each in tensors if not each.is_floating_point() and not each.is_complex()], BUFFERS)
@@ -243,8 +250,8 @@ class Session:
     def _compare_copies(self):
         """Says if copies of the model are not the same on all ranks, which have stepped on their own."""
         held = [copy for copy in (reference() for reference in self._copies) if copy is not None]
-        sums = digest([[_native.checksum(parameter) for parameter in copy.parameters()] for copy in held])
-        told = self.control.peers.agree("the comparison of copies", sums, self.control.timeout_s)
+        sums = digest([[_native.checksum(sharding.local_of(parameter)) for parameter in copy.parameters()] for copy in held])
+        told = self.job.of_members(self.control.peers.agree("the comparison of copies", sums, self.control.timeout_s))
         if len(set(told)) > 1 and self.job.rank == 0:
             warnings.warn(OWN_COPIES, stacklevel=4)
 
@@ -262,7 +269,8 @@ class Session:
                 "engine": self.engine.state()}
             if core.demands_of(self.plan)["local_steps"]:
                 parts["local"] = checkpoint.local_state(self.names, self.parameters, self.updates)
-        return {checkpoint.key_of(rank): RankState(rank, ranks, self.job.name, self.engine.iteration, plan, **parts)}
+        key = checkpoint.key_of(rank, self.job.part)
+        return {key: RankState(rank, ranks, self.job.name, self.engine.iteration, plan, **parts)}
 
     def of_ranks(self, ranks: int) -> checkpoint.OfRanks:
         """In place of `model.gradweave` in what torch.distributed.checkpoint loads: a checkpoint of a job of so many ranks."""
@@ -286,7 +294,7 @@ class Session:
             self._fold(states)
             return
         if "local" not in parts:
-            equality.check_equal(self.control, self.names, self.parameters, LOAD)
+            equality.check_equal(self.control, self.names, self._tensors, LOAD)
         if state.plan is None:
             self.engine.take_over([parts["remains"]])
             return
@@ -298,12 +306,11 @@ class Session:
 
     def _fold(self, states):
         links = [_native.LinkSpec(link["name"]) for link in states[0].plan["links"]] if states[0].plan else []
-        remains = checkpoint.fold(states, self.names, self.parameters, links, self.updates,
-                                  self.settings.moments == "whole_batch")
+        remains = checkpoint.fold(states, self._scope, links, self.updates, self.settings.moments == "whole_batch")
         self.engine.take_over(remains)
         self._folded = True
         self.broadcast_buffers()
-        equality.check_equal(self.control, self.names, self.parameters, LOAD)
+        equality.check_equal(self.control, self.names, self._tensors, LOAD)
         self._controller.folded(len(states), self.engine.iteration)
 
     def _check_alike(self, states, refusal):
@@ -359,6 +366,8 @@ class Session:
             handle.remove()
         self._layer_handles = []
         reading.unwatch(self.model)
+        if self._islands is not None:
+            self._islands.close()
         self._order.stop()
         self.phase.eager = False
         if self.on_close:
@@ -373,15 +382,17 @@ class Session:
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """In this context backward passes accumulate and communicate nothing."""
-        before, self.engine.communicating = self.engine.communicating, False
+        before, self._syncs = (self._syncs, self.engine.communicating), False
+        self.engine.communicating = False
         try:
             yield
         finally:
-            self.engine.communicating = before
+            self._syncs, self.engine.communicating = before
 
     def clip_grad_norm_(self, max_norm, norm_type, error_if_nonfinite, parameters=None):
         """gradweave.clip_grad_norm_(), of all parameters or of some."""
-        norm = clipping.clip_grad_norm_(self.engine, self.parameters, max_norm, norm_type, error_if_nonfinite, parameters)
+        norm = clipping.clip_grad_norm_(self.engine, self.parameters, self._scope.shards, max_norm, norm_type,
+                                        error_if_nonfinite, parameters)
         if self._controller.profiling:
             self._loop.clipped()
         return norm
@@ -438,8 +449,12 @@ class Session:
         self._called = True
         if torch.is_grad_enabled() and self.engine.taken_away:  # a batch that was dropped, and then no step
             self.skip_step()
+        if self._islands is not None:
+            self._islands.forward_begins()
         if not torch.is_grad_enabled():
             return
+        if self._islands is not None:
+            self.engine.communicating = self._syncs and self._islands.reduces
         graphs.refuse_capture(self._is_capturing, "the forward of a wrapped model")
         if self.engine.communicating and self.updates.begun and self.engine.synchronous:
             # Optimizers that are not stepped in every iteration, as with DistributedDataParallel.
@@ -470,8 +485,11 @@ class Session:
             self._loop.backward_started(self.engine.reduced)
         self.engine.backward_start()
         if looking or (self._commands.comparing and self.engine.communicating):
-            # After the engine's own callback, which puts the reduced gradients in place.
-            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
+            # After the engine's own callback, which puts the reduced gradients in place, and which comes as late.
+            ended = self._backward_ended
+            if self._islands is not None:
+                ended = functools.partial(torch.autograd.Variable._execution_engine.queue_callback, ended)
+            torch.autograd.Variable._execution_engine.queue_callback(ended)
 
     def _backward_ended(self):
         if self._controller.profiling and self.engine.reduced:
@@ -486,7 +504,8 @@ class Session:
             self.phase.eager = False
         if self.settings.tune and self.phase.seen:
             raise _native.InvalidInput(COMPILED)
-        workload = profiling.workload_of(self.model, self.layers, type(self.model).__name__)
+        workload = profiling.workload_of(self.model, self.layers, type(self.model).__name__,
+                                         dict(zip(self.names, self._tensors)))
         self._controller.layers_known(workload, [link.name for link in self.links])
 
     def _know(self, layers):
@@ -534,7 +553,9 @@ class Session:
         if self.layers is None:
             return
         layers = {p: number for number in self.engine.forward_layers() for p in self._parameters_of[number]}
-        reading.watch(self.model, layers, self._layer_is_read)
+        reading.watch(self.model, self._scope.owners, layers, self._layer_is_read)
+        if self._islands is not None:
+            self._islands.set_layers({place: layers[p] for place, p in enumerate(self.parameters) if p in layers})
         for handle in self._layer_handles:
             handle.remove()
         self._layer_handles = []
@@ -553,6 +574,12 @@ class Session:
 
     def _at_forward_end(self, number):
         return Hook(compiling.opaque(lambda module, inputs, output: self.engine.forward_end(number)))
+
+    def laid_out(self, values):
+        """What is kept of each parameter, or None, as the engine has the parameter."""
+        shards = self._scope.shards
+        return [shards[place].laid_out(value) if place in shards and value is not None else value
+                for place, value in enumerate(values)]
 
     def profiles(self, on):
         """Every layer's forward is told to the engine from now on; or no longer, once another plan is in force, under which
@@ -576,7 +603,7 @@ class Session:
         if not self.settings.checks or iteration % equality.CHECK_EVERY or core.demands_of(self.plan)["local_steps"]:
             return
         self.engine.synchronize()  # some rank may have done so alone
-        equality.check_equal(self.control, self.names, self.parameters, f"iteration {iteration}")
+        equality.check_equal(self.control, self.names, self._tensors, f"iteration {iteration}")
 
 
 def _text_of(error):

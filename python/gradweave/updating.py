@@ -7,6 +7,7 @@ import torch
 
 from gradweave import _native
 from gradweave.proofs import prove_partial_steps, prove_slices
+from gradweave.sharding import beside, local_of
 from gradweave.stepping import Stepper, needs_closure
 
 
@@ -114,8 +115,10 @@ class Updates:
             state = self.state_of(self._parameters[number])
             kept |= {(number, name): (state, value) for name, value in state.items()
                      if torch.is_tensor(value) and value.is_floating_point()}
-        shapes = {f"{number} {name}": [list(value.shape), str(value.dtype)] for (number, name), (_, value) in kept.items()}
-        everybodys = [json.loads(post) for post in control.peers.agree(STATES, json.dumps(shapes), control.timeout_s)]
+        shapes = {f"{number} {name}": [list(local_of(value).shape), str(value.dtype)]
+                  for (number, name), (_, value) in kept.items()}
+        posts = control.of_members(control.peers.agree(STATES, json.dumps(shapes), control.timeout_s))
+        everybodys = list(map(json.loads, posts))
         values = []
         for key, (shape, dtype) in sorted({key: how for each in everybodys for key, how in each.items()}.items()):
             number, name = key.split(" ", 1)
@@ -124,8 +127,8 @@ class Updates:
             if value is None:
                 value = torch.zeros(shape, dtype=getattr(torch, dtype.removeprefix("torch.")),
                                     device=parameter.device if shape else "cpu")
-                self._optimizer_of[parameter].state[parameter][name] = value
-            values.append(value)
+                self._optimizer_of[parameter].state[parameter][name] = value = beside(value, parameter)
+            values.append(local_of(value))
         control.average(values, STATES)
 
     def freeze_hyperparameters(self):

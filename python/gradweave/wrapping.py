@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradweave import _native, forking, graphs, scaling  # noqa: F401  forking acts by itself
+from gradweave import _native, forking, graphs, scaling, sharding  # noqa: F401  forking acts by itself
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
-from gradweave.proofs import prove_slices
+from gradweave.proofs import prove_sharded_steps, prove_slices
 from gradweave.scope import INTEGRATIONS, Scope
 from gradweave.session import Session
 from gradweave.settings import Given, Settings, spelled_as
@@ -64,7 +64,8 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
     InvalidInput (a ValueError) for what the caller can change, on every rank; RuntimeFailure (a RuntimeError) once a peer
     is lost.
     """
-    job = JobRanks(settings.process_group, settings.timeout, settings.plan_group)
+    held = sharding.held_by(model, settings.exclude)
+    job = JobRanks(settings.process_group, settings.timeout, settings.plan_group, held, settings.arrival_timeout)
     refusal, arguments, links = None, {}, []
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     try:
@@ -92,6 +93,8 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
     try:
         job.name = agree(job, arguments, refusal, settings.arrival_timeout)
         agreed = True
+        if trained.shards:
+            _check_sharded_steps(optimizers, trained.parameters)
         session = Session(model, optimizers, settings, job, links)
     except BaseException as error:
         if agreed or not isinstance(error, Exception):  # else the others know of it
@@ -164,6 +167,14 @@ def _check_slices(optimizers, parameters):
             raise _native.InvalidInput(
                 f"gradweave.wrap: the plan steps parts of tensors, and the loop has an optimizer that can't step a part of a "
                 f"tensor ({reason}); plan with slices=off, or use another scheme")
+
+
+def _check_sharded_steps(optimizers, parameters):
+    for each in optimizers:
+        if reason := prove_sharded_steps(Stepper(each, type(each), parameters)):
+            raise _native.InvalidInput(
+                f"gradweave.wrap: an optimizer of the loop can't step sharded parameters ({reason}); use one that works "
+                "element by element, as AdamW does, or leave what it steps whole")
 
 
 def _check_device(trained):

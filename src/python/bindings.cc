@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "gradweave/error.h"
+#include "peers/islands.h"
 #include "python/bind_control.h"
 #include "python/bind_core.h"
 #include "python/values.h"
@@ -81,10 +82,32 @@ std::vector<std::tuple<std::int32_t, std::int64_t, std::int64_t>> tuples_of(
   return tuples;
 }
 
-std::vector<NamedParameter> parameters_of(const py::list& names, const py::list& tensors) {
+// An object of Python's with get(), which may return None, and set(gradient).
+class PythonPlace : public GradientPlace {
+ public:
+  explicit PythonPlace(const py::object& object)
+      : get_(held(object.attr("get"))), set_(held(object.attr("set"))) {}
+
+  at::Tensor get() const override {
+    const py::gil_scoped_acquire lock;
+    return (*get_)().cast<std::optional<at::Tensor>>().value_or(at::Tensor());
+  }
+  void set(const at::Tensor& gradient) override {
+    const py::gil_scoped_acquire lock;
+    (*set_)(gradient.defined() ? std::optional(gradient) : std::nullopt);
+  }
+
+ private:
+  std::shared_ptr<py::function> get_, set_;
+};
+
+std::vector<NamedParameter> parameters_of(const py::list& names, const py::list& tensors,
+                                          const py::dict& places) {
   std::vector<NamedParameter> parameters;
   for (std::size_t i = 0; i < names.size(); ++i) {
     parameters.push_back({names[i].cast<std::string>(), tensors[i].cast<at::Tensor>()});
+    if (const py::int_ number(i); places.contains(number))
+      parameters.back().place = std::make_shared<PythonPlace>(places[number]);
   }
   return parameters;
 }
@@ -232,6 +255,14 @@ void bind_peers(py::module_& module) {
           py::arg("folder"), py::arg("rank"))
       .def("end", &Peers::end)
       .def("close", &Peers::close, Unlocked());
+  module.def(
+      "link_groups",
+      [](const std::vector<std::pair<std::vector<int>, std::string>>& ranks) {
+        std::vector<peers::Holding> holdings;
+        for (const auto& [with, part] : ranks) holdings.push_back({with, part});
+        return peers::link_groups(holdings);
+      },
+      py::arg("ranks"), "By rank, (ranks that it shards with, its part): the ranks that hold the same part.");
   module.def("is_gloo", &is_gloo, py::arg("group"), py::arg("device"));
   module.def(
       "make_gloo_group",
@@ -287,15 +318,20 @@ void bind_engine(py::module_& module) {
   py::class_<Engine, std::unique_ptr<Engine, EndUnlocked>>(module, "Engine")
       .def(py::init([](const py::list& names, const py::list& tensors, std::vector<LinkSpec> links,
                        const std::optional<Group>& control, std::shared_ptr<Peers> peers, int world_size,
-                       double timeout_s, bool check, std::optional<bool> find_unused, py::function step) {
-        EngineOptions options;
-        options.link.timeout = milliseconds_of(timeout_s);
-        options.link.check = check;
-        if (find_unused) options.find_unused = *find_unused ? run::FindUnused::kOn : run::FindUnused::kOff;
-        return std::unique_ptr<Engine, EndUnlocked>(
-            new Engine(parameters_of(names, tensors), std::move(links), control.value_or(Group()),
-                       std::move(peers), world_size, options, stepper_of(std::move(step))));
-      }))
+                       double timeout_s, bool check, std::optional<bool> find_unused, py::function step,
+                       const py::dict& places) {
+             EngineOptions options;
+             options.link.timeout = milliseconds_of(timeout_s);
+             options.link.check = check;
+             if (find_unused)
+               options.find_unused = *find_unused ? run::FindUnused::kOn : run::FindUnused::kOff;
+             return std::unique_ptr<Engine, EndUnlocked>(new Engine(
+                 parameters_of(names, tensors, places), std::move(links), control.value_or(Group()),
+                 std::move(peers), world_size, options, stepper_of(std::move(step))));
+           }),
+           py::arg("names"), py::arg("tensors"), py::arg("links"), py::arg("control"), py::arg("peers"),
+           py::arg("world_size"), py::arg("timeout_s"), py::arg("check"), py::arg("find_unused"),
+           py::arg("step"), py::arg("places") = py::dict())
       .def(
           "install",
           [](Engine& engine, const Given<Plan>& plan, const Given<Workload>& workload,
@@ -320,8 +356,10 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("stepped_locally", &Engine::stepped_locally)
       .def("forward_begins", &Engine::forward_begins)
       .def("forward_start", &Engine::forward_start, Unlocked())
+      .def("forward_comes", &Engine::forward_comes, Unlocked())
       .def("forward_end", &Engine::forward_end, Unlocked())
       .def("backward_start", &Engine::backward_start, Unlocked())
+      .def("gradient_came", &Engine::on_gradient, Unlocked())
       .def("end_iteration", &Engine::end_iteration, Unlocked())
       .def("skip", &Engine::skip, Unlocked())
       .def("drain", &Engine::drain, py::arg("what"), Unlocked())

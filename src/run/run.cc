@@ -117,6 +117,11 @@ void Run::forward_start(std::int32_t layer) {
   recorder_.begin_span();
 }
 
+void Run::forward_comes(std::int32_t layer) {
+  if (!installed() || phase_ != Phase::kIdle) return;
+  apply_forward(layer);
+}
+
 // The real order of layers may differ from the plan's: what the plan applies to this one at layers before it comes first.
 void Run::apply_forward(std::int32_t layer) {
   for (const std::int32_t before : here().updated_before[static_cast<std::size_t>(layer)])

@@ -59,6 +59,8 @@ class Run {
   // The model is called for a backward, whether it will be communicated or accumulated.
   void forward_begins() REQUIRES(compute_thread);
   void forward_start(std::int32_t layer) REQUIRES(compute_thread);
+  // Its parameters are about to be read for its forward, which comes later: applies what forward_start() would.
+  void forward_comes(std::int32_t layer) REQUIRES(compute_thread);
   void forward_end(std::int32_t layer) REQUIRES(compute_thread);
   void backward_start() REQUIRES(compute_thread);
   // The gradient of `tensor` is complete.

@@ -46,6 +46,13 @@ void Engine::forward_start(std::int32_t layer) {
   open().run.forward_start(layer);
 }
 
+void Engine::forward_comes(std::int32_t layer) {
+  const run::AsComputeThread here;
+  if (!open().may_apply()) return;
+  const PlainMode plain;
+  open().run.forward_comes(layer);
+}
+
 void Engine::forward_end(std::int32_t layer) {
   const run::AsComputeThread here;
   open().run.forward_end(layer);
@@ -91,7 +98,13 @@ void Engine::fail(const std::string& what, run::Clock::duration after, const std
 // ---- backward
 
 void Engine::queue_finish() {
-  torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_backward(); });
+  torch::autograd::Engine& autograd = torch::autograd::Engine::get_default_engine();
+  if (!open().has_places) {
+    autograd.queue_callback([this] { finish_backward(); });
+    return;
+  }
+  // What shards parameters may hand gradients over in callbacks of its own, which are all queued by then.
+  autograd.queue_callback([this, &autograd] { autograd.queue_callback([this] { finish_backward(); }); });
 }
 
 void Engine::backward_start() {
@@ -167,7 +180,7 @@ std::vector<std::vector<at::Tensor>> Engine::coming_gradients() {
   };
   const Stepped stepped = run.stepped_at_end();
   for (std::int32_t t : stepped.tensors) {
-    if (const at::Tensor& gradient = parameters[t].grad(); gradient.defined()) of(t) = {gradient.detach()};
+    if (const at::Tensor gradient = parameters.gradient(t); gradient.defined()) of(t) = {gradient.detach()};
   }
   for (std::int32_t b : stepped.blocks) {
     if (const at::Tensor part = host.gradient_part(b); part.defined())

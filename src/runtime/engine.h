@@ -89,8 +89,12 @@ class Engine {
   // steps in the forward, forward_start() and synchronize() are an InvalidInput in another one.
   void forward_begins();
   void forward_start(std::int32_t layer);
+  // The layer's parameters are about to be read for its forward, which comes later.
+  void forward_comes(std::int32_t layer);
   void forward_end(std::int32_t layer);
   void backward_start();  // from a hook on the model's output
+  // Of a parameter, by its number, whose gradient has a place of its own: it is complete. The others' are seen by hooks.
+  void on_gradient(std::int32_t parameter);
   // The user's optimizer.step(): applies what the plan applies at iteration_end and begins the next
   // iteration.
   void end_iteration();
@@ -162,6 +166,7 @@ class Engine {
     run::Run run;
     std::unique_ptr<GradientHooks> hooks;
     std::vector<std::string> layer_names;
+    bool has_places = false;  // of gradients
     Trainer trainer;
 
     // Updates that are on their way are the training thread's to apply: it may be about to.
@@ -196,7 +201,6 @@ class Engine {
   };
   // Errors: InvalidInput once it is closed.
   Open& open() const;
-  void on_gradient(std::int32_t parameter);
   void queue_finish();
   void finish_backward();
 

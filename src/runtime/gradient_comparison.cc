@@ -45,7 +45,7 @@ void GradientComparison::compare_all(Tensors own) {
   Tensors mean;
   before_.clear();
   for (const NamedParameter& each : parameters_) {
-    const at::Tensor& gradient = each.tensor.grad();
+    const at::Tensor gradient = each.gradient();
     mean.push_back(gradient.defined() ? gradient.detach().clone() : at::Tensor());
     before_.push_back(each.tensor.detach().clone());
   }

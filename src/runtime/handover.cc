@@ -41,7 +41,7 @@ at::Tensor Handover::part(std::int32_t block) const {
 // Not if the gradient's storage is shared: then others would see it change.
 at::Tensor Handover::lendable(std::int32_t block) const {
   if (!gradient_.defined() || block == compensated_) return {};
-  const at::Tensor& own = parameters_.gradient(tensor_);
+  const at::Tensor own = parameters_.gradient(tensor_);
   if (own.data_ptr() != gradient_.data_ptr() || own.storage().use_count() > 2) return {};
   return gradient_;
 }

@@ -40,10 +40,12 @@ class GradientHooks::Hook : public torch::autograd::PostAccumulateGradHook {
 
 GradientHooks::GradientHooks(std::vector<at::Tensor> parameters, Callback callback)
     : parameters_(std::move(parameters)), shared_(std::make_shared<Shared>(std::move(callback))) {
+  hooks_.resize(parameters_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].defined()) continue;
     auto before = std::move(torch::autograd::impl::post_acc_grad_hooks(parameters_[i]));
     auto hook = std::make_unique<Hook>(shared_, static_cast<std::int32_t>(i), std::move(before));
-    hooks_.push_back(hook.get());
+    hooks_[i] = hook.get();
     torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i], std::move(hook));
   }
 }
@@ -51,6 +53,7 @@ GradientHooks::GradientHooks(std::vector<at::Tensor> parameters, Callback callba
 GradientHooks::~GradientHooks() {
   shared_->callback = nullptr;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].defined()) continue;
     auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameters_[i]);
     if (slot.get() != hooks_[i]) continue;
     auto before = static_cast<Hook*>(slot.get())->take_before();
@@ -60,7 +63,8 @@ GradientHooks::~GradientHooks() {
 
 std::int32_t GradientHooks::lost() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (torch::autograd::impl::post_acc_grad_hooks(parameters_[i]).get() != hooks_[i])
+    if (parameters_[i].defined() &&
+        torch::autograd::impl::post_acc_grad_hooks(parameters_[i]).get() != hooks_[i])
       return static_cast<std::int32_t>(i);
   }
   return -1;

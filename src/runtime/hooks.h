@@ -10,7 +10,7 @@
 
 namespace gradweave::runtime {
 
-// Calls back with a parameter's index when its gradient is complete.
+// Calls back with a parameter's index when its gradient is complete. Parameters that are undefined have no hook.
 //
 // The post-accumulate slot of a tensor holds one object. Ours keeps what it finds there and runs it first. A
 // Python hook registered later joins what it finds only if that is a Python hook dictionary, and replaces it

@@ -38,25 +38,25 @@ void TorchHost::install(const RunPlan& plan, std::size_t slots, std::vector<std:
 }
 
 void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> parts, bool add) {
-  const at::Tensor& parameter = parameters_[tensor];
-  at::Tensor& gradient = parameters_.gradient(tensor);
+  const NamedParameter& named = parameters_.named(tensor);
+  const at::Tensor& parameter = named.tensor;
+  const bool held = named.gradient_is_held();
+  const at::Tensor before = named.gradient();
   const RunPlan& plan = parameters_.plan();
-  add &= gradient.defined();
+  add &= before.defined();
   if (parts.size() == 1 && !add && plan.block_whole[static_cast<std::size_t>(parts[0].block)]) {
     const at::Tensor& flat = messages_[*parts[0].from].flat;
-    if (gradient.defined() && gradient.data_ptr() == flat.data_ptr() && flat.numel() == gradient.numel())
-      return;
-    gradient =
-        flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + parts[0].offset);
+    if (before.defined() && before.data_ptr() == flat.data_ptr() && flat.numel() == before.numel()) return;
+    named.set_gradient(
+        flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + parts[0].offset));
     return;
   }
-  if (!gradient.defined() || gradient.strides() != parameter.strides() ||
-      (!add && gradient.use_count() > 1)) {
-    const at::Tensor before = gradient;
-    gradient =
+  if (!before.defined() || before.strides() != parameter.strides() || (!add && held)) {
+    const at::Tensor fresh =
         at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
     const bool all = parts.size() == plan.blocks_of_tensor[static_cast<std::size_t>(tensor)].size();
-    if (add || !all) before.defined() ? gradient.copy_(before) : gradient.zero_();
+    if (add || !all) before.defined() ? fresh.copy_(before) : fresh.zero_();
+    named.set_gradient(fresh);
   }
   const at::Tensor target = parameters_.flat_gradient(tensor);
   for (const run::Part& part : parts) {
@@ -73,7 +73,7 @@ at::Tensor TorchHost::gradient_part(std::int32_t block) const {
   return parameters_.part(parameters_.flat_gradient(tensor), block);
 }
 
-void TorchHost::drop_gradient(std::int32_t tensor) { parameters_.gradient(tensor).reset(); }
+void TorchHost::drop_gradient(std::int32_t tensor) { parameters_.named(tensor).set_gradient({}); }
 
 void TorchHost::average_parameter(const run::Part& part) {
   const std::int32_t tensor = parameters_.tensor_of_block(part.block);
@@ -90,12 +90,15 @@ void TorchHost::average_parameter(const run::Part& part) {
 }
 
 void TorchHost::set_gradients_aside(std::span<const std::int32_t> tensors) {
-  for (std::int32_t t : tensors) aside_.push_back(std::exchange(parameters_.gradient(t), at::Tensor()));
+  for (std::int32_t t : tensors) {
+    aside_.push_back(parameters_.gradient(t));
+    parameters_.named(t).set_gradient({});
+  }
 }
 
 void TorchHost::put_gradients_back(std::span<const std::int32_t> tensors) {
   for (std::size_t i = tensors.size(); i-- > 0;) {
-    parameters_.gradient(tensors[i]) = std::move(aside_.back());
+    parameters_.named(tensors[i]).set_gradient(std::move(aside_.back()));
     aside_.pop_back();
   }
 }

@@ -49,7 +49,10 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
     : open_(std::make_unique<Open>(std::move(parameters), std::move(links), std::move(control),
                                    std::move(peers), world_size, options, std::move(stepper))) {
   std::vector<at::Tensor> tensors;
-  for (const NamedParameter& parameter : open_->host.parameters().all()) tensors.push_back(parameter.tensor);
+  for (const NamedParameter& parameter : open_->host.parameters().all()) {
+    tensors.push_back(parameter.place ? at::Tensor() : parameter.tensor);
+    open_->has_places |= parameter.place != nullptr;
+  }
   open_->hooks =
       std::make_unique<GradientHooks>(std::move(tensors), [this](std::int32_t p) { on_gradient(p); });
   open_->peers->dump().set_source([queue = open_->run.queue()] { return queue->flight(); });

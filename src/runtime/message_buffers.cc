@@ -49,7 +49,7 @@ bool MessageBuffers::looked_at(const Retired& retired) const {
   for (std::int32_t b : retired.op->blocks) {
     const std::int32_t tensor = parameters_.tensor_of_block(b);
     if (std::exchange(last, tensor) == tensor) continue;
-    const at::Tensor& gradient = parameters_.gradient(tensor);
+    const at::Tensor gradient = parameters_.gradient(tensor);
     if (gradient.defined() && gradient.is_alias_of(retired.flat)) ++own;
   }
   return static_cast<std::size_t>(retired.flat.storage().use_count()) > own;
@@ -63,8 +63,10 @@ void MessageBuffers::release_retired() {
     }
     if (retired.op->payload == Payload::kGradient && !pool_->single(*retired.op)) {
       for (std::int32_t b : retired.op->blocks) {
-        at::Tensor& gradient = parameters_.gradient(parameters_.tensor_of_block(b));
-        if (gradient.defined() && gradient.is_alias_of(retired.flat)) gradient = gradient.clone();
+        const NamedParameter& parameter = parameters_.named(parameters_.tensor_of_block(b));
+        const at::Tensor gradient = parameter.gradient();
+        if (gradient.defined() && gradient.is_alias_of(retired.flat))
+          parameter.set_gradient(gradient.clone());
       }
     }
     pool_->release(*retired.op, std::move(retired.flat));

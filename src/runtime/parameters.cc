@@ -67,7 +67,7 @@ at::Tensor Parameters::flat(std::int32_t tensor) const { return flattened((*this
 
 at::Tensor Parameters::flat_gradient(std::int32_t tensor) const {
   const at::Tensor& parameter = (*this)[tensor];
-  const at::Tensor& gradient = parameter.grad();
+  const at::Tensor gradient = this->gradient(tensor);
   if (!gradient.defined())
     throw InvalidInput("its gradient was removed by another hook", text_of(tensor),
                        "leave .grad alone in hooks");

@@ -4,16 +4,35 @@
 #include <ATen/core/TensorBody.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/run_plan.h"
 
 namespace gradweave::runtime {
 
+// Where a gradient is that is not its tensor's own: of a shard, in the caller's parameter.
+class GradientPlace {
+ public:
+  virtual ~GradientPlace() = default;
+  // Returns the gradient, in the shape of the tensor; undefined where there is none.
+  virtual at::Tensor get() const = 0;
+  virtual void set(const at::Tensor& gradient) = 0;  // undefined: none
+};
+
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;
+  std::shared_ptr<GradientPlace> place = nullptr;  // of the gradient; null: the tensor itself
+
+  at::Tensor gradient() const { return place ? place->get() : tensor.grad(); }
+  void set_gradient(at::Tensor gradient) const {
+    place ? place->set(gradient) : void(tensor.mutable_grad() = std::move(gradient));
+  }
+  // Whether the caller may hold it besides.
+  bool gradient_is_held() const { return place || tensor.mutable_grad().use_count() > 1; }
 };
 
 // Elements [begin, end) of a parameter, in memory order.
@@ -44,10 +63,11 @@ class Parameters {
   }
   const std::vector<std::int32_t>& numbers() const { return parameter_of_; }  // by tensor
 
-  const at::Tensor& operator[](std::int32_t tensor) const {
-    return all_[static_cast<std::size_t>(number_of(tensor))].tensor;
+  const NamedParameter& named(std::int32_t tensor) const {
+    return all_[static_cast<std::size_t>(number_of(tensor))];
   }
-  at::Tensor& gradient(std::int32_t tensor) const { return (*this)[tensor].mutable_grad(); }
+  const at::Tensor& operator[](std::int32_t tensor) const { return named(tensor).tensor; }
+  at::Tensor gradient(std::int32_t tensor) const { return named(tensor).gradient(); }
   // One dimension in memory order: the parameter itself; its gradient, a copy where its strides differ, not owned by
   // Python. Errors: InvalidInput for a gradient that is gone, sparse, or of another dtype than the parameter had.
   at::Tensor flat(std::int32_t tensor) const;

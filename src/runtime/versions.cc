@@ -12,7 +12,7 @@ void Versions::hand_over(std::int32_t tensor) {
 }
 
 run::Kept Versions::kept(std::int32_t tensor) const {
-  const at::Tensor& gradient = parameters_.gradient(tensor);
+  const at::Tensor gradient = parameters_.gradient(tensor);
   if (!gradient.defined()) return run::Kept::kGone;
   return now(gradient) == handed_[static_cast<std::size_t>(tensor)] ? run::Kept::kSame : run::Kept::kChanged;
 }
