@@ -7,11 +7,11 @@ from torch.distributed.fsdp import fully_shard
 
 
 class Block(nn.Module):
-    def __init__(self, width):
+    def __init__(self, width, inner):
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 2 * width + 1)
-        self.down = nn.Linear(2 * width + 1, width)
+        self.up = nn.Linear(width, inner)
+        self.down = nn.Linear(inner, width)
 
     def forward(self, x):
         return x + self.down(torch.relu(self.up(self.norm(x))))
@@ -20,10 +20,10 @@ class Block(nn.Module):
 class Stack(nn.Module):
     """With two shards those of the widths 9, 19 and 1 are uneven, and of the last one is empty."""
 
-    def __init__(self, width=9, blocks=2):
+    def __init__(self, width=9, inner=19, blocks=2):
         super().__init__()
         self.enter = nn.Linear(6, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.blocks = nn.ModuleList(Block(width, inner) for _ in range(blocks))
         self.leave = nn.Linear(width, 1)
 
     def forward(self, x):
@@ -81,7 +81,7 @@ def averaged(group):
     def average(model):
         for parameter in model.parameters():
             if parameter.grad is not None:
-                shard = parameter.grad.to_local()
+                shard = local_of(parameter.grad)
                 shard.mul_(1 / group.size())
                 distributed.all_reduce(shard, group=group)
     return average
@@ -89,8 +89,11 @@ def averaged(group):
 
 def shards(model):
     """{name: this rank's shard, or the whole of what is whole}."""
-    with torch.no_grad():
-        return {name: (p.to_local() if hasattr(p, "to_local") else p).detach().clone() for name, p in model.named_parameters()}
+    return {name: local_of(p.detach()).clone() for name, p in model.named_parameters()}
+
+
+def local_of(tensor):
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def unlike(one, other):

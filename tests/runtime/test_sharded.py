@@ -287,3 +287,227 @@ def test_a_rank_that_is_killed_ends_all_islands():
         after, text = torch.load(Path(job.folder.name) / f"raised{rank}")
         assert after < 8 + 2, (rank, after, text)
     job.end()
+
+
+def saved_and_resumed(rank, scheme):
+    """Whether a job that goes on from a checkpoint has the shards of one that was not interrupted."""
+    import os
+    from pathlib import Path
+
+    import gradweave
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+    links_cost(halves=True)
+    folder = Path(os.environ["JOB_FOLDER"]) / "checkpoint"
+    mesh = mesh_of()
+
+    def job(seed):
+        model = shard(make_stack(seed), mesh["inside"])
+        optimizer = optimizer_of("adamw", model)
+        return model, optimizer
+
+    def files(part):  # of one island: under plans that step locally, islands have models of their own
+        return folder / f"{part}{mesh['between'].get_local_rank()}"
+
+    model, optimizer = job(0)
+    model, optimizer = wrapped(model, optimizer, scheme, options=OPTIONS.get(scheme))
+    train(model, optimizer, rank, 7)
+    inside = mesh["inside"].get_group()
+    checkpoint.save({"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)},
+                    checkpoint_id=files("island"), process_group=inside)
+    checkpoint.save({"gradweave": model.gradweave}, checkpoint_id=folder / "gradweave")
+    train(model, optimizer, rank, 6, first=7)
+    gradweave.finish(model)
+    uninterrupted = shards(model)
+    model.gradweave.close()
+
+    model, optimizer = job(1)
+    states = {"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)}
+    checkpoint.load(states, checkpoint_id=files("island"), process_group=inside)
+    set_optimizer_state_dict(model, optimizer, states["optimizer"])
+    model, optimizer = wrapped(model, optimizer, scheme, options=OPTIONS.get(scheme), broadcast=False)
+    model.load_state_dict(states["model"])
+    checkpoint.load({"gradweave": model.gradweave}, checkpoint_id=folder / "gradweave")
+    train(model, optimizer, rank, 6, first=7)
+    gradweave.finish(model)
+    return unlike(shards(model), uninterrupted)
+
+
+OPTIONS = {"delayed_averaging": {"compressor": "int4", "outer_momentum": "0.5"}}
+
+
+@pytest.mark.parametrize("scheme", ["dear", "delayed_averaging"])
+def test_a_job_goes_on_from_a_distributed_checkpoint(scheme):
+    assert ranks.run(saved_and_resumed, 4, scheme=scheme) == [[]] * 4
+
+
+def tensor_parallel(rank):
+    """{scheme: this rank's shards}, and those of plain tensor parallelism whose gradients are averaged between islands."""
+    import gradweave
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    links_cost(halves=True)
+    mesh, found = mesh_of(), {}
+    island, group = mesh["between"].get_local_rank(), mesh["between"].get_group()
+    for scheme in (None, "ddp", "dear", "delayed_averaging"):
+        model = make_stack(inner=20)
+        for block in model.blocks:
+            parallelize_module(block, mesh["inside"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, foreach=False)
+        if scheme is None:
+            train(model, optimizer, island, STEPS, between=averaged(group))
+        else:
+            model, optimizer = wrapped(model, optimizer, scheme)
+            train(model, optimizer, island, STEPS)  # all ranks of an island have one batch
+            gradweave.finish(model)
+        found[scheme] = shards(model)
+    return found
+
+
+def test_tensor_parallelism_inside():
+    results = ranks.run(tensor_parallel, 4)
+    for rank, found in enumerate(results):
+        assert unlike(found["ddp"], found[None]) == unlike(found["dear"], found[None]) == []
+        assert unlike(found["delayed_averaging"], results[(rank + 2) % 4]["delayed_averaging"]) == []
+
+
+class ByHand(torch.nn.Module):
+    """A layer that gathers its weight itself."""
+
+    def __init__(self, rows, columns, mesh):
+        super().__init__()
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        self.weight = torch.nn.Parameter(distribute_tensor(torch.randn(rows, columns), mesh, [Shard(0)]))
+
+    def forward(self, x):
+        return x @ self.weight.full_tensor().T
+
+
+def sharded_by_hand(rank):
+    """As tensor_parallel(), of shards of several sizes in memory without room for more."""
+    import gradweave
+
+    links_cost(halves=True)
+    mesh, found = mesh_of(), {}
+    island, group = mesh["between"].get_local_rank(), mesh["between"].get_group()
+    for scheme in (None, "p3", "dear", "delayed_averaging"):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(ByHand(5, 6, mesh["inside"]), torch.nn.Tanh(), ByHand(1, 5, mesh["inside"]))
+        optimizer = optimizer_of("sgd", model)
+        if scheme is None:
+            train(model, optimizer, island, STEPS, between=averaged(group))
+        else:
+            model, optimizer = wrapped(model, optimizer, scheme, options=OPTIONS.get(scheme))
+            train(model, optimizer, island, STEPS)
+            gradweave.finish(model)
+        found[scheme] = shards(model)
+    return found
+
+
+def test_shards_without_room_are_moved():
+    results = ranks.run(sharded_by_hand, 4)
+    for rank, found in enumerate(results):
+        assert unlike(found["p3"], found[None]) == unlike(found["dear"], found[None]) == []
+        assert unlike(found["delayed_averaging"], results[(rank + 2) % 4]["delayed_averaging"]) == []
+
+
+def hybrid(rank):
+    """By scheme, this rank's shards, of HSDP inside."""
+    import gradweave
+    from torch.distributed.device_mesh import init_device_mesh
+
+    links_cost(halves=True)
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("between", "replicas", "inside"))
+    found = {}
+    for scheme in ("ddp", "dear", "dreamddp", "delayed_averaging"):
+        model = shard(make_stack(), mesh["replicas", "inside"])
+        model, optimizer = wrapped(model, optimizer_of("sgd", model), scheme, options=OPTIONS.get(scheme))
+        train(model, optimizer, rank, STEPS)
+        gradweave.finish(model)
+        found[scheme] = shards(model)
+        model.gradweave.close()
+    model = shard(make_stack(), mesh["replicas", "inside"])
+    train(model, optimizer_of("sgd", model), rank, STEPS, between=averaged(mesh["between"].get_group()))
+    return found, shards(model)
+
+
+@pytest.mark.slow
+def test_replicas_inside_an_island():
+    results = ranks.run(hybrid, 8)
+    for rank, (found, plain) in enumerate(results):
+        for scheme, own in found.items():
+            for other in (rank % 2, rank % 2 + 2, rank % 2 + 4, rank % 2 + 6):  # all that hold this shard
+                assert unlike(own, results[other][0][scheme]) == [], (scheme, rank, other)
+        assert unlike(found["ddp"], plain) == unlike(found["dear"], plain) == []
+
+
+def gpt2(rank):
+    """A stock model with dropout and tied embeddings: this rank's shards by scheme, and those of plain FSDP2."""
+    import gradweave
+    from torch.distributed.fsdp import fully_shard
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    links_cost(halves=True)
+    mesh, found = mesh_of(), {}
+    for scheme in (None, "us_byte", "dear", "delayed_averaging"):
+        torch.manual_seed(0)
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=97, n_positions=16, n_embd=24, n_layer=2, n_head=2))
+        for block in model.transformer.h:
+            fully_shard(block, mesh=mesh["inside"])
+        fully_shard(model, mesh=mesh["inside"])
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        if scheme is not None:
+            model, optimizer = wrapped(model, optimizer, scheme, options=OPTIONS.get(scheme))
+        torch.manual_seed(rank)
+        for _ in range(STEPS):
+            tokens = torch.randint(97, (2, 16))
+            optimizer.zero_grad()
+            model(input_ids=tokens, labels=tokens).loss.backward()
+            if scheme is None:
+                averaged(mesh["between"].get_group())(model)
+            optimizer.step()
+        if scheme is not None:
+            gradweave.finish(model)
+        found[scheme] = shards(model)
+    return found
+
+
+@pytest.mark.slow
+def test_a_model_of_transformers():
+    pytest.importorskip("transformers")
+    results = ranks.run(gpt2, 4)
+    for rank, found in enumerate(results):
+        assert unlike(found["us_byte"], found[None]) == unlike(found["dear"], found[None]) == []
+        assert unlike(found["delayed_averaging"], results[(rank + 2) % 4]["delayed_averaging"]) == []
+
+
+def without_a_root(rank):
+    """As by_every_scheme(), where the outermost module is not sharded: each part ends its backward in a callback of its own."""
+    import gradweave
+    from torch.distributed.fsdp import fully_shard
+
+    links_cost(halves=True)
+    mesh, found = mesh_of(), {}
+    for scheme in (None, "ddp", "dear", "local_sgd"):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 1))
+        for part in (model[0], model[2]):
+            fully_shard(part, mesh=mesh["inside"])
+        optimizer = optimizer_of("sgd", model)
+        if scheme is None:
+            train(model, optimizer, rank, STEPS, between=averaged(mesh["between"].get_group()))
+        else:
+            model, optimizer = wrapped(model, optimizer, scheme)
+            train(model, optimizer, rank, STEPS)
+            gradweave.finish(model)
+        found[scheme] = shards(model)
+    return found
+
+
+def test_gradients_that_come_last_are_waited_for():
+    results = ranks.run(without_a_root, 4)
+    for rank, found in enumerate(results):
+        assert unlike(found["ddp"], found[None]) == unlike(found["dear"], found[None]) == []
+        assert unlike(found["local_sgd"], results[(rank + 2) % 4]["local_sgd"]) == []
