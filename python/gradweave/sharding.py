@@ -154,7 +154,7 @@ class Islands:
         """From now on the engine is told of gradients, and updates parameters before they are gathered."""
         for place, shard in self._shards.items():
             self._handles.append(shard.parameter.register_post_accumulate_grad_hook(
-                lambda parameter, place=place: engine.gradient_came(place)))
+                lambda parameter, place=place: self._gradient_came(place)))
         for number, group in enumerate(self._groups):
             # Whoever gathers, a forward, a prefetch or the user, calls it. An attribute of the object: gone with close().
             group.unshard = functools.partial(self._gather, number, group.unshard)
@@ -188,6 +188,12 @@ class Islands:
                 self._update(number)
                 if self._versions[number] not in (None, self._version(number)):
                     group._to_sharded()
+
+    def _gradient_came(self, place):
+        if not self._engine.communicating:  # the next pass adds to it
+            # FSDP2's lie in one memory with one version counter, by which each would seem changed with the next one.
+            self._shards[place].set(self._shards[place].get().clone())
+        self._engine.gradient_came(place)
 
     def _gather(self, number, gather, async_op=False):
         self._update(number)
