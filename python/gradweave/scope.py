@@ -5,7 +5,7 @@ import torch
 from gradweave import _native
 from gradweave.agreement import digest
 from gradweave.profiling import communicates
-from gradweave.sharding import is_named, is_sharded, local_of, shards_of
+from gradweave.sharding import fsdp_groups, is_named, is_sharded, local_of, shards_of
 
 DataParallel = torch.nn.parallel.DistributedDataParallel
 INTEGRATIONS = "in Accelerate, the Trainer, Lightning and Fabric, gradweave.integrations does it all (docs/frameworks.md)"
@@ -37,6 +37,8 @@ class Scope:
             raise ValueError("gradweave.wrap: the model has no parameter that requires a gradient")
         self.shards = shards_of(self.parameters)
         self.tensors = [self.shards[place].tensor if place in self.shards else p for place, p in enumerate(self.parameters)]
+        if self.shards and fsdp_groups(model):
+            self._check_all_sharded()
         own = set(self.parameters)
         self.owners = [(module, name, p) for module in model.modules() for name, p in module._parameters.items() if p in own]
         self._to_broadcast = [local_of(p) for name, p in model.named_parameters() if not self._is_excluded(name)]
@@ -88,6 +90,13 @@ class Scope:
                 if module.weight.requires_grad and not self._is_excluded(name + ".weight"):
                     raise ValueError(f"gradweave.wrap: '{name or type(module).__name__}' makes sparse gradients, which are "
                                      "not communicated; use sparse=False")
+
+    def _check_all_sharded(self):
+        for place, name in enumerate(self.names):
+            if place not in self.shards:
+                raise ValueError(f"gradweave.wrap: parameter '{name}' is whole, while others are sharded by fully_shard(): "
+                                 "nobody reduces its gradient inside an island; shard the outermost module too, "
+                                 "fully_shard(model, mesh=...), or leave it to others with exclude=")
 
     def _replaced(self):
         now = {id(p) for module in self.model.modules() for p in module._parameters.values()}

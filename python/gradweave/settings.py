@@ -31,11 +31,12 @@ class Settings:
     forward in training, as DistributedDataParallel does. scaler: the loop's torch.amp.GradScaler; plans that do not
     update by this iteration's reduced gradient in step() need it. check: compare every op across ranks before it
     starts, and every 100 iterations the parameters, where a plan keeps them equal (default: the environment's
-    GRADWEAVE_CHECK). process_group: the ranks that train this model alike, where others train other parts of it;
-    default: all, or those that hold the same shards of a sharded model. plan_group: where process_group= makes several groups, all their ranks, to have one plan: it is made for the
-    slowest of them and compared among all, which also meet where it changes and in finish(), and what ends one ends all;
-    default: each group has its own; of a sharded model all ranks have one. exclude: names of parameters, or of modules, that are left to others: neither
-    communicated nor broadcast. moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the
+    GRADWEAVE_CHECK). process_group: the ranks that train this model alike, where others train other parts of it; default:
+    all, or those that hold the same shards of a sharded model. plan_group: where process_group= makes several groups, all
+    their ranks, to have one plan: it is made for the slowest of them and compared among all, which also meet where it
+    changes and in finish(), and what ends one ends all; default: each group has its own; of a sharded model all ranks have
+    one. exclude: names of parameters, or of modules, that are left to others: neither communicated nor broadcast.
+    moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the
     second moment that the gradient of the whole batch would have ("whole_batch"), or by that of this rank's part of it, as
     torch does ("local"). follow: whether a new plan is made once links or compute have changed in training, and put in force
     if it is better (not under torch.compile); None: where the scheme is `auto`. tune: so many plans of the scheme, which

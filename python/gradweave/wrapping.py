@@ -82,6 +82,9 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
         trained = Scope(model, settings.exclude)
         _check_steps(optimizers, model)
         _check_device(trained)
+        if trained.shards and settings.scales:
+            raise ValueError("gradweave.wrap: scaler= finds infinities in the shards of one rank of each island, and others "
+                             "would step: train in bfloat16, or by a scheme that updates in step(), as ddp, without scaler=")
         if settings.slices:
             _check_slices(optimizers, trained.parameters)
         settings.check_runs(trained.names, trained.parameters, job.size)

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "gradweave/error.h"
-#include "peers/islands.h"
+#include "peers/link_groups.h"
 #include "python/bind_control.h"
 #include "python/bind_core.h"
 #include "python/values.h"

@@ -5,7 +5,7 @@ import torch
 from torch import distributed
 
 import ranks
-from islands import averaged, make_stack, mesh_of, optimizer_of, shard, shards, train, unlike
+from sharded_models import averaged, make_stack, mesh_of, optimizer_of, shard, shard_blocks, shards, train, unlike
 from models import links_cost
 
 STEPS = 12
@@ -68,7 +68,7 @@ def gathers_ahead(rank, scheme, how):
     links_cost(halves=True)
     mesh, found = mesh_of(), []
     for gradweaves in (False, True):
-        model = shard(make_stack(), mesh["inside"])
+        model = shard(make_stack(), mesh["inside"], reshard_after_forward=how != "kept")
         ahead(model)
         optimizer = optimizer_of("sgd", model)
         if gradweaves:
@@ -88,7 +88,7 @@ def gathers_ahead(rank, scheme, how):
     return unlike(*found)
 
 
-@pytest.mark.parametrize("how", ["prefetch", "by hand", "evaluation"])
+@pytest.mark.parametrize("how", ["prefetch", "by hand", "evaluation", "kept"])
 def test_updates_land_before_parameters_are_gathered(how):
     assert ranks.run(gathers_ahead, 4, scheme="dear", how=how) == [[]] * 4
 
@@ -122,6 +122,8 @@ def refused(rank, case):
     model, given = make_stack(), {}
     if case == "all ranks":
         shard(model, distributed.init_device_mesh("cpu", (4,)))
+    elif case == "left out":
+        shard_blocks(model, mesh["inside"])
     elif case != "some ranks" or rank != 2:
         shard(model, mesh["inside"])
     optimizer = optimizer_of("sgd", model)
@@ -129,6 +131,8 @@ def refused(rank, case):
         given = {"process_group": pairs[rank // 2]}
     elif case == "muon":
         optimizer = torch.optim.Muon([p for p in model.parameters() if p.ndim == 2])
+    elif case == "scaler":
+        given = {"scaler": torch.amp.GradScaler("cpu")}
     elif case == "slices":
         given = {"scheme": "covap", "options": {"slices": "on"}}
     try:
@@ -141,6 +145,8 @@ def refused(rank, case):
     ("all ranks", "sharded over all 4 ranks, which leaves nothing to average"),
     ("some ranks", "the model is whole on ranks 2"),
     ("process_group", "process_group of rank 0 has the ranks [0, 1], and the same part of the model is held by [0, 2]"),
+    ("left out", "parameter 'enter.weight' is whole, while others are sharded by fully_shard()"),
+    ("scaler", "scaler= finds infinities in the shards of one rank of each island"),
     ("muon", "can't step sharded parameters (a step of Muon on DTensors failed"),
     ("slices", "an optimizer that can't step a part of a tensor (SGD steps sharded parameters, each of them whole)")])
 def test_what_cant_be_averaged_is_refused_on_every_rank(case, says):
@@ -183,7 +189,7 @@ def accumulated(rank, how):
     import contextlib
 
     import gradweave
-    from islands import loss_of
+    from sharded_models import loss_of
 
     links_cost(halves=True)
     mesh, found = mesh_of(), []
@@ -243,7 +249,8 @@ def by_gains(rank, options):
     train(model, optimizer, rank, STEPS)
     gradweave.finish(model)
     after = shards(model)
-    return after, unlike(before, after), [name for name, value in after.items() if value.numel() > 0], model.gradweave.plan.to_json()
+    held = [name for name, value in after.items() if value.numel() > 0]
+    return after, unlike(before, after), held, model.gradweave.plan.to_json()
 
 
 @pytest.mark.parametrize("options", [{"compressor": "int4"}, {"outer_momentum": "0.5"},
@@ -484,7 +491,7 @@ def test_a_model_of_transformers():
 
 
 def without_a_root(rank):
-    """As by_every_scheme(), where the outermost module is not sharded: each part ends its backward in a callback of its own."""
+    """As by_every_scheme(), where the outermost module is not sharded: each part ends its backward in its own callback."""
     import gradweave
     from torch.distributed.fsdp import fully_shard
 
@@ -511,3 +518,46 @@ def test_gradients_that_come_last_are_waited_for():
     for rank, found in enumerate(results):
         assert unlike(found["ddp"], found[None]) == unlike(found["dear"], found[None]) == []
         assert unlike(found["local_sgd"], results[(rank + 2) % 4]["local_sgd"]) == []
+
+
+def in_files(rank, scheme, folder, islands):
+    """Train, save and finish; or, with what the job before had in `folder`, go on: (iteration, this rank's shards)."""
+    import gradweave
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+    links_cost(halves=True)
+    mesh = mesh_of(islands)
+    model = shard(make_stack(), mesh["inside"])
+    optimizer = optimizer_of("adamw", model)
+    states = {"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)}
+    inside, first = mesh["inside"].get_group(), islands == 2
+    if not first:
+        checkpoint.load(states, checkpoint_id=f"{folder}/island0", process_group=inside)
+        set_optimizer_state_dict(model, optimizer, states["optimizer"])
+    model, optimizer = wrapped(model, optimizer, scheme, broadcast=first)
+    if first:
+        train(model, optimizer, rank, 7)
+        if rank < 2:
+            checkpoint.save({"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)},
+                            checkpoint_id=f"{folder}/island0", process_group=inside)
+        checkpoint.save({"gradweave": model.gradweave}, checkpoint_id=f"{folder}/gradweave")
+    else:
+        model.load_state_dict(states["model"])
+        checkpoint.load({"gradweave": model.gradweave.of_ranks(2)}, checkpoint_id=f"{folder}/gradweave")
+        begun = shards(model)
+        train(model, optimizer, rank, 3, first=7)
+    iteration = model.gradweave.engine.iteration
+    gradweave.finish(model)
+    return iteration, shards(model) if first else begun, shards(model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["ddp", "local_sgd"])
+def test_a_job_of_more_islands_goes_on_where_finish_would_have_ended(scheme, tmp_path):
+    before = ranks.run(in_files, 4, scheme=scheme, folder=str(tmp_path), islands=2)
+    after = ranks.run(in_files, 6, scheme=scheme, folder=str(tmp_path), islands=3)
+    for rank, (iteration, begun, ended) in enumerate(after):
+        assert iteration == 10
+        assert unlike(begun, before[rank % 2][2]) == []
+        assert unlike(ended, after[rank % 2][2]) == []

@@ -1,4 +1,4 @@
-#include "peers/islands.h"
+#include "peers/link_groups.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(Islands, RanksThatHoldTheSameAreOneOfEachIsland) {
+TEST(LinkGroups, RanksThatHoldTheSameAreOneOfEachIsland) {
   const std::vector<Holding> rows{{{0, 1}, "a"}, {{0, 1}, "b"}, {{2, 3}, "a"}, {{2, 3}, "b"}};
   EXPECT_THAT(link_groups(rows),
               ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3), ElementsAre(0, 2), ElementsAre(1, 3)));
@@ -21,7 +21,7 @@ TEST(Islands, RanksThatHoldTheSameAreOneOfEachIsland) {
               ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(2, 3)));
 }
 
-TEST(Islands, RanksMayShardWithEachOtherByWayOfOthers) {
+TEST(LinkGroups, RanksMayShardWithEachOtherByWayOfOthers) {
   // Some parameters over one mesh dimension, some over the other: 0 1 / 2 3.
   const std::vector<Holding> ranks{{{0, 1, 2}, "00"}, {{0, 1, 3}, "01"}, {{0, 2, 3}, "10"},
                                    {{1, 2, 3}, "11"}, {{4, 5, 6}, "00"}, {{4, 5, 7}, "01"},
@@ -29,12 +29,12 @@ TEST(Islands, RanksMayShardWithEachOtherByWayOfOthers) {
   EXPECT_THAT(link_groups(ranks)[3], ElementsAre(3, 7));
 }
 
-TEST(Islands, OneRankAloneIsAnIsland) {
+TEST(LinkGroups, OneRankAloneIsAnIsland) {
   EXPECT_THAT(link_groups(std::vector<Holding>{{{0}, "a"}}), ElementsAre(ElementsAre(0)));
   EXPECT_THAT(link_groups(std::vector<Holding>{{{0}, "a"}, {{1}, "a"}})[0], ElementsAre(0, 1));
 }
 
-TEST(Islands, WhatCantBeJoinedIsRefused) {
+TEST(LinkGroups, WhatCantBeJoinedIsRefused) {
   const auto error = [](std::vector<Holding> ranks, const std::string& says) {
     EXPECT_THAT([&] { link_groups(ranks); }, ThrowsMessage<InvalidInput>(HasSubstr(says)));
   };

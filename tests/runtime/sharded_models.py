@@ -45,9 +45,13 @@ def make_stack(seed=0, **sizes):
 
 def shard(model, mesh, **options):
     """fully_shard() of the blocks, then of the rest."""
+    shard_blocks(model, mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+def shard_blocks(model, mesh, **options):
     for block in model.blocks:
         fully_shard(block, mesh=mesh, **options)
-    return fully_shard(model, mesh=mesh, **options)
 
 
 def optimizer_of(kind, model):

@@ -1,4 +1,4 @@
-#include "peers/islands.h"
+#include "peers/link_groups.h"
 
 #include <algorithm>
 #include <cstddef>
