@@ -323,7 +323,9 @@ void EndpointCore::failed_to_dial(const std::shared_ptr<Party>& party, std::size
   {
     const MutexLock lock(party->mutex);
     presence = party->presence;
+    party->refuses = error == asio::error::connection_refused;
     if (presence == Presence::kAway) party->trouble = what;
+    party->changed.notify_all();
   }
   if (presence == Presence::kBroken && error == asio::error::connection_refused)
     return lose(party, Presence::kLost, what + ": nobody listens there any more");
@@ -426,10 +428,11 @@ void EndpointCore::set_presence(Party& party, Presence presence, const std::stri
   party.changed.notify_all();
 }
 
-void EndpointCore::lose(const std::shared_ptr<Party>& party, Presence presence, const std::string& why) {
-  Entry* entry = entry_of(party);
+void EndpointCore::lose(const std::shared_ptr<Party>& lost, Presence presence, const std::string& why) {
+  Entry* entry = entry_of(lost);
   if (entry == nullptr) return;
-  Entry gone = std::move(*entry);
+  const Entry gone = std::move(*entry);  // `lost` may be in there
+  const std::shared_ptr<Party>& party = gone.party;
   entries_.erase(party->name);
   {
     const MutexLock lock(party->mutex);
@@ -527,6 +530,11 @@ Presence Peer::presence() const {
 std::string Peer::trouble() const {
   const MutexLock lock(party_->mutex);
   return party_->trouble;
+}
+
+bool Peer::refuses_connections() const {
+  const MutexLock lock(party_->mutex);
+  return party_->refuses;
 }
 
 Presence Peer::wait_while(Presence old, std::chrono::steady_clock::time_point until) const {

@@ -60,6 +60,8 @@ class Peer {
   Presence presence() const;
   // Why it is not here; of one that never came, what went wrong when it was last tried. May be "".
   std::string trouble() const;
+  // Whether its host said, when it was last tried, that nobody listens there.
+  bool refuses_connections() const;
   // Returns its presence as soon as it is another one than `old`, or at `until`.
   Presence wait_while(Presence old, std::chrono::steady_clock::time_point until) const;
   // Returns how long a message of so many bytes should take at the rate that was measured; nothing before enough was sent.

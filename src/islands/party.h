@@ -34,6 +34,7 @@ struct Party {
   Presence presence GUARDED_BY(mutex) = Presence::kAway;
   std::string trouble GUARDED_BY(mutex);  // why it is not here, or the last thing that went wrong
   bool leaving GUARDED_BY(mutex) = false;
+  bool refuses GUARDED_BY(mutex) = false;  // its host said so when it was last connected to
   // By transfers that want to be told, on the thread that serves the connections.
   std::map<Tag, std::function<void()>> send_ended GUARDED_BY(mutex), receive_ended GUARDED_BY(mutex);
 };

@@ -1,0 +1,312 @@
+#include "islands/meeting.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/quoted.h"
+
+namespace gradweave::islands {
+namespace {
+
+bool has(const Epoch& epoch, const Island& island) {
+  return std::ranges::any_of(epoch.islands, [&](const Island& each) {
+    return each.name == island.name && each.life == island.life;
+  });
+}
+
+const char* const kOtherTraining =
+    "it comes from another training than the one that goes on here; end one of the two, and start its "
+    "islands again without "
+    "their state";
+
+bool same(const Epoch& a, const Epoch& b) { return a.line == b.line && a.number == b.number && a.by == b.by; }
+
+}  // namespace
+
+Meeting::Meeting(std::string random, Time now, Time lease)
+    : random_(std::move(random)), began_(now), lease_(lease) {}
+
+void Meeting::send(const Member& member, FromMeeting message) {
+  outgoing_.push_back({member.island.name, member.island.life, std::move(message)});
+}
+
+std::vector<Outgoing> Meeting::take_outgoing() { return std::exchange(outgoing_, {}); }
+
+void Meeting::take(const std::string& from, const std::string& life, const ToMeeting& message, Time now) {
+  if (message.what == ToMeeting::What::kJoin) {
+    if (message.report.island.name == from && message.report.island.life == life) join(message.report, now);
+    propose(now);
+    return;
+  }
+  const auto found = members_.find(from);
+  if (found == members_.end() || found->second.island.life != life) {
+    outgoing_.push_back({from, life, {.what = FromMeeting::What::kUnknown}});
+    return;
+  }
+  Member& member = found->second;
+  member.lease_until = now + lease_;
+  switch (message.what) {
+    case ToMeeting::What::kRenew:
+      send(member, {.what = FromMeeting::What::kRenewed, .beat = message.beat, .lease = lease_});
+      break;
+    case ToMeeting::What::kAgree:
+      agree(member, message.number);
+      break;
+    case ToMeeting::What::kLeave:
+      ended_.insert(life);
+      members_.erase(found);
+      break;
+    case ToMeeting::What::kJoin:
+      break;
+  }
+  propose(now);
+}
+
+// Returns why an island can't join, or "".
+std::string Meeting::refusal_of(const Report& report, Time now) const {
+  const Island& island = report.island;
+  const auto found = members_.find(island.name);
+  if (found != members_.end() && found->second.island.life != island.life &&
+      now < found->second.lease_until) {
+    return "an island called " + in_quotes(island.name) +
+           " is there already; give this one another name, or wait until that one's lease has run out";
+  }
+  for (const auto& [name, member] : members_) {
+    if (name == island.name || member.island.trains == island.trains) continue;
+    return "it trains something else than island " + in_quotes(name) + ": " + in_quotes(island.trains) +
+           ", not " + in_quotes(member.island.trains) + "; start all islands with the same model and options";
+  }
+  if (recovering_ || !report.epoch || !report.has_trained) return "";
+  if (report.epoch->line != in_force_.line) return kOtherTraining;
+  if (report.epoch->number > last_number_) {
+    return "it knows epoch " + std::to_string(report.epoch->number) + ", and this meeting point has made " +
+           std::to_string(last_number_) + ": another half of the islands has gone on; end one of the two";
+  }
+  return "";
+}
+
+void Meeting::join(const Report& report, Time now) {
+  Member member{.island = report.island,
+                .reported = report.epoch,
+                .has_trained = report.has_trained,
+                .lease_until = now + lease_};
+  member.sure = report.epoch && report.saw_dead && began_ < now - *report.saw_dead + lease_ / 2;
+  if (std::string why = refusal_of(report, now); !why.empty())
+    return send(member, {.what = FromMeeting::What::kRefused, .why = std::move(why)});
+  const auto before = members_.find(report.island.name);
+  if (before != members_.end() && before->second.island.life != report.island.life)
+    ended_.insert(before->second.island.life);
+  for (const Island& island : in_force_.islands) {
+    if (island.name == report.island.name && island.life != report.island.life) ended_.insert(island.life);
+  }
+  left_out_.erase(report.island.name);
+  Member& here = members_[report.island.name] = std::move(member);
+  // To one that comes again: what was said to it may be lost, and what it said.
+  if (here.reported && same(*here.reported, in_force_) && has(in_force_, here.island)) {
+    here.knows = in_force_.number;
+    send(here, {.what = FromMeeting::What::kInForce, .number = in_force_.number});
+  }
+  if (!proposed_ || !has(*proposed_, here.island)) return;
+  if (here.reported && same(*here.reported, *proposed_)) return agree(here, proposed_->number);
+  send(here, {.what = FromMeeting::What::kProposed, .epoch = *proposed_});
+}
+
+void Meeting::agree(Member& member, std::int64_t number) {
+  if (!proposed_ || proposed_->number != number || !has(*proposed_, member.island)) return;
+  missing_.erase(member.island.name);
+  // One that has agreed and is out may not know that it is in force: it might go on with the one before.
+  if (!missing_.empty() || !all_here(*proposed_)) return;
+  in_force_ = *std::exchange(proposed_, std::nullopt);
+  ended_.clear();
+  for (const Island& island : in_force_.islands) {
+    Member& each = members_.at(island.name);
+    each.knows = in_force_.number;
+    each.island.since = island.since;
+    send(each, {.what = FromMeeting::What::kInForce, .number = in_force_.number});
+  }
+}
+
+void Meeting::lost(const std::string& name, const std::string& life, Time now) {
+  const auto found = members_.find(name);
+  if (found == members_.end() || found->second.island.life != life) return;
+  members_.erase(found);
+  propose(now);
+}
+
+void Meeting::tick(Time now) {
+  std::erase_if(members_, [&](const auto& entry) { return now >= entry.second.lease_until; });
+  propose(now);
+}
+
+bool Meeting::is_here(const Island& island) const {
+  const auto found = members_.find(island.name);
+  return found != members_.end() && found->second.island.life == island.life;
+}
+
+bool Meeting::all_here(const Epoch& epoch) const {
+  return std::ranges::all_of(epoch.islands, [&](const Island& island) { return is_here(island); });
+}
+
+// Of the line in which somebody has trained.
+const Epoch* Meeting::highest_reported() const {
+  const Member* highest = nullptr;
+  const auto rank = [](const Member& member) {
+    return std::pair(member.has_trained, member.reported->number);
+  };
+  for (const auto& [name, member] : members_) {
+    if (member.reported && (highest == nullptr || rank(member) > rank(*highest))) highest = &member;
+  }
+  if (highest == nullptr) return nullptr;
+  const Epoch* last = &*highest->reported;
+  for (const auto& [name, member] : members_) {
+    if (member.reported && member.reported->line == last->line && member.reported->number > last->number)
+      last = &*member.reported;
+  }
+  return last;
+}
+
+std::vector<std::string> Meeting::waits_for() const {
+  const Epoch* last = recovering_ ? highest_reported() : &in_force_;
+  if (last == nullptr) return {};
+  std::vector<std::string> names;
+  for (const Island& island : last->islands) {
+    const auto found = members_.find(island.name);
+    if (is_here(island)) {
+      // With one of them here a meeting point that made the epoch may go on without the others.
+      if (!recovering_ || (found->second.sure && same(*found->second.reported, *last))) return {};
+    } else if (found == members_.end() && !ended_.contains(island.life) && !left_out_.contains(island.name)) {
+      names.push_back(island.name);
+    }
+  }
+  return names;
+}
+
+// Returns whether it is known from which epoch to go on.
+bool Meeting::recover(Time now) {
+  if (!recovering_) return true;
+  const Epoch* highest = highest_reported();
+  const bool reported = highest != nullptr && all_here(*highest);
+  if (!reported && (now < began_ + lease_ || !waits_for().empty())) return false;
+  recovering_ = false;
+  if (highest == nullptr) return true;
+  in_force_ = *highest;
+  last_number_ = highest->number;
+  std::erase_if(members_, [&](const auto& entry) {
+    const Member& member = entry.second;
+    const bool other = member.has_trained && member.reported && member.reported->line != in_force_.line;
+    if (other) send(member, {.what = FromMeeting::What::kRefused, .why = kOtherTraining});
+    return other;
+  });
+  return true;
+}
+
+void Meeting::propose(Time now) {
+  if (members_.empty() || !recover(now) || !waits_for().empty()) return;
+  const Epoch& current = proposed_ ? *proposed_ : in_force_;
+  const bool whole = all_here(current);
+  // While a proposal is under way, only a loss makes another one.
+  if (whole && proposed_) return;
+  if (whole && current.islands.size() == members_.size() && current.by == random_) return;
+  const bool goes_on =
+      std::ranges::any_of(in_force_.islands, [&](const Island& island) { return is_here(island); });
+  if (!goes_on) in_force_ = {};
+  Epoch next{.number = ++last_number_, .by = random_};
+  next.line = goes_on ? in_force_.line : random_ + '.' + std::to_string(next.number);
+  for (const auto& [name, member] : members_) {
+    const auto before = std::ranges::find(in_force_.islands, name, &Island::name);
+    const bool stays = before != in_force_.islands.end() && before->life == member.island.life;
+    next.islands.push_back(member.island);
+    next.islands.back().since = stays ? before->since : next.number;
+  }
+  change(std::move(next));
+}
+
+// Proposes it: only what is different to those who know what it follows.
+void Meeting::change(Epoch next) {
+  FromMeeting change{.what = FromMeeting::What::kProposed,
+                     .epoch = {.line = next.line, .number = next.number, .by = next.by},
+                     .base = in_force_.number};
+  std::ranges::copy_if(next.islands, std::back_inserter(change.epoch.islands),
+                       [&](const Island& island) { return !has(in_force_, island); });
+  for (const Island& island : in_force_.islands) {
+    if (!has(next, island)) change.left.push_back(island.name);
+  }
+  const FromMeeting whole{.what = FromMeeting::What::kProposed, .epoch = next};
+  missing_.clear();
+  for (const auto& [name, member] : members_) {
+    missing_.insert(name);
+    send(member, member.knows == in_force_.number && in_force_.number > 0 ? change : whole);
+  }
+  proposed_ = std::move(next);
+}
+
+std::vector<ToMeeting> Attendee::connected(Time now) {
+  connected_ = true;
+  out_ = false;
+  beats_.clear();
+  renewed_at_ = now;
+  ToMeeting join{.what = ToMeeting::What::kJoin,
+                 .report = {.island = island_, .epoch = agreed_, .has_trained = in_force_.has_value()}};
+  if (saw_dead_) join.report.saw_dead = now - *saw_dead_;
+  return {std::move(join)};
+}
+
+std::vector<ToMeeting> Attendee::take(const FromMeeting& message, Time now) {
+  switch (message.what) {
+    case FromMeeting::What::kRefused:
+      refused_ = message.why;
+      return {};
+    case FromMeeting::What::kRenewed:
+      if (const auto sent = beats_.find(message.beat); sent != beats_.end()) {
+        lease_ = message.lease;
+        lease_until_ = sent->second + lease_;  // the meeting point counts from when it came
+        beats_.erase(beats_.begin(), std::next(sent));
+        saw_dead_.reset();
+      }
+      return {};
+    case FromMeeting::What::kInForce:
+      if (agreed_ && agreed_->number == message.number) in_force_ = *agreed_;
+      return {};
+    case FromMeeting::What::kUnknown:
+      out_ = true;
+      return {};
+    case FromMeeting::What::kProposed:
+      break;
+  }
+  Epoch epoch = message.epoch;
+  if (message.base != 0) {
+    if (!in_force_ || in_force_->number != message.base) return connected(now);  // asks for all of it
+    for (const Island& island : in_force_->islands) {
+      const bool stays = std::ranges::find(message.left, island.name) == message.left.end() &&
+                         std::ranges::find(epoch.islands, island.name, &Island::name) == epoch.islands.end();
+      if (stays) epoch.islands.push_back(island);
+    }
+    std::ranges::sort(epoch.islands, {}, &Island::name);
+  }
+  if (!has(epoch, island_)) return {};
+  refused_.clear();
+  const std::int64_t number = epoch.number;
+  agreed_ = std::move(epoch);
+  saw_dead_.reset();
+  return {{.what = ToMeeting::What::kAgree, .number = number}};
+}
+
+std::vector<ToMeeting> Attendee::tick(Time now) {
+  if (!connected_ || now - renewed_at_ < lease_ / 4) return {};
+  if (out_ || !refused_.empty()) return connected(now);  // the reason may have gone
+  renewed_at_ = now;
+  beats_[++beat_] = now;
+  return {{.what = ToMeeting::What::kRenew, .beat = beat_}};
+}
+
+void Attendee::saw_it_dead(Time now) {
+  if (in_force_ && now < lease_until_) saw_dead_ = now;
+}
+
+bool Attendee::heard_in_force(const std::string& line, std::int64_t number, const std::string& by) {
+  if (!agreed_ || agreed_->line != line || agreed_->number != number || agreed_->by != by) return false;
+  in_force_ = agreed_;
+  return true;
+}
+
+}  // namespace gradweave::islands

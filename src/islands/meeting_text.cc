@@ -1,0 +1,174 @@
+// Messages of the meeting point as texts.
+#include <algorithm>
+#include <iterator>
+
+#include "islands/meeting.h"
+#include "peers/sign.h"
+
+namespace gradweave::islands {
+namespace {
+
+using peers::join;
+using peers::number_of;
+using peers::split;
+using Fields = std::vector<std::string>;
+
+std::string encode(const Island& island) {
+  return join({island.name, island.life, std::to_string(island.ranks), join(island.addresses), island.trains,
+               std::to_string(island.since)});
+}
+
+std::optional<Island> decode_island(std::string_view text) {
+  const Fields fields = split(text);
+  if (fields.size() != 6 || fields[0].empty() || fields[1].empty()) return std::nullopt;
+  const auto ranks = number_of(fields[2]), since = number_of(fields[5]);
+  Fields addresses = split(fields[3]);
+  if (!ranks || *ranks == 0 || !since || join(addresses) != fields[3]) return std::nullopt;
+  return Island{.name = fields[0],
+                .life = fields[1],
+                .ranks = *ranks,
+                .addresses = std::move(addresses),
+                .trains = fields[4],
+                .since = *since};
+}
+
+std::string encode(const Epoch& epoch) {
+  Fields fields{epoch.line, std::to_string(epoch.number), epoch.by};
+  std::ranges::transform(epoch.islands, std::back_inserter(fields),
+                         [](const Island& island) { return encode(island); });
+  return join(fields);
+}
+
+// Its islands are in the order of their names, and no two have the same.
+std::optional<Epoch> decode_epoch(std::string_view text) {
+  const Fields fields = split(text);
+  if (fields.size() < 3) return std::nullopt;
+  const auto number = number_of(fields[1]);
+  if (!number) return std::nullopt;
+  Epoch epoch{.line = fields[0], .number = *number, .by = fields[2]};
+  for (std::size_t i = 3; i < fields.size(); ++i) {
+    auto island = decode_island(fields[i]);
+    if (!island || (!epoch.islands.empty() && epoch.islands.back().name >= island->name)) return std::nullopt;
+    epoch.islands.push_back(*std::move(island));
+  }
+  return epoch;
+}
+
+}  // namespace
+
+std::string encode(const ToMeeting& message) {
+  Fields fields{std::string(1, static_cast<char>(message.what))};
+  switch (message.what) {
+    case ToMeeting::What::kJoin:
+      fields.push_back(encode(message.report.island));
+      fields.push_back(message.report.epoch ? encode(*message.report.epoch) : "");
+      fields.emplace_back(message.report.has_trained ? "1" : "0");
+      fields.push_back(message.report.saw_dead ? std::to_string(message.report.saw_dead->count()) : "");
+      break;
+    case ToMeeting::What::kRenew:
+      fields.push_back(std::to_string(message.beat));
+      break;
+    case ToMeeting::What::kAgree:
+      fields.push_back(std::to_string(message.number));
+      break;
+    case ToMeeting::What::kLeave:
+      break;
+  }
+  return join(fields);
+}
+
+std::optional<ToMeeting> decode_to_meeting(std::string_view text) {
+  const Fields fields = split(text);
+  if (fields.empty() || fields[0].size() != 1) return std::nullopt;
+  ToMeeting message{.what = static_cast<ToMeeting::What>(fields[0].front())};
+  switch (message.what) {
+    case ToMeeting::What::kJoin: {
+      if (fields.size() != 5 || (fields[3] != "0" && fields[3] != "1")) return std::nullopt;
+      auto island = decode_island(fields[1]);
+      auto epoch = decode_epoch(fields[2]);
+      const auto age = number_of(fields[4]);
+      if (!island || (!epoch && !fields[2].empty()) || (!age && !fields[4].empty())) return std::nullopt;
+      message.report = {
+          .island = *std::move(island), .epoch = std::move(epoch), .has_trained = fields[3] == "1"};
+      if (age) message.report.saw_dead = Time(*age);
+      return message;
+    }
+    case ToMeeting::What::kRenew:
+    case ToMeeting::What::kAgree: {
+      const auto number = fields.size() == 2 ? number_of(fields[1]) : std::nullopt;
+      if (!number) return std::nullopt;
+      (message.what == ToMeeting::What::kRenew ? message.beat : message.number) = *number;
+      return message;
+    }
+    case ToMeeting::What::kLeave:
+      if (fields.size() != 1) return std::nullopt;
+      return message;
+  }
+  return std::nullopt;
+}
+
+std::string encode(const FromMeeting& message) {
+  Fields fields{std::string(1, static_cast<char>(message.what))};
+  switch (message.what) {
+    case FromMeeting::What::kRefused:
+      fields.push_back(message.why);
+      break;
+    case FromMeeting::What::kProposed:
+      fields.push_back(encode(message.epoch));
+      fields.push_back(std::to_string(message.base));
+      fields.push_back(join(message.left));
+      break;
+    case FromMeeting::What::kInForce:
+      fields.push_back(std::to_string(message.number));
+      break;
+    case FromMeeting::What::kRenewed:
+      fields.push_back(std::to_string(message.beat));
+      fields.push_back(std::to_string(message.lease.count()));
+      break;
+    case FromMeeting::What::kUnknown:
+      break;
+  }
+  return join(fields);
+}
+
+std::optional<FromMeeting> decode_from_meeting(std::string_view text) {
+  const Fields fields = split(text);
+  if (fields.empty() || fields[0].size() != 1) return std::nullopt;
+  FromMeeting message{.what = static_cast<FromMeeting::What>(fields[0].front())};
+  switch (message.what) {
+    case FromMeeting::What::kRefused:
+      if (fields.size() != 2) return std::nullopt;
+      message.why = fields[1];
+      return message;
+    case FromMeeting::What::kProposed: {
+      if (fields.size() != 4) return std::nullopt;
+      auto epoch = decode_epoch(fields[1]);
+      const auto base = number_of(fields[2]);
+      message.left = split(fields[3]);
+      if (!epoch || !base || join(message.left) != fields[3]) return std::nullopt;
+      message.epoch = *std::move(epoch);
+      message.base = *base;
+      return message;
+    }
+    case FromMeeting::What::kInForce: {
+      const auto number = fields.size() == 2 ? number_of(fields[1]) : std::nullopt;
+      if (!number) return std::nullopt;
+      message.number = *number;
+      return message;
+    }
+    case FromMeeting::What::kRenewed: {
+      if (fields.size() != 3) return std::nullopt;
+      const auto beat = number_of(fields[1]), lease = number_of(fields[2]);
+      if (!beat || !lease || *lease == 0) return std::nullopt;
+      message.beat = *beat;
+      message.lease = Time(*lease);
+      return message;
+    }
+    case FromMeeting::What::kUnknown:
+      if (fields.size() != 1) return std::nullopt;
+      return message;
+  }
+  return std::nullopt;
+}
+
+}  // namespace gradweave::islands

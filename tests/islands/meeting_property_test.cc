@@ -1,0 +1,409 @@
+// Islands and meeting points in random orders, with connections that are lost, islands and meeting points that die and come
+// again, and islands that are cut off: no two epochs of a line can both go on, and in the end all are together.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "islands/meeting.h"
+
+namespace gradweave::islands {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Time kLease = 8s;
+
+struct Here {
+  std::string name, life;
+  std::optional<Attendee> attendee;  // nothing: it is dead
+  bool cut = false;                  // nothing comes through, and nobody is told
+  bool connected = false;
+  std::deque<std::string> to, from;  // on the way to the meeting point and back
+};
+
+class World {
+ public:
+  explicit World(int islands) : islands_(static_cast<std::size_t>(islands)) {
+    for (std::size_t i = 0; i < islands_.size(); ++i)
+      islands_[i].name = std::string(1, static_cast<char>('a' + i));
+    begin_meeting();
+  }
+
+  void begin_meeting() {
+    for (Here& here : islands_) lose_connection(here);
+    meeting = std::make_unique<Meeting>("m" + std::to_string(++meetings_), now, kLease);
+  }
+  void end_meeting() {
+    for (Here& here : islands_) lose_connection(here);
+    meeting.reset();
+  }
+  void start(Here& here) {
+    here.life = here.name + std::to_string(++lives_);
+    here.attendee.emplace(Island{.name = here.name, .life = here.life, .trains = "x"});
+  }
+  void kill(Here& here) {
+    const bool told = here.connected && !here.cut && meeting;
+    if (told) meeting->lost(here.name, here.life, now);
+    here.attendee.reset();
+    drop(here);
+  }
+  void leave(Here& here) {
+    if (here.connected && !here.cut && meeting)
+      meeting->take(here.name, here.life, {.what = ToMeeting::What::kLeave}, now);
+    here.attendee.reset();
+    drop(here);
+  }
+  // Both sides see it.
+  void lose_connection(Here& here) {
+    if (here.connected && !here.cut && meeting) meeting->lost(here.name, here.life, now);
+    if (here.attendee) here.attendee->lost();
+    drop(here);
+  }
+  void connect(Here& here) {
+    if (!here.attendee || here.connected || here.cut) return;
+    if (!meeting) return here.attendee->saw_it_dead(now);
+    here.connected = true;
+    say(here, here.attendee->connected(now));
+  }
+  void carry_to(Here& here) {
+    if (here.to.empty() || here.cut || !meeting) return;
+    const auto message = decode_to_meeting(here.to.front());
+    here.to.pop_front();
+    ASSERT_TRUE(message);
+    meeting->take(here.name, here.life, *message, now);
+  }
+  void carry_from(Here& here) {
+    if (here.from.empty() || here.cut || !here.attendee) return;
+    const auto message = decode_from_meeting(here.from.front());
+    here.from.pop_front();
+    ASSERT_TRUE(message);
+    say(here, here.attendee->take(*message, now));
+  }
+  void pass(Time time) {
+    now += time;
+    for (Here& here : islands_) {
+      if (here.attendee) say(here, here.attendee->tick(now));
+    }
+    if (meeting) meeting->tick(now);
+  }
+  // What the meeting point says goes on its way.
+  void post() {
+    if (!meeting) return;
+    for (const Outgoing& outgoing : meeting->take_outgoing()) {
+      for (Here& here : islands_) {
+        if (here.name == outgoing.to && here.life == outgoing.life && here.connected)
+          here.from.push_back(encode(outgoing.message));
+      }
+    }
+  }
+
+  // No two epochs of a line can both go on; what has one name is the same.
+  void check() {
+    std::map<std::string, std::set<std::int64_t>> whole;
+    for (const Here& here : islands_) {
+      if (!here.attendee || !here.attendee->epoch()) continue;
+      const Epoch& epoch = *here.attendee->epoch();
+      const auto [known, first] = epochs_.try_emplace({epoch.line, epoch.number, epoch.by}, epoch);
+      RC_ASSERT(known->second == epoch);
+      RC_ASSERT(last_[here.life] <= epoch.number);
+      last_[here.life] = epoch.number;
+      const bool all = std::ranges::all_of(epoch.islands, [&](const Island& island) {
+        return std::ranges::any_of(islands_, [&](const Here& other) {
+          return other.attendee && other.life == island.life && other.attendee->epoch() == epoch;
+        });
+      });
+      if (all) whole[epoch.line].insert(epoch.number);
+    }
+    for (const auto& [line, numbers] : whole) RC_ASSERT(numbers.size() == 1U);
+  }
+
+  std::vector<Here>& islands() { return islands_; }
+  Time now = 100s;
+  std::unique_ptr<Meeting> meeting;
+
+ private:
+  static void drop(Here& here) {
+    here.connected = false;
+    here.to.clear();
+    here.from.clear();
+  }
+  static void say(Here& here, const std::vector<ToMeeting>& messages) {
+    if (!here.connected) return;
+    for (const ToMeeting& message : messages) here.to.push_back(encode(message));
+  }
+
+  std::vector<Here> islands_;
+  int meetings_ = 0, lives_ = 0;
+  std::map<std::tuple<std::string, std::int64_t, std::string>, Epoch> epochs_;
+  std::map<std::string, std::int64_t> last_;
+};
+
+RC_GTEST_PROP(Meeting, NeverMakesTwoHalvesAndBringsAllTogether, ()) {
+  World world(*rc::gen::inRange(1, 5));
+  for (int step = *rc::gen::inRange(20, 600); step > 0; --step) {
+    Here& here = world.islands()[*rc::gen::inRange<std::size_t>(0, world.islands().size())];
+    switch (*rc::gen::inRange(0, 32)) {
+      case 0:
+        if (here.attendee) world.kill(here);
+        break;
+      case 1:
+        if (here.attendee) world.leave(here);
+        break;
+      case 2:
+        world.lose_connection(here);
+        break;
+      case 3:
+        here.cut = !here.cut;
+        break;
+      case 4:
+        if (*rc::gen::inRange(0, 3) == 0) world.end_meeting();
+        break;
+      case 5:
+      case 6:
+        if (!world.meeting) world.begin_meeting();
+        break;
+      case 7:
+      case 8:
+      case 9:
+        if (!here.attendee) world.start(here);
+        break;
+      case 10:
+      case 11:
+        world.pass(std::chrono::milliseconds(*rc::gen::inRange(1, 5000)));
+        break;
+      case 12:
+      case 13:
+      case 14:
+        world.connect(here);
+        break;
+      default:
+        world.carry_to(here);
+        world.post();
+        world.carry_from(here);
+    }
+    world.post();
+    world.check();
+  }
+  // Now nothing fails any more.
+  if (!world.meeting) world.begin_meeting();
+  for (Here& here : world.islands()) {
+    if (here.cut) {
+      here.cut = false;
+      world.lose_connection(here);
+    }
+    if (!here.attendee) world.start(here);
+  }
+  for (int round = 0; round < 200; ++round) {
+    for (Here& here : world.islands()) {
+      world.connect(here);
+      while (!here.to.empty()) world.carry_to(here);
+      world.post();
+      while (!here.from.empty()) world.carry_from(here);
+    }
+    world.pass(500ms);
+    world.post();
+    world.check();
+  }
+  RC_ASSERT(world.meeting->waits_for().empty());
+  std::set<std::string> in;
+  for (const Here& here : world.islands()) {
+    if (here.attendee->refused().empty()) in.insert(here.life);
+    RC_LOG() << here.life << ": " << here.attendee->refused() << "\n";
+  }
+  RC_ASSERT(!in.empty());
+  for (const Here& here : world.islands()) {
+    if (!in.contains(here.life)) continue;
+    RC_ASSERT(here.attendee->epoch().has_value());
+    RC_ASSERT(here.attendee->epoch()->islands.size() == in.size());
+  }
+}
+
+// A meeting point and islands that nothing happens to between two messages.
+class Together : public testing::Test {
+ protected:
+  Here& island(std::size_t number) { return world.islands()[number]; }
+  void start(std::size_t number) {
+    world.start(island(number));
+    settle();
+  }
+  void settle() {
+    for (int round = 0; round < 20; ++round) {
+      for (Here& here : world.islands()) {
+        world.connect(here);
+        world.post();
+        while (!here.to.empty() && !here.cut) world.carry_to(here);
+        world.post();
+        while (!here.from.empty() && !here.cut) world.carry_from(here);
+      }
+    }
+    world.check();
+  }
+  void pass(Time time) {
+    for (const Time end = world.now + time; world.now < end;) {
+      world.pass(500ms);
+      settle();
+    }
+  }
+  std::string names_in(std::size_t number) {
+    std::string names;
+    const auto& epoch = island(number).attendee->epoch();
+    for (const Island& each : epoch ? epoch->islands : std::vector<Island>{}) names += each.name;
+    return names;
+  }
+  std::int64_t number_in(std::size_t number) { return island(number).attendee->epoch()->number; }
+
+  World world{3};
+};
+
+TEST_F(Together, AMeetingPointThatBeginsWaitsALeaseForWhoMayGoOn) {
+  start(0);
+  EXPECT_EQ(names_in(0), "");
+  pass(kLease);
+  EXPECT_EQ(names_in(0), "a");
+  start(1);
+  EXPECT_EQ(names_in(0), "ab");
+  EXPECT_EQ(names_in(1), "ab");
+  EXPECT_LT(island(1).attendee->epoch()->islands[0].since, island(1).attendee->epoch()->islands[1].since);
+}
+
+TEST_F(Together, WhoDiesIsLeftOutAtOnceAndWhoIsSilentAfterItsLease) {
+  pass(kLease);
+  for (const std::size_t number : {0, 1, 2}) start(number);
+  EXPECT_EQ(names_in(0), "abc");
+  world.kill(island(2));
+  settle();
+  EXPECT_EQ(names_in(0), "ab");
+  island(1).cut = true;
+  pass(kLease / 2);
+  EXPECT_EQ(names_in(0), "ab");
+  pass(kLease);
+  EXPECT_EQ(names_in(0), "a");
+  EXPECT_EQ(names_in(1), "ab");  // it goes on with what it has, and can't: `a` has gone on
+  island(1).cut = false;
+  world.lose_connection(island(1));
+  settle();
+  EXPECT_EQ(names_in(1), "ab");
+  EXPECT_EQ(number_in(0), number_in(1));
+}
+
+TEST_F(Together, AllGoOnWithoutAMeetingPointAndWithTheNextOne) {
+  pass(kLease);
+  for (const std::size_t number : {0, 1, 2}) start(number);
+  const std::int64_t before = number_in(0);
+  world.end_meeting();
+  pass(10 * kLease);
+  EXPECT_EQ(names_in(1), "abc");
+  EXPECT_EQ(number_in(1), before);
+  world.begin_meeting();
+  settle();  // all have reported: no lease to wait for
+  EXPECT_EQ(names_in(1), "abc");
+  EXPECT_EQ(number_in(1), before + 1);
+}
+
+TEST_F(Together, AStaleReportMakesNoSecondHalf) {
+  pass(kLease);
+  for (const std::size_t number : {0, 1, 2}) start(number);
+  island(1).cut = island(2).cut = true;  // most of the epoch
+  pass(2 * kLease);
+  EXPECT_EQ(names_in(0), "a");
+  world.end_meeting();
+  island(0).cut = true;
+  island(1).cut = island(2).cut = false;
+  for (const std::size_t number : {1, 2}) world.lose_connection(island(number));
+  world.begin_meeting();
+  pass(3 * kLease);
+  EXPECT_EQ(names_in(1), "abc");  // the old one, in which nothing can go on without `a`
+  EXPECT_EQ(world.meeting->waits_for(), std::vector<std::string>{"a"});
+  island(0).cut = false;
+  settle();
+  EXPECT_EQ(names_in(0), "abc");
+  EXPECT_EQ(number_in(0), number_in(2));
+}
+
+TEST_F(Together, OneThatSawTheMeetingPointDieGoesOnWithoutThoseThatDiedToo) {
+  pass(kLease);
+  for (const std::size_t number : {0, 1, 2}) start(number);
+  pass(kLease);
+  world.end_meeting();
+  island(2).attendee.reset();
+  settle();  // their connections are refused
+  world.begin_meeting();
+  pass(kLease / 2);
+  EXPECT_EQ(names_in(0), "abc");
+  pass(kLease);
+  EXPECT_EQ(names_in(0), "ab");
+}
+
+TEST_F(Together, OneThatSawItTooLongAgoWaitsUntilToldOtherwise) {
+  pass(kLease);
+  for (const std::size_t number : {0, 1, 2}) start(number);
+  pass(kLease);
+  world.end_meeting();
+  island(2).attendee.reset();
+  settle();
+  pass(3 * kLease);
+  world.begin_meeting();
+  pass(3 * kLease);
+  EXPECT_EQ(world.meeting->waits_for(), std::vector<std::string>{"c"});
+  world.meeting->leave_out("c");
+  pass(1s);
+  EXPECT_EQ(names_in(0), "ab");
+}
+
+TEST_F(Together, WhoTrainsSomethingElseIsRefusedWithTheReason) {
+  pass(kLease);
+  start(0);
+  Here& other = island(1);
+  other.life = "b1";
+  other.attendee.emplace(Island{.name = "b", .life = "b1", .trains = "y"});
+  settle();
+  EXPECT_NE(other.attendee->refused().find("something else than island 'a': 'y', not 'x'"),
+            std::string::npos);
+  EXPECT_EQ(names_in(0), "a");
+}
+
+TEST_F(Together, OneThatStartsAgainIsANewcomerAndTheLineEndsWithItsLast) {
+  pass(kLease);
+  start(0);
+  const std::string line = island(0).attendee->epoch()->line;
+  start(1);
+  world.kill(island(1));
+  start(1);
+  EXPECT_EQ(names_in(1), "ab");
+  EXPECT_EQ(island(1).attendee->epoch()->line, line);
+  world.kill(island(0));
+  world.kill(island(1));
+  start(1);
+  EXPECT_EQ(names_in(1), "");  // the other may go on
+  start(0);
+  EXPECT_EQ(names_in(1), "ab");
+  EXPECT_NE(island(1).attendee->epoch()->line, line);
+}
+
+TEST_F(Together, WhatTheMeetingPointDiedOverIsHeardFromAnother) {
+  pass(kLease);
+  start(0);
+  world.start(island(1));
+  world.connect(island(1));
+  world.carry_to(island(1));
+  world.post();
+  for (const std::size_t number : {0, 1}) {
+    world.carry_from(island(number));
+    world.carry_to(island(number));
+  }
+  world.post();
+  world.carry_from(island(1));  // in force there; `a` has agreed
+  world.end_meeting();
+  EXPECT_EQ(names_in(0), "a");
+  const Epoch epoch = *island(1).attendee->epoch();
+  EXPECT_FALSE(island(0).attendee->heard_in_force(epoch.line, epoch.number, "another"));
+  EXPECT_TRUE(island(0).attendee->heard_in_force(epoch.line, epoch.number, epoch.by));
+  EXPECT_EQ(names_in(0), "ab");
+}
+
+}  // namespace
+}  // namespace gradweave::islands
