@@ -51,7 +51,7 @@ def test_the_tutorial_runs_and_prints_what_it_shows(tmp_path):
             real = words_of(printed)
             missing = [line for line in words_of(text) if line not in real]
             assert not missing, f"{missing} not in:\n{printed}"
-    for made in ("report.html", "trace.json"):
+    for made in ("trace.json", "delayed.json"):
         assert (tmp_path / made).stat().st_size > 1000
 
 
