@@ -91,8 +91,8 @@ bool sends_momentum(const Compression& compression);
 // than 2^62 bytes.
 CompressedCost wire_cost(const Compression& compression, Payload payload, const CompressedMessage& message);
 
-// Returns the cost of exchanging `numel` elements of `element_bytes` bytes among cluster.workers workers, with
-// the cluster's rates of encoding. Errors: those of wire_cost().
+// Returns the cost of exchanging `numel` elements of `element_bytes` bytes among all who take part in an
+// op on the cluster's links, with its rates of encoding. Errors: those of wire_cost().
 CompressedCost compressed_cost(const Compression& compression, Payload payload, std::int64_t numel,
                                std::int64_t element_bytes, const Cluster& cluster);
 

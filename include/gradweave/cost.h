@@ -50,14 +50,16 @@ class CostModel {
   CostModel(const Workload& workload, const Cluster& cluster, Compression compression = {},
             Payload payload = Payload::kGradient, bool outer = false);
 
-  // Returns the cost of one fused op over `slices` on `link` (index into cluster.links).
+  // Returns the cost of one fused op over `slices` on `link` (as link_at() numbers them). Of two levels, what a node's
+  // workers do at once: within the node they share the message, between nodes each carries its shard, a
+  // workers_per_node-th, and all of a node go over one link, as many bytes as the message has, unless each_worker.
   //   all_reduce without `communication_us`: startup + ceil(bytes * rate)
   //   layers with `communication_us` C (times relative_time R of the link, C' = ceil(C*R)):
   //     elements [b, e) of the layer's n cost floor(C'*e/n) - floor(C'*b/n), with no start-up; parts add up
   //   reduce_scatter: floor of half of start-up and of the total; all_gather: the rest. On a link whose halves
   //     were measured, for what is not given: startup + ceil(bytes * rate) of that half
   //   with a compression: half_startups/2 * startup + encode + decode + ceil(equivalent_bytes * rate), see
-  //     compression.h; a given time shrinks as the bytes do
+  //     compression.h; a given time shrinks as the bytes do. Of two levels a shard is encoded on its own
   // O(number of slices).
   OpCost cost(std::size_t link, Collective collective, std::span<const Slice> slices,
               const Compression& compression, Payload payload = Payload::kGradient) const;
@@ -79,8 +81,8 @@ class CostModel {
 
   const WorkloadIndex& index() const { return index_; }
   const Cluster& cluster() const { return cluster_; }
-  const Compression& compression() const { return compression_; }  // no name: none
-  std::size_t link_count() const { return cluster_.links.size(); }
+  const Compression& compression() const { return compression_; }   // no name: none
+  std::size_t link_count() const { return cluster_.links.size(); }  // without those inside nodes
   // Returns whether the tensor's layer has a `communication_us`, which contains the start-up.
   bool has_given_time(std::size_t tensor) const;
 
@@ -88,14 +90,18 @@ class CostModel {
   std::int64_t bytes(std::span<const Slice> slices) const;
 
  private:
-  struct HalfRates {
-    Decimal reduce_scatter, all_gather;
+  struct Rates {
+    Decimal whole, reduce_scatter, all_gather;  // ns per byte; 0 where halves were not measured
+    Decimal inside, compressible;               // what `whole` adds up: see Levels
   };
+
+  Nanoseconds startup_of(std::size_t link) const { return link_at(cluster_, link).startup_ns; }
 
   MessageLoad load(std::size_t link, std::span<const Slice> slices, bool gains) const;
   bool carries_gains(const Compression& compression, Payload payload) const {
     return payload == Payload::kParameter && (outer_ || !compression.name.empty());
   }
+  MessageLoad carried(std::size_t link, const MessageLoad& load) const;
   OpCost uncompressed(std::size_t link, const MessageLoad& load) const;
   OpCost half(std::size_t link, Collective collective, const MessageLoad& load) const;
   OpCost compressed(std::size_t link, const MessageLoad& load, const Compression& compression,
@@ -107,8 +113,7 @@ class CostModel {
   Compression compression_;
   Payload payload_;
   bool outer_;
-  std::vector<Decimal> ns_per_byte_;                // per link
-  std::vector<HalfRates> half_ns_per_byte_;         // per link, 0 where halves were not measured
+  std::vector<Rates> rates_;                        // per link
   std::vector<std::vector<Nanoseconds>> given_ns_;  // [link][layer], -1 where the cost model holds
 };
 

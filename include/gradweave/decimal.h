@@ -31,6 +31,9 @@ std::int64_t multiply_ceil(std::int64_t count, Decimal rate);
 // Returns rate * numerator / denominator (> 0), half up to 15 digits. Errors: InvalidInput beyond 2^62.
 Decimal multiply_ratio(Decimal rate, std::int64_t numerator, std::int64_t denominator);
 
+// Returns the sum, exact where it has at most 18 digits, else half up. Errors: InvalidInput if it has no room.
+Decimal sum_of(Decimal a, Decimal b);
+
 // Returns `rate` * 1000 exactly (microseconds to nanoseconds). Errors: InvalidInput if it has no room.
 Decimal times_1000(Decimal rate);
 

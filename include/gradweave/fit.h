@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,13 +50,23 @@ struct LinkMeasurements {
   friend bool operator==(const LinkMeasurements&, const LinkMeasurements&) = default;
 };
 
-// What was measured on the links between `workers` workers; the rest is as in Cluster.
+// What was measured within one node, among its workers.
+struct InsideMeasurements {
+  StartupGrowth startup_growth = StartupGrowth::kLinear;
+  std::vector<LinkMeasurements> links;
+
+  friend bool operator==(const InsideMeasurements&, const InsideMeasurements&) = default;
+};
+
+// What was measured on the links between `workers` workers, or with `inside` among one worker of each node; the rest is
+// as in Cluster.
 struct ClusterMeasurements {
   std::int64_t workers = 1;
   std::int64_t workers_per_node = 1;
   StartupGrowth startup_growth = StartupGrowth::kLinear;
   std::string description, source;
   std::vector<LinkMeasurements> links;
+  std::optional<InsideMeasurements> inside;
 
   friend bool operator==(const ClusterMeasurements&, const ClusterMeasurements&) = default;
 };
@@ -72,7 +83,7 @@ struct FittedLine {
 
 struct ClusterFit {
   Cluster cluster;
-  std::vector<FittedLine> lines;  // of each link its all-reduce first, then its halves
+  std::vector<FittedLine> lines;  // of each link its all-reduce first, then its halves; links inside last
 };
 
 // Returns the cluster whose links' lines are fit_link() of their measurements. A doubt is raised where

@@ -99,9 +99,19 @@ struct Iteration {
   friend bool operator==(const Iteration&, const Iteration&) = default;
 };
 
+// Among whom a link's ops are. Two levels: a message is reduced in three steps, each an op over the same blocks and
+// merges. A reduce_scatter inside each node leaves every worker a shard, ops between nodes reduce the shards, an
+// all_gather inside brings them together.
+enum class Level : std::uint8_t {
+  kAll,      // all workers
+  kInside,   // the workers of one node, in each node
+  kBetween,  // the workers of all nodes that hold the same shard
+};
+
 struct PlanLink {
   std::string name;
   std::int32_t concurrency = 1;  // 1: one op at a time in issue order; 0: unlimited; else fluid sharing
+  Level level = Level::kAll;     // all links of a plan have kAll, or none
   friend bool operator==(const PlanLink&, const PlanLink&) = default;
 };
 
@@ -153,7 +163,8 @@ struct Plan {
   std::map<std::string, std::string> options;  // with which options
   std::string workload_hash, cluster_hash;
   std::int64_t workers = 1;
-  std::vector<Block> blocks;  // partition every tensor
+  std::int64_t workers_per_node = 1;  // above 1 iff links have levels
+  std::vector<Block> blocks;          // partition every tensor
   std::vector<PlanLink> links;
   std::vector<Iteration> prologue;
   std::vector<Iteration> period;  // at least one
@@ -171,6 +182,9 @@ struct Infeasible {
 };
 
 using PlanResult = std::variant<Plan, Infeasible>;
+
+// Returns whether its links have levels.
+bool has_levels(const Plan& plan);
 
 // Returns the iteration of the plan that is executed as number `n` >= 0: prologue first, then the period.
 const Iteration& iteration_at(const Plan& plan, std::int64_t n);

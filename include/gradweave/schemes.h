@@ -29,7 +29,8 @@ struct SchemeInfo {
   bool chooses = false;  // its plans are those of other schemes, or found by search beside them
   // Throws InvalidInput for values that are each in range but don't go together.
   std::function<void(const SchemeOptions&)> check;
-  // Returns a plan that passes validate(), or why there is none. Pure: same input, same plan, byte for byte.
+  // Returns a plan that passes validate(), or why there is none. Of two levels only schemes that choose are asked; the
+  // others plan for flattened(). Pure: same input, same plan, byte for byte.
   std::function<PlanResult(const Workload&, const Cluster&, const SchemeOptions&)> plan;
 };
 
@@ -65,7 +66,8 @@ class CommonOptions {
 };
 
 // Returns the scheme's plan for the workload on the cluster, with scheme, options, hashes and workers
-// filled in, and what it sends compressed if the options say so. What a tuning found (buffer_bytes of dear)
+// filled in, and what it sends compressed if the options say so. On two levels every op is taken in steps, inside nodes
+// and between them. What a tuning found (buffer_bytes of dear)
 // stands beside the options that were set. Errors: InvalidInput for options that don't go together, workloads or
 // clusters that fail check(), and a compressor that the scheme's collectives can't carry.
 PlanResult make_plan(const Workload& workload, const Cluster& cluster, const SchemeOptions& options);

@@ -26,7 +26,8 @@ struct SimulationOptions {
 
 // A lower bound on the mean iteration time.
 struct Bound {
-  std::string name;  // "compute", "link NAME", "all links", "critical path", "optimum"
+  std::string
+      name;  // "compute", "link NAME", "all links", of two levels "all links inside" and "... between", "critical path", "optimum"
   double iteration_ns = 0;
 };
 
@@ -50,7 +51,8 @@ struct SimulationResult {
   double staleness_mean = 0;  // forwards begun after the gradient was computed and before it is applied
   std::int64_t staleness_max = 0;
   double ops_per_iteration = 0;
-  // Uncompressed bytes handed to collectives; a reduce-scatter with its all-gather counts once.
+  // Uncompressed bytes handed to collectives; a reduce-scatter with its all-gather counts once, and of two levels the
+  // op between nodes alone.
   double bytes_per_iteration = 0;
   std::int64_t extra_bytes = 0;  // PlanFacts::extra_bytes
   std::int64_t period = 1;       // Plan::period.size()
@@ -68,7 +70,8 @@ struct SimulationResult {
 void add_bound(SimulationResult& result, const Bound& bound);
 
 // Returns the steady state of `plan`. `classes`: one workload per class of workers (same layers and tensors,
-// own times); an op starts when every class has released it. Identical ranks are simulated once. The caller
+// own times); an op starts when every class has released it. Identical ranks are simulated once. On two levels an op
+// of a plan without levels takes the time of its steps on both, one after the other, on its link. The caller
 // owes a valid plan (validate()); of an invalid one, results that never come are not waited for. Errors:
 // InvalidInput if classes or links don't fit the plan, if ops and waits wait for each other, or if times or
 // references are beyond exact simulation. O(ops) per iteration until the state repeats.

@@ -26,7 +26,7 @@ namespace {
 struct CompareArguments {
   std::vector<std::string> workloads;
   std::string cluster, plot;
-  std::vector<std::string> schemes, workers, links, set;
+  std::vector<std::string> schemes, workers, workers_per_node, links, set;
   SimulationFlags simulation;
   std::optional<std::int64_t> batch_size;
   bool json = false;
@@ -36,6 +36,7 @@ Json object_of(const Row& row, const Setting& setting, std::optional<std::int64_
   Json object = row.result ? to_object(*row.result) : Json{{"name", row.name}, {"starves", row.infeasible}};
   object["consistency"] = name_of(row.effect);
   object["workers"] = row.workers;
+  if (has_levels(setting.cluster)) object["workers_per_node"] = setting.cluster.workers_per_node;
   if (row.gigabits) object["gigabits"] = *row.gigabits;
   if (const auto rate = coverage_rate(setting.slowest, setting.cluster)) object["coverage_rate"] = *rate;
   if (!row.compressor.empty()) object["compressor"] = row.compressor;
@@ -207,7 +208,11 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
   for (std::size_t p = 0; p < settings.size(); ++p) {
     const Cluster& cluster = settings[p].cluster;
     const auto coverage = coverage_rate(workload, cluster);
-    std::cout << fmt::format("\n{} workers, {} link(s){}{}\n", cluster.workers, cluster.links.size(),
+    const std::string nodes = !has_levels(cluster)
+                                  ? ""
+                                  : fmt::format(" on {} nodes, {} link(s) inside", participants(cluster),
+                                                cluster.inside->links.size());
+    std::cout << fmt::format("\n{} workers{}, {} link(s){}{}\n", cluster.workers, nodes, cluster.links.size(),
                              settings[p].gigabits ? fmt::format(", {} Gb/s", *settings[p].gigabits) : "",
                              coverage ? fmt::format("; coverage rate {:.3g}", *coverage) : "");
     std::cout << table_of(rows[p], batch_size).text(screen) << infeasible_text(rows[p])
@@ -267,13 +272,23 @@ LineChart scaling_chart(const std::string& title, const Cluster& cluster,
   return chart;
 }
 
+// The cluster with as many nodes of so many workers. Errors name `file`.
+Cluster with_nodes_of(const Cluster& measured, std::int64_t workers_per_node, const std::string& file) {
+  try {
+    return with_workers_per_node(measured, workers_per_node);
+  } catch (const InvalidInput& error) {
+    throw error.within(file);
+  }
+}
+
 // The measured cluster, were there so many workers and, if given, such a bandwidth. Errors name `file`.
 Cluster changed_to(const Cluster& measured, std::int64_t workers, std::optional<double> gigabits,
                    const std::string& file) {
   try {
     if (!gigabits) return scaled_to(measured, workers);
-    // One worker has no bandwidth left to change.
-    if (workers == 1) return scaled_to(with_bandwidth(measured, *gigabits), 1);
+    // One worker, or node, has no bandwidth left to change.
+    if (workers == measured.workers / participants(measured))
+      return scaled_to(with_bandwidth(measured, *gigabits), workers);
     return with_bandwidth(scaled_to(measured, workers), *gigabits);
   } catch (const InvalidInput& error) {
     throw error.within(file);
@@ -287,18 +302,22 @@ std::vector<Setting> settings_of(const CompareArguments& arguments, const Cluste
                   .gigabits = std::nullopt,
                   .simulation = to_options(arguments.simulation)};
   setting.slowest = slowest_of(setting.classes);
-  auto workers = numbers_of<std::int64_t>(arguments.workers, "--workers", 1, 10'000'000);
-  if (workers.empty()) workers.push_back(measured.workers);
+  const auto workers = numbers_of<std::int64_t>(arguments.workers, "--workers", 1, 10'000'000);
+  auto per_node = numbers_of<std::int64_t>(arguments.workers_per_node, "--workers-per-node", 1, 10'000'000);
+  if (per_node.empty()) per_node.push_back(measured.workers_per_node);
   const auto gigabits =
       numbers_of<double>(arguments.links, "--links", 1e-6, 1e6, Measure::kGigabitsPerSecond);
   std::vector<std::optional<double>> bandwidths(gigabits.begin(), gigabits.end());
   if (bandwidths.empty()) bandwidths.push_back(std::nullopt);
   std::vector<Setting> settings;
-  for (const std::int64_t count : workers) {
-    for (const std::optional<double> bandwidth : bandwidths) {
-      setting.cluster = changed_to(measured, count, bandwidth, arguments.cluster);
-      setting.gigabits = bandwidth;
-      settings.push_back(setting);
+  for (const std::int64_t of_node : per_node) {
+    const Cluster nodes = with_nodes_of(measured, of_node, arguments.cluster);
+    for (const std::int64_t count : workers.empty() ? std::vector{nodes.workers} : workers) {
+      for (const std::optional<double> bandwidth : bandwidths) {
+        setting.cluster = changed_to(nodes, count, bandwidth, arguments.cluster);
+        setting.gigabits = bandwidth;
+        settings.push_back(setting);
+      }
     }
   }
   return settings;
@@ -354,6 +373,10 @@ void add_compare(CLI::App& app, Outcome& outcome) {
   add_cluster_option(*command, arguments->cluster);
   command->add_option("--schemes", arguments->schemes, "Only these")->type_name("SCHEME,...");
   command->add_option("--workers", arguments->workers, "What if there were this many workers")
+      ->type_name("P,...");
+  command
+      ->add_option("--workers-per-node", arguments->workers_per_node,
+                   "What if each of the nodes had this many workers, of a cluster with links inside nodes")
       ->type_name("P,...");
   command
       ->add_option(

@@ -26,7 +26,8 @@ struct KinetoArguments {
 };
 
 struct NcclTestsArguments {
-  std::vector<std::string> files, links;
+  std::vector<std::string> files, links, inside;
+  std::string inside_link = "inside";
   std::optional<std::int64_t> workers, workers_per_node;
   std::string growth = "linear";
   ResultFlags result;
@@ -56,6 +57,70 @@ void add_nccl_tests_run(const NcclTestsRun& run, LinkMeasurements& link, const s
   list = run.measurements;
 }
 
+// Who took part in the runs of some files.
+struct Ranks {
+  std::optional<std::int64_t> workers, per_node;
+};
+
+// Adds the files' runs to the links called `names`: one for all files, or one for each. `workers`: how many took part,
+// if that is known. Errors: InvalidInput for runs of different numbers of ranks.
+Ranks add_nccl_tests_files(const std::vector<std::string>& files, const std::vector<std::string>& names,
+                           std::optional<std::int64_t> workers, std::vector<LinkMeasurements>& links) {
+  Ranks ranks{workers, std::nullopt};
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    const std::string& file = files[f];
+    const std::string& name = names.size() == 1 ? names[0] : names[f];
+    auto link = std::ranges::find(links, name, &LinkMeasurements::name);
+    if (link == links.end()) link = links.insert(link, {.name = name});
+    for (const NcclTestsRun& run : read_nccl_tests(file)) {
+      if (!ranks.workers) ranks.workers = run.workers;
+      if (!ranks.per_node && run.workers) ranks.per_node = run.workers_per_node;
+      if (run.workers && run.workers != ranks.workers) {
+        throw InvalidInput(fmt::format("ran on {} ranks, not on {}", *run.workers, *ranks.workers), file,
+                           "give runs with the same number of ranks");
+      }
+      add_nccl_tests_run(run, *link, file);
+    }
+  }
+  return ranks;
+}
+
+void require_workers(const std::optional<std::int64_t>& ranks, const std::string& option) {
+  if (!ranks) throw InvalidInput("no file says how many ranks there were", option, "give it");
+}
+
+// One level: all ranks on the links of the files.
+void import_one_level(const NcclTestsArguments& arguments, const std::vector<std::string>& names,
+                      ClusterMeasurements& measured) {
+  const Ranks ranks = add_nccl_tests_files(arguments.files, names, arguments.workers, measured.links);
+  require_workers(ranks.workers, "--workers");
+  measured.workers = *ranks.workers;
+  measured.workers_per_node = arguments.workers_per_node.value_or(ranks.per_node.value_or(1));
+}
+
+// Two: one rank of each host on the links of the files, and the ranks of one host on those inside.
+void import_two_levels(const NcclTestsArguments& arguments, const std::vector<std::string>& names,
+                       ClusterMeasurements& measured) {
+  measured.inside = {measured.startup_growth, {}};
+  const Ranks inside = add_nccl_tests_files(arguments.inside, {arguments.inside_link},
+                                            arguments.workers_per_node, measured.inside->links);
+  require_workers(inside.workers, "--workers-per-node");
+  if (inside.per_node && *inside.per_node != *inside.workers) {
+    throw InvalidInput("ran on more than one host", arguments.inside.front(),
+                       "give a run of the ranks of one host, e.g. mpirun -n 8 -N 8");
+  }
+  std::optional<std::int64_t> nodes;
+  if (arguments.workers) nodes = *arguments.workers / *inside.workers;
+  const Ranks between = add_nccl_tests_files(arguments.files, names, nodes, measured.links);
+  require_workers(between.workers, "--workers");
+  if (between.per_node.value_or(1) != 1) {
+    throw InvalidInput(fmt::format("ran on {} ranks of a host", *between.per_node), arguments.files.front(),
+                       "with --inside, give a run of one rank on each host, e.g. mpirun -N 1");
+  }
+  measured.workers_per_node = *inside.workers;
+  measured.workers = arguments.workers.value_or(*between.workers * *inside.workers);
+}
+
 void run_import_nccl_tests(const NcclTestsArguments& arguments, const Outcome& outcome) {
   const auto& links = arguments.links;
   if (links.size() > 1 && links.size() != arguments.files.size())
@@ -64,25 +129,9 @@ void run_import_nccl_tests(const NcclTestsArguments& arguments, const Outcome& o
   ClusterMeasurements measured{.startup_growth = static_cast<StartupGrowth>(
                                    std::ranges::find(kStartupGrowths, arguments.growth) - kStartupGrowths),
                                .source = "nccl-tests"};
-  std::optional<std::int64_t> workers = arguments.workers, per_node = arguments.workers_per_node;
-  for (std::size_t f = 0; f < arguments.files.size(); ++f) {
-    const std::string& file = arguments.files[f];
-    const std::string name = links.empty() ? "nccl" : links.size() == 1 ? links[0] : links[f];
-    auto link = std::ranges::find(measured.links, name, &LinkMeasurements::name);
-    if (link == measured.links.end()) link = measured.links.insert(link, {.name = name});
-    for (const NcclTestsRun& run : read_nccl_tests(file)) {
-      if (!workers) workers = run.workers;
-      if (!per_node && run.workers) per_node = run.workers_per_node;
-      if (run.workers && run.workers != workers) {
-        throw InvalidInput(fmt::format("ran on {} ranks, not on {}", *run.workers, *workers), file,
-                           "give runs with the same number of ranks");
-      }
-      add_nccl_tests_run(run, *link, file);
-    }
-  }
-  if (!workers) throw InvalidInput("no file says how many ranks there were", "--workers", "give it");
-  measured.workers = *workers;
-  measured.workers_per_node = per_node.value_or(1);
+  const std::vector<std::string> names = links.empty() ? std::vector<std::string>{"nccl"} : links;
+  arguments.inside.empty() ? import_one_level(arguments, names, measured)
+                           : import_two_levels(arguments, names, measured);
   give(fit_cluster(measured), arguments.result, outcome);
 }
 
@@ -111,7 +160,14 @@ void add_import_nccl_tests(CLI::App& parent, Outcome& outcome) {
       ->type_name("FILE");
   command->add_option("--link", arguments->links, "Name of the link: one for all files, or one for each")
       ->type_name("NAME");
-  command->add_option("--workers", arguments->workers, "Number of ranks, if the files don't list them")
+  command
+      ->add_option(
+          "--inside", arguments->inside,
+          "Runs of the ranks of one host: links of two levels, the files having one rank of each host")
+      ->type_name("FILE");
+  command->add_option("--inside-link", arguments->inside_link, "Name of the link inside a host")
+      ->capture_default_str();
+  command->add_option("--workers", arguments->workers, "Number of ranks in all, if the files don't list them")
       ->check(CLI::Range(1, 10'000'000));
   command->add_option("--workers-per-node", arguments->workers_per_node, "The same of one host")
       ->check(CLI::Range(1, 10'000'000));

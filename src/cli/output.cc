@@ -68,14 +68,22 @@ Json summary_of(const Workload& workload) {
 }
 
 Json summary_of(const Cluster& cluster) {
-  Json links = Json::array();
-  for (const Link& link : cluster.links) {
-    links.push_back({{"name", link.name},
-                     {"startup_us", microseconds_of(link.startup_ns)},
-                     {"us_per_byte", to_double(link.us_per_byte)},
-                     {"concurrency", link.concurrency}});
+  const auto summary = [](const std::vector<Link>& of_level) {
+    Json links = Json::array();
+    for (const Link& link : of_level) {
+      links.push_back({{"name", link.name},
+                       {"startup_us", microseconds_of(link.startup_ns)},
+                       {"us_per_byte", to_double(link.us_per_byte)},
+                       {"concurrency", link.concurrency}});
+    }
+    return links;
+  };
+  Json object{{"hash", hash_of(cluster)}, {"workers", cluster.workers}, {"links", summary(cluster.links)}};
+  if (has_levels(cluster)) {
+    object["workers_per_node"] = cluster.workers_per_node;
+    object["inside"] = summary(cluster.inside->links);
   }
-  return {{"hash", hash_of(cluster)}, {"workers", cluster.workers}, {"links", std::move(links)}};
+  return object;
 }
 
 void print(const Json& value) { std::cout << dump(value, 1) << '\n'; }

@@ -113,7 +113,7 @@ CompressedCost wire_cost(const Compression& compression, Payload payload, const 
 
 CompressedCost compressed_cost(const Compression& compression, Payload payload, std::int64_t numel,
                                std::int64_t element_bytes, const Cluster& cluster) {
-  CompressedCost cost = wire_cost(compression, payload, {numel, element_bytes, cluster.workers});
+  CompressedCost cost = wire_cost(compression, payload, {numel, element_bytes, participants(cluster)});
   const auto rate = cluster.compressor_rates.find(compression.name);
   if (rate != cluster.compressor_rates.end()) {
     const std::int64_t bytes = numel * element_bytes;

@@ -16,7 +16,7 @@ Line line_from(const JsonNode& node) {
 
 Link link_from(const JsonNode& node) {
   node.require_keys({"name", "startup_us", "us_per_byte", "concurrency", "relative_time", "reduce_scatter",
-                     "all_gather", "measured_bytes"});
+                     "all_gather", "measured_bytes", "each_worker"});
   Link link{.name = node.at("name").text(),
             .startup_ns = node.at("startup_us").duration(),
             .us_per_byte = node.at("us_per_byte").decimal()};
@@ -29,10 +29,27 @@ Link link_from(const JsonNode& node) {
     constexpr std::int64_t kMost = std::int64_t{1} << 53;
     link.measured = {measured->item(0).integer(0, kMost), measured->item(1).integer(0, kMost)};
   }
+  if (const auto each = node.find("each_worker")) link.each_worker = each->boolean();
   if (node.find("reduce_scatter") || node.find("all_gather")) {  // neither without the other
     link.halves = {line_from(node.at("reduce_scatter")), line_from(node.at("all_gather"))};
   }
   return link;
+}
+
+std::vector<Link> links_from(const JsonNode& node) {
+  std::vector<Link> links;
+  for (std::size_t k = 0; k < node.size(); ++k) links.push_back(link_from(node.item(k)));
+  return links;
+}
+
+StartupGrowth growth_from(const JsonNode& node) {
+  const auto growth = node.find("startup_growth");
+  return growth ? static_cast<StartupGrowth>(growth->one_of(kStartupGrowths)) : StartupGrowth::kLinear;
+}
+
+Inside inside_from(const JsonNode& node) {
+  node.require_keys({"startup_growth", "links"});
+  return {growth_from(node), links_from(node.at("links"))};
 }
 
 CompressorRate rate_from(const JsonNode& node) {
@@ -46,7 +63,7 @@ std::string text_of(std::string_view key, const Line& line) {
 }
 
 std::string text_of(const Link& link) {
-  return "    {\"name\": " + json_string(link.name) + ", \"startup_us\": " + microseconds(link.startup_ns) +
+  return "{\"name\": " + json_string(link.name) + ", \"startup_us\": " + microseconds(link.startup_ns) +
          ", \"us_per_byte\": " + json_number(link.us_per_byte) +
          ", \"concurrency\": " + std::to_string(link.concurrency) +
          ", \"relative_time\": " + json_number(link.relative_time) +
@@ -56,7 +73,25 @@ std::string text_of(const Link& link) {
          (link.measured ? ", \"measured_bytes\": [" + std::to_string(link.measured->smallest) + ", " +
                               std::to_string(link.measured->largest) + "]"
                         : "") +
-         "}";
+         (link.each_worker ? ", \"each_worker\": true" : "") + "}";
+}
+
+// One a line, `indent` spaces deep.
+std::string text_of(const std::vector<Link>& links, std::size_t indent) {
+  std::string text = "[\n";
+  for (std::size_t k = 0; k < links.size(); ++k) {
+    text.append(indent, ' ').append(text_of(links[k])).append(k + 1 < links.size() ? ",\n" : "\n");
+  }
+  return text.append(indent - 2, ' ') + "]";
+}
+
+std::string text_of(StartupGrowth growth) {
+  return "\"" + std::string(kStartupGrowths[static_cast<std::size_t>(growth)]) + "\"";
+}
+
+std::string text_of(const Inside& inside) {
+  return "{\n    \"startup_growth\": " + text_of(inside.startup_growth) +
+         ",\n    \"links\": " + text_of(inside.links, 6) + "\n  }";
 }
 
 std::string text_of(const std::string& name, const CompressorRate& rate) {
@@ -71,18 +106,16 @@ Cluster parse_cluster(std::string_view text) {
   const JsonNode root(tree);
   require_kind(root, "cluster");
   root.require_keys({"version", "description", "source", "workers", "workers_per_node", "startup_growth",
-                     "links", "compressor_rates"});
+                     "links", "inside", "compressor_rates"});
   Cluster cluster{.workers = root.at("workers").integer(1, kMaxWorkers)};
   if (const auto per_node = root.find("workers_per_node"))
     cluster.workers_per_node = per_node->integer(1, kMaxWorkers);
-  if (const auto growth = root.find("startup_growth")) {
-    cluster.startup_growth = static_cast<StartupGrowth>(growth->one_of(kStartupGrowths));
-  }
+  cluster.startup_growth = growth_from(root);
   if (const auto description = root.find("description"))
     cluster.description = description->text(kMaxTextBytes);
   if (const auto source = root.find("source")) cluster.source = source->text(kMaxTextBytes);
-  const JsonNode links = root.at("links");
-  for (std::size_t k = 0; k < links.size(); ++k) cluster.links.push_back(link_from(links.item(k)));
+  cluster.links = links_from(root.at("links"));
+  if (const auto inside = root.find("inside")) cluster.inside = inside_from(*inside);
   if (const auto rates = root.find("compressor_rates")) {
     for (const JsonNode& rate : rates->members())
       cluster.compressor_rates.emplace(rate.key(), rate_from(rate));
@@ -97,13 +130,9 @@ std::string to_json(const Cluster& cluster) {
   if (!cluster.source.empty()) text += "  \"source\": " + json_string(cluster.source) + ",\n";
   text += "  \"workers\": " + std::to_string(cluster.workers) +
           ",\n  \"workers_per_node\": " + std::to_string(cluster.workers_per_node) +
-          ",\n  \"startup_growth\": \"" +
-          std::string(kStartupGrowths[static_cast<std::size_t>(cluster.startup_growth)]) +
-          "\",\n  \"links\": [\n";
-  for (std::size_t k = 0; k < cluster.links.size(); ++k) {
-    text += text_of(cluster.links[k]) + (k + 1 < cluster.links.size() ? ",\n" : "\n");
-  }
-  text += "  ]";
+          ",\n  \"startup_growth\": " + text_of(cluster.startup_growth) +
+          ",\n  \"links\": " + text_of(cluster.links, 4);
+  if (cluster.inside) text += ",\n  \"inside\": " + text_of(*cluster.inside);
   if (!cluster.compressor_rates.empty()) {
     text += ",\n  \"compressor_rates\": {";
     bool first = true;

@@ -29,14 +29,20 @@ LinkMeasurements link_measurements_from(const JsonNode& node) {
   return link;
 }
 
+std::vector<LinkMeasurements> links_measured(const JsonNode& node) {
+  std::vector<LinkMeasurements> links;
+  for (std::size_t k = 0; k < node.size(); ++k) links.push_back(link_measurements_from(node.item(k)));
+  return links;
+}
+
 }  // namespace
 
 ClusterMeasurements parse_link_measurements(std::string_view text) {
   const JsonValue tree = parse_json(text);
   const JsonNode root(tree);
   require_kind(root, "link measurements");
-  root.require_keys(
-      {"version", "description", "source", "workers", "workers_per_node", "startup_growth", "links"});
+  root.require_keys({"version", "description", "source", "workers", "workers_per_node", "startup_growth",
+                     "links", "inside"});
   ClusterMeasurements measured{.workers = root.at("workers").integer(1, 10'000'000)};
   if (const auto per_node = root.find("workers_per_node"))
     measured.workers_per_node = per_node->integer(1, 10'000'000);
@@ -45,9 +51,14 @@ ClusterMeasurements parse_link_measurements(std::string_view text) {
   if (const auto description = root.find("description"))
     measured.description = description->text(kMaxTextBytes);
   if (const auto source = root.find("source")) measured.source = source->text(kMaxTextBytes);
-  const JsonNode links = root.at("links");
-  for (std::size_t k = 0; k < links.size(); ++k)
-    measured.links.push_back(link_measurements_from(links.item(k)));
+  measured.links = links_measured(root.at("links"));
+  if (const auto inside = root.find("inside")) {
+    inside->require_keys({"startup_growth", "links"});
+    measured.inside.emplace();
+    if (const auto growth = inside->find("startup_growth"))
+      measured.inside->startup_growth = static_cast<StartupGrowth>(growth->one_of(kStartupGrowths));
+    measured.inside->links = links_measured(inside->at("links"));
+  }
   return measured;
 }
 

@@ -22,6 +22,7 @@ constexpr std::string_view kSources[] = {"reduced_gradient", "local_gradient", "
 constexpr std::string_view kModes[] = {"replace", "correct"};
 constexpr std::string_view kCorrections[] = {"none", "local"};
 constexpr std::string_view kMerges[] = {"sum", "mean"};
+constexpr std::string_view kLevels[] = {"all", "inside", "between"};
 constexpr std::string_view kEffects[] = {name_of(Effect::kExact), name_of(Effect::kDelayed),
                                          name_of(Effect::kLocal), name_of(Effect::kCorrected),
                                          name_of(Effect::kCompressed)};
@@ -126,8 +127,9 @@ Block block_from(const JsonNode& node) {
 }
 
 PlanLink link_from(const JsonNode& node) {
-  node.require_keys({"name", "concurrency"});
+  node.require_keys({"name", "concurrency", "level"});
   PlanLink link{.name = node.at("name").text()};
+  if (const auto level = node.find("level")) link.level = enum_from<Level>(*level, kLevels);
   if (const auto concurrency = node.find("concurrency")) link.concurrency = concurrency->integer32();
   return link;
 }
@@ -185,6 +187,8 @@ void read_origin(const JsonNode& root, Plan& plan) {
   if (const auto hash = root.find("workload_hash")) plan.workload_hash = hash->text();
   if (const auto hash = root.find("cluster_hash")) plan.cluster_hash = hash->text();
   if (const auto workers = root.find("workers")) plan.workers = workers->integer(1, 10'000'000);
+  if (const auto per_node = root.find("workers_per_node"))
+    plan.workers_per_node = per_node->integer(1, 10'000'000);
 }
 
 // ---- writing
@@ -266,7 +270,7 @@ std::string text_of(const Block& block) {
 
 std::string text_of(const PlanLink& link) {
   return "{\"name\": " + json_string(link.name) + ", \"concurrency\": " + std::to_string(link.concurrency) +
-         "}";
+         (link.level == Level::kAll ? "" : ", \"level\": " + text_of(link.level, kLevels)) + "}";
 }
 
 std::string text_of(const Iteration& iteration);
@@ -302,7 +306,8 @@ Plan parse_plan(std::string_view text) {
   const JsonNode root(tree);
   require_kind(root, "plan");
   root.require_keys({"version", "scheme", "options", "finding", "workload_hash", "cluster_hash", "workers",
-                     "blocks", "links", "prologue", "period", "merge", "residual", "outer"});
+                     "workers_per_node", "blocks", "links", "prologue", "period", "merge", "residual",
+                     "outer"});
   Plan plan;
   read_origin(root, plan);
   const JsonNode blocks = root.at("blocks");
@@ -324,6 +329,8 @@ std::string to_json(const Plan& plan) {
   text += ",\n  \"workload_hash\": " + json_string(plan.workload_hash) +
           ",\n  \"cluster_hash\": " + json_string(plan.cluster_hash) +
           ",\n  \"workers\": " + std::to_string(plan.workers);
+  if (plan.workers_per_node != 1)
+    text += ",\n  \"workers_per_node\": " + std::to_string(plan.workers_per_node);
   text += ",\n  \"blocks\": " + lines_of(plan.blocks, 4) + ",\n  \"links\": " + lines_of(plan.links, 4);
   text += ",\n  \"prologue\": " + lines_of(plan.prologue, 4) + ",\n  \"period\": " + lines_of(plan.period, 4);
   text += ",\n  \"merge\": " + text_of(plan.merge, kMerges) + ",\n  \"residual\": " + text_of(plan.residual);

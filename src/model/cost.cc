@@ -16,6 +16,9 @@ OpCost halved(OpCost whole, Collective collective) {
   return {whole.startup - first.startup, whole.work - first.work};
 }
 
+// Returns the largest of `parts` equal parts.
+std::int64_t part_of(std::int64_t total, std::int64_t parts) { return (total + parts - 1) / parts; }
+
 // Returns floor(total * part / whole), of which the part may be the larger. Errors: InvalidInput beyond 2^62.
 std::int64_t in_proportion(std::int64_t total, std::int64_t part, std::int64_t whole) {
   __extension__ using Wide = __int128;
@@ -36,11 +39,14 @@ CostModel::CostModel(const Workload& workload, const Cluster& cluster, Compressi
       outer_(outer) {
   check(cluster);
   if (!compression_.name.empty()) wire_cost(compression_, payload_, {});  // refuses what is unknown
-  for (const Link& link : cluster.links) {
-    ns_per_byte_.push_back(times_1000(link.us_per_byte));
+  const std::size_t links = cluster.links.size() + (cluster.inside ? cluster.inside->links.size() : 0);
+  for (std::size_t k = 0; k < links; ++k) {
+    const Link& link = link_at(cluster, k);
     const Halves halves = link.halves.value_or(Halves{});
-    half_ns_per_byte_.push_back(
-        {times_1000(halves.reduce_scatter.us_per_byte), times_1000(halves.all_gather.us_per_byte)});
+    const Levels levels = link.levels.value_or(Levels{.inside = {}, .between = {0, link.us_per_byte}});
+    rates_.push_back({times_1000(link.us_per_byte), times_1000(halves.reduce_scatter.us_per_byte),
+                      times_1000(halves.all_gather.us_per_byte), times_1000(levels.inside.us_per_byte),
+                      times_1000(levels.between.us_per_byte)});
     std::vector<Nanoseconds>& given = given_ns_.emplace_back();
     for (const Layer& layer : workload.layers) {
       given.push_back(layer.communication_ns ? multiply_ceil(*layer.communication_ns, link.relative_time)
@@ -89,42 +95,60 @@ MessageLoad CostModel::load(std::size_t link, std::span<const Slice> slices, boo
   return load;
 }
 
-OpCost CostModel::uncompressed(std::size_t link, const MessageLoad& load) const {
+// What of a node's message goes over one of its links.
+MessageLoad CostModel::carried(std::size_t link, const MessageLoad& load) const {
+  if (!link_at(cluster_, link).each_worker || !has_levels(cluster_)) return load;
+  const std::int64_t shards = cluster_.workers_per_node;
+  return {part_of(load.elements, shards), part_of(load.bytes, shards), part_of(load.given_elements, shards),
+          part_of(load.given_bytes, shards), part_of(load.given, shards)};
+}
+
+OpCost CostModel::uncompressed(std::size_t link, const MessageLoad& whole_message) const {
+  const MessageLoad load = carried(link, whole_message);
   OpCost whole{.work = load.given};
   if (load.bytes > load.given_bytes) {
-    whole.startup = cluster_.links[link].startup_ns;
-    whole.work += multiply_ceil(load.bytes - load.given_bytes, ns_per_byte_[link]);
+    whole.startup = startup_of(link);
+    whole.work += multiply_ceil(load.bytes - load.given_bytes, rates_[link].whole);
   }
   return whole;
 }
 
-OpCost CostModel::half(std::size_t link, Collective collective, const MessageLoad& load) const {
-  const std::optional<Halves>& halves = cluster_.links[link].halves;
-  if (!halves) return halved(uncompressed(link, load), collective);
+OpCost CostModel::half(std::size_t link, Collective collective, const MessageLoad& whole_message) const {
+  const std::optional<Halves>& halves = link_at(cluster_, link).halves;
+  if (!halves) return halved(uncompressed(link, whole_message), collective);
+  const MessageLoad load = carried(link, whole_message);
   OpCost half = halved({.work = load.given}, collective);
   if (load.bytes > load.given_bytes) {
     const bool scatters = collective == Collective::kReduceScatter;
     half.startup = (scatters ? halves->reduce_scatter : halves->all_gather).startup_ns;
-    const HalfRates& rates = half_ns_per_byte_[link];
+    const Rates& rates = rates_[link];
     half.work +=
         multiply_ceil(load.bytes - load.given_bytes, scatters ? rates.reduce_scatter : rates.all_gather);
   }
   return half;
 }
 
-OpCost CostModel::compressed(std::size_t link, const MessageLoad& load, const Compression& compression,
+OpCost CostModel::compressed(std::size_t number, const MessageLoad& load, const Compression& compression,
                              Payload payload, bool halves) const {
   OpCost whole;
   if (load.elements == 0) return whole;
+  const Link& link = link_at(cluster_, number);
+  const std::int64_t shards = link.levels            ? link.levels->shards
+                              : has_levels(cluster_) ? cluster_.workers_per_node
+                                                     : 1;
+  const std::int64_t together = link.each_worker ? 1 : shards;  // on one link
   const std::int64_t element_bytes = load.bytes / load.elements;
-  const CompressedCost cost = compressed_cost(compression, payload, load.elements, element_bytes, cluster_);
-  const std::int64_t modelled =
-      floor_share(cost.equivalent_bytes, load.elements - load.given_elements, load.elements);
+  const std::int64_t elements = part_of(load.elements, shards);
+  const CompressedCost cost = compressed_cost(compression, payload, elements, element_bytes, cluster_);
+  const std::int64_t encoded = in_proportion(cost.equivalent_bytes, together, 1);
+  const std::int64_t modelled = load.elements - load.given_elements;
   whole.startup = cost.encode_ns + cost.decode_ns;
-  if (load.given_elements < load.elements)
-    whole.startup += cluster_.links[link].startup_ns * (halves ? 2 : cost.half_startups) / 2;
-  whole.work = multiply_ceil(modelled, ns_per_byte_[link]) +
-               in_proportion(load.given, cost.equivalent_bytes, load.elements * element_bytes);
+  whole.work = multiply_ceil(floor_share(encoded, modelled, load.elements), rates_[number].compressible) +
+               in_proportion(load.given, encoded, elements * shards * element_bytes);
+  if (modelled == 0) return whole;
+  const Nanoseconds once = link.levels ? link.levels->inside.startup_ns : 0;
+  whole.startup += once + (link.startup_ns - once) * (halves ? 2 : cost.half_startups) / 2;
+  whole.work += multiply_ceil(modelled * element_bytes, rates_[number].inside);
   return whole;
 }
 
@@ -151,7 +175,7 @@ Nanoseconds CostModel::all_reduce(std::size_t link, Slice slice) const {
 }
 
 Nanoseconds CostModel::all_reduce_bytes(std::size_t link, std::int64_t bytes) const {
-  return cluster_.links[link].startup_ns + multiply_ceil(bytes, ns_per_byte_[link]);
+  return startup_of(link) + multiply_ceil(bytes, rates_[link].whole);
 }
 
 }  // namespace gradweave

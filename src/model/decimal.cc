@@ -134,6 +134,20 @@ Decimal multiply_ratio(Decimal rate, std::int64_t numerator, std::int64_t denomi
   return normalised(static_cast<std::int64_t>(quotient), scale);
 }
 
+Decimal sum_of(Decimal a, Decimal b) {
+  if (a.scale > b.scale) std::swap(a, b);  // b has the finer digits
+  Wide coarse = static_cast<Wide>(a.mantissa);
+  auto fine = static_cast<Wide>(b.mantissa);
+  const auto drop_digit = [](Wide value) { return value / 10 + (value % 10 >= 5 ? 1 : 0); };
+  for (; a.scale < b.scale && digits_of(coarse) < 2 * kMaxDigits; ++a.scale) coarse *= 10;
+  for (; b.scale > a.scale; --b.scale) fine = drop_digit(fine);
+  Wide sum = coarse + fine;
+  for (; digits_of(sum) > kMaxDigits && a.scale > 0; --a.scale) sum = drop_digit(sum);
+  if (sum > static_cast<Wide>(kLargest))
+    throw InvalidInput("is out of range", "sum of rates", "give smaller rates");
+  return normalised(static_cast<std::int64_t>(sum), a.scale);
+}
+
 Decimal times_1000(Decimal rate) {
   for (int i = 0; i < 3; ++i) {
     if (rate.scale > 0) {

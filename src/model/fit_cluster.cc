@@ -47,6 +47,36 @@ Line line_of(const LinkFit& fit, const std::string& where) {
   return {std::llround(fit.startup_us * 1000), decimal_from_double(fit.us_per_byte, where)};
 }
 
+// Appends what was fitted to `lines`.
+std::vector<Link> fitted_links(const std::vector<LinkMeasurements>& measured, const std::string& key,
+                               std::vector<FittedLine>& lines) {
+  std::vector<Link> links;
+  for (std::size_t k = 0; k < measured.size(); ++k) {
+    const LinkMeasurements& from = measured[k];
+    const std::string where = key + "[" + std::to_string(k) + "]";
+    if (from.reduce_scatter.empty() != from.all_gather.empty()) {
+      throw InvalidInput("one half of an all-reduce is measured without the other", where,
+                         "measure reduce_scatter and all_gather, or neither");
+    }
+    const auto fit = [&](Collective collective, const std::vector<Measurement>& times) {
+      lines.push_back(fitted(from, collective, times, where));
+      return line_of(lines.back().fit, where);
+    };
+    const Line whole = fit(Collective::kAllReduce, from.all_reduce);
+    Link link{.name = from.name,
+              .startup_ns = whole.startup_ns,
+              .us_per_byte = whole.us_per_byte,
+              .concurrency = from.concurrency,
+              .measured = MeasuredBytes{lines.back().smallest, lines.back().largest}};
+    if (!from.reduce_scatter.empty()) {
+      const Line first = fit(Collective::kReduceScatter, from.reduce_scatter);
+      link.halves = {first, fit(Collective::kAllGather, from.all_gather)};
+    }
+    links.push_back(std::move(link));
+  }
+  return links;
+}
+
 }  // namespace
 
 ClusterFit fit_cluster(const ClusterMeasurements& measured) {
@@ -55,28 +85,10 @@ ClusterFit fit_cluster(const ClusterMeasurements& measured) {
                                 .startup_growth = measured.startup_growth,
                                 .description = measured.description,
                                 .source = measured.source}};
-  for (std::size_t k = 0; k < measured.links.size(); ++k) {
-    const LinkMeasurements& from = measured.links[k];
-    const std::string where = "links[" + std::to_string(k) + "]";
-    if (from.reduce_scatter.empty() != from.all_gather.empty()) {
-      throw InvalidInput("one half of an all-reduce is measured without the other", where,
-                         "measure reduce_scatter and all_gather, or neither");
-    }
-    const auto fit = [&](Collective collective, const std::vector<Measurement>& times) {
-      result.lines.push_back(fitted(from, collective, times, where));
-      return line_of(result.lines.back().fit, where);
-    };
-    const Line whole = fit(Collective::kAllReduce, from.all_reduce);
-    Link link{.name = from.name,
-              .startup_ns = whole.startup_ns,
-              .us_per_byte = whole.us_per_byte,
-              .concurrency = from.concurrency,
-              .measured = MeasuredBytes{result.lines.back().smallest, result.lines.back().largest}};
-    if (!from.reduce_scatter.empty()) {
-      const Line first = fit(Collective::kReduceScatter, from.reduce_scatter);
-      link.halves = {first, fit(Collective::kAllGather, from.all_gather)};
-    }
-    result.cluster.links.push_back(std::move(link));
+  result.cluster.links = fitted_links(measured.links, "links", result.lines);
+  if (measured.inside) {
+    result.cluster.inside = {measured.inside->startup_growth,
+                             fitted_links(measured.inside->links, "inside.links", result.lines)};
   }
   check(result.cluster);
   return result;

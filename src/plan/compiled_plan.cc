@@ -57,28 +57,45 @@ void CompiledPlan::relate() {
   }
 }
 
-void CompiledPlan::relate(std::int64_t n, const ResolvedOp& op) {
+// Returns the role of the ops that come right before `op`; nothing of the first.
+std::optional<Role> CompiledPlan::step_before(std::int64_t n, const ResolvedOp& op) const {
   const bool parameters = op.op->payload == Payload::kParameter;
-  const auto size = [&] {
-    return static_cast<std::uint32_t>(parameters ? readings_.size() : scatters_.size());
+  const auto there = [&](Role role) {
+    return !op.blocks.empty() && !uses_->find(role, op.blocks.front(), n + op.merges.back()).empty();
   };
-  const std::uint32_t begin = size();
+  if (op.level == Level::kBetween) {
+    if (op.gathers()) return Role::kBetween;
+    return parameters ? Role::kParameterScatter : Role::kScatter;
+  }
+  if (!op.gathers()) return std::nullopt;
+  if (op.level == Level::kAll) return Role::kScatter;
+  if (parameters) return Role::kParameterBetween;
+  return there(Role::kBetweenGather) ? Role::kBetweenGather : Role::kBetween;
+}
+
+void CompiledPlan::relate(std::int64_t n, const ResolvedOp& op) {
+  OpRanges& ranges = of_op_.emplace_back();
+  ranges.steps.first = static_cast<std::uint32_t>(steps_.size());
+  ranges.readings.first = static_cast<std::uint32_t>(readings_.size());
+  const std::optional<Role> before = op.merges.empty() ? std::nullopt : step_before(n, op);
+  const bool reads = op.op->payload == Payload::kParameter && !before;
   for (const std::int32_t m : op.merges) {
-    if (!parameters && !op.gathers()) break;
+    if (!reads && !before) break;
     std::int32_t part = 0;
     for (const std::int32_t b : op.blocks) {
-      for (const Use& use : uses_->find(parameters ? Role::kLocal : Role::kScatter, b, n + m)) {
+      for (const Use& use : uses_->find(reads ? Role::kLocal : *before, b, n + m)) {
         const OpRef ref{m + use.later, use.item};
-        if (parameters) {
+        if (reads) {
           readings_.push_back({part, ref.delta, ref.op});
-        } else if (scatters_.size() == begin || scatters_.back() != ref) {
-          scatters_.push_back(ref);
+        } else if (steps_.size() == ranges.steps.first || steps_.back() != ref) {
+          steps_.push_back(ref);
         }
       }
       ++part;
     }
   }
-  of_op_.emplace_back(begin, size());
+  ranges.steps.second = static_cast<std::uint32_t>(steps_.size());
+  ranges.readings.second = static_cast<std::uint32_t>(readings_.size());
 }
 
 void CompiledPlan::relate(std::int64_t n, const ResolvedApply& apply) {

@@ -69,13 +69,13 @@ class CompiledPlan : public ResolvedPlan {
   std::span<const Delivery> deliveries(std::int64_t n, std::size_t k) const {
     return slice(deliveries_, of_apply_[index_of(first_apply_[row(n)]) + k]);
   }
-  // Returns the reduce_scatter of a gradient's all_gather k.
-  std::span<const OpRef> scatters(std::int64_t n, std::size_t k) const {
-    return slice(scatters_, of_op_[index_of(first_op_[row(n)]) + k]);
+  // Returns the op whose result op k goes on with: an all_gather's reduce_scatter, of two levels the step before.
+  std::span<const OpRef> steps_before(std::int64_t n, std::size_t k) const {
+    return slice(steps_, of_op_[index_of(first_op_[row(n)]) + k].steps);
   }
-  // Returns the local steps that op k of parameters comes after.
+  // Returns the local steps that op k, the first that carries those parameters, comes after.
   std::span<const Reading> readings(std::int64_t n, std::size_t k) const {
-    return slice(readings_, of_op_[index_of(first_op_[row(n)]) + k]);
+    return slice(readings_, of_op_[index_of(first_op_[row(n)]) + k].readings);
   }
 
   // ---- numbers, for n < horizon
@@ -109,10 +109,14 @@ class CompiledPlan : public ResolvedPlan {
 
  private:
   using Range = std::pair<std::uint32_t, std::uint32_t>;
+  struct OpRanges {
+    Range steps, readings;
+  };
 
   void measure(Report& report);
   void relate();
   void relate(std::int64_t n, const ResolvedOp& op);
+  std::optional<Role> step_before(std::int64_t n, const ResolvedOp& op) const;
   void relate(std::int64_t n, const ResolvedApply& apply);
   bool deliver(Role role, std::int64_t n, const ResolvedApply& apply);
   static std::size_t index_of(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -128,9 +132,9 @@ class CompiledPlan : public ResolvedPlan {
   std::vector<std::int64_t> first_op_, first_apply_;  // per iteration of [0, horizon]
   std::optional<Uses> uses_;
   std::vector<Delivery> deliveries_;
-  std::vector<OpRef> scatters_;
+  std::vector<OpRef> steps_;
   std::vector<Reading> readings_;
-  std::vector<Range> of_op_;     // per op before `checked`: its scatters, or readings
+  std::vector<OpRanges> of_op_;  // per op before `checked`
   std::vector<Range> of_apply_;  // per apply before `checked`, in the order of the lists: its deliveries
 };
 

@@ -50,15 +50,19 @@ void Facts::add_sent(std::int32_t block, const ResolvedOp& op, std::int64_t read
   const std::optional<Outer>& outer = compiled_.plan.outer;
   if ((op.compressed() || outer) && anchored_ != block) {
     anchored_ = block;
-    anchor_bytes_ += gain_bytes_of(block) * (outer && outer->momentum > 0 ? 2 : 1);
+    const std::int64_t anchors = outer && outer->momentum > 0 ? 2 : 1;
+    const std::int64_t shards = op.level == Level::kBetween ? compiled_.plan.workers_per_node : 1;
+    anchor_bytes_ += (gain_bytes_of(block) * anchors + shards - 1) / shards;
   }
   const Slice& slice = compiled_.block(block).slice;
   // Of an encoded message each block holds its share, rounded up.
   const std::int64_t others = op.elements - (slice.end - slice.begin);
-  const std::int64_t held = op.compressed()
-                                ? op.encoded_bytes - floor_share(op.encoded_bytes, others, op.elements)
-                            : outer ? gain_bytes_of(block)
-                                    : bytes_of(block);
+  const std::int64_t encoded =
+      op.compressed() ? op.encoded_bytes - floor_share(op.encoded_bytes, others, op.elements) : 0;
+  // Of two levels the whole copy is held too: what comes back is the node's, and is corrected by what this rank sent.
+  const bool whole = !op.compressed() || op.level == Level::kBetween;
+  const bool gains = outer || op.compressed();
+  const std::int64_t held = encoded + (!whole ? 0 : gains ? gain_bytes_of(block) : bytes_of(block));
   changes_.emplace_back(compiled_.apply_moment(read), held);
   changes_.emplace_back(compiled_.apply_moment(apply), -held);
 }

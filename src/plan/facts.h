@@ -6,9 +6,10 @@
 //                             itself, so only those beyond the first count; with correction `local` each
 //                             counts twice (the sum in flight, and the own part that is taken off it)
 //   a sent copy               mode `correct`: from the local step whose value is read to the apply of the
-//                             average; of a compressed average the rank's own encoded message
+//                             average; of a compressed average the rank's own encoded message, of two levels that of
+//                             its shard, beside the copy
 //   an anchor                 of every block whose averages are compressed or go through an outer optimizer,
-//                             for ever; with outer momentum twice
+//                             for ever; with outer momentum twice; of two levels of the rank's shard
 //   a residual                of every block that is ever dropped, for ever
 #pragma once
 

@@ -32,7 +32,10 @@ void BlockFates::add(const Use& use, std::int64_t n) {
     fate.corrected |= use.role == Role::kReduced && apply.correction == Correction::kLocal;
     changes_.push_back({number, apply.source, apply.mode, apply.correction == Correction::kLocal});
   } else if (!plan_.iteration(i).ops[item].gathers()) {  // rule 3 ties it to its reduce_scatter
-    (use.role == Role::kParameter ? fate.sent : fate.reduced).add(plan_.op_number(i, item));
+    const std::int64_t number = plan_.op_number(i, item);
+    if (use.role == Role::kGradient || use.role == Role::kScatter) fate.reduced.add(number);
+    if (use.role == Role::kParameter || use.role == Role::kParameterScatter) fate.sent.add(number);
+    if (use.role == Role::kParameterBetween) fate.between.add(number);  // rule 3 ties it, too
   }
 }
 

@@ -22,6 +22,7 @@ struct Tally {
 struct Fate {
   Tally reduced, dropped, local, applied;  // ops; -; applies; applies
   Tally sent, averaged;                    // parameters: op that reads them; apply of the average
+  Tally between;                           // of two levels: op between nodes of what is sent
   bool corrected = false;                  // `applied` has correction local
 };
 

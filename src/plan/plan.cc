@@ -4,6 +4,8 @@
 
 namespace gradweave {
 
+bool has_levels(const Plan& plan) { return !plan.links.empty() && plan.links.front().level != Level::kAll; }
+
 const Iteration& iteration_at(const Plan& plan, std::int64_t n) {
   const auto prologue = static_cast<std::int64_t>(plan.prologue.size());
   if (n < prologue) return plan.prologue[static_cast<std::size_t>(n)];

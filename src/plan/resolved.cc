@@ -38,13 +38,36 @@ class ResolvedPlan::Reader {
       if (!links_.emplace(link.name, static_cast<std::int32_t>(k)).second)
         fault("repeats the name of another link", "name each link once");
       if (link.concurrency < 0) fault("has a negative concurrency", "0 means unlimited");
+      if ((link.level == Level::kAll) == has_levels(plan_))
+        fault("has a level where another link has none", "give levels to all links, or to none");
       if (cluster == nullptr) continue;
-      const std::optional<std::size_t> found = find_link(*cluster, link.name);
-      if (!found)
-        fault("is not a link of the cluster", "make the plan for this cluster, or name one of its links");
+      const bool inside = link.level == Level::kInside;
+      const std::optional<std::size_t> found =
+          inside ? find_inside_link(*cluster, link.name) : find_link(*cluster, link.name);
+      if (!found || (link.level != Level::kAll && !has_levels(*cluster))) {
+        fault(found                          ? "is of a level, and the cluster has one level"
+              : link.level == Level::kAll    ? "is not a link of the cluster"
+              : link.level == Level::kInside ? "is not a link inside the cluster's nodes"
+                                             : "is not a link between the cluster's nodes",
+              "make the plan for this cluster, or name one of its links");
+      }
       to_.cluster_link.push_back(found.value_or(0));
     }
     if (plan_.workers < 1) report_.add(7, -1, "must be at least 1", "workers", "give the number of workers");
+    read_nodes();
+  }
+
+  void read_nodes() {
+    const auto fault = [&](const char* what, const char* remedy) {
+      report_.add(7, -1, what, "workers_per_node", remedy);
+    };
+    const std::int64_t per_node = plan_.workers_per_node;
+    if (has_levels(plan_)) {
+      if (per_node < 2) fault("must be at least 2 where links have levels", "give the workers of one node");
+      if (per_node > 0 && plan_.workers % per_node != 0) fault("does not divide workers", "give whole nodes");
+    } else if (per_node != 1) {
+      fault("is given, and no link has a level", "leave it out, or give links their levels");
+    }
   }
 
   void read_outer() {
@@ -130,6 +153,7 @@ class ResolvedPlan::Reader {
       fault("names the unknown link " + in_quotes(op.link), "use one of the plan's links");
     } else {
       to.link = link->second;
+      to.level = plan_.links[static_cast<std::size_t>(to.link)].level;
     }
     if (op.blocks.empty()) fault("carries no block", "remove it");
     const auto dtype = [&](std::int32_t b) { return to_.index.tensors[to_.block(b).slice.tensor].dtype; };
@@ -145,14 +169,18 @@ class ResolvedPlan::Reader {
       fault("reads parameters of several iterations", "name the one iteration whose value is read");
       to.merges = to.merges.first(1);
     }
-    if (op.payload == Payload::kParameter && is_half(op.collective))
+    const bool inside = to.level == Level::kInside;
+    if (inside && !is_half(op.collective))
+      fault("reduces within a node what other nodes hold too", "use a reduce_scatter and an all_gather");
+    if (inside && !op.compression.name.empty())
+      fault("is compressed within a node", "compress the op between nodes");
+    if (op.payload == Payload::kParameter && is_half(op.collective) && !inside)
       fault("averages parameters in two halves", "use collective all_reduce, or compressed");
     if (check_compression(op) && to.elements > 0) {
       const std::int64_t element_bytes = op.payload == Payload::kParameter
                                              ? size_of_gain(dtype(to.blocks.front()))
                                              : size_of(dtype(to.blocks.front()));
-      to.encoded_bytes =
-          wire_cost(op.compression, op.payload, {to.elements, element_bytes, plan_.workers}).encoded_bytes;
+      to.encoded_bytes = wire_cost(op.compression, op.payload, message_of(to, element_bytes)).encoded_bytes;
     }
     to.release = position(op.release.point);
     if (op.release.point.iteration > 0) fault("is released in an iteration after its own", "list it there");
@@ -161,6 +189,13 @@ class ResolvedPlan::Reader {
     if (op.release.delay_ns < 0 || op.release.delay_ns > kMaxDelay)
       fault("has a delay out of range", "give 0 or more");
     return to;
+  }
+
+  // What one worker encodes of an op's message: all of it, or its shard.
+  CompressedMessage message_of(const ResolvedOp& op, std::int64_t element_bytes) const {
+    const std::int64_t shards =
+        op.level == Level::kBetween ? std::max<std::int64_t>(plan_.workers_per_node, 1) : 1;
+    return {(op.elements + shards - 1) / shards, element_bytes, plan_.workers / shards};
   }
 
   ResolvedApply read(const Apply& apply) {

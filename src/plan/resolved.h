@@ -27,12 +27,13 @@ struct ResolvedBlock {
 struct ResolvedOp {
   const Op* op = nullptr;
   std::int32_t link = -1;        // index into Plan::links; -1: unknown
+  Level level = Level::kAll;     // of its link
   Indices blocks;                // those of op->blocks that are known
   Indices merges;                // sorted, distinct, <= 0
   std::int64_t release = 0;      // position of the release point in its iteration
   std::int32_t first_layer = 0;  // the smallest layer of its blocks: the one whose gradient comes last
   std::int64_t elements = 0;
-  std::int64_t encoded_bytes = 0;  // of a compressed op: one rank's own message
+  std::int64_t encoded_bytes = 0;  // of a compressed op: one rank's own message, or shard
   bool gathers() const { return op->collective == Collective::kAllGather; }
   bool compressed() const { return !op->compression.name.empty(); }
 };
@@ -67,7 +68,8 @@ class ResolvedPlan {
   const Plan& plan;
   const WorkloadIndex& index;
   std::vector<ResolvedBlock> blocks;
-  std::vector<std::size_t> cluster_link;  // per plan link, where a cluster is given
+  std::vector<std::size_t>
+      cluster_link;  // per plan link, as link_at() numbers them, where a cluster is given
   std::vector<ResolvedIteration> slots;
   std::int64_t prologue = 0, period = 0;
   std::int64_t reach = 0;  // no merge looks back further than this many iterations

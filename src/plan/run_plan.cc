@@ -241,7 +241,7 @@ class RunPlanWriter {
     for (std::size_t k = 0; k < ops.size(); ++k) {
       if (!exists(ops[k].merges, n) || !ops[k].gathers()) continue;
       RunOp& gather = iteration(n).ops[static_cast<std::size_t>(op_places_[to_.at(n)][k])];
-      for (const OpRef listed : plan_.scatters(n, k)) {
+      for (const OpRef listed : plan_.steps_before(n, k)) {
         gather.partner = renumbered(n, listed);
         RunOp& scatter = op_at(n, gather.partner);
         scatter.last_apply = std::max(scatter.last_apply, gather.last_apply - gather.partner.delta);
@@ -341,6 +341,10 @@ bool has_delays(const RunPlan& plan) {
 }
 
 RunPlan run_plan_of(const Plan& plan, const Workload& workload) {
+  if (has_levels(plan)) {
+    throw InvalidInput("has links of two levels, inside nodes and between them, which training can't run",
+                       "plan", "make it for a cluster without 'inside'; such plans can be simulated");
+  }
   RunPlan run_plan{.index = WorkloadIndex(workload)};
   const CompiledPlan compiled(resolve(plan, run_plan.index, nullptr));
   RunPlanWriter(compiled, run_plan).write();

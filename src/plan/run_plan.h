@@ -139,7 +139,7 @@ struct RunPlan {
 bool has_delays(const RunPlan& plan);
 
 // Returns the run plan of a plan. The caller owes one that validate() accepts. Errors: InvalidInput for a plan out of
-// form, or too large. O(blocks and merges of the unrolled plan), log factors aside.
+// form, or too large, or whose links have levels. O(blocks and merges of the unrolled plan), log factors aside.
 RunPlan run_plan_of(const Plan& plan, const Workload& workload);
 
 }  // namespace gradweave

@@ -5,9 +5,14 @@
 namespace gradweave {
 namespace {
 
-Role role_of(const Op& op) {
-  if (op.payload == Payload::kParameter) return Role::kParameter;
-  return op.collective == Collective::kReduceScatter ? Role::kScatter : Role::kGradient;
+Role role_of(const ResolvedOp& op) {
+  const bool scatters = op.op->collective == Collective::kReduceScatter;
+  if (op.op->payload == Payload::kParameter) {
+    if (op.level == Level::kBetween) return Role::kParameterBetween;
+    return op.level == Level::kInside && scatters ? Role::kParameterScatter : Role::kParameter;
+  }
+  if (op.level == Level::kBetween) return op.gathers() ? Role::kBetweenGather : Role::kBetween;
+  return scatters ? Role::kScatter : Role::kGradient;
 }
 
 Role role_of(const Apply& apply) {
@@ -43,7 +48,7 @@ void Uses::for_each(Visit visit) const {
     };
     const ResolvedIteration& iteration = plan_.slots[s];
     for (std::size_t k = 0; k < iteration.ops.size(); ++k)
-      add(role_of(*iteration.ops[k].op), iteration.ops[k].blocks, iteration.ops[k].merges, k);
+      add(role_of(iteration.ops[k]), iteration.ops[k].blocks, iteration.ops[k].merges, k);
     for (std::size_t k = 0; k < iteration.applies.size(); ++k) {
       const ResolvedApply& apply = iteration.applies[k];
       add(role_of(*apply.apply), apply.blocks, apply.merges, k);

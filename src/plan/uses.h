@@ -16,13 +16,17 @@
 namespace gradweave {
 
 enum class Role : std::uint8_t {
-  kGradient,   // op that carries the gradient, but a reduce_scatter: with it the gradient is reduced
-  kScatter,    // reduce_scatter of the gradient
-  kParameter,  // op that averages the parameters as they are after the iteration's local step
-  kReduced,    // apply of the reduced gradient
-  kLocal,      // apply of the local gradient
-  kAverage,    // apply of the averaged parameters
-  kDropped,    // the gradient goes into the residual
+  kGradient,  // op that brings the reduced gradient: all but a reduce_scatter, of two levels the all_gather inside
+  kScatter,        // reduce_scatter of the gradient, of two levels the one inside
+  kBetween,        // two levels: op between nodes of the gradient's shards, but an all_gather
+  kBetweenGather,  // and the all_gather
+  kParameter,  // op that brings the average of the parameters as they are after the iteration's local step
+  kParameterScatter,  // two levels: the reduce_scatter inside that comes before
+  kParameterBetween,  // and the op between nodes
+  kReduced,           // apply of the reduced gradient
+  kLocal,             // apply of the local gradient
+  kAverage,           // apply of the averaged parameters
+  kDropped,           // the gradient goes into the residual
 };
 
 struct Use {

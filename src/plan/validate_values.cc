@@ -9,6 +9,11 @@
 namespace gradweave {
 namespace {
 
+// The op that compresses what is sent, if any does.
+const ResolvedOp& carrier(const BlockCheck& block, const Fate& f) {
+  return block.plan.op(f.between.count > 0 ? f.between.number : f.sent.number);
+}
+
 void check_release(BlockCheck& block, std::int64_t n, std::int64_t number, std::int64_t local) {
   const CompiledPlan& plan = block.plan;
   const CompiledPlan::Place place = plan.op_place(number);
@@ -28,7 +33,7 @@ void check_release(BlockCheck& block, std::int64_t n, std::int64_t number, std::
 void check_anchored(BlockCheck& block, std::int64_t n) {
   const CompiledPlan& plan = block.plan;
   const Fate& f = block.fates.of(n);
-  const bool compressed = plan.op(f.sent.number).compressed();
+  const bool compressed = carrier(block, f).compressed();
   if (!compressed && !plan.plan.outer) return;
   if (plan.apply(f.averaged.number).apply->mode == Mode::kCorrect) return;
   block.fault(Fault::kAnchored, 6, n,
@@ -115,7 +120,7 @@ void check_order(BlockCheck& block) {
     landed = f.averaged.number;
     check_between(block, n, read, f.averaged.number);
     if (plan.apply(f.averaged.number).apply->mode == Mode::kCorrect) {
-      block.facts.add_sent(block.fates.block(), plan.op(f.sent.number), read, f.averaged.number);
+      block.facts.add_sent(block.fates.block(), carrier(block, f), read, f.averaged.number);
     }
   }
 }
@@ -158,7 +163,7 @@ void check_averaged(BlockCheck& block) {
   for (std::int64_t n = 0; n < plan.checked; ++n) {
     const Fate& f = block.fates.of(n);
     if (f.sent.count == 0) continue;
-    sent[plan.op(f.sent.number).compressed() ? 1 : 0] = true;
+    sent[carrier(block, f).compressed() ? 1 : 0] = true;
     if (!sent[0] || !sent[1]) continue;
     block.fault(Fault::kAnchored, 6, n, "is averaged both compressed and exact: its anchor would not follow",
                 "compress all averages of a block, or none");

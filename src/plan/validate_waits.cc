@@ -1,7 +1,7 @@
 // Rule 5: data exists before an op is released, nothing waits in a circle, and something is updated.
 //
-// An op waits for its release, for its data, for the op before it on its link and, an all_gather, for its
-// reduce_scatter; a point passes when the applies at it are done, and an apply waits for its results. Applies
+// An op waits for its release, for its data, for the op before it on its link and for the step before, as an
+// all_gather for its reduce_scatter; a point passes when the applies at it are done, and an apply waits for its results. Applies
 // pass one after another, and ops wait for ops listed before them alone, so all that an op waits for comes
 // down to a number: how many applies must be done before it can start. A wait is circular iff an apply waits
 // for an op that needs this very apply, or one after it. O(ops and applies of the unrolled plan).
@@ -68,12 +68,10 @@ class WaitCheck {
         if (!exists(ops[k].merges, n)) continue;
         const std::int64_t number = plan_.op_number(n, k);
         Need need{own_need(n, k), number};
-        if (ops[k].op->payload == Payload::kGradient) {
-          for (const OpRef ref : plan_.scatters(n, k)) {
-            if (ref.delta > 0) continue;
-            const std::int64_t scatter = plan_.op_number(n + ref.delta, static_cast<std::size_t>(ref.op));
-            if (scatter < number) need = later(needs[static_cast<std::size_t>(scatter)], need);
-          }
+        for (const OpRef ref : plan_.steps_before(n, k)) {
+          if (ref.delta > 0) continue;
+          const std::int64_t before = plan_.op_number(n + ref.delta, static_cast<std::size_t>(ref.op));
+          if (before < number) need = later(needs[static_cast<std::size_t>(before)], need);
         }
         Need* before = one_order          ? &last.back()
                        : ops[k].link >= 0 ? &last[static_cast<std::size_t>(ops[k].link)]

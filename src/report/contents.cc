@@ -30,7 +30,7 @@ std::size_t insert(std::vector<Number>& values, Number here) {
 
 // The bandwidth on the wire of the first link's all-reduce: a ring moves 2(P-1)/P bytes for each byte.
 double gigabits_of(const Cluster& cluster) {
-  const auto workers = static_cast<double>(cluster.workers);
+  const auto workers = static_cast<double>(participants(cluster));
   return 8e-3 * 2 * (workers - 1) / workers / to_double(cluster.links[0].us_per_byte);
 }
 
@@ -41,12 +41,16 @@ double startup_us_of(const Cluster& cluster) {
 Grid axes_of(const ReportInput& input) {
   const Cluster& cluster = *input.cluster;
   Grid grid{.workers = {1}, .gigabits = {0}, .startup_us = {startup_us_of(cluster)}};
-  // From one worker nothing can be scaled.
-  if (cluster.workers == 1) return grid;
+  // From one worker, or node, nothing can be scaled.
+  const std::int64_t nodes = participants(cluster), of_node = cluster.workers / nodes;
+  if (nodes == 1) {
+    grid.workers = {cluster.workers};
+    return grid;
+  }
   grid.workers = input.workers;
   if (grid.workers.empty()) {
     for (const std::int64_t factor : {4, 2})
-      grid.workers.push_back(std::max<std::int64_t>(2, cluster.workers / factor));
+      grid.workers.push_back(of_node * std::max<std::int64_t>(2, nodes / factor));
     for (const std::int64_t factor : {2, 4}) grid.workers.push_back(cluster.workers * factor);
   }
   grid.here.worker = insert(grid.workers, cluster.workers);

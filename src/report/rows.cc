@@ -60,7 +60,7 @@ Row row_without_figures(std::string_view scheme, const Setting& setting) {
 }  // namespace
 
 double model_communication_ns(const Workload& workload, const Cluster& cluster) {
-  const CostModel model(workload, cluster);
+  const CostModel model(workload, has_levels(cluster) ? flattened(cluster) : cluster);
   std::map<DType, std::vector<Slice>> messages;
   for (std::size_t t = 0; t < model.index().tensors.size(); ++t)
     messages[model.index().tensors[t].dtype].push_back({t, 0, model.index().tensors[t].numel});
@@ -93,7 +93,9 @@ std::vector<Extrapolation> extrapolations(const Plan& plan, const Workload& work
   if (std::ranges::any_of(workload.layers,
                           [](const Layer& layer) { return layer.communication_ns.has_value(); }))
     return found;
-  for (const Link& link : cluster.links) {
+  std::vector<Link> links = cluster.links;
+  if (has_levels(plan)) links.insert(links.end(), cluster.inside->links.begin(), cluster.inside->links.end());
+  for (const Link& link : links) {
     if (!link.measured) continue;
     MeasuredBytes sent{.smallest = INT64_MAX};
     for (const auto* iterations : {&plan.prologue, &plan.period}) {

@@ -17,6 +17,7 @@
 // Proof: the plan meets (1); or the search has ended; else the bound is (1).
 //
 // Complexity: a plan and a simulation for each scheme, and O(node_limit) nodes.
+// On two levels (1) is of the links between nodes, and 1. alone is done.
 // The claim of step 3 is over whole parts: cutting finer may still be better. With a compressor only T_f +
 // T_b is proved.
 #include "schemes/optimal.h"
@@ -227,9 +228,12 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptimalO
   if (time <= proof.bound_ns) return report(best, {time, proof.by, true});
 
   const std::vector<Slice> units = parts_of(model, options.parts);
-  if (!one_at_a_time(cluster) || halves_measured(cluster) || units.size() > kMaxOrderUnits) {
-    proof.by += halves_measured(cluster) ? "; no search where halves of an all-reduce have costs of their own"
-                                         : "; links are shared or tensors too many to search";
+  if (has_levels(cluster) || !one_at_a_time(cluster) || halves_measured(cluster) ||
+      units.size() > kMaxOrderUnits) {
+    proof.by += has_levels(cluster) ? "; no search over two levels of links"
+                : halves_measured(cluster)
+                    ? "; no search where halves of an all-reduce have costs of their own"
+                    : "; links are shared or tensors too many to search";
     return report(best, proof);
   }
   const auto limit = static_cast<Nanoseconds>(std::ceil(time));
@@ -249,9 +253,6 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptimalO
 
 Plan plan_local(const Workload& workload, const Cluster& cluster, const OptimalOptions& options) {
   const CostModel model(workload, cluster);
-  const Packer packer(model, true);
-  const Assignment sets =
-      arbitrary_sets(packer, static_cast<std::size_t>(options.period), options.node_limit);
   std::vector<Candidate> candidates;
   for (const bool overlaps : {false, true}) {
     std::ranges::move(plans_of(Effect::kLocal, workload, cluster,
@@ -262,8 +263,13 @@ Plan plan_local(const Workload& workload, const Cluster& cluster, const OptimalO
                                }),
                       std::back_inserter(candidates));
   }
-  candidates.insert(candidates.begin(),
-                    found_by_search(plan_of_sets(model, packer, sets, true), workload, cluster));
+  if (!has_levels(cluster)) {
+    const Packer packer(model, true);
+    const Assignment sets =
+        arbitrary_sets(packer, static_cast<std::size_t>(options.period), options.node_limit);
+    candidates.insert(candidates.begin(),
+                      found_by_search(plan_of_sets(model, packer, sets, true), workload, cluster));
+  }
   const Candidate& best = best_of(candidates);
   Proof proof = window_bound(model, options.period);
   const double time = best.result.iteration_ns();
@@ -286,7 +292,7 @@ PlanResult plan_optimal(const Workload& workload, const Cluster& cluster, const 
 }  // namespace
 
 bool optimal_searches(const Workload& workload, const Cluster& cluster) {
-  return one_at_a_time(cluster) && !halves_measured(cluster) &&
+  return !has_levels(cluster) && one_at_a_time(cluster) && !halves_measured(cluster) &&
          WorkloadIndex(workload).tensors.size() <= kMaxOrderUnits;
 }
 

@@ -7,6 +7,7 @@
 #include "base/quoted.h"
 #include "gradweave/error.h"
 #include "schemes/compressed.h"
+#include "schemes/levels.h"
 #include "schemes/registry.h"
 
 namespace gradweave {
@@ -82,7 +83,8 @@ void complete_plan(Plan& plan, const Workload& workload, const Cluster& cluster,
                    const SchemeOptions& options) {
   plan.scheme = options.scheme();
   plan.options.merge(options.written());
-  if (find_scheme(plan.scheme).payload == Payload::kGradient)
+  // A plan over levels is one that has been completed before.
+  if (find_scheme(plan.scheme).payload == Payload::kGradient && !has_levels(plan))
     compress_gradients(plan, compression_of(options));
   plan.workload_hash = hash_of(workload);
   plan.cluster_hash = hash_of(cluster);
@@ -94,8 +96,13 @@ PlanResult make_plan(const Workload& workload, const Cluster& cluster, const Sch
   scheme.check(options);
   check(workload);
   check(cluster);
-  PlanResult result = scheme.plan(workload, cluster, options);
-  if (Plan* plan = std::get_if<Plan>(&result)) complete_plan(*plan, workload, cluster, options);
+  // Those who choose among the plans of others choose among plans over levels.
+  const bool levels = has_levels(cluster) && !scheme.chooses;
+  PlanResult result = scheme.plan(workload, levels ? flattened(cluster) : cluster, options);
+  if (Plan* plan = std::get_if<Plan>(&result)) {
+    complete_plan(*plan, workload, cluster, options);
+    if (levels) *plan = over_levels(*plan, workload, cluster);
+  }
   return result;
 }
 

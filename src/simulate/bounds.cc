@@ -1,9 +1,12 @@
 #include "simulate/bounds.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <numeric>
 #include <queue>
 #include <tuple>
+#include <utility>
 
 namespace gradweave {
 namespace {
@@ -58,15 +61,19 @@ class PlanView {
   PlanView(const ResolvedPlan& plan, const Program& program, const CostModel& model, const Workload& slowest)
       : plan_(plan), program_(program), model_(model), index_(slowest) {}
 
-  // Weights y_k = 1 / (all work on link k) make this the dual of the linear program "spread every op over the
-  // links"; exact where links differ by a factor only.
-  double all_links() const {
-    const std::vector<std::size_t>& links = plan_.cluster_link;
+  // Weights y_k = 1 / (all work on link k) make this the dual of the linear program "spread every op of the level over
+  // its links"; exact where links differ by a factor only.
+  double all_links(Level level) const {
+    std::vector<std::size_t> links;
+    for (std::size_t k = 0; k < plan_.cluster_link.size(); ++k) {
+      if (plan_.plan.links[k].level == level) links.push_back(plan_.cluster_link[k]);
+    }
     std::vector<std::vector<double>> work(links.size());
     std::vector<double> total(links.size(), 0);
     std::vector<Slice> slices;
     for (std::size_t s = static_cast<std::size_t>(plan_.prologue); s < plan_.slots.size(); ++s) {
       for (const ResolvedOp& op : plan_.slots[s].ops) {
+        if (op.level != level) continue;
         slices.clear();
         for (const std::int32_t block : op.blocks) slices.push_back(plan_.block(block).slice);
         for (std::size_t k = 0; k < links.size(); ++k) {
@@ -125,7 +132,7 @@ class PlanView {
   // tails_[block, data]: from where the value is used to the next backward_start; -1 where it is not used
   // before.
   void collect_tails(std::int64_t first, std::int64_t last) {
-    for (std::vector<Nanoseconds>* table : {&gradient_tails_, &parameter_tails_, &gather_work_}) {
+    for (std::vector<Nanoseconds>* table : {&gradient_tails_, &parameter_tails_}) {
       table->assign(static_cast<std::size_t>(last - first) * plan_.blocks.size(), -1);
     }
     for (std::int64_t n = first; n <= last; ++n) {
@@ -148,12 +155,12 @@ class PlanView {
       }
     }
     for (std::int64_t n = first; n < last + program_.reach; ++n) {
-      for_each_op(n, [&](const Op& op, const OpCode& code, std::size_t) {
+      for_each_op(n, [&](const Op& op, const OpCode& code, std::size_t k) {
         const std::int64_t data = n + *std::ranges::max_element(op.merges);
-        if (op.collective != Collective::kAllGather || op.payload != Payload::kGradient || data < first ||
-            data >= last)
-          return;
-        for (const std::int32_t block : op.blocks) gather_work_[row(block, data, first)] = code.work;
+        if (data < first || data >= last || (!is_half(op.collective) && !has_level(k))) return;
+        std::vector<Nanoseconds>& work = steps_of(op.payload)[step_of(op, k)];
+        work.resize(gradient_tails_.size(), 0);
+        for (const std::int32_t block : op.blocks) work[row(block, data, first)] = code.work;
       });
     }
   }
@@ -168,24 +175,41 @@ class PlanView {
     }
   }
 
+  // Messages are reduced in up to four steps, one after another: scattered, on two levels reduced between nodes or
+  // scattered and gathered there, gathered.
+  using Steps = std::array<std::vector<Nanoseconds>, 4>;
+  Steps& steps_of(Payload payload) { return steps_[static_cast<std::size_t>(payload)]; }
+  bool has_level(std::size_t link) const { return plan_.plan.links[link].level != Level::kAll; }
+  std::size_t step_of(const Op& op, std::size_t link) const {
+    const bool gathers = op.collective == Collective::kAllGather;
+    if (plan_.plan.links[link].level == Level::kBetween) return gathers ? 2 : 1;
+    return gathers ? 3 : 0;
+  }
+
   void add_jobs(std::int64_t n, std::int64_t first, std::int64_t last,
-                std::map<std::tuple<std::int64_t, std::size_t>, std::vector<Job>>& jobs) const {
+                std::map<std::tuple<std::int64_t, std::size_t>, std::vector<Job>>& jobs) {
     for_each_op(n, [&](const Op& op, const OpCode& code, std::size_t k) {
       const std::int64_t data = n + *std::ranges::max_element(op.merges);
       if (data < first || data >= last) return;
       const std::vector<Nanoseconds>& tails =
           op.payload == Payload::kGradient ? gradient_tails_ : parameter_tails_;
       Job job{.work = program_.concurrency[k] == 1 ? code.total() : code.work, .tail = -1};
-      Nanoseconds gather = 0;
+      std::array<Nanoseconds, 4> work{};  // of each step
       for (const std::int32_t block : op.blocks) {
         const auto layer = static_cast<std::size_t>(plan_.block(block).layer);
         job.head = std::max(job.head, index_.backward_end[layer] - index_.forward_total);
         job.tail = std::max(job.tail, tails[row(block, data, first)]);
-        gather = std::max(gather, gather_work_[row(block, data, first)]);
+        for (std::size_t s = 0; s < work.size(); ++s) {
+          const std::vector<Nanoseconds>& of_step = steps_of(op.payload)[s];
+          if (!of_step.empty()) work[s] = std::max(work[s], of_step[row(block, data, first)]);
+        }
       }
       if (job.tail < 0) return;
       if (program_.concurrency[k] != 1) job.head += code.startup;
-      if (op.collective == Collective::kReduceScatter) job.tail += gather;
+      const std::size_t step = step_of(op, k);
+      const auto here = work.begin() + static_cast<std::ptrdiff_t>(step);
+      if (is_half(op.collective) || has_level(k)) job.tail = std::accumulate(here + 1, work.end(), job.tail);
+      if (has_level(k)) job.head = std::accumulate(work.begin(), here, job.head);
       jobs[{data, k}].push_back(job);
     });
   }
@@ -194,7 +218,8 @@ class PlanView {
   const Program& program_;
   const CostModel& model_;
   const WorkloadIndex index_;
-  std::vector<Nanoseconds> gradient_tails_, parameter_tails_, gather_work_;
+  std::vector<Nanoseconds> gradient_tails_, parameter_tails_;
+  std::array<Steps, 2> steps_;  // by payload; work of each (block, data), empty where no op is such a step
 };
 
 }  // namespace
@@ -206,7 +231,13 @@ std::vector<Bound> lower_bounds(const ResolvedPlan& plan, const Program& program
     bounds.push_back({"link " + plan.plan.links[k].name, per_iteration(program, link_work(program, k))});
   }
   PlanView view(plan, program, model, slowest);
-  if (program.link_count() > 1) bounds.push_back({"all links", view.all_links()});
+  constexpr std::pair<Level, const char*> kNames[] = {{Level::kAll, "all links"},
+                                                      {Level::kInside, "all links inside"},
+                                                      {Level::kBetween, "all links between"}};
+  for (const auto& [level, name] : kNames) {
+    if (std::ranges::count(plan.plan.links, level, &PlanLink::level) > 1)
+      bounds.push_back({name, view.all_links(level)});
+  }
   if (view.has_forward_overlap())
     bounds.push_back({"critical path", per_iteration(program, view.critical_path())});
   return bounds;

@@ -21,9 +21,9 @@ const std::vector<OpPlace>& OpPlaces::delivering(std::int64_t n, std::size_t k) 
   return last_of_each_link();
 }
 
-const std::vector<OpPlace>& OpPlaces::scattering(std::int64_t n, std::size_t k) {
+const std::vector<OpPlace>& OpPlaces::before(std::int64_t n, std::size_t k) {
   found_.clear();
-  for (const OpRef op : plan_.scatters(n, k)) add(n, op);
+  for (const OpRef op : plan_.steps_before(n, k)) add(n, op);
   return last_of_each_link();
 }
 

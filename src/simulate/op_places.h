@@ -15,10 +15,9 @@ class OpPlaces {
   // `program`: head and period are set. All must outlive the object. O(ops of all codes).
   OpPlaces(const CompiledPlan& plan, const Program& program);
 
-  // Return the ops whose results apply k of iteration n uses, or whose halves its all_gather k completes: each once,
-  // and on links that serve one op at a time only the last. Valid until the next call.
+  // Return the ops whose results apply k of iteration n uses, or its op k goes on with: each once, and on links that serve one op at a time only the last. Valid until the next call.
   const std::vector<OpPlace>& delivering(std::int64_t n, std::size_t k);
-  const std::vector<OpPlace>& scattering(std::int64_t n, std::size_t k);
+  const std::vector<OpPlace>& before(std::int64_t n, std::size_t k);
 
  private:
   void add(std::int64_t n, OpRef op);

@@ -104,10 +104,8 @@ class ProgramWriter {
     add_release(code, op.op->release, n);
     code.gate_end = static_cast<std::uint32_t>(pending_gates_.size());
     code.after_begin = static_cast<std::uint32_t>(program_.refs.size());
-    if (op.gathers() && op.op->payload == Payload::kGradient) {
-      const std::vector<OpPlace>& refs = places_.scattering(n, static_cast<std::size_t>(place));
-      program_.refs.insert(program_.refs.end(), refs.begin(), refs.end());
-    }
+    const std::vector<OpPlace>& refs = places_.before(n, static_cast<std::size_t>(place));
+    program_.refs.insert(program_.refs.end(), refs.begin(), refs.end());
     code.after_end = static_cast<std::uint32_t>(program_.refs.size());
     program_.ops.push_back(code);
   }

@@ -40,7 +40,7 @@ struct OpCode {
   Nanoseconds work = 0;
   Nanoseconds earliest = 0;                      // absolute: a delay after the start of iteration 0
   std::uint32_t gate_begin = 0, gate_end = 0;    // into Program::gates
-  std::uint32_t after_begin = 0, after_end = 0;  // into Program::refs: the reduce-scatter of an all-gather
+  std::uint32_t after_begin = 0, after_end = 0;  // into Program::refs: the steps before
   std::int32_t plan_op = 0;                      // place in Iteration::ops
   Nanoseconds total() const { return startup + work; }
 };

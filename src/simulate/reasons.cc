@@ -16,16 +16,16 @@ WaitReason reason_of(const WaitRecord& wait) {
   return op.end - op.start > 2 * op.alone ? WaitReason::kLinkShared : WaitReason::kOpItself;
 }
 
-std::string text_of(WaitReason reason, std::string_view link) {
+std::string text_of(WaitReason reason, const PlanLink& link) {
   switch (reason) {
     case WaitReason::kLinkBusy:
-      return "link " + std::string(link) + " busy with earlier ops";
+      return "link " + link.name + " busy with earlier ops";
     case WaitReason::kDataLate:
-      return "gradient was ready late";
+      return link.level == Level::kAll ? "gradient was ready late" : "the step before it ended late";
     case WaitReason::kReleasedLate:
       return "released late";
     case WaitReason::kLinkShared:
-      return "link " + std::string(link) + " shared with other ops";
+      return "link " + link.name + " shared with other ops";
     case WaitReason::kOpItself:
       break;
   }

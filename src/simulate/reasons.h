@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
+#include "gradweave/plan.h"
 #include "simulate/machine.h"
 
 namespace gradweave {
@@ -16,6 +16,6 @@ inline constexpr std::size_t kWaitReasons = 5;
 WaitReason reason_of(const WaitRecord& wait);
 
 // Returns e.g. "link eth0 busy with earlier ops".
-std::string text_of(WaitReason reason, std::string_view link);
+std::string text_of(WaitReason reason, const PlanLink& link);
 
 }  // namespace gradweave

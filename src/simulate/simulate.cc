@@ -51,7 +51,7 @@ class Exposure final : public Recorder {
       const auto kind = static_cast<std::size_t>(most - first);
       exposed.push_back(
           {static_cast<std::int32_t>(row) - 1, static_cast<double>(total) / static_cast<double>(iterations),
-           text_of(static_cast<WaitReason>(kind % kWaitReasons), plan.links[kind / kWaitReasons].name)});
+           text_of(static_cast<WaitReason>(kind % kWaitReasons), plan.links[kind / kWaitReasons])});
     }
     return exposed;
   }
@@ -123,7 +123,7 @@ void count_plan(const ResolvedPlan& plan, SimulationResult& result) {
   for (std::size_t s = static_cast<std::size_t>(plan.prologue); s < plan.slots.size(); ++s) {
     ops += static_cast<double>(plan.slots[s].ops.size());
     for (const ResolvedOp& op : plan.slots[s].ops) {
-      if (op.gathers()) continue;
+      if (op.gathers() || op.level == Level::kInside) continue;
       for (const std::int32_t block : op.blocks) bytes += static_cast<double>(plan.block(block).bytes);
     }
     bool steps = false;
@@ -191,9 +191,12 @@ void add_bound(SimulationResult& result, const Bound& bound) {
     result.lower_bound = bound;
 }
 
-SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, const Cluster& cluster,
+SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, const Cluster& given_cluster,
                           const SimulationOptions& options) {
   check_options(options);
+  check(given_cluster);
+  const bool flat = has_levels(given_cluster) && !has_levels(plan);
+  const Cluster cluster = flat ? flattened(given_cluster) : given_cluster;
   if (classes.empty())
     throw InvalidInput("must have at least one class", "workers' classes", "give a workload");
   if (classes.size() > 1) slowest_of({classes.begin(), classes.end()});

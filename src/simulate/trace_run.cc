@@ -29,7 +29,7 @@ class SpanRecorder final : public Recorder {
               .begin_ns = wait.begin,
               .end_ns = wait.end};
     span.label = "wait for " + label_of(plan_.plan, *op_of(wait.op).op, plan_.index);
-    span.reason = text_of(reason_of(wait), plan_.plan.links[static_cast<std::size_t>(wait.op.link)].name);
+    span.reason = text_of(reason_of(wait), plan_.plan.links[static_cast<std::size_t>(wait.op.link)]);
     spans_.push_back(std::move(span));
   }
 

@@ -290,15 +290,54 @@ def test_coverage_efficiency_and_samples_are_told(tmp_path):
     assert "--batch-size" in run("compare", *given, "--batch-size", "0", code=2).stderr
 
 
-def test_two_levels_of_links_are_said_not_to_be_modelled(tmp_path, workload, cluster):
+def two_levels(cluster):
+    inside = {"startup_growth": "constant", "links": [{"name": "bus", "startup_us": 10, "us_per_byte": 1e-5}]}
+    return cluster | {"workers": 8, "workers_per_node": 2, "inside": inside}
+
+
+def test_every_scheme_plans_over_two_levels(tmp_path, workload, cluster):
+    given = ("--workload", write(tmp_path / "w.json", workload),
+             "--cluster", write(tmp_path / "c.json", two_levels(cluster)))
+    plan = tmp_path / "plan.json"
+    compared = run("compare", *given, "--json")
+    assert compared.stderr == ""
+    for row in json.loads(compared.stdout)["schemes"]:
+        assert row["workers"] == 8
+        if "starves" in row:
+            continue
+        run("plan", *given, "--scheme", row["name"], "-o", plan)
+        made = json.loads(plan.read_text())
+        assert made["workers_per_node"] == 2 and {link["level"] for link in made["links"]} == {"inside", "between"}
+        run("validate", *given, "--plan", plan)
+        simulated = json.loads(run("simulate", *given, "--plan", plan, "--json").stdout)
+        assert simulated["iteration_us"] == row["iteration_us"]
+        assert {link["link"] for link in simulated["links"]} == {link["name"] for link in made["links"]}
+
+
+def test_what_ifs_change_nodes_and_their_workers(tmp_path, workload, cluster):
+    given = ("--workload", write(tmp_path / "w.json", workload),
+             "--cluster", write(tmp_path / "c.json", two_levels(cluster)), "--schemes", "ddp")
+    more_nodes = json.loads(run("compare", *given, "--workers", "4,8,16", "--json").stdout)["schemes"]
+    assert [row["workers"] for row in more_nodes] == [4, 8, 16]
+    assert more_nodes[0]["iteration_us"] < more_nodes[1]["iteration_us"] < more_nodes[2]["iteration_us"]
+    larger = json.loads(run("compare", *given, "--workers-per-node", "1,2,4", "--json").stdout)["schemes"]
+    assert [(row["workers"], row.get("workers_per_node", 1)) for row in larger] == [(4, 1), (8, 2), (16, 4)]
+    assert larger[0]["iteration_us"] < larger[1]["iteration_us"] < larger[2]["iteration_us"]
+    assert "no multiple of workers_per_node, 2" in run("compare", *given, "--workers", "9", code=2).stderr
+    flat = (*given[:3], write(tmp_path / "flat.json", cluster))
+    said = run("compare", *flat, "--workers-per-node", "4", code=2).stderr
+    assert "says nothing of the links within a node" in said and "flat.json" in said
+
+
+def test_two_levels_without_links_inside_are_said_not_to_be_modelled(tmp_path, workload, cluster):
     nested = ("--workload", write(tmp_path / "w.json", workload), "--cluster", write(tmp_path / "c.json", cluster))
     flat = (*nested[:3], write(tmp_path / "flat.json", cluster | {"workers_per_node": 1}))
     plan = tmp_path / "plan.json"
     for arguments in (["plan", "--scheme", "ddp", "-o", plan], ["simulate", "--plan", plan], ["compare", "--schemes", "ddp"],
                       ["report", "--schemes", "ddp", "-o", tmp_path / "page.html"]):
         said = run(*arguments, *nested).stderr
-        assert "workers_per_node is 2" in said and "aren't modelled yet" in said
-        assert "aren't modelled" not in run(*arguments, *flat).stderr
+        assert "workers_per_node is 2" in said and "links within a node, 'inside', are not described" in said
+        assert "not described" not in run(*arguments, *flat).stderr
         assert run(*arguments, *nested, "--quiet").stderr == ""
 
 

@@ -137,10 +137,10 @@ def test_measurements_that_cannot_be_fitted_are_named(change, words, tmp_path):
     assert not (tmp_path / "cluster.json").exists()
 
 
-def table(program, redop, ranks=4):
+def table(program, redop, ranks=4, per_host=2):
     rows = "".join(f"{size:12} {size // 4:13} float {redop} -1 {us:.2f} 1.0 1.5 0 {us:.2f} 1.0 1.5 N/A\n"
                    for size in (1024, 65536, 4194304) for us in [30 + size * 1e-4])
-    devices = "".join(f"#  Rank {rank:2} Group  0 Pid   {rank} on     host{rank // 2} device  0 [0000:f9:05] NVIDIA H100\n"
+    devices = "".join(f"#  Rank {rank:2} Group  0 Pid   {rank} on     host{rank // per_host} device  0 [0000:f9:05] NVIDIA H100\n"
                       for rank in range(ranks))
     columns = "    time   algbw   busbw #wrong"
     return (f"# Collective test starting: {program}\n# nThread 1 nGpus 1 minBytes 1024 maxBytes 4194304\n# Using devices\n"
@@ -166,6 +166,42 @@ def test_nccl_tests_become_a_cluster(tmp_path):
     other.write_text(table("all_gather_perf", "none", ranks=8))
     assert "8 ranks, not on 4" in run("import", "nccl-tests", files[0], other, code=2).stderr
     assert "--link" in run("import", "nccl-tests", *files, "--link", "a", "--link", "b", code=2).stderr
+
+
+def test_runs_of_one_host_become_the_links_inside(tmp_path):
+    between, inside, all_ranks = tmp_path / "between.txt", tmp_path / "inside.txt", tmp_path / "all.txt"
+    between.write_text(table("all_reduce_perf", "sum", ranks=3, per_host=1))
+    inside.write_text(table("all_reduce_perf", "sum", ranks=4, per_host=4))
+    all_ranks.write_text(table("all_reduce_perf", "sum", ranks=12, per_host=4))
+    done = run("import", "nccl-tests", between, "--link", "ib", "--inside", inside, "--inside-link", "nvlink")
+    cluster = json.loads(done.stdout)
+    assert (cluster["workers"], cluster["workers_per_node"]) == (12, 4)
+    assert [link["name"] for link in cluster["links"]] == ["ib"]
+    assert [link["name"] for link in cluster["inside"]["links"]] == ["nvlink"]
+    assert "nvlink" in done.stderr
+    refused = run("import", "nccl-tests", all_ranks, "--inside", inside, code=2).stderr
+    assert "all.txt: ran on 4 ranks of a host" in refused and "one rank on each host" in refused
+    refused = run("import", "nccl-tests", between, "--inside", all_ranks, code=2).stderr
+    assert "all.txt: ran on more than one host" in refused
+    nameless = tmp_path / "nameless.txt"
+    nameless.write_text(table("all_reduce_perf", "sum", ranks=0))
+    assert "--workers-per-node" in run("import", "nccl-tests", between, "--inside", nameless, code=2).stderr
+    told = run("import", "nccl-tests", nameless, "--inside", inside, "--workers", "8").stdout
+    assert json.loads(told)["workers"] == 8
+
+
+def test_measurements_inside_a_node_are_fitted(tmp_path):
+    path = tmp_path / "links.json"
+    measured = json.loads(LINKS.read_text())
+    inside = {"startup_growth": "log", "links": [measured["links"][1] | {"name": "bus"}]}
+    path.write_text(json.dumps(measured | {"workers": 8, "workers_per_node": 2, "inside": inside}))
+    found = json.loads(run("fit", path, "--json").stdout)
+    assert found["fits"][-1]["link"] == "bus"
+    assert found["cluster"]["inside"]["startup_growth"] == "log"
+    line, = found["cluster"]["inside"]["links"]
+    assert line | {"name": "eth1"} == found["cluster"]["links"][1]
+    path.write_text(json.dumps(measured | {"workers": 8, "workers_per_node": 2, "inside": {"links": [{"name": "bus"}]}}))
+    assert f"{path}: inside.links[0].measurements" in run("fit", path, code=2).stderr
 
 
 def test_workers_are_asked_for_where_no_file_tells_them(tmp_path):

@@ -53,6 +53,18 @@ Link link(const ClusterShape& shape, int number) {
   return link;
 }
 
+void add_levels(const ClusterShape& shape, Cluster& cluster) {
+  cluster.workers_per_node = *rc::gen::element(1, 2, 4, 8);
+  cluster.workers *= cluster.workers_per_node;
+  for (Link& between : cluster.links) between.each_worker = one_in(3);
+  cluster.inside = {cluster.startup_growth, {}};
+  const int links = one_in(2) ? 1 : 2;
+  for (int k = 0; k < links; ++k) {
+    cluster.inside->links.push_back(link(shape, k));
+    cluster.inside->links.back().name = "inside" + std::to_string(k);
+  }
+}
+
 }  // namespace
 
 rc::Gen<Workload> workloads(WorkloadShape shape) {
@@ -77,6 +89,7 @@ rc::Gen<Cluster> clusters(ClusterShape shape) {
         *rc::gen::element(StartupGrowth::kLinear, StartupGrowth::kLog, StartupGrowth::kConstant);
     const int links = one_in(2) ? 1 : *rc::gen::inRange(1, shape.max_links + 1);
     for (int k = 0; k < links; ++k) cluster.links.push_back(link(shape, k));
+    if (shape.levels) add_levels(shape, cluster);
     return cluster;
   });
 }

@@ -23,6 +23,7 @@ struct ClusterShape {
   std::int64_t max_workers = 10'000;
   bool fluid = true;    // links of concurrency 0 or above 1
   bool halves = false;  // links whose reduce-scatter and all-gather have costs of their own
+  bool levels = false;  // links inside nodes too, of 1, 2, 4 or 8 workers
 };
 
 // Returns a generator of workloads that pass check(): one layer or several, zero-time layers, layers without
