@@ -240,6 +240,8 @@ Plan ordered_by_start(const Plan& plan, const Workload& workload, const Cluster&
 
 Plan over_levels(const Plan& flat, const Workload& workload, const Cluster& cluster) {
   Plan plan = LevelSplitter(flat, workload, cluster).split();
+  const auto idle = [](const Iteration& iteration) { return iteration.ops.empty(); };
+  if (std::ranges::all_of(plan.prologue, idle) && std::ranges::all_of(plan.period, idle)) return plan;
   Plan ordered = ordered_by_start(plan, workload, cluster);
   const SimulationOptions options{.plan_facts = false};
   const bool longer =

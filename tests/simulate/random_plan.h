@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradweave/cost.h"
@@ -188,6 +189,41 @@ inline Plan random_plan(const Workload& workload, const Cluster& cluster, const 
   if (shape.prologue && one_in(2)) {
     plan.prologue.push_back(plan.period.back());
     if (!plan.prologue[0].ops.empty() && one_in(2)) plan.prologue[0].ops.pop_back();
+  }
+  return plan;
+}
+
+// The plan, which has no prologue, over two levels, each op being taken in steps: a reduce_scatter on a link inside
+// somewhere before it in its iteration's list, and an all_gather somewhere after it.
+inline Plan in_steps(Plan plan, const Cluster& cluster) {
+  using namespace random_plan_detail;
+  plan.workers = cluster.workers;
+  plan.workers_per_node = cluster.workers_per_node;
+  for (PlanLink& link : plan.links) link.level = Level::kBetween;
+  for (const Link& link : cluster.inside->links)
+    plan.links.push_back({link.name, link.concurrency, Level::kInside});
+  for (Iteration& iteration : plan.period) {
+    const std::vector<Op> ops = std::exchange(iteration.ops, {});
+    for (const Op& op : ops) {
+      Op step = op;
+      const int links = static_cast<int>(cluster.inside->links.size());
+      step.link = cluster.inside->links[static_cast<std::size_t>(pick(0, links - 1))].name;
+      const auto size = [&] { return static_cast<int>(iteration.ops.size()); };
+      if (op.collective != Collective::kAllGather) {
+        step.collective = Collective::kReduceScatter;
+        iteration.ops.insert(iteration.ops.begin() + pick(0, size()), step);
+      }
+      iteration.ops.push_back(op);
+      if (op.collective == Collective::kReduceScatter) continue;
+      step.collective = Collective::kAllGather;
+      iteration.ops.push_back(step);
+    }
+    // Gathers wait, some for a while, for others to pass.
+    for (std::size_t k = iteration.ops.size(); k-- > 1;) {
+      const bool gathers = iteration.ops[k - 1].collective == Collective::kAllGather &&
+                           find_inside_link(cluster, iteration.ops[k - 1].link);
+      if (gathers && one_in(2)) std::swap(iteration.ops[k - 1], iteration.ops[k]);
+    }
   }
   return plan;
 }

@@ -92,7 +92,10 @@ class Reference {
       for (const std::int32_t block : op.blocks) slices.push_back(slices_[static_cast<std::size_t>(block)]);
       std::size_t link = 0;
       while (plan_.links[link].name != op.link) ++link;
-      const OpCost cost = model_.cost(*find_link(cluster, op.link), op.collective, slices, op.compression);
+      const auto number =
+          has_levels(plan_) ? find_inside_link(cluster, op.link) : std::optional<std::size_t>{};
+      const OpCost cost =
+          model_.cost(number ? *number : *find_link(cluster, op.link), op.collective, slices, op.compression);
       ops_.push_back({n, i, &op, cost, link});
     }
   }
@@ -216,17 +219,23 @@ class Reference {
       if (!time) return std::nullopt;
       latest = std::max(latest, *time);
     }
-    if (op.op->collective == Collective::kAllGather && op.op->payload == Payload::kGradient) {
-      for (const RunningOp& other : ops_) {
-        if (other.op->collective != Collective::kReduceScatter || !overlap(other.op->blocks, op.op->blocks) ||
-            !share_data(other.op->merges, other.iteration, op.op->merges, op.iteration)) {
-          continue;
-        }
-        if (!other.end) return std::nullopt;
-        latest = std::max(latest, *other.end);
+    for (const RunningOp& other : ops_) {
+      if (step_of(other) >= step_of(op) || other.op->payload != op.op->payload ||
+          !overlap(other.op->blocks, op.op->blocks) ||
+          !share_data(other.op->merges, other.iteration, op.op->merges, op.iteration)) {
+        continue;
       }
+      if (!other.end) return std::nullopt;
+      latest = std::max(latest, *other.end);
     }
     return latest;
+  }
+
+  // Where the op stands in the reduction of its message: it waits for all steps before.
+  int step_of(const RunningOp& op) const {
+    const bool gathers = op.op->collective == Collective::kAllGather;
+    if (plan_.links[op.link].level == Level::kBetween) return gathers ? 2 : 1;
+    return gathers ? 3 : 0;
   }
 
   bool finished() const {

@@ -60,13 +60,16 @@ struct Case {
 };
 
 // One to three classes with their own times.
-Case random_case(const PlanShape& shape, bool contention) {
-  Case c{.classes = {*testing::workloads(kSmall)}, .cluster = *testing::clusters({.max_links = 3})};
+Case random_case(const PlanShape& shape, bool contention, bool levels = false) {
+  Case c{.classes = {*testing::workloads(kSmall)},
+         .cluster = *testing::clusters({.max_links = 3, .levels = levels})};
+  levels &= c.cluster.workers_per_node > 1;
   while (c.classes.size() < 3 && *rc::gen::inRange(0, 3) == 0) {
     c.classes.push_back(c.classes.front());
     for (Layer& layer : c.classes.back().layers) layer.backward_ns += *rc::gen::inRange(0, 3'000'000);
   }
   c.plan = testing::random_plan(c.classes.front(), c.cluster, shape);
+  if (levels) c.plan = testing::in_steps(std::move(c.plan), c.cluster);
   if (*rc::gen::inRange(0, 2) == 0) c.options.optimizer_ns = *rc::gen::inRange(0, 5'000'000);
   if (contention)
     c.options.contention = *rc::gen::element(Decimal{1, 0}, Decimal{15, 1}, Decimal{2, 0}, Decimal{1037, 3});
@@ -86,6 +89,17 @@ void check_against_reference(const Case& c, bool shared, bool fine) {
 
 RC_GTEST_PROP(SerialMachine, AgreesWithTheReference, ()) {
   check_against_reference(random_case({.early = true}, false), false, *rc::gen::arbitrary<bool>());
+}
+
+RC_GTEST_PROP(SerialMachine, AgreesWithTheReferenceOverTwoLevels, ()) {
+  Case c = random_case({.prologue = false, .early = true}, false, true);
+  for (PlanLink& link : c.plan.links) link.concurrency = 1;
+  check_against_reference(c, false, *rc::gen::arbitrary<bool>());
+}
+
+RC_GTEST_PROP(SharedMachine, AgreesWithTheReferenceOverTwoLevels, ()) {
+  check_against_reference(random_case({.fluid = true, .prologue = false, .early = true}, true, true), true,
+                          true);
 }
 
 RC_GTEST_PROP(SharedMachine, AgreesWithTheReference, ()) {
