@@ -22,6 +22,7 @@ void add_import(CLI::App& app, Outcome& outcome);
 void add_fit(CLI::App& app, Outcome& outcome);
 void add_report(CLI::App& app, Outcome& outcome);
 void add_diff(CLI::App& app, Outcome& outcome);
+void add_meet(CLI::App& app, Outcome& outcome);
 void add_schemes(CLI::App& app, Outcome& outcome);
 
 }  // namespace gradweave::cli

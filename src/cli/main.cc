@@ -131,6 +131,7 @@ int run(int argc, char** argv) {
   add_fit(app, outcome);
   add_report(app, outcome);
   add_diff(app, outcome);
+  add_meet(app, outcome);
   add_schemes(app, outcome);
   for (CLI::App* command : app.get_subcommands({})) {
     add_common_flags(*command, outcome);

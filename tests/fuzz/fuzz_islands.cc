@@ -1,15 +1,43 @@
 // Any bytes of a peer that has the key: a conversation neither crashes, hangs nor grows on them, and what is under way ends
-// as it should.
+// as it should. Texts at the meeting point, likewise.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <string_view>
 #include <vector>
 
 #include "islands/conversation.h"
+#include "islands/meeting.h"
 
 namespace {
 
 using namespace gradweave::islands;
+
+// A meeting point takes any text, from one of two names.
+void check_texts(std::string_view text) {
+  using namespace std::chrono_literals;
+  Meeting meeting("m", 0s, 1s);
+  Attendee attendee({.name = "a", .life = "1"});
+  attendee.connected(0s);
+  Time now{};
+  for (int line = 0; line < 16 && !text.empty(); ++line, now += 300ms) {
+    const std::string_view first = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), first.size() + 1));
+    if (const auto message = decode_to_meeting(first)) {
+      if (encode(*message) != first) std::abort();
+      meeting.take(message->report.island.name, message->report.island.life, *message, now);
+    }
+    if (const auto message = decode_from_meeting(first)) {
+      if (encode(*message) != first) std::abort();
+      attendee.take(*message, now);
+      attendee.tick(now);
+    }
+    meeting.tick(now);
+    for (const Outgoing& outgoing : meeting.take_outgoing()) {
+      if (!decode_from_meeting(encode(outgoing.message))) std::abort();
+    }
+  }
+}
 
 void check_reading(const std::uint8_t* data, std::size_t size) {
   if (size >= kGreetingBytes) {
@@ -18,6 +46,7 @@ void check_reading(const std::uint8_t* data, std::size_t size) {
                    [](std::uint8_t byte) { return std::byte{byte}; });
     if (const auto greeting = decode(bytes); greeting && encode(*greeting) != bytes) std::abort();
   }
+  check_texts({reinterpret_cast<const char*>(data), size});
   if (size < kFrameBytes) return;
   FrameBytes bytes;
   std::transform(data, data + bytes.size(), bytes.begin(), [](std::uint8_t byte) { return std::byte{byte}; });

@@ -1,0 +1,85 @@
+// gradweave meet: the point where islands meet.
+#include <fmt/format.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): sigwait
+
+#include <iostream>
+#include <memory>
+
+#include "base/mutex.h"
+#include "cli/commands.h"
+#include "cli/inputs.h"
+#include "gradweave/error.h"
+#include "islands/meeting_server.h"
+
+namespace gradweave::cli {
+namespace {
+
+constexpr double kShortestLeaseUs = 1e6, kLongestLeaseUs = 3.6e9;
+
+struct MeetArguments {
+  std::string listen, key, make_key;
+  double lease_us = 1e7;
+  std::vector<std::string> without;
+};
+
+void run_meet(const MeetArguments& arguments, const Outcome& outcome) {
+  if (!arguments.make_key.empty()) {
+    if (!arguments.listen.empty() || !arguments.key.empty())
+      throw InvalidInput("goes with no other option", "--make-key",
+                         "make the key first, then start the meeting point with it");
+    islands::make_key_file(arguments.make_key);
+    return;
+  }
+  if (arguments.listen.empty() || arguments.key.empty()) {
+    throw InvalidInput("is missing", arguments.listen.empty() ? "--listen" : "--key",
+                       "give --listen HOST:PORT and --key FILE; --make-key FILE makes a key");
+  }
+  // Threads that are made from here on leave these signals to this one.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  Mutex mutex;
+  const auto tell = [&](const std::string& line) {
+    const MutexLock lock(mutex);
+    if (!outcome.quiet) std::cerr << line << std::endl;
+  };
+  const islands::Address address = islands::parse_address(arguments.listen, "--listen");
+  const islands::MeetingServer server(
+      {.key = islands::read_key_file(arguments.key),
+       .listen = address,
+       .lease = std::chrono::nanoseconds(static_cast<std::int64_t>(1e3 * arguments.lease_us)),
+       .without = arguments.without,
+       .tell = tell});
+  std::cout << fmt::format("listening on {}\n", to_text(islands::Address{address.host, server.port()}))
+            << std::flush;
+  int signal = 0;
+  sigwait(&signals, &signal);
+}
+
+}  // namespace
+
+void add_meet(CLI::App& app, Outcome& outcome) {
+  auto arguments = std::make_shared<MeetArguments>();
+  CLI::App* command = app.add_subcommand("meet", "Run the point where the islands of a job meet");
+  command->add_option("--listen", arguments->listen, "Where islands connect to; port 0: any that is free")
+      ->type_name("HOST:PORT");
+  add_file_option(*command, "--key", arguments->key, "File of the job's key", false);
+  add_file_option(*command, "--make-key", arguments->make_key, "Make such a file, and nothing else", false);
+  add_time_option(*command, "--lease", arguments->lease_us,
+                  "An island that is silent for so long is left out (default 10s)", kShortestLeaseUs,
+                  kLongestLeaseUs);
+  command
+      ->add_option("--without", arguments->without,
+                   "An island that has ended and is not waited for; repeatable")
+      ->type_name("NAME");
+  command->footer(
+      "Example:\n  gradweave meet --make-key job.key\n  gradweave meet --listen 0.0.0.0:29600 --key job.key\n"
+      "Ends with Ctrl-C or SIGTERM. It holds no data of the training: without it islands train on, and "
+      "nobody comes or\n"
+      "goes.");
+  command->callback([arguments, &outcome] { run_meet(*arguments, outcome); });
+}
+
+}  // namespace gradweave::cli
