@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,11 +25,13 @@ void check_texts(std::string_view text) {
     const std::string_view first = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), first.size() + 1));
     if (const auto message = decode_to_meeting(first)) {
-      if (encode(*message) != first) std::abort();
+      const std::string again = encode(*message);
+      if (encode(*decode_to_meeting(again)) != again) std::abort();
       meeting.take(message->report.island.name, message->report.island.life, *message, now);
     }
     if (const auto message = decode_from_meeting(first)) {
-      if (encode(*message) != first) std::abort();
+      const std::string again = encode(*message);
+      if (encode(*decode_from_meeting(again)) != again) std::abort();
       attendee.take(*message, now);
       attendee.tick(now);
     }
