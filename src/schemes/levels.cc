@@ -9,7 +9,7 @@
 // Such an order can't deadlock. Whoever stands before an op in the list starts before it in that simulation, and what
 // starts later is not waited for; where an apply keeps a gather from moving to the next iteration, that apply passes
 // before the scatters there are released. On one link for all steps it may still be the longer one, so the plan competes
-// with one whose ops are listed message by message, which takes as long as the flat plan at most.
+// with one whose ops are listed message by message, which, with one link on each level, takes as long as the flat plan at most.
 #include "schemes/levels.h"
 
 #include <algorithm>

@@ -76,6 +76,22 @@ TEST_P(EverySchemeOverLevels, NodesOfOneWorkerAreOneLevel) {
 INSTANTIATE_TEST_SUITE_P(Schemes, EverySchemeOverLevels, ::testing::ValuesIn(testing::scheme_names()),
                          [](const auto& info) { return info.param; });
 
+// With one link on each level, steps that may overlap take no longer than the same messages whole.
+RC_GTEST_PROP(Levels, StepsThatMayOverlapAreNoSlowerThanWholeMessages, ()) {
+  const Workload workload = *testing::workloads({.max_layers = 5, .max_tensors = 2, .given_times = false});
+  Cluster cluster = two_levels({.max_links = 1, .fluid = false});
+  cluster.inside->links.resize(1);
+  cluster.inside->links[0].concurrency = 1;
+  const auto name =
+      *rc::gen::element<std::string>("wfbp", "ddp", "p3", "us_byte", "dear", "deft", "local_sgd");
+  const Plan plan = std::get<Plan>(make_plan(name, workload, cluster));
+  const Plan flat = std::get<Plan>(make_plan(name, workload, flattened(cluster)));
+  const SimulationResult steps = simulate(plan, workload, cluster), whole = simulate(flat, workload, cluster);
+  // Each step is rounded up on its own, and so is a shard's last byte.
+  const double byte_ns = 1000 * to_double(cluster.links[0].us_per_byte);
+  RC_ASSERT(steps.iteration_ns() <= whole.iteration_ns() + steps.ops_per_iteration * (3 + byte_ns));
+}
+
 // Where links inside take no time, what is left is one worker for each node, which sends a shard over a link of its own,
 // or the whole message over a shared one.
 RC_GTEST_PROP(Levels, LinksInsideThatTakeNoTimeLeaveTheNodes, ()) {
