@@ -75,8 +75,6 @@ class Session:
         self.engine = _native.Engine(self.names, self._tensors, [link.spec() for link in self.links], self.control.group,
                                      job.peers, job.size, settings.timeout, settings.checks,
                                      settings.find_unused_parameters, self.updates.step_subset, self._scope.shards)
-        if self._islands is not None:
-            self._islands.open(self.engine)
         self.engine.set_pause(pausing.pause_of(self.device))
         self.updates.engine = self.engine
         if settings.scales:
@@ -91,6 +89,8 @@ class Session:
         if settings.plan is not None:  # in force from the first forward on
             self._controller.install(settings.given_plan)
         self._controller.begin()
+        if self._islands is not None:
+            self._islands.open(self.engine)
         self._order.start()
 
     # ---- what users ask

@@ -5,6 +5,9 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+STEPS = 12
+OPTIONS = {"delayed_averaging": {"compressor": "int4", "outer_momentum": "0.5"}}
+
 
 class Block(nn.Module):
     def __init__(self, width, inner):
@@ -78,6 +81,13 @@ def train(model, optimizer, rank, steps, first=0, between=None):
         if between is not None:
             between(model)
         optimizer.step()
+
+
+def wrapped(model, optimizer, scheme, **given):
+    import gradweave
+
+    return gradweave.wrap(model, optimizer, scheme, **{"warm_up": 1, "profile_iterations": 1, "report": False, "timeout": 60,
+                                                       "moments": "local"} | given)
 
 
 def averaged(group):
