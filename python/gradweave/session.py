@@ -75,7 +75,7 @@ class Session:
         self.engine = _native.Engine(self.names, self._tensors, [link.spec() for link in self.links], self.control.group,
                                      job.peers, job.size, settings.timeout, settings.checks,
                                      settings.find_unused_parameters, self.updates.step_subset, self._scope.shards)
-        self.engine.set_pause(pausing.pause_of(self.device))
+        self.engine.set_pause(functools.partial(pausing.pause_of, self.device))
         self.updates.engine = self.engine
         if settings.scales:
             self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))

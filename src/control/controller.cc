@@ -88,8 +88,7 @@ void Controller::install(const Plan& plan) {
   follower_.end_exchange();
   job_.drain(kChange);
   require_in_force(plan);
-  prediction_.reset();
-  if (cluster_) prediction_ = simulate(*plan_, *workload_, *cluster_);
+  judge();
   telling_.installed(*plan_, prediction_);
   plan_installed(false);
 }
@@ -100,9 +99,10 @@ void Controller::go_on(const Plan& plan, const Workload& workload, const std::op
   phase_ = Phase::kSettled;
   given_.reset();
   workload_ = workload;
-  cluster_ = cluster;
+  costs_.reset();
+  if (cluster) costs_ = Costs{*cluster};
   require_in_force(plan);
-  if (cluster_) prediction_ = simulate(*plan_, *workload_, *cluster_);
+  judge();
   plan_installed(false);
   telling_.resumed(plan, iteration);
 }
@@ -141,7 +141,7 @@ void Controller::try_next() {
     telling_.refused(next, refusal);
     next = tuning_.next(/*failed=*/true);
   }
-  prediction_ = simulate(*plan_, *workload_, *cluster_);
+  judge();
   if (tuning_.under_way()) return;
   phase_ = Phase::kSettled;
   plan_installed(false);
@@ -162,7 +162,7 @@ void Controller::obey(const std::string& objection) {
   }
   follower_.end_exchange();
   job_.drain(kChange);
-  Decision decision = decided(*workload_, *cluster_);
+  Decision decision = decided(*workload_, *costs_);
   if (!decision.error.empty()) throw InvalidInput("there is no other plan: " + decision.error, objection);
   telling_.obeyed(objection, adopt(decision, /*of_this_run=*/false));
 }
@@ -196,9 +196,9 @@ Grounds Controller::grounds() const {
 }
 
 // Rank 0's decision, on all ranks.
-Decision Controller::decided(const Workload& workload, const Cluster& cluster) {
+Decision Controller::decided(const Workload& workload, const Costs& costs) {
   Decision decision;
-  if (job_.decides()) decision = decide(workload, cluster, grounds());
+  if (job_.decides()) decision = decide(workload, costs, grounds());
   const std::string text = job_.gather(kAgreement, job_.decides() ? to_text(decision) : "")[0];
   return job_.decides() ? decision : decision_of(text);
 }
@@ -206,12 +206,12 @@ Decision Controller::decided(const Workload& workload, const Cluster& cluster) {
 // Puts the best of the candidates into force that all ranks can; returns it.
 const Candidate& Controller::adopt(Decision& decision, bool of_this_run) {
   workload_ = decision.workload;
-  cluster_ = decision.cluster;
+  costs_ = decision.costs;
   for (Candidate& candidate : decision.candidates) {
     const std::string refusal = put_in_force(candidate.plan);
     if (refusal.empty()) {
-      if (!job_.decides()) candidate.prediction = simulate(candidate.plan, *workload_, *cluster_);
-      prediction_ = candidate.prediction;
+      judge();
+      candidate.prediction = *prediction_;
       plan_installed(of_this_run);
       return candidate;
     }
@@ -232,9 +232,18 @@ void Controller::require_in_force(const Plan& plan) {
   if (const std::string refusal = put_in_force(plan); !refusal.empty()) throw InvalidInput(refusal, "");
 }
 
+// What the plan in force should take, if that is known.
+void Controller::judge() {
+  cluster_.reset();
+  prediction_.reset();
+  if (!costs_) return;
+  cluster_ = costs_->of(*plan_);
+  prediction_ = simulate(*plan_, *workload_, *cluster_);
+}
+
 void Controller::plan_installed(bool of_this_run) {
-  if (cluster_) {
-    follower_.plan_installed(*plan_, *workload_, *cluster_, prediction_->iteration_ns(), of_this_run);
+  if (costs_) {
+    follower_.plan_installed(*plan_, *workload_, *costs_, prediction_->iteration_ns(), of_this_run);
   } else {
     follower_.nothing_known();
   }

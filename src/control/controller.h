@@ -89,10 +89,11 @@ class Controller {
   Workload of_slowest(Workload workload);
   void adopt_traits();
   Grounds grounds() const;
-  Decision decided(const Workload& workload, const Cluster& cluster);
+  Decision decided(const Workload& workload, const Costs& costs);
   const Candidate& adopt(Decision& decision, bool of_this_run);
   std::string put_in_force(const Plan& plan);
   void require_in_force(const Plan& plan);
+  void judge();
   void plan_installed(bool of_this_run);
 
   Job& job_;
@@ -108,7 +109,8 @@ class Controller {
   std::optional<Plan> given_;  // until the layers are known
   std::optional<Plan> plan_;
   std::optional<Workload> workload_;
-  std::optional<Cluster> cluster_;
+  std::optional<Costs> costs_;
+  std::optional<Cluster> cluster_;  // what the plan in force takes of them
   std::optional<SimulationResult> prediction_;
 };
 

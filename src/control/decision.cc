@@ -11,6 +11,7 @@
 #include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
 #include "peers/sign.h"
+#include "schemes/compressed.h"
 
 namespace gradweave::control {
 namespace {
@@ -42,14 +43,16 @@ std::vector<Options> variants(const Request& request) {
 }
 
 // The scheme's own plans, or `auto`'s, best first.
-std::vector<Candidate> ranked(const Request& request, const Workload& workload, const Cluster& cluster) {
+std::vector<Candidate> ranked(const Request& request, const Workload& workload, const Costs& costs) {
   std::vector<Candidate> entries;
   if (request.scheme != "auto") {
     for (const Options& options : variants(request))
-      entries.push_back(candidate_of(planned(request.scheme, workload, cluster, options), workload, cluster));
+      entries.push_back(
+          candidate_of(planned(request.scheme, workload, costs.usual, options), workload, costs));
     return entries;
   }
-  RankedPlans plans = ranked_plans(workload, cluster, parse_options("auto", request.options));
+  RankedPlans plans = ranked_plans(workload, costs.usual, parse_options("auto", request.options),
+                                   costs.staged ? &*costs.staged : nullptr);
   if (const Infeasible* infeasible = std::get_if<Infeasible>(&plans))
     throw InvalidInput(infeasible->reason, "scheme 'auto' has no plan here");
   for (RankedPlan& each : std::get<std::vector<RankedPlan>>(plans)) {
@@ -81,7 +84,7 @@ class Choice {
 
   void make() {
     const Workload& workload = decision_.workload;
-    std::vector<Candidate> entries = ranked(grounds_.request, workload, decision_.cluster);
+    std::vector<Candidate> entries = ranked(grounds_.request, workload, decision_.costs);
     const Plan best = entries.front().plan;
     const double best_ns = entries.front().prediction.iteration_ns();
     const std::string best_scheme = entries.front().scheme;
@@ -100,7 +103,7 @@ class Choice {
     const bool best_stands = !decision_.candidates.empty() && decision_.candidates.front().plan == best;
     if (by_auto_) {
       decision_.candidates.push_back(
-          candidate_of(planned(kStarter, workload, decision_.cluster), workload, decision_.cluster));
+          candidate_of(planned(kStarter, workload, decision_.costs.usual), workload, decision_.costs));
     }
     if (!refused.empty()) {
       decision_.passed_over = best_scheme + " is passed over, because " + refused;
@@ -139,8 +142,8 @@ class Choice {
 
   std::optional<double> ddp_ns() const {
     try {
-      const Plan plan = planned("ddp", decision_.workload, decision_.cluster);
-      return simulate(plan, decision_.workload, decision_.cluster, {.plan_facts = false}).iteration_ns();
+      const Plan plan = planned("ddp", decision_.workload, decision_.costs.usual);
+      return simulate(plan, decision_.workload, decision_.costs.usual, {.plan_facts = false}).iteration_ns();
     } catch (const InvalidInput&) {  // no plan of it for this workload
       return std::nullopt;
     }
@@ -161,8 +164,8 @@ std::string GradientsSeen::objection(const Plan& plan, const Workload& workload)
   return gradweave::objection(plan, workload, estimates, rule);
 }
 
-Candidate candidate_of(const Plan& plan, const Workload& workload, const Cluster& cluster) {
-  return {made_by(plan).scheme, plan, simulate(plan, workload, cluster)};
+Candidate candidate_of(const Plan& plan, const Workload& workload, const Costs& costs) {
+  return {made_by(plan).scheme, plan, simulate(plan, workload, costs.of(plan))};
 }
 
 double time_to_progress(const Candidate& candidate, const Workload& workload,
@@ -190,8 +193,8 @@ MadeBy made_by(const Plan& plan) {
   return {plan.scheme, plan.options};
 }
 
-Decision decide(const Workload& workload, const Cluster& cluster, const Grounds& grounds) {
-  Decision decision{.workload = workload, .cluster = cluster};
+Decision decide(const Workload& workload, const Costs& costs, const Grounds& grounds) {
+  Decision decision{.workload = workload, .costs = costs};
   try {
     Choice(decision, grounds).make();
   } catch (const std::exception& error) {
@@ -232,15 +235,17 @@ std::optional<Demands> expected_demands(const Request& request, const Workload& 
   return plan ? std::optional(demands_of(*plan)) : std::nullopt;
 }
 
-bool averages_gains(const Request& request, const Workload& unprofiled, const std::vector<std::string>& links,
-                    int workers) {
-  const std::optional<Plan> plan = expected_plan(request, unprofiled, links, workers);
-  if (!plan) return false;
-  const auto gains = [&](const Op& op) {
-    return op.payload == Payload::kParameter && (plan->outer || !op.compression.name.empty());
-  };
-  return std::ranges::any_of(plan->period,
-                             [&](const Iteration& each) { return std::ranges::any_of(each.ops, gains); });
+bool may_average_gains(const Request& request, const Workload& unprofiled,
+                       const std::vector<std::string>& links, int workers) {
+  if (request.scheme != "auto") {
+    const std::optional<Plan> plan = expected_plan(request, unprofiled, links, workers);
+    return plan && averages_gains(*plan);
+  }
+  const SchemeOptions options = parse_options("auto", request.options);
+  const std::vector<Effect> allowed = allowed_effects(options);
+  const auto allows = [&](Effect effect) { return std::ranges::find(allowed, effect) != allowed.end(); };
+  return (allows(Effect::kLocal) || allows(Effect::kCorrected)) &&
+         (allows(Effect::kCompressed) || !compression_of(options).name.empty());
 }
 
 void check_runs(const Request& request, const std::vector<Tensor>& tensors, int workers,
@@ -266,16 +271,20 @@ void check_runs(const Request& request, const std::vector<Tensor>& tensors, int 
 }
 
 std::string to_text(const Decision& decision) {
-  std::vector<std::string> fields{decision.error, to_json(decision.workload), to_json(decision.cluster)};
+  const Costs& costs = decision.costs;
+  std::vector<std::string> fields{decision.error, to_json(decision.workload), to_json(costs.usual),
+                                  costs.staged ? to_json(*costs.staged) : ""};
   for (const Candidate& each : decision.candidates) fields.push_back(to_json(each.plan));
   return peers::join(fields);
 }
 
 Decision decision_of(const std::string& text) {
-  const std::vector<std::string> fields = peers::fields_of(text, 3);
-  Decision decision{
-      .workload = parse_workload(fields[1]), .cluster = parse_cluster(fields[2]), .error = fields[0]};
-  for (std::size_t n = 3; n < fields.size(); ++n) {
+  const std::vector<std::string> fields = peers::fields_of(text, 4);
+  Decision decision{.workload = parse_workload(fields[1]),
+                    .costs = {.usual = parse_cluster(fields[2])},
+                    .error = fields[0]};
+  if (!fields[3].empty()) decision.costs.staged = parse_cluster(fields[3]);
+  for (std::size_t n = 4; n < fields.size(); ++n) {
     Plan plan = parse_plan(fields[n]);
     std::string scheme = made_by(plan).scheme;
     decision.candidates.push_back({std::move(scheme), std::move(plan), {}});

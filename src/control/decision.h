@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "control/costs.h"
 #include "control/loop.h"
-#include "gradweave/cluster.h"
 #include "gradweave/estimate.h"
 #include "gradweave/plan.h"
 #include "gradweave/simulate.h"
@@ -50,7 +50,7 @@ struct Candidate {
 
 struct Decision {
   Workload workload;
-  Cluster cluster;
+  Costs costs;
   // Plans that the engine, the loop and the gradients support, best first. Of scheme `auto` the starter is last.
   std::vector<Candidate> candidates;
   std::string error;                        // why there is none
@@ -70,10 +70,10 @@ struct Grounds {
 
 // Returns the decision for these times. Throws nothing: `error` has what went wrong, since other ranks wait for it. Takes as
 // long as the schemes take to plan.
-Decision decide(const Workload& workload, const Cluster& cluster, const Grounds& grounds);
+Decision decide(const Workload& workload, const Costs& costs, const Grounds& grounds);
 
 // Returns the candidate of a plan that is known already. Errors: those of simulate().
-Candidate candidate_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
+Candidate candidate_of(const Plan& plan, const Workload& workload, const Costs& costs);
 
 // Returns the time that a candidate takes to get as far as plain training in an iteration, ns.
 double time_to_progress(const Candidate& candidate, const Workload& workload,
@@ -95,9 +95,9 @@ MadeBy made_by(const Plan& plan);
 Plan starter(const Workload& workload, const std::vector<std::string>& links, int workers);
 
 // Whether the plan of a scheme that was asked for by name will average what parameters have gained, as far as that can be known
-// before a profile.
-bool averages_gains(const Request& request, const Workload& unprofiled, const std::vector<std::string>& links,
-                    int workers);
+// before a profile; of `auto`, whether it may take a plan that does.
+bool may_average_gains(const Request& request, const Workload& unprofiled,
+                       const std::vector<std::string>& links, int workers);
 
 // Returns what the plan of a scheme that was asked for by name will ask of the loop, as far as that can be known before a
 // profile; nothing if it can't, or of `auto`, which takes what the loop supports.
@@ -109,7 +109,7 @@ std::optional<Demands> expected_demands(const Request& request, const Workload& 
 void check_runs(const Request& request, const std::vector<Tensor>& tensors, int workers,
                 const Unrunnable& unrunnable);
 
-// Returns the decision as one text, and back: of what all ranks need, workload, cluster, plans and error, without the
+// Returns the decision as one text, and back: of what all ranks need, workload, costs, plans and error, without the
 // predictions. Errors: InvalidInput for a text that isn't one.
 std::string to_text(const Decision& decision);
 Decision decision_of(const std::string& text);

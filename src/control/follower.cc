@@ -36,16 +36,17 @@ EchoTimes echoes_of(const std::string& text) {
 void Follower::nothing_known() {
   sampler_.stop();
   plan_.reset();
-  proposals_.plan_installed(std::nullopt, 0);
+  proposals_.plan_installed({}, std::nullopt, 0);
 }
 
-void Follower::plan_installed(const Plan& plan, const Workload& workload, const Cluster& cluster,
+void Follower::plan_installed(const Plan& plan, const Workload& workload, const Costs& costs,
                               double iteration_ns, bool of_this_run) {
   const bool replaces = of_this_run && sampler_.started();
   const double before_ns = replaces ? sampler_.observer().iteration_ns() : 0;
-  proposals_.plan_installed(replaces ? std::move(plan_) : std::nullopt, before_ns);
+  proposals_.plan_installed(costs, replaces ? std::move(plan_) : std::nullopt, before_ns);
   plan_ = plan;
-  sampler_.start(plan, workload, cluster, iteration_ns, of_this_run, of_this_run ? usual_ : EchoTimes(), on_);
+  sampler_.start(plan, workload, costs.of(plan), iteration_ns, of_this_run,
+                 of_this_run ? usual_ : EchoTimes(), on_);
 }
 
 bool Follower::iteration_ended() {

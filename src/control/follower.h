@@ -23,7 +23,7 @@ class Follower {
 
   // A plan has come into force that is predicted to take so long an iteration; `of_this_run`: it is what was proposed for
   // times observed under the plan before.
-  void plan_installed(const Plan& plan, const Workload& workload, const Cluster& cluster, double iteration_ns,
+  void plan_installed(const Plan& plan, const Workload& workload, const Costs& costs, double iteration_ns,
                       bool of_this_run);
   // A plan has come into force of which it is not known what it should take, or which is not to be sampled.
   void nothing_known();

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "gradweave/cluster.h"
+#include "control/costs.h"
 #include "gradweave/estimate.h"
 #include "gradweave/observe.h"
 #include "gradweave/plan.h"
@@ -70,8 +70,8 @@ class Job {
   virtual void drop_profile() = 0;
   // Looks at what the optimizers and the loop do, and tells the controller's loop.
   virtual void look_at_optimizers() = 0;
-  // Returns what links cost and how fast compressors are that the job may use. Collective.
-  virtual Cluster measure(const Workload& workload) = 0;
+  // Returns what messages take over the links, and how fast compressors are that the job may use. Collective.
+  virtual Costs measure(const Workload& workload) = 0;
   // Returns what this rank's last iterations took; of an accelerator those before the last behind(), unless it waits for it
   // (IterationTimer::statistics()).
   virtual IterationStatistics statistics(std::int64_t iterations, bool wait) = 0;

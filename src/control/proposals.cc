@@ -4,7 +4,8 @@ namespace gradweave::control {
 
 constexpr double kGain = 0.03;  // by which a new plan has to be faster, relative
 
-void Proposals::plan_installed(std::optional<Plan> before, double before_ns) {
+void Proposals::plan_installed(const Costs& costs, std::optional<Plan> before, double before_ns) {
+  costs_ = costs;
   ++plans_;
   proposal_.reset();
   before_ = std::move(before);
@@ -25,15 +26,15 @@ void Proposals::plan_for(const Observer& seen, const Plan& in_force) {
   usual_ = seen.usual();
   Grounds grounds = grounds_();
   gradients_ = grounds.gradients;
-  planner_.start(
-      [workload = seen.workload(), cluster = seen.cluster(), grounds = std::move(grounds), stays = in_force] {
-        Decision decision = decide(workload, cluster, grounds);
-        if (!decision.candidates.empty()) {
-          decision.candidates.resize(1);
-          decision.candidates.push_back(candidate_of(stays, workload, cluster));
-        }
-        return decision;
-      });
+  planner_.start([workload = seen.workload(), costs = costs_.with(in_force, seen.cluster()),
+                  grounds = std::move(grounds), stays = in_force] {
+    Decision decision = decide(workload, costs, grounds);
+    if (!decision.candidates.empty()) {
+      decision.candidates.resize(1);
+      decision.candidates.push_back(candidate_of(stays, workload, costs));
+    }
+    return decision;
+  });
 }
 
 // The plan that is in force when a decision comes may be another than when it was asked for: then nobody wants it.
@@ -53,10 +54,10 @@ void Proposals::look() {
 }
 
 void Proposals::propose_before(const Observer& seen, const Plan& in_force) {
-  Decision decision{.workload = seen.workload(), .cluster = seen.cluster()};
+  Decision decision{.workload = seen.workload(), .costs = costs_.with(in_force, seen.cluster())};
   usual_ = seen.usual();
   for (const Plan* plan : {&std::as_const(*before_), &in_force})
-    decision.candidates.push_back(candidate_of(*plan, decision.workload, decision.cluster));
+    decision.candidates.push_back(candidate_of(*plan, decision.workload, decision.costs));
   proposal_ = std::move(decision);
 }
 

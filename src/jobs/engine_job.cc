@@ -47,21 +47,27 @@ std::vector<double> EngineJob::echo_ns() {
 
 double EngineJob::learning_rate() { return std::ranges::max(learning_rates()); }
 
-Cluster EngineJob::measured(const Workload& workload, const std::string& scheme,
-                            const std::map<std::string, std::string>& options, double seconds) const {
+control::Costs EngineJob::measured(const Workload& workload, const std::string& scheme,
+                                   const std::map<std::string, std::string>& options, double seconds) const {
   std::vector<std::string> names;
   for (const LinkSpec& link : engine_.links()) names.push_back(link.name);
-  const bool gains = control::averages_gains({scheme, options}, workload, names, size_);
+  const bool gains = control::may_average_gains({scheme, options}, workload, names, size_);
   if (gains) engine_.open_controls();
-  // The processor works on averages of gains.
-  const c10::Device device = gains ? c10::Device(c10::kCPU) : engine_.device();
-  Cluster cluster =
-      measure_cluster(engine_.links(), size_, engine_.device(), gains, seconds, *peers_, *messages_);
-  for (const auto& [name, rate] : compressor_rates(scheme, options, workload, size_, device)) {
-    cluster.compressor_rates[name] = {decimal_from_double(rate.encode_us_per_byte, "encode_us_per_byte"),
-                                      decimal_from_double(rate.decode_us_per_byte, "decode_us_per_byte")};
-  }
-  return cluster;
+  const auto cluster_of = [&](bool of_gains) {
+    // The processor works on averages of gains.
+    const c10::Device device = of_gains ? c10::Device(c10::kCPU) : engine_.device();
+    Cluster cluster =
+        measure_cluster(engine_.links(), size_, engine_.device(), of_gains, seconds, *peers_, *messages_);
+    for (const auto& [name, rate] : compressor_rates(scheme, options, workload, size_, device)) {
+      cluster.compressor_rates[name] = {decimal_from_double(rate.encode_us_per_byte, "encode_us_per_byte"),
+                                        decimal_from_double(rate.decode_us_per_byte, "decode_us_per_byte")};
+    }
+    return cluster;
+  };
+  if (scheme != "auto") return {.usual = cluster_of(gains)};
+  control::Costs costs{.usual = cluster_of(false)};
+  if (gains && !engine_.device().is_cpu()) costs.staged = cluster_of(true);
+  return costs;
 }
 
 void EngineJob::backward_ended() {

@@ -65,9 +65,9 @@ class EngineJob : public control::Job {
   double learning_rate() override;
 
   // Returns what the job's links cost, each measured for so many seconds where that isn't given, and how fast compressors are
-  // that plans by this scheme with these options may use. Collective.
-  Cluster measured(const Workload& workload, const std::string& scheme,
-                   const std::map<std::string, std::string>& options, double seconds) const;
+  // that plans by this scheme with these options may use. Of a scheme by name that averages gains what those cost. Collective.
+  control::Costs measured(const Workload& workload, const std::string& scheme,
+                          const std::map<std::string, std::string>& options, double seconds) const;
 
   // ---- what the face does in particular
 

@@ -47,6 +47,14 @@ bool filters_gradients(const Plan& plan) {
          std::ranges::any_of(plan.period, drops);
 }
 
+bool averages_gains(const Plan& plan) {
+  const auto gains = [&](const Op& op) {
+    return op.payload == Payload::kParameter && (plan.outer || !op.compression.name.empty());
+  };
+  const auto any = [&](const Iteration& iteration) { return std::ranges::any_of(iteration.ops, gains); };
+  return std::ranges::any_of(plan.prologue, any) || std::ranges::any_of(plan.period, any);
+}
+
 std::vector<Effect> effects_of(const Plan& plan) {
   bool delayed = false, local = false, compressed = filters_gradients(plan), corrected = false;
   for (const std::vector<Iteration>* iterations : {&plan.prologue, &plan.period}) {

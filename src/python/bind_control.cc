@@ -59,8 +59,10 @@ class PythonJob : public EngineJob {
   bool compiled() override { return called<bool>(this, "compiled"); }
   void profiles(bool on) override { called<void>(this, "profiles", on); }
   void look_at_optimizers() override { called<void>(this, "look_at_optimizers"); }
-  Cluster measure(const Workload& workload) override {
-    return called<Cluster>(this, "measure", kept(workload));
+  control::Costs measure(const Workload& workload) override {
+    auto [usual, staged] =
+        called<std::pair<Cluster, std::optional<Cluster>>>(this, "measure", kept(workload));
+    return {std::move(usual), std::move(staged)};
   }
   std::optional<StepRule> step_rule() override {
     const auto rule = called<std::optional<Rule>>(this, "step_rule");
@@ -94,8 +96,10 @@ void bind_job(py::module_& module) {
       .def(
           "measured",
           [](const EngineJob& job, const Given<Workload>& workload, const std::string& scheme,
-             const std::map<std::string, std::string>& options,
-             double seconds) { return job.measured(*workload, scheme, options, seconds); },
+             const std::map<std::string, std::string>& options, double seconds) {
+            control::Costs costs = job.measured(*workload, scheme, options, seconds);
+            return std::pair(std::move(costs.usual), std::move(costs.staged));
+          },
           py::arg("workload"), py::arg("scheme"), py::arg("options"), py::arg("seconds"), Unlocked())
       .def_property_readonly("comparing", &EngineJob::comparing)
       .def("backward_ended", &EngineJob::backward_ended, Unlocked())

@@ -227,9 +227,9 @@ void Engine::set_unscaler(Unscaler unscaler) {
   open().host.handover().loss_scale().set_unscaler(std::move(unscaler));
 }
 
-void Engine::set_pause(std::function<void(std::int64_t)> pause) {
+void Engine::set_pause(std::function<Pause()> make) {
   const run::AsComputeThread here;
-  open().options.pause = std::move(pause);
+  open().make_pause = std::move(make);
 }
 
 void Engine::keep_local_gradients(bool on) {

@@ -116,8 +116,9 @@ class Engine {
   // rank was not finite, nothing that holds it is applied, on any rank. Null: no scale.
   void set_unscaler(Unscaler unscaler);
 
-  // Before the first install(). `pause`: LinkOptions::pause.
-  void set_pause(std::function<void(std::int64_t)> pause);
+  // Before the first install(). `make`: is called once a plan is to come into force that needs a Pause, which it returns, or null where
+  // there is none; it may wait for the accelerator. Without, or null: such plans are refused.
+  void set_pause(std::function<Pause()> make);
 
   // By parameter, the parts of the gradient that the coming update will use, for changes in place; empty
   // where it has none. Waits for them. Errors: InvalidInput without a backward before, or if the plan sends
@@ -161,6 +162,7 @@ class Engine {
     std::vector<LinkSpec> links;
     int world_size;
     LinkOptions options;
+    std::function<Pause()> make_pause;
     std::shared_ptr<Peers> peers;
     TorchHost host;
     run::Run run;
@@ -181,7 +183,7 @@ class Engine {
       std::string hash;  // of the plan and of the order of the model's tensors
       std::string from;  // where the plan begins, for people; empty: at its beginning
     };
-    Prepared prepare(const Plan& plan, const Workload& workload, const StateTensors::Map* state) const
+    Prepared prepare(const Plan& plan, const Workload& workload, const StateTensors::Map* state)
         REQUIRES(run::compute_thread);
     // `refusal`: this rank's, instead of a plan.
     void check_same_plan(const Prepared* prepared, const std::string& refusal) const;

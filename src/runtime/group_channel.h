@@ -27,13 +27,15 @@ struct LinkSpec {
   c10::intrusive_ptr<c10d::ProcessGroup> control;  // null until a plan has such messages
 };
 
+// Lets so many nanoseconds pass on the current stream of an accelerator, not on the host.
+using Pause = std::function<void(std::int64_t)>;
+
 struct LinkOptions {
   std::chrono::milliseconds timeout{300'000};  // of one op
   bool check = false;                          // compare plan, sequence and size across ranks before each op
   c10::Device device = c10::kCPU;
   bool staged = false;  // some ops of the plan are: a link's thread works and waits for them
-  // Lets so many nanoseconds pass on the current stream of the accelerator, not on the host. Null: nothing does.
-  std::function<void(std::int64_t)> pause;
+  Pause pause;          // null: nothing does that, or no plan has needed it
 };
 
 // Returns whether ops on that link only enqueue work for a device (run::Channel).

@@ -166,7 +166,7 @@ void Engine::install(const Plan& plan, const Workload& workload, const StateTens
 }
 
 Engine::Open::Prepared Engine::Open::prepare(const Plan& plan, const Workload& workload,
-                                             const StateTensors::Map* state) const {
+                                             const StateTensors::Map* state) {
   const Validation validation = validate(plan, workload);
   if (!validation.valid()) {
     const Violation& first = validation.violations.front();
@@ -176,12 +176,15 @@ Engine::Open::Prepared Engine::Open::prepare(const Plan& plan, const Workload& w
                     .extra_bytes = validation.facts.extra_bytes};
   prepared.parameter_of = host.parameters().of_tensors(prepared.run_plan);
   prepared.links = links_of(prepared.run_plan);
-  if (!options.pause && has_delays(prepared.run_plan) &&
-      std::ranges::any_of(prepared.links,
-                          [this](const LinkSpec* link) { return returns_at_once(*link, options); })) {
-    throw InvalidInput(
-        "releases with a delay, on an accelerator for which torch has nothing that only takes time", "plan",
-        "leave delay_us out, as horovod with cycle_us=0 does");
+  if (has_delays(prepared.run_plan) && std::ranges::any_of(prepared.links, [this](const LinkSpec* link) {
+        return returns_at_once(*link, options);
+      })) {
+    if (!options.pause && make_pause) options.pause = make_pause();
+    if (!options.pause) {
+      throw InvalidInput(
+          "releases with a delay, on an accelerator for which torch has nothing that only takes time", "plan",
+          "leave delay_us out, as horovod with cycle_us=0 does");
+    }
   }
   std::string structure = prepared.run_plan.hash;
   for (const Layer& layer : workload.layers) {

@@ -172,8 +172,30 @@ void add_compressed(const CandidateMaker& maker, const AutoOptions& limits,
   }
 }
 
-// Every scheme that may serve `limits` or `wider`, tuned.
-std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cluster,
+// The scheme's plans that average gains, which cost what `maker`'s cluster says. Where the planner would compress nothing, since that
+// does not know what other averages cost: under every codec.
+void add_averages_of_gains(const CandidateMaker& maker, SchemeOptions options,
+                           std::vector<Candidate>& candidates) {
+  std::vector<Candidate> made;
+  const auto none = [&] {
+    std::erase_if(made, [](const Candidate& candidate) { return !averages_gains(candidate.plan); });
+    return made.empty();
+  };
+  maker.tune(options, made);
+  const OptionValue* compressor = options.find("compressor");
+  if (none() && compressor != nullptr && to_string(*compressor) == kPlannersChoice) {
+    for (const CompressorInfo& info : compressors()) {
+      if (info.cost_of(Payload::kParameter) == nullptr) continue;
+      options.set("compressor", std::string(info.name));
+      maker.tune(options, made);
+    }
+    none();
+  }
+  std::ranges::move(made, std::back_inserter(candidates));
+}
+
+// Every scheme that may serve `limits` or `wider`, tuned. `staged`: as ranked_plans().
+std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cluster, const Cluster* staged,
                                      const AutoOptions& limits, const AutoOptions& wider) {
   const CandidateMaker maker(workload, cluster);
   std::vector<Candidate> candidates;
@@ -181,7 +203,12 @@ std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cl
     if (scheme.name == "auto" || (scheme.name == "optimal" && !optimal_searches(workload, cluster))) continue;
     if (!may_serve(scheme, limits) && !may_serve(scheme, wider)) continue;
     const auto first = std::ssize(candidates);
-    const SchemeOptions options = first_options(scheme, limits);
+    SchemeOptions options = first_options(scheme, limits);
+    if (staged != nullptr && scheme.payload == Payload::kParameter) {
+      add_averages_of_gains(CandidateMaker(workload, *staged), options, candidates);
+      if (limits.compresses()) continue;
+      options = asked_for(scheme, limits);
+    }
     maker.tune(options, candidates);
     // The anchors of compressed averages may take more memory than there is.
     if (limits.max_extra_bytes && options != asked_for(scheme, limits) &&
@@ -254,11 +281,11 @@ SearchReport search_report_of(const Candidate& chosen) {
   return {.chosen = summary_of(chosen), .lower_bound_us = bound_us(bound.iteration_ns), .proof = bound.name};
 }
 
-RankedPlans ranked(const Workload& workload, const Cluster& cluster, const AutoOptions& limits,
-                   std::size_t most) {
+RankedPlans ranked(const Workload& workload, const Cluster& cluster, const Cluster* staged,
+                   const AutoOptions& limits, std::size_t most) {
   AutoOptions wider = limits;
   wider.allow.effects.push_back(Effect::kCorrected);
-  const std::vector<Candidate> candidates = candidates_of(workload, cluster, limits, wider);
+  const std::vector<Candidate> candidates = candidates_of(workload, cluster, staged, limits, wider);
   std::vector<const Candidate*> left = admitted(candidates, limits);
   if (left.empty()) {
     return Infeasible{"none of " + std::to_string(candidates.size()) +
@@ -290,7 +317,7 @@ RankedPlans ranked(const Workload& workload, const Cluster& cluster, const AutoO
 }
 
 PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const AutoOptions& options) {
-  RankedPlans plans = ranked(workload, cluster, options, 1);
+  RankedPlans plans = ranked(workload, cluster, nullptr, options, 1);
   if (const Infeasible* infeasible = std::get_if<Infeasible>(&plans)) return *infeasible;
   return std::move(std::get<std::vector<RankedPlan>>(plans).front().plan);
 }
@@ -340,13 +367,18 @@ std::size_t first_within(std::span<const double> times, double tolerance) {
   return static_cast<std::size_t>(first - times.begin());
 }
 
-RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster, const SchemeOptions& options) {
+RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster, const SchemeOptions& options,
+                         const Cluster* staged) {
   check(workload);
   check(cluster);
-  RankedPlans plans =
-      ranked(workload, cluster, struct_of(table_of_auto(), options), std::numeric_limits<std::size_t>::max());
+  if (staged != nullptr) check(*staged);
+  RankedPlans plans = ranked(workload, cluster, staged, struct_of(table_of_auto(), options),
+                             std::numeric_limits<std::size_t>::max());
   if (auto* found = std::get_if<std::vector<RankedPlan>>(&plans)) {
-    for (RankedPlan& each : *found) complete_plan(each.plan, workload, cluster, options);
+    for (RankedPlan& each : *found) {
+      const bool gains = staged != nullptr && averages_gains(each.plan);
+      complete_plan(each.plan, workload, gains ? *staged : cluster, options);
+    }
   }
   return plans;
 }

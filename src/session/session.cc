@@ -169,7 +169,7 @@ struct Session::State : runtime::EngineJob {
   void profiles(bool /*on*/) override {}  // layers are entered all the time
   run::LayerTimes end_profile() override;
   void look_at_optimizers() override;
-  Cluster measure(const Workload& workload) override;
+  control::Costs measure(const Workload& workload) override;
   std::optional<StepRule> step_rule() override { return parts->optimizer.rule(); }
   std::vector<double> learning_rates() override { return parts->optimizer.learning_rates(); }
   runtime::OptimizerMoments moments() override { return parts->optimizer.moments(); }
@@ -300,7 +300,7 @@ void Session::State::look_at_optimizers() {
   if (const auto rule = step_rule(); rule && rule->momentum > 0) loop.saw("has momentum", "SGD");
 }
 
-Cluster Session::State::measure(const Workload& workload) {
+control::Costs Session::State::measure(const Workload& workload) {
   return measured(workload, parts->options.scheme, parts->options.options, parts->options.probe_seconds);
 }
 

@@ -54,7 +54,7 @@ Grounds grounds_of(const std::string& scheme, const std::map<std::string, std::s
 bool delays(const Plan& plan) { return demands_of(plan).delays_gradients; }
 
 TEST(Decision, AutoGivesItsPlansBestFirstAndTheStarterLast) {
-  const Decision decision = decide(three_layers(), network(), grounds_of("auto"));
+  const Decision decision = decide(three_layers(), {network()}, grounds_of("auto"));
   EXPECT_EQ(decision.error, "");
   EXPECT_EQ(decision.passed_over, "");
   ASSERT_GE(decision.candidates.size(), 2u);
@@ -65,9 +65,9 @@ TEST(Decision, AutoGivesItsPlansBestFirstAndTheStarterLast) {
 TEST(Decision, APlanThatTheLoopDoesNotSupportIsPassedOver) {
   Grounds grounds = grounds_of("auto");
   ASSERT_TRUE(
-      demands_of(decide(three_layers(), network(), grounds).candidates.front().plan).steps_in_forward);
+      demands_of(decide(three_layers(), {network()}, grounds).candidates.front().plan).steps_in_forward);
   grounds.loop.saw("edits", "here");
-  const Decision decision = decide(three_layers(), network(), grounds);
+  const Decision decision = decide(three_layers(), {network()}, grounds);
   EXPECT_FALSE(demands_of(decision.candidates.front().plan).steps_in_forward);
   EXPECT_THAT(decision.passed_over, HasSubstr("is passed over, because the loop changes gradients"));
   EXPECT_THAT(decision.passed_over, HasSubstr("(here)"));
@@ -75,11 +75,11 @@ TEST(Decision, APlanThatTheLoopDoesNotSupportIsPassedOver) {
 
 TEST(Decision, APlanThatTheEngineCanNotRunIsPassedOver) {
   Grounds grounds = grounds_of("auto");
-  const Plan best = decide(three_layers(), network(), grounds).candidates.front().plan;
+  const Plan best = decide(three_layers(), {network()}, grounds).candidates.front().plan;
   grounds.unrunnable = [&](const Plan& plan, const Workload&) {
     return plan == best ? "it is too good" : "";
   };
-  const Decision decision = decide(three_layers(), network(), grounds);
+  const Decision decision = decide(three_layers(), {network()}, grounds);
   EXPECT_NE(decision.candidates.front().plan, best);
   EXPECT_THAT(decision.passed_over, HasSubstr("because it is too good"));
 }
@@ -87,14 +87,14 @@ TEST(Decision, APlanThatTheEngineCanNotRunIsPassedOver) {
 TEST(Decision, ASchemeThatWasAskedForIsRefusedWhereTheLoopDoesNotSupportIt) {
   Grounds grounds = grounds_of("p3");
   grounds.loop.saw("evaluates");
-  const Decision decision = decide(three_layers(), network(), grounds);
+  const Decision decision = decide(three_layers(), {network()}, grounds);
   EXPECT_TRUE(decision.candidates.empty());
   EXPECT_THAT(decision.error, HasSubstr("scheme 'p3' can't serve this loop: the loop has an optimizer"));
 }
 
 TEST(Decision, CovapIsPlannedWithoutSlicesWhereTheOptimizerNeedsWholeTensors) {
   const auto sliced = [](const Grounds& grounds) {
-    const Decision decision = decide(large_tensor(), network(1e-4), grounds);
+    const Decision decision = decide(large_tensor(), {network(1e-4)}, grounds);
     return !decision.candidates.empty() && demands_of(decision.candidates.front().plan).slices;
   };
   Grounds grounds = grounds_of("covap");
@@ -102,19 +102,19 @@ TEST(Decision, CovapIsPlannedWithoutSlicesWhereTheOptimizerNeedsWholeTensors) {
   EXPECT_FALSE(sliced(grounds_of("covap", {{"slices", "off"}})));
   grounds.loop.saw("couples elements", "Adafactor");
   EXPECT_FALSE(sliced(grounds));
-  EXPECT_EQ(decide(large_tensor(), network(1e-4), grounds).error, "");
+  EXPECT_EQ(decide(large_tensor(), {network(1e-4)}, grounds).error, "");
   const auto demands = expected_demands({"covap", {}}, large_tensor(), {"net"}, 2);
   ASSERT_TRUE(demands);
   EXPECT_NO_THROW(grounds.loop.bind("covap", *demands));
   grounds.request.options = {{"slices", "on"}};
-  EXPECT_THAT(decide(large_tensor(), network(1e-4), grounds).error, HasSubstr("slices=off"));
+  EXPECT_THAT(decide(large_tensor(), {network(1e-4)}, grounds).error, HasSubstr("slices=off"));
 }
 
 TEST(Decision, AnErrorOfAPlannerIsTheDecision) {
   Grounds grounds = grounds_of("ddp");
   grounds.unrunnable = [](const Plan&, const Workload&) -> std::string { throw std::bad_alloc(); };
-  EXPECT_THAT(decide(three_layers(), network(), grounds).error, HasSubstr("bad_alloc"));
-  EXPECT_THAT(decide(three_layers(), network(), grounds_of("none such")).error, HasSubstr("none such"));
+  EXPECT_THAT(decide(three_layers(), {network()}, grounds).error, HasSubstr("bad_alloc"));
+  EXPECT_THAT(decide(three_layers(), {network()}, grounds_of("none such")).error, HasSubstr("none such"));
 }
 
 // Gradients without noise: a mean of k of them gets 1 / k as far as k steps.
@@ -125,11 +125,11 @@ GradientsSeen without_noise() {
 
 TEST(Decision, ProgressCountsAndNotTheTimeOfAnIterationAlone) {
   Grounds grounds = grounds_of("auto", {{"allow", "exact+delayed"}});
-  const Decision fast = decide(three_layers(), network(), grounds);
+  const Decision fast = decide(three_layers(), {network()}, grounds);
   ASSERT_TRUE(delays(fast.candidates.front().plan));
   grounds.gradients = without_noise();
   const double far = grounds.gradients->progress(fast.candidates.front().plan, fast.workload);
-  const Decision sound = decide(three_layers(), network(), grounds);
+  const Decision sound = decide(three_layers(), {network()}, grounds);
   const auto time = [&](const Candidate& each) {
     return time_to_progress(each, sound.workload, grounds.gradients);
   };
@@ -148,11 +148,28 @@ TEST(Decision, WhereAllPlansGetAsFarTheOneThatChangesTrainingLeastIsPreferred) {
   EXPECT_THAT(order_within(slowest, 0.1), ElementsAre(1, 2, 3, 0));
 }
 
+TEST(Decision, JudgesAPlanThatAveragesGainsByWhatThoseCost) {
+  const Grounds grounds = grounds_of("auto", {{"allow", "exact+local+compressed"}});
+  const Decision decision = decide(three_layers(), {.usual = network(1), .staged = network(1e-4)}, grounds);
+  EXPECT_TRUE(averages_gains(decision.candidates.front().plan));
+  EXPECT_FALSE(averages_gains(decision.candidates.back().plan));
+  for (const Candidate& each : decision.candidates) {
+    const Cluster cluster = averages_gains(each.plan) ? network(1e-4) : network(1);
+    EXPECT_EQ(each.prediction.iteration_ns(), simulate(each.plan, decision.workload, cluster).iteration_ns());
+  }
+  EXPECT_EQ(decision_of(to_text(decision)).costs.staged, decision.costs.staged);
+  EXPECT_TRUE(may_average_gains(grounds.request, three_layers(), {"net"}, 2));
+  for (const char* allow : {"exact", "exact+local", "exact+compressed"})
+    EXPECT_FALSE(may_average_gains({"auto", {{"allow", allow}}}, three_layers(), {"net"}, 2)) << allow;
+  EXPECT_TRUE(
+      may_average_gains({"auto", {{"allow", "local"}, {"compressor", "int4"}}}, three_layers(), {"net"}, 2));
+}
+
 TEST(Decision, GoesToOtherRanksAsText) {
-  const Decision decision = decide(three_layers(), network(), grounds_of("auto"));
+  const Decision decision = decide(three_layers(), {network()}, grounds_of("auto"));
   const Decision read = decision_of(to_text(decision));
   EXPECT_EQ(read.workload, decision.workload);
-  EXPECT_EQ(read.cluster, decision.cluster);
+  EXPECT_EQ(read.costs.usual, decision.costs.usual);
   ASSERT_EQ(read.candidates.size(), decision.candidates.size());
   for (std::size_t n = 0; n < read.candidates.size(); ++n) {
     EXPECT_EQ(read.candidates[n].plan, decision.candidates[n].plan);

@@ -285,9 +285,9 @@ run::LayerTimes FakeJob::end_profile() {
   return mine;
 }
 
-Cluster FakeJob::measure(const Workload& workload) {
+control::Costs FakeJob::measure(const Workload& workload) {
   largest("the probe", {static_cast<double>(workload.layers.size())});
-  return setting_.cluster;
+  return {setting_.cluster};
 }
 
 double FakeJob::simulated_ns() {

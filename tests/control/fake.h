@@ -115,7 +115,7 @@ class FakeJob : public control::Job {
   run::LayerTimes end_profile() override;
   void drop_profile() override { command(); }
   void look_at_optimizers() override { command(); }
-  Cluster measure(const Workload& workload) override;
+  control::Costs measure(const Workload& workload) override;
   IterationStatistics statistics(std::int64_t iterations, bool wait) override;
   std::vector<double> iteration_ns(std::int64_t most) override {
     return std::vector<double>(static_cast<std::size_t>(most), simulated_ns());

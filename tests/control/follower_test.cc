@@ -62,7 +62,7 @@ class Following : public ::testing::Test {
   }
   void install(const Plan& plan, Nanoseconds startup_ns) {
     job.install(plan, four_layers());
-    follower.plan_installed(plan, four_layers(), link_of(startup_ns), 30e6, /*of_this_run=*/false);
+    follower.plan_installed(plan, four_layers(), {link_of(startup_ns)}, 30e6, /*of_this_run=*/false);
   }
   void begin() {
     install(best_for(link_of(kFast)), kFast);

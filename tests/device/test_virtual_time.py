@@ -123,12 +123,17 @@ def test_an_iteration_takes_what_the_simulator_says_with_more_ranks_and_other_li
     check(world, links, us_per_byte)
 
 
-def without_a_timer(rank):
-    """{cycle_us: what is said of horovod's plan, or None} on an accelerator that can't wait."""
+def without_a_timer(rank, of_engine):
+    """{cycle_us: what is said of horovod's plan, or None} on an accelerator that can't wait; `of_engine`: where nobody gives the
+    engine what lets time pass there, as a session in C++."""
     import gradweave
     from device_loops import Loop
+    from gradweave import _native
 
-    del torch.sim._sleep
+    if of_engine:
+        _native.Engine.set_pause = lambda self, make: None
+    else:
+        del torch.sim._sleep
     said = {}
     for cycle_us in (1500, 0):
         loop = type("Cycle", (Loop,), {"options": {"cycle_us": cycle_us}})(rank, "sim", "horovod", "sgd")
@@ -141,6 +146,37 @@ def without_a_timer(rank):
     return said
 
 
-def test_delays_that_an_accelerator_cannot_wait_for_are_refused():
-    for said in jobs.run(without_a_timer, 2):
+@pytest.mark.parametrize("of_engine", [False, True])
+def test_delays_that_an_accelerator_cannot_wait_for_are_refused(of_engine):
+    for said in jobs.run(without_a_timer, 2, of_engine=of_engine):
         assert "releases with a delay" in said[1500] and "cycle_us=0" in said[1500] and said[0] is None
+
+
+def timers_measured(rank):
+    """How often the accelerator's clock was measured by then: under ddp, once horovod's plan is in force, under ddp again, and once
+    that plan has come back."""
+    import gradweave
+    from gradweave import core, pausing
+
+    measured, pause_of = [], pausing.pause_of
+    pausing.pause_of = lambda device: measured.append(device) or pause_of(device)
+    model = nn.Sequential(*(Layer(number) for number in range(LAYERS))).to("sim")
+    cluster = {"version": 1, "workers": 2, "workers_per_node": 1, "startup_growth": "linear",
+               "links": [{"name": "default", "startup_us": STARTUP_US, "us_per_byte": 0.05, "concurrency": 1}]}
+    plans = [core.make_plan(times_of(model), cluster, scheme, OPTIONS.get(scheme, {})) for scheme in ("ddp", "horovod")]
+    model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), plan=plans[0], report=False)
+    counts = []
+    for plan in (None, plans[1], plans[0], plans[1]):
+        if plan:
+            model.gradweave.install(plan)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.zeros(1, device="sim", requires_grad=True)).sum().backward()
+            optimizer.step()
+        counts.append(len(measured))
+    model.gradweave.close()
+    return counts
+
+
+def test_the_clock_of_an_accelerator_is_measured_once_and_only_for_plans_with_delays():
+    assert jobs.run(timers_measured, 2) == [[0, 1, 1, 1]] * 2

@@ -245,6 +245,32 @@ TEST(RankedPlans, AreOfEveryEffectThatIsAllowedBesideACompressor) {
   EXPECT_EQ(std::ranges::find(plain, "covap"), plain.end());
 }
 
+// As where averages of gains are staged in the processor's memory, and other messages are not.
+TEST(RankedPlans, AreMadeForAndJudgedByWhatTheirOwnMessagesCost) {
+  const Workload given = workload();
+  const Cluster fast = with_bandwidth(cluster(), 100), slow = with_bandwidth(cluster(), 0.1);
+  for (const std::string allow : {"exact+corrected+compressed", "exact+local+compressed"}) {
+    const SchemeOptions options = parse_options("auto", {{"allow", allow}, {"tolerance", "0"}});
+    for (const bool staged_is_fast : {true, false}) {
+      const Cluster &usual = staged_is_fast ? slow : fast, &staged = staged_is_fast ? fast : slow;
+      const auto plans = std::get<std::vector<RankedPlan>>(ranked_plans(given, usual, options, &staged));
+      int of_gains = 0;
+      for (const RankedPlan& each : plans) {
+        const Cluster& own = averages_gains(each.plan) ? staged : usual;
+        of_gains += averages_gains(each.plan);
+        EXPECT_EQ(each.prediction.iteration_ns(), simulate(each.plan, given, own).iteration_ns());
+        EXPECT_EQ(each.plan.cluster_hash, hash_of(own));
+      }
+      EXPECT_GT(of_gains, 0) << allow;
+      EXPECT_LT(of_gains, static_cast<int>(plans.size())) << allow;
+      // One that averages rarely enough is hidden on any link.
+      if (allow.find("corrected") == std::string::npos) {
+        EXPECT_EQ(averages_gains(plans.front().plan), staged_is_fast);
+      }
+    }
+  }
+}
+
 TEST(RankedPlans, SayWhyThereAreNone) {
   const RankedPlans none = ranked_plans(
       workload(), cluster(), parse_options("auto", {{"allow", "delayed"}, {"max_staleness", "0"}}));
