@@ -45,8 +45,8 @@ std::vector<Effect> effects_of(const Plan& plan);
 // compressor leaves. O(size of the plan).
 bool filters_gradients(const Plan& plan);
 
-// Returns whether some op of the plan averages what parameters have gained since their anchor: compressed averages do, and those that
-// an outer optimizer uses. O(size of the plan).
+// Returns whether some op of the plan averages what parameters have gained since their anchor: compressed averages do, and
+// those that an outer optimizer uses. O(size of the plan).
 bool averages_gains(const Plan& plan);
 
 // What a training loop must support. All false: the optimizer steps everything in the user's step(),

@@ -10,8 +10,8 @@
 
 namespace gradweave::control {
 
-// On an accelerator averages of what parameters have gained are staged in the processor's memory: they travel over other groups, and
-// the processor encodes them.
+// On an accelerator averages of what parameters have gained are staged in the processor's memory: they travel over other
+// groups, and the processor encodes them.
 struct Costs {
   Cluster usual;
   std::optional<Cluster> staged =

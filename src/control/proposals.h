@@ -18,8 +18,8 @@ class Proposals {
   // `grounds`: returns what a plan rests on besides times.
   explicit Proposals(std::function<Grounds()> grounds) : grounds_(std::move(grounds)) {}
 
-  // A plan has come into force, where messages take `costs`. If it was proposed here: in place of `before`, under which an iteration
-  // took `before_ns`.
+  // A plan has come into force, where messages take `costs`. If it was proposed here: in place of `before`, under which an
+  // iteration took `before_ns`.
   void plan_installed(const Costs& costs, std::optional<Plan> before, double before_ns);
   // A sample has ended, and no rank has announced a plan. `changed`: what Observer::add() returned. Begins to make a plan, or
   // proposes the one before, if that is due.

@@ -65,9 +65,9 @@ class LaunchOrder {
   }
   // As OpQueue::cut().
   void cut(const Execution& execution, std::int32_t parts, bool absent);
-  // Compute waits for an op: if that has not ended, its release and those of what is before it, on its link or on all where they are
-  // ordered, hold from now on only once their points have been passed, which compute may never do. An all_gather's reduce_scatter is
-  // before it.
+  // Compute waits for an op: if that has not ended, its release and those of what is before it, on its link or on all where
+  // they are ordered, hold from now on only once their points have been passed, which compute may never do. An all_gather's
+  // reduce_scatter is before it.
   void await(const Execution& execution);
   // On: no release holds an op, whatever its delay. Off: as long as it says.
   void void_releases(bool on) { void_ = on; }
@@ -99,8 +99,8 @@ class LaunchOrder {
     const Execution& next = *queue.at(queue.issued);
     return has_data(next) && (!ordered_ || of(next).order == launches_) ? &next : nullptr;
   }
-  // Returns when an op's release has passed or will pass: long ago where it does not hold; nothing if its point hasn't been passed
-  // yet.
+  // Returns when an op's release has passed or will pass: long ago where it does not hold; nothing if its point hasn't been
+  // passed yet.
   std::optional<Clock::time_point> free_at(const Execution& execution) const;
   // Returns the next op of a link if its release's point has been passed too; else null.
   const Execution* due(std::size_t link) const;

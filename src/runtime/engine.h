@@ -116,8 +116,8 @@ class Engine {
   // rank was not finite, nothing that holds it is applied, on any rank. Null: no scale.
   void set_unscaler(Unscaler unscaler);
 
-  // Before the first install(). `make`: is called once a plan is to come into force that needs a Pause, which it returns, or null where
-  // there is none; it may wait for the accelerator. Without, or null: such plans are refused.
+  // Before the first install(). `make`: is called once a plan is to come into force that needs a Pause, which it returns, or
+  // null where there is none; it may wait for the accelerator. Without, or null: such plans are refused.
   void set_pause(std::function<Pause()> make);
 
   // By parameter, the parts of the gradient that the coming update will use, for changes in place; empty

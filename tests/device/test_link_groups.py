@@ -19,8 +19,8 @@ def gloo_threads():
 
 
 def planned(rank, scheme, options, cost_us=CHEAP):
-    """Whether the plan was made for the accelerator's costs, how many more threads of Gloo there were at the end than before the
-    first iteration, what the checker said, and whether the plan's averages are compressed."""
+    """Whether the plan was made for the accelerator's costs, how many more threads of Gloo there were at the end than before
+    the first iteration, what the checker said, and whether the plan's averages are compressed."""
     import gradweave
     from accelerator import native
     from gradweave import probe

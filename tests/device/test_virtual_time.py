@@ -124,8 +124,8 @@ def test_an_iteration_takes_what_the_simulator_says_with_more_ranks_and_other_li
 
 
 def without_a_timer(rank, of_engine):
-    """{cycle_us: what is said of horovod's plan, or None} on an accelerator that can't wait; `of_engine`: where nobody gives the
-    engine what lets time pass there, as a session in C++."""
+    """{cycle_us: what is said of horovod's plan, or None} on an accelerator that can't wait; `of_engine`: where nobody gives
+    the engine what lets time pass there, as a session in C++."""
     import gradweave
     from device_loops import Loop
     from gradweave import _native
@@ -153,8 +153,8 @@ def test_delays_that_an_accelerator_cannot_wait_for_are_refused(of_engine):
 
 
 def timers_measured(rank):
-    """How often the accelerator's clock was measured by then: under ddp, once horovod's plan is in force, under ddp again, and once
-    that plan has come back."""
+    """How often the accelerator's clock was measured by then: under ddp, once horovod's plan is in force, under ddp again, and
+    once that plan has come back."""
     import gradweave
     from gradweave import core, pausing
 
