@@ -120,13 +120,13 @@ class Session:
         return any(link.emulated for link in self.links)
 
     def record_timeline(self, on: bool = True) -> None:
-        """Record compute, ops and waits from now on, or stop."""
+        """Record compute, ops and waits from now on, or stop. Waits for an accelerator, whose times are recorded."""
         self.engine.set_timeline(on)
         self._records = on
         self._hook_layers()
 
     def timeline(self) -> core.Timeline:
-        """What was recorded since the last call."""
+        """What was recorded since the last call. Waits for an accelerator."""
         return self.engine.take_timeline()
 
     @property

@@ -60,7 +60,7 @@ class Controller {
   void folded(int before, std::int64_t iteration) { telling_.folded(before, iteration); }
   // Waits for what ranks exchange beside the training. All ranks' do it.
   void finish() { follower_.end_exchange(); }
-  // Ends all, waiting for nobody but a plan that is being made here. `failed`: after an error. Idempotent.
+  // Ends all, waiting for nobody but a plan that is being made here and, without an error, an accelerator. `failed`: after an error. Idempotent.
   void close(bool failed);
 
   // ---- what is known

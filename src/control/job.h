@@ -78,6 +78,8 @@ class Job {
   virtual std::int64_t behind() { return 0; }
   // Returns what each of the plan's last iterations took, at most so many, ns. Waits for an accelerator.
   virtual std::vector<double> iteration_ns(std::int64_t most) = 0;
+  // Returns the same of those that have become known since the last call; `wait`: for an accelerator, of all.
+  virtual std::vector<double> take_iteration_ns(bool wait) = 0;
   // Echoes go round on these links from now on, and no others; start_echoes() sends the next on each.
   virtual void echo_on(const std::vector<std::string>& links) = 0;
   virtual void start_echoes() = 0;

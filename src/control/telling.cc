@@ -28,13 +28,18 @@ std::string with_options(const Plan& plan) {
 }
 
 void Telling::iteration_ended() {
-  const Time now = job_.now();
-  if (chosen_ && last_ && left_out_ == 0) {
-    iterations_ns_.push_back(static_cast<double>((now - *last_).count()));
+  if (on_ && chosen_) take_times(/*wait=*/false);
+}
+
+void Telling::take_times(bool wait) {
+  for (const double ns : job_.take_iteration_ns(wait)) {
+    if (left_out_ > 0) {
+      --left_out_;
+      continue;
+    }
+    iterations_ns_.push_back(ns);
     if (iterations_ns_.size() > kKept) iterations_ns_.pop_front();
   }
-  if (left_out_ > 0) --left_out_;
-  last_ = now;
 }
 
 void Telling::change_to(const Candidate& chosen) {
@@ -43,7 +48,6 @@ void Telling::change_to(const Candidate& chosen) {
   chosen_ = chosen;
   iterations_ns_.clear();
   left_out_ = kSettling;
-  last_.reset();
 }
 
 void Telling::switched(const Decision& decision, const Candidate& chosen) {
@@ -111,7 +115,9 @@ void Telling::folded(int before, std::int64_t iteration) {
 }
 
 void Telling::ended() {
-  if (!chosen_ || iterations_ns_.empty()) return;
+  if (!on_ || !chosen_) return;
+  take_times(/*wait=*/true);
+  if (iterations_ns_.empty()) return;
   const double now = median_of(std::vector(iterations_ns_.begin(), iterations_ns_.end()));
   std::string line = with_options(chosen_->plan) + ": " + ms(now) + " an iteration measured";
   if (chosen_->scheme != "ddp" && ddp_measured_ns_) {

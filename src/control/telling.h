@@ -39,6 +39,7 @@ class Telling {
 
  private:
   void change_to(const Candidate& chosen);
+  void take_times(bool wait);
   void tell(const std::string& line);
 
   Job& job_;
@@ -48,7 +49,6 @@ class Telling {
   std::optional<double> ddp_measured_ns_;  // once it was in force
   std::deque<double> iterations_ns_;       // of the plan in force
   int left_out_ = 0;
-  std::optional<Time> last_;
 };
 
 // Returns "dear with buffer_bytes 1048576", a plan's scheme with the options that were set.

@@ -54,6 +54,9 @@ class EngineJob : public control::Job {
   std::vector<double> iteration_ns(std::int64_t most) override {
     return engine_.run(&run::Run::iteration_ns, most);
   }
+  std::vector<double> take_iteration_ns(bool wait) override {
+    return engine_.run(&run::Run::take_iteration_ns, wait);
+  }
   void begin_profile(int iterations) override;
   run::LayerTimes end_profile() override;
   void drop_profile() override { profiles(false); }

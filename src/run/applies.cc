@@ -35,18 +35,18 @@ void Applies::wait_for(const Execution& execution, std::int32_t layer) {
       std::exchange(waited_for_[execution.slot], execution.run_iteration) != execution.run_iteration;
   const std::int64_t before = first ? context_.recorder.before_wait() : 0;
   const Waited wait = context_.queue.wait(execution, layer);
-  if (wait.waited) {
-    context_.recorder.waited(wait,
-                             {.kind = SpanKind::kWait,
-                              .iteration = context_.cursor.of_run(),
-                              .layer = layer,
-                              .op = execution.place,
-                              .op_link = execution.op->link,
-                              .label = "wait"},
-                             [&] { return describe(context_.plan(), execution); });
-  }
+  const auto span = [&]() REQUIRES(compute_thread) {
+    return Span{.kind = SpanKind::kWait,
+                .iteration = context_.cursor.of_run(),
+                .layer = layer,
+                .op = execution.place,
+                .op_link = execution.op->link,
+                .label = "wait",
+                .reason = describe(context_.plan(), execution)};
+  };
+  if (wait.waited) context_.recorder.waited(wait, span);
   context_.host.landed(execution);
-  context_.recorder.device_waited(before);
+  context_.recorder.device_waited(before, span);
 }
 
 // Whether some rank had a gradient for the tensor in some iteration of the generation.

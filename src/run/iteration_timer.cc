@@ -18,6 +18,7 @@ void IterationTimer::install(const RunPlan& plan) {
   const std::int64_t alive = std::int64_t{plan.look_ahead} + plan.look_back + 2;  // whose ops may be running
   rows_.assign(static_cast<std::size_t>(kMostKept + behind() + alive), {.ops = std::vector<Op>(widest)});
   layers_.reset(plan.layers);
+  taken_ = 0;
   restart();
 }
 
@@ -106,8 +107,19 @@ IterationStatistics IterationTimer::statistics(std::int64_t iterations, std::siz
 
 std::vector<double> IterationTimer::iteration_ns(std::int64_t most) {
   layers_.await_all();
+  return iterations_from(std::max(restarted_, layers_.known() - most));
+}
+
+std::vector<double> IterationTimer::take_iteration_ns(bool wait) {
+  if (wait) layers_.await_all();
+  const std::int64_t first = std::max(taken_, layers_.known() - kMostKept);
+  taken_ = layers_.known();
+  return iterations_from(first);
+}
+
+std::vector<double> IterationTimer::iterations_from(std::int64_t first) const {
   std::vector<double> times;
-  for (std::int64_t n = std::max(restarted_, layers_.known() - most); n < layers_.known(); ++n)
+  for (std::int64_t n = first; n < layers_.known(); ++n)
     times.push_back(static_cast<double>(layers_.row(n).iteration));
   return times;
 }

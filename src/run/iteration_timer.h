@@ -42,6 +42,9 @@ class IterationTimer {
   IterationStatistics statistics(std::int64_t iterations, std::size_t rank, std::size_t ranks, bool wait);
   // Returns what each of the last iterations took, ns: of the plan since it began, at most `most` <= kMostKept. Waits for the device.
   std::vector<double> iteration_ns(std::int64_t most);
+  // Returns the same of iterations since install() whose times have become known since the last call, at most kMostKept. `wait`: for
+  // the device.
+  std::vector<double> take_iteration_ns(bool wait);
 
  private:
   struct Op {
@@ -55,11 +58,13 @@ class IterationTimer {
   Row& row(std::int64_t iteration);
   void forget(Row& row);
   void forget_ops();
+  std::vector<double> iterations_from(std::int64_t first) const;
 
   const RunPlan* plan_ = nullptr;
   LayerTimer layers_;
   std::vector<Row> rows_;
   std::int64_t restarted_ = 0;                 // after so many iterations whose compute was kept
+  std::int64_t taken_ = 0;                     // so many of them
   std::int64_t ops_from_ = 0, ops_until_ = 0;  // iterations whose ops are known
 };
 

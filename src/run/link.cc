@@ -68,7 +68,7 @@ Stretch Link::Shared::run(const Execution& execution, std::size_t sequence, Stop
     fail(describe(tables->plan, execution), error.what(), begin);
     return {};
   }
-  queue->ended(execution, begin);
+  queue->ended(execution, begin, stopwatch.of_device());
   peers->set_progress(queue->progress());
   return ran;
 }

@@ -16,6 +16,9 @@ struct OpCounters {
   std::int64_t ops = 0, bytes = 0;
 };
 
+// Returns the span of an op's execution, without its times.
+Span span_of(const Execution& execution);
+
 // Times are those of timelines.
 class OpLog {
  public:
@@ -36,7 +39,8 @@ class OpLog {
   void begun(const Execution& execution, std::int64_t now) {
     notes_[execution.slot].event = flight_.op_begins(execution, now);
   }
-  void ended(const Execution& execution, std::int64_t begin, std::int64_t end);
+  // `spans`: a timeline has these times.
+  void ended(const Execution& execution, std::int64_t begin, std::int64_t end, bool spans);
   // Writes how long each op of a row took, 0 for those that were not run.
   void times(std::span<const Execution> row, std::vector<std::int64_t>& ns) const;
 

@@ -295,10 +295,10 @@ void OpQueue::finish(const Execution& execution) {
   if (execution.op->collective == Collective::kReduceScatter) wake_links();  // its all_gather
 }
 
-void OpQueue::ended(const Execution& execution, Clock::time_point begin) {
+void OpQueue::ended(const Execution& execution, Clock::time_point begin, bool on_device) {
   const auto end = Clock::now();
   const MutexLock lock(mutex_);
-  log_.ended(execution, ns_of(begin), ns_of(end));
+  log_.ended(execution, ns_of(begin), ns_of(end), !on_device);
   finish(execution);
 }
 

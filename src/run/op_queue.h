@@ -122,7 +122,8 @@ class OpQueue {
   // leave.
   Turn await_turn(std::size_t link, std::size_t sequence);
   void launched(std::size_t link);
-  void ended(const Execution& execution, Clock::time_point begin);
+  // `on_device`: an accelerator ran it, whose timeline it is part of.
+  void ended(const Execution& execution, Clock::time_point begin, bool on_device = false);
   void skipped(const Execution& execution);
 
   void joined(std::size_t link);

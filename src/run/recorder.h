@@ -41,39 +41,37 @@ class Recorder {
   }
   // The optimizer has stepped in `iteration`. An update has as many steps as the plan has parts.
   void stepped(std::int64_t iteration) REQUIRES(compute_thread);
-  // The host has waited: in `layer`, or in none (-1). `span`: the op, which is described for a timeline only.
-  template <typename Describe>
-  void waited(const Waited& wait, Span span, Describe describe) REQUIRES(compute_thread) {
-    count_wait(wait);
-    if (!recording_) return;
-    span.begin_ns = ns_of(wait.begin);
-    span.end_ns = ns_of(wait.end);
-    span.reason = describe();
-    spans_.push_back(std::move(span));
-    span_begin_ = wait.end;
+  // The host has waited. `span`: returns the wait's, without its times, for a timeline only.
+  template <typename MakeSpan>
+  void waited(const Waited& wait, MakeSpan span) REQUIRES(compute_thread) {
+    ++counters_.waits;
+    if (of_device()) return;  // which may have been busy meanwhile
+    const Stretch stretch{ns_of(wait.begin), ns_of(wait.end)};
+    counters_.exposed_ns += stretch.end - stretch.begin;
+    note_wait(stretch, span);
   }
   // On a device compute waits where the host goes on: from the moment that before_wait() returned, 0 elsewhere, until now.
   std::int64_t before_wait() REQUIRES(compute_thread) { return of_device() ? stopwatch().now() : 0; }
-  void device_waited(std::int64_t begin) REQUIRES(compute_thread) {
-    if (begin != 0) layers().waited(begin, stopwatch().now());
+  template <typename MakeSpan>
+  void device_waited(std::int64_t begin, MakeSpan span) REQUIRES(compute_thread) {
+    if (begin != 0) note_wait({begin, stopwatch().now()}, span);
   }
   // An update outside of step() begins now; one began at `begin` and ends now: it is not compute's.
   std::int64_t before_update() REQUIRES(compute_thread) { return stopwatch().now(); }
   void update_ended(std::int64_t begin) REQUIRES(compute_thread) { layers().leave_out(begin); }
-  // Op number `place` of an iteration ran in this stretch of a device.
-  void op_ran(std::int64_t iteration, std::int32_t place, Stretch stretch) REQUIRES(compute_thread) {
-    timer_.op_ran(iteration, place, stretch);
-  }
+  // The op ran in this stretch of a device.
+  void op_ran(const Execution& execution, Stretch stretch) REQUIRES(compute_thread);
   Stopwatch& stopwatch() REQUIRES(compute_thread) { return layers().stopwatch(); }
 
   // For a timeline: what compute does from now on, or has done since then.
   void begin_span() REQUIRES(compute_thread) {
-    if (recording_) span_begin_ = Clock::now();
+    if (recording_) begin_span_at(stopwatch().now());
   }
   void end_span(SpanKind kind, std::int64_t iteration, std::int32_t layer) REQUIRES(compute_thread);
+  // Waits for a device, once, so that its times are also the host's from then on.
   void set_timeline(bool on) REQUIRES(compute_thread);
-  // Returns what was recorded since the last call, in no order and without labels of layers.
-  std::vector<Span> take_spans() REQUIRES(compute_thread) { return std::exchange(spans_, {}); }
+  // Returns what was recorded since the last call, in no order and without labels of layers. Waits for a device.
+  std::vector<Span> take_spans() REQUIRES(compute_thread);
 
   // Without those of ops. Of a device the exposed communication is that of iterations whose times are known.
   Counters counters() const REQUIRES(compute_thread);
@@ -88,14 +86,28 @@ class Recorder {
 
  private:
   bool of_device() const REQUIRES(compute_thread) { return timer_.layers().stopwatch().of_device(); }
-  void count_wait(const Waited& wait) REQUIRES(compute_thread);
+  template <typename MakeSpan>
+  void note_wait(Stretch stretch, MakeSpan span) REQUIRES(compute_thread) {
+    layers().waited(stretch.begin, stretch.end);
+    if (!recording_) return;
+    add(span(), stretch);
+    stopwatch().share(stretch.end);
+    begin_span_at(stretch.end);
+  }
+  void begin_span_at(std::int64_t moment) REQUIRES(compute_thread) {
+    stopwatch().forget(std::exchange(span_begin_, moment));
+  }
+  void add(Span span, Stretch stretch) REQUIRES(compute_thread);
+  void learn(bool wait) REQUIRES(compute_thread);
 
   Counters counters_ GUARDED_BY(compute_thread);
   IterationTimer timer_ GUARDED_BY(compute_thread);
   std::int64_t updated_ GUARDED_BY(compute_thread) = -1;  // the last iteration that is counted as an update
   bool recording_ GUARDED_BY(compute_thread) = false;
   std::vector<Span> spans_ GUARDED_BY(compute_thread);
-  Clock::time_point span_begin_ GUARDED_BY(compute_thread);
+  std::vector<Span> unknown_ GUARDED_BY(compute_thread);  // with moments in the place of times
+  std::int64_t span_begin_ GUARDED_BY(compute_thread) = 0;
+  std::int64_t origin_ GUARDED_BY(compute_thread) = 0, origin_ns_ GUARDED_BY(compute_thread) = 0;
 };
 
 }  // namespace gradweave::run

@@ -68,7 +68,7 @@ void Run::launch_due() {
   while (const std::optional<NextTurn> next = queue_->next_turn()) {
     const Execution& execution = *next->turn.execution;
     const Stretch ran = plan_->links[next->link]->take(next->turn, next->sequence, recorder_.stopwatch());
-    if (ran.end != 0) recorder_.op_ran(execution.iteration, execution.place, ran);
+    if (ran.end != 0) recorder_.op_ran(execution, ran);
   }
 }
 
@@ -148,7 +148,7 @@ void Run::forward_end(std::int32_t layer) {
 
 void Run::backward_start() {
   if (phase_ == Phase::kBackward) return;
-  recorder_.layers().backward_begins();
+  if (recorder_.layers().backward_begins()) recorder_.begin_span();
   pass(PointKind::kBackwardStart, 0);
 }
 
@@ -206,7 +206,6 @@ void Run::enter_backward() {
   phase_ = Phase::kBackward;
   peers_->training(cursor_.of_run());
   plan_->arrivals.begin();
-  recorder_.begin_span();
 }
 
 void Run::dealt_with(std::int32_t tensor) {

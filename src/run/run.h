@@ -116,12 +116,15 @@ class Run {
   Stepped stepped_at_end() const REQUIRES(compute_thread);
   const RunPlan& plan() const REQUIRES(compute_thread) { return plan_->tables->plan; }
   std::size_t slots() const REQUIRES(compute_thread) { return plan_->tables->ring.capacity(); }
-  // IterationTimer::statistics(), behind() and iteration_ns(), of this rank.
+  // IterationTimer::statistics(), behind(), iteration_ns() and take_iteration_ns(), of this rank.
   IterationStatistics statistics(std::int64_t iterations, std::size_t rank, bool wait)
       REQUIRES(compute_thread);
   std::int64_t behind() REQUIRES(compute_thread) { return recorder_.timer().behind(); }
   std::vector<double> iteration_ns(std::int64_t most) REQUIRES(compute_thread) {
     return recorder_.timer().iteration_ns(most);
+  }
+  std::vector<double> take_iteration_ns(bool wait) REQUIRES(compute_thread) {
+    return recorder_.timer().take_iteration_ns(wait);
   }
   // LayerTimer::begin_profile() and end_profile(). The caller owes a plan in force.
   void begin_profile(std::int64_t iterations) REQUIRES(compute_thread) {

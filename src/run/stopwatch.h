@@ -33,8 +33,9 @@ class Stopwatch {
   virtual void await(std::int64_t moment) const = 0;
   // Returns the time between two moments that have passed, ns.
   virtual std::int64_t between(std::int64_t begin, std::int64_t end) const = 0;
-  // The moment is not asked for again; 0: none.
+  // The moment is not asked for again; 0: none. One that was shared is to be forgotten once more.
   virtual void forget(std::int64_t moment) = 0;
+  virtual void share(std::int64_t moment) = 0;
 };
 
 class HostStopwatch final : public Stopwatch {
@@ -45,6 +46,7 @@ class HostStopwatch final : public Stopwatch {
   void await(std::int64_t /*moment*/) const override {}
   std::int64_t between(std::int64_t begin, std::int64_t end) const override { return end - begin; }
   void forget(std::int64_t /*moment*/) override {}
+  void share(std::int64_t /*moment*/) override {}
 };
 
 }  // namespace gradweave::run

@@ -10,10 +10,10 @@ namespace gradweave::runtime {
 std::int64_t DeviceStopwatch::now() {
   // Events of this kind keep the time.
   if (spare_.empty()) spare_.emplace_back(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
-  events_.emplace_back(std::move(spare_.back()));
+  c10::Event& event = marks_.emplace_back(Mark{std::move(spare_.back())}).event.value();
   spare_.pop_back();
-  events_.back()->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
-  return first_ + static_cast<std::int64_t>(events_.size()) - 1;
+  event.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  return first_ + static_cast<std::int64_t>(marks_.size()) - 1;
 }
 
 std::int64_t DeviceStopwatch::between(std::int64_t begin, std::int64_t end) const {
@@ -22,9 +22,10 @@ std::int64_t DeviceStopwatch::between(std::int64_t begin, std::int64_t end) cons
 
 void DeviceStopwatch::forget(std::int64_t moment) {
   if (moment == 0) return;
-  std::optional<c10::Event>& event = events_[static_cast<std::size_t>(moment - first_)];
-  spare_.push_back(*std::exchange(event, std::nullopt));
-  for (; !events_.empty() && !events_.front(); ++first_) events_.pop_front();
+  Mark& mark = mark_of(moment);
+  if (--mark.owners > 0) return;
+  spare_.push_back(*std::exchange(mark.event, std::nullopt));
+  for (; !marks_.empty() && !marks_.front().event; ++first_) marks_.pop_front();
 }
 
 std::unique_ptr<run::Stopwatch> stopwatch_of(c10::Device device) {

@@ -26,14 +26,20 @@ class DeviceStopwatch final : public run::Stopwatch {
   void await(std::int64_t moment) const override { event_of(moment).synchronize(); }
   std::int64_t between(std::int64_t begin, std::int64_t end) const override;
   void forget(std::int64_t moment) override;
+  void share(std::int64_t moment) override { ++mark_of(moment).owners; }
 
  private:
+  struct Mark {
+    std::optional<c10::Event> event;  // none: forgotten
+    int owners = 1;
+  };
+  Mark& mark_of(std::int64_t moment) { return marks_[static_cast<std::size_t>(moment - first_)]; }
   const c10::Event& event_of(std::int64_t moment) const {
-    return *events_[static_cast<std::size_t>(moment - first_)];
+    return *marks_[static_cast<std::size_t>(moment - first_)].event;
   }
 
   c10::Device device_;
-  std::deque<std::optional<c10::Event>> events_;  // of moments from `first_` on; none: forgotten
+  std::deque<Mark> marks_;  // of moments from `first_` on
   std::int64_t first_ = 1;
   std::vector<c10::Event> spare_;
 };

@@ -120,6 +120,9 @@ class FakeJob : public control::Job {
   std::vector<double> iteration_ns(std::int64_t most) override {
     return std::vector<double>(static_cast<std::size_t>(most), simulated_ns());
   }
+  std::vector<double> take_iteration_ns(bool wait) override {
+    return wait ? std::vector<double>() : std::vector{simulated_ns()};
+  }
   void echo_on(const std::vector<std::string>& links) override { echoing_ = links.size(); }
   void start_echoes() override {}
   std::vector<double> echo_ns() override { return std::vector<double>(echoing_, 0.0); }

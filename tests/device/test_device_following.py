@@ -1,12 +1,15 @@
 """Following, report() and tuning on an accelerator: by its events, in time that only models move, while the host waits for
 nothing."""
 
+import logging
+import re
+
 import pytest
 import torch
 from torch import distributed, nn
 
 import jobs
-from test_virtual_time import STARTUP_US, Layer
+from test_virtual_time import BACKWARD_US, FORWARD_US, STARTUP_US, Layer
 
 US_PER_BYTE = 0.02
 ENOUGH = 400  # iterations, in which a plan is made beside the training
@@ -33,8 +36,8 @@ def wrapped(scheme, layers=4, **settings):
 
     probe.JOB_SECONDS = 0.02  # that pass on the accelerator
     native.carry_by(cost_us=(STARTUP_US, US_PER_BYTE))
-    model, optimizer = gradweave.wrap(*job(layers), scheme, warm_up=2, profile_iterations=3, report=False, timeout=60,
-                                      **settings)
+    settings = {"report": False, "timeout": 60} | settings
+    model, optimizer = gradweave.wrap(*job(layers), scheme, warm_up=2, profile_iterations=3, **settings)
 
     def step(iterations=1):
         train(model, optimizer, iterations)
@@ -87,6 +90,56 @@ def test_what_each_exact_plan_takes_is_measured_by_events(ranks):
     from gradweave import core
 
     check_watched(ranks, [row["name"] for row in core.schemes() if row["consistency"] == "exact" and row["name"] != "auto"])
+
+
+def recorded(rank, schemes):
+    """{scheme: (what was recorded of 20 iterations, what they are predicted to take, waits of the host meanwhile, lines that
+    were told, what the checker said)}."""
+    from accelerator import native
+
+    lines, handler = [], logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("gradweave").addHandler(handler)
+    found = {}
+    for scheme in schemes:
+        step, session = wrapped(scheme, report=True)
+        step(20)
+        session.record_timeline()
+        waits = native.host_waits()
+        step(20)
+        waits = native.host_waits() - waits
+        spans = session.timeline().to_dict()["spans"]
+        session.record_timeline(False)
+        prediction = session.prediction
+        session.close()
+        found[scheme] = spans, prediction, waits, lines[:], native.take_reports()
+        lines.clear()
+    return found
+
+
+def test_a_timeline_and_the_last_line_say_what_the_accelerator_took():
+    for rank, found in enumerate(jobs.run(recorded, 2, schemes=["ddp", "dear"])):
+        for scheme, (spans, prediction, waits, lines, said) in found.items():
+            assert said == [] and waits == 0, scheme
+            lasted = [(span, span["end_us"] - span["begin_us"]) for span in spans]
+            begins = {}
+            for span in spans:
+                if span["track"] == 0:
+                    begins[span["iteration"]] = min(span["begin_us"], begins.get(span["iteration"], span["begin_us"]))
+            first, last = min(begins), max(begins)
+            assert last - first == 19
+            assert (begins[last] - begins[first]) / 19 == pytest.approx(prediction["iteration_us"], rel=0.01), scheme
+            exposed = sum(us for span, us in lasted if span["kind"] == "wait" and first < span["iteration"] <= last) / 19
+            assert exposed == pytest.approx(prediction["exposed_us"], rel=0.02, abs=20), scheme
+            for kind, least in (("forward", FORWARD_US), ("backward", BACKWARD_US)):
+                times = {round(us, -1) for span, us in lasted if span["kind"] == kind}
+                assert times == {least, 1.5 * least}, (scheme, kind)
+            whole = {"ddp": 1, "dear": 0.5}[scheme]  # of an all-reduce
+            ops = [(us, span["bytes"]) for span, us in lasted if span["kind"] == "op"]
+            assert ops and all(us == pytest.approx(whole * (STARTUP_US + size * US_PER_BYTE), rel=0.01) for us, size in ops)
+            if rank == 0:
+                measured = re.search(r"([0-9.]+) ms an iteration measured", lines[-1])[1]
+                assert float(measured) == pytest.approx(prediction["iteration_us"] / 1000, abs=0.06, rel=0.01), lines
 
 
 def changed(rank):

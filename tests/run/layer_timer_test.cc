@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-
+#include "run/fake_stopwatch.h"
 #include "run/iteration_timer.h"
 #include "testing/plans.h"
 
@@ -17,31 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::IsEmpty;
 using ::testing::Lt;
-
-// Tells what the test says, by numbers that stand for moments where it is a device's.
-struct FakeStopwatch : Stopwatch {
-  explicit FakeStopwatch(bool device) : device(device) {}
-
-  bool of_device() const override { return device; }
-  std::int64_t now() override {
-    moments.emplace(++last, time);
-    return device ? last : time;
-  }
-  bool passed(std::int64_t moment) const override {
-    return !device || moment <= awaited || last - moment >= ahead;
-  }
-  void await(std::int64_t moment) const override { awaited = std::max(awaited, moment); }
-  std::int64_t between(std::int64_t begin, std::int64_t end) const override {
-    return device ? moments.at(end) - moments.at(begin) : end - begin;
-  }
-  void forget(std::int64_t moment) override { moments.erase(moment); }
-
-  bool device;
-  std::int64_t time = 100, last = 0;
-  std::int64_t ahead = 0;  // the device has passed all but the last so many moments
-  mutable std::int64_t awaited = 0;
-  std::map<std::int64_t, std::int64_t> moments;
-};
 
 class LayerTimerTest : public ::testing::TestWithParam<bool> {
  protected:
@@ -224,6 +198,8 @@ TEST_P(IterationTimerTest, StopsItsClockForWaitsAndKeepsAProfileThroughARestart)
   EXPECT_THAT(sample.compute_ns, ElementsAre(30));
   EXPECT_THAT(sample.op_ns, Each(3));
   EXPECT_THAT(timer_.iteration_ns(10), ElementsAre(35));
+  EXPECT_THAT(timer_.take_iteration_ns(false), ElementsAre(35));
+  EXPECT_THAT(timer_.take_iteration_ns(true), IsEmpty());
   timer_.restart();
   EXPECT_THAT(timer_.iteration_ns(10), IsEmpty());
   timer_.ops_ended(0, std::vector<std::int64_t>(plan_[0].ops.size(), 3));

@@ -8,6 +8,7 @@
 #include "gradweave/error.h"
 #include "run/arrivals.h"
 #include "run/cursor.h"
+#include "run/fake_stopwatch.h"
 #include "run/flags.h"
 #include "run/recorder.h"
 #include "testing/plans.h"
@@ -242,8 +243,8 @@ TEST(Recorder, CountsAnUpdateOfManyPartsOnceAndWaitsEach) {
   const Clock::time_point begin;
   for (int i = 0; i < 3; ++i) {
     recorder.stepped(4);
-    recorder.waited({.waited = true, .begin = begin, .end = begin + std::chrono::nanoseconds(5)}, {},
-                    []() -> std::string { throw std::logic_error("described without a timeline"); });
+    recorder.waited({.waited = true, .begin = begin, .end = begin + std::chrono::nanoseconds(5)},
+                    []() -> Span { throw std::logic_error("described without a timeline"); });
   }
   recorder.stepped(5);
   EXPECT_EQ(recorder.counters().updates, 2);
@@ -259,14 +260,49 @@ TEST(Recorder, ATimelineHasWaitsWithTheirReasons) {
   recorder.set_timeline(true);
   recorder.begin_span();
   recorder.end_span(SpanKind::kForward, 7, 2);
-  recorder.waited({.waited = true, .begin = {}, .end = {}}, {.kind = SpanKind::kWait, .iteration = 7},
-                  [] { return std::string("op a"); });
+  recorder.waited({.waited = true, .begin = {}, .end = {}},
+                  [] { return Span{.kind = SpanKind::kWait, .iteration = 7, .reason = "op a"}; });
   const std::vector<Span> spans = recorder.take_spans();
   ASSERT_EQ(spans.size(), 2U);
   EXPECT_EQ(spans[0].layer, 2);
   EXPECT_LE(spans[0].begin_ns, spans[0].end_ns);
   EXPECT_EQ(spans[1].reason, "op a");
   EXPECT_TRUE(recorder.take_spans().empty());
+}
+
+TEST(Recorder, ATimelineOfADeviceHasItsTimesOnceTheyAreKnown) {
+  const RunPlan plan = run_plan_of(testing::synchronous(), testing::three_layers());
+  auto made = std::make_unique<FakeStopwatch>(/*device=*/true);
+  FakeStopwatch& watch = *made;
+  Recorder recorder(std::move(made));
+  recorder.install(plan);
+  recorder.set_timeline(true);
+  watch.ahead = 1'000;
+  const std::size_t alive = watch.moments.size();
+  const auto wait = [&](std::int64_t ns) {
+    const std::int64_t before = recorder.before_wait();
+    watch.time += ns;
+    recorder.device_waited(before, [] { return Span{.kind = SpanKind::kWait}; });
+  };
+  for (int n = 0; n < 10; ++n) {
+    recorder.begin_span();
+    wait(4);
+    watch.time += 20;
+    recorder.end_span(SpanKind::kForward, n, 2);
+    wait(0);  // what it waits for has ended
+    recorder.iteration_ended(false);
+  }
+  watch.ahead = 0;
+  recorder.iteration_ended(false);
+  EXPECT_LE(watch.moments.size(), alive + 1);  // others are forgotten
+  const std::vector<Span> spans = recorder.take_spans();
+  ASSERT_EQ(spans.size(), 20U);
+  for (std::size_t n = 0; n < spans.size(); n += 2) {
+    EXPECT_EQ(spans[n].kind, SpanKind::kWait);
+    EXPECT_EQ(spans[n].end_ns - spans[n].begin_ns, 4);
+    EXPECT_EQ(spans[n + 1].begin_ns, spans[n].end_ns);
+    EXPECT_EQ(spans[n + 1].end_ns - spans[n + 1].begin_ns, 20);
+  }
 }
 
 }  // namespace
