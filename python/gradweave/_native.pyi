@@ -248,7 +248,8 @@ class EngineJob:
                  timeout: datetime.timedelta) -> None: ...
     def measured(self, workload: _Workload, scheme: str, options: dict[str, str],
                  seconds: float) -> tuple[Cluster, Cluster | None]:
-        """What links cost, and how fast compressors are (src/jobs/engine_job.h). Collective."""
+        """What links cost, and how fast compressors are; and where averages of gains cost something else, that
+        (src/jobs/engine_job.h). Collective."""
     @property
     def comparing(self) -> bool: ...
     def backward_ended(self) -> None: ...
