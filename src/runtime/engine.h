@@ -1,4 +1,4 @@
-// The engine: runs any valid plan in a training job. docs/runtime.md follows one gradient through it.
+// The engine: runs any valid plan in a training job. docs/engine.md follows one gradient through it.
 #pragma once
 
 #include <cstddef>

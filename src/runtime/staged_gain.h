@@ -6,7 +6,7 @@
 //   3. link            once the result has arrived: anchors and momenta move, and `values` become corrections
 //   4. compute thread  where the plan says: parameters += corrections
 //
-// The device has no copy besides one slice of the corrections. docs/runtime.md counts the bytes.
+// The device has no copy besides one slice of the corrections. docs/engine.md counts the bytes.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

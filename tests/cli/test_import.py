@@ -140,7 +140,7 @@ def test_measurements_that_cannot_be_fitted_are_named(change, words, tmp_path):
 def table(program, redop, ranks=4, per_host=2):
     rows = "".join(f"{size:12} {size // 4:13} float {redop} -1 {us:.2f} 1.0 1.5 0 {us:.2f} 1.0 1.5 N/A\n"
                    for size in (1024, 65536, 4194304) for us in [30 + size * 1e-4])
-    devices = "".join(f"#  Rank {rank:2} Group  0 Pid   {rank} on     host{rank // per_host} device  0 [0000:f9:05] NVIDIA H100\n"
+    devices = "".join(f"#  Rank {rank:2} Group  0 Pid   {rank} on     host{rank // per_host} device  0 [0000:f9:05] H100\n"
                       for rank in range(ranks))
     columns = "    time   algbw   busbw #wrong"
     return (f"# Collective test starting: {program}\n# nThread 1 nGpus 1 minBytes 1024 maxBytes 4194304\n# Using devices\n"
