@@ -60,6 +60,39 @@ class Loop:
         return found
 
 
+class Unfinished(Loop):
+    """Closed with ops under way."""
+
+    def run(self):
+        self.wrap()
+        for step in range(STEPS):
+            self.step(step)
+        self.model.gradweave.close()
+
+
+class TwoStreams(Loop):
+    """One layer runs on a stream of its own, forward and backward."""
+
+    def wrap(self):
+        super().wrap()
+        if self.device == "cpu":
+            return
+        layer, side = self.model.wide, torch.Stream(device=self.device)
+        forward = layer.forward
+
+        def beside(x):
+            main = torch.accelerator.current_stream()
+            side.wait_stream(main)
+            x.record_stream(side)
+            with side:
+                out = forward(x)
+            main.wait_stream(side)
+            out.record_stream(main)
+            return out
+
+        layer.forward = beside
+
+
 class Clipped(Loop):
     def backward(self, step):
         import gradweave
@@ -184,9 +217,9 @@ def compressed(kind, base):
 
 FEATURES = {"plain": Loop, "clipped": Clipped, "accumulated": Accumulated, "scaled": Scaled, "resumed": Resumed,
             "replanned": Replanned, "buffers": Buffers, "checked": Checked, "two links": TwoLinks, "concurrent": Concurrent,
-            "own": OwnCollectives, "emulated": Emulated}
+            "own": OwnCollectives, "emulated": Emulated, "two streams": TwoStreams}
 FEATURES |= {kind: compressed(kind, Loop) for kind in ("fp16", "bf16", "top_k", "random_k", "ok_top_k", "ef_signsgd")}
 FEATURES |= {f"{name} {kind}": compressed(kind, base) for kind in ("top_k", "ef_signsgd")
              for name, base in (("emulated", Emulated), ("resumed", Resumed), ("replanned", Replanned), ("scaled", Scaled),
                                 ("scaled replanned", ScaledReplanned), ("emulated scaled", EmulatedScaled))}
-OF_DEAR = {"emulated whole": EmulatedWhole}
+UNLIKE = {"emulated whole": EmulatedWhole, "unfinished": Unfinished}  # under dear alone; leaving nothing to compare
