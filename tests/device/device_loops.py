@@ -217,9 +217,10 @@ def compressed(kind, base):
 
 FEATURES = {"plain": Loop, "clipped": Clipped, "accumulated": Accumulated, "scaled": Scaled, "resumed": Resumed,
             "replanned": Replanned, "buffers": Buffers, "checked": Checked, "two links": TwoLinks, "concurrent": Concurrent,
-            "own": OwnCollectives, "emulated": Emulated, "two streams": TwoStreams}
+            "own": OwnCollectives, "emulated": Emulated}
 FEATURES |= {kind: compressed(kind, Loop) for kind in ("fp16", "bf16", "top_k", "random_k", "ok_top_k", "ef_signsgd")}
 FEATURES |= {f"{name} {kind}": compressed(kind, base) for kind in ("top_k", "ef_signsgd")
              for name, base in (("emulated", Emulated), ("resumed", Resumed), ("replanned", Replanned), ("scaled", Scaled),
                                 ("scaled replanned", ScaledReplanned), ("emulated scaled", EmulatedScaled))}
-UNLIKE = {"emulated whole": EmulatedWhole, "unfinished": Unfinished}  # under dear alone; leaving nothing to compare
+# Under dear alone; leaving nothing to compare; where gradients become parts of messages, so that all of one are on one stream.
+UNLIKE = {"emulated whole": EmulatedWhole, "unfinished": Unfinished, "two streams": TwoStreams}

@@ -25,7 +25,7 @@ def on_both(rank, cases, optimizer):
     """{(feature, scheme): (by how much each value differs from the processor's, reports), or why it is refused}."""
     import gradweave
     from accelerator import native
-    from device_loops import FEATURES
+    from device_loops import FEATURES, UNLIKE
 
     found = {}
     native.take_reports()
@@ -33,7 +33,7 @@ def on_both(rank, cases, optimizer):
         trained = []
         try:
             for device in ("cpu", "sim"):
-                trained.append(FEATURES[feature](rank, device, scheme, optimizer).run())
+                trained.append((FEATURES | UNLIKE)[feature](rank, device, scheme, optimizer).run())
         except gradweave.InvalidInput as refusal:
             found[feature, scheme] = device, str(refusal)
             continue
