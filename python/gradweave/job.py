@@ -16,8 +16,15 @@ class Job:
     loss: Callable
     batches: object
 
-    @property
-    def optimizers(self):
+    def zero_grad(self):
+        for each in self._optimizers():
+            each.zero_grad()
+
+    def step(self):
+        for each in self._optimizers():
+            each.step()
+
+    def _optimizers(self):
         return self.optimizer if isinstance(self.optimizer, list) else [self.optimizer]
 
 

@@ -164,9 +164,9 @@ def profile(job, name, iterations=20, warm_up=5, on_iteration=None):
     """
     def train():
         inputs, targets = next(job.batches)
-        job.optimizer.zero_grad()
+        job.zero_grad()
         job.loss(job.model(inputs), targets).backward()
-        job.optimizer.step()
+        job.step()
         if on_iteration:
             on_iteration()
 

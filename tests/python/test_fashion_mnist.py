@@ -85,7 +85,7 @@ def test_networks_have_the_size_that_they_say(network, megabytes):
     assert size == pytest.approx(megabytes, rel=0.01)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon"])
 def test_training_repeats_bit_for_bit_and_learns(made, optimizer):
     _, images, labels = made
     recipe = training.recipe_of("small", optimizer, 1e-3, 10, seed=4)

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from gradweave import profiling
+from gradweave.usage import UsageError
 from gradweave.lab import fashion_mnist, jobs, text, training, methods
 
 
@@ -75,17 +77,28 @@ def data_of(name, system):
     return (labels.view(64, 1, 1) * 25 + torch.randint(5, (64, 28, 28), generator=generator)).to(torch.uint8), labels
 
 
-@pytest.mark.parametrize("name", ["gpt", "resnet18"])
-def test_training_repeats_bit_for_bit_and_learns(name, system):
+@pytest.mark.parametrize("name, optimizer", [("gpt", "adamw"), ("gpt", "muon"), ("resnet18", "adamw")])
+def test_training_repeats_bit_for_bit_and_learns(name, optimizer, system):
     results = []
     for _ in range(2):
-        job = training.recipe_of(name, "adamw", batch_size=4, seed=4).make(data_of(name, system))
+        job = training.recipe_of(name, optimizer, batch_size=4, seed=4).make(data_of(name, system))
         _, first = training.train(job, 1)
         training.train(job, 4)
         _, last = training.train(job, 2)
         assert last < first
         results.append(list(job.model.parameters()))
     assert all(torch.equal(a, b) for a, b in zip(*results))
+
+
+def test_a_job_of_two_optimizers_is_profiled(system):
+    job = training.recipe_of("gpt", "muon", batch_size=4).make(data_of("gpt", system))
+    workload, _ = profiling.profile(job, "gpt", iterations=2, warm_up=1)
+    assert workload["layers"][0]["name"] == "bytes" and sum(layer["backward_us"] for layer in workload["layers"]) > 0
+
+
+def test_muon_is_refused_where_it_has_no_matrix_to_step(system):
+    with pytest.raises(UsageError, match="network 'resnet18' has one linear layer at most.*choose sgd or adamw"):
+        training.recipe_of("resnet18", "muon").make(data_of("resnet18", system))
 
 
 def test_a_gpt_does_not_see_the_future():

@@ -9,6 +9,7 @@ import torch
 
 from gradweave.job import Job
 from gradweave.lab import jobs
+from gradweave.usage import UsageError
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,11 @@ class Recipe:
 
     def _muon(self, model):
         """Muon for the matrices of all linear layers but the last, which gives the result, and AdamW for the rest, as its
-        author recommends."""
+        author recommends. Errors: UsageError if there are no such matrices."""
         matrices = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)][:-1]
+        if not matrices:
+            raise UsageError(f"--optimizer muon: network '{self.kind.name}' has one linear layer at most, and Muon steps those "
+                             "before the last; choose sgd or adamw")
         rest = [parameter for parameter in model.parameters() if not any(parameter is matrix for matrix in matrices)]
         return [torch.optim.Muon(matrices, lr=self.learning_rate),
                 torch.optim.AdamW(rest, lr=self.kind.learning_rate("adamw"))]
@@ -64,12 +68,10 @@ def train(job, iterations, on_iteration=None):
         torch.accelerator.synchronize()
     begin = first = time.perf_counter()
     for inputs, targets in itertools.islice(job.batches, iterations):
-        for optimizer in job.optimizers:
-            optimizer.zero_grad()
+        job.zero_grad()
         loss = job.loss(job.model(inputs), targets)
         loss.backward()
-        for optimizer in job.optimizers:
-            optimizer.step()
+        job.step()
         losses.append(loss.detach())
         end = time.perf_counter()
         durations.append(end - begin)
