@@ -1,7 +1,7 @@
 """What it costs AdamW that averages come late: two models of half the batch in one process, by plain PyTorch alone.
 
-Prints (right next bytes in percent, loss in nats) on held-out text after as many iterations of the GPT as bench/accuracy.py trains:
-synchronous training, no averages, averages every K iterations, and the same used K iterations late.
+Prints how many next bytes are right and the loss, in nats, on held-out text after as many iterations of the GPT as
+bench/accuracy.py trains: synchronous training, no averages, averages every K iterations, and the same used K iterations late.
 
     .venv/bin/python bench/late_averages.py            # four minutes on an idle processor
 """
@@ -30,7 +30,8 @@ def main():
         return [recipe.make(train_set, rank, count) for rank in range(count)]
 
     def tell(what, job):
-        print(f"{what}: {kind.evaluate(job.model, test_set)}", flush=True)
+        right, loss = kind.evaluate(job.model, test_set)
+        print(f"{what}: {right:.2f} %, {loss:.3f}", flush=True)
 
     whole, = jobs(1)
     training.train(whole, options.iterations)

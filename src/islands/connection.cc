@@ -19,10 +19,6 @@ constexpr std::size_t kBatch = 256 * 1024;    // written before others have thei
 constexpr std::uint64_t kRecord = 17 * 1024;  // of TLS, with all that is around it
 constexpr int kReads = 16;                    // in a row
 
-std::string seconds_text(std::chrono::nanoseconds time) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
-}
-
 }  // namespace
 
 void tell_ended(Party& party) {
@@ -68,21 +64,29 @@ void Connection::advance() {
 }
 
 void Connection::shake_hands() {
-  switch (tls_.handshake()) {
-    case TlsStream::Status::kDone: {
-      stage_ = Stage::kGreeting;
-      if (!mine_) return;
-      const GreetingBytes bytes = encode(*mine_);
-      out_.assign(bytes.begin(), bytes.end());
-      return;
-    }
+  if (!done(tls_.handshake())) return;
+  stage_ = Stage::kGreeting;
+  if (!mine_) return;
+  const GreetingBytes bytes = encode(*mine_);
+  out_.assign(bytes.begin(), bytes.end());
+}
+
+// Whether TLS has done what it was asked. Else this waits for the socket, or is closed.
+bool Connection::done(TlsStream::Status status) {
+  switch (status) {
+    case TlsStream::Status::kDone:
+      return true;
     case TlsStream::Status::kWantsRead:
-      return wait_to_read();
+      wait_to_read();
+      return false;
     case TlsStream::Status::kWantsWrite:
-      return wait_to_write();
+      wait_to_write();
+      return false;
     case TlsStream::Status::kClosed:
-      return close(tls_.why());
+      close(tls_.why());
+      return false;
   }
+  return false;
 }
 
 void Connection::read() {
@@ -90,18 +94,9 @@ void Connection::read() {
     if (reads_ || stage_ == Stage::kClosed) return;
     std::size_t count = 0;
     const std::span<std::byte> scratch = owner_.scratch();
-    switch (tls_.read(scratch, count)) {
-      case TlsStream::Status::kDone:
-        heard_ = steady_now();
-        if (const std::string fault = take(scratch.first(count)); !fault.empty()) return close(fault);
-        break;
-      case TlsStream::Status::kWantsRead:
-        return wait_to_read();
-      case TlsStream::Status::kWantsWrite:
-        return wait_to_write();
-      case TlsStream::Status::kClosed:
-        return close(tls_.why());
-    }
+    if (!done(tls_.read(scratch, count))) return;
+    heard_ = steady_now();
+    if (const std::string fault = take(scratch.first(count)); !fault.empty()) return close(fault);
   }
   // TLS may hold bytes of which the socket knows nothing.
   reads_ = true;
@@ -125,8 +120,7 @@ std::string Connection::take(std::span<const std::byte> bytes) {
           static_cast<std::int64_t>(*std::exchange(line_.echoed, std::nullopt)));
       if (sent <= now && now - sent < std::chrono::hours(1)) party_->rate.round_trip(now - sent);
     }
-    party_->rate.note(now, party_->conversation.acknowledged_bytes(),
-                      party_->conversation.bytes_on_way() > 0);
+    note_rate();
   }
   tell_ended(*party_);
   return fault;
@@ -153,6 +147,11 @@ void Connection::take_greeting(std::span<const std::byte>& bytes, std::string& f
   out_.insert(out_.end(), mine.begin(), mine.end());
 }
 
+void Connection::note_rate() {
+  party_->rate.note(steady_now(), party_->conversation.acknowledged_bytes(),
+                    party_->conversation.bytes_on_way() > 0);
+}
+
 // Has bytes to write in `out_`, if there are any.
 bool Connection::fill() {
   if (written_ < out_.size()) return true;
@@ -164,9 +163,7 @@ bool Connection::fill() {
     const MutexLock lock(party_->mutex);
     while (out_.size() < kBatch && party_->conversation.next(line_, out_)) {
     }
-    if (!out_.empty())
-      party_->rate.note(steady_now(), party_->conversation.acknowledged_bytes(),
-                        party_->conversation.bytes_on_way() > 0);
+    if (!out_.empty()) note_rate();
     last = out_.empty() && party_->leaving;
   }
   if (last) {
@@ -186,19 +183,10 @@ void Connection::write() {
     // After a batch, the kernel says when it has less than kUnsent to send.
     if (budget == 0) return wait_to_write();
     std::size_t count = 0;
-    switch (tls_.write(std::span<const std::byte>(out_).subspan(written_), count)) {
-      case TlsStream::Status::kDone:
-        written_ += count;
-        budget -= std::min(budget, count);
-        wrote_ = steady_now();
-        break;
-      case TlsStream::Status::kWantsRead:
-        return wait_to_read();
-      case TlsStream::Status::kWantsWrite:
-        return wait_to_write();
-      case TlsStream::Status::kClosed:
-        return close(tls_.why());
-    }
+    if (!done(tls_.write(std::span<const std::byte>(out_).subspan(written_), count))) return;
+    written_ += count;
+    budget -= std::min(budget, count);
+    wrote_ = steady_now();
   }
 }
 
@@ -243,7 +231,7 @@ void Connection::close(const std::string& why) {
 void Connection::look(std::chrono::nanoseconds now, std::chrono::nanoseconds rest,
                       std::chrono::nanoseconds silence) {
   if (stage_ == Stage::kClosed) return;
-  if (now - heard_ > silence) return close("silent for " + seconds_text(silence));
+  if (now - heard_ > silence) return close("silent for " + time_text(static_cast<double>(silence.count())));
   if (stage_ != Stage::kOpen || now - wrote_ < rest) return;
   line_.beat = static_cast<std::uint64_t>(now.count());
   write();

@@ -58,6 +58,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string take(std::span<const std::byte> bytes);
   void take_greeting(std::span<const std::byte>& bytes, std::string& fault);
   bool fill();
+  bool done(TlsStream::Status status);
+  void note_rate() REQUIRES(party_->mutex);
   void wait_to_read();
   void wake_after(int bytes);
   void wait_to_write();

@@ -1,6 +1,5 @@
 #include "islands/endpoint.h"
 
-#include <openssl/rand.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): pthread_sigmask
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "base/thread.h"
 #include "gradweave/error.h"
 #include "islands/connection.h"
+#include "islands/random.h"
 
 namespace gradweave::islands {
 namespace {
@@ -31,19 +31,24 @@ constexpr std::size_t kMostUnknown = 1024;  // connections that have not shown t
 
 Id random_id() {
   Id id;
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(id.data()), static_cast<int>(id.size())) != 1)
-    throw RuntimeFailure("no random numbers: OpenSSL's generator has failed");
+  fill_randomly(id);
   return id;
 }
 
 bool is_over(Presence presence) { return presence == Presence::kLost || presence == Presence::kLeft; }
 
+void check_name(const std::string& name, const char* where) {
+  if (name.empty() || name.size() > kLongestName) {
+    throw InvalidInput("has " + std::to_string(name.size()) + " bytes", where,
+                       "give it 1 to " + std::to_string(kLongestName) + " bytes");
+  }
+}
+
 void check(const EndpointOptions& options) {
-  if (options.name.empty() || options.name.size() > kLongestName)
-    throw InvalidInput("has " + std::to_string(options.name.size()) + " bytes", "name",
-                       "give it 1 to 200 bytes");
+  check_name(options.name, "name");
   if (options.lines < 1 || options.lines > kMostLines)
-    throw InvalidInput("is " + std::to_string(options.lines), "lines", "give 1 to 32 connections");
+    throw InvalidInput("is " + std::to_string(options.lines), "lines",
+                       "give 1 to " + std::to_string(kMostLines) + " connections");
   if (options.silence < 100ms || options.silence > 1h || options.return_within < 0s ||
       options.return_within > 1h)
     throw InvalidInput("is out of range", "silence or return_within", "give 0.1 s to one hour");
@@ -257,9 +262,7 @@ EndpointCore::Entry& EndpointCore::enter(std::shared_ptr<Party> party, std::opti
 }
 
 Peer EndpointCore::add(const std::string& name, std::optional<Address> address) {
-  if (name.empty() || name.size() > kLongestName)
-    throw InvalidInput("has " + std::to_string(name.size()) + " bytes", "name of a peer",
-                       "give it 1 to 200 bytes");
+  check_name(name, "name of a peer");
   auto party = std::make_shared<Party>(name, random_id());
   asio::post(context_, [this, party, address = std::move(address)] {
     if (entries_.contains(party->name)) {

@@ -2,16 +2,17 @@
 
 #include <fcntl.h>
 #include <openssl/crypto.h>
-#include <openssl/rand.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "gradweave/error.h"
+#include "islands/random.h"
 
 namespace gradweave::islands {
 namespace {
@@ -46,14 +47,9 @@ std::string reason() {
 
 void make_key_file(const std::filesystem::path& path) {
   Key key;
-  if (RAND_bytes(key.data(), static_cast<int>(key.size())) != 1)
-    throw RuntimeFailure("no random numbers for a key: OpenSSL's generator has failed");
-  std::string text(kHead);
-  for (const unsigned char byte : key) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  text += '\n';
+  const auto bytes = std::as_writable_bytes(std::span(key));
+  fill_randomly(bytes);
+  const std::string text = std::string(kHead) + hex_of(bytes) + '\n';
   OPENSSL_cleanse(key.data(), key.size());
   const File file(path, O_WRONLY | O_CREAT | O_EXCL);
   if (!file.is_open()) {

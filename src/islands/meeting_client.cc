@@ -7,7 +7,7 @@
 #include "base/thread.h"
 #include "islands/endpoint.h"
 #include "islands/mailbox.h"
-#include "islands/random_name.h"
+#include "islands/random.h"
 
 namespace gradweave::islands {
 namespace {

@@ -1,7 +1,5 @@
 #include "islands/meeting_server.h"
 
-#include <openssl/rand.h>
-
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -13,7 +11,7 @@
 #include "gradweave/error.h"
 #include "islands/endpoint.h"
 #include "islands/mailbox.h"
-#include "islands/random_name.h"
+#include "islands/random.h"
 
 namespace gradweave::islands {
 namespace {

@@ -13,6 +13,18 @@ using peers::number_of;
 using peers::split;
 using Fields = std::vector<std::string>;
 
+// The number of a message that has nothing else.
+std::optional<std::int64_t> only_number(const Fields& fields) {
+  return fields.size() == 2 ? number_of(fields[1]) : std::nullopt;
+}
+
+// Returns nothing for a text that join() does not make.
+std::optional<Fields> decode_list(const std::string& text) {
+  Fields list = split(text);
+  if (join(list) != text) return std::nullopt;
+  return list;
+}
+
 std::string encode(const Island& island) {
   return join({island.name, island.life, std::to_string(island.ranks), join(island.addresses), island.trains,
                std::to_string(island.since)});
@@ -22,12 +34,12 @@ std::optional<Island> decode_island(std::string_view text) {
   const Fields fields = split(text);
   if (fields.size() != 6 || fields[0].empty() || fields[1].empty()) return std::nullopt;
   const auto ranks = number_of(fields[2]), since = number_of(fields[5]);
-  Fields addresses = split(fields[3]);
-  if (!ranks || *ranks == 0 || !since || join(addresses) != fields[3]) return std::nullopt;
+  auto addresses = decode_list(fields[3]);
+  if (!ranks || *ranks == 0 || !since || !addresses) return std::nullopt;
   return Island{.name = fields[0],
                 .life = fields[1],
                 .ranks = *ranks,
-                .addresses = std::move(addresses),
+                .addresses = *std::move(addresses),
                 .trains = fields[4],
                 .since = *since};
 }
@@ -95,7 +107,7 @@ std::optional<ToMeeting> decode_to_meeting(std::string_view text) {
     }
     case ToMeeting::What::kRenew:
     case ToMeeting::What::kAgree: {
-      const auto number = fields.size() == 2 ? number_of(fields[1]) : std::nullopt;
+      const auto number = only_number(fields);
       if (!number) return std::nullopt;
       (message.what == ToMeeting::What::kRenew ? message.beat : message.number) = *number;
       return message;
@@ -144,14 +156,15 @@ std::optional<FromMeeting> decode_from_meeting(std::string_view text) {
       if (fields.size() != 4) return std::nullopt;
       auto epoch = decode_epoch(fields[1]);
       const auto base = number_of(fields[2]);
-      message.left = split(fields[3]);
-      if (!epoch || !base || join(message.left) != fields[3]) return std::nullopt;
+      auto left = decode_list(fields[3]);
+      if (!epoch || !base || !left) return std::nullopt;
+      message.left = *std::move(left);
       message.epoch = *std::move(epoch);
       message.base = *base;
       return message;
     }
     case FromMeeting::What::kInForce: {
-      const auto number = fields.size() == 2 ? number_of(fields[1]) : std::nullopt;
+      const auto number = only_number(fields);
       if (!number) return std::nullopt;
       message.number = *number;
       return message;

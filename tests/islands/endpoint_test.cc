@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "gradweave/error.h"
+#include "keys.h"
 
 namespace gradweave::islands {
 namespace {
@@ -26,12 +27,6 @@ using asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLong = 20s;
-
-Key key_of(unsigned char number) {
-  Key key{};
-  key.fill(number);
-  return key;
-}
 
 EndpointOptions options_of(const std::string& name, bool listens) {
   EndpointOptions options{.key = key_of(1), .name = name};

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "islands/meeting_client.h"
+#include "keys.h"
 
 namespace gradweave::islands {
 namespace {
@@ -20,21 +21,15 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = 30s;
 
-Key job_key(unsigned char number) {
-  Key key{};
-  key.fill(number);
-  return key;
-}
-
 std::unique_ptr<MeetingServer> server_at(std::uint16_t port, Time lease = 500ms) {
   return std::make_unique<MeetingServer>(MeetingServerOptions{
-      .key = job_key(1), .listen = {"127.0.0.1", port}, .lease = lease, .tell = [](const std::string&) {}});
+      .key = key_of(1), .listen = {"127.0.0.1", port}, .lease = lease, .tell = [](const std::string&) {}});
 }
 
 std::unique_ptr<MeetingClient> island(const std::string& name, std::uint16_t port,
                                       const std::string& trains = "x", unsigned char key = 1) {
   return std::make_unique<MeetingClient>(MeetingClientOptions{
-      .key = job_key(key),
+      .key = key_of(key),
       .meeting = {"127.0.0.1", port},
       .island = {.name = name, .ranks = 2, .addresses = {"127.0.0.1:1", "127.0.0.1:2"}, .trains = trains}});
 }

@@ -43,8 +43,8 @@ class Recipe:
         author recommends. Errors: UsageError if there are no such matrices."""
         matrices = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)][:-1]
         if not matrices:
-            raise UsageError(f"--optimizer muon: network '{self.kind.name}' has one linear layer at most, and Muon steps those "
-                             "before the last; choose sgd or adamw")
+            raise UsageError(f"--optimizer muon: network '{self.kind.name}' has one linear layer at most, and Muon steps "
+                             "those before the last; choose sgd or adamw")
         rest = [parameter for parameter in model.parameters() if not any(parameter is matrix for matrix in matrices)]
         return [torch.optim.Muon(matrices, lr=self.learning_rate),
                 torch.optim.AdamW(rest, lr=self.kind.learning_rate("adamw"))]
