@@ -187,7 +187,8 @@ def _add_train(commands):
     command.add_argument("--network", choices=["wide", "small", "gpt", "resnet18"], default="wide",
                          help="convolutional networks of 13.2 MB and 0.4 MB, a GPT on this system's text, ResNet-18 with "
                               "batch norm (default: wide)")
-    command.add_argument("--optimizer", choices=["sgd", "adamw", "muon"], default="sgd")
+    command.add_argument("--optimizer", choices=["sgd", "adamw", "muon"], default="sgd",
+                         help="muon: for the matrices between layers, and AdamW for the rest (default: sgd)")
     command.add_argument("--learning-rate", type=_positive,
                          help="(default: the job's own: 0.05 or 0.1 for sgd, 0.001 for adamw, 0.02 for muon)")
     command.add_argument("--seed", type=int, default=0)
