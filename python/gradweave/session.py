@@ -341,9 +341,10 @@ class Session:
         self.synchronize()
 
     def close(self, error: BaseException | None = None, patience_s: float | None = None) -> None:
-        """End the engine's threads and make model and optimizer what they were before. Safe to call twice. `error`:
-        this rank's own, which the other ranks are told; ops under way are given up. `patience_s`: so are they once none
-        has ended for so long. All else that is asked of it afterwards is InvalidInput."""
+        """End the engine's threads and make model and optimizer what they were before. Safe to call twice. Waits for the ops
+        that other ranks may need, the timeout at most. `error`: this rank's own, which the other ranks are told; ops under way
+        are given up. `patience_s`: so are they once none has ended for so long. All else that is asked of it afterwards is
+        InvalidInput."""
         if self.closed:
             return
         self.unhook()

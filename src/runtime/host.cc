@@ -5,6 +5,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include "runtime/fence.h"
 #include "runtime/passes.h"
 
 namespace gradweave::runtime {
@@ -59,6 +60,7 @@ void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> par
     named.set_gradient(fresh);
   }
   const at::Tensor target = parameters_.flat_gradient(tensor);
+  keep_for_stream(target);  // of autograd's, on the layer's own
   for (const run::Part& part : parts) {
     at::Tensor to = parameters_.part(target, part.block);
     add ? to.add_(messages_.view(part)) : to.copy_(messages_.view(part));

@@ -60,7 +60,7 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
       [queue = open_->run.queue()](const std::string& verdict) { queue->fail(verdict); });
 }
 
-Engine::~Engine() { close(); }
+Engine::~Engine() { close(run::Clock::duration::zero()); }
 
 Engine::Open& Engine::open() const {
   if (!open_) {
@@ -73,7 +73,7 @@ Engine::Open& Engine::open() const {
 void Engine::close(std::optional<run::Clock::duration> patience) {
   if (!open_) return;
   open_->hooks.reset();
-  if (patience) open_->run.queue()->settle(*patience);
+  open_->run.queue()->settle(patience.value_or(open_->options.timeout));
   open_.reset();
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/fence.h"
+
 namespace gradweave::runtime {
 
 void OptimizerSteps::install() {
@@ -9,6 +11,14 @@ void OptimizerSteps::install() {
   for (std::size_t p = 0; p < parameters_.all().size(); ++p)
     subsets_[0].parameters.push_back(static_cast<std::int32_t>(p));
   numbers_.clear();
+}
+
+void OptimizerSteps::step(const Stepped& stepped) {
+  const std::int32_t number = number_of(stepped);
+  // The gradients of a layer on a stream of its own are that stream's, and freed before the step is over.
+  for (const std::int32_t p : subset(number).parameters)
+    keep_for_stream(parameters_.all()[static_cast<std::size_t>(p)].gradient());
+  stepper_(number);
 }
 
 std::int32_t OptimizerSteps::number_of(const Stepped& stepped) {

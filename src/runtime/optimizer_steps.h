@@ -21,7 +21,7 @@ class OptimizerSteps {
   // A plan comes into force: its subsets are numbered anew.
   void install();
 
-  void step(const Stepped& stepped) { stepper_(number_of(stepped)); }
+  void step(const Stepped& stepped);
 
   // What one step is of: whole parameters, and slices that are stepped as parameters of their own.
   struct Subset {

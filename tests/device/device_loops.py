@@ -217,10 +217,10 @@ def compressed(kind, base):
 
 FEATURES = {"plain": Loop, "clipped": Clipped, "accumulated": Accumulated, "scaled": Scaled, "resumed": Resumed,
             "replanned": Replanned, "buffers": Buffers, "checked": Checked, "two links": TwoLinks, "concurrent": Concurrent,
-            "own": OwnCollectives, "emulated": Emulated}
+            "own": OwnCollectives, "two streams": TwoStreams, "emulated": Emulated}
 FEATURES |= {kind: compressed(kind, Loop) for kind in ("fp16", "bf16", "top_k", "random_k", "ok_top_k", "ef_signsgd")}
 FEATURES |= {f"{name} {kind}": compressed(kind, base) for kind in ("top_k", "ef_signsgd")
              for name, base in (("emulated", Emulated), ("resumed", Resumed), ("replanned", Replanned), ("scaled", Scaled),
                                 ("scaled replanned", ScaledReplanned), ("emulated scaled", EmulatedScaled))}
-# Under dear alone; leaving nothing to compare; where gradients become parts of messages, so that all of one are on one stream.
-UNLIKE = {"emulated whole": EmulatedWhole, "unfinished": Unfinished, "two streams": TwoStreams}
+# Under dear alone; leaving nothing to compare.
+UNLIKE = {"emulated whole": EmulatedWhole, "unfinished": Unfinished}

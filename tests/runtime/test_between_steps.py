@@ -1,6 +1,8 @@
 """What a loop does to gradients and parameters between backward(), step() and the next forward: it means what it means
 with DistributedDataParallel, or it is an error with a remedy."""
 
+import time
+
 import pytest
 import torch
 from torch import distributed, nn
@@ -124,6 +126,29 @@ def kept(rank, schemes):
 
 def test_a_gradient_that_is_kept_is_the_callers():
     assert ranks.run(kept, 2, schemes=["ddp", "wfbp", "p3", "deft"]) == [[], []]
+
+
+def closed_before_others(rank, schemes):
+    """Rank 0 is done, and closes without finish(), while rank 1 has two iterations to go."""
+    steps = {}
+    for scheme in schemes:
+        model, optimizer = wrapped(scheme)
+        for step in range(6):
+            if rank == 1 and step == 4:
+                time.sleep(0.3)
+            backward(model, optimizer, rank, step)
+            optimizer.step()
+        steps[scheme] = model.gradweave.counters["iterations"]
+        model.gradweave.close()
+    return steps
+
+
+def test_a_rank_that_closes_early_leaves_no_other_waiting():
+    from gradweave import core
+
+    schemes = [row["name"] for row in core.schemes() if row["name"] != "auto"]
+    for steps in ranks.run(closed_before_others, 2, schemes=schemes):
+        assert steps == dict.fromkeys(schemes, 6)
 
 
 def zeroed(model, optimizer):
