@@ -12,7 +12,8 @@ from test_virtual_time import times_without
 # Beside every scheme alone: what has streams of its own to order. The second tier has all features with all schemes.
 SOME = {"resumed": ["deft", "delayed_averaging", "dear"], "replanned top_k": ["ddp", "covap", "asc_wfbp"],
         "resumed top_k": ["deft", "optimal"], "scaled top_k": ["asc_wfbp", "deft"], "two links": ["deft", "us_byte"],
-        "clipped": ["dear"], "accumulated": ["covap"], "fp16": ["dear"], "checked": ["p3"], "two streams": ["ddp", "deft", "covap"]}
+        "clipped": ["dear"], "accumulated": ["covap"], "fp16": ["dear"], "checked": ["p3"],
+        "two streams": ["ddp", "deft", "covap"]}
 
 
 def schemes(*effects):
