@@ -129,6 +129,12 @@ document.querySelectorAll("#picks button")[0].click();
 seen.lines = document.querySelectorAll("#lines canvas").length;
 document.querySelectorAll("thead button")[0].click();
 seen.first = document.querySelector("tbody td").textContent;
+const wide = document.querySelector(".scroll"), more = () => [document.getElementById("beside").hidden,
+  wide.parentNode.classList.contains("more"), document.getElementById("beside").textContent];
+seen.cut = [wide.scrollWidth > wide.clientWidth + 1, ...more()];
+wide.scrollLeft = 10000;
+wide.dispatchEvent(new Event("scroll"));
+seen.end = more();
 document.getElementById("theme").click();
 seen.theme = document.documentElement.dataset.theme;
 document.body.append(Object.assign(document.createElement("pre"), {id: "seen", textContent: JSON.stringify(seen)}));
@@ -138,7 +144,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium here: apt-get install chromium")
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("width", [420, 900, 1400])
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_works_in_a_browser(width, dark, tmp_path):
     evil = "</script><script>document.title='broken'</script>"
@@ -150,7 +156,7 @@ def test_the_page_works_in_a_browser(width, dark, tmp_path):
     write(tmp_path / "frame.html", f"""<body><iframe id=f src=page.html style="width:{width}px;height:3000px"></iframe><script>
         f.onload = () => document.body.append(f.contentDocument.getElementById("seen").cloneNode(true))</script>""")
     done = subprocess.run(
-        [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,3200", "--enable-logging=stderr",
+        [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1500,3200", "--enable-logging=stderr",
          "--allow-file-access-from-files", f"--user-data-dir={tmp_path}/profile", "--virtual-time-budget=5000",
          *(["--blink-settings=preferredColorScheme=0"] if dark else []), "--dump-dom", f"file://{tmp_path}/frame.html"],
         capture_output=True, text=True, timeout=120)
@@ -163,3 +169,7 @@ def test_the_page_works_in_a_browser(width, dark, tmp_path):
     assert seen["slid"][0] != seen["slid"][1] and seen["lines"] == len(seen["painted"]) + 1
     assert seen["first"] == "asc_wfbp" and seen["theme"] == ("light" if dark else "dark")
     assert seen["wide"] <= width
+    # What doesn't fit scrolls, and the page says so until its end is in sight.
+    cut, hidden, shaded, said = seen["cut"]
+    assert (cut or width == 1400) and hidden != cut and shaded == cut and (not cut or " columns are out of sight" in said)
+    assert not cut or seen["end"][:2] == [False, False]

@@ -384,7 +384,20 @@ function drawTable() {
       return make("td", {class: left ? "left" : "", ...(text === String ? {title: value ?? ""} : {})}, value === undefined ? "-" : text(value));
     }));
   }));
+  showEdge();
 }
+
+// Many systems hide scroll bars until somebody scrolls: the page says that there is more.
+const scroll = document.querySelector(".scroll");
+function showEdge() {
+  const {left, width} = scroll.getBoundingClientRect(), [first, ...others] = document.querySelectorAll("th");
+  const from = first.getBoundingClientRect().right - 1, to = left + width + 1;
+  const hidden = others.filter((head) => head.getBoundingClientRect().left < from || head.getBoundingClientRect().right > to);
+  $("beside").textContent = `Scroll the table sideways: ${hidden.length} of ${others.length + 1} columns are out of sight.`;
+  $("beside").hidden = !hidden.length;
+  scroll.parentNode.classList.toggle("more", scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 1);
+}
+scroll.addEventListener("scroll", showEdge);
 
 // ---- What if.
 
@@ -541,5 +554,6 @@ new ResizeObserver(() => {
   if (width === document.body.clientWidth) return;
   width = document.body.clientWidth;
   drawLines();
+  showEdge();
   if (!$("whatif").hidden) drawCharts();
 }).observe(document.body);
