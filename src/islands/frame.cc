@@ -4,23 +4,10 @@
 #include <cstring>
 #include <string_view>
 
+#include "islands/little_endian.h"
+
 namespace gradweave::islands {
 namespace {
-
-// Numbers are written with the lowest byte first.
-template <typename Number>
-std::byte* put(std::byte* at, Number value) {
-  for (std::size_t i = 0; i < sizeof value; ++i) *at++ = static_cast<std::byte>(value >> (8 * i) & 255);
-  return at;
-}
-
-template <typename Number>
-const std::byte* take(const std::byte* at, Number& value) {
-  value = 0;
-  for (std::size_t i = 0; i < sizeof value; ++i)
-    value |= static_cast<Number>(static_cast<Number>(*at++) << (8 * i));
-  return at;
-}
 
 constexpr std::string_view kMagic = "gradweave-isle-1";
 

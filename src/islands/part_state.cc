@@ -1,0 +1,324 @@
+#include "islands/part_state.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <exception>
+
+#include "base/quoted.h"
+#include "gradweave/error.h"
+#include "islands/little_endian.h"
+
+namespace gradweave::islands {
+namespace {
+
+constexpr std::uint32_t kStates = 3;         // channel
+constexpr std::uint64_t kForm = 0x31575047;  // of what follows, by number
+constexpr std::size_t kNoteBytes = 2 * sizeof(std::uint64_t);
+constexpr std::size_t kMostChanges = 4;  // that wait to be applied, before more may come
+constexpr int kStreamBits = 32;          // of a sequence: which stream, and then the message in it
+
+bool is_gone(const Peer& peer) {
+  const Presence presence = peer.presence();
+  return presence == Presence::kLost || presence == Presence::kLeft;
+}
+
+// What both sides have the same of.
+std::vector<std::pair<const char*, std::uint64_t>> traits_of(const PartOptions& options) {
+  const codec::Outer outer = options.outer.value_or(codec::Outer{});
+  return {{"form", kForm},
+          {"elements", static_cast<std::uint64_t>(options.count)},
+          {"format", options.format ? 1 + static_cast<std::uint64_t>(*options.format) : 0},
+          {"outer optimizer", options.outer.has_value()},
+          {"outer momentum's bits", std::bit_cast<std::uint32_t>(outer.momentum)},
+          {"outer learning rate's bits", std::bit_cast<std::uint32_t>(outer.learning_rate)}};
+}
+
+std::vector<std::byte> bytes_of_numbers(const std::vector<std::uint64_t>& numbers) {
+  std::vector<std::byte> bytes(numbers.size() * sizeof(std::uint64_t));
+  std::byte* at = bytes.data();
+  for (const std::uint64_t number : numbers) at = put(at, number);
+  return bytes;
+}
+
+std::int64_t payload_bytes(Change::What what, const PartOptions& options) {
+  return bytes_of(what == Change::What::kMean ? options.format : std::nullopt, options.count);
+}
+
+std::byte* bytes_in(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
+
+}  // namespace
+
+std::uint64_t Streams::next(const Peer& peer) {
+  const MutexLock lock(mutex_);
+  std::erase_if(last_, [&](const auto& each) { return each.first != peer && is_gone(each.first); });
+  auto found = std::ranges::find(last_, peer, [](const auto& each) { return each.first; });
+  if (found == last_.end()) found = last_.insert(found, {peer, 0});
+  return ++found->second << kStreamBits;
+}
+
+void apply(const Change& change, const PartOptions& options, Snapshot& to) {
+  const auto* const from = change.bytes.get();
+  const auto* const values = reinterpret_cast<const float*>(from);
+  if (change.what == Change::What::kAnchor) {
+    to.anchor.assign(values, values + options.count);
+    return;
+  }
+  const codec::Outer outer = options.outer.value_or(codec::Outer{});
+  const std::array sources{reinterpret_cast<const std::uint8_t*>(from)};
+  for (std::int64_t begin = 0; begin < options.count; begin += codec::kGroup) {
+    const std::int64_t end = std::min(begin + codec::kGroup, options.count);
+    std::array<float, codec::kGroup> parameters{};  // nobody's
+    float* const anchor = to.anchor.data() + begin;
+    float* const momentum = options.outer ? to.momentum.data() + begin : nullptr;
+    if (change.what == Change::What::kFloatMean) {
+      codec::kernels().land_floats(values + begin, values + begin, end - begin, 1, outer, parameters.data(),
+                                   anchor, momentum);
+      continue;
+    }
+    codec::kernels().land(*options.format,
+                          {.sources = sources,
+                           .own = sources[0],
+                           .count = options.count,
+                           .begin = begin,
+                           .end = end,
+                           .outer = outer},
+                          parameters.data(), anchor, momentum);
+  }
+}
+
+Giver::Giver(std::shared_ptr<Workshop> workshop, std::shared_ptr<Streams> streams, const PartOptions& options,
+             Peer to)
+    : workshop_(std::move(workshop)), streams_(std::move(streams)), options_(options), to_(std::move(to)) {}
+
+// The first message is posted at once: a taker that waits for a stream which has ended is told.
+void Giver::start(std::shared_ptr<const Snapshot> snapshot, std::int64_t number,
+                  std::span<const std::byte> extra) {
+  std::vector<std::uint64_t> head;
+  for (const auto& [what, trait] : traits_of(options_)) head.push_back(trait);
+  head.push_back(static_cast<std::uint64_t>(number));
+  head.push_back(extra.size());
+  const MutexLock lock(mutex_);
+  push(bytes_of_numbers(head));
+  for (const std::vector<float>* const values : {&snapshot->anchor, &snapshot->momentum})
+    push(snapshot, values->data(), values->size() * sizeof(float));
+  push({extra.begin(), extra.end()});
+  begin_stream();
+}
+
+void Giver::push(std::vector<std::byte> bytes) {
+  const auto kept = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  push(kept, kept->data(), kept->size());
+}
+
+void Giver::push(std::shared_ptr<const void> keeps, const void* bytes, std::size_t size) {
+  pieces_.push_back({std::move(keeps), {static_cast<const std::byte*>(bytes), size}});
+}
+
+void Giver::add(const Change& change) {
+  const MutexLock lock(mutex_);
+  if (ended_) return;
+  const bool idle = pieces_.empty();
+  push(
+      bytes_of_numbers({static_cast<std::uint64_t>(change.what), static_cast<std::uint64_t>(change.number)}));
+  push(change.bytes, change.bytes.get(), static_cast<std::size_t>(payload_bytes(change.what, options_)));
+  if (idle) send_next();
+}
+
+// A taker that has all is told so by a message without bytes. Whether one has the last that is under way may not be known here
+// yet, so that the message after it ends too.
+void Giver::end() {
+  const MutexLock lock(mutex_);
+  if (std::exchange(ended_, true)) return;
+  static constexpr std::byte kNothingOfUse{};
+  const std::size_t left = pieces_.size();
+  if (left > 0) message_->end();
+  const Tag next{.channel = kStates, .sequence = sequence_ + (left > 0 ? 1 : 0)};
+  if (left <= 1) {
+    to_.send(next, {});
+  } else {
+    to_.send(next, {&kNothingOfUse, 1}).end();
+  }
+  pieces_.clear();
+}
+
+void Giver::begin_stream() {
+  first_ = sequence_ = streams_->next(to_);
+  send_next();
+}
+
+void Giver::send_next() {
+  if (ended_ || pieces_.empty()) return;
+  const auto over = [workshop = workshop_, weak = weak_from_this(), sequence = sequence_] {
+    workshop->queue.post([weak, sequence] {
+      if (const auto self = weak.lock()) self->over(sequence);
+    });
+  };
+  message_ = to_.send({.channel = kStates, .sequence = sequence_}, pieces_.front().bytes, over);
+  if (message_->over()) over();  // nobody tells if the endpoint is gone
+}
+
+void Giver::over(std::uint64_t sequence) {
+  const MutexLock lock(mutex_);
+  if (ended_ || sequence != sequence_) return;
+  try {
+    message_->wait();
+  } catch (const RuntimeFailure&) {
+    // One that has not begun was ended by a taker that has given it up: the next is its next attempt.
+    if (sequence == first_ && !is_gone(to_)) return begin_stream();
+    ended_ = true;
+    pieces_.clear();
+    return;
+  }
+  const auto size = static_cast<std::int64_t>(pieces_.front().bytes.size());
+  workshop_->bytes_sent += size;
+  workshop_->float_bytes_sent += size;
+  pieces_.pop_front();
+  ++sequence_;
+  send_next();
+}
+
+Taker::Taker(std::shared_ptr<Workshop> workshop, Streams& streams, const PartOptions& options, Peer from)
+    : workshop_(std::move(workshop)),
+      options_(options),
+      from_(std::move(from)),
+      sequence_(streams.next(from_)) {}
+
+void Taker::start() {
+  const MutexLock lock(mutex_);
+  head_.resize((traits_of(options_).size() + 2) * sizeof(std::uint64_t));
+  expect(Expected::kHeader, head_.data(), head_.size());
+}
+
+void Taker::end() {
+  const MutexLock lock(mutex_);
+  if (std::exchange(ended_, true)) return;
+  if (expected_ == Expected::kNothing) return refuse();
+  message_->end();
+}
+
+// The giver learns that no more is taken.
+void Taker::refuse() { from_.receive({.channel = kStates, .sequence = sequence_}, {}).end(); }
+
+std::string Taker::trouble() const {
+  const MutexLock lock(mutex_);
+  return trouble_;
+}
+
+std::optional<Taker::State> Taker::take_state() {
+  const MutexLock lock(mutex_);
+  if (!std::exchange(has_state_, false)) return std::nullopt;
+  return std::move(state_);
+}
+
+std::optional<Change> Taker::take_change() {
+  const MutexLock lock(mutex_);
+  if (changes_.empty()) return std::nullopt;
+  Change change = std::move(changes_.front());
+  changes_.pop_front();
+  if (expected_ == Expected::kNothing) expect_note();
+  return change;
+}
+
+void Taker::expect(Expected expected, std::byte* room, std::size_t size) {
+  if (ended_) return;
+  expected_ = expected;
+  size_ = size;
+  const auto over = [workshop = workshop_, weak = weak_from_this(), sequence = sequence_] {
+    workshop->queue.post([weak, sequence] {
+      if (const auto self = weak.lock()) self->over(sequence);
+    });
+  };
+  message_ = from_.receive({.channel = kStates, .sequence = sequence_}, {room, size}, over);
+  if (message_->over()) over();  // nobody tells if the endpoint is gone
+}
+
+void Taker::expect_note() {
+  if (changes_.size() >= kMostChanges) {
+    expected_ = Expected::kNothing;
+    return;
+  }
+  head_.resize(kNoteBytes);
+  expect(Expected::kNote, head_.data(), head_.size());
+}
+
+void Taker::over(std::uint64_t sequence) {
+  const MutexLock lock(mutex_);
+  if (ended_ || sequence != sequence_) return;
+  ended_ = true;
+  try {
+    const std::size_t size = message_->wait();
+    ++sequence_;
+    ended_ = false;
+    came(size);
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
+}
+
+void Taker::came(std::size_t size) {
+  if (expected_ == Expected::kNote && size == 0) {
+    ended_ = true;
+    return;
+  }
+  if (size != size_)
+    return fail("a message has " + std::to_string(size) + " bytes and not " + std::to_string(size_));
+  switch (expected_) {
+    case Expected::kHeader:
+      return read_header();
+    case Expected::kAnchor:
+      return expect(Expected::kMomentum, bytes_in(state_.snapshot.momentum),
+                    state_.snapshot.momentum.size() * sizeof(float));
+    case Expected::kMomentum:
+      return expect(Expected::kExtra, state_.extra.data(), state_.extra.size());
+    case Expected::kExtra:
+      has_state_ = true;
+      return expect_note();
+    case Expected::kNote:
+      return read_note();
+    case Expected::kChange:
+      changes_.push_back(std::exchange(change_, {}));
+      return expect_note();
+    case Expected::kNothing:
+      return;
+  }
+}
+
+void Taker::read_header() {
+  const std::byte* at = head_.data();
+  for (const auto& [what, own] : traits_of(options_)) {
+    std::uint64_t theirs = 0;
+    at = take(at, theirs);
+    if (theirs != own) {
+      return fail(std::string(what) + ": " + std::to_string(theirs) + " there and " + std::to_string(own) +
+                  " here; start both islands with the same version, model and options");
+    }
+  }
+  std::uint64_t number = 0, extra = 0;
+  take(take(at, number), extra);
+  state_.number = static_cast<std::int64_t>(number);
+  state_.extra.resize(extra);
+  state_.snapshot.anchor.resize(static_cast<std::size_t>(options_.count));
+  if (options_.outer) state_.snapshot.momentum.resize(static_cast<std::size_t>(options_.count));
+  expect(Expected::kAnchor, bytes_in(state_.snapshot.anchor), state_.snapshot.anchor.size() * sizeof(float));
+}
+
+void Taker::read_note() {
+  std::uint64_t what = 0, number = 0;
+  take(take(head_.data(), what), number);
+  if (what < static_cast<std::uint64_t>(Change::What::kMean) ||
+      what > static_cast<std::uint64_t>(Change::What::kAnchor))
+    return fail("a change of an unknown kind; start both islands with the same version");
+  change_.what = static_cast<Change::What>(what);
+  change_.number = static_cast<std::int64_t>(number);
+  const std::int64_t size = payload_bytes(change_.what, options_);
+  change_.bytes = room_for(size);
+  expect(Expected::kChange, change_.bytes.get(), static_cast<std::size_t>(size));
+}
+
+void Taker::fail(const std::string& why) {
+  trouble_ = "the state of peer " + in_quotes(from_.name()) + ": " + why;
+  if (!std::exchange(ended_, true)) refuse();
+}
+
+}  // namespace gradweave::islands
