@@ -48,7 +48,10 @@ Round::Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, con
   own_ = room_for(world * kWeightBytes + bytes_of(format_, options.count));
   result_ = room_for(bytes_of(format_, options.count));
   if (format_) gain_ = std::make_unique_for_overwrite<float[]>(values.size());
-  plan();
+  {
+    const MutexLock lock(mutex_);
+    plan();
+  }
   for (std::size_t b = 0; b < members(); ++b) {
     const std::int64_t begin = blocks_[b].begin, end = blocks_[b].end;
     float* const gain = format_ ? gain_.get() + begin : reinterpret_cast<float*>(own_at(b));

@@ -87,7 +87,7 @@ class Round : public std::enable_shared_from_this<Round> {
 
   void run();
   void encode(std::size_t block);
-  void plan();
+  void plan() REQUIRES(mutex_);
   void post(std::size_t index) EXCLUDES(mutex_);
   Message posted(const Entry& entry, std::span<std::byte> bytes, std::function<void()> over) const;
   void over(std::size_t index) EXCLUDES(mutex_);
