@@ -153,7 +153,7 @@ void PartAverage::Core::give(const std::string& name, Peer to, std::span<const s
   auto snapshot = snapshot_.lock();
   if (!snapshot) snapshot_ = snapshot = std::make_shared<const Snapshot>(now_);
   auto giver = std::make_shared<Giver>(workshop_, given_, options_, std::move(to));
-  giver->start(std::move(snapshot), landed_, extra);
+  giver->start(snapshot, landed_, extra);
   givers_[name] = std::move(giver);
 }
 

@@ -92,7 +92,7 @@ Giver::Giver(std::shared_ptr<Workshop> workshop, std::shared_ptr<Streams> stream
     : workshop_(std::move(workshop)), streams_(std::move(streams)), options_(options), to_(std::move(to)) {}
 
 // The first message is posted at once: a taker that waits for a stream which has ended is told.
-void Giver::start(std::shared_ptr<const Snapshot> snapshot, std::int64_t number,
+void Giver::start(const std::shared_ptr<const Snapshot>& snapshot, std::int64_t number,
                   std::span<const std::byte> extra) {
   std::vector<std::uint64_t> head;
   for (const auto& [what, trait] : traits_of(options_)) head.push_back(trait);

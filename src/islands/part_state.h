@@ -51,7 +51,8 @@ class Giver : public std::enable_shared_from_this<Giver> {
   Giver(const Giver&) = delete;
   Giver& operator=(const Giver&) = delete;
 
-  void start(std::shared_ptr<const Snapshot> snapshot, std::int64_t number, std::span<const std::byte> extra);
+  void start(const std::shared_ptr<const Snapshot>& snapshot, std::int64_t number,
+             std::span<const std::byte> extra);
   void add(const Change& change);
   void end();
 
