@@ -43,7 +43,7 @@ def difference(what, values):
         groups.setdefault(value, []).append(rank)
     if any(value.startswith(DIGEST) for value in groups):
         first = groups.pop(values[0])
-        return ", ".join(f"{named(members)} {'has' if len(members) == 1 else 'have'} other {what} than {named(first)}"
+        return ", ".join(f"{named(members)} differ{'s' if len(members) == 1 else ''} from {named(first)} in {what}"
                          for members in groups.values())
     return f"{what} differs: " + ", ".join(f"{value} on {named(members)}" for value, members in groups.items())
 

@@ -55,11 +55,12 @@ def states_of(given, rank, ranks):
         raise ValueError("it has no state of a rank: give each rank its own, as state_dict() returned it, or a list of all")
     for state in states:
         if state.version != VERSION:
-            raise ValueError(f"it is of version {state.version}, this gradweave reads version {VERSION}")
+            raise ValueError(f"it has version {state.version}, and this gradweave reads version {VERSION}")
     first = states[0]
     if len(states) == 1 and first.ranks == ranks:
         if first.rank != rank:
-            raise ValueError(f"it is of rank {first.rank} of {first.ranks}, this is rank {rank} of {ranks}: give each its own")
+            raise ValueError(f"it was saved by rank {first.rank} of {first.ranks}, and this is rank {rank} of {ranks}: give "
+                             "each rank its own")
         return states
     _check_complete(states)
     return [states[rank]] if len(states) == ranks else states

@@ -53,7 +53,7 @@ def _extension():
     except ImportError as error:
         return Finding("extension", FAILED, f"gradweave._native cannot be loaded: {error}",
                        f"build it again: {releases.BUILD}")
-    return Finding("extension", OK, f"built for torch {built}, and torch {running} runs")
+    return Finding("extension", OK, f"built for torch {built}, and torch {running} is installed")
 
 
 def _gloo():

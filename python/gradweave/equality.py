@@ -21,7 +21,7 @@ def check_equal(control, names, parameters, when):
         groups.setdefault(tuple(each), []).append(rank)
     most, *others = sorted(groups.values(), key=len, reverse=True)
     if len(most) > len(others[0]):  # nobody is named on a tie
-        found = f"other than on {named(most)} they are on {named(sorted(sum(others, [])))}"
+        found = f"those of {named(sorted(sum(others, [])))} differ from those of {named(most)}"
     else:
         found = "different on " + " and on ".join(named(each) for each in [most, *others])
     first = next(name for name, column in zip(names, zip(*sums.values())) if len(set(column)) > 1)

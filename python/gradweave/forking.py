@@ -1,4 +1,4 @@
-"""A process that is forked from a rank is no rank: it has the model and the optimizer as wrap() found them, with the
+"""A process that is forked from a rank is not a rank: it has the model and the optimizer as wrap() found them, with the
 parameters that the next forward would have used."""
 
 import os
@@ -13,8 +13,8 @@ class OfParent:
     """What a session becomes."""
 
     def __getattr__(self, name):
-        raise _native.InvalidInput(f"model.gradweave.{name}: this process was forked from a rank, and is none: train, save "
-                                   "and finish in that one; here the model is the plain one")
+        raise _native.InvalidInput(f"model.gradweave.{name}: this process was forked from a rank and is not a rank itself: "
+                                   "train, save and finish in the parent; here the model is the plain one")
 
 
 def _before():

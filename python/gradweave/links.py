@@ -94,7 +94,7 @@ def _link_of(number, given, job, device, alone):
         if device.type != "cpu" and not job.is_gloo(device):
             raise ValueError(f"gradweave.wrap: links[{number}] is the interface '{given}', whose group would be Gloo's, and "
                              f"the job's group has another backend for parameters on {device.type}; give a process group "
-                             "of that backend, and name its interfaces as it wants them (NCCL_SOCKET_IFNAME for NCCL)")
+                             "of that backend, and choose its interfaces in its own way (NCCL_SOCKET_IFNAME for NCCL)")
         return Link(given, given)
     if isinstance(given, EmulatedLink):
         name = given.name or ("emulated" if alone else f"emulated{number}")

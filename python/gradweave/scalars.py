@@ -41,7 +41,7 @@ class Scalars:
             try:
                 _tell(target, sums["iterations"], values, facts)
             except OSError as error:  # training is worth more than what is told of it
-                logger.warning("model.gradweave.log_to(): nothing more is told: %s", error)
+                logger.warning("model.gradweave.log_to(): logging has stopped: %s", error)
                 self._told.remove(each)
 
     def close(self):

@@ -26,7 +26,7 @@ from gradweave.updating import Updates
 BUFFERS = "the broadcast of buffers"
 OWN_BUFFERS = ("gradweave: each rank evaluates with running statistics of its own batches: call gradweave.finish(model) on "
                "all ranks before model.eval() to evaluate with rank 0's, as DistributedDataParallel does")
-OWN_COPIES = ("gradweave.finish(): copies of the model, as averages of its weights have them, are not the same on all ranks, "
+OWN_COPIES = ("gradweave.finish(): copies of the model, such as averages of its weights, are not the same on all ranks, "
               "which have stepped on their own; model.gradweave.average(copy), called on all ranks, makes one the mean of all")
 LOAD = "model.gradweave.load_state_dict()"
 

@@ -371,17 +371,17 @@ void add_compare(CLI::App& app, Outcome& outcome) {
   CLI::App* command = app.add_subcommand("compare", "Compare all schemes on this workload and cluster");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
-  command->add_option("--schemes", arguments->schemes, "Only these")->type_name("SCHEME,...");
-  command->add_option("--workers", arguments->workers, "What if there were this many workers")
+  command->add_option("--schemes", arguments->schemes, "Compare only these schemes")->type_name("SCHEME,...");
+  command->add_option("--workers", arguments->workers, "Predict for these numbers of workers")
       ->type_name("P,...");
   command
       ->add_option("--workers-per-node", arguments->workers_per_node,
-                   "What if each of the nodes had this many workers, of a cluster with links inside nodes")
+                   "Predict for these numbers of workers on each node; the cluster needs links inside nodes")
       ->type_name("P,...");
   command
       ->add_option(
           "--links", arguments->links,
-          "What if the first link had this bandwidth in Gb/s (or 400Mb/s, ...), others in proportion")
+          "Predict for these bandwidths of the first link in Gb/s (or 400Mb/s, ...), others in proportion")
       ->type_name("GBPS,...");
   add_batch_size_option(*command, arguments->batch_size);
   add_set_option(*command, arguments->set);

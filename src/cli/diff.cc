@@ -94,7 +94,7 @@ void print_for_people(const Timeline& a, const Timeline& b, TimelineDiff diff, d
     return;
   }
   const TimelineParting& parting = *diff.parting;
-  std::cout << fmt::format("they part in iteration {}: {}\n  a: {}\n  b: {}\n\n", parting.iteration,
+  std::cout << fmt::format("they differ from iteration {} on: {}\n  a: {}\n  b: {}\n\n", parting.iteration,
                            parting.what, place(parting.a), place(parting.b));
   const std::size_t more = diff.largest.size() - std::min(diff.largest.size(), kMostRows);
   diff.largest.resize(diff.largest.size() - more);
@@ -127,7 +127,7 @@ void print_stop(const char* name, const Timeline& timeline, const Stop& stop, co
   std::cout << fmt::format("{}: {} stopped {}; last: {}\n   {}\n", name, timeline.name, stop.doing, last,
                            stop.verdict);
   for (const HeardOf& other : stop.heard) {
-    std::cout << fmt::format("   heard of rank {} {} before: {}, {} ops ended\n", other.rank,
+    std::cout << fmt::format("   last heard from rank {} {} before: {}, {} ops ended\n", other.rank,
                              human_time(static_cast<double>(other.ago_ns)), other.doing, other.ops);
   }
 }
@@ -146,13 +146,13 @@ void diff_paths(const Timeline& a, const Timeline& b, bool json, Outcome& outcom
   print_stop("a", a, *a.stop, diff.last_a);
   print_stop("b", b, *b.stop, diff.last_b);
   if (diff.parting) {
-    std::cout << fmt::format("they part in iteration {}: {}\n  a: {}\n  b: {}\n", diff.parting->iteration,
-                             diff.parting->what, diff.parting->a, diff.parting->b);
+    std::cout << fmt::format("they differ from iteration {} on: {}\n  a: {}\n  b: {}\n",
+                             diff.parting->iteration, diff.parting->what, diff.parting->a, diff.parting->b);
   } else if (diff.both_in) {
-    std::cout << fmt::format("they do not part: both began {} of iteration {}, which did not end\n",
+    std::cout << fmt::format("they do not differ: both began {} of iteration {}, which did not end\n",
                              diff.both_in->what, diff.both_in->iteration);
   } else {
-    std::cout << "they do not part\n";
+    std::cout << "they do not differ\n";
   }
 }
 
@@ -181,8 +181,7 @@ void run_diff(const DiffArguments& arguments, Outcome& outcome) {
 void add_diff(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<DiffArguments>();
   CLI::App* command = app.add_subcommand(
-      "diff",
-      "Find where two timelines, or two ranks that stopped, begin to differ, and what takes longer in which");
+      "diff", "Find where two timelines, or two ranks that stopped, begin to differ, and what takes longer");
   add_file_option(*command, "a", arguments->a, "Timeline file");
   add_file_option(*command, "b", arguments->b, "Timeline file");
   command
@@ -195,7 +194,7 @@ void add_diff(CLI::App& app, Outcome& outcome) {
       "Example:\n  gradweave simulate --plan plan.json --workload W --cluster C --timeline predicted.json\n"
       "  gradweave diff predicted.json measured.json\n"
       "  gradweave diff dump/rank-0.json dump/rank-1.json    # what wrap(dump=) has left\n"
-      "Exit code 1 if they part.");
+      "Exit code 1 if they differ.");
   command->callback([arguments, &outcome] { run_diff(*arguments, outcome); });
 }
 

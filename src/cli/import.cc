@@ -151,8 +151,8 @@ void add_import_kineto(CLI::App& parent, Outcome& outcome) {
 
 void add_import_nccl_tests(CLI::App& parent, Outcome& outcome) {
   auto arguments = std::make_shared<NcclTestsArguments>();
-  CLI::App* command =
-      parent.add_subcommand("nccl-tests", "A cluster file from what nccl-tests print, or write with -J");
+  CLI::App* command = parent.add_subcommand(
+      "nccl-tests", "A cluster file from what nccl-tests print, or write to a file with -J");
   command
       ->add_option("files", arguments->files,
                    "Runs of all_reduce_perf, and of reduce_scatter_perf and all_gather_perf")
@@ -161,15 +161,17 @@ void add_import_nccl_tests(CLI::App& parent, Outcome& outcome) {
   command->add_option("--link", arguments->links, "Name of the link: one for all files, or one for each")
       ->type_name("NAME");
   command
-      ->add_option(
-          "--inside", arguments->inside,
-          "Runs of the ranks of one host: links of two levels, the files having one rank of each host")
+      ->add_option("--inside", arguments->inside,
+                   "Runs within one host, for a cluster of two levels; the other files then have one rank of "
+                   "each host")
       ->type_name("FILE");
   command->add_option("--inside-link", arguments->inside_link, "Name of the link inside a host")
       ->capture_default_str();
   command->add_option("--workers", arguments->workers, "Number of ranks in all, if the files don't list them")
       ->check(CLI::Range(1, 10'000'000));
-  command->add_option("--workers-per-node", arguments->workers_per_node, "The same of one host")
+  command
+      ->add_option("--workers-per-node", arguments->workers_per_node,
+                   "Number of ranks on one host, if the files don't list them")
       ->check(CLI::Range(1, 10'000'000));
   add_choice_option(*command, "--startup-growth", arguments->growth,
                     "How the start-up grows with the number of workers", kStartupGrowths);

@@ -60,7 +60,7 @@ std::string table_of(const std::vector<FittedLine>& lines) {
 void add_result_options(CLI::App& command, ResultFlags& flags, const std::string& what) {
   command.add_option("-o,--output", flags.output, "Write the " + what + " to this file instead of stdout")
       ->type_name("FILE");
-  command.add_flag("--json", flags.json, "Print one JSON object: the " + what + " and what it rests on");
+  command.add_flag("--json", flags.json, "Print one JSON object: the " + what + " and how it was found");
 }
 
 void give(const ClusterFit& fit, const ResultFlags& flags, const Outcome& outcome) {
@@ -86,10 +86,10 @@ void give(const ImportedWorkload& imported, const ResultFlags& flags, const Outc
                            human_time(static_cast<double>(index.backward_total)),
                            fmt::format("{} iteration(s)", imported.iterations), imported.ranks);
   if (imported.left_out > 0)
-    std::cerr << fmt::format("{} iteration(s) left out: not whole, or with other layers than most\n",
+    std::cerr << fmt::format("{} iteration(s) left out: incomplete, or with other layers than most\n",
                              imported.left_out);
   if (imported.damaged > 0)
-    std::cerr << fmt::format("{} place(s) could not be read and were passed over\n", imported.damaged);
+    std::cerr << fmt::format("{} place(s) could not be read and were skipped\n", imported.damaged);
   for (const std::string& note : imported.notes) std::cerr << note << '\n';
 }
 

@@ -50,8 +50,8 @@ void add_time_option(CLI::App& command, const std::string& name, double& us, con
     const std::optional<double> time = quantity(text, Measure::kMicroseconds);
     if (!time || !(*time >= low && *time <= high)) {
       return in_quotes(text) +
-             fmt::format(" is no time in range; give microseconds from {} to {}, or one with a unit of ", low,
-                         high) +
+             fmt::format(" is not a time in range; give microseconds from {} to {}, or one with a unit of ",
+                         low, high) +
              units_of(Measure::kMicroseconds);
     }
     text = without_unit(text, Measure::kMicroseconds);
@@ -128,7 +128,7 @@ void tell(const std::vector<Extrapolation>& extrapolated) {
 void add_batch_size_option(CLI::App& command, std::optional<std::int64_t>& batch_size) {
   command
       .add_option("--batch-size", batch_size,
-                  "Samples that each worker computes in an iteration: tells samples per second")
+                  "Samples that each worker computes in an iteration; adds samples per second")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
       ->type_name("N");
 }

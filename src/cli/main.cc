@@ -87,7 +87,7 @@ std::string fault_of(const CLI::App& app, const std::string& path, const CLI::Pa
   if (!extra.empty() && extra.front().starts_with('-')) {
     const std::string option = option_in(extra.front());
     if (!chosen.empty() && has_option(*chosen.front(), option))
-      return where + in_quotes(option) + " stands before its command; put it behind " +
+      return where + in_quotes(option) + " comes before its command; put it after " +
              in_quotes(chosen.front()->get_name());
     const std::string meant = meant_for_set(app, option);
     return where + (meant.empty() ? unknown("option", option, options_of(app)) : meant);
@@ -120,7 +120,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", GRADWEAVE_VERSION);
   app.footer(
       "Files may be '-': standard input or output. Sizes and times may have units: 25MB, 100us.\n"
-      "Examples: gradweave compare --help");
+      "Each command's --help has examples: gradweave compare --help");
   Outcome outcome;
   add_plan(app, outcome);
   add_simulate(app, outcome);

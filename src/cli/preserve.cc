@@ -66,7 +66,7 @@ void print_for_people(const Judgement& judgement, const Tolerance& tolerance, co
   std::cout << (judgement.preserves()
                     ? "the plan keeps the accuracy of plain data parallelism\n"
                     : "the plan does not keep the accuracy: use an exact one (gradweave plan --scheme "
-                      "auto), or a smaller learning rate where stability is short\n");
+                      "auto), or lower the learning rate where a row is too near its limit\n");
 }
 
 void run_preserve(const PreserveArguments& arguments, Outcome& outcome) {
@@ -113,7 +113,7 @@ void add_preserve(CLI::App& app, Outcome& outcome) {
       "Example:\n  gradweave preserve --plan plan.json --workload examples/workloads/deft-table2-vgg19.json "
       "\\\n"
       "    --measurements examples/measurements/sgd.json\n"
-      "Exit code 1 if the plan does not keep it.");
+      "Exit code 1 if the plan may lose accuracy.");
   command->callback([arguments, &outcome] { run_preserve(*arguments, outcome); });
 }
 

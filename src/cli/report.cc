@@ -57,7 +57,7 @@ void check_baseline(const std::string& baseline, const ReportInput& input) {
   for (const NamedPlan& plan : input.plans) rows.push_back(plan.name);
   for (const Timeline& timeline : input.timelines) rows.push_back(timeline.name);
   if (std::ranges::find(rows, baseline) == rows.end())
-    throw InvalidInput(in_quotes(baseline) + " is none of the page's rows", "--baseline",
+    throw InvalidInput(in_quotes(baseline) + " is not a row of the page", "--baseline",
                        choice_of(baseline, rows, "use one of"));
 }
 
@@ -88,7 +88,7 @@ void add_report(CLI::App& app, Outcome& outcome) {
   add_cluster_option(*command, arguments->cluster, false);
   command->get_option("--workload")->needs("--cluster");
   command->get_option("--cluster")->needs("--workload");
-  command->add_option("--schemes", arguments->schemes, "Only these")->type_name("NAME,...");
+  command->add_option("--schemes", arguments->schemes, "Show only these schemes")->type_name("NAME,...");
   add_set_option(*command, arguments->set);
   command
       ->add_option("--plan", arguments->plans,

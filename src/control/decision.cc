@@ -109,9 +109,9 @@ class Choice {
       decision_.passed_over = best_scheme + " is passed over, because " + refused;
     } else if (!best_stands && grounds_.gradients) {
       decision_.passed_over = best_scheme + " would take " + fixed_text(best_ns / 1e6, 1) + " ms" +
-                              ", but gets only " +
+                              ", but makes only " +
                               fixed_text(grounds_.gradients->progress(best, workload), 2) +
-                              " times as far in an iteration as plain training";
+                              " times the progress of plain training in an iteration";
     }
     if (best.search_report) decision_.if_corrected = best.search_report->if_corrected;
     if (!by_auto_ && grounds_.gradients)

@@ -55,14 +55,14 @@ void Telling::switched(const Decision& decision, const Candidate& chosen) {
   ddp_ns_ = decision.ddp_ns;
   std::string line =
       "in force: " + with_options(chosen.plan) + ": " + ms(chosen.prediction.iteration_ns()) +
-      " an iteration simulated, from measured times of layers and the links' speeds, for forward, "
-      "backward and communication";
+      " an iteration predicted for forward, backward and communication, from measured layers and links";
   if (decision.ddp_ns && chosen.scheme != "ddp")
-    line += "; ddp would take " + ms(*decision.ddp_ns) + ", simulated";
+    line += "; ddp would take " + ms(*decision.ddp_ns) + " by the prediction";
   if (!decision.passed_over.empty()) line += "; " + decision.passed_over;
   if (const auto& other = decision.if_corrected) {
     line += "; options={'allow': 'exact+corrected'} would give " +
-            with_options(other->scheme, other->options) + ", " + ms(other->iteration_us * 1e3) + " simulated";
+            with_options(other->scheme, other->options) + ", " + ms(other->iteration_us * 1e3) +
+            " by the prediction";
   }
   tell(line);
   if (!decision.objection.empty()) objected(decision.objection);
@@ -85,7 +85,7 @@ void Telling::objected(const std::string& objection) { tell("the Preserver objec
 void Telling::obeyed(const std::string& objection, const Candidate& chosen) {
   change_to(chosen);
   tell(objection + ": in force now " + with_options(chosen.plan) + ", " +
-       ms(chosen.prediction.iteration_ns()) + " an iteration simulated");
+       ms(chosen.prediction.iteration_ns()) + " an iteration predicted");
 }
 
 void Telling::followed(const Decision& decision, const Candidate& chosen) {
@@ -93,7 +93,7 @@ void Telling::followed(const Decision& decision, const Candidate& chosen) {
   ddp_ns_ = decision.ddp_ns;
   const double before_ns = decision.candidates.back().prediction.iteration_ns();
   tell("what was measured has changed: in force now " + with_options(chosen.plan) + ", " +
-       ms(chosen.prediction.iteration_ns()) + " an iteration simulated; the plan before would take " +
+       ms(chosen.prediction.iteration_ns()) + " an iteration predicted; the plan before would take " +
        ms(before_ns) + ", simulated");
 }
 
@@ -124,7 +124,7 @@ void Telling::ended() {
     line += "; ddp took " + ms(*ddp_measured_ns_) + " measured, " + fixed_text(*ddp_measured_ns_ / now, 2) +
             " times as long";
   } else if (chosen_->scheme != "ddp" && ddp_ns_) {
-    line += "; by simulation " + fixed_text(*ddp_ns_ / chosen_->prediction.iteration_ns(), 2) +
+    line += "; by the prediction " + fixed_text(*ddp_ns_ / chosen_->prediction.iteration_ns(), 2) +
             " times as fast as ddp, which was not measured";
   }
   chosen_.reset();

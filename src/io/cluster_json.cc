@@ -25,7 +25,7 @@ Link link_from(const JsonNode& node) {
   }
   if (const auto relative = node.find("relative_time")) link.relative_time = relative->decimal();
   if (const auto measured = node.find("measured_bytes")) {
-    if (measured->size() != 2) measured->fail("is no range of sizes", "give [smallest, largest] in bytes");
+    if (measured->size() != 2) measured->fail("is not a range of sizes", "give [smallest, largest] in bytes");
     constexpr std::int64_t kMost = std::int64_t{1} << 53;
     link.measured = {measured->item(0).integer(0, kMost), measured->item(1).integer(0, kMost)};
   }

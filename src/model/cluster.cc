@@ -97,7 +97,7 @@ void check_links(const std::vector<Link>& links, const std::string& key, std::in
     }
     if (link.measured &&
         !(0 <= link.measured->smallest && link.measured->smallest <= link.measured->largest)) {
-      throw InvalidInput("is no range of sizes", where + ".measured_bytes",
+      throw InvalidInput("is not a range of sizes", where + ".measured_bytes",
                          "give [smallest, largest] in bytes");
     }
     // 0 is what scaled_to() leaves to one worker, who communicates with nobody.
@@ -123,7 +123,7 @@ void check(const Cluster& cluster) {
                        "give the number of workers on one node");
   }
   if (has_levels(cluster) && cluster.workers % cluster.workers_per_node != 0) {
-    throw InvalidInput("is no multiple of workers_per_node, " + std::to_string(cluster.workers_per_node),
+    throw InvalidInput("is not a multiple of workers_per_node, " + std::to_string(cluster.workers_per_node),
                        "workers", "give whole nodes, or leave out what is inside one");
   }
   std::unordered_set<std::string_view> names;
@@ -199,13 +199,13 @@ Cluster scaled_to(const Cluster& cluster, std::int64_t workers) {
     throw InvalidInput("must be between 1 and 10000000", "workers", "give a number of workers in that range");
   }
   if (has_levels(cluster) && workers % cluster.workers_per_node != 0) {
-    throw InvalidInput(std::to_string(workers) + " is no multiple of workers_per_node, " +
+    throw InvalidInput(std::to_string(workers) + " is not a multiple of workers_per_node, " +
                            std::to_string(cluster.workers_per_node),
                        "workers", "give whole nodes, or change the workers of a node first");
   }
   if (participants(cluster) == 1) {
     const std::string one = has_levels(cluster) ? "node" : "worker";
-    throw InvalidInput("the cluster was measured with 1 " + one + ", which says nothing of " +
+    throw InvalidInput("the cluster was measured with 1 " + one + ", which says nothing about " +
                            std::to_string(workers) + " workers",
                        "workers", "measure with at least 2 " + one + "s");
   }
@@ -216,7 +216,7 @@ Cluster scaled_to(const Cluster& cluster, std::int64_t workers) {
 Cluster with_workers_per_node(const Cluster& cluster, std::int64_t workers_per_node) {
   if (workers_per_node == cluster.workers_per_node) return cluster;
   if (!has_levels(cluster)) {
-    throw InvalidInput("the cluster says nothing of the links within a node of several workers", "inside",
+    throw InvalidInput("the cluster says nothing about the links within a node of several workers", "inside",
                        "describe them, and at least 2 workers_per_node");
   }
   const std::int64_t nodes = participants(cluster);

@@ -58,7 +58,7 @@ class Case {
 std::string Case::everyone() const {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (int r = 0; r < size(); ++r) {
-    const std::string text = of(r).came ? doing(of(r).sign) : "has not come";
+    const std::string text = of(r).came ? doing(of(r).sign) : "has not arrived";
     auto group = std::ranges::find(groups, text, &std::pair<std::string, std::vector<int>>::first);
     if (group == groups.end()) group = groups.insert(groups.end(), {text, {}});
     group->second.push_back(r);
@@ -78,8 +78,8 @@ std::string Case::remedy() const {
                       }).empty();
   std::string text = begun ? "Give all ranks the same number of batches, or stop all at the shortest. " : "";
   if (!ended.empty())
-    text += (begun ? "If " : "Why ") + name_of(ended) +
-            (begun ? " was not to end there, its own output says why. " : " ended, its own output says. ");
+    text += (begun ? "If " : "The output of ") + name_of(ended) +
+            (begun ? " should not have ended there, its own output says why. " : " says why it ended. ");
   return text;
 }
 
@@ -102,7 +102,7 @@ std::string Case::missed_meeting() const {
   if (apart.empty()) return "";
   for (int r : apart) {
     if (of(r).sign.state != State::kEnded) continue;
-    return "rank " + std::to_string(r) + ' ' + doing(of(r).sign) + " and can't come to " + meeting.what +
+    return "rank " + std::to_string(r) + ' ' + doing(of(r).sign) + " and can't reach " + meeting.what +
            ". Where ranks are: " + everyone() + ". " + remedy() + kEnd;
   }
   return "ranks are at different points of their training: " + everyone() + ". Every rank has to be in " +
@@ -155,7 +155,7 @@ std::string Case::suspects(int reporter) const {
   for (int r : silent) {
     text += (text.empty() ? "rank " : ", rank ") + std::to_string(r) + " (" +
             (of(r).came ? "no sign of life for " + seconds(quiet(r)) + "; " + doing(of(r).sign)
-                        : "has not come") +
+                        : "has not arrived") +
             ')';
   }
   if (!text.empty()) return text;
@@ -169,7 +169,7 @@ std::string Case::suspects(int reporter) const {
   const auto absent = those([&](int r) { return running(r) && of(r).sign.meetings < sign.meetings; });
   for (int r : absent)
     text += (text.empty() ? "rank " : ", rank ") + std::to_string(r) + " (alive, " + doing(of(r).sign) + ')';
-  return text.empty() ? "nobody: all ranks have come" : text;
+  return text.empty() ? "nobody: all ranks have arrived" : text;
 }
 
 std::string Case::stuck() const {

@@ -22,7 +22,7 @@ struct Seen {
 // Returns the verdict, one text for all ranks, or "" if nothing is wrong or it is too early to tell.
 //
 // - Ranks are at points from which they can't meet: one waits in a meeting that another has trained past or
-//   can't come to any more. The text says where each rank is.
+//   can't reach any more. The text says where each rank is.
 // - A rank is stuck. Suspects are ranks without a sign of life; else those that have ended; else those that
 //   did not come to the meeting; else the one rank that is behind all others. On a tie nobody is named.
 //

@@ -54,7 +54,7 @@ std::string limit_text(const Row& row, const std::vector<std::string>& layers) {
   std::string text = row.name + " takes " + time_text(row.iteration_ns()) + "; its bound is " +
                      time_text(bound.iteration_ns) + " (" + bound.name + "). ";
   if (bound.name.starts_with("link") || bound.name == "all links") {
-    text += "The links are full: only a faster link, a compressor or rarer averages help. ";
+    text += "The links are full: only a faster link, a compressor or less frequent averages help. ";
   } else if (bound.name == "critical path") {
     text += "No computation is left to hide the last messages: a faster link or smaller last messages help. ";
   }
@@ -110,8 +110,8 @@ std::string other_effects(const std::vector<Row>& rows, double exact_ns) {
     text += row->name + " (" + std::string(name_of(row->effect)) + ") " + time_text(row->iteration_ns());
   }
   return text +
-         ". Speed says nothing about accuracy: read docs/schemes.md, ask 'gradweave preserve' about delayed "
-         "plans, and try them.";
+         ". Speed says nothing about accuracy: read docs/schemes.md, check delayed plans with 'gradweave "
+         "preserve', and try them.";
 }
 
 std::vector<std::string> layer_names(const Workload& workload) {
@@ -142,7 +142,7 @@ std::string of_measured(const Timeline& timeline, const std::vector<Row>& rows,
     text +=
         "The workload and cluster files are of another machine, or out of date: measure again with 'python "
         "-m "
-        "gradweave profile' and 'probe'. 'gradweave diff' says where the timelines part.";
+        "gradweave profile' and 'probe'. 'gradweave diff' shows where the timelines differ.";
   }
   return text;
 }

@@ -423,7 +423,7 @@ void Peers::await(std::function<void()> work, const Patience& patience) {
   }
   keep(call);
   thread.give_up();
-  throw RuntimeFailure(late && text.empty() ? "not all ranks have come in time" : text);
+  throw RuntimeFailure(late && text.empty() ? "not all ranks have arrived in time" : text);
 }
 
 void Peers::together(const std::string& what, std::function<void()> work, const Patience& patience) {
@@ -470,7 +470,7 @@ std::vector<std::string> Peers::agree(const std::string& what, const std::string
     }
   }
   throw RuntimeFailure(
-      give_up(what, Clock::now() - begin, "not all ranks have come in time" + remedy, timeout));
+      give_up(what, Clock::now() - begin, "not all ranks have arrived in time" + remedy, timeout));
 }
 
 bool Peers::Shared::store_is_silent(Clock::duration waited, std::int64_t rounds_before) const {

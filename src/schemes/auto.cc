@@ -85,7 +85,7 @@ Allowed parse_allow(const std::string& text) {
       std::ranges::transform(kMildestFirst, std::back_inserter(names),
                              [](Effect effect) { return name_of(effect); });
       throw InvalidInput(in_quotes(word) + " can't be allowed", "option allow of auto",
-                         choice_of(word, names, "join by '+' some of"));
+                         choice_of(word, names, "use one or more, joined by '+', of"));
     }
     allowed.effects.push_back(*found);
     begin = end + 1;
@@ -289,7 +289,7 @@ RankedPlans ranked(const Workload& workload, const Cluster& cluster, const Clust
   std::vector<const Candidate*> left = admitted(candidates, limits);
   if (left.empty()) {
     return Infeasible{"none of " + std::to_string(candidates.size()) +
-                      " plans keeps the limits; allow more than " + limits.allow.written +
+                      " plans is within the limits; allow more than " + limits.allow.written +
                       ", or raise max_staleness or max_extra_bytes"};
   }
   std::vector<RankedPlan> plans;

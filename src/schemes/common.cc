@@ -82,7 +82,7 @@ OptionSpec seed_option() {
           .default_source = "Gradweave",
           .minimum = 0,
           .maximum = 0x1p53,
-          .meaning = "of the tuning's random candidates"};
+          .meaning = "seed of the tuning's random candidates"};
 }
 
 Plan synchronous_plan(const CostModel& model, std::span<const Message> messages,

@@ -91,13 +91,13 @@ const std::vector<OuterRow>& outer_rows() {
                                     .default_source = "the plain mean; DiLoCo has 0.9",
                                     .minimum = 0,
                                     .maximum = 0.999,
-                                    .meaning = "Nesterov momentum of what the averages bring"},
+                                    .meaning = "Nesterov momentum on what averages change"},
                                    &Outer::momentum},
                                   {{.name = "outer_learning_rate",
                                     .default_source = "the plain mean; DiLoCo has 0.7",
                                     .minimum = 1e-6,
                                     .maximum = 100,
-                                    .meaning = "multiplies what the averages bring"},
+                                    .meaning = "multiplies what averages change"},
                                    &Outer::learning_rate}};
     for (OuterRow& row : made) {
       row.spec.type = OptionType::kNumber;
@@ -113,7 +113,7 @@ const std::vector<OuterRow>& outer_rows() {
 const std::vector<OptionSpec>& compressor_options() {
   static const std::vector<OptionSpec> options =
       options_for(Payload::kGradient, "the gradient as it is",
-                  "what gradients go through on their way; the plan is decided on the compressed cost", {});
+                  "how gradients are compressed; the plan is made for the compressed cost", {});
   return options;
 }
 
@@ -121,7 +121,7 @@ const std::vector<OptionSpec>& average_options() {
   static const std::vector<OptionSpec> options = [] {
     std::vector<OptionSpec> made = options_for(
         Payload::kParameter, "the parameters as they are",
-        "what workers have gained since the last average goes through it; auto: as many bits as the shortest "
+        "how averages are compressed, as changes since the last one; auto: as many bits as the shortest "
         "period allows",
         {kPlannersChoice});
     for (const OuterRow& row : outer_rows()) made.push_back(row.spec);

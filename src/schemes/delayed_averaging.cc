@@ -316,7 +316,7 @@ SchemeInfo delayed_averaging_scheme() {
                .default_source = "the smallest that hides everything",
                .minimum = 1,
                .maximum = kLongestPeriod,
-               .meaning = "K: every parameter is averaged at least once in so many iterations"}),
+               .meaning = "K: every parameter is averaged at least once in this many iterations"}),
        option(&Options::frequent_share,
               {.name = "frequent_share",
                .default_source = "Gradweave: biases and norms of usual networks, at little more traffic",

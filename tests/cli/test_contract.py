@@ -323,10 +323,10 @@ def test_what_ifs_change_nodes_and_their_workers(tmp_path, workload, cluster):
     larger = json.loads(run("compare", *given, "--workers-per-node", "1,2,4", "--json").stdout)["schemes"]
     assert [(row["workers"], row.get("workers_per_node", 1)) for row in larger] == [(4, 1), (8, 2), (16, 4)]
     assert larger[0]["iteration_us"] < larger[1]["iteration_us"] < larger[2]["iteration_us"]
-    assert "no multiple of workers_per_node, 2" in run("compare", *given, "--workers", "9", code=2).stderr
+    assert "not a multiple of workers_per_node, 2" in run("compare", *given, "--workers", "9", code=2).stderr
     flat = (*given[:3], write(tmp_path / "flat.json", cluster))
     said = run("compare", *flat, "--workers-per-node", "4", code=2).stderr
-    assert "says nothing of the links within a node" in said and "flat.json" in said
+    assert "says nothing about the links within a node" in said and "flat.json" in said
 
 
 def test_two_levels_without_links_inside_are_said_not_to_be_modelled(tmp_path, workload, cluster):

@@ -120,9 +120,9 @@ TEST(Controller, ProfilesDecidesAndTells) {
   EXPECT_EQ(ends[0].installed.size(), 2u);
   ASSERT_EQ(ends[0].told.size(), 2u);
   EXPECT_THAT(ends[0].told[0], HasSubstr("in force: " + ends[0].installed.back()));
-  EXPECT_THAT(ends[0].told[0], HasSubstr("an iteration simulated, from measured times"));
+  EXPECT_THAT(ends[0].told[0], HasSubstr("an iteration predicted for forward, backward and communication"));
   EXPECT_THAT(ends[0].told[0], HasSubstr("ddp would take"));
-  EXPECT_THAT(ends[0].told[1], HasSubstr("an iteration measured; by simulation"));
+  EXPECT_THAT(ends[0].told[1], HasSubstr("an iteration measured; by the prediction"));
   EXPECT_THAT(ends[0].told[1], HasSubstr("times as fast as ddp, which was not measured"));
   EXPECT_TRUE(ends[1].told.empty());
 }

@@ -136,7 +136,7 @@ TEST(Decision, ProgressCountsAndNotTheTimeOfAnIterationAlone) {
   EXPECT_LT(far, 1);
   EXPECT_LE(time(sound.candidates.front()), 1.1 * time(fast.candidates.front()));
   if (!delays(sound.candidates.front().plan)) {
-    EXPECT_THAT(sound.passed_over, HasSubstr("times as far in an iteration as plain training"));
+    EXPECT_THAT(sound.passed_over, HasSubstr("times the progress of plain training in an iteration"));
   }
 }
 

@@ -43,7 +43,8 @@ def finished(digest="a" * 64):
     (PAUSE, [finished(), finished(), finished("b" * 64)], "silent divergence"),
     (PAUSE, [raised(), raised(), raised()], "false alarm"),
     (dataclasses.replace(PAUSE, pause_s=9.0), [raised(), raised("gone"), raised()], "ok"),
-    (UNEVEN, [raised("rank 1 has other parameters"), raised("anything"), raised("rank 1 has other parameters")], "ok"),
+    (UNEVEN, [raised("rank 1 differs from rank 0 in parameters"), raised("anything"),
+              raised("rank 1 differs from rank 0 in parameters")], "ok"),
     (UNEVEN, [raised(), finished(), raised()], "silent divergence"),
     (TWO, [raised(), LOST, LOST], "ok"),
     (TWO, [raised(NAMED.replace("rank 1 ", "ranks 1, 2 ")), LOST, LOST], "ok"),
@@ -78,8 +79,8 @@ def test_a_run_that_ended_before_its_fault_is_no_success():
     ("rank 1 has ended its training after 1 iteration, and others train on. Where ranks are: rank 0: training iteration 1",
      {1}),
     ("rank 0: after 3 iterations; rank 1: after 4", {0, 1}),
-    ("ranks 1 3 have other parameters than ranks 0 2", {0, 1, 2, 3}),
-    ("rank 2 has other parameters than ranks 0 1 3", {2}),
+    ("ranks 1 3 differ from ranks 0 2 in parameters", {0, 1, 2, 3}),
+    ("rank 2 differs from ranks 0 1 3 in parameters", {2}),
     ("the connection was closed", set()),
 ])
 def test_the_suspects_of_an_error(error, expected):

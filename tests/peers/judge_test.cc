@@ -96,14 +96,15 @@ TEST(Judge, MeetingsThatDifferEnd) {
 TEST(Judge, ARankThatHasEndedCanComeToNoMeeting) {
   EXPECT_THAT(
       verdict({meeting(1, 9), meeting(1, 9), ended(outside(9))}),
-      AllOf(StartsWith("rank 2 has ended its training after 9 iterations and can't come to finish(). "
+      AllOf(StartsWith("rank 2 has ended its training after 9 iterations and can't reach finish(). "
                        "Where ranks are: ranks 0, 1: in finish() after 9 iterations; rank 2: has ended"),
-            HasSubstr("same number of batches"), HasSubstr("If rank 2 was not to end there, its own")));
+            HasSubstr("same number of batches"),
+            HasSubstr("If rank 2 should not have ended there, its own")));
   // Nobody has had a batch yet.
   EXPECT_THAT(
       verdict({meeting(1, 0, "wrap()"), ended(outside(0))}),
-      AllOf(StartsWith("rank 1 has ended its training before its first iteration and can't come to wrap()"),
-            Not(HasSubstr("batches")), HasSubstr("Why rank 1 ended, its own output says.")));
+      AllOf(StartsWith("rank 1 has ended its training before its first iteration and can't reach wrap()"),
+            Not(HasSubstr("batches")), HasSubstr("The output of rank 1 says why it ended.")));
 }
 
 TEST(Judge, ASilentRankMayComeToAMeetingUntilSomebodysTimeout) {
@@ -190,7 +191,7 @@ TEST(Judge, OfAMeetingThoseWhoDidNotComeAreSuspected) {
                                         "(alive, training iteration 8)."));
   Seen nowhere{.heard = kNow - 2s};
   EXPECT_THAT(verdict({stuck(0s, meeting(1, 0, "wrap()")), nowhere}),
-              HasSubstr("suspect: rank 1 (has not come)"));
+              HasSubstr("suspect: rank 1 (has not arrived)"));
 }
 
 TEST(Judge, TheFirstWhoWasStuckReports) {

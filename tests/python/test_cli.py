@@ -142,7 +142,7 @@ def test_doctor_prints_the_same_findings_as_text_and_as_json(gradweave):
 
 
 def test_doctor_compares_the_torch_that_the_extension_was_built_for_with_the_one_that_runs(monkeypatch):
-    assert doctor._extension().what == f"built for torch {releases.built_for()}, and torch {torch.__version__} runs"
+    assert doctor._extension().what == f"built for torch {releases.built_for()}, and torch {torch.__version__} is installed"
     minor = int(torch.__version__.split(".")[1])
     other = f"2.{minor + 1 if minor == releases.OLDEST[1] else minor - 1}.0"
     monkeypatch.setattr(releases, "built_for", lambda: other)

@@ -257,7 +257,7 @@ def test_rank_0_tells_the_plan_and_what_was_gained(report):
     assert len(lines) == 2, lines
     assert "in force: " in lines[0] and "is passed over, because the loop changes gradients" in lines[0]
     assert "exact+corrected" in lines[0]
-    assert "simulated, from measured times" in lines[0] and "ddp would take" in lines[0]
+    assert "predicted for forward, backward and communication" in lines[0] and "ddp would take" in lines[0]
     assert "ms an iteration measured" in lines[1] and "as fast as ddp, which was not measured" in lines[1]
 
 

@@ -313,7 +313,7 @@ def test_what_does_not_fit_is_refused():
         assert "training has begun" in begun and "before the first forward" in begun
         assert "each rank its own" in none
         assert "version 1" in version
-        assert "it is of rank 5 of 2" in rank
+        assert "it was saved by rank 5 of 2" in rank
         assert "of 4" in number and "states of all" in number
         assert "state_dict()" in empty
         assert "iteration 2 of job" in other and "on rank 0, iteration 3 of job" in other and "on rank 1" in other

@@ -112,7 +112,7 @@ def test_a_rank_that_raised_is_where_the_others_did_not_find_it(raises_in, tmp_p
     assert found["parts"]["what"].startswith(expected), found
     assert ("iteration 6" if raises_in == "forward" else "backward again of iteration 7") in found["b"]["last"], found
     text = command("diff", other, raised, code=1)
-    assert "they part in iteration 7: " + expected in text and "b: did not begin" in text
+    assert "they differ from iteration 7 on: " + expected in text and "b: did not begin" in text
 
 
 def takes_more_batches(rank, folder):

@@ -70,7 +70,7 @@ def test_finish_names_the_ranks_that_went_another_way():
                 if effect in CORRECTED:
                     assert words == "accepted", (scheme, does, words)
                 else:
-                    differ = "finish(): the ranks' parameters are not equal: other than on ranks 0 2 they are on rank 1"
+                    differ = "finish(): the ranks' parameters are not equal: those of rank 1 differ from those of ranks 0 2"
                     assert differ in words, scheme
 
 
@@ -79,7 +79,7 @@ def test_the_check_finds_it_in_mid_training():
     for said in ranks.run(apart, 3, schemes=schemes, check=True):
         for key, words in said.items():
             assert words.startswith("iteration 4: the ranks' parameters are not equal"), (key, words)
-            assert "they are on rank 1" in words
+            assert "those of rank 1 differ" in words
 
 
 def copied(rank, schemes):

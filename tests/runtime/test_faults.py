@@ -122,7 +122,7 @@ def differing_plans(rank):
 
 def test_a_plan_that_differs_on_one_rank_is_refused_by_name():
     for message in ranks.run(differing_plans, 3):
-        assert "rank 2 has other plan than ranks 0 1" in message
+        assert "rank 2 differs from ranks 0 1 in plan" in message
 
 
 def comes_late(rank):
@@ -230,4 +230,4 @@ def other_model(rank):
 
 def test_different_models_are_refused():
     for message in ranks.run(other_model, 2):
-        assert "rank 1 has other parameters" in message
+        assert "rank 1 differs from rank 0 in parameters" in message

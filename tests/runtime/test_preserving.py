@@ -74,7 +74,7 @@ def test_a_delay_is_taken_only_where_the_learning_rate_bears_it(workers):
     for make, data, supported in (("fast", "shuffled", False), ("slow", "whole", True), ("adamw", "whole", False)):
         (effects, lines), *_ = ranks.run(train, workers, data=data, make=make, options={"allow": "exact+delayed"})
         if supported:  # taken, unless so many gradients are merged that it makes no progress
-            assert ("delayed" in effects) != any("gets only" in line for line in lines), (effects, lines)
+            assert ("delayed" in effects) != any("makes only" in line for line in lines), (effects, lines)
             assert not any("delays gradients" in line for line in lines)
         else:
             assert effects == ["exact"], lines

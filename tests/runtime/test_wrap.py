@@ -43,10 +43,10 @@ DISAGREEMENTS = {
     "buffers": (lambda: differ(broadcast_buffers=True), differ,
                 "broadcast_buffers differs: False on ranks 0 2, True on rank 1"),
     "plan": (lambda: differ(plan=plan_for("dear")), lambda: differ(plan=plan_for("ddp")),
-             "rank 1 has other plan than ranks 0 2"),
+             "rank 1 differs from ranks 0 2 in plan"),
     "no plan": (lambda: differ(plan=plan_for("dear")), differ, "plan"),
     "rate": (lambda: differ(rate=0.2), differ, "SGD 0, group 0, lr differs: 0.1 on ranks 0 2, 0.2 on rank 1"),
-    "model": (lambda: differ(model=nn.Linear(3, 3)), differ, "rank 1 has other parameters"),
+    "model": (lambda: differ(model=nn.Linear(3, 3)), differ, "rank 1 differs from ranks 0 2 in parameters"),
     "links": (lambda: differ(links=[emulated(0.02)]), lambda: differ(links=[emulated(0.01)]),
               "links differs: emulated (50.0, 0.01) on ranks 0 2, emulated (50.0, 0.02) on rank 1"),
     "number of links": (lambda: differ(links=[emulated(0.01)]), lambda: differ(links=[emulated(0.01), emulated(0.01)]),
@@ -87,7 +87,7 @@ def does_not_come(rank):
 def test_a_rank_that_does_not_come_to_wrap_is_named_soon():
     first, _, third = ranks.run(does_not_come, 3)
     for text in (first, third):
-        assert "gradweave.wrap() failed after" in text and "suspect: rank 1 (has not come)" in text, text
+        assert "gradweave.wrap() failed after" in text and "suspect: rank 1 (has not arrived)" in text, text
         assert "wrap(arrival_timeout=)" in text, text
 
 

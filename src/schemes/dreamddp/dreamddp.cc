@@ -129,7 +129,7 @@ SchemeInfo dreamddp_scheme() {
                .default_source = "Gradweave: below a second",
                .minimum = 1,
                .maximum = 1e9,
-               .meaning = "after so many nodes the search for arbitrary sets ends with the best found"})},
+               .meaning = "after this many nodes the search for arbitrary sets ends with the best found"})},
       plan_dreamddp);
 }
 

@@ -56,7 +56,7 @@ OptionSpec period_option() {
           .default_source = "DreamDDP, Sections 4.5 and 4.6: H = 5",
           .minimum = 1,
           .maximum = 1000,
-          .meaning = "H: every parameter is averaged at least once in so many iterations"};
+          .meaning = "H: every parameter is averaged at least once in this many iterations"};
 }
 
 Plan plan_of_sets(const CostModel& model, const Packer& packer, const Assignment& assignment,
