@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 # What only builds is configured without tests, whose libraries may be missing.
 WITH_TESTS := grep -q '^GRADWEAVE_TESTS:BOOL=ON' build/CMakeCache.txt || cmake --preset release -DGRADWEAVE_TESTS=ON
 
-.PHONY: build runtime demo test test-core test-runtime bench examples papers pictures site goldens format check soak deps clean help
+.PHONY: build runtime demo test quick test-core test-runtime bench examples papers pictures site goldens format check soak deps clean help
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -26,6 +26,13 @@ demo: runtime  ## Train on a slow link: DistributedDataParallel against Gradweav
 	$(PYTHON) -m gradweave train demo
 
 test: test-core test-runtime  ## All tests of the first tier
+
+quick: build  ## Under a minute once built: the core with fewer random cases, the command, goldens and documents
+	@scripts/deps tests && scripts/deps python-tests
+	@$(WITH_TESTS)
+	cmake --build --preset release -j $(JOBS) --target core_tests
+	RC_PARAMS="seed=1 max_success=20" ctest --test-dir build -j $(JOBS) -L unit --output-on-failure --progress
+	$(PYTHON) -m pytest -q -n $(JOBS) tests/cli tests/goldens tests/schema tests/examples/test_links.py tests/examples/test_pages.py
 
 test-core: build  ## Tests of the core and the command line
 	@scripts/deps tests

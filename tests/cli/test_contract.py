@@ -59,7 +59,7 @@ def cluster():
 
 def test_every_scheme_is_listed_with_its_options():
     listed = {row["name"]: row["options"] for row in result("schemes")["schemes"]}
-    assert set(SCHEMES) <= set(listed)
+    assert set(SCHEMES) == set(listed), "SCHEMES above has every scheme"
     for options in listed.values():
         for option in options:
             assert {"name", "type", "unit", "default", "default_source"} <= set(option)

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from test_contract import CLUSTERS, WORKLOADS, result, run, write
+from test_contract import CLUSTERS, SCHEMES, WORKLOADS, result, run, write
 
 GIVEN = ("--workload", WORKLOADS / "tiny.json", "--cluster", CLUSTERS / "tiny-4.json")
 
@@ -163,7 +163,7 @@ def test_the_page_works_in_a_browser(width, dark, tmp_path):
     assert "CONSOLE" not in done.stderr, done.stderr
     shown = done.stdout.split('<pre id="seen">')[1].split("</pre>")[0]
     seen = json.loads(shown.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-    assert seen["chips"] == 18 and seen["rows"] == 18 and seen["advice"] >= 4 and seen["curves"] >= 3 * 16
+    assert seen["chips"] == seen["rows"] == len(SCHEMES) and seen["advice"] >= 4 and seen["curves"] >= 3 * 16
     assert seen["painted"] and all(seen["painted"]) and seen["zoomed"] and seen["whole"]
     assert "iteration" in seen["tip"] and evil in seen["tip"]
     assert seen["slid"][0] != seen["slid"][1] and seen["lines"] == len(seen["painted"]) + 1

@@ -39,6 +39,15 @@ def plan_for(scheme, compressor, **options):
                           {**SCHEMES.get(scheme, {}), **settings, **options})
 
 
+def test_every_compressor_is_compared():
+    from gradweave import core
+
+    chosen, = [option["choices"] for row in core.schemes() if row["name"] == "ddp" for option in row["options"]
+               if option["name"] == "compressor"]
+    # Its plain twin is in compressors.py.
+    assert set(SETTINGS) == set(chosen) - {"none"} == set(compressors.CODECS)
+
+
 def plain_sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.05)
 
