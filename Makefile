@@ -27,7 +27,7 @@ demo: runtime  ## Train on a slow link: DistributedDataParallel against Gradweav
 
 test: test-core test-runtime  ## All tests of the first tier
 
-quick: build  ## Under a minute once built: the core with fewer random cases, the command, goldens and documents
+quick: build  ## About a minute once built: the core with fewer random cases, the command, goldens and documents
 	@scripts/deps tests && scripts/deps python-tests
 	@$(WITH_TESTS)
 	cmake --build --preset release -j $(JOBS) --target core_tests
