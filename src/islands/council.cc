@@ -84,7 +84,7 @@ bool Standing::can(const Command& command) const {
 }
 
 void Standing::follow(const Command& command) {
-  highest = std::max({highest, command.number, command.landed});
+  highest = std::max(highest, command.number);
   switch (command.what) {
     case What::kBegin:
       under_way = {.number = command.number, .members = command.members, .last = command.last};

@@ -744,6 +744,24 @@ TEST_F(Councils, WhatOneThatWasLeftOutHasIsBetterThanNothing) {
   EXPECT_EQ(done("c"), "t");
 }
 
+TEST_F(Councils, NumbersOfAveragesInAStateThatWasTakenAreNotUsedAgain) {
+  all_have_the_state();
+  job.kill(place("c"), 0);
+  start({"c"});
+  done("c");
+  for (int i = 0; i < 2; ++i) {
+    want({"a", "b"});
+    complete({"a", "b"});
+  }
+  for (int parts = 0; parts < 3; ++parts) job.take_more(place("c"));
+  EXPECT_EQ(done("c"), "a");
+  for (const std::string name : {"a", "b"}) job.kill(place(name), 0);
+  start({"a"});
+  go_on(job, 5, false);
+  EXPECT_EQ(done("c").substr(0, 4), "ghbl");
+  EXPECT_EQ(at("a").state, at("c").state);
+}
+
 TEST_F(Councils, ItIsTheLastIfAllFinishAndNoneIsWithoutTheState) {
   all_have_the_state();
   for (const std::string name : {"a", "b", "c"}) at(name).council.wants(name != "c");
