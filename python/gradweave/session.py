@@ -15,6 +15,7 @@ from gradweave.agreement import Control, difference, digest
 from gradweave.checkpoint import RankState
 from gradweave.closing import refusing_once_closed
 from gradweave.commands import Commands
+from gradweave.islands import Islands
 from gradweave.loop import Loop
 from gradweave.scalars import Scalars
 from gradweave.scope import Scope
@@ -89,9 +90,12 @@ class Session:
         if settings.plan is not None:  # in force from the first forward on
             self._controller.install(settings.given_plan)
         self._controller.begin()
+        self.islands = None  # of wrap(islands=)
         if self._islands is not None:
             self._islands.open(self.engine)
         self._order.start()
+        if settings.islands is not None:
+            self.islands = Islands(model, optimizers, settings, prepare=self.synchronize)
 
     # ---- what users ask
 
@@ -213,6 +217,8 @@ class Session:
         equality.check_equal(self.control, self.names, self._tensors, "finish()")
         if self._stepped_apart:
             self._compare_copies()
+        if self.islands is not None:
+            self.islands.finish()
 
     @property
     def buffers_changed(self):
@@ -355,6 +361,8 @@ class Session:
             self.job.peers.end()
         else:
             self.job.report(error)
+        if self.islands is not None:
+            self.islands.close()
         self.engine.close(patience_s if error is None else 0.0)
         self.job.close()
         self.control.close()
@@ -547,6 +555,9 @@ class Session:
             return ""
         if not core.demands_of(plan)["synchronous"]:
             self.updates.look_at_optimizers()
+        if self.islands is not None and core.demands_of(plan)["local_steps"]:
+            return "ranks of an island that step on their own can't be averaged with other islands: choose a scheme without " \
+                   "local steps"
         reason = self._loop.refusal(plan)
         return reason and f"the plan can't serve this loop: {reason}"
 
@@ -598,6 +609,8 @@ class Session:
         self._scalars.iteration_ended()
         self._commands.optimizer_stepped()
         self._controller.iteration_ended()
+        if self.islands is not None:
+            self.islands.step_ended()
 
     def _check_now_and_then(self):
         iteration = self.engine.iteration

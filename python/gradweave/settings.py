@@ -45,7 +45,11 @@ class Settings:
     "gradweave") which plan comes into force, and at the end what was gained. dump: a folder, made if need be, where each rank
     leaves
     rank-0.json (by its number) when training can't go on: a timeline of what it did last, with what it knew of the others;
-    `gradweave diff` says where two ranks parted, `gradweave report` shows them. None: nothing is left."""
+    `gradweave diff` says where two ranks parted, `gradweave report` shows them. None: nothing is left. islands: "host:port" of
+    `gradweave meet`, where this job, an island, meets others that train the same (docs/islands.md); key: the job's key file;
+    island: this one's name, the same when it comes again, by default the host's; listen: "host:port" at which others reach
+    this rank, by default any port; between: options of averages between islands: period (steps between two, at least),
+    compressor (int4, int8, ef_signsgd or none), outer_momentum, outer_learning_rate."""
 
     scheme: str = "auto"
     plan: Plan | None = None
@@ -69,6 +73,11 @@ class Settings:
     tune: int = 0
     report: bool = True
     dump: str | os.PathLike[str] | None = None
+    islands: str | None = None
+    key: str | os.PathLike[str] | None = None
+    island: str | None = None
+    listen: str | None = None
+    between: Mapping[str, object] | None = None
 
     def check_ranges(self):
         """Errors: ValueError."""
@@ -77,6 +86,9 @@ class Settings:
                 raise ValueError(f"gradweave.wrap: {name}={getattr(self, name)}: give at least {least}")
         if self.moments not in moments.CHOICES:
             raise ValueError(f"gradweave.wrap: moments={self.moments!r}: give one of {', '.join(moments.CHOICES)}")
+        if (self.islands is None) != (self.key is None):
+            raise ValueError("gradweave.wrap: islands= and key= go together: the meeting point and the job's key, which "
+                             "`gradweave meet --make-key FILE` makes")
         if isinstance(self.exclude, str):
             raise ValueError(f"gradweave.wrap: exclude='{self.exclude}': give a list of names")
 
@@ -119,7 +131,7 @@ class Settings:
         """{name: text}: what all ranks must have alike, apart from links and groups."""
         told = {field.name: getattr(self, field.name) for field in fields(self)
                 if field.name not in ("links", "process_group", "plan_group", "plan", "scaler", "options", "exclude",
-                                      "report", "dump")}
+                                      "report", "dump", "key", "island", "listen")}
         told |= {"options": dict(self.options or {}), "exclude": sorted(self.exclude), "scaler": self.scales,
                  "check": self.checks}
         if self.plan is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradweave import _native, forking, graphs, scaling, sharding  # noqa: F401  forking acts by itself
+from gradweave import _native, forking, graphs, islands, scaling, sharding  # noqa: F401  forking acts by itself
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
 from gradweave.proofs import prove_sharded_steps, prove_slices
@@ -64,6 +64,8 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
     InvalidInput (a ValueError) for what the caller can change, on every rank; RuntimeFailure (a RuntimeError) once a peer
     is lost.
     """
+    if settings.islands is not None and islands.users_own(model, settings.exclude):
+        return _wrap_island(model, optimizer, settings)
     held = sharding.held_by(model, settings.exclude)
     job = JobRanks(settings.process_group, settings.timeout, settings.plan_group, held, settings.arrival_timeout)
     refusal, arguments, links = None, {}, []
@@ -116,6 +118,19 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
     if settings.scaler is not None:
         scaling.adopt(settings.scaler)
     session.on_close = _unwrapper(plain)
+    return Wrapped(model, optimizer)
+
+
+def _wrap_island(model, optimizer, settings):
+    """Of an island whose ranks communicate by means of their own."""
+    settings.check_ranges()
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    _check_arguments(model, optimizers)
+    _check_steps(optimizers, model)
+    session = islands.Session(model, optimizers, settings)
+    sessions[model] = session
+    session.on_close = _unwrapper([(weakref.ref(model), type(model))])
+    become(model, islands.model_class(type(model)))
     return Wrapped(model, optimizer)
 
 

@@ -242,6 +242,12 @@ void Council::failed_to_take(std::int64_t transfer) {
   changed();
 }
 
+bool Council::agreed() const {
+  if (!leads()) return true;
+  return std::ranges::all_of(seats_, [](const auto& entry) { return entry.second.heard; }) &&
+         std::ranges::all_of(needed_, [&](const std::string& name) { return seats_.contains(name); });
+}
+
 void Council::changed() {
   if (leads()) {
     lead();
@@ -276,6 +282,7 @@ void Council::hear(const std::string& from, std::int64_t lists, Standing standin
   if (lists != (found == seats_.end() ? 0 : found->second.sent)) return;
   own_.highest = std::max(own_.highest, standing.highest);
   seats_[from].standing = std::move(standing);
+  seats_[from].heard = true;
   // From now on it may get the state.
   needed_.insert(from);
   lead();
@@ -290,6 +297,7 @@ void Council::lead() {
     if (seat.commands.empty()) continue;
     say(name, kCommands, {encode(std::exchange(seat.commands, {}))});
     ++seat.sent;
+    seat.heard = false;
   }
 }
 

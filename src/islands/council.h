@@ -134,6 +134,8 @@ class Council {
   bool has_state() const { return own_.has_state; }
   // The average under way here; 0: none.
   std::int64_t under_way() const { return own_.under_way ? own_.under_way->number : 0; }
+  // Whether all islands have heard what this one has told them, as the chair; elsewhere there is nothing to hear.
+  bool agreed() const;
   // "" before the first epoch.
   const std::string& chair() const { return chair_; }
 
@@ -142,6 +144,7 @@ class Council {
   struct Seat {
     Standing standing;
     std::int64_t sent = 0;          // lists of commands, since the chair has last asked
+    bool heard = true;              // it has answered since
     std::vector<Command> commands;  // to be sent
   };
   struct Asked {

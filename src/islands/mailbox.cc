@@ -39,6 +39,11 @@ void Mailbox::expect() {
                            });
 }
 
+bool Mailbox::delivered() const {
+  const MutexLock lock(mutex_);
+  return on_way_.empty();
+}
+
 void Mailbox::send(std::string text) {
   const MutexLock lock(mutex_);
   const std::uint64_t number = ++sent_;

@@ -19,6 +19,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   static std::shared_ptr<Mailbox> open(Peer peer, std::size_t most,
                                        std::function<void(std::string_view)> came);
   void send(std::string text);
+  // Returns whether the peer has all that was sent.
+  bool delivered() const;
   const Peer& peer() const { return peer_; }
   void leave() { peer_.leave(); }
 
@@ -31,7 +33,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   const std::function<void(std::string_view)> came_;
   const std::unique_ptr<std::byte[]> room_;
   std::uint64_t received_ = 0;  // of the endpoint's thread, once open
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::uint64_t sent_ GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, std::string> on_way_ GUARDED_BY(mutex_);
 };

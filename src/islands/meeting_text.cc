@@ -1,8 +1,9 @@
 // Messages of the meeting point as texts.
+#include "islands/meeting_text.h"
+
 #include <algorithm>
 #include <iterator>
 
-#include "islands/meeting.h"
 #include "peers/sign.h"
 
 namespace gradweave::islands {
@@ -44,6 +45,8 @@ std::optional<Island> decode_island(std::string_view text) {
                 .since = *since};
 }
 
+}  // namespace
+
 std::string encode(const Epoch& epoch) {
   Fields fields{epoch.line, std::to_string(epoch.number), epoch.by};
   std::ranges::transform(epoch.islands, std::back_inserter(fields),
@@ -65,8 +68,6 @@ std::optional<Epoch> decode_epoch(std::string_view text) {
   }
   return epoch;
 }
-
-}  // namespace
 
 std::string encode(const ToMeeting& message) {
   Fields fields{std::string(1, static_cast<char>(message.what))};

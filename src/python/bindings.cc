@@ -10,6 +10,7 @@
 #include "peers/link_groups.h"
 #include "python/bind_control.h"
 #include "python/bind_core.h"
+#include "python/bind_islands.h"
 #include "python/values.h"
 #include "report/result_json.h"
 #include "runtime/adam_step.h"
@@ -421,6 +422,7 @@ PYBIND11_MODULE(_native, module) {
   bind_peers(module);
   bind_engine(module);
   python::bind_control(module);
+  python::bind_islands(module);
 }
 
 }  // namespace gradweave::runtime

@@ -1,0 +1,540 @@
+"""Islands: jobs that are far from each other and average their models (src/islands/). Here is what torch has of it: a model's
+values as one vector, an optimizer's state as bytes, and the collectives of the island's own ranks."""
+
+import contextlib
+import datetime
+import io
+import logging
+import math
+import socket
+import time
+
+import torch
+from torch import distributed
+
+from gradweave import _native, moments, sharding
+from gradweave.agreement import digest
+from gradweave.profiling import communicates
+from gradweave.subclasses import named_as, reduce_plain, session_of
+
+GROUP = 256  # elements that a codec scales together
+OPTIONS = {"period": 8, "compressor": "int4", "outer_momentum": 0.0, "outer_learning_rate": 1.0}
+NOTHING, AVERAGE, FINISH = 0, 1, 2  # what a rank wants: islands::Standing
+POLL_S = 0.005
+TELL_S = 10.0
+
+logger = logging.getLogger("gradweave")
+
+
+class Section:
+    """Tensors that the ranks `holders` of an island have alike. Each of them averages its share of them with other islands."""
+
+    def __init__(self, tensors, holders, group):
+        self.tensors, self._holders, self._group = tensors, holders, group
+        self.numel = sum(tensor.numel() for tensor in tensors)
+        self.share = math.ceil(self.numel / len(holders) / GROUP) * GROUP
+        self._first = holders.index(_rank()) * self.share
+
+    def read(self, to):
+        """Writes this rank's share to a vector of `share` elements, zeros behind the last."""
+        to.zero_()
+        for tensor, place in self._placed():
+            begin, end = max(place, self._first), min(place + tensor.numel(), self._first + self.share)
+            if begin < end:
+                to[begin - self._first:end - self._first].copy_(tensor.detach().reshape(-1)[begin - place:end - place])
+
+    def write(self, share, put):
+        """put(tensor, its part) for each tensor, of the shares of all holders. Collective among them."""
+        whole = share
+        if self._group is not None:
+            whole = torch.empty(len(self._holders) * self.share)
+            distributed.all_gather_single(whole, share, group=self._group)
+        for tensor, place in self._placed():
+            if tensor.numel():
+                put(tensor, whole[place:place + tensor.numel()].view(tensor.shape))
+
+    def _placed(self):
+        place = 0
+        for tensor in self.tensors:
+            yield tensor, place
+            place += tensor.numel()
+
+
+class Values:
+    """What a rank averages of a model: its part of the parameters, and of the buffers, which only the last average moves."""
+
+    def __init__(self, model, exclude):
+        self._model = model
+        everything = _holders_of_all()
+        by_holders = {}
+        for name, parameter in model.named_parameters():
+            if communicates(parameter) and not sharding.is_named(name, exclude):
+                by_holders.setdefault(_holders(parameter, everything), []).append(sharding.local_of(parameter))
+        groups = _groups_of(list(by_holders) + [everything])
+        self._groups = list(groups.values())
+        self._sections = [Section(tensors, holders, groups[holders]) for holders, tensors in by_holders.items()]
+        self.buffers = [sharding.local_of(each) for name, each in model.named_buffers()
+                        if each.is_floating_point() and not sharding.is_named(name, exclude)]
+        self._buffers = Section(self.buffers, everything, groups[everything])
+        self._parameters = sum(section.share for section in self._sections)
+        self.count = self._parameters + self._buffers.share
+        self._vector = torch.zeros(self.count)
+
+    @torch.no_grad()
+    def read(self, anchor=None):
+        """The vector now. It is the caller's until the next call. `anchor`: of the buffers, which then stay what they were."""
+        for section, part in self._parts():
+            section.read(part)
+        buffers = self._vector[self._parameters:]
+        self._buffers.read(buffers) if anchor is None else buffers.copy_(anchor[self._parameters:])
+        return self._vector
+
+    @torch.no_grad()
+    def add(self, delta):
+        for section, part in self._parts(delta):
+            section.write(part, _add)
+        self._gather_again()
+
+    @torch.no_grad()
+    def set(self, vector, buffers):
+        for section, part in self._parts(vector):
+            section.write(part, lambda tensor, values: tensor.copy_(values))
+        if buffers:
+            self._buffers.write(vector[self._parameters:], lambda tensor, values: tensor.copy_(values))
+        self._gather_again()
+
+    def close(self):
+        _destroy(self._groups)
+
+    def _parts(self, vector=None):
+        return zip(self._sections, (self._vector if vector is None else vector)[:self._parameters].split(
+            [section.share for section in self._sections]))
+
+    def _gather_again(self):
+        for group in sharding.fsdp_groups(self._model):
+            if group.is_unsharded:
+                group._to_sharded()
+
+
+def _add(tensor, values):
+    if tensor.dtype == torch.float32:
+        tensor.add_(values.to(tensor.device))
+    else:  # rounded once
+        tensor.copy_(tensor.float().add_(values.to(tensor.device)))
+
+
+class Inside:
+    """The ranks of this island."""
+
+    def __init__(self, timeout_s):
+        self.rank, self.size = _rank(), distributed.get_world_size() if distributed.is_initialized() else 1
+        self._group = None
+        if self.size > 1:
+            self._group = distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_s))
+
+    def of_all(self, numbers):
+        """The lists of integers of all ranks, one after another; all of one length."""
+        if self._group is None:
+            return numbers
+        found = torch.empty(self.size * len(numbers), dtype=torch.int64)
+        distributed.all_gather_single(found, torch.tensor(numbers), group=self._group)
+        return found.tolist()
+
+    def from_rank_0(self, value):
+        held = [value]
+        if self._group is not None:
+            distributed.broadcast_object_list(held, 0, group=self._group)
+        return held[0]
+
+    def gathered(self, value):
+        found = [value] * self.size
+        if self._group is not None:
+            distributed.all_gather_object(found, value, group=self._group)
+        return found
+
+    def close(self):
+        _destroy([self._group])
+        self._group = None
+
+
+class Islands:
+    """What `model.gradweave.islands` is: the islands that train together, this one among them."""
+
+    def __init__(self, model, optimizers, settings, prepare=None):
+        self._optimizers, self._prepare = optimizers, prepare or (lambda: None)
+        options = _checked(settings.between)
+        self._period = options["period"]
+        self._inside = Inside(settings.timeout)
+        self._values = Values(model, settings.exclude)
+        self.steps = 0
+        self.samples_per_step = float(self._inside.size)
+        self._samples = self._steps_since = 0  # since the last average that landed; since one has begun
+        self._samples_begun = 0  # of the average under way
+        self._landed = self._last = 0  # averages; the number of the one that finish() waits for
+        self._under_way = self._trains = False
+        self._averaged_with = self.finished_with = []
+        self._callbacks, self._told = [], None
+        self._looked, self._trouble, self._told_trouble = time.monotonic(), "", ""
+        self.name = self._inside.from_rank_0(settings.island or socket.gethostname())
+        outer = (options["outer_momentum"], options["outer_learning_rate"])
+        shapes = digest([[n, list(p.shape), str(p.dtype), str(getattr(p, "placements", ""))]
+                         for n, p in model.named_parameters()])
+        trains = digest([shapes, self._inside.size, options["compressor"], outer])
+        self._member = _native.IslandMember(
+            meeting=settings.islands, key=str(settings.key), island=self.name, trains=trains, rank=self._inside.rank,
+            ranks=self._inside.size, listen=settings.listen or "0.0.0.0:0", silence_s=min(settings.timeout, 10.0),
+            values=self._values.read(), compressor="" if options["compressor"] == "none" else options["compressor"],
+            outer=None if outer == (0.0, 1.0) else outer)
+        addresses = self._inside.gathered(f"{_own_host(settings.islands, settings.listen)}:{self._member.port}")
+        if self._inside.rank == 0:
+            self._member.join(addresses)
+        self._join(settings.arrival_timeout)
+
+    # ---- what users ask
+
+    @property
+    def names(self):
+        """Of the islands that are there now, in order; each may be one that still takes the state."""
+        return [name for name, _ in self._member.islands]
+
+    @property
+    def ranks(self):
+        """{name of an island: its ranks}."""
+        return dict(self._member.islands)
+
+    @property
+    def averages(self):
+        """Those that have landed here since the start."""
+        return self._landed
+
+    @property
+    def bytes_sent(self):
+        """By this rank to other islands since the start."""
+        return self._member.bytes_sent
+
+    @property
+    def trouble(self):
+        """Why this island is not averaged with others, as rank 0 knows it; "" if all is well."""
+        return self._member.trouble
+
+    @property
+    def workers(self):
+        """Of how many islands' samples the average is that follows these steps."""
+        return min(len(self._averaged_with), len(self.names))
+
+    def on_change(self, call):
+        """`call(names)` after a step, on every rank of this island, once other islands are there than before."""
+        self._callbacks.append(call)
+
+    def __repr__(self):
+        return f"islands {', '.join(self.names)} (this is {self.name})"
+
+    # ---- the loop
+
+    def step_ended(self):
+        self.steps += 1
+        self._steps_since += 1
+        self._samples += self.samples_per_step
+        self._tell_trouble()
+        wants = self._steps_since >= self._period and not self._under_way
+        self._proceed(AVERAGE if wants else NOTHING)
+        while not self._trains:  # it was left out, and takes the state anew
+            time.sleep(POLL_S)
+            self._proceed(NOTHING)
+
+    def _tell_trouble(self):
+        now = time.monotonic()
+        if self._inside.rank or now - self._looked < TELL_S / 2:
+            return
+        trouble, self._looked = self._member.trouble, now
+        if trouble and trouble == self._trouble != self._told_trouble:  # for so long
+            self._told_trouble = trouble
+            logger.warning("gradweave: island '%s' is not averaged with others: %s", self.name, trouble)
+        self._trouble = trouble
+
+    def finish(self):
+        """Returns once all islands that are there have called it, and are equal: those of `finished_with`."""
+        self._last, polls, deserted_since, told = 0, 0, None, False
+        self.finished_with = [self.name]
+        begin = time.monotonic()
+        while not (self._last and self._member.agreed) and (len(self.names) > 1 or not self._trains):
+            self._proceed(NOTHING if self._last else FINISH)
+            time.sleep(POLL_S)
+            polls += 1
+            if polls % 100:
+                continue
+            now = time.monotonic()
+            deserted_since = (deserted_since or now) if self._member.deserted else None
+            if self._inside.from_rank_0(deserted_since is not None and now - deserted_since > TELL_S):
+                break  # they have left while the meeting point was away
+            if not told and now - begin > TELL_S and self._inside.rank == 0:
+                told = True
+                logger.info("gradweave.finish(): island %s waits for the others: %s", self.name, ", ".join(self.names))
+        if len(self.finished_with) == 1 and self._averaged_with and self._inside.rank == 0:
+            logger.warning("gradweave.finish(): island '%s' ends alone: the others of its last average (%s) are not there",
+                           self.name, ", ".join(self._averaged_with))
+
+    def close(self):
+        """Leaves the other islands."""
+        self._member = None
+        self._values.close()
+        self._inside.close()
+
+    def _join(self, patience_s):
+        begin, since, told, polls = time.monotonic(), None, None, 0
+        while not self._trains:
+            self._proceed(NOTHING)
+            time.sleep(POLL_S)
+            polls += 1
+            if self._member.islands or polls % 100:
+                continue
+            now, trouble = time.monotonic(), self._inside.from_rank_0(self._member.trouble)
+            since = (since or now) if trouble else None
+            if self._inside.from_rank_0(bool(trouble) and now - since > patience_s):
+                raise _native.InvalidInput(f"gradweave.wrap(islands=): this island can't join: {trouble}; is `gradweave meet` "
+                                           "running there, with this key?")
+            waits = trouble or "the meeting point has not let it in, and says on its own output for whom it waits"
+            if waits != told and now - (since or begin + TELL_S) > 1 and self._inside.rank == 0:
+                told = waits
+                logger.warning("gradweave.wrap(): island '%s' waits: %s", self.name, waits)
+
+    def _proceed(self, wants):
+        own = self._member.report(wants)
+        reports = self._inside.of_all(own)
+        text = b""
+        if reports[len(own) - 1]:  # rank 0 has a text
+            text = self._inside.from_rank_0(self._member.text)
+        for command in self._member.proceed(reports, text):
+            getattr(self, f"_{_CALLED[command.what]}")(command)
+        if self.names not in ([], self._told):
+            self._told = self.names
+            if self._inside.rank == 0:
+                logger.info("gradweave: islands %s train together (this is %s)", ", ".join(self._told), self.name)
+            for call in self._callbacks:
+                call(self._told)
+
+    def _begin(self, command):
+        self._prepare()
+        self._under_way, self._steps_since = True, 0
+        self._averaged_with = command.members
+        self._samples_begun = self._samples
+        values = self._values.read(None if command.last else self._anchor())
+        self._member.begin(command, self._samples, values)
+
+    def _land(self, command):
+        delta = torch.empty(self._values.count)
+        self._prepare()
+        self._member.land(delta)
+        if command.last:
+            self._values.set(self._anchor(), buffers=True)
+            self._last, self.finished_with = command.number, self._averaged_with
+        else:
+            self._values.add(delta)
+        self._under_way = False
+        self._samples -= self._samples_begun
+        self._landed += 1
+
+    def _drop(self, command):
+        self._member.drop()
+        self._under_way = False
+
+    def _give(self, command):
+        self._prepare()
+        if self._member.give(command, self._values.read(), self._state()):
+            self._samples = 0
+
+    def _given(self, command):
+        self._member.give_no_more(command.other)
+
+    def _take(self, command):
+        self._trains = self._under_way = False
+        self._member.take(command)
+
+    def _train(self, command):
+        self._trains = True
+        if self._member.train(self._values.read()):
+            self._set_state(self._member.extra)
+            self._values.set(self._anchor(), buffers=False)
+        self._samples = self._steps_since = 0
+
+    def _anchor(self):
+        anchor = torch.empty(self._values.count)
+        self._member.copy_anchor(anchor)
+        return anchor
+
+    # ---- the state besides parameters
+
+    def _state(self):
+        def local(value):
+            return sharding.local_of(value) if isinstance(value, torch.Tensor) else value
+
+        kept = {"steps": self.steps, "buffers": [buffer.detach() for buffer in self._values.buffers], "optimizers": []}
+        for optimizer in self._optimizers:
+            state = optimizer.state_dict()
+            state["state"] = {place: {name: local(value) for name, value in of.items()}
+                              for place, of in state["state"].items()}
+            kept["optimizers"].append(state)
+        written = io.BytesIO()
+        torch.save(kept, written)
+        return written.getvalue()
+
+    def _set_state(self, extra):
+        kept = torch.load(io.BytesIO(extra), map_location="cpu", weights_only=True)
+        self.steps = kept["steps"]
+        with torch.no_grad():
+            for buffer, value in zip(self._values.buffers, kept["buffers"]):
+                buffer.copy_(value)
+        for optimizer, state in zip(self._optimizers, kept["optimizers"]):
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            state["state"] = {place: {name: sharding.beside(value, parameters[place]) for name, value in of.items()}
+                              for place, of in state["state"].items()}
+            optimizer.load_state_dict(state)
+
+
+class Session:
+    """What `model.gradweave` is where the ranks of an island communicate by means of their own, or it has only one."""
+
+    parameters = ()  # that the engine has
+
+    def __init__(self, model, optimizers, settings):
+        self.model, self.settings, self.closed = model, settings, False
+        self.islands = Islands(model, optimizers, settings)
+        self._aside = {}  # learning rates, while torch's step only updates the optimizer's state
+        self._handles = []
+        for optimizer in optimizers if settings.moments == "whole_batch" else ():
+            self._handles += [optimizer.register_step_pre_hook(self._before_step),
+                              optimizer.register_step_post_hook(self._after_step)]
+        self._handles.append(optimizers[-1].register_step_post_hook(lambda *_: self.islands.step_ended()))
+
+    def finish(self) -> None:
+        """Returns once all islands that are there have called it: then they are equal. Collective."""
+        self.islands.finish()
+
+    def clip_grad_norm_(self, max_norm, norm_type, error_if_nonfinite):
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_norm, norm_type, error_if_nonfinite)
+
+    def no_sync(self):
+        return contextlib.nullcontext()
+
+    def synchronize(self):
+        """Nothing of a step is under way after it."""
+
+    before_fork = synchronize
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint has of it beside model and optimizers."""
+        return {"steps": self.islands.steps}
+
+    def load_state_dict(self, state) -> None:
+        self.islands.steps = state["steps"]
+
+    def unhook(self):
+        for handle in self._handles:
+            handle.remove()
+        self.on_close()
+
+    def _before_step(self, optimizer, *_):
+        self._aside[optimizer] = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            if self.islands.workers > 1 and moments.serves(type(optimizer), group):
+                group["lr"] = 0.0
+
+    def _after_step(self, optimizer, *_):
+        for group, rate in zip(optimizer.param_groups, self._aside.pop(optimizer)):
+            put_aside, group["lr"] = group["lr"] != rate, rate
+            if put_aside:
+                moments.step(group, group["params"], optimizer.state, self.islands.workers)
+
+    def close(self, error=None, patience_s=None) -> None:
+        """Leaves the other islands, and makes the model what it was before. Safe to call twice."""
+        if self.closed:
+            return
+        self.closed = True
+        self.unhook()
+        self.islands.close()
+
+
+def users_own(model, exclude):
+    """Whether the ranks of this island communicate the model by means of the user's, or there is only one."""
+    ranks = _holders_of_all()
+    if len(ranks) == 1 or any(isinstance(module, torch.nn.parallel.DistributedDataParallel) for module in model.modules()):
+        return True
+    held = sharding.held_by(model, exclude)
+    return held is not None and held["with"] == list(ranks)
+
+
+def model_class(base):
+    """Of a model that has such a session."""
+    class Model(base):
+        @property
+        def gradweave(self):
+            return session_of(self)
+
+        def __reduce_ex__(self, protocol):
+            return reduce_plain(self, base, protocol)
+
+    return named_as(Model, base)
+
+
+_CALLED = {"b": "begin", "l": "land", "d": "drop", "g": "give", "h": "given", "t": "take", "a": "train"}
+
+
+def _checked(given):
+    """The options between islands, all of them. Errors: InvalidInput."""
+    for name in given or ():
+        if name not in OPTIONS:
+            raise _native.InvalidInput(f"gradweave.wrap(between=): there is no option '{name}'; give one of "
+                                       f"{', '.join(OPTIONS)}")
+    options = OPTIONS | dict(given or {})
+    if options["period"] != int(options["period"]) or options["period"] < 1:
+        raise _native.InvalidInput(f"gradweave.wrap(between=): period is {options['period']}; give a number of steps, at "
+                                   "least 1")
+    return options
+
+
+def _rank():
+    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+
+
+def _holders_of_all():
+    return tuple(range(distributed.get_world_size() if distributed.is_initialized() else 1))
+
+
+def _holders(parameter, everything):
+    """The ranks of the island that have the same of it as this one."""
+    if not sharding.is_sharded(parameter):
+        return everything
+    mesh = parameter.device_mesh
+    place = tuple(slice(None) if placement.is_replicate() else coordinate
+                  for placement, coordinate in zip(parameter.placements, mesh.get_coordinate()))
+    return tuple(sorted(mesh.mesh[place].flatten().tolist()))
+
+
+def _groups_of(own):
+    """{ranks: their group, None of one rank}, for those that this rank is one of. Collective: in one order on all ranks."""
+    wanted = own
+    if distributed.is_initialized() and distributed.get_world_size() > 1:
+        everyones = [None] * distributed.get_world_size()
+        distributed.all_gather_object(everyones, own)
+        wanted = sorted({tuple(each) for of_rank in everyones for each in of_rank})
+    groups = {ranks: distributed.new_group(ranks, backend="gloo") if len(ranks) > 1 else None for ranks in wanted}
+    return {ranks: group for ranks, group in groups.items() if _rank() in ranks}
+
+
+def _destroy(groups):
+    for group in groups:
+        if group is not None and distributed.is_initialized():  # else they are gone with the default group
+            distributed.destroy_process_group(group)
+
+
+def _own_host(meeting, listen):
+    """Where other islands find this host: what it listens on, or the address from which it would go to the meeting point."""
+    host = (listen or "").rpartition(":")[0].strip("[]")
+    if host not in ("", "0.0.0.0", "::"):
+        return host
+    where, _, port = meeting.rpartition(":")
+    found = socket.getaddrinfo(where.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(found[0], found[1]) as probe:
+        probe.connect(found[4])
+        own = probe.getsockname()[0]
+    return f"[{own}]" if ":" in own else own

@@ -1,0 +1,141 @@
+#include "python/bind_islands.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "gradweave/error.h"
+#include "islands/member.h"
+
+namespace py = pybind11;
+
+namespace gradweave::python {
+namespace {
+
+using islands::Command;
+using islands::Member;
+using islands::StepReport;
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+std::span<float> floats_of(const at::Tensor& tensor) {
+  if (!tensor.is_cpu() || tensor.scalar_type() != at::kFloat || !tensor.is_contiguous())
+    throw InvalidInput("is no contiguous float32 tensor in the processor's memory", "islands: values");
+  return {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+std::span<const std::byte> bytes_of(const py::bytes& bytes) {
+  const std::string_view view = bytes;
+  return std::as_bytes(std::span(view.data(), view.size()));
+}
+
+py::bytes bytes_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+islands::MemberOptions options_of(const std::string& meeting, const std::string& key,
+                                  const std::string& island, const std::string& trains, int rank, int ranks,
+                                  const std::string& listen, double silence_s, std::int64_t count,
+                                  const std::string& compressor, std::optional<codec::Outer> outer) {
+  islands::MemberOptions options{
+      .key = islands::read_key_file(key),
+      .meeting = islands::parse_address(meeting, "gradweave.wrap(islands=)"),
+      .island = island,
+      .trains = trains,
+      .rank = rank,
+      .ranks = ranks,
+      .listen = islands::parse_address(listen, "gradweave.wrap(listen=)"),
+      .silence = std::chrono::nanoseconds(static_cast<std::int64_t>(1e9 * silence_s)),
+      .part = {.count = count, .format = codec::format_of(compressor), .outer = outer}};
+  if (!compressor.empty() && !options.part.format)
+    throw InvalidInput("is '" + compressor + "'", "compressor between islands",
+                       "give int8, int4, ef_signsgd or none");
+  return options;
+}
+
+}  // namespace
+
+void bind_islands(py::module_& module) {
+  py::class_<Command>(module, "IslandCommand")
+      .def_property_readonly(
+          "what", [](const Command& command) { return std::string(1, static_cast<char>(command.what)); })
+      .def_readonly("number", &Command::number)
+      .def_readonly("other", &Command::other)
+      .def_readonly("members", &Command::members)
+      .def_readonly("last", &Command::last);
+  py::class_<Member>(module, "IslandMember")
+      .def(py::init([](const std::string& meeting, const std::string& key, const std::string& island,
+                       const std::string& trains, int rank, int ranks, const std::string& listen,
+                       double silence_s, const at::Tensor& values, const std::string& compressor,
+                       std::optional<std::pair<float, float>> outer) {
+             std::optional<codec::Outer> nesterov;
+             if (outer) nesterov = {.momentum = outer->first, .learning_rate = outer->second};
+             return std::make_unique<Member>(options_of(meeting, key, island, trains, rank, ranks, listen,
+                                                        silence_s, values.numel(), compressor, nesterov),
+                                             floats_of(values));
+           }),
+           py::arg("meeting"), py::arg("key"), py::arg("island"), py::arg("trains"), py::arg("rank"),
+           py::arg("ranks"), py::arg("listen"), py::arg("silence_s"), py::arg("values"),
+           py::arg("compressor"), py::arg("outer"))
+      .def_property_readonly("port", &Member::port)
+      .def("join", &Member::join, py::arg("addresses"))
+      .def(
+          "report",
+          [](Member& member, int wants) { return member.report(static_cast<StepReport::Wants>(wants)); },
+          py::arg("wants"), Unlocked())
+      .def_property_readonly("text", [](const Member& member) { return py::bytes(member.text()); })
+      .def(
+          "proceed",
+          [](Member& member, const std::vector<std::int64_t>& reports, const std::string& text) {
+            return member.proceed(reports, text);
+          },
+          py::arg("reports"), py::arg("text"), Unlocked())
+      .def(
+          "begin",
+          [](Member& member, const Command& command, double weight, const at::Tensor& values) {
+            member.begin(command, weight, floats_of(values));
+          },
+          py::arg("command"), py::arg("weight"), py::arg("values"), Unlocked())
+      .def(
+          "land", [](Member& member, const at::Tensor& delta) { member.land(floats_of(delta)); },
+          py::arg("delta"), Unlocked())
+      .def("drop", &Member::drop, Unlocked())
+      .def(
+          "give",
+          [](Member& member, const Command& command, const at::Tensor& values, const py::bytes& extra) {
+            const auto floats = floats_of(values);
+            const auto bytes = bytes_of(extra);
+            const py::gil_scoped_release unlocked;
+            return member.give(command, floats, bytes);
+          },
+          py::arg("command"), py::arg("values"), py::arg("extra"))
+      .def("give_no_more", &Member::give_no_more, py::arg("island"), Unlocked())
+      .def("take", &Member::take, py::arg("command"), Unlocked())
+      .def(
+          "train", [](Member& member, const at::Tensor& values) { return member.train(floats_of(values)); },
+          py::arg("values"), Unlocked())
+      .def(
+          "copy_anchor",
+          [](const Member& member, const at::Tensor& to) {
+            std::ranges::copy(member.part().anchor(), floats_of(to).begin());
+          },
+          py::arg("to"))
+      .def_property_readonly("extra", [](const Member& member) { return bytes_of(member.part().extra()); })
+      .def_property_readonly("bytes_sent", [](const Member& member) { return member.part().bytes_sent(); })
+      .def_property_readonly("islands",
+                             [](const Member& member) {
+                               std::vector<std::pair<std::string, std::int64_t>> found;
+                               std::ranges::transform(member.islands(), std::back_inserter(found),
+                                                      [](const islands::Island& island) {
+                                                        return std::pair(island.name, island.ranks);
+                                                      });
+                               return found;
+                             })
+      .def_property_readonly("epoch", &Member::epoch)
+      .def_property_readonly("agreed", &Member::agreed)
+      .def_property_readonly("deserted", &Member::deserted)
+      .def_property_readonly("trouble", &Member::trouble);
+}
+
+}  // namespace gradweave::python

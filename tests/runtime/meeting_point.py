@@ -1,0 +1,31 @@
+"""`gradweave meet` for tests."""
+
+import subprocess
+from pathlib import Path
+
+COMMAND = [str(Path(__file__).resolve().parents[2] / "build/gradweave"), "meet"]
+
+
+class Meeting:
+    """On a port of its own, which it keeps when it dies and starts again."""
+
+    def __init__(self, folder, lease="2s", host="127.0.0.1", prefix=()):
+        """`prefix`: of its command, as where `host` is one of a network of its own."""
+        self.key, self._lease, self._prefix = str(folder / "job.key"), lease, prefix
+        subprocess.run([*COMMAND, "--make-key", self.key], check=True)
+        self.address = f"{host}:0"
+        self.start()
+
+    def start(self):
+        listen = ["--listen", self.address, "--key", self.key, "--lease", self._lease]
+        self._process = subprocess.Popen([*self._prefix, *COMMAND, *listen],
+                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.address = self._process.stdout.readline().split()[-1]
+
+    def end(self):
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def given(self):
+        return {"islands": self.address, "key": self.key}

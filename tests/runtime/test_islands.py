@@ -1,0 +1,83 @@
+"""Islands: jobs of their own, which average their models over the loopback, come, go and die."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import ranks
+from islander import agreed, made, values_of
+from meeting_point import Meeting
+
+@pytest.fixture
+def meeting(tmp_path):
+    meeting = Meeting(tmp_path)
+    yield meeting
+    meeting.end()
+
+
+def file_of(name):
+    return Path(os.environ["JOB_FOLDER"]) / name
+
+
+def trained(rank, kind, number, given, averages=6, until=None, between=None, pace_s=0.01):
+    """Trains until so many averages have landed, or until the file `until` is there; returns what it ends with."""
+    import gradweave
+
+    given = given | {"island": f"island{number}", "between": {"period": 4, "compressor": "int4"} | (between or {})}
+    model, optimizer, loss = made(kind, rank, number, given)
+    islands = model.gradweave.islands
+    seen, first = [], islands.steps
+    islands.on_change(seen.append)
+    file_of(f"joined{rank}").touch()
+    step = 0
+    while islands.averages < averages if until is None else not agreed(Path(until).exists()):
+        optimizer.zero_grad()
+        loss(100 * number + step).backward()
+        optimizer.step()
+        step += 1
+        time.sleep(pace_s)
+        if islands.averages == 3:
+            file_of(f"averaged{rank}").touch()
+    gradweave.finish(model)
+    found = {"values": values_of(model), "averages": islands.averages, "seen": seen, "first": first, "steps": islands.steps,
+             "names": islands.names}
+    model.gradweave.close()
+    return found
+
+
+def equal(results):
+    return all(torch.equal(a, b) for each in results[1:] for a, b in zip(results[0]["values"], each["values"]))
+
+
+@pytest.mark.parametrize("kind, size", [
+    ("plain", 1), ("ddp", 2), ("fsdp2", 2), ("gradweave", 2), pytest.param("hsdp", 4, marks=pytest.mark.slow),
+    pytest.param("tp", 2, marks=pytest.mark.slow)])
+def test_islands_that_train_together_end_equal(meeting, kind, size):
+    jobs = [ranks.start(trained, size, kind=kind, number=number, given=meeting.given) for number in (1, 2)]
+    islands = [job.results() for job in jobs]
+    for rank in range(size):
+        of_rank = [island[rank] for island in islands]
+        assert equal(of_rank)
+    if kind not in ("fsdp2", "hsdp", "tp"):
+        assert all(equal(island) for island in islands)
+
+
+def test_an_island_that_is_killed_comes_back_while_the_others_train(meeting, tmp_path):
+    end = str(tmp_path / "end")
+    first, second = (ranks.start(trained, 2, kind="fsdp2", number=number, given=meeting.given, until=end) for number in (1, 2))
+    second.wait_for_file("averaged0")
+    for process in second.processes:
+        process.send_signal(signal.SIGKILL)
+    second.end()
+    again = ranks.start(trained, 2, kind="fsdp2", number=2, given=meeting.given, until=end)
+    again.wait_for_file("averaged0")
+    Path(end).touch()
+    islands = [first.results(), again.results()]
+    for rank in range(2):
+        assert equal([island[rank] for island in islands])
+        assert islands[1][rank]["first"] > 10
+        assert ["island1"] in islands[0][rank]["seen"] and ["island1", "island2"] in islands[0][rank]["seen"]
