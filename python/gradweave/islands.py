@@ -161,9 +161,9 @@ class Islands:
     """What `model.gradweave.islands` is: the islands that train together, this one among them."""
 
     def __init__(self, model, optimizers, settings, prepare=None):
-        self._optimizers, self._prepare = optimizers, prepare or (lambda: None)
-        options = _checked(settings.between)
-        self._period = options["period"]
+        self._optimizers, self._settings, self._prepare = optimizers, settings, prepare or (lambda: None)
+        self._options = _checked(settings.between)
+        self._period = self._options["period"]
         self._inside = Inside(settings.timeout)
         self._values = Values(model, settings.exclude)
         self.steps = 0
@@ -175,11 +175,18 @@ class Islands:
         self._averaged_with = self.finished_with = []
         self._callbacks, self._told = [], None
         self._looked, self._trouble, self._told_trouble = time.monotonic(), "", ""
+        self._carried, self._taken = [], []  # objects besides the model; states that are still to be loaded into them
+        self._member = None
         self.name = self._inside.from_rank_0(settings.island or socket.gethostname())
+        self._shapes = digest([[n, list(p.shape), str(p.dtype), str(getattr(p, "placements", ""))]
+                               for n, p in model.named_parameters()])
+
+    def join(self):
+        """Goes to the other islands, and returns once this one trains with them: with the state of one that trains, or as it
+        is, if it is the first. Collective among the island's ranks. Errors: InvalidInput."""
+        settings, options = self._settings, self._options
         outer = (options["outer_momentum"], options["outer_learning_rate"])
-        shapes = digest([[n, list(p.shape), str(p.dtype), str(getattr(p, "placements", ""))]
-                         for n, p in model.named_parameters()])
-        trains = digest([shapes, self._inside.size, options["compressor"], outer])
+        trains = digest([self._shapes, self._inside.size, options["compressor"], outer])
         self._member = _native.IslandMember(
             meeting=settings.islands, key=str(settings.key), island=self.name, trains=trains, rank=self._inside.rank,
             ranks=self._inside.size, listen=settings.listen or "0.0.0.0:0", silence_s=min(settings.timeout, 10.0),
@@ -188,19 +195,24 @@ class Islands:
         addresses = self._inside.gathered(f"{_own_host(settings.islands, settings.listen)}:{self._member.port}")
         if self._inside.rank == 0:
             self._member.join(addresses)
-        self._join(settings.arrival_timeout)
+        self._come_in(settings.arrival_timeout)
 
     # ---- what users ask
 
     @property
+    def joined(self):
+        """Whether this island has gone to the others: wrap() does it, frameworks' loops at their first step."""
+        return self._member is not None
+
+    @property
     def names(self):
         """Of the islands that are there now, in order; each may be one that still takes the state."""
-        return [name for name, _ in self._member.islands]
+        return [name for name, _ in self._member.islands] if self.joined else []
 
     @property
     def ranks(self):
         """{name of an island: its ranks}."""
-        return dict(self._member.islands)
+        return dict(self._member.islands) if self.joined else {}
 
     @property
     def averages(self):
@@ -210,12 +222,12 @@ class Islands:
     @property
     def bytes_sent(self):
         """By this rank to other islands since the start."""
-        return self._member.bytes_sent
+        return self._member.bytes_sent if self.joined else 0
 
     @property
     def trouble(self):
         """Why this island is not averaged with others, as rank 0 knows it; "" if all is well."""
-        return self._member.trouble
+        return self._member.trouble if self.joined else "it has not joined the others yet"
 
     @property
     def workers(self):
@@ -226,6 +238,15 @@ class Islands:
         """`call(names)` after a step, on every rank of this island, once other islands are there than before."""
         self._callbacks.append(call)
 
+    def carry(self, *objects):
+        """What a newcomer takes besides model and optimizers: objects with state_dict() and load_state_dict(), as schedules of
+        learning rates. The same on all islands; in place of those given before. Errors: InvalidInput."""
+        for each in objects:
+            _check_carried(each)
+        self._carried = list(objects)
+        if self._carried:
+            self._load_carried()
+
     def __repr__(self):
         return f"islands {', '.join(self.names)} (this is {self.name})"
 
@@ -233,6 +254,9 @@ class Islands:
 
     def step_ended(self):
         self.steps += 1
+        if not self.joined:
+            self.join()
+            return
         self._steps_since += 1
         self._samples += self.samples_per_step
         self._tell_trouble()
@@ -254,8 +278,10 @@ class Islands:
 
     def finish(self):
         """Returns once all islands that are there have called it, and are equal: those of `finished_with`."""
-        self._last, polls, deserted_since, told = 0, 0, None, False
         self.finished_with = [self.name]
+        if not self.joined:
+            return
+        self._last, polls, deserted_since, told = 0, 0, None, False
         begin = time.monotonic()
         while not (self._last and self._member.agreed) and (len(self.names) > 1 or not self._trains):
             self._proceed(NOTHING if self._last else FINISH)
@@ -280,7 +306,7 @@ class Islands:
         self._values.close()
         self._inside.close()
 
-    def _join(self, patience_s):
+    def _come_in(self, patience_s):
         begin, since, told, polls = time.monotonic(), None, None, 0
         while not self._trains:
             self._proceed(NOTHING)
@@ -368,7 +394,8 @@ class Islands:
         def local(value):
             return sharding.local_of(value) if isinstance(value, torch.Tensor) else value
 
-        kept = {"steps": self.steps, "buffers": [buffer.detach() for buffer in self._values.buffers], "optimizers": []}
+        kept = {"steps": self.steps, "buffers": [buffer.detach() for buffer in self._values.buffers], "optimizers": [],
+                "carried": [each.state_dict() for each in self._carried]}
         for optimizer in self._optimizers:
             state = optimizer.state_dict()
             state["state"] = {place: {name: local(value) for name, value in of.items()}
@@ -389,19 +416,32 @@ class Islands:
             state["state"] = {place: {name: sharding.beside(value, parameters[place]) for name, value in of.items()}
                               for place, of in state["state"].items()}
             optimizer.load_state_dict(state)
+        self._taken = kept["carried"]
+        if self._carried:
+            self._load_carried()
+
+    def _load_carried(self):
+        for each, state in zip(self._carried, self._taken):
+            each.load_state_dict(state)
+        self._taken = []
 
 
 class Session:
     """What `model.gradweave` is where the ranks of an island communicate by means of their own, or it has only one."""
 
     parameters = ()  # that the engine has
+    plan = None      # none orders what the user's means communicate
+    buffers_changed = False  # so that rank 0's are to be sent: the user's means do it
 
     def __init__(self, model, optimizers, settings):
         self.model, self.settings, self.closed = model, settings, False
         self.islands = Islands(model, optimizers, settings)
+        self.rank = _rank()  # in the island
         self._aside = {}  # learning rates, while torch's step only updates the optimizer's state
         self._handles = []
         for optimizer in optimizers if settings.moments == "whole_batch" else ():
+            if not any(moments.serves(type(optimizer), group) for group in optimizer.param_groups):
+                continue
             self._handles += [optimizer.register_step_pre_hook(self._before_step),
                               optimizer.register_step_post_hook(self._after_step)]
         self._handles.append(optimizers[-1].register_step_post_hook(lambda *_: self.islands.step_ended()))
@@ -433,16 +473,30 @@ class Session:
             handle.remove()
         self.on_close()
 
-    def _before_step(self, optimizer, *_):
+    def _before_step(self, optimizer, arguments, named):
+        closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
+        if closure is None:
+            self._put_aside(optimizer)
+            return None
+
+        def call():
+            loss = closure()
+            self._put_aside(optimizer)  # now, since what ran may read and set learning rates
+            return loss
+
+        return arguments[:1], {"closure": call}
+
+    def _put_aside(self, optimizer):
         self._aside[optimizer] = [group["lr"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             if self.islands.workers > 1 and moments.serves(type(optimizer), group):
                 group["lr"] = 0.0
 
     def _after_step(self, optimizer, *_):
+        overflow = getattr(optimizer, "found_inf", None)  # as GradScaler tells a fused optimizer, which then does nothing
         for group, rate in zip(optimizer.param_groups, self._aside.pop(optimizer)):
             put_aside, group["lr"] = group["lr"] != rate, rate
-            if put_aside:
+            if put_aside and not (overflow is not None and overflow.item()):
                 moments.step(group, group["params"], optimizer.state, self.islands.workers)
 
     def close(self, error=None, patience_s=None) -> None:
@@ -490,6 +544,17 @@ def _checked(given):
         raise _native.InvalidInput(f"gradweave.wrap(between=): period is {options['period']}; give a number of steps, at "
                                    "least 1")
     return options
+
+
+def _check_carried(held):
+    written = io.BytesIO()
+    try:
+        torch.save(held.state_dict(), written)
+        torch.load(io.BytesIO(written.getvalue()), weights_only=True)
+    except Exception as error:
+        raise _native.InvalidInput(f"model.gradweave.islands.carry(): what state_dict() of this {type(held).__name__} returns "
+                                   "can't be sent to other islands: let it be of tensors, numbers, texts, lists and "
+                                   f"dictionaries ({type(error).__name__})") from error
 
 
 def _rank():

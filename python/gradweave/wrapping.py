@@ -64,8 +64,24 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
     InvalidInput (a ValueError) for what the caller can change, on every rank; RuntimeFailure (a RuntimeError) once a peer
     is lost.
     """
-    if settings.islands is not None and islands.users_own(model, settings.exclude):
-        return _wrap_island(model, optimizer, settings)
+    wrapped = wrap_alone(model, optimizer, settings)
+    if settings.islands is not None:
+        session = sessions[model]
+        try:
+            session.islands.join()
+        except BaseException as error:
+            session.close(error)
+            raise
+    return wrapped
+
+
+def wrap_alone(model, optimizer, settings):
+    """As wrap(); but an island joins the others at its first step: frameworks load checkpoints once the model is wrapped."""
+    if settings.islands is not None:
+        settings.check_ranges()
+        _check_islands(model, settings)
+        if islands.users_own(model, settings.exclude):
+            return _wrap_island(model, optimizer, settings)
     held = sharding.held_by(model, settings.exclude)
     job = JobRanks(settings.process_group, settings.timeout, settings.plan_group, held, settings.arrival_timeout)
     refusal, arguments, links = None, {}, []
@@ -123,8 +139,8 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
 
 def _wrap_island(model, optimizer, settings):
     """Of an island whose ranks communicate by means of their own."""
-    settings.check_ranges()
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    optimizers = [innermost(each, hooks_alone=True) for each in optimizers]
     _check_arguments(model, optimizers)
     _check_steps(optimizers, model)
     session = islands.Session(model, optimizers, settings)
@@ -134,8 +150,21 @@ def _wrap_island(model, optimizer, settings):
     return Wrapped(model, optimizer)
 
 
-def innermost(optimizer):
-    """The optimizer that steps: Accelerate, Fabric and others put one around it whose step() calls its. Errors: ValueError."""
+def _check_islands(model, settings):
+    for session in set(sessions.values()):
+        if session.islands is not None and session.settings.islands == settings.islands:
+            raise _native.InvalidInput(
+                f"gradweave.wrap: this process trains another {type(session.model).__name__} with the islands that meet at "
+                f"{settings.islands}, which average one model: make one module of the models, or give each a meeting point of "
+                "its own")
+    if any(hasattr(parameter, "_fsdp_flattened") for parameter in model.parameters()):
+        raise _native.InvalidInput("gradweave.wrap(islands=): FullyShardedDataParallel flattens parameters, and islands average "
+                                   "them one by one: shard the model by fully_shard() (FSDP2)")
+
+
+def innermost(optimizer, hooks_alone=False):
+    """The optimizer that steps: Accelerate, Fabric and others put one around it whose step() calls its. `hooks_alone`: only
+    its hooks matter, which run whoever calls its step(). Errors: ValueError."""
     values = [each for value in vars(optimizer).values() for each in (value if isinstance(value, (list, tuple)) else [value])]
     held = [each for each in values if isinstance(each, torch.optim.Optimizer) and each is not optimizer]
     if not held:
@@ -143,11 +172,12 @@ def innermost(optimizer):
     if len(held) > 1 or _parameters_of(held[0]) != _parameters_of(optimizer):
         raise ValueError(f"gradweave.wrap: {type(optimizer).__name__} steps by optimizers inside it that hold other "
                          "parameters; give optimizers that step their own, wrap(model, [a, b])")
-    if any(getattr(value, "__self__", None) is held[0] and getattr(value, "__name__", "") == "step" for value in values):
+    if not hooks_alone and any(getattr(value, "__self__", None) is held[0] and getattr(value, "__name__", "") == "step"
+                               for value in values):
         # As Accelerate's with a loss scale: it would step beside the plan.
         raise ValueError(f"gradweave.wrap: this {type(optimizer).__name__} has kept step() of the optimizer inside as it was: "
                          f"wrap the one inside before it is prepared; {INTEGRATIONS}")
-    return innermost(held[0])
+    return innermost(held[0], hooks_alone)
 
 
 def _parameters_of(optimizer):

@@ -13,8 +13,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "runtime")]
 
 import ranks  # noqa: E402  the path is set above
+from meeting_point import Meeting  # noqa: E402
 
-BLOCKS = re.findall(r"^## ([^\n]*)\n\n```python\n(.*?)^```", (ROOT / "docs/frameworks.md").read_text(), re.M | re.S)
+PAGE = (ROOT / "docs/frameworks.md").read_text()
+BLOCKS = re.findall(r"^## ([^\n]*)\n\n```python\n(.*?)^```", PAGE, re.M | re.S)
+ISLANDS = re.findall(r"^```python\n(.*?)^```", PAGE[PAGE.index("\n## Islands\n"):PAGE.index("\n## What they share\n")],
+                     re.M | re.S)
+MEETING = 'islands="host:29600", key="job.key"'
 without_transformers = importlib.util.find_spec("transformers") is None
 needs_transformers = pytest.mark.skipif(without_transformers, reason="pip install -r scripts/requirements-trials.txt")
 
@@ -32,7 +37,7 @@ def run_blocks(rank, blocks):
         names = {"__name__": "__main__"}
         exec(compile(block, "docs/frameworks.md", "exec"), names)
         left = [session for session in set(sessions.values())]
-        equal.append([session.plan["scheme"] for session in left])
+        equal.append([session.plan and session.plan["scheme"] for session in left])
         for session in left:
             gradweave.finish(session.model)  # compares ranks
             session.close()
@@ -48,6 +53,28 @@ def test_blocks_run():
     blocks = [block for name, block in BLOCKS if not (without_transformers and name == "The Trainer")]
     for schemes in ranks.run(run_blocks, 2, blocks=blocks):
         assert schemes == [[] if "lightning.Trainer" in block else ["dear"] for block in blocks]
+
+
+@pytest.mark.slow
+def test_blocks_run_as_an_island(tmp_path):
+    assert PAGE.count(MEETING) == 6
+    lines = [block.replace('scheme="dear"', f'scheme="dear", {MEETING}') for name, block in BLOCKS
+             if not (without_transformers and name == "The Trainer")]
+    meetings = []
+    try:
+        blocks = []
+        for number, block in enumerate(lines + ISLANDS):
+            (tmp_path / str(number)).mkdir()
+            meetings.append(Meeting(tmp_path / str(number)))
+            address, key = meetings[-1].given.values()
+            blocks.append(block.replace(MEETING, f'islands="{address}", key="{key}"'))
+            assert blocks[-1] != block
+        for schemes in ranks.run(run_blocks, 2, blocks=blocks):
+            assert schemes[:len(lines)] == [[] if "lightning.Trainer" in block else ["dear"] for block in lines]
+            assert schemes[len(lines)] != [None] == schemes[-1]
+    finally:
+        for meeting in meetings:
+            meeting.end()
 
 
 def total_of(script, *arguments):

@@ -68,6 +68,11 @@ def _accelerator_class(base):
             self._gradweave.wrap([optimizer], self.scaler)
             return super().prepare_optimizer(optimizer, device_placement)
 
+        def prepare_scheduler(self, scheduler):
+            prepared = super().prepare_scheduler(scheduler)
+            self._gradweave.carry(self._schedulers)
+            return prepared
+
         def no_sync(self, model):
             return no_sync(model) if model in sessions else super().no_sync(model)  # its own has none for one process
 
@@ -76,6 +81,7 @@ def _accelerator_class(base):
             return clip_grad_norm_(parameters, max_norm, norm_type)
 
         def load_state(self, *arguments, **named):
+            self._gradweave.may_load()
             super().load_state(*arguments, **named)
             self._gradweave.load(self._gradweave_folder)
 

@@ -5,29 +5,35 @@ import os
 
 import torch
 
-from gradweave import InvalidInput, checkpoint, core
+from gradweave import InvalidInput, checkpoint, core, islands
 from gradweave.compiling import opaque
 from gradweave.settings import Settings
 from gradweave.subclasses import Hook, sessions
-from gradweave.wrapping import finish, innermost, wrap
+from gradweave.wrapping import finish, innermost, wrap_alone
 
 
 class Jobs:
     """The models that one object of a framework trains. `told`: what of the framework wraps them, for errors; `options`:
     those of gradweave.wrap(); `evaluates_alone`: the framework evaluates by the model itself, each rank with its own buffers,
-    and not by DistributedDataParallel. Errors: TypeError for an option that there is not."""
+    and not by DistributedDataParallel. Errors: TypeError for an option that there is not, ValueError."""
 
     def __init__(self, told, options, evaluates_alone=False):
         self._told, self._options, self._evaluates_alone = told, dict(options), evaluates_alone
         self._follows = self._options.pop("broadcast_buffers", True)
-        Settings(scaler=None, **self._options)  # what is wrong there is an error now; the scaler is the framework's
+        Settings(scaler=None, **self._options).check_ranges()  # now; the scaler is the framework's
         self._waiting = {}     # model: what refuses to train it until it is wrapped
         self._optimizers = {}  # model: its optimizers
+        self._carried = []     # what newcomers among islands take besides
+        self._ahead = 0        # of the framework's count of steps is that of islands
 
     @property
     def models(self):
         """Those that are wrapped now."""
         return [model for model in self._optimizers if model in sessions]
+
+    @property
+    def _islands(self):
+        return [sessions[model].islands for model in self.models if sessions[model].islands is not None]
 
     def expect(self, model):
         """`model` is set up, and will be wrapped with its optimizers, which come now or later. Errors: InvalidInput."""
@@ -50,12 +56,17 @@ class Jobs:
         for model, own in found.items():
             if own:
                 self._waiting.pop(model).remove()
-                wrap(model, own, scaler=scaler, **self._options)
+                wrap_alone(model, own, Settings(scaler=scaler, **self._options))
                 self._optimizers[model] = [innermost(each) for each in own]
+                self.carry(self._carried)
                 if self._follows and (self._evaluates_alone or not follow):
                     sessions[model].evaluates_alone = True
                 if follow and self._follows:
                     _follow_rank_0(model, self._optimizers[model], self._evaluates_alone)
+
+    def steps_by(self, optimizer):
+        """Whether it is the optimizer of a model that is wrapped."""
+        return any(optimizer is each for model in self.models for each in self._optimizers[model])
 
     def finish(self):
         """gradweave.finish() of all models. Collective."""
@@ -67,7 +78,33 @@ class Jobs:
             sessions[model].close(error)
         self._optimizers = {}
 
+    # ---- islands
+
+    def carry(self, objects):
+        """Newcomers among islands take these too, which have state_dict() and load_state_dict()."""
+        self._carried = list(objects)
+        for each in self._islands:
+            each.carry(*self._carried)
+
+    def count_from(self, step):
+        """A loop of the framework begins, and counts steps from `step` on."""
+        for each in self._islands:
+            if not each.joined:
+                each.steps = step
+            self._ahead = each.steps - step
+
+    def ends(self, step, total):
+        """Whether the loop, which has done `step` of its `total` steps, ends because islands have done the rest without this
+        one."""
+        return any(step < total <= each.steps - self._ahead for each in self._islands)
+
     # ---- checkpoints
+
+    def may_load(self):
+        """Errors: InvalidInput once other islands train on with what is there."""
+        if any(each.joined for each in self._islands):
+            raise InvalidInput("a checkpoint of the training was to be loaded once this island had joined others, which would "
+                               "average it into theirs: load it before the first step")
 
     def state(self):
         """A list of what this rank has besides what frameworks save, which is rank 0's model and optimizers."""
@@ -80,12 +117,19 @@ class Jobs:
         InvalidInput."""
         if not self.models:
             return
-        job = sessions[self.models[0]].job
-        found = self._read(read, place_of(job.rank)) or self._read(read, place_of(0))
+        self.may_load()
+        rank = self._rank
+        found = self._read(read, place_of(rank)) or self._read(read, place_of(0))
         if found is None:
             return
+        for model, state in zip(self.models, found):
+            if sessions[model].islands is not None and "islands" in state:
+                sessions[model].islands.steps = state["islands"]
+        if isinstance(sessions[self.models[0]], islands.Session) or "gradweave" not in found[0]:
+            return
+        job = sessions[self.models[0]].job
         before = checkpoint.ranks_of(found[0]["gradweave"])
-        wanted = [job.rank] if before == job.size else range(before)
+        wanted = [rank] if before == job.size else range(before)
         of_ranks = [self._read(read, place_of(rank)) for rank in wanted]
         if None in of_ranks:
             raise InvalidInput(f"{place_of(wanted[of_ranks.index(None)])} is missing: the job before had {before} ranks, and "
@@ -100,6 +144,11 @@ class Jobs:
             except InvalidInput as error:
                 raise InvalidInput(f"{place_of(wanted[0])}: {error}") from None
 
+    @property
+    def _rank(self):
+        session = sessions[self.models[0]]
+        return session.rank if isinstance(session, islands.Session) else session.job.rank
+
     @staticmethod
     def _read(read, place):
         try:
@@ -110,7 +159,7 @@ class Jobs:
     def save(self, folder):
         """Writes state() into a file of this rank."""
         if self.models:
-            path = self._file_in(folder, sessions[self.models[0]].job.rank)
+            path = self._file_in(folder, self._rank)
             os.makedirs(folder, exist_ok=True)
             torch.save(self.state(), path + ".part")
             os.replace(path + ".part", path)
@@ -179,7 +228,10 @@ def _follow_rank_0(model, optimizers, late):
 
 def _state_of(model, optimizers):
     session = sessions[model]
-    state = {"gradweave": session.state_dict()}
+    state = {} if session.islands is None else {"islands": session.islands.steps}
+    if isinstance(session, islands.Session):
+        return state
+    state["gradweave"] = session.state_dict()
     if session.plan is not None and core.demands_of(session.plan)["local_steps"]:
         state |= {"model": model.state_dict(), "optimizers": [optimizer.state_dict() for optimizer in optimizers]}
     return state

@@ -37,6 +37,7 @@ class Strategy(_RankFiles, strategies.DDPStrategy):
         super().__init__(process_group_backend=process_group_backend, start_method=start_method)
         self._jobs = Jobs("the strategy of the Trainer", options)
         self._loaded = None  # path of the checkpoint that training goes on from
+        self._total = None   # steps of an automatic loop
 
     def configure_ddp(self):
         pass
@@ -45,6 +46,7 @@ class Strategy(_RankFiles, strategies.DDPStrategy):
         super().setup_optimizers(trainer)
         if self.optimizers:
             self._jobs.expect(self.lightning_module)
+            self._jobs.carry(config.scheduler for config in self.lr_scheduler_configs)
             # In manual optimization Lightning's DistributedDataParallel leaves each rank its own buffers.
             self._jobs.wrap(self.optimizers, getattr(self.precision_plugin, "scaler", None),
                             follow=self.lightning_module.automatic_optimization)
@@ -60,6 +62,20 @@ class Strategy(_RankFiles, strategies.DDPStrategy):
             return super().training_step(*arguments, **named)
         with self.precision_plugin.train_step_context():
             return self._forward_redirection(module, module, "training_step", *arguments, **named)
+
+    def on_train_start(self):
+        super().on_train_start()
+        module = self.lightning_module
+        self._jobs.count_from(module.trainer.global_step)
+        if module.automatic_optimization:
+            self._total = module.trainer.estimated_stepping_batches
+
+    def optimizer_step(self, optimizer, closure, model=None, **named):
+        result = super().optimizer_step(optimizer, closure, model, **named)
+        trainer = self.lightning_module.trainer
+        if self._total is not None and self._jobs.ends(trainer.global_step + 1, self._total):
+            trainer.should_stop = True
+        return result
 
     @contextlib.contextmanager
     def block_backward_sync(self):
@@ -115,6 +131,8 @@ class FabricStrategy(_RankFiles, fabric_strategies.DDPStrategy):
     def setup_module_and_optimizers(self, module, optimizers, scheduler=None):
         self._jobs.expect(module)
         self._jobs.wrap(optimizers, self._scaler)
+        if scheduler is not None:
+            self._jobs.carry([scheduler])
         return module, optimizers, scheduler
 
     def clip_gradients_norm(self, module, optimizer, max_norm, norm_type=2.0, error_if_nonfinite=True):
@@ -128,6 +146,8 @@ class FabricStrategy(_RankFiles, fabric_strategies.DDPStrategy):
 
     def load_checkpoint(self, path, state=None, strict=True, weights_only=None):
         trains = self._trains(state)
+        if trains:
+            self._jobs.may_load()
         rest = super().load_checkpoint(path, state, strict, weights_only)
         if trains:
             self._load_ranks(path)
@@ -140,7 +160,7 @@ class FabricStrategy(_RankFiles, fabric_strategies.DDPStrategy):
     def _trains(self, state):
         """Whether a checkpoint is one of the training, and not of a model alone."""
         held = state.values() if isinstance(state, dict) else ()
-        return any(isinstance(each, torch.optim.Optimizer) and each in sessions for each in held)
+        return any(isinstance(each, torch.optim.Optimizer) and self._jobs.steps_by(each) for each in held)
 
 
 class _NoSync(_BackwardSyncControl):

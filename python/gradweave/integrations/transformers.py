@@ -2,6 +2,8 @@
 
 from typing import Any, TypeVar
 
+import transformers
+
 from gradweave import InvalidInput
 from gradweave.integrations import accelerate
 from gradweave.subclasses import become, named_as
@@ -14,15 +16,38 @@ def wrap(trainer: _Given, **options: Any) -> _Given:
     Errors: InvalidInput, TypeError."""
     if hasattr(trainer, "_gradweave_options"):
         raise InvalidInput("this Trainer is wrapped already")
+    if options.get("islands") is not None and trainer.args.load_best_model_at_end:
+        raise InvalidInput("load_best_model_at_end loads what this island alone has found best, and islands end with one model: "
+                           "leave it out, and load the checkpoint that you choose after train()")
     accelerate.adopt(trainer.accelerator, options, evaluates_alone=True)
     trainer._gradweave_options = options
     become(trainer, _trainer_class(type(trainer)))
+    if options.get("islands") is not None:
+        trainer.add_callback(_WithIslands(trainer))
     return trainer
+
+
+class _WithIslands(transformers.TrainerCallback):
+    """Of a Trainer whose model other islands train, too."""
+
+    def __init__(self, trainer):
+        self._trainer = trainer
+
+    def on_train_begin(self, args, state, control, lr_scheduler=None, **named):
+        jobs = self._trainer.accelerator._gradweave
+        jobs.count_from(state.global_step)
+        jobs.carry([lr_scheduler])
+
+    def on_step_end(self, args, state, control, **named):
+        if self._trainer.accelerator._gradweave.ends(state.global_step, state.max_steps):
+            control.should_training_stop = True
 
 
 def _trainer_class(base):
     class Trainer(base):
         def create_accelerator_and_postprocess(self):  # again for each trial of a search
+            if self._gradweave_options.get("islands") is not None:
+                raise InvalidInput("a search trains a model for each trial, and islands train one: search without islands=")
             super().create_accelerator_and_postprocess()
             accelerate.adopt(self.accelerator, self._gradweave_options, evaluates_alone=True)
 

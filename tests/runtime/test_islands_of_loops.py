@@ -1,0 +1,183 @@
+"""What loops and frameworks put around the model and optimizer of an island: one island, in this process."""
+
+import pytest
+import torch
+from torch import nn
+
+import gradweave
+from gradweave import islands
+from gradweave.integrations.jobs import Jobs
+from meeting_point import Meeting
+from models import batch, make_net, make_optimizer
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    meeting = Meeting(tmp_path_factory.mktemp("meeting"))
+    yield meeting.given | {"island": "alone", "timeout": 30.0, "report": False}
+    meeting.end()
+
+
+class Around(torch.optim.Optimizer):
+    """As frameworks put one around another. `keeps`: and keep its step() as it was, as Accelerate does with a loss scale."""
+
+    def __init__(self, optimizer, keeps):
+        self.optimizer = optimizer
+        self._kept = optimizer.step if keeps else None
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    def step(self, closure=None):
+        return (self._kept or self.optimizer.step)(closure)
+
+
+def loss_of(model, step=0):
+    x, y = batch(0, step)
+    return nn.functional.cross_entropy(model(x), y)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_steps_of_an_optimizer_inside_another_count(given, keeps):
+    model = make_net(1)
+    inner = make_optimizer("adamw", model)
+    model, optimizer = gradweave.wrap(model, Around(inner, keeps), **given)
+    for step in range(3):
+        inner.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+    assert model.gradweave.islands.steps == 3 and model.gradweave.islands.names == ["alone"]
+    gradweave.finish(model)
+    model.gradweave.close()
+
+
+def stepped(given, closure):
+    """Parameters, and the learning rate, after steps as of several islands; the loop sets another rate in each."""
+    model = make_net(1)
+    model, optimizer = gradweave.wrap(model, make_optimizer("adamw", model), **given)
+    rates = []
+
+    def compute(step):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.zero_grad()
+        loss = loss_of(model, step)
+        loss.backward()
+        optimizer.param_groups[0]["lr"] = 0.01 / (1 + step)
+        return loss
+
+    for step in range(3):
+        if closure:
+            assert optimizer.step(lambda: compute(step)) is not None
+        else:
+            compute(step)
+            optimizer.step()
+    model.gradweave.close()
+    return [p.detach().clone() for p in model.parameters()], rates, optimizer.param_groups[0]["lr"]
+
+
+def test_a_closure_reads_and_sets_learning_rates(given, monkeypatch):
+    alone = stepped(given, closure=False)
+    monkeypatch.setattr(islands.Islands, "workers", 4)
+    plain, closed = stepped(given, closure=False), stepped(given, closure=True)
+    assert plain[1:] == closed[1:] == ([0.003, 0.01, 0.005], 0.01 / 3)
+    assert all(torch.equal(a, b) for a, b in zip(plain[0], closed[0]))
+    assert not all(torch.equal(a, b) for a, b in zip(plain[0], alone[0]))
+
+
+def test_a_step_that_a_loss_scale_drops_moves_nothing(given, monkeypatch):
+    monkeypatch.setattr(islands.Islands, "workers", 4)
+    model = make_net(1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    model, optimizer = gradweave.wrap(model, torch.optim.AdamW(model.parameters(), fused=True), **given)
+    moved = []
+    for factor in (1.0, float("inf")):
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model) * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        moved.append(any(not torch.equal(a, b) for a, b in zip(before, model.parameters())))
+    model.gradweave.close()
+    assert moved == [True, False]
+
+
+def jobs_of(given, model, optimizer):
+    jobs = Jobs("the framework", given)
+    jobs.expect(model)
+    jobs.wrap([optimizer])
+    return jobs
+
+
+def step(model, optimizer):
+    loss_of(model).backward()
+    optimizer.step()
+
+
+def test_a_framework_joins_at_its_first_step_and_loads_checkpoints_before(given, tmp_path):
+    model = make_net(1)
+    optimizer = make_optimizer("adamw", model)
+    jobs = jobs_of(given, model, optimizer)
+    jobs.save(tmp_path)
+    jobs.load(tmp_path)
+    jobs.count_from(5)
+    found = model.gradweave.islands
+    assert not found.joined and found.names == [] and found.steps == 5
+    step(model, optimizer)
+    assert found.names == ["alone"] and found.steps == 6
+    jobs.save(tmp_path)
+    with pytest.raises(gradweave.InvalidInput, match="load it before the first step"):
+        jobs.load(tmp_path)
+    assert not jobs.ends(6, 6) and not jobs.ends(1, 7)
+    assert jobs.ends(1, 6)  # as of an island that got its state from one that was further
+    jobs.finish()
+    jobs.close()
+    again = jobs_of(given, model, optimizer)
+    again.load(tmp_path)
+    assert model.gradweave.islands.steps == 6
+    again.close()
+
+
+def test_what_is_carried_is_loaded_where_the_state_was_taken(given):
+    model = make_net(1)
+    optimizer = make_optimizer("adamw", model)
+    model, optimizer = gradweave.wrap(model, optimizer, **given)
+    found = model.gradweave.islands
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
+    found.carry(schedule)
+    step(model, optimizer)
+    schedule.step()
+    state = found._state()
+    other = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
+    found.carry()
+    found._set_state(state)  # as a newcomer does it in wrap(), before its loop has a schedule
+    found.carry(other)
+    assert other.last_epoch == schedule.last_epoch == 1 and other.milestones == schedule.milestones
+    with pytest.raises(gradweave.InvalidInput, match="let it be of tensors"):
+        found.carry(type("Odd", (), {"state_dict": lambda self: {"odd": Around}})())
+    model.gradweave.close()
+
+
+def test_what_islands_cannot_average_is_refused(given):
+    model = make_net(1)
+    model, optimizer = gradweave.wrap(model, make_optimizer("adamw", model), **given)
+    other = make_net(2)
+    with pytest.raises(gradweave.InvalidInput, match="make one module of the models"):
+        gradweave.wrap(other, make_optimizer("adamw", other), **given)
+    model.gradweave.close()
+    next(other.parameters())._fsdp_flattened = True
+    with pytest.raises(gradweave.InvalidInput, match="fully_shard"):
+        gradweave.wrap(other, make_optimizer("adamw", other), **given)
+    with pytest.raises(ValueError, match="go together"):
+        Jobs("the framework", {"islands": given["islands"]})
+
+
+def test_an_island_that_cannot_join_leaves_the_model_plain(given, tmp_path):
+    model = make_net(1)
+    kind = type(model)
+    with pytest.raises(gradweave.InvalidInput, match="can't join"):
+        gradweave.wrap(model, make_optimizer("adamw", model), **given | {"islands": "127.0.0.1:1", "arrival_timeout": 0.1})
+    assert type(model) is kind
+    with pytest.raises(gradweave.InvalidInput):
+        gradweave.wrap(model, make_optimizer("adamw", model), **given | {"key": tmp_path / "none"})
+    assert type(model) is kind
