@@ -158,8 +158,8 @@ def _check_islands(model, settings):
                 f"{settings.islands}, which average one model: make one module of the models, or give each a meeting point of "
                 "its own")
     if any(hasattr(parameter, "_fsdp_flattened") for parameter in model.parameters()):
-        raise _native.InvalidInput("gradweave.wrap(islands=): FullyShardedDataParallel flattens parameters, and islands average "
-                                   "them one by one: shard the model by fully_shard() (FSDP2)")
+        raise _native.InvalidInput("gradweave.wrap(islands=): FullyShardedDataParallel flattens parameters, and islands "
+                                   "average them one by one: shard the model by fully_shard() (FSDP2)")
 
 
 def innermost(optimizer, hooks_alone=False):

@@ -28,8 +28,8 @@ def run(script, folder, fails=False, **environment):
 
 SLURM = {"SLURM_JOB_NODELIST": "n[3-4]", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "17", "SLURM_JOB_NAME": "a",
          "MEETING": "node1:29600"}
-TORCHRUN = ("srun torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint n3:29400 --rdzv-id 17.{} train.py "
-            "--meeting node1:29600 --key job.key --island a")
+TORCHRUN = ("srun torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint n3:29400 --rdzv-id 17.{} "
+            "train.py --meeting node1:29600 --key job.key --island a")
 
 
 @pytest.mark.parametrize("script", ["meet.sbatch", "island.sbatch"])
@@ -56,7 +56,8 @@ def test_parts_for_kubernetes_fit_each_other():
     yaml = pytest.importorskip("yaml")
     meet, service, names, island = yaml.safe_load_all((ISLANDS / "kubernetes.yaml").read_text())
     assert [part["kind"] for part in (meet, service, names, island)] == ["Deployment", "Service", "Service", "Job"]
-    assert meet["spec"]["selector"]["matchLabels"] == meet["spec"]["template"]["metadata"]["labels"] == service["spec"]["selector"]
+    labels = meet["spec"]["template"]["metadata"]["labels"]
+    assert meet["spec"]["selector"]["matchLabels"] == labels == service["spec"]["selector"]
     name, pods = island["metadata"]["name"], island["spec"]["template"]["spec"]
     assert names["metadata"]["name"] == pods["subdomain"] == names["spec"]["selector"]["job-name"] == name
     words = dict(word.lstrip("-").partition("=")[::2] for word in pods["containers"][0]["command"])

@@ -1,5 +1,5 @@
-"""Islands whose loops are frameworks'. Each loop is a function of an Islander: it trains until islands have done TOTAL steps, and
-returns the model and what has the learning rates."""
+"""Islands whose loops are frameworks'. Each loop is a function of an Islander: it trains until islands have done so many
+steps, and returns the model and what has the learning rates."""
 
 import contextlib
 import os
@@ -21,6 +21,9 @@ class Islander:
     rank: int
     options: dict  # of gradweave.wrap()
     seed: int
+    total: int = TOTAL
+    saves: Path | None = None  # a checkpoint, at the end
+    loads: Path | None = None
     hurry: str | None = None  # a file; steps are slow until it is there, or else until there are two islands
     steps: int = 0            # that this island has done itself
     seen: dict = field(default_factory=dict)
@@ -64,7 +67,9 @@ def accelerate(trial, by_hand=False):
     if by_hand:
         model, optimizer = gradweave.wrap(model, optimizer, **trial.options)
         model.gradweave.islands.carry(scheduler)
-    while model.gradweave.islands.steps < TOTAL:
+    if trial.loads:
+        accelerator.load_state(trial.loads)
+    while model.gradweave.islands.steps < trial.total:
         for x, y in trial.loader():
             with accelerator.accumulate(model):
                 accelerator.backward(nn.functional.cross_entropy(model(x), y))
@@ -75,8 +80,10 @@ def accelerate(trial, by_hand=False):
                 optimizer.zero_grad()
             if accelerator.sync_gradients:
                 trial.stepped(model)
-                if model.gradweave.islands.steps >= TOTAL:
+                if model.gradweave.islands.steps >= trial.total:
                     break
+    if trial.saves:
+        accelerator.save_state(trial.saves)
     gradweave.finish(model)
     return model, optimizer
 
@@ -99,16 +106,21 @@ def fabric(trial, by_hand=False):
         model, optimizer = gradweave.wrap(model, optimizer, **trial.options)
     islands = model.gradweave.islands
     islands.carry(scheduler)
-    while islands.steps < TOTAL:
+    state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    if trial.loads:
+        fabric.load(trial.loads / "fabric.ckpt", state)
+    while islands.steps < trial.total:
         for number, (x, y) in enumerate(trial.loader()):
             with fabric.no_backward_sync(model, enabled=number % 2 == 0):
                 fabric.backward(nn.functional.cross_entropy(model(x), y))
-            if number % 2 and islands.steps < TOTAL:
+            if number % 2 and islands.steps < trial.total:
                 fabric.clip_gradients(model, optimizer, max_norm=1.0)
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
                 trial.stepped(model)
+    if trial.saves:
+        fabric.save(trial.saves / "fabric.ckpt", state)
     gradweave.finish(model)
     return model, optimizer
 
@@ -135,12 +147,14 @@ def lightning_trainer(trial):
 
         def on_train_batch_end(self, *given):
             trial.stepped(self)
+            if trial.saves and self.global_step == trial.total:
+                self.trainer.save_checkpoint(trial.saves / "lightning.ckpt")
 
     module = Net()
     trainer = lightning.Trainer(accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy=Strategy(**trial.options),
-                                plugins=environment(), max_steps=TOTAL, gradient_clip_val=1.0, logger=False,
+                                plugins=environment(), max_steps=trial.total, gradient_clip_val=1.0, logger=False,
                                 enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-    trainer.fit(module, trial.loader())
+    trainer.fit(module, trial.loader(), ckpt_path=trial.loads and str(trial.loads / "lightning.ckpt"))
     return module.net, module.optimizer
 
 
@@ -157,13 +171,14 @@ def transformers_trainer(trial):
     model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=50, n_positions=8, bos_token_id=0,
                                        eos_token_id=0))
     rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, 50, (64, 8))]
-    arguments = TrainingArguments(output_dir=os.environ["JOB_FOLDER"], use_cpu=True, ddp_backend="gloo", max_steps=TOTAL,
-                                  save_strategy="no", per_device_train_batch_size=4, learning_rate=1e-3, report_to=[],
+    arguments = TrainingArguments(output_dir=str(trial.saves or os.environ["JOB_FOLDER"]), use_cpu=True, ddp_backend="gloo",
+                                  max_steps=trial.total, save_strategy="steps" if trial.saves else "no",
+                                  save_steps=trial.total, per_device_train_batch_size=4, learning_rate=1e-3, report_to=[],
                                   disable_tqdm=True)
     trainer = Trainer(model, arguments, train_dataset=rows)
     trainer = gradweave.integrations.transformers.wrap(trainer, **trial.options)
     trainer.add_callback(Told())
-    trainer.train()
+    trainer.train(resume_from_checkpoint=trial.loads and str(next(trial.loads.glob("checkpoint-*"))))
     return model, trainer.optimizer
 
 

@@ -1,5 +1,6 @@
-"""Islands whose loops are frameworks': by gradweave.integrations, with Gradweave's schemes between the ranks of an island, and by
-hand around what Accelerate and Fabric have prepared, with their own DistributedDataParallel inside. Second tier: GRADWEAVE_SLOW=1.
+"""Islands whose loops are frameworks': by gradweave.integrations, with Gradweave's schemes between the ranks of an island, and
+by hand around what Accelerate and Fabric have prepared, with their own DistributedDataParallel inside. Second tier:
+GRADWEAVE_SLOW=1.
 """
 
 import signal
@@ -73,3 +74,19 @@ def test_an_island_of_a_framework_that_is_killed_comes_back(meeting, tmp_path, l
         assert each["rate"] == pytest.approx(stayed[0]["rate"], abs=1e-5) and each["rate"] < 1e-3
     assert all(each["own"] == islanders.TOTAL for each in stayed)
     assert all(each["first"] > 10 and each["own"] <= islanders.TOTAL - 10 for each in came)
+
+
+@pytest.mark.parametrize("loop, size", [("accelerate", 2), ("fabric", 1), ("lightning_trainer", 2),
+                                        pytest.param("transformers_trainer", 1, marks=needs_transformers)])
+def test_a_job_whose_islands_have_all_ended_goes_on_from_a_checkpoint(meeting, tmp_path, loop, size):
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+
+    def run(**how):
+        return ranks.run(islanders.islander, size, loop=loop, number=1, given=meeting.given, hurry=str(folder), **how)
+
+    before, after = run(total=20, saves=folder), run(total=30, loads=folder)
+    assert all(each["own"] == each["steps"] == 20 for each in before)
+    assert all((each["first"], each["own"], each["steps"]) == (21, 10, 30) for each in after)
+    assert after[0]["rate"] < before[0]["rate"] or loop == "transformers_trainer"
+    assert_equal(after)

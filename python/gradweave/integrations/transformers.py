@@ -17,8 +17,8 @@ def wrap(trainer: _Given, **options: Any) -> _Given:
     if hasattr(trainer, "_gradweave_options"):
         raise InvalidInput("this Trainer is wrapped already")
     if options.get("islands") is not None and trainer.args.load_best_model_at_end:
-        raise InvalidInput("load_best_model_at_end loads what this island alone has found best, and islands end with one model: "
-                           "leave it out, and load the checkpoint that you choose after train()")
+        raise InvalidInput("load_best_model_at_end loads what this island alone has found best, and islands end with one "
+                           "model: leave it out, and load the checkpoint that you choose after train()")
     accelerate.adopt(trainer.accelerator, options, evaluates_alone=True)
     trainer._gradweave_options = options
     become(trainer, _trainer_class(type(trainer)))
