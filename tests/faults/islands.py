@@ -10,6 +10,7 @@ carries them one way only, too.
 """
 
 import argparse
+import contextlib
 import json
 import random
 import signal
@@ -55,10 +56,9 @@ class Island:
 
     def kill(self):
         self.thaw()
+        self._signal(signal.SIGKILL)
         for process in self.job.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-        self.job.end()
+            process.wait()
         self.job = None
 
     def freeze(self, seconds):
@@ -72,8 +72,9 @@ class Island:
 
     def _signal(self, number):
         for process in self.job.processes:
-            if process.poll() is None:
-                process.send_signal(number)
+            with contextlib.suppress(ProcessLookupError):
+                if process.poll() is None:
+                    process.send_signal(number)
 
     def harm(self, what, seconds):
         """Its link is cut, loses packets, or hears nothing."""
