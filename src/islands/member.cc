@@ -141,6 +141,7 @@ std::vector<std::int64_t> Member::report(StepReport::Wants wants) {
   const Progress progress = core.part.progress();
   if (progress == Progress::kComplete) report.complete = core.part.number();
   if (progress == Progress::kFailed) report.failed = core.part.number();
+  if (core.part.unlike()) throw RuntimeFailure("islands: " + core.part.trouble());
   if (core.takes != 0 && core.failed_to_take != core.takes) {
     try {
       report.caught_up = core.part.catch_up().value_or(-1);
@@ -314,7 +315,7 @@ bool Member::give(const Command& command, std::span<const float> values, std::sp
     return each.name == core_->options.island || each.name == command.other;
   });
   if (alone) core_->part.set_anchor(values);
-  core_->part.give(command.other, core_->peer_of(command.other), extra);
+  core_->part.give(command.other, core_->peer_of(command.other), command.number, extra);
   return alone;
 }
 
@@ -323,7 +324,7 @@ void Member::give_no_more(const std::string& island) { core_->part.give_no_more(
 void Member::take(const Command& command) {
   core_->takes = command.number;
   core_->have_taken = false;
-  core_->part.take(core_->peer_of(command.other));
+  core_->part.take(core_->peer_of(command.other), command.number);
 }
 
 bool Member::train(std::span<const float> values) {

@@ -64,6 +64,7 @@ class Member {
 
   // ---- at each step
 
+  // Errors: RuntimeFailure if islands that should be equal are not.
   std::vector<std::int64_t> report(StepReport::Wants wants);
   const std::string& text() const;
   // `reports`: of all ranks, one after another. Errors: RuntimeFailure if they or the text make no sense.

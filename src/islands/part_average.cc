@@ -42,8 +42,8 @@ class PartAverage::Core {
   void land(std::span<float> delta);
   void drop();
   void set_anchor(std::span<const float> values);
-  void give(const std::string& name, Peer to, std::span<const std::byte> extra);
-  void take(Peer from);
+  void give(const std::string& name, Peer to, std::int64_t transfer, std::span<const std::byte> extra);
+  void take(Peer from, std::int64_t transfer);
   std::optional<std::int64_t> catch_up();
   void taken();
 
@@ -64,9 +64,7 @@ class PartAverage::Core {
 
   bool has_state_ = true;
   std::vector<std::shared_ptr<Round>> landed_rounds_;  // others may still wait for their means
-  std::shared_ptr<Streams> given_ = std::make_shared<Streams>();
-  Streams taken_;
-  std::weak_ptr<const Snapshot> snapshot_;  // of now, if it is given to somebody
+  std::weak_ptr<const Snapshot> snapshot_;             // of now, if it is given to somebody
   Thread thread_;
 };
 
@@ -146,23 +144,24 @@ void PartAverage::Core::set_anchor(std::span<const float> values) {
   changed({.what = Change::What::kAnchor, .number = landed_, .bytes = bytes});
 }
 
-void PartAverage::Core::give(const std::string& name, Peer to, std::span<const std::byte> extra) {
+void PartAverage::Core::give(const std::string& name, Peer to, std::int64_t transfer,
+                             std::span<const std::byte> extra) {
   if (!has_state_)
     throw InvalidInput("this rank has no state yet", "give", "wait until catch_up() returns a number");
   givers_.erase(name);
   auto snapshot = snapshot_.lock();
   if (!snapshot) snapshot_ = snapshot = std::make_shared<const Snapshot>(now_);
-  auto giver = std::make_shared<Giver>(workshop_, given_, options_, std::move(to));
+  auto giver = std::make_shared<Giver>(workshop_, options_, std::move(to), transfer);
   giver->start(snapshot, landed_, extra);
   givers_[name] = std::move(giver);
 }
 
-void PartAverage::Core::take(Peer from) {
+void PartAverage::Core::take(Peer from, std::int64_t transfer) {
   end_all();
   rest_.reset();
   extra_.clear();
   has_state_ = false;
-  taker_ = std::make_shared<Taker>(workshop_, taken_, options_, std::move(from));
+  taker_ = std::make_shared<Taker>(workshop_, options_, std::move(from), transfer);
   taker_->start();
 }
 
@@ -200,6 +199,7 @@ void PartAverage::begin(const Average& average, std::span<const float> values) {
 }
 Progress PartAverage::progress() const { return core_->round_ ? core_->round_->progress() : Progress::kNone; }
 std::string PartAverage::trouble() const { return core_->round_ ? core_->round_->trouble() : ""; }
+bool PartAverage::unlike() const { return core_->round_ && core_->round_->unlike(); }
 std::int64_t PartAverage::number() const { return core_->begun_; }
 void PartAverage::land(std::span<float> delta) { core_->land(delta); }
 void PartAverage::drop() { core_->drop(); }
@@ -209,11 +209,12 @@ std::span<const float> PartAverage::momentum() const { return core_->now_.moment
 void PartAverage::set_anchor(std::span<const float> values) { core_->set_anchor(values); }
 bool PartAverage::has_rest() const { return core_->rest_ != nullptr; }
 
-void PartAverage::give(const std::string& name, Peer to, std::span<const std::byte> extra) {
-  core_->give(name, std::move(to), extra);
+void PartAverage::give(const std::string& name, Peer to, std::int64_t transfer,
+                       std::span<const std::byte> extra) {
+  core_->give(name, std::move(to), transfer, extra);
 }
 void PartAverage::give_no_more(const std::string& name) { core_->givers_.erase(name); }
-void PartAverage::take(Peer from) { core_->take(std::move(from)); }
+void PartAverage::take(Peer from, std::int64_t transfer) { core_->take(std::move(from), transfer); }
 std::optional<std::int64_t> PartAverage::catch_up() { return core_->catch_up(); }
 const std::vector<std::byte>& PartAverage::extra() const { return core_->extra_; }
 void PartAverage::taken() { core_->taken(); }

@@ -56,6 +56,8 @@ class PartAverage {
   // others may still wait for their part of it, and get it after it has landed here, too.
   Progress progress() const;
   std::string trouble() const;  // why it failed
+  // Whether it failed since members have gained since other anchors, which are not equal any more as they should be.
+  bool unlike() const;
   std::int64_t number() const;  // of the average that has begun last; 0: none
   // What the average moves parameters by, to be added to each of `count`; anchor and momentum move too. Only of one that is
   // complete.
@@ -72,14 +74,14 @@ class PartAverage {
   // ---- the state, from a rank to one that comes
 
   // Sends anchor and momentum as they are now and `extra`, all copied; and then each result as it lands, until give_no_more().
-  // `name` tells takers apart; one that is given to already begins anew. A taker that goes disturbs nothing. The n-th give to a
-  // peer goes to its n-th take, or a later one if it has given that up.
-  void give(const std::string& name, Peer to, std::span<const std::byte> extra);
+  // `name` tells takers apart; one that is given to already begins anew. A taker that goes disturbs nothing. The take of the same
+  // `transfer` gets it, and no other; transfers to a peer are numbered upwards.
+  void give(const std::string& name, Peer to, std::int64_t transfer, std::span<const std::byte> extra);
   // Nothing if none of that name is given to.
   void give_no_more(const std::string& name);
 
   // Takes the state. What was this rank's own is gone: the average under way, what is given to others, the rest.
-  void take(Peer from);
+  void take(Peer from, std::int64_t transfer);
   // Puts in force what has come, the state first and then results, each moving the anchor. Returns the number of the last average
   // that is in it; nothing before the state is there. Errors: RuntimeFailure if the other is lost, or gives no more before all of
   // it has come, or has another part or other options: take() anew.

@@ -11,12 +11,13 @@
 #include "base/quoted.h"
 #include "gradweave/error.h"
 #include "islands/little_endian.h"
+#include "model/hash.h"
 
 namespace gradweave::islands {
 namespace {
 
 constexpr std::uint32_t kContributions = 1, kMeans = 2;  // channels
-constexpr std::int64_t kWeightBytes = 8;
+constexpr std::int64_t kHeadBytes = 16;                  // the weight, and a checksum of the anchor
 
 const std::uint8_t* codes(const std::byte* bytes) { return reinterpret_cast<const std::uint8_t*>(bytes); }
 const float* floats(const std::byte* bytes) { return reinterpret_cast<const float*>(bytes); }
@@ -37,7 +38,8 @@ Round::Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, con
       format_(average.exact ? std::nullopt : options.format),
       seed_(options.seed),
       average_(average),
-      rest_(std::move(rest)) {
+      rest_(std::move(rest)),
+      anchor_(checksum({reinterpret_cast<const char*>(anchor.data()), anchor.size_bytes()})) {
   const auto world = static_cast<std::int64_t>(members());
   const std::int64_t groups = (options.count + codec::kGroup - 1) / codec::kGroup;
   for (std::int64_t i = 0; i < world; ++i) {
@@ -45,7 +47,7 @@ Round::Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, con
                        .end = std::min(groups * (i + 1) / world * codec::kGroup, options.count)});
     if (!average_.members[static_cast<std::size_t>(i)]) place_ = static_cast<std::size_t>(i);
   }
-  own_ = room_for(world * kWeightBytes + bytes_of(format_, options.count));
+  own_ = room_for(world * kHeadBytes + bytes_of(format_, options.count));
   result_ = room_for(bytes_of(format_, options.count));
   if (format_) gain_ = std::make_unique_for_overwrite<float[]>(values.size());
   {
@@ -80,7 +82,7 @@ std::string Round::trouble() const {
 void Round::end() { stop(Progress::kNone, ""); }
 
 std::byte* Round::own_at(std::size_t block) const {
-  return own_.get() + static_cast<std::int64_t>(block + 1) * kWeightBytes +
+  return own_.get() + static_cast<std::int64_t>(block + 1) * kHeadBytes +
          bytes_of(format_, blocks_[block].begin);
 }
 
@@ -106,7 +108,7 @@ void Round::plan() {
     if (i == place_) continue;
     const std::int64_t theirs = blocks_[i].count();
     if (mine > 0) {
-      const std::int64_t size = kWeightBytes + bytes_of(format_, mine);
+      const std::int64_t size = kHeadBytes + bytes_of(format_, mine);
       contributions_[i] = room_for(size);
       ++missing_contributions_;
       entries_.push_back({.member = i, .size = size, .bytes = contributions_[i].get()});
@@ -123,9 +125,9 @@ void Round::plan() {
           {.mean = true, .member = i, .size = bytes_of(format_, theirs), .bytes = result_at(i)});
       contributions.push_back({.sends = true,
                                .member = i,
-                               .size = kWeightBytes + bytes_of(format_, theirs),
+                               .size = kHeadBytes + bytes_of(format_, theirs),
                                .count = theirs,
-                               .bytes = own_at(i) - kWeightBytes});
+                               .bytes = own_at(i) - kHeadBytes});
     }
   }
   first_contribution_ = entries_.size();
@@ -143,7 +145,7 @@ void Round::run() {
   for (std::size_t i = 0; i < members(); ++i) {
     if (progress() != Progress::kUnderWay) return;
     encode(i);
-    put(own_at(i) - kWeightBytes, std::bit_cast<std::uint64_t>(average_.weight));
+    put(put(own_at(i) - kHeadBytes, std::bit_cast<std::uint64_t>(average_.weight)), anchor_);
     if (i != place_ && blocks_[i].count() > 0) post(index++);
   }
   gain_.reset();
@@ -197,7 +199,7 @@ void Round::over(std::size_t index) {
   }
   if (entry.sends) {
     workshop_->bytes_sent += entry.size;
-    workshop_->float_bytes_sent += bytes_of(std::nullopt, entry.count) + (entry.mean ? 0 : kWeightBytes);
+    workshop_->float_bytes_sent += bytes_of(std::nullopt, entry.count) + (entry.mean ? 0 : kHeadBytes);
     return;
   }
   const std::string peer = "peer " + in_quotes(average_.members[entry.member]->name());
@@ -215,12 +217,19 @@ void Round::over(std::size_t index) {
 }
 
 void Round::take_contribution(const Entry& entry) {
-  std::uint64_t bits = 0;
-  take(entry.bytes, bits);
+  std::uint64_t bits = 0, anchor = 0;
+  take(take(entry.bytes, bits), anchor);
   const double weight = weights_[entry.member] = std::bit_cast<double>(bits);
   if (!std::isfinite(weight) || weight < 0) {
     return fail("peer " + in_quotes(average_.members[entry.member]->name()) + ": its weight is " +
                 std::to_string(weight) + "; weights are finite and not negative");
+  }
+  if (anchor != anchor_) {
+    unlike_ = true;
+    return fail("peer " + in_quotes(average_.members[entry.member]->name()) +
+                " has gained since another point than this rank: islands are not equal any more, which is an "
+                "error of "
+                "Gradweave's; end all of them, and go on from a checkpoint");
   }
   if (--missing_contributions_ == 0) sum();
 }
@@ -242,7 +251,7 @@ void Round::sum() {
     for (std::size_t i = 0; i < members(); ++i) {
       if (weights_[i] == 0) continue;
       const double share = weights_[i] / total;
-      const std::byte* const from = i == place_ ? own_at(i) : contributions_[i].get() + kWeightBytes;
+      const std::byte* const from = i == place_ ? own_at(i) : contributions_[i].get() + kHeadBytes;
       if (format_) {
         codec::kernels().decode(*format_, codes(from), count, begin, end, part.data());
       } else {

@@ -50,6 +50,8 @@ class Round : public std::enable_shared_from_this<Round> {
   void start();
   Progress progress() const;
   std::string trouble() const;
+  // Whether it failed since members have other anchors.
+  bool unlike() const { return unlike_; }
   // At once; nobody touches its buffers any more but the workshop's thread.
   void end();
 
@@ -105,11 +107,13 @@ class Round : public std::enable_shared_from_this<Round> {
   const std::uint64_t seed_;
   const Average average_;
   const std::shared_ptr<const Rest> rest_;
+  const std::uint64_t anchor_;  // checksum
+  std::atomic<bool> unlike_ = false;
   std::vector<Block> blocks_;  // each of the member of the same place
   std::size_t place_ = 0;
   std::size_t first_contribution_ = 0, first_mean_ = 0;  // of the entries that are sent
   std::unique_ptr<float[]> gain_;                        // until it is encoded
-  Bytes own_;                                            // for each member: the weight, and its block
+  Bytes own_;                                            // for each member: a head, and its block
   Bytes result_;
 
   // Of the workshop's thread, and of the part's once it is complete.

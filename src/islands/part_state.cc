@@ -18,9 +18,8 @@ constexpr std::size_t kNoteBytes = 2 * sizeof(std::uint64_t);
 constexpr std::size_t kMostChanges = 4;  // that wait to be applied, before more may come
 constexpr int kStreamBits = 32;          // of a sequence: which stream, and then the message in it
 
-bool is_gone(const Peer& peer) {
-  const Presence presence = peer.presence();
-  return presence == Presence::kLost || presence == Presence::kLeft;
+std::uint64_t first_of_stream(std::int64_t transfer) {
+  return static_cast<std::uint64_t>(transfer) << kStreamBits;
 }
 
 // What both sides have the same of.
@@ -48,14 +47,6 @@ std::int64_t payload_bytes(Change::What what, const PartOptions& options) {
 std::byte* bytes_in(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
 
 }  // namespace
-
-std::uint64_t Streams::next(const Peer& peer) {
-  const MutexLock lock(mutex_);
-  std::erase_if(last_, [&](const auto& each) { return each.first != peer && is_gone(each.first); });
-  auto found = std::ranges::find(last_, peer, [](const auto& each) { return each.first; });
-  if (found == last_.end()) found = last_.insert(found, {peer, 0});
-  return ++found->second << kStreamBits;
-}
 
 void apply(const Change& change, const PartOptions& options, Snapshot& to) {
   const auto* const from = change.bytes.get();
@@ -87,9 +78,11 @@ void apply(const Change& change, const PartOptions& options, Snapshot& to) {
   }
 }
 
-Giver::Giver(std::shared_ptr<Workshop> workshop, std::shared_ptr<Streams> streams, const PartOptions& options,
-             Peer to)
-    : workshop_(std::move(workshop)), streams_(std::move(streams)), options_(options), to_(std::move(to)) {}
+Giver::Giver(std::shared_ptr<Workshop> workshop, const PartOptions& options, Peer to, std::int64_t transfer)
+    : workshop_(std::move(workshop)),
+      options_(options),
+      to_(std::move(to)),
+      sequence_(first_of_stream(transfer)) {}
 
 // The first message is posted at once: a taker that waits for a stream which has ended is told.
 void Giver::start(const std::shared_ptr<const Snapshot>& snapshot, std::int64_t number,
@@ -103,7 +96,7 @@ void Giver::start(const std::shared_ptr<const Snapshot>& snapshot, std::int64_t 
   for (const std::vector<float>* const values : {&snapshot->anchor, &snapshot->momentum})
     push(snapshot, values->data(), values->size() * sizeof(float));
   push({extra.begin(), extra.end()});
-  begin_stream();
+  send_next();
 }
 
 void Giver::push(std::vector<std::byte> bytes) {
@@ -142,11 +135,6 @@ void Giver::end() {
   pieces_.clear();
 }
 
-void Giver::begin_stream() {
-  first_ = sequence_ = streams_->next(to_);
-  send_next();
-}
-
 void Giver::send_next() {
   if (ended_ || pieces_.empty()) return;
   const auto over = [workshop = workshop_, weak = weak_from_this(), sequence = sequence_] {
@@ -164,8 +152,6 @@ void Giver::over(std::uint64_t sequence) {
   try {
     message_->wait();
   } catch (const RuntimeFailure&) {
-    // One that has not begun was ended by a taker that has given it up: the next is its next attempt.
-    if (sequence == first_ && !is_gone(to_)) return begin_stream();
     ended_ = true;
     pieces_.clear();
     return;
@@ -178,11 +164,11 @@ void Giver::over(std::uint64_t sequence) {
   send_next();
 }
 
-Taker::Taker(std::shared_ptr<Workshop> workshop, Streams& streams, const PartOptions& options, Peer from)
+Taker::Taker(std::shared_ptr<Workshop> workshop, const PartOptions& options, Peer from, std::int64_t transfer)
     : workshop_(std::move(workshop)),
       options_(options),
       from_(std::move(from)),
-      sequence_(streams.next(from_)) {}
+      sequence_(first_of_stream(transfer)) {}
 
 void Taker::start() {
   const MutexLock lock(mutex_);

@@ -17,16 +17,6 @@
 
 namespace gradweave::islands {
 
-// Gives and takes of a peer are numbered by either side, each a stream of messages of its own.
-class Streams {
- public:
-  std::uint64_t next(const Peer& peer);
-
- private:
-  Mutex mutex_;
-  std::vector<std::pair<Peer, std::uint64_t>> last_ GUARDED_BY(mutex_);
-};
-
 struct Snapshot {
   std::vector<float> anchor, momentum;
 };
@@ -45,8 +35,8 @@ void apply(const Change& change, const PartOptions& options, Snapshot& to);
 // Called by the part's thread.
 class Giver : public std::enable_shared_from_this<Giver> {
  public:
-  Giver(std::shared_ptr<Workshop> workshop, std::shared_ptr<Streams> streams, const PartOptions& options,
-        Peer to);
+  // `transfer`: which stream of messages to the taker.
+  Giver(std::shared_ptr<Workshop> workshop, const PartOptions& options, Peer to, std::int64_t transfer);
   ~Giver() { end(); }
   Giver(const Giver&) = delete;
   Giver& operator=(const Giver&) = delete;
@@ -63,17 +53,15 @@ class Giver : public std::enable_shared_from_this<Giver> {
   };
   void push(std::vector<std::byte> bytes) REQUIRES(mutex_);
   void push(std::shared_ptr<const void> keeps, const void* bytes, std::size_t size) REQUIRES(mutex_);
-  void begin_stream() REQUIRES(mutex_);
   void send_next() REQUIRES(mutex_);
   void over(std::uint64_t sequence) EXCLUDES(mutex_);
 
   const std::shared_ptr<Workshop> workshop_;
-  const std::shared_ptr<Streams> streams_;
   const PartOptions options_;
   Mutex mutex_;
   Peer to_ GUARDED_BY(mutex_);
   std::deque<Piece> pieces_ GUARDED_BY(mutex_);  // the first is under way
-  std::uint64_t first_ GUARDED_BY(mutex_) = 0, sequence_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t sequence_ GUARDED_BY(mutex_);
   std::optional<Message> message_ GUARDED_BY(mutex_);
   bool ended_ GUARDED_BY(mutex_) = false;  // here, or the taker has gone
 };
@@ -87,7 +75,7 @@ class Taker : public std::enable_shared_from_this<Taker> {
     std::int64_t number = 0;
   };
 
-  Taker(std::shared_ptr<Workshop> workshop, Streams& streams, const PartOptions& options, Peer from);
+  Taker(std::shared_ptr<Workshop> workshop, const PartOptions& options, Peer from, std::int64_t transfer);
   ~Taker() { end(); }
   Taker(const Taker&) = delete;
   Taker& operator=(const Taker&) = delete;

@@ -259,8 +259,8 @@ TEST(PartAverage, MessagesAreOfTheSizeOfTheirFormat) {
   isles.train({0, 1});
   isles.average({0, 1});
   const PartAverage& part = *isles.members[0].part;
-  ASSERT_TRUE(wait_for([&] { return part.bytes_sent() == 2 * 100 * 260 + 8; }));
-  EXPECT_EQ(part.float_bytes_sent(), 51200 * 4 + 8);
+  ASSERT_TRUE(wait_for([&] { return part.bytes_sent() == 2 * 100 * 260 + 16; }));
+  EXPECT_EQ(part.float_bytes_sent(), 51200 * 4 + 16);
 }
 
 // Elements whose summer is another one than before: what it has kept goes into the next mean, exact here.
@@ -442,12 +442,12 @@ TEST(PartAverage, RefusesMessagesOfAWrongFormAndNamesTheirSender) {
   };
   EXPECT_EQ(
       trouble_after(1, 100),
-      "average 1: peer 'b': its message has 100 bytes and not 1032; start all islands with the same model "
+      "average 1: peer 'b': its message has 100 bytes and not 1040; start all islands with the same model "
       "and options");
   EXPECT_NE(trouble_after(1, 5000).find("average 2: peer 'b': "), std::string::npos);
-  EXPECT_NE(trouble_after(-1, 1032).find("peer 'b': its weight is -1"), std::string::npos);
-  EXPECT_NE(trouble_after(std::nan(""), 1032).find("its weight is"), std::string::npos);
-  EXPECT_NE(trouble_after(HUGE_VAL, 1032).find("its weight is"), std::string::npos);
+  EXPECT_NE(trouble_after(-1, 1040).find("peer 'b': its weight is -1"), std::string::npos);
+  EXPECT_NE(trouble_after(std::nan(""), 1040).find("its weight is"), std::string::npos);
+  EXPECT_NE(trouble_after(HUGE_VAL, 1040).find("its weight is"), std::string::npos);
 }
 
 TEST(PartAverage, RefusesWhatIsOutOfOrder) {
@@ -469,9 +469,9 @@ TEST(PartAverage, RefusesWhatIsOutOfOrder) {
   EXPECT_THROW(part.land(values), InvalidInput);
   part.drop();
   EXPECT_THROW(part.begin({.number = 1, .members = members}, values), InvalidInput);
-  part.take(*isles.members[0].peers[1]);
+  part.take(*isles.members[0].peers[1], 1);
   EXPECT_THROW(part.begin({.number = 2, .members = members}, values), InvalidInput);
-  EXPECT_THROW(part.give("b", *isles.members[0].peers[1], {}), InvalidInput);
+  EXPECT_THROW(part.give("b", *isles.members[0].peers[1], 1, {}), InvalidInput);
   part.taken();
   part.begin({.number = 2, .members = members}, values);
 }
@@ -497,10 +497,10 @@ TEST(PartState, IsTakenWhileAveragesLandAndTheTakerThenTakesPart) {
       isles.train({0, 1});
       isles.average({0, 1});
     }
-    taker.take(*isles.members[2].peers[0]);
+    taker.take(*isles.members[2].peers[0], 5);
     EXPECT_EQ(taker.catch_up(), std::nullopt);
-    giver.give("c", *isles.members[0].peers[2], std::as_bytes(std::span(said)));
-    giver.give("d", *isles.members[0].peers[3], {});  // who never takes: nobody waits for it
+    giver.give("c", *isles.members[0].peers[2], 5, std::as_bytes(std::span(said)));
+    giver.give("d", *isles.members[0].peers[3], 6, {});  // who takes late: nobody waits for it
     for (int r = 0; r < 7; ++r) {
       isles.train({0, 1});
       isles.average({0, 1}, {1, 3}, r == 4);
@@ -511,7 +511,7 @@ TEST(PartState, IsTakenWhileAveragesLandAndTheTakerThenTakesPart) {
     isles.members[1].part->set_anchor(isles.members[0].x);
     ASSERT_TRUE(wait_for([&] { return taker.catch_up() == isles.number && equal(taker); }));
     EXPECT_EQ(std::string(reinterpret_cast<const char*>(taker.extra().data()), taker.extra().size()), said);
-    other.take(*isles.members[3].peers[0]);
+    other.take(*isles.members[3].peers[0], 6);
     ASSERT_TRUE(wait_for([&] { return other.catch_up() == isles.number && equal(other); }));
     EXPECT_TRUE(other.extra().empty());
     taker.taken();
@@ -545,9 +545,9 @@ TEST(PartState, AGiverThatDiesIsSeen) {
     Isles isles(2);
     isles.make_parts({.count = 3000});
     PartAverage& taker = *isles.members[1].part;
-    taker.take(*isles.members[1].peers[0]);
+    taker.take(*isles.members[1].peers[0], 1);
     if (has_given) {
-      isles.members[0].part->give("b", *isles.members[0].peers[1], {});
+      isles.members[0].part->give("b", *isles.members[0].peers[1], 1, {});
       ASSERT_TRUE(catches_up(taker, 0));
     }
     isles.members[0].endpoint.reset();
@@ -558,8 +558,8 @@ TEST(PartState, AGiverThatDiesIsSeen) {
 TEST(PartState, ATakerThatDiesDisturbsNobody) {
   Isles isles(3);
   isles.make_parts({.count = 3000, .format = Format::kInt8});
-  isles.members[0].part->give("c", *isles.members[0].peers[2], {});
-  isles.members[2].part->take(*isles.members[2].peers[0]);
+  isles.members[0].part->give("c", *isles.members[0].peers[2], 1, {});
+  isles.members[2].part->take(*isles.members[2].peers[0], 1);
   isles.members[2].endpoint.reset();
   for (int r = 0; r < 3; ++r) isles.average({0, 1});
   isles.members[0].part->give_no_more("c");
@@ -571,24 +571,55 @@ TEST(PartState, IsTakenAgainFromTheSamePeer) {
   PartAverage &giver = *isles.members[0].part, &taker = *isles.members[1].part;
   Peer to = *isles.members[0].peers[1], from = *isles.members[1].peers[0];
   // A give that ends before it is taken.
-  giver.give("b", to, {});
+  giver.give("b", to, 1, {});
   giver.give_no_more("b");
-  taker.take(from);
+  taker.take(from, 1);
   EXPECT_NE(failure_of(taker).find("the sender has ended it"), std::string::npos);
   // One that begins anew.
-  giver.give("b", to, {});
-  giver.give("b", to, {});
-  taker.take(from);
+  giver.give("b", to, 2, {});
+  giver.give("b", to, 3, {});
+  taker.take(from, 2);
   failure_of(taker);
-  taker.take(from);
+  taker.take(from, 3);
   ASSERT_TRUE(catches_up(taker, 0));
   giver.give_no_more("b");  // to one that has all: no error
   std::this_thread::sleep_for(20ms);
   EXPECT_EQ(taker.catch_up(), 0);
   // Takes that were given up before anybody gave.
-  for (int r = 0; r < 3; ++r) taker.take(from);
-  giver.give("b", to, {});
+  for (int transfer = 4; transfer < 7; ++transfer) taker.take(from, transfer);
+  giver.give("b", to, 6, {});
   ASSERT_TRUE(catches_up(taker, 0));
+}
+
+TEST(PartState, ATransferThatTheTakerNeverHeardOfIsNotTaken) {
+  Isles isles(2);
+  isles.make_parts({.count = 300, .format = Format::kInt8});
+  PartAverage &giver = *isles.members[0].part, &taker = *isles.members[1].part;
+  giver.give("b", *isles.members[0].peers[1], 1, {});
+  giver.give_no_more("b");
+  giver.set_anchor(isles.random(300));
+  giver.give("b", *isles.members[0].peers[1], 2, {});
+  taker.take(*isles.members[1].peers[0], 2);
+  ASSERT_TRUE(catches_up(taker, 0));
+  EXPECT_TRUE(same_bits(taker.anchor(), giver.anchor()));
+}
+
+TEST(PartAverage, AnchorsThatDifferAreSeen) {
+  Isles isles(2);
+  isles.make_parts({.count = 3000, .format = Format::kInt8});
+  isles.members[0].part->set_anchor(isles.random(3000));
+  const Floats values(3000);
+  for (std::size_t i = 0; i < 2; ++i) {
+    Isle& isle = isles.members[i];
+    std::vector<std::optional<Peer>> members(2);
+    members[1 - i] = isle.peers[1 - i];
+    isle.part->begin({.number = 1, .members = members}, values);
+  }
+  ASSERT_TRUE(wait_for([&] {
+    return std::ranges::all_of(isles.members,
+                               [](const Isle& isle) { return isle.part->progress() == Progress::kFailed; });
+  }));
+  EXPECT_TRUE(std::ranges::any_of(isles.members, [](const Isle& isle) { return isle.part->unlike(); }));
 }
 
 TEST(PartState, OfAnotherPartIsRefused) {
@@ -599,8 +630,8 @@ TEST(PartState, OfAnotherPartIsRefused) {
     two.make_parts({.count = 300, .format = Format::kInt8});
     Isle& taker = two.members[1];
     taker.part = std::make_unique<PartAverage>(options, Floats(static_cast<std::size_t>(options.count)));
-    two.members[0].part->give("b", *two.members[0].peers[1], {});
-    taker.part->take(*taker.peers[0]);
+    two.members[0].part->give("b", *two.members[0].peers[1], 1, {});
+    taker.part->take(*taker.peers[0], 1);
     return failure_of(*taker.part);
   };
   EXPECT_EQ(
