@@ -47,6 +47,7 @@ class Island:
         self.job, self.frozen_until, self.harmed_until = None, 0.0, 0.0
 
     def start(self):
+        self.began = time.monotonic()
         self.job = ranks.start(ISLANDER, self._case.size, fresh=bool(self._case.hosts), prefix=self._case.inside(self.number),
                                number=self.number, **self._case.arguments)
 
@@ -151,19 +152,22 @@ class Case:
             unheard = [island for island in self.islands if island.frozen_until or island.harmed_until]
             # A meeting point that comes back waits one lease: who is silent for longer is refused, if all others are new.
             settled = self.meeting_began < now - 3 * LEASE_S and back is None
+            # One that has the state, and hears and speaks, is left.
+            old = [island for island in able if island.began < now - 4]
             what = self.random.choice(["kill", "kill", "two", "freeze", "meeting", "new", "nothing"]
                                       + (2 * list(HARMS) if self.hosts else []))
-            if what in ("kill", "two") and len(able) > (2 if what == "two" else 1):
-                for island in self.random.sample(able, 2 if what == "two" else 1):
+            if what in ("kill", "two") and len(able) > (2 if what == "two" else 1) and old:
+                left = self.random.choice(old)
+                for island in self.random.sample([each for each in able if each is not left], 2 if what == "two" else 1):
                     self.tell("kill", island)
                     island.kill()
                     again.append((now + self.random.uniform(0, 2), island))
-            elif what == "freeze" and len(able) > 1 and settled:
-                island = self.random.choice(able)
+            elif what == "freeze" and len(old) > 1 and settled:
+                island = self.random.choice(old)
                 self.tell("freeze", island)
                 island.freeze(self.random.choice([0.3, 1.5, 3.0]))
-            elif what in HARMS and len(able) > 1 and settled:
-                island = self.random.choice(able)
+            elif what in HARMS and len(old) > 1 and settled:
+                island = self.random.choice(old)
                 self.tell(what, island)
                 island.harm(what, self.random.choice([0.3, 2.0, 5.0]))
             elif what == "meeting" and back is None and not unheard:
