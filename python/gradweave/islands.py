@@ -173,7 +173,7 @@ class Islands:
         self._landed = self._last = 0  # averages; the number of the one that finish() waits for
         self._under_way = self._trains = False
         self._averaged_with = self.finished_with = []
-        self._callbacks, self._told = [], None
+        self._callbacks, self._told = [], 0
         self._looked, self._trouble, self._told_trouble = time.monotonic(), "", ""
         self._carried, self._taken = [], []  # objects besides the model; states that are still to be loaded into them
         self._member = None
@@ -235,7 +235,7 @@ class Islands:
         return min(len(self._averaged_with), len(self.names))
 
     def on_change(self, call):
-        """`call(names)` after a step, on every rank of this island, once other islands are there than before."""
+        """`call(names)` after a step, on every rank of this island, once an island has gone or come."""
         self._callbacks.append(call)
 
     def carry(self, *objects):
@@ -332,12 +332,12 @@ class Islands:
             text = self._inside.from_rank_0(self._member.text)
         for command in self._member.proceed(reports, text):
             getattr(self, f"_{_CALLED[command.what]}")(command)
-        if self.names not in ([], self._told):
-            self._told = self.names
+        if self._member.epoch != self._told:  # also where one came again under its name
+            self._told = self._member.epoch
             if self._inside.rank == 0:
-                logger.info("gradweave: islands %s train together (this is %s)", ", ".join(self._told), self.name)
+                logger.info("gradweave: islands %s train together (this is %s)", ", ".join(self.names), self.name)
             for call in self._callbacks:
-                call(self._told)
+                call(self.names)
 
     def _begin(self, command):
         self._prepare()
