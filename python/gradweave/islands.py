@@ -6,6 +6,7 @@ import datetime
 import io
 import logging
 import math
+import os
 import socket
 import time
 
@@ -19,7 +20,7 @@ from gradweave.subclasses import named_as, reduce_plain, session_of
 
 GROUP = 256  # elements that a codec scales together
 OPTIONS = {"period": 8, "compressor": "int4", "outer_momentum": 0.0, "outer_learning_rate": 1.0}
-NOTHING, AVERAGE, FINISH = 0, 1, 2  # what a rank wants: islands::Standing
+NOTHING, AVERAGE, FINISH = 0, 1, 2  # what a rank wants: islands::StepReport
 POLL_S = 0.005
 TELL_S = 10.0
 
@@ -189,7 +190,7 @@ class Islands:
         trains = digest([self._shapes, self._inside.size, options["compressor"], outer])
         self._member = _native.IslandMember(
             meeting=settings.islands, key=str(settings.key), island=self.name, trains=trains, rank=self._inside.rank,
-            ranks=self._inside.size, listen=settings.listen or "0.0.0.0:0", silence_s=min(settings.timeout, 10.0),
+            ranks=self._inside.size, listen=_own_port(settings.listen), silence_s=min(settings.timeout, 10.0),
             values=self._values.read(), compressor="" if options["compressor"] == "none" else options["compressor"],
             outer=None if outer == (0.0, 1.0) else outer)
         addresses = self._inside.gathered(f"{_own_host(settings.islands, settings.listen)}:{self._member.port}")
@@ -590,6 +591,12 @@ def _destroy(groups):
     for group in groups:
         if group is not None and distributed.is_initialized():  # else they are gone with the default group
             distributed.destroy_process_group(group)
+
+
+def _own_port(listen):
+    """Where this rank listens: the ranks of a host on ports that follow each other."""
+    host, _, port = (listen or "0.0.0.0:0").rpartition(":")
+    return f"{host}:{int(port) + int(os.environ.get('LOCAL_RANK', 0)) if port.isdigit() and int(port) else port}"
 
 
 def _own_host(meeting, listen):

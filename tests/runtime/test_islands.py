@@ -81,3 +81,12 @@ def test_an_island_that_is_killed_comes_back_while_the_others_train(meeting, tmp
         assert equal([island[rank] for island in islands])
         assert islands[1][rank]["first"] > 10
         assert ["island1", "island2"] in islands[0][rank]["seen"]
+
+
+def test_ranks_of_a_host_listen_at_ports_that_follow(monkeypatch):
+    from gradweave import islands
+
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert islands._own_port("10.0.0.1:29700") == "10.0.0.1:29703"
+    assert islands._own_port("[::1]:29700") == "[::1]:29703"
+    assert islands._own_port(None) == "0.0.0.0:0"
