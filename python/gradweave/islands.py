@@ -345,7 +345,7 @@ class Islands:
         self._under_way, self._steps_since = True, 0
         self._averaged_with = command.members
         self._samples_begun = self._samples
-        values = self._values.read(None if command.last else self._anchor())
+        values = self._values.read(None if command.last or not self._values.buffers else self._anchor())
         self._member.begin(command, self._samples, values)
 
     def _land(self, command):

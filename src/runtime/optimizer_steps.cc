@@ -16,8 +16,10 @@ void OptimizerSteps::install() {
 void OptimizerSteps::step(const Stepped& stepped) {
   const std::int32_t number = number_of(stepped);
   // The gradients of a layer on a stream of its own are that stream's, and freed before the step is over.
-  for (const std::int32_t p : subset(number).parameters)
-    keep_for_stream(parameters_.all()[static_cast<std::size_t>(p)].gradient());
+  for (const std::int32_t p : subset(number).parameters) {
+    const NamedParameter& each = parameters_.all()[static_cast<std::size_t>(p)];
+    if (!each.tensor.is_cpu()) keep_for_stream(each.gradient());  // asking for a shard's takes time
+  }
   stepper_(number);
 }
 
