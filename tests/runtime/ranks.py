@@ -4,6 +4,7 @@ They are forked from a server that has imported torch once, which saves seconds 
 interpreter, which also ends as one.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -43,7 +44,8 @@ class _Forked:
         self._process.start()
 
     def send_signal(self, number):
-        os.kill(self._process.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # the server may know of its end before we do
+            os.kill(self._process.pid, number)
 
     def poll(self):
         return self._process.exitcode
