@@ -2,6 +2,7 @@
 values as one vector, an optimizer's state as bytes, and the collectives of the island's own ranks."""
 
 import contextlib
+import copy
 import datetime
 import io
 import logging
@@ -9,6 +10,7 @@ import math
 import os
 import socket
 import time
+from collections import OrderedDict
 
 import torch
 from torch import distributed
@@ -23,6 +25,8 @@ OPTIONS = {"period": 8, "compressor": "int4", "outer_momentum": 0.0, "outer_lear
 NOTHING, AVERAGE, FINISH = 0, 1, 2  # what a rank wants: islands::StepReport
 POLL_S = 0.005
 TELL_S = 10.0
+ALIGNED = 16  # bytes: where a tensor of a state begins
+_END_OF_LENGTH = 8
 
 logger = logging.getLogger("gradweave")
 
@@ -367,7 +371,9 @@ class Islands:
 
     def _give(self, command):
         self._prepare()
-        if self._member.give(command, self._values.read(), self._state()):
+        alone = self._member.alone_with(command.other)  # nobody has had anything of what it is: that is the state
+        self._member.give(command, self._values.read() if alone else None, self._state())
+        if alone:
             self._samples = 0
 
     def _given(self, command):
@@ -402,12 +408,10 @@ class Islands:
             state["state"] = {place: {name: local(value) for name, value in of.items()}
                               for place, of in state["state"].items()}
             kept["optimizers"].append(state)
-        written = io.BytesIO()
-        torch.save(kept, written)
-        return written.getvalue()
+        return _packed(kept)
 
     def _set_state(self, extra):
-        kept = torch.load(io.BytesIO(extra), map_location="cpu", weights_only=True)
+        kept = _unpacked(extra)
         self.steps = kept["steps"]
         with torch.no_grad():
             for buffer, value in zip(self._values.buffers, kept["buffers"]):
@@ -556,6 +560,63 @@ def _check_carried(held):
         raise _native.InvalidInput(f"model.gradweave.islands.carry(): what state_dict() of this {type(held).__name__} returns "
                                    "can't be sent to other islands: let it be of tensors, numbers, texts, lists and "
                                    f"dictionaries ({type(error).__name__})") from error
+
+
+def _packed(kept):
+    """As a tensor of bytes: the length of a form; the form, which torch.save() writes, with tensors that hold nothing; and what
+    they hold. Training waits for it, and torch.save() of all takes three times as long."""
+    tensors = []
+
+    def emptied(tensor):
+        tensors.append(tensor.detach())
+        return torch.empty_like(tensor, device="meta", memory_format=torch.contiguous_format)
+
+    written = io.BytesIO()
+    torch.save(_with_tensors(kept, emptied), written)
+    form = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
+    begin = _END_OF_LENGTH + form.numel()
+    packed = torch.empty(begin + sum(_bytes_of(tensor) + ALIGNED for tensor in tensors), dtype=torch.uint8)
+    packed[:_END_OF_LENGTH].view(torch.int64)[0] = form.numel()
+    packed[_END_OF_LENGTH:begin] = form
+    for tensor, held in _placed(packed, begin, tensors):
+        held.copy_(tensor)
+    return packed
+
+
+def _unpacked(packed):
+    begin = _END_OF_LENGTH + packed[:_END_OF_LENGTH].view(torch.int64).item()
+    form = io.BytesIO(packed[_END_OF_LENGTH:begin].numpy().tobytes())
+    tensors = []
+    kept = torch.load(form, map_location="cpu", weights_only=True)
+    _with_tensors(kept, tensors.append)
+    held = iter([held for _, held in _placed(packed, begin, tensors)])
+    return _with_tensors(kept, lambda _: next(held).clone())
+
+
+def _placed(packed, begin, tensors):
+    """(tensor, the same of what is packed from there on) for each."""
+    for tensor in tensors:
+        begin = -(-begin // ALIGNED) * ALIGNED
+        end = begin + _bytes_of(tensor)
+        yield tensor, packed[begin:end].view(tensor.dtype).view(tensor.shape)
+        begin = end
+
+
+def _bytes_of(tensor):
+    return tensor.numel() * tensor.element_size()
+
+
+def _with_tensors(value, call):
+    """The same, with call(tensor) for each plain tensor in dictionaries, lists and tuples."""
+    if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided and not value.is_quantized:
+        return call(value)
+    if type(value) in (dict, OrderedDict):
+        changed = copy.copy(value)  # modules' have attributes
+        changed.update((name, _with_tensors(of, call)) for name, of in value.items())
+        return changed
+    if type(value) in (list, tuple):
+        return type(value)(_with_tensors(of, call) for of in value)
+    return value
 
 
 def _rank():

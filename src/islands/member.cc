@@ -309,14 +309,15 @@ void Member::begin(const Command& command, double weight, std::span<const float>
 void Member::land(std::span<float> delta) { core_->part.land(delta); }
 void Member::drop() { core_->part.drop(); }
 
-bool Member::give(const Command& command, std::span<const float> values, std::span<const std::byte> extra) {
-  // Nobody has had anything of it since it has been alone: what it is now is the state.
-  const bool alone = std::ranges::all_of(core_->epoch.islands, [&](const Island& each) {
-    return each.name == core_->options.island || each.name == command.other;
+bool Member::alone_with(const std::string& island) const {
+  return std::ranges::all_of(core_->epoch.islands, [&](const Island& each) {
+    return each.name == core_->options.island || each.name == island;
   });
-  if (alone) core_->part.set_anchor(values);
+}
+
+void Member::give(const Command& command, std::optional<std::span<const float>> values, const Extra& extra) {
+  if (values) core_->part.set_anchor(*values);
   core_->part.give(command.other, core_->peer_of(command.other), command.number, extra);
-  return alone;
 }
 
 void Member::give_no_more(const std::string& island) { core_->part.give_no_more(island); }

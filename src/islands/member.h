@@ -77,8 +77,9 @@ class Member {
   // kLand: what the part moves by.
   void land(std::span<float> delta);
   void drop();
-  // kGive, kGiven. Of an island that is alone, `values` is the state: then it returns true, and nothing has been gained since.
-  bool give(const Command& command, std::span<const float> values, std::span<const std::byte> extra);
+  // kGive, kGiven. `values`: the part now, of an island that is alone with the one that takes: it is the state, and nothing has
+  // been gained since.
+  void give(const Command& command, std::optional<std::span<const float>> values, const Extra& extra);
   void give_no_more(const std::string& island);
   // kTake.
   void take(const Command& command);
@@ -94,6 +95,8 @@ class Member {
   bool agreed() const;
   // Whether all other islands of the epoch have left, though no other epoch is in force, as the meeting point is away.
   bool deserted() const;
+  // Whether there are only this island and that one: nobody has had anything of this one since it has been alone.
+  bool alone_with(const std::string& island) const;
   // The islands of the epoch in force here, as this rank was told; empty before the first.
   std::vector<Island> islands() const;
   std::int64_t epoch() const;

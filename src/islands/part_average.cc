@@ -42,7 +42,7 @@ class PartAverage::Core {
   void land(std::span<float> delta);
   void drop();
   void set_anchor(std::span<const float> values);
-  void give(const std::string& name, Peer to, std::int64_t transfer, std::span<const std::byte> extra);
+  void give(const std::string& name, Peer to, std::int64_t transfer, const Extra& extra);
   void take(Peer from, std::int64_t transfer);
   std::optional<std::int64_t> catch_up();
   void taken();
@@ -144,8 +144,7 @@ void PartAverage::Core::set_anchor(std::span<const float> values) {
   changed({.what = Change::What::kAnchor, .number = landed_, .bytes = bytes});
 }
 
-void PartAverage::Core::give(const std::string& name, Peer to, std::int64_t transfer,
-                             std::span<const std::byte> extra) {
+void PartAverage::Core::give(const std::string& name, Peer to, std::int64_t transfer, const Extra& extra) {
   if (!has_state_)
     throw InvalidInput("this rank has no state yet", "give", "wait until catch_up() returns a number");
   givers_.erase(name);
@@ -209,8 +208,7 @@ std::span<const float> PartAverage::momentum() const { return core_->now_.moment
 void PartAverage::set_anchor(std::span<const float> values) { core_->set_anchor(values); }
 bool PartAverage::has_rest() const { return core_->rest_ != nullptr; }
 
-void PartAverage::give(const std::string& name, Peer to, std::int64_t transfer,
-                       std::span<const std::byte> extra) {
+void PartAverage::give(const std::string& name, Peer to, std::int64_t transfer, const Extra& extra) {
   core_->give(name, std::move(to), transfer, extra);
 }
 void PartAverage::give_no_more(const std::string& name) { core_->givers_.erase(name); }

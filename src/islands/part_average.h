@@ -41,6 +41,12 @@ struct Average {
 
 enum class Progress { kNone, kUnderWay, kComplete, kFailed };
 
+// What a giver adds: bytes that stay as they are while somebody keeps them.
+struct Extra {
+  std::shared_ptr<const void> keeps;
+  std::span<const std::byte> bytes;
+};
+
 // Called by one thread; an average goes on on a thread of its own. Errors: InvalidInput for what is called out of order.
 class PartAverage {
  public:
@@ -73,10 +79,10 @@ class PartAverage {
 
   // ---- the state, from a rank to one that comes
 
-  // Sends anchor and momentum as they are now and `extra`, all copied; and then each result as it lands, until give_no_more().
+  // Sends anchor and momentum as they are now, copied, and `extra`; and then each result as it lands, until give_no_more().
   // `name` tells takers apart; one that is given to already begins anew. A taker that goes disturbs nothing. The take of the same
   // `transfer` gets it, and no other; transfers to a peer are numbered upwards.
-  void give(const std::string& name, Peer to, std::int64_t transfer, std::span<const std::byte> extra);
+  void give(const std::string& name, Peer to, std::int64_t transfer, const Extra& extra);
   // Nothing if none of that name is given to.
   void give_no_more(const std::string& name);
 

@@ -85,17 +85,16 @@ Giver::Giver(std::shared_ptr<Workshop> workshop, const PartOptions& options, Pee
       sequence_(first_of_stream(transfer)) {}
 
 // The first message is posted at once: a taker that waits for a stream which has ended is told.
-void Giver::start(const std::shared_ptr<const Snapshot>& snapshot, std::int64_t number,
-                  std::span<const std::byte> extra) {
+void Giver::start(const std::shared_ptr<const Snapshot>& snapshot, std::int64_t number, const Extra& extra) {
   std::vector<std::uint64_t> head;
   for (const auto& [what, trait] : traits_of(options_)) head.push_back(trait);
   head.push_back(static_cast<std::uint64_t>(number));
-  head.push_back(extra.size());
+  head.push_back(extra.bytes.size());
   const MutexLock lock(mutex_);
   push(bytes_of_numbers(head));
   for (const std::vector<float>* const values : {&snapshot->anchor, &snapshot->momentum})
     push(snapshot, values->data(), values->size() * sizeof(float));
-  push({extra.begin(), extra.end()});
+  push(extra.keeps, extra.bytes.data(), extra.bytes.size());
   send_next();
 }
 

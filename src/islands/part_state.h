@@ -41,8 +41,7 @@ class Giver : public std::enable_shared_from_this<Giver> {
   Giver(const Giver&) = delete;
   Giver& operator=(const Giver&) = delete;
 
-  void start(const std::shared_ptr<const Snapshot>& snapshot, std::int64_t number,
-             std::span<const std::byte> extra);
+  void start(const std::shared_ptr<const Snapshot>& snapshot, std::int64_t number, const Extra& extra);
   void add(const Change& change);
   void end();
 

@@ -25,13 +25,12 @@ std::span<float> floats_of(const at::Tensor& tensor) {
   return {tensor.mutable_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
 }
 
-std::span<const std::byte> bytes_of(const py::bytes& bytes) {
-  const std::string_view view = bytes;
-  return std::as_bytes(std::span(view.data(), view.size()));
-}
-
-py::bytes bytes_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+// Keeps the storage, not the tensor: who ends with it last holds no lock of Python's.
+islands::Extra extra_of(const at::Tensor& tensor) {
+  if (!tensor.is_cpu() || tensor.scalar_type() != at::kByte || !tensor.is_contiguous())
+    throw InvalidInput("is no contiguous tensor of bytes in the processor's memory", "islands: extra");
+  return {std::make_shared<const c10::Storage>(tensor.storage()),
+          {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}};
 }
 
 islands::MemberOptions options_of(const std::string& meeting, const std::string& key,
@@ -103,13 +102,12 @@ void bind_islands(py::module_& module) {
       .def("drop", &Member::drop, Unlocked())
       .def(
           "give",
-          [](Member& member, const Command& command, const at::Tensor& values, const py::bytes& extra) {
-            const auto floats = floats_of(values);
-            const auto bytes = bytes_of(extra);
-            const py::gil_scoped_release unlocked;
-            return member.give(command, floats, bytes);
+          [](Member& member, const Command& command, const std::optional<at::Tensor>& values,
+             const at::Tensor& extra) {
+            member.give(command, values ? std::optional(floats_of(*values)) : std::nullopt, extra_of(extra));
           },
-          py::arg("command"), py::arg("values"), py::arg("extra"))
+          py::arg("command"), py::arg("values"), py::arg("extra"), Unlocked())
+      .def("alone_with", &Member::alone_with, py::arg("island"))
       .def("give_no_more", &Member::give_no_more, py::arg("island"), Unlocked())
       .def("take", &Member::take, py::arg("command"), Unlocked())
       .def(
@@ -121,7 +119,13 @@ void bind_islands(py::module_& module) {
             std::ranges::copy(member.part().anchor(), floats_of(to).begin());
           },
           py::arg("to"))
-      .def_property_readonly("extra", [](const Member& member) { return bytes_of(member.part().extra()); })
+      .def_property_readonly("extra",
+                             [](const Member& member) {
+                               const std::vector<std::byte>& extra = member.part().extra();
+                               at::Tensor copied = at::empty({std::ssize(extra)}, at::kByte);
+                               std::ranges::copy(extra, static_cast<std::byte*>(copied.mutable_data_ptr()));
+                               return copied;
+                             })
       .def_property_readonly("bytes_sent", [](const Member& member) { return member.part().bytes_sent(); })
       .def_property_readonly("islands",
                              [](const Member& member) {

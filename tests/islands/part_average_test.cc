@@ -499,7 +499,7 @@ TEST(PartState, IsTakenWhileAveragesLandAndTheTakerThenTakesPart) {
     }
     taker.take(*isles.members[2].peers[0], 5);
     EXPECT_EQ(taker.catch_up(), std::nullopt);
-    giver.give("c", *isles.members[0].peers[2], 5, std::as_bytes(std::span(said)));
+    giver.give("c", *isles.members[0].peers[2], 5, {nullptr, std::as_bytes(std::span(said))});
     giver.give("d", *isles.members[0].peers[3], 6, {});  // who takes late: nobody waits for it
     for (int r = 0; r < 7; ++r) {
       isles.train({0, 1});

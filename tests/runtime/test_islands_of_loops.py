@@ -181,3 +181,21 @@ def test_an_island_that_cannot_join_leaves_the_model_plain(given, tmp_path):
     with pytest.raises(gradweave.InvalidInput):
         gradweave.wrap(model, make_optimizer("adamw", model), **given | {"key": tmp_path / "none"})
     assert type(model) is kind
+
+
+def test_a_state_comes_as_it_was_whatever_it_holds():
+    norm = torch.nn.BatchNorm1d(3).state_dict()
+    kept = {"steps": 7, "carried": [norm, {"none": None, 3: [1.5, (torch.tensor(2, dtype=torch.int64), "text")]}],
+            "tensors": [torch.randn(5, 7).t(), torch.empty(0, 4), torch.randn(3).bfloat16(), torch.tensor([True, False, True]),
+                        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.eye(3).to_sparse()]}
+    found = islands._unpacked(islands._packed(kept))
+
+    def told(value):
+        if isinstance(value, torch.Tensor):
+            return [str(value.dtype), list(value.shape), value.to_dense().tolist()]
+        if isinstance(value, dict):
+            return [type(value).__name__, [(name, told(of)) for name, of in value.items()]]
+        return [type(value).__name__, list(map(told, value))] if isinstance(value, (list, tuple)) else value
+
+    assert told(found) == told(kept)
+    assert found["carried"][0]._metadata == norm._metadata
