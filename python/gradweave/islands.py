@@ -563,8 +563,8 @@ def _check_carried(held):
 
 
 def _packed(kept):
-    """As a tensor of bytes: the length of a form; the form, which torch.save() writes, with tensors that hold nothing; and what
-    they hold. Training waits for it, and torch.save() of all takes three times as long."""
+    """As a tensor of bytes: the length of a form; the form, which torch.save() writes, with tensors that hold nothing; and
+    what they hold. Training waits for it, and torch.save() of all takes three times as long."""
     tensors = []
 
     def emptied(tensor):
