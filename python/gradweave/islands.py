@@ -585,7 +585,7 @@ def _packed(kept):
 
 def _unpacked(packed):
     begin = _END_OF_LENGTH + packed[:_END_OF_LENGTH].view(torch.int64).item()
-    form = io.BytesIO(packed[_END_OF_LENGTH:begin].numpy().tobytes())
+    form = io.BytesIO(bytes(packed[_END_OF_LENGTH:begin].tolist()))
     tensors = []
     kept = torch.load(form, map_location="cpu", weights_only=True)
     _with_tensors(kept, tensors.append)
