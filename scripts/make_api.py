@@ -29,7 +29,7 @@ PYTHON = [
 HEADERS = [
     "workload", "cluster", "plan", "schemes", "options", "ranked_plans", "tune", "validate", "simulate", "timeline", "effects",
     "preserve", "estimate", "iteration_statistics", "observe", "report", "import", "fit", "json", "torch", "collective",
-    "compression", "cost", "decimal", "error"]
+    "compression", "cost", "decimal", "error", "goodput"]
 
 NOTE = "<!-- Written by scripts/make_api.py; the source is {source}. -->\n"
 

@@ -25,7 +25,8 @@ constexpr NamedUnit kSizes[] = {{"B"},
                                 {"MiB", 0, 0x1p20},
                                 {"GiB", 0, 0x1p30},
                                 {"TiB", 0, 0x1p40}};
-constexpr NamedUnit kTimes[] = {{"ns", -3}, {"us", 0}, {"ms", 3}, {"s", 6}};
+constexpr NamedUnit kTimes[] = {{"ns", -3},     {"us", 0},      {"ms", 3},      {"s", 6},
+                                {"min", 6, 60}, {"h", 6, 3600}, {"d", 6, 86400}};
 constexpr NamedUnit kRates[] = {{"kb/s", -6}, {"Mb/s", -3},    {"Gb/s", 0},
                                 {"Tb/s", 3},  {"MB/s", -3, 8}, {"GB/s", 0, 8}};
 

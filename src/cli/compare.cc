@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/faults.h"
 #include "cli/inputs.h"
 #include "cli/lists.h"
 #include "cli/output.h"
@@ -29,6 +30,7 @@ struct CompareArguments {
   std::vector<std::string> schemes, workers, workers_per_node, links, set;
   SimulationFlags simulation;
   std::optional<std::int64_t> batch_size;
+  FaultFlags faults;
   bool json = false;
 };
 
@@ -327,6 +329,10 @@ void run_compare(const CompareArguments& arguments, const Outcome& outcome) {
   const Cluster measured = read_cluster(arguments.cluster);
   if (!outcome.quiet) tell_what_is_not_modelled(measured);
   const std::vector<Setting> settings = settings_of(arguments, measured);
+  if (!arguments.faults.mtbf.empty()) {
+    return compare_faults(settings, arguments.faults, measured, arguments.batch_size, arguments.json,
+                          outcome);
+  }
   const Workload& slowest = settings[0].slowest;
   const std::vector<std::string_view> names = chosen_schemes(arguments.schemes);
   const std::map<std::string, std::string> written = parse_assignments(arguments.set);
@@ -388,10 +394,12 @@ void add_compare(CLI::App& app, Outcome& outcome) {
   add_simulation_options(*command, arguments->simulation);
   add_output_option(*command, "--plot", arguments->plot, "Write the curves over --workers or --links as SVG");
   command->add_flag("--json", arguments->json, "Print one JSON object");
+  add_fault_options(*command, arguments->faults, {"--schemes", "--workers", "--set", "--plot"});
   command->footer(
       "Examples:\n  gradweave compare --workload examples/workloads/deft-table2-vgg19.json \\\n"
       "    --cluster examples/clusters/deft-table2-one-link.json\n"
-      "  gradweave compare --workload W --cluster C --workers 8,16,32,64 --plot scaling.svg");
+      "  gradweave compare --workload W --cluster C --workers 8,16,32,64 --plot scaling.svg\n"
+      "  gradweave compare --workload W --cluster C --mtbf 6h --islands 8,64,512");
   command->callback([arguments, &outcome] { run_compare(*arguments, outcome); });
 }
 

@@ -21,6 +21,9 @@ TEST(Quantity, UnitsAreExact) {
   EXPECT_EQ(quantity("1.5ms", Measure::kMicroseconds), 1500);
   EXPECT_EQ(quantity("2s", Measure::kMicroseconds), 2e6);
   EXPECT_EQ(quantity("250ns", Measure::kMicroseconds), 0.25);
+  EXPECT_EQ(quantity("1.5min", Measure::kMicroseconds), 90e6);
+  EXPECT_EQ(quantity("6h", Measure::kMicroseconds), 21600e6);
+  EXPECT_EQ(quantity("30d", Measure::kMicroseconds), 2592000e6);
   EXPECT_EQ(quantity("10Gb/s", Measure::kGigabitsPerSecond), 10);
   EXPECT_EQ(quantity("400Mb/s", Measure::kGigabitsPerSecond), 0.4);
   EXPECT_EQ(quantity("1.25GB/s", Measure::kGigabitsPerSecond), 10);
@@ -37,7 +40,7 @@ TEST(Quantity, AnUnknownUnitIsToldTheNearest) {
   EXPECT_EQ(unit_remedy("25M", Measure::kBytes).substr(0, 21), "did you mean '25MB'? ");
   EXPECT_EQ(unit_remedy("1.5 gib", Measure::kBytes).substr(0, 24), "did you mean '1.5GiB'? U");
   EXPECT_EQ(unit_remedy("10Gbps", Measure::kGigabitsPerSecond).substr(0, 24), "did you mean '10Gb/s'? U");
-  EXPECT_EQ(unit_remedy("3 apples", Measure::kMicroseconds), "use a unit of ns, us, ms, s");
+  EXPECT_EQ(unit_remedy("3 apples", Measure::kMicroseconds), "use a unit of ns, us, ms, s, min, h, d");
   for (const char* text : {"", "25MB", "7", "all", "MB"})
     EXPECT_EQ(unit_remedy(text, Measure::kBytes), "") << text;
 }

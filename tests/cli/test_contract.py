@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -264,6 +265,58 @@ def test_ddp_stays_the_baseline_under_a_compressor():
     assert cast["ddp"]["times_ddp"] > 1
     text = run(*given, "--set", "compressor=fp16").stdout
     assert "ddp +fp16" in text and "dear +fp16" in text and "delayed_averaging +" not in text
+
+
+def test_what_faults_leave_of_training():
+    given = ("--workload", WORKLOADS / "resnet50.json", "--cluster", CLUSTERS / "eth-10g-16.json", "--links", "1")
+    inputs = ("--step", "1s", "--average", "4s", "--recovery", "2min", "--detection", "3s", "--epoch-change", "500ms",
+              "--state-bytes", "125MB", "--checkpoint-every", "5min", "--checkpoint-time", "4s", "--restart", "30s")
+    output = result("compare", *given, *inputs, "--mtbf", "6h,30d", "--islands", "8,64")
+    assert set(output) == {"workload", "cluster", "goodput"}
+    assert [(row["islands"], row["mtbf_us"]) for row in output["goodput"]] == [
+        (islands, mtbf) for islands in (8, 64) for mtbf in (6 * 3600e6, 30 * 86400e6)]
+    for row in output["goodput"]:
+        told = {name: row[name] for name in ("step_us", "average_us", "recovery_us", "detection_us", "epoch_us", "state_bytes",
+                                             "checkpoint_us", "restart_us")}
+        assert list(told.values()) == [1e6, 4e6, 120e6, 3e6, 5e5, 125e6, 4e6, 30e6]
+        assert row["state_us"] == pytest.approx(1e6, rel=0.01)  # at 1 Gb/s
+        assert row["least_mtbf_us"] == pytest.approx(row["islands"] * 7.5e6 / math.log(2))
+        ways = {way["way"]: way for way in row["ways"]}
+        assert list(ways) == ["islands", "checkpoints", "best_checkpoints", "quorum"]
+        for way in ways.values():
+            assert way["goodput"] == pytest.approx(way["expected"], abs=3 * way["uncertainty"] + 0.002)
+        assert ways["islands"]["goodput"] > ways["best_checkpoints"]["goodput"] > ways["checkpoints"]["goodput"]
+        assert ways["islands"]["efficiency"] == ways["islands"]["goodput"]
+        assert ways["quorum"]["efficiency"] < ways["quorum"]["goodput"]  # its messages don't hide
+    often = {row["islands"]: {way["way"]: way["goodput"] for way in row["ways"]} for row in output["goodput"][::2]}
+    assert often[64]["islands"] == pytest.approx(often[8]["islands"], abs=0.01)  # a loss is one island's
+    assert often[64]["checkpoints"] < often[8]["checkpoints"] - 0.3              # or everybody's
+    again = result("compare", *given, *inputs, "--mtbf", "6h,30d", "--islands", "8,64")
+    assert again == output
+    text = run("compare", *given, "--mtbf", "30min", "--islands", "4096").stdout
+    assert "4096 islands, 1 Gb/s, each dies every 30 min" in text and "averages rarely land" in text
+    assert "samples/s" in run("compare", *given, "--mtbf", "1d", "--batch-size", "32").stdout
+
+
+@pytest.mark.parametrize("words, said", [
+    (("--mtbf", "0"), "--mtbf"), (("--mtbf", "6 hours"), "unknown unit"), (("--mtbf", "1d", "--islands", "1"), "--islands"),
+    (("--mtbf", "1d", "--period", "0"), "--period"), (("--mtbf", "1d", "--compressor", "fp16"), "fp16"),
+    (("--mtbf", "1d", "--recovery", "soon"), "--recovery"), (("--mtbf", "1d", "--state-bytes", "2 apples"), "--state-bytes"),
+    (("--mtbf", "1d", "--schemes", "ddp"), "--schemes"), (("--recovery", "1min"), "--mtbf")])
+def test_what_faults_are_refused(words, said):
+    done = run("compare", "--workload", WORKLOADS / "resnet50.json", "--cluster", CLUSTERS / "eth-10g-16.json", *words, code=2)
+    assert said in done.stderr and done.stdout == ""
+
+
+def test_faults_need_tensors_and_a_rate(workload, cluster, tmp_path):
+    for layer in workload["layers"]:
+        layer["tensors"] = []
+    bare = write(tmp_path / "w.json", workload)
+    assert "no tensors" in run("compare", "--workload", bare, "--cluster", ONE_LINK, "--mtbf", "1d", code=2).stderr
+    cluster["workers"] = 1
+    alone = write(tmp_path / "c.json", cluster)
+    assert "one worker" in run("compare", "--workload", WORKLOADS / "resnet50.json", "--cluster", alone, "--mtbf", "1d",
+                               "--islands", "4", code=2).stderr
 
 
 def test_coverage_efficiency_and_samples_are_told(tmp_path):

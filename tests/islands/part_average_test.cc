@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "gradweave/error.h"
+#include "gradweave/goodput.h"
 #include "keys.h"
 
 namespace gradweave::islands {
@@ -261,6 +262,25 @@ TEST(PartAverage, MessagesAreOfTheSizeOfTheirFormat) {
   const PartAverage& part = *isles.members[0].part;
   ASSERT_TRUE(wait_for([&] { return part.bytes_sent() == 2 * 100 * 260 + 16; }));
   EXPECT_EQ(part.float_bytes_sent(), 51200 * 4 + 16);
+}
+
+TEST(PartAverage, SendsWhatIsPredicted) {
+  for (const auto& [format, name] : {std::pair<std::optional<Format>, const char*>{std::nullopt, "none"},
+                                     {Format::kInt4, "int4"},
+                                     {Format::kSigns, "ef_signsgd"}}) {
+    for (const std::int64_t count : {100, 700, 5000}) {  // 700: one island sums nothing
+      Isles isles(4);
+      isles.make_parts({.count = count, .format = format});
+      isles.average(first_of(4));
+      const std::int64_t predicted = average_traffic(count, name, 4).bytes;
+      EXPECT_TRUE(wait_for([&] {
+        std::int64_t most = 0;
+        for (const Isle& member : isles.members) most = std::max(most, member.part->bytes_sent());
+        return most == predicted;
+      })) << name
+          << ", " << count;
+    }
+  }
 }
 
 // Elements whose summer is another one than before: what it has kept goes into the next mean, exact here.

@@ -13,7 +13,7 @@ FLOORS = {
     "base": ("base codec", "error decimal"),
     "model": ("model compressors", "workload cluster collective compression cost fit"),
     "plan": ("plan", "plan validate effects timeline iteration_statistics"),
-    "predict": ("simulate preserve observe", "simulate preserve estimate observe"),
+    "predict": ("simulate preserve observe", "simulate preserve estimate observe goodput"),
     "formats": ("io io/import", "json import"),
     "plan makers": ("schemes schemes/deft schemes/dreamddp schemes/us_byte solve tune", "schemes options ranked_plans tune"),
     "results": ("report", "report"),

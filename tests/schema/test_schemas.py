@@ -162,6 +162,7 @@ PLANNED = ["--plan", "PLAN", *ON_FOUR]
 # The schema of what each command prints with --json: arguments and exit code. PLAN is a plan of `wfbp` on ON_FOUR.
 OUTPUTS = {
     "compare": ("compare", [*ON_FOUR], 0),
+    "compare under faults": ("compare", [*ON_FOUR, "--mtbf", "1h,1s", "--links", "1", "--batch-size", 8], 0),
     "compare under an option": ("compare", [*ON_FOUR, "--set", "compressor=top_k", "--links", "1,10Gb/s",
                                             "--workers", "1,8"], 0),
     "plan": ("plan", [*ON_FOUR, "--scheme", "auto"], 0),
