@@ -51,13 +51,14 @@ struct IslandGoodput : Goodput {
 
 struct SimulatedFaults {
   std::uint64_t seed = 0;
-  std::int64_t deaths = 20'000;  // a twentieth more are simulated before anything counts; at least 100
+  // That count, at least 100. Before them come a twentieth as many, or four for each worker.
+  std::int64_t deaths = 20'000;
 };
 
 // Returns what islands reach. An average under way is dropped when one of them dies, and the next begins once that is known and
 // all agree on who is left. An island that dies loses what it has gained since the last average that landed had begun. One that
 // comes takes the state while the others train on, and is in the next average that begins. When all are gone, the first that is
-// back goes on from a checkpoint. Errors: InvalidInput for values out of range. O(deaths log workers).
+// back goes on from a checkpoint. Errors: InvalidInput for values out of range. O(workers + deaths).
 IslandGoodput simulate_islands(const Faults& faults, const IslandTraining& training,
                                const SimulatedFaults& options = {});
 // Returns the expectation of that, where an average takes no less than `period` steps and the islands that are away are few; else it

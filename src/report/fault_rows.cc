@@ -4,11 +4,11 @@
 #include <cmath>
 
 #include "gradweave/error.h"
+#include "simulate/faults.h"
 
 namespace gradweave {
 namespace {
 
-constexpr double kDaySeconds = 86400;
 // A step of each side, and one to begin or to land; and four messages (src/islands/council.h).
 constexpr double kAgreeSteps = 3, kAgreeMessages = 4;
 
@@ -74,8 +74,7 @@ FaultReport under_faults(const Setting& setting, const FaultOptions& options,
                         .restart_s = options.restart_s.value_or(state_s)};
   report.least_mtbf_s = least_mtbf_s(report.faults, report.training);
   const auto islands = static_cast<double>(options.islands);
-  const double away_s = std::max(options.recovery_s, options.detection_s);
-  const double returns = islands / (options.mtbf_s + away_s);  // a second
+  const double returns = islands / (options.mtbf_s + away_s(report.faults));  // a second
   report.epochs_a_day = 2 * returns * kDaySeconds;
   report.gives = returns * state_s;
 

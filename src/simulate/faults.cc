@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <deque>
 #include <limits>
+#include <list>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,6 @@ namespace {
 
 constexpr double kNoTime = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kBatches = 20;  // whose means tell the uncertainty
-constexpr double kDay = 86400;
 
 class Random {
  public:
@@ -44,7 +44,8 @@ template <typename Simulation>
 Goodput measure(Simulation& simulation, double workers, const SimulatedFaults& options) {
   if (options.deaths < 100)
     throw InvalidInput("is " + std::to_string(options.deaths), "deaths", "give 100 or more");
-  simulation.run(options.deaths / kBatches);
+  // Until it no longer matters that all were there at first: four lives of each.
+  simulation.run(std::max(4 * static_cast<std::int64_t>(workers), options.deaths / kBatches));
   simulation.begin_to_count();
   const double useful = simulation.useful(), time = simulation.time();
   std::vector<double> shares;
@@ -53,7 +54,8 @@ Goodput measure(Simulation& simulation, double workers, const SimulatedFaults& o
     simulation.run(options.deaths / kBatches);
     shares.push_back((simulation.useful() - useful_before) / (simulation.time() - before) / workers);
   }
-  return {.share = (simulation.useful() - useful) / (simulation.time() - time) / workers,
+  // What was trained before it counts may be lost after.
+  return {.share = std::max(0.0, (simulation.useful() - useful) / (simulation.time() - time) / workers),
           .uncertainty = sample_of(shares).uncertainty()};
 }
 
@@ -91,23 +93,24 @@ class Islands {
     const double time = now_ - counted_from_, trained = trained_ - trained_before_;
     IslandGoodput result{goodput};
     result.there = trained / time / static_cast<double>(faults_.workers);
-    result.lost = trained > 0 ? (lost_ - lost_before_) / trained : 0;
+    result.lost = trained > 0 ? std::min(1.0, (lost_ - lost_before_) / trained) : 0;
     result.landed_every_s = landed_ > 0 ? time / landed_ : kNoTime;
     result.landed = landed_ + dropped_ > 0 ? landed_ / (landed_ + dropped_) : 1;
-    result.all_gone = static_cast<double>(gone_) / time * kDay;
+    result.all_gone = static_cast<double>(gone_) / time * kDaySeconds;
     return result;
   }
 
  private:
   enum class Stage { kAway, kWaits, kTakes, kTrains };  // kWaits: until an epoch with it is in force
+  struct Comer {
+    std::size_t island = 0;
+    double until = 0;  // kTakes: of the shared line's clock
+  };
   struct Island {
     Stage stage = Stage::kAway;
-    double since = 0;       // it trains
-    std::size_t place = 0;  // in there_
-  };
-  struct Taker {
-    std::size_t island = 0;
-    double until = 0;  // of the shared line's clock
+    double since = 0;                    // it trains
+    std::size_t place = 0;               // in there_
+    std::list<Comer>::iterator comer{};  // kWaits, kTakes
   };
 
   void step() {
@@ -172,10 +175,10 @@ class Islands {
       if (trains_ == 0) lose_all();
       if (dies == giver_) choose_giver();
     } else if (was == Stage::kTakes) {
-      std::erase_if(takers_, [&](const Taker& taker) { return taker.island == dies; });
+      takers_.erase(island.comer);
       if (dies == starts_) start_at_ = kNoTime;
     } else {
-      std::erase(waits_, dies);
+      waits_.erase(island.comer);
     }
     proposed_ = kAll;
     begins_at_ = std::max(begins_at_, epoch_at_);
@@ -196,7 +199,7 @@ class Islands {
       if (island.stage != Stage::kTrains) continue;
       if (giver_ == kNobody || island.since < islands_[giver_].since) giver_ = i;
     }
-    for (Taker& taker : takers_) taker.until = line_ + training_.state_s;
+    for (Comer& taker : takers_) taker.until = line_ + training_.state_s;
     if (!takers_.empty()) gave_alone();
   }
 
@@ -211,7 +214,7 @@ class Islands {
     islands_[comes].stage = Stage::kWaits;
     islands_[comes].place = there_.size();
     there_.push_back(comes);
-    waits_.push_back(comes);
+    islands_[comes].comer = waits_.insert(waits_.end(), {.island = comes});
     draw_death();
     if (epoch_at_ == kNoTime) propose();
   }
@@ -224,10 +227,10 @@ class Islands {
   // Who has come since it was proposed is in the next one.
   void come_in_force() {
     for (std::size_t left = std::min(proposed_, waits_.size()); left > 0; --left) {
-      const std::size_t island = waits_.front();
-      waits_.pop_front();
-      islands_[island].stage = Stage::kTakes;
-      takers_.push_back({island, line_ + training_.state_s});
+      Comer& comer = waits_.front();
+      comer.until = line_ + training_.state_s;
+      islands_[comer.island].stage = Stage::kTakes;
+      takers_.splice(takers_.end(), waits_, waits_.begin());
       gave_alone();
     }
     epoch_at_ = kNoTime;
@@ -244,7 +247,7 @@ class Islands {
 
   void train(std::size_t island) {
     if (island == starts_) start_at_ = kNoTime;
-    std::erase_if(takers_, [&](const Taker& taker) { return taker.island == island; });
+    takers_.erase(islands_[island].comer);
     islands_[island].stage = Stage::kTrains;
     islands_[island].since = now_;
     ++trains_;
@@ -261,10 +264,10 @@ class Islands {
   std::vector<Island> islands_;
   std::vector<std::size_t> there_;
   std::deque<std::pair<std::size_t, double>> away_;  // and when it is back
-  std::deque<std::size_t> waits_;
+  std::list<Comer> waits_;
   std::size_t proposed_ =
       0;  // how many of waits_ are in the epoch that is being agreed on; kAll: after a death
-  std::deque<Taker> takers_;  // the first is done first
+  std::list<Comer> takers_;  // the first is done first
   std::size_t trains_, giver_ = 0, starts_ = kNobody;
 
   double now_ = 0, line_ = 0;

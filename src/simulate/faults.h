@@ -12,6 +12,8 @@ void check(const Faults& faults);
 void check(const IslandTraining& training);
 void check(const CheckpointTraining& training);
 
+inline constexpr double kDaySeconds = 86400;
+
 // From a death until who died is there again: not before the others know of it.
 inline double away_s(const Faults& faults) { return std::max(faults.recovery_s, faults.detection_s); }
 

@@ -109,6 +109,19 @@ TEST(Goodput, AverageThatNeverLandsLosesAllThatADyingIslandDid) {
   EXPECT_LT(expected_islands(faults, training).share, 1e-9);
 }
 
+// Islands that come faster than one can give them the state, and of whose averages none lands: what was trained before anything
+// counted is lost while it counts.
+TEST(Goodput, SharesStaySharesWhereNearlyAllIsLost) {
+  const Faults faults{.workers = 4096, .mtbf_s = 1800, .recovery_s = 300, .detection_s = 10, .epoch_s = 1};
+  const IslandTraining training{
+      .step_s = 0.2, .period = 8, .average_s = 0.9, .state_s = 2.5, .checkpoint_every_s = 600};
+  const IslandGoodput found = simulate_islands(faults, training);
+  EXPECT_GE(found.share, 0);
+  EXPECT_LT(found.share, 0.01);
+  EXPECT_GT(found.lost, 0.9);
+  EXPECT_LE(found.lost, 1);
+}
+
 TEST(Goodput, OneThatGivesToAllIsALimit) {
   Faults faults{.workers = 1000, .mtbf_s = 1e5, .recovery_s = 10, .detection_s = 1};
   IslandTraining training{.step_s = 1, .average_s = 5, .state_s = 500, .checkpoint_every_s = 600};
