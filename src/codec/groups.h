@@ -15,6 +15,7 @@
 // fixed order, and random numbers are a hash of (key, element).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -31,6 +32,17 @@ std::optional<Format> format_of(std::string_view compressor);
 
 // Returns the bytes of an encoded message of `count` elements.
 std::int64_t encoded_bytes(Format format, std::int64_t count);
+// The same; without a format it is float32.
+inline std::int64_t bytes_of(std::optional<Format> format, std::int64_t count) {
+  return format ? encoded_bytes(*format, count) : count * static_cast<std::int64_t>(sizeof(float));
+}
+
+// Returns where part `part` of `parts` begins if `count` elements are divided into parts of whole groups; of number `parts`: the
+// end. Parts may be empty.
+inline std::int64_t begin_of_part(std::int64_t count, std::int64_t part, std::int64_t parts) {
+  const std::int64_t groups = (count + kGroup - 1) / kGroup;
+  return std::min(groups * part / parts * kGroup, count);
+}
 
 // Returns the key of one message's random numbers. `iteration`: or any other number of the message; `op`: what
 // tells messages of one iteration apart; `stage`: encodings of one message.

@@ -41,10 +41,9 @@ Round::Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, con
       rest_(std::move(rest)),
       anchor_(checksum({reinterpret_cast<const char*>(anchor.data()), anchor.size_bytes()})) {
   const auto world = static_cast<std::int64_t>(members());
-  const std::int64_t groups = (options.count + codec::kGroup - 1) / codec::kGroup;
   for (std::int64_t i = 0; i < world; ++i) {
-    blocks_.push_back({.begin = std::min(groups * i / world * codec::kGroup, options.count),
-                       .end = std::min(groups * (i + 1) / world * codec::kGroup, options.count)});
+    blocks_.push_back({.begin = codec::begin_of_part(options.count, i, world),
+                       .end = codec::begin_of_part(options.count, i + 1, world)});
     if (!average_.members[static_cast<std::size_t>(i)]) place_ = static_cast<std::size_t>(i);
   }
   own_ = room_for(world * kHeadBytes + bytes_of(format_, options.count));

@@ -21,9 +21,7 @@ namespace gradweave::islands {
 using Bytes = std::shared_ptr<std::byte[]>;
 inline Bytes room_for(std::int64_t size) { return Bytes(new std::byte[static_cast<std::size_t>(size)]); }
 
-inline std::int64_t bytes_of(std::optional<codec::Format> format, std::int64_t count) {
-  return format ? codec::encoded_bytes(*format, count) : count * static_cast<std::int64_t>(sizeof(float));
-}
+using codec::bytes_of;
 
 // What all that a part sends and receives shares.
 struct Workshop {

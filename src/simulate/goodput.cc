@@ -145,18 +145,15 @@ AverageTraffic average_traffic(std::int64_t elements, std::string_view compresso
           "0 to 2^50");
   require(islands >= 1 && islands <= kMostWorkers, "islands", static_cast<double>(islands),
           "1 to 10,000,000");
-  const auto size = [&](std::int64_t count) {
-    return format ? codec::encoded_bytes(*format, count) : 4 * count;
-  };
-  const std::int64_t groups = (elements + codec::kGroup - 1) / codec::kGroup;
   std::int64_t largest = 0, all = 0, blocks = 0;  // blocks that are not empty, and their bytes
   for (std::int64_t i = 0; i < islands; ++i) {
-    const std::int64_t begin = std::min(groups * i / islands * codec::kGroup, elements);
-    const std::int64_t count = std::min(groups * (i + 1) / islands * codec::kGroup, elements) - begin;
+    const std::int64_t count =
+        codec::begin_of_part(elements, i + 1, islands) - codec::begin_of_part(elements, i, islands);
     if (count == 0) continue;
+    const std::int64_t size = codec::bytes_of(format, count);
     ++blocks;
-    all += size(count);
-    largest = std::max(largest, size(count));
+    all += size;
+    largest = std::max(largest, size);
   }
   if (blocks == 0 || islands == 1) return {.peers = islands - 1};
   // Of the one whose block is the largest.
