@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -35,12 +36,13 @@ from torch import distributed, nn
 import gradweave
 import runs
 from gradweave.lab import fashion_mnist, hosts, training
+from gradweave.lab.meeting import Meeting
 from training_tables import markdown, replace_section
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs/results/churn.jsonl"
 PAGE = ROOT / "docs/results/churn.md"
-MEET = [str(ROOT / "build/gradweave"), "meet"]
+LEASE = "10s"  # of `gradweave meet` as it comes
 BATCH = 32
 PATIENCE_S = 120.0
 
@@ -141,7 +143,7 @@ def make_job(given):
 
 def island(given):
     numbers, job = shared_numbers(given["numbers"]), make_job(given)
-    job.model, job.optimizer = gradweave.wrap(job.model, job.optimizer, islands=given["meeting"], key=given["key"],
+    job.model, job.optimizer = gradweave.wrap(job.model, job.optimizer, islands=given["islands"], key=given["key"],
                                               island=f"island{given['number']}", report=False)
     islands, end = job.model.gradweave.islands, Path(given["folder"]) / "end"
     if given["scales"]:  # a newcomer takes the rate with the optimizer's state
@@ -240,7 +242,7 @@ def newcomer(given):
         time.sleep(0.01)
     with open(given["result"], "a") as told:
         print(json.dumps({"joins": time.time()}), file=told, flush=True)
-        model, optimizer = gradweave.wrap(model, optimizer, islands=given["meeting"], key=given["key"],
+        model, optimizer = gradweave.wrap(model, optimizer, islands=given["islands"], key=given["key"],
                                           island=f"island{given['number']}", report=False)
         print(json.dumps({"joined": time.time()}), file=told, flush=True)
         islands, spent = model.gradweave.islands, [0.0, 0.0]
@@ -311,23 +313,9 @@ def lighthouse():
     # As its README starts it. In a tenth of a second, Python's default, replicas that ask 10 ms apart leave each other out.
     server = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, quorum_tick_ms=100, join_timeout_ms=10_000)
     try:
-        yield {"lighthouse": server.address()}
+        yield types.SimpleNamespace(given={"lighthouse": server.address()})
     finally:
         server.shutdown()
-
-
-@contextlib.contextmanager
-def meeting_point(folder, host="127.0.0.1", prefix=()):
-    """What wrap() is given."""
-    key = f"{folder}/job.key"
-    subprocess.run([*MEET, "--make-key", key], check=True)
-    process = subprocess.Popen([*prefix, *MEET, "--listen", f"{host}:0", "--key", key], stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, text=True)
-    try:
-        yield {"meeting": process.stdout.readline().split()[-1], "key": key}
-    finally:
-        process.kill()
-        process.wait()
 
 
 class Islands:
@@ -402,8 +390,8 @@ def churn(run, folder, test):
     every, chance, count = CHURN[run.how], random.Random(run.seed), 3 if "three" in run.how else ISLANDS
     given = {"optimizer": run.optimizer, "seed": run.seed, "step_s": STEP_S, "snapshot": 0, "scales": "rate" in run.how}
     what = "torchft" if run.part == "torchft" else "island"
-    with lighthouse() if what == "torchft" else meeting_point(folder) as meeting:
-        islands = Islands(count, folder, given | meeting, what)
+    with lighthouse() if what == "torchft" else Meeting(folder, LEASE) as meeting:
+        islands = Islands(count, folder, given | meeting.given, what)
         try:
             for number in range(count):
                 islands.start(number)
@@ -450,8 +438,8 @@ def unequal(run, folder, test):
             for each in ranks:
                 each.kill()
     else:
-        with meeting_point(folder) as meeting:
-            islands = Islands(len(SPEEDS), folder, given | meeting)
+        with Meeting(folder, LEASE) as meeting:
+            islands = Islands(len(SPEEDS), folder, given | meeting.given)
             try:
                 for number, speed in enumerate(SPEEDS):
                     islands.start(number, step_s=UNIT_S * (1 if waits else speed), snapshot=0 if number else every)
@@ -509,12 +497,13 @@ def restarting(run, folder, _):
 def joining(run, folder, _):
     """Four hosts with an island each; a fifth has the meeting point. The last one comes several times."""
     given = {"optimizer": run.optimizer, "step_s": WIDE_STEP_S, "snapshot": 0}
-    with hosts.Hosts(5) as made, meeting_point(folder, hosts.address_of(4), made.inside(4)) as meeting:
+    with hosts.Hosts(5) as made, Meeting(folder, LEASE, hosts.address_of(4), made.inside(4)) as meeting:
         made.shape(LINK_BITS_PER_S)
         started = []
 
         def start(number, life):
-            made_one = Process("newcomer", folder, prefix=made.inside(number), number=number, life=life, **given | meeting)
+            made_one = Process("newcomer", folder, prefix=made.inside(number), number=number, life=life,
+                               **given | meeting.given)
             started.append(made_one)
             until(lambda: Path(f"{made_one.numbers_at}.ready").exists(), made_one)
             return made_one
@@ -661,8 +650,8 @@ def joining_table(done):
         for result in pick(done, "joining", "200 Mb/s", optimizer).values():
             for number in range(3):
                 of = [join["islands"][number] for join in result["joins"]]
-                share = {when: [sum(each[when][what]) / sum(each[when]["step"]) for each in of]
-                         for what in ("islands",) for when in ("before", "during")}
+                share = {when: [sum(each[when]["islands"]) / sum(each[when]["step"]) for each in of]
+                         for when in ("before", "during")}
                 wall = [statistics.mean(each["during"]["step"]) / statistics.mean(each["before"]["step"]) - 1 for each in of]
                 more = [during - before for during, before in zip(share["during"], share["before"])]
                 worst = [max(each["during"]["islands"]) for each in of]

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "runtime")]
 
 import ranks  # noqa: E402  the path is set above
-from meeting_point import Meeting  # noqa: E402
+from gradweave.lab.meeting import Meeting  # noqa: E402
 
 PAGE = (ROOT / "docs/frameworks.md").read_text()
 BLOCKS = re.findall(r"^## ([^\n]*)\n\n```python\n(.*?)^```", PAGE, re.M | re.S)

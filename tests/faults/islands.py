@@ -24,9 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/runtime")]
 
 import ranks  # noqa: E402
-from meeting_point import Meeting  # noqa: E402
 
 from gradweave.lab.hosts import Hosts, address_of  # noqa: E402
+from gradweave.lab.meeting import Meeting  # noqa: E402
 
 LEASE_S = 1.0
 STRIKES_S = 8.0

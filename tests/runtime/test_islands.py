@@ -10,7 +10,7 @@ import torch
 
 import ranks
 from islander import agreed, made, values_of
-from meeting_point import Meeting
+from gradweave.lab.meeting import Meeting
 
 @pytest.fixture
 def meeting(tmp_path):

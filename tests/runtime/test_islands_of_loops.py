@@ -7,7 +7,7 @@ from torch import nn
 import gradweave
 from gradweave import islands
 from gradweave.integrations.jobs import Jobs
-from meeting_point import Meeting
+from gradweave.lab.meeting import Meeting
 from models import batch, make_net, make_optimizer
 
 

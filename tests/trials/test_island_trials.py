@@ -14,7 +14,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "run
 
 import islanders  # noqa: E402  the path is set above
 import ranks  # noqa: E402
-from meeting_point import Meeting  # noqa: E402
+from gradweave.lab.meeting import Meeting  # noqa: E402
 from test_trials import needs_transformers  # noqa: E402
 
 pytestmark = pytest.mark.slow

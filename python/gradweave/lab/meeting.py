@@ -1,17 +1,17 @@
-"""`gradweave meet` for tests."""
+"""`gradweave meet` on this machine."""
 
 import subprocess
 from pathlib import Path
 
-COMMAND = [str(Path(__file__).resolve().parents[2] / "build/gradweave"), "meet"]
+COMMAND = [str(Path(__file__).resolve().parents[3] / "build/gradweave"), "meet"]
 
 
 class Meeting:
-    """On a port of its own, which it keeps when it dies and starts again."""
+    """On a port of its own, which it keeps when it dies and starts again. A context manager, too."""
 
     def __init__(self, folder, lease="2s", host="127.0.0.1", prefix=()):
         """`prefix`: of its command, as where `host` is one of a network of its own."""
-        self.key, self._lease, self._prefix = str(folder / "job.key"), lease, prefix
+        self.key, self._lease, self._prefix = f"{folder}/job.key", lease, prefix
         subprocess.run([*COMMAND, "--make-key", self.key], check=True)
         self.address = f"{host}:0"
         self.start()
@@ -26,6 +26,13 @@ class Meeting:
         self._process.kill()
         self._process.wait()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
     @property
     def given(self):
+        """What wrap() is given."""
         return {"islands": self.address, "key": self.key}
