@@ -166,7 +166,7 @@ Table table_of(const FaultReport& report) {
 void print_for_people(const FaultReport& report, const Setting& setting, const Screen& screen) {
   const FaultOptions& options = report.options;
   const IslandTraining& training = report.training;
-  std::cout << fmt::format("\n{} islands{}, each dies every {} in the mean and is back after {}\n",
+  std::cout << fmt::format("\n{} islands{}, each dies every {} on average and is back after {}\n",
                            options.islands,
                            setting.gigabits ? fmt::format(", {} Gb/s", *setting.gigabits) : "",
                            long_time(options.mtbf_s), long_time(options.recovery_s));
@@ -180,13 +180,10 @@ void print_for_people(const FaultReport& report, const Setting& setting, const S
   for (const FaultRow& row : report.rows) {
     if (!row.infeasible.empty()) std::cout << name_of(row) << " is infeasible: " << row.infeasible << '\n';
   }
-  std::cout << fmt::format("who is there changes up to {} times a day\n",
-                           number_text(report.epochs_a_day, 3));
+  std::cout << fmt::format("islands come or go up to {} times a day\n", number_text(report.epochs_a_day, 3));
   if (options.mtbf_s < report.least_mtbf_s) {
     std::cout << fmt::format(
-        "averages rarely land: below an mtbf of {} most deaths come before an average that began after the "
-        "last "
-        "death has\n",
+        "averages rarely land: with an mtbf below {} the next island mostly dies before an average lands\n",
         long_time(report.least_mtbf_s));
   }
   if (report.gives >= 1)
@@ -202,8 +199,8 @@ void add_fault_options(CLI::App& command, FaultFlags& flags, const std::vector<s
   CLI::Option* mtbf =
       command
           .add_option("--mtbf", flags.mtbf,
-                      "Predict what is left of training if each worker dies once in this time, in the "
-                      "mean: islands, checkpoints, a quorum")
+                      "Predict what is left of training if each worker dies once in this time on "
+                      "average: with islands, checkpoints, a quorum")
           ->type_name("TIME,...");
   for (const std::string& other : others) mtbf->excludes(command.get_option(other));
   command
@@ -213,25 +210,28 @@ void add_fault_options(CLI::App& command, FaultFlags& flags, const std::vector<s
   const auto add_time = [&](const std::string& name, double& us, const std::string& what, double low = 0) {
     add_time_option(command, name, us, "With --mtbf: " + what, low, kLongestUs);
   };
-  add_time("--recovery", flags.recovery_us, "until one that died is there again (default 5min)");
-  add_time("--detection", flags.detection_us, "until the others know that it died (default 10s)");
-  add_time("--epoch-change", flags.epoch_us, "until all then agree on who is there (default 1s)");
-  add_time("--step", flags.step_us, "of a step (default: the workload's, and --optimizer-us)", 1e-3);
-  add_time("--average", flags.average_us, "of an average between islands (default: what the link takes)");
-  add_time("--message-us", flags.message_us, "of a processor for each message of an average (default 0)");
+  add_time("--recovery", flags.recovery_us, "time until an island that died is there again (default 5min)");
+  add_time("--detection", flags.detection_us, "time until the others know that it died (default 10s)");
+  add_time("--epoch-change", flags.epoch_us, "time until all then agree on who is there (default 1s)");
+  add_time("--step", flags.step_us, "time of a step (default: the workload's, and --optimizer-us)", 1e-3);
+  add_time("--average", flags.average_us,
+           "time of an average between islands (default: what the link takes)");
+  add_time("--message-us", flags.message_us, "processor time for each message of an average (default 0)");
   command.add_option("--period", flags.period, "With --mtbf: steps between two averages, at least")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
       ->type_name("K")
       ->capture_default_str();
-  add_choice_option(command, "--compressor", flags.compressor, "With --mtbf: of averages between islands",
-                    kCompressors);
+  add_choice_option(command, "--compressor", flags.compressor,
+                    "With --mtbf: compressor of averages between islands", kCompressors);
   command
-      .add_option("--state-bytes", flags.state_bytes,
-                  "With --mtbf: what an island takes that comes (default: three times the parameters)")
+      .add_option(
+          "--state-bytes", flags.state_bytes,
+          "With --mtbf: state that an island takes when it comes (default: three times the parameters)")
       ->type_name("SIZE");
-  add_time("--checkpoint-every", flags.checkpoint_every_us, "between two checkpoints (default 10min)", 1e3);
-  add_time("--checkpoint-time", flags.write_us, "to write one (default: the state over the link)");
-  add_time("--restart", flags.restart_us, "until all have read it and train (default: the same)");
+  add_time("--checkpoint-every", flags.checkpoint_every_us, "time between two checkpoints (default 10min)",
+           1e3);
+  add_time("--checkpoint-time", flags.write_us, "time to write one (default: the state over the link)");
+  add_time("--restart", flags.restart_us, "time until all have read it and train (default: the same)");
   for (const char* name :
        {"--islands", "--recovery", "--detection", "--epoch-change", "--step", "--average", "--message-us",
         "--period", "--compressor", "--state-bytes", "--checkpoint-every", "--checkpoint-time", "--restart"})
@@ -259,11 +259,11 @@ void compare_faults(const std::vector<Setting>& settings, const FaultFlags& flag
   }
   const Screen screen = standard_output(outcome.wide);
   for (const auto& [setting, report] : reports) print_for_people(report, *setting, screen);
-  std::cout << "\ngoodput: useful samples of those without faults; efficiency: the same, times compute over "
-               "iteration time;\n"
-               "train: islands that do; lost: of what was trained. Useful says nothing of accuracy: averages "
-               "that land\n"
-               "rarely are averages of a longer period."
+  std::cout << "\ngoodput: share of the samples without faults that are trained and kept; efficiency: "
+               "goodput times\n"
+               "compute over iteration time; train: share of the islands that do; lost: share of what was "
+               "trained.\n"
+               "Goodput says nothing about accuracy: where averages land rarely, their period is longer."
             << (screen.wide ? "\n" : " --wide shows all columns.\n");
 }
 
