@@ -47,6 +47,7 @@ void Meeting::take(const std::string& from, const std::string& life, const ToMee
   member.lease_until = now + lease_;
   switch (message.what) {
     case ToMeeting::What::kRenew:
+      member.state_of = message.state_of;
       send(member, {.what = FromMeeting::What::kRenewed, .beat = message.beat, .lease = lease_});
       break;
     case ToMeeting::What::kAgree:
@@ -89,6 +90,7 @@ void Meeting::join(const Report& report, Time now) {
   Member member{.island = report.island,
                 .reported = report.epoch,
                 .has_trained = report.has_trained,
+                .state_of = report.state_of,
                 .lease_until = now + lease_};
   member.sure = report.epoch && report.saw_dead && began_ < now - *report.saw_dead + lease_ / 2;
   if (std::string why = refusal_of(report, now); !why.empty())
@@ -143,6 +145,11 @@ bool Meeting::is_here(const Island& island) const {
   return found != members_.end() && found->second.island.life == island.life;
 }
 
+// Of an island of the last epoch that is here.
+bool Meeting::has_state(const Island& island) const {
+  return members_.at(island.name).state_of >= std::max<std::int64_t>(island.since, 1);
+}
+
 bool Meeting::all_here(const Epoch& epoch) const {
   return std::ranges::all_of(epoch.islands, [&](const Island& island) { return is_here(island); });
 }
@@ -172,8 +179,9 @@ std::vector<std::string> Meeting::waits_for() const {
   for (const Island& island : last->islands) {
     const auto found = members_.find(island.name);
     if (is_here(island)) {
-      // With one of them here a meeting point that made the epoch may go on without the others.
-      if (!recovering_ || (found->second.sure && same(*found->second.reported, *last))) return {};
+      // With the state here a meeting point that made the epoch may go on without the others.
+      const bool is_last = !recovering_ || (found->second.sure && same(*found->second.reported, *last));
+      if (is_last && has_state(island)) return {};
     } else if (found == members_.end() && !ended_.contains(island.life) && !left_out_.contains(island.name)) {
       names.push_back(island.name);
     }
@@ -245,8 +253,10 @@ std::vector<ToMeeting> Attendee::connected(Time now) {
   out_ = false;
   beats_.clear();
   renewed_at_ = now;
-  ToMeeting join{.what = ToMeeting::What::kJoin,
-                 .report = {.island = island_, .epoch = agreed_, .has_trained = in_force_.has_value()}};
+  ToMeeting join{
+      .what = ToMeeting::What::kJoin,
+      .report = {
+          .island = island_, .epoch = agreed_, .has_trained = in_force_.has_value(), .state_of = state_of_}};
   if (saw_dead_) join.report.saw_dead = now - *saw_dead_;
   return {std::move(join)};
 }
@@ -259,7 +269,7 @@ std::vector<ToMeeting> Attendee::take(const FromMeeting& message, Time now) {
     case FromMeeting::What::kRenewed:
       if (const auto sent = beats_.find(message.beat); sent != beats_.end()) {
         lease_ = message.lease;
-        lease_until_ = sent->second + lease_;  // the meeting point counts from when it came
+        answered_ = sent->second;
         beats_.erase(beats_.begin(), std::next(sent));
         saw_dead_.reset();
       }
@@ -292,15 +302,24 @@ std::vector<ToMeeting> Attendee::take(const FromMeeting& message, Time now) {
 }
 
 std::vector<ToMeeting> Attendee::tick(Time now) {
-  if (!connected_ || now - renewed_at_ < lease_ / 4) return {};
+  if (!connected_ || now - renewed_at_ < lease_ / 8) return {};
   if (out_ || !refused_.empty()) return connected(now);  // the reason may have gone
+  return renew(now);
+}
+
+std::vector<ToMeeting> Attendee::renew(Time now) {
   renewed_at_ = now;
   beats_[++beat_] = now;
-  return {{.what = ToMeeting::What::kRenew, .beat = beat_}};
+  return {{.what = ToMeeting::What::kRenew, .beat = beat_, .state_of = state_of_}};
+}
+
+std::vector<ToMeeting> Attendee::has_state_in(std::int64_t number, Time now) {
+  if (std::exchange(state_of_, number) == number || !connected_ || out_ || !refused_.empty()) return {};
+  return renew(now);
 }
 
 void Attendee::saw_it_dead(Time now) {
-  if (in_force_ && now < lease_until_) saw_dead_ = now;
+  if (in_force_ && answered_ && now < *answered_ + lease_ / 10) saw_dead_ = now;
 }
 
 bool Attendee::heard_in_force(const std::string& line, std::int64_t number, const std::string& by) {

@@ -44,17 +44,19 @@ struct Report {
   Island island;
   std::optional<Epoch> epoch;  // the last that it has agreed to
   bool has_trained = false;    // an epoch of that line was in force here
-  // How long ago it saw that the meeting point was dead (its host refused a connection) while it had an epoch in force and its
-  // own lease ran; nothing: it did not. Nobody can have left it out before that.
+  std::int64_t state_of = 0;   // the epoch in which it has the training's state; 0: it has not
+  // How long ago it saw that the meeting point was dead (its host refused a connection) while it had an epoch in force and less
+  // than a tenth of a lease after what it last had answered was sent; nothing: it did not. Nobody can have left it out before that.
   std::optional<Time> saw_dead;
 };
 
 struct ToMeeting {
   enum class What : char { kJoin = 'j', kRenew = 'r', kAgree = 'a', kLeave = 'l' };
   What what{};
-  Report report;            // kJoin
-  std::int64_t beat = 0;    // kRenew: it comes back in kRenewed
-  std::int64_t number = 0;  // kAgree
+  Report report;              // kJoin
+  std::int64_t beat = 0;      // kRenew: it comes back in kRenewed
+  std::int64_t state_of = 0;  // kRenew: as in Report
+  std::int64_t number = 0;    // kAgree
 };
 struct FromMeeting {
   enum class What : char { kRefused = 'x', kProposed = 'p', kInForce = 'f', kRenewed = 'r', kUnknown = 'u' };
@@ -84,12 +86,13 @@ struct Outgoing {
 // - An island is in once it has joined, and out when its lease has run out, its connection is lost or it leaves.
 // - Each change makes a proposal. It is in force once all of its islands have agreed. There is one proposal at a time; the next
 //   comes when it is in force or one of its islands is out.
-// - An epoch follows another one only with an island of that one in it: the others take the training's state from there. When
-//   none is left, and all have ended (they have left, or came again as other processes), who is there begins another line.
-//   As long as one of them may go on somewhere, nothing changes.
+// - An epoch follows another one only with an island of that one in it that has the training's state: the others take it from
+//   there. While there is none, and one of that epoch may go on somewhere, nothing changes. Once all that are away have ended
+//   (they have left, or came again as other processes), those that are here go on with what they have; if none is, who is there
+//   begins another line.
 // - A meeting point that begins knows nothing. It waits one lease for reports, and goes on from the highest epoch reported
-//   once all of its islands have reported or ended; or if one of them saw the meeting point before this one die, at most half a
-//   lease before this one began: none between the two can have lived for a lease, which is what leaving that island out takes.
+//   once all of its islands have reported or ended; or if one of them that has the state saw the meeting point before this one
+//   die, at most half a lease before this one began: none between the two can have lived for a lease, which is what leaving that island out takes.
 // - An island that has trained in another line, or with a later epoch of this line than the meeting point has made, is refused: two halves never
 //   become one in silence.
 class Meeting {
@@ -98,9 +101,9 @@ class Meeting {
   Meeting(std::string random, Time now, Time lease);
 
   void take(const std::string& from, const std::string& life, const ToMeeting& message, Time now);
-  // Its connection is lost for good.
+  // Its connection is lost, and has been for a tenth of a lease.
   void lost(const std::string& name, const std::string& life, Time now);
-  // Judges leases. Call it at least four times in a lease.
+  // Judges leases. Call it at least eight times in a lease.
   void tick(Time now);
 
   // Returns what is to be sent since the last call, in order.
@@ -117,6 +120,7 @@ class Meeting {
     Island island;
     std::optional<Epoch> reported = {};
     bool has_trained = false;
+    std::int64_t state_of = 0;
     bool sure = false;  // there is no later epoch than the one it has reported
     Time lease_until{};
     std::int64_t knows = 0;  // the number of the epoch in force that it has
@@ -126,6 +130,7 @@ class Meeting {
   std::string refusal_of(const Report& report, Time now) const;
   void agree(Member& member, std::int64_t number);
   bool is_here(const Island& island) const;
+  bool has_state(const Island& island) const;
   bool all_here(const Epoch& epoch) const;
   const Epoch* highest_reported() const;
   bool recover(Time now);
@@ -154,8 +159,10 @@ class Attendee {
   // There is a connection to a meeting point; what was said on an earlier one may be lost. Returns what to send.
   std::vector<ToMeeting> connected(Time now);
   std::vector<ToMeeting> take(const FromMeeting& message, Time now);
-  // Returns what to send: a renewal four times in a lease.
+  // Returns what to send: a renewal eight times in a lease.
   std::vector<ToMeeting> tick(Time now);
+  // This island has the training's state in epoch `number`; 0: it has not. Returns what to send.
+  std::vector<ToMeeting> has_state_in(std::int64_t number, Time now);
   // The meeting point's host says that nobody listens there.
   void saw_it_dead(Time now);
   void lost() { connected_ = false; }
@@ -166,16 +173,19 @@ class Attendee {
 
   // The epoch that this island acts on; nothing before the first.
   const std::optional<Epoch>& epoch() const { return in_force_; }
-  // Why it was refused when it last asked, or "". It asks again four times in a lease.
+  // Why it was refused when it last asked, or "". It asks again eight times in a lease.
   const std::string& refused() const { return refused_; }
 
  private:
+  std::vector<ToMeeting> renew(Time now);
+
   Island island_;
   Time lease_ = std::chrono::seconds(2);  // until it is told
   std::optional<Epoch> in_force_, agreed_;
   std::map<std::int64_t, Time> beats_;  // renewals that were not answered, and when they were sent
-  std::int64_t beat_ = 0;
-  Time lease_until_{}, renewed_at_{};
+  std::int64_t beat_ = 0, state_of_ = 0;
+  std::optional<Time> answered_;  // when the last renewal was sent that has been answered
+  Time renewed_at_{};
   bool connected_ = false, out_ = false;
   std::optional<Time> saw_dead_;
   std::string refused_;

@@ -59,6 +59,11 @@ class MeetingClient::Core {
     return heard;
   }
 
+  void has_state_in(std::int64_t number) {
+    const MutexLock lock(mutex_);
+    say(attendee_.has_state_in(number, steady_now()));
+  }
+
  private:
   void run();
   void attend();
@@ -168,5 +173,7 @@ std::string MeetingClient::trouble() const {
 bool MeetingClient::heard_in_force(const std::string& line, std::int64_t number, const std::string& by) {
   return core_->heard_in_force(line, number, by);
 }
+
+void MeetingClient::has_state_in(std::int64_t number) { core_->has_state_in(number); }
 
 }  // namespace gradweave::islands

@@ -76,10 +76,12 @@ std::string encode(const ToMeeting& message) {
       fields.push_back(encode(message.report.island));
       fields.push_back(message.report.epoch ? encode(*message.report.epoch) : "");
       fields.emplace_back(message.report.has_trained ? "1" : "0");
+      fields.push_back(std::to_string(message.report.state_of));
       fields.push_back(message.report.saw_dead ? std::to_string(message.report.saw_dead->count()) : "");
       break;
     case ToMeeting::What::kRenew:
       fields.push_back(std::to_string(message.beat));
+      fields.push_back(std::to_string(message.state_of));
       break;
     case ToMeeting::What::kAgree:
       fields.push_back(std::to_string(message.number));
@@ -96,21 +98,31 @@ std::optional<ToMeeting> decode_to_meeting(std::string_view text) {
   ToMeeting message{.what = static_cast<ToMeeting::What>(fields[0].front())};
   switch (message.what) {
     case ToMeeting::What::kJoin: {
-      if (fields.size() != 5 || (fields[3] != "0" && fields[3] != "1")) return std::nullopt;
+      if (fields.size() != 6 || (fields[3] != "0" && fields[3] != "1")) return std::nullopt;
       auto island = decode_island(fields[1]);
       auto epoch = decode_epoch(fields[2]);
-      const auto age = number_of(fields[4]);
-      if (!island || (!epoch && !fields[2].empty()) || (!age && !fields[4].empty())) return std::nullopt;
-      message.report = {
-          .island = *std::move(island), .epoch = std::move(epoch), .has_trained = fields[3] == "1"};
+      const auto state_of = number_of(fields[4]), age = number_of(fields[5]);
+      if (!island || (!epoch && !fields[2].empty()) || !state_of || (!age && !fields[5].empty()))
+        return std::nullopt;
+      message.report = {.island = *std::move(island),
+                        .epoch = std::move(epoch),
+                        .has_trained = fields[3] == "1",
+                        .state_of = *state_of};
       if (age) message.report.saw_dead = Time(*age);
       return message;
     }
-    case ToMeeting::What::kRenew:
+    case ToMeeting::What::kRenew: {
+      if (fields.size() != 3) return std::nullopt;
+      const auto beat = number_of(fields[1]), state_of = number_of(fields[2]);
+      if (!beat || !state_of) return std::nullopt;
+      message.beat = *beat;
+      message.state_of = *state_of;
+      return message;
+    }
     case ToMeeting::What::kAgree: {
       const auto number = only_number(fields);
       if (!number) return std::nullopt;
-      (message.what == ToMeeting::What::kRenew ? message.beat : message.number) = *number;
+      message.number = *number;
       return message;
     }
     case ToMeeting::What::kLeave:

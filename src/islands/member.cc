@@ -227,6 +227,7 @@ void Member::Core::hear() {
 }
 
 void Member::Core::speak() {
+  if (client) client->has_state_in(council.has_state() ? heard.number : 0);
   for (auto& [to, said] : council.take_outgoing()) {
     const auto other = others.find(to);
     if (other != others.end() && other->second.connected) other->second.mailbox->send(std::move(said));

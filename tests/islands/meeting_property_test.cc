@@ -1,12 +1,19 @@
 // Islands and meeting points in random orders, with connections that are lost, islands and meeting points that die and come
-// again, and islands that are cut off: no two epochs of a line can both go on, and in the end all are together.
+// again, and islands that are cut off: no two epochs of a line can both go on, no training is begun anew while an island that has
+// it may go on, and in the end all are together.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "islands/meeting.h"
 
@@ -23,7 +30,18 @@ struct Here {
   bool cut = false;                  // nothing comes through, and nobody is told
   bool connected = false;
   std::deque<std::string> to, from;  // on the way to the meeting point and back
+  std::optional<Epoch> epoch;        // as its council has heard
+  bool has_state = false;
 };
+
+using EpochKey = std::tuple<std::string, std::int64_t, std::string>;
+EpochKey epoch_key(const Epoch& epoch) { return {epoch.line, epoch.number, epoch.by}; }
+
+std::int64_t since_of(const Epoch& epoch, const std::string& life) {
+  const auto found = std::ranges::find(epoch.islands, life, &Island::life);
+  RC_ASSERT(found != epoch.islands.end());
+  return found->since;
+}
 
 class World {
  public:
@@ -35,6 +53,7 @@ class World {
 
   void begin_meeting() {
     for (Here& here : islands_) lose_connection(here);
+    lost_.clear();
     meeting = std::make_unique<Meeting>("m" + std::to_string(++meetings_), now, kLease);
   }
   void end_meeting() {
@@ -44,12 +63,12 @@ class World {
   void start(Here& here) {
     here.life = here.name + std::to_string(++lives_);
     here.attendee.emplace(Island{.name = here.name, .life = here.life, .trains = "x"});
+    here.epoch.reset();
+    here.has_state = false;
   }
   void kill(Here& here) {
-    const bool told = here.connected && !here.cut && meeting;
-    if (told) meeting->lost(here.name, here.life, now);
+    lose_connection(here);
     here.attendee.reset();
-    drop(here);
   }
   void leave(Here& here) {
     if (here.connected && !here.cut && meeting)
@@ -57,9 +76,9 @@ class World {
     here.attendee.reset();
     drop(here);
   }
-  // Both sides see it.
+  // Both sides see it; the meeting point waits a tenth of a lease for it to come back.
   void lose_connection(Here& here) {
-    if (here.connected && !here.cut && meeting) meeting->lost(here.name, here.life, now);
+    if (here.connected && !here.cut && meeting) lost_[{here.name, here.life}] = now;
     if (here.attendee) here.attendee->lost();
     drop(here);
   }
@@ -67,6 +86,7 @@ class World {
     if (!here.attendee || here.connected || here.cut) return;
     if (!meeting) return here.attendee->saw_it_dead(now);
     here.connected = true;
+    lost_.erase({here.name, here.life});
     say(here, here.attendee->connected(now));
   }
   void carry_to(Here& here) {
@@ -88,7 +108,19 @@ class World {
     for (Here& here : islands_) {
       if (here.attendee) say(here, here.attendee->tick(now));
     }
+    std::erase_if(lost_, [&](const auto& entry) {
+      const bool over = now >= entry.second + kLease / 10;
+      if (over && meeting) meeting->lost(entry.first.first, entry.first.second, now);
+      return over;
+    });
     if (meeting) meeting->tick(now);
+  }
+  // It gets the state from another island of its epoch.
+  void get_state(Here& here) {
+    if (!here.epoch || here.has_state || !here.attendee) return;
+    set_state(here, std::ranges::any_of(islands_, [&](const Here& other) {
+                return other.attendee && other.has_state && other.epoch == here.epoch;
+              }));
   }
   // What the meeting point says goes on its way.
   void post() {
@@ -103,22 +135,15 @@ class World {
 
   // No two epochs of a line can both go on; what has one name is the same.
   void check() {
-    std::map<std::string, std::set<std::int64_t>> whole;
+    for (Here& here : islands_) hear(here);
+    for (Here& here : islands_) begin_anew(here);
+    std::map<std::string, std::set<EpochKey>> go_on;
     for (const Here& here : islands_) {
-      if (!here.attendee || !here.attendee->epoch()) continue;
-      const Epoch& epoch = *here.attendee->epoch();
-      const auto [known, first] = epochs_.try_emplace({epoch.line, epoch.number, epoch.by}, epoch);
-      RC_ASSERT(known->second == epoch);
-      RC_ASSERT(last_[here.life] <= epoch.number);
-      last_[here.life] = epoch.number;
-      const bool all = std::ranges::all_of(epoch.islands, [&](const Island& island) {
-        return std::ranges::any_of(islands_, [&](const Here& other) {
-          return other.attendee && other.life == island.life && other.attendee->epoch() == epoch;
-        });
-      });
-      if (all) whole[epoch.line].insert(epoch.number);
+      if (!here.attendee || !here.epoch) continue;
+      if (here.has_state) trained_.insert(epoch_key(*here.epoch));
+      if (all_hold(*here.epoch)) go_on[here.epoch->line].insert(epoch_key(*here.epoch));
     }
-    for (const auto& [line, numbers] : whole) RC_ASSERT(numbers.size() == 1U);
+    for (const auto& [line, epochs] : go_on) RC_ASSERT(epochs.size() == 1U);
   }
 
   std::vector<Here>& islands() { return islands_; }
@@ -126,6 +151,55 @@ class World {
   std::unique_ptr<Meeting> meeting;
 
  private:
+  // As Council::epoch().
+  void hear(Here& here) {
+    if (!here.attendee || !here.attendee->epoch()) return;
+    const Epoch& epoch = *here.attendee->epoch();
+    const auto [known, first] = epochs_.try_emplace(epoch_key(epoch), epoch);
+    RC_ASSERT(known->second == epoch);
+    if (here.epoch == epoch) return;
+    const bool same_line = here.epoch && here.epoch->line == epoch.line;
+    RC_ASSERT(!same_line || here.epoch->number < epoch.number);
+    const bool stays = same_line && since_of(epoch, here.life) <= here.epoch->number;
+    here.epoch = epoch;
+    set_state(here, stays && here.has_state);
+  }
+  void set_state(Here& here, bool has) {
+    here.has_state = has;
+    say(here, here.attendee->has_state_in(has ? here.epoch->number : 0, now));
+  }
+  bool all_hold(const Epoch& epoch) const {
+    return std::ranges::all_of(epoch.islands, [&](const Island& island) {
+      return std::ranges::any_of(islands_, [&](const Here& other) {
+        return other.attendee && other.life == island.life && other.epoch == epoch;
+      });
+    });
+  }
+  // As Council::supply() where no island has the state.
+  void begin_anew(Here& here) {
+    if (!here.attendee || !here.epoch) return;
+    const Epoch& epoch = *here.epoch;
+    const auto first = std::ranges::min_element(epoch.islands, {}, &Island::since);
+    const bool first_epoch = std::ranges::all_of(
+        epoch.islands, [&](const Island& island) { return island.since == epoch.number; });
+    if (first->life != here.life || (!first_epoch && !all_hold(epoch))) return;
+    if (std::ranges::any_of(islands_, [&](const Here& other) {
+          return other.attendee && other.epoch == epoch && other.has_state;
+        }))
+      return;
+    for (const Here& other : islands_) {
+      if (!other.attendee || !other.has_state || other.epoch->line != epoch.line) continue;
+      // It was left out by some that had the state.
+      RC_ASSERT(std::ranges::any_of(trained_, [&](const EpochKey& key) {
+        const Epoch& later = epochs_.at(key);
+        return later.line == epoch.line && later.number > other.epoch->number &&
+               later.number < epoch.number &&
+               std::ranges::find(later.islands, other.life, &Island::life) == later.islands.end();
+      }));
+    }
+    set_state(here, true);
+  }
+
   static void drop(Here& here) {
     here.connected = false;
     here.to.clear();
@@ -138,8 +212,9 @@ class World {
 
   std::vector<Here> islands_;
   int meetings_ = 0, lives_ = 0;
-  std::map<std::tuple<std::string, std::int64_t, std::string>, Epoch> epochs_;
-  std::map<std::string, std::int64_t> last_;
+  std::map<std::pair<std::string, std::string>, Time> lost_;  // connections, by name and life
+  std::map<EpochKey, Epoch> epochs_;
+  std::set<EpochKey> trained_;  // epochs in which an island had the state
 };
 
 RC_GTEST_PROP(Meeting, NeverMakesTwoHalvesAndBringsAllTogether, ()) {
@@ -180,6 +255,9 @@ RC_GTEST_PROP(Meeting, NeverMakesTwoHalvesAndBringsAllTogether, ()) {
       case 14:
         world.connect(here);
         break;
+      case 15:
+        world.get_state(here);
+        break;
       default:
         world.carry_to(here);
         world.post();
@@ -203,6 +281,7 @@ RC_GTEST_PROP(Meeting, NeverMakesTwoHalvesAndBringsAllTogether, ()) {
       while (!here.to.empty()) world.carry_to(here);
       world.post();
       while (!here.from.empty()) world.carry_from(here);
+      world.get_state(here);
     }
     world.pass(500ms);
     world.post();
@@ -238,9 +317,10 @@ class Together : public testing::Test {
         while (!here.to.empty() && !here.cut) world.carry_to(here);
         world.post();
         while (!here.from.empty() && !here.cut) world.carry_from(here);
+        world.check();
+        if (hands_over) world.get_state(here);
       }
     }
-    world.check();
   }
   void pass(Time time) {
     for (const Time end = world.now + time; world.now < end;) {
@@ -257,6 +337,7 @@ class Together : public testing::Test {
   std::int64_t number_in(std::size_t number) { return island(number).attendee->epoch()->number; }
 
   World world{3};
+  bool hands_over = true;  // islands get the state from each other
 };
 
 TEST_F(Together, AMeetingPointThatBeginsWaitsALeaseForWhoMayGoOn) {
@@ -275,7 +356,7 @@ TEST_F(Together, WhoDiesIsLeftOutAtOnceAndWhoIsSilentAfterItsLease) {
   for (const std::size_t number : {0, 1, 2}) start(number);
   EXPECT_EQ(names_in(0), "abc");
   world.kill(island(2));
-  settle();
+  pass(1s);
   EXPECT_EQ(names_in(0), "ab");
   island(1).cut = true;
   pass(kLease / 2);
@@ -285,7 +366,7 @@ TEST_F(Together, WhoDiesIsLeftOutAtOnceAndWhoIsSilentAfterItsLease) {
   EXPECT_EQ(names_in(1), "ab");  // it goes on with what it has, and can't: `a` has gone on
   island(1).cut = false;
   world.lose_connection(island(1));
-  settle();
+  pass(1s);
   EXPECT_EQ(names_in(1), "ab");
   EXPECT_EQ(number_in(0), number_in(1));
 }
@@ -354,6 +435,63 @@ TEST_F(Together, OneThatSawItTooLongAgoWaitsUntilToldOtherwise) {
   EXPECT_EQ(names_in(0), "ab");
 }
 
+TEST_F(Together, ANewcomerWithoutTheStateDoesNotGoOnAloneWhileOneWithItMay) {
+  hands_over = false;
+  pass(kLease);
+  start(0);
+  start(1);
+  EXPECT_EQ(names_in(1), "ab");
+  EXPECT_TRUE(island(0).has_state);
+  world.lose_connection(island(0));
+  island(0).cut = true;
+  pass(3 * kLease);
+  EXPECT_EQ(names_in(1), "ab");
+  EXPECT_EQ(world.meeting->waits_for(), std::vector<std::string>{"a"});
+  world.end_meeting();
+  world.begin_meeting();
+  pass(3 * kLease);
+  EXPECT_EQ(world.meeting->waits_for(), std::vector<std::string>{"a"});
+  island(0).cut = false;
+  settle();
+  EXPECT_TRUE(island(0).has_state);
+  hands_over = true;
+  settle();
+  EXPECT_TRUE(island(1).has_state);
+  world.kill(island(0));
+  pass(1s);
+  EXPECT_EQ(names_in(1), "b");
+  EXPECT_TRUE(island(1).has_state);
+}
+
+TEST_F(Together, ANewcomerBeginsAnewWhereTheOneWithTheStateHasEnded) {
+  hands_over = false;
+  pass(kLease);
+  start(0);
+  start(1);
+  world.leave(island(0));
+  settle();
+  EXPECT_EQ(names_in(1), "b");
+  EXPECT_TRUE(island(1).has_state);
+}
+
+TEST_F(Together, OneThatLostItsConnectionBeforeTheMeetingPointDiedIsNotSureOfTheLastEpoch) {
+  pass(kLease);
+  for (const std::size_t number : {0, 1, 2}) start(number);
+  pass(kLease);
+  world.lose_connection(island(0));
+  island(0).cut = true;
+  pass(1s);
+  EXPECT_EQ(names_in(1), "bc");
+  world.end_meeting();
+  island(0).cut = false;
+  island(1).cut = island(2).cut = true;
+  settle();  // a's connections are refused
+  world.begin_meeting();
+  pass(3 * kLease);
+  EXPECT_EQ(names_in(0), "abc");
+  EXPECT_EQ(world.meeting->waits_for(), (std::vector<std::string>{"b", "c"}));
+}
+
 TEST_F(Together, WhoTrainsSomethingElseIsRefusedWithTheReason) {
   pass(kLease);
   start(0);
@@ -373,13 +511,16 @@ TEST_F(Together, OneThatStartsAgainIsANewcomerAndTheLineEndsWithItsLast) {
   start(1);
   world.kill(island(1));
   start(1);
+  pass(2s);
   EXPECT_EQ(names_in(1), "ab");
   EXPECT_EQ(island(1).attendee->epoch()->line, line);
   world.kill(island(0));
   world.kill(island(1));
   start(1);
+  pass(2s);
   EXPECT_EQ(names_in(1), "");  // the other may go on
   start(0);
+  pass(2s);
   EXPECT_EQ(names_in(1), "ab");
   EXPECT_NE(island(1).attendee->epoch()->line, line);
 }
