@@ -171,16 +171,26 @@ def work(options, wanted):
             print(f"{run.name}: {accuracies}%  ({result['seconds']:.0f} s)", flush=True)
 
 
-def main():
+def parsed(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--only", default="*", help="pattern of OPTIMIZER/METHOD or the whole name, e.g. 'sgd/deft*', 'gpt/*'")
+    parser.add_argument("--only", nargs="+", default=["*"],
+                        help="patterns of OPTIMIZER/METHOD or the whole name, e.g. 'sgd/deft*', 'gpt/*'")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--coverage", nargs="*", type=float, default=list(COVERAGE_RATES))
     parser.add_argument("--list", action="store_true", help="list the runs and whether they are done")
-    options = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def chosen_runs(options):
+    return [run for run in all_runs(options.seeds, options.coverage)
+            if any(fnmatch.fnmatch(run.name, f"*{pattern}*") for pattern in options.only)]
+
+
+def main():
+    options = parsed(sys.argv[1:])
     done = done_runs(options.results)
-    chosen = [run for run in all_runs(options.seeds, options.coverage) if fnmatch.fnmatch(run.name, f"*{options.only}*")]
+    chosen = chosen_runs(options)
     if options.list:
         for run in chosen:
             print(f"{'done' if run in done else '-':5} {run.name}")

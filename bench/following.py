@@ -29,8 +29,10 @@ import gradweave
 from gradweave import core, ranks
 from gradweave.lab import fashion_mnist, hosts, training
 from svg import COLORS, STYLE
+from training_tables import replace_section
 
 RESULTS = Path(__file__).parent.parent / "docs/results/following.json"
+PAGE = RESULTS.with_suffix(".md")
 WORKERS, WARM_UP, SETTLES, TIMED = 2, 20, 50, 100  # iterations but the first
 METHODS = ("stays", "follows", "oracle")
 
@@ -225,6 +227,11 @@ def measure(name, options):
         return json.loads(Path(file.name).read_text())
 
 
+def sections():
+    found = json.loads(RESULTS.read_text())
+    return [(PAGE, "following", "\n\n".join(table(name, results) for name, results in found.items()))]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", nargs="*", choices=SCENARIOS, default=list(SCENARIOS))
@@ -244,6 +251,9 @@ def main():
         if name in found:
             print(table(name, found[name]) + "\n")
     draw(found, options.results.with_suffix(".svg"))
+    if options.results == RESULTS:
+        for section in sections():
+            replace_section(*section)
     return 0
 
 

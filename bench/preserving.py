@@ -16,7 +16,7 @@ import logging
 import os
 import statistics
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,9 +26,10 @@ import runs
 from gradweave import core, ranks
 from gradweave.lab import fashion_mnist, training
 from gradweave.lab.jobs import KINDS
-from training_tables import markdown
+from training_tables import markdown, replace_section
 
-RESULTS = Path(__file__).parent.parent / "docs/results/preserving.jsonl"
+DOCS = Path(__file__).parent.parent / "docs"
+RESULTS, PAGE = DOCS / "results/preserving.jsonl", DOCS / "preserver.md"
 GLOBAL_BATCH, EPOCHS = 128, 2
 LINK = 100.0, 0.03  # microseconds, and microseconds per byte; exact plans hide that too
 DDP = "DistributedDataParallel"
@@ -149,6 +150,26 @@ def table(found):
     return markdown(["job", "workers", "method", "plan", "objections", "accuracy, %", "seeds"], lines)
 
 
+def in_words(found):
+    """What was lost by the plans that were objected to and run all the same, and by those that were let through."""
+    def differences(wanted):
+        return [result["accuracy"] - found[replace(run, method=DDP)]["accuracy"] for run, result in found.items()
+                if run.method not in (DDP, "auto") and wanted(run, result)]
+
+    lost = differences(lambda run, result: result["objection"])
+    delayed = differences(lambda run, result: not result["objection"] and run.method == "deft")
+    averaged = differences(lambda run, result: not result["objection"] and run.method != "deft")
+    return (f"What was refused lost {-max(lost):.1f} to {-min(lost):.0f} points where it was run all the same. "
+            f"What was let through is within {max(map(abs, delayed)):.2f} points of\n"
+            f"DistributedDataParallel with delayed gradients, and between {min(averaged):+.2f} and {max(averaged):+.2f} "
+            "with averages.")
+
+
+def sections():
+    found = runs.done(RESULTS, Run)
+    return [(PAGE, "preserving", table(found) + "\n\n" + in_words(found))]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -160,6 +181,9 @@ def main():
     code = runs.train(missing, options.results, lambda wanted: rank_main(options, wanted))
     if code == 0 and "RANK" not in os.environ:
         print(table(runs.done(options.results, Run)))
+        if options.results == RESULTS:
+            for section in sections():
+                replace_section(*section)
     return code
 
 

@@ -63,7 +63,7 @@ def pieces(options):
     found = []
     for coverage in options.coverage:
         for job in options.jobs:
-            missing = [name for name in all_rows() if fnmatch.fnmatch(name, options.only)
+            missing = [name for name in all_rows() if any(fnmatch.fnmatch(name, pattern) for pattern in options.only)
                        and "measured_ms" not in done.get((job, coverage, name), {})]
             found += [(job, coverage, missing[at:at + TOGETHER]) for at in range(0, len(missing), TOGETHER)]
     return found
@@ -196,7 +196,7 @@ def parsed(arguments):
     parser.add_argument("--jobs", nargs="*", choices=list(jobs.KINDS), default=list(JOBS))
     parser.add_argument("--coverage", nargs="*", type=float, default=list(COVERAGE_RATES))
     parser.add_argument("--rounds", type=int, help="(default: 3, and 2 at coverage rates 16 and 64)")
-    parser.add_argument("--only", default="*", help="pattern of rows, e.g. 'delayed_averaging*'")
+    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of rows, e.g. 'delayed_averaging*'")
     parser.add_argument("--list", action="store_true", help="the missing pieces and about how long each takes")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--links", choices=["auto", "shaped", "emulated"], default="shaped")

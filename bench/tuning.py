@@ -21,8 +21,10 @@ import torch
 import gradweave
 from gradweave import core, ranks
 from gradweave.lab import hosts, training
+from training_tables import replace_section
 
 RESULTS = Path(__file__).parent.parent / "docs/results/tuning.json"
+PAGE = RESULTS.with_name("following.md")
 WORKERS, SETTLES = 2, 4
 # What the papers start from: DeAR's 25 MB (section IV.B); ByteScheduler's defaults. And DeAR without any fusion.
 STARTS = {"dear": {"buffer_bytes": 25_000_000}, "bytescheduler": {"tune": "none"}}
@@ -117,6 +119,9 @@ def rank_main(options):
         options.results.write_text(json.dumps({"job": options.job, "rate_mbit": options.rate, "iterations": options.iterations,
                                                "results": results}, indent=1) + "\n")
         print(table(results))
+        if options.results == RESULTS:
+            for section in sections():
+                replace_section(*section)
 
 
 def table(results):
@@ -139,6 +144,10 @@ def table(results):
             lines.append(f"| {scheme} | {method} | {ms:.1f} | {median('predicted_ms')} | {spread} | {median('found_s')} | "
                          f"{median('lost_s')} | {values} |")
     return "\n".join(lines)
+
+
+def sections():
+    return [(PAGE, "tuning", table(json.loads(RESULTS.read_text())["results"]))]
 
 
 def main():

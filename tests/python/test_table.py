@@ -1,5 +1,6 @@
 """The table of every scheme: which rows there are, what is missing, how times and accuracies are put together."""
 
+import fnmatch
 import json
 import sys
 import textwrap
@@ -10,10 +11,15 @@ import pytest
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
+import accuracy  # noqa: E402
+import first_screen  # noqa: E402
+import following  # noqa: E402
+import preserving  # noqa: E402
 import rows  # noqa: E402
 import table  # noqa: E402
 import table_page  # noqa: E402
 import training_tables  # noqa: E402
+import tuning  # noqa: E402
 
 from gradweave import core  # noqa: E402
 from gradweave.lab import hosts  # noqa: E402
@@ -118,6 +124,27 @@ def test_the_pages_show_what_was_measured():
     training = training_tables.sections(training_tables.load(training_tables.DOCS / "results"))
     for page, name, content in table_page.sections(*table_page.measured()) + training:
         assert training_tables.with_section(page, name, content) == page.read_text(), f"{page}, {name}: scripts/bench tables"
+    for page, name, content in [*preserving.sections(), *following.sections(), *tuning.sections()]:
+        assert training_tables.with_section(page, name, content) == page.read_text(), f"{page}, {name}"
+    drawn = (table_page.DOCS / table_page.PICTURE).read_text()
+    assert table_page.picture(*table_page.measured()) == drawn, f"{table_page.PICTURE}: scripts/bench tables"
+
+
+def test_the_first_screen_says_how_many_seeds_its_accuracies_have():
+    curve = [(468, 90.0)]
+    found = {("ddp", 2.0): 3 * [curve], ("DDP (fp16 hook)", 2.0): 3 * [curve], ("DDP (PowerSGD hook)", 2.0): 6 * [curve]}
+    found |= {("delayed_averaging compressor=int4", rate): 3 * [curve] for rate in (2.0, 64.0)}
+    found |= {("Streaming DiLoCo", 2.0): 3 * [curve], ("Streaming DiLoCo", 64.0): [curve]}
+    assert table_page.seeds_told(found) == "three seeds (six for DDP (PowerSGD hook), one for Streaming DiLoCo at 64)"
+
+
+def test_the_first_screen_is_measured_again_by_one_command():
+    (_, _, *times), (_, _, *accuracies) = first_screen.commands()
+    options = table.parsed(times)
+    timed = {name for name in table.all_rows() if any(fnmatch.fnmatch(name, pattern) for pattern in options.only)}
+    assert timed == set(table_page.SHOWN) - set(table.ANCHORS)
+    trained = {run.method for run in accuracy.chosen_runs(accuracy.parsed(accuracies))}
+    assert trained == {accuracy.SYNCHRONOUS, *(name for name in timed if not rows.is_exact(name))}
 
 
 def test_plain_streaming_diloco_lands_the_mean_that_was_sent(tmp_path):
