@@ -73,11 +73,9 @@ def prediction_table(found):
     return "\n\n".join(parts)
 
 
-def accuracy_table(path, job="small"):
-    """Mean and single seeds of the test accuracy after the last epoch, or of the GPT's loss, for each method, optimizer,
-    number of workers and coverage rate; DistributedDataParallel's does not depend on that."""
-    measure, title, digits = (("accuracy", "mean accuracy, %", 2) if job == "small"
-                              else ("test_loss", "mean test loss, nats", 3))
+def accuracy_groups(path, job):
+    """{(workers, optimizer, method, coverage rate): {seed: result}}, sorted; first DistributedDataParallel, whose rate is 0:
+    its accuracy depends on none."""
     groups = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         result = json.loads(line)
@@ -86,10 +84,18 @@ def accuracy_table(path, job="small"):
             continue
         key = run["workers"], run["optimizer"], run["method"], 0.0 if run["method"] == "ddp" else run["coverage"]
         groups.setdefault(key, {})[run["seed"]] = result
-    rows = []
     order = ("sgd", "adamw", "muon")
-    for (workers, optimizer, method, coverage), seeds in sorted(
-            groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]), entry[0][2] != "ddp", entry[0][2:])):
+    return dict(sorted(groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]), entry[0][2] != "ddp",
+                                                          entry[0][2:])))
+
+
+def accuracy_table(path, job="small"):
+    """Mean and single seeds of the test accuracy after the last epoch, or of the GPT's loss, for each method, optimizer,
+    number of workers and coverage rate."""
+    measure, title, digits = (("accuracy", "mean accuracy, %", 2) if job == "small"
+                              else ("test_loss", "mean test loss, nats", 3))
+    groups, rows = accuracy_groups(path, job), []
+    for (workers, optimizer, method, coverage), seeds in groups.items():
         final = [seeds[seed][measure][-1] for seed in sorted(seeds)]
         reference = groups.get((workers, optimizer, "ddp", 0.0), {})
         same = [result[measure][-1] - reference[seed][measure][-1]
@@ -100,6 +106,27 @@ def accuracy_table(path, job="small"):
                      f"{max(result['spread'] for result in seeds.values()):.2g}" if method != "ddp" else ""])
     return markdown(["workers", "optimizer", "method", "coverage rate", title, "seeds", "minus DDP",
                      "spread between workers"], rows)
+
+
+def scheme_accuracy_table(path, scheme):
+    """Points above or below DistributedDataParallel on the same seeds: a row for each method of a scheme and coverage rate."""
+    groups = accuracy_groups(path, "small")
+    own = [key for key in groups if key[2].split()[0] == scheme]
+    columns = list(dict.fromkeys(key[:2] for key in groups if key in own))
+    titles = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}
+
+    def final(key):
+        return {seed: result["accuracy"][-1] for seed, result in groups[key].items()}
+
+    references = {column: final((*column, "ddp", 0.0)) for column in columns}
+    rows = [["DistributedDataParallel, %", *(f"{statistics.mean(each.values()):.2f}" for each in references.values())]]
+    for method, rate in sorted({key[2:] for key in own}):
+        cells = []
+        for column, reference in references.items():
+            mine = final((*column, method, rate)) if (*column, method, rate) in own else {}
+            cells.append(f"{statistics.mean(mine[seed] - reference[seed] for seed in mine):+.2f}" if mine else "")
+        rows.append([f"`{method}`, coverage rate {rate:g}", *cells])
+    return markdown(["", *(f"{workers}, {titles[optimizer]}" for workers, optimizer in columns)], rows)
 
 
 def overhead_table(path):
@@ -211,8 +238,10 @@ def speed_chart(found, links):
 def sections(found):
     """[(page, name of its section, what stands there)]; `found`: what load() returns of docs/results/."""
     results = DOCS / "results"
+    schemes = [(DOCS / f"schemes/{name}.md", "accuracy", scheme_accuracy_table(results / "accuracy.jsonl", name))
+               for name in ("deft", "covap", "local_sgd", "partial_sgd", "dreamddp", "delayed_averaging")]
     pictures = [f"![Iteration time on {links} links](training-{links}.svg)" for links in pictured(found)]
-    return [(results / f"{page}.md", name, content) for page, name, content in (
+    return schemes + [(results / f"{page}.md", name, content) for page, name, content in (
         ("training", "training speed", "\n\n".join([speed_tables(found)] + pictures)),
         ("training", "prediction", prediction_table(found)),
         ("engine", "engine cost", overhead_table(results / "overhead.json")),

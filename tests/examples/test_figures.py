@@ -1,17 +1,22 @@
 """What a page says was measured stands in what is written from results: on the page itself, or on the pages that it quotes."""
 
+import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMAND = Path(os.environ.get("GRADWEAVE_COMMAND", ROOT / "build" / "gradweave"))
 # {page: (pages of docs/ that it quotes, figures that are settings, aims, or of what keeps no results)}
 PAGES = {
     "README.md": ((), "2.13 2.15"),
     "docs/performance.md": (("results/engine.md", "results/following.md"), "2.13 5"),
     "docs/choosing.md": (("results/schemes.md", "results/accuracy.md", "preserver.md"), ""),
     "docs/limits.md": (("../README.md", "performance.md", "results/accuracy.md"), ""),
+    "docs/schemes/auto.md": (("results/accuracy.md", "preserver.md"), "0.05 0.9 0.01 0.4 0.6"),
     "docs/results/accuracy.md": ((), "0.9 0.05 0.001 0.02 3.3 1.462 1.576 1.715 1.563"),
     "docs/results/churn.md": ((), "0.05 0.9 0.001 0.3 5"),
 }
@@ -45,3 +50,40 @@ def test_a_figure_that_was_not_measured_is_found():
     page = "<!-- a table: begin -->\n| 3.14 | -0.33 |\n<!-- a table: end -->\n"
     assert not unfounded(page + "It loses 0.33 points, 0.3 in short; 3 % of 3.1, by C++20.", generated(page), "")
     assert unfounded(page + "It loses 0.34 points, 4 % and 2.5 of that.", generated(page), "2.5") == ["0.34", "4"]
+
+
+# page, workload, cluster, scheme with options, milliseconds of an iteration as the page has them
+SIMULATED = [
+    *(("schemes/local_sgd.md", "resnet50", "slow-400m-2", f"local_sgd period=5{more}", ms)
+      for more, ms in (("", "629.1"), (" compressor=int4", "272.8"), (" compressor=ef_signsgd", "234.5"))),
+    *(("schemes/partial_sgd.md", "resnet50", "slow-400m-2", f"{scheme} period=5{more}", ms)
+      for scheme, more, ms in (("partial_sgd", "", "546.0"), ("dreamddp", "", "491.0"),
+                               ("partial_sgd", " compressor=int4", "226.0"), ("dreamddp", " compressor=int4", "220.1"))),
+    ("schemes/delayed_averaging.md", "resnet50", "slow-400m-2", "delayed_averaging", "220.0"),
+    ("schemes/delayed_averaging.md", "resnet50", "slow-400m-2", "wfbp", "2198"),
+    *(("schemes/covap.md", f"covap-{network}", "eth-30g-64", scheme, ms)
+      for network, scheme, ms in (("table5-vgg19", "ddp", "935.1"), ("table5-vgg19", "covap", "323.6"),
+                                  ("table1-resnet101", "ddp", "335.9"), ("table1-resnet101", "covap", "199.5"),
+                                  ("table1-bert", "ddp", "611.2"), ("table1-bert", "covap", "287.5"))),
+    *(("schemes.md", f"resnet101{kind}", "eth-10g-16", scheme, ms)
+      for scheme, *both in (("wfbp", "707.5", "703.5"), ("ddp", "336.0", "332.0"), ("mg_wfbp", "333.2", "330.7"),
+                            ("us_byte", "278.4", "280.0"), ("dear", "280.4", "282.0"), ("delayed_averaging", "177.0", "190.0"))
+      for kind, ms in zip(("", "-v100"), both)),
+    ("schemes/bytescheduler.md", "densenet201", "eth-10g-8", "bytescheduler", "662"),
+    ("schemes/bytescheduler.md", "densenet201", "eth-10g-8", "us_byte", "193"),
+    ("schemes/sequential.md", "deft-table2-vgg19", "deft-table2-one-link", "sequential", "378.0"),
+    ("schemes/wfbp.md", "deft-table2-vgg19", "deft-table2-one-link", "wfbp", "285.053"),
+    ("schemes/optimal.md", "deft-table2-vgg19", "deft-table2-one-link", "p3", "247.990"),
+]
+
+
+@pytest.mark.parametrize("page, workload, cluster, scheme, ms", SIMULATED, ids=lambda value: value)
+def test_simulated_figures_are_those_of_the_simulator(page, workload, cluster, scheme, ms):
+    name, *options = scheme.split()
+    settings = [word for option in options for word in ("--set", option)]
+    printed = subprocess.run([COMMAND, "compare", "--workload", ROOT / f"examples/workloads/{workload}.json", "--cluster",
+                              ROOT / f"examples/clusters/{cluster}.json", "--schemes", name, *settings, "--json"],
+                             capture_output=True, text=True, check=True).stdout
+    found, = [row["iteration_us"] / 1e3 for row in json.loads(printed)["schemes"] if row["name"] == name]
+    assert f"{found:.{len(ms.partition('.')[2])}f}" == ms
+    assert ms in (ROOT / "docs" / page).read_text()
