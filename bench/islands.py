@@ -18,10 +18,12 @@ import time
 from pathlib import Path
 
 from gradweave.lab import hosts
+from training_tables import markdown, replace_section
 
 ROOT = Path(__file__).parent.parent
 BENCH = ROOT / "build/bench/islands_bench"
 RESULTS = ROOT / "docs/results/islands.json"
+PAGE = RESULTS.with_suffix(".md")
 ADDRESS = "10.232.0.1"
 MEGABYTES = {100: 16, 1000: 64, 10000: 256}
 LINES = (1, 4, 16)
@@ -109,6 +111,24 @@ def measure(options, key):
     return rows
 
 
+def table(rows, measure, form):
+    """One row for each line, one column for each kind, of which the page says what it is."""
+    titles = {"islands, 1 connections": "1 connection", "Gloo": "Gloo, not encrypted", "zmq": "libzmq, CURVE"}
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    lines = {}
+    for row in rows:
+        found = lines.setdefault(f"{row['mbps'] / 1000:g} Gb/s, {row['round_trip_ms']:g} ms", {})
+        found[row["kind"]] = "" if row[measure] is None else form.format(row[measure])
+    return markdown(["line", *(titles.get(kind, kind.split()[1] if kind.startswith("islands") else kind) for kind in kinds)],
+                    [[line, *(found.get(kind, "") for kind in kinds)] for line, found in lines.items()])
+
+
+def sections():
+    rows = json.loads(RESULTS.read_text())
+    return [(PAGE, "rate", table([{**row, "of_rate": 100 * row["of_rate"]} for row in rows], "of_rate", "{:.2g}")),
+            (PAGE, "processor", table(rows, "processor_s_per_gb", "{:.1f}")), (PAGE, "end", table(rows, "end_ms", "{:.2f}"))]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mbps", type=int, nargs="*", default=list(MEGABYTES))
@@ -128,6 +148,9 @@ def main():
     rows += [row for row in before if (row["mbps"], row["round_trip_ms"]) not in measured]
     rows.sort(key=lambda row: (row["mbps"], row["round_trip_ms"]))
     options.results.write_text(json.dumps(rows, indent=1) + "\n")
+    if options.results == RESULTS:
+        for section in sections():
+            replace_section(*section)
     return 0
 
 

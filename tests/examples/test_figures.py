@@ -18,6 +18,7 @@ PAGES = {
     "docs/limits.md": (("../README.md", "performance.md", "results/accuracy.md"), ""),
     "docs/schemes/auto.md": (("results/accuracy.md", "preserver.md"), "0.05 0.9 0.01 0.4 0.6"),
     "docs/results/accuracy.md": ((), "0.9 0.05 0.001 0.02 3.3 1.462 1.576 1.715 1.563"),
+    "docs/results/islands.md": ((), "0.1"),
     "docs/results/churn.md": ((), "0.05 0.9 0.001 0.3 5"),
 }
 GENERATED = re.compile(r"^<!-- ([\w ]+): begin -->$.*?^<!-- \1: end -->$", re.M | re.S)

@@ -14,6 +14,7 @@ sys.path.insert(0, str(BENCH))
 import accuracy  # noqa: E402
 import first_screen  # noqa: E402
 import following  # noqa: E402
+import islands  # noqa: E402
 import preserving  # noqa: E402
 import rows  # noqa: E402
 import table  # noqa: E402
@@ -124,7 +125,7 @@ def test_the_pages_show_what_was_measured():
     training = training_tables.sections(training_tables.load(training_tables.DOCS / "results"))
     for page, name, content in table_page.sections(*table_page.measured()) + training:
         assert training_tables.with_section(page, name, content) == page.read_text(), f"{page}, {name}: scripts/bench tables"
-    for page, name, content in [*preserving.sections(), *following.sections(), *tuning.sections()]:
+    for page, name, content in [*preserving.sections(), *following.sections(), *tuning.sections(), *islands.sections()]:
         assert training_tables.with_section(page, name, content) == page.read_text(), f"{page}, {name}"
     drawn = (table_page.DOCS / table_page.PICTURE).read_text()
     assert table_page.picture(*table_page.measured()) == drawn, f"{table_page.PICTURE}: scripts/bench tables"
