@@ -32,7 +32,7 @@ quick: build  ## About a minute once built: the core with fewer random cases, th
 	@$(WITH_TESTS)
 	cmake --build --preset release -j $(JOBS) --target core_tests
 	RC_PARAMS="seed=1 max_success=20" ctest --test-dir build -j $(JOBS) -L unit --output-on-failure --progress
-	$(PYTHON) -m pytest -q -n $(JOBS) tests/cli tests/goldens tests/schema tests/examples/test_links.py tests/examples/test_pages.py
+	$(PYTHON) -m pytest -q -n $(JOBS) tests/cli tests/goldens tests/schema tests/examples/test_links.py tests/examples/test_pages.py tests/examples/test_figures.py
 
 test-core: build  ## Tests of the core and the command line
 	@scripts/deps tests
