@@ -23,7 +23,7 @@ class RunPlanWriter {
     // Past the last iteration, so that those of the cycle see what the next one makes of them.
     for (std::int64_t n = 0; n < size() + plan_.reach; ++n) set_carriers(n);
     for (std::int64_t n = 0; n < size() + plan_.reach; ++n) set_uses(n);
-    for (std::int64_t n = 0; n < size() + plan_.reach; ++n) set_halves(n);
+    for (std::int64_t n = size() + plan_.reach; n-- > 0;) set_steps(n);
     for (std::int64_t n = 0; n < size(); ++n) find_slices(n);
     for (std::int64_t n = 0; n < size(); ++n) set_end_actions(n);
     for (std::int64_t n = 0; n < size(); ++n) finish(n);
@@ -51,7 +51,9 @@ class RunPlanWriter {
     for (const PlanLink& link : plan.links) {
       to_.links.push_back(link.name);
       to_.concurrency.push_back(link.concurrency);
+      to_.levels.push_back(link.level);
     }
+    to_.workers_per_node = plan.workers_per_node;
     to_.merge = plan.merge;
     to_.residual = plan.residual;
     to_.outer = plan.outer;
@@ -84,6 +86,7 @@ class RunPlanWriter {
       places.push_back(static_cast<std::int32_t>(here.ops.size()));
       if (!exists(listed.merges, n)) continue;
       RunOp op{.link = listed.link,
+               .level = listed.level,
                .collective = listed.op->collective,
                .payload = listed.op->payload,
                .blocks = listed.op->blocks,
@@ -190,7 +193,7 @@ class RunPlanWriter {
   void set_carriers(std::int64_t n) {
     const std::vector<ResolvedOp>& ops = plan_.iteration(n).ops;
     for (std::size_t k = 0; k < ops.size(); ++k) {
-      if (!exists(ops[k].merges, n) || ops[k].gathers()) continue;
+      if (!exists(ops[k].merges, n) || !plan_.steps_before(n, k).empty()) continue;
       const std::int32_t place = op_places_[to_.at(n)][k];
       const RunOp& op = iteration(n).ops[static_cast<std::size_t>(place)];
       if (op.payload == Payload::kParameter) {
@@ -236,15 +239,18 @@ class RunPlanWriter {
     }
   }
 
-  void set_halves(std::int64_t n) {
+  // The last step first: what is known of it holds for those before it.
+  void set_steps(std::int64_t n) {
     const std::vector<ResolvedOp>& ops = plan_.iteration(n).ops;
-    for (std::size_t k = 0; k < ops.size(); ++k) {
-      if (!exists(ops[k].merges, n) || !ops[k].gathers()) continue;
-      RunOp& gather = iteration(n).ops[static_cast<std::size_t>(op_places_[to_.at(n)][k])];
+    for (std::size_t k = ops.size(); k-- > 0;) {
+      if (!exists(ops[k].merges, n)) continue;
+      RunOp& step = iteration(n).ops[static_cast<std::size_t>(op_places_[to_.at(n)][k])];
       for (const OpRef listed : plan_.steps_before(n, k)) {
-        gather.partner = renumbered(n, listed);
-        RunOp& scatter = op_at(n, gather.partner);
-        scatter.last_apply = std::max(scatter.last_apply, gather.last_apply - gather.partner.delta);
+        step.before = renumbered(n, listed);
+        RunOp& before = op_at(n, step.before);
+        before.goes_on = true;
+        before.keep_own |= step.keep_own;
+        before.last_apply = std::max(before.last_apply, step.last_apply - step.before.delta);
       }
     }
   }
@@ -310,9 +316,9 @@ class RunPlanWriter {
     for (RunOp& op : here.ops) {
       const auto block = static_cast<std::size_t>(op.blocks.front());
       op.in_place = op.collective == Collective::kAllReduce && op.payload == Payload::kGradient &&
-                    op.blocks.size() == 1 && to_.block_whole[block] && op.merges == std::vector{0} &&
-                    here.synchronous;
-      to_.look_back = std::max({to_.look_back, -op.partner.delta, op.last_apply});
+                    op.before.op < 0 && op.blocks.size() == 1 && to_.block_whole[block] &&
+                    op.merges == std::vector{0} && here.synchronous;
+      to_.look_back = std::max({to_.look_back, -op.before.delta, op.last_apply});
     }
   }
 
@@ -341,10 +347,6 @@ bool has_delays(const RunPlan& plan) {
 }
 
 RunPlan run_plan_of(const Plan& plan, const Workload& workload) {
-  if (has_levels(plan)) {
-    throw InvalidInput("has links of two levels, inside nodes and between them, which training can't run",
-                       "plan", "make it for a cluster without 'inside'; such plans can be simulated");
-  }
   RunPlan run_plan{.index = WorkloadIndex(workload)};
   const CompiledPlan compiled(resolve(plan, run_plan.index, nullptr));
   RunPlanWriter(compiled, run_plan).write();

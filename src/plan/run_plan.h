@@ -24,6 +24,7 @@ struct Piece {
 
 struct RunOp {
   std::int32_t link = 0;
+  Level level = Level::kAll;  // of its link
   Collective collective = Collective::kAllReduce;
   Payload payload = Payload::kGradient;
   DType dtype = DType::kFloat32;
@@ -35,10 +36,13 @@ struct RunOp {
   std::vector<std::int32_t> merges;  // those of iterations that exist
   Release release;
   Compression compression;  // its parameters given; no name: none
-  OpRef partner;            // all_gather: its reduce_scatter
+  OpRef
+      before;  // the step whose message it takes over: an all_gather's reduce_scatter, of two levels the step before
+  bool goes_on = false;  // another step takes its message over
   bool in_place =
       false;  // works on the gradient itself: one whole tensor, this iteration's, applied at its end
-  bool keep_own = false;  // a copy of what this rank sent is needed when the result is applied
+  // A copy of what this rank sent is needed when the result is applied. Of gradients all steps have it.
+  bool keep_own = false;
   bool anchored = false;  // parameters: what was gained since the blocks' anchors is sent, not the value
   // anchored: its link works on copies of the parameters, in float32 and in the processor's memory. The caller of
   // run_plan_of() says so.
@@ -119,6 +123,8 @@ struct RunPlan {
   std::vector<std::vector<std::int32_t>> blocks_of_tensor;  // by begin
   std::vector<std::string> links;
   std::vector<std::int32_t> concurrency;  // per link
+  std::vector<Level> levels;              // per link
+  std::int64_t workers_per_node = 1;      // of two levels
   Merge merge = Merge::kSum;
   Residual residual;
   std::optional<Outer> outer;
@@ -139,7 +145,7 @@ struct RunPlan {
 bool has_delays(const RunPlan& plan);
 
 // Returns the run plan of a plan. The caller owes one that validate() accepts. Errors: InvalidInput for a plan out of
-// form, or too large, or whose links have levels. O(blocks and merges of the unrolled plan), log factors aside.
+// form, or too large. O(blocks and merges of the unrolled plan), log factors aside.
 RunPlan run_plan_of(const Plan& plan, const Workload& workload);
 
 }  // namespace gradweave

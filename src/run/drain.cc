@@ -10,7 +10,7 @@ namespace gradweave::run {
 // Takes out of an execution what iterations from `end` on would have given.
 void Run::cut(const Execution& execution, std::int64_t end) {
   const RunOp& op = *execution.op;
-  if (execution.partner != nullptr) return queue_->cut(execution, 0, false);
+  if (execution.before != nullptr) return queue_->cut(execution, 0, false);
   const auto all = static_cast<std::int32_t>(op.merges.size());
   const auto left = static_cast<std::int32_t>(
       std::ranges::count_if(op.merges, [&](std::int32_t m) { return execution.iteration + m < end; }));

@@ -26,8 +26,8 @@ void Ring::open(const RunPlan& plan, std::int64_t iteration, std::int64_t run_it
     execution.run_iteration = run_iteration;
     execution.place = static_cast<std::int32_t>(i);
     execution.written.assign(execution.op->blocks.size(), 0);
-    const OpRef partner = execution.op->partner;
-    execution.partner = partner.op < 0 ? nullptr : &at(iteration + partner.delta, partner.op);
+    const OpRef before = execution.op->before;
+    execution.before = before.op < 0 ? nullptr : &at(iteration + before.delta, before.op);
   }
 }
 

@@ -12,13 +12,13 @@ namespace gradweave::run {
 // An op of one iteration. Its message is the host's, which keeps it under `slot`. What several threads may
 // see change (data still to come, done) is in the op queue; the rest changes only while no link knows of it.
 struct Execution {
-  const RunOp* op = nullptr;           // null: this place of the ring is empty
-  std::int64_t iteration = 0;          // of the plan, the one that lists it
-  std::int64_t run_iteration = 0;      // of the run, for people
-  std::int32_t place = 0;              // in its iteration's list
-  std::size_t slot = 0;                // its place in the ring
-  const Execution* partner = nullptr;  // an all_gather's reduce_scatter, whose message it takes over
-  std::vector<std::uint8_t> written;   // per block: its part of the message was begun. Of the compute thread
+  const RunOp* op = nullptr;          // null: this place of the ring is empty
+  std::int64_t iteration = 0;         // of the plan, the one that lists it
+  std::int64_t run_iteration = 0;     // of the run, for people
+  std::int32_t place = 0;             // in its iteration's list
+  std::size_t slot = 0;               // its place in the ring
+  const Execution* before = nullptr;  // the step whose message it takes over
+  std::vector<std::uint8_t> written;  // per block: its part of the message was begun. Of the compute thread
 };
 
 // The executions of `depth` consecutive iterations.

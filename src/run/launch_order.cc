@@ -1,5 +1,7 @@
 #include "run/launch_order.h"
 
+#include <utility>
+
 namespace gradweave::run {
 
 void PassedPoints::restart(std::size_t layers) {
@@ -37,7 +39,7 @@ void LaunchOrder::open(std::span<const Execution> row) {
     if (execution.op == nullptr) continue;
     const RunOp& op = *execution.op;
     of(execution) = {};
-    if (execution.partner == nullptr)
+    if (execution.before == nullptr)
       of(execution).pending = static_cast<std::int32_t>(op.blocks.size() * op.merges.size());
   }
 }
@@ -59,18 +61,15 @@ void LaunchOrder::cut(const Execution& execution, std::int32_t parts, bool absen
 
 void LaunchOrder::await(const Execution& execution) {
   if (done(execution)) return;
-  await_up_to(execution);
-  if (execution.partner != nullptr && !done(*execution.partner)) await_up_to(*execution.partner);
-}
-
-void LaunchOrder::await_up_to(const Execution& execution) {
+  if (execution.before != nullptr) await(*execution.before);
   const std::int64_t own = of(execution).order;
   for (std::size_t link = 0; link < queues_.size(); ++link) {
     if (!ordered_ && link != static_cast<std::size_t>(execution.op->link)) continue;
     const Queue& queue = queues_[link];
     for (std::size_t s = queue.issued; s < queue.pushed; ++s) {
-      Progress& before = of(*queue.at(s));
-      if (own < 0 || before.order <= own) before.awaited = true;
+      const Execution& before = *queue.at(s);
+      if ((own >= 0 && of(before).order > own) || std::exchange(of(before).awaited, true)) continue;
+      if (before.before != nullptr) await(*before.before);
     }
   }
 }

@@ -66,8 +66,8 @@ class LaunchOrder {
   // As OpQueue::cut().
   void cut(const Execution& execution, std::int32_t parts, bool absent);
   // Compute waits for an op: if that has not ended, its release and those of what is before it, on its link or on all where
-  // they are ordered, hold from now on only once their points have been passed, which compute may never do. An all_gather's
-  // reduce_scatter is before it.
+  // they are ordered, hold from now on only once their points have been passed, which compute may never do. The steps of a
+  // message are before each other too, whatever their links.
   void await(const Execution& execution);
   // On: no release holds an op, whatever its delay. Off: as long as it says.
   void void_releases(bool on) { void_ = on; }
@@ -83,10 +83,10 @@ class LaunchOrder {
 
   std::int32_t missing(const Execution& execution) const { return of(execution).pending; }
   bool done(const Execution& execution) const { return of(execution).done; }
-  // Drained away, and so there is nothing to launch. An all_gather is absent with its reduce_scatter: a link may look at it before
+  // Drained away, and so there is nothing to launch. A step is absent with the first of its message: a link may look at it before
   // it is cut itself.
   bool absent(const Execution& execution) const {
-    return of(execution.partner == nullptr ? execution : *execution.partner).absent;
+    return execution.before == nullptr ? of(execution).absent : absent(*execution.before);
   }
   // Returns how many ops of a link were launched or left out.
   std::size_t issued(std::size_t link) const { return queues_[link].issued; }
@@ -131,9 +131,8 @@ class LaunchOrder {
     return queues_[static_cast<std::size_t>(execution.op->link)];
   }
   bool has_data(const Execution& execution) const {
-    return of(execution).pending == 0 && (execution.partner == nullptr || done(*execution.partner));
+    return of(execution).pending == 0 && (execution.before == nullptr || done(*execution.before));
   }
-  void await_up_to(const Execution& execution);
 
   bool ordered_ = false, void_ = false;
   std::vector<Progress> progress_;          // by slot

@@ -292,7 +292,7 @@ void OpQueue::finish(const Execution& execution) {
   order_.ended(execution);
   std::erase_if(under_way_, [&](const UnderWay& each) { return each.execution == &execution; });
   done_.notify_all();
-  if (execution.op->collective == Collective::kReduceScatter) wake_links();  // its all_gather
+  if (execution.op->goes_on) wake_links();
 }
 
 void OpQueue::ended(const Execution& execution, Clock::time_point begin, bool on_device) {

@@ -67,10 +67,10 @@ void Outbox::leave_out() {
   }
 }
 
-void Outbox::leave_out_other_halves(std::int64_t iteration) {
+void Outbox::leave_out_later_steps(std::int64_t iteration) {
   const std::int64_t now = context_.cursor.now();
   for (const Execution& execution : window_.row(iteration)) {
-    if (execution.op == nullptr || execution.partner == nullptr) continue;
+    if (execution.op == nullptr || execution.before == nullptr) continue;
     const auto left_out = [&](std::int32_t m) REQUIRES(compute_thread) {
       const std::int64_t of = iteration + m;
       return of >= 0 && of < now && context_.flags.left_out(of);

@@ -20,8 +20,8 @@ class Outbox {
 
   // This iteration is left out: what its gradient has left in residuals would stay for ever.
   void leave_out() REQUIRES(compute_thread);
-  // Of an iteration that was opened: leaves out halves of messages whose other halves were, before these were there.
-  void leave_out_other_halves(std::int64_t iteration) REQUIRES(compute_thread);
+  // Of an iteration that was opened: leaves out the steps of messages whose earlier steps were, before these were there.
+  void leave_out_later_steps(std::int64_t iteration) REQUIRES(compute_thread);
 
  private:
   void hand_over_block(std::int32_t block) REQUIRES(compute_thread);

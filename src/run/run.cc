@@ -322,7 +322,7 @@ void Run::begin_iteration() {
 }
 
 void Run::open(std::int64_t iteration) {
-  if (plan_->window.open(iteration)) plan_->outbox.leave_out_other_halves(iteration);
+  if (plan_->window.open(iteration)) plan_->outbox.leave_out_later_steps(iteration);
 }
 
 // Gives messages back whose last apply was in `iteration`.
@@ -332,8 +332,7 @@ void Run::retire(std::int64_t iteration) {
     for (const Execution& execution : plan_->window.row(i)) {
       if (execution.op == nullptr || execution.iteration != i || i + execution.op->last_apply != iteration)
         continue;
-      // A reduce_scatter's message goes over to its all_gather.
-      if (execution.op->collective != Collective::kReduceScatter) host_.retire(execution);
+      if (!execution.op->goes_on) host_.retire(execution);
     }
   }
 }
@@ -344,13 +343,15 @@ void Run::start_early(std::int32_t op) {
   const std::int64_t next = cursor_.now() + 1;
   open(next);
   plan_->window.push(next);
-  const std::int32_t link = at(next, op).op->link;
-  for (std::int32_t before = 0; before < op; ++before) {
-    const Execution& execution = at(next, before);
-    if (execution.op->link != link || queue_->missing(execution) == 0) continue;
-    throw InvalidInput(
-        "part of the gradient is sent behind " + describe(plan(), execution) + ", which needs a later step",
-        "clip_grad_norm_", "choose another scheme, such as ddp");
+  for (const Execution* step = &at(next, op); step != nullptr && step->iteration == next;
+       step = step->before) {
+    for (std::int32_t before = 0; before < step->place; ++before) {
+      const Execution& execution = at(next, before);
+      if (execution.op->link != step->op->link || queue_->missing(execution) == 0) continue;
+      throw InvalidInput(
+          "part of the gradient is sent behind " + describe(plan(), execution) + ", which needs a later step",
+          "clip_grad_norm_", "choose another scheme, such as ddp");
+    }
   }
 }
 

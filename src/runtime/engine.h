@@ -41,7 +41,7 @@ struct Counters : run::Counters {
 // is lost, and from then on. Once it is closed, every call but close() is InvalidInput.
 class Engine {
  public:
-  // `links`: one per link that a plan may name. `control`: a group for small CPU messages, null with one
+  // `links`: one per link that a plan may name, those of all ranks first. `control`: a group for small CPU messages, null with one
   // rank. `peers`: of these ranks, or of all that have one plan with them; also used by the caller.
   Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> links,
          c10::intrusive_ptr<c10d::ProcessGroup> control, std::shared_ptr<Peers> peers, int world_size,
@@ -198,7 +198,7 @@ class Engine {
     void rest() REQUIRES(run::compute_thread);
     void restore(const StateTensors::Map& state) REQUIRES(run::compute_thread);
     void archive(run::Archive& numbers, StateTensors& tensors) REQUIRES(run::compute_thread);
-    const LinkSpec& link_called(const std::string& name) const;
+    const LinkSpec& link_called(const std::string& name, Level level = Level::kAll) const;
     std::vector<const LinkSpec*> links_of(const RunPlan& plan) const;
   };
   // Errors: InvalidInput once it is closed.

@@ -9,6 +9,7 @@
 
 #include "gradweave/error.h"
 #include "runtime/engine.h"
+#include "runtime/transport/transport.h"
 
 namespace gradweave::runtime {
 namespace {
@@ -30,12 +31,13 @@ std::vector<at::Tensor> tensors_of(const std::vector<StateTensors::Map>& states,
   return tensors;
 }
 
-// Part `rank` of a message as collectives cut it (transport.h).
-at::Tensor part_of(const at::Tensor& flat, std::size_t rank, std::size_t ranks) {
-  const auto edge = [&](std::size_t r) {
-    return flat.numel() * static_cast<std::int64_t>(r) / static_cast<std::int64_t>(ranks);
-  };
-  return flat.slice(0, edge(rank), edge(rank + 1));
+// What rank `rank` of `ranks` has of a message's sum after a step that another goes on with.
+at::Tensor reduced_part_of(const at::Tensor& flat, const RunOp& op, int rank, int ranks,
+                           int workers_per_node) {
+  if (op.level == Level::kAll) return part_of(flat, rank, ranks);
+  const at::Tensor shard = part_of(flat, rank % workers_per_node, workers_per_node);
+  const bool whole = op.level == Level::kInside || op.collective != Collective::kReduceScatter;
+  return whole ? shard : part_of(shard, rank / workers_per_node, ranks / workers_per_node);
 }
 
 // In the order of ranks, each times `factor`. Floats of 16 bits are rounded once.
@@ -84,11 +86,19 @@ void TorchHost::gather(const run::Execution& execution, bool ended,
     return;
   }
   if (!message.flat.defined()) return;
-  if (ended && op.collective != Collective::kReduceScatter) return;  // it is there
+  if (ended && !op.goes_on) return;  // it is there
   const std::vector<at::Tensor> flats = tensors_of(states, name + ".flat");
-  if (ended) {  // its all_gather has not: each rank has a part of the sum
-    for (std::size_t r = 0; r < flats.size(); ++r)
-      part_of(message.flat, r, flats.size()).copy_(part_of(flats[r], r, flats.size()));
+  if (ended) {  // the step after it has not: each rank has a part of the sum, or, inside nodes, of the node's
+    const auto part = [&, ranks = static_cast<int>(flats.size()),
+                       of_node = static_cast<int>(parameters_.plan().workers_per_node)](
+                          const at::Tensor& flat, std::size_t rank) {
+      return reduced_part_of(flat, op, static_cast<int>(rank), ranks, of_node);
+    };
+    message.flat.zero_();
+    for (std::size_t r = 0; r < flats.size(); ++r) {
+      const at::Tensor to = part(message.flat, r), from = part(flats[r], r);
+      op.level == Level::kInside ? to.add_(from) : to.copy_(from);
+    }
   } else {
     message.flat.copy_(sum_of(flats, 1));
   }

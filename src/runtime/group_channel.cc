@@ -31,7 +31,7 @@ class GroupChannel::Started : public Pending {
 
   void wait() override {
     if (work_) work_->wait();
-    if (op_.keep_own && op_.payload == Payload::kGradient) message_.flat.sub_(message_.own);
+    if (op_.keep_own && op_.payload == Payload::kGradient && !op_.goes_on) message_.flat.sub_(message_.own);
     message_.gain ? message_.gain->land(message_.groups, message_.flat, message_.own)
                   : message_.result.record(device_);
     std::this_thread::sleep_until(end_);
@@ -101,25 +101,30 @@ void GroupChannel::await_data(const run::Execution& execution) {
   const Message& message = (*messages_)[execution.slot];
   message.released.wait(options_.device);
   // Another thread's stream may have reduced it.
-  if (execution.partner != nullptr) (*messages_)[execution.partner->slot].result.wait(options_.device);
+  if (execution.before != nullptr) (*messages_)[execution.before->slot].result.wait(options_.device);
   message.gain ? message.gain->await() : message.data.wait(options_.device);
 }
 
 std::unique_ptr<Pending> GroupChannel::start(const run::Execution& execution, std::size_t sequence) {
   const RunOp& op = *execution.op;
   Message& message = (*messages_)[execution.slot];
-  if (execution.partner != nullptr) message.flat = std::move((*messages_)[execution.partner->slot].flat);
+  if (execution.before != nullptr) {
+    Message& before = (*messages_)[execution.before->slot];
+    message.flat = std::move(before.flat);
+    message.own = std::move(before.own);
+  }
   auto started = std::make_unique<Started>(op, message, options_.device);
   if (message.gain) message.gain->send(message.groups, message.flat, message.own);
   std::unique_ptr<Pending> work;
   if (spec_.group) {
     if (options_.check) check_before(op, sequence);
     const bool compressed = op.collective == Collective::kCompressed;
-    const Call call{.group = message.gain ? on_host() : *spec_.group,
-                    .flat = message.flat,
-                    .collective = compressed ? Collective::kAllReduce : op.collective,
-                    .sequence = kCollectivesPerOp * sequence,
-                    .timeout = options_.timeout};
+    const Call call{
+        .group = message.gain ? on_host() : *spec_.group,
+        .flat = spec_.shards == 1 ? message.flat : part_of(message.flat, spec_.shard, spec_.shards),
+        .collective = compressed ? Collective::kAllReduce : op.collective,
+        .sequence = kCollectivesPerOp * sequence,
+        .timeout = options_.timeout};
     const Coder::Name name{execution.run_iteration, execution.place};
     if (message.groups) {
       work = exchange(call, *message.groups);

@@ -20,11 +20,14 @@ namespace gradweave::runtime {
 
 struct LinkSpec {
   std::string name;
-  c10::intrusive_ptr<c10d::ProcessGroup> group;  // null: one rank, no communication
-  std::shared_ptr<const Emulation> emulation;    // null: the link is what it is
+  c10::intrusive_ptr<c10d::ProcessGroup>
+      group;                                   // of the ranks of its level; null: one rank, no communication
+  std::shared_ptr<const Emulation> emulation;  // null: the link is what it is
   // Makes `control`, for messages in the processor's memory, where `group` is an accelerator's. Collective. Else null.
   std::function<c10::intrusive_ptr<c10d::ProcessGroup>()> make_control;
   c10::intrusive_ptr<c10d::ProcessGroup> control;  // null until a plan has such messages
+  Level level = Level::kAll;
+  int shard = 0, shards = 1;  // between nodes: this rank's of each message, and how many its node has
 };
 
 // Lets so many nanoseconds pass on the current stream of an accelerator, not on the host.

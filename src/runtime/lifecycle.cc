@@ -109,9 +109,15 @@ void Engine::Open::check_room(std::int64_t wanted, c10::Device on) const {
   require_room(wanted, ranks);
 }
 
-const LinkSpec& Engine::Open::link_called(const std::string& name) const {
-  const auto found = std::ranges::find(links, name, &LinkSpec::name);
+const LinkSpec& Engine::Open::link_called(const std::string& name, Level level) const {
+  const auto found = std::ranges::find_if(
+      links, [&](const LinkSpec& link) { return link.name == name && link.level == level; });
   if (found == links.end()) {
+    if (level != Level::kAll) {
+      throw InvalidInput(
+          "the plan is of two levels, and the job has no such link inside nodes or between them",
+          "link '" + name + "'", "give gradweave.wrap() the plan or workers_per_node=");
+    }
     throw InvalidInput("there is no link of that name", "link '" + name + "'",
                        "name it in gradweave.wrap(links=...)");
   }
@@ -120,7 +126,14 @@ const LinkSpec& Engine::Open::link_called(const std::string& name) const {
 
 std::vector<const LinkSpec*> Engine::Open::links_of(const RunPlan& run_plan) const {
   std::vector<const LinkSpec*> found;
-  for (const std::string& name : run_plan.links) found.push_back(&link_called(name));
+  for (std::size_t k = 0; k < run_plan.links.size(); ++k) {
+    const LinkSpec& link = link_called(run_plan.links[k], run_plan.levels[k]);
+    if (link.group && link.level == Level::kBetween && link.shards != run_plan.workers_per_node) {
+      throw InvalidInput("it is for nodes of " + std::to_string(run_plan.workers_per_node) + " workers",
+                         "plan", "make one for nodes of " + std::to_string(link.shards) + ", as this job's");
+    }
+    found.push_back(&link);
+  }
   return found;
 }
 
@@ -204,7 +217,7 @@ void Engine::Open::put_in_force(Prepared&& prepared, const Workload& workload, c
   run.queue()->name_layers(layer_names);
   host.leave_plan();
   run.install(std::move(prepared.run_plan));
-  host.install(run.plan(), run.slots(), std::move(prepared.parameter_of), specs.front()->group, rank);
+  host.install(run.plan(), run.slots(), std::move(prepared.parameter_of), links.front().group, rank);
   using Meaning = LossScale::Meaning;
   const run::StepPoints steps = run.steps();
   host.handover().loss_scale().set_meaning(steps.synchronous   ? Meaning::kNone

@@ -35,8 +35,18 @@ void check_gradient(const RunOp& op, const std::string& where) {
   }
 }
 
+// What two levels of links carry: exact gradients.
+void check_levels(const RunOp& op) {
+  const bool averages = op.payload == Payload::kParameter;
+  if (op.level == Level::kAll || (!averages && op.compression.name.empty())) return;
+  throw InvalidInput(std::string(averages ? "averages of parameters" : "compressed gradients") +
+                         " don't go over two levels of links in training",
+                     "plan", "leave workers_per_node out, or choose a scheme of exact gradients, as dear");
+}
+
 // Refuses what its parameters don't support, and says what it takes.
 void prepare(RunOp& op, const RunPlan& run_plan, int world_size, c10::Device device) {
+  check_levels(op);
   const bool compressed = !op.compression.name.empty();
   if (!compressed && !op.anchored) return;
   const auto first =

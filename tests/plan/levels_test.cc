@@ -2,11 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "gradweave/error.h"
 #include "gradweave/json.h"
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
-#include "plan/run_plan.h"
 
 namespace gradweave {
 namespace {
@@ -145,15 +143,6 @@ TEST(Levels, FormIsChecked) {
   Plan renamed = stepped_plan();
   renamed.links[0].level = Level::kBetween;
   EXPECT_THAT(faults_of(renamed), HasSubstr("is not a link between the cluster's nodes"));
-}
-
-TEST(Levels, TrainingRefusesThem) {
-  try {
-    run_plan_of(stepped_plan(), two_layers());
-    FAIL();
-  } catch (const InvalidInput& error) {
-    EXPECT_THAT(error.what(), HasSubstr("has links of two levels"));
-  }
 }
 
 }  // namespace

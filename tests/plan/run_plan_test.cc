@@ -69,24 +69,26 @@ class SlowPlan {
     return std::nullopt;
   }
 
-  // The op whose end delivers a block of a generation.
+  // The op whose end delivers a block of a generation: the last of its steps.
   std::optional<SlowOp> deliverer(Payload payload, std::int32_t block,
                                   const std::set<std::int64_t>& generation) const {
+    std::optional<SlowOp> last;
     for (const SlowOp& op : ops_) {
       if (op.op->payload == payload && op.op->collective != Collective::kReduceScatter &&
           holds(op.op->blocks, block) && meant(op.op->merges, op.iteration) == generation)
-        return op;
+        last = op;
     }
-    return std::nullopt;
+    return last;
   }
 
-  std::optional<SlowOp> scatter_of(const SlowOp& gather) const {
-    for (const SlowOp& op : ops_) {
-      if (op.op->collective == Collective::kReduceScatter && op.op->blocks == gather.op->blocks &&
-          meant(op.op->merges, op.iteration) == meant(gather.op->merges, gather.iteration))
-        return op;
-    }
-    return std::nullopt;
+  // The steps of the op's message, in their order.
+  std::vector<SlowOp> steps_of(const SlowOp& step) const {
+    std::vector<SlowOp> steps;
+    std::ranges::copy_if(ops_, std::back_inserter(steps), [&](const SlowOp& op) {
+      return op.op->payload == step.op->payload && op.op->blocks == step.op->blocks &&
+             meant(op.op->merges, op.iteration) == meant(step.op->merges, step.iteration);
+    });
+    return steps;
   }
 
   // The last iteration with an apply that uses the result of `op`, or of its all_gather.
@@ -178,9 +180,11 @@ class Comparison {
       RC_ASSERT(meant(op.merges, n) == meant(listed.merges, n));
       for (std::size_t k = 0; k < op.blocks.size(); ++k)
         RC_ASSERT(op.offsets[k] == elements_before(plan_, listed, op.blocks[k]));
-      if (op.collective == Collective::kAllGather)
-        RC_ASSERT(op.partner == from(n, slow_.scatter_of(expected[i])));
-      if (op.collective != Collective::kAllGather) RC_ASSERT(op.partner == OpRef{});
+      const std::vector<SlowOp> steps = slow_.steps_of(expected[i]);
+      const auto place = std::ranges::find(steps, expected[i]) - steps.begin();
+      RC_ASSERT(op.before == (place == 0 ? OpRef{} : from(n, steps[static_cast<std::size_t>(place) - 1])));
+      RC_ASSERT(op.goes_on == (place + 1 < std::ssize(steps)));
+      RC_ASSERT(op.level == plan_.links[static_cast<std::size_t>(op.link)].level);
       RC_ASSERT(op.last_apply == slow_.last_use(expected[i], n + back_ + 1) - n);
       RC_ASSERT(op.last_apply <= run_plan_.look_back);
     }
@@ -279,9 +283,18 @@ RC_GTEST_PROP(RunPlan, OfRandomPlansIsTheSlowLookup, ()) {
   Comparison(plan, workload).run();
 }
 
+RC_GTEST_PROP(RunPlan, OfRandomPlansOverTwoLevelsIsTheSlowLookup, ()) {
+  const Workload workload = *testing::workloads({.max_layers = 4, .max_tensors = 2, .max_numel = 1000});
+  const Cluster cluster = *testing::clusters({.max_links = 3, .levels = true});
+  RC_PRE(cluster.workers_per_node > 1);
+  const Plan plan = testing::in_steps(testing::random_plan(workload, cluster, {.prologue = false}), cluster);
+  RC_PRE(validate(plan, workload).valid());
+  Comparison(plan, workload).run();
+}
+
 RC_GTEST_PROP(RunPlan, OfEverySchemesPlanIsTheSlowLookup, ()) {
   const Workload workload = *testing::workloads({.max_layers = 5});
-  const Cluster cluster = *testing::clusters({.max_links = 2});
+  const Cluster cluster = *testing::clusters({.max_links = 2, .levels = *rc::gen::arbitrary<bool>()});
   const SchemeInfo& scheme = schemes()[*rc::gen::inRange<std::size_t>(0, schemes().size())];
   RC_TAG(std::string(scheme.name));
   const PlanResult result = make_plan(scheme.name, workload, cluster);

@@ -89,22 +89,29 @@ void step_elements(Values& parameter, Values& momentum, const Values& gradient, 
 
 // ---- network
 
+Ranks all_ranks(int world_size) {
+  Ranks ranks;
+  for (int r = 0; r < world_size; ++r) ranks.push_back(r);
+  return ranks;
+}
+
 template <typename Condition>
 void Network::await(std::unique_lock<std::mutex>& lock, Condition condition) {
   came_.wait_for(lock, kPatience, [&] { return !verdict_.empty() || condition(); });
   if (!condition() && !verdict_.empty()) throw RuntimeFailure(verdict_);
 }
 
-void Network::contribute(std::size_t link, std::size_t sequence, int rank, Contribution contribution) {
+void Network::contribute(std::size_t link, std::size_t sequence, int rank, const Ranks& group,
+                         Contribution contribution) {
   const std::lock_guard lock(mutex_);
-  ops_[link][sequence].there.emplace(rank, std::move(contribution));
+  ops_[link][{sequence, group.front()}].there.emplace(rank, std::move(contribution));
   came_.notify_all();
 }
 
-std::vector<Network::Contribution> Network::meet(std::size_t link, std::size_t sequence) {
+std::vector<Network::Contribution> Network::meet(std::size_t link, std::size_t sequence, const Ranks& group) {
   std::unique_lock lock(mutex_);
-  Meeting& meeting = ops_[link][sequence];
-  const auto all = [&] { return meeting.there.size() == static_cast<std::size_t>(world_size_); };
+  Meeting& meeting = ops_[link][{sequence, group.front()}];
+  const auto all = [&] { return meeting.there.size() == group.size(); };
   await(lock, [&] { return closed_ || all(); });
   if (!all()) throw std::runtime_error("a rank stays away");
   std::vector<Contribution> contributions;
@@ -165,45 +172,45 @@ std::vector<std::string> FakePeers::agree(const std::string& what, const std::st
 
 class FakeChannel::Started : public run::Pending {
  public:
+  // The message's elements [begin, end) take part.
   Started(Network& network, const Execution& execution, std::size_t link, std::size_t sequence, int rank,
-          int world_size, std::uint32_t seed, FakeMessage& message)
+          Ranks group, std::size_t begin, std::size_t end, std::uint32_t seed, FakeMessage& message)
       : network_(network),
         execution_(execution),
         link_(link),
         sequence_(sequence),
         rank_(rank),
-        world_size_(world_size),
+        group_(std::move(group)),
+        begin_(begin),
+        elements_(end - begin),
         random_(seed),
         message_(message) {
-    network_.contribute(link, sequence, rank, {identity(execution), message.flat});
+    const auto first = message.flat.begin() + static_cast<std::ptrdiff_t>(begin);
+    network_.contribute(link, sequence, rank, group_,
+                        {identity(execution), {first, first + static_cast<std::ptrdiff_t>(elements_)}});
   }
 
+  // What takes no part, or isn't complete here, is undefined.
   void wait() override {
     const RunOp& op = *execution_.op;
-    const auto contributions = network_.meet(link_, sequence_);
+    const auto contributions = network_.meet(link_, sequence_, group_);
     pause(random_);
-    const auto elements = static_cast<std::size_t>(op.elements);
-    const auto edge = [&](int part) {
-      return elements * static_cast<std::size_t>(part) / static_cast<std::size_t>(world_size_);
-    };
-    Values result(elements, 0.0);
-    if (op.collective == Collective::kAllGather) {
-      for (int r = 0; r < world_size_; ++r) {
-        const Values& theirs = contributions[static_cast<std::size_t>(r)].values;
-        for (std::size_t i = edge(r); i < edge(r + 1); ++i) result[i] = theirs[i];
-      }
-    } else {
-      for (const Network::Contribution& contribution : contributions) {
-        for (std::size_t i = 0; i < elements; ++i) result[i] += contribution.values[i];
-      }
-    }
-    if (op.collective == Collective::kReduceScatter) {
-      for (std::size_t i = 0; i < elements; ++i) {
-        if (i < edge(rank_) || i >= edge(rank_ + 1)) result[i] = std::numeric_limits<double>::quiet_NaN();
+    const auto edge = [&](std::size_t part) { return elements_ * part / group_.size(); };
+    Values result(static_cast<std::size_t>(op.elements), std::numeric_limits<double>::quiet_NaN());
+    for (std::size_t p = 0; p < group_.size(); ++p) {
+      if (op.collective == Collective::kReduceScatter && group_[p] != rank_) continue;
+      for (std::size_t i = edge(p); i < edge(p + 1); ++i) {
+        double& to = result[begin_ + i];
+        if (op.collective == Collective::kAllGather) {
+          to = contributions[p].values[i];
+        } else {
+          to = 0;
+          for (const Network::Contribution& contribution : contributions) to += contribution.values[i];
+        }
       }
     }
-    if (op.keep_own && op.payload == Payload::kGradient) {
-      for (std::size_t i = 0; i < elements; ++i) result[i] -= message_.own[i];
+    if (op.keep_own && op.payload == Payload::kGradient && !op.goes_on) {
+      for (std::size_t i = 0; i < result.size(); ++i) result[i] -= message_.own[i];
     }
     message_.flat = std::move(result);
   }
@@ -212,24 +219,34 @@ class FakeChannel::Started : public run::Pending {
   Network& network_;
   const Execution& execution_;
   std::size_t link_, sequence_;
-  int rank_, world_size_;
+  int rank_;
+  Ranks group_;
+  std::size_t begin_, elements_;
   std::mt19937 random_;
   FakeMessage& message_;
 };
 
-FakeChannel::FakeChannel(Network& network, std::size_t link, int rank, const Job& job,
+FakeChannel::FakeChannel(Network& network, const Plan& plan, std::size_t link, int rank, const Job& job,
                          std::shared_ptr<std::vector<FakeMessage>> messages,
                          std::shared_ptr<Launches> launches, bool ordered, std::shared_ptr<FakeDevice> device)
     : network_(network),
       link_(link),
       rank_(rank),
-      world_size_(job.world_size),
+      group_(all_ranks(job.world_size)),
       ordered_(ordered),
       broken_(job.broken_threads),
       random_(mixed({job.seed, 6, rank, static_cast<std::int64_t>(link)})),
       messages_(std::move(messages)),
       launches_(std::move(launches)),
-      device_(std::move(device)) {}
+      device_(std::move(device)) {
+  const auto of_node = static_cast<int>(plan.workers_per_node);
+  const Level level = plan.links[link].level;
+  std::erase_if(group_, [&](int other) {
+    return (level == Level::kInside && other / of_node != rank / of_node) ||
+           (level == Level::kBetween && other % of_node != rank % of_node);
+  });
+  if (level == Level::kBetween) shard_ = rank % of_node, shards_ = of_node;
+}
 
 std::unique_ptr<run::Channel::Scope> FakeChannel::enter_thread() {
   if (broken_) throw std::runtime_error("no stream is left");
@@ -238,8 +255,8 @@ std::unique_ptr<run::Channel::Scope> FakeChannel::enter_thread() {
 
 std::unique_ptr<run::Pending> FakeChannel::start(const Execution& execution, std::size_t sequence) {
   FakeMessage& message = (*messages_)[execution.slot];
-  if (execution.partner != nullptr) {
-    FakeMessage& half = (*messages_)[execution.partner->slot];
+  if (execution.before != nullptr) {
+    FakeMessage& half = (*messages_)[execution.before->slot];
     half.settle();
     message = std::move(half);
   }
@@ -248,13 +265,17 @@ std::unique_ptr<run::Pending> FakeChannel::start(const Execution& execution, std
     launches_->order.emplace_back(execution.run_iteration, execution.place);
   }
   pause(random_);
+  const auto edge = [&](int shard) {
+    return static_cast<std::size_t>(execution.op->elements * shard / shards_);
+  };
+  const auto begin = edge(shard_), end = edge(shard_ + 1);
   if (!device_) {
-    return std::make_unique<Started>(network_, execution, link_, sequence, rank_, world_size_, random_(),
-                                     message);
+    return std::make_unique<Started>(network_, execution, link_, sequence, rank_, group_, begin, end,
+                                     random_(), message);
   }
   device_->launched(execution);
   message.under_way = std::make_shared<Started>(network_, execution, kDeviceQueue, device_->enqueue(), rank_,
-                                                world_size_, random_(), message);
+                                                group_, begin, end, random_(), message);
   struct Enqueued : run::Pending {
     void wait() override {}
   };
@@ -507,8 +528,8 @@ class Rank {
     if (before != nullptr) go_on(*before);
     std::vector<std::shared_ptr<run::Channel>> channels;
     for (std::size_t k = 0; k < plan.links.size(); ++k) {
-      channels.push_back(std::make_shared<FakeChannel>(network, k, rank, job, host_.messages(), launches_,
-                                                       ordered, device_));
+      channels.push_back(std::make_shared<FakeChannel>(network, plan, k, rank, job, host_.messages(),
+                                                       launches_, ordered, device_));
     }
     run_.start(std::move(channels));
   }
@@ -602,8 +623,9 @@ class Rank {
   void own_collective() {
     if (!device_ || program_() % 4 != 0) return;
     const std::size_t sequence = device_->enqueue();
-    network_.contribute(kDeviceQueue, sequence, rank_, {"the loop's own " + std::to_string(own_++), {}});
-    if (program_() % 2 == 0) network_.meet(kDeviceQueue, sequence);
+    const Ranks all = all_ranks(job_.world_size);
+    network_.contribute(kDeviceQueue, sequence, rank_, all, {"the loop's own " + std::to_string(own_++), {}});
+    if (program_() % 2 == 0) network_.meet(kDeviceQueue, sequence, all);
   }
 
   void backward_start() {

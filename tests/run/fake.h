@@ -56,6 +56,10 @@ struct Job {
 void step_elements(Values& parameter, Values& momentum, const Values& gradient, std::int64_t begin,
                    std::int64_t end);
 
+// Those that take part in an op, sorted.
+using Ranks = std::vector<int>;
+Ranks all_ranks(int world_size);
+
 // Joins the links of the ranks of one job.
 class Network {
  public:
@@ -65,10 +69,11 @@ class Network {
     std::string what;
     Values values;
   };
-  // Waits until all ranks have contributed to op `sequence` of a link; then returns them, by rank. Errors:
+  // Waits until all of a group have contributed to op `sequence` of a link; then returns them, in the group's order. Errors:
   // std::runtime_error if they contribute to different ops, or if a rank stays away; RuntimeFailure with the verdict.
-  std::vector<Contribution> meet(std::size_t link, std::size_t sequence);
-  void contribute(std::size_t link, std::size_t sequence, int rank, Contribution contribution);
+  std::vector<Contribution> meet(std::size_t link, std::size_t sequence, const Ranks& group);
+  void contribute(std::size_t link, std::size_t sequence, int rank, const Ranks& group,
+                  Contribution contribution);
   // Gives the others this rank's values for the exchange of that name, if it has given none.
   void bring(const std::string& name, int rank, Values values);
   // The same; then waits until all ranks have, and returns their values, by rank.
@@ -91,7 +96,7 @@ class Network {
   std::condition_variable came_;
   bool closed_ = false;
   std::string verdict_;
-  std::vector<std::map<std::size_t, Meeting>> ops_;
+  std::vector<std::map<std::pair<std::size_t, int>, Meeting>> ops_;  // by sequence, and a group's first rank
   std::map<std::string, std::map<int, Values>> exchanges_;
 };
 
@@ -113,7 +118,7 @@ class FakeChannel : public run::Channel {
     std::vector<std::pair<std::int64_t, std::int32_t>> order;
   };
 
-  FakeChannel(Network& network, std::size_t link, int rank, const Job& job,
+  FakeChannel(Network& network, const Plan& plan, std::size_t link, int rank, const Job& job,
               std::shared_ptr<std::vector<FakeMessage>> messages, std::shared_ptr<Launches> launches,
               bool ordered, std::shared_ptr<FakeDevice> device);
   bool ordered_launches() const override { return ordered_ || device_; }
@@ -125,7 +130,9 @@ class FakeChannel : public run::Channel {
   class Started;
   Network& network_;
   std::size_t link_;
-  int rank_, world_size_;
+  int rank_;
+  Ranks group_;
+  int shard_ = 0, shards_ = 1;  // of messages, which the link carries
   bool ordered_, broken_;
   std::mt19937 random_;
   std::shared_ptr<std::vector<FakeMessage>> messages_;

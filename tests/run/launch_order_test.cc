@@ -126,11 +126,69 @@ TEST(LaunchOrder, AnAllGatherHasItsDataOnceItsReduceScatterHasEnded) {
 TEST(LaunchOrder, WhatIsDrainedAwayIsAbsentWithItsOtherHalf) {
   Pushed of(testing::decoupled());
   const Execution &scatter = of.op(0, 0), &gather = of.op(1, 2);
-  ASSERT_EQ(gather.partner, &scatter);
+  ASSERT_EQ(gather.before, &scatter);
   of.order.cut(scatter, of.order.missing(scatter), true);
   EXPECT_TRUE(of.order.absent(gather));
   EXPECT_EQ(of.order.due(static_cast<std::size_t>(scatter.op->link)), &scatter);  // to be left out
   EXPECT_FALSE(of.order.absent(of.op(0, 1)));
+}
+
+// Of two levels: each op of testing::synchronous() in steps, all scatters and gathers on one link; the first message has a link
+// between nodes to itself.
+Plan in_steps() {
+  Plan plan = testing::synchronous();
+  plan.workers = 4;
+  plan.workers_per_node = 2;
+  plan.links[0].level = Level::kBetween;
+  plan.links.push_back({"other", 1, Level::kBetween});
+  plan.links.push_back({"inside", 1, Level::kInside});
+  plan.period[0].ops[0].link = "other";
+  std::vector<Op> ops;
+  for (const Op& op : plan.period[0].ops) {
+    Op half = op;
+    half.link = "inside";
+    half.collective = Collective::kReduceScatter;
+    ops.push_back(half);
+    ops.push_back(op);
+    half.collective = Collective::kAllGather;
+    ops.push_back(half);
+  }
+  plan.period[0].ops = ops;
+  return plan;
+}
+
+TEST(LaunchOrder, AStepHasItsDataOnceTheStepBeforeItHasEnded) {
+  Pushed of(in_steps());
+  of.order.void_releases(true);
+  const Execution &scatter = of.op(0, 0), &between = of.op(0, 1), &gather = of.op(0, 2);
+  EXPECT_EQ(of.order.due(1), nullptr);
+  of.fill(scatter);
+  EXPECT_EQ(of.order.due(2), &scatter);
+  of.run(scatter);
+  EXPECT_EQ(of.order.due(2), nullptr);
+  EXPECT_EQ(of.order.due(1), &between);
+  of.run(between);
+  EXPECT_EQ(of.order.due(2), &gather);
+}
+
+// The second message's scatter is behind the first one's gather, whose step between nodes is on a link of its own.
+TEST(LaunchOrder, WhatIsAwaitedFreesItsStepsAndTheStepsOfAllThatIsBeforeThem) {
+  Pushed of(in_steps());
+  for (const std::int32_t scatter : {0, 3, 6}) of.fill(of.op(0, scatter));
+  of.order.await(of.op(0, 5));
+  for (const std::int32_t place : {0, 1, 2, 3, 4, 5}) {
+    const Execution& step = of.op(0, place);
+    EXPECT_EQ(of.order.due(static_cast<std::size_t>(step.op->link)), &step);
+    of.run(step);
+  }
+  EXPECT_EQ(of.order.due(2), nullptr);
+}
+
+TEST(LaunchOrder, WhatIsDrainedAwayIsAbsentInAllItsSteps) {
+  Pushed of(in_steps());
+  of.order.cut(of.op(0, 0), of.order.missing(of.op(0, 0)), true);
+  for (const std::int32_t place : {0, 1, 2}) EXPECT_TRUE(of.order.absent(of.op(0, place)));
+  EXPECT_FALSE(of.order.absent(of.op(0, 3)));
 }
 
 }  // namespace

@@ -22,8 +22,11 @@ using testing::Values;
 
 const testing::WorkloadShape kSmall{.max_layers = 4, .max_tensors = 2, .max_numel = 9};
 
-Job random_job(bool plain = false) {
-  Job job{.seed = *rc::gen::arbitrary<std::uint32_t>(), .world_size = *rc::gen::inRange(1, 4)};
+// Of one node, or several, where the plan is of two levels.
+Job random_job(const Plan& plan, bool plain = false) {
+  const auto of_node = static_cast<int>(plan.workers_per_node);
+  Job job{.seed = *rc::gen::arbitrary<std::uint32_t>(),
+          .world_size = of_node * *rc::gen::inRange(1, of_node > 1 ? 3 : 4)};
   job.resumed_after = *rc::gen::inRange<std::int64_t>(-1, 12);
   if (plain) return job;
   job.leaves_unused = *rc::gen::arbitrary<bool>();
@@ -70,13 +73,25 @@ Outcome check(const Plan& plan, const Workload& workload, const Job& job,
 // so that every rank has to launch everything in one order; a device finds ops that are launched before they are due.
 void check_at_once(const Plan& plan, const Workload& workload, Job job,
                    const std::vector<std::int64_t>& stops) {
-  job.world_size = *rc::gen::inRange(2, 5);
+  const auto of_node = static_cast<int>(plan.workers_per_node);
+  job.world_size = of_node * *rc::gen::inRange(of_node > 1 ? 1 : 2, of_node > 1 ? 3 : 5);
   job.one_program = true;
   const Outcome by_threads = testing::train(plan, workload, job, stops, true);
   job.at_once = true;
   const Outcome at_once = check(plan, workload, job, stops, true);
   RC_ASSERT(at_once.parameters == by_threads.parameters);
   RC_ASSERT(at_once.launches == by_threads.launches);
+}
+
+int pick(int low, int high) { return *rc::gen::inRange(low, high + 1); }
+
+Cluster random_cluster(bool levels = false) {
+  Cluster cluster = *testing::clusters({.max_links = 3, .max_workers = 64, .levels = levels});
+  if (!levels) return cluster;
+  const std::int64_t nodes = cluster.workers / cluster.workers_per_node;
+  cluster.workers_per_node = pick(2, 3);
+  cluster.workers = nodes * cluster.workers_per_node;
+  return cluster;
 }
 
 struct Variant {
@@ -103,12 +118,12 @@ class EveryScheme : public ::testing::TestWithParam<Variant> {};
 TEST_P(EveryScheme, RunsAsTheReference) {
   const bool held = rc::check("equal ranks, the reference's values", [] {
     const Workload workload = *testing::workloads(kSmall);
-    const Cluster cluster = *testing::clusters({.max_links = 3, .max_workers = 64});
+    const Cluster cluster = random_cluster(*rc::gen::arbitrary<bool>());
     const PlanResult result = make_plan(GetParam().scheme, workload, cluster, GetParam().options);
     const Plan* plan = std::get_if<Plan>(&result);
     if (plan == nullptr) return;
     const bool ordered = *rc::gen::arbitrary<bool>();
-    check(*plan, workload, random_job(), random_stops(), ordered);
+    check(*plan, workload, random_job(*plan), random_stops(), ordered);
   });
   EXPECT_TRUE(held);
 }
@@ -122,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(Run, EveryScheme, ::testing::ValuesIn(variants()), name
 RC_GTEST_PROP(Run, EveryFamilyWithGradientsThatAreLeftOut, ()) {
   for (auto& [name, plan] : testing::all_families()) {
     RC_LOG(name);
-    Job job = random_job();
+    Job job = random_job(plan);
     if (name != "partial") {  // which steps in the backward, before anything is known
       job.spoilt = *rc::gen::element(0.0, 0.3);
       job.dropped = *rc::gen::element(0.0, 0.3);
@@ -131,8 +146,6 @@ RC_GTEST_PROP(Run, EveryFamilyWithGradientsThatAreLeftOut, ()) {
     check(plan, testing::three_layers(), job, random_stops(), *rc::gen::arbitrary<bool>());
   }
 }
-
-int pick(int low, int high) { return *rc::gen::inRange(low, high + 1); }
 
 template <typename Item>
 Item& any_of(std::vector<Item>& items) {
@@ -229,11 +242,17 @@ Plan changed(Plan plan, const Workload& workload) {
   return plan;
 }
 
+// Of two levels where the cluster has them.
+Plan random_plan(const Workload& workload, const Cluster& cluster, testing::PlanShape shape) {
+  if (!has_levels(cluster)) return testing::random_plan(workload, cluster, shape);
+  shape.prologue = false;
+  return testing::in_steps(testing::random_plan(workload, cluster, shape), cluster);
+}
+
 // A random plan: every one that is refused on the way has a rule with a reason and a remedy.
-Plan random_valid_plan(const Workload& workload) {
-  const Cluster cluster = *testing::clusters({.max_links = 3, .max_workers = 64});
-  Plan plan =
-      testing::random_plan(workload, cluster, {.fluid = true, .whole_tensors = *rc::gen::arbitrary<bool>()});
+Plan random_valid_plan(const Workload& workload, bool levels = false) {
+  const Cluster cluster = random_cluster(levels);
+  Plan plan = random_plan(workload, cluster, {.fluid = true, .whole_tensors = *rc::gen::arbitrary<bool>()});
   int changes = pick(0, 30), kept = 0;
   for (bool valid = false; !valid || changes > 0; --changes) {
     const Plan next = valid ? changed(plan, workload) : plan;
@@ -241,7 +260,7 @@ Plan random_valid_plan(const Workload& workload) {
     for (const Violation& v : validation.violations)
       RC_ASSERT(v.rule > 0 && !v.what.empty() && !v.where.empty() && !v.remedy.empty());
     if (validation.valid()) kept += valid ? 1 : 0, plan = next, valid = true;
-    if (!valid) plan = testing::random_plan(workload, cluster, {.fluid = true, .any_order = false});
+    if (!valid) plan = random_plan(workload, cluster, {.fluid = true, .any_order = false});
   }
   RC_TAG(kept);
   return plan;
@@ -250,18 +269,26 @@ Plan random_valid_plan(const Workload& workload) {
 // Every one runs to its end.
 RC_GTEST_PROP(Run, RandomPlans, ()) {
   const Workload workload = *testing::workloads(kSmall);
-  check(random_valid_plan(workload), workload, random_job(), random_stops(), *rc::gen::arbitrary<bool>());
+  const Plan plan = random_valid_plan(workload);
+  check(plan, workload, random_job(plan), random_stops(), *rc::gen::arbitrary<bool>());
+}
+
+RC_GTEST_PROP(Run, RandomPlansOverTwoLevels, ()) {
+  const Workload workload = *testing::workloads(kSmall);
+  const Plan plan = random_valid_plan(workload, true);
+  check(plan, workload, random_job(plan), random_stops(), *rc::gen::arbitrary<bool>());
 }
 
 RC_GTEST_PROP(Run, RandomPlansOnLinksThatReturnAtOnce, ()) {
   const Workload workload = *testing::workloads(kSmall);
-  check_at_once(random_valid_plan(workload), workload, random_job(), random_stops());
+  const Plan plan = random_valid_plan(workload, *rc::gen::arbitrary<bool>());
+  check_at_once(plan, workload, random_job(plan), random_stops());
 }
 
 RC_GTEST_PROP(Run, AnyFamilyOnLinksThatReturnAtOnce, ()) {
   const auto [name, plan] = *rc::gen::elementOf(testing::all_families());
   RC_TAG(name);
-  Job job = random_job();
+  Job job = random_job(plan);
   if (name != "partial") job.spoilt = *rc::gen::element(0.0, 0.3);
   check_at_once(plan, testing::three_layers(), job, random_stops());
 }

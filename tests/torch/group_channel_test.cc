@@ -23,7 +23,7 @@ TEST(GroupChannel, AnAllGatherWaitsForTheStreamOfItsOtherHalf) {
   scatter.collective = Collective::kReduceScatter;
   gather.collective = Collective::kAllGather;
   const run::Execution half{.op = &scatter, .slot = 0};
-  const run::Execution other{.op = &gather, .slot = 1, .partner = &half};
+  const run::Execution other{.op = &gather, .slot = 1, .before = &half};
 
   (*messages)[0].flat = at::zeros({4});
   {

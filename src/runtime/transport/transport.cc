@@ -25,6 +25,11 @@ std::span<const Transport> transports() {
   return table;
 }
 
+at::Tensor part_of(const at::Tensor& flat, int part, int parts) {
+  const auto edge = [&](int p) { return flat.numel() * p / parts; };
+  return flat.slice(0, edge(part), edge(part + 1));
+}
+
 Backend backend_called(std::string_view name) {
   const auto* found = std::ranges::find(kBackends, name, &Backend::name);
   return found == kBackends.end() ? kAnyBackend : *found;
@@ -52,7 +57,7 @@ std::unique_ptr<Pending> start_in_any_order(const Call& call) {
 }
 
 std::unique_ptr<Pending> start(const Call& call) {
-  if (call.world() == 1) return std::make_unique<Ended>();
+  if (call.world() == 1 || call.flat.numel() == 0) return std::make_unique<Ended>();
   const Backend backend = backend_of(call.group, call.flat.device());
   return choose(backend, call.collective, call.flat.scalar_type(), call.world()).start(call, backend);
 }

@@ -30,10 +30,12 @@ Backend backend_called(std::string_view name);
 // Of the backend that serves a group's collectives on tensors of `device`.
 Backend backend_of(c10d::ProcessGroup& group, c10::Device device);
 
+// Returns part `part` of n elements in so many parts: [floor(n*part/parts), floor(n*(part+1)/parts)).
+at::Tensor part_of(const at::Tensor& flat, int part, int parts);
+
 // A collective on `flat`, in place.
 // all_reduce: the sum. reduce_scatter: this rank's part of the sum lies at its place, the rest is undefined.
-// all_gather: every rank's part at its place. Part r of n elements among P ranks is [floor(n*r/P),
-// floor(n*(r+1)/P)).
+// all_gather: every rank's part at its place. Parts are those of part_of().
 struct Call {
   c10d::ProcessGroup& group;  // outlives the call
   at::Tensor flat;            // one dimension, contiguous; dtype and length alike on all ranks
@@ -44,7 +46,7 @@ struct Call {
   int world() const { return group.getSize(); }
   int rank() const { return group.getRank(); }
   std::int64_t edge(int part) const { return flat.numel() * part / world(); }
-  at::Tensor part(int p) const { return flat.slice(0, edge(p), edge(p + 1)); }
+  at::Tensor part(int p) const { return part_of(flat, p, world()); }
 };
 
 using run::Pending;
@@ -68,7 +70,7 @@ std::span<const Transport> transports();
 // Returns the best transport that serves `world` ranks. Errors: InvalidInput if there is none.
 const Transport& choose(const Backend& backend, Collective collective, c10::ScalarType dtype, int world);
 
-// Starts the collective by the best transport; one rank has nothing to exchange. The caller owes the same order of calls
+// Starts the collective by the best transport; one rank, and a message without elements, have nothing to exchange. The caller owes the same order of calls
 // on all ranks.
 std::unique_ptr<Pending> start(const Call& call);
 
