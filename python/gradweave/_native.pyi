@@ -51,6 +51,11 @@ class Plan(_Value):
     def links(self) -> list[str]:
         """Their names."""
     @property
+    def links_inside(self) -> list[str]:
+        """Of two levels: the names of those inside nodes."""
+    @property
+    def workers_per_node(self) -> int: ...
+    @property
     def chosen(self) -> Json:
         """Whose it is: scheme and options, of `auto` and `optimal` those that they chose."""
 
@@ -136,7 +141,8 @@ class Emulation:
 
 class LinkSpec:
     def __init__(self, name: str, group: ProcessGroup | None = None,
-                 emulation: Emulation | None = None, make_control: Callable[[], ProcessGroup] | None = None) -> None: ...
+                 emulation: Emulation | None = None, make_control: Callable[[], ProcessGroup] | None = None,
+                 level: str = "all", shard: int = 0, shards: int = 1) -> None: ...
 
 class Peers:
     """The other ranks, over a store that is theirs alone (src/runtime/peers.h). `store` is None with one rank."""
@@ -288,7 +294,8 @@ class Loop:
     def refusal(self, plan: _Plan, /) -> str:
         """Why the plan can't serve the loop; "" if it can."""
 
-def check_runs(scheme: str, options: dict[str, str], tensors: list[tuple[str, str]], workers: int, device: device) -> None:
+def check_runs(scheme: str, options: dict[str, str], tensors: list[tuple[str, str]], workers: int, workers_per_node: int,
+               device: device) -> None:
     """`tensors`: (name, dtype). Errors: InvalidInput for what the engine can't run of the options."""
 
 class EngineJob:
@@ -312,7 +319,7 @@ class Controller:
                  profile_iterations: int, compares_gradients: bool, follows: bool, trials: int, tells: bool,
                  device: device) -> None: ...
     def begin(self) -> None: ...
-    def layers_known(self, workload: _Workload, links: list[str]) -> None: ...
+    def layers_known(self, workload: _Workload, links: list[str], inside: list[str], workers_per_node: int) -> None: ...
     def iteration_ended(self) -> None: ...
     def install(self, plan: _Plan, /) -> None: ...
     def go_on(self, plan: _Plan, workload: _Workload, cluster: _Cluster | None, iteration: int) -> None: ...

@@ -74,9 +74,9 @@ class JobRanks:
         """Of what all `peers` have posted, what this job's ranks have."""
         return [posts[self._planners.index(member)] for member in self.members]
 
-    def control_group(self):
-        """For small messages in the processor's memory."""
-        return self._gloo()
+    def control_group(self, among=None):
+        """For small messages in the processor's memory. `among`: of these ranks of the job; all call it, each for its own."""
+        return self._gloo(among)
 
     def planning_group(self):
         """The same for all that have one plan; None where they are this job's ranks."""
@@ -89,14 +89,14 @@ class JobRanks:
         """Whether the job's group communicates tensors on `device` by Gloo, or there is none."""
         return self.user_group is None or _native.is_gloo(self.user_group, device)
 
-    def group_like(self, group, device):
+    def group_like(self, group, device, among=None):
         """A group of the job's ranks that communicates as `group` does with tensors on `device`."""
         if _native.is_gloo(group, device):
-            return self._gloo(like=group, device=device)
-        return self._registered_group(group._get_backend(device).name())
+            return self._gloo(among, like=group, device=device)
+        return self._registered_group(group._get_backend(device).name(), among)
 
-    def group_on(self, interface):
-        return self._gloo(interface=interface)
+    def group_on(self, interface, among=None):
+        return self._gloo(among, interface=interface)
 
     def dump_to(self, folder):
         """Leave a file there when training can't go on. Errors: InvalidInput."""
@@ -131,25 +131,28 @@ class JobRanks:
                                            f"the same part of the model is held by {groups[rank]}; leave process_group out")
         return [self._planners[rank] for rank in groups[self._planners.index(distributed.get_rank())]]
 
-    def _gloo(self, **route):
-        return _native.make_gloo_group(self.peers, self._store_of_next_group(), self.rank, self.size, self.timeout_s, **route)
+    def _gloo(self, among, **route):
+        among = among or range(self.size)
+        return _native.make_gloo_group(self.peers, self._store_of_next_group(among), among.index(self.rank), len(among),
+                                       self.timeout_s, **route)
 
-    def _store_of_next_group(self):
+    def _store_of_next_group(self, among):
         self._made += 1
-        return distributed.PrefixStore(f"group{self._made}", self._store)
+        return distributed.PrefixStore(f"group{self._made}_{among[0]}", self._store)
 
-    def _registered_group(self, backend):
+    def _registered_group(self, backend, among):
         """Of a backend that torch makes. Named by the job, since torch's own names depend on which groups a rank has made, and
         come again after a group is destroyed."""
         self.peers.agree(GROUPS, "", self.timeout_s)
-        store, begin = self._store_of_next_group(), time.monotonic()
+        among = among or range(self.size)
+        store, begin, members = self._store_of_next_group(among), time.monotonic(), [self.members[rank] for rank in among]
         try:
             group, _ = distributed.distributed_c10d._new_process_group_helper(
-                self.size, self.rank, self.members, distributed.Backend(backend), store,
-                group_name=f"{self._prefix}_{self._made}", timeout=datetime.timedelta(seconds=self.timeout_s))
+                len(among), among.index(self.rank), members, distributed.Backend(backend), store,
+                group_name=f"{self._prefix}_{self._made}_{among[0]}", timeout=datetime.timedelta(seconds=self.timeout_s))
         except RuntimeError as error:
             raise _native.RuntimeFailure(self.peers.give_up(GROUPS, time.monotonic() - begin, str(error))) from error
-        distributed.distributed_c10d._world.pg_group_ranks[group] = {member: rank for rank, member in enumerate(self.members)}
+        distributed.distributed_c10d._world.pg_group_ranks[group] = {member: rank for rank, member in enumerate(members)}
         self._registered.append(group)
         return group
 

@@ -1,6 +1,7 @@
 """The links that ops are issued on: process groups bound to interfaces, ready groups, emulated links."""
 
 import dataclasses
+import functools
 import math
 import os
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ class EmulatedLink:
 @dataclass
 class Link:
     """One link of a job. `source` is the user's group or interface, None for the job's own group; `model` is what
-    makes it slower, if anything does."""
+    makes it slower, if anything does. `level`: as in plans; then `among` are this rank's partners of the job, itself included,
+    and between nodes it carries shard number `shard` of `shards` of each message."""
 
     name: str
     source: distributed.ProcessGroup | str | None = None
@@ -46,20 +48,25 @@ class Link:
     group: distributed.ProcessGroup | None = None  # once it is open; None with one rank
     # Makes one for messages in the processor's memory, where the group can't take them.
     make_control: Callable[[], distributed.ProcessGroup] | None = None
+    level: str = "all"
+    among: range | None = None
+    shard: int = 0
+    shards: int = 1
 
     def open(self, job, device):
         """Makes the group that ops are issued on. One rank alone needs none. Collective."""
         if job.size == 1:
             return
         if isinstance(self.source, str):
-            self.group = job.group_on(self.source)
+            self.group = job.group_on(self.source, self.among)
         else:
-            self.group = job.group_like(self.source or job.user_group, device)
+            self.group = job.group_like(self.source or job.user_group, device, self.among)
         if device.type != "cpu" and not _native.is_gloo(self.group, device):
-            self.make_control = job.control_group
+            self.make_control = functools.partial(job.control_group, self.among)
 
     def spec(self):
-        return _native.LinkSpec(self.name, self.group, self.model and self.model.emulation, self.make_control)
+        return _native.LinkSpec(self.name, self.group, self.model and self.model.emulation, self.make_control, self.level,
+                                self.shard, self.shards)
 
     def __str__(self):
         return f"{self.name} {(self.model.startup_us, self.model.us_per_byte)}" if self.emulated else self.name
@@ -111,6 +118,16 @@ def _link_of(number, given, job, device, alone):
         raise ValueError(f"gradweave.wrap: links[{number}] is {given!r}; give interface names, process groups of which this "
                          "rank is a member, or EmulatedLinks")
     return link
+
+
+def over_levels(links, inside, job, workers_per_node):
+    """The links of two levels: those called `inside` in each node of so many of the job's ranks, one after another, and
+    `links` between the ranks that have the same place in their nodes."""
+    node, place = divmod(job.rank, workers_per_node)
+    own = range(node * workers_per_node, (node + 1) * workers_per_node)
+    same = range(place, job.size, workers_per_node)
+    return [*(Link(name, level="inside", among=own) for name in inside),
+            *(dataclasses.replace(link, level="between", among=same, shard=place, shards=workers_per_node) for link in links)]
 
 
 def renamed(links, names):

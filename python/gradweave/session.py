@@ -311,7 +311,8 @@ class Session:
         self._controller.go_on(state.plan, parts["workload"], parts["cluster"], state.iteration)
 
     def _fold(self, states):
-        links = [_native.LinkSpec(link["name"]) for link in states[0].plan["links"]] if states[0].plan else []
+        links = [_native.LinkSpec(link["name"], level=link.get("level", "all"))
+                 for link in (states[0].plan["links"] if states[0].plan else [])]
         remains = checkpoint.fold(states, self._scope, links, self.updates, self.settings.moments == "whole_batch")
         self.engine.take_over(remains)
         self._folded = True
@@ -515,7 +516,8 @@ class Session:
             raise _native.InvalidInput(COMPILED)
         workload = profiling.workload_of(self.model, self.layers, type(self.model).__name__,
                                          dict(zip(self.names, self._tensors)))
-        self._controller.layers_known(workload, [link.name for link in self.links])
+        links, inside = ([link.name for link in self.links if link.level == level] for level in ("all", "inside"))
+        self._controller.layers_known(workload, links, inside, max(link.shards for link in self.links))
 
     def _know(self, layers):
         """layers: {module: names of its tensors}, in forward order."""

@@ -11,7 +11,7 @@ from torch import distributed
 
 from gradweave import _native, compiling, core, moments
 from gradweave.agreement import digest
-from gradweave.links import EmulatedLink, links_of, renamed
+from gradweave.links import EmulatedLink, links_of, over_levels, renamed
 
 GivenLink = str | distributed.ProcessGroup | EmulatedLink  # an interface, a group, or a model of one
 Plan = core.Plan | dict[str, Any] | str | os.PathLike
@@ -35,13 +35,15 @@ class Settings:
     all, or those that hold the same shards of a sharded model. plan_group: where process_group= makes several groups, all
     their ranks, to have one plan: it is made for the slowest of them and compared among all, which also meet where it
     changes and in finish(), and what ends one ends all; default: each group has its own; of a sharded model all ranks have
-    one. exclude: names of parameters, or of modules, that are left to others: neither communicated nor broadcast.
-    moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the
-    second moment that the gradient of the whole batch would have ("whole_batch"), or by that of this rank's part of it, as
-    torch does ("local"). follow: whether a new plan is made once links or compute have changed in training, and put in force
-    if it is better (not under torch.compile); None: where the scheme is `auto`. tune: so many plans of the scheme, which
-    differ in its sizes, are tried in training, 13 iterations each, the first of them the one that would be in force without
-    it; the fastest stays, and following only begins then (not under torch.compile); 0: none. report: rank 0 logs (logger
+    one. workers_per_node: so many ranks, one after another, are a node: gradients are reduced inside nodes first, then between
+    them, and the plan is made for both levels of links; of schemes of exact gradients (docs/clusters.md); None: one level,
+    or that of a plan that is given. exclude: names of parameters, or of modules, that are left to others: neither communicated
+    nor broadcast. moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the second moment
+    that the gradient of the whole batch would have ("whole_batch"), or by that of this rank's part of it, as torch does
+    ("local"). follow: whether a new plan is made once links or compute have changed in training, and put in force if it is
+    better (not under torch.compile); None: where the scheme is `auto`. tune: so many plans of the scheme, which differ in its
+    sizes, are tried in training, 13 iterations each, the first of them the one that would be in force without it; the fastest
+    stays, and following only begins then (not under torch.compile); 0: none. report: rank 0 logs (logger
     "gradweave") which plan comes into force, and at the end what was gained. dump: a folder, made if need be, where each rank
     leaves
     rank-0.json (by its number) when training can't go on: a timeline of what it did last, with what it knew of the others;
@@ -68,6 +70,7 @@ class Settings:
     check: bool | None = None
     process_group: distributed.ProcessGroup | None = None
     plan_group: distributed.ProcessGroup | None = None
+    workers_per_node: int | None = None
     exclude: Iterable[str] = ()
     moments: str = "whole_batch"
     follow: bool | None = None
@@ -99,7 +102,33 @@ class Settings:
         if self.plan is None:
             core.check_options(self.scheme, self.options)
             return found
-        return renamed(found, self.given_plan.links)
+        plan = self.given_plan
+        return renamed(found, [name for name in plan.links if name not in plan.links_inside])
+
+    @property
+    def of_node(self):
+        """The ranks of a node; 1 of one level."""
+        given = 1 if self.plan is None else self.given_plan.workers_per_node
+        return self.workers_per_node or given
+
+    def levels_of(self, links, job):
+        """The job's links inside nodes and between them, not yet open, besides `links`; none of one level. Errors:
+        ValueError."""
+        if self.workers_per_node is not None and self.workers_per_node < 2:
+            raise ValueError(f"gradweave.wrap: workers_per_node={self.workers_per_node}: give at least 2, or leave it out")
+        if self.of_node == 1 or (job.size == 1 and self.plan is None):
+            return []
+        if job.several_groups:
+            raise ValueError("gradweave.wrap: two levels of links are of jobs whose ranks all train one whole model: leave "
+                             "out workers_per_node, and plan_group or the shards")
+        if job.size > 1 and (job.size % self.of_node or job.size == self.of_node):
+            raise ValueError(f"gradweave.wrap: {job.size} ranks train alike, and nodes have {self.of_node}: two levels need "
+                             "several nodes, all full; give another workers_per_node, or leave it out")
+        if self.follow:
+            raise ValueError("gradweave.wrap: plans over two levels of links are not followed: leave follow or "
+                             "workers_per_node out")
+        inside = [] if self.plan is None else self.given_plan.links_inside
+        return over_levels(links, inside or ["inside"], job, self.of_node)
 
     def check_tuning(self, model):
         """Errors: ValueError for what can't be tuned."""
@@ -126,7 +155,7 @@ class Settings:
         if self.plan is None:
             _native.check_runs(self.scheme, core.texts_of(self.options),
                                [(name, str(p.dtype).removeprefix("torch.")) for name, p in zip(names, parameters)],
-                               workers, parameters[0].device)
+                               workers, self.of_node if workers > 1 else 1, parameters[0].device)
 
     def arguments(self):
         """{name: text}: what all ranks must have alike, apart from links and groups."""

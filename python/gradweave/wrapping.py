@@ -94,6 +94,7 @@ def wrap_alone(model, optimizer, settings):
         _check_arguments(model, optimizers)
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         links = settings.links_of(job, device)
+        links = links + settings.levels_of(links, job)
         settings.check_tuning(model)
         graphs.refuse_capture(graphs.capturing(device), "gradweave.wrap")
         graphs.refuse_graphed(model, device)

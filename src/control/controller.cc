@@ -32,7 +32,7 @@ void Controller::begin() {
   if (watch_) watch_->begin();
 }
 
-void Controller::layers_known(const Workload& workload, const std::vector<std::string>& links) {
+void Controller::layers_known(const Workload& workload, const JobLinks& links) {
   workload_ = workload;
   if (given_) {
     phase_ = Phase::kSettled;
@@ -241,8 +241,9 @@ void Controller::judge() {
   prediction_ = simulate(*plan_, *workload_, *cluster_);
 }
 
+// What ops take says nothing yet of links of two levels.
 void Controller::plan_installed(bool of_this_run) {
-  if (costs_) {
+  if (costs_ && !has_levels(costs_->usual)) {
     follower_.plan_installed(*plan_, *workload_, *costs_, prediction_->iteration_ns(), of_this_run);
   } else {
     follower_.nothing_known();

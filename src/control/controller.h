@@ -48,7 +48,7 @@ class Controller {
   // Before the first iteration.
   void begin();
   // The first forward has shown the layers; times are 0. Puts the starter in force, or the plan that was given. Collective.
-  void layers_known(const Workload& workload, const std::vector<std::string>& links);
+  void layers_known(const Workload& workload, const JobLinks& links);
   // An iteration has ended. Collective now and then, alike on all ranks.
   void iteration_ended();
   // The caller wants this plan: now, or once the layers are known. Every rank's does. Collective in the first case.

@@ -62,10 +62,18 @@ std::vector<Candidate> ranked(const Request& request, const Workload& workload, 
   return entries;
 }
 
-Cluster guessed(const std::vector<std::string>& links, int workers, Decimal us_per_byte) {
-  Cluster cluster{.workers = workers};
-  for (const std::string& name : links)
-    cluster.links.push_back({.name = name, .startup_ns = kUnknownStartup, .us_per_byte = us_per_byte});
+std::vector<Link> guessed(const std::vector<std::string>& names, Decimal us_per_byte) {
+  std::vector<Link> links;
+  for (const std::string& name : names)
+    links.push_back({.name = name, .startup_ns = kUnknownStartup, .us_per_byte = us_per_byte});
+  return links;
+}
+
+// Inside nodes all is as between them.
+Cluster guessed(const JobLinks& links, int workers, Decimal us_per_byte) {
+  Cluster cluster{.workers = workers, .workers_per_node = links.workers_per_node};
+  cluster.links = guessed(links.links, us_per_byte);
+  if (!links.inside.empty()) cluster.inside = Inside{.links = guessed(links.inside, us_per_byte)};
   return cluster;
 }
 
@@ -205,14 +213,14 @@ Decision decide(const Workload& workload, const Costs& costs, const Grounds& gro
   return decision;
 }
 
-Plan starter(const Workload& workload, const std::vector<std::string>& links, int workers) {
+Plan starter(const Workload& workload, const JobLinks& links, int workers) {
   return planned(kStarter, workload, guessed(links, workers, {1, 1000}));
 }
 
 namespace {
 
-std::optional<Plan> expected_plan(const Request& request, const Workload& unprofiled,
-                                  const std::vector<std::string>& links, int workers) {
+std::optional<Plan> expected_plan(const Request& request, const Workload& unprofiled, const JobLinks& links,
+                                  int workers) {
   if (request.scheme == "auto") return std::nullopt;
   Workload workload = unprofiled;
   for (Layer& layer : workload.layers) layer.forward_ns = 1'000'000, layer.backward_ns = 2'000'000;
@@ -230,13 +238,13 @@ std::optional<Plan> expected_plan(const Request& request, const Workload& unprof
 }  // namespace
 
 std::optional<Demands> expected_demands(const Request& request, const Workload& unprofiled,
-                                        const std::vector<std::string>& links, int workers) {
+                                        const JobLinks& links, int workers) {
   const std::optional<Plan> plan = expected_plan(request, unprofiled, links, workers);
   return plan ? std::optional(demands_of(*plan)) : std::nullopt;
 }
 
-bool may_average_gains(const Request& request, const Workload& unprofiled,
-                       const std::vector<std::string>& links, int workers) {
+bool may_average_gains(const Request& request, const Workload& unprofiled, const JobLinks& links,
+                       int workers) {
   if (request.scheme != "auto") {
     const std::optional<Plan> plan = expected_plan(request, unprofiled, links, workers);
     return plan && averages_gains(*plan);
@@ -248,13 +256,14 @@ bool may_average_gains(const Request& request, const Workload& unprofiled,
          (allows(Effect::kCompressed) || !compression_of(options).name.empty());
 }
 
-void check_runs(const Request& request, const std::vector<Tensor>& tensors, int workers,
+void check_runs(const Request& request, const std::vector<Tensor>& tensors, int workers, int workers_per_node,
                 const Unrunnable& unrunnable) {
+  const bool levels = workers_per_node > 1;
   Options options;
   for (const auto& [name, value] : request.options) {
-    if (name.starts_with("compressor") || name.starts_with("outer_")) options.emplace(name, value);
+    if (levels || name.starts_with("compressor") || name.starts_with("outer_")) options.emplace(name, value);
   }
-  if (request.scheme == "auto" || options.empty()) return;
+  if (request.scheme == "auto" || (options.empty() && !levels)) return;
   Workload workload{.name = "any"};
   std::set<DType> seen;
   for (const Tensor& tensor : tensors) {
@@ -264,7 +273,9 @@ void check_runs(const Request& request, const std::vector<Tensor>& tensors, int 
                                .backward_ns = 1000,
                                .tensors = {{.name = tensor.name, .numel = 4096, .dtype = tensor.dtype}}});
   }
-  const PlanResult result = make_plan(request.scheme, workload, guessed({"any"}, workers, {1, 100}), options);
+  JobLinks links{{"any"}};
+  if (levels) links = {{"any"}, {"inside"}, workers_per_node};
+  const PlanResult result = make_plan(request.scheme, workload, guessed(links, workers, {1, 100}), options);
   const Plan* plan = std::get_if<Plan>(&result);
   if (plan == nullptr) return;  // none for this workload, which isn't the model's
   if (const std::string reason = unrunnable(*plan, workload); !reason.empty()) throw InvalidInput(reason, "");

@@ -21,6 +21,13 @@ namespace gradweave::control {
 // The plan that runs while nothing is measured yet: no op disturbs the backward that is profiled.
 inline constexpr const char* kStarter = "sequential";
 
+// A job's links before anything is measured: names, of two levels those between nodes and inside.
+struct JobLinks {
+  std::vector<std::string> links;
+  std::vector<std::string> inside = {};
+  int workers_per_node = 1;
+};
+
 // What a job asks for.
 struct Request {
   std::string scheme = "auto";
@@ -92,21 +99,22 @@ struct MadeBy {
 MadeBy made_by(const Plan& plan);
 
 // Returns the starter's plan. Errors: those of make_plan().
-Plan starter(const Workload& workload, const std::vector<std::string>& links, int workers);
+Plan starter(const Workload& workload, const JobLinks& links, int workers);
 
 // Whether the plan of a scheme that was asked for by name will average what parameters have gained, as far as that can be known
 // before a profile; of `auto`, whether it may take a plan that does.
-bool may_average_gains(const Request& request, const Workload& unprofiled,
-                       const std::vector<std::string>& links, int workers);
+bool may_average_gains(const Request& request, const Workload& unprofiled, const JobLinks& links,
+                       int workers);
 
 // Returns what the plan of a scheme that was asked for by name will ask of the loop, as far as that can be known before a
 // profile; nothing if it can't, or of `auto`, which takes what the loop supports.
 std::optional<Demands> expected_demands(const Request& request, const Workload& unprofiled,
-                                        const std::vector<std::string>& links, int workers);
+                                        const JobLinks& links, int workers);
 
 // Throws InvalidInput if the engine can't run what the options of a scheme that was asked for by name say of compressors and
-// outer optimizers, as far as that shows before a profile. `tensors`: the model's. O(its element types).
-void check_runs(const Request& request, const std::vector<Tensor>& tensors, int workers,
+// outer optimizers, or, of two levels of links, the scheme itself, as far as that shows before a profile. `tensors`: the
+// model's. `workers_per_node`: 1: of one level. O(the model's element types).
+void check_runs(const Request& request, const std::vector<Tensor>& tensors, int workers, int workers_per_node,
                 const Unrunnable& unrunnable);
 
 // Returns the decision as one text, and back: of what all ranks need, workload, costs, plans and error, without the

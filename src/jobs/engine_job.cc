@@ -49,8 +49,12 @@ double EngineJob::learning_rate() { return std::ranges::max(learning_rates()); }
 
 control::Costs EngineJob::measured(const Workload& workload, const std::string& scheme,
                                    const std::map<std::string, std::string>& options, double seconds) const {
-  std::vector<std::string> names;
-  for (const LinkSpec& link : engine_.links()) names.push_back(link.name);
+  control::JobLinks names;
+  for (const LinkSpec& link : engine_.links()) {
+    if (link.level == Level::kAll) names.links.push_back(link.name);
+    if (link.level == Level::kInside) names.inside.push_back(link.name);
+    names.workers_per_node = std::max(names.workers_per_node, link.shards);
+  }
   const bool gains = control::may_average_gains({scheme, options}, workload, names, size_);
   if (gains) engine_.open_controls();
   const auto cluster_of = [&](bool of_gains) {

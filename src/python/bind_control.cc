@@ -122,16 +122,18 @@ void bind_loop(py::module_& module) {
   module.def(
       "check_runs",
       [](const std::string& scheme, const std::map<std::string, std::string>& options,
-         const std::vector<std::pair<std::string, std::string>>& tensors, int workers, c10::Device device) {
+         const std::vector<std::pair<std::string, std::string>>& tensors, int workers, int workers_per_node,
+         c10::Device device) {
         std::vector<Tensor> described;
         for (const auto& [name, dtype] : tensors) {
           if (const auto known = dtype_from_name(dtype))
             described.push_back({.name = name, .numel = 1, .dtype = *known});
         }
-        control::check_runs({scheme, options}, described, workers, runtime::unrunnable_on(workers, device));
+        control::check_runs({scheme, options}, described, workers, workers_per_node,
+                            runtime::unrunnable_on(workers, device));
       },
-      py::arg("scheme"), py::arg("options"), py::arg("tensors"), py::arg("workers"), py::arg("device"),
-      Unlocked());
+      py::arg("scheme"), py::arg("options"), py::arg("tensors"), py::arg("workers"),
+      py::arg("workers_per_node"), py::arg("device"), Unlocked());
 }
 
 }  // namespace
@@ -159,10 +161,11 @@ void bind_control(py::module_& module) {
       .def("begin", &Controller::begin, Unlocked())
       .def(
           "layers_known",
-          [](Controller& controller, const Given<Workload>& workload, const std::vector<std::string>& links) {
-            controller.layers_known(*workload, links);
+          [](Controller& controller, const Given<Workload>& workload, std::vector<std::string> links,
+             std::vector<std::string> inside, int workers_per_node) {
+            controller.layers_known(*workload, {std::move(links), std::move(inside), workers_per_node});
           },
-          py::arg("workload"), py::arg("links"), Unlocked())
+          py::arg("workload"), py::arg("links"), py::arg("inside"), py::arg("workers_per_node"), Unlocked())
       .def("iteration_ended", &Controller::iteration_ended, Unlocked())
       .def(
           "install", [](Controller& controller, const Given<Plan>& plan) { controller.install(*plan); },

@@ -126,6 +126,14 @@ void bind_values(py::module_& module) {
                                for (const PlanLink& link : plan.links) names.push_back(link.name);
                                return names;
                              })
+      .def_readonly("workers_per_node", &Plan::workers_per_node)
+      .def_property_readonly("links_inside",
+                             [](const Plan& plan) {
+                               std::vector<std::string> names;
+                               for (const PlanLink& link : plan.links)
+                                 if (link.level == Level::kInside) names.push_back(link.name);
+                               return names;
+                             })
       .def_property_readonly("chosen", [](const Plan& plan) {
         if (plan.search_report && !plan.search_report->chosen.scheme.empty())
           return python_of(to_object(plan.search_report->chosen));

@@ -301,21 +301,30 @@ auto of_steps(bool run::StepPoints::*question) {
   return [question](const Engine& engine) { return engine.run(&run::Run::steps).*question; };
 }
 
+Level level_called(const std::string& name) {
+  return name == "inside" ? Level::kInside : name == "between" ? Level::kBetween : Level::kAll;
+}
+
 void bind_engine(py::module_& module) {
   py::class_<Emulation, std::shared_ptr<Emulation>>(module, "Emulation")
       .def(py::init<>())
       .def("set", &Emulation::set);
   py::class_<LinkSpec>(module, "LinkSpec")
       .def(py::init([](std::string name, const std::optional<Group>& group,
-                       std::shared_ptr<Emulation> emulation, std::function<Group()> make_control) {
+                       std::shared_ptr<Emulation> emulation, std::function<Group()> make_control,
+                       const std::string& level, int shard, int shards) {
              return LinkSpec{.name = std::move(name),
                              .group = group.value_or(Group()),
                              .emulation = std::move(emulation),
                              .make_control = std::move(make_control),
-                             .control = {}};
+                             .control = {},
+                             .level = level_called(level),
+                             .shard = shard,
+                             .shards = shards};
            }),
            py::arg("name"), py::arg("group") = py::none(), py::arg("emulation") = py::none(),
-           py::arg("make_control") = py::none());
+           py::arg("make_control") = py::none(), py::arg("level") = "all", py::arg("shard") = 0,
+           py::arg("shards") = 1);
   py::class_<Engine, std::unique_ptr<Engine, EndUnlocked>>(module, "Engine")
       .def(py::init([](const py::list& names, const py::list& tensors, std::vector<LinkSpec> links,
                        const std::optional<Group>& control, std::shared_ptr<Peers> peers, int world_size,

@@ -104,12 +104,14 @@ double middle_mean(std::vector<double> values) {
 // Makes each cost the largest of all ranks'.
 void take_largest(Cluster& cluster, const ControlGroup& ranks) {
   std::vector<std::pair<Nanoseconds*, Decimal*>> lines;
-  for (Link& link : cluster.links) {
+  const auto add = [&](Link& link) {
     lines.emplace_back(&link.startup_ns, &link.us_per_byte);
-    if (!link.halves) continue;
+    if (!link.halves) return;
     for (Line* half : {&link.halves->reduce_scatter, &link.halves->all_gather})
       lines.emplace_back(&half->startup_ns, &half->us_per_byte);
-  }
+  };
+  std::ranges::for_each(cluster.links, add);
+  if (cluster.inside) std::ranges::for_each(cluster.inside->links, add);
   std::vector<double> costs;
   for (const auto& [startup_ns, us_per_byte] : lines) {
     costs.push_back(static_cast<double>(*startup_ns));
@@ -208,20 +210,28 @@ Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::De
   ClusterMeasurements measured = nothing_measured(workers, std::to_string(workers) + " workers");
   Cluster cluster{
       .workers = measured.workers, .description = measured.description, .source = measured.source};
-  for (const LinkSpec& link : links) {
+  const auto cost_of = [&](const LinkSpec& link) -> Link {
     if (link.emulation) {
-      cluster.links.push_back({.name = link.name,
-                               .startup_ns = link.emulation->startup_ns,
-                               .us_per_byte = decimal_from_double(link.emulation->us_per_byte, link.name)});
-    } else if (workers == 1) {
-      cluster.links.push_back({.name = link.name, .startup_ns = 1000});
-    } else {
-      const bool on_host = gains && link.control;
-      const Probe probe{.seconds = seconds, .beside_compute = !on_host};
-      measured.links = {measure_link(link.name, on_host ? link.control : link.group,
-                                     on_host ? c10::Device(c10::kCPU) : device, probe, &peers)};
-      cluster.links.push_back(fit_cluster(measured).cluster.links.front());
+      return {.name = link.name,
+              .startup_ns = link.emulation->startup_ns,
+              .us_per_byte = decimal_from_double(link.emulation->us_per_byte, link.name)};
     }
+    if (workers == 1) return {.name = link.name, .startup_ns = 1000};
+    const bool on_host = gains && link.control;
+    const Probe probe{.seconds = seconds, .beside_compute = !on_host};
+    measured.links = {measure_link(link.name, on_host ? link.control : link.group,
+                                   on_host ? c10::Device(c10::kCPU) : device, probe, &peers)};
+    Link cost = fit_cluster(measured).cluster.links.front();
+    cost.each_worker = link.level == Level::kBetween;
+    return cost;
+  };
+  const auto in_levels = [](const LinkSpec& link) { return link.level != Level::kAll; };
+  const bool levels = std::ranges::any_of(links, in_levels);
+  if (levels) cluster.inside.emplace();
+  for (const LinkSpec& link : links) {
+    if (in_levels(link) != levels) continue;
+    cluster.workers_per_node = std::max<std::int64_t>(cluster.workers_per_node, link.shards);
+    (link.level == Level::kInside ? cluster.inside->links : cluster.links).push_back(cost_of(link));
   }
   take_largest(cluster, planners);
   return cluster;

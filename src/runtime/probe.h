@@ -67,7 +67,8 @@ ClusterMeasurements nothing_measured(int workers, const std::string& description
 
 // Returns the cluster of a job of `workers` ranks that train alike: what each of its links costs, measured where that isn't
 // given, for so many seconds each, with messages on `device`; `gains`: or in the processor's memory all the same, as averages of
-// gains have them (LinkSpec::control). An emulated link costs what it is set to; that of a job of one rank 1 us. Where several such
+// gains have them (LinkSpec::control). An emulated link costs what it is set to; that of a job of one rank 1 us. Where links have
+// levels, of these: between nodes all shards go at once, as in training, so that each has a link to itself. Where several such
 // jobs have one plan, `planners` are all of them, and each cost is that of the job where it is largest. Collective.
 // Errors: as measure_link().
 Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::Device device, bool gains,

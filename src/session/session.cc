@@ -102,7 +102,7 @@ Parts::Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job
   std::vector<Tensor> tensors;
   for (const Layer& layer : described.workload.layers)
     tensors.insert(tensors.end(), layer.tensors.begin(), layer.tensors.end());
-  control::check_runs({options.scheme, options.options}, tensors, job.world_size,
+  control::check_runs({options.scheme, options.options}, tensors, job.world_size, 1,
                       runtime::unrunnable_on(job.world_size, at::kCPU));
   if (job.store) {  // of this session alone: ranks make their sessions in the same order
     static int sessions = 0;
@@ -222,7 +222,7 @@ Session::State::State(std::unique_ptr<Parts> made)
   std::vector<std::string> names;
   for (const SessionLink& link : parts->options.links) names.push_back(link.name);
   controller.begin();
-  controller.layers_known(parts->described.workload, names);
+  controller.layers_known(parts->described.workload, {names});
 }
 
 // ---- what the controller commands

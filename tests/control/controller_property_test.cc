@@ -64,7 +64,7 @@ std::vector<End> run(World& world, const Setting& setting, const ControllerOptio
     Controller controller(job, loop, options, unrunnable);
     try {
       controller.begin();
-      controller.layers_known(unprofiled(), {"net"});
+      controller.layers_known(unprofiled(), {{"net"}});
       for (std::int64_t n = 0; n < iterations; ++n) {
         if (at) at(n, job, controller);
         job.iterate();
@@ -158,7 +158,7 @@ TEST(Controller, AGivenPlanComesIntoForceWithTheLayers) {
     Controller controller(job, loop, quick("auto"), runs_all);
     controller.install(plan);
     EXPECT_EQ(controller.phase(), Phase::kStarting);
-    controller.layers_known(unprofiled(), {"net"});
+    controller.layers_known(unprofiled(), {{"net"}});
     EXPECT_EQ(controller.phase(), Phase::kSettled);
     EXPECT_EQ(controller.plan(), plan);
     EXPECT_FALSE(controller.report());

@@ -103,7 +103,7 @@ TEST(Decision, CovapIsPlannedWithoutSlicesWhereTheOptimizerNeedsWholeTensors) {
   grounds.loop.saw("couples elements", "Adafactor");
   EXPECT_FALSE(sliced(grounds));
   EXPECT_EQ(decide(large_tensor(), {network(1e-4)}, grounds).error, "");
-  const auto demands = expected_demands({"covap", {}}, large_tensor(), {"net"}, 2);
+  const auto demands = expected_demands({"covap", {}}, large_tensor(), {{"net"}}, 2);
   ASSERT_TRUE(demands);
   EXPECT_NO_THROW(grounds.loop.bind("covap", *demands));
   grounds.request.options = {{"slices", "on"}};
@@ -158,11 +158,11 @@ TEST(Decision, JudgesAPlanThatAveragesGainsByWhatThoseCost) {
     EXPECT_EQ(each.prediction.iteration_ns(), simulate(each.plan, decision.workload, cluster).iteration_ns());
   }
   EXPECT_EQ(decision_of(to_text(decision)).costs.staged, decision.costs.staged);
-  EXPECT_TRUE(may_average_gains(grounds.request, three_layers(), {"net"}, 2));
+  EXPECT_TRUE(may_average_gains(grounds.request, three_layers(), {{"net"}}, 2));
   for (const char* allow : {"exact", "exact+local", "exact+compressed"})
-    EXPECT_FALSE(may_average_gains({"auto", {{"allow", allow}}}, three_layers(), {"net"}, 2)) << allow;
-  EXPECT_TRUE(
-      may_average_gains({"auto", {{"allow", "local"}, {"compressor", "int4"}}}, three_layers(), {"net"}, 2));
+    EXPECT_FALSE(may_average_gains({"auto", {{"allow", allow}}}, three_layers(), {{"net"}}, 2)) << allow;
+  EXPECT_TRUE(may_average_gains({"auto", {{"allow", "local"}, {"compressor", "int4"}}}, three_layers(),
+                                {{"net"}}, 2));
 }
 
 TEST(Decision, GoesToOtherRanksAsText) {
@@ -208,11 +208,21 @@ TEST(Checks, WhatAnEngineCanNotRunOfOptionsIsRefusedByElementType) {
     return workload.layers[0].tensors[0].dtype == DType::kFloat64 ? "float32 parameters only" : "";
   };
   const Request request{"delayed_averaging", {{"compressor", "int4"}}};
-  EXPECT_NO_THROW(check_runs(request, {{.name = "w", .numel = 3}}, 2, halves_only));
-  EXPECT_THROW(check_runs(request, {{.name = "w", .numel = 3, .dtype = DType::kFloat64}}, 2, halves_only),
+  EXPECT_NO_THROW(check_runs(request, {{.name = "w", .numel = 3}}, 2, 1, halves_only));
+  EXPECT_THROW(check_runs(request, {{.name = "w", .numel = 3, .dtype = DType::kFloat64}}, 2, 1, halves_only),
                InvalidInput);
   EXPECT_NO_THROW(check_runs({"delayed_averaging", {}}, {{.name = "w", .numel = 3, .dtype = DType::kFloat64}},
-                             2, halves_only));
+                             2, 1, halves_only));
+}
+
+TEST(Checks, OfTwoLevelsTheSchemeItselfIsLookedAt) {
+  const Unrunnable no_averages = [](const Plan& plan, const Workload&) -> std::string {
+    return has_levels(plan) && effects_of(plan).front() == Effect::kLocal ? "exact gradients only" : "";
+  };
+  const std::vector<Tensor> tensors{{.name = "w", .numel = 3}};
+  EXPECT_THROW(check_runs({"local_sgd", {}}, tensors, 4, 2, no_averages), InvalidInput);
+  EXPECT_NO_THROW(check_runs({"local_sgd", {}}, tensors, 4, 1, no_averages));
+  EXPECT_NO_THROW(check_runs({"dear", {}}, tensors, 4, 2, no_averages));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ import torch
 from torch import distributed, nn
 
 import jobs
-from models import batch, cluster, make_optimizer, workload
+from models import batch, cluster, make_optimizer, two_levels, workload
 
 STEPS = 6
 
@@ -20,12 +20,14 @@ class Loop:
         from gradweave import core
 
         self.rank, self.device, self.kind = rank, device, optimizer
-        links = cluster(distributed.get_world_size(), 0.6, self.links)
-        self.plan = core.make_plan(workload(), links, scheme, self.options)
+        self.plan = core.make_plan(workload(), self.cluster(), scheme, self.options)
         for link in self.plan["links"]:
             if link["concurrency"]:  # 0: unlimited
                 link["concurrency"] = max(link["concurrency"], self.concurrency)
         self.groups = [distributed.new_group() for _ in range(self.links)] if self.links > 1 else None
+
+    def cluster(self):
+        return cluster(distributed.get_world_size(), 0.6, self.links)
 
     def wrap(self):
         import gradweave
@@ -58,6 +60,13 @@ class Loop:
         found = jobs.values(self.model)
         self.model.gradweave.close()
         return found
+
+
+class Levels(Loop):
+    """Over links inside nodes of two ranks, and between them."""
+
+    def cluster(self):
+        return two_levels(distributed.get_world_size(), 2)
 
 
 class Unfinished(Loop):
@@ -222,5 +231,5 @@ FEATURES |= {kind: compressed(kind, Loop) for kind in ("fp16", "bf16", "top_k", 
 FEATURES |= {f"{name} {kind}": compressed(kind, base) for kind in ("top_k", "ef_signsgd")
              for name, base in (("emulated", Emulated), ("resumed", Resumed), ("replanned", Replanned), ("scaled", Scaled),
                                 ("scaled replanned", ScaledReplanned), ("emulated scaled", EmulatedScaled))}
-# Under dear alone; leaving nothing to compare.
-UNLIKE = {"emulated whole": EmulatedWhole, "unfinished": Unfinished}
+# Under dear alone; leaving nothing to compare; with four ranks.
+UNLIKE = {"emulated whole": EmulatedWhole, "unfinished": Unfinished, "levels": Levels}

@@ -76,6 +76,11 @@ def test_what_has_streams_to_order_is_silent():
     check(jobs.run(on_both, 2, cases=cases, optimizer="adamw"), atol=0)
 
 
+def test_two_levels_have_the_processors_bits_and_are_silent():
+    gradients = schemes("exact", "delayed") + ["covap"]
+    check(jobs.run(on_both, 4, cases=[("levels", scheme) for scheme in gradients], optimizer="sgd"), atol=0)
+
+
 def closed_in_mid_air(rank, options):
     from accelerator import native
     from device_loops import Unfinished

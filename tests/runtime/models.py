@@ -95,6 +95,15 @@ def cluster(workers, us_per_byte=0.05, links=1, startup_us=100.0):
                       for k in range(links)]}
 
 
+def two_levels(workers, of_node, between=1, inside=1):
+    """Of links so slow that everything is on its way at an iteration's end."""
+    def links(name, us_per_byte, count):
+        return [{"name": f"{name}{k}", "startup_us": 100, "us_per_byte": us_per_byte} for k in range(count)]
+
+    return {"version": 1, "workers": workers, "workers_per_node": of_node, "links": links("link", 0.6, between),
+            "inside": {"links": links("inside", 0.2, inside)}}
+
+
 def of_gains(plan, compressor, outer):
     """The plan, whose averages are now of what was gained: through `compressor`, if any, and with the outer optimizer."""
     for iteration in plan["period"] + plan.get("prologue", []):

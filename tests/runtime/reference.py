@@ -23,7 +23,7 @@ class Reference:
         self.blocks = plan["blocks"]
         self.pieces = self.stepped_alone()
         self.optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else optimizer(list(self.pieces.values()))
-        self.links = plan["links"]
+        self.between = {link["name"] for link in plan["links"] if link.get("level") == "between"}
         self.gradients = {}   # iteration -> tensor -> this rank's gradient, in memory order
         self.values = {}      # iteration -> tensor -> parameter after that iteration's end, in memory order
         self.results = {}     # (iteration, op) -> flat result
@@ -116,8 +116,8 @@ class Reference:
                 self.results[self.n, number] = self.run_op(op, merges)
 
     def run_op(self, op, merges):
-        if op["collective"] == "reduce_scatter":
-            return None  # its all_gather does the whole
+        if not self.ends(op):
+            return None  # the last step does the whole
         if op["payload"] == "parameter":
             own = torch.cat([self.part(self.values[merges[0]], b) for b in op["blocks"]])
             if self.anchored(op):
@@ -139,8 +139,11 @@ class Reference:
             result = gradient * scale if result is None else result.add_(gradient, alpha=scale)
         if self.plan.get("merge") == "mean" and len(merges) < listed and not keep:
             result.mul_(listed / len(merges))
-        distributed.all_reduce(result)
-        return result, own
+        return summed(result, self.plan.get("workers_per_node", 1)), own
+
+    def ends(self, op):
+        """Whether no other step goes on with what the op brings."""
+        return op.get("collective") != "reduce_scatter" and op["link"] not in self.between
 
     def anchored(self, op):
         return "compression" in op or self.plan.get("outer") is not None
@@ -185,7 +188,7 @@ class Reference:
         for n in range(self.n, -1, -1):
             for index, op in enumerate(self.iteration(n).get("ops", [])):
                 if ((op.get("payload", "gradient") == "parameter") != parameter or number not in op["blocks"]
-                        or op.get("collective") == "reduce_scatter" or self.listed(n, op["merges"]) != want):
+                        or not self.ends(op) or self.listed(n, op["merges"]) != want):
                     continue
                 begin = sum(self.blocks[b]["end"] - self.blocks[b]["begin"] for b in op["blocks"][:op["blocks"].index(number)])
                 length = self.blocks[number]["end"] - self.blocks[number]["begin"]
@@ -326,6 +329,17 @@ class Reference:
                 value = flat(parameter, parameter.detach()) * (1.0 / self.world)
                 distributed.all_reduce(value)
                 flat(parameter, parameter.detach()).copy_(value)
+
+
+def summed(values, workers_per_node):
+    """Over all ranks: first those of a node, then nodes."""
+    if workers_per_node == 1:
+        distributed.all_reduce(values)
+        return values
+    each = [torch.empty_like(values) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(each, values)
+    of_nodes = [sum(each[first + 1:first + workers_per_node], each[first]) for first in range(0, len(each), workers_per_node)]
+    return sum(of_nodes[1:], of_nodes[0])
 
 
 def flat(parameter, tensor):
