@@ -517,7 +517,7 @@ class Session:
         workload = profiling.workload_of(self.model, self.layers, type(self.model).__name__,
                                          dict(zip(self.names, self._tensors)))
         links, inside = ([link.name for link in self.links if link.level == level] for level in ("all", "inside"))
-        self._controller.layers_known(workload, links, inside, max(link.shards for link in self.links))
+        self._controller.layers_known(workload, links, inside, max((link.shards for link in self.links), default=1))
 
     def _know(self, layers):
         """layers: {module: names of its tensors}, in forward order."""
