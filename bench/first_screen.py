@@ -4,6 +4,7 @@ kept.
     .venv/bin/python bench/first_screen.py    # as root, or where a user may make network namespaces
 """
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ def commands():
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for command in commands():
         subprocess.run(command, check=True)
     print(table_page.first_screen(table_page.timed(TIMES), table_page.curves(ACCURACIES)))

@@ -45,8 +45,9 @@ struct Report {
   std::optional<Epoch> epoch;  // the last that it has agreed to
   bool has_trained = false;    // an epoch of that line was in force here
   std::int64_t state_of = 0;   // the epoch in which it has the training's state; 0: it has not
-  // How long ago it saw that the meeting point was dead (its host refused a connection) while it had an epoch in force and less
-  // than a tenth of a lease after what it last had answered was sent; nothing: it did not. Nobody can have left it out before that.
+  // How long ago it saw that the meeting point was dead: its host refused a connection, while this island had an epoch in force,
+  // and less than a tenth of a lease after it had sent the last renewal that was answered. Nothing: it did not. Nobody can have
+  // left it out before that.
   std::optional<Time> saw_dead;
 };
 
@@ -92,9 +93,10 @@ struct Outgoing {
 //   begins another line.
 // - A meeting point that begins knows nothing. It waits one lease for reports, and goes on from the highest epoch reported
 //   once all of its islands have reported or ended; or if one of them that has the state saw the meeting point before this one
-//   die, at most half a lease before this one began: none between the two can have lived for a lease, which is what leaving that island out takes.
-// - An island that has trained in another line, or with a later epoch of this line than the meeting point has made, is refused: two halves never
-//   become one in silence.
+//   die, at most half a lease before this one began: none between the two can have lived for a lease, which is what leaving that
+//   island out takes.
+// - An island that has trained in another line, or with a later epoch of this line than the meeting point has made, is refused:
+//   two halves never become one in silence.
 class Meeting {
  public:
   // `random`: a name that no other meeting point has.

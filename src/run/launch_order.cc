@@ -67,9 +67,9 @@ void LaunchOrder::await(const Execution& execution) {
     if (!ordered_ && link != static_cast<std::size_t>(execution.op->link)) continue;
     const Queue& queue = queues_[link];
     for (std::size_t s = queue.issued; s < queue.pushed; ++s) {
-      const Execution& before = *queue.at(s);
-      if ((own >= 0 && of(before).order > own) || std::exchange(of(before).awaited, true)) continue;
-      if (before.before != nullptr) await(*before.before);
+      const Execution& earlier = *queue.at(s);
+      if ((own >= 0 && of(earlier).order > own) || std::exchange(of(earlier).awaited, true)) continue;
+      if (earlier.before != nullptr) await(*earlier.before);
     }
   }
 }

@@ -26,8 +26,7 @@ std::span<const Transport> transports() {
 }
 
 at::Tensor part_of(const at::Tensor& flat, int part, int parts) {
-  const auto edge = [&](int p) { return flat.numel() * p / parts; };
-  return flat.slice(0, edge(part), edge(part + 1));
+  return flat.slice(0, edge_of(flat.numel(), part, parts), edge_of(flat.numel(), part + 1, parts));
 }
 
 Backend backend_called(std::string_view name) {

@@ -30,7 +30,10 @@ Backend backend_called(std::string_view name);
 // Of the backend that serves a group's collectives on tensors of `device`.
 Backend backend_of(c10d::ProcessGroup& group, c10::Device device);
 
-// Returns part `part` of n elements in so many parts: [floor(n*part/parts), floor(n*(part+1)/parts)).
+// Returns where part `part` of so many elements begins: floor(numel*part/parts).
+constexpr std::int64_t edge_of(std::int64_t numel, int part, int parts) { return numel * part / parts; }
+
+// Returns part `part` of `flat` in so many parts, up to where the next begins.
 at::Tensor part_of(const at::Tensor& flat, int part, int parts);
 
 // A collective on `flat`, in place.
@@ -45,7 +48,7 @@ struct Call {
 
   int world() const { return group.getSize(); }
   int rank() const { return group.getRank(); }
-  std::int64_t edge(int part) const { return flat.numel() * part / world(); }
+  std::int64_t edge(int part) const { return edge_of(flat.numel(), part, world()); }
   at::Tensor part(int p) const { return part_of(flat, p, world()); }
 };
 
@@ -70,8 +73,8 @@ std::span<const Transport> transports();
 // Returns the best transport that serves `world` ranks. Errors: InvalidInput if there is none.
 const Transport& choose(const Backend& backend, Collective collective, c10::ScalarType dtype, int world);
 
-// Starts the collective by the best transport; one rank, and a message without elements, have nothing to exchange. The caller owes the same order of calls
-// on all ranks.
+// Starts the collective by the best transport; one rank, and a message without elements, have nothing to exchange. The caller
+// owes the same order of calls on all ranks.
 std::unique_ptr<Pending> start(const Call& call);
 
 // Starts an all-reduce from a thread that has waited for another message. Which of several such threads comes first differs
