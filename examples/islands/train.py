@@ -2,11 +2,13 @@
 
     gradweave meet --make-key job.key
     gradweave meet --listen 127.0.0.1:29600 --key job.key &
+    python examples/islands/sampler.py --listen 127.0.0.1:29601 --file ledger.sqlite &
     torchrun --standalone --nproc-per-node 2 examples/islands/train.py --key job.key --island a
     torchrun --standalone --nproc-per-node 2 examples/islands/train.py --key job.key --island b
 
 The islands are two terminals' here, and may be anywhere, now or later. Kill one, and start it again: the other trains on,
-and the newcomer goes on from what that one has.
+and the newcomer goes on from what that one has. Each piece of the text is trained once in an epoch,
+whoever does it (sampler.py).
 """
 
 import argparse
@@ -14,8 +16,10 @@ import logging
 import time
 
 import torch
+from sampler import Samples
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
+from torch.utils.data import Dataset
 
 import gradweave
 
@@ -40,14 +44,20 @@ class Characters(nn.Module):
         return self.head(hidden.flatten(0, 1))
 
 
-def batches(size=16, context=64):
-    """Random pieces of this very file; another sequence on every rank of every island."""
-    with open(__file__, "rb") as file:
-        text = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).long()
-    while True:
-        begins = torch.randint(len(text) - context - 1, (size,))
-        pieces = torch.stack([text[begin:begin + context + 1] for begin in begins.tolist()])
-        yield pieces[:, :-1], pieces[:, 1:]
+class Pieces(Dataset):
+    """All pieces of this very file, and the bytes that follow theirs."""
+
+    def __init__(self, context=64):
+        with open(__file__, "rb") as file:
+            self.text = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).long()
+        self.context = context
+
+    def __len__(self):
+        return len(self.text) - self.context
+
+    def __getitem__(self, begin):
+        piece = self.text[begin:begin + self.context + 1]
+        return piece[:-1], piece[1:]
 
 
 def main():
@@ -55,7 +65,8 @@ def main():
     arguments.add_argument("--meeting", default="127.0.0.1:29600")
     arguments.add_argument("--key", required=True)
     arguments.add_argument("--island", help="its name; where islands are on several machines, each has its machine's")
-    arguments.add_argument("--steps", type=int, default=400)
+    arguments.add_argument("--ledger", help="the default is port 29601 of the meeting point's host")
+    arguments.add_argument("--epochs", type=int, default=4)
     arguments.add_argument("--pace", type=float, default=0.0, help="seconds that each step takes longer")
     given = arguments.parse_args()
 
@@ -69,9 +80,9 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     model, optimizer = gradweave.wrap(model, optimizer, islands=given.meeting, key=given.key, island=given.island)
     islands = model.gradweave.islands
-    text = batches()
-    while islands.steps < given.steps:
-        pieces, following = next(text)
+    ledger = given.ledger or given.meeting.rpartition(":")[0] + ":29601"
+    samples = Samples(Pieces(), batch_size=16, chunk=512, islands=islands, ledger=ledger, epochs=given.epochs)
+    for pieces, following in samples:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(pieces), following.flatten())
         loss.backward()
@@ -83,7 +94,7 @@ def main():
     gradweave.finish(model)
     total = sum(p.full_tensor().double().sum().item() for p in model.parameters())
     if distributed.get_rank() == 0:
-        print(f"finished with {', '.join(islands.names)}: the sum of all parameters is {total:.12f}", flush=True)
+        print(f"finished with {', '.join(islands.finished_with)}: the sum of all parameters is {total:.12f}", flush=True)
     model.gradweave.close()
     distributed.destroy_process_group()
 

@@ -3,6 +3,7 @@
 import datetime
 from typing import Any, Callable, Iterator, KeysView, Mapping, Sequence
 
+import torch
 from torch import Tensor, device, dtype
 from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]
 from typing_extensions import Self
@@ -181,7 +182,19 @@ class IslandCommand:
     @property
     def members(self) -> list[str]: ...
     @property
+    def landed(self) -> int: ...
+    @property
     def last(self) -> bool: ...
+
+class Island:
+    """An island as the meeting point knows it (src/islands/meeting.h)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def since(self) -> int: ...
 
 class IslandMember:
     """One rank of an island among the islands (src/islands/member.h)."""
@@ -209,7 +222,7 @@ class IslandMember:
     @property
     def bytes_sent(self) -> int: ...
     @property
-    def islands(self) -> list[tuple[str, int]]: ...
+    def islands(self) -> list[Island]: ...
     @property
     def epoch(self) -> int: ...
     @property

@@ -176,9 +176,12 @@ class Islands:
         self._samples = self._steps_since = 0  # since the last average that landed; since one has begun
         self._samples_begun = 0  # of the average under way
         self._landed = self._last = 0  # averages; the number of the one that finish() waits for
+        self.last_average = 0  # the number of the last one that is in the parameters; 0: none
         self._under_way = self._trains = False
+        self._held = []  # commands that came with the one by which it trains: the loop may first name what it carries
         self._averaged_with = self.finished_with = []
         self._callbacks, self._told = [], 0
+        self._on_begin, self._on_land, self._on_keep = [], [], []
         self._looked, self._trouble, self._told_trouble = time.monotonic(), "", ""
         self._carried, self._taken = [], []  # objects besides the model; states that are still to be loaded into them
         self._member = None
@@ -212,17 +215,33 @@ class Islands:
     @property
     def names(self):
         """Of the islands that are there now, in order; each may be one that still takes the state."""
-        return [name for name, _ in self._member.islands] if self.joined else []
+        return [island.name for island in self._member.islands] if self.joined else []
 
     @property
     def ranks(self):
         """{name of an island: its ranks}."""
-        return dict(self._member.islands) if self.joined else {}
+        return {island.name: island.ranks for island in self._member.islands} if self.joined else {}
+
+    @property
+    def epoch(self):
+        """The number of the epoch: each change of the islands that are there makes another one."""
+        return self._member.epoch if self.joined else 0
+
+    @property
+    def since(self):
+        """{name of an island: the epoch in which it came}. One that comes again, or was left out meanwhile, has a later one:
+        what it had gained alone is lost."""
+        return {island.name: island.since for island in self._member.islands} if self.joined else {}
 
     @property
     def averages(self):
         """Those that have landed here since the start."""
         return self._landed
+
+    @property
+    def under_way(self):
+        """Whether an average has begun here, and neither landed nor been dropped."""
+        return self._under_way
 
     @property
     def bytes_sent(self):
@@ -243,6 +262,21 @@ class Islands:
         """`call(names)` after a step, on every rank of this island, once an island has gone or come."""
         self._callbacks.append(call)
 
+    def on_begin(self, call):
+        """`call(number, names)` on every rank as an average of these islands begins, before that rank sends anything of it. It
+        is of all that the island has gained since the last one that landed. Numbers rise."""
+        self._on_begin.append(call)
+
+    def on_land(self, call):
+        """`call(number, names)` on every rank once that average has landed: what its islands had gained is in the parameters
+        of all that train. One that was dropped never lands; what it held is in the next one."""
+        self._on_land.append(call)
+
+    def on_keep(self, call):
+        """`call()` on every rank once what this island has gained is in what others take, without an average: it is alone,
+        and gives another one the state, or goes on from what it has, since nobody has a later one."""
+        self._on_keep.append(call)
+
     def carry(self, *objects):
         """What a newcomer takes besides model and optimizers: objects with state_dict() and load_state_dict(), as schedules of
         learning rates. The same on all islands; in place of those given before. Errors: InvalidInput."""
@@ -259,14 +293,21 @@ class Islands:
 
     def step_ended(self):
         self.steps += 1
+        self._steps_since += 1
+        self._samples += self.samples_per_step
+        self._take_part(self._steps_since >= self._period)
+
+    def wait(self):
+        """For a loop that has nothing to train now: takes part in averages for a moment, as a step does. Collective."""
+        time.sleep(POLL_S)
+        self._take_part(True)
+
+    def _take_part(self, wants):
         if not self.joined:
             self.join()
             return
-        self._steps_since += 1
-        self._samples += self.samples_per_step
         self._tell_trouble()
-        wants = self._steps_since >= self._period and not self._under_way
-        self._proceed(AVERAGE if wants else NOTHING)
+        self._proceed(AVERAGE if wants and not self._under_way else NOTHING)
         while not self._trains:  # it was left out, and takes the state anew
             time.sleep(POLL_S)
             self._proceed(NOTHING)
@@ -314,7 +355,7 @@ class Islands:
     def _come_in(self, patience_s):
         begin, since, told, polls = time.monotonic(), None, None, 0
         while not self._trains:
-            self._proceed(NOTHING)
+            self._proceed(NOTHING, joining=True)
             time.sleep(POLL_S)
             polls += 1
             if self._member.islands or polls % 100:
@@ -329,14 +370,14 @@ class Islands:
                 told = waits
                 logger.warning("gradweave.wrap(): island '%s' waits: %s", self.name, waits)
 
-    def _proceed(self, wants):
+    def _proceed(self, wants, joining=False):
+        self._carry_out(self._held)
         own = self._member.report(wants)
         reports = self._inside.of_all(own)
         text = b""
         if reports[len(own) - 1]:  # rank 0 has a text
             text = self._inside.from_rank_0(self._member.text)
-        for command in self._member.proceed(reports, text):
-            getattr(self, f"_{_CALLED[command.what]}")(command)
+        self._carry_out(self._member.proceed(reports, text), joining)
         if self._member.epoch != self._told:  # also where one came again under its name
             self._told = self._member.epoch
             if self._inside.rank == 0:
@@ -344,11 +385,21 @@ class Islands:
             for call in self._callbacks:
                 call(self.names)
 
+    def _carry_out(self, commands, joining=False):
+        self._held = []
+        for place, command in enumerate(commands):
+            if joining and self._trains:
+                self._held = commands[place:]
+                return
+            getattr(self, f"_{_CALLED[command.what]}")(command)
+
     def _begin(self, command):
         self._prepare()
         self._under_way, self._steps_since = True, 0
         self._averaged_with = command.members
         self._samples_begun = self._samples
+        for call in self._on_begin:
+            call(command.number, command.members)
         values = self._values.read(None if command.last or not self._values.buffers else self._anchor())
         self._member.begin(command, self._samples, values)
 
@@ -364,6 +415,9 @@ class Islands:
         self._under_way = False
         self._samples -= self._samples_begun
         self._landed += 1
+        self.last_average = command.number
+        for call in self._on_land:
+            call(command.number, self._averaged_with)
 
     def _drop(self, command):
         self._member.drop()
@@ -372,6 +426,8 @@ class Islands:
     def _give(self, command):
         self._prepare()
         alone = self._member.alone_with(command.other)  # nobody has had anything of what it is: that is the state
+        for call in self._on_keep if alone else ():
+            call()
         self._member.give(command, self._values.read() if alone else None, self._state())
         if alone:
             self._samples = 0
@@ -384,10 +440,13 @@ class Islands:
         self._member.take(command)
 
     def _train(self, command):
-        self._trains = True
+        self._trains, self.last_average = True, command.landed
         if self._member.train(self._values.read()):
             self._set_state(self._member.extra)
             self._values.set(self._anchor(), buffers=False)
+        else:
+            for call in self._on_keep:
+                call()
         self._samples = self._steps_since = 0
 
     def _anchor(self):

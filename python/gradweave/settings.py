@@ -93,6 +93,10 @@ class Settings:
         if (self.islands is None) != (self.key is None):
             raise ValueError("gradweave.wrap: islands= and key= go together: the meeting point and the job's key, which "
                              "`gradweave meet --make-key FILE` makes")
+        for name in ("island", "listen", "between") if self.islands is None else ():
+            if getattr(self, name) is not None:
+                raise ValueError(f"gradweave.wrap: {name}= is about islands, and there are none without islands= and key=: "
+                                 "give them too, or leave it out")
         if isinstance(self.exclude, str):
             raise ValueError(f"gradweave.wrap: exclude='{self.exclude}': give a list of names")
 

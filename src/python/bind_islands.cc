@@ -62,7 +62,12 @@ void bind_islands(py::module_& module) {
       .def_readonly("number", &Command::number)
       .def_readonly("other", &Command::other)
       .def_readonly("members", &Command::members)
+      .def_readonly("landed", &Command::landed)
       .def_readonly("last", &Command::last);
+  py::class_<islands::Island>(module, "Island")
+      .def_readonly("name", &islands::Island::name)
+      .def_readonly("ranks", &islands::Island::ranks)
+      .def_readonly("since", &islands::Island::since);
   py::class_<Member>(module, "IslandMember")
       .def(py::init([](const std::string& meeting, const std::string& key, const std::string& island,
                        const std::string& trains, int rank, int ranks, const std::string& listen,
@@ -127,15 +132,7 @@ void bind_islands(py::module_& module) {
                                return copied;
                              })
       .def_property_readonly("bytes_sent", [](const Member& member) { return member.part().bytes_sent(); })
-      .def_property_readonly("islands",
-                             [](const Member& member) {
-                               std::vector<std::pair<std::string, std::int64_t>> found;
-                               std::ranges::transform(member.islands(), std::back_inserter(found),
-                                                      [](const islands::Island& island) {
-                                                        return std::pair(island.name, island.ranks);
-                                                      });
-                               return found;
-                             })
+      .def_property_readonly("islands", &Member::islands)
       .def_property_readonly("epoch", &Member::epoch)
       .def_property_readonly("agreed", &Member::agreed)
       .def_property_readonly("deserted", &Member::deserted)

@@ -66,6 +66,10 @@ def test_parts_for_kubernetes_fit_each_other():
     port = service["spec"]["ports"][0]["port"]
     assert words["meeting"] == f"{service['metadata']['name']}:{port}"
     assert f"0.0.0.0:{port}" in meet["spec"]["template"]["spec"]["containers"][0]["command"]
+    ledger, served = meet["spec"]["template"]["spec"]["containers"][1], service["spec"]["ports"][1]["port"]
+    assert served == 29601  # of the meeting point's host: train.py's default
+    assert f"0.0.0.0:{served}" in ledger["command"] and ledger["ports"] == [{"containerPort": served}]
+    assert ledger["command"][-1].startswith(ledger["volumeMounts"][0]["mountPath"] + "/")
     for spec in (pods, meet["spec"]["template"]["spec"]):
         secret, mount = spec["volumes"][0], spec["containers"][0]["volumeMounts"][0]
         assert secret["secret"] == {"secretName": "island-key", "defaultMode": 0o400} and secret["name"] == mount["name"]

@@ -158,6 +158,18 @@ def test_what_is_carried_is_loaded_where_the_state_was_taken(given):
     model.gradweave.close()
 
 
+def test_what_is_gained_alone_is_told_and_a_loop_may_wait(given):
+    model = make_net(1)
+    model, optimizer = gradweave.wrap(model, make_optimizer("adamw", model), **given)
+    found, kept = model.gradweave.islands, []
+    assert found.since == {"alone": found.epoch} and found.last_average == 0 and not found.under_way
+    found.on_keep(lambda: kept.append(found.steps))
+    step(model, optimizer)
+    found.wait()
+    assert found.steps == 1 and not kept  # nobody has come
+    model.gradweave.close()
+
+
 def test_what_islands_cannot_average_is_refused(given):
     model = make_net(1)
     model, optimizer = gradweave.wrap(model, make_optimizer("adamw", model), **given)
@@ -170,6 +182,15 @@ def test_what_islands_cannot_average_is_refused(given):
         gradweave.wrap(other, make_optimizer("adamw", other), **given)
     with pytest.raises(ValueError, match="go together"):
         Jobs("the framework", {"islands": given["islands"]})
+
+
+@pytest.mark.parametrize("named", [{"island": "a"}, {"listen": "0.0.0.0:29700"}, {"between": {"period": 4}}])
+def test_arguments_about_islands_without_a_meeting_point_are_refused(named):
+    model = make_net(1)
+    with pytest.raises(ValueError, match=f"{next(iter(named))}= is about islands.*without islands= and key="):
+        gradweave.wrap(model, make_optimizer("adamw", model), **named)
+    with pytest.raises(ValueError, match="about islands"):
+        Jobs("the framework", named)
 
 
 def test_an_island_that_cannot_join_leaves_the_model_plain(given, tmp_path):
