@@ -1,8 +1,9 @@
-// islands_bench: what bench/islands.py runs in each host.
+// islands_bench: what bench/islands.py runs in each host, and bench/meeting.py on one.
 //   islands_bench make-key FILE
 //   islands_bench line PID PID MBPS DELAY_MS   joins the hosts of two processes by one line, interfaces `far0`
 //   islands_bench receive|send KEY ADDRESS LINES MBYTES COUNT   messages one after another; prints one JSON object
 //   islands_bench end-receive|end-send KEY ADDRESS LINES MBYTES   ends a message under way
+//   islands_bench crowd KEY ADDRESS NAME COUNT   islands at a meeting point (crowd.h)
 #include <sys/resource.h>
 
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "crowd.h"
 #include "islands/endpoint.h"
 #include "line.h"
 
@@ -88,6 +90,8 @@ int main(int argc, char** argv) {
     }
     if (words.size() == 5 && words[0] == "line")
       return run_line(words[1], words[2], std::stod(words[3]), std::stod(words[4]));
+    if (words.size() == 5 && words[0] == "crowd")
+      return run_crowd(words[1], words[2], words[3], std::stoi(words[4]));
     if (words.size() >= 5)
       return carry(words[0], words[1], parse_address(words[2], "address"), std::stoi(words[3]),
                    static_cast<std::size_t>(std::stoul(words[4])),

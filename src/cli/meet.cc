@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): sigwait
 
+#include <algorithm>
+#include <chrono>
 #include <iostream>
 #include <memory>
 
@@ -15,10 +17,16 @@ namespace gradweave::cli {
 namespace {
 
 constexpr double kShortestLeaseUs = 1e6, kLongestLeaseUs = 3.6e9;
+constexpr double kShortestPatienceUs = 1e6, kLongestPatienceUs = 8.64e10;
+
+std::chrono::nanoseconds nanoseconds_of(double us) {
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(1e3 * us));
+}
 
 struct MeetArguments {
   std::string listen, key, make_key;
   double lease_us = 1e7;
+  double leave_out_after_us = 0;  // 0: never
   std::vector<std::string> without;
 };
 
@@ -46,12 +54,17 @@ void run_meet(const MeetArguments& arguments, const Outcome& outcome) {
     if (!outcome.quiet) std::cerr << line << std::endl;
   };
   const islands::Address address = islands::parse_address(arguments.listen, "--listen");
-  const islands::MeetingServer server(
-      {.key = islands::read_key_file(arguments.key),
-       .listen = address,
-       .lease = std::chrono::nanoseconds(static_cast<std::int64_t>(1e3 * arguments.lease_us)),
-       .without = arguments.without,
-       .tell = tell});
+  islands::Patience patience;
+  if (arguments.leave_out_after_us > 0) {
+    patience.slow = nanoseconds_of(arguments.leave_out_after_us);
+    patience.unconnected = std::min(patience.unconnected, *patience.slow);
+  }
+  const islands::MeetingServer server({.key = islands::read_key_file(arguments.key),
+                                       .listen = address,
+                                       .lease = nanoseconds_of(arguments.lease_us),
+                                       .patience = patience,
+                                       .without = arguments.without,
+                                       .tell = tell});
   std::cout << fmt::format("listening on {}\n", to_text(islands::Address{address.host, server.port()}))
             << std::flush;
   int signal = 0;
@@ -70,6 +83,9 @@ void add_meet(CLI::App& app, Outcome& outcome) {
   add_time_option(*command, "--lease", arguments->lease_us,
                   "An island that is silent for so long is left out (default 10s)", kShortestLeaseUs,
                   kLongestLeaseUs);
+  add_time_option(*command, "--leave-out-after", arguments->leave_out_after_us,
+                  "An island for which others wait so long at an average is left out (default: never)",
+                  kShortestPatienceUs, kLongestPatienceUs);
   command
       ->add_option("--without", arguments->without,
                    "An island that has ended and is not waited for; repeatable")

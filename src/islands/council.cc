@@ -248,6 +248,38 @@ bool Council::agreed() const {
          std::ranges::all_of(needed_, [&](const std::string& name) { return seats_.contains(name); });
 }
 
+std::vector<std::pair<std::string, std::int64_t>> Council::waits_for() const {
+  std::vector<std::pair<std::string, std::int64_t>> found;
+  if (!leads()) {
+    const bool ready = own_.under_way   ? own_.complete || own_.failed
+                       : own_.has_state ? own_.wants.has_value()
+                                        : own_.takes == 0 || own_.caught_up;
+    if (ready && !chair_.empty()) found.emplace_back(chair_, lists_);
+    return found;
+  }
+  for (const std::string& name : needed_) {
+    const auto seat = seats_.find(name);
+    if (seat == seats_.end() || !seat->second.heard)
+      found.emplace_back(name, seat == seats_.end() ? 0 : seat->second.sent);
+  }
+  if (!found.empty()) return found;
+  const auto ready = [&](const Standing& each) {
+    return own_.under_way ? each.complete : each.wants.has_value();
+  };
+  bool any = ready(own_);
+  for (const auto& [name, seat] : seats_) {
+    const Standing& each = seat.standing;
+    if (own_.under_way ? each.under_way != own_.under_way : !each.has_state) continue;
+    if (ready(each)) {
+      any = true;
+    } else {
+      found.emplace_back(name, seat.sent);
+    }
+  }
+  if (!any) found.clear();
+  return found;
+}
+
 void Council::changed() {
   if (leads()) {
     lead();

@@ -132,6 +132,11 @@ class Council {
   // Returns (island, text) in order. One that there is no connection to need not be sent.
   std::vector<std::pair<std::string, std::string>> take_outgoing() { return std::exchange(outgoing_, {}); }
   bool has_state() const { return own_.has_state; }
+  // Returns the islands for which this one waits, though it has done its share, each with what is another number once it has done
+  // something. One that only leads waits for those that have not done what all must, where others have.
+  std::vector<std::pair<std::string, std::int64_t>> waits_for() const;
+  // What is new once an average has begun or landed.
+  std::pair<std::int64_t, std::int64_t> progress() const { return {own_.landed, under_way()}; }
   // The average under way here; 0: none.
   std::int64_t under_way() const { return own_.under_way ? own_.under_way->number : 0; }
   // Whether all islands have heard what this one has told them, as the chair; elsewhere there is nothing to hear.

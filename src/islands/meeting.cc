@@ -1,6 +1,7 @@
 #include "islands/meeting.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/quoted.h"
@@ -23,8 +24,8 @@ bool same(const Epoch& a, const Epoch& b) { return a.line == b.line && a.number 
 
 }  // namespace
 
-Meeting::Meeting(std::string random, Time now, Time lease)
-    : random_(std::move(random)), began_(now), lease_(lease) {}
+Meeting::Meeting(std::string random, Time now, Time lease, Patience patience)
+    : random_(std::move(random)), began_(now), lease_(lease), patience_(patience) {}
 
 void Meeting::send(const Member& member, FromMeeting message) {
   outgoing_.push_back({member.island.name, member.island.life, std::move(message)});
@@ -40,15 +41,23 @@ void Meeting::take(const std::string& from, const std::string& life, const ToMee
   }
   const auto found = members_.find(from);
   if (found == members_.end() || found->second.island.life != life) {
+    if (message.what == ToMeeting::What::kLeave) {
+      ended_.insert(life);
+      return propose(now);
+    }
     outgoing_.push_back({from, life, {.what = FromMeeting::What::kUnknown}});
     return;
   }
   Member& member = found->second;
+  if (member.left_out && message.what != ToMeeting::What::kLeave) return;
   member.lease_until = now + lease_;
   switch (message.what) {
     case ToMeeting::What::kRenew:
-      member.state_of = message.state_of;
-      send(member, {.what = FromMeeting::What::kRenewed, .beat = message.beat, .lease = lease_});
+      member.status = message.status;
+      send(member, {.what = FromMeeting::What::kRenewed,
+                    .beat = message.beat,
+                    .lease = lease_,
+                    .awaited = std::ranges::find(awaited_, from) != awaited_.end()});
       break;
     case ToMeeting::What::kAgree:
       agree(member, message.number);
@@ -90,7 +99,7 @@ void Meeting::join(const Report& report, Time now) {
   Member member{.island = report.island,
                 .reported = report.epoch,
                 .has_trained = report.has_trained,
-                .state_of = report.state_of,
+                .status = report.status,
                 .lease_until = now + lease_};
   member.sure = report.epoch && report.saw_dead && began_ < now - *report.saw_dead + lease_ / 2;
   if (std::string why = refusal_of(report, now); !why.empty())
@@ -138,6 +147,84 @@ void Meeting::lost(const std::string& name, const std::string& life, Time now) {
 void Meeting::tick(Time now) {
   std::erase_if(members_, [&](const auto& entry) { return now >= entry.second.lease_until; });
   propose(now);
+  judge();
+}
+
+// Returns (who waits, for what) in the epoch in force.
+std::vector<std::pair<std::string, Wait>> Meeting::waits() const {
+  std::vector<std::pair<std::string, Wait>> found;
+  for (const Island& island : in_force_.islands) {
+    if (!is_here(island)) continue;
+    const Status& status = members_.at(island.name).status;
+    if (status.epoch != in_force_.number) continue;
+    for (const Wait& wait : status.waits) {
+      const auto other = std::ranges::find(in_force_.islands, wait.island, &Island::name);
+      if (other != in_force_.islands.end() && is_here(*other)) found.emplace_back(island.name, wait);
+    }
+  }
+  return found;
+}
+
+// Returns those that wait for nobody, and for which others have waited that long; none where they are more than those others.
+std::vector<std::string> Meeting::awaited(Time time) const {
+  std::set<std::string> waiting, awaited;
+  for (const auto& [name, wait] : waits()) {
+    if (wait.time < time || !wait.connected) continue;
+    waiting.insert(name);
+    awaited.insert(wait.island);
+  }
+  std::vector<std::string> names;
+  std::ranges::set_difference(awaited, waiting, std::back_inserter(names));
+  if (names.size() > waiting.size()) names.clear();
+  return names;
+}
+
+// Of islands that have not been connected for too long: that which lacks most others, and of several the last that came.
+std::optional<std::string> Meeting::least_connected() const {
+  std::map<std::string, std::set<std::string>> lacks;
+  for (const auto& [name, wait] : waits()) {
+    if (wait.connected || wait.time < patience_.unconnected) continue;
+    lacks[name].insert(wait.island);
+    lacks[wait.island].insert(name);
+  }
+  const Island* least = nullptr;
+  const auto rank = [&](const Island& island) { return std::pair(lacks[island.name].size(), island.since); };
+  for (const Island& island : in_force_.islands) {
+    if (lacks.contains(island.name) && (least == nullptr || rank(island) >= rank(*least))) least = &island;
+  }
+  if (least == nullptr) return std::nullopt;
+  return least->name;
+}
+
+void Meeting::judge() {
+  awaited_.clear();
+  if (recovering_ || proposed_) return;
+  if (const auto name = least_connected()) {
+    return tell_to_leave(
+        *name,
+        "it and another island can't connect to each other; let one of the two listen where the "
+        "other can reach it (listen=)");
+  }
+  // One that lacks a connection keeps others waiting, and is not slow.
+  if (std::ranges::any_of(waits(), [](const auto& each) { return !each.second.connected; })) return;
+  awaited_ = awaited(kLongWait);
+  if (!patience_.slow) return;
+  for (const std::string& each : awaited(*patience_.slow)) {
+    tell_to_leave(
+        each,
+        "the others have waited for it longer than `gradweave meet --leave-out-after` allows; give it "
+        "less to do in each step");
+  }
+}
+
+void Meeting::tell_to_leave(const std::string& name, std::string why) {
+  const bool others_have_state = std::ranges::any_of(in_force_.islands, [&](const Island& island) {
+    return island.name != name && has_state(island) && !members_.at(island.name).left_out;
+  });
+  Member& member = members_.at(name);
+  if (member.left_out || !others_have_state) return;
+  member.left_out = true;
+  send(member, {.what = FromMeeting::What::kLeftOut, .why = std::move(why)});
 }
 
 bool Meeting::is_here(const Island& island) const {
@@ -147,7 +234,8 @@ bool Meeting::is_here(const Island& island) const {
 
 // Of an island of the last epoch that is here.
 bool Meeting::has_state(const Island& island) const {
-  return members_.at(island.name).state_of >= std::max<std::int64_t>(island.since, 1);
+  const Status& status = members_.at(island.name).status;
+  return status.has_state && status.epoch >= island.since;
 }
 
 bool Meeting::all_here(const Epoch& epoch) const {
@@ -250,13 +338,14 @@ void Meeting::change(Epoch next) {
 
 std::vector<ToMeeting> Attendee::connected(Time now) {
   connected_ = true;
+  if (!left_out_.empty()) return {{.what = ToMeeting::What::kLeave}};
   out_ = false;
   beats_.clear();
   renewed_at_ = now;
   ToMeeting join{
       .what = ToMeeting::What::kJoin,
       .report = {
-          .island = island_, .epoch = agreed_, .has_trained = in_force_.has_value(), .state_of = state_of_}};
+          .island = island_, .epoch = agreed_, .has_trained = in_force_.has_value(), .status = status_}};
   if (saw_dead_) join.report.saw_dead = now - *saw_dead_;
   return {std::move(join)};
 }
@@ -270,6 +359,7 @@ std::vector<ToMeeting> Attendee::take(const FromMeeting& message, Time now) {
       if (const auto sent = beats_.find(message.beat); sent != beats_.end()) {
         lease_ = message.lease;
         answered_ = sent->second;
+        awaited_ = message.awaited;
         beats_.erase(beats_.begin(), std::next(sent));
         saw_dead_.reset();
       }
@@ -280,6 +370,9 @@ std::vector<ToMeeting> Attendee::take(const FromMeeting& message, Time now) {
     case FromMeeting::What::kUnknown:
       out_ = true;
       return {};
+    case FromMeeting::What::kLeftOut:
+      left_out_ = message.why;
+      return {{.what = ToMeeting::What::kLeave}};
     case FromMeeting::What::kProposed:
       break;
   }
@@ -302,7 +395,7 @@ std::vector<ToMeeting> Attendee::take(const FromMeeting& message, Time now) {
 }
 
 std::vector<ToMeeting> Attendee::tick(Time now) {
-  if (!connected_ || now - renewed_at_ < lease_ / 8) return {};
+  if (!connected_ || !left_out_.empty() || now - renewed_at_ < lease_ / 8) return {};
   if (out_ || !refused_.empty()) return connected(now);  // the reason may have gone
   return renew(now);
 }
@@ -310,16 +403,18 @@ std::vector<ToMeeting> Attendee::tick(Time now) {
 std::vector<ToMeeting> Attendee::renew(Time now) {
   renewed_at_ = now;
   beats_[++beat_] = now;
-  return {{.what = ToMeeting::What::kRenew, .beat = beat_, .state_of = state_of_}};
+  return {{.what = ToMeeting::What::kRenew, .beat = beat_, .status = status_}};
 }
 
-std::vector<ToMeeting> Attendee::has_state_in(std::int64_t number, Time now) {
-  if (std::exchange(state_of_, number) == number || !connected_ || out_ || !refused_.empty()) return {};
+std::vector<ToMeeting> Attendee::set_status(Status status, Time now) {
+  const Status before = std::exchange(status_, std::move(status));
+  const bool has_it_now = status_.has_state && !before.has_state;
+  if (!has_it_now || !connected_ || out_ || !refused_.empty() || !left_out_.empty()) return {};
   return renew(now);
 }
 
 void Attendee::saw_it_dead(Time now) {
-  if (in_force_ && answered_ && now < *answered_ + lease_ / 10) saw_dead_ = now;
+  if (in_force_ && left_out_.empty() && answered_ && now < *answered_ + lease_ / 10) saw_dead_ = now;
 }
 
 bool Attendee::heard_in_force(const std::string& line, std::int64_t number, const std::string& by) {

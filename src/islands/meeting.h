@@ -39,12 +39,27 @@ struct Epoch {
   friend bool operator==(const Epoch&, const Epoch&) = default;
 };
 
+// What keeps an island from the next average.
+struct Wait {
+  std::string island;      // another one of its epoch
+  Time time{};             // how long it has been so, at least
+  bool connected = false;  // else that is what lacks
+  friend bool operator==(const Wait&, const Wait&) = default;
+};
+
+// How an island gets on.
+struct Status {
+  std::int64_t epoch = 0;  // its number; 0: none yet
+  bool has_state = false;  // the training's
+  std::vector<Wait> waits;
+};
+
 // What an island says when it comes, and when it comes again to a meeting point that knows nothing.
 struct Report {
   Island island;
   std::optional<Epoch> epoch;  // the last that it has agreed to
   bool has_trained = false;    // an epoch of that line was in force here
-  std::int64_t state_of = 0;   // the epoch in which it has the training's state; 0: it has not
+  Status status;
   // How long ago it saw that the meeting point was dead: its host refused a connection, while this island had an epoch in force,
   // and less than a tenth of a lease after it had sent the last renewal that was answered. Nothing: it did not. Nobody can have
   // left it out before that.
@@ -54,20 +69,28 @@ struct Report {
 struct ToMeeting {
   enum class What : char { kJoin = 'j', kRenew = 'r', kAgree = 'a', kLeave = 'l' };
   What what{};
-  Report report;              // kJoin
-  std::int64_t beat = 0;      // kRenew: it comes back in kRenewed
-  std::int64_t state_of = 0;  // kRenew: as in Report
-  std::int64_t number = 0;    // kAgree
+  Report report;            // kJoin
+  std::int64_t beat = 0;    // kRenew: it comes back in kRenewed
+  Status status;            // kRenew
+  std::int64_t number = 0;  // kAgree
 };
 struct FromMeeting {
-  enum class What : char { kRefused = 'x', kProposed = 'p', kInForce = 'f', kRenewed = 'r', kUnknown = 'u' };
-  What what{};                    // kUnknown: the island is out; it may join again
-  std::string why;                // kRefused
+  enum class What : char {
+    kRefused = 'x',
+    kProposed = 'p',
+    kInForce = 'f',
+    kRenewed = 'r',
+    kUnknown = 'u',  // the island is out; it may join again
+    kLeftOut = 'o'   // it must leave
+  };
+  What what{};
+  std::string why;                // kRefused, kLeftOut
   Epoch epoch;                    // kProposed: without islands that the epoch `base` had
   std::int64_t base = 0;          // kProposed: 0 where the epoch is whole
   std::vector<std::string> left;  // kProposed: names of those of `base` that are no more
   std::int64_t beat = 0;          // kRenewed
   Time lease{};                   // kRenewed: how long it is
+  bool awaited = false;           // kRenewed: others have waited for this island for kLongWait
   std::int64_t number = 0;        // kInForce
 };
 
@@ -83,6 +106,14 @@ struct Outgoing {
   FromMeeting message;
 };
 
+inline constexpr Time kLongWait = std::chrono::minutes(1);
+
+// How long islands wait for others.
+struct Patience {
+  Time unconnected = kLongWait;   // for a connection
+  std::optional<Time> slow = {};  // at an average; nothing: as long as it takes
+};
+
 // Rules:
 // - An island is in once it has joined, and out when its lease has run out, its connection is lost or it leaves.
 // - Each change makes a proposal. It is in force once all of its islands have agreed. There is one proposal at a time; the next
@@ -95,12 +126,15 @@ struct Outgoing {
 //   once all of its islands have reported or ended; or if one of them that has the state saw the meeting point before this one
 //   die, at most half a lease before this one began: none between the two can have lived for a lease, which is what leaving that
 //   island out takes.
-// - An island that has trained in another line, or with a later epoch of this line than the meeting point has made, is refused:
-//   two halves never become one in silence.
+// - An island that has trained in another line, or with a later epoch of this line than the meeting point has made, is refused: two
+//   halves never become one in silence.
+// - Of two islands that can't connect to each other one is left out, and on request each for which others wait too long: one that
+//   waits for nobody itself. Never most of them, nor the last that has the state. It is told, and leaves; it isn't left out before
+//   it has, since it might then go on with its epoch.
 class Meeting {
  public:
   // `random`: a name that no other meeting point has.
-  Meeting(std::string random, Time now, Time lease);
+  Meeting(std::string random, Time now, Time lease, Patience patience = {});
 
   void take(const std::string& from, const std::string& life, const ToMeeting& message, Time now);
   // Its connection is lost, and has been for a tenth of a lease.
@@ -116,14 +150,17 @@ class Meeting {
   // The operator knows that an island of this name has ended: it is not waited for.
   void leave_out(const std::string& name) { left_out_.insert(name); }
   std::size_t members() const { return members_.size(); }
+  // Returns the names of islands for which others have waited for kLongWait.
+  const std::vector<std::string>& awaited() const { return awaited_; }
 
  private:
   struct Member {
     Island island;
     std::optional<Epoch> reported = {};
     bool has_trained = false;
-    std::int64_t state_of = 0;
-    bool sure = false;  // there is no later epoch than the one it has reported
+    Status status = {};
+    bool sure = false;      // there is no later epoch than the one it has reported
+    bool left_out = false;  // it has been told
     Time lease_until{};
     std::int64_t knows = 0;  // the number of the epoch in force that it has
   };
@@ -131,6 +168,11 @@ class Meeting {
   void join(const Report& report, Time now);
   std::string refusal_of(const Report& report, Time now) const;
   void agree(Member& member, std::int64_t number);
+  void judge();
+  std::vector<std::pair<std::string, Wait>> waits() const;
+  std::vector<std::string> awaited(Time time) const;
+  std::optional<std::string> least_connected() const;
+  void tell_to_leave(const std::string& name, std::string why);
   bool is_here(const Island& island) const;
   bool has_state(const Island& island) const;
   bool all_here(const Epoch& epoch) const;
@@ -142,6 +184,7 @@ class Meeting {
 
   const std::string random_;
   const Time began_, lease_;
+  const Patience patience_;
   std::map<std::string, Member> members_;  // alive, by name
   std::set<std::string> left_out_;         // names
   std::set<std::string> ended_;            // lives of islands that have left, or came again as others
@@ -150,6 +193,7 @@ class Meeting {
   std::optional<Epoch> proposed_;
   std::int64_t last_number_ = 0;
   std::set<std::string> missing_;  // islands of proposed_ that have not agreed
+  std::vector<std::string> awaited_;
   std::vector<Outgoing> outgoing_;
 };
 
@@ -163,8 +207,8 @@ class Attendee {
   std::vector<ToMeeting> take(const FromMeeting& message, Time now);
   // Returns what to send: a renewal eight times in a lease.
   std::vector<ToMeeting> tick(Time now);
-  // This island has the training's state in epoch `number`; 0: it has not. Returns what to send.
-  std::vector<ToMeeting> has_state_in(std::int64_t number, Time now);
+  // How this island gets on. Returns what to send.
+  std::vector<ToMeeting> set_status(Status status, Time now);
   // The meeting point's host says that nobody listens there.
   void saw_it_dead(Time now);
   void lost() { connected_ = false; }
@@ -177,6 +221,10 @@ class Attendee {
   const std::optional<Epoch>& epoch() const { return in_force_; }
   // Why it was refused when it last asked, or "". It asks again eight times in a lease.
   const std::string& refused() const { return refused_; }
+  // Why it has been left out, and must end, or "".
+  const std::string& left_out() const { return left_out_; }
+  // Whether others have waited for it for kLongWait.
+  bool awaited() const { return awaited_; }
 
  private:
   std::vector<ToMeeting> renew(Time now);
@@ -185,12 +233,13 @@ class Attendee {
   Time lease_ = std::chrono::seconds(2);  // until it is told
   std::optional<Epoch> in_force_, agreed_;
   std::map<std::int64_t, Time> beats_;  // renewals that were not answered, and when they were sent
-  std::int64_t beat_ = 0, state_of_ = 0;
+  std::int64_t beat_ = 0;
+  Status status_;
   std::optional<Time> answered_;  // when the last renewal was sent that has been answered
   Time renewed_at_{};
-  bool connected_ = false, out_ = false;
+  bool connected_ = false, out_ = false, awaited_ = false;
   std::optional<Time> saw_dead_;
-  std::string refused_;
+  std::string refused_, left_out_;
 };
 
 }  // namespace gradweave::islands

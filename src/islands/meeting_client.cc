@@ -16,6 +16,9 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kLargestEpoch = 4 << 20;
 constexpr auto kLook = 100ms;
+constexpr const char* kAwaited =
+    "the others have waited for it for a minute; give it less to do in each step, or leave it out "
+    "(gradweave meet --leave-out-after)";
 
 Island with_life(Island island) {
   island.life = random_name();
@@ -59,9 +62,14 @@ class MeetingClient::Core {
     return heard;
   }
 
-  void has_state_in(std::int64_t number) {
+  void set_status(Status status) {
     const MutexLock lock(mutex_);
-    say(attendee_.has_state_in(number, steady_now()));
+    say(attendee_.set_status(std::move(status), steady_now()));
+  }
+
+  std::string left_out() const {
+    const MutexLock lock(mutex_);
+    return attendee_.left_out();
   }
 
  private:
@@ -106,7 +114,9 @@ void MeetingClient::Core::attend() {
         say(attendee_.tick(steady_now()));
       }
       if (peer.refuses_connections() && presence != Presence::kHere) attendee_.saw_it_dead(steady_now());
-      trouble_ = presence == Presence::kHere ? attendee_.refused() : peer.trouble();
+      trouble_ = presence != Presence::kHere ? peer.trouble()
+                 : attendee_.awaited()       ? kAwaited
+                                             : attendee_.refused();
     }
     presence = peer.wait_while(presence, std::chrono::steady_clock::now() + kLook);
   }
@@ -174,6 +184,7 @@ bool MeetingClient::heard_in_force(const std::string& line, std::int64_t number,
   return core_->heard_in_force(line, number, by);
 }
 
-void MeetingClient::has_state_in(std::int64_t number) { core_->has_state_in(number); }
+void MeetingClient::set_status(Status status) { core_->set_status(std::move(status)); }
+std::string MeetingClient::left_out() const { return core_->left_out(); }
 
 }  // namespace gradweave::islands

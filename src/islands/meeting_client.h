@@ -38,8 +38,10 @@ class MeetingClient {
   std::string trouble() const;
   // An island says that an epoch is in force (Attendee).
   bool heard_in_force(const std::string& line, std::int64_t number, const std::string& by);
-  // The epoch in which this island has the training's state; 0: it has not.
-  void has_state_in(std::int64_t number);
+  // How this island gets on.
+  void set_status(Status status);
+  // Why this island has been left out, and must end; "" if it hasn't.
+  std::string left_out() const;
 
  private:
   class Core;

@@ -51,13 +51,13 @@ class MeetingServer::Core {
   bool stopping_ GUARDED_BY(mutex_) = false;
   Meeting meeting_ GUARDED_BY(mutex_);
   std::map<std::string, Visitor> visitors_ GUARDED_BY(mutex_);
-  std::string told_ GUARDED_BY(mutex_);
+  std::string told_ GUARDED_BY(mutex_), told_awaited_ GUARDED_BY(mutex_);
   std::unique_ptr<Endpoint> endpoint_;
   Thread thread_;
 };
 
 MeetingServer::Core::Core(MeetingServerOptions options)
-    : options_(std::move(options)), meeting_(random_name(), steady_now(), options_.lease) {
+    : options_(std::move(options)), meeting_(random_name(), steady_now(), options_.lease, options_.patience) {
   {
     const MutexLock lock(mutex_);
     for (const std::string& name : options_.without) meeting_.leave_out(name);
@@ -133,7 +133,14 @@ void MeetingServer::Core::answer() {
     if (found == visitors_.end() || found->second.life != outgoing.life) continue;
     if (outgoing.message.what == FromMeeting::What::kRefused)
       options_.tell("refused island " + in_quotes(outgoing.to) + ": " + outgoing.message.why);
+    if (outgoing.message.what == FromMeeting::What::kLeftOut)
+      options_.tell("leaves out island " + in_quotes(outgoing.to) + ": " + outgoing.message.why);
     found->second.mailbox->send(encode(outgoing.message));
+  }
+  if (std::string awaited = listed(meeting_.awaited()); awaited != told_awaited_) {
+    told_awaited_ = std::move(awaited);
+    if (!told_awaited_.empty())
+      options_.tell("the others have waited for " + told_awaited_ + " for a minute");
   }
   const std::vector<std::string> waits_for = meeting_.waits_for();
   std::string now;

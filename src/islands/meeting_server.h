@@ -16,6 +16,7 @@ struct MeetingServerOptions {
   Key key{};
   Address listen;
   Time lease = std::chrono::seconds(10);
+  Patience patience;
   std::vector<std::string> without;  // names of islands that have ended: they are not waited for
   // Told of each change, in one line; on a thread of the server.
   std::function<void(const std::string&)> tell;

@@ -45,6 +45,36 @@ std::optional<Island> decode_island(std::string_view text) {
                 .since = *since};
 }
 
+std::string encode(const Status& status) {
+  Fields fields{std::to_string(status.epoch), status.has_state ? "1" : "0"};
+  for (const Wait& wait : status.waits)
+    fields.push_back(join({wait.island, std::to_string(wait.time.count()), wait.connected ? "1" : "0"}));
+  return join(fields);
+}
+
+std::optional<bool> decode_bool(std::string_view text) {
+  if (text != "0" && text != "1") return std::nullopt;
+  return text == "1";
+}
+
+std::optional<Status> decode_status(std::string_view text) {
+  const Fields fields = split(text);
+  if (fields.size() < 2) return std::nullopt;
+  const auto epoch = number_of(fields[0]);
+  const auto has_state = decode_bool(fields[1]);
+  if (!epoch || !has_state) return std::nullopt;
+  Status status{.epoch = *epoch, .has_state = *has_state, .waits = {}};
+  for (std::size_t i = 2; i < fields.size(); ++i) {
+    const Fields wait = split(fields[i]);
+    if (wait.size() != 3) return std::nullopt;
+    const auto time = number_of(wait[1]);
+    const auto connected = decode_bool(wait[2]);
+    if (!time || !connected) return std::nullopt;
+    status.waits.push_back({.island = wait[0], .time = Time(*time), .connected = *connected});
+  }
+  return status;
+}
+
 }  // namespace
 
 std::string encode(const Epoch& epoch) {
@@ -76,12 +106,12 @@ std::string encode(const ToMeeting& message) {
       fields.push_back(encode(message.report.island));
       fields.push_back(message.report.epoch ? encode(*message.report.epoch) : "");
       fields.emplace_back(message.report.has_trained ? "1" : "0");
-      fields.push_back(std::to_string(message.report.state_of));
+      fields.push_back(encode(message.report.status));
       fields.push_back(message.report.saw_dead ? std::to_string(message.report.saw_dead->count()) : "");
       break;
     case ToMeeting::What::kRenew:
       fields.push_back(std::to_string(message.beat));
-      fields.push_back(std::to_string(message.state_of));
+      fields.push_back(encode(message.status));
       break;
     case ToMeeting::What::kAgree:
       fields.push_back(std::to_string(message.number));
@@ -98,25 +128,29 @@ std::optional<ToMeeting> decode_to_meeting(std::string_view text) {
   ToMeeting message{.what = static_cast<ToMeeting::What>(fields[0].front())};
   switch (message.what) {
     case ToMeeting::What::kJoin: {
-      if (fields.size() != 6 || (fields[3] != "0" && fields[3] != "1")) return std::nullopt;
+      if (fields.size() != 6) return std::nullopt;
       auto island = decode_island(fields[1]);
       auto epoch = decode_epoch(fields[2]);
-      const auto state_of = number_of(fields[4]), age = number_of(fields[5]);
-      if (!island || (!epoch && !fields[2].empty()) || !state_of || (!age && !fields[5].empty()))
+      const auto has_trained = decode_bool(fields[3]);
+      auto status = decode_status(fields[4]);
+      const auto age = number_of(fields[5]);
+      if (!island || (!epoch && !fields[2].empty()) || !has_trained || !status ||
+          (!age && !fields[5].empty()))
         return std::nullopt;
       message.report = {.island = *std::move(island),
                         .epoch = std::move(epoch),
-                        .has_trained = fields[3] == "1",
-                        .state_of = *state_of};
+                        .has_trained = *has_trained,
+                        .status = *std::move(status)};
       if (age) message.report.saw_dead = Time(*age);
       return message;
     }
     case ToMeeting::What::kRenew: {
       if (fields.size() != 3) return std::nullopt;
-      const auto beat = number_of(fields[1]), state_of = number_of(fields[2]);
-      if (!beat || !state_of) return std::nullopt;
+      const auto beat = number_of(fields[1]);
+      auto status = decode_status(fields[2]);
+      if (!beat || !status) return std::nullopt;
       message.beat = *beat;
-      message.state_of = *state_of;
+      message.status = *std::move(status);
       return message;
     }
     case ToMeeting::What::kAgree: {
@@ -136,6 +170,7 @@ std::string encode(const FromMeeting& message) {
   Fields fields{std::string(1, static_cast<char>(message.what))};
   switch (message.what) {
     case FromMeeting::What::kRefused:
+    case FromMeeting::What::kLeftOut:
       fields.push_back(message.why);
       break;
     case FromMeeting::What::kProposed:
@@ -149,6 +184,7 @@ std::string encode(const FromMeeting& message) {
     case FromMeeting::What::kRenewed:
       fields.push_back(std::to_string(message.beat));
       fields.push_back(std::to_string(message.lease.count()));
+      fields.emplace_back(message.awaited ? "1" : "0");
       break;
     case FromMeeting::What::kUnknown:
       break;
@@ -162,6 +198,7 @@ std::optional<FromMeeting> decode_from_meeting(std::string_view text) {
   FromMeeting message{.what = static_cast<FromMeeting::What>(fields[0].front())};
   switch (message.what) {
     case FromMeeting::What::kRefused:
+    case FromMeeting::What::kLeftOut:
       if (fields.size() != 2) return std::nullopt;
       message.why = fields[1];
       return message;
@@ -183,11 +220,13 @@ std::optional<FromMeeting> decode_from_meeting(std::string_view text) {
       return message;
     }
     case FromMeeting::What::kRenewed: {
-      if (fields.size() != 3) return std::nullopt;
+      if (fields.size() != 4) return std::nullopt;
       const auto beat = number_of(fields[1]), lease = number_of(fields[2]);
-      if (!beat || !lease || *lease == 0) return std::nullopt;
+      const auto awaited = decode_bool(fields[3]);
+      if (!beat || !lease || *lease == 0 || !awaited) return std::nullopt;
       message.beat = *beat;
       message.lease = Time(*lease);
+      message.awaited = *awaited;
       return message;
     }
     case FromMeeting::What::kUnknown:

@@ -4,6 +4,7 @@
 #include <deque>
 #include <iterator>
 #include <map>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -20,12 +21,14 @@ namespace {
 
 constexpr std::size_t kLargestText = 4 << 20;
 constexpr auto kLastWords = std::chrono::seconds(1);
+constexpr auto kStatusEvery = std::chrono::milliseconds(100);
 
 std::string name_of(const std::string& island, int rank) { return island + "/" + std::to_string(rank); }
 
 std::vector<std::int64_t> numbers_of(const StepReport& report) {
-  return {report.wants,     report.epoch,          report.complete, report.failed,    report.takes,
-          report.caught_up, report.failed_to_take, report.agreed,   report.text_bytes};
+  return {report.wants,    report.epoch,     report.complete,       report.failed,
+          report.takes,    report.caught_up, report.failed_to_take, report.unconnected,
+          report.left_out, report.agreed,    report.text_bytes};
 }
 
 StepReport report_of(std::span<const std::int64_t> numbers) {
@@ -36,8 +39,10 @@ StepReport report_of(std::span<const std::int64_t> numbers) {
           .takes = numbers[4],
           .caught_up = numbers[5],
           .failed_to_take = numbers[6],
-          .agreed = numbers[7],
-          .text_bytes = numbers[8]};
+          .unconnected = numbers[7],
+          .left_out = numbers[8],
+          .agreed = numbers[9],
+          .text_bytes = numbers[10]};
 }
 
 }  // namespace
@@ -99,7 +104,8 @@ class Member::Core {
   void take_reports(std::vector<StepReport> reports);
   void hear();
   void speak();
-  bool connected() const;
+  void tell_status();
+  std::int64_t unconnected() const;
   Peer peer_of(const std::string& island) const;
 
   const MemberOptions options;
@@ -116,6 +122,11 @@ class Member::Core {
   std::int64_t takes = 0, failed_to_take = 0;  // transfers
   bool have_taken = false;                     // all ranks of the island have the state by that transfer
   bool agreed = false;
+  Status status;  // rank 0: as the meeting point was last told
+  Time status_at{};
+  std::pair<std::int64_t, std::int64_t> progress;
+  // For whom, and with what number if it is connected (Council::waits_for()); since when.
+  std::map<std::pair<std::string, std::optional<std::int64_t>>, Time> waits;
 };
 
 Member::Member(MemberOptions options, std::span<const float> values)
@@ -137,7 +148,8 @@ std::vector<std::int64_t> Member::report(StepReport::Wants wants) {
   Core& core = *core_;
   core.look_after_connections();
   StepReport report{.wants = wants};
-  if (core.epoch.number > 0 && core.connected()) report.epoch = core.epoch.number;
+  report.unconnected = core.unconnected();
+  if (core.epoch.number > 0 && report.unconnected == 0) report.epoch = core.epoch.number;
   const Progress progress = core.part.progress();
   if (progress == Progress::kComplete) report.complete = core.part.number();
   if (progress == Progress::kFailed) report.failed = core.part.number();
@@ -154,7 +166,12 @@ std::vector<std::int64_t> Member::report(StepReport::Wants wants) {
   if (core.options.ranks == 1) core.take_reports({report});  // else as all ranks have last seen them
   if (core.options.rank == 0) {
     core.hear();
-    core.speak();
+    core.tell_status();
+    if (core.text = core.client ? core.client->left_out() : ""; core.text.empty()) {
+      core.speak();
+    } else {
+      report.left_out = 1;
+    }
     report.agreed = core.council.agreed() ? 1 : 0;
     report.text_bytes = static_cast<std::int64_t>(core.text.size());
   }
@@ -167,6 +184,9 @@ std::vector<Command> Member::proceed(std::span<const std::int64_t> reports, cons
   Core& core = *core_;
   if (reports.size() != StepReport::kNumbers * static_cast<std::size_t>(core.options.ranks))
     throw RuntimeFailure("islands: reports of other ranks than there are");
+  if (report_of(reports).left_out != 0)
+    throw RuntimeFailure("islands: island '" + core.options.island + "' has been left out: " + text +
+                         ". It may start again, and takes the state from the others");
   std::vector<Command> commands;
   if (!text.empty()) {
     const std::vector<std::string> fields = peers::split(text);
@@ -227,7 +247,6 @@ void Member::Core::hear() {
 }
 
 void Member::Core::speak() {
-  if (client) client->has_state_in(council.has_state() ? heard.number : 0);
   for (auto& [to, said] : council.take_outgoing()) {
     const auto other = others.find(to);
     if (other != others.end() && other->second.connected) other->second.mailbox->send(std::move(said));
@@ -236,6 +255,29 @@ void Member::Core::speak() {
   text.clear();
   if (commands.empty() && epoch == heard) return;
   text = peers::join({encode(heard), encode(commands)});
+}
+
+// What one waits for counts from the first look that saw it, up to the last: training may take long between two.
+void Member::Core::tell_status() {
+  const Time now = steady_now();
+  const bool is_new = council.has_state() != status.has_state || heard.number != status.epoch;
+  if (!client || (!is_new && now < status_at + kStatusEvery)) return;
+  status_at = now;
+  if (is_new || council.progress() != progress) waits.clear();
+  progress = council.progress();
+  std::set<std::pair<std::string, std::optional<std::int64_t>>> waits_now;
+  for (const StepReport& rank : ranks) {
+    const auto at = static_cast<std::size_t>(rank.unconnected);
+    if (at > 0 && at <= epoch.islands.size()) waits_now.emplace(epoch.islands[at - 1].name, std::nullopt);
+  }
+  for (auto& [name, number] : council.waits_for()) waits_now.emplace(std::move(name), number);
+  std::erase_if(waits, [&](const auto& wait) { return !waits_now.contains(wait.first); });
+  status = {.epoch = heard.number, .has_state = council.has_state(), .waits = {}};
+  for (const auto& wait : waits_now) {
+    const Time since = waits.try_emplace(wait, now).first->second;
+    status.waits.push_back({.island = wait.first, .time = now - since, .connected = wait.second.has_value()});
+  }
+  client->set_status(status);
 }
 
 void Member::Core::come_in_force(const Epoch& next) {
@@ -285,11 +327,15 @@ void Member::Core::look_after_connections() {
   }
 }
 
-bool Member::Core::connected() const {
-  return std::ranges::all_of(others, [](const auto& each) {
-    const Presence presence = each.second.peer.presence();
-    return presence == Presence::kHere || presence == Presence::kBroken;
-  });
+std::int64_t Member::Core::unconnected() const {
+  for (std::size_t at = 0; at < epoch.islands.size(); ++at) {
+    const auto other = others.find(epoch.islands[at].name);
+    if (other == others.end()) continue;
+    const Presence presence = other->second.peer.presence();
+    if (presence != Presence::kHere && presence != Presence::kBroken)
+      return static_cast<std::int64_t>(at + 1);
+  }
+  return 0;
 }
 
 Peer Member::Core::peer_of(const std::string& island) const {

@@ -44,10 +44,12 @@ struct StepReport {
   std::int64_t takes = 0;           // the transfer by which it takes the state
   std::int64_t caught_up = -1;      // up to this average; -1: the state is not there yet
   std::int64_t failed_to_take = 0;  // the transfer
+  std::int64_t unconnected = 0;     // an island of its epoch that it has no connection to, from 1 on; 0: none
+  std::int64_t left_out = 0;        // rank 0: whether its text() is why this island has been left out
   std::int64_t agreed = 0;          // rank 0: whether all islands have heard what it has told them
   std::int64_t text_bytes = 0;      // rank 0: of its text()
 
-  static constexpr std::size_t kNumbers = 9;
+  static constexpr std::size_t kNumbers = 11;
 };
 
 class Member {
@@ -67,7 +69,8 @@ class Member {
   // Errors: RuntimeFailure if islands that should be equal are not.
   std::vector<std::int64_t> report(StepReport::Wants wants);
   const std::string& text() const;
-  // `reports`: of all ranks, one after another. Errors: RuntimeFailure if they or the text make no sense.
+  // `reports`: of all ranks, one after another. Errors: RuntimeFailure if they or the text make no sense, or the island has been
+  // left out.
   std::vector<Command> proceed(std::span<const std::int64_t> reports, const std::string& text);
 
   // ---- to carry out a command

@@ -108,7 +108,7 @@ class Job {
   }
   void see(Link& link, const std::string& name) {
     Side& side = link.sides.at(name);
-    if (!link.up || side.seen == link.number || !at(name)) return;
+    if (name == frozen || !link.up || side.seen == link.number || !at(name)) return;
     post();
     side.seen = link.number;
     std::erase_if(side.to, [&](const auto& entry) { return entry.first != link.number; });
@@ -117,7 +117,7 @@ class Job {
   }
   void deliver(Link& link, const std::string& name) {
     Side& side = link.sides.at(name);
-    if (!at(name) || side.to.empty() || side.to.front().first != side.seen) return;
+    if (name == frozen || !at(name) || side.to.empty() || side.to.front().first != side.seen) return;
     const std::string text = std::move(side.to.front().second);
     side.to.pop_front();
     if (garble) at(name)->council.take(other(link, name), garble(text));
@@ -172,6 +172,7 @@ class Job {
 
   // The next command.
   void execute(Place& place) {
+    if (place.name == frozen) return;
     Process& here = *place.process;
     for (Command& command : here.council.take_commands()) here.to_do.push_back(std::move(command));
     if (here.to_do.empty()) return;
@@ -181,7 +182,7 @@ class Job {
   }
   void complete(Place& place) {
     Process& here = *place.process;
-    if (!here.under_way) return;
+    if (place.name == frozen || !here.under_way) return;
     const std::int64_t number = here.under_way->number;
     if (here.members.size() != here.under_way->members.size() ||
         !std::ranges::includes(sent_[number], here.members))
@@ -235,6 +236,7 @@ class Job {
   }
 
   Epoch newest;
+  std::string frozen;  // an island that does nothing more
   std::function<std::string(const std::string&)> garble;
 
  private:
@@ -444,7 +446,7 @@ void go_on(Job& job, int rounds, std::optional<bool> wants) {
       if (!place.process) continue;
       job.take_more(place);
       job.complete(place);
-      if (wants) place.process->council.wants(*wants);
+      if (wants && place.name != job.frozen) place.process->council.wants(*wants);
     }
     job.post();
   }
@@ -492,6 +494,31 @@ RC_GTEST_PROP(Council, LandsTheSameOnAllThatGoOnAndBringsAllTogether, ()) {
     RC_ASSERT(!place.process->under_way);
     RC_ASSERT(place.process->last_landed == (job.places().size() > 1));
   }
+}
+
+RC_GTEST_PROP(Council, KnowsWhoKeepsAllOthersWaiting, ()) {
+  Job job(2 + static_cast<int>(below(4)));
+  all_together(job);
+  go_on(job, 10, false);
+  for (std::size_t steps = below(30); steps > 0; --steps) move(job);
+  Place& one = job.places()[below(job.places().size())];
+  for (int commands = 20; commands > 0; --commands) job.execute(one);  // as all of a step are
+  job.frozen = one.name;
+  go_on(job, 20, chance(2));
+  std::set<std::string> waiting, awaited;
+  for (const Place& place : job.places()) {
+    if (place.name == job.frozen) continue;
+    for (const auto& [name, number] : place.process->council.waits_for()) {
+      waiting.insert(place.name);
+      awaited.insert(name);
+    }
+  }
+  for (const std::string& name : waiting) awaited.erase(name);
+  RC_ASSERT(awaited == std::set<std::string>{job.frozen});
+  job.frozen.clear();
+  const std::size_t landed = job.places().front().process->state.size();
+  go_on(job, 20, false);
+  RC_ASSERT(job.places().front().process->state.size() > landed);
 }
 
 Command any_command() {

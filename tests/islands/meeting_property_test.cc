@@ -1,6 +1,7 @@
 // Islands and meeting points in random orders, with connections that are lost, islands and meeting points that die and come
 // again, and islands that are cut off: no two epochs of a line can both go on, no training is begun anew while an island that has
 // it may go on, and in the end all are together.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -32,6 +33,10 @@ struct Here {
   std::deque<std::string> to, from;  // on the way to the meeting point and back
   std::optional<Epoch> epoch;        // as its council has heard
   bool has_state = false;
+  std::vector<Wait> waits;
+
+  // Whether it can go on: one that has been told to leave can't.
+  bool goes_on() const { return attendee && attendee->left_out().empty(); }
 };
 
 using EpochKey = std::tuple<std::string, std::int64_t, std::string>;
@@ -54,7 +59,8 @@ class World {
   void begin_meeting() {
     for (Here& here : islands_) lose_connection(here);
     lost_.clear();
-    meeting = std::make_unique<Meeting>("m" + std::to_string(++meetings_), now, kLease);
+    meeting = std::make_unique<Meeting>("m" + std::to_string(++meetings_), now, kLease,
+                                        Patience{.slow = 2 * kLongWait});
   }
   void end_meeting() {
     for (Here& here : islands_) lose_connection(here);
@@ -65,6 +71,7 @@ class World {
     here.attendee.emplace(Island{.name = here.name, .life = here.life, .trains = "x"});
     here.epoch.reset();
     here.has_state = false;
+    here.waits.clear();
   }
   void kill(Here& here) {
     lose_connection(here);
@@ -119,7 +126,7 @@ class World {
   void get_state(Here& here) {
     if (!here.epoch || here.has_state || !here.attendee) return;
     set_state(here, std::ranges::any_of(islands_, [&](const Here& other) {
-                return other.attendee && other.has_state && other.epoch == here.epoch;
+                return other.goes_on() && other.has_state && other.epoch == here.epoch;
               }));
   }
   // What the meeting point says goes on its way.
@@ -133,13 +140,18 @@ class World {
     }
   }
 
+  void waits_for(Here& here, std::vector<Wait> waits) {
+    here.waits = std::move(waits);
+    if (here.attendee) say_status(here);
+  }
+
   // No two epochs of a line can both go on; what has one name is the same.
   void check() {
     for (Here& here : islands_) hear(here);
     for (Here& here : islands_) begin_anew(here);
     std::map<std::string, std::set<EpochKey>> go_on;
     for (const Here& here : islands_) {
-      if (!here.attendee || !here.epoch) continue;
+      if (!here.goes_on() || !here.epoch) continue;
       if (here.has_state) trained_.insert(epoch_key(*here.epoch));
       if (all_hold(*here.epoch)) go_on[here.epoch->line].insert(epoch_key(*here.epoch));
     }
@@ -162,33 +174,39 @@ class World {
     RC_ASSERT(!same_line || here.epoch->number < epoch.number);
     const bool stays = same_line && since_of(epoch, here.life) <= here.epoch->number;
     here.epoch = epoch;
+    here.waits.clear();
     set_state(here, stays && here.has_state);
   }
   void set_state(Here& here, bool has) {
     here.has_state = has;
-    say(here, here.attendee->has_state_in(has ? here.epoch->number : 0, now));
+    say_status(here);
+  }
+  void say_status(Here& here) {
+    const std::int64_t number = here.epoch ? here.epoch->number : 0;
+    say(here,
+        here.attendee->set_status({.epoch = number, .has_state = here.has_state, .waits = here.waits}, now));
   }
   bool all_hold(const Epoch& epoch) const {
     return std::ranges::all_of(epoch.islands, [&](const Island& island) {
       return std::ranges::any_of(islands_, [&](const Here& other) {
-        return other.attendee && other.life == island.life && other.epoch == epoch;
+        return other.goes_on() && other.life == island.life && other.epoch == epoch;
       });
     });
   }
   // As Council::supply() where no island has the state.
   void begin_anew(Here& here) {
-    if (!here.attendee || !here.epoch) return;
+    if (!here.goes_on() || !here.epoch) return;
     const Epoch& epoch = *here.epoch;
     const auto first = std::ranges::min_element(epoch.islands, {}, &Island::since);
     const bool first_epoch = std::ranges::all_of(
         epoch.islands, [&](const Island& island) { return island.since == epoch.number; });
     if (first->life != here.life || (!first_epoch && !all_hold(epoch))) return;
     if (std::ranges::any_of(islands_, [&](const Here& other) {
-          return other.attendee && other.epoch == epoch && other.has_state;
+          return other.goes_on() && other.epoch == epoch && other.has_state;
         }))
       return;
     for (const Here& other : islands_) {
-      if (!other.attendee || !other.has_state || other.epoch->line != epoch.line) continue;
+      if (!other.goes_on() || !other.has_state || other.epoch->line != epoch.line) continue;
       // It was left out by some that had the state.
       RC_ASSERT(std::ranges::any_of(trained_, [&](const EpochKey& key) {
         const Epoch& later = epochs_.at(key);
@@ -258,6 +276,15 @@ RC_GTEST_PROP(Meeting, NeverMakesTwoHalvesAndBringsAllTogether, ()) {
       case 15:
         world.get_state(here);
         break;
+      case 16:
+        world.waits_for(
+            here, {{.island = world.islands()[*rc::gen::inRange<std::size_t>(0, world.islands().size())].name,
+                    .time = *rc::gen::element(0 * kLongWait, kLongWait, 3 * kLongWait),
+                    .connected = *rc::gen::arbitrary<bool>()}});
+        break;
+      case 17:
+        if (here.attendee && !here.goes_on()) world.kill(here);
+        break;
       default:
         world.carry_to(here);
         world.post();
@@ -273,7 +300,9 @@ RC_GTEST_PROP(Meeting, NeverMakesTwoHalvesAndBringsAllTogether, ()) {
       here.cut = false;
       world.lose_connection(here);
     }
+    if (here.attendee && !here.goes_on()) world.kill(here);
     if (!here.attendee) world.start(here);
+    world.waits_for(here, {});
   }
   for (int round = 0; round < 200; ++round) {
     for (Here& here : world.islands()) {
@@ -282,6 +311,11 @@ RC_GTEST_PROP(Meeting, NeverMakesTwoHalvesAndBringsAllTogether, ()) {
       world.post();
       while (!here.from.empty()) world.carry_from(here);
       world.get_state(here);
+      // It was on the way.
+      if (!here.goes_on()) {
+        world.kill(here);
+        world.start(here);
+      }
     }
     world.pass(500ms);
     world.post();
@@ -490,6 +524,74 @@ TEST_F(Together, OneThatLostItsConnectionBeforeTheMeetingPointDiedIsNotSureOfThe
   pass(3 * kLease);
   EXPECT_EQ(names_in(0), "abc");
   EXPECT_EQ(world.meeting->waits_for(), (std::vector<std::string>{"b", "c"}));
+}
+
+TEST_F(Together, OfTwoThatCannotConnectTheLastThatCameIsLeftOut) {
+  pass(kLease);
+  for (const std::size_t number : {0, 1, 2}) start(number);
+  world.waits_for(island(1), {{.island = "c", .time = kLongWait - 1s}});
+  pass(kLease);
+  EXPECT_EQ(names_in(0), "abc");
+  world.waits_for(island(1), {{.island = "c", .time = kLongWait}});
+  pass(kLease / 2);
+  EXPECT_THAT(island(2).attendee->left_out(), testing::HasSubstr("can't connect to each other"));
+  EXPECT_EQ(names_in(0), "ab");
+  pass(2 * kLease);
+  EXPECT_EQ(names_in(0), "ab");
+  EXPECT_EQ(names_in(1), "ab");
+}
+
+TEST_F(Together, OneThatLacksMostConnectionsIsLeftOut) {
+  pass(kLease);
+  for (const std::size_t number : {0, 1, 2}) start(number);
+  world.waits_for(island(0), {{.island = "b", .time = kLongWait}, {.island = "c", .time = kLongWait}});
+  pass(kLease / 2);
+  EXPECT_EQ(names_in(1), "bc");
+  EXPECT_NE(island(0).attendee->left_out(), "");
+}
+
+TEST_F(Together, WhoKeepsOthersWaitingIsToldAndThenLeftOut) {
+  pass(kLease);
+  for (const std::size_t number : {0, 1, 2}) start(number);
+  // `a` leads and waits for `c`; `b` waits for `a`.
+  const auto wait = [&](Time time) {
+    world.waits_for(island(0), {{.island = "c", .time = time, .connected = true}});
+    world.waits_for(island(1), {{.island = "a", .time = time, .connected = true}});
+    pass(kLease / 2);
+  };
+  wait(kLongWait - 1s);
+  EXPECT_FALSE(island(2).attendee->awaited());
+  wait(kLongWait);
+  EXPECT_TRUE(island(2).attendee->awaited());
+  EXPECT_FALSE(island(0).attendee->awaited());
+  EXPECT_EQ(world.meeting->awaited(), std::vector<std::string>{"c"});
+  EXPECT_EQ(names_in(0), "abc");
+  wait(2 * kLongWait);
+  EXPECT_THAT(island(2).attendee->left_out(), testing::HasSubstr("--leave-out-after"));
+  EXPECT_EQ(names_in(0), "ab");
+  world.kill(island(2));
+  start(2);
+  EXPECT_EQ(names_in(0), "abc");
+}
+
+TEST_F(Together, MostOfThemAreNotLeftOutNorTheOneWithTheState) {
+  pass(kLease);
+  for (const std::size_t number : {0, 1, 2}) start(number);
+  world.waits_for(island(0), {{.island = "b", .time = 5 * kLongWait, .connected = true},
+                              {.island = "c", .time = 5 * kLongWait, .connected = true}});
+  pass(kLease);
+  EXPECT_EQ(names_in(0), "abc");
+  world.waits_for(island(0), {});
+  for (const std::size_t number : {1, 2}) {
+    world.kill(island(number));
+    pass(1s);
+  }
+  hands_over = false;
+  start(1);
+  world.waits_for(island(1), {{.island = "a", .time = 5 * kLongWait, .connected = true}});
+  pass(kLease);
+  EXPECT_EQ(names_in(0), "ab");
+  EXPECT_EQ(names_in(1), "ab");
 }
 
 TEST_F(Together, WhoTrainsSomethingElseIsRefusedWithTheReason) {

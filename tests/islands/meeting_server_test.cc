@@ -79,7 +79,7 @@ TEST(MeetingServer, AProcessThatIsKilledIsLeftOutAndOneThatIsStoppedAfterItsLeas
   const pid_t b = child_of("b"), c = child_of("c");
   const auto a = island("a", port);
   EXPECT_EQ(names_of(*a, 3), "abc");
-  a->has_state_in(a->epoch()->number);
+  a->set_status({.epoch = a->epoch()->number, .has_state = true, .waits = {}});
   kill(b, SIGKILL);
   EXPECT_EQ(names_of(*a, 2), "ac");
   kill(c, SIGSTOP);

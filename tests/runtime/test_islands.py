@@ -83,6 +83,22 @@ def test_an_island_that_is_killed_comes_back_while_the_others_train(meeting, tmp
         assert ["island1", "island2"] in islands[0][rank]["seen"]
 
 
+def test_an_island_for_which_the_others_wait_is_left_out_on_request(tmp_path):
+    end = str(tmp_path / "end")
+    with Meeting(tmp_path, options=("--leave-out-after", "6s")) as meeting:
+        slow = ranks.start(trained, 2, kind="ddp", number=3, given=meeting.given, until=end, pace_s=3)  # 12 s an average
+        slow.wait_for_file("joined0")
+        fast = [ranks.start(trained, 2, kind="ddp", number=number, given=meeting.given, until=end) for number in (1, 2)]
+        assert all(slow.wait(rank, 150) != 0 for rank in range(2))
+        for rank in range(2):
+            assert "island 'island3' has been left out: the others have waited for it longer than" in slow.log(rank)
+        fast[0].wait_for_file("averaged0")
+        Path(end).touch()
+        results = [rank for job in fast for rank in job.results()]
+    assert equal(results)
+    assert {"island1", "island2"} in map(set, results[0]["seen"])
+
+
 def test_ranks_of_a_host_listen_at_ports_that_follow(monkeypatch):
     from gradweave import islands
 
