@@ -4,24 +4,23 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "islands/meeting_client.h"
 
 using namespace gradweave::islands;
+using namespace std::chrono_literals;
 
 namespace {
 
-// Each has the training's state, as soon as it is in.
-bool all_in(const std::vector<std::unique_ptr<MeetingClient>>& islands, std::size_t count) {
-  for (const auto& island : islands) {
-    const auto epoch = island->epoch();
-    if (!epoch || epoch->islands.size() != count) return false;
-    island->set_status({.epoch = epoch->number, .has_state = true, .waits = {}});
-  }
-  return true;
+// Until it is in an epoch of so many islands; then it has the training's state.
+void wait_in(MeetingClient& island, std::size_t count) {
+  std::optional<Epoch> epoch = island.epoch();
+  while (!epoch || epoch->islands.size() != count)
+    epoch = island.wait_past(epoch ? epoch->number : 0, std::chrono::steady_clock::now() + 1min);
+  island.set_status({.epoch = epoch->number, .has_state = true, .waits = {}});
 }
 
 }  // namespace
@@ -39,7 +38,7 @@ int run_crowd(const std::string& key, const std::string& meeting, const std::str
   }
   for (std::string line; std::getline(std::cin, line);) {
     const auto wanted = static_cast<std::size_t>(std::stoul(line));
-    while (!all_in(islands, wanted)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (const auto& island : islands) wait_in(*island, wanted);
     std::printf("%zu\n", wanted);
     std::fflush(stdout);
   }

@@ -44,15 +44,15 @@ bool Mailbox::delivered() const {
   return on_way_.empty();
 }
 
-void Mailbox::send(std::string text) {
+void Mailbox::send(std::shared_ptr<const std::string> text) {
   const MutexLock lock(mutex_);
   const std::uint64_t number = ++sent_;
-  const std::string& kept = on_way_[number] = std::move(text);
-  peer_.send({.channel = 0, .sequence = number}, std::as_bytes(std::span(kept)),
-             [self = shared_from_this(), number] {
-               const MutexLock locked(self->mutex_);
-               self->on_way_.erase(number);
-             });
+  const std::span bytes(*text);
+  on_way_[number] = std::move(text);
+  peer_.send({.channel = 0, .sequence = number}, std::as_bytes(bytes), [self = shared_from_this(), number] {
+    const MutexLock locked(self->mutex_);
+    self->on_way_.erase(number);
+  });
 }
 
 }  // namespace gradweave::islands

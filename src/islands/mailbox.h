@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/mutex.h"
 #include "islands/endpoint.h"
@@ -18,7 +19,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // `most`: bytes of a text that comes. `came` is called on the endpoint's thread, with one text after the other.
   static std::shared_ptr<Mailbox> open(Peer peer, std::size_t most,
                                        std::function<void(std::string_view)> came);
-  void send(std::string text);
+  void send(std::shared_ptr<const std::string> text);
+  void send(std::string text) { send(std::make_shared<const std::string>(std::move(text))); }
   // Returns whether the peer has all that was sent.
   bool delivered() const;
   const Peer& peer() const { return peer_; }
@@ -35,7 +37,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   std::uint64_t received_ = 0;  // of the endpoint's thread, once open
   mutable Mutex mutex_;
   std::uint64_t sent_ GUARDED_BY(mutex_) = 0;
-  std::map<std::uint64_t, std::string> on_way_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::shared_ptr<const std::string>> on_way_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gradweave::islands

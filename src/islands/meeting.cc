@@ -27,8 +27,12 @@ bool same(const Epoch& a, const Epoch& b) { return a.line == b.line && a.number 
 Meeting::Meeting(std::string random, Time now, Time lease, Patience patience)
     : random_(std::move(random)), began_(now), lease_(lease), patience_(patience) {}
 
-void Meeting::send(const Member& member, FromMeeting message) {
+void Meeting::send(const Member& member, std::shared_ptr<const FromMeeting> message) {
   outgoing_.push_back({member.island.name, member.island.life, std::move(message)});
+}
+
+void Meeting::send(const Member& member, FromMeeting message) {
+  send(member, std::make_shared<const FromMeeting>(std::move(message)));
 }
 
 std::vector<Outgoing> Meeting::take_outgoing() { return std::exchange(outgoing_, {}); }
@@ -45,22 +49,27 @@ void Meeting::take(const std::string& from, const std::string& life, const ToMee
       ended_.insert(life);
       return propose(now);
     }
-    outgoing_.push_back({from, life, {.what = FromMeeting::What::kUnknown}});
+    send({.island = {.name = from, .life = life}}, {.what = FromMeeting::What::kUnknown});
     return;
   }
   Member& member = found->second;
   if (member.left_out && message.what != ToMeeting::What::kLeave) return;
   member.lease_until = now + lease_;
   switch (message.what) {
-    case ToMeeting::What::kRenew:
+    case ToMeeting::What::kRenew: {
+      const bool is_new =
+          message.status.has_state != member.status.has_state || message.status.epoch != member.status.epoch;
       member.status = message.status;
       send(member, {.what = FromMeeting::What::kRenewed,
                     .beat = message.beat,
                     .lease = lease_,
                     .awaited = std::ranges::find(awaited_, from) != awaited_.end()});
+      if (!is_new) return;
       break;
+    }
     case ToMeeting::What::kAgree:
       agree(member, message.number);
+      if (proposed_) return;
       break;
     case ToMeeting::What::kLeave:
       ended_.insert(life);
@@ -319,19 +328,22 @@ void Meeting::propose(Time now) {
 
 // Proposes it: only what is different to those who know what it follows.
 void Meeting::change(Epoch next) {
-  FromMeeting change{.what = FromMeeting::What::kProposed,
-                     .epoch = {.line = next.line, .number = next.number, .by = next.by},
-                     .base = in_force_.number};
-  std::ranges::copy_if(next.islands, std::back_inserter(change.epoch.islands),
+  const auto change = std::make_shared<FromMeeting>(
+      FromMeeting{.what = FromMeeting::What::kProposed,
+                  .epoch = {.line = next.line, .number = next.number, .by = next.by},
+                  .base = in_force_.number});
+  std::ranges::copy_if(next.islands, std::back_inserter(change->epoch.islands),
                        [&](const Island& island) { return !has(in_force_, island); });
   for (const Island& island : in_force_.islands) {
-    if (!has(next, island)) change.left.push_back(island.name);
+    if (!has(next, island)) change->left.push_back(island.name);
   }
-  const FromMeeting whole{.what = FromMeeting::What::kProposed, .epoch = next};
+  const auto whole =
+      std::make_shared<const FromMeeting>(FromMeeting{.what = FromMeeting::What::kProposed, .epoch = next});
   missing_.clear();
   for (const auto& [name, member] : members_) {
     missing_.insert(name);
-    send(member, member.knows == in_force_.number && in_force_.number > 0 ? change : whole);
+    const bool knows = member.knows == in_force_.number && in_force_.number > 0;
+    send(member, knows ? std::shared_ptr<const FromMeeting>(change) : whole);
   }
   proposed_ = std::move(next);
 }

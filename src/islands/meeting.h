@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -103,7 +104,7 @@ std::optional<FromMeeting> decode_from_meeting(std::string_view text);
 struct Outgoing {
   std::string to;  // an island's name
   std::string life;
-  FromMeeting message;
+  std::shared_ptr<const FromMeeting> message;  // to many it is the same one
 };
 
 inline constexpr Time kLongWait = std::chrono::minutes(1);
@@ -180,6 +181,7 @@ class Meeting {
   bool recover(Time now);
   void change(Epoch next);
   void propose(Time now);
+  void send(const Member& member, std::shared_ptr<const FromMeeting> message);
   void send(const Member& member, FromMeeting message);
 
   const std::string random_;

@@ -16,6 +16,8 @@
 namespace gradweave::islands {
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr std::size_t kLargestReport =
     1 << 20;  // of an epoch of thousands of islands; pages that are not used cost nothing
 
@@ -44,6 +46,7 @@ class MeetingServer::Core {
   void leave(const Peer& peer);
   void run();
   void answer() REQUIRES(mutex_);
+  void tell() REQUIRES(mutex_);
 
   const MeetingServerOptions options_;
   Mutex mutex_;
@@ -90,7 +93,8 @@ void MeetingServer::Core::run() {
   while (!stopping_) {
     meeting_.tick(steady_now());
     answer();
-    stopped_.wait_until(mutex_, std::chrono::steady_clock::now() + options_.lease / 8);
+    tell();
+    stopped_.wait_until(mutex_, std::chrono::steady_clock::now() + std::min<Time>(options_.lease / 8, 1s));
   }
 }
 
@@ -126,17 +130,25 @@ void MeetingServer::Core::leave(const Peer& peer) {
   answer();
 }
 
-// Sends what the meeting point has to say, and tells of changes.
+// Sends what the meeting point has to say.
 void MeetingServer::Core::answer() {
-  for (Outgoing& outgoing : meeting_.take_outgoing()) {
+  std::map<std::shared_ptr<const FromMeeting>, std::shared_ptr<const std::string>> texts;
+  for (const Outgoing& outgoing : meeting_.take_outgoing()) {
     const auto found = visitors_.find(outgoing.to);
     if (found == visitors_.end() || found->second.life != outgoing.life) continue;
-    if (outgoing.message.what == FromMeeting::What::kRefused)
-      options_.tell("refused island " + in_quotes(outgoing.to) + ": " + outgoing.message.why);
-    if (outgoing.message.what == FromMeeting::What::kLeftOut)
-      options_.tell("leaves out island " + in_quotes(outgoing.to) + ": " + outgoing.message.why);
-    found->second.mailbox->send(encode(outgoing.message));
+    const FromMeeting& message = *outgoing.message;
+    if (message.what == FromMeeting::What::kRefused)
+      options_.tell("refused island " + in_quotes(outgoing.to) + ": " + message.why);
+    if (message.what == FromMeeting::What::kLeftOut)
+      options_.tell("leaves out island " + in_quotes(outgoing.to) + ": " + message.why);
+    auto& text = texts[outgoing.message];
+    if (!text) text = std::make_shared<const std::string>(encode(message));
+    found->second.mailbox->send(text);
   }
+}
+
+// Tells the operator of changes.
+void MeetingServer::Core::tell() {
   if (std::string awaited = listed(meeting_.awaited()); awaited != told_awaited_) {
     told_awaited_ = std::move(awaited);
     if (!told_awaited_.empty())

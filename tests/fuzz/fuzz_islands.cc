@@ -37,7 +37,7 @@ void check_texts(std::string_view text) {
     }
     meeting.tick(now);
     for (const Outgoing& outgoing : meeting.take_outgoing()) {
-      if (!decode_from_meeting(encode(outgoing.message))) std::abort();
+      if (!decode_from_meeting(encode(*outgoing.message))) std::abort();
     }
   }
 }

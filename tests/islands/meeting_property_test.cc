@@ -135,7 +135,7 @@ class World {
     for (const Outgoing& outgoing : meeting->take_outgoing()) {
       for (Here& here : islands_) {
         if (here.name == outgoing.to && here.life == outgoing.life && here.connected)
-          here.from.push_back(encode(outgoing.message));
+          here.from.push_back(encode(*outgoing.message));
       }
     }
   }
