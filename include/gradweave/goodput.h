@@ -21,10 +21,9 @@ struct Faults {
 // Islands that train on while an average is on its way.
 struct IslandTraining {
   double step_s = 0;
-  std::int64_t period = 1;  // steps between two averages, at least
-  double average_s = 0;     // from when all want one until it has landed
-  double state_s =
-      0;  // the state, from one island to one that comes; those that come share the line of the one that gives
+  std::int64_t period = 1;        // steps between two averages, at least
+  double average_s = 0;           // from when all want one until it has landed
+  double state_s = 0;             // the state, from one island to one that comes; all that have it give it
   double checkpoint_every_s = 0;  // for when all are gone at once; > 0
   double restart_s = 0;           // the same: until the first that is back has read it
 };

@@ -186,8 +186,7 @@ void print_for_people(const FaultReport& report, const Setting& setting, const S
         "averages rarely land: with an mtbf below {} the next island mostly dies before an average lands\n",
         long_time(report.least_mtbf_s));
   }
-  if (report.gives >= 1)
-    std::cout << "one island can't give the state to all that come back: they wait for it\n";
+  if (report.gives >= 1) std::cout << "an island that comes mostly dies before it has the state\n";
   if (const auto& islands = report.rows.front().islands; islands && islands->all_gone > 0)
     std::cout << fmt::format("all islands are gone at once {} times a day, and go on from a checkpoint\n",
                              number_text(islands->all_gone, 3));

@@ -374,6 +374,22 @@ void Council::end_average() {
   }
 }
 
+// Of those with the state the one that gives it to the fewest, and of these the first. Returns its name, and the last average
+// that is in its state.
+std::pair<std::string, std::int64_t> Council::next_giver() const {
+  const auto all = standings();
+  std::optional<std::size_t> fewest;
+  for (const auto& [name, each] : all) {
+    if (each.has_state && (!fewest || each.gives.size() < *fewest)) fewest = each.gives.size();
+  }
+  std::string giver = first_of(epoch_, [&](const Island& island) {
+    const auto found = all.find(island.name);
+    return found != all.end() && found->second.has_state && found->second.gives.size() == fewest;
+  });
+  const std::int64_t landed = all.at(giver).landed;
+  return {std::move(giver), landed};
+}
+
 // Sees to it that all get the state.
 void Council::supply() {
   const auto with = standings();
@@ -403,10 +419,6 @@ void Council::supply() {
     }
   }
   const auto all = standings();
-  const std::string first = first_of(epoch_, [&](const Island& island) {
-    const auto found = all.find(island.name);
-    return found != all.end() && found->second.has_state;
-  });
   const std::int64_t landed = last_landed(all);
   const bool idle =
       std::ranges::none_of(all, [](const auto& entry) { return entry.second.under_way.has_value(); });
@@ -416,8 +428,9 @@ void Council::supply() {
     const bool given = giver != all.end() && giver->second.gives.contains(name);
     if (!given) {
       const std::int64_t number = own_.highest + 1;
-      order(first, {.what = What::kGive, .number = number, .other = name, .landed = all.at(first).landed});
-      order(name, {.what = What::kTake, .number = number, .other = first});
+      const auto [from, landed_there] = next_giver();
+      order(from, {.what = What::kGive, .number = number, .other = name, .landed = landed_there});
+      order(name, {.what = What::kTake, .number = number, .other = from});
       own_.highest = number;
     } else if (idle && taker.caught_up == landed) {
       order(name, {.what = What::kTrain, .number = taker.takes, .other = taker.from, .landed = landed});

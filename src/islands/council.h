@@ -97,8 +97,9 @@ std::optional<Standing> decode_standing(std::string_view text);
 // - An average begins once all islands that have the state want one. Alone, an island has none.
 // - Once all members have the whole result, the chair tells all to land it. So one that lands anywhere lands on all that live, and
 //   nothing is sent again.
-// - Islands without the state get it from the first that has it, and each result that lands meanwhile. They take part once they
-//   have all of them; the next average is held for one that lacks no more than the last, and doesn't wait until it has trained.
+// - Islands without the state get it from one that has it, and each result that lands meanwhile: from the one that gives it to the
+//   fewest, and of several from the first. They take part once they have all of them; the next average is held for one that lacks no
+//   more than the last, and doesn't wait until it has trained.
 //   If no island has the state, the one in whose own most has landed has it from then on; of several, the first.
 // - It is the last if all of its members finish and none is without the state.
 class Council {
@@ -173,6 +174,7 @@ class Council {
   void lead();
   void order(const std::string& to, const Command& command);
   void end_average();
+  std::pair<std::string, std::int64_t> next_giver() const;
   void supply();
   void begin();
   std::map<std::string, Standing> standings() const;

@@ -74,9 +74,8 @@ FaultReport under_faults(const Setting& setting, const FaultOptions& options,
                         .restart_s = options.restart_s.value_or(state_s)};
   report.least_mtbf_s = least_mtbf_s(report.faults, report.training);
   const auto islands = static_cast<double>(options.islands);
-  const double returns = islands / (options.mtbf_s + away_s(report.faults));  // a second
-  report.epochs_a_day = 2 * returns * kDaySeconds;
-  report.gives = returns * state_s;
+  report.epochs_a_day = 2 * islands / (options.mtbf_s + away_s(report.faults)) * kDaySeconds;
+  report.gives = state_s / options.mtbf_s;
 
   const auto add = [&](FaultRow row, double iteration_s) {
     row.efficiency = row.simulated.share * step_s / iteration_s;

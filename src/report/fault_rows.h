@@ -50,8 +50,7 @@ struct FaultReport {
   double state_bytes = 0;
   double least_mtbf_s = 0;  // of the islands
   double epochs_a_day = 0;  // at most: each death and each return makes one
-  double gives =
-      0;  // share of its time in which one island gives the state to others; 1 and more: it can't keep up
+  double gives = 0;  // share of its time in which an island gives the state to others; 1: that is all it does
   std::vector<FaultRow> rows;
 };
 

@@ -7,6 +7,8 @@
 #include <deque>
 #include <limits>
 #include <list>
+#include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -70,8 +72,10 @@ class Islands {
         trains_(islands_.size()),
         next_checkpoint_(training.checkpoint_every_s) {
     for (std::size_t i = 0; i < islands_.size(); ++i) {
-      islands_[i] = {.stage = Stage::kTrains, .place = i};
+      islands_[i].stage = Stage::kTrains;
+      islands_[i].place = i;
       there_.push_back(i);
+      givers_.emplace(0, 0.0, i);
     }
     draw_death();
   }
@@ -104,33 +108,35 @@ class Islands {
   enum class Stage { kAway, kWaits, kTakes, kTrains };  // kWaits: until an epoch with it is in force
   struct Comer {
     std::size_t island = 0;
-    double until = 0;  // kTakes: of the shared line's clock
+    std::size_t giver = 0;  // kTakes
+    double until = 0;       // kTakes: by the clock of the giver's line
   };
   struct Island {
     Stage stage = Stage::kAway;
     double since = 0;                    // it trains
     std::size_t place = 0;               // in there_
     std::list<Comer>::iterator comer{};  // kWaits, kTakes
+    // To whom it gives the state. They share its line, whose clock runs as much slower; the first is done first.
+    std::list<Comer> takers{};
+    double clock = 0, looked_at = 0;
+    double done_at = 0;  // the first of them is
   };
 
   void step() {
     const double back = away_.empty() ? kNoTime : away_.front().second;
-    const double given = takers_.empty() || trains_ == 0
-                             ? kNoTime
-                             : now_ + (takers_.front().until - line_) * static_cast<double>(takers_.size());
+    const double given = done_.empty() ? kNoTime : done_.begin()->first;
     const double next = std::min({death_at_, back, epoch_at_, given, start_at_});
     advance(std::max(next, now_));
     if (next == death_at_) return die();
     if (next == back) return come_back();
     if (next == epoch_at_) return come_in_force();
-    if (next == given) return train(takers_.front().island);
+    if (next == given) return train(islands_[done_.begin()->second].takers.front().island);
     train(starts_);
   }
 
   void advance(double to) {
     const auto grow = [&](double until) {
       trained_ += static_cast<double>(trains_) * (until - now_);
-      if (trains_ > 0 && !takers_.empty()) line_ += (until - now_) / static_cast<double>(takers_.size());
       now_ = until;
     };
     if (next_checkpoint_ <= to) {  // the last of those that pass
@@ -173,9 +179,9 @@ class Islands {
       if (trains_ > 1 && begins_at_ < now_) ++dropped_;
       --trains_;
       if (trains_ == 0) lose_all();
-      if (dies == giver_) choose_giver();
+      stop_giving(dies);
     } else if (was == Stage::kTakes) {
-      takers_.erase(island.comer);
+      stop_taking(dies);
       if (dies == starts_) start_at_ = kNoTime;
     } else {
       waits_.erase(island.comer);
@@ -191,21 +197,50 @@ class Islands {
     landed_from_ = now_;
   }
 
-  // Of those with the state the one that has it longest gives it to all. Who takes from another begins anew.
-  void choose_giver() {
-    giver_ = kNobody;
-    for (const std::size_t i : there_) {
-      const Island& island = islands_[i];
-      if (island.stage != Stage::kTrains) continue;
-      if (giver_ == kNobody || island.since < islands_[giver_].since) giver_ = i;
-    }
-    for (Comer& taker : takers_) taker.until = line_ + training_.state_s;
-    if (!takers_.empty()) gave_alone();
+  // Of those with the state the one that gives it to the fewest, and of these the one that has it longest.
+  void take(std::list<Comer>& from, std::list<Comer>::iterator comer) {
+    if (trains_ == 0) return orphans_.splice(orphans_.end(), from, comer);
+    if (trains_ == 1) landed_from_ = now_;  // what one that is alone has gained is in the state that it gives
+    comer->giver = std::get<2>(*givers_.begin());
+    change_line(comer->giver, [&](Island& giver) {
+      comer->until = giver.clock + training_.state_s;
+      giver.takers.splice(giver.takers.end(), from, comer);
+    });
   }
 
-  // What one that is alone has gained is in the state that it gives.
-  void gave_alone() {
-    if (trains_ == 1) landed_from_ = now_;
+  void stop_taking(std::size_t island) {
+    const auto comer = islands_[island].comer;
+    if (trains_ == 0) {
+      orphans_.erase(comer);
+    } else {
+      change_line(comer->giver, [&](Island& giver) { giver.takers.erase(comer); });
+    }
+  }
+
+  // Who takes from it begins anew.
+  void stop_giving(std::size_t island) {
+    std::list<Comer> left;
+    change_line(island, [&](Island& giver) { left.swap(giver.takers); });
+    givers_.erase({0, islands_[island].since, island});
+    while (!left.empty()) take(left, left.begin());
+  }
+
+  // `change(giver)` changes its takers.
+  template <typename Change>
+  void change_line(std::size_t at, const Change& change) {
+    Island& giver = islands_[at];
+    if (!giver.takers.empty()) {
+      giver.clock += (now_ - giver.looked_at) / static_cast<double>(giver.takers.size());
+      done_.erase({giver.done_at, at});
+    }
+    giver.looked_at = now_;
+    givers_.erase({giver.takers.size(), giver.since, at});
+    change(giver);
+    givers_.emplace(giver.takers.size(), giver.since, at);
+    if (giver.takers.empty()) return;
+    giver.done_at =
+        now_ + (giver.takers.front().until - giver.clock) * static_cast<double>(giver.takers.size());
+    done_.emplace(giver.done_at, at);
   }
 
   void come_back() {
@@ -227,11 +262,8 @@ class Islands {
   // Who has come since it was proposed is in the next one.
   void come_in_force() {
     for (std::size_t left = std::min(proposed_, waits_.size()); left > 0; --left) {
-      Comer& comer = waits_.front();
-      comer.until = line_ + training_.state_s;
-      islands_[comer.island].stage = Stage::kTakes;
-      takers_.splice(takers_.end(), waits_, waits_.begin());
-      gave_alone();
+      islands_[waits_.front().island].stage = Stage::kTakes;
+      take(waits_, waits_.begin());
     }
     epoch_at_ = kNoTime;
     if (!waits_.empty()) propose();
@@ -240,18 +272,19 @@ class Islands {
 
   // Nobody has the state: the first that is there reads a checkpoint.
   void start_alone() {
-    if (trains_ > 0 || takers_.empty() || start_at_ != kNoTime) return;
-    starts_ = takers_.front().island;
+    if (orphans_.empty() || start_at_ != kNoTime) return;
+    starts_ = orphans_.front().island;
     start_at_ = now_ + training_.restart_s;
   }
 
   void train(std::size_t island) {
     if (island == starts_) start_at_ = kNoTime;
-    takers_.erase(islands_[island].comer);
+    stop_taking(island);
     islands_[island].stage = Stage::kTrains;
     islands_[island].since = now_;
+    givers_.emplace(0, now_, island);
     ++trains_;
-    if (trains_ == 1) choose_giver();
+    while (!orphans_.empty()) take(orphans_, orphans_.begin());
     if (trains_ == 2) begins_at_ = std::max(now_, begins_at_);
   }
 
@@ -267,10 +300,12 @@ class Islands {
   std::list<Comer> waits_;
   std::size_t proposed_ =
       0;  // how many of waits_ are in the epoch that is being agreed on; kAll: after a death
-  std::list<Comer> takers_;  // the first is done first
-  std::size_t trains_, giver_ = 0, starts_ = kNobody;
+  std::list<Comer> orphans_;  // they would take the state, and nobody has it
+  std::size_t trains_, starts_ = kNobody;
+  std::set<std::tuple<std::size_t, double, std::size_t>> givers_;  // takers, since when it trains, who
+  std::set<std::pair<double, std::size_t>> done_;                  // when, and who has given it
 
-  double now_ = 0, line_ = 0;
+  double now_ = 0;
   double death_at_ = kNoTime, epoch_at_ = kNoTime, start_at_ = kNoTime;
   double begins_at_ = 0;    // the average that is under way, or the next
   double landed_from_ = 0;  // the beginning of the last that landed

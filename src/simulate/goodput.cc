@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numbers>
 #include <numeric>
 #include <string>
@@ -71,13 +70,11 @@ IslandGoodput expected_islands(const Faults& faults, const IslandTraining& train
   const double B = faults.detection_s + faults.epoch_s, A = training.average_s, W = A + B;
   const double C = cycle_s(training);
 
-  // One that comes is let in once an epoch has come in force, and takes the state by a line that others share.
+  // One that comes is let in once an epoch has come in force, and takes the state from one that may die.
   const double in_force =
       (std::expm1(rate * B) - rate * faults.detection_s) / rate;  // from when it comes, in the mean
-  const double load = all * training.state_s / (mtbf + away);
-  const double takes = load < 1 ? training.state_s / (1 - load) : std::numeric_limits<double>::infinity();
-  double there = mtbf * std::exp(-(in_force + takes) / mtbf) / (mtbf + away);
-  if (load >= 1) there = std::min(mtbf / (all * training.state_s), std::exp(-in_force / mtbf));
+  const double takes = mtbf * std::expm1(training.state_s / mtbf);
+  const double there = mtbf * std::exp(-(in_force + takes) / mtbf) / (mtbf + away);
 
   const double q = 1 / (1 + std::expm1(rate * W) / n);
   const double s = std::exp(-rate * W) * (rate * B + over_expm1(rate * C));

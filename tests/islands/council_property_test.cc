@@ -570,6 +570,7 @@ RC_GTEST_PROP(Council, TakesAnyText, ()) {
 // Three islands, of which nothing fails between two calls.
 class Councils : public testing::Test {
  protected:
+  explicit Councils(int islands = 3) : job(islands) {}
   Place& place(const std::string& name) {
     return job.places().at(static_cast<std::size_t>(name.front() - 'a'));
   }
@@ -606,15 +607,22 @@ class Councils : public testing::Test {
     talk(job);
   }
   void all_have_the_state() {
-    start({"a", "b", "c"});
+    std::set<std::string> names;
+    for (const Place& each : job.places()) names.insert(each.name);
+    start(names);
     go_on(job, 10, std::nullopt);
     for (Place& each : job.places()) each.process->done.clear();
-    want({"a", "b", "c"});
-    complete({"a", "b", "c"});
+    want(names);
+    complete(names);
     for (Place& each : job.places()) ASSERT_EQ(std::exchange(each.process->done, ""), "bl");
   }
 
-  Job job{3};
+  Job job;
+};
+
+class FiveCouncils : public Councils {
+ protected:
+  FiveCouncils() : Councils(5) {}
 };
 
 TEST_F(Councils, OneAloneTrainsWithoutAverages) {
@@ -755,6 +763,18 @@ TEST_F(Councils, TheNextGivesWhenTheFirstDies) {
   job.kill(place("b"), 0);
   change();
   EXPECT_EQ(done("c"), "a");  // nobody else has one
+}
+
+TEST_F(FiveCouncils, ThoseThatHaveTheStateShareTheWorkOfGivingIt) {
+  all_have_the_state();
+  for (const std::string name : {"c", "d", "e"}) job.kill(place(name), 0);
+  start({"c", "d", "e"});
+  EXPECT_EQ(done("a"), "gg");
+  EXPECT_EQ(done("b"), "g");
+  for (const std::string name : {"c", "d", "e"}) EXPECT_EQ(done(name), "t");
+  EXPECT_EQ(at("c").takes->other, "a");
+  EXPECT_EQ(at("d").takes->other, "b");
+  EXPECT_EQ(at("e").takes->other, "a");
 }
 
 TEST_F(Councils, WhatOneThatWasLeftOutHasIsBetterThanNothing) {
