@@ -3,10 +3,12 @@
 #include <execinfo.h>
 
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <mutex>
 #include <set>
 #include <sstream>
+#include <unordered_map>
 #include <utility>
 
 #include "device/extension/accelerator.h"
@@ -26,6 +28,17 @@ struct Sites {
   }
 };
 
+// Where in the engine's library a return address is, or -1. dladdr() looks through all symbols: once for each address.
+std::ptrdiff_t place_in_engine(void* address) {
+  thread_local std::unordered_map<void*, std::ptrdiff_t> known;
+  const auto [entry, is_new] = known.try_emplace(address, -1);
+  Dl_info info{};
+  if (is_new && dladdr(address, &info) != 0 && info.dli_fname != nullptr &&
+      std::strstr(info.dli_fname, "_native.") != nullptr)
+    entry->second = static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase);
+  return entry->second;
+}
+
 }  // namespace
 
 std::string engine_site(const char* kind) {
@@ -34,14 +47,10 @@ std::string engine_site(const char* kind) {
   std::ostringstream site;
   int places = 0;
   for (int frame = 0; frame < depth && places < kPlaces; ++frame) {
-    Dl_info info{};
-    void* const address = frames[static_cast<std::size_t>(frame)];
-    const bool known = dladdr(address, &info) != 0 && info.dli_fname != nullptr;
-    const bool engine = known && std::strstr(info.dli_fname, "_native.") != nullptr;
-    if (!engine && (places > 0 || frame > 2)) break;  // the first frames are this library's
-    if (!engine) continue;
-    site << (places++ == 0 ? kind : "") << ' ' << std::hex
-         << static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase);
+    const std::ptrdiff_t place = place_in_engine(frames[static_cast<std::size_t>(frame)]);
+    if (place < 0 && (places > 0 || frame > 2)) break;  // the first frames are this library's
+    if (place < 0) continue;
+    site << (places++ == 0 ? kind : "") << ' ' << std::hex << place;
   }
   return site.str();
 }
