@@ -1,12 +1,15 @@
 """The comparison's measurements, its emulated link for DistributedDataParallel and its report."""
 
 import json
-import sys
-import textwrap
+import time
 
 import pytest
+import torch
+from torch import distributed
 
-from gradweave.lab import hosts, report, turns
+import ranks
+from gradweave import probe
+from gradweave.lab import emulated_ddp, report, turns
 from gradweave.lab.training import Recipe
 
 
@@ -62,61 +65,56 @@ def test_results_are_json_with_prediction_and_measurement():
     assert late["prediction_error"] == pytest.approx(0.1) and late["exposed_ms"] == pytest.approx(10)
 
 
-def _run_ranks(tmp_path, body, workers=2):
-    """Run `body` on ranks over the loopback interface."""
-    program = tmp_path / "program.py"
-    program.write_text("import time, torch\nfrom torch import distributed\nfrom gradweave import probe, ranks\n"
-                       "from gradweave.lab import emulated_ddp\ntorch.set_num_threads(1)\nwith ranks.joined('test'):\n"
-                       + textwrap.indent(textwrap.dedent(body), "    "))
-    return hosts.run_ranks([[]] * workers, [sys.executable, str(program)], {"GLOO_SOCKET_IFNAME": "lo"}, timeout_s=60)
+def _trained(rank, hook=None):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.02)
+    if hook:
+        hook.register(wrapped)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(rank)
+    begin = time.perf_counter()
+    for _ in range(5):
+        optimizer.zero_grad()
+        wrapped(torch.randn(8, 64, generator=generator)).square().sum().backward()
+        optimizer.step()
+    return list(model.parameters()), (time.perf_counter() - begin) / 5
 
 
-def test_an_emulated_link_takes_its_time_and_changes_no_result(tmp_path):
-    code = _run_ranks(tmp_path, """
-        def trained(hook):
-            torch.manual_seed(0)
-            model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
-            wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.02)
-            if hook:
-                hook.register(wrapped)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            generator = torch.Generator().manual_seed(ranks.rank())
-            begin = time.perf_counter()
-            for _ in range(5):
-                optimizer.zero_grad()
-                wrapped(torch.randn(8, 64, generator=generator)).square().sum().backward()
-                optimizer.step()
-            return list(model.parameters()), (time.perf_counter() - begin) / 5
-        size = 4 * (64 * 64 + 64) * 4
-        hook = emulated_ddp.EmulatedHook(startup_us=0, us_per_byte=0.04 / size * 1e6)
-        slow, seconds = trained(hook)
-        hook.close()
-        plain, _ = trained(None)
-        assert all(torch.equal(a, b) for a, b in zip(slow, plain))
-        assert 0.04 <= seconds < 0.4, seconds
-        """)
-    assert code == 0
+def _trains_on_an_emulated_link(rank):
+    size = 4 * (64 * 64 + 64) * 4
+    hook = emulated_ddp.EmulatedHook(startup_us=0, us_per_byte=0.04 / size * 1e6)
+    slow, seconds = _trained(rank, hook)
+    hook.close()
+    plain, _ = _trained(rank)
+    assert all(torch.equal(a, b) for a, b in zip(slow, plain))
+    assert 0.04 <= seconds < 0.4, seconds
 
 
-def test_probe_measures_every_size_on_all_ranks(tmp_path):
-    code = _run_ranks(tmp_path, """
-        def measured(seconds, emulation=(0.0, 0.0)):
-            cluster, (residual,) = probe.measure_links({"net": distributed.group.WORLD}, "three", seconds, emulation)
-            everybodys = [None] * 3
-            distributed.all_gather_object(everybodys, (cluster, residual))
-            assert everybodys == [(cluster, residual)] * 3
-            assert (cluster.workers, cluster["description"]) == (3, "three") and residual >= 0
-            return cluster["links"][0]
+def test_an_emulated_link_takes_its_time_and_changes_no_result():
+    ranks.run(_trains_on_an_emulated_link, 2, timeout=60)
 
-        link = measured(0.3)
-        assert link["name"] == "net"
-        for line in (link, link["reduce_scatter"], link["all_gather"]):
-            assert line["startup_us"] + 65536 * line["us_per_byte"] > 0
-        slow = measured(0.6, (2000.0, 0.01))
-        assert slow["startup_us"] + 65536 * slow["us_per_byte"] > 0.9 * (2000 + 655.36), slow
-        begin = time.perf_counter()
-        slower = measured(0.8, (0.0, 0.2))
-        # Sizes that take longer than the time that there is are left out, but for the smallest half of them.
-        assert slower["measured_bytes"] == [1 << 13, 1 << 19] and time.perf_counter() - begin < 30, slower
-        """, workers=3)
-    assert code == 0
+
+def _measures_every_size(rank):
+    def measured(seconds, emulation=(0.0, 0.0)):
+        cluster, (residual,) = probe.measure_links({"net": distributed.group.WORLD}, "three", seconds, emulation)
+        everybodys = [None] * 3
+        distributed.all_gather_object(everybodys, (cluster, residual))
+        assert everybodys == [(cluster, residual)] * 3
+        assert (cluster.workers, cluster["description"]) == (3, "three") and residual >= 0
+        return cluster["links"][0]
+
+    link = measured(0.3)
+    assert link["name"] == "net"
+    for line in (link, link["reduce_scatter"], link["all_gather"]):
+        assert line["startup_us"] + 65536 * line["us_per_byte"] > 0
+    slow = measured(0.6, (2000.0, 0.01))
+    assert slow["startup_us"] + 65536 * slow["us_per_byte"] > 0.9 * (2000 + 655.36), slow
+    begin = time.perf_counter()
+    slower = measured(0.8, (0.0, 0.2))
+    # Sizes that take longer than the time that there is are left out, but for the smallest half of them.
+    assert slower["measured_bytes"] == [1 << 13, 1 << 19] and time.perf_counter() - begin < 30, slower
+
+
+def test_probe_measures_every_size_on_all_ranks():
+    ranks.run(_measures_every_size, 3, timeout=60)

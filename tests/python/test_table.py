@@ -3,10 +3,10 @@
 import fnmatch
 import json
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
@@ -16,14 +16,15 @@ import first_screen  # noqa: E402
 import following  # noqa: E402
 import islands  # noqa: E402
 import preserving  # noqa: E402
+import ranks  # noqa: E402
 import rows  # noqa: E402
 import table  # noqa: E402
 import table_page  # noqa: E402
 import training_tables  # noqa: E402
 import tuning  # noqa: E402
+from streaming_diloco import StreamingDiLoCo  # noqa: E402
 
 from gradweave import core  # noqa: E402
-from gradweave.lab import hosts  # noqa: E402
 
 
 def line(row, ms, **more):
@@ -148,28 +149,22 @@ def test_the_first_screen_is_measured_again_by_one_command():
     assert trained == {accuracy.SYNCHRONOUS, *(name for name in timed if not rows.is_exact(name))}
 
 
-def test_plain_streaming_diloco_lands_the_mean_that_was_sent(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(f"import sys; sys.path.insert(0, {str(BENCH)!r})\n" + textwrap.dedent("""
-        import torch
-        from torch import distributed
-        from gradweave import ranks
-        from streaming_diloco import StreamingDiLoCo
-        with ranks.joined("test"):
-            rank = ranks.rank()
-            weight = torch.nn.Parameter(torch.zeros(3))
-            inner = torch.optim.SGD([weight], lr=1.0)
-            # The outer step takes over the mean: rate 1, no momentum, nothing of the own parameters.
-            outer = StreamingDiLoCo([weight], inner, period=2, fragments=1, learning_rate=1.0, momentum=0.0, mixing=0.0)
-            seen = []
-            for step in range(4):
-                outer.zero_grad()
-                weight.grad = torch.full((3,), -1.0 - rank)
-                outer.step()
-                seen.append(weight[0].item())
-            # Steps 1 and 2 are local; what was sent after step 2 has the mean 3 and lands after step 3, in place of it.
-            assert seen == [1.0 + rank, 2.0 + 2 * rank, 3.0, 4.0 + rank], seen
-            outer.finish()
-            assert weight.tolist() == [4.5] * 3, weight
-    """))
-    assert hosts.run_ranks([[]] * 2, [sys.executable, str(program)], {"GLOO_SOCKET_IFNAME": "lo"}, timeout_s=100) == 0
+def _lands_the_mean_that_was_sent(rank):
+    weight = torch.nn.Parameter(torch.zeros(3))
+    inner = torch.optim.SGD([weight], lr=1.0)
+    # The outer step takes over the mean: rate 1, no momentum, nothing of the own parameters.
+    outer = StreamingDiLoCo([weight], inner, period=2, fragments=1, learning_rate=1.0, momentum=0.0, mixing=0.0)
+    seen = []
+    for step in range(4):
+        outer.zero_grad()
+        weight.grad = torch.full((3,), -1.0 - rank)
+        outer.step()
+        seen.append(weight[0].item())
+    # Steps 1 and 2 are local; what was sent after step 2 has the mean 3 and lands after step 3, in place of it.
+    assert seen == [1.0 + rank, 2.0 + 2 * rank, 3.0, 4.0 + rank], seen
+    outer.finish()
+    assert weight.tolist() == [4.5] * 3, weight
+
+
+def test_plain_streaming_diloco_lands_the_mean_that_was_sent():
+    ranks.run(_lands_the_mean_that_was_sent, 2, timeout=100)

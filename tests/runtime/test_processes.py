@@ -49,7 +49,11 @@ def in_fork(does):
     return os.read(reader, 10_000).decode()
 
 
-def forks(rank, scheme):
+def forks(rank):
+    return {scheme: forks_under(rank, scheme) for scheme in ("ddp", "dear")}
+
+
+def forks_under(rank, scheme):
     import gradweave
 
     model, optimizer = wrapped(scheme)
@@ -76,10 +80,10 @@ def forks(rank, scheme):
     return said, f"{expected!r} [True, True]"
 
 
-@pytest.mark.parametrize("scheme", ["ddp", "dear"])
-def test_a_forked_process_has_the_plain_model_and_ends(scheme):
-    for said, expected in ranks.start(forks, 2, fresh=True, scheme=scheme).results():
-        assert said == expected
+def test_a_forked_process_has_the_plain_model_and_ends():
+    for found in ranks.start(forks, 2, fresh=True).results():
+        for scheme, (said, expected) in found.items():
+            assert said == expected, scheme
 
 
 def loads_in_workers(rank):
