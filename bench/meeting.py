@@ -1,10 +1,11 @@
-"""What the meeting point (`gradweave meet`) takes for many islands: processor, memory, and how soon all know of one that
-comes or goes. The islands train nothing, and run beside it on this machine, whose processors they share.
+"""Many islands: what the meeting point (`gradweave meet`) takes for them, measured, and what is left of training, predicted.
 
-Results are one JSON file, docs/results/meeting.json.
+Measured are processor, memory, and how soon all know of one that comes or goes. The islands train nothing, and run beside the
+meeting point on this machine, whose processors they share. Results are one JSON file, docs/results/meeting.json.
 
     cmake --preset release -DGRADWEAVE_BENCH=ON && cmake --build build --target islands_bench gradweave_cli
     .venv/bin/python bench/meeting.py            # about 5 minutes
+    .venv/bin/python bench/meeting.py --page     # the tables of docs/results/scale.md
 """
 
 import argparse
@@ -16,13 +17,16 @@ import time
 from pathlib import Path
 
 from gradweave.lab.meeting import Meeting
+from training_tables import markdown, replace_section
 
 ROOT = Path(__file__).parent.parent
 BENCH = ROOT / "build/bench/islands_bench"
 RESULTS = ROOT / "docs/results/meeting.json"
+PAGE = ROOT / "docs/results/scale.md"
 LARGEST = 1024  # islands in a process
 STILL_S = 30
-LEASE = "60s"
+PREDICTED = ("--links", "100Mb/s,1Gb/s", "--mtbf", "6h,7d", "--islands", "8,64,512,4096", "--period", "64")
+LEASE_S, LONG_LEASE_S = 10, 60  # where all islands share this machine, many need longer for an answer
 
 
 class Crowd:
@@ -61,7 +65,8 @@ class Used:
 
 
 def measured(count, folder):
-    with Meeting(folder, LEASE) as meeting:
+    lease_s = LEASE_S if count <= LARGEST else LONG_LEASE_S
+    with Meeting(folder, f"{lease_s:d}s") as meeting:
         used = Used(meeting.process)
         sizes = [min(LARGEST, count - begun) for begun in range(0, count, LARGEST)]
         crowds = [Crowd(meeting, f"island{number}-", size) for number, size in enumerate(sizes)]
@@ -73,7 +78,7 @@ def measured(count, folder):
                 crowd.answer()
             return used.look()
 
-        found = {"islands": count, "gather": until_all_know(count)}
+        found = {"islands": count, "lease_s": lease_s, "gather": until_all_know(count)}
         time.sleep(STILL_S)
         found["still"] = used.look()
         guest = Crowd(meeting, "guest", 1)
@@ -86,11 +91,47 @@ def measured(count, folder):
         return found
 
 
+def measured_table():
+    def row(found):
+        still = found["still"]
+        share = still["processor_seconds"] / still["seconds"]
+        return [str(found["islands"]), str(found["lease_s"]), f"{100 * share:.1f}", f"{found['megabytes']:.0f}",
+                f"{found['gather']['processor_seconds']:.1f}", f"{found['one_comes']['seconds']:.1f}",
+                f"{found['one_dies']['seconds']:.1f}"]
+
+    header = ["islands", "lease, s", "one processor, %", "memory, MB", "processor s until all are in",
+              "s until all know of one that came", "of one that died"]
+    return markdown(header, [row(found) for found in json.loads(RESULTS.read_text())["rows"]])
+
+
+def predicted_table():
+    command = [ROOT / "build/gradweave", "compare", "--json", "--workload", ROOT / "examples/workloads/gpt2.json", "--cluster",
+               ROOT / "examples/clusters/eth-10g-16.json", *PREDICTED]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["goodput"]
+
+    def row(case):
+        ways = {way["way"]: way for way in case["ways"]}
+        islands, checkpoints = ways["islands"], ways["best_checkpoints"]
+        return [f"{1000 * case['gigabits']:g} Mb/s", f"{case['mtbf_us'] / 3.6e9:g} h", str(case["islands"]),
+                f"{100 * islands['goodput']:.1f}", f"{islands['landed_every_us'] / case['step_us']:.0f}",
+                f"{100 * checkpoints['goodput']:.1f}", f"{case['average_bytes'] / 1e6:.0f}", str(case["average_messages"]),
+                f"{case['epochs_a_day']:.0f}"]
+
+    header = ["link", "each dies every", "islands", "goodput, %", "an average lands every so many steps",
+              "goodput of a job with checkpoints, %", "MB that each sends for an average", "messages", "come or go a day"]
+    return markdown(header, [row(case) for case in found])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--islands", type=int, nargs="+", default=[8, 64, 512, 4096])
+    parser.add_argument("--islands", type=int, nargs="+", default=[8, 64, 512, 1024, 2048])
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--page", action="store_true", help="write the tables of docs/results/scale.md")
     arguments = parser.parse_args()
+    if arguments.page:
+        replace_section(PAGE, "meeting point", measured_table())
+        replace_section(PAGE, "goodput", predicted_table())
+        return
     rows = []
     for count in arguments.islands:
         with tempfile.TemporaryDirectory() as folder:
