@@ -12,7 +12,9 @@ carries them one way only, too.
 import argparse
 import contextlib
 import json
+import os
 import random
+import shutil
 import signal
 import statistics
 import subprocess
@@ -292,6 +294,8 @@ def main():
     given = parser.parse_args()
     if given.table:
         return table(given.table)
+    if given.network and (os.geteuid() != 0 or not shutil.which("iptables")):
+        parser.error("--network: run it as root, with iptables: apt-get install iptables")
     seeds = [given.only] if given.only is not None else range(given.seed * 1000, given.seed * 1000 + given.runs)
     had = set()
     if given.results and Path(given.results).exists():
