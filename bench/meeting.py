@@ -11,11 +11,14 @@ meeting point on this machine, whose processors they share. Results are one JSON
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
+import churn
+import runs
 from gradweave.lab.meeting import Meeting
 from training_tables import markdown, replace_section
 
@@ -25,8 +28,8 @@ RESULTS = ROOT / "docs/results/meeting.json"
 PAGE = ROOT / "docs/results/scale.md"
 LARGEST = 1024  # islands in a process
 STILL_S = 30
-PREDICTED = ("--links", "100Mb/s,1Gb/s", "--mtbf", "6h,7d", "--islands", "8,64,512,4096", "--period", "64")
 LEASE_S, LONG_LEASE_S = 10, 60  # where all islands share this machine, many need longer for an answer
+PREDICTED = ("--links", "100Mb/s,1Gb/s", "--mtbf", "6h,7d", "--islands", "8,64,512,4096", "--period", "64")
 
 
 class Crowd:
@@ -104,11 +107,13 @@ def measured_table():
     return markdown(header, [row(found) for found in json.loads(RESULTS.read_text())["rows"]])
 
 
-def predicted_table():
-    command = [ROOT / "build/gradweave", "compare", "--json", "--workload", ROOT / "examples/workloads/gpt2.json", "--cluster",
-               ROOT / "examples/clusters/eth-10g-16.json", *PREDICTED]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["goodput"]
+def predicted(workload, *options):
+    command = [ROOT / "build/gradweave", "compare", "--json", "--workload", ROOT / workload, "--cluster",
+               ROOT / "examples/clusters/eth-10g-16.json", *options]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["goodput"]
 
+
+def predicted_table():
     def row(case):
         ways = {way["way"]: way for way in case["ways"]}
         islands, checkpoints = ways["islands"], ways["best_checkpoints"]
@@ -119,7 +124,30 @@ def predicted_table():
 
     header = ["link", "each dies every", "islands", "goodput, %", "an average lands every so many steps",
               "goodput of a job with checkpoints, %", "MB that each sends for an average", "messages", "come or go a day"]
-    return markdown(header, [row(case) for case in found])
+    return markdown(header, [row(case) for case in predicted("examples/workloads/gpt2.json", *PREDICTED)])
+
+
+def checked_table():
+    """Against what bench/churn.py measured where islands are lost."""
+    found = [result for run, result in runs.done(churn.RESULTS, churn.Run).items()
+             if run.part == "churn" and result["losses"]]
+    mtbf_s = 1 / statistics.mean(each["losses"] / (each["islands"] * each["seconds"]) for each in found)
+    case, = predicted("bench/workloads/small.json", "--islands", str(churn.ISLANDS), "--mtbf", f"{mtbf_s:.1f}s", "--step",
+                      f"{churn.STEP_S}s", "--recovery", "33s", "--detection", "100ms", "--epoch-change", "50ms", "--average",
+                      "100ms", "--checkpoint-every", "10s")
+    islands = case["ways"][0]
+    measured = [statistics.mean(shares) for shares in zip(*(
+        (each["samples_per_s"] / churn.NOMINAL, each["islands"] / churn.ISLANDS, each["lost"] / each["samples"])
+        for each in found))]
+    table = [[name, *(f"{100 * share:.1f}" for share in shares[:2]), f"{100 * shares[2]:.2f}"] for name, shares in (
+        (f"predicted, each dies every {mtbf_s:.0f} s", [islands["goodput"], islands["there"], islands["lost"]]),
+        (f"measured, the mean of {len(found)} runs", measured))]
+    return markdown(["", "goodput, %", "islands there, %", "of what was trained, lost, %"], table)
+
+
+def sections():
+    tables = {"meeting point": measured_table(), "goodput": predicted_table(), "checked": checked_table()}
+    return [(PAGE, name, content) for name, content in tables.items()]
 
 
 def main():
@@ -129,8 +157,8 @@ def main():
     parser.add_argument("--page", action="store_true", help="write the tables of docs/results/scale.md")
     arguments = parser.parse_args()
     if arguments.page:
-        replace_section(PAGE, "meeting point", measured_table())
-        replace_section(PAGE, "goodput", predicted_table())
+        for section in sections():
+            replace_section(*section)
         return
     rows = []
     for count in arguments.islands:

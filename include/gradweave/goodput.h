@@ -57,7 +57,7 @@ struct SimulatedFaults {
 // Returns what islands reach. An average under way is dropped when one of them dies, and the next begins once that is known and
 // all agree on who is left. An island that dies loses what it has gained since the last average that landed had begun. One that
 // comes takes the state while the others train on, and is in the next average that begins. When all are gone, the first that is
-// back goes on from a checkpoint. Errors: InvalidInput for values out of range. O(workers + deaths).
+// back goes on from a checkpoint. Errors: InvalidInput for values out of range. O((workers + deaths) log workers).
 IslandGoodput simulate_islands(const Faults& faults, const IslandTraining& training,
                                const SimulatedFaults& options = {});
 // Returns the expectation of that, where an average takes no less than `period` steps and the islands that are away are few; else it

@@ -250,7 +250,7 @@ class Islands:
 
     @property
     def trouble(self):
-        """Why this island is not averaged with others, as rank 0 knows it; "" if all is well."""
+        """What is wrong between this island and the others, as rank 0 knows it; "" if all is well."""
         return self._member.trouble if self.joined else "it has not joined the others yet"
 
     @property
@@ -319,7 +319,7 @@ class Islands:
         trouble, self._looked = self._member.trouble, now
         if trouble and trouble == self._trouble != self._told_trouble:  # for so long
             self._told_trouble = trouble
-            logger.warning("gradweave: island '%s' is not averaged with others: %s", self.name, trouble)
+            logger.warning("gradweave: island '%s': %s", self.name, trouble)
         self._trouble = trouble
 
     def finish(self):

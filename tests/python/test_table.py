@@ -15,6 +15,7 @@ import accuracy  # noqa: E402
 import first_screen  # noqa: E402
 import following  # noqa: E402
 import islands  # noqa: E402
+import meeting  # noqa: E402
 import preserving  # noqa: E402
 import ranks  # noqa: E402
 import rows  # noqa: E402
@@ -126,7 +127,8 @@ def test_the_pages_show_what_was_measured():
     training = training_tables.sections(training_tables.load(training_tables.DOCS / "results"))
     for page, name, content in table_page.sections(*table_page.measured()) + training:
         assert training_tables.with_section(page, name, content) == page.read_text(), f"{page}, {name}: scripts/bench tables"
-    for page, name, content in [*preserving.sections(), *following.sections(), *tuning.sections(), *islands.sections()]:
+    others = (preserving, following, tuning, islands, meeting)
+    for page, name, content in [section for module in others for section in module.sections()]:
         assert training_tables.with_section(page, name, content) == page.read_text(), f"{page}, {name}"
     drawn = (table_page.DOCS / table_page.PICTURE).read_text()
     assert table_page.picture(*table_page.measured()) == drawn, f"{table_page.PICTURE}: scripts/bench tables"

@@ -12,12 +12,6 @@ import ranks
 from islander import agreed, made, values_of
 from gradweave.lab.meeting import Meeting
 
-@pytest.fixture
-def meeting(tmp_path):
-    meeting = Meeting(tmp_path)
-    yield meeting
-    meeting.end()
-
 
 def file_of(name):
     return Path(os.environ["JOB_FOLDER"]) / name

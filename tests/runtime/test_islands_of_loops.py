@@ -1,5 +1,7 @@
 """What loops and frameworks put around the model and optimizer of an island: one island, in this process."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -167,6 +169,21 @@ def test_what_is_gained_alone_is_told_and_a_loop_may_wait(given):
     step(model, optimizer)
     found.wait()
     assert found.steps == 1 and not kept  # nobody has come
+    model.gradweave.close()
+
+
+def test_trouble_that_lasts_is_told_once(given, monkeypatch, caplog):
+    model = make_net(1)
+    model, optimizer = gradweave.wrap(model, make_optimizer("adamw", model), **given)
+    found = model.gradweave.islands
+    step(model, optimizer)
+    monkeypatch.setattr("gradweave.islands.TELL_S", 0.0)
+    with monkeypatch.context() as changed:
+        changed.setattr(found, "_member", SimpleNamespace(trouble="the others have waited for it for a minute"))
+        for _ in range(4):
+            found._tell_trouble()
+    assert [record.getMessage() for record in caplog.records if "waited" in record.getMessage()] == [
+        "gradweave: island 'alone': the others have waited for it for a minute"]
     model.gradweave.close()
 
 

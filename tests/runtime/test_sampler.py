@@ -22,7 +22,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from torch import nn
 
 import ranks
-from gradweave.lab.meeting import Meeting
 from islander import agreed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -549,8 +548,7 @@ def expected_of(ledger, order, last, island):
 
 
 @pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_each_sample_counts_once_though_an_island_is_killed_and_comes_back(served, tmp_path, size):
-    meeting = Meeting(tmp_path)
+def test_each_sample_counts_once_though_an_island_is_killed_and_comes_back(served, meeting, tmp_path, size):
     told = {"given": meeting.given, "ledger": served.address, "size": size, "folder": str(tmp_path)}
     jobs = [ranks.start(counting, size, number=number, **told) for number in (1, 2, 3)]
     jobs[2].wait_for_file("averaged0")
@@ -561,7 +559,6 @@ def test_each_sample_counts_once_though_an_island_is_killed_and_comes_back(serve
     served.start()
     jobs[2] = ranks.start(counting, size, number=3, comes_again=True, **told)
     found = [each for job in jobs for each in job.results()]
-    meeting.end()
     expected = expected_of(served.file, Order(NUMBER, CHUNK, EPOCHS, 0, size), found[0]["last"], "island1")
     for each in found:
         assert each["with"] == ["island1", "island2", "island3"]
