@@ -291,6 +291,9 @@ class Samples(Generic[Item]):
     def __init__(self, data: Dataset[Any], batch_size: int, chunk: int, islands: Islands, ledger: str, epochs: int = 1,
                  seed: int = 0, kept: dict[int, int] | None = None, carried: Iterable[Any] = (),
                  **loader: Any) -> None:
+        if islands.in_lockstep:
+            raise ValueError("islands that average gradients make as many steps each, and the ledger gives the faster ones "
+                             "more: average parameters, or give each island data of its own")
         grouped = distributed.is_initialized()
         self._rank, self._ranks = (distributed.get_rank(), distributed.get_world_size()) if grouped else (0, 1)
         self._group = distributed.new_group(backend="gloo") if self._ranks > 1 else None

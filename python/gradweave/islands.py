@@ -21,7 +21,7 @@ from gradweave.profiling import communicates
 from gradweave.subclasses import named_as, reduce_plain, session_of
 
 GROUP = 256  # elements that a codec scales together
-OPTIONS = {"period": 8, "compressor": "int4", "outer_momentum": 0.0, "outer_learning_rate": 1.0}
+OPTIONS = {"average": "parameters", "period": 8, "compressor": "int4", "outer_momentum": 0.0, "outer_learning_rate": 1.0}
 NOTHING, AVERAGE, FINISH = 0, 1, 2  # what a rank wants: islands::StepReport
 POLL_S = 0.005
 TELL_S = 10.0
@@ -40,27 +40,38 @@ class Section:
         self.share = math.ceil(self.numel / len(holders) / GROUP) * GROUP
         self._first = holders.index(_rank()) * self.share
 
-    def read(self, to):
-        """Writes this rank's share to a vector of `share` elements, zeros behind the last."""
+    def read(self, to, tensors=None):
+        """Writes this rank's share, of `tensors` if they are given, to a vector of `share` elements, zeros behind the last."""
         to.zero_()
-        for tensor, place in self._placed():
+        for tensor, place in self._placed(tensors):
             begin, end = max(place, self._first), min(place + tensor.numel(), self._first + self.share)
             if begin < end:
                 to[begin - self._first:end - self._first].copy_(tensor.detach().reshape(-1)[begin - place:end - place])
 
     def write(self, share, put):
         """put(tensor, its part) for each tensor, of the shares of all holders. Collective among them."""
+        for tensor, values in zip(self.tensors, self.gathered(share)):
+            if tensor.numel():
+                put(tensor, values)
+
+    def gathered(self, share):
+        """Each tensor's values, of the shares of all holders. Collective among them."""
         whole = share
         if self._group is not None:
             whole = torch.empty(len(self._holders) * self.share)
             distributed.all_gather_single(whole, share, group=self._group)
-        for tensor, place in self._placed():
-            if tensor.numel():
-                put(tensor, whole[place:place + tensor.numel()].view(tensor.shape))
+        return [whole[place:place + tensor.numel()].view(tensor.shape) for tensor, place in self._placed()]
 
-    def _placed(self):
+    def summed(self, to, tensors):
+        """As read(), of the sums of what the holders have in `tensors`, which are not alike. Collective among them."""
+        whole = torch.zeros(len(self._holders) * self.share)
+        for tensor, place in self._placed(tensors):
+            whole[place:place + tensor.numel()].copy_(tensor.detach().reshape(-1))
+        distributed.reduce_scatter_single(to, whole, group=self._group)
+
+    def _placed(self, tensors=None):
         place = 0
-        for tensor in self.tensors:
+        for tensor in self.tensors if tensors is None else tensors:
             yield tensor, place
             place += tensor.numel()
 
@@ -71,12 +82,12 @@ class Values:
     def __init__(self, model, exclude):
         self._model = model
         everything = _holders_of_all()
+        self.held = {parameter: _holders(parameter, everything) for name, parameter in model.named_parameters()
+                     if communicates(parameter) and not sharding.is_named(name, exclude)}
         by_holders = {}
-        for name, parameter in model.named_parameters():
-            if communicates(parameter) and not sharding.is_named(name, exclude):
-                by_holders.setdefault(_holders(parameter, everything), []).append(sharding.local_of(parameter))
-        groups = _groups_of(list(by_holders) + [everything])
-        self._groups = list(groups.values())
+        for parameter, holders in self.held.items():
+            by_holders.setdefault(holders, []).append(sharding.local_of(parameter))
+        self.groups = groups = _groups_of(list(by_holders) + [everything])
         self._sections = [Section(tensors, holders, groups[holders]) for holders, tensors in by_holders.items()]
         self.buffers = [sharding.local_of(each) for name, each in model.named_buffers()
                         if each.is_floating_point() and not sharding.is_named(name, exclude)]
@@ -109,7 +120,7 @@ class Values:
         self._gather_again()
 
     def close(self):
-        _destroy(self._groups)
+        _destroy(self.groups.values())
 
     def _parts(self, vector=None):
         return zip(self._sections, (self._vector if vector is None else vector)[:self._parameters].split(
@@ -167,7 +178,7 @@ class Islands:
 
     def __init__(self, model, optimizers, settings, prepare=None):
         self._optimizers, self._settings, self._prepare = optimizers, settings, prepare or (lambda: None)
-        self._options = _checked(settings.between)
+        self._options = checked(settings.between)
         self._period = self._options["period"]
         self._inside = Inside(settings.timeout)
         self._values = Values(model, settings.exclude)
@@ -194,12 +205,12 @@ class Islands:
         is, if it is the first. Collective among the island's ranks. Errors: InvalidInput."""
         settings, options = self._settings, self._options
         outer = (options["outer_momentum"], options["outer_learning_rate"])
-        trains = digest([self._shapes, self._inside.size, options["compressor"], outer])
+        trains = digest([self._shapes, self._inside.size, options["average"], options["compressor"], outer])
         self._member = _native.IslandMember(
             meeting=settings.islands, key=str(settings.key), island=self.name, trains=trains, rank=self._inside.rank,
             ranks=self._inside.size, listen=_own_port(settings.listen), silence_s=min(settings.timeout, 10.0),
             values=self._values.read(), compressor="" if options["compressor"] == "none" else options["compressor"],
-            outer=None if outer == (0.0, 1.0) else outer)
+            outer=None if outer == (0.0, 1.0) else outer, gradients=self._gradient_counts())
         addresses = self._inside.gathered(f"{_own_host(settings.islands, settings.listen)}:{self._member.port}")
         if self._inside.rank == 0:
             self._member.join(addresses)
@@ -277,6 +288,11 @@ class Islands:
         and gives another one the state, or goes on from what it has, since nobody has a later one."""
         self._on_keep.append(call)
 
+    in_lockstep = False  # whether each step is one of all islands: they average gradients
+
+    def no_sync(self):
+        return contextlib.nullcontext()
+
     def carry(self, *objects):
         """What a newcomer takes besides model and optimizers: objects with state_dict() and load_state_dict(), as schedules of
         learning rates. The same on all islands; in place of those given before. Errors: InvalidInput."""
@@ -308,6 +324,9 @@ class Islands:
             return
         self._tell_trouble()
         self._proceed(AVERAGE if wants and not self._under_way else NOTHING)
+        self._await_state()
+
+    def _await_state(self):
         while not self._trains:  # it was left out, and takes the state anew
             time.sleep(POLL_S)
             self._proceed(NOTHING)
@@ -342,7 +361,7 @@ class Islands:
             if not told and now - begin > TELL_S and self._inside.rank == 0:
                 told = True
                 logger.info("gradweave.finish(): island %s waits for the others: %s", self.name, ", ".join(self.names))
-        if len(self.finished_with) == 1 and self._averaged_with and self._inside.rank == 0:
+        if len(self.finished_with) == 1 and len(self._averaged_with) > 1 and self._inside.rank == 0:
             logger.warning("gradweave.finish(): island '%s' ends alone: the others of its last average (%s) are not there",
                            self.name, ", ".join(self._averaged_with))
 
@@ -388,10 +407,17 @@ class Islands:
     def _carry_out(self, commands, joining=False):
         self._held = []
         for place, command in enumerate(commands):
-            if joining and self._trains:
+            if self._holds(joining):
                 self._held = commands[place:]
                 return
             getattr(self, f"_{_CALLED[command.what]}")(command)
+
+    def _holds(self, joining):
+        """Whether the next command waits."""
+        return joining and self._trains
+
+    def _gradient_counts(self):
+        """Elements of each bucket of gradients; None where parameters are averaged."""
 
     def _begin(self, command):
         self._prepare()
@@ -497,13 +523,13 @@ class Session:
     plan = None      # none orders what the user's means communicate
     buffers_changed = False  # so that rank 0's are to be sent: the user's means do it
 
-    def __init__(self, model, optimizers, settings):
+    def __init__(self, model, optimizers, settings, islands):
         self.model, self.settings, self.closed = model, settings, False
-        self.islands = Islands(model, optimizers, settings)
+        self.islands = islands
         self.rank = _rank()  # in the island
         self._aside = {}  # learning rates, while torch's step only updates the optimizer's state
         self._handles = []
-        for optimizer in optimizers if settings.moments == "whole_batch" else ():
+        for optimizer in optimizers if settings.moments == "whole_batch" and not islands.in_lockstep else ():
             if not any(moments.serves(type(optimizer), group) for group in optimizer.param_groups):
                 continue
             self._handles += [optimizer.register_step_pre_hook(self._before_step),
@@ -518,7 +544,8 @@ class Session:
         return torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_norm, norm_type, error_if_nonfinite)
 
     def no_sync(self):
-        return contextlib.nullcontext()
+        """The passes inside add to gradients, and average nothing."""
+        return self.islands.no_sync()
 
     def synchronize(self):
         """Nothing of a step is under way after it."""
@@ -597,13 +624,19 @@ def model_class(base):
 _CALLED = {"b": "begin", "l": "land", "d": "drop", "g": "give", "h": "given", "t": "take", "a": "train"}
 
 
-def _checked(given):
+def checked(given):
     """The options between islands, all of them. Errors: InvalidInput."""
     for name in given or ():
         if name not in OPTIONS:
             raise _native.InvalidInput(f"gradweave.wrap(between=): there is no option '{name}'; give one of "
                                        f"{', '.join(OPTIONS)}")
     options = OPTIONS | dict(given or {})
+    if options["average"] not in ("parameters", "gradients"):
+        raise _native.InvalidInput(f"gradweave.wrap(between=): average is '{options['average']}'; give parameters or "
+                                   "gradients")
+    if options["average"] == "gradients" and len(given) > 1:
+        raise _native.InvalidInput("gradweave.wrap(between=): gradients are averaged exactly, in each step: leave out "
+                                   f"{', '.join(name for name in given if name != 'average')}, or average parameters")
     if options["period"] != int(options["period"]) or options["period"] < 1:
         raise _native.InvalidInput(f"gradweave.wrap(between=): period is {options['period']}; give a number of steps, at "
                                    "least 1")

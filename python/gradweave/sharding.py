@@ -70,13 +70,10 @@ class Shard:
         return local_of(self.parameter) is not self.local
 
     def get(self):
-        gradient = self.parameter.grad
-        if gradient is None:
+        if self.parameter.grad is None:
             self._padded = self._head = None
             return None
-        if gradient.placements != self.parameter.placements:  # sums that are still to be taken
-            self.parameter.grad = gradient = gradient.redistribute(placements=self.parameter.placements)
-        local = _waited_for(local_of(gradient))
+        local = gradient_of(self.parameter)
         if not self._pads:
             return local
         if local is not self._head:
@@ -123,6 +120,14 @@ class Shard:
         roomy[local.numel():].zero_()
         # A shard of fewer rows is the beginning of a larger one.
         return roomy.view(shape) if tuple(local.shape[1:]) == shape[1:] else roomy
+
+
+def gradient_of(parameter):
+    """What this rank has of its gradient, which lies as the parameter does afterwards."""
+    gradient = parameter.grad
+    if is_sharded(parameter) and gradient.placements != parameter.placements:  # sums that are still to be taken
+        parameter.grad = gradient = gradient.redistribute(placements=parameter.placements)
+    return _waited_for(local_of(gradient))
 
 
 def shards_of(parameters):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradweave import _native, forking, graphs, islands, scaling, sharding  # noqa: F401  forking acts by itself
+from gradweave import _native, forking, graphs, islands, lockstep, scaling, sharding  # noqa: F401  forking acts by itself
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
 from gradweave.proofs import prove_sharded_steps, prove_slices
@@ -80,8 +80,9 @@ def wrap_alone(model, optimizer, settings):
     if settings.islands is not None:
         settings.check_ranges()
         _check_islands(model, settings)
-        if islands.users_own(model, settings.exclude):
-            return _wrap_island(model, optimizer, settings)
+        gradients = islands.checked(settings.between)["average"] == "gradients"
+        if gradients or islands.users_own(model, settings.exclude):
+            return _wrap_island(model, optimizer, settings, lockstep.Lockstep if gradients else islands.Islands)
     held = sharding.held_by(model, settings.exclude)
     job = JobRanks(settings.process_group, settings.timeout, settings.plan_group, held, settings.arrival_timeout)
     refusal, arguments, links = None, {}, []
@@ -138,13 +139,13 @@ def wrap_alone(model, optimizer, settings):
     return Wrapped(model, optimizer)
 
 
-def _wrap_island(model, optimizer, settings):
-    """Of an island whose ranks communicate by means of their own."""
+def _wrap_island(model, optimizer, settings, kind):
+    """Of an island that no engine communicates in."""
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     optimizers = [innermost(each, hooks_alone=True) for each in optimizers]
     _check_arguments(model, optimizers)
     _check_steps(optimizers, model)
-    session = islands.Session(model, optimizers, settings)
+    session = islands.Session(model, optimizers, settings, kind(model, optimizers, settings))
     sessions[model] = session
     session.on_close = _unwrapper([(weakref.ref(model), type(model))])
     become(model, islands.model_class(type(model)))

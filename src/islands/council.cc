@@ -76,14 +76,14 @@ bool Standing::can(const Command& command) const {
       return found != gives.end() && found->second == command.number;
     }
     case What::kTake:
-      return !has_state && command.number > highest;
+      return (!has_state || missed > 0) && command.number > highest;
     case What::kTrain:
       return !has_state;
   }
   return false;
 }
 
-void Standing::follow(const Command& command) {
+void Standing::follow(const Command& command, bool lockstep) {
   highest = std::max(highest, command.number);
   switch (command.what) {
     case What::kBegin:
@@ -94,6 +94,9 @@ void Standing::follow(const Command& command) {
     case What::kLand:
       before = std::exchange(landed, command.number);
       under_way.reset();
+      if (!lockstep) break;
+      missed = wants == true && !command.last ? missed + 1 : 0;
+      wants = command.last ? std::nullopt : std::optional(wants.value_or(false));
       break;
     case What::kDrop:
       under_way.reset();
@@ -106,6 +109,9 @@ void Standing::follow(const Command& command) {
       break;
     case What::kTake:
       landed = whole();
+      has_state = false;
+      missed = 0;
+      wants.reset();
       takes = command.number;
       from = command.other;
       caught_up.reset();
@@ -207,12 +213,13 @@ void Council::carry_out(const Command& command) {
   const bool without_this =
       command.what == What::kBegin && std::ranges::find(command.members, name_) == command.members.end();
   if (without_this || !own_.can(command)) return;
-  own_.follow(command);
+  own_.follow(command, lockstep_);
   commands_.push_back(command);
 }
 
 void Council::wants(bool finishing) {
-  if (!own_.has_state || own_.under_way || own_.wants == finishing) return;
+  const bool early = own_.under_way && !(lockstep_ && finishing);
+  if (!own_.has_state || early || own_.wants == finishing) return;
   own_.wants = finishing;
   changed();
 }
@@ -264,12 +271,14 @@ std::vector<std::pair<std::string, std::int64_t>> Council::waits_for() const {
   }
   if (!found.empty()) return found;
   const auto ready = [&](const Standing& each) {
-    return own_.under_way ? each.complete : each.wants.has_value();
+    return own_.under_way   ? each.complete
+           : each.has_state ? each.wants.has_value()
+                            : each.caught_up.has_value();
   };
   bool any = ready(own_);
   for (const auto& [name, seat] : seats_) {
     const Standing& each = seat.standing;
-    if (own_.under_way ? each.under_way != own_.under_way : !each.has_state) continue;
+    if (own_.under_way ? each.under_way != own_.under_way : !each.has_state && !lockstep_) continue;
     if (ready(each)) {
       any = true;
     } else {
@@ -336,7 +345,7 @@ void Council::lead() {
 void Council::order(const std::string& to, const Command& command) {
   if (to == name_) return carry_out(command);
   Seat& seat = seats_.at(to);
-  seat.standing.follow(command);
+  seat.standing.follow(command, lockstep_);
   seat.commands.push_back(command);
 }
 
@@ -362,29 +371,34 @@ void Council::end_average() {
     });
   };
   const bool goes_on = all_members([](const Standing& each) { return !each.failed; });
-  const bool lands = goes_on && all_members([](const Standing& each) { return each.complete; });
+  const bool complete = goes_on && all_members([](const Standing& each) { return each.complete; });
+  // In lockstep one that finishes has supplied nothing.
+  const bool empty = complete && lockstep_ && !going->last &&
+                     all_members([](const Standing& each) { return each.wants == true; });
+  const bool lands = complete && !empty;
   for (const auto& [name, each] : all) {
     if (!each.under_way) continue;
     const auto& [number, members, last] = *each.under_way;
     if (number == landed || (lands && number == going->number)) {
       order(name, {.what = What::kLand, .number = number, .last = last});
-    } else if (!goes_on || number != going->number) {
+    } else if (!goes_on || empty || number != going->number) {
       order(name, {.what = What::kDrop, .number = number});
     }
   }
 }
 
-// Of those with the state the one that gives it to the fewest, and of these the first. Returns its name, and the last average
-// that is in its state.
+// Of those that have the whole state the one that gives it to the fewest, and of these the first. Returns its name, and the last
+// average that is in its state.
 std::pair<std::string, std::int64_t> Council::next_giver() const {
   const auto all = standings();
-  std::optional<std::size_t> fewest;
+  const auto cost = [](const Standing& each) { return std::pair(each.missed, each.gives.size()); };
+  std::optional<std::pair<std::int64_t, std::size_t>> least;
   for (const auto& [name, each] : all) {
-    if (each.has_state && (!fewest || each.gives.size() < *fewest)) fewest = each.gives.size();
+    if (each.has_state && (!least || cost(each) < *least)) least = cost(each);
   }
   std::string giver = first_of(epoch_, [&](const Island& island) {
     const auto found = all.find(island.name);
-    return found != all.end() && found->second.has_state && found->second.gives.size() == fewest;
+    return found != all.end() && found->second.has_state && cost(found->second) == least;
   });
   const std::int64_t landed = all.at(giver).landed;
   return {std::move(giver), landed};
@@ -422,11 +436,19 @@ void Council::supply() {
   const std::int64_t landed = last_landed(all);
   const bool idle =
       std::ranges::none_of(all, [](const auto& entry) { return entry.second.under_way.has_value(); });
+  bool all_finish = true;
+  std::optional<std::int64_t> missed;  // by the one that has made the most steps
+  for (const auto& [name, each] : all) {
+    if (!each.has_state) continue;
+    all_finish &= each.wants == true;
+    missed = std::min(each.missed, missed.value_or(each.missed));
+  }
   for (const auto& [name, taker] : all) {
-    if (taker.has_state) continue;
+    if (taker.has_state && !(idle && all_finish && taker.missed > missed)) continue;
     const auto giver = all.find(taker.from);
     const bool given = giver != all.end() && giver->second.gives.contains(name);
     if (!given) {
+      if (lockstep_ && !idle) continue;
       const std::int64_t number = own_.highest + 1;
       const auto [from, landed_there] = next_giver();
       order(from, {.what = What::kGive, .number = number, .other = name, .landed = landed_there});
@@ -456,9 +478,10 @@ void Council::begin() {
       command.last = false;
     }
   }
-  const bool held = std::ranges::any_of(
-      all, [&](const auto& entry) { return !entry.second.has_state && entry.second.caught_up == before; });
-  if (held || command.members.size() < 2) return;
+  const bool held = std::ranges::any_of(all, [&](const auto& entry) {
+    return !entry.second.has_state && (lockstep_ || entry.second.caught_up == before);
+  });
+  if (held || command.members.size() < (lockstep_ ? 1U : 2U)) return;
   for (const std::string& name : command.members) order(name, command);
   own_.highest = command.number;
 }

@@ -77,12 +77,14 @@ struct Standing {
   std::optional<std::int64_t> caught_up;  // with all results up to this number
   bool failed_to_take = false;
   std::map<std::string, std::int64_t> gives;  // transfers, by who takes
+  std::int64_t missed =
+      0;  // in lockstep: averages that have landed since it finishes; others have made steps by them
 
   // The last average that is in the last state that all of its ranks had.
   std::int64_t whole() const { return caught_up.value_or(landed); }
   // Whether the command makes sense here, and what follows from it.
   bool can(const Command& command) const;
-  void follow(const Command& command);
+  void follow(const Command& command, bool lockstep = false);
   friend bool operator==(const Standing&, const Standing&) = default;
 };
 std::string encode(const Standing& standing);
@@ -102,9 +104,15 @@ std::optional<Standing> decode_standing(std::string_view text);
 //   more than the last, and doesn't wait until it has trained.
 //   If no island has the state, the one in whose own most has landed has it from then on; of several, the first.
 // - It is the last if all of its members finish and none is without the state.
+// In lockstep what is averaged are gradients of one step, which all islands make together. Then
+// - an average may have one member, so each step is one;
+// - the next one begins as one lands: each island that trains wants it;
+// - who takes the state can't catch up with what lands meanwhile: it is given between two averages, and the next one waits;
+// - an island that finishes takes part on, without a gradient, and makes no steps: where others do, it takes the state again once all
+//   finish. An average in which nobody has a gradient is dropped.
 class Council {
  public:
-  explicit Council(std::string name) : name_(std::move(name)) {}
+  explicit Council(std::string name, bool lockstep = false) : name_(std::move(name)), lockstep_(lockstep) {}
 
   // ---- what happens
 
@@ -115,7 +123,7 @@ class Council {
   // A text of that island's council. One that makes no sense is left out.
   void take(const std::string& from, std::string_view text);
   // This island has trained enough for the next average, or finishes. It counts until that begins. While one is under way here,
-  // or without the state, it does nothing: say it again.
+  // or without the state, it does nothing, but for that it finishes in lockstep: say it again.
   void wants(bool finishing);
   // All of its ranks have the whole result of the average.
   void complete(std::int64_t number);
@@ -180,6 +188,7 @@ class Council {
   std::map<std::string, Standing> standings() const;
 
   const std::string name_;
+  const bool lockstep_;
   Epoch epoch_;
   std::string chair_;
   Standing own_;

@@ -117,17 +117,18 @@ std::string encode(const Standing& standing) {
                flag(standing.failed), standing.wants ? flag(*standing.wants) : "",
                std::to_string(standing.takes), standing.from,
                standing.caught_up ? std::to_string(*standing.caught_up) : "", flag(standing.failed_to_take),
-               encode(standing.gives)});
+               encode(standing.gives), std::to_string(standing.missed)});
 }
 
 std::optional<Standing> decode_standing(std::string_view text) {
   const Fields fields = split(text);
-  if (fields.size() != 13) return std::nullopt;
+  if (fields.size() != 14) return std::nullopt;
   const auto has_state = flag_of(fields[0]), complete = flag_of(fields[5]), failed = flag_of(fields[6]),
              failed_to_take = flag_of(fields[11]);
   const auto highest = number_of(fields[1]), landed = number_of(fields[2]), before = number_of(fields[3]),
-             takes = number_of(fields[8]);
-  if (!has_state || !complete || !failed || !failed_to_take || !highest || !landed || !before || !takes)
+             takes = number_of(fields[8]), missed = number_of(fields[13]);
+  if (!has_state || !complete || !failed || !failed_to_take || !highest || !landed || !before || !takes ||
+      !missed)
     return std::nullopt;
   Standing standing{.has_state = *has_state,
                     .highest = *highest,
@@ -139,7 +140,8 @@ std::optional<Standing> decode_standing(std::string_view text) {
                     .takes = *takes,
                     .from = fields[9],
                     .caught_up = number_of(fields[10]),
-                    .failed_to_take = *failed_to_take};
+                    .failed_to_take = *failed_to_take,
+                    .missed = *missed};
   const bool whole = (standing.wants || fields[7].empty()) && (standing.caught_up || fields[10].empty()) &&
                      decode(fields[4], standing.under_way) && decode(fields[12], standing.gives);
   if (!whole) return std::nullopt;

@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "gradweave/error.h"
 #include "islands/endpoint.h"
+#include "islands/gradient_average.h"
 #include "islands/mailbox.h"
 #include "islands/meeting_client.h"
 #include "islands/meeting_text.h"
@@ -74,8 +75,9 @@ class Member::Core {
                   .name = name_of(options.island, options.rank),
                   .listen = options.listen,
                   .silence = options.silence}),
-        council(options.island),
-        part(options.part, values) {}
+        council(options.island, options.gradients.has_value()),
+        part(options.part, values),
+        gradients(options.gradients.value_or(std::vector<std::int64_t>{})) {}
 
   ~Core() {
     // The last thing that this island has said may be what another one waits for.
@@ -107,12 +109,16 @@ class Member::Core {
   void tell_status();
   std::int64_t unconnected() const;
   Peer peer_of(const std::string& island) const;
+  std::vector<std::optional<Peer>> members_of(const Command& command) const;
+  // Of the average that has begun last: its number and progress.
+  std::pair<std::int64_t, Progress> average() const;
 
   const MemberOptions options;
   const std::shared_ptr<Inbox> inbox = std::make_shared<Inbox>();  // outlives mailboxes
   Endpoint endpoint;
   Council council;
   PartAverage part;
+  GradientAverage gradients;
   std::optional<MeetingClient> client;
   std::map<std::string, Other> others;         // by island
   Epoch epoch;                                 // in force here
@@ -150,9 +156,9 @@ std::vector<std::int64_t> Member::report(StepReport::Wants wants) {
   StepReport report{.wants = wants};
   report.unconnected = core.unconnected();
   if (core.epoch.number > 0 && report.unconnected == 0) report.epoch = core.epoch.number;
-  const Progress progress = core.part.progress();
-  if (progress == Progress::kComplete) report.complete = core.part.number();
-  if (progress == Progress::kFailed) report.failed = core.part.number();
+  const auto [number, progress] = core.average();
+  if (progress == Progress::kComplete) report.complete = number;
+  if (progress == Progress::kFailed) report.failed = number;
   if (core.part.unlike()) throw RuntimeFailure("islands: " + core.part.trouble());
   if (core.takes != 0 && core.failed_to_take != core.takes) {
     try {
@@ -234,6 +240,9 @@ void Member::Core::hear() {
     return std::ranges::max(ranks, {}, number).*number;
   };
   if (ranks.empty()) return;  // the first step
+  const std::int64_t wants = least(&StepReport::wants);
+  if (wants != StepReport::kNothing && least(&StepReport::epoch) == heard.number && epoch == heard)
+    council.wants(wants == StepReport::kFinish);
   // Of averages that are over: the council knows.
   if (const std::int64_t failed = most(&StepReport::failed); failed > 0) council.failed(failed);
   if (const std::int64_t all = least(&StepReport::complete); all > 0) council.complete(all);
@@ -241,9 +250,6 @@ void Member::Core::hear() {
     council.caught_up(least(&StepReport::takes), all);
   if (const std::int64_t transfer = most(&StepReport::failed_to_take); transfer > 0)
     council.failed_to_take(transfer);
-  const std::int64_t wants = least(&StepReport::wants);
-  if (wants != StepReport::kNothing && least(&StepReport::epoch) == heard.number && epoch == heard)
-    council.wants(wants == StepReport::kFinish);
 }
 
 void Member::Core::speak() {
@@ -344,17 +350,43 @@ Peer Member::Core::peer_of(const std::string& island) const {
   return found->second.peer;
 }
 
+std::vector<std::optional<Peer>> Member::Core::members_of(const Command& command) const {
+  std::vector<std::optional<Peer>> members;
+  for (const std::string& island : command.members)
+    members.push_back(island == options.island ? std::nullopt : std::optional(peer_of(island)));
+  return members;
+}
+
+std::pair<std::int64_t, Progress> Member::Core::average() const {
+  if (gradients.number() > part.number()) return {gradients.number(), gradients.progress()};
+  return {part.number(), part.progress()};
+}
+
 void Member::begin(const Command& command, double weight, std::span<const float> values) {
-  Average average{.number = command.number, .members = {}, .weight = weight, .exact = command.last};
-  for (const std::string& island : command.members) {
-    average.members.push_back(island == core_->options.island ? std::nullopt
-                                                              : std::optional(core_->peer_of(island)));
-  }
-  core_->part.begin(average, values);
+  core_->part.begin({.number = command.number,
+                     .members = core_->members_of(command),
+                     .weight = weight,
+                     .exact = command.last},
+                    values);
 }
 
 void Member::land(std::span<float> delta) { core_->part.land(delta); }
-void Member::drop() { core_->part.drop(); }
+
+void Member::drop() {
+  core_->part.drop();
+  core_->gradients.drop();
+}
+
+void Member::begin_gradients(const Command& command) {
+  core_->gradients.begin(command.number, core_->members_of(command));
+}
+
+void Member::supply(std::size_t bucket, double weight, std::span<const float> values) {
+  core_->gradients.supply(bucket, weight, values);
+}
+
+void Member::land_gradients(std::span<float> means) { core_->gradients.land(means); }
+void Member::set_anchor(std::span<const float> values) { core_->part.set_anchor(values); }
 
 bool Member::alone_with(const std::string& island) const {
   return std::ranges::all_of(core_->epoch.islands, [&](const Island& each) {
@@ -363,7 +395,7 @@ bool Member::alone_with(const std::string& island) const {
 }
 
 void Member::give(const Command& command, std::optional<std::span<const float>> values, const Extra& extra) {
-  if (values) core_->part.set_anchor(*values);
+  if (values) core_->part.set_anchor(*values, command.landed);
   core_->part.give(command.other, core_->peer_of(command.other), command.number, extra);
 }
 
@@ -383,6 +415,7 @@ bool Member::train(std::span<const float> values) {
 }
 
 const PartAverage& Member::part() const { return core_->part; }
+std::int64_t Member::bytes_sent() const { return core_->part.bytes_sent() + core_->gradients.bytes_sent(); }
 std::vector<Island> Member::islands() const { return core_->epoch.islands; }
 bool Member::agreed() const { return core_->agreed; }
 
@@ -402,7 +435,8 @@ std::string Member::trouble() const {
     const std::string why = other.peer.trouble();
     return "no connection to island '" + name + "'" + (why.empty() ? "" : ": " + why);
   }
-  return core_->part.trouble();
+  const std::string why = core_->part.trouble();
+  return why.empty() ? core_->gradients.trouble() : why;
 }
 
 }  // namespace gradweave::islands

@@ -32,6 +32,9 @@ struct MemberOptions {
   Address listen;  // port 0: any that is free
   std::chrono::nanoseconds silence = std::chrono::seconds(10);
   PartOptions part;
+  // Elements of each bucket of gradients, of islands that average these: in lockstep (council.h). Nothing: they average parameters,
+  // and only the last average of a training is of these in lockstep.
+  std::optional<std::vector<std::int64_t>> gradients;
 };
 
 // What a rank tells the others of its island at a step.
@@ -80,8 +83,14 @@ class Member {
   // kLand: what the part moves by.
   void land(std::span<float> delta);
   void drop();
-  // kGive, kGiven. `values`: the part now, of an island that is alone with the one that takes: it is the state, and nothing has
-  // been gained since.
+  // kBegin and kLand in lockstep, of an average that is not the last; in between this rank's buckets are supplied (gradient_average.h).
+  void begin_gradients(const Command& command);
+  void supply(std::size_t bucket, double weight, std::span<const float> values);
+  void land_gradients(std::span<float> means);
+  // The anchor is this from now on, on all islands: of a part whose last average begins, in lockstep.
+  void set_anchor(std::span<const float> values);
+  // kGive, kGiven. `values`: the part now, in lockstep or of an island that is alone with the one that takes: it is the state, and
+  // nothing has been gained since.
   void give(const Command& command, std::optional<std::span<const float>> values, const Extra& extra);
   void give_no_more(const std::string& island);
   // kTake.
@@ -91,6 +100,8 @@ class Member {
   bool train(std::span<const float> values);
 
   const PartAverage& part() const;
+  // As PartAverage::bytes_sent(), of parameters and gradients.
+  std::int64_t bytes_sent() const;
 
   // ---- what is known
 

@@ -41,7 +41,7 @@ class PartAverage::Core {
   void begin(const Average& average, std::span<const float> values);
   void land(std::span<float> delta);
   void drop();
-  void set_anchor(std::span<const float> values);
+  void set_anchor(std::span<const float> values, std::optional<std::int64_t> landed);
   void give(const std::string& name, Peer to, std::int64_t transfer, const Extra& extra);
   void take(Peer from, std::int64_t transfer);
   std::optional<std::int64_t> catch_up();
@@ -133,10 +133,11 @@ void PartAverage::Core::changed(const Change& change) {
   for (const auto& [name, giver] : givers_) giver->add(change);
 }
 
-void PartAverage::Core::set_anchor(std::span<const float> values) {
+void PartAverage::Core::set_anchor(std::span<const float> values, std::optional<std::int64_t> landed) {
   check_settled("set_anchor");
   check_count(values.size(), options_.count, "set_anchor: values");
   std::ranges::copy(values, now_.anchor.begin());
+  landed_ = landed.value_or(landed_);
   snapshot_.reset();
   if (givers_.empty()) return;
   const Bytes bytes = room_for(bytes_of(std::nullopt, options_.count));
@@ -205,7 +206,9 @@ void PartAverage::drop() { core_->drop(); }
 
 std::span<const float> PartAverage::anchor() const { return core_->now_.anchor; }
 std::span<const float> PartAverage::momentum() const { return core_->now_.momentum; }
-void PartAverage::set_anchor(std::span<const float> values) { core_->set_anchor(values); }
+void PartAverage::set_anchor(std::span<const float> values, std::optional<std::int64_t> landed) {
+  core_->set_anchor(values, landed);
+}
 bool PartAverage::has_rest() const { return core_->rest_ != nullptr; }
 
 void PartAverage::give(const std::string& name, Peer to, std::int64_t transfer, const Extra& extra) {

@@ -8,7 +8,8 @@
 // parameters, or, of a mean, in `rest` with its summer, who adds it to the next mean. Elements whose summer is another one then
 // get it back: it goes into what this rank sends, times the number of members, and into its parameters when that lands.
 //
-// Of each peer it uses channel 1 for what members send, 2 for means, both numbered as averages are, and 3 for the state.
+// Of each peer it uses channel 1 for what members send, 2 for means, both numbered as averages are, and 3 for the state; gradients
+// have those above (gradient_average.h).
 #pragma once
 
 #include <cstddef>
@@ -37,6 +38,7 @@ struct Average {
   std::vector<std::optional<Peer>> members;  // in the order of the sum; nothing: this rank
   double weight = 1;   // samples since the last average that landed; 0 if none. All are 0: the mean is 0
   bool exact = false;  // float32, whatever the options say; no rest stays
+  std::uint32_t channel = 1;  // of what members send; means have the next one
 };
 
 enum class Progress { kNone, kUnderWay, kComplete, kFailed };
@@ -73,8 +75,9 @@ class PartAverage {
 
   std::span<const float> anchor() const;
   std::span<const float> momentum() const;  // of the outer optimizer; empty without one
-  // The anchor becomes this: of an island that is alone. Takers get it too. Not while an average is under way or complete.
-  void set_anchor(std::span<const float> values);
+  // The anchor becomes this: of an island that is alone, or in lockstep. Takers get it too. `landed`: the last average that is in
+  // it, if that is another one than landed here. Not while an average is under way or complete.
+  void set_anchor(std::span<const float> values, std::optional<std::int64_t> landed = std::nullopt);
   bool has_rest() const;
 
   // ---- the state, from a rank to one that comes

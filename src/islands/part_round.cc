@@ -16,8 +16,7 @@
 namespace gradweave::islands {
 namespace {
 
-constexpr std::uint32_t kContributions = 1, kMeans = 2;  // channels
-constexpr std::int64_t kHeadBytes = 16;                  // the weight, and a checksum of the anchor
+constexpr std::int64_t kHeadBytes = 16;  // the weight, and a checksum of the anchor
 
 const std::uint8_t* codes(const std::byte* bytes) { return reinterpret_cast<const std::uint8_t*>(bytes); }
 const float* floats(const std::byte* bytes) { return reinterpret_cast<const float*>(bytes); }
@@ -56,8 +55,12 @@ Round::Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, con
   for (std::size_t b = 0; b < members(); ++b) {
     const std::int64_t begin = blocks_[b].begin, end = blocks_[b].end;
     float* const gain = format_ ? gain_.get() + begin : reinterpret_cast<float*>(own_at(b));
-    for (std::int64_t i = begin; i < end; ++i)
-      gain[i - begin] = values[static_cast<std::size_t>(i)] - anchor[static_cast<std::size_t>(i)];
+    if (anchor.empty()) {
+      std::copy_n(values.data() + begin, end - begin, gain);
+    } else {
+      for (std::int64_t i = begin; i < end; ++i)
+        gain[i - begin] = values[static_cast<std::size_t>(i)] - anchor[static_cast<std::size_t>(i)];
+    }
     if (b == place_ || !moves_rest()) continue;
     for_rest(*rest_, begin, end,
              [&](std::int64_t i, float left) { gain[i - begin] += static_cast<float>(world) * left; });
@@ -160,7 +163,7 @@ void Round::encode(std::size_t block) {
 }
 
 Message Round::posted(const Entry& entry, std::span<std::byte> bytes, std::function<void()> over) const {
-  const Tag tag{.channel = entry.mean ? kMeans : kContributions,
+  const Tag tag{.channel = average_.channel + (entry.mean ? 1 : 0),
                 .sequence = static_cast<std::uint64_t>(average_.number)};
   Peer peer = *average_.members[entry.member];
   return entry.sends ? peer.send(tag, bytes, std::move(over)) : peer.receive(tag, bytes, std::move(over));

@@ -38,7 +38,7 @@ struct Rest {
 // Begun, landed and ended by the part's thread; the workshop's does the work in between.
 class Round : public std::enable_shared_from_this<Round> {
  public:
-  // `values` and `anchor` need not stay.
+  // `values` and `anchor` need not stay. An empty anchor is zero.
   Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, const Average& average,
         std::shared_ptr<const Rest> rest, std::span<const float> values, std::span<const float> anchor);
   ~Round() { end(); }
@@ -57,6 +57,10 @@ class Round : public std::enable_shared_from_this<Round> {
   void land(codec::Outer outer, float* delta, float* anchor, float* momentum) const;
   std::shared_ptr<const Rest> rest_after() const;
   const Bytes& result() const { return result_; }  // of the whole part, as encoded as format() says
+  // The same, of one in float32.
+  std::span<const float> mean() const {
+    return {reinterpret_cast<const float*>(result_.get()), static_cast<std::size_t>(blocks_.back().end)};
+  }
   std::optional<codec::Format> format() const { return format_; }
   // It has landed: what is left is to send to others what they still need.
   void retire();

@@ -36,7 +36,8 @@ islands::Extra extra_of(const at::Tensor& tensor) {
 islands::MemberOptions options_of(const std::string& meeting, const std::string& key,
                                   const std::string& island, const std::string& trains, int rank, int ranks,
                                   const std::string& listen, double silence_s, std::int64_t count,
-                                  const std::string& compressor, std::optional<codec::Outer> outer) {
+                                  const std::string& compressor, std::optional<codec::Outer> outer,
+                                  std::optional<std::vector<std::int64_t>> gradients) {
   islands::MemberOptions options{
       .key = islands::read_key_file(key),
       .meeting = islands::parse_address(meeting, "gradweave.wrap(islands=)"),
@@ -46,7 +47,8 @@ islands::MemberOptions options_of(const std::string& meeting, const std::string&
       .ranks = ranks,
       .listen = islands::parse_address(listen, "gradweave.wrap(listen=)"),
       .silence = std::chrono::nanoseconds(static_cast<std::int64_t>(1e9 * silence_s)),
-      .part = {.count = count, .format = codec::format_of(compressor), .outer = outer}};
+      .part = {.count = count, .format = codec::format_of(compressor), .outer = outer},
+      .gradients = std::move(gradients)};
   if (!compressor.empty() && !options.part.format)
     throw InvalidInput("is '" + compressor + "'", "compressor between islands",
                        "give int8, int4, ef_signsgd or none");
@@ -72,16 +74,18 @@ void bind_islands(py::module_& module) {
       .def(py::init([](const std::string& meeting, const std::string& key, const std::string& island,
                        const std::string& trains, int rank, int ranks, const std::string& listen,
                        double silence_s, const at::Tensor& values, const std::string& compressor,
-                       std::optional<std::pair<float, float>> outer) {
+                       std::optional<std::pair<float, float>> outer,
+                       std::optional<std::vector<std::int64_t>> gradients) {
              std::optional<codec::Outer> nesterov;
              if (outer) nesterov = {.momentum = outer->first, .learning_rate = outer->second};
-             return std::make_unique<Member>(options_of(meeting, key, island, trains, rank, ranks, listen,
-                                                        silence_s, values.numel(), compressor, nesterov),
-                                             floats_of(values));
+             return std::make_unique<Member>(
+                 options_of(meeting, key, island, trains, rank, ranks, listen, silence_s, values.numel(),
+                            compressor, nesterov, std::move(gradients)),
+                 floats_of(values));
            }),
            py::arg("meeting"), py::arg("key"), py::arg("island"), py::arg("trains"), py::arg("rank"),
            py::arg("ranks"), py::arg("listen"), py::arg("silence_s"), py::arg("values"),
-           py::arg("compressor"), py::arg("outer"))
+           py::arg("compressor"), py::arg("outer"), py::arg("gradients"))
       .def_property_readonly("port", &Member::port)
       .def("join", &Member::join, py::arg("addresses"))
       .def(
@@ -105,6 +109,21 @@ void bind_islands(py::module_& module) {
           "land", [](Member& member, const at::Tensor& delta) { member.land(floats_of(delta)); },
           py::arg("delta"), Unlocked())
       .def("drop", &Member::drop, Unlocked())
+      .def("begin_gradients", &Member::begin_gradients, py::arg("command"), Unlocked())
+      .def(
+          "supply",
+          [](Member& member, std::size_t bucket, double weight, const at::Tensor& values) {
+            member.supply(bucket, weight, floats_of(values));
+          },
+          py::arg("bucket"), py::arg("weight"), py::arg("values"), Unlocked())
+      .def(
+          "land_gradients",
+          [](Member& member, const at::Tensor& means) { member.land_gradients(floats_of(means)); },
+          py::arg("means"), Unlocked())
+      .def(
+          "set_anchor",
+          [](Member& member, const at::Tensor& values) { member.set_anchor(floats_of(values)); },
+          py::arg("values"), Unlocked())
       .def(
           "give",
           [](Member& member, const Command& command, const std::optional<at::Tensor>& values,
@@ -131,7 +150,7 @@ void bind_islands(py::module_& module) {
                                std::ranges::copy(extra, static_cast<std::byte*>(copied.mutable_data_ptr()));
                                return copied;
                              })
-      .def_property_readonly("bytes_sent", [](const Member& member) { return member.part().bytes_sent(); })
+      .def_property_readonly("bytes_sent", &Member::bytes_sent)
       .def_property_readonly("islands", &Member::islands)
       .def_property_readonly("epoch", &Member::epoch)
       .def_property_readonly("agreed", &Member::agreed)

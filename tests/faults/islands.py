@@ -107,6 +107,8 @@ class Case:
         self.folder = folder
         outer = {"outer_momentum": 0.5, "outer_learning_rate": 0.7} if self.random.random() < 0.3 else {}
         self.between = {"period": self.random.randint(2, 8), "compressor": self.random.choice(CODECS)} | outer
+        if self.random.random() < 0.3:
+            self.between = {"average": "gradients"}
         self.hosts = Hosts(self.count + 1).__enter__() if network else None
         if network:
             self.hosts.shape(self.random.choice([20e6, 200e6]))

@@ -15,6 +15,7 @@
 
 #include "gradweave/error.h"
 #include "gradweave/goodput.h"
+#include "islands/gradient_average.h"
 #include "keys.h"
 
 namespace gradweave::islands {
@@ -661,6 +662,118 @@ TEST(PartState, OfAnotherPartIsRefused) {
   EXPECT_NE(refusal({.count = 300}).find("format: 1 there and 0 here"), std::string::npos);
   EXPECT_NE(refusal({.count = 300, .format = Format::kInt8, .outer = codec::Outer{}}).find("outer optimizer"),
             std::string::npos);
+}
+
+// Gradients, in buckets (gradient_average.h).
+class Gradients : public testing::Test {
+ protected:
+  static constexpr std::array<std::int64_t, 3> kCounts{1000, 0, 300};
+
+  void begin(const Places& places) {
+    ++isles.number;
+    for (const std::size_t p : places) {
+      std::vector<std::optional<Peer>> members;
+      for (const std::size_t other : places) members.push_back(isles.members[p].peers[other]);
+      of(p).begin(isles.number, std::move(members));
+    }
+  }
+  // Returns what it has supplied, all buckets one after another.
+  Floats supply(std::size_t place, double weight, std::size_t buckets = kCounts.size()) {
+    Floats all;
+    for (std::size_t b = 0; b < buckets; ++b) {
+      const Floats values = isles.random(kCounts[b]);
+      of(place).supply(b, weight, values);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
+  Floats land(std::size_t place) {
+    EXPECT_TRUE(wait_for([&] { return of(place).progress() != Progress::kUnderWay; }));
+    Floats means(1300);
+    of(place).land(means);
+    EXPECT_EQ(of(place).progress(), Progress::kNone);
+    return means;
+  }
+  GradientAverage& of(std::size_t place) { return *averages[place]; }
+
+  Isles isles{3};
+  std::vector<std::unique_ptr<GradientAverage>> averages = [] {
+    std::vector<std::unique_ptr<GradientAverage>> made;
+    for (int i = 0; i < 3; ++i)
+      made.push_back(
+          std::make_unique<GradientAverage>(std::vector<std::int64_t>{kCounts.begin(), kCounts.end()}));
+    return made;
+  }();
+};
+
+TEST_F(Gradients, AreMeansByWeightOnAll) {
+  const std::array<double, 3> weights{3, 0, 1};
+  for (int averages = 0; averages < 3; ++averages) {
+    begin({0, 1, 2});
+    std::array<Floats, 3> supplied;
+    for (const std::size_t p : {2U, 0U, 1U}) {
+      EXPECT_EQ(of(p).progress(), Progress::kUnderWay);
+      supplied[p] = supply(p, weights[p]);
+    }
+    Floats mean(1300);
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+      mean[i] = static_cast<float>(0.75 * static_cast<double>(supplied[0][i]) +
+                                   0.25 * static_cast<double>(supplied[2][i]));
+    }
+    for (std::size_t p = 0; p < 3; ++p) EXPECT_TRUE(same_bits(land(p), mean));
+  }
+  EXPECT_TRUE(wait_for([&] { return of(0).bytes_sent() > 0; }));
+}
+
+TEST_F(Gradients, OfOneAloneAreItsOwn) {
+  begin({1});
+  EXPECT_EQ(of(1).progress(), Progress::kUnderWay);
+  const Floats supplied = supply(1, 2.5);
+  EXPECT_TRUE(same_bits(land(1), supplied));
+}
+
+TEST_F(Gradients, AreZeroIfNobodyHasAny) {
+  begin({0, 2});
+  for (const std::size_t p : {0U, 2U}) supply(p, 0);
+  for (const std::size_t p : {0U, 2U}) EXPECT_TRUE(same_bits(land(p), Floats(1300)));
+}
+
+TEST_F(Gradients, ThatAreDroppedBeginAnew) {
+  begin({0, 1, 2});
+  supply(0, 1);
+  supply(1, 1, 1);
+  for (const std::size_t p : {0U, 1U, 2U}) of(p).drop();
+  EXPECT_EQ(of(0).progress(), Progress::kNone);
+  begin({0, 1});
+  const Floats a = supply(0, 1), b = supply(1, 1);
+  const Floats mean = land(0);
+  EXPECT_EQ(mean[7], static_cast<float>((static_cast<double>(a[7]) + static_cast<double>(b[7])) / 2));
+  EXPECT_TRUE(same_bits(land(1), mean));
+}
+
+TEST_F(Gradients, FailWhereAMemberIsLost) {
+  begin({0, 1, 2});
+  for (const std::size_t p : {0U, 1U}) supply(p, 1);
+  averages[2].reset();
+  isles.members[2].endpoint.reset();
+  for (const std::size_t p : {0U, 1U}) {
+    EXPECT_TRUE(wait_for([&] { return of(p).progress() == Progress::kFailed; }));
+    EXPECT_NE(of(p).trouble().find("peer 'c'"), std::string::npos) << of(p).trouble();
+  }
+}
+
+TEST_F(Gradients, OutOfOrderAreRefused) {
+  const Floats values(1000);
+  EXPECT_THROW(of(0).supply(0, 1, values), InvalidInput);
+  begin({0});
+  EXPECT_THROW(of(0).supply(1, 1, Floats{}), InvalidInput);
+  EXPECT_THROW(of(0).supply(0, 1, Floats(999)), InvalidInput);
+  EXPECT_THROW(of(0).supply(0, -1, values), InvalidInput);
+  EXPECT_THROW(of(0).begin(2, {std::nullopt}), InvalidInput);
+  Floats means(1300);
+  EXPECT_THROW(of(0).land(means), InvalidInput);
+  of(0).drop();
+  EXPECT_THROW(of(0).begin(1, {std::nullopt}), InvalidInput);
 }
 
 }  // namespace

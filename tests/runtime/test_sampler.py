@@ -43,6 +43,8 @@ class Island:
     """One, as its sampler sees it (gradweave.islands.Islands), whose parameters say how often each sample was trained:
     `anchor`, which all have, and `gain`. What it is told to do waits in a queue."""
 
+    in_lockstep = False
+
     def __init__(self, name, world):
         self.name, self.world = name, world
         self.since, self.epoch, self.under_way, self.last_average = {}, 0, 0, 0

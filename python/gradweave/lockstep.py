@@ -1,0 +1,292 @@
+"""Islands that average gradients: each step is one that all of them make together (src/islands/gradient_average.h). Here is what
+torch has of it: gradients in buckets, hooks that tell when they are there, and the collectives of the island's own ranks."""
+
+import contextlib
+import functools
+import math
+import time
+
+import torch
+from torch import distributed
+
+from gradweave import _native, islands, profiling, sharding
+
+BUCKET_BYTES = 4 << 20  # of float32: large enough for a link's messages, and what is left when the backward ends is small
+POLL_S = 0.001
+
+
+class Bucket:
+    """Parameters whose gradients go on their way together, and whether each has one."""
+
+    def __init__(self, parameters, holders, group, sums):
+        self.parameters = parameters
+        self._locals = [sharding.local_of(parameter) for parameter in parameters]
+        self._ranks = len(holders) if sums else 1
+        self._section = islands.Section([*self._locals, torch.zeros(len(parameters))], holders, group)
+        self.share = self._section.share
+
+    def read(self, to):
+        """Writes this rank's share of the gradients: of their means, where the island's ranks have not averaged them.
+        Collective there."""
+        gradients = [sharding.gradient_of(parameter) if parameter.grad is not None else torch.zeros_like(local)
+                     for parameter, local in zip(self.parameters, self._locals)]
+        there = torch.tensor([float(parameter.grad is not None) for parameter in self.parameters])
+        if self._ranks == 1:
+            self._section.read(to, [*gradients, there])
+        else:
+            self._section.summed(to, [*gradients, there])
+            to /= self._ranks
+
+    def write(self, share):
+        """The gradients become the means of all islands; None where no island has one. Collective among the holders."""
+        *means, there = self._section.gathered(share)
+        for parameter, local, mean, is_there in zip(self.parameters, self._locals, means, there.tolist()):
+            if not is_there:
+                parameter.grad = None
+            elif parameter.grad is None:
+                parameter.grad = sharding.beside(mean.to(local.device, local.dtype, copy=True), parameter)
+            else:
+                sharding.local_of(parameter.grad).copy_(mean)
+
+
+def buckets_of(held, groups, sums):
+    """Of parameters {parameter: its holders}, the last ones first, as a backward comes to them. The same on all ranks."""
+    buckets, filling = [], {}
+
+    def close(holders):
+        buckets.append(Bucket(filling.pop(holders), holders, groups[holders], sums))
+
+    for parameter, holders in reversed(held.items()):
+        bucket = filling.setdefault(holders, [])
+        bucket.append(parameter)
+        if 4 * sum(each.numel() for each in bucket) >= BUCKET_BYTES:
+            close(holders)
+    for holders in list(filling):
+        close(holders)
+    return buckets
+
+
+class Lockstep(islands.Islands):
+    """What `model.gradweave.islands` is where islands average gradients. A backward returns once they are the means of all."""
+
+    in_lockstep = True
+
+    def __init__(self, model, optimizers, settings):
+        super().__init__(model, optimizers, settings)
+        sums = not islands.users_own(model, settings.exclude)
+        _check(model, optimizers, sums)
+        self._model = model
+        self._replicates = sums
+        if sums:
+            self._from_rank_0([*model.parameters(), *model.buffers()])
+        held = self._values.held
+        self._buckets = buckets_of(held, self._values.groups, sums)
+        self._place = {parameter: place for place, bucket in enumerate(self._buckets) for parameter in bucket.parameters}
+        self._vector = torch.zeros(sum(bucket.share for bucket in self._buckets))
+        self._shares = self._vector.split([bucket.share for bucket in self._buckets])
+        # Whoever averages an island's gradients at the end of the backward, as DistributedDataParallel does, is waited for; and
+        # an accelerator computes while its backward is still being launched.
+        self._overlaps = not _averages_at_the_end(model) and all(p.device.type == "cpu" for p in held)
+        self._syncs, self._finishes, self._stale = True, False, False
+        self._task = None  # the backward after which gradients are averaged
+        self._missing = []  # of each bucket, gradients that have not come
+        self._supplied, self._weight = 0, None  # buckets of the average under way
+        self._last_one = False  # that average is the training's last, of parameters
+        self._landed_into = None  # means since the last step: a gradient that they are in
+        self._landed_now = False  # means have landed, and no step has ended since
+        self._handles = [model.register_forward_hook(self._after_forward)]
+        self._handles += [p.register_post_accumulate_grad_hook(self._gradient_came) for p in held]
+        self._handles += [each.register_step_pre_hook(self._before_step) for each in optimizers]
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        syncs, self._syncs = self._syncs, False
+        try:
+            yield
+        finally:
+            self._syncs = syncs
+
+    def step_ended(self):
+        self.steps += 1
+        self._landed_now, self._landed_into = False, None
+        if not self.joined:
+            self.join()
+            return
+        self._tell_trouble()
+        self._proceed(self._wish())
+        self._await_state()
+
+    def wait(self):
+        """Errors: InvalidInput."""
+        raise _native.InvalidInput("gradweave: islands that average gradients make each step together, and none can wait for the "
+                                   "others without: let all loops make as many steps")
+
+    def finish(self):
+        if not self.joined:
+            super().finish()
+            return
+        self._landed_now, self._finishes = False, True
+        try:
+            super().finish()
+        finally:
+            self._finishes = False
+
+    def close(self):
+        for handle in self._handles:
+            handle.remove()
+        super().close()
+
+    # ---- the backward
+
+    def _after_forward(self, model, arguments, output):
+        if not torch.is_grad_enabled() or not self.joined or not self._averages_now():
+            return
+        for tensor in profiling.tensors_in(output):
+            if tensor.grad_fn is not None:
+                tensor.register_hook(self._backward_starts)
+
+    def _averages_now(self):
+        return (self._syncs and getattr(self._model, "require_backward_grad_sync", True)
+                and all(group.reduce_grads for group in sharding.fsdp_groups(self._model)))
+
+    def _backward_starts(self, gradient):
+        # The callback belongs to this backward: a nested one, as in checkpointing, would end too early.
+        task = torch._C._current_graph_task_id()
+        if task == self._task:
+            return
+        self._task, self._missing = task, [len(bucket.parameters) for bucket in self._buckets]
+        # What averages inside may do so in a callback of its own, which is queued by then.
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        queue(functools.partial(queue, self._backward_ended))
+
+    def _gradient_came(self, parameter):
+        if self._task is None:
+            return
+        if self._landed_into is not None and parameter.grad is self._landed_into:
+            raise _native.RuntimeFailure("gradweave: a second backward adds to gradients that all islands have averaged, and no "
+                                         "step has come between: run all but the last one under model.gradweave.no_sync()")
+        place = self._place[parameter]
+        if self._under_way and self._supplied > place:
+            raise _native.RuntimeFailure("gradweave: a backward adds to a gradient that is on its way to other islands: checkpoint "
+                                         "with use_reentrant=False")
+        self._missing[place] -= 1
+        while self._overlaps and self._may_supply() and not self._missing[self._supplied]:
+            self._supply(self.samples_per_step)
+
+    def _backward_ended(self):
+        self._task = None
+        self._average()
+        self._landed_into = next((parameter.grad for parameter in self._place if parameter.grad is not None), None)
+
+    def _average(self):
+        """Returns once gradients are the means of all islands."""
+        self._stale = self._landed_now = False
+        while not self._landed_now:
+            self._tell_trouble()
+            self._proceed(self._wish())
+            while self._may_supply():
+                self._supply(0.0 if self._stale else self.samples_per_step)
+            if not self._landed_now:
+                time.sleep(POLL_S)
+
+    def _wish(self):
+        return islands.NOTHING if self._under_way or not self._trains else islands.AVERAGE
+
+    def _before_step(self, optimizer, arguments, named):
+        closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
+        if self.joined and closure is None and not self._landed_now:
+            raise _native.RuntimeFailure("gradweave: step() comes without gradients that all islands have averaged, and would "
+                                         "change this one alone: call the model itself, model(...), and let the last backward "
+                                         "before a step be outside of no_sync()")
+
+    # ---- an average
+
+    def _may_supply(self):
+        return self._under_way and not self._last_one and self._supplied < len(self._buckets)
+
+    def _supply(self, weight):
+        place, self._supplied = self._supplied, self._supplied + 1
+        if place == 0:
+            self._weight = weight
+            for call in self._on_begin:
+                call(self._number, self._averaged_with)
+        share = self._shares[place]
+        if self._weight:
+            self._buckets[place].read(share)
+        else:
+            share.zero_()
+        self._member.supply(place, self._weight, share)
+
+    def _proceed(self, wants, joining=False):
+        super()._proceed(wants, joining)
+        while self._finishes and self._may_supply():
+            self._supply(0.0)
+
+    def _holds(self, joining):
+        # What is given is the state between two steps.
+        return self._landed_now or super()._holds(joining)
+
+    def _gradient_counts(self):
+        return [bucket.share for bucket in self._buckets]
+
+    def _begin(self, command):
+        self._last_one = command.last
+        if command.last:
+            if self._replicates:
+                self._from_rank_0(self._values.buffers)
+            self._member.set_anchor(self._parameters_alone())
+            self._samples = self.samples_per_step
+            super()._begin(command)
+            return
+        self._member.begin_gradients(command)
+        self._number, self._averaged_with = command.number, command.members
+        self._under_way, self._supplied = True, 0
+
+    def _land(self, command):
+        if command.last:
+            super()._land(command)
+            return
+        means = torch.empty_like(self._vector)
+        self._member.land_gradients(means)
+        self._under_way = False
+        self._landed += 1
+        self.last_average = command.number
+        if not self._finishes:
+            with torch.no_grad():
+                for bucket, share in zip(self._buckets, means.split([bucket.share for bucket in self._buckets])):
+                    bucket.write(share)
+            self._landed_now = True
+        for call in self._on_land:
+            call(command.number, self._averaged_with)
+
+    def _give(self, command):
+        self._member.give(command, self._parameters_alone(), self._state())
+
+    def _take(self, command):
+        self._stale = True  # the gradient is of other parameters
+        super()._take(command)
+
+    def _parameters_alone(self):
+        # Buffers are this island's until the last average.
+        return self._values.read(torch.zeros(self._values.count))
+
+    def _from_rank_0(self, tensors):
+        with torch.no_grad():
+            for tensor in tensors:
+                distributed.broadcast(tensor.detach(), 0)
+
+
+def _averages_at_the_end(model):
+    return any(isinstance(module, torch.nn.parallel.DistributedDataParallel) for module in model.modules())
+
+
+def _check(model, optimizers, sums):
+    """Errors: InvalidInput."""
+    where = "gradweave.wrap(between={'average': 'gradients'}): "
+    if sums and sharding.held_by(model, ()) is not None:
+        raise _native.InvalidInput(where + "the model is sharded over some of the island's ranks: shard it over all of them, "
+                                   "fully_shard() on a mesh of all")
+    if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in optimizers):
+        raise _native.InvalidInput(where + "LBFGS computes several gradients in a step: give an optimizer that takes one")
+    if any(getattr(module, "sparse", False) for module in model.modules()):
+        raise _native.InvalidInput(where + "an embedding's gradient is sparse: give it sparse=False")
