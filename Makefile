@@ -44,7 +44,7 @@ test-runtime: build runtime  ## Tests of the runtime: real processes
 	@scripts/deps tests && scripts/deps python-tests
 	@$(WITH_TESTS)
 	cmake --build --preset release -j $(JOBS) --target torch_tests simulated_device example_train && build/src/runtime/torch_tests --gtest_brief=1
-	$(PYTHON) -m pytest -q -n 3 tests  # processes that mostly wait for each other
+	$(PYTHON) -m pytest -q -n 4 tests  # processes that mostly wait for each other
 
 bench: build runtime  ## Benchmarks against peers; results in docs/
 	@scripts/deps checks

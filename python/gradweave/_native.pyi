@@ -199,8 +199,8 @@ class Island:
 class IslandMember:
     """One rank of an island among the islands (src/islands/member.h)."""
 
-    def __init__(self, *, meeting: str, key: str, island: str, trains: str, rank: int, ranks: int, listen: str,
-                 silence_s: float, values: Tensor, compressor: str, outer: tuple[float, float] | None,
+    def __init__(self, *, meeting: str, key: str, island: str, trains: str, rank: int, ranks: int, exchanging: int,
+                 listen: str, silence_s: float, values: Tensor, compressor: str, outer: tuple[float, float] | None,
                  gradients: list[int] | None) -> None: ...
     @property
     def port(self) -> int: ...

@@ -21,7 +21,8 @@ from gradweave.profiling import communicates
 from gradweave.subclasses import named_as, reduce_plain, session_of
 
 GROUP = 256  # elements that a codec scales together
-OPTIONS = {"average": "parameters", "period": 8, "compressor": "int4", "outer_momentum": 0.0, "outer_learning_rate": 1.0}
+OPTIONS = {"average": "parameters", "ranks": None, "period": 8, "compressor": "int4", "outer_momentum": 0.0,
+           "outer_learning_rate": 1.0}
 NOTHING, AVERAGE, FINISH = 0, 1, 2  # what a rank wants: islands::StepReport
 POLL_S = 0.005
 TELL_S = 10.0
@@ -32,13 +33,17 @@ logger = logging.getLogger("gradweave")
 
 
 class Section:
-    """Tensors that the ranks `holders` of an island have alike. Each of them averages its share of them with other islands."""
+    """Tensors that the ranks `holders` of an island have alike. Each of the first `exchanging` averages its share of them with
+    other islands."""
 
-    def __init__(self, tensors, holders, group):
-        self.tensors, self._holders, self._group = tensors, holders, group
+    def __init__(self, tensors, holders, group, exchanging):
+        self.tensors, self._group = tensors, group
+        self._exchange, self._all_do = holders[:exchanging], exchanging >= len(holders)
         self.numel = sum(tensor.numel() for tensor in tensors)
-        self.share = math.ceil(self.numel / len(holders) / GROUP) * GROUP
-        self._first = holders.index(_rank()) * self.share
+        self._share = math.ceil(self.numel / len(self._exchange) / GROUP) * GROUP
+        place = holders.index(_rank())
+        self._first = place * self._share
+        self.share = self._share if place < exchanging else 0  # elements, of this rank
 
     def read(self, to, tensors=None):
         """Writes this rank's share, of `tensors` if they are given, to a vector of `share` elements, zeros behind the last."""
@@ -58,16 +63,26 @@ class Section:
         """Each tensor's values, of the shares of all holders. Collective among them."""
         whole = share
         if self._group is not None:
-            whole = torch.empty(len(self._holders) * self.share)
-            distributed.all_gather_single(whole, share, group=self._group)
+            whole = torch.empty(len(self._exchange) * self._share)
+            if self._all_do:
+                distributed.all_gather_single(whole, share, group=self._group)
+            else:
+                whole[self._first:self._first + self.share] = share
+                for part, rank in zip(whole.chunk(len(self._exchange)), self._exchange):
+                    distributed.broadcast(part, rank, group=self._group)
         return [whole[place:place + tensor.numel()].view(tensor.shape) for tensor, place in self._placed()]
 
     def summed(self, to, tensors):
         """As read(), of the sums of what the holders have in `tensors`, which are not alike. Collective among them."""
-        whole = torch.zeros(len(self._holders) * self.share)
+        whole = torch.zeros(len(self._exchange) * self._share)
         for tensor, place in self._placed(tensors):
             whole[place:place + tensor.numel()].copy_(tensor.detach().reshape(-1))
-        distributed.reduce_scatter_single(to, whole, group=self._group)
+        if self._all_do:
+            distributed.reduce_scatter_single(to, whole, group=self._group)
+            return
+        for part, rank in zip(whole.chunk(len(self._exchange)), self._exchange):
+            distributed.reduce(part, rank, group=self._group)
+        to.copy_(whole[self._first:self._first + self.share])
 
     def _placed(self, tensors=None):
         place = 0
@@ -79,7 +94,7 @@ class Section:
 class Values:
     """What a rank averages of a model: its part of the parameters, and of the buffers, which only the last average moves."""
 
-    def __init__(self, model, exclude):
+    def __init__(self, model, exclude, exchanging):
         self._model = model
         everything = _holders_of_all()
         self.held = {parameter: _holders(parameter, everything) for name, parameter in model.named_parameters()
@@ -88,10 +103,11 @@ class Values:
         for parameter, holders in self.held.items():
             by_holders.setdefault(holders, []).append(sharding.local_of(parameter))
         self.groups = groups = _groups_of(list(by_holders) + [everything])
-        self._sections = [Section(tensors, holders, groups[holders]) for holders, tensors in by_holders.items()]
+        self._sections = [Section(tensors, holders, groups[holders], exchanging)
+                          for holders, tensors in by_holders.items()]
         self.buffers = [sharding.local_of(each) for name, each in model.named_buffers()
                         if each.is_floating_point() and not sharding.is_named(name, exclude)]
-        self._buffers = Section(self.buffers, everything, groups[everything])
+        self._buffers = Section(self.buffers, everything, groups[everything], exchanging)
         self._parameters = sum(section.share for section in self._sections)
         self.count = self._parameters + self._buffers.share
         self._vector = torch.zeros(self.count)
@@ -162,6 +178,15 @@ class Inside:
             distributed.broadcast_object_list(held, 0, group=self._group)
         return held[0]
 
+    def tensor_from_rank_0(self, value):
+        """Of one dimension."""
+        if self._group is None:
+            return value
+        size = self.from_rank_0(value.numel())
+        held = value if self.rank == 0 else value.new_empty(size)
+        distributed.broadcast(held, 0, group=self._group)
+        return held
+
     def gathered(self, value):
         found = [value] * self.size
         if self._group is not None:
@@ -181,7 +206,9 @@ class Islands:
         self._options = checked(settings.between)
         self._period = self._options["period"]
         self._inside = Inside(settings.timeout)
-        self._values = Values(model, settings.exclude)
+        self._exchanging = self._options["ranks"] or self._inside.size
+        self._one_state = self._options["ranks"] is not None  # of an island: islands have other numbers of ranks
+        self._values = Values(model, settings.exclude, self._exchanging)
         self.steps = 0
         self.samples_per_step = float(self._inside.size)
         self._samples = self._steps_since = 0  # since the last average that landed; since one has begun
@@ -205,15 +232,16 @@ class Islands:
         is, if it is the first. Collective among the island's ranks. Errors: InvalidInput."""
         settings, options = self._settings, self._options
         outer = (options["outer_momentum"], options["outer_learning_rate"])
-        trains = digest([self._shapes, self._inside.size, options["average"], options["compressor"], outer])
+        trains = digest([self._shapes, self._exchanging, self._one_state, options["average"], options["compressor"], outer])
         self._member = _native.IslandMember(
             meeting=settings.islands, key=str(settings.key), island=self.name, trains=trains, rank=self._inside.rank,
-            ranks=self._inside.size, listen=_own_port(settings.listen), silence_s=min(settings.timeout, 10.0),
-            values=self._values.read(), compressor="" if options["compressor"] == "none" else options["compressor"],
+            ranks=self._inside.size, exchanging=self._exchanging, listen=_own_port(settings.listen),
+            silence_s=min(settings.timeout, 10.0), values=self._values.read(),
+            compressor="" if options["compressor"] == "none" else options["compressor"],
             outer=None if outer == (0.0, 1.0) else outer, gradients=self._gradient_counts())
         addresses = self._inside.gathered(f"{_own_host(settings.islands, settings.listen)}:{self._member.port}")
         if self._inside.rank == 0:
-            self._member.join(addresses)
+            self._member.join(addresses[:self._exchanging])
         self._come_in(settings.arrival_timeout)
 
     # ---- what users ask
@@ -468,7 +496,8 @@ class Islands:
     def _train(self, command):
         self._trains, self.last_average = True, command.landed
         if self._member.train(self._values.read()):
-            self._set_state(self._member.extra)
+            extra = self._member.extra
+            self._set_state(self._inside.tensor_from_rank_0(extra) if self._one_state else extra)
             self._values.set(self._anchor(), buffers=False)
         else:
             for call in self._on_keep:
@@ -483,6 +512,9 @@ class Islands:
     # ---- the state besides parameters
 
     def _state(self):
+        if self._one_state and self._inside.rank:
+            return torch.empty(0, dtype=torch.uint8)  # those that take it have rank 0's on all ranks
+
         def local(value):
             return sharding.local_of(value) if isinstance(value, torch.Tensor) else value
 
@@ -634,13 +666,27 @@ def checked(given):
     if options["average"] not in ("parameters", "gradients"):
         raise _native.InvalidInput(f"gradweave.wrap(between=): average is '{options['average']}'; give parameters or "
                                    "gradients")
-    if options["average"] == "gradients" and len(given) > 1:
+    others = [name for name in given or () if name not in ("average", "ranks")]
+    if options["average"] == "gradients" and others:
         raise _native.InvalidInput("gradweave.wrap(between=): gradients are averaged exactly, in each step: leave out "
-                                   f"{', '.join(name for name in given if name != 'average')}, or average parameters")
+                                   f"{', '.join(others)}, or average parameters")
     if options["period"] != int(options["period"]) or options["period"] < 1:
         raise _native.InvalidInput(f"gradweave.wrap(between=): period is {options['period']}; give a number of steps, at "
                                    "least 1")
     return options
+
+
+def check_exchanging(exchanging, model):
+    """Errors: InvalidInput where this island can't have so many ranks exchange with others."""
+    ranks = len(_holders_of_all())
+    if exchanging is None or exchanging == ranks:
+        return
+    if not 1 <= exchanging <= ranks:
+        raise _native.InvalidInput(f"gradweave.wrap(between=): {exchanging} ranks of each island are to exchange with others, "
+                                   f"and this one has {ranks}: give ranks from 1 to {ranks}, the same on all islands")
+    if any(sharding.is_sharded(parameter) for parameter in model.parameters()):
+        raise _native.InvalidInput("gradweave.wrap(between=): each rank has shards of its own, and all exchange theirs: leave "
+                                   "ranks out, and start islands with as many ranks each")
 
 
 def _check_carried(held):

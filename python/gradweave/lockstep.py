@@ -1,5 +1,5 @@
-"""Islands that average gradients: each step is one that all of them make together (src/islands/gradient_average.h). Here is what
-torch has of it: gradients in buckets, hooks that tell when they are there, and the collectives of the island's own ranks."""
+"""Islands that average gradients: each step is one that all of them make together (src/islands/gradient_average.h). Here is
+what torch has of it: gradients in buckets, hooks that tell when they are there, the collectives of the island's own ranks."""
 
 import contextlib
 import functools
@@ -18,11 +18,11 @@ POLL_S = 0.001
 class Bucket:
     """Parameters whose gradients go on their way together, and whether each has one."""
 
-    def __init__(self, parameters, holders, group, sums):
+    def __init__(self, parameters, holders, group, exchanging, sums):
         self.parameters = parameters
         self._locals = [sharding.local_of(parameter) for parameter in parameters]
         self._ranks = len(holders) if sums else 1
-        self._section = islands.Section([*self._locals, torch.zeros(len(parameters))], holders, group)
+        self._section = islands.Section([*self._locals, torch.zeros(len(parameters))], holders, group, exchanging)
         self.share = self._section.share
 
     def read(self, to):
@@ -49,12 +49,12 @@ class Bucket:
                 sharding.local_of(parameter.grad).copy_(mean)
 
 
-def buckets_of(held, groups, sums):
+def buckets_of(held, groups, exchanging, sums):
     """Of parameters {parameter: its holders}, the last ones first, as a backward comes to them. The same on all ranks."""
     buckets, filling = [], {}
 
     def close(holders):
-        buckets.append(Bucket(filling.pop(holders), holders, groups[holders], sums))
+        buckets.append(Bucket(filling.pop(holders), holders, groups[holders], exchanging, sums))
 
     for parameter, holders in reversed(held.items()):
         bucket = filling.setdefault(holders, [])
@@ -80,12 +80,12 @@ class Lockstep(islands.Islands):
         if sums:
             self._from_rank_0([*model.parameters(), *model.buffers()])
         held = self._values.held
-        self._buckets = buckets_of(held, self._values.groups, sums)
+        self._buckets = buckets_of(held, self._values.groups, self._exchanging, sums)
         self._place = {parameter: place for place, bucket in enumerate(self._buckets) for parameter in bucket.parameters}
         self._vector = torch.zeros(sum(bucket.share for bucket in self._buckets))
         self._shares = self._vector.split([bucket.share for bucket in self._buckets])
-        # Whoever averages an island's gradients at the end of the backward, as DistributedDataParallel does, is waited for; and
-        # an accelerator computes while its backward is still being launched.
+        # Whoever averages an island's gradients at the end of the backward, as DistributedDataParallel does, is waited for; an
+        # accelerator computes while its backward is still being launched.
         self._overlaps = not _averages_at_the_end(model) and all(p.device.type == "cpu" for p in held)
         self._syncs, self._finishes, self._stale = True, False, False
         self._task = None  # the backward after which gradients are averaged
@@ -118,8 +118,8 @@ class Lockstep(islands.Islands):
 
     def wait(self):
         """Errors: InvalidInput."""
-        raise _native.InvalidInput("gradweave: islands that average gradients make each step together, and none can wait for the "
-                                   "others without: let all loops make as many steps")
+        raise _native.InvalidInput("gradweave: islands that average gradients make each step together, and none can wait for "
+                                   "the others without: let all loops make as many steps")
 
     def finish(self):
         if not self.joined:
@@ -163,12 +163,12 @@ class Lockstep(islands.Islands):
         if self._task is None:
             return
         if self._landed_into is not None and parameter.grad is self._landed_into:
-            raise _native.RuntimeFailure("gradweave: a second backward adds to gradients that all islands have averaged, and no "
-                                         "step has come between: run all but the last one under model.gradweave.no_sync()")
+            raise _native.RuntimeFailure("gradweave: a second backward adds to gradients that all islands have averaged, and "
+                                         "no step has come between: run all but the last one under model.gradweave.no_sync()")
         place = self._place[parameter]
         if self._under_way and self._supplied > place:
-            raise _native.RuntimeFailure("gradweave: a backward adds to a gradient that is on its way to other islands: checkpoint "
-                                         "with use_reentrant=False")
+            raise _native.RuntimeFailure("gradweave: a backward adds to a gradient that is on its way to other islands: "
+                                         "checkpoint with use_reentrant=False")
         self._missing[place] -= 1
         while self._overlaps and self._may_supply() and not self._missing[self._supplied]:
             self._supply(self.samples_per_step)

@@ -51,8 +51,9 @@ class Settings:
     `gradweave meet`, where this job, an island, meets others that train the same (docs/islands.md); key: the job's key file;
     island: this one's name, the same when it comes again, by default the host's; listen: "host:port" at which others reach
     the first rank of a host, the next ones at the ports that follow, by default any; between: options of averages between
-    islands: average (parameters, or gradients, exactly, without the other options), period (steps between two, at least),
-    compressor (int4, int8, ef_signsgd or none), outer_momentum, outer_learning_rate."""
+    islands: ranks (of each island that exchange with others, by default all), average (parameters, or gradients, exactly,
+    without the options that follow), period (steps between two, at least), compressor (int4, int8, ef_signsgd or none),
+    outer_momentum, outer_learning_rate."""
 
     scheme: str = "auto"
     plan: Plan | None = None

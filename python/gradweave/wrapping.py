@@ -80,7 +80,9 @@ def wrap_alone(model, optimizer, settings):
     if settings.islands is not None:
         settings.check_ranges()
         _check_islands(model, settings)
-        gradients = islands.checked(settings.between)["average"] == "gradients"
+        between = islands.checked(settings.between)
+        islands.check_exchanging(between["ranks"], model)
+        gradients = between["average"] == "gradients"
         if gradients or islands.users_own(model, settings.exclude):
             return _wrap_island(model, optimizer, settings, lockstep.Lockstep if gradients else islands.Islands)
     held = sharding.held_by(model, settings.exclude)

@@ -92,8 +92,15 @@ std::string Meeting::refusal_of(const Report& report, Time now) const {
   }
   for (const auto& [name, member] : members_) {
     if (name == island.name || member.island.trains == island.trains) continue;
+    const bool alike = member.island.addresses.size() == island.addresses.size();
     return "it trains something else than island " + in_quotes(name) + ": " + in_quotes(island.trains) +
-           ", not " + in_quotes(member.island.trains) + "; start all islands with the same model and options";
+           ", not " + in_quotes(member.island.trains) +
+           "; start all islands with the same model and options" +
+           (alike ? ""
+                  : ": " + std::to_string(island.addresses.size()) +
+                        " of its ranks exchange with other islands, and " +
+                        std::to_string(member.island.addresses.size()) +
+                        " of that one's (between={'ranks': N} lets N of each, however many it has)");
   }
   if (recovering_ || !report.epoch || !report.has_trained) return "";
   if (report.epoch->line != in_force_.line) return kOtherTraining;

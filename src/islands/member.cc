@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <set>
 #include <thread>
@@ -73,7 +74,7 @@ class Member::Core {
       : options(std::move(the_options)),
         endpoint({.key = options.key,
                   .name = name_of(options.island, options.rank),
-                  .listen = options.listen,
+                  .listen = exchanges() ? std::optional(options.listen) : std::nullopt,
                   .silence = options.silence}),
         council(options.island, options.gradients.has_value()),
         part(options.part, values),
@@ -100,6 +101,7 @@ class Member::Core {
     bool has_all() const { return !connected || peer.presence() != Presence::kHere || mailbox->delivered(); }
   };
 
+  bool exchanges() const { return options.rank < options.exchanging; }
   void come_in_force(const Epoch& epoch);
   void meet(const Island& island);
   void look_after_connections();
@@ -160,7 +162,9 @@ std::vector<std::int64_t> Member::report(StepReport::Wants wants) {
   if (progress == Progress::kComplete) report.complete = number;
   if (progress == Progress::kFailed) report.failed = number;
   if (core.part.unlike()) throw RuntimeFailure("islands: " + core.part.trouble());
-  if (core.takes != 0 && core.failed_to_take != core.takes) {
+  if (core.takes != 0 && !core.exchanges()) {
+    report.caught_up = std::numeric_limits<std::int64_t>::max();  // as the others are
+  } else if (core.takes != 0 && core.failed_to_take != core.takes) {
     try {
       report.caught_up = core.part.catch_up().value_or(-1);
     } catch (const RuntimeFailure&) {
@@ -298,7 +302,7 @@ void Member::Core::come_in_force(const Epoch& next) {
     other = stays ? std::next(other) : others.erase(other);
   }
   for (const Island& island : epoch.islands) {
-    if (island.name != options.island && !others.contains(island.name)) meet(island);
+    if (exchanges() && island.name != options.island && !others.contains(island.name)) meet(island);
   }
 }
 
@@ -351,6 +355,7 @@ Peer Member::Core::peer_of(const std::string& island) const {
 }
 
 std::vector<std::optional<Peer>> Member::Core::members_of(const Command& command) const {
+  if (!exchanges()) return {std::nullopt};
   std::vector<std::optional<Peer>> members;
   for (const std::string& island : command.members)
     members.push_back(island == options.island ? std::nullopt : std::optional(peer_of(island)));
@@ -396,6 +401,7 @@ bool Member::alone_with(const std::string& island) const {
 
 void Member::give(const Command& command, std::optional<std::span<const float>> values, const Extra& extra) {
   if (values) core_->part.set_anchor(*values, command.landed);
+  if (!core_->exchanges()) return;
   core_->part.give(command.other, core_->peer_of(command.other), command.number, extra);
 }
 
@@ -404,6 +410,7 @@ void Member::give_no_more(const std::string& island) { core_->part.give_no_more(
 void Member::take(const Command& command) {
   core_->takes = command.number;
   core_->have_taken = false;
+  if (!core_->exchanges()) return;
   core_->part.take(core_->peer_of(command.other), command.number);
 }
 

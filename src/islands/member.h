@@ -29,6 +29,8 @@ struct MemberOptions {
   std::string island;  // name
   std::string trains;  // as in Island
   int rank = 0, ranks = 1;
+  int exchanging =
+      1;  // so many of its ranks, the first ones, exchange with other islands; the others' parts are empty
   Address listen;  // port 0: any that is free
   std::chrono::nanoseconds silence = std::chrono::seconds(10);
   PartOptions part;
@@ -62,9 +64,9 @@ class Member {
   // Leaves the other islands.
   ~Member();
 
-  // Where it listens.
+  // Where it listens; 0 of one that doesn't exchange.
   std::uint16_t port() const;
-  // Rank 0: goes to the meeting point. `addresses`: where each rank of the island can be connected to.
+  // Rank 0: goes to the meeting point. `addresses`: where each rank that exchanges can be connected to.
   void join(const std::vector<std::string>& addresses);
 
   // ---- at each step

@@ -17,11 +17,12 @@ def file_of(name):
     return Path(os.environ["JOB_FOLDER"]) / name
 
 
-def trained(rank, kind, number, given, averages=6, until=None, between=None, pace_s=0.01):
+def trained(rank, kind, number, given, averages=6, until=None, between=None, pace_s=0.01, exactly=False):
     """Trains until so many averages have landed, or until the file `until` is there; returns what it ends with."""
     import gradweave
 
-    given = given | {"island": f"island{number}", "between": {"period": 4, "compressor": "int4"} | (between or {})}
+    options = {} if exactly else {"period": 4, "compressor": "int4"}
+    given = given | {"island": f"island{number}", "between": options | (between or {})}
     model, optimizer, loss = made(kind, rank, number, given)
     islands = model.gradweave.islands
     seen, first = [], islands.steps
@@ -38,9 +39,21 @@ def trained(rank, kind, number, given, averages=6, until=None, between=None, pac
             file_of(f"averaged{rank}").touch()
     gradweave.finish(model)
     found = {"values": values_of(model), "averages": islands.averages, "seen": seen, "first": first, "steps": islands.steps,
-             "names": islands.names}
+             "names": islands.names, "optimizer": optimizer.state_dict()["state"]}
     model.gradweave.close()
     return found
+
+
+def refused(rank, given, between, kind="ddp"):
+    import gradweave
+
+    with pytest.raises(gradweave.InvalidInput) as error:
+        made(kind, rank, 1, given | {"island": "another", "between": between})
+    return str(error.value)
+
+
+def equal_states(a, b):
+    return all(torch.equal(a[place][name], b[place][name]) for place in a for name in a[place])
 
 
 def equal(results):
@@ -75,6 +88,54 @@ def test_an_island_that_is_killed_comes_back_while_the_others_train(meeting, tmp
         assert equal([island[rank] for island in islands])
         assert islands[1][rank]["first"] > 10
         assert ["island1", "island2"] in islands[0][rank]["seen"]
+
+
+@pytest.mark.parametrize("kind, sizes, between", [
+    ("gradweave", (3, 2), {"ranks": 2}), ("plain", (1, 3), {"ranks": 1, "average": "gradients"}),
+    pytest.param("ddp", (1, 3), {"ranks": 1}, marks=pytest.mark.slow),
+    pytest.param("ddp", (2, 1), {"ranks": 1, "average": "gradients"}, marks=pytest.mark.slow)])
+def test_islands_of_other_sizes_take_each_others_state_and_end_equal(meeting, tmp_path, kind, sizes, between):
+    end, of_gradients = str(tmp_path / "end"), "average" in between
+
+    def start(number):
+        of = "plain" if kind == "gradweave" and sizes[number - 1] == 1 else kind
+        return ranks.start(trained, sizes[number - 1], kind=of, number=number, given=meeting.given, until=end,
+                           between=between, exactly=of_gradients)
+
+    first, second = start(1), start(2)
+    for job in (first, second):
+        job.wait_for_file("averaged0")
+    for struck, number in ((second, 2), (first, 1)):  # each size takes the other's state
+        for process in struck.processes:
+            process.send_signal(signal.SIGKILL)
+        struck.end()
+        again = start(number)
+        again.wait_for_file("averaged0")
+        first, second = (first, again) if number == 2 else (again, second)
+    Path(end).touch()
+    islands = [first.results(), second.results()]
+    assert equal([rank for island in islands for rank in island])
+    assert all(island[0]["first"] > 3 for island in islands)
+    assert len({rank["steps"] for rank in islands[0]}) == 1
+    for island in islands:
+        assert all(equal_states(island[0]["optimizer"], rank["optimizer"]) for rank in island)
+
+
+def test_ranks_that_cant_exchange_are_refused(meeting):
+    said = ranks.run(refused, 2, given=meeting.given, between={"ranks": 3})
+    assert all("3 ranks of each island are to exchange with others, and this one has 2" in each for each in said)
+    [said, _] = ranks.run(refused, 2, given=meeting.given, between={"ranks": 1}, kind="fsdp2")
+    assert "leave ranks out, and start islands with as many ranks each" in said
+
+
+def test_islands_of_other_sizes_are_told_how_they_can_train_together(meeting, tmp_path):
+    end = str(tmp_path / "end")
+    first = ranks.start(trained, 1, kind="plain", number=1, given=meeting.given, until=end)
+    first.wait_for_file("joined0")
+    [said, _] = ranks.run(refused, 2, given=meeting.given | {"arrival_timeout": 1.0}, between={})
+    assert "2 of its ranks exchange with other islands, and 1 of that one's (between={'ranks': N}" in said
+    Path(end).touch()
+    first.results()
 
 
 def test_an_island_for_which_the_others_wait_is_left_out_on_request(tmp_path):
