@@ -45,13 +45,14 @@ class Section:
         self._first = place * self._share
         self.share = self._share if place < exchanging else 0  # elements, of this rank
 
-    def read(self, to, tensors=None):
+    def read(self, to, tensors=None, non_blocking=False):
         """Writes this rank's share, of `tensors` if they are given, to a vector of `share` elements, zeros behind the last."""
         to.zero_()
         for tensor, place in self._placed(tensors):
             begin, end = max(place, self._first), min(place + tensor.numel(), self._first + self.share)
             if begin < end:
-                to[begin - self._first:end - self._first].copy_(tensor.detach().reshape(-1)[begin - place:end - place])
+                to[begin - self._first:end - self._first].copy_(tensor.detach().reshape(-1)[begin - place:end - place],
+                                                                non_blocking=non_blocking)
 
     def write(self, share, put):
         """put(tensor, its part) for each tensor, of the shares of all holders. Collective among them."""

@@ -12,7 +12,7 @@ from torch import distributed
 from gradweave import _native, islands, profiling, sharding
 
 BUCKET_BYTES = 4 << 20  # of float32: large enough for a link's messages, and what is left when the backward ends is small
-POLL_S = 0.001
+LEAST_POLL_S, POLLS_IN_A_WAIT = 0.001, 20  # so that looking takes little of a long wait, and adds little to a short one
 
 
 class Bucket:
@@ -26,13 +26,13 @@ class Bucket:
         self.share = self._section.share
 
     def read(self, to):
-        """Writes this rank's share of the gradients: of their means, where the island's ranks have not averaged them.
-        Collective there."""
+        """Writes this rank's share of the gradients, in the order of the current stream: of their means, where the island's
+        ranks have not averaged them. Collective there."""
         gradients = [sharding.gradient_of(parameter) if parameter.grad is not None else torch.zeros_like(local)
                      for parameter, local in zip(self.parameters, self._locals)]
         there = torch.tensor([float(parameter.grad is not None) for parameter in self.parameters])
         if self._ranks == 1:
-            self._section.read(to, [*gradients, there])
+            self._section.read(to, [*gradients, there], non_blocking=to.is_pinned())
         else:
             self._section.summed(to, [*gradients, there])
             to /= self._ranks
@@ -82,15 +82,19 @@ class Lockstep(islands.Islands):
         held = self._values.held
         self._buckets = buckets_of(held, self._values.groups, self._exchanging, sums)
         self._place = {parameter: place for place, bucket in enumerate(self._buckets) for parameter in bucket.parameters}
-        self._vector = torch.zeros(sum(bucket.share for bucket in self._buckets))
+        device = next((p.device for p in held), torch.device("cpu"))
+        # Gradients come to the host beside the backward.
+        self._stream = None if device.type == "cpu" or sums else torch.Stream(device=device)
+        self._vector = torch.zeros(sum(bucket.share for bucket in self._buckets), pin_memory=self._stream is not None)
         self._shares = self._vector.split([bucket.share for bucket in self._buckets])
-        # Whoever averages an island's gradients at the end of the backward, as DistributedDataParallel does, is waited for; an
-        # accelerator computes while its backward is still being launched.
-        self._overlaps = not _averages_at_the_end(model) and all(p.device.type == "cpu" for p in held)
+        # Whoever averages an island's gradients at the end of the backward, as DistributedDataParallel does, is waited for; so
+        # is an accelerator where the host has to sum.
+        self._overlaps = not _averages_at_the_end(model) and (device.type == "cpu" or not sums)
         self._syncs, self._finishes, self._stale = True, False, False
         self._task = None  # the backward after which gradients are averaged
         self._missing = []  # of each bucket, gradients that have not come
-        self._supplied, self._weight = 0, None  # buckets of the average under way
+        self._read = []  # of the average under way, by bucket: when its gradients are on the host; None: at once
+        self._supplied, self._weight = 0, None  # buckets of it
         self._last_one = False  # that average is the training's last, of parameters
         self._landed_into = None  # means since the last step: a gradient that they are in
         self._landed_now = False  # means have landed, and no step has ended since
@@ -166,12 +170,14 @@ class Lockstep(islands.Islands):
             raise _native.RuntimeFailure("gradweave: a second backward adds to gradients that all islands have averaged, and "
                                          "no step has come between: run all but the last one under model.gradweave.no_sync()")
         place = self._place[parameter]
-        if self._under_way and self._supplied > place:
+        if self._under_way and len(self._read) > place:
             raise _native.RuntimeFailure("gradweave: a backward adds to a gradient that is on its way to other islands: "
                                          "checkpoint with use_reentrant=False")
         self._missing[place] -= 1
-        while self._overlaps and self._may_supply() and not self._missing[self._supplied]:
-            self._supply(self.samples_per_step)
+        while self._overlaps and self._may_read() and not self._missing[len(self._read)]:
+            self._read_next(self.samples_per_step)
+        while self._supplied < len(self._read) and (self._read[self._supplied] is None or self._read[self._supplied].query()):
+            self._supply()
 
     def _backward_ended(self):
         self._task = None
@@ -181,13 +187,13 @@ class Lockstep(islands.Islands):
     def _average(self):
         """Returns once gradients are the means of all islands."""
         self._stale = self._landed_now = False
+        begin = time.monotonic()
         while not self._landed_now:
             self._tell_trouble()
             self._proceed(self._wish())
-            while self._may_supply():
-                self._supply(0.0 if self._stale else self.samples_per_step)
+            self._supply_rest(0.0 if self._stale else self.samples_per_step)
             if not self._landed_now:
-                time.sleep(POLL_S)
+                time.sleep(min(max((time.monotonic() - begin) / POLLS_IN_A_WAIT, LEAST_POLL_S), islands.POLL_S))
 
     def _wish(self):
         return islands.NOTHING if self._under_way or not self._trains else islands.AVERAGE
@@ -201,26 +207,42 @@ class Lockstep(islands.Islands):
 
     # ---- an average
 
-    def _may_supply(self):
-        return self._under_way and not self._last_one and self._supplied < len(self._buckets)
+    def _may_read(self):
+        return self._under_way and not self._last_one and len(self._read) < len(self._buckets)
 
-    def _supply(self, weight):
-        place, self._supplied = self._supplied, self._supplied + 1
+    def _read_next(self, weight):
+        place, when = len(self._read), None
         if place == 0:
             self._weight = weight
             for call in self._on_begin:
                 call(self._number, self._averaged_with)
-        share = self._shares[place]
-        if self._weight:
-            self._buckets[place].read(share)
+        if not self._weight:
+            self._shares[place].zero_()
+        elif self._stream is None:
+            self._buckets[place].read(self._shares[place])
         else:
-            share.zero_()
-        self._member.supply(place, self._weight, share)
+            self._stream.wait_stream(torch.accelerator.current_stream(self._stream.device))
+            with self._stream:
+                self._buckets[place].read(self._shares[place])
+                when = self._stream.record_event()
+        self._read.append(when)
+
+    def _supply(self):
+        place, self._supplied = self._supplied, self._supplied + 1
+        if self._read[place] is not None:
+            self._read[place].synchronize()
+        self._member.supply(place, self._weight, self._shares[place])
+
+    def _supply_rest(self, weight):
+        while self._may_read():
+            self._read_next(weight)
+        while self._under_way and self._supplied < len(self._read):
+            self._supply()
 
     def _proceed(self, wants, joining=False):
         super()._proceed(wants, joining)
-        while self._finishes and self._may_supply():
-            self._supply(0.0)
+        if self._finishes:
+            self._supply_rest(0.0)
 
     def _holds(self, joining):
         # What is given is the state between two steps.
@@ -240,7 +262,7 @@ class Lockstep(islands.Islands):
             return
         self._member.begin_gradients(command)
         self._number, self._averaged_with = command.number, command.members
-        self._under_way, self._supplied = True, 0
+        self._under_way, self._read, self._supplied = True, [], 0
 
     def _land(self, command):
         if command.last:
