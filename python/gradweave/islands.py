@@ -353,9 +353,6 @@ class Islands:
             return
         self._tell_trouble()
         self._proceed(AVERAGE if wants and not self._under_way else NOTHING)
-        self._await_state()
-
-    def _await_state(self):
         while not self._trains:  # it was left out, and takes the state anew
             time.sleep(POLL_S)
             self._proceed(NOTHING)

@@ -3,7 +3,7 @@ what torch has of it: gradients in buckets, hooks that tell when they are there,
 
 import contextlib
 import functools
-import math
+import sys
 import time
 
 import torch
@@ -89,7 +89,8 @@ class Lockstep(islands.Islands):
         self._shares = self._vector.split([bucket.share for bucket in self._buckets])
         # Whoever averages an island's gradients at the end of the backward, as DistributedDataParallel does, is waited for; so
         # is an accelerator where the host has to sum.
-        self._overlaps = not _averages_at_the_end(model) and (device.type == "cpu" or not sums)
+        self._ddp = [each for each in model.modules() if isinstance(each, torch.nn.parallel.DistributedDataParallel)]
+        self._overlaps = not self._ddp and (device.type == "cpu" or not sums)
         self._syncs, self._finishes, self._stale = True, False, False
         self._task = None  # the backward after which gradients are averaged
         self._missing = []  # of each bucket, gradients that have not come
@@ -97,6 +98,7 @@ class Lockstep(islands.Islands):
         self._supplied, self._weight = 0, None  # buckets of it
         self._last_one = False  # that average is the training's last, of parameters
         self._landed_into = None  # means since the last step: a gradient that they are in
+        self._stepped = set()  # optimizers, since the last step, but for the one that ends it
         self._landed_now = False  # means have landed, and no step has ended since
         self._handles = [model.register_forward_hook(self._after_forward)]
         self._handles += [p.register_post_accumulate_grad_hook(self._gradient_came) for p in held]
@@ -113,12 +115,10 @@ class Lockstep(islands.Islands):
     def step_ended(self):
         self.steps += 1
         self._landed_now, self._landed_into = False, None
-        if not self.joined:
-            self.join()
-            return
-        self._tell_trouble()
-        self._proceed(self._wish())
-        self._await_state()
+        self._stepped.clear()
+        # What is given and taken is the state as the next backward ends: by then the loop has updated schedules and the like.
+        if self._held and self._held[0].what == "b":
+            self._carry_out(self._held)
 
     def wait(self):
         """Errors: InvalidInput."""
@@ -129,6 +129,7 @@ class Lockstep(islands.Islands):
         if not self.joined:
             super().finish()
             return
+        self._check_whole()
         self._landed_now, self._finishes = False, True
         try:
             super().finish()
@@ -143,14 +144,16 @@ class Lockstep(islands.Islands):
     # ---- the backward
 
     def _after_forward(self, model, arguments, output):
-        if not torch.is_grad_enabled() or not self.joined or not self._averages_now():
+        if not torch.is_grad_enabled() or not self._averages_now():
             return
         for tensor in profiling.tensors_in(output):
             if tensor.grad_fn is not None:
                 tensor.register_hook(self._backward_starts)
 
     def _averages_now(self):
-        return (self._syncs and getattr(self._model, "require_backward_grad_sync", True)
+        accelerate = sys.modules.get("accelerate")  # whose accumulate() tells a model nothing where there is one process
+        return (self._syncs and (accelerate is None or accelerate.state.GradientState().sync_gradients)
+                and all(each.require_backward_grad_sync for each in self._ddp)
                 and all(group.reduce_grads for group in sharding.fsdp_groups(self._model)))
 
     def _backward_starts(self, gradient):
@@ -158,10 +161,20 @@ class Lockstep(islands.Islands):
         task = torch._C._current_graph_task_id()
         if task == self._task:
             return
+        self._check_whole()
+        if self._stepped:
+            raise _native.RuntimeFailure("gradweave: optimizers step after backward passes of their own, and islands that "
+                                         "average gradients make a step of one backward: let all optimizers step after it, "
+                                         "the last one that wrap() was given last, or average parameters")
         self._task, self._missing = task, [len(bucket.parameters) for bucket in self._buckets]
         # What averages inside may do so in a callback of its own, which is queued by then.
         queue = torch.autograd.Variable._execution_engine.queue_callback
         queue(functools.partial(queue, self._backward_ended))
+
+    def _check_whole(self):
+        if self._task is not None and self._under_way and self._read:
+            raise _native.RuntimeFailure("gradweave: a backward has failed with gradients on their way to other islands: call "
+                                         "model.gradweave.close(), and wrap() again; the others make this step without")
 
     def _gradient_came(self, parameter):
         if self._task is None:
@@ -187,6 +200,8 @@ class Lockstep(islands.Islands):
     def _average(self):
         """Returns once gradients are the means of all islands."""
         self._stale = self._landed_now = False
+        if not self.joined:
+            self.join()
         begin = time.monotonic()
         while not self._landed_now:
             self._tell_trouble()
@@ -200,10 +215,12 @@ class Lockstep(islands.Islands):
 
     def _before_step(self, optimizer, arguments, named):
         closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
-        if self.joined and closure is None and not self._landed_now:
+        if closure is None and not self._landed_now:
             raise _native.RuntimeFailure("gradweave: step() comes without gradients that all islands have averaged, and would "
                                          "change this one alone: call the model itself, model(...), and let the last backward "
                                          "before a step be outside of no_sync()")
+        if optimizer is not self._optimizers[-1]:
+            self._stepped.add(optimizer)
 
     # ---- an average
 
@@ -296,10 +313,6 @@ class Lockstep(islands.Islands):
         with torch.no_grad():
             for tensor in tensors:
                 distributed.broadcast(tensor.detach(), 0)
-
-
-def _averages_at_the_end(model):
-    return any(isinstance(module, torch.nn.parallel.DistributedDataParallel) for module in model.modules())
 
 
 def _check(model, optimizers, sums):

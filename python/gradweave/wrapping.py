@@ -83,6 +83,10 @@ def wrap_alone(model, optimizer, settings):
         between = islands.checked(settings.between)
         islands.check_exchanging(between["ranks"], model)
         gradients = between["average"] == "gradients"
+        if gradients and any(each.islands is not None and each.islands.in_lockstep for each in set(sessions.values())):
+            raise _native.InvalidInput("gradweave.wrap(between={'average': 'gradients'}): this process trains another model "
+                                       "so, and newcomers would wait for the one while the others wait for the other: make "
+                                       "one module of the models")
         if gradients or islands.users_own(model, settings.exclude):
             return _wrap_island(model, optimizer, settings, lockstep.Lockstep if gradients else islands.Islands)
     held = sharding.held_by(model, settings.exclude)

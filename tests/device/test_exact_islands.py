@@ -1,5 +1,5 @@
-"""Islands that average gradients of a model on the simulated accelerator: the processor's bits, no report, and gradients that go on
-their way while the backward is still being launched."""
+"""Islands that average gradients of a model on the simulated accelerator: the processor's bits, no report, and gradients that
+go on their way while the backward is still being launched."""
 
 import os
 from pathlib import Path

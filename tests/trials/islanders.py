@@ -111,9 +111,11 @@ def fabric(trial, by_hand=False):
         fabric.load(trial.loads / "fabric.ckpt", state)
     while islands.steps < trial.total:
         for number, (x, y) in enumerate(trial.loader()):
+            if islands.steps >= trial.total:
+                break
             with fabric.no_backward_sync(model, enabled=number % 2 == 0):
                 fabric.backward(nn.functional.cross_entropy(model(x), y))
-            if number % 2 and islands.steps < trial.total:
+            if number % 2:
                 fabric.clip_gradients(model, optimizer, max_norm=1.0)
                 optimizer.step()
                 scheduler.step()
@@ -182,11 +184,11 @@ def transformers_trainer(trial):
     return model, trainer.optimizer
 
 
-def islander(rank, loop, number, given, **how):
+def islander(rank, loop, number, given, between=None, **how):
     """What an island ends with."""
     from gradweave.subclasses import sessions
 
-    options = given | {"island": f"island{number}", "between": {"period": 4}, "timeout": 60.0, "report": False}
+    options = given | {"island": f"island{number}", "between": between or {"period": 4}, "timeout": 60.0, "report": False}
     trial = Islander(rank, options, seed=number, **how)
     model, optimizer = globals()[loop](trial)
     found = {"values": [p.detach().clone() for p in model.parameters()], "own": trial.steps,

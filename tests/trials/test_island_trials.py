@@ -48,6 +48,16 @@ def test_islands_of_a_framework_end_equal(meeting, loop, size):
         assert each["names"] == ["island1", "island2"]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("loop", LOOPS + BY_HAND)
+def test_islands_of_a_framework_that_average_gradients_end_equal(meeting, loop, size):
+    jobs = [ranks.start(islanders.islander, size, loop=loop, number=number, given=meeting.given, total=40,
+                        between={"average": "gradients"}) for number in (1, 2)]
+    found = [result for job in jobs for result in job.results()]
+    assert_equal(found)
+    assert all(each["steps"] == 40 and each["names"] == ["island1", "island2"] for each in found)
+
+
 @pytest.mark.parametrize("loop, size", [("accelerate", 1), ("fabric", 1), ("lightning_trainer", 2),
                                         pytest.param("transformers_trainer", 2, marks=needs_transformers),
                                         ("accelerate_by_hand", 2)])
