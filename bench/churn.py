@@ -5,7 +5,7 @@ step takes a time that is told: an island sleeps until it is over, so that islan
 its own, and each is as slow as it is told to be. Results are lines of JSON, one for each run; runs whose line exists are
 skipped.
 
-    .venv/bin/python bench/churn.py               # all runs: 1.8 hours; --list says which are missing
+    .venv/bin/python bench/churn.py               # all runs: 2.4 hours; --list says which are missing
     .venv/bin/python bench/churn.py --only 'churn/*adamw*'
     .venv/bin/python bench/churn.py --only 'joining/*'       # as root: hosts with slow links between them
     .venv/bin/python bench/churn.py --page        # docs/results/churn.md from what was measured
@@ -18,6 +18,7 @@ import contextlib
 import fnmatch
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -51,6 +52,9 @@ ISLANDS, STEP_S = 4, 0.05
 SAMPLES = 3000 * ISLANDS * BATCH  # that a training ends with, all islands together: 6.4 times the images
 # An island is lost so often, and started again as much later. Where one is always away, as three train undisturbed.
 CHURN = {"nobody": 0.0, "every 30 s": 30.0, "nobody, of three islands": 0.0, "every 30 s, rate by islands": 30.0}
+BETWEEN = {"exact": {"average": "gradients"}}  # by part
+# Other numbers of islands, of which one is lost every 30 s, and their step; two processors are too few for eight with the other.
+COUNTS = {"three islands": (3, STEP_S), "eight islands": (8, 0.1)}
 SYNC_EVERY = 8                    # torchft's steps between averages: as many as islands' default
 RESTARTS_S = 180.0                # how long the job that starts anew is watched
 CHECKPOINTS = {"checkpoint every 2 s": 2.0, "checkpoint every 10 s": 10.0}
@@ -65,6 +69,11 @@ TARGETS = (86.0, 87.0, 88.0)
 # Joining
 LINK_BITS_PER_S, JOINS, BEFORE_S = 200e6, 5, 5.0
 WIDE_STEP_S = 0.2
+
+# Exact gradients beside DistributedDataParallel
+PACES = {"200 Mb/s": 200e6, "1 Gb/s": 1e9}
+PACED = ("compute alone", "DistributedDataParallel", "islands, exact gradients")
+TURNS, PACED_STEPS, PACED_BATCH = 3, 12, 256
 
 
 @dataclass(frozen=True)
@@ -82,12 +91,14 @@ class Run:
 
 
 def all_runs(seeds=3):
-    found = [Run("churn", how, optimizer, seed) for how in ("nobody", "every 30 s") for seed in range(seeds)
-             for optimizer in ("sgd", "adamw")]
+    found = [Run(part, how, optimizer, seed) for part in ("churn", "exact") for how in ("nobody", "every 30 s")
+             for seed in range(seeds) for optimizer in ("sgd", "adamw")]
     found += [Run("unequal", how, optimizer, seed) for optimizer in ("adamw", "sgd") for seed in range(seeds)
               for how in UNEQUAL]
     found += [Run("restarting", how, "sgd") for how in CHECKPOINTS]
     found += [Run("joining", "200 Mb/s", optimizer) for optimizer in ("sgd", "adamw")]
+    found += [Run("counts", how, "sgd") for how in COUNTS]
+    found += [Run("pace", how, "sgd") for how in PACES]
     found += [Run("torchft", how, "sgd") for how in ("nobody", "every 30 s")]
     return found + [Run("churn", how, "sgd", seed) for how in ("nobody, of three islands", "every 30 s, rate by islands")
                     for seed in range(seeds)]
@@ -144,7 +155,7 @@ def make_job(given):
 def island(given):
     numbers, job = shared_numbers(given["numbers"]), make_job(given)
     job.model, job.optimizer = gradweave.wrap(job.model, job.optimizer, islands=given["islands"], key=given["key"],
-                                              island=f"island{given['number']}", report=False)
+                                              island=f"island{given['number']}", between=given["between"], report=False)
     islands, end = job.model.gradweave.islands, Path(given["folder"]) / "end"
     if given["scales"]:  # a newcomer takes the rate with the optimizer's state
         rate = training.recipe_of("small", given["optimizer"]).learning_rate
@@ -230,10 +241,42 @@ def rank(given):
     torch.save(({}, dict(job.model.state_dict()), snapshots), given["result"])
 
 
-def newcomer(given):
-    """An island with a model of 21 MB: joins once told, and trains until it is killed. It tells of each step."""
+def wide_model():
+    """Of 21 MB."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(layer for _ in range(5) for layer in (nn.Linear(1024, 1024), nn.Tanh())))
+    return nn.Sequential(*(layer for _ in range(5) for layer in (nn.Linear(1024, 1024), nn.Tanh())))
+
+
+def paced(given):
+    """One of two workers that train the wide model, as PACED says. Writes the seconds of each step."""
+    model, how, seconds = wide_model(), given["how"], []
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
+    if how == PACED[1]:
+        distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
+    elif how == PACED[2]:
+        model, optimizer = gradweave.wrap(model, optimizer, islands=given["islands"], key=given["key"], report=False,
+                                          island=f"island{given['number']}", between=BETWEEN["exact"])
+        while len(model.gradweave.islands.names) < 2:
+            model(torch.randn(1, 1024)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    x = torch.randn(PACED_BATCH, 1024)
+    for _ in range(PACED_STEPS):
+        begin = time.perf_counter()
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - begin)
+    torch.save(seconds, given["result"])
+    if how == PACED[2]:
+        gradweave.finish(model)
+        model.gradweave.close()
+
+
+def newcomer(given):
+    """An island with the wide model: joins once told, and trains until it is killed. It tells of each step."""
+    model = wide_model()
     parameters = model.parameters()
     optimizer = torch.optim.AdamW(parameters) if given["optimizer"] == "adamw" else torch.optim.SGD(parameters, 0.01, 0.9)
     ready, go = Path(f"{given['numbers']}.ready"), Path(f"{given['numbers']}.go")
@@ -387,8 +430,10 @@ def evaluate(state, test):
 
 
 def churn(run, folder, test):
-    every, chance, count = CHURN[run.how], random.Random(run.seed), 3 if "three" in run.how else ISLANDS
-    given = {"optimizer": run.optimizer, "seed": run.seed, "step_s": STEP_S, "snapshot": 0, "scales": "rate" in run.how}
+    every, chance = CHURN.get(run.how, CHURN["every 30 s"]), random.Random(run.seed)
+    count, step_s = COUNTS.get(run.how, (3 if "three" in run.how else ISLANDS, STEP_S))
+    given = {"optimizer": run.optimizer, "seed": run.seed, "step_s": step_s, "snapshot": 0, "scales": "rate" in run.how,
+             "between": BETWEEN.get(run.part)}
     what = "torchft" if run.part == "torchft" else "island"
     with lighthouse() if what == "torchft" else Meeting(folder, LEASE) as meeting:
         islands = Islands(count, folder, given | meeting.given, what)
@@ -427,7 +472,7 @@ def churn(run, folder, test):
 def unequal(run, folder, test):
     """Of islands that wait, those that have waited are as slow as the slowest: all sleep as long."""
     steps, every = UNEQUAL[run.how], SNAPSHOT[run.how]
-    given = {"optimizer": run.optimizer, "seed": run.seed, "step_s": UNIT_S, "scales": False}
+    given = {"optimizer": run.optimizer, "seed": run.seed, "step_s": UNIT_S, "scales": False, "between": None}
     waits = run.how != "as they are"
     if run.how == "wait at each step":
         ranks = start_ranks(len(SPEEDS), folder, given | {"snapshot": every, "steps": steps, "checkpoint_s": 0.0, "life": 0})
@@ -545,8 +590,29 @@ def joining(run, folder, _):
                 each.kill()
 
 
-PROCESSES = {"island": island, "rank": rank, "newcomer": newcomer, "torchft": torchft_replica}
-PARTS = {"churn": churn, "torchft": churn, "unequal": unequal, "restarting": restarting, "joining": joining}
+def pace(run, folder, _):
+    """Two hosts with a worker each; a third has the meeting point. What is compared runs in turns."""
+    found = {how: [] for how in PACED}
+    with hosts.Hosts(3) as made:
+        made.shape(PACES[run.how])
+        for turn in range(TURNS):
+            for how in PACED:
+                with Meeting(Path(tempfile.mkdtemp(dir=folder)), LEASE, hosts.address_of(2), made.inside(2)) as meeting:
+                    environment = {"MASTER_ADDR": hosts.address_of(0), "MASTER_PORT": "29800", "WORLD_SIZE": "2",
+                                   "GLOO_SOCKET_IFNAME": "gw0"}
+                    workers = [Process("paced", folder, made.inside(number), environment | {"RANK": str(number)}, number=number,
+                                       life=f"{turn}{PACED.index(how)}", how=how, **meeting.given) for number in range(2)]
+                    try:
+                        steps = [each.result() for each in workers]
+                    finally:
+                        for each in workers:
+                            each.kill()
+                found[how].append([statistics.median(of[2:]) for of in steps])
+    return {"seconds": {how: [max(of) for of in turns] for how, turns in found.items()}, "parameter_bytes": 4 * 5 * 1024 * 1025}
+
+
+PROCESSES = {"paced": paced, "island": island, "rank": rank, "newcomer": newcomer, "torchft": torchft_replica}
+PARTS = {"churn": churn, "exact": churn, "counts": churn, "pace": pace, "torchft": churn, "unequal": unequal, "restarting": restarting, "joining": joining}
 
 
 def measure(run, test):
@@ -570,16 +636,16 @@ def mean_of(results, name):
 
 def accuracy_table(done):
     table = []
-    for optimizer in ("sgd", "adamw"):
-        calm = pick(done, "churn", "nobody", optimizer)
+    for optimizer, part in itertools.product(("sgd", "adamw"), ("churn", "exact")):
+        calm = pick(done, part, "nobody", optimizer)
         for how in CHURN:
-            found = pick(done, "churn", how, optimizer)
+            found = pick(done, part, how, optimizer)
             if not found:
                 continue
             differences = [found[seed]["accuracy"] - calm[seed]["accuracy"] for seed in sorted(found)]
             per_1000 = 1000 * sum(each["losses"] for each in found.values()) / sum(each["steps"] for each in found.values())
             table.append([
-                optimizer, how, " ".join(f"{found[seed]['accuracy']:.2f}" for seed in sorted(found)),
+                optimizer, how + (", exact gradients" if part == "exact" else ""), " ".join(f"{found[seed]['accuracy']:.2f}" for seed in sorted(found)),
                 f"{mean_of(found, 'accuracy'):.2f}", *([f"{statistics.mean(differences):+.2f}", " ".join(
                     f"{each:+.2f}" for each in differences)] if how != "nobody" else ["", ""]),
                 f"{mean_of(found, 'test_loss'):.4f}", " ".join(str(found[seed]["losses"]) for seed in sorted(found)),
@@ -599,7 +665,7 @@ def goodput_table(done):
         table.append([name, losses, f"{rate:.0f}", f"{100 * rate / NOMINAL:.1f}",
                       f"{100 * rate / (NOMINAL * there / ISLANDS):.1f}" if there else ""])
 
-    for part, name in (("churn", "islands"), ("torchft", "torchft, LocalSGD")):
+    for part, name in (("churn", "islands"), ("exact", "islands, exact gradients"), ("torchft", "torchft, LocalSGD")):
         for how in ("nobody", "every 30 s"):
             if found := pick(done, part, how, "sgd"):
                 add(name, found, how)
@@ -666,10 +732,22 @@ def joining_table(done):
                      "difference, points", "longest such pause, ms", "step while one joins, %"], table)
 
 
+def pace_table(done):
+    table = []
+    for how in PACES:
+        for result in pick(done, "pace", how, "sgd").values():
+            alone, ddp, exact = (result["seconds"][each] for each in PACED)
+            ratios = [a / b for a, b in zip(exact, ddp)]
+            table.append([how, *(f"{1e3 * statistics.median(each):.0f}" for each in (alone, ddp, exact)),
+                          f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} - {max(ratios):.2f}"])
+    return markdown(["link", *(f"{each}, ms" for each in PACED), "times DistributedDataParallel", "by turns"], table)
+
+
 def sections(results):
     done = runs.done(results, Run)
     return [(PAGE, name, table(done)) for name, table in (
-        ("accuracy", accuracy_table), ("goodput", goodput_table), ("unequal", unequal_table), ("joining", joining_table))]
+        ("accuracy", accuracy_table), ("goodput", goodput_table), ("unequal", unequal_table), ("joining", joining_table),
+        ("pace", pace_table))]
 
 
 def main():

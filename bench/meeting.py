@@ -129,20 +129,24 @@ def predicted_table():
 
 def checked_table():
     """Against what bench/churn.py measured where islands are lost."""
-    found = [result for run, result in runs.done(churn.RESULTS, churn.Run).items()
-             if run.part == "churn" and result["losses"]]
-    mtbf_s = 1 / statistics.mean(each["losses"] / (each["islands"] * each["seconds"]) for each in found)
-    case, = predicted("bench/workloads/small.json", "--islands", str(churn.ISLANDS), "--mtbf", f"{mtbf_s:.1f}s", "--step",
-                      f"{churn.STEP_S}s", "--recovery", "33s", "--detection", "100ms", "--epoch-change", "50ms", "--average",
-                      "100ms", "--checkpoint-every", "10s")
-    islands = case["ways"][0]
-    measured = [statistics.mean(shares) for shares in zip(*(
-        (each["samples_per_s"] / churn.NOMINAL, each["islands"] / churn.ISLANDS, each["lost"] / each["samples"])
-        for each in found))]
-    table = [[name, *(f"{100 * share:.1f}" for share in shares[:2]), f"{100 * shares[2]:.2f}"] for name, shares in (
-        (f"predicted, each dies every {mtbf_s:.0f} s", [islands["goodput"], islands["there"], islands["lost"]]),
-        (f"measured, the mean of {len(found)} runs", measured))]
-    return markdown(["", "goodput, %", "islands there, %", "of what was trained, lost, %"], table)
+    found = {}
+    for run, result in runs.done(churn.RESULTS, churn.Run).items():
+        if run.part in ("churn", "counts") and result["losses"]:
+            found.setdefault(churn.COUNTS.get(run.how, (churn.ISLANDS, churn.STEP_S)), []).append(result)
+    table = []
+    for (count, step_s), results in sorted(found.items()):
+        mtbf_s = 1 / statistics.mean(each["losses"] / (each["islands"] * each["seconds"]) for each in results)
+        case, = predicted("bench/workloads/small.json", "--islands", str(count), "--mtbf", f"{mtbf_s:.1f}s", "--step",
+                          f"{step_s}s", "--recovery", "33s", "--detection", "100ms", "--epoch-change", "50ms", "--average",
+                          "100ms", "--checkpoint-every", "10s")
+        islands, nominal = case["ways"][0], count * churn.BATCH / step_s
+        measured = [statistics.mean(shares) for shares in zip(*(
+            (each["samples_per_s"] / nominal, each["islands"] / count, each["lost"] / each["samples"]) for each in results))]
+        table += [[str(count), name, *(f"{100 * share:.1f}" for share in shares[:2]), f"{100 * shares[2]:.2f}"]
+                  for name, shares in (
+                      (f"predicted, each dies every {mtbf_s:.0f} s", [islands["goodput"], islands["there"], islands["lost"]]),
+                      (f"measured, the mean of {len(results)}" if len(results) > 1 else "measured, one run", measured))]
+    return markdown(["islands", "", "goodput, %", "islands there, %", "of what was trained, lost, %"], table)
 
 
 def sections():

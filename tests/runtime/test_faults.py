@@ -12,18 +12,19 @@ import torch
 from torch import distributed
 
 import ranks
-from models import batch, cluster, make_net, make_optimizer, train, workload
+from models import batch, cluster, make_net, make_optimizer, train, two_levels, workload
 
 TIMEOUT_S = 3.0
 BUSY = 3  # seconds that ranks of a busy machine may lie behind
 
 
-def trains_until_a_peer_is_lost(rank, scheme):
+def trains_until_a_peer_is_lost(rank, scheme, levels):
     import gradweave
     from gradweave import core
 
     model = make_net()
-    plan = core.make_plan(workload(), cluster(distributed.get_world_size()), scheme)
+    workers = distributed.get_world_size()
+    plan = core.make_plan(workload(), two_levels(workers, 2) if levels == 2 else cluster(workers), scheme)
     model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, timeout=TIMEOUT_S)
     step = 0
     try:
@@ -38,11 +39,12 @@ def trains_until_a_peer_is_lost(rank, scheme):
         raise
 
 
-@pytest.mark.parametrize("fault, lost, scheme", [
-    (signal.SIGKILL, 1, "ddp"), (signal.SIGSTOP, 1, "ddp"), (signal.SIGSTOP, 3, "delayed_averaging"),
-    (signal.SIGKILL, 0, "ddp"), (signal.SIGSTOP, 0, "ddp")])
-def test_every_survivor_ends_in_time_and_names_op_iteration_and_suspect(fault, lost, scheme):
-    job = ranks.start(trains_until_a_peer_is_lost, 4, scheme=scheme)
+@pytest.mark.parametrize("fault, lost, scheme, levels", [
+    (signal.SIGKILL, 1, "ddp", 1), (signal.SIGSTOP, 1, "ddp", 1), (signal.SIGSTOP, 3, "delayed_averaging", 1),
+    (signal.SIGKILL, 0, "ddp", 1), (signal.SIGSTOP, 0, "ddp", 1), (signal.SIGKILL, 3, "us_byte", 2),
+    pytest.param(signal.SIGSTOP, 1, "dear", 2, marks=pytest.mark.slow)])
+def test_every_survivor_ends_in_time_and_names_op_iteration_and_suspect(fault, lost, scheme, levels):
+    job = ranks.start(trains_until_a_peer_is_lost, 4, scheme=scheme, levels=levels)
     survivors = [rank for rank in range(4) if rank != lost]
     try:
         for rank in range(4):
@@ -55,7 +57,7 @@ def test_every_survivor_ends_in_time_and_names_op_iteration_and_suspect(fault, l
         for rank in survivors:
             line = [text for text in job.log(rank).splitlines() if text.startswith("STEP")][0]
             assert float(line.split()[3]) < TIMEOUT_S + 2 + BUSY, line
-            assert ("op 'all_reduce " in line or "op 'average " in line) and "(iteration " in line, line
+            assert re.search("op '(all_reduce|average|reduce_scatter|all_gather) ", line) and "(iteration " in line, line
             # The store is on rank 0: who is lost with it can't be told, only that it is.
             store = r"the store at 127.0.0.1:\d+, which rank 0 hosts by default \("
             suspect = rf"rank {lost} \(no sign of life" if lost else store
