@@ -126,7 +126,7 @@ void Meeting::join(const Report& report, Time now) {
   for (const Island& island : in_force_.islands) {
     if (island.name == report.island.name && island.life != report.island.life) ended_.insert(island.life);
   }
-  left_out_.erase(report.island.name);
+  without_.erase(report.island.name);
   Member& here = members_[report.island.name] = std::move(member);
   // To one that comes again: what was said to it may be lost, and what it said.
   if (here.reported && same(*here.reported, in_force_) && has(in_force_, here.island)) {
@@ -182,7 +182,7 @@ std::vector<std::pair<std::string, Wait>> Meeting::waits() const {
 }
 
 // Returns those that wait for nobody, and for which others have waited that long; none where they are more than those others.
-std::vector<std::string> Meeting::awaited(Time time) const {
+std::vector<std::string> Meeting::awaited_for(Time time) const {
   std::set<std::string> waiting, awaited;
   for (const auto& [name, wait] : waits()) {
     if (wait.time < time || !wait.connected) continue;
@@ -223,9 +223,9 @@ void Meeting::judge() {
   }
   // One that lacks a connection keeps others waiting, and is not slow.
   if (std::ranges::any_of(waits(), [](const auto& each) { return !each.second.connected; })) return;
-  awaited_ = awaited(kLongWait);
+  awaited_ = awaited_for(kLongWait);
   if (!patience_.slow) return;
-  for (const std::string& each : awaited(*patience_.slow)) {
+  for (const std::string& each : awaited_for(*patience_.slow)) {
     tell_to_leave(
         each,
         "the others have waited for it longer than `gradweave meet --leave-out-after` allows; give it "
@@ -286,7 +286,7 @@ std::vector<std::string> Meeting::waits_for() const {
       // With the state here a meeting point that made the epoch may go on without the others.
       const bool is_last = !recovering_ || (found->second.sure && same(*found->second.reported, *last));
       if (is_last && has_state(island)) return {};
-    } else if (found == members_.end() && !ended_.contains(island.life) && !left_out_.contains(island.name)) {
+    } else if (found == members_.end() && !ended_.contains(island.life) && !without_.contains(island.name)) {
       names.push_back(island.name);
     }
   }

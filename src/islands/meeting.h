@@ -149,7 +149,7 @@ class Meeting {
   // Returns the names of islands that may go on somewhere, and without which nothing changes here; usually none.
   std::vector<std::string> waits_for() const;
   // The operator knows that an island of this name has ended: it is not waited for.
-  void leave_out(const std::string& name) { left_out_.insert(name); }
+  void go_on_without(const std::string& name) { without_.insert(name); }
   std::size_t members() const { return members_.size(); }
   // Returns the names of islands for which others have waited for kLongWait.
   const std::vector<std::string>& awaited() const { return awaited_; }
@@ -171,7 +171,7 @@ class Meeting {
   void agree(Member& member, std::int64_t number);
   void judge();
   std::vector<std::pair<std::string, Wait>> waits() const;
-  std::vector<std::string> awaited(Time time) const;
+  std::vector<std::string> awaited_for(Time time) const;
   std::optional<std::string> least_connected() const;
   void tell_to_leave(const std::string& name, std::string why);
   bool is_here(const Island& island) const;
@@ -188,7 +188,7 @@ class Meeting {
   const Time began_, lease_;
   const Patience patience_;
   std::map<std::string, Member> members_;  // alive, by name
-  std::set<std::string> left_out_;         // names
+  std::set<std::string> without_;          // names
   std::set<std::string> ended_;            // lives of islands that have left, or came again as others
   bool recovering_ = true;                 // has made no epoch yet
   Epoch in_force_;                         // number 0: none

@@ -63,7 +63,7 @@ MeetingServer::Core::Core(MeetingServerOptions options)
     : options_(std::move(options)), meeting_(random_name(), steady_now(), options_.lease, options_.patience) {
   {
     const MutexLock lock(mutex_);
-    for (const std::string& name : options_.without) meeting_.leave_out(name);
+    for (const std::string& name : options_.without) meeting_.go_on_without(name);
   }
   endpoint_ =
       std::make_unique<Endpoint>(EndpointOptions{.key = options_.key,
