@@ -665,7 +665,7 @@ def goodput_table(done):
         table.append([name, losses, f"{rate:.0f}", f"{100 * rate / NOMINAL:.1f}",
                       f"{100 * rate / (NOMINAL * there / ISLANDS):.1f}" if there else ""])
 
-    for part, name in (("churn", "islands"), ("exact", "islands, exact gradients"), ("torchft", "torchft, LocalSGD")):
+    for part, name in (("churn", "islands"), ("torchft", "torchft, LocalSGD")):
         for how in ("nobody", "every 30 s"):
             if found := pick(done, part, how, "sgd"):
                 add(name, found, how)
