@@ -53,7 +53,7 @@ SAMPLES = 3000 * ISLANDS * BATCH  # that a training ends with, all islands toget
 # An island is lost so often, and started again as much later. Where one is always away, as three train undisturbed.
 CHURN = {"nobody": 0.0, "every 30 s": 30.0, "nobody, of three islands": 0.0, "every 30 s, rate by islands": 30.0}
 BETWEEN = {"exact": {"average": "gradients"}}  # by part
-# Other numbers of islands, of which one is lost every 30 s, and their step; two processors are too few for eight with the other.
+# Other numbers of islands, of which one is lost every 30 s, and their step; two processors are too few for eight with STEP_S.
 COUNTS = {"three islands": (3, STEP_S), "eight islands": (8, 0.1)}
 SYNC_EVERY = 8                    # torchft's steps between averages: as many as islands' default
 RESTARTS_S = 180.0                # how long the job that starts anew is watched
@@ -600,19 +600,21 @@ def pace(run, folder, _):
                 with Meeting(Path(tempfile.mkdtemp(dir=folder)), LEASE, hosts.address_of(2), made.inside(2)) as meeting:
                     environment = {"MASTER_ADDR": hosts.address_of(0), "MASTER_PORT": "29800", "WORLD_SIZE": "2",
                                    "GLOO_SOCKET_IFNAME": "gw0"}
-                    workers = [Process("paced", folder, made.inside(number), environment | {"RANK": str(number)}, number=number,
-                                       life=f"{turn}{PACED.index(how)}", how=how, **meeting.given) for number in range(2)]
+                    workers = [Process("paced", folder, made.inside(number), environment | {"RANK": str(number)},
+                                       number=number, life=f"{turn}{PACED.index(how)}", how=how, **meeting.given) for number in range(2)]
                     try:
                         steps = [each.result() for each in workers]
                     finally:
                         for each in workers:
                             each.kill()
                 found[how].append([statistics.median(of[2:]) for of in steps])
-    return {"seconds": {how: [max(of) for of in turns] for how, turns in found.items()}, "parameter_bytes": 4 * 5 * 1024 * 1025}
+    return {"seconds": {how: [max(of) for of in turns] for how, turns in found.items()},
+            "parameter_bytes": 4 * 5 * 1024 * 1025}
 
 
 PROCESSES = {"paced": paced, "island": island, "rank": rank, "newcomer": newcomer, "torchft": torchft_replica}
-PARTS = {"churn": churn, "exact": churn, "counts": churn, "pace": pace, "torchft": churn, "unequal": unequal, "restarting": restarting, "joining": joining}
+PARTS = {"churn": churn, "exact": churn, "counts": churn, "pace": pace, "torchft": churn, "unequal": unequal,
+         "restarting": restarting, "joining": joining}
 
 
 def measure(run, test):
@@ -644,8 +646,9 @@ def accuracy_table(done):
                 continue
             differences = [found[seed]["accuracy"] - calm[seed]["accuracy"] for seed in sorted(found)]
             per_1000 = 1000 * sum(each["losses"] for each in found.values()) / sum(each["steps"] for each in found.values())
+            name = how + (", exact gradients" if part == "exact" else "")
             table.append([
-                optimizer, how + (", exact gradients" if part == "exact" else ""), " ".join(f"{found[seed]['accuracy']:.2f}" for seed in sorted(found)),
+                optimizer, name, " ".join(f"{found[seed]['accuracy']:.2f}" for seed in sorted(found)),
                 f"{mean_of(found, 'accuracy'):.2f}", *([f"{statistics.mean(differences):+.2f}", " ".join(
                     f"{each:+.2f}" for each in differences)] if how != "nobody" else ["", ""]),
                 f"{mean_of(found, 'test_loss'):.4f}", " ".join(str(found[seed]["losses"]) for seed in sorted(found)),
