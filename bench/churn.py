@@ -601,7 +601,8 @@ def pace(run, folder, _):
                     environment = {"MASTER_ADDR": hosts.address_of(0), "MASTER_PORT": "29800", "WORLD_SIZE": "2",
                                    "GLOO_SOCKET_IFNAME": "gw0"}
                     workers = [Process("paced", folder, made.inside(number), environment | {"RANK": str(number)},
-                                       number=number, life=f"{turn}{PACED.index(how)}", how=how, **meeting.given) for number in range(2)]
+                                       number=number, life=f"{turn}{PACED.index(how)}", how=how, **meeting.given)
+                               for number in range(2)]
                     try:
                         steps = [each.result() for each in workers]
                     finally:
