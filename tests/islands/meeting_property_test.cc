@@ -464,7 +464,7 @@ TEST_F(Together, OneThatSawItTooLongAgoWaitsUntilToldOtherwise) {
   world.begin_meeting();
   pass(3 * kLease);
   EXPECT_EQ(world.meeting->waits_for(), std::vector<std::string>{"c"});
-  world.meeting->leave_out("c");
+  world.meeting->go_on_without("c");
   pass(1s);
   EXPECT_EQ(names_in(0), "ab");
 }
