@@ -16,21 +16,21 @@ LEAST_POLL_S, POLLS_IN_A_WAIT = 0.001, 20  # so that looking takes little of a l
 
 
 class Bucket:
-    """Parameters whose gradients go on their way together, and whether each has one."""
+    """Parameters whose gradients go on their way together, with whether each has one, and the steps that were made before."""
 
     def __init__(self, parameters, holders, group, exchanging, sums):
         self.parameters = parameters
         self._locals = [sharding.local_of(parameter) for parameter in parameters]
         self._ranks = len(holders) if sums else 1
-        self._section = islands.Section([*self._locals, torch.zeros(len(parameters))], holders, group, exchanging)
+        self._section = islands.Section([*self._locals, torch.zeros(len(parameters) + 1)], holders, group, exchanging)
         self.share = self._section.share
 
-    def read(self, to):
+    def read(self, to, steps):
         """Writes this rank's share of the gradients, in the order of the current stream: of their means, where the island's
         ranks have not averaged them. Collective there."""
         gradients = [sharding.gradient_of(parameter) if parameter.grad is not None else torch.zeros_like(local)
                      for parameter, local in zip(self.parameters, self._locals)]
-        there = torch.tensor([float(parameter.grad is not None) for parameter in self.parameters])
+        there = torch.tensor([*(float(parameter.grad is not None) for parameter in self.parameters), float(steps)])
         if self._ranks == 1:
             self._section.read(to, [*gradients, there], non_blocking=to.is_pinned())
         else:
@@ -38,7 +38,8 @@ class Bucket:
             to /= self._ranks
 
     def write(self, share):
-        """The gradients become the means of all islands; None where no island has one. Collective among the holders."""
+        """The gradients become the means of all islands; None where no island has one. Returns the mean of their steps.
+        Collective among the holders."""
         *means, there = self._section.gathered(share)
         for parameter, local, mean, is_there in zip(self.parameters, self._locals, means, there.tolist()):
             if not is_there:
@@ -47,6 +48,7 @@ class Bucket:
                 parameter.grad = sharding.beside(mean.to(local.device, local.dtype, copy=True), parameter)
             else:
                 sharding.local_of(parameter.grad).copy_(mean)
+        return there[-1].item()
 
 
 def buckets_of(held, groups, exchanging, sums):
@@ -236,11 +238,11 @@ class Lockstep(islands.Islands):
         if not self._weight:
             self._shares[place].zero_()
         elif self._stream is None:
-            self._buckets[place].read(self._shares[place])
+            self._buckets[place].read(self._shares[place], self.steps)
         else:
             self._stream.wait_stream(torch.accelerator.current_stream(self._stream.device))
             with self._stream:
-                self._buckets[place].read(self._shares[place])
+                self._buckets[place].read(self._shares[place], self.steps)
                 when = self._stream.record_event()
         self._read.append(when)
 
@@ -292,8 +294,13 @@ class Lockstep(islands.Islands):
         self.last_average = command.number
         if not self._finishes:
             with torch.no_grad():
-                for bucket, share in zip(self._buckets, means.split([bucket.share for bucket in self._buckets])):
-                    bucket.write(share)
+                steps = {bucket.write(share) for bucket, share in zip(
+                    self._buckets, means.split([bucket.share for bucket in self._buckets]))}
+            if steps != {float(self.steps)}:
+                raise _native.RuntimeFailure(f"gradweave: this island has made {self.steps} steps, and others another number: "
+                                             "one of them has left out a step after a backward. Parameters are not equal any "
+                                             "more: end all islands, and go on from a checkpoint; leave steps out on all of "
+                                             "them, by what the averaged gradients say")
             self._landed_now = True
         for call in self._on_land:
             call(command.number, self._averaged_with)

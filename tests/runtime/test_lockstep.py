@@ -188,6 +188,32 @@ def test_what_would_part_islands_is_an_error(meeting, how, said):
     assert said in ranks.run(stepping_oddly, 1, given=meeting.given, how=how)[0]
 
 
+def leaves_a_step_out(rank, number, given):
+    """What it is told, once an island has left out a step."""
+    import gradweave
+
+    model, optimizer, loss = made("plain", rank, number, given | {"island": f"island{number}", "between": GRADIENTS})
+    islands, together = model.gradweave.islands, 0
+    try:
+        while True:
+            optimizer.zero_grad()
+            loss(islands.steps).backward()
+            together += len(islands.names) == 2
+            if number == 1 and together == 5:
+                continue
+            optimizer.step()
+    except gradweave.RuntimeFailure as error:
+        return str(error)
+    finally:
+        model.gradweave.close()
+
+
+def test_a_step_that_one_leaves_out_is_told_to_all_at_the_next(meeting):
+    jobs = [ranks.start(leaves_a_step_out, 1, number=number, given=meeting.given) for number in (1, 2)]
+    for [said] in [job.results() for job in jobs]:
+        assert "one of them has left out a step after a backward" in said
+
+
 def test_options_that_make_no_sense_are_refused(tmp_path):
     import gradweave
 
