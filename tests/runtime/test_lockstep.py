@@ -129,7 +129,7 @@ def test_one_that_is_killed_comes_back_and_all_are_equal(meeting, tmp_path, kind
     for rank in range(size):
         assert equal([island[rank] for island in islands])
         assert islands[1][rank]["first"] > 8
-        assert {("island1",), ("island1", "island2")} <= set(map(tuple, islands[0][rank]["seen"]))
+        assert ("island1", "island2") in islands[0][rank]["seen"]
         assert sorted(islands[0][rank]["finished_with"]) == ["island1", "island2"]
     if kind in ("plain", "ddp"):
         assert all(equal(island) for island in islands)
