@@ -18,7 +18,7 @@ TIMEOUT_S = 3.0
 BUSY = 3  # seconds that ranks of a busy machine may lie behind
 
 
-def trains_until_a_peer_is_lost(rank, scheme, levels):
+def trains_until_a_peer_is_lost(rank, scheme, levels=1):
     import gradweave
     from gradweave import core
 

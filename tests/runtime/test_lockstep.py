@@ -189,29 +189,30 @@ def test_what_would_part_islands_is_an_error(meeting, how, said):
 
 
 def leaves_a_step_out(rank, number, given):
-    """What it is told, once an island has left out a step."""
+    """What it is told, once an island has left out a step; "" if it goes on alone, since the other was told first."""
     import gradweave
 
     model, optimizer, loss = made("plain", rank, number, given | {"island": f"island{number}", "between": GRADIENTS})
     islands, together = model.gradweave.islands, 0
     try:
-        while True:
+        while together < 3 or len(islands.names) == 2:
             optimizer.zero_grad()
             loss(islands.steps).backward()
             together += len(islands.names) == 2
             if number == 1 and together == 5:
                 continue
             optimizer.step()
+        return ""
     except gradweave.RuntimeFailure as error:
         return str(error)
     finally:
         model.gradweave.close()
 
 
-def test_a_step_that_one_leaves_out_is_told_to_all_at_the_next(meeting):
+def test_after_a_step_that_one_leaves_out_islands_do_not_go_on_together(meeting):
     jobs = [ranks.start(leaves_a_step_out, 1, number=number, given=meeting.given) for number in (1, 2)]
-    for [said] in [job.results() for job in jobs]:
-        assert "one of them has left out a step after a backward" in said
+    said = "".join(told for job in jobs for told in job.results())
+    assert "one of them has left out a step after a backward" in said
 
 
 def test_options_that_make_no_sense_are_refused(tmp_path):
