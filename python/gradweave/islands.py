@@ -595,7 +595,7 @@ class Session:
         self.on_close()
 
     def _before_step(self, optimizer, arguments, named):
-        closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
+        closure = closure_of(arguments, named)
         if closure is None:
             self._put_aside(optimizer)
             return None
@@ -636,6 +636,11 @@ def users_own(model, exclude):
         return True
     held = sharding.held_by(model, exclude)
     return held is not None and held["with"] == list(ranks)
+
+
+def closure_of(arguments, named):
+    """What a call of an optimizer's step() was given, as its hooks see it; None if nothing."""
+    return named.get("closure", arguments[1] if len(arguments) > 1 else None)
 
 
 def model_class(base):

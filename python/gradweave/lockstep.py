@@ -87,8 +87,8 @@ class Lockstep(islands.Islands):
         device = next((p.device for p in held), torch.device("cpu"))
         # Gradients come to the host beside the backward.
         self._stream = None if device.type == "cpu" or sums else torch.Stream(device=device)
-        self._vector = torch.zeros(sum(bucket.share for bucket in self._buckets), pin_memory=self._stream is not None)
-        self._shares = self._vector.split([bucket.share for bucket in self._buckets])
+        self._vector = torch.zeros(sum(self._gradient_counts()), pin_memory=self._stream is not None)
+        self._shares = self._vector.split(self._gradient_counts())
         # Whoever averages an island's gradients at the end of the backward, as DistributedDataParallel does, is waited for; so
         # is an accelerator where the host has to sum.
         self._ddp = [each for each in model.modules() if isinstance(each, torch.nn.parallel.DistributedDataParallel)]
@@ -216,8 +216,7 @@ class Lockstep(islands.Islands):
         return islands.NOTHING if self._under_way or not self._trains else islands.AVERAGE
 
     def _before_step(self, optimizer, arguments, named):
-        closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
-        if closure is None and not self._landed_now:
+        if islands.closure_of(arguments, named) is None and not self._landed_now:
             raise _native.RuntimeFailure("gradweave: step() comes without gradients that all islands have averaged, and would "
                                          "change this one alone: call the model itself, model(...), and let the last backward "
                                          "before a step be outside of no_sync()")
@@ -294,8 +293,7 @@ class Lockstep(islands.Islands):
         self.last_average = command.number
         if not self._finishes:
             with torch.no_grad():
-                steps = {bucket.write(share) for bucket, share in zip(
-                    self._buckets, means.split([bucket.share for bucket in self._buckets]))}
+                steps = {bucket.write(share) for bucket, share in zip(self._buckets, means.split(self._gradient_counts()))}
             if steps != {float(self.steps)}:
                 raise _native.RuntimeFailure(f"gradweave: this island has made {self.steps} steps, and others another number: "
                                              "one of them has left out a step after a backward. Parameters are not equal any "

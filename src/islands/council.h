@@ -84,7 +84,7 @@ struct Standing {
   std::int64_t whole() const { return caught_up.value_or(landed); }
   // Whether the command makes sense here, and what follows from it.
   bool can(const Command& command) const;
-  void follow(const Command& command, bool lockstep = false);
+  void follow(const Command& command, bool lockstep);
   friend bool operator==(const Standing&, const Standing&) = default;
 };
 std::string encode(const Standing& standing);

@@ -1,7 +1,7 @@
 #include "islands/gradient_average.h"
 
 #include <algorithm>
-#include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "base/thread.h"
@@ -47,12 +47,7 @@ void GradientAverage::begin(std::int64_t number, std::vector<std::optional<Peer>
   Core& core = *core_;
   const std::string where = "average " + std::to_string(number);
   if (core.under_way) throw InvalidInput("the one before is under way", where, "land or drop it first");
-  if (number <= core.number) {
-    throw InvalidInput("follows average " + std::to_string(core.number), where,
-                       "number averages upwards from 1");
-  }
-  if (std::ranges::count_if(members, [](const auto& each) { return !each; }) != 1)
-    throw InvalidInput("this rank is not one of its members, once", where, "put nothing in its place");
+  check_average({.number = number, .members = members}, core.number);
   std::erase_if(core.landed, [](const auto& each) { return each->is_over(); });
   core.number = number;
   core.members = std::move(members);
@@ -65,19 +60,13 @@ void GradientAverage::supply(std::size_t bucket, double weight, std::span<const 
   if (!core.under_way || bucket != core.rounds.size() || bucket >= core.counts.size())
     throw InvalidInput("is not the next one", where, "begin an average, and supply its buckets in order");
   const std::int64_t count = core.counts[bucket];
-  if (values.size() != static_cast<std::size_t>(count)) {
-    throw InvalidInput("has " + std::to_string(values.size()) + " elements and not " + std::to_string(count),
-                       where, "give one for each element");
-  }
-  if (!std::isfinite(weight) || weight < 0) {
-    throw InvalidInput("has weight " + std::to_string(weight), where,
-                       "give one that is finite and not negative");
-  }
+  check_count(values.size(), count, where);
   const Average average{.number = core.number,
                         .members = core.members,
                         .weight = weight,
                         .exact = true,
                         .channel = kFirstChannel + 2 * static_cast<std::uint32_t>(bucket)};
+  check_average(average, core.number - 1);
   core.rounds.push_back(std::make_shared<Round>(core.workshop, PartOptions{.count = count}, average, nullptr,
                                                 values, std::span<const float>{}));
   core.rounds.back()->start();
@@ -107,12 +96,8 @@ void GradientAverage::land(std::span<float> means) {
   Core& core = *core_;
   if (progress() != Progress::kComplete)
     throw InvalidInput("no average is complete", "land", "wait until progress() says so");
-  std::size_t at = 0;
-  for (const auto& round : core.rounds) at += round->mean().size();
-  if (means.size() != at) {
-    throw InvalidInput("has " + std::to_string(means.size()) + " elements and not " + std::to_string(at),
-                       "land: means", "give one for each element of all buckets");
-  }
+  check_count(means.size(), std::accumulate(core.counts.begin(), core.counts.end(), std::int64_t{0}),
+              "land: means");
   auto to = means.begin();
   for (auto& round : core.rounds) {
     to = std::ranges::copy(round->mean(), to).out;

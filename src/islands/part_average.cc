@@ -1,7 +1,6 @@
 #include "islands/part_average.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <utility>
 
@@ -11,16 +10,7 @@
 #include "islands/part_state.h"
 
 namespace gradweave::islands {
-namespace {
-
-void check_count(std::size_t count, std::int64_t expected, const char* where) {
-  if (count != static_cast<std::size_t>(expected)) {
-    throw InvalidInput("has " + std::to_string(count) + " elements and not " + std::to_string(expected),
-                       where, "give one for each element of the part");
-  }
-}
-
-}  // namespace
+namespace {}  // namespace
 
 class PartAverage::Core {
  public:
@@ -37,7 +27,6 @@ class PartAverage::Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  void check(const Average& average) const;
   void begin(const Average& average, std::span<const float> values);
   void land(std::span<float> delta);
   void drop();
@@ -81,24 +70,10 @@ void PartAverage::Core::check_settled(const char* what) const {
   throw InvalidInput("average " + std::to_string(begun_) + " has begun", what, "land or drop it first");
 }
 
-void PartAverage::Core::check(const Average& average) const {
-  const std::string where = "average " + std::to_string(average.number);
-  if (average.number <= std::max({begun_, landed_, std::int64_t{0}})) {
-    throw InvalidInput("follows average " + std::to_string(std::max(begun_, landed_)), where,
-                       "number averages upwards from 1");
-  }
-  if (std::ranges::count_if(average.members, [](const auto& each) { return !each; }) != 1)
-    throw InvalidInput("this rank is not one of its members, once", where, "put nothing in its place");
-  if (!std::isfinite(average.weight) || average.weight < 0) {
-    throw InvalidInput("has weight " + std::to_string(average.weight), where,
-                       "give one that is finite and not negative");
-  }
-}
-
 void PartAverage::Core::begin(const Average& average, std::span<const float> values) {
   check_settled("begin");
   if (taker_) throw InvalidInput("the state is being taken", "begin", "call taken() first");
-  check(average);
+  check_average(average, std::max(begun_, landed_));
   check_count(values.size(), options_.count, "begin: values");
   drop();
   std::erase_if(landed_rounds_, [](const auto& each) { return each->is_over(); });

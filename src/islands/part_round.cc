@@ -31,6 +31,25 @@ void for_rest(const Rest& rest, std::int64_t begin, std::int64_t end, Use use) {
 
 }  // namespace
 
+void check_average(const Average& average, std::int64_t last) {
+  const std::string where = "average " + std::to_string(average.number);
+  if (average.number <= std::max(last, std::int64_t{0}))
+    throw InvalidInput("follows average " + std::to_string(last), where, "number averages upwards from 1");
+  if (std::ranges::count_if(average.members, [](const auto& each) { return !each; }) != 1)
+    throw InvalidInput("this rank is not one of its members, once", where, "put nothing in its place");
+  if (!std::isfinite(average.weight) || average.weight < 0) {
+    throw InvalidInput("has weight " + std::to_string(average.weight), where,
+                       "give one that is finite and not negative");
+  }
+}
+
+void check_count(std::size_t count, std::int64_t expected, const std::string& where) {
+  if (count != static_cast<std::size_t>(expected)) {
+    throw InvalidInput("has " + std::to_string(count) + " elements and not " + std::to_string(expected),
+                       where, "give one for each element");
+  }
+}
+
 Round::Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, const Average& average,
              std::shared_ptr<const Rest> rest, std::span<const float> values, std::span<const float> anchor)
     : workshop_(std::move(workshop)),

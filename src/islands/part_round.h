@@ -35,6 +35,11 @@ struct Rest {
   std::vector<float> values;
 };
 
+// Errors: InvalidInput for a number that is not higher than `last`, members without this rank, or a weight that makes no sense.
+void check_average(const Average& average, std::int64_t last);
+// Errors: InvalidInput, at `where`, if it is not the expected one.
+void check_count(std::size_t count, std::int64_t expected, const std::string& where);
+
 // Begun, landed and ended by the part's thread; the workshop's does the work in between.
 class Round : public std::enable_shared_from_this<Round> {
  public:
