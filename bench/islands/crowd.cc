@@ -27,15 +27,16 @@ using namespace std::chrono_literals;
 constexpr std::size_t kLargestText = 4 << 20;
 constexpr int kLookMs = 50;
 
-// As MeetingClient, without a thread that looks after it: a machine can't have thousands of them.
+// Says what a MeetingClient says, and of an epoch remembers how many islands it has: a machine can't have thousands of threads
+// that look after them, nor hold each epoch thousands of times.
 class Member {
  public:
   Member(const Key& key, const Address& meeting, const std::string& name)
-      : attendee_({.name = name,
-                   .life = random_name(),
-                   .ranks = 4,
-                   .addresses = std::vector<std::string>(4, "198.51.100.100:29600"),
-                   .trains = "model"}),
+      : island_({.name = name,
+                 .life = random_name(),
+                 .ranks = 4,
+                 .addresses = std::vector<std::string>(4, "198.51.100.100:29600"),
+                 .trains = "model"}),
         endpoint_({.key = key, .name = name, .lines = 1, .silence = 60s, .return_within = 60s}),
         peer_(endpoint_.peer("meeting", meeting)) {}
 
@@ -44,29 +45,61 @@ class Member {
     const MutexLock lock(mutex_);
     if (!mailbox_ && peer_.presence() == Presence::kHere) {
       mailbox_ = Mailbox::open(peer_, kLargestText, [this](std::string_view text) { take(text); });
-      say(attendee_.connected(steady_now()));
+      join();
     }
-    say(attendee_.tick(steady_now()));
-    const auto& epoch = attendee_.epoch();
-    if (!epoch) return 0;
-    say(attendee_.set_status({.epoch = epoch->number, .has_state = true, .waits = {}}, steady_now()));
-    return epoch->islands.size();
+    if (mailbox_ && steady_now() - renewed_at_ >= lease_ / 8) renew();
+    return in_force_.islands;
   }
 
  private:
+  struct Agreed {
+    std::int64_t number = 0;
+    std::size_t islands = 0;
+  };
+
   void take(std::string_view text) {
     const auto message = decode_from_meeting(text);
     const MutexLock lock(mutex_);
-    if (message) say(attendee_.take(*message, steady_now()));
-  }
-  void say(const std::vector<ToMeeting>& messages) REQUIRES(mutex_) {
-    for (const ToMeeting& message : messages) {
-      if (mailbox_) mailbox_->send(encode(message));
+    if (!message) return;
+    switch (message->what) {
+      case FromMeeting::What::kProposed: {
+        if (message->base != 0 && message->base != in_force_.number) return join();  // asks for all of it
+        agreed_ = {.number = message->epoch.number, .islands = message->epoch.islands.size()};
+        if (message->base != 0) agreed_.islands += in_force_.islands - message->left.size();
+        return say({.what = ToMeeting::What::kAgree, .number = agreed_.number});
+      }
+      case FromMeeting::What::kInForce:
+        if (message->number != agreed_.number) return;
+        in_force_ = agreed_;
+        return renew();
+      case FromMeeting::What::kRenewed:
+        lease_ = message->lease;
+        return;
+      case FromMeeting::What::kUnknown:
+        return join();
+      case FromMeeting::What::kRefused:
+      case FromMeeting::What::kLeftOut:
+        return;
     }
   }
+  void join() REQUIRES(mutex_) {
+    renewed_at_ = steady_now();
+    say({.what = ToMeeting::What::kJoin, .report = {.island = island_, .status = status()}});
+  }
+  void renew() REQUIRES(mutex_) {
+    renewed_at_ = steady_now();
+    say({.what = ToMeeting::What::kRenew, .beat = ++beat_, .status = status()});
+  }
+  Status status() const REQUIRES(mutex_) {
+    return {.epoch = in_force_.number, .has_state = in_force_.number > 0, .waits = {}};
+  }
+  void say(const ToMeeting& message) REQUIRES(mutex_) { mailbox_->send(encode(message)); }
 
+  const Island island_;
   Mutex mutex_;
-  Attendee attendee_ GUARDED_BY(mutex_);
+  Agreed agreed_ GUARDED_BY(mutex_), in_force_ GUARDED_BY(mutex_);
+  Time lease_ GUARDED_BY(mutex_) = 2s, renewed_at_ GUARDED_BY(mutex_){};
+  std::int64_t beat_ GUARDED_BY(mutex_) = 0;
   std::shared_ptr<Mailbox> mailbox_ GUARDED_BY(mutex_);
   Endpoint endpoint_;
   Peer peer_;

@@ -517,7 +517,8 @@ class Islands:
             return sharding.local_of(value) if isinstance(value, torch.Tensor) else value
 
         kept = {"steps": self.steps, "buffers": [buffer.detach() for buffer in self._values.buffers], "optimizers": [],
-                "carried": [each.state_dict() for each in self._carried]}
+                "carried": [each.state_dict() for each in self._carried],
+                "scaler": self._settings.scaler.state_dict() if self._settings.scales else {}}
         for optimizer in self._optimizers:
             state = optimizer.state_dict()
             state["state"] = {place: {name: local(value) for name, value in of.items()}
@@ -536,6 +537,8 @@ class Islands:
             state["state"] = {place: {name: sharding.beside(value, parameters[place]) for name, value in of.items()}
                               for place, of in state["state"].items()}
             optimizer.load_state_dict(state)
+        if self._settings.scales and kept["scaler"]:
+            self._settings.scaler.load_state_dict(kept["scaler"])
         self._taken = kept["carried"]
         if self._carried:
             self._load_carried()

@@ -3,6 +3,7 @@ what torch has of it: gradients in buckets, hooks that tell when they are there,
 
 import contextlib
 import functools
+import gc
 import sys
 import time
 
@@ -202,6 +203,8 @@ class Lockstep(islands.Islands):
     def _average(self):
         """Returns once gradients are the means of all islands."""
         self._stale = self._landed_now = False
+        if not self._landed:
+            self._check_scales()
         if not self.joined:
             self.join()
         begin = time.monotonic()
@@ -211,6 +214,14 @@ class Lockstep(islands.Islands):
             self._supply_rest(0.0 if self._stale else self.samples_per_step)
             if not self._landed_now:
                 time.sleep(min(max((time.monotonic() - begin) / POLLS_IN_A_WAIT, LEAST_POLL_S), islands.POLL_S))
+
+    def _check_scales(self):
+        """Gradients of another scale are no part of a mean. Errors: InvalidInput."""
+        known = {id(each) for each in [self._settings.scaler, *self._carried]}
+        if any(issubclass(type(each), torch.amp.GradScaler) and each._scale is not None and id(each) not in known
+               for each in gc.get_objects()):
+            raise _native.InvalidInput("gradweave: a GradScaler scales gradients that islands average, and one that comes would "
+                                       "have another scale: give it to wrap(scaler=), so that it takes the others'")
 
     def _wish(self):
         return islands.NOTHING if self._under_way or not self._trains else islands.AVERAGE

@@ -9,10 +9,15 @@
 namespace gradweave::islands {
 namespace {
 
+// Its island of that name, or nullptr. O(log n).
+const Island* find(const Epoch& epoch, const std::string& name) {
+  const auto found = std::ranges::lower_bound(epoch.islands, name, {}, &Island::name);
+  return found != epoch.islands.end() && found->name == name ? &*found : nullptr;
+}
+
 bool has(const Epoch& epoch, const Island& island) {
-  return std::ranges::any_of(epoch.islands, [&](const Island& each) {
-    return each.name == island.name && each.life == island.life;
-  });
+  const Island* const found = find(epoch, island.name);
+  return found != nullptr && found->life == island.life;
 }
 
 const char* const kOtherTraining =
@@ -64,7 +69,7 @@ void Meeting::take(const std::string& from, const std::string& life, const ToMee
                     .beat = message.beat,
                     .lease = lease_,
                     .awaited = std::ranges::find(awaited_, from) != awaited_.end()});
-      if (!is_new) return;
+      if (!is_new || settled_) return;
       break;
     }
     case ToMeeting::What::kAgree:
@@ -145,11 +150,13 @@ void Meeting::agree(Member& member, std::int64_t number) {
   if (!missing_.empty() || !all_here(*proposed_)) return;
   in_force_ = *std::exchange(proposed_, std::nullopt);
   ended_.clear();
+  const auto told = std::make_shared<const FromMeeting>(
+      FromMeeting{.what = FromMeeting::What::kInForce, .number = in_force_.number});
   for (const Island& island : in_force_.islands) {
     Member& each = members_.at(island.name);
     each.knows = in_force_.number;
     each.island.since = island.since;
-    send(each, {.what = FromMeeting::What::kInForce, .number = in_force_.number});
+    send(each, told);
   }
 }
 
@@ -174,8 +181,8 @@ std::vector<std::pair<std::string, Wait>> Meeting::waits() const {
     const Status& status = members_.at(island.name).status;
     if (status.epoch != in_force_.number) continue;
     for (const Wait& wait : status.waits) {
-      const auto other = std::ranges::find(in_force_.islands, wait.island, &Island::name);
-      if (other != in_force_.islands.end() && is_here(*other)) found.emplace_back(island.name, wait);
+      const Island* const other = find(in_force_, wait.island);
+      if (other != nullptr && is_here(*other)) found.emplace_back(island.name, wait);
     }
   }
   return found;
@@ -313,20 +320,21 @@ bool Meeting::recover(Time now) {
 }
 
 void Meeting::propose(Time now) {
+  settled_ = false;
   if (members_.empty() || !recover(now) || !waits_for().empty()) return;
   const Epoch& current = proposed_ ? *proposed_ : in_force_;
-  const bool whole = all_here(current);
   // While a proposal is under way, only a loss makes another one.
-  if (whole && proposed_) return;
-  if (whole && current.islands.size() == members_.size() && current.by == random_) return;
+  settled_ = all_here(current) &&
+             (proposed_ || (current.islands.size() == members_.size() && current.by == random_));
+  if (settled_) return;
   const bool goes_on =
       std::ranges::any_of(in_force_.islands, [&](const Island& island) { return is_here(island); });
   if (!goes_on) in_force_ = {};
   Epoch next{.number = ++last_number_, .by = random_};
   next.line = goes_on ? in_force_.line : random_ + '.' + std::to_string(next.number);
   for (const auto& [name, member] : members_) {
-    const auto before = std::ranges::find(in_force_.islands, name, &Island::name);
-    const bool stays = before != in_force_.islands.end() && before->life == member.island.life;
+    const Island* const before = find(in_force_, name);
+    const bool stays = before != nullptr && before->life == member.island.life;
     next.islands.push_back(member.island);
     next.islands.back().since = stays ? before->since : next.number;
   }
@@ -400,7 +408,7 @@ std::vector<ToMeeting> Attendee::take(const FromMeeting& message, Time now) {
     if (!in_force_ || in_force_->number != message.base) return connected(now);  // asks for all of it
     for (const Island& island : in_force_->islands) {
       const bool stays = std::ranges::find(message.left, island.name) == message.left.end() &&
-                         std::ranges::find(epoch.islands, island.name, &Island::name) == epoch.islands.end();
+                         find(message.epoch, island.name) == nullptr;
       if (stays) epoch.islands.push_back(island);
     }
     std::ranges::sort(epoch.islands, {}, &Island::name);

@@ -195,6 +195,7 @@ class Meeting {
   std::optional<Epoch> proposed_;
   std::int64_t last_number_ = 0;
   std::set<std::string> missing_;  // islands of proposed_ that have not agreed
+  bool settled_ = false;           // nothing is to be proposed until who is there changes
   std::vector<std::string> awaited_;
   std::vector<Outgoing> outgoing_;
 };

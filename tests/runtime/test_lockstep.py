@@ -54,7 +54,7 @@ def trained(rank, kind, number, given, until, of_samples=None, pace_s=0.0, passe
         optimizer.step()
         place += 1
         time.sleep(pace_s)
-        if len(islands.names) == 2 and len(batches) > 8:
+        if len(islands.names) == 2 and sum(len(names) == 2 for names, _ in batches.values()) > 8:
             file_of(f"together{rank}").touch()
     trains = False
     gradweave.finish(model)
@@ -173,6 +173,9 @@ def stepping_oddly(rank, given, how):
             with model.gradweave.no_sync():
                 loss(0).backward()
             optimizer.step()
+        elif how == "scaler":
+            scaler = torch.amp.GradScaler("cpu")
+            scaler.scale(loss(0)).backward()
         else:
             model.gradweave.islands.wait()
     except (gradweave.RuntimeFailure, gradweave.InvalidInput) as error:
@@ -183,6 +186,7 @@ def stepping_oddly(rank, given, how):
 
 @pytest.mark.parametrize("how, said", [("accumulates", "all but the last one under model.gradweave.no_sync()"),
                                        ("no_sync", "step() comes without gradients that all islands have averaged"),
+                                       ("scaler", "give it to wrap(scaler=)"),
                                        ("wait", "let all loops make as many steps")])
 def test_what_would_part_islands_is_an_error(meeting, how, said):
     assert said in ranks.run(stepping_oddly, 1, given=meeting.given, how=how)[0]

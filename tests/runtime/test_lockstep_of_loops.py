@@ -53,7 +53,7 @@ def stepped(loop):
         if loop == "compiled before":
             model = torch.compile(model, backend="aot_eager")
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3) if loop == "scaled" else None
-        called, optimizer = wrap(model, torch.optim.AdamW(model.parameters(), lr=0.003), *[scaler] * (scaler is not None))
+        called, optimizer = wrap(model, torch.optim.AdamW(model.parameters(), lr=0.003), scaler)
         islands = called.gradweave.islands
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
         if loop == "scheduled":
@@ -96,11 +96,10 @@ def trained(rank, number, given, loop):
     lockstep.BUCKET_BYTES = 1000
     wrapped = None
 
-    def wrap(model, optimizer, *carried):
+    def wrap(model, optimizer, scaler):
         nonlocal wrapped
         wrapped, optimizer = gradweave.wrap(model, optimizer, **given, island=f"island{number}", timeout=30.0, report=False,
-                                            between={"average": "gradients"})
-        wrapped.gradweave.islands.carry(*carried)
+                                            scaler=scaler, between={"average": "gradients"})
         return wrapped, optimizer
 
     model, more = stepped(loop)(rank, number, wrap)
