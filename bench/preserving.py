@@ -159,8 +159,8 @@ def in_words(found):
     lost = differences(lambda run, result: result["objection"])
     delayed = differences(lambda run, result: not result["objection"] and run.method == "deft")
     averaged = differences(lambda run, result: not result["objection"] and run.method != "deft")
-    return (f"What was refused lost {-max(lost):.1f} to {-min(lost):.0f} points where it was run all the same. "
-            f"What was let through is within {max(map(abs, delayed)):.2f} points of\n"
+    return (f"Plans that it refused lost {-max(lost):.1f} to {-min(lost):.0f} points when run all the same. "
+            f"Plans that it accepted are within {max(map(abs, delayed)):.2f} points of\n"
             f"DistributedDataParallel with delayed gradients, and between {min(averaged):+.2f} and {max(averaged):+.2f} "
             "with averages.")
 

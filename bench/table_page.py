@@ -180,8 +180,8 @@ def predictions(times):
     close = sum(error <= 0.1 for error in errors) / len(errors)
     return (f"Over {len(errors)} rows (every scheme, four networks, coverage rates 0.5 to 2) the predicted time of an "
             f"iteration is {100 * statistics.mean(errors):.1f} %\noff in the mean and {100 * max(errors):.0f} % at worst; "
-            f"{100 * close:.0f} % of the rows are within 10 %. The machine is not\nsteadier: a row's slowest turn takes "
-            f"{statistics.median(turns):.2f} times its fastest in the median.")
+            f"{100 * close:.0f} % of the rows are within 10 %. The machine itself\nvaries as much: in the median row the "
+            f"slowest turn takes {statistics.median(turns):.2f} times as long as the fastest.")
 
 
 def kept_accuracy(done):

@@ -15,10 +15,10 @@ PACKAGE = ROOT / "python" / "gradweave"
 PYTHON = [
     ("gradweave", "wrapping.py", ["wrap(settings.py:Settings)", "Wrapped", "finish", "clip_grad_norm_"]),
     ("model.gradweave", "session.py", [
-        "Session", "Session.report", "Session.record_timeline", "Session.timeline", "Session.counters", "Session.tuning",
-        "Session.install",
-        "Session.synchronize", "Session.skip_step", "Session.no_sync", "Session.state_dict", "Session.load_state_dict",
-        "Session.finish", "Session.average", "Session.broadcast_buffers", "Session.close"]),
+        "Session", "Session.report", "Session.log_to", "Session.record_timeline", "Session.timeline", "Session.counters",
+        "Session.tuning", "Session.install", "Session.synchronize", "Session.skip_step", "Session.no_sync",
+        "Session.state_dict", "Session.load_state_dict", "Session.of_ranks", "Session.finish", "Session.average",
+        "Session.broadcast_buffers", "Session.close"]),
     ("Links", "links.py", ["EmulatedLink", "EmulatedLink.__init__", "EmulatedLink.set"]),
     ("gradweave.core", "core.py", None),
     ("gradweave.integrations.accelerate", "integrations/accelerate.py", ["wrap"]),

@@ -171,17 +171,17 @@ def _laboratory(*names):
 def _add_train(commands):
     command = _add(commands, "train", _train, "train an example job over a slow link between local workers",
                    "python -m gradweave train demo")
-    command.add_argument("job", choices=["demo"], help="demo: DistributedDataParallel against Gradweave, interleaved")
+    command.add_argument("job", choices=["demo"], help="demo: DistributedDataParallel against Gradweave, in turns")
     command.add_argument("--workers", type=int, default=2, help="(default: 2)")
     command.add_argument("--links", choices=["auto", "shaped", "emulated"], default="auto",
-                         help="shaped: network namespaces with token buckets; emulated: ops that take a model's time; "
+                         help="shaped: network namespaces with token buckets; emulated: ops take the time of a cost model; "
                               "auto: shaped where this user may make namespaces (default)")
     command.add_argument("--coverage", type=_positive, default=2.0,
                          help="communication time over compute time; the links' rate follows from it (default: 2)")
     command.add_argument("--schemes", default="wfbp,ddp,auto,deft,delayed_averaging,delayed_averaging compressor=int4",
                          help="comma-separated, each with its options: 'ddp,delayed_averaging compressor=int4' "
                          "(default: %(default)s)")
-    command.add_argument("--rounds", type=int, default=4, help="turns of each contestant (default: 4)")
+    command.add_argument("--rounds", type=int, default=4, help="turns of each method (default: 4)")
     command.add_argument("--iterations", type=int, help="timed iterations in a turn (default: as many as keep the whole "
                          "below five minutes, 6 to 20)")
     command.add_argument("--network", choices=["wide", "small", "gpt", "resnet18"], default="wide",

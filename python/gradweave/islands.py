@@ -388,7 +388,7 @@ class Islands:
                 told = True
                 logger.info("gradweave.finish(): island %s waits for the others: %s", self.name, ", ".join(self.names))
         if len(self.finished_with) == 1 and len(self._averaged_with) > 1 and self._inside.rank == 0:
-            logger.warning("gradweave.finish(): island '%s' ends alone: the others of its last average (%s) are not there",
+            logger.warning("gradweave.finish(): island '%s' ends alone: the others of its last average (%s) have left",
                            self.name, ", ".join(self._averaged_with))
 
     def close(self):
@@ -410,7 +410,7 @@ class Islands:
             if self._inside.from_rank_0(bool(trouble) and now - since > patience_s):
                 raise _native.InvalidInput(f"gradweave.wrap(islands=): this island can't join: {trouble}; is `gradweave meet` "
                                            "running there, with this key?")
-            waits = trouble or "the meeting point has not let it in, and says on its own output for whom it waits"
+            waits = trouble or "the meeting point has not let it in yet; its own output says which islands it waits for"
             if waits != told and now - (since or begin + TELL_S) > 1 and self._inside.rank == 0:
                 told = waits
                 logger.warning("gradweave.wrap(): island '%s' waits: %s", self.name, waits)
@@ -691,8 +691,8 @@ def check_exchanging(exchanging, model):
         raise _native.InvalidInput(f"gradweave.wrap(between=): {exchanging} ranks of each island are to exchange with others, "
                                    f"and this one has {ranks}: give ranks from 1 to {ranks}, the same on all islands")
     if any(sharding.is_sharded(parameter) for parameter in model.parameters()):
-        raise _native.InvalidInput("gradweave.wrap(between=): each rank has shards of its own, and all exchange theirs: leave "
-                                   "ranks out, and start islands with as many ranks each")
+        raise _native.InvalidInput("gradweave.wrap(between=): the model is sharded, so all ranks have to exchange their "
+                                   "shards: leave ranks out, and start islands with as many ranks each")
 
 
 def _check_carried(held):
@@ -701,8 +701,8 @@ def _check_carried(held):
         torch.save(held.state_dict(), written)
         torch.load(io.BytesIO(written.getvalue()), weights_only=True)
     except Exception as error:
-        raise _native.InvalidInput(f"model.gradweave.islands.carry(): what state_dict() of this {type(held).__name__} returns "
-                                   "can't be sent to other islands: let it be of tensors, numbers, texts, lists and "
+        raise _native.InvalidInput(f"model.gradweave.islands.carry(): the state_dict() of this {type(held).__name__} can't be "
+                                   "sent to other islands: let it be of tensors, numbers, strings, lists and "
                                    f"dictionaries ({type(error).__name__})") from error
 
 

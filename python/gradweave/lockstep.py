@@ -125,8 +125,8 @@ class Lockstep(islands.Islands):
 
     def wait(self):
         """Errors: InvalidInput."""
-        raise _native.InvalidInput("gradweave: islands that average gradients make each step together, and none can wait for "
-                                   "the others without: let all loops make as many steps")
+        raise _native.InvalidInput("gradweave: islands that average gradients make each step together, so none can wait "
+                                   "without a step: let all loops make as many steps")
 
     def finish(self):
         if not self.joined:
@@ -166,9 +166,9 @@ class Lockstep(islands.Islands):
             return
         self._check_whole()
         if self._stepped:
-            raise _native.RuntimeFailure("gradweave: optimizers step after backward passes of their own, and islands that "
-                                         "average gradients make a step of one backward: let all optimizers step after it, "
-                                         "the last one that wrap() was given last, or average parameters")
+            raise _native.RuntimeFailure("gradweave: a backward comes before all optimizers have stepped, and islands that "
+                                         "average gradients make each step of one backward: step all optimizers after it, in "
+                                         "the order in which wrap() was given them, or average parameters")
         self._task, self._missing = task, [len(bucket.parameters) for bucket in self._buckets]
         # What averages inside may do so in a callback of its own, which is queued by then.
         queue = torch.autograd.Variable._execution_engine.queue_callback
@@ -176,15 +176,15 @@ class Lockstep(islands.Islands):
 
     def _check_whole(self):
         if self._task is not None and self._under_way and self._read:
-            raise _native.RuntimeFailure("gradweave: a backward has failed with gradients on their way to other islands: call "
-                                         "model.gradweave.close(), and wrap() again; the others make this step without")
+            raise _native.RuntimeFailure("gradweave: a backward failed while its gradients were sent to other islands: call "
+                                         "model.gradweave.close() and wrap() again; the others make this step without it")
 
     def _gradient_came(self, parameter):
         if self._task is None:
             return
         if self._landed_into is not None and parameter.grad is self._landed_into:
-            raise _native.RuntimeFailure("gradweave: a second backward adds to gradients that all islands have averaged, and "
-                                         "no step has come between: run all but the last one under model.gradweave.no_sync()")
+            raise _native.RuntimeFailure("gradweave: a second backward before step() adds to gradients that islands have "
+                                         "averaged: run all but the last one under model.gradweave.no_sync()")
         place = self._place[parameter]
         if self._under_way and len(self._read) > place:
             raise _native.RuntimeFailure("gradweave: a backward adds to a gradient that is on its way to other islands: "
@@ -229,8 +229,8 @@ class Lockstep(islands.Islands):
     def _before_step(self, optimizer, arguments, named):
         if islands.closure_of(arguments, named) is None and not self._landed_now:
             raise _native.RuntimeFailure("gradweave: step() comes without gradients that all islands have averaged, and would "
-                                         "change this one alone: call the model itself, model(...), and let the last backward "
-                                         "before a step be outside of no_sync()")
+                                         "change this one alone: call the model itself, model(...), and run the last backward "
+                                         "before a step outside of no_sync()")
         if optimizer is not self._optimizers[-1]:
             self._stepped.add(optimizer)
 
@@ -308,8 +308,8 @@ class Lockstep(islands.Islands):
             if steps != {float(self.steps)}:
                 raise _native.RuntimeFailure(f"gradweave: this island has made {self.steps} steps, and others another number: "
                                              "one of them has left out a step after a backward. Parameters are not equal any "
-                                             "more: end all islands, and go on from a checkpoint; leave steps out on all of "
-                                             "them, by what the averaged gradients say")
+                                             "more: end all islands and go on from a checkpoint. Decide by the averaged "
+                                             "gradients whether to leave out a step, so that all islands do")
             self._landed_now = True
         for call in self._on_land:
             call(command.number, self._averaged_with)
@@ -338,6 +338,6 @@ def _check(model, optimizers, sums):
         raise _native.InvalidInput(where + "the model is sharded over some of the island's ranks: shard it over all of them, "
                                    "fully_shard() on a mesh of all")
     if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in optimizers):
-        raise _native.InvalidInput(where + "LBFGS computes several gradients in a step: give an optimizer that takes one")
+        raise _native.InvalidInput(where + "LBFGS computes several gradients in a step: use an optimizer that needs one")
     if any(getattr(module, "sparse", False) for module in model.modules()):
-        raise _native.InvalidInput(where + "an embedding's gradient is sparse: give it sparse=False")
+        raise _native.InvalidInput(where + "an embedding's gradient is sparse: use sparse=False")

@@ -135,29 +135,29 @@ class Session:
 
     @property
     def tuning(self) -> dict[str, Any] | None:
-        """What wrap(tune=) has tried: {"trials": [{"options", "measured_us": [...]}, ...], the start first, "best": its place,
-        "ended", "seconds" since the start came into force}. The same on all ranks; None before the first is measured."""
+        """What wrap(tune=) has tried: {"trials": [{"options", "measured_us": [...]}, ...], the first plan first, "best": the
+        place of the best, "ended", "seconds" since the first plan came into force}. The same on all ranks; None before the
+        first plan is measured."""
         return self._controller.tuning
 
     def report(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
-        """What the plan in force really takes beside what was predicted: {"predicted", "measured", "ccr", "links",
-        "differences", "op", "stragglers", "text": all of it for people}. Of the last iterations, from what the ops and the
-        layers took anyway. None before enough iterations, and for a plan that was given. Collective,
-        between iterations.
+        """Measured times of the plan in force beside predicted ones, of the last iterations: {"predicted", "measured", "ccr",
+        "links", "differences", "op", "stragglers", "text": all of it for people}. None before enough iterations, and for a
+        plan that was given. Collective, between iterations.
 
-        With a `path` rank 0 writes it as the page of `gradweave report` too, whole or not at all: the plan in force beside the
-        other schemes, and what timeline() would return of rank 0, which it takes. The other ranks go on meanwhile. Errors, on
-        rank 0: InvalidInput for a path that can't be written, or before anything is known."""
+        With a `path` rank 0 also writes it as the page of `gradweave report`, whole or not at all: the plan in force beside
+        the other schemes, and what timeline() would return on rank 0, which it then no longer returns. The other ranks go
+        on meanwhile. Errors, on rank 0: InvalidInput for a path that can't be written, or if there is nothing to report."""
         found = self._controller.report()
         if path is not None and self.job.decides:
             self._write_page(path, found)
         return found
 
     def log_to(self, target: str | os.PathLike[str] | Any, every: int = 50) -> None:
-        """Tell every so many iterations, on rank 0, what they took in the mean: iteration_ms, exposed_ms (waits for
-        communication), ops and bytes sent, updates, waits; and the scheme in force, its predicted_ms and buffer_bytes.
-        `target`: a path, to whose file JSON lines are appended, or a torch.utils.tensorboard.SummaryWriter (or what else has
-        its add_scalar()). Errors, on rank 0: InvalidInput for what can't be written to."""
+        """Log on rank 0, every so many iterations, their mean iteration_ms, exposed_ms (waits for communication), ops and
+        bytes sent, updates, waits; and the scheme in force, its predicted_ms and buffer_bytes. `target`: a path, to whose
+        file JSON lines are appended, or a torch.utils.tensorboard.SummaryWriter (or another object with add_scalar()).
+        Errors, on rank 0: InvalidInput for what can't be written to."""
         if self.job.decides:
             try:
                 self._scalars.add(target, every)
@@ -174,8 +174,8 @@ class Session:
     def _write_page(self, path, found):
         timeline = self.timeline()
         if self.cluster is None and timeline.empty:
-            raise _native.InvalidInput("model.gradweave.report(): nothing is known of the links and nothing was recorded: "
-                                       "call it once a plan is in force, or record_timeline() before")
+            raise _native.InvalidInput("model.gradweave.report(): there is nothing to report yet: call it once a plan is in "
+                                       "force, or call record_timeline() before")
         name = f"{core.chosen(self.plan)['scheme'] or 'plan'} in force"
         given = {} if self.cluster is None else {
             "workload": self.workload, "cluster": self.cluster, "plans": {name: self.plan}}
@@ -184,7 +184,7 @@ class Session:
                           measured=found["text"].splitlines() if found else [], **given)
 
     def install(self, plan: Plan) -> None:
-        """Put another plan in force at this iteration: drains the one before. Collective; every rank gives the same."""
+        """Drain the plan in force, and put another one in force at this iteration. Collective; every rank gives the same."""
         self._controller.install(plan_of(plan))
 
     def synchronize(self) -> None:
@@ -262,8 +262,8 @@ class Session:
             warnings.warn(OWN_COPIES, stacklevel=4)
 
     def state_dict(self) -> dict[str, RankState]:
-        """{"rank0": RankState} (that of this rank): what it has for a checkpoint besides model and optimizer. Plan, iteration,
-        what is on its way, what was left behind, anchors. First applies what the coming forward would. Between iterations, on
+        """{"rank0": RankState} (that of this rank): what a checkpoint needs besides model and optimizer. Plan, iteration,
+        updates on their way, residuals, anchors. First applies what the coming forward would. Between iterations, on
         every rank after the same one; for torch.save(), and for torch.distributed.checkpoint."""
         rank, ranks = self.job.rank, self.job.size
         if self.plan is None or self._controller.profiling:  # still to be decided
@@ -279,13 +279,14 @@ class Session:
         return {key: RankState(rank, ranks, self.job.name, self.engine.iteration, plan, **parts)}
 
     def of_ranks(self, ranks: int) -> checkpoint.OfRanks:
-        """In place of `model.gradweave` in what torch.distributed.checkpoint loads: a checkpoint of a job of so many ranks."""
+        """Give it to torch.distributed.checkpoint's load() in place of `model.gradweave`, for a checkpoint of a job with so
+        many ranks."""
         return checkpoint.OfRanks(self, ranks)
 
     def load_state_dict(self, states: Mapping[str, RankState] | Sequence[Mapping[str, RankState]]) -> None:
         """Go on from what state_dict() returned on this rank; its plan comes into force again. Or from a list of what it
-        returned on each rank of the job before, in their order: where that had another number of ranks, what they had of
-        their own is folded in, and this one makes its own plan. After the model's and the optimizer's load_state_dict(),
+        returned on each rank of the job before, in their order: if that had another number of ranks, this job starts where
+        finish() would have ended that one, and makes its own plan. After the model's and the optimizer's load_state_dict(),
         before the first forward, on every rank. Collective. Errors: InvalidInput."""
         refusal = None
         try:
@@ -350,7 +351,7 @@ class Session:
     def close(self, error: BaseException | None = None, patience_s: float | None = None) -> None:
         """End the engine's threads and make model and optimizer what they were before. Safe to call twice. Waits for the ops
         that other ranks may need, the timeout at most. `error`: this rank's own, which the other ranks are told; ops under way
-        are given up. `patience_s`: so are they once none has ended for so long. All else that is asked of it afterwards is
+        are given up. `patience_s`: they are also given up once none has ended for so long. Any other call afterwards is an
         InvalidInput."""
         if self.closed:
             return
@@ -447,7 +448,7 @@ class Session:
 
     def skip_step(self) -> None:
         """In place of optimizer.step(): drops the gradient of the last backward, as a guard against NaN does. Every rank
-        has to do the same. Updates that the plan has due from iterations before take place."""
+        has to do the same. Updates due from earlier iterations take place."""
         self.updates.end_iteration(skip=True)
         self._iteration_ended()
 

@@ -15,45 +15,43 @@ from gradweave.links import EmulatedLink, links_of, over_levels, renamed
 
 GivenLink = str | distributed.ProcessGroup | EmulatedLink  # an interface, a group, or a model of one
 Plan = core.Plan | dict[str, Any] | str | os.PathLike
-COMPILED = "gradweave.wrap(tune=): a compiled model would be compiled again for each trial; leave one of the two out"
+COMPILED = "gradweave.wrap(tune=): a compiled model would be compiled again for each trial; leave out tune or torch.compile"
 
 
 @dataclass(frozen=True)
 class Settings:
     """How a job is trained.
 
-    scheme: a planner's name; its plan is made after `warm_up` + `profile_iterations` ordinary iterations, in which
-    training goes on synchronously. plan: a plan (core.Plan, dictionary, JSON text or path) to run from the first iteration
-    instead. links: network interfaces, process groups or EmulatedLinks; default: the default group's. options: the
-    scheme's options. timeout: seconds that one op may take. arrival_timeout: seconds that ranks may come to wrap()
-    after each other. find_unused_parameters: as in DistributedDataParallel; None finds out in the first iteration.
-    broadcast: parameters and buffers from rank 0 first. broadcast_buffers: buffers from rank 0 also before every
-    forward in training, as DistributedDataParallel does. scaler: the loop's torch.amp.GradScaler; plans that do not
-    update by this iteration's reduced gradient in step() need it. check: compare every op across ranks before it
-    starts, and every 100 iterations the parameters, where a plan keeps them equal (default: the environment's
-    GRADWEAVE_CHECK). process_group: the ranks that train this model alike, where others train other parts of it; default:
-    all, or those that hold the same shards of a sharded model. plan_group: where process_group= makes several groups, all
-    their ranks, to have one plan: it is made for the slowest of them and compared among all, which also meet where it
-    changes and in finish(), and what ends one ends all; default: each group has its own; of a sharded model all ranks have
-    one. workers_per_node: so many ranks, one after another, are a node: gradients are reduced inside nodes first, then between
-    them, and the plan is made for both levels of links; of schemes of exact gradients (docs/clusters.md); None: one level,
-    or that of a plan that is given. exclude: names of parameters, or of modules, that are left to others: neither communicated
-    nor broadcast. moments: with plans in which ranks step on their own, torch's Adam and AdamW divide by the second moment
-    that the gradient of the whole batch would have ("whole_batch"), or by that of this rank's part of it, as torch does
-    ("local"). follow: whether a new plan is made once links or compute have changed in training, and put in force if it is
-    better (not under torch.compile); None: where the scheme is `auto`. tune: so many plans of the scheme, which differ in its
-    sizes, are tried in training, 13 iterations each, the first of them the one that would be in force without it; the fastest
-    stays, and following only begins then (not under torch.compile); 0: none. report: rank 0 logs (logger
+    scheme: the scheme that makes the plan, after `warm_up` + `profile_iterations` iterations, which train synchronously.
+    plan: a plan (core.Plan, dictionary, JSON text or path) to run from the first iteration instead. links: network
+    interfaces, process groups or EmulatedLinks; by default that of the default group. options: the scheme's options. timeout:
+    seconds that one op may take. arrival_timeout: seconds from the first rank that calls wrap() to the last.
+    find_unused_parameters: as in DistributedDataParallel; None finds out in the first iteration. broadcast: whether all ranks
+    get rank 0's parameters and buffers first. broadcast_buffers: whether they get rank 0's buffers also before each forward
+    in training, as in DistributedDataParallel. scaler: the loop's torch.amp.GradScaler; plans that do not update by this
+    iteration's reduced gradient in step() need it. check: compare every op across ranks before it starts, and every 100
+    iterations the parameters, where a plan keeps them equal; by default what GRADWEAVE_CHECK in the environment says.
+    process_group: the ranks that train this model alike, where others train other parts of it; by default all, or those that
+    hold the same shards of a sharded model. plan_group: all ranks of the groups that process_group= makes, to have one plan,
+    made for the slowest of them. They also meet in finish(), and an error of one ends all. By default each group has its own
+    plan; ranks of a sharded model have one. workers_per_node: the number of ranks of a node, numbered one after another.
+    Gradients are then reduced inside nodes first, then between them, and the plan is made for both levels of links, by
+    schemes of exact gradients (docs/clusters.md). None: one level, or that of a given plan. exclude: names of parameters, or
+    of modules, that are neither communicated nor broadcast. moments: where ranks step on their own, torch's Adam and AdamW
+    divide by the second moment of the whole batch's gradient, which they estimate ("whole_batch"), or by that of this rank's
+    part of it, as torch does ("local"). follow: whether to make a new plan when links or compute have changed in training,
+    and to change to it if it is better (not under torch.compile); None: with scheme `auto`. tune: how many plans of the
+    scheme, of different sizes, to try in training, 13 iterations each; the first is the one that would be in force anyway.
+    The fastest stays, and only then plans follow the run (not under torch.compile). report: whether rank 0 logs (logger
     "gradweave") which plan comes into force, and at the end what was gained. dump: a folder, made if need be, where each rank
-    leaves
-    rank-0.json (by its number) when training can't go on: a timeline of what it did last, with what it knew of the others;
-    `gradweave diff` says where two ranks parted, `gradweave report` shows them. None: nothing is left. islands: "host:port" of
-    `gradweave meet`, where this job, an island, meets others that train the same (docs/islands.md); key: the job's key file;
-    island: this one's name, the same when it comes again, by default the host's; listen: "host:port" at which others reach
-    the first rank of a host, the next ones at the ports that follow, by default any; between: options of averages between
-    islands: ranks (of each island that exchange with others, by default all), average (parameters, or gradients, exactly,
-    without the options that follow), period (steps between two, at least), compressor (int4, int8, ef_signsgd or none),
-    outer_momentum, outer_learning_rate."""
+    writes rank-0.json (by its number) when training can't go on: a timeline of what it did last and what it knew of the
+    others, for `gradweave diff` and `gradweave report`. islands: "host:port" of `gradweave meet`, where this job, an island,
+    meets others that train the same model (docs/islands.md). key: the file of the islands' key. island: this island's name,
+    the same when it comes again; by default the host's. listen: "host:port" at which others reach the first rank of a host,
+    the next ones at the ports that follow; by default any free port. between: options between islands. They are ranks (how
+    many of each island exchange with others; by default all), average (parameters, or gradients, exactly and without the
+    options that follow), period (steps between two averages, at least), compressor (int4, int8, ef_signsgd or none),
+    outer_momentum and outer_learning_rate."""
 
     scheme: str = "auto"
     plan: Plan | None = None
@@ -96,8 +94,7 @@ class Settings:
                              "`gradweave meet --make-key FILE` makes")
         for name in ("island", "listen", "between") if self.islands is None else ():
             if getattr(self, name) is not None:
-                raise ValueError(f"gradweave.wrap: {name}= is about islands, and there are none without islands= and key=: "
-                                 "give them too, or leave it out")
+                raise ValueError(f"gradweave.wrap: {name}= needs islands= and key=: give them too, or leave it out")
         if isinstance(self.exclude, str):
             raise ValueError(f"gradweave.wrap: exclude='{self.exclude}': give a list of names")
 
@@ -124,14 +121,14 @@ class Settings:
         if self.of_node == 1 or (job.size == 1 and self.plan is None):
             return []
         if job.several_groups:
-            raise ValueError("gradweave.wrap: two levels of links are of jobs whose ranks all train one whole model: leave "
-                             "out workers_per_node, and plan_group or the shards")
+            raise ValueError("gradweave.wrap: two levels of links need ranks that all train one whole model: leave out "
+                             "workers_per_node, or train without plan_group and without shards")
         if job.size > 1 and (job.size % self.of_node or job.size == self.of_node):
-            raise ValueError(f"gradweave.wrap: {job.size} ranks train alike, and nodes have {self.of_node}: two levels need "
-                             "several nodes, all full; give another workers_per_node, or leave it out")
+            raise ValueError(f"gradweave.wrap: {job.size} ranks don't fill two or more nodes of {self.of_node}: give another "
+                             "workers_per_node, or leave it out")
         if self.follow:
-            raise ValueError("gradweave.wrap: plans over two levels of links are not followed: leave follow or "
-                             "workers_per_node out")
+            raise ValueError("gradweave.wrap: plans over two levels of links can't follow the run: leave out follow or "
+                             "workers_per_node")
         inside = [] if self.plan is None else self.given_plan.links_inside
         return over_levels(links, inside or ["inside"], job, self.of_node)
 
@@ -142,7 +139,7 @@ class Settings:
         if not isinstance(self.tune, int):
             raise ValueError(f"gradweave.wrap: tune={self.tune!r}: give a number of trials")
         if self.plan is not None:
-            raise ValueError("gradweave.wrap: tune= looks for a plan, and plan= gives one: leave one of the two out")
+            raise ValueError("gradweave.wrap: tune= searches for a plan, and plan= gives one: leave one of them out")
         core.check_tuning(self.scheme, self.options, self.tune)
         if compiling.is_compiled(model):
             raise ValueError(COMPILED)
@@ -199,7 +196,7 @@ def switched_on(variable: str) -> bool:
     for on, words in ((True, ("1", "true", "on")), (False, ("", "0", "false", "off"))):
         if said.strip().lower() in words:
             return on
-    raise _native.InvalidInput(f"{variable}={said!r} in the environment: give 1, true or on, or else 0, false, off or nothing")
+    raise _native.InvalidInput(f"{variable}={said!r} in the environment: give 1, true or on; or 0, false, off or nothing")
 
 
 def plan_of(given: Plan) -> core.Plan:
@@ -211,7 +208,7 @@ def plan_of(given: Plan) -> core.Plan:
         return core.Plan.read("./-" if path == "-" else path)  # for the command "-" is standard input
     if isinstance(given, (core.Plan, dict)):
         return core.Plan(given)
-    raise _native.InvalidInput(f"plan: is a {type(given).__name__}; give a dictionary, a JSON text or a path")
+    raise _native.InvalidInput(f"plan is a {type(given).__name__}; give a dictionary, a JSON text or a path")
 
 
 _Arguments = ParamSpec("_Arguments")

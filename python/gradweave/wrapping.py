@@ -58,7 +58,7 @@ class Wrapped(tuple["WrappedModel", Given]):
 
 @spelled_as(Settings)
 def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrapped[Given]:
-    """Make `model` and `optimizer` train with scheduled communication; returns both, the loop stays as it is.
+    """Make `model` and `optimizer` train with scheduled communication, and return both. The loop stays as it is.
 
     optimizer: one, or a list of several that step different parameters of the model. Every rank calls it alike. Errors:
     InvalidInput (a ValueError) for what the caller can change, on every rank; RuntimeFailure (a RuntimeError) once a peer
@@ -84,9 +84,9 @@ def wrap_alone(model, optimizer, settings):
         islands.check_exchanging(between["ranks"], model)
         gradients = between["average"] == "gradients"
         if gradients and any(each.islands is not None and each.islands.in_lockstep for each in set(sessions.values())):
-            raise _native.InvalidInput("gradweave.wrap(between={'average': 'gradients'}): this process trains another model "
-                                       "so, and newcomers would wait for the one while the others wait for the other: make "
-                                       "one module of the models")
+            raise _native.InvalidInput("gradweave.wrap(between={'average': 'gradients'}): this process already trains another "
+                                       "model like this, and islands could wait for different ones of the two: make one "
+                                       "module of the models")
         if gradients or islands.users_own(model, settings.exclude):
             return _wrap_island(model, optimizer, settings, lockstep.Lockstep if gradients else islands.Islands)
     held = sharding.held_by(model, settings.exclude)
@@ -109,8 +109,8 @@ def wrap_alone(model, optimizer, settings):
         _check_steps(optimizers, model)
         _check_device(trained)
         if trained.shards and settings.scales:
-            raise ValueError("gradweave.wrap: scaler= finds infinities in the shards of one rank of each island, and others "
-                             "would step: train in bfloat16, or by a scheme that updates in step(), as ddp, without scaler=")
+            raise ValueError("gradweave.wrap: with shards, scaler= finds an infinity on some ranks only, and the others would "
+                             "step: train in bfloat16, or by a scheme that updates in step(), as ddp, without scaler=")
         if settings.slices:
             _check_slices(optimizers, trained.parameters)
         settings.check_runs(trained.names, trained.parameters, job.size)
@@ -162,12 +162,11 @@ def _check_islands(model, settings):
     for session in set(sessions.values()):
         if session.islands is not None and session.settings.islands == settings.islands:
             raise _native.InvalidInput(
-                f"gradweave.wrap: this process trains another {type(session.model).__name__} with the islands that meet at "
-                f"{settings.islands}, which average one model: make one module of the models, or give each a meeting point of "
-                "its own")
+                f"gradweave.wrap: this process already trains another model, {type(session.model).__name__}, with the islands "
+                f"that meet at {settings.islands}: make one module of the models, or give each a meeting point of its own")
     if any(hasattr(parameter, "_fsdp_flattened") for parameter in model.parameters()):
-        raise _native.InvalidInput("gradweave.wrap(islands=): FullyShardedDataParallel flattens parameters, and islands "
-                                   "average them one by one: shard the model by fully_shard() (FSDP2)")
+        raise _native.InvalidInput("gradweave.wrap(islands=): FullyShardedDataParallel flattens parameters, which islands "
+                                   "need one by one: shard the model by fully_shard() (FSDP2)")
 
 
 def innermost(optimizer, hooks_alone=False):
@@ -213,8 +212,8 @@ def _check_steps(optimizers, model):
     own = {id(parameter) for parameter in model.parameters()}
     for each in optimizers:
         if not own & _parameters_of(each):
-            raise ValueError(f"gradweave.wrap: this {type(each).__name__} steps no parameter of the model, which would train "
-                             "nothing: give the optimizer that was made of this model's parameters()")
+            raise ValueError(f"gradweave.wrap: this {type(each).__name__} steps no parameter of the model: give the optimizer "
+                             "that was made from this model's parameters()")
 
 
 def _check_slices(optimizers, parameters):

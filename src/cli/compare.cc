@@ -224,7 +224,7 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
       << "\n* fastest; ! changes training: speed says nothing about accuracy, and only schemes whose\n"
          "effect is 'exact' compute what plain data parallelism computes (docs/schemes.md); +NAME: through\n"
          "that compressor. times ddp: how many times faster than scheme ddp as it is; efficiency: compute\n"
-         "over iteration time; coverage rate: time of the whole model once on the first link over compute."
+         "over iteration time; coverage rate: time to send the model once on the first link over compute."
       << (screen.wide ? "\n" : "\n--wide shows all columns.\n");
 }
 

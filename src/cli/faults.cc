@@ -198,7 +198,7 @@ void add_fault_options(CLI::App& command, FaultFlags& flags, const std::vector<s
   CLI::Option* mtbf =
       command
           .add_option("--mtbf", flags.mtbf,
-                      "Predict what is left of training if each worker dies once in this time on "
+                      "Predict how much training is kept if each worker dies once in this time on "
                       "average: with islands, checkpoints, a quorum")
           ->type_name("TIME,...");
   for (const std::string& other : others) mtbf->excludes(command.get_option(other));
@@ -209,7 +209,7 @@ void add_fault_options(CLI::App& command, FaultFlags& flags, const std::vector<s
   const auto add_time = [&](const std::string& name, double& us, const std::string& what, double low = 0) {
     add_time_option(command, name, us, "With --mtbf: " + what, low, kLongestUs);
   };
-  add_time("--recovery", flags.recovery_us, "time until an island that died is there again (default 5min)");
+  add_time("--recovery", flags.recovery_us, "time until an island that died is back (default 5min)");
   add_time("--detection", flags.detection_us, "time until the others know that it died (default 10s)");
   add_time("--epoch-change", flags.epoch_us, "time until all then agree on who is there (default 1s)");
   add_time("--step", flags.step_us, "time of a step (default: the workload's, and --optimizer-us)", 1e-3);

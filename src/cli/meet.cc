@@ -75,20 +75,20 @@ void run_meet(const MeetArguments& arguments, const Outcome& outcome) {
 
 void add_meet(CLI::App& app, Outcome& outcome) {
   auto arguments = std::make_shared<MeetArguments>();
-  CLI::App* command = app.add_subcommand("meet", "Run the point where the islands of a job meet");
-  command->add_option("--listen", arguments->listen, "Where islands connect to; port 0: any that is free")
+  CLI::App* command = app.add_subcommand("meet", "Run the meeting point of a job's islands");
+  command->add_option("--listen", arguments->listen, "Address that islands connect to; port 0: any free port")
       ->type_name("HOST:PORT");
-  add_file_option(*command, "--key", arguments->key, "File of the job's key", false);
-  add_file_option(*command, "--make-key", arguments->make_key, "Make such a file, and nothing else", false);
+  add_file_option(*command, "--key", arguments->key, "The job's key file", false);
+  add_file_option(*command, "--make-key", arguments->make_key, "Write a new key to this file, and exit",
+                  false);
   add_time_option(*command, "--lease", arguments->lease_us,
-                  "An island that is silent for so long is left out (default 10s)", kShortestLeaseUs,
+                  "Leave out an island that is silent for this long (default 10s)", kShortestLeaseUs,
                   kLongestLeaseUs);
   add_time_option(*command, "--leave-out-after", arguments->leave_out_after_us,
-                  "An island for which others wait so long at an average is left out (default: never)",
+                  "Leave out an island that others wait for this long at an average (default: never)",
                   kShortestPatienceUs, kLongestPatienceUs);
   command
-      ->add_option("--without", arguments->without,
-                   "An island that has ended and is not waited for; repeatable")
+      ->add_option("--without", arguments->without, "Don't wait for this island, which has ended; repeatable")
       ->type_name("NAME");
   command->footer(
       "Example:\n  gradweave meet --make-key job.key\n  gradweave meet --listen 0.0.0.0:29600 --key job.key\n"

@@ -46,17 +46,17 @@ Json to_object(const Judgement& judgement) {
 
 void print_for_people(const Judgement& judgement, const Tolerance& tolerance, const Screen& screen) {
   Table table{.header = {"share", "updates per iteration", "oldest gradient", "loss ratio", "stable up to",
-                         "growth", "finding"},
+                         "growth", "result"},
               .rows = {},
               .left = {false, false, false, false, false, false, true}};
   for (const BlockJudgement& block : judgement.blocks) {
-    std::string finding = block.ratio_kept ? "" : "loss falls behind";
-    if (!block.stable) finding += (finding.empty() ? "" : ", ") + std::string("too near its limit");
+    std::string result = block.ratio_kept ? "" : "loss falls behind";
+    if (!block.stable) result += (result.empty() ? "" : ", ") + std::string("too near its limit");
     table.rows.push_back({fmt::format("{:.1f} %", 100 * block.updates.share),
                           fmt::format("{:.4g}", updates_per_iteration(block.updates)),
                           std::to_string(oldest_gradient(block.updates)), fmt::format("{:.4f}", block.ratio),
                           fmt::format("{:.4g}", block.limit), fmt::format("{:.4f}", block.growth),
-                          finding.empty() ? "kept" : finding});
+                          result.empty() ? "kept" : result});
   }
   std::cout << table.text(screen) << '\n';
   std::cout << fmt::format(

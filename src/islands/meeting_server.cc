@@ -112,7 +112,7 @@ void MeetingServer::Core::take(const std::string& name, std::string_view text) {
   if (found == visitors_.end()) return;
   Visitor& visitor = found->second;
   if (!message || (message->what == ToMeeting::What::kJoin && message->report.island.name != name)) {
-    options_.tell("island " + in_quotes(name) + " speaks another language: run the same release everywhere");
+    options_.tell("island " + in_quotes(name) + " speaks another protocol: run the same release everywhere");
     visitor.mailbox->leave();
     return;
   }

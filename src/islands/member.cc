@@ -202,7 +202,7 @@ std::vector<Command> Member::proceed(std::span<const std::int64_t> reports, cons
     const std::vector<std::string> fields = peers::split(text);
     std::optional<std::vector<Command>> told;
     if (fields.size() == 2) told = decode_commands(fields[1]);
-    if (!told) throw RuntimeFailure("islands: what rank 0 has told makes no sense");
+    if (!told) throw RuntimeFailure("islands: rank 0's message can't be read");
     if (const auto epoch = decode_epoch(fields[0])) core.come_in_force(*epoch);
     commands = *std::move(told);
   }

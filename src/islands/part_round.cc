@@ -248,8 +248,8 @@ void Round::take_contribution(const Entry& entry) {
   if (anchor != anchor_) {
     unlike_ = true;
     return fail("peer " + in_quotes(average_.members[entry.member]->name()) +
-                " has gained since another point than this rank: islands are not equal any more, which is "
-                "an error of Gradweave's; end all of them, and go on from a checkpoint");
+                " began from other parameters than this rank: islands are not equal any more, which is an "
+                "error in Gradweave; end all of them, and go on from a checkpoint");
   }
   if (--missing_contributions_ == 0) sum();
 }

@@ -110,7 +110,7 @@ TlsStream::Status TlsStream::handshake() {
   if (result != 1)
     return status_of(result, "the handshake failed: the other side has another key, or speaks no TLS");
   if (SSL_session_reused(ssl_.get()) == 1) return Status::kDone;
-  why_ = "the handshake failed: it was not by the key";
+  why_ = "the handshake failed: it did not use the job's key";
   return Status::kClosed;
 }
 

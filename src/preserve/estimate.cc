@@ -163,7 +163,7 @@ std::string objection(const Plan& plan, const Workload& workload, const Gradient
          number_text(unstable->limit, 2) + "; here it is about " + number_text(estimates.step.low, 2) +
          " to " + number_text(estimates.step.high, 2) + ", and may be " + number_text(kUnseen, 1) +
          " times that elsewhere; lower the learning rate or the momentum, " +
-         (estimates.step.low == 0 ? "look at more iterations (warm_up=), " : "") + "or use an exact plan";
+         (estimates.step.low == 0 ? "measure more iterations (warm_up=), " : "") + "or use an exact plan";
 }
 
 }  // namespace gradweave

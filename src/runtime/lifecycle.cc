@@ -194,9 +194,8 @@ Engine::Open::Prepared Engine::Open::prepare(const Plan& plan, const Workload& w
       })) {
     if (!options.pause && make_pause) options.pause = make_pause();
     if (!options.pause) {
-      throw InvalidInput(
-          "releases with a delay, on an accelerator for which torch has nothing that only takes time", "plan",
-          "leave delay_us out, as horovod with cycle_us=0 does");
+      throw InvalidInput("releases with a delay need torch's _sleep(), which this accelerator does not have",
+                         "plan", "leave delay_us out, as horovod with cycle_us=0 does");
     }
   }
   std::string structure = prepared.run_plan.hash;

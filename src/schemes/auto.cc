@@ -348,7 +348,7 @@ std::vector<Option<AutoOptions>> table_of_auto() {
               .meaning = "how much memory the plan may take for buffers, snapshots and generations"}),
       option(&AutoOptions::tolerance,
              {.name = "tolerance",
-              .default_source = "Gradweave: below what a profile can tell apart",
+              .default_source = "Gradweave: less than the error of a profile",
               .minimum = 0,
               .maximum = 10,
               .meaning = "a plan that changes training less is preferred while it is slower by at most this "

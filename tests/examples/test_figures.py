@@ -15,7 +15,7 @@ PAGES = {
     "README.md": ((), "2.13 2.15"),
     "docs/performance.md": (("results/engine.md", "results/following.md"), "2.13 5"),
     "docs/choosing.md": (("results/schemes.md", "results/accuracy.md", "preserver.md"), ""),
-    "docs/limits.md": (("../README.md", "performance.md", "results/accuracy.md"), ""),
+    "docs/limits.md": (("../README.md", "performance.md", "results/accuracy.md", "results/churn.md"), ""),
     "docs/schemes/auto.md": (("results/accuracy.md", "preserver.md"), "0.05 0.9 0.01 0.4 0.6"),
     "docs/results/accuracy.md": ((), "0.9 0.05 0.001 0.02 3.3 1.462 1.576 1.715 1.563"),
     "docs/results/islands.md": ((), "0.1"),

@@ -185,9 +185,9 @@ def test_what_can_not_be_run_is_refused_by_name_with_a_remedy():
         "averages": "averages of parameters don't go over two levels of links in training; leave workers_per_node out",
         "codec": "compressed gradients don't go over two levels of links in training",
         "plan of averages": "averages of parameters don't go over two levels",
-        "one": "workers_per_node=1: give at least 2", "three": "4 ranks train alike, and nodes have 3",
-        "one node": "4 ranks train alike, and nodes have 4", "follow": "not followed: leave follow",
-        "groups": "workers_per_node, and plan_group", "sharded": "leave out workers_per_node, and plan_group or",
+        "one": "workers_per_node=1: give at least 2", "three": "4 ranks don't fill two or more nodes of 3",
+        "one node": "4 ranks don't fill two or more nodes of 4", "follow": "leave out follow or workers_per_node",
+        "groups": "or train without plan_group", "sharded": "leave out workers_per_node, or train without",
         "other nodes": "it is for nodes of 3 workers; make one for nodes of 2"}
     for said in ranks.run(refusals, 4):
         for what, words in expected.items():

@@ -138,7 +138,7 @@ def refused(rank, case):
     ("some ranks", "the model is whole on ranks 2"),
     ("process_group", "process_group of rank 0 has the ranks [0, 1], and the same part of the model is held by [0, 2]"),
     ("left out", "parameter 'enter.weight' is whole, while others are sharded by fully_shard()"),
-    ("scaler", "scaler= finds infinities in the shards of one rank of each island"),
+    ("scaler", "with shards, scaler= finds an infinity on some ranks only"),
     ("muon", "can't step sharded parameters (a step of Muon on DTensors failed"),
     ("slices", "an optimizer that can't step a part of a tensor (SGD steps sharded parameters, each of them whole)")])
 def test_what_cant_be_averaged_is_refused_on_every_rank(case, says):
