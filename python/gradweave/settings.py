@@ -52,7 +52,7 @@ class Settings:
     island: this one's name, the same when it comes again, by default the host's; listen: "host:port" at which others reach
     the first rank of a host, the next ones at the ports that follow, by default any; between: options of averages between
     islands: ranks (of each island that exchange with others, by default all), average (parameters, or gradients, exactly,
-    without the options that follow), period (steps between two, at least), compressor (int4, int8, ef_signsgd or none),
+    without the options that follow), period (steps between two, at least), compressor (int4, int8, int2, ef_signsgd or none),
     outer_momentum, outer_learning_rate."""
 
     scheme: str = "auto"
