@@ -95,7 +95,7 @@ struct AverageTraffic {
   std::int64_t messages = 0;  // the same
   std::int64_t peers = 0;
 };
-// `compressor`: int8, int4, ef_signsgd or none. Errors: InvalidInput for another one. O(islands).
+// `compressor`: int8, int4, int2, ef_signsgd or none. Errors: InvalidInput for another one. O(islands).
 AverageTraffic average_traffic(std::int64_t elements, std::string_view compressor, std::int64_t islands);
 
 }  // namespace gradweave

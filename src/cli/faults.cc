@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kLongestUs = 1e15;  // 30 years
 constexpr std::int64_t kMostIslands = 1'000'000;
-constexpr std::array<std::string_view, 4> kCompressors = {"int4", "int8", "ef_signsgd", "none"};
+constexpr std::array<std::string_view, 5> kCompressors = {"int4", "int8", "int2", "ef_signsgd", "none"};
 
 // "12.35 ms", "6.5 h".
 std::string long_time(double seconds) {

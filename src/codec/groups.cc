@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "base/splitmix.h"
 
@@ -17,19 +18,24 @@ namespace {
 
 constexpr int kSize = static_cast<int>(kGroup);
 constexpr int kScaleBytes = 4;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kSmallest = 0x1p-100F;  // below it 127 / magnitude is near overflow
 
 struct Traits {
-  int bits, limit, middle;  // codes are middle - limit to middle + limit
-  float step;               // between two codes, in scales
+  int bits, limit, middle;  // codes that are rounded at random are middle - limit to middle + limit
+  int step;                 // between two codes, in scales
 };
 
 template <Format F>
 constexpr Traits traits() {
   if (F == Format::kInt8) return {.bits = 8, .limit = 127, .middle = 128, .step = 1};
   if (F == Format::kInt4) return {.bits = 4, .limit = 7, .middle = 8, .step = 1};
-  return {.bits = 1, .limit = 0, .middle = 0, .step = 2};
+  if (F == Format::kInt2) return {.bits = 2, .limit = 0, .middle = 3, .step = 2};
+  return {.bits = 1, .limit = 0, .middle = 1, .step = 2};
 }
+
+template <Format F>
+constexpr bool kRandom = F == Format::kInt8 || F == Format::kInt4;
 
 // Word j of a group: a 32-bit mixer (Wellons, "lowbias32") over the group's 64 random bits.
 GRADWEAVE_KERNEL std::uint32_t random_word(std::uint32_t low, std::uint32_t high, std::uint32_t j) {
@@ -54,13 +60,19 @@ GRADWEAVE_KERNEL std::uint8_t rounded(float scaled, std::uint32_t random) {
   return static_cast<std::uint8_t>(static_cast<std::int32_t>(sum) - (128 - t.middle));
 }
 
-// The sum of magnitudes, in 16 lanes and then lane by lane.
-GRADWEAVE_KERNEL float sum_of_magnitudes(const float* gain) {
+GRADWEAVE_KERNEL float magnitude(float value) {
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU);
+}
+
+// The sum of magnitudes, three times those from `large` on: in 16 lanes and then lane by lane.
+GRADWEAVE_KERNEL float sum_of_magnitudes(const float* gain, float large) {
   constexpr int kLanes = 16;
   float lanes[kLanes] = {};
   for (int i = 0; i < kSize; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l)
-      lanes[l] += std::bit_cast<float>(std::bit_cast<std::uint32_t>(gain[i + l]) & 0x7FFFFFFFU);
+    for (int l = 0; l < kLanes; ++l) {
+      const float size = magnitude(gain[i + l]);
+      lanes[l] += size >= large ? 3 * size : size;
+    }
   }
   float sum = 0;
   for (int l = 0; l < kLanes; ++l) sum += lanes[l];
@@ -102,6 +114,17 @@ constexpr int bytes_of(int n) {
   return (n * traits<F>().bits + 7) / 8;
 }
 
+// The scale of a group whose codes are not rounded at random.
+template <Format F>
+GRADWEAVE_KERNEL float scale_by_magnitudes(const float* gain, int n) {
+  const float mean = sum_of_magnitudes(gain, kInfinity) / static_cast<float>(n);
+  if constexpr (F == Format::kSigns) return mean;
+  const float large = 1.25F * mean;
+  std::int32_t count = 0;
+  for (int i = 0; i < kSize; ++i) count += magnitude(gain[i]) >= large;
+  return sum_of_magnitudes(gain, large) / static_cast<float>(n + 8 * count);
+}
+
 // `gain`: a group, zeros behind its n elements.
 template <Format F>
 GRADWEAVE_KERNEL void encode_group(const float* gain, int n, std::uint64_t key, std::int64_t group,
@@ -109,14 +132,24 @@ GRADWEAVE_KERNEL void encode_group(const float* gain, int n, std::uint64_t key, 
   constexpr Traits t = traits<F>();
   alignas(64) std::uint8_t code[kSize];
   const float top = std::bit_cast<float>(largest_magnitude(gain));
-  float scale = top < kSmallest       ? 0
-                : F == Format::kSigns ? sum_of_magnitudes(gain) / static_cast<float>(n)
-                                      : top / static_cast<float>(t.limit);
+  float scale = 0;
+  if constexpr (kRandom<F>) {
+    scale = top < kSmallest ? 0 : top / static_cast<float>(t.limit);
+  } else {
+    scale = top < kSmallest ? 0 : scale_by_magnitudes<F>(gain, n);
+  }
   const bool finite = std::bit_cast<std::uint32_t>(scale) < 0x7F800000U;
   if (!finite) scale = std::bit_cast<float>(0x7FC00000U);
   if constexpr (F == Format::kSigns) {
     for (int i = 0; i < kSize; ++i)
       code[i] = static_cast<std::uint8_t>(~std::bit_cast<std::uint32_t>(gain[i]) >> 31);
+  } else if constexpr (F == Format::kInt2) {
+    const float large = 2 * scale;
+    for (int i = 0; i < kSize; ++i) {
+      const std::uint32_t positive = ~std::bit_cast<std::uint32_t>(gain[i]) >> 31;
+      const std::uint32_t outer = magnitude(gain[i]) >= large ? 1 : 0;
+      code[i] = static_cast<std::uint8_t>(2 * positive + (1 ^ positive ^ outer));
+    }
   } else {
     const float inverse = finite && scale > 0 ? static_cast<float>(t.limit) / top : 0;
     const std::uint64_t random = splitmix64(key + static_cast<std::uint64_t>(group));
@@ -177,10 +210,8 @@ GRADWEAVE_KERNEL void decode_group(const std::uint8_t* message, std::int64_t cou
   }
   float scale;
   std::memcpy(&scale, from, kScaleBytes);
-  constexpr int middle = F == Format::kSigns ? 1 : t.middle;
-  constexpr int step = static_cast<int>(t.step);
   for (int i = 0; i < kSize; ++i) {
-    const float value = static_cast<float>(static_cast<int>(code[i]) * step - middle) * scale;
+    const float value = static_cast<float>(static_cast<int>(code[i]) * t.step - t.middle) * scale;
     if constexpr (W == Write::kAdd) {
       to[i] += value;
     } else {
@@ -268,6 +299,10 @@ GRADWEAVE_KERNEL void land_groups(const Landing& landing, float* values, float* 
       constexpr Format F = Format::kInt4;  \
       return call;                         \
     }                                      \
+    case Format::kInt2: {                  \
+      constexpr Format F = Format::kInt2;  \
+      return call;                         \
+    }                                      \
     case Format::kSigns: {                 \
       constexpr Format F = Format::kSigns; \
       return call;                         \
@@ -316,6 +351,7 @@ constexpr std::int64_t bytes_of_message(std::int64_t count) {
 std::optional<Format> format_of(std::string_view compressor) {
   if (compressor == "int8") return Format::kInt8;
   if (compressor == "int4") return Format::kInt4;
+  if (compressor == "int2") return Format::kInt2;
   if (compressor == "ef_signsgd") return Format::kSigns;
   return std::nullopt;
 }

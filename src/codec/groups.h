@@ -6,10 +6,13 @@
 // b floor(i / m) on. It decodes to
 //   int8    (code - 128) s, b = 8, s = largest magnitude / 127; codes are rounded stochastically
 //   int4    (code - 8) s,   b = 4, s = largest magnitude / 7;   the same
+//   int2    (2 code - 3) s, b = 2: 3s where a magnitude is 2s or more, else s, with the sign
 //   signs   code ? s : -s,  b = 1, s = mean magnitude
+// int2's s is one least-squares step from t = 5/8 of the mean magnitude, the best s of normal values: with the l_i that t
+// gives (3 where |x_i| is 2t or more, else 1), s = sum |x_i| l_i / sum l_i^2.
 // Stochastic rounding: floor(x / s + u) with u odd / 2^16 in (0, 1), so that the mean of what is decoded is x
 // up to 2^-16 s (Alistarh et al., "QSGD", NIPS 2017). Groups whose largest magnitude is below 2^-100 are zeros.
-// If an element of a group is not finite, s and so all that it decodes to is NaN: it is seen.
+// If an element of a group is not finite, or a sum of magnitudes overflows, s and so all that it decodes to is NaN: it is seen.
 //
 // Same input, same bits, on every machine and every path: each operation is rounded to float32, sums have a
 // fixed order, and random numbers are a hash of (key, element).
@@ -23,11 +26,11 @@
 
 namespace gradweave::codec {
 
-enum class Format : std::uint8_t { kInt8, kInt4, kSigns };
+enum class Format : std::uint8_t { kInt8, kInt4, kInt2, kSigns };
 
 inline constexpr std::int64_t kGroup = 256;  // elements
 
-// Returns the format of a compressor ("int8", "int4", "ef_signsgd"; gradweave/compression.h) or nothing.
+// Returns the format of a compressor ("int8", "int4", "int2", "ef_signsgd"; gradweave/compression.h) or nothing.
 std::optional<Format> format_of(std::string_view compressor);
 
 // Returns the bytes of an encoded message of `count` elements.

@@ -73,7 +73,7 @@ std::int64_t kept_elements(std::int64_t numel, double density) {
 
 const std::vector<CompressorInfo>& compressors() {
   static const std::vector<CompressorInfo> table = {
-      codec::bf16(), codec::dgc(),      codec::ef_signsgd(), codec::fp16(),     codec::int4(),
+      codec::bf16(), codec::dgc(),      codec::ef_signsgd(), codec::fp16(),     codec::int2(), codec::int4(),
       codec::int8(), codec::ok_top_k(), codec::power_sgd(),  codec::random_k(), codec::top_k()};
   return table;
 }

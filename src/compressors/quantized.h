@@ -1,5 +1,6 @@
-// int8, int4: groups of 256 elements of the message, the last may be short, each with a 32-bit scale = largest
-// magnitude / 127 or / 7; rounded at random to the neighbours that scale has, so that the mean is right. Two stages:
+// int8, int4, int2: groups of 256 elements of the message, the last may be short, each with a 32-bit scale = largest
+// magnitude / 127 or / 7; rounded at random to the neighbours that scale has, so that the mean is right. int2: the nearest of
+// four levels, by a scale that fits them to the group (codec/groups.h). Two stages:
 // each rank sums its share decoded, encodes the sum again and all-gathers it, which moves 2 (P-1)/P of the encoded
 // bytes; two ranks exchange their messages at once. Averages of parameters likewise. (Alistarh et al., "QSGD",
 // NeurIPS 2017; scales by groups as in Dettmers et al., ICLR 2022)
@@ -23,6 +24,10 @@ struct Quantized {
   CompressedCost average_cost(const CompressedMessage& message) const { return grouped(format, message); }
 };
 
+inline CompressorInfo int2() {
+  return compressor<Quantized<Format::kInt2>>(
+      {.name = "int2", .paper = "MuLoCo, arXiv 2505.23725", .error_feedback = true, .halves = true});
+}
 inline CompressorInfo int4() {
   return compressor<Quantized<Format::kInt4>>(
       {.name = "int4", .paper = "QSGD, NeurIPS 2017", .error_feedback = true, .halves = true});

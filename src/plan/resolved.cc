@@ -289,7 +289,7 @@ class ResolvedPlan::Reader {
     }
     if (half && !info->halves) {
       return refuse("halves an all-reduce that " + in_quotes(op.compression.name) + " compresses",
-                    "only fp16, bf16, int8 and int4 can be halved");
+                    "only fp16, bf16, int8, int4 and int2 can be halved");
     }
     for (const auto& [name, value] : op.compression.parameters) {
       const CompressorParameter* parameter = info->parameter(name);

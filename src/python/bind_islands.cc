@@ -53,7 +53,7 @@ islands::MemberOptions options_of(const std::string& meeting, const std::string&
       .gradients = std::move(gradients)};
   if (!compressor.empty() && !options.part.format)
     throw InvalidInput("is '" + compressor + "'", "compressor between islands",
-                       "give int8, int4, ef_signsgd or none");
+                       "give int8, int4, int2, ef_signsgd or none");
   return options;
 }
 

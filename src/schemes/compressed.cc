@@ -252,7 +252,7 @@ void compress_gradients(Plan& plan, const Compression& compression) {
         } else if (op.collective != Collective::kCompressed && !halves) {
           throw InvalidInput("'" + compression.name + "' can't be split into reduce-scatter and all-gather",
                              "option compressor of " + plan.scheme,
-                             "use fp16, bf16, int8 or int4, or a scheme of all-reduces");
+                             "use fp16, bf16, int8, int4 or int2, or a scheme of all-reduces");
         }
         op.compression = compression;
       }

@@ -137,7 +137,7 @@ AverageTraffic average_traffic(std::int64_t elements, std::string_view compresso
   const auto format = codec::format_of(compressor);
   if (!format && compressor != "none")
     throw InvalidInput(in_quotes(std::string(compressor)) + " is no compressor of islands", "compressor",
-                       "give int8, int4, ef_signsgd or none");
+                       "give int8, int4, int2, ef_signsgd or none");
   require(elements >= 0 && elements < std::int64_t{1} << 50, "elements", static_cast<double>(elements),
           "0 to 2^50");
   require(islands >= 1 && islands <= kMostWorkers, "islands", static_cast<double>(islands),

@@ -6,7 +6,7 @@ import jobs
 from device_loops import Loop
 
 # By how much parameters may differ after training. PowerSGD's bases are of another algorithm there.
-DIFFERENCE = {"int8": 0, "int4": 0, "dgc": 0, "power_sgd": 5e-3}
+DIFFERENCE = {"int8": 0, "int4": 0, "int2": 0, "dgc": 0, "power_sgd": 5e-3}
 MORE = {"dgc": {"compressor_momentum": 0, "compressor_density": 0.1}}
 
 

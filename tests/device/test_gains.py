@@ -13,7 +13,7 @@ from models import batch, cluster, make_net, of_gains, workload
 OUTER = {"momentum": 0.9, "learning_rate": 0.7}
 PARTS = {"delayed_averaging": {"period": 2}, "local_sgd": {"period": 2}, "dreamddp": {"period": 3},
          "partial_sgd": {"period": 3}}
-CODECS = ("int8", "int4", "ef_signsgd", "top_k")
+CODECS = ("int8", "int4", "int2", "ef_signsgd", "top_k")
 
 
 def plan_of(scheme, compressor, outer, dtype="float32"):

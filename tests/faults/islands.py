@@ -38,7 +38,7 @@ HARMS = {"cut": ("ip link set gw0 down", "ip link set gw0 up"),
          "loss": ("iptables -A INPUT -m statistic --mode random --probability 0.3 -j DROP", "iptables -F INPUT"),
          "one way": ("iptables -A INPUT -i gw0 -j DROP", "iptables -F INPUT")}
 STRIKES = ["kill", "freeze", *HARMS]
-CODECS = ["int4", "int8", "ef_signsgd", "none"]
+CODECS = ["int4", "int8", "int2", "ef_signsgd", "none"]
 
 
 class Island:

@@ -27,8 +27,8 @@ using codec::Format;
 using Floats = std::vector<float>;
 
 constexpr auto kWithin = 20s;
-constexpr std::array<std::optional<Format>, 4> kFormats{std::nullopt, Format::kInt8, Format::kInt4,
-                                                        Format::kSigns};
+constexpr std::array<std::optional<Format>, 5> kFormats{std::nullopt, Format::kInt8, Format::kInt4,
+                                                        Format::kInt2, Format::kSigns};
 
 template <typename Condition>
 bool wait_for(Condition condition) {
@@ -248,9 +248,10 @@ TEST(PartAverage, WhatAnEncodingDropsComesLater) {
     for (std::size_t i = 0; i < mean.size(); ++i)
       largest = std::max(largest, std::abs(static_cast<double>(isles.members[0].x[i]) - mean[i]));
     EXPECT_GT(largest, 1e-3);
-    for (int r = 0; r < (*format == Format::kSigns ? 300 : 12); ++r) isles.average(first_of(3), weights);
-    // Signs of what is left bring it down more slowly.
-    const double bound = *format == Format::kSigns ? largest / 10 : 1e-3;
+    const bool few_bits = *format == Format::kInt2 || *format == Format::kSigns;
+    for (int r = 0; r < (few_bits ? 300 : 12); ++r) isles.average(first_of(3), weights);
+    // Few bits of what is left bring it down more slowly.
+    const double bound = few_bits ? largest / 10 : 1e-3;
     for (const Isle& member : isles.members) expect_near(member.x, mean, bound);
   }
 }
@@ -268,6 +269,7 @@ TEST(PartAverage, MessagesAreOfTheSizeOfTheirFormat) {
 TEST(PartAverage, SendsWhatIsPredicted) {
   for (const auto& [format, name] : {std::pair<std::optional<Format>, const char*>{std::nullopt, "none"},
                                      {Format::kInt4, "int4"},
+                                     {Format::kInt2, "int2"},
                                      {Format::kSigns, "ef_signsgd"}}) {
     for (const std::int64_t count : {100, 700, 5000}) {  // 700: one island sums nothing
       Isles isles(4);
@@ -287,7 +289,7 @@ TEST(PartAverage, SendsWhatIsPredicted) {
 // Elements whose summer is another one than before: what it has kept goes into the next mean, exact here.
 TEST(PartAverage, RestsAreNotLostWhenMembersChangePlaces) {
   Isles isles(3);
-  for (const Format format : {Format::kInt8, Format::kInt4, Format::kSigns}) {
+  for (const Format format : {Format::kInt8, Format::kInt4, Format::kInt2, Format::kSigns}) {
     isles.make_parts({.count = 1700, .format = format});
     isles.train(first_of(3));
     const std::vector<double> mean = mean_of(isles, first_of(3), {1, 1, 1});

@@ -40,7 +40,7 @@ TEST(Compression, GatheringGrowsWithTheWorkersAndSummingDoesNot) {
 
 TEST(Compression, PaysAStartUpForEachCollective) {
   const std::map<std::string_view, std::int64_t> halves = {
-      {"bf16", 2}, {"dgc", 1},      {"ef_signsgd", 1}, {"fp16", 2},     {"int4", 2},
+      {"bf16", 2}, {"dgc", 1},      {"ef_signsgd", 1}, {"fp16", 2},     {"int2", 2}, {"int4", 2},
       {"int8", 2}, {"ok_top_k", 2}, {"power_sgd", 4},  {"random_k", 2}, {"top_k", 1}};
   for (const CompressorInfo& info : compressors()) {
     EXPECT_EQ(compressed_cost({std::string(info.name), {}}, Payload::kGradient, 1000, 4, cluster_of(8))
@@ -65,10 +65,11 @@ TEST(Compression, SendsWhatThePapersSendByDefault) {
 TEST(Compression, GroupsHaveAScaleEach) {
   EXPECT_EQ(wire("int8", 1024, 4), 4 * 260);
   EXPECT_EQ(wire("int4", 1024, 4), 4 * 132);
+  EXPECT_EQ(wire("int2", 1024, 4), 4 * 68);
   EXPECT_EQ(wire("int8", 257, 4), 260 + 4 + 1);  // the last group is short
   EXPECT_EQ(wire("int4", 261, 4), 132 + 4 + 3);
   // Two ranks exchange their messages; more have two stages.
-  for (const char* name : {"int8", "int4"}) {
+  for (const char* name : {"int8", "int4", "int2"}) {
     EXPECT_EQ(wire_cost({name, {}}, Payload::kGradient, {1000, 4, 2}).half_startups, 1);
     EXPECT_EQ(wire_cost({name, {}}, Payload::kGradient, {1000, 4, 3}).half_startups, 2);
   }
@@ -81,6 +82,7 @@ TEST(Compression, AveragesOfParametersAreServedBySome) {
   };
   EXPECT_EQ(cost("int8", 1024, 4).equivalent_bytes, 4 * 260);
   EXPECT_EQ(cost("int4", 1024, 2).equivalent_bytes, 4 * 132);
+  EXPECT_EQ(cost("int2", 1024, 4).equivalent_bytes, 4 * 68);
   EXPECT_EQ(cost("ef_signsgd", 1024, 4).equivalent_bytes, 4 * 36);  // a scale for each group
   EXPECT_EQ(cost("ef_signsgd", 9, 4).equivalent_bytes, 4 + 2);
   EXPECT_EQ(cost("ef_signsgd", 9, 4).half_startups, 2);

@@ -165,6 +165,10 @@ class Int4(Quantized):
     name = "int4"
 
 
+class Int2(Quantized):
+    name = "int2"
+
+
 class PowerSgd(Codec):
     basis = None
 
@@ -235,7 +239,7 @@ class OkTopK(Codec):
 
 
 CODECS = {"fp16": Fp16, "bf16": Bf16, "top_k": TopK, "dgc": Dgc, "random_k": RandomK, "ef_signsgd": EfSignSgd,
-          "int8": Int8, "int4": Int4, "power_sgd": PowerSgd, "ok_top_k": OkTopK}
+          "int8": Int8, "int4": Int4, "int2": Int2, "power_sgd": PowerSgd, "ok_top_k": OkTopK}
 DEFAULTS = {"top_k": {"density": 0.01}, "dgc": {"density": 0.001, "momentum": 0.9, "clip": 0, "warm_up": 0},
             "random_k": {"density": 0.01}, "power_sgd": {"rank": 4, "warm_up": 0}, "ok_top_k": {"density": 0.01}}
 

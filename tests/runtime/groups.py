@@ -4,7 +4,7 @@ bit."""
 import torch
 
 GROUP = 256
-BITS = {"int8": 8, "int4": 4, "ef_signsgd": 1}
+BITS = {"int8": 8, "int4": 4, "int2": 2, "ef_signsgd": 1}
 _MASK = 2**64 - 1
 
 
@@ -51,17 +51,26 @@ def _group(name, part, key, group):
     top = part.abs().max()
     if top < 2.0**-100:
         return torch.zeros_like(part)
-    if name == "ef_signsgd":
-        lanes = torch.zeros(16)
-        for sixteen in torch.cat([part.abs(), torch.zeros(GROUP - len(part))]).view(-1, 16):
-            lanes += sixteen
-        total = torch.zeros(())
-        for lane in lanes:
-            total = total + lane
-        scale = total / len(part)
-        return torch.where(torch.signbit(part), -scale, scale)
+    if name in ("int2", "ef_signsgd"):
+        sizes, levels = part.abs(), torch.ones(len(part))
+        scale = _in_lanes(sizes) / len(part)
+        if name == "int2":  # four levels: by the mean magnitude, then by least squares
+            levels[sizes >= 1.25 * scale] = 3
+            scale = _in_lanes(sizes * levels) / (levels * levels).sum()
+            levels = 1 + 2 * (sizes >= 2 * scale).float()
+        return torch.where(torch.signbit(part), -levels, levels) * scale
     limit = 2 ** (BITS[name] - 1) - 1
     scale, inverse = top / limit, torch.tensor(float(limit)) / top  # limit / top would be limit * (1 / top)
     dither = 128 + (random_halves(key, group)[:len(part)] | 1).float() / 65536
     codes = (part * inverse + dither).clamp(128 - limit, 128 + limit).floor() - 128
     return codes * scale
+
+
+def _in_lanes(sizes):
+    """Their sum: in 16 lanes, and then lane by lane."""
+    lanes, total = torch.zeros(16), torch.zeros(())
+    for sixteen in torch.cat([sizes, torch.zeros(GROUP - len(sizes))]).view(-1, 16):
+        lanes += sixteen
+    for lane in lanes:
+        total = total + lane
+    return total

@@ -17,6 +17,7 @@ CASES = {
     "signs every 2": ("local_sgd", {"period": 2}, "ef_signsgd", None),
     "int4 in the backward": ("dreamddp", {"period": 3}, "int4", None),
     "int4 in parts": ("partial_sgd", {"period": 3}, "int4", None),
+    "int2": ("delayed_averaging", {}, "int2", None),
     "top_k": ("delayed_averaging", {"period": 2}, "top_k", None),
     "top_k in parts": ("partial_sgd", {"period": 3}, "top_k", None),
     "int4 outer": ("delayed_averaging", {}, "int4", OUTER),
@@ -70,7 +71,7 @@ def test_engine_agrees_with_the_reference(optimizer):
 
 
 def test_two_stages_agree_with_the_reference():
-    cases = {name: CASES[name] for name in ("int4", "int8 every 3", "signs every 2", "int4 outer")}
+    cases = {name: CASES[name] for name in ("int4", "int8 every 3", "signs every 2", "int2", "int4 outer")}
     for wrong in ranks.run(against_reference, 3, cases=cases, optimizer="sgd", stops=(1, 6)):
         assert not wrong
 

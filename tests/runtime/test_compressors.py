@@ -14,14 +14,14 @@ from reference import Reference, flat
 
 # Everything is bit for bit but power_sgd, whose reference computes in double precision.
 SETTINGS = {
-    "fp16": {}, "bf16": {}, "ef_signsgd": {}, "int8": {}, "int4": {},
+    "fp16": {}, "bf16": {}, "ef_signsgd": {}, "int8": {}, "int4": {}, "int2": {},
     "top_k": {"compressor_density": 0.05},
     "dgc": {"compressor_density": 0.05, "compressor_warm_up": 6, "compressor_clip": 0.5},
     "random_k": {"compressor_density": 0.1},
     "power_sgd": {"compressor_rank": 2, "compressor_warm_up": 2},
     "ok_top_k": {"compressor_density": 0.05},
 }
-HALVES = ["fp16", "bf16", "int8", "int4"]
+HALVES = ["fp16", "bf16", "int8", "int4", "int2"]
 SCHEMES = {
     "ddp": {"bucket_cap_bytes": 20_000, "first_bucket_bytes": 4_000},
     "us_byte": {},

@@ -25,7 +25,7 @@ namespace {
 using Options = std::map<std::string, std::string>;
 
 // Most bits first.
-const std::vector<std::string> kHarmless = {"none", "int8", "int4", "ef_signsgd"};
+const std::vector<std::string> kHarmless = {"none", "int8", "int4", "int2", "ef_signsgd"};
 
 std::optional<Plan> plan_of(std::string_view scheme, const Workload& workload, const Cluster& cluster,
                             const Options& options) {
@@ -143,7 +143,7 @@ TEST_P(AveragingScheme, HasTheOptionsAndSaysWhatItDoes) {
   EXPECT_EQ(of_halves, outer);
   EXPECT_EQ(simulate(of_halves, halves, cluster).iteration_ns(),
             simulate(outer, small_workload(), cluster).iteration_ns());
-  for (const char* codec : {"int8", "int4", "ef_signsgd", "top_k"}) {
+  for (const char* codec : {"int8", "int4", "int2", "ef_signsgd", "top_k"}) {
     std::vector<Effect> effects{Effect::kCompressed};
     effects.push_back(find_scheme(GetParam()).effect);
     EXPECT_EQ(effects_of(*plan_of(GetParam(), small_workload(), cluster, {{"compressor", codec}})), effects);
@@ -175,6 +175,7 @@ TEST(CompressedAverages, TheSmallestPeriodIsThatOfTheEncodedBytes) {
   EXPECT_EQ(period({16, 3}, "none"), 54u);       // 640.0 ms
   EXPECT_EQ(period({16, 3}, "int8"), 14u);       // 162.5 ms
   EXPECT_EQ(period({16, 3}, "int4"), 7u);        // 82.5 ms
+  EXPECT_EQ(period({16, 3}, "int2"), 4u);        // 42.5 ms
   EXPECT_EQ(period({16, 3}, "ef_signsgd"), 2u);  // 22.5 ms
 }
 

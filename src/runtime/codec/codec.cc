@@ -32,7 +32,7 @@ class Then : public Pending {
 }  // namespace
 
 std::span<const CodecRow> codecs() {
-  static const std::array table{bf16(), dgc(),      ef_signsgd(), fp16(),     int4(),
+  static const std::array table{bf16(), dgc(),      ef_signsgd(), fp16(),     int2(), int4(),
                                 int8(), ok_top_k(), power_sgd(),  random_k(), top_k()};
   return table;
 }

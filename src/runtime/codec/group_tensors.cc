@@ -3,11 +3,13 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <limits>
+#include <vector>
 
 #include "base/splitmix.h"
 
@@ -17,11 +19,13 @@ namespace {
 constexpr std::int64_t kBytesOfScale = 4;
 
 struct CodeForm {
-  std::int64_t bits, limit, middle;
+  std::int64_t bits, limit, middle, step;  // as the kernels' traits
 };
 
 CodeForm form_of_codes(codec::Format format) {
-  return format == codec::Format::kInt8 ? CodeForm{8, 127, 128} : CodeForm{4, 7, 8};
+  if (format == codec::Format::kInt8) return {.bits = 8, .limit = 127, .middle = 128, .step = 1};
+  if (format == codec::Format::kInt4) return {.bits = 4, .limit = 7, .middle = 8, .step = 1};
+  return {.bits = 2, .limit = 0, .middle = 3, .step = 2};
 }
 
 // Of 64 bits, filled up with zeros.
@@ -73,7 +77,8 @@ void write_groups(const CodeForm& form, const at::Tensor& scale, const at::Tenso
   const at::Tensor rows = rows_of(to, codes.size(0), kBytesOfScale + bytes);
   rows.narrow(1, 0, kBytesOfScale).copy_(scale.contiguous().view(c10::kByte));
   at::Tensor packed = codes.narrow(1, 0, bytes);
-  if (form.bits == 4) packed = packed.bitwise_or(codes.narrow(1, bytes, bytes).mul(16));
+  for (std::int64_t k = 1; k < 8 / form.bits; ++k)
+    packed = packed.bitwise_or(codes.narrow(1, k * bytes, bytes).bitwise_left_shift(k * form.bits));
   rows.narrow(1, kBytesOfScale, bytes).copy_(packed);
 }
 
@@ -84,9 +89,54 @@ at::Tensor read_groups(const CodeForm& form, const at::Tensor& from, std::int64_
   const at::Tensor rows = rows_of(from, groups, kBytesOfScale + bytes);
   const at::Tensor scale =
       rows.narrow(1, 0, kBytesOfScale).clone(at::MemoryFormat::Contiguous).view(c10::kFloat);
-  at::Tensor codes = rows.narrow(1, kBytesOfScale, bytes);
-  if (form.bits == 4) codes = at::cat({codes.bitwise_and(15), codes.bitwise_right_shift(4)}, 1);
-  return codes.narrow(1, 0, elements).to(c10::kFloat).sub_(form.middle).mul_(scale);
+  const at::Tensor packed = rows.narrow(1, kBytesOfScale, bytes);
+  std::vector<at::Tensor> codes;
+  for (std::int64_t shift = 0; shift < 8; shift += form.bits)
+    codes.push_back(packed.bitwise_right_shift(shift).bitwise_and((1 << form.bits) - 1));
+  return at::cat(codes, 1)
+      .narrow(1, 0, elements)
+      .to(c10::kFloat)
+      .mul_(form.step)
+      .sub_(form.middle)
+      .mul_(scale);
+}
+
+// (groups, 1): the sums of (groups, 256) magnitudes in the order of the kernels.
+at::Tensor sum_of_magnitudes(const at::Tensor& sizes) {
+  constexpr std::int64_t kLanes = 16;
+  const at::Tensor lanes = sizes.narrow(1, 0, kLanes).clone();
+  for (std::int64_t i = kLanes; i < codec::kGroup; i += kLanes) lanes.add_(sizes.narrow(1, i, kLanes));
+  const at::Tensor sum = lanes.narrow(1, 0, 1).clone();
+  for (std::int64_t l = 1; l < kLanes; ++l) sum.add_(lanes.narrow(1, l, 1));
+  return sum;
+}
+
+// The scales of int2's groups of `sizes` magnitudes; the last has `rest` elements unless that is 0.
+at::Tensor scale_by_magnitudes(const at::Tensor& sizes, std::int64_t rest) {
+  const at::Tensor lengths = at::full({sizes.size(0), 1}, codec::kGroup, sizes.options());
+  if (rest > 0) lengths.narrow(0, sizes.size(0) - 1, 1).fill_(rest);
+  const at::Tensor large = sizes.ge(sum_of_magnitudes(sizes).div_(lengths).mul_(1.25));
+  return sum_of_magnitudes(at::where(large, sizes.mul(3), sizes))
+      .div_(lengths.add_(large.sum({1}, true).mul_(8)));
+}
+
+// The codes of int2, (groups, 256).
+at::Tensor nearest_of_four(const at::Tensor& gain, const at::Tensor& sizes, const at::Tensor& scale) {
+  const at::Tensor negative = gain.signbit(), outer = sizes.ge(scale.mul(2));
+  return negative.logical_not().to(c10::kByte).mul_(2).add_(negative.logical_xor(outer));
+}
+
+// The codes of int8 and int4, (groups, 256).
+at::Tensor rounded_at_random(const CodeForm& form, const at::Tensor& gain, const at::Tensor& limit_over_top,
+                             const at::Tensor& scale, std::uint64_t key, std::int64_t first_group) {
+  const at::Tensor finite = scale.isfinite();
+  const at::Tensor inverse =
+      at::where(finite.logical_and(scale.gt(0)), limit_over_top, at::zeros_like(scale));
+  const at::Tensor random =
+      random_bits(key, first_group, gain.size(0), gain.options().dtype(c10::kLong)).bitwise_or_(0x43000001);
+  const at::Tensor sum = gain.mul(inverse).add_(random.to(c10::kInt).view(c10::kFloat));
+  const at::Tensor rounded = sum.clamp_(128 - form.limit, 128 + form.limit).nan_to_num_(128).floor_();
+  return at::where(finite, rounded.sub(128 - form.middle), at::full_like(scale, form.middle)).to(c10::kByte);
 }
 
 void encode_by_operators(codec::Format format, const at::Tensor& values, std::uint64_t key,
@@ -95,18 +145,15 @@ void encode_by_operators(codec::Format format, const at::Tensor& values, std::ui
   const Split split(values.numel());
   const std::int64_t padding = split.rest > 0 ? codec::kGroup - split.rest : 0;
   const at::Tensor gain = at::constant_pad_nd(values, {0, padding}).view({-1, codec::kGroup});
-  const at::Tensor top = gain.abs().amax({1}, true);
+  const at::Tensor sizes = gain.abs(), top = sizes.amax({1}, true);
+  const bool random = format != codec::Format::kInt2;
   const at::Tensor limit = at::full_like(top, form.limit);  // a number would be multiplied by its inverse
-  at::Tensor scale = at::where(top.lt(0x1p-100), at::zeros_like(top), top.div(limit));
+  at::Tensor scale = random ? top.div(limit) : scale_by_magnitudes(sizes, split.rest);
+  scale = at::where(top.lt(0x1p-100), at::zeros_like(top), scale);
   const at::Tensor finite = scale.isfinite();
   scale = at::where(finite, scale, at::full_like(scale, std::numeric_limits<float>::quiet_NaN()));
-  const at::Tensor inverse = at::where(finite.logical_and(scale.gt(0)), limit.div(top), at::zeros_like(top));
-  const at::Tensor random =
-      random_bits(key, first_group, gain.size(0), values.options().dtype(c10::kLong)).bitwise_or_(0x43000001);
-  const at::Tensor sum = gain.mul(inverse).add_(random.to(c10::kInt).view(c10::kFloat));
-  const at::Tensor rounded = sum.clamp_(128 - form.limit, 128 + form.limit).nan_to_num_(128).floor_();
-  const at::Tensor codes =
-      at::where(finite, rounded.sub(128 - form.middle), at::full_like(top, form.middle)).to(c10::kByte);
+  const at::Tensor codes = random ? rounded_at_random(form, gain, limit.div(top), scale, key, first_group)
+                                  : nearest_of_four(gain, sizes, scale);
   const std::int64_t bytes = code_bytes(form, codec::kGroup);
   if (split.whole > 0)
     write_groups(form, scale.narrow(0, 0, split.whole), codes.narrow(0, 0, split.whole), bytes, to);

@@ -1,4 +1,4 @@
-// Messages of int8 and int4 (codec/groups.h) in tensors: by its kernels in the processor's memory, by torch's operators
+// Messages of int8, int4 and int2 (codec/groups.h) in tensors: by its kernels in the processor's memory, by torch's operators
 // elsewhere. The same bits: each operation is rounded to float32, in the kernels' order, and random numbers are their hash.
 #pragma once
 

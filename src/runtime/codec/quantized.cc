@@ -1,6 +1,6 @@
-// int8 and int4: small integers with a scale for each group of 256 elements, rounded at random (Alistarh et al., "QSGD",
-// NIPS 2017; the scales by groups). What the encodings drop is left behind: of its own message on each rank, of the sum
-// on the rank whose shard it is.
+// int8, int4 and int2: small integers with a scale for each group of 256 elements, rounded at random (Alistarh et al., "QSGD",
+// NIPS 2017; the scales by groups) or, int2, to the nearest. What the encodings drop is left behind: of its own message on
+// each rank, of the sum on the rank whose shard it is.
 //
 // Wire: see codec/groups.h and two_stages.h. As the halves of an all-reduce each part of the message (transport.h) is
 // encoded by itself, with room for the longest:
@@ -131,6 +131,7 @@ CodecRow row(std::string_view name) {
 
 }  // namespace
 
+CodecRow int2() { return row<codec::Format::kInt2>("int2"); }
 CodecRow int4() { return row<codec::Format::kInt4>("int4"); }
 CodecRow int8() { return row<codec::Format::kInt8>("int8"); }
 

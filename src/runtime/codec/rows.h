@@ -9,6 +9,7 @@ CodecRow bf16();  // cast.cc
 CodecRow dgc();
 CodecRow ef_signsgd();
 CodecRow fp16();  // cast.cc
+CodecRow int2();  // quantized.cc
 CodecRow int4();  // quantized.cc
 CodecRow int8();  // quantized.cc
 CodecRow ok_top_k();
