@@ -1,9 +1,10 @@
 """Accuracy of real training by two or more workers: DistributedDataParallel against whatever is not exact, ours and others'.
 
 Every run trains an example job on real processes: the small network on Fashion-MNIST for three epochs, the others as
-long as ITERATIONS and SCHEDULED say. A plan is made for a link at the coverage rate asked for and then runs on an unshaped one: when results are
-applied is the plan's decision, not the link's, so accuracy is that of the slow link. Results are lines of JSON, one
-for each run; runs whose line exists are skipped, so that an interrupted benchmark continues where it stopped.
+long as ITERATIONS and SCHEDULED say. A plan is made for a link at the coverage rate asked for and then runs on an
+unshaped one: when results are applied is the plan's decision, not the link's, so accuracy is that of the slow link.
+Results are lines of JSON, one for each run; runs whose line exists are skipped, so that an interrupted benchmark
+continues where it stopped.
 
     .venv/bin/python bench/accuracy.py            # all runs: hours; --list says how many
     .venv/bin/python bench/accuracy.py --coverage 64 --seeds 1
@@ -37,9 +38,10 @@ RESULTS = Path(__file__).parent.parent / "docs/results/accuracy.jsonl"
 # same on every machine.
 WORKLOADS = Path(__file__).parent / "workloads"
 GLOBAL_BATCH = {"small": 128, "vit": 128, "resnet18": 64, "lora": 32, "gpt": 32}
-ITERATIONS = {"small": 60000 // 128, "vit": 60000 // 128, "resnet18": 500, "lora": 300, "gpt": 250}  # of an epoch
+ITERATIONS = {"small": 60000 // 128, "vit": 60000 // 128, "resnet18": 300, "lora": 300, "gpt": 250}  # of an epoch
 # {job: (optimizer, epochs)} of those whose learning rate rises for RISE of the run and then falls to zero, as a cosine.
 SCHEDULED = {"vit": ("adamw", 2), "resnet18": ("sgd", 1), "lora": ("adamw", 1), "gpt": ("adamw", 3)}
+PEAK = {"gpt": 3.0}  # times the job's own learning rate, which is one for a constant rate
 RISE = 0.05
 OPTIMIZERS = ("sgd", "adamw")
 COVERAGE_RATES = (2, 64)
@@ -68,11 +70,10 @@ class Run:
         return f"{job}/{self.workers} workers/{self.optimizer}/{self.method}/seed {self.seed}"
 
 
-def learning_rate(run, done):
-    """What the job's learning rate is multiplied by after `done` iterations of the run."""
-    if run.schedule == "constant":
+def learning_rate(schedule, part):
+    """What the job's learning rate is multiplied by in the iteration that ends `part` of the run."""
+    if schedule == "constant":
         return 1.0
-    part = (done + 1) / (run.epochs * ITERATIONS[run.job])
     return part / RISE if part < RISE else (1 + math.cos(math.pi * (part - RISE) / (1 - RISE))) / 2
 
 
@@ -103,7 +104,7 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
         Run(method, optimizer, 2, seed, coverage=rate, job=job) for seed in range(seeds)
         for job, optimizer in (("small", "muon"), ("gpt", "adamw"), ("gpt", "muon")) for method, rate in more] + [
         Run(method, optimizer, 2, seed, epochs, rate, job, "cosine") for job, (optimizer, epochs) in SCHEDULED.items()
-        for seed in range(seeds) for method, rate in elsewhere]
+        for seed in range(seeds) for method, rate in elsewhere if rate in coverage_rates or not rows.depends_on_rate(method)]
 
 
 def done_runs(path):
@@ -129,7 +130,7 @@ def train(run, train_set, test_set):
     job = recipe.make(train_set, rank, run.workers)
     network, plan, finish = job.model, None, None
     groups = [group for optimizer in job.optimizers() for group in optimizer.param_groups]
-    rates, done = [group["lr"] for group in groups], itertools.count(1)
+    rates, numbers = [group["lr"] for group in groups], itertools.count(1)
     if run.method == SYNCHRONOUS:
         job.model = torch.nn.parallel.DistributedDataParallel(network)
     elif run.method in rows.peers():
@@ -140,21 +141,24 @@ def train(run, train_set, test_set):
         job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, **PLANNED[run.method].wrap_options)
         finish = functools.partial(gradweave.finish, job.model)
 
-    def set_rates(iterations):
-        for group, rate in zip(groups, rates):
-            group["lr"] = rate * learning_rate(run, iterations)
-
-    set_rates(0)
     evaluate, iterations = recipe.kind.evaluate, ITERATIONS[run.job]
+    peak = 1.0 if run.schedule == "constant" else PEAK.get(run.job, 1.0)
+
+    def set_rates():
+        factor = peak * learning_rate(run.schedule, next(numbers) / (run.epochs * iterations))
+        for group, rate in zip(groups, rates):
+            group["lr"] = rate * factor
+
+    set_rates()
     part = [tensor[:CURVE_IMAGES[run.job]] for tensor in test_set] if run.job in CURVE_IMAGES else test_set
     begin, accuracies, test_losses, losses, curve, spread = time.perf_counter(), [], [], [], [], 0.0
     for epoch in range(run.epochs):
         for quarter in range(CURVE):
             count = iterations * (quarter + 1) // CURVE - iterations * quarter // CURVE
-            _, loss = training.train(job, count, lambda: set_rates(next(done)))
+            _, loss = training.train(job, count, set_rates)
             losses.append(ranks.agreed(loss))
-            point = epoch * iterations + iterations * (quarter + 1) // CURVE
-            curve.append((point, evaluate(peers.averaged_copy(network), part, rank, run.workers)[0]))
+            done = epoch * iterations + iterations * (quarter + 1) // CURVE
+            curve.append((done, evaluate(peers.averaged_copy(network), part, rank, run.workers)[0]))
         if finish:
             spread = spread_of(network)
             finish()

@@ -37,7 +37,8 @@ def test_held_out_text_is_no_training_text(system):
 
 @pytest.fixture
 def perl(system, monkeypatch, tmp_path):
-    """That system with 150 kB of Perl, as the one that jobs read; a base of three iterations is kept in a folder of its own."""
+    """That system with 150 kB of Perl, as the one that jobs read; a base of three iterations is kept in a folder of its
+    own."""
     folder = system / "lib/x86_64-linux-gnu/perl-base"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "strict.pm").write_text("".join(f"sub clause_{number} {{ return {number}; }}\n" for number in range(4500)))

@@ -7,8 +7,9 @@ from gradweave.lab.transformer import Block
 
 
 class VisionTransformer(nn.Module):
-    """Pictures of 28 x 28 as 16 patches (A. Dosovitskiy et al., An Image is Worth 16x16 Words, 2021). The class is told from
-    the mean of all patches, not from a token of its own (L. Beyer et al., Better plain ViT baselines for ImageNet-1k, 2022)."""
+    """Pictures of 28 x 28 as 16 patches (A. Dosovitskiy et al., An Image is Worth 16x16 Words, 2021). The class is told
+    from the mean of all patches, not from a token of its own (L. Beyer et al., Better plain ViT baselines for ImageNet-1k,
+    2022)."""
 
     def __init__(self, width=64, depth=4, heads=4, classes=10):
         super().__init__()
