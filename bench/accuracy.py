@@ -1,9 +1,10 @@
 """Accuracy of real training by two or more workers: DistributedDataParallel against whatever is not exact, ours and others'.
 
-Every run trains an example job for three epochs on real processes: the small network on Fashion-MNIST, or a GPT on
-text. A plan is made for a link at the coverage rate asked for and then runs on an unshaped one: when results are
-applied is the plan's decision, not the link's, so accuracy is that of the slow link. Results are lines of JSON, one
-for each run; runs whose line exists are skipped, so that an interrupted benchmark continues where it stopped.
+Every run trains an example job on real processes: the small network on Fashion-MNIST for three epochs, the others as
+long as ITERATIONS and SCHEDULED say. A plan is made for a link at the coverage rate asked for and then runs on an
+unshaped one: when results are applied is the plan's decision, not the link's, so accuracy is that of the slow link.
+Results are lines of JSON, one for each run; runs whose line exists are skipped, so that an interrupted benchmark
+continues where it stopped.
 
     .venv/bin/python bench/accuracy.py            # all runs: hours; --list says how many
     .venv/bin/python bench/accuracy.py --coverage 64 --seeds 1
@@ -13,7 +14,9 @@ for each run; runs whose line exists are skipped, so that an interrupted benchma
 import argparse
 import fnmatch
 import functools
+import itertools
 import json
+import math
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -34,12 +37,16 @@ RESULTS = Path(__file__).parent.parent / "docs/results/accuracy.jsonl"
 # The times of the jobs' layers: only their proportions matter, and fixed workloads make the plans, and so the results, the
 # same on every machine.
 WORKLOADS = Path(__file__).parent / "workloads"
-GLOBAL_BATCH = {"small": 128, "gpt": 32}
-ITERATIONS = {"small": 60000 // 128, "gpt": 250}  # of an epoch
+GLOBAL_BATCH = {"small": 128, "vit": 128, "resnet18": 64, "lora": 32, "gpt": 32}
+ITERATIONS = {"small": 60000 // 128, "vit": 60000 // 128, "resnet18": 300, "lora": 300, "gpt": 250}  # of an epoch
+# {job: (optimizer, epochs)} of those whose learning rate rises for RISE of the run and then falls to zero, as a cosine.
+SCHEDULED = {"vit": ("adamw", 2), "resnet18": ("sgd", 1), "lora": ("adamw", 1), "gpt": ("adamw", 3)}
+PEAK = {"gpt": 3.0}  # times the job's own learning rate, which is one for a constant rate
+RISE = 0.05
 OPTIMIZERS = ("sgd", "adamw")
 COVERAGE_RATES = (2, 64)
 CURVE = 4  # points of an accuracy curve in an epoch
-CURVE_IMAGES = 5000
+CURVE_IMAGES = {"small": 5000, "vit": 5000, "resnet18": 1000}  # of jobs on pictures
 PLANNED = rows.planned([*rows.MORE, *rows.ACCURACY_ONLY])
 SYNCHRONOUS = "ddp"  # DistributedDataParallel; stands for every exact scheme, which gives the same bits with two workers
 
@@ -55,16 +62,26 @@ class Run:
     epochs: int = 3
     coverage: float = 2.0
     job: str = "small"
+    schedule: str = "constant"  # of the learning rate, or "cosine"
 
     @property
     def name(self):
-        return f"{self.job}/{self.workers} workers/{self.optimizer}/{self.method}/seed {self.seed}"
+        job = self.job if self.schedule == "constant" else f"{self.job} {self.schedule}"
+        return f"{job}/{self.workers} workers/{self.optimizer}/{self.method}/seed {self.seed}"
+
+
+def learning_rate(schedule, part):
+    """What the job's learning rate is multiplied by in the iteration that ends `part` of the run."""
+    if schedule == "constant":
+        return 1.0
+    return part / RISE if part < RISE else (1 + math.cos(math.pi * (part - RISE) / (1 - RISE))) / 2
 
 
 def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     """Two workers with every seed for every method that is not exact, at each coverage rate if it depends on that; then four
     workers for averages in 4 bits at each of them, and for the other averages at coverage rate 2; there eight, with AdamW
-    alone, too. With Muon, and for the GPT, each scheme that is not exact, and averages in 4 bits at every rate."""
+    alone, too. With Muon, and for the GPT, each scheme that is not exact, and averages in 4 bits at every rate. For the jobs
+    of SCHEDULED what is recommended at coverage rates 2, 16 and 64, and the peers."""
     int4 = "delayed_averaging compressor=int4"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name)]
@@ -78,11 +95,16 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     schemes = [SYNCHRONOUS, *(row["name"] for row in core.schemes() if not rows.is_exact(row["name"])),
                "deft correction=local", "local_sgd period=2"]
     more = [(method, 2.0) for method in schemes] + [(int4, rate) for rate in coverage_rates]
+    elsewhere = [(SYNCHRONOUS, 2.0), ("delayed_averaging", 2.0), *((int4, rate) for rate in (2.0, 16.0, 64.0)),
+                 ("deft correction=local", 2.0), ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0), ("DDP (PowerSGD hook)", 2.0),
+                 ("post-local SGD", 64.0), ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0)]
     return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
             for workers, optimizer, method, rate in compared
             if optimizer == "adamw" or "moments" not in method] + [  # moments are Adam's
         Run(method, optimizer, 2, seed, coverage=rate, job=job) for seed in range(seeds)
-        for job, optimizer in (("small", "muon"), ("gpt", "adamw"), ("gpt", "muon")) for method, rate in more]
+        for job, optimizer in (("small", "muon"), ("gpt", "adamw"), ("gpt", "muon")) for method, rate in more] + [
+        Run(method, optimizer, 2, seed, epochs, rate, job, "cosine") for job, (optimizer, epochs) in SCHEDULED.items()
+        for seed in range(seeds) for method, rate in elsewhere if rate in coverage_rates or not rows.depends_on_rate(method)]
 
 
 def done_runs(path):
@@ -107,6 +129,8 @@ def train(run, train_set, test_set):
     recipe = training.recipe_of(run.job, run.optimizer, batch_size=GLOBAL_BATCH[run.job] // run.workers, seed=run.seed)
     job = recipe.make(train_set, rank, run.workers)
     network, plan, finish = job.model, None, None
+    groups = [group for optimizer in job.optimizers() for group in optimizer.param_groups]
+    rates, numbers = [group["lr"] for group in groups], itertools.count(1)
     if run.method == SYNCHRONOUS:
         job.model = torch.nn.parallel.DistributedDataParallel(network)
     elif run.method in rows.peers():
@@ -116,13 +140,22 @@ def train(run, train_set, test_set):
         plan = plan_for(run)
         job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, **PLANNED[run.method].wrap_options)
         finish = functools.partial(gradweave.finish, job.model)
+
     evaluate, iterations = recipe.kind.evaluate, ITERATIONS[run.job]
-    part = [tensor[:CURVE_IMAGES] for tensor in test_set] if run.job == "small" else test_set
+    peak = 1.0 if run.schedule == "constant" else PEAK.get(run.job, 1.0)
+
+    def set_rates():
+        factor = peak * learning_rate(run.schedule, next(numbers) / (run.epochs * iterations))
+        for group, rate in zip(groups, rates):
+            group["lr"] = rate * factor
+
+    set_rates()
+    part = [tensor[:CURVE_IMAGES[run.job]] for tensor in test_set] if run.job in CURVE_IMAGES else test_set
     begin, accuracies, test_losses, losses, curve, spread = time.perf_counter(), [], [], [], [], 0.0
     for epoch in range(run.epochs):
         for quarter in range(CURVE):
             count = iterations * (quarter + 1) // CURVE - iterations * quarter // CURVE
-            _, loss = training.train(job, count)
+            _, loss = training.train(job, count, set_rates)
             losses.append(ranks.agreed(loss))
             done = epoch * iterations + iterations * (quarter + 1) // CURVE
             curve.append((done, evaluate(peers.averaged_copy(network), part, rank, run.workers)[0]))
@@ -143,7 +176,7 @@ def train(run, train_set, test_set):
 
 def spread_of(network):
     """How far the workers are apart: the norm of (own - mean) parameters over the norm of the mean, largest rank."""
-    own = torch.cat([parameter.detach().flatten() for parameter in network.parameters()]).double()
+    own = torch.cat([parameter.detach().flatten() for parameter in training.trained(network)]).double()
     mean = own.clone()
     distributed.all_reduce(mean)
     mean /= distributed.get_world_size()

@@ -2,8 +2,10 @@
 
 Prints how many next bytes are right and the loss, in nats, on held-out text after as many iterations of the GPT as
 bench/accuracy.py trains: synchronous training, no averages, averages every K iterations, and the same used K iterations late.
+Three remedies can be tried: a learning rate that falls, a synchronous beginning, corrections of which a share is applied.
 
     .venv/bin/python bench/late_averages.py            # four minutes on an idle processor
+    .venv/bin/python bench/late_averages.py --only late --share 0.5
 """
 
 import argparse
@@ -20,45 +22,56 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--period", type=int, default=2, help="K (default: 2)")
     parser.add_argument("--iterations", type=int, default=EPOCHS * accuracy.ITERATIONS[JOB])
+    parser.add_argument("--only", choices=["synchronous", "none", "averages", "late"], help="one of the four trainings")
+    parser.add_argument("--falling", action="store_true", help="the learning rate rises and falls as in bench/accuracy.py")
+    parser.add_argument("--warm-up", type=int, default=0, help="so many iterations first step by the mean of both gradients")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--share", type=float, default=1.0, help="of each correction, which is applied (default: 1)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     kind = training.recipe_of(JOB).kind
     train_set, test_set = kind.load("train"), kind.load("test")
 
     def jobs(count):
-        recipe = training.recipe_of(JOB, OPTIMIZER, batch_size=accuracy.GLOBAL_BATCH[JOB] // count)
+        recipe = training.recipe_of(JOB, OPTIMIZER, batch_size=accuracy.GLOBAL_BATCH[JOB] // count, seed=options.seed)
         return [recipe.make(train_set, rank, count) for rank in range(count)]
 
-    def tell(what, job):
-        right, loss = kind.evaluate(job.model, test_set)
+    for what in [options.only] if options.only else ["synchronous", "none", "averages", "late"]:
+        met = jobs(1 if what == "synchronous" else WORKERS)
+        train(met, options, averages=what in ("averages", "late"), late=what == "late")
+        right, loss = kind.evaluate(met[0].model, test_set)
         print(f"{what}: {right:.2f} %, {loss:.3f}", flush=True)
 
-    whole, = jobs(1)
-    training.train(whole, options.iterations)
-    tell("synchronous", whole)
-    alone, _ = jobs(WORKERS)
-    training.train(alone, options.iterations)
-    tell("no averages", alone)
-    for late in (False, True):
-        met = jobs(WORKERS)
-        with_averages(met, options.iterations, options.period, late)
-        tell(f"averages every {options.period}{', as late' if late else ''}", met[0])
 
-
-def with_averages(jobs, iterations, period, late):
-    """Trains with x += mean(sent) - sent once in `period` iterations: of what was sent then, or a period before."""
-    sent = None
-    for _ in range(iterations // period):
+def train(jobs, options, averages, late):
+    """Trains with x += share * (mean(sent) - sent) once in `period` iterations: of what was sent then, or a period before."""
+    schedule, peak = ("cosine", accuracy.PEAK[JOB]) if options.falling else ("constant", 1.0)
+    peak, sent = peak * jobs[0].optimizer.param_groups[0]["lr"], None
+    for iteration in range(options.iterations):
+        synchronous = iteration < options.warm_up
+        rate = peak * accuracy.learning_rate(schedule, (iteration + 1) / options.iterations)
         for job in jobs:
-            training.train(job, period)
+            job.optimizer.param_groups[0]["lr"] = rate
+            inputs, targets = next(job.batches)
+            job.zero_grad()
+            job.loss(job.model(inputs), targets).backward()
         with torch.no_grad():
-            if not late:
+            if synchronous:
+                for same in zip(*(job.model.parameters() for job in jobs)):
+                    mean = sum(parameter.grad for parameter in same) / len(same)
+                    for parameter in same:
+                        parameter.grad.copy_(mean)
+            for job in jobs:
+                job.step()
+            if averages and not synchronous and (iteration + 1) % options.period == 0:
+                if not late:
+                    sent = copies(jobs)
+                if sent is not None:
+                    correct(jobs, sent, options.share)
                 sent = copies(jobs)
-            if sent is not None:
-                correct(jobs, sent)
-            sent = copies(jobs)
-    with torch.no_grad():
-        correct(jobs, copies(jobs))
+    if averages:
+        with torch.no_grad():
+            correct(jobs, copies(jobs))
 
 
 def copies(jobs):
@@ -66,11 +79,11 @@ def copies(jobs):
     return [[parameter.detach().clone() for parameter in job.model.parameters()] for job in jobs]
 
 
-def correct(jobs, sent):
+def correct(jobs, sent, share=1.0):
     means = [sum(each) / len(each) for each in zip(*sent)]
     for job, own in zip(jobs, sent):
         for parameter, mean, before in zip(job.model.parameters(), means, own):
-            parameter.add_(mean - before)
+            parameter.add_(share * (mean - before))
 
 
 if __name__ == "__main__":

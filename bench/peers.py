@@ -8,6 +8,7 @@ from typing import Callable, Optional
 import torch
 from torch import distributed
 
+from gradweave.lab import training
 from streaming_diloco import StreamingDiLoCo
 
 
@@ -58,7 +59,7 @@ def _post_local_sgd(job, steps):
 def _streaming_diloco(job, steps):
     fragments = min(4, steps)
     # A fragment's message is on its way while its share of the period is computed.
-    job.optimizer = StreamingDiLoCo(job.model.parameters(), job.optimizer, steps, fragments,
+    job.optimizer = StreamingDiLoCo(training.trained(job.model), job.optimizer, steps, fragments,
                                     overlap=max(1, steps // fragments))
     return job.optimizer.finish
 

@@ -14,7 +14,7 @@ import rows
 import table
 from gradweave import core
 from svg import COLORS, STYLE
-from training_tables import markdown, replace_section
+from training_tables import ON_TEXT, markdown, replace_section
 
 DOCS = Path(__file__).parent.parent / "docs"
 ACCURACIES = DOCS / "results/accuracy.jsonl"
@@ -199,6 +199,30 @@ def kept_accuracy(done):
                      "64"], lines)
 
 
+def other_jobs(done):
+    """The same of the jobs of accuracy.SCHEDULED: DistributedDataParallel's mean, and how far the others are from it on the
+    same seeds; "" where none was run, and no line of jobs that were not run."""
+    methods = (("delayed_averaging", 2.0), *((AVERAGES, rate) for rate in (2.0, 16.0, 64.0)), ("deft correction=local", 2.0))
+    lines = []
+    for job, (optimizer, epochs) in accuracy.SCHEDULED.items():
+        measure, digits = ("test_loss", 3) if job in ON_TEXT else ("accuracy", 2)
+
+        def final(method, rate):
+            runs = (accuracy.Run(method, optimizer, 2, seed, epochs, rate, job, "cosine") for seed in range(3))
+            return {run.seed: done[run][measure][-1] for run in runs if run in done}
+
+        reference = final(accuracy.SYNCHRONOUS, 2.0)
+        if not reference:
+            continue
+        row = [f"{job}, {optimizer}", f"{statistics.mean(reference.values()):.{digits}f}"]
+        for each in methods:
+            own = final(*each)
+            row.append(f"{statistics.mean(own[seed] - reference[seed] for seed in own):+.{digits}f}" if own else "")
+        lines.append(row)
+    return markdown(["job, optimizer", "DistributedDataParallel", "`delayed_averaging` at 2", "in 4 bits, at 2", "16", "64",
+                     "`deft correction=local` at 2"], lines)
+
+
 WIDTH, PANEL, TOP, LOW, HIGH = 920, 370, 34, 75.0, 91.0
 
 
@@ -316,6 +340,7 @@ def sections(times, found):
     return [(DOCS / "results/schemes.md", "every scheme", page(times, found) or "Not measured yet: `make bench`."),
             (DOCS / "performance.md", "in short", in_short(times, found) + "\n\n" + in_words(times)),
             (DOCS / "performance.md", "accuracy", kept_accuracy(accuracy.done_runs(ACCURACIES))),
+            (DOCS / "performance.md", "other jobs", other_jobs(accuracy.done_runs(ACCURACIES))),
             (DOCS / "performance.md", "predictions", predictions(times)),
             (DOCS.parent / "README.md", "first screen", first_screen(times, found))]
 

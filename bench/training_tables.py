@@ -10,6 +10,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs"
 LINKS = ("shaped", "emulated")
+ON_TEXT = ("gpt", "lora")  # jobs that are judged by their loss
 
 
 def load(results):
@@ -73,14 +74,14 @@ def prediction_table(found):
     return "\n\n".join(parts)
 
 
-def accuracy_groups(path, job):
+def accuracy_groups(path, job, schedule="constant"):
     """{(workers, optimizer, method, coverage rate): {seed: result}}, sorted; first DistributedDataParallel, whose rate is 0:
     its accuracy depends on none."""
     groups = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         result = json.loads(line)
-        run = {"job": "small"} | result["run"]
-        if run["job"] != job:
+        run = {"job": "small", "schedule": "constant"} | result["run"]
+        if (run["job"], run["schedule"]) != (job, schedule):
             continue
         key = run["workers"], run["optimizer"], run["method"], 0.0 if run["method"] == "ddp" else run["coverage"]
         groups.setdefault(key, {})[run["seed"]] = result
@@ -89,12 +90,12 @@ def accuracy_groups(path, job):
                                                           entry[0][2:])))
 
 
-def accuracy_table(path, job="small"):
-    """Mean and single seeds of the test accuracy after the last epoch, or of the GPT's loss, for each method, optimizer,
+def accuracy_table(path, job="small", schedule="constant"):
+    """Mean and single seeds of the test accuracy after the last epoch, or of the loss on text, for each method, optimizer,
     number of workers and coverage rate."""
-    measure, title, digits = (("accuracy", "mean accuracy, %", 2) if job == "small"
-                              else ("test_loss", "mean test loss, nats", 3))
-    groups, rows = accuracy_groups(path, job), []
+    measure, title, digits = (("test_loss", "mean test loss, nats", 3) if job in ON_TEXT else
+                              ("accuracy", "mean accuracy, %", 2))
+    groups, rows = accuracy_groups(path, job, schedule), []
     for (workers, optimizer, method, coverage), seeds in groups.items():
         final = [seeds[seed][measure][-1] for seed in sorted(seeds)]
         reference = groups.get((workers, optimizer, "ddp", 0.0), {})
@@ -247,6 +248,8 @@ def sections(found):
         ("engine", "engine cost", overhead_table(results / "overhead.json")),
         ("accuracy", "training accuracy", accuracy_table(results / "accuracy.jsonl")),
         ("accuracy", "gpt accuracy", accuracy_table(results / "accuracy.jsonl", "gpt")),
+        *(("accuracy", f"{job} at a falling rate", accuracy_table(results / "accuracy.jsonl", job, "cosine"))
+          for job in ("vit", "resnet18", "lora")),
         ("engine", "ring", ring_table(results / "ring.json")),
         ("engine", "partial steps", partial_steps_table(results / "partial_steps.json")),
         ("engine", "compiled", compiled_table(results / "compiled.json")))]

@@ -108,7 +108,7 @@ def _add_profile(commands):
     command = _add(commands, "profile", _profile, "profile a model's layers and write a workload file",
                    "python -m gradweave profile demo -o workload.json")
     command.add_argument("job",
-                         help="demo, wide, small, gpt, resnet18, or MODULE:FUNCTION that returns "
+                         help="demo, wide, small, gpt, resnet18, vit, lora, or MODULE:FUNCTION that returns "
                          "(model, optimizer, loss, batches)")
     command.add_argument("-o", "--output", type=Path, help="the workload file (default: standard output)")
     command.add_argument("--iterations", type=int, default=20)
@@ -184,13 +184,13 @@ def _add_train(commands):
     command.add_argument("--rounds", type=int, default=4, help="turns of each method (default: 4)")
     command.add_argument("--iterations", type=int, help="timed iterations in a turn (default: as many as keep the whole "
                          "below five minutes, 6 to 20)")
-    command.add_argument("--network", choices=["wide", "small", "gpt", "resnet18"], default="wide",
+    command.add_argument("--network", choices=["wide", "small", "gpt", "resnet18", "vit", "lora"], default="wide",
                          help="convolutional networks of 13.2 MB and 0.4 MB, a GPT on this system's text, ResNet-18 with "
-                              "batch norm (default: wide)")
+                              "batch norm, a vision transformer, low-rank adapters of that GPT (default: wide)")
     command.add_argument("--optimizer", choices=["sgd", "adamw", "muon"], default="sgd",
                          help="muon: for the matrices between layers, and AdamW for the rest (default: sgd)")
     command.add_argument("--learning-rate", type=_positive,
-                         help="(default: the job's own: 0.05 or 0.1 for sgd, 0.001 for adamw, 0.02 for muon)")
+                         help="(default: the job's own, such as 0.05 for sgd, 0.001 for adamw, 0.02 for muon)")
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--pin", action="store_true", help="pin each worker to a processor of its own")
     command.add_argument("--output", type=Path, default=Path("out"), help="folder for results and traces (default: out)")

@@ -17,14 +17,14 @@ class Job:
     batches: object
 
     def zero_grad(self):
-        for each in self._optimizers():
+        for each in self.optimizers():
             each.zero_grad()
 
     def step(self):
-        for each in self._optimizers():
+        for each in self.optimizers():
             each.step()
 
-    def _optimizers(self):
+    def optimizers(self):
         return self.optimizer if isinstance(self.optimizer, list) else [self.optimizer]
 
 

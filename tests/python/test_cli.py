@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gradweave import cli, doctor, releases
-from gradweave.lab import fashion_mnist
+from gradweave.lab import fashion_mnist, jobs
 
 needs_data = pytest.mark.skipif(not fashion_mnist.DATA_DIRECTORY.exists(), reason="apt-get install dataset-fashion-mnist")
 
@@ -66,6 +66,11 @@ def test_bad_usage_is_exit_code_2_with_the_fault_and_the_remedy(gradweave, no_im
 def test_help_is_on_standard_output(gradweave, command):
     done = gradweave(*command, "--help")
     assert done.returncode == 0 and "usage" in done.stdout and not done.stderr
+
+
+def test_the_jobs_that_help_names_are_those_of_the_laboratory(gradweave):
+    assert f"{{{','.join(jobs.KINDS)}}}" in "".join(gradweave("train", "--help").stdout.split())
+    assert "".join(f"{name}," for name in jobs.KINDS) in "".join(gradweave("profile", "--help").stdout.split())
 
 
 _OWN_JOB = """

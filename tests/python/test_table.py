@@ -170,3 +170,20 @@ def _lands_the_mean_that_was_sent(rank):
 
 def test_plain_streaming_diloco_lands_the_mean_that_was_sent():
     ranks.run(_lands_the_mean_that_was_sent, 2, timeout=100)
+
+
+def test_a_learning_rate_that_falls_rises_first():
+    part = accuracy.RISE
+    assert [accuracy.learning_rate("cosine", each) for each in (part / 2, part, 1.0)] == pytest.approx([0.5, 1.0, 0.0])
+    assert accuracy.learning_rate("constant", part / 2) == 1.0
+
+
+def test_results_at_a_falling_rate_have_a_table_of_their_own(tmp_path):
+    path = tmp_path / "accuracy.jsonl"
+    for schedule, loss in (("constant", 2.0), ("cosine", 1.5)):
+        run = accuracy.asdict(accuracy.Run("ddp", "adamw", 2, 0, job="gpt", schedule=schedule))
+        with path.open("a") as file:
+            file.write(json.dumps({"run": run, "test_loss": [3.0, loss], "spread": 0.0}) + "\n")
+    assert "| 2.000 |" in training_tables.accuracy_table(path, "gpt")
+    assert "| 1.500 |" in training_tables.accuracy_table(path, "gpt", "cosine")
+    assert len(accuracy.done_runs(path)) == 2

@@ -10,11 +10,13 @@ from torch import nn
 from torch.nn import functional
 
 from gradweave.lab import judging
+from gradweave.lab.transformer import Block
 from gradweave.usage import UsageError
 
 ROOT = Path(os.environ.get("GRADWEAVE_TEXT_ROOT", "/usr"))
-# Licences, which every Debian system has; then what packages say of their authors, and Perl's library, where they are.
-PATTERNS = ("share/common-licenses/*", "share/doc/*/copyright", "lib/*/perl-base/**/*.p[ml]", "share/perl/**/*.p[ml]")
+# Licences, which every Debian system has, and what packages say of their authors; Perl, of which every system has some.
+PROSE = ("share/common-licenses/*", "share/doc/*/copyright")
+CODE = ("lib/*/perl-base/**/*.p[ml]", "share/perl/**/*.p[ml]")
 LEAST_BYTES, MOST_BYTES = 100_000, 4_000_000
 CONTEXT = 64
 BLOCK = 4096  # bytes that go together into the training text or into the held-out text
@@ -25,13 +27,13 @@ class TextMissing(UsageError):
     """This machine has too little text; the message says which."""
 
 
-def corpus(root=None):
+def corpus(root=None, patterns=PROSE + CODE):
     """The system's text as one uint8 tensor: each file once, sorted by pattern and name, the same for the same files.
 
     Errors: TextMissing below 100 kB.
     """
     root, seen, parts, size = Path(root or ROOT), set(), [], 0
-    for pattern in PATTERNS:
+    for pattern in patterns:
         for path in sorted(root.glob(pattern)):
             try:
                 content = path.read_bytes() if path.is_file() else b""
@@ -43,15 +45,15 @@ def corpus(root=None):
                 parts.append(content)
                 size += len(content)
     if size < LEAST_BYTES:
-        raise TextMissing(f"{root}/share/common-licenses and {root}/share/doc hold {size} bytes of text, and {LEAST_BYTES} "
-                          "are needed; install it with: apt-get install --reinstall base-files (or set GRADWEAVE_TEXT_ROOT to "
-                          "another system's /usr)")
+        raise TextMissing(f"{' and '.join(f'{root}/{pattern}' for pattern in patterns)} hold {size} bytes of text, and "
+                          f"{LEAST_BYTES} are needed; install it with: apt-get install --reinstall base-files perl-base (or "
+                          "set GRADWEAVE_TEXT_ROOT to another system's /usr)")
     return torch.frombuffer(bytearray(b"".join(parts)[:MOST_BYTES]), dtype=torch.uint8)
 
 
-def load(split, root=None):
+def load(split, root=None, patterns=PROSE + CODE):
     """The text of `split`, "train" or "test", as one uint8 tensor: every 16th block of 4096 bytes is held out for "test"."""
-    whole = corpus(root)
+    whole = corpus(root, patterns)
     blocks = torch.arange(len(whole)) // BLOCK
     held_out = blocks % HELD_OUT == HELD_OUT - 1
     return whole[held_out if split == "test" else ~held_out]
@@ -93,24 +95,6 @@ def evaluate(model, text, rank=0, world_size=1, most=256, batch_size=32):
     return 100 * right / (count * CONTEXT), total / (count * CONTEXT)
 
 
-class Block(nn.Module):
-    """Attention and a feed-forward network, each normalised before and added to what came in."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.attention, self.projection = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.norm2, self.wide, self.narrow = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        batch, time, width = x.shape
-        parts = self.attention(self.norm1(x)).view(batch, time, 3, self.heads, width // self.heads)
-        queries, keys, values = parts.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        x = x + self.projection(mixed.transpose(1, 2).reshape(batch, time, width))
-        return x + self.narrow(functional.gelu(self.wide(self.norm2(x))))
-
-
 class GPT(nn.Module):
     """A decoder over bytes (A. Radford et al., Language Models are Unsupervised Multitask Learners, 2019): input and output
     share their weights."""
@@ -118,7 +102,7 @@ class GPT(nn.Module):
     def __init__(self, width=128, depth=4, heads=4):
         super().__init__()
         self.bytes, self.places = nn.Embedding(256, width), nn.Embedding(CONTEXT, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(Block(width, heads, causal=True) for _ in range(depth)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256, bias=False)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):

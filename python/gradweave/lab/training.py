@@ -28,9 +28,9 @@ class Recipe:
         torch.manual_seed(self.seed)
         model = self.kind.network()
         if self.optimizer == "sgd":
-            optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate, momentum=self.momentum)
+            optimizer = torch.optim.SGD(trained(model), lr=self.learning_rate, momentum=self.momentum)
         elif self.optimizer == "adamw":
-            optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate)
+            optimizer = torch.optim.AdamW(trained(model), lr=self.learning_rate)
         elif self.optimizer == "muon":
             optimizer = self._muon(model)
         else:
@@ -42,12 +42,20 @@ class Recipe:
         """Muon for the matrices of all linear layers but the last, which gives the result, and AdamW for the rest, as its
         author recommends. Errors: UsageError if there are no such matrices."""
         matrices = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)][:-1]
+        matrices = [matrix for matrix in matrices if matrix.requires_grad]
         if not matrices:
             raise UsageError(f"--optimizer muon: network '{self.kind.name}' has one linear layer at most, and Muon steps "
                              "those before the last; choose sgd or adamw")
-        rest = [parameter for parameter in model.parameters() if not any(parameter is matrix for matrix in matrices)]
-        return [torch.optim.Muon(matrices, lr=self.learning_rate),
-                torch.optim.AdamW(rest, lr=self.kind.learning_rate("adamw"))]
+        rest = [parameter for parameter in trained(model) if not any(parameter is matrix for matrix in matrices)]
+        optimizers = [torch.optim.Muon(matrices, lr=self.learning_rate)]
+        if rest:
+            optimizers.append(torch.optim.AdamW(rest, lr=self.kind.learning_rate("adamw")))
+        return optimizers
+
+
+def trained(model):
+    """The parameters that are not frozen."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def recipe_of(kind, optimizer="sgd", learning_rate=None, batch_size=None, seed=0):
