@@ -84,7 +84,7 @@ class TwoStreams(Loop):
 
     def wrap(self):
         super().wrap()
-        if self.device == "cpu":
+        if torch.device(self.device).type == "cpu":
             return
         layer, side = self.model.wide, torch.Stream(device=self.device)
         forward = layer.forward
