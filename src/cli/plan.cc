@@ -38,9 +38,8 @@ PlanResult plan_of(const PlanArguments& arguments, const Workload& workload, con
   if (const Infeasible* infeasible = std::get_if<Infeasible>(&result)) return *infeasible;
   auto& found = std::get<PreservingPlan>(result);
   if (found.exact_instead) {
-    remark =
-        fmt::format("no plan of {} keeps the accuracy ({} capacities tried): this is the best exact plan\n",
-                    arguments.scheme, found.attempts);
+    remark = fmt::format("no plan of {} keeps the accuracy ({} tried): this is the best exact plan\n",
+                         arguments.scheme, found.attempts);
   } else {
     remark = fmt::format("{} keeps the accuracy with {:.3g} times the capacity\n", arguments.scheme,
                          found.capacity);

@@ -17,7 +17,7 @@ from gradweave.lab.meeting import Meeting  # noqa: E402
 
 PAGE = (ROOT / "docs/frameworks.md").read_text()
 BLOCKS = re.findall(r"^## ([^\n]*)\n\n```python\n(.*?)^```", PAGE, re.M | re.S)
-ISLANDS = re.findall(r"^```python\n(.*?)^```", PAGE[PAGE.index("\n## Islands\n"):PAGE.index("\n## What they share\n")],
+ISLANDS = re.findall(r"^```python\n(.*?)^```", PAGE[PAGE.index("\n## Islands\n"):PAGE.index("\n## What holds for all\n")],
                      re.M | re.S)
 MEETING = 'islands="host:29600", key="job.key"'
 without_transformers = importlib.util.find_spec("transformers") is None
