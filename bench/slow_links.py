@@ -383,16 +383,16 @@ def periods_table(found, job):
 
 def draw(found, path):
     """Points above or below synchronous training, over K."""
-    left, right, top, base, low, high = 60, 640, 30, 300, -4.0, 1.0
+    left, right, top, base, low, high = 60, 640, 30, 330, -8.0, 1.0
     x = {period: left + 30 + (right - left - 60) * place / (len(PERIODS) - 1) for place, period in enumerate(PERIODS)}
 
     def y(points):
         return base - (base - top) * (max(points, low) - low) / (high - low)
 
-    parts = [f'<text class="title" x="{left}" y="18">Test accuracy minus synchronous training, points, over K</text>']
+    parts = [f'<text class="title" x="{left}" y="18">Test accuracy minus synchronous training, points, over K; what is below -8 at -8</text>']
     for points in range(int(low), int(high) + 1):
         parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y(points):.1f}" y2="{y(points):.1f}"/>'
-                     f'<text x="{left - 8}" y="{y(points) + 4:.1f}" text-anchor="end">{points:+d}</text>')
+                     f'<text x="{left - 8}" y="{y(points) + 4:.1f}" text-anchor="end">{points}</text>')
     parts += [f'<text x="{place:.1f}" y="{base + 18}" text-anchor="middle">{period}</text>' for period, place in x.items()]
     for number, ((workers, optimizer, whole), group) in enumerate(of_periods(found, "linear").items()):
         others = synchronous(found, "linear", optimizer)
