@@ -115,12 +115,16 @@ def done_runs(path):
 def plan_for(run):
     """The plan that the run's scheme makes for its job on a link at the run's coverage rate."""
     method = PLANNED[run.method]
-    workload = json.loads((WORKLOADS / f"{run.job}.json").read_text())
+    return plan_at(run.job, run.coverage, run.workers, method.scheme, method.plan_options)
+
+
+def plan_at(job, coverage, workers, scheme, options):
+    """The plan of a scheme for a job on a link at a coverage rate."""
+    workload = json.loads((WORKLOADS / f"{job}.json").read_text())
     compute_us = sum(layer["forward_us"] + layer["backward_us"] for layer in workload["layers"])
     size = sum(4 * tensor["numel"] for layer in workload["layers"] for tensor in layer["tensors"])
-    link = {"name": "link", "startup_us": 50, "us_per_byte": (run.coverage * compute_us - 50) / size, "concurrency": 1}
-    return core.make_plan(workload, {"version": 1, "workers": run.workers, "links": [link]}, method.scheme,
-                          method.plan_options)
+    link = {"name": "link", "startup_us": 50, "us_per_byte": (coverage * compute_us - 50) / size, "concurrency": 1}
+    return core.make_plan(workload, {"version": 1, "workers": workers, "links": [link]}, scheme, options)
 
 
 def train(run, train_set, test_set):
