@@ -389,7 +389,8 @@ def draw(found, path):
     def y(points):
         return base - (base - top) * (max(points, low) - low) / (high - low)
 
-    parts = [f'<text class="title" x="{left}" y="18">Test accuracy minus synchronous training, points, over K; what is below -8 at -8</text>']
+    parts = [f'<text class="title" x="{left}" y="18">Test accuracy minus synchronous training, points, over K; '
+             'what is below -8 at -8</text>']
     for points in range(int(low), int(high) + 1):
         parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y(points):.1f}" y2="{y(points):.1f}"/>'
                      f'<text x="{left - 8}" y="{y(points) + 4:.1f}" text-anchor="end">{points}</text>')

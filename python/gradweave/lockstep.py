@@ -220,8 +220,8 @@ class Lockstep(islands.Islands):
         known = {id(each) for each in [self._settings.scaler, *self._carried]}
         if any(issubclass(type(each), torch.amp.GradScaler) and each._scale is not None and id(each) not in known
                for each in gc.get_objects()):
-            raise _native.InvalidInput("gradweave: a GradScaler scales gradients that islands average, and one that comes would "
-                                       "have another scale: give it to wrap(scaler=), so that it takes the others'")
+            raise _native.InvalidInput("gradweave: a GradScaler scales gradients that islands average, and an island that "
+                                       "comes would have another scale: give the scaler to wrap(scaler=)")
 
     def _wish(self):
         return islands.NOTHING if self._under_way or not self._trains else islands.AVERAGE
