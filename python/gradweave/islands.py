@@ -26,6 +26,7 @@ OPTIONS = {"average": "parameters", "ranks": None, "period": 8, "compressor": "i
 NOTHING, AVERAGE, FINISH = 0, 1, 2  # what a rank wants: islands::StepReport
 POLL_S = 0.005
 TELL_S = 10.0
+LATE_STEPS = 4
 ALIGNED = 16  # bytes: where a tensor of a state begins
 _END_OF_LENGTH = 8
 
@@ -215,6 +216,7 @@ class Islands:
         self._samples = self._steps_since = 0  # since the last average that landed; since one has begun
         self._samples_begun = 0  # of the average under way
         self._landed = self._last = 0  # averages; the number of the one that finish() waits for
+        self.steps_to_land, self._told_late = 0, False  # of the last average, from its beginning on
         self.last_average = 0  # the number of the last one that is in the parameters; 0: none
         self._under_way = self._trains = False
         self._held = []  # commands that came with the one by which it trains: the loop may first name what it carries
@@ -367,6 +369,15 @@ class Islands:
             logger.warning("gradweave: island '%s': %s", self.name, trouble)
         self._trouble = trouble
 
+    def _tell_late(self):
+        """Once: what is corrected late has been trained away where the loss is steep (docs/results/accuracy.md)."""
+        if self._told_late or self._inside.rank or self.steps_to_land < max(LATE_STEPS, self._period / 2):
+            return
+        self._told_late = True
+        logger.warning("gradweave: island '%s': an average landed %d steps after it began, and one begins every %d steps. "
+                       "Averages that land so late cost accuracy: send fewer bits, or give a longer between={'period': ...}",
+                       self.name, self.steps_to_land, self._period)
+
     def finish(self):
         """Returns once all islands that are there have called it, and are equal: those of `finished_with`."""
         self.finished_with = [self.name]
@@ -464,6 +475,8 @@ class Islands:
             self._last, self.finished_with = command.number, self._averaged_with
         else:
             self._values.add(delta)
+            self.steps_to_land = self._steps_since
+            self._tell_late()
         self._under_way = False
         self._samples -= self._samples_begun
         self._landed += 1

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -161,3 +162,14 @@ def test_ranks_of_a_host_listen_at_ports_that_follow(monkeypatch):
     assert islands._own_port("10.0.0.1:29700") == "10.0.0.1:29703"
     assert islands._own_port("[::1]:29700") == "[::1]:29703"
     assert islands._own_port(None) == "0.0.0.0:0"
+
+
+@pytest.mark.parametrize("steps, told", [(3, 0), (4, 1), (60, 1)])
+def test_averages_that_land_late_are_told_once(steps, told, caplog):
+    from gradweave.islands import Islands
+
+    inside = SimpleNamespace(rank=0)
+    islands = SimpleNamespace(name="island1", steps_to_land=steps, _period=8, _inside=inside, _told_late=False)
+    for _ in range(2):
+        Islands._tell_late(islands)
+    assert [record.getMessage().count(f"landed {steps} steps after it began") for record in caplog.records] == [1] * told
