@@ -106,7 +106,7 @@ at::Tensor sum_of_magnitudes(const at::Tensor& sizes) {
   constexpr std::int64_t kLanes = 16;
   const at::Tensor lanes = sizes.narrow(1, 0, kLanes).clone();
   for (std::int64_t i = kLanes; i < codec::kGroup; i += kLanes) lanes.add_(sizes.narrow(1, i, kLanes));
-  const at::Tensor sum = lanes.narrow(1, 0, 1).clone();
+  at::Tensor sum = lanes.narrow(1, 0, 1).clone();
   for (std::int64_t l = 1; l < kLanes; ++l) sum.add_(lanes.narrow(1, l, 1));
   return sum;
 }
