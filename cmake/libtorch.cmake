@@ -1,6 +1,6 @@
 # gradweave::libtorch: headers and libraries in the folder of a torch package, whatever it was built for (CPU, CUDA, ROCm).
 # TorchConfig.cmake of a CUDA build asks for the toolkit that it was compiled with, which the engine has no use for.
-set(GRADWEAVE_TORCH_OLDEST 2.13)
+set(GRADWEAVE_TORCH_OLDEST 2.11)
 set(GRADWEAVE_TORCH_NEWEST 2.15)
 
 # Sets `version` to what the package in `folder` says of itself, as in 2.13.0+cpu, and `minor` to its first two numbers; to

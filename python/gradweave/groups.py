@@ -13,6 +13,9 @@ from gradweave import _native
 
 GROUPS = "making the process groups"
 ARRIVAL = ": wrap(arrival_timeout=) says how far apart they may start"
+# By their names since torch 2.13; 2.11 and 2.12 have the former names alone, of which later releases warn.
+all_gather_single = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+reduce_scatter_single = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
 
 _jobs = collections.Counter()  # by members, alike on all of them
 

@@ -17,6 +17,7 @@ from torch import distributed
 
 from gradweave import _native, moments, sharding
 from gradweave.agreement import digest
+from gradweave.groups import all_gather_single, reduce_scatter_single
 from gradweave.profiling import communicates
 from gradweave.subclasses import named_as, reduce_plain, session_of
 
@@ -67,7 +68,7 @@ class Section:
         if self._group is not None:
             whole = torch.empty(len(self._exchange) * self._share)
             if self._all_do:
-                distributed.all_gather_single(whole, share, group=self._group)
+                all_gather_single(whole, share, group=self._group)
             else:
                 whole[self._first:self._first + self.share] = share
                 for part, rank in zip(whole.chunk(len(self._exchange)), self._exchange):
@@ -80,7 +81,7 @@ class Section:
         for tensor, place in self._placed(tensors):
             whole[place:place + tensor.numel()].copy_(tensor.detach().reshape(-1))
         if self._all_do:
-            distributed.reduce_scatter_single(to, whole, group=self._group)
+            reduce_scatter_single(to, whole, group=self._group)
             return
         for part, rank in zip(whole.chunk(len(self._exchange)), self._exchange):
             distributed.reduce(part, rank, group=self._group)
@@ -171,7 +172,7 @@ class Inside:
         if self._group is None:
             return numbers
         found = torch.empty(self.size * len(numbers), dtype=torch.int64)
-        distributed.all_gather_single(found, torch.tensor(numbers), group=self._group)
+        all_gather_single(found, torch.tensor(numbers), group=self._group)
         return found.tolist()
 
     def from_rank_0(self, value):

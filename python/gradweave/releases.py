@@ -2,7 +2,7 @@
 
 import importlib
 
-OLDEST, NEWEST = (2, 13), (2, 15)  # major and minor numbers
+OLDEST, NEWEST = (2, 11), (2, 15)  # major and minor numbers
 RANGE = f"torch>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
 # The warning that torch gives while it is imported where NumPy is missing, which nothing here needs.
 WITHOUT_NUMPY = ("Failed to initialize NumPy", UserWarning)

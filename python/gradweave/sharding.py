@@ -27,7 +27,13 @@ def fsdp_groups(model):
     if fsdp is None:
         return []
     states = dict.fromkeys(module._get_fsdp_state() for module in model.modules() if isinstance(module, fsdp.FSDPModule))
-    return [group for state in states for group in state._fsdp_param_groups]
+    return [group for state in states for group in _groups_of(state)]
+
+
+def _groups_of(state):
+    if hasattr(state, "_fsdp_param_groups"):
+        return state._fsdp_param_groups
+    return [state._fsdp_param_group] if state._fsdp_param_group else []  # torch 2.11: one at most
 
 
 def held_by(model, exclude):

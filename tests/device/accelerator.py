@@ -29,6 +29,7 @@ def _device_module():
     module.device_count = lambda: 1
     module.current_device = lambda: 0
     module.is_initialized = lambda: True
+    module._lazy_init = lambda: None  # without it torch 2.11 takes the device as idle
     module.device = lambda device: contextlib.nullcontext()
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None

@@ -11,6 +11,7 @@ from models import make_optimizer
 
 def every_collective(rank):
     from accelerator import native
+    from gradweave.groups import all_gather_single, reduce_scatter_single
 
     world = distributed.get_world_size()
 
@@ -30,10 +31,10 @@ def every_collective(rank):
         distributed.all_gather(parts, mine(3).to(device))
         found["all_gather"] = torch.cat(parts)
         x = torch.empty(3 * world, device=device)
-        distributed.all_gather_single(x, mine(3).to(device))
+        all_gather_single(x, mine(3).to(device))
         found["all_gather_single"] = x
         x = torch.empty(4, device=device)
-        distributed.reduce_scatter_single(x, mine(4 * world).to(device))
+        reduce_scatter_single(x, mine(4 * world).to(device))
         found["reduce_scatter_single"] = x
         x = torch.empty(2 * world, device=device)
         distributed.all_to_all_single(x, mine(2 * world).to(device))

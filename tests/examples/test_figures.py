@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(os.environ.get("GRADWEAVE_COMMAND", ROOT / "build" / "gradweave"))
 # {page: (pages of docs/ that it quotes, figures that are settings, aims, or of what keeps no results)}
 PAGES = {
-    "README.md": ((), "2.13 2.15"),
+    "README.md": ((), "2.11 2.13 2.15"),
     "docs/performance.md": (("results/accuracy.md", "results/engine.md", "results/following.md"), "2.13 5"),
     "docs/choosing.md": (("results/schemes.md", "results/accuracy.md", "preserver.md"), ""),
     "docs/limits.md": (("../README.md", "performance.md", "results/accuracy.md", "results/churn.md"), ""),

@@ -159,10 +159,11 @@ def test_doctor_compares_the_torch_that_the_extension_was_built_for_with_the_one
 @pytest.mark.parametrize("built,running,said", [
     ("2.13.0+cpu", "2.13.0+cu130", ""),
     ("2.13.0", "2.13.1", ""),
+    ("2.11.0+cu130", "2.11.0+cpu", ""),
     ("2.15.0+cu132", "2.15.1a0+git123", ""),
     ("2.13.0", "2.14.0", "built for torch 2.13.0, and torch 2.14.0 is installed here"),
     (None, "2.14.0", "is not built: make runtime"),
-    ("2.13.0", "2.12.1", f"torch 2.12.1 is installed here, and gradweave works with {releases.RANGE}: pip install"),
+    ("2.13.0", "2.10.0", f"torch 2.10.0 is installed here, and gradweave works with {releases.RANGE}: pip install"),
     (None, "2.16.0", f"torch 2.16.0 is installed here, and gradweave works with {releases.RANGE}: pip install"),
     ("2.15.0", "3.0.0", f"torch 3.0.0 is installed here, and gradweave works with {releases.RANGE}: pip install"),
 ])

@@ -70,7 +70,7 @@ def batch(rank, step, size=4):
 
 def loss_of(model, rank, step):
     x, y = batch(rank, step)
-    return nn.functional.mse_loss(model(x), y)
+    return nn.functional.mse_loss(model(x).float(), y)
 
 
 def train(model, optimizer, rank, steps, first=0, between=None):

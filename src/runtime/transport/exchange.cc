@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/transport/chunks.h"
+#include "runtime/transport/single.h"
 
 namespace gradweave::runtime {
 namespace {
@@ -22,7 +23,7 @@ class AllToAll : public Pending {
     at::Tensor received = arrived.view({-1}).view(c10::kByte), sent = call.flat.view(c10::kByte);
     c10d::AllToAllOptions how;
     how.timeout = call.timeout;
-    work_ = call.group.all_to_all_single(received, sent, from, to, how);
+    work_ = all_to_all_single(call.group, received, sent, from, to, how);
   }
   void wait() override { work_->wait(); }
 

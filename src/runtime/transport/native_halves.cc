@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "runtime/transport/rows.h"
+#include "runtime/transport/single.h"
 
 namespace gradweave::runtime {
 namespace {
@@ -18,12 +19,12 @@ class NativeHalf : public Pending {
       if (!even) copy_parts(whole_, true);
       c10d::ReduceScatterOptions how;
       how.timeout = call.timeout;
-      work_ = call.group.reduce_scatter_single(mine_, whole_, how);
+      work_ = reduce_scatter_single(call.group, mine_, whole_, how);
     } else {
       if (!even) room_for(mine_, call.rank()).copy_(call_.part(call.rank()));
       c10d::AllgatherOptions how;
       how.timeout = call.timeout;
-      work_ = call.group.all_gather_single(whole_, mine_, how);
+      work_ = all_gather_single(call.group, whole_, mine_, how);
     }
   }
 
