@@ -40,6 +40,7 @@ RATES = (256.0, 1024.0)
 CODECS = ("int4", "int2", "ef_signsgd", "0.01 of 2 bits", "0.03 of 2 bits")
 PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
 JOBS = ("linear", "small", "gpt")
+DASHES = {1: ' stroke-dasharray="5 4"', 8: ' stroke-dasharray="2 3"'}  # by fragments
 GROUP = 256
 CHUNK, INDEX_BITS = 4096, 12  # of what sends few elements: the largest of each chunk, as SparseLoCo has it
 TWO_LEVELS = 2                # bits: a sign, and which of the chunk's two magnitudes
@@ -55,7 +56,7 @@ class Run:
     seed: int = 0
     coverage: float = 0.0  # of the link for which the period is planned, or
     period: int = 0        # K itself
-    whole: bool = False    # the model as one block, which lands a period late, as between islands
+    fragments: int = 0     # of the model, in place of a plan's blocks: each lands as the next begins, as between islands
     outer: float = 0.0     # Nesterov momentum on what lands
     decay: float = 1.0     # what stays of the progress that a message leaves out
     job: str = "linear"
@@ -63,8 +64,8 @@ class Run:
     @property
     def name(self):
         link = f"rate {self.coverage:g}" if self.coverage else f"period {self.period}"
-        more = "".join([" whole" * self.whole, f" outer {self.outer:g}" if self.outer else "",
-                        f" decay {self.decay:g}" if self.decay < 1 else ""])
+        more = "".join([f" fragments {self.fragments}" if self.fragments else "",
+                        f" outer {self.outer:g}" if self.outer else "", f" decay {self.decay:g}" if self.decay < 1 else ""])
         return f"{self.job}/{self.workers} workers/{self.optimizer}/{self.codec}/{link}{more}/seed {self.seed}"
 
 
@@ -78,17 +79,17 @@ KINDS = jobs.KINDS | {"linear": dataclasses.replace(jobs.KINDS["small"], name="l
 
 
 def all_runs(seeds):
-    """Each codec at the period that hides it, for two and four workers; each period with exact averages, also as one block
-    that lands a period late. All of it for two linear layers, with one worker for comparison; for the other jobs a part."""
+    """Each codec at the period that hides it, for two and four workers; each period with exact averages, also as one
+    fragment or eight. All of it for two linear layers, with one worker for comparison; for the other jobs a part."""
     both, runs_ = ("sgd", "adamw"), []
     for seed in range(seeds):
-        runs_ += [Run("none", optimizer, 1, seed, period=1, whole=True) for optimizer in both]
+        runs_ += [Run("none", optimizer, 1, seed, period=1, fragments=1) for optimizer in both]
         runs_ += [Run(codec, optimizer, workers, seed, coverage=rate) for workers in (4, 2) for rate in RATES
                   for optimizer in both for codec in CODECS]
         runs_ += [Run("0.01 of 2 bits", optimizer, 4, seed, coverage=rate, decay=0.95) for rate in RATES for optimizer in both]
         runs_ += [Run(codec, optimizer, 4, seed, coverage=1024.0, outer=0.5) for codec in CODECS[:3] for optimizer in both]
-        runs_ += [Run("none", optimizer, workers, seed, period=period, whole=whole) for whole in (False, True)
-                  for workers in (2, 4, 8) for optimizer in both for period in PERIODS]
+        runs_ += [Run("none", optimizer, workers, seed, period=period, fragments=fragments)
+                  for fragments in (0, 1, 8) for workers in (2, 4, 8) for optimizer in both for period in PERIODS]
         runs_ += [Run(codec, optimizer, 4, seed, coverage=rate, job="small") for rate in RATES for optimizer in both
                   for codec in CODECS]
     runs_ += [Run("none", optimizer, workers, period=period, job="small") for workers in (4, 2, 8) for optimizer in both
@@ -224,8 +225,10 @@ def plan_for(run):
 def messages_of(run, fleet):
     """(the run's messages, its period)"""
     everything = torch.arange(fleet.values.shape[2])
-    if run.whole:
-        return [Message(everything, 0, run.period)], run.period
+    if run.fragments:
+        parts = everything.tensor_split(min(run.fragments, run.period))
+        begins = [run.period * number // len(parts) for number in range(len(parts) + 1)]
+        return [Message(part, begin, end - begin) for part, begin, end in zip(parts, begins, begins[1:])], run.period
     plan = plan_for(run)
 
     def places(blocks):
@@ -329,7 +332,7 @@ def synchronous(found, job, optimizer):
     """{seed: result} of synchronous training, with which every number of workers trains the same: here by one, of the other
     jobs by DistributedDataParallel with two."""
     if job == "linear":
-        return found.get(Run("none", optimizer, 1, period=1, whole=True), {})
+        return found.get(Run("none", optimizer, 1, period=1, fragments=1), {})
     lines = accuracy_groups(accuracy.RESULTS, job).get((2, optimizer, accuracy.SYNCHRONOUS, 0.0), {})
     return {seed: {"accuracy": line["accuracy"][-1], "test_loss": line["test_loss"][-1]} for seed, line in lines.items()}
 
@@ -365,11 +368,11 @@ def told(run):
 
 
 def of_periods(found, job):
-    """{(workers, optimizer, whole): {K: {seed: result}}}"""
+    """{(workers, optimizer, fragments): {K: {seed: result}}}"""
     groups = {}
     for run, results in found.items():
         if run.period and run.workers > 1 and run.job == job:
-            groups.setdefault((run.workers, run.optimizer, run.whole), {})[run.period] = results
+            groups.setdefault((run.workers, run.optimizer, run.fragments), {})[run.period] = results
     return dict(sorted(groups.items(), key=lambda entry: (entry[0][2], entry[0][1] != "sgd", entry[0][0])))
 
 
@@ -378,7 +381,11 @@ def periods_table(found, job):
     rows = [[str(period), *(compared(job, group[period], synchronous(found, job, key[1])) if period in group else ""
                             for key, group in groups.items())]
             for period in sorted({period for group in groups.values() for period in group})]
-    return markdown(["K", *(f"{workers}, {optimizer}{', whole' * whole}" for workers, optimizer, whole in groups)], rows)
+    return markdown(["K", *(f"{workers}, {optimizer}{of(fragments)}" for workers, optimizer, fragments in groups)], rows)
+
+
+def of(fragments):
+    return f", {fragments} fragment{'s' * (fragments > 1)}" if fragments else ""
 
 
 def draw(found, path):
@@ -395,15 +402,15 @@ def draw(found, path):
         parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y(points):.1f}" y2="{y(points):.1f}"/>'
                      f'<text x="{left - 8}" y="{y(points) + 4:.1f}" text-anchor="end">{points}</text>')
     parts += [f'<text x="{place:.1f}" y="{base + 18}" text-anchor="middle">{period}</text>' for period, place in x.items()]
-    for number, ((workers, optimizer, whole), group) in enumerate(of_periods(found, "linear").items()):
+    for number, ((workers, optimizer, fragments), group) in enumerate(of_periods(found, "linear").items()):
         others = synchronous(found, "linear", optimizer)
         line = [(x[period], y(float(compared("linear", group[period], others)))) for period in sorted(group)]
-        look = f'class="curve" stroke="{COLORS[number % len(COLORS)]}"' + ' stroke-dasharray="5 4"' * whole
+        look = f'class="curve" stroke="{COLORS[number % len(COLORS)]}"' + DASHES.get(fragments, "")
         at, place = top + 12 + 20 * number, right + 20
         parts.append(f'<polyline {look} points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in line)}"/>'
                      f'<line {look} x1="{place}" x2="{place + 24}" y1="{at}" y2="{at}"/>'
-                     f'<text x="{place + 30}" y="{at + 4}">{workers} workers, {optimizer}{", whole" * whole}</text>')
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right + 220} {base + 40}">'
+                     f'<text x="{place + 30}" y="{at + 4}">{workers} workers, {optimizer}{of(fragments)}</text>')
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right + 250} {base + 40}">'
     path.write_text("\n".join([head, STYLE, *parts, "</svg>"]) + "\n")
 
 

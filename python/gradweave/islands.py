@@ -22,9 +22,10 @@ from gradweave.profiling import communicates
 from gradweave.subclasses import named_as, reduce_plain, session_of
 
 GROUP = 256  # elements that a codec scales together
-OPTIONS = {"average": "parameters", "ranks": None, "period": 8, "compressor": "int4", "outer_momentum": 0.0,
-           "outer_learning_rate": 1.0}
+OPTIONS = {"average": "parameters", "ranks": None, "period": 8, "fragments": None, "compressor": "int4",
+           "outer_momentum": 0.0, "outer_learning_rate": 1.0}
 NOTHING, AVERAGE, FINISH = 0, 1, 2  # what a rank wants: islands::StepReport
+LEAST_FRAGMENT, MOST_FRAGMENTS = 1 << 20, 8  # elements: a message takes longer than the round trips of agreeing on it
 POLL_S = 0.005
 TELL_S = 10.0
 LATE_STEPS = 4
@@ -43,37 +44,65 @@ class Section:
         self._exchange, self._all_do = holders[:exchanging], exchanging >= len(holders)
         self.numel = sum(tensor.numel() for tensor in tensors)
         self._share = math.ceil(self.numel / len(self._exchange) / GROUP) * GROUP
-        place = holders.index(_rank())
-        self._first = place * self._share
-        self.share = self._share if place < exchanging else 0  # elements, of this rank
+        self._place = holders.index(_rank())
+        self._first = self._place * self._share
+        self.share = self._share if self._place < exchanging else 0  # elements, of this rank
 
-    def read(self, to, tensors=None, non_blocking=False):
-        """Writes this rank's share, of `tensors` if they are given, to a vector of `share` elements, zeros behind the last."""
+    def fragment(self, place, count):
+        """(first element, element after the last) of fragment `place` of `count` of each share."""
+        groups = self._share // GROUP
+        return groups * place // count * GROUP, groups * (place + 1) // count * GROUP
+
+    def read(self, to, tensors=None, non_blocking=False, begin=0):
+        """Writes this rank's share from element `begin` on, of `tensors` if they are given, to the vector `to`, with zeros
+        behind the last."""
         to.zero_()
+        first = self._first + begin
         for tensor, place in self._placed(tensors):
-            begin, end = max(place, self._first), min(place + tensor.numel(), self._first + self.share)
+            begin, end = max(place, first), min(place + tensor.numel(), first + to.numel())
             if begin < end:
-                to[begin - self._first:end - self._first].copy_(tensor.detach().reshape(-1)[begin - place:end - place],
-                                                                non_blocking=non_blocking)
+                to[begin - first:end - first].copy_(tensor.detach().reshape(-1)[begin - place:end - place],
+                                                    non_blocking=non_blocking)
 
-    def write(self, share, put):
-        """put(tensor, its part) for each tensor, of the shares of all holders. Collective among them."""
+    def set(self, share):
+        """Tensors become what the shares of all holders are. Collective among them."""
         for tensor, values in zip(self.tensors, self.gathered(share)):
-            if tensor.numel():
-                put(tensor, values)
+            tensor.copy_(values)
+
+    def add(self, delta, begin, end):
+        """Adds to the elements of all holders' shares from `begin` to `end`. Collective among them."""
+        if begin == end:
+            return
+        deltas = self._of_all(delta, end - begin)
+        for tensor, place in self._placed():
+            of_tensor = None
+            for number, values in enumerate(deltas.split(end - begin)):
+                first = number * self._share + begin - place
+                low, high = max(first, 0), min(first + end - begin, tensor.numel())
+                if low < high:
+                    of_tensor = torch.zeros(tensor.numel()) if of_tensor is None else of_tensor
+                    of_tensor[low:high] = values[low - first:high - first]
+            if of_tensor is not None:
+                _add(tensor, of_tensor.view(tensor.shape))
 
     def gathered(self, share):
         """Each tensor's values, of the shares of all holders. Collective among them."""
-        whole = share
-        if self._group is not None:
-            whole = torch.empty(len(self._exchange) * self._share)
-            if self._all_do:
-                all_gather_single(whole, share, group=self._group)
-            else:
-                whole[self._first:self._first + self.share] = share
-                for part, rank in zip(whole.chunk(len(self._exchange)), self._exchange):
-                    distributed.broadcast(part, rank, group=self._group)
+        whole = self._of_all(share, self._share)
         return [whole[place:place + tensor.numel()].view(tensor.shape) for tensor, place in self._placed()]
+
+    def _of_all(self, own, count):
+        """`count` values of each that exchanges, one after another; this rank's are `own`."""
+        if self._group is None:
+            return own
+        whole = torch.empty(len(self._exchange) * count)
+        if self._all_do:
+            all_gather_single(whole, own, group=self._group)
+            return whole
+        if self.share:
+            whole[self._place * count:(self._place + 1) * count] = own
+        for part, rank in zip(whole.chunk(len(self._exchange)), self._exchange):
+            distributed.broadcast(part, rank, group=self._group)
+        return whole
 
     def summed(self, to, tensors):
         """As read(), of the sums of what the holders have in `tensors`, which are not alike. Collective among them."""
@@ -95,13 +124,13 @@ class Section:
 
 
 class Values:
-    """What a rank averages of a model: its part of the parameters, and of the buffers, which only the last average moves."""
+    """What a rank averages of a model: its part of the parameters, in fragments, and of the buffers, which only the last
+    average moves. As a vector: of each fragment what it has of each section, and then buffers."""
 
-    def __init__(self, model, exclude, exchanging):
+    def __init__(self, model, parameters, exclude, exchanging, fragments):
         self._model = model
         everything = _holders_of_all()
-        self.held = {parameter: _holders(parameter, everything) for name, parameter in model.named_parameters()
-                     if communicates(parameter) and not sharding.is_named(name, exclude)}
+        self.held = {parameter: _holders(parameter, everything) for parameter in parameters}
         by_holders = {}
         for parameter, holders in self.held.items():
             by_holders.setdefault(holders, []).append(sharding.local_of(parameter))
@@ -111,39 +140,55 @@ class Values:
         self.buffers = [sharding.local_of(each) for name, each in model.named_buffers()
                         if each.is_floating_point() and not sharding.is_named(name, exclude)]
         self._buffers = Section(self.buffers, everything, groups[everything], exchanging)
-        self._parameters = sum(section.share for section in self._sections)
+        self._cuts = [[section.fragment(place, fragments) for section in self._sections] for place in range(fragments)]
+        self.fragments = [sum(self._sizes(place)) for place in range(fragments)]  # elements of each
+        self._parameters = sum(self.fragments)
         self.count = self._parameters + self._buffers.share
         self._vector = torch.zeros(self.count)
 
     @torch.no_grad()
-    def read(self, anchor=None):
-        """The vector now. It is the caller's until the next call. `anchor`: of the buffers, which then stay what they were."""
-        for section, part in self._parts():
-            section.read(part)
-        buffers = self._vector[self._parameters:]
-        self._buffers.read(buffers) if anchor is None else buffers.copy_(anchor[self._parameters:])
+    def read(self, buffers=True):
+        """The vector now, with zeros for buffers that are not to be read. It is the caller's until the next call."""
+        for place in range(len(self.fragments)):
+            self.read_fragment(place)
+        of_buffers = self._vector[self._parameters:]
+        self._buffers.read(of_buffers) if buffers else of_buffers.zero_()
         return self._vector
 
     @torch.no_grad()
-    def add(self, delta):
-        for section, part in self._parts(delta):
-            section.write(part, _add)
+    def read_fragment(self, place):
+        """As read()."""
+        fragment = self._vector[:self._parameters].split(self.fragments)[place]
+        for section, (begin, _), part in self._parts(place, fragment):
+            section.read(part, begin=begin)
+        return fragment
+
+    @torch.no_grad()
+    def add(self, place, delta):
+        """Adds to fragment `place`."""
+        for section, (begin, end), part in self._parts(place, delta):
+            section.add(part, begin, end)
         self._gather_again()
 
     @torch.no_grad()
     def set(self, vector, buffers):
-        for section, part in self._parts(vector):
-            section.write(part, lambda tensor, values: tensor.copy_(values))
+        of_fragments = [[part for *_, part in self._parts(place, fragment)]
+                        for place, fragment in enumerate(vector[:self._parameters].split(self.fragments))]
+        for section, parts in zip(self._sections, zip(*of_fragments)):
+            section.set(torch.cat(parts))
         if buffers:
-            self._buffers.write(vector[self._parameters:], lambda tensor, values: tensor.copy_(values))
+            self._buffers.set(vector[self._parameters:])
         self._gather_again()
 
     def close(self):
         _destroy(self.groups.values())
 
-    def _parts(self, vector=None):
-        return zip(self._sections, (self._vector if vector is None else vector)[:self._parameters].split(
-            [section.share for section in self._sections]))
+    def _sizes(self, place):
+        return [end - begin if section.share else 0 for section, (begin, end) in zip(self._sections, self._cuts[place])]
+
+    def _parts(self, place, fragment):
+        """(section, its elements, these of the vector `fragment`) for each."""
+        return zip(self._sections, self._cuts[place], fragment.split(self._sizes(place)))
 
     def _gather_again(self):
         for group in sharding.fsdp_groups(self._model):
@@ -211,11 +256,15 @@ class Islands:
         self._inside = Inside(settings.timeout)
         self._exchanging = self._options["ranks"] or self._inside.size
         self._one_state = self._options["ranks"] is not None  # of an island: islands have other numbers of ranks
-        self._values = Values(model, settings.exclude, self._exchanging)
+        averaged = {name: parameter for name, parameter in model.named_parameters()
+                    if communicates(parameter) and not sharding.is_named(name, settings.exclude)}
+        self._fragments = self._options["fragments"] or _fragments_of(averaged.values())
+        self._values = Values(model, averaged.values(), settings.exclude, self._exchanging, self._fragments)
         self.steps = 0
         self.samples_per_step = float(self._inside.size)
-        self._samples = self._steps_since = 0  # since the last average that landed; since one has begun
-        self._samples_begun = 0  # of the average under way
+        self._steps_since = 0  # since an average has begun
+        self._samples = [0.0] * self._fragments  # since the last one of each fragment that landed
+        self._samples_begun = {}  # by fragment, of the average under way
         self._landed = self._last = 0  # averages; the number of the one that finish() waits for
         self.steps_to_land, self._told_late = 0, False  # of the last average, from its beginning on
         self.last_average = 0  # the number of the last one that is in the parameters; 0: none
@@ -236,11 +285,12 @@ class Islands:
         is, if it is the first. Collective among the island's ranks. Errors: InvalidInput."""
         settings, options = self._settings, self._options
         outer = (options["outer_momentum"], options["outer_learning_rate"])
-        trains = digest([self._shapes, self._exchanging, self._one_state, options["average"], options["compressor"], outer])
+        trains = digest([self._shapes, self._exchanging, self._one_state, options["average"], self._fragments,
+                         options["compressor"], outer])
         self._member = _native.IslandMember(
             meeting=settings.islands, key=str(settings.key), island=self.name, trains=trains, rank=self._inside.rank,
             ranks=self._inside.size, exchanging=self._exchanging, listen=_own_port(settings.listen),
-            silence_s=min(settings.timeout, 10.0), values=self._values.read(),
+            silence_s=min(settings.timeout, 10.0), values=self._values.read(), fragments=self._values.fragments,
             compressor="" if options["compressor"] == "none" else options["compressor"],
             outer=None if outer == (0.0, 1.0) else outer, gradients=self._gradient_counts())
         addresses = self._inside.gathered(f"{_own_host(settings.islands, settings.listen)}:{self._member.port}")
@@ -305,9 +355,14 @@ class Islands:
         """`call(names)` after a step, on every rank of this island, once an island has gone or come."""
         self._callbacks.append(call)
 
+    @property
+    def fragments(self):
+        """How many averages it takes until each parameter has been averaged once."""
+        return self._fragments
+
     def on_begin(self, call):
         """`call(number, names)` on every rank as an average of these islands begins, before that rank sends anything of it. It
-        is of all that the island has gained since the last one that landed. Numbers rise."""
+        is of all that the island has gained since the last one of that fragment that landed. Numbers rise."""
         self._on_begin.append(call)
 
     def on_land(self, call):
@@ -342,8 +397,8 @@ class Islands:
     def step_ended(self):
         self.steps += 1
         self._steps_since += 1
-        self._samples += self.samples_per_step
-        self._take_part(self._steps_since >= self._period)
+        self._samples = [samples + self.samples_per_step for samples in self._samples]
+        self._take_part(self._steps_since * self._fragments >= self._period)
 
     def wait(self):
         """For a loop that has nothing to train now: takes part in averages for a moment, as a step does. Collective."""
@@ -376,8 +431,8 @@ class Islands:
             return
         self._told_late = True
         logger.warning("gradweave: island '%s': an average landed %d steps after it began, and one begins every %d steps. "
-                       "Averages that land so late cost accuracy: send fewer bits, or give a longer between={'period': ...}",
-                       self.name, self.steps_to_land, self._period)
+                       "Averages that land so late cost accuracy: give between={'fragments': %d}, send fewer bits, or give a "
+                       "longer 'period'", self.name, self.steps_to_land, self._period, 4 * self._fragments)
 
     def finish(self):
         """Returns once all islands that are there have called it, and are equal: those of `finished_with`."""
@@ -461,25 +516,28 @@ class Islands:
         self._prepare()
         self._under_way, self._steps_since = True, 0
         self._averaged_with = command.members
-        self._samples_begun = self._samples
+        turn = range(self._fragments) if command.last else [self._member.turn]
+        self._samples_begun = {place: self._samples[place] for place in turn}
         for call in self._on_begin:
             call(command.number, command.members)
-        values = self._values.read(None if command.last or not self._values.buffers else self._anchor())
-        self._member.begin(command, self._samples, values)
+        values = self._values.read() if command.last else self._values.read_fragment(turn[0])
+        self._member.begin(command, max(self._samples_begun.values()), values)
 
     def _land(self, command):
-        delta = torch.empty(self._values.count)
+        place = min(self._samples_begun)  # of the fragment
+        delta = torch.empty(self._values.count if command.last else self._values.fragments[place])
         self._prepare()
         self._member.land(delta)
         if command.last:
             self._values.set(self._anchor(), buffers=True)
             self._last, self.finished_with = command.number, self._averaged_with
         else:
-            self._values.add(delta)
+            self._values.add(place, delta)
             self.steps_to_land = self._steps_since
             self._tell_late()
         self._under_way = False
-        self._samples -= self._samples_begun
+        for place, samples in self._samples_begun.items():
+            self._samples[place] -= samples
         self._landed += 1
         self.last_average = command.number
         for call in self._on_land:
@@ -496,7 +554,7 @@ class Islands:
             call()
         self._member.give(command, self._values.read() if alone else None, self._state())
         if alone:
-            self._samples = 0
+            self._samples = [0.0] * self._fragments
 
     def _given(self, command):
         self._member.give_no_more(command.other)
@@ -510,11 +568,13 @@ class Islands:
         if self._member.train(self._values.read()):
             extra = self._member.extra
             self._set_state(self._inside.tensor_from_rank_0(extra) if self._one_state else extra)
+            if self._one_state:
+                self._member.turn = self._inside.from_rank_0(self._member.turn)  # ranks that exchange nothing take none
             self._values.set(self._anchor(), buffers=False)
         else:
             for call in self._on_keep:
                 call()
-        self._samples = self._steps_since = 0
+        self._steps_since, self._samples = 0, [0.0] * self._fragments
 
     def _anchor(self):
         anchor = torch.empty(self._values.count)
@@ -687,13 +747,20 @@ def checked(given):
         raise _native.InvalidInput(f"gradweave.wrap(between=): average is '{options['average']}'; give parameters or "
                                    "gradients")
     others = [name for name in given or () if name not in ("average", "ranks")]
-    if options["average"] == "gradients" and others:
-        raise _native.InvalidInput("gradweave.wrap(between=): gradients are averaged exactly, in each step: leave out "
-                                   f"{', '.join(others)}, or average parameters")
-    if options["period"] != int(options["period"]) or options["period"] < 1:
-        raise _native.InvalidInput(f"gradweave.wrap(between=): period is {options['period']}; give a number of steps, at "
-                                   "least 1")
+    if options["average"] == "gradients":
+        if others:
+            raise _native.InvalidInput("gradweave.wrap(between=): gradients are averaged exactly, in each step: leave out "
+                                       f"{', '.join(others)}, or average parameters")
+        options["fragments"] = 1
+    for name, what in (("period", "steps"), ("fragments", "parts of the model that are averaged in turn")):
+        if options[name] is not None and (options[name] != int(options[name]) or options[name] < 1):
+            raise _native.InvalidInput(f"gradweave.wrap(between=): {name} is {options[name]}; give a number of {what}, at "
+                                       "least 1")
     return options
+
+
+def _fragments_of(parameters):
+    return min(max(sum(parameter.numel() for parameter in parameters) // LEAST_FRAGMENT, 1), MOST_FRAGMENTS)
 
 
 def check_exchanging(exchanging, model):

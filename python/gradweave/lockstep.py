@@ -286,7 +286,7 @@ class Lockstep(islands.Islands):
             if self._replicates:
                 self._from_rank_0(self._values.buffers)
             self._member.set_anchor(self._parameters_alone())
-            self._samples = self.samples_per_step
+            self._samples = [self.samples_per_step]
             super()._begin(command)
             return
         self._member.begin_gradients(command)
@@ -322,8 +322,7 @@ class Lockstep(islands.Islands):
         super()._take(command)
 
     def _parameters_alone(self):
-        # Buffers are this island's until the last average.
-        return self._values.read(torch.zeros(self._values.count))
+        return self._values.read(buffers=False)  # which are this island's until the last average
 
     def _from_rank_0(self, tensors):
         with torch.no_grad():

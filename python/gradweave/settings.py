@@ -50,7 +50,8 @@ class Settings:
     the same when it comes again; by default the host's. listen: "host:port" at which others reach the first rank of a host,
     the next ones at the ports that follow; by default any free port. between: options between islands. They are ranks (how
     many of each island exchange with others; by default all), average (parameters, or gradients, exactly and without the
-    options that follow), period (steps between two averages, at least), compressor (int4, int8, int2, ef_signsgd or none),
+    options that follow), period (steps between two averages, at least), fragments (the model is averaged in so many parts in
+    turn; by default one for each million parameters, 8 at most), compressor (int4, int8, int2, ef_signsgd or none),
     outer_momentum and outer_learning_rate."""
 
     scheme: str = "auto"

@@ -421,6 +421,8 @@ bool Member::train(std::span<const float> values) {
   return taken;
 }
 
+void Member::set_turn(std::size_t fragment) { core_->part.set_turn(fragment); }
+
 const PartAverage& Member::part() const { return core_->part; }
 std::int64_t Member::bytes_sent() const { return core_->part.bytes_sent() + core_->gradients.bytes_sent(); }
 std::vector<Island> Member::islands() const { return core_->epoch.islands; }

@@ -80,9 +80,10 @@ class Member {
 
   // ---- to carry out a command
 
-  // kBegin: `values` is the part now, `weight` its samples since the last average that landed.
+  // kBegin: `values` is what the average is of, as it is now (PartAverage::turn(), or all if it is the last), `weight` the samples
+  // since the last one of this that landed.
   void begin(const Command& command, double weight, std::span<const float> values);
-  // kLand: what the part moves by.
+  // kLand: what that moves by.
   void land(std::span<float> delta);
   void drop();
   // kBegin and kLand in lockstep, of an average that is not the last; in between this rank's buckets are supplied (gradient_average.h).
@@ -100,6 +101,9 @@ class Member {
   // kTrain. Returns whether it has taken the state: then the anchor is what the part is, and PartAverage::extra() what the giver
   // added. Else `values`, the part now, is the anchor.
   bool train(std::span<const float> values);
+
+  // Where the island has taken the state, and this rank, which exchanges nothing, has none of it: as rank 0's part has it.
+  void set_turn(std::size_t fragment);
 
   const PartAverage& part() const;
   // As PartAverage::bytes_sent(), of parameters and gradients.

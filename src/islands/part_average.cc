@@ -10,12 +10,40 @@
 #include "islands/part_state.h"
 
 namespace gradweave::islands {
-namespace {}  // namespace
+namespace {
+
+// What all fragments have left, as of the whole part; nothing if that is nothing.
+std::shared_ptr<const Rest> joined(const std::vector<std::shared_ptr<const Rest>>& rests,
+                                   const std::vector<Elements>& fragments) {
+  auto all = std::make_shared<Rest>();
+  for (std::size_t f = 0; f < rests.size(); ++f) {
+    if (!rests[f]) continue;
+    const std::int64_t begin = fragments[f].begin + rests[f]->begin;
+    if (all->values.empty()) all->begin = begin;
+    all->values.resize(static_cast<std::size_t>(begin - all->begin));
+    all->values.insert(all->values.end(), rests[f]->values.begin(), rests[f]->values.end());
+  }
+  return all->values.empty() ? nullptr : all;
+}
+
+// The same of one fragment.
+std::shared_ptr<const Rest> cut(const std::shared_ptr<const Rest>& rest, const Elements& fragment) {
+  if (!rest) return nullptr;
+  const std::int64_t begin = std::max(rest->begin, fragment.begin);
+  const std::int64_t end = std::min(rest->begin + std::ssize(rest->values), fragment.end);
+  if (begin >= end) return nullptr;
+  const auto first = rest->values.begin() - rest->begin;
+  return std::make_shared<const Rest>(
+      Rest{.begin = begin - fragment.begin, .values = {first + begin, first + end}});
+}
+
+}  // namespace
 
 class PartAverage::Core {
  public:
   Core(const PartOptions& options, std::span<const float> values)
       : options_(options),
+        fragments_(fragments_of(options)),
         now_{.anchor = {values.begin(), values.end()},
              .momentum = std::vector<float>(options.outer ? values.size() : 0, 0.0F)},
         thread_([workshop = workshop_] { workshop->queue.run(); }, [](const std::string&) {}) {}
@@ -27,6 +55,9 @@ class PartAverage::Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
+  bool has_rest() const {
+    return std::ranges::any_of(rests_, [](const auto& rest) { return rest != nullptr; });
+  }
   void begin(const Average& average, std::span<const float> values);
   void land(std::span<float> delta);
   void drop();
@@ -37,10 +68,12 @@ class PartAverage::Core {
   void taken();
 
   const PartOptions options_;
+  const std::vector<Elements> fragments_;
   const std::shared_ptr<Workshop> workshop_ = std::make_shared<Workshop>();
   Snapshot now_;
-  std::shared_ptr<const Rest> rest_;
-  std::int64_t begun_ = 0, landed_ = 0;  // the last averages that have
+  std::vector<std::shared_ptr<const Rest>> rests_ =
+      std::vector<std::shared_ptr<const Rest>>(fragments_.size());  // by fragment
+  std::int64_t begun_ = 0, landed_ = 0;                             // the last averages that have
   std::shared_ptr<Round> round_;
   std::map<std::string, std::shared_ptr<Giver>> givers_;
   std::shared_ptr<Taker> taker_;
@@ -50,7 +83,12 @@ class PartAverage::Core {
   void end_all();
   void check_settled(const char* what) const;
   void changed(const Change& change);
+  // What an average is of.
+  Elements elements(bool exact) const {
+    return exact ? Elements{.begin = 0, .end = options_.count} : fragments_[now_.turn];
+  }
 
+  bool exact_ = false;  // of the average that has begun last
   bool has_state_ = true;
   std::vector<std::shared_ptr<Round>> landed_rounds_;  // others may still wait for their means
   std::weak_ptr<const Snapshot> snapshot_;             // of now, if it is given to somebody
@@ -74,11 +112,15 @@ void PartAverage::Core::begin(const Average& average, std::span<const float> val
   check_settled("begin");
   if (taker_) throw InvalidInput("the state is being taken", "begin", "call taken() first");
   check_average(average, std::max(begun_, landed_));
-  check_count(values.size(), options_.count, "begin: values");
+  const auto [first, last] = elements(average.exact);
+  check_count(values.size(), last - first, "begin: values");
   drop();
   std::erase_if(landed_rounds_, [](const auto& each) { return each->is_over(); });
   begun_ = average.number;
-  round_ = std::make_shared<Round>(workshop_, options_, average, rest_, values, now_.anchor);
+  exact_ = average.exact;
+  round_ = std::make_shared<Round>(
+      workshop_, options_, average, exact_ ? joined(rests_, fragments_) : rests_[now_.turn], values,
+      std::span(now_.anchor).subspan(static_cast<std::size_t>(first), values.size()));
   round_->start();
 }
 
@@ -91,14 +133,23 @@ void PartAverage::Core::drop() {
 void PartAverage::Core::land(std::span<float> delta) {
   if (!round_ || round_->progress() != Progress::kComplete)
     throw InvalidInput("no average is complete", "land", "wait until progress() says so");
-  check_count(delta.size(), options_.count, "land: delta");
-  round_->land(options_.outer.value_or(codec::Outer{}), delta.data(), now_.anchor.data(),
-               options_.outer ? now_.momentum.data() : nullptr);
-  rest_ = round_->rest_after();
+  const auto [first, last] = elements(exact_);
+  check_count(delta.size(), last - first, "land: delta");
+  round_->land(options_.outer.value_or(codec::Outer{}), delta.data(), now_.anchor.data() + first,
+               options_.outer ? now_.momentum.data() + first : nullptr);
+  const Change change{.what = exact_ ? Change::What::kExactMean : Change::What::kMean,
+                      .number = begun_,
+                      .fragment = now_.turn,
+                      .bytes = round_->result()};
+  const auto rest = round_->rest_after();
+  if (exact_) {
+    for (std::size_t f = 0; f < fragments_.size(); ++f) rests_[f] = cut(rest, fragments_[f]);
+  } else {
+    rests_[now_.turn] = rest;
+    now_.turn = (now_.turn + 1) % fragments_.size();
+  }
   landed_ = begun_;
-  changed({.what = round_->format() ? Change::What::kMean : Change::What::kFloatMean,
-           .number = landed_,
-           .bytes = round_->result()});
+  changed(change);
   round_->retire();
   landed_rounds_.push_back(std::move(round_));
 }
@@ -133,7 +184,7 @@ void PartAverage::Core::give(const std::string& name, Peer to, std::int64_t tran
 
 void PartAverage::Core::take(Peer from, std::int64_t transfer) {
   end_all();
-  rest_.reset();
+  std::ranges::fill(rests_, nullptr);
   extra_.clear();
   has_state_ = false;
   taker_ = std::make_shared<Taker>(workshop_, options_, std::move(from), transfer);
@@ -165,6 +216,8 @@ void PartAverage::Core::taken() {
 
 PartAverage::PartAverage(const PartOptions& options, std::span<const float> values) {
   check_count(values.size(), options.count, "part: values");
+  if (fragments_of(options).back().end > options.count)
+    throw InvalidInput("are larger than the part", "fragments", "give so many elements as it has");
   core_ = std::make_unique<Core>(options, values);
 }
 PartAverage::~PartAverage() = default;
@@ -175,6 +228,13 @@ void PartAverage::begin(const Average& average, std::span<const float> values) {
 Progress PartAverage::progress() const { return core_->round_ ? core_->round_->progress() : Progress::kNone; }
 std::string PartAverage::trouble() const { return core_->round_ ? core_->round_->trouble() : ""; }
 bool PartAverage::unlike() const { return core_->round_ && core_->round_->unlike(); }
+std::size_t PartAverage::turn() const { return core_->now_.turn; }
+void PartAverage::set_turn(std::size_t fragment) {
+  if (fragment >= core_->fragments_.size())
+    throw InvalidInput("there is no fragment " + std::to_string(fragment), "set_turn",
+                       "give one that there is");
+  core_->now_.turn = fragment;
+}
 std::int64_t PartAverage::number() const { return core_->begun_; }
 void PartAverage::land(std::span<float> delta) { core_->land(delta); }
 void PartAverage::drop() { core_->drop(); }
@@ -184,7 +244,7 @@ std::span<const float> PartAverage::momentum() const { return core_->now_.moment
 void PartAverage::set_anchor(std::span<const float> values, std::optional<std::int64_t> landed) {
   core_->set_anchor(values, landed);
 }
-bool PartAverage::has_rest() const { return core_->rest_ != nullptr; }
+bool PartAverage::has_rest() const { return core_->has_rest(); }
 
 void PartAverage::give(const std::string& name, Peer to, std::int64_t transfer, const Extra& extra) {
   core_->give(name, std::move(to), transfer, extra);

@@ -25,8 +25,17 @@
 
 namespace gradweave::islands {
 
+// From one to the other, but for that.
+struct Elements {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t count() const { return end - begin; }
+};
+
 struct PartOptions {
-  std::int64_t count = 0;               // elements
+  std::int64_t count = 0;  // elements
+  // Elements of each fragment, from the first element on: averages are of one fragment each, in turn, and an exact one of the whole
+  // part. Elements behind the fragments only exact ones move. Empty: the whole part is one.
+  std::vector<std::int64_t> fragments = {};
   std::optional<codec::Format> format;  // nothing: float32
   std::optional<codec::Outer> outer;
   std::uint64_t seed = 0;
@@ -36,8 +45,9 @@ struct PartOptions {
 struct Average {
   std::int64_t number = 0;                   // higher than that of any before, from 1 on
   std::vector<std::optional<Peer>> members;  // in the order of the sum; nothing: this rank
-  double weight = 1;   // samples since the last average that landed; 0 if none. All are 0: the mean is 0
-  bool exact = false;  // float32, whatever the options say; no rest stays
+  double weight =
+      1;  // samples since the last one of these elements that landed; 0 if none. All are 0: the mean is 0
+  bool exact = false;         // of all elements, in float32, whatever the options say; no rest stays
   std::uint32_t channel = 1;  // of what members send; means have the next one
 };
 
@@ -52,13 +62,19 @@ struct Extra {
 // Called by one thread; an average goes on on a thread of its own. Errors: InvalidInput for what is called out of order.
 class PartAverage {
  public:
-  PartAverage(const PartOptions& options, std::span<const float> values);  // the first anchor
-  ~PartAverage();                                                          // ends what is under way
+  // `values`: the first anchor. Errors: InvalidInput for fragments that are larger than the part.
+  PartAverage(const PartOptions& options, std::span<const float> values);
+  ~PartAverage();  // ends what is under way
   PartAverage(const PartAverage&) = delete;
   PartAverage& operator=(const PartAverage&) = delete;
 
-  // Starts an average of `values`, the part now, which need not stay. Errors: InvalidInput if one is under way or complete, or
-  // its members, number or weight make no sense.
+  // The fragment that the next average is of, unless that is exact: the one after that which has landed last. The same for all that
+  // have the same anchor.
+  std::size_t turn() const;
+  // Of one that has taken no state, though others of its island have. Errors: InvalidInput if there is no such fragment.
+  void set_turn(std::size_t fragment);
+  // Starts an average of `values`: what it is of, as that is now. They need not stay. Errors: InvalidInput if one is under way or
+  // complete, or its members, number or weight make no sense.
   void begin(const Average& average, std::span<const float> values);
   // Of the average that has begun last; kNone once it has landed or was dropped. kComplete: this rank has the whole result;
   // others may still wait for their part of it, and get it after it has landed here, too.
@@ -67,7 +83,7 @@ class PartAverage {
   // Whether it failed since members have gained since other anchors, which are not equal any more as they should be.
   bool unlike() const;
   std::int64_t number() const;  // of the average that has begun last; 0: none
-  // What the average moves parameters by, to be added to each of `count`; anchor and momentum move too. Only of one that is
+  // What the average moves parameters by, to be added to each that it is of; anchor and momentum move too. Only of one that is
   // complete.
   void land(std::span<float> delta);
   // As if it had not begun. Ends what is under way, at once. Nothing if there is none.

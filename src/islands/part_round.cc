@@ -31,6 +31,17 @@ void for_rest(const Rest& rest, std::int64_t begin, std::int64_t end, Use use) {
 
 }  // namespace
 
+std::vector<Elements> fragments_of(const PartOptions& options) {
+  if (options.fragments.empty()) return {{.begin = 0, .end = options.count}};
+  std::vector<Elements> fragments;
+  std::int64_t end = 0;
+  for (const std::int64_t count : options.fragments) {
+    fragments.push_back({.begin = end, .end = end + count});
+    end += count;
+  }
+  return fragments;
+}
+
 void check_average(const Average& average, std::int64_t last) {
   const std::string where = "average " + std::to_string(average.number);
   if (average.number <= std::max(last, std::int64_t{0}))
@@ -58,14 +69,14 @@ Round::Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, con
       average_(average),
       rest_(std::move(rest)),
       anchor_(checksum({reinterpret_cast<const char*>(anchor.data()), anchor.size_bytes()})) {
-  const auto world = static_cast<std::int64_t>(members());
+  const auto world = static_cast<std::int64_t>(members()), count = std::ssize(values);
   for (std::int64_t i = 0; i < world; ++i) {
-    blocks_.push_back({.begin = codec::begin_of_part(options.count, i, world),
-                       .end = codec::begin_of_part(options.count, i + 1, world)});
+    blocks_.push_back(
+        {.begin = codec::begin_of_part(count, i, world), .end = codec::begin_of_part(count, i + 1, world)});
     if (!average_.members[static_cast<std::size_t>(i)]) place_ = static_cast<std::size_t>(i);
   }
-  own_ = room_for(world * kHeadBytes + bytes_of(format_, options.count));
-  result_ = room_for(bytes_of(format_, options.count));
+  own_ = room_for(world * kHeadBytes + bytes_of(format_, count));
+  result_ = room_for(bytes_of(format_, count));
   if (format_) gain_ = std::make_unique_for_overwrite<float[]>(values.size());
   {
     const MutexLock lock(mutex_);

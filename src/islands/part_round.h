@@ -29,7 +29,10 @@ struct Workshop {
   std::atomic<std::int64_t> bytes_sent = 0, float_bytes_sent = 0;
 };
 
-// What encodings of means have dropped: of elements [begin, begin + values.size()).
+// The elements of each fragment; of the whole part, if it has none.
+std::vector<Elements> fragments_of(const PartOptions& options);
+
+// What encodings of means have dropped: of elements [begin, begin + values.size()) of what the average is of.
 struct Rest {
   std::int64_t begin = 0;
   std::vector<float> values;
@@ -43,7 +46,7 @@ void check_count(std::size_t count, std::int64_t expected, const std::string& wh
 // Begun, landed and ended by the part's thread; the workshop's does the work in between.
 class Round : public std::enable_shared_from_this<Round> {
  public:
-  // `values` and `anchor` need not stay. An empty anchor is zero.
+  // `values` and `anchor`: of the elements that it is of; they need not stay. An empty anchor is zero.
   Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, const Average& average,
         std::shared_ptr<const Rest> rest, std::span<const float> values, std::span<const float> anchor);
   ~Round() { end(); }
@@ -61,7 +64,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // Of one that is complete. `momentum`: null without an outer optimizer.
   void land(codec::Outer outer, float* delta, float* anchor, float* momentum) const;
   std::shared_ptr<const Rest> rest_after() const;
-  const Bytes& result() const { return result_; }  // of the whole part, as encoded as format() says
+  const Bytes& result() const { return result_; }  // encoded as format() says
   // The same, of one in float32.
   std::span<const float> mean() const {
     return {reinterpret_cast<const float*>(result_.get()), static_cast<std::size_t>(blocks_.back().end)};
@@ -72,10 +75,6 @@ class Round : public std::enable_shared_from_this<Round> {
   bool is_over() const;
 
  private:
-  struct Block {
-    std::int64_t begin = 0, end = 0;
-    std::int64_t count() const { return end - begin; }
-  };
   struct Entry {
     bool sends = false, mean = false;
     std::size_t member = 0;
@@ -87,7 +86,7 @@ class Round : public std::enable_shared_from_this<Round> {
 
   std::size_t members() const { return average_.members.size(); }
   bool moves_rest() const { return rest_ && average_.weight > 0; }
-  // Where in the whole part's result, and in what this rank sends, a block begins.
+  // Where in the whole result, and in what this rank sends, a block begins.
   std::byte* result_at(std::size_t block) const {
     return result_.get() + bytes_of(format_, blocks_[block].begin);
   }
@@ -116,7 +115,7 @@ class Round : public std::enable_shared_from_this<Round> {
   const std::shared_ptr<const Rest> rest_;
   const std::uint64_t anchor_;  // checksum
   std::atomic<bool> unlike_ = false;
-  std::vector<Block> blocks_;  // each of the member of the same place
+  std::vector<Elements> blocks_;  // each of the member of the same place
   std::size_t place_ = 0;
   std::size_t first_contribution_ = 0, first_mean_ = 0;  // of the entries that are sent
   std::unique_ptr<float[]> gain_;                        // until it is encoded

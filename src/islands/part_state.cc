@@ -13,8 +13,8 @@ namespace gradweave::islands {
 namespace {
 
 constexpr std::uint32_t kStates = 3;         // channel
-constexpr std::uint64_t kForm = 0x31575047;  // of what follows, by number
-constexpr std::size_t kNoteBytes = 2 * sizeof(std::uint64_t);
+constexpr std::uint64_t kForm = 0x32575047;  // of what follows, by number
+constexpr std::size_t kNoteBytes = 3 * sizeof(std::uint64_t);
 constexpr std::size_t kMostChanges = 4;  // that wait to be applied, before more may come
 constexpr int kStreamBits = 32;          // of a sequence: which stream, and then the message in it
 
@@ -27,6 +27,7 @@ std::vector<std::pair<const char*, std::uint64_t>> traits_of(const PartOptions& 
   const codec::Outer outer = options.outer.value_or(codec::Outer{});
   return {{"form", kForm},
           {"elements", static_cast<std::uint64_t>(options.count)},
+          {"fragments", options.fragments.size()},
           {"format", options.format ? 1 + static_cast<std::uint64_t>(*options.format) : 0},
           {"outer optimizer", options.outer.has_value()},
           {"outer momentum's bits", std::bit_cast<std::uint32_t>(outer.momentum)},
@@ -40,8 +41,15 @@ std::vector<std::byte> bytes_of_numbers(const std::vector<std::uint64_t>& number
   return bytes;
 }
 
-std::int64_t payload_bytes(Change::What what, const PartOptions& options) {
-  return bytes_of(what == Change::What::kMean ? options.format : std::nullopt, options.count);
+// What a change is of, and how it is encoded.
+std::pair<Elements, std::optional<codec::Format>> form_of(const Change& change, const PartOptions& options) {
+  if (change.what == Change::What::kMean) return {fragments_of(options).at(change.fragment), options.format};
+  return {{.begin = 0, .end = options.count}, std::nullopt};
+}
+
+std::int64_t payload_bytes(const Change& change, const PartOptions& options) {
+  const auto [elements, format] = form_of(change, options);
+  return bytes_of(format, elements.count());
 }
 
 std::byte* bytes_in(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
@@ -57,25 +65,24 @@ void apply(const Change& change, const PartOptions& options, Snapshot& to) {
   }
   const codec::Outer outer = options.outer.value_or(codec::Outer{});
   const std::array sources{reinterpret_cast<const std::uint8_t*>(from)};
-  for (std::int64_t begin = 0; begin < options.count; begin += codec::kGroup) {
-    const std::int64_t end = std::min(begin + codec::kGroup, options.count);
+  const auto [elements, format] = form_of(change, options);
+  const std::int64_t count = elements.count();
+  for (std::int64_t begin = 0; begin < count; begin += codec::kGroup) {
+    const std::int64_t end = std::min(begin + codec::kGroup, count);
     std::array<float, codec::kGroup> parameters{};  // nobody's
-    float* const anchor = to.anchor.data() + begin;
-    float* const momentum = options.outer ? to.momentum.data() + begin : nullptr;
-    if (change.what == Change::What::kFloatMean) {
+    float* const anchor = to.anchor.data() + elements.begin + begin;
+    float* const momentum = options.outer ? to.momentum.data() + elements.begin + begin : nullptr;
+    if (!format) {
       codec::kernels().land_floats(values + begin, values + begin, end - begin, 1, outer, parameters.data(),
                                    anchor, momentum);
       continue;
     }
-    codec::kernels().land(*options.format,
-                          {.sources = sources,
-                           .own = sources[0],
-                           .count = options.count,
-                           .begin = begin,
-                           .end = end,
-                           .outer = outer},
-                          parameters.data(), anchor, momentum);
+    codec::kernels().land(
+        *format,
+        {.sources = sources, .own = sources[0], .count = count, .begin = begin, .end = end, .outer = outer},
+        parameters.data(), anchor, momentum);
   }
+  if (change.what == Change::What::kMean) to.turn = (change.fragment + 1) % fragments_of(options).size();
 }
 
 Giver::Giver(std::shared_ptr<Workshop> workshop, const PartOptions& options, Peer to, std::int64_t transfer)
@@ -88,8 +95,7 @@ Giver::Giver(std::shared_ptr<Workshop> workshop, const PartOptions& options, Pee
 void Giver::start(const std::shared_ptr<const Snapshot>& snapshot, std::int64_t number, const Extra& extra) {
   std::vector<std::uint64_t> head;
   for (const auto& [what, trait] : traits_of(options_)) head.push_back(trait);
-  head.push_back(static_cast<std::uint64_t>(number));
-  head.push_back(extra.bytes.size());
+  head.insert(head.end(), {static_cast<std::uint64_t>(number), snapshot->turn, extra.bytes.size()});
   const MutexLock lock(mutex_);
   push(bytes_of_numbers(head));
   for (const std::vector<float>* const values : {&snapshot->anchor, &snapshot->momentum})
@@ -111,9 +117,9 @@ void Giver::add(const Change& change) {
   const MutexLock lock(mutex_);
   if (ended_) return;
   const bool idle = pieces_.empty();
-  push(
-      bytes_of_numbers({static_cast<std::uint64_t>(change.what), static_cast<std::uint64_t>(change.number)}));
-  push(change.bytes, change.bytes.get(), static_cast<std::size_t>(payload_bytes(change.what, options_)));
+  push(bytes_of_numbers(
+      {static_cast<std::uint64_t>(change.what), static_cast<std::uint64_t>(change.number), change.fragment}));
+  push(change.bytes, change.bytes.get(), static_cast<std::size_t>(payload_bytes(change, options_)));
   if (idle) send_next();
 }
 
@@ -171,7 +177,7 @@ Taker::Taker(std::shared_ptr<Workshop> workshop, const PartOptions& options, Pee
 
 void Taker::start() {
   const MutexLock lock(mutex_);
-  head_.resize((traits_of(options_).size() + 2) * sizeof(std::uint64_t));
+  head_.resize((traits_of(options_).size() + 3) * sizeof(std::uint64_t));
   expect(Expected::kHeader, head_.data(), head_.size());
 }
 
@@ -279,9 +285,13 @@ void Taker::read_header() {
                   " here; start both islands with the same version, model and options");
     }
   }
-  std::uint64_t number = 0, extra = 0;
-  take(take(at, number), extra);
+  std::uint64_t number = 0, turn = 0, extra = 0;
+  take(take(take(at, number), turn), extra);
+  if (turn >= fragments_of(options_).size())
+    return fail("there is no fragment " + std::to_string(turn) +
+                "; start both islands with the same version");
   state_.number = static_cast<std::int64_t>(number);
+  state_.snapshot.turn = turn;
   state_.extra.resize(extra);
   state_.snapshot.anchor.resize(static_cast<std::size_t>(options_.count));
   if (options_.outer) state_.snapshot.momentum.resize(static_cast<std::size_t>(options_.count));
@@ -289,14 +299,15 @@ void Taker::read_header() {
 }
 
 void Taker::read_note() {
-  std::uint64_t what = 0, number = 0;
-  take(take(head_.data(), what), number);
+  std::uint64_t what = 0, number = 0, fragment = 0;
+  take(take(take(head_.data(), what), number), fragment);
   if (what < static_cast<std::uint64_t>(Change::What::kMean) ||
-      what > static_cast<std::uint64_t>(Change::What::kAnchor))
+      what > static_cast<std::uint64_t>(Change::What::kAnchor) || fragment >= fragments_of(options_).size())
     return fail("a change of an unknown kind; start both islands with the same version");
   change_.what = static_cast<Change::What>(what);
   change_.number = static_cast<std::int64_t>(number);
-  const std::int64_t size = payload_bytes(change_.what, options_);
+  change_.fragment = fragment;
+  const std::int64_t size = payload_bytes(change_, options_);
   change_.bytes = room_for(size);
   expect(Expected::kChange, change_.bytes.get(), static_cast<std::size_t>(size));
 }

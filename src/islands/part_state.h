@@ -19,13 +19,15 @@ namespace gradweave::islands {
 
 struct Snapshot {
   std::vector<float> anchor, momentum;
+  std::size_t turn = 0;  // the fragment that the next average is of
 };
 
 // What changes anchor and momentum after the snapshot.
 struct Change {
-  enum class What : std::uint64_t { kMean = 1, kFloatMean, kAnchor };
+  enum class What : std::uint64_t { kMean = 1, kExactMean, kAnchor };
   What what{};
-  std::int64_t number = 0;  // of the last average that has landed then
+  std::int64_t number = 0;   // of the last average that has landed then
+  std::size_t fragment = 0;  // of kMean
   Bytes bytes;
 };
 

@@ -36,8 +36,8 @@ islands::Extra extra_of(const at::Tensor& tensor) {
 islands::MemberOptions options_of(const std::string& meeting, const std::string& key,
                                   const std::string& island, const std::string& trains, int rank, int ranks,
                                   int exchanging, const std::string& listen, double silence_s,
-                                  std::int64_t count, const std::string& compressor,
-                                  std::optional<codec::Outer> outer,
+                                  std::int64_t count, std::vector<std::int64_t> fragments,
+                                  const std::string& compressor, std::optional<codec::Outer> outer,
                                   std::optional<std::vector<std::int64_t>> gradients) {
   islands::MemberOptions options{
       .key = islands::read_key_file(key),
@@ -49,7 +49,10 @@ islands::MemberOptions options_of(const std::string& meeting, const std::string&
       .exchanging = exchanging,
       .listen = islands::parse_address(listen, "gradweave.wrap(listen=)"),
       .silence = std::chrono::nanoseconds(static_cast<std::int64_t>(1e9 * silence_s)),
-      .part = {.count = count, .format = codec::format_of(compressor), .outer = outer},
+      .part = {.count = count,
+               .fragments = std::move(fragments),
+               .format = codec::format_of(compressor),
+               .outer = outer},
       .gradients = std::move(gradients)};
   if (!compressor.empty() && !options.part.format)
     throw InvalidInput("is '" + compressor + "'", "compressor between islands",
@@ -76,18 +79,20 @@ void bind_islands(py::module_& module) {
       .def(py::init([](const std::string& meeting, const std::string& key, const std::string& island,
                        const std::string& trains, int rank, int ranks, int exchanging,
                        const std::string& listen, double silence_s, const at::Tensor& values,
-                       const std::string& compressor, std::optional<std::pair<float, float>> outer,
+                       std::vector<std::int64_t> fragments, const std::string& compressor,
+                       std::optional<std::pair<float, float>> outer,
                        std::optional<std::vector<std::int64_t>> gradients) {
              std::optional<codec::Outer> nesterov;
              if (outer) nesterov = {.momentum = outer->first, .learning_rate = outer->second};
              return std::make_unique<Member>(
                  options_of(meeting, key, island, trains, rank, ranks, exchanging, listen, silence_s,
-                            values.numel(), compressor, nesterov, std::move(gradients)),
+                            values.numel(), std::move(fragments), compressor, nesterov, std::move(gradients)),
                  floats_of(values));
            }),
            py::arg("meeting"), py::arg("key"), py::arg("island"), py::arg("trains"), py::arg("rank"),
            py::arg("ranks"), py::arg("exchanging"), py::arg("listen"), py::arg("silence_s"),
-           py::arg("values"), py::arg("compressor"), py::arg("outer"), py::arg("gradients"))
+           py::arg("values"), py::arg("fragments"), py::arg("compressor"), py::arg("outer"),
+           py::arg("gradients"))
       .def_property_readonly("port", &Member::port)
       .def("join", &Member::join, py::arg("addresses"))
       .def(
@@ -101,6 +106,8 @@ void bind_islands(py::module_& module) {
             return member.proceed(reports, text);
           },
           py::arg("reports"), py::arg("text"), Unlocked())
+      .def_property(
+          "turn", [](const Member& member) { return member.part().turn(); }, &Member::set_turn)
       .def(
           "begin",
           [](Member& member, const Command& command, double weight, const at::Tensor& values) {

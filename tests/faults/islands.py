@@ -109,6 +109,8 @@ class Case:
         self.between = {"period": self.random.randint(2, 8), "compressor": self.random.choice(CODECS)} | outer
         if self.random.random() < 0.3:
             self.between = {"average": "gradients"}
+        elif self.random.random() < 0.5:
+            self.between["fragments"] = self.random.randint(2, 5)
         self.sizes = [self.size] * self.count
         if self.kind in ("ddp", "gradweave") and self.random.random() < 0.5:
             self.between["ranks"] = self.random.randint(1, 2)

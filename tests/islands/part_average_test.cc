@@ -16,6 +16,7 @@
 #include "gradweave/error.h"
 #include "gradweave/goodput.h"
 #include "islands/gradient_average.h"
+#include "islands/part_round.h"
 #include "keys.h"
 
 namespace gradweave::islands {
@@ -49,11 +50,12 @@ struct Isle {
   std::vector<std::optional<Peer>> peers;  // by member; nothing: itself
   std::unique_ptr<PartAverage> part;
   Floats x;
+  std::span<float> under_way;  // of x, what the average is of
 
   Progress land() {
-    Floats delta(x.size());
+    Floats delta(under_way.size());
     part->land(delta);
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] += delta[i];
+    for (std::size_t i = 0; i < delta.size(); ++i) under_way[i] += delta[i];
     return part->progress();
   }
 };
@@ -86,6 +88,7 @@ class Isles {
   // All begin with the same anchor.
   void make_parts(const PartOptions& options) {
     const Floats anchor = random(options.count);
+    fragments_ = fragments_of(options);
     for (Isle& member : members) {
       member.part = std::make_unique<PartAverage>(options, anchor);
       member.x = anchor;
@@ -108,7 +111,13 @@ class Isles {
   void begin(std::size_t place, const Places& places, double weight = 1, bool exact = false) {
     Average average{.number = number, .weight = weight, .exact = exact};
     for (const std::size_t p : places) average.members.push_back(members[place].peers[p]);
-    members[place].part->begin(average, members[place].x);
+    Isle& isle = members[place];
+    const auto [first, last] = fragments_[isle.part->turn()];
+    isle.under_way = isle.x;
+    if (!exact)
+      isle.under_way =
+          isle.under_way.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
+    isle.part->begin(average, isle.under_way);
   }
   void begin_all(const Places& places, const std::vector<double>& weights = {}, bool exact = false) {
     ++number;
@@ -137,7 +146,11 @@ class Isles {
 
  private:
   std::mt19937 engine_{7};
+  std::vector<Elements> fragments_;
 };
+
+// In three, of different sizes, and elements behind them.
+std::vector<std::int64_t> fragments_of_count(std::int64_t count) { return {count / 2, count / 8, count / 4}; }
 
 Places first_of(std::size_t count) {
   Places places(count);
@@ -172,12 +185,16 @@ TEST(PartAverage, AllHaveTheSameAnchorAfterEachWhateverTheFormatSizeAndWeights) 
                                         << count << " elements, " << size << " members");
         const Places all = first_of(size);
         const bool outer = (static_cast<std::size_t>(count) + size) % 2 == 1;
-        isles.make_parts({.count = count,
-                          .format = format,
-                          .outer = outer ? std::optional(codec::Outer{0.9F, 0.7F}) : std::nullopt,
-                          .seed = 5});
-        isles.train(all);
-        isles.average(all, std::vector<double>{3, 0, 1.5, 8});
+        isles.make_parts(
+            {.count = count,
+             .fragments = size % 2 == 1 ? fragments_of_count(count) : std::vector<std::int64_t>{},
+             .format = format,
+             .outer = outer ? std::optional(codec::Outer{0.9F, 0.7F}) : std::nullopt,
+             .seed = 5});
+        for (int r = 0; r < 4; ++r) {
+          isles.train(all);
+          isles.average(all, std::vector<double>{3, 0, 1.5, 8});
+        }
         isles.train(all);
         isles.average(all, std::vector<double>(4, 0));  // nobody has trained
         isles.average(all, std::vector<double>{1, 2, 3, 4}, true);
@@ -204,6 +221,35 @@ TEST(PartAverage, AFloatMeanIsTheMean) {
       }
     }
   }
+}
+
+TEST(PartAverage, AverageOfOneFragmentEachInTurn) {
+  Isles isles(3);
+  const Places all = first_of(3);
+  isles.make_parts({.count = 3000, .fragments = {1000, 300, 1600}});
+  const std::array<std::pair<std::size_t, std::size_t>, 3> fragments{{{0, 1000}, {1000, 1300}, {1300, 2900}}};
+  for (std::size_t r = 0; r < 7; ++r) {
+    isles.train(all);
+    const std::vector<double> mean = mean_of(isles, all, {1, 1, 1});
+    const std::array<Floats, 3> before{isles.members[0].x, isles.members[1].x, isles.members[2].x};
+    isles.average(all);
+    const auto [first, last] = fragments[r % 3];
+    for (const std::size_t p : all) {
+      const Isle& isle = isles.members[p];
+      for (std::size_t i = 0; i < isle.x.size(); ++i) {
+        if (first <= i && i < last) {
+          ASSERT_NEAR(static_cast<double>(isle.x[i]), mean[i], 4e-6);
+        } else {
+          ASSERT_EQ(isle.x[i], before[p][i]);
+        }
+      }
+    }
+  }
+  const std::vector<double> mean = mean_of(isles, all, {1, 1, 1});
+  isles.average(all, {}, true);
+  for (const Isle& isle : isles.members) expect_near(isle.x, mean, 4e-6);
+  EXPECT_EQ(isles.members[0].part->turn(), 1);
+  EXPECT_THROW(PartAverage({.count = 3, .fragments = {2, 2}}, Floats(3)), InvalidInput);
 }
 
 TEST(PartAverage, WithoutWeightsTheMeanIsZero) {
@@ -290,10 +336,13 @@ TEST(PartAverage, SendsWhatIsPredicted) {
 TEST(PartAverage, RestsAreNotLostWhenMembersChangePlaces) {
   Isles isles(3);
   for (const Format format : {Format::kInt8, Format::kInt4, Format::kInt2, Format::kSigns}) {
-    isles.make_parts({.count = 1700, .format = format});
+    isles.make_parts({.count = 1700,
+                      .fragments = format == Format::kInt4 ? std::vector<std::int64_t>{800, 100, 800}
+                                                           : std::vector<std::int64_t>{},
+                      .format = format});
     isles.train(first_of(3));
     const std::vector<double> mean = mean_of(isles, first_of(3), {1, 1, 1});
-    for (int r = 0; r < 2; ++r) isles.average(first_of(3));
+    for (int r = 0; r < 4; ++r) isles.average(first_of(3));
     for (const Isle& member : isles.members) EXPECT_TRUE(member.part->has_rest());
     isles.average({1, 2, 0}, {}, true);
     for (const Isle& member : isles.members) {
@@ -304,16 +353,17 @@ TEST(PartAverage, RestsAreNotLostWhenMembersChangePlaces) {
 }
 
 TEST(PartAverage, ARestStaysWithAMemberWithoutWeight) {
-  Isles isles(3);
-  isles.make_parts({.count = 1700, .format = Format::kInt4});
-  isles.train(first_of(3));
-  const std::vector<double> mean = mean_of(isles, first_of(3), {1, 1, 1});
-  isles.average(first_of(3));
-  isles.average({1, 2, 0}, {1, 1, 0}, true);
-  EXPECT_TRUE(isles.members[0].part->has_rest());
-  EXPECT_FALSE(isles.members[1].part->has_rest());
-  isles.average({1, 2, 0}, {1, 1, 1}, true);
-  EXPECT_FALSE(isles.members[0].part->has_rest());
+  for (const std::vector<std::int64_t>& fragments : {std::vector<std::int64_t>{}, {800, 900}}) {
+    Isles isles(3);
+    isles.make_parts({.count = 1700, .fragments = fragments, .format = Format::kInt4});
+    isles.train(first_of(3));
+    for (int r = 0; r < 2; ++r) isles.average(first_of(3));
+    isles.average({1, 2, 0}, {1, 1, 0}, true);
+    EXPECT_TRUE(isles.members[0].part->has_rest());
+    EXPECT_FALSE(isles.members[1].part->has_rest());
+    isles.average({1, 2, 0}, {1, 1, 1}, true);
+    EXPECT_FALSE(isles.members[0].part->has_rest());
+  }
 }
 
 TEST(PartAverage, MembersComeAndGo) {
@@ -364,7 +414,11 @@ enum class DropAt { kNever, kAtOnce, kOnceSomeAreComplete, kWhenOneHasNotBegun }
 
 std::vector<Floats> run_with_drop(const std::optional<Format>& format, DropAt when) {
   Isles isles(3);
-  isles.make_parts({.count = 1700, .format = format, .outer = codec::Outer{0.9F, 0.7F}});
+  isles.make_parts(
+      {.count = 1700,
+       .fragments = format == Format::kInt4 ? fragments_of_count(1700) : std::vector<std::int64_t>{},
+       .format = format,
+       .outer = codec::Outer{0.9F, 0.7F}});
   const Places all = first_of(3);
   isles.train(all);
   isles.average(all);
@@ -505,9 +559,14 @@ bool catches_up(PartAverage& part, std::int64_t number) {
 
 TEST(PartState, IsTakenWhileAveragesLandAndTheTakerThenTakesPart) {
   const std::string said = "step 12";
+  bool fragmented = false;
   for (const auto& format : kFormats) {
+    fragmented = !fragmented;
     Isles isles(4);
-    isles.make_parts({.count = 3000, .format = format, .outer = codec::Outer{0.9F, 0.7F}});
+    isles.make_parts({.count = 3000,
+                      .fragments = fragmented ? fragments_of_count(3000) : std::vector<std::int64_t>{},
+                      .format = format,
+                      .outer = codec::Outer{0.9F, 0.7F}});
     PartAverage &giver = *isles.members[0].part, &taker = *isles.members[2].part,
                 &other = *isles.members[3].part;
     const auto equal = [&](const PartAverage& part) {

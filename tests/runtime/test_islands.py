@@ -61,11 +61,12 @@ def equal(results):
     return all(torch.equal(a, b) for each in results[1:] for a, b in zip(results[0]["values"], each["values"]))
 
 
-@pytest.mark.parametrize("kind, size", [
-    ("plain", 1), ("ddp", 2), ("fsdp2", 2), ("gradweave", 2), pytest.param("hsdp", 4, marks=pytest.mark.slow),
-    pytest.param("tp", 2, marks=pytest.mark.slow)])
-def test_islands_that_train_together_end_equal(meeting, kind, size):
-    jobs = [ranks.start(trained, size, kind=kind, number=number, given=meeting.given) for number in (1, 2)]
+@pytest.mark.parametrize("kind, size, fragments", [
+    ("plain", 1, 1), ("ddp", 2, 3), ("fsdp2", 2, 1), ("gradweave", 2, 2), pytest.param("hsdp", 4, 3, marks=pytest.mark.slow),
+    pytest.param("tp", 2, 2, marks=pytest.mark.slow)])
+def test_islands_that_train_together_end_equal(meeting, kind, size, fragments):
+    jobs = [ranks.start(trained, size, kind=kind, number=number, given=meeting.given, between={"fragments": fragments})
+            for number in (1, 2)]
     islands = [job.results() for job in jobs]
     for rank in range(size):
         of_rank = [island[rank] for island in islands]
@@ -76,12 +77,14 @@ def test_islands_that_train_together_end_equal(meeting, kind, size):
 
 def test_an_island_that_is_killed_comes_back_while_the_others_train(meeting, tmp_path):
     end = str(tmp_path / "end")
-    first, second = (ranks.start(trained, 2, kind="fsdp2", number=number, given=meeting.given, until=end) for number in (1, 2))
+    between = {"fragments": 3}
+    first, second = (ranks.start(trained, 2, kind="fsdp2", number=number, given=meeting.given, until=end, between=between)
+                     for number in (1, 2))
     second.wait_for_file("averaged0")
     for process in second.processes:
         process.send_signal(signal.SIGKILL)
     second.end()
-    again = ranks.start(trained, 2, kind="fsdp2", number=2, given=meeting.given, until=end)
+    again = ranks.start(trained, 2, kind="fsdp2", number=2, given=meeting.given, until=end, between=between)
     again.wait_for_file("averaged0")
     Path(end).touch()
     islands = [first.results(), again.results()]
@@ -92,7 +95,7 @@ def test_an_island_that_is_killed_comes_back_while_the_others_train(meeting, tmp
 
 
 @pytest.mark.parametrize("kind, sizes, between", [
-    ("gradweave", (3, 2), {"ranks": 2}), ("plain", (1, 3), {"ranks": 1, "average": "gradients"}),
+    ("gradweave", (3, 2), {"ranks": 2, "fragments": 3}), ("plain", (1, 3), {"ranks": 1, "average": "gradients"}),
     pytest.param("ddp", (1, 3), {"ranks": 1}, marks=pytest.mark.slow),
     pytest.param("ddp", (2, 1), {"ranks": 1, "average": "gradients"}, marks=pytest.mark.slow)])
 def test_islands_of_other_sizes_take_each_others_state_and_end_equal(meeting, tmp_path, kind, sizes, between):
@@ -164,12 +167,50 @@ def test_ranks_of_a_host_listen_at_ports_that_follow(monkeypatch):
     assert islands._own_port(None) == "0.0.0.0:0"
 
 
+def read_and_moved(rank, exchanging, fragments):
+    """Adds to one fragment after the other what is read of it, and sets all to what it was."""
+    from gradweave.islands import Values
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(37, 53), torch.nn.BatchNorm1d(53), torch.nn.Conv2d(5, 7, 3)).to(
+        memory_format=torch.channels_last)
+    values = Values(model, model.parameters(), (), exchanging, fragments)
+    before = values_of(model)
+    whole = values.read().clone()
+    for place in range(fragments):
+        values.add(place, values.read_fragment(place).clone())
+    doubled = values_of(model)
+    values.set(whole, buffers=True)
+    found = {"before": before, "doubled": doubled, "after": values_of(model), "count": whole.numel(),
+             "fragments": values.fragments}
+    values.close()
+    return found
+
+
+@pytest.mark.parametrize("ranks_there, exchanging", [(1, 1), (3, 3), (3, 2)])
+@pytest.mark.parametrize("fragments", [1, 3, 8])
+def test_fragments_hold_each_parameter_once(ranks_there, exchanging, fragments):
+    for rank, found in enumerate(ranks.run(read_and_moved, ranks_there, exchanging=exchanging, fragments=fragments)):
+        assert all(torch.equal(2 * was, now) for was, now in zip(found["before"], found["doubled"]))
+        assert all(torch.equal(was, now) for was, now in zip(found["before"], found["after"]))
+        assert (found["count"] > sum(found["fragments"]) > 0) == (rank < exchanging)
+        assert len(found["fragments"]) == fragments
+
+
+@pytest.mark.parametrize("sizes, fragments", [([1000, 24], 1), ([1 << 20, 1 << 21], 3), ([1 << 22, 1 << 24], 8)])
+def test_a_large_model_is_averaged_in_fragments(sizes, fragments):
+    from gradweave import islands
+
+    parameters = [torch.empty(size, device="meta") for size in sizes]
+    assert islands._fragments_of(parameters) == fragments
+
+
 @pytest.mark.parametrize("steps, told", [(3, 0), (4, 1), (60, 1)])
 def test_averages_that_land_late_are_told_once(steps, told, caplog):
     from gradweave.islands import Islands
 
     inside = SimpleNamespace(rank=0)
-    islands = SimpleNamespace(name="island1", steps_to_land=steps, _period=8, _inside=inside, _told_late=False)
+    islands = SimpleNamespace(name="island1", steps_to_land=steps, _period=8, _fragments=1, _inside=inside, _told_late=False)
     for _ in range(2):
         Islands._tell_late(islands)
     assert [record.getMessage().count(f"landed {steps} steps after it began") for record in caplog.records] == [1] * told

@@ -43,7 +43,7 @@ class Island:
     """One, as its sampler sees it (gradweave.islands.Islands), whose parameters say how often each sample was trained:
     `anchor`, which all have, and `gain`. What it is told to do waits in a queue."""
 
-    in_lockstep = False
+    in_lockstep, fragments = False, 1
 
     def __init__(self, name, world):
         self.name, self.world = name, world
