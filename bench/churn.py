@@ -164,12 +164,12 @@ def island(given):
 
     def train_anew(command):
         """It was left out though it lives, and takes the state again."""
-        numbers[LOST] += int(islands._samples)
+        numbers[LOST] += int(max(islands._samples))
         train(command)
 
     def count(done):
         numbers[DONE], numbers[STEPS] = done, islands.steps
-        numbers[LANDED] = done - int(islands._samples) - numbers[LOST]
+        numbers[LANDED] = done - int(max(islands._samples)) - numbers[LOST]
 
     islands._train = train_anew
     numbers[JOINED] = 1

@@ -90,7 +90,7 @@ def predicted(plan, setting, cluster, speed=1.0):
     layers = [{**layer, "forward_us": speed * layer["forward_us"], "backward_us": speed * layer["backward_us"]}
               for layer in setting.workload["layers"]]
     return core.simulate(plan, {**setting.workload, "layers": layers}, cluster, optimizer_us=speed * setting.rest_us,
-                         contention=setting.contention)
+                         contention=setting.contention, link_contention=setting.link_contention)
 
 
 def waits_each_time(plan, known):
@@ -175,8 +175,9 @@ def measure(job_name, coverage, names, rounds):
             each["predicted_ms"] = predicted(plan, setting, each.pop("cluster"), slowed)["iteration_us"] / 1e3
     common = {"job": job_name, "coverage": coverage, "workers": ranks.world_size(), "links": setting.kind,
               "bits_per_second": setting.bits_per_second, "coverage_rate": setting.coverage(), "tuned_mb": tuned_mb,
-              "parameter_bytes": setting.parameter_bytes, "contention": setting.contention, "speed": speed,
-              "lockstep": lockstep, "link": setting.cluster["links"][0], "torch": torch.__version__,
+              "parameter_bytes": setting.parameter_bytes, "contention": setting.contention,
+              "link_contention": setting.link_contention, "speed": speed, "lockstep": lockstep,
+              "link": setting.cluster["links"][0], "torch": torch.__version__,
               "anchors": {name: line_of(each, anchors) for name, each in zip(ANCHORS, anchors)}}
     lines = [{**common, "row": each.name, **known[each.name], **line_of(each, anchors)} for each in contestants]
     return lines + [{"job": job_name, "coverage": coverage, "row": name, "refused": why} for name, why in refused.items()]

@@ -144,12 +144,18 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
       .add_option("--contention", flags.contention,
                   "How many times longer compute takes while a link is busy")
       ->check(CLI::Range(1.0, 1000.0));
+  command
+      .add_option("--link-contention", flags.link_contention,
+                  "How many times longer ops take while workers compute, to three decimals")
+      ->check(CLI::Range(1.0, 1000.0));
 }
 
 SimulationOptions to_options(const SimulationFlags& flags) {
   SimulationOptions options;
   options.optimizer_ns = std::llround(flags.optimizer_us * 1000);
   options.contention = decimal_from_double(flags.contention, "--contention");
+  options.link_contention =
+      decimal_from_double(std::round(1000 * flags.link_contention) / 1000, "--link-contention");
   return options;
 }
 

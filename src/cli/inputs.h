@@ -48,16 +48,17 @@ std::map<std::string, std::string> parse_assignments(const std::vector<std::stri
 // Says on stderr what is extrapolated.
 void tell(const std::vector<Extrapolation>& extrapolated);
 
-// Options of the simulation: --optimizer-us, --contention.
 // Samples of one worker in one iteration, which files don't know: for samples a second.
 void add_batch_size_option(CLI::App& command, std::optional<std::int64_t>& batch_size);
 
 // Says on stderr what of the cluster plans and predictions leave out.
 void tell_what_is_not_modelled(const Cluster& cluster);
 
+// Options of the simulation: --optimizer-us, --contention, --link-contention.
 struct SimulationFlags {
   double optimizer_us = 0;
   double contention = 1;
+  double link_contention = 1;
 };
 void add_simulation_options(CLI::App& command, SimulationFlags& flags);
 SimulationOptions to_options(const SimulationFlags& flags);

@@ -29,7 +29,7 @@ class Reference {
     std::size_t link = 0;
     std::optional<Nanoseconds> start, end;
     bool active = false;
-    Nanoseconds left = 0;
+    Nanoseconds began = 0, left = 0;  // by the link's clock
   };
 
   // Simulates iterations [0, count) of every class; ops of `margin` more iterations are known.
@@ -247,6 +247,7 @@ class Reference {
 
   void run() {
     charged_.assign(plan_.links.size(), 0);
+    clocks_.assign(plan_.links.size(), 0);
     while (true) {
       while (step_classes() || step_links()) {
       }
@@ -257,8 +258,17 @@ class Reference {
         if (runner.computing)
           next = std::min(next, now_ + static_cast<Nanoseconds>((runner.left + speed - 1) / speed));
       }
-      for (const RunningOp& op : ops_) next = std::min(next, next_event(op));
+      const std::int64_t link_speed = computes() ? link_slowed() : link_free();
+      std::vector<Nanoseconds> events(plan_.links.size(), std::numeric_limits<Nanoseconds>::max());
+      for (const RunningOp& op : ops_) {
+        if (!op.start) next = std::min(next, opening(op));
+        if (!op.start || op.end) continue;
+        events[op.link] = std::min(events[op.link], link_event(op));
+        next = std::min(next, now_ + (link_event(op) - clocks_[op.link] + link_speed - 1) / link_speed);
+      }
       if (next == std::numeric_limits<Nanoseconds>::max()) return;
+      for (std::size_t k = 0; k < clocks_.size(); ++k)
+        clocks_[k] = std::min(clocks_[k] + (next - now_) * link_speed, events[k]);
       for (Runner& runner : runners_) {
         if (runner.computing) runner.left -= (next - now_) * speed;
       }
@@ -292,14 +302,15 @@ class Reference {
       if (op.end || !op.start) {
         if (!op.start && may_start(i)) {
           op.start = now_;
+          op.began = clocks_[op.link];
           const bool alone = plan_.links[op.link].concurrency == 1;
-          op.left = alone ? op.cost.total() : op.cost.work;
+          op.left = (alone ? op.cost.total() : op.cost.work) * link_free();
           if (alone) op.cost.startup = 0;
           return true;
         }
         continue;
       }
-      if (!op.active && now_ >= *op.start + op.cost.startup) {
+      if (!op.active && clocks_[op.link] >= op.began + op.cost.startup * link_free()) {
         charge(op.link);
         op.active = true;
         return true;
@@ -332,32 +343,40 @@ class Reference {
     return std::ranges::count_if(ops_, [link](const RunningOp& op) { return op.link == link && op.active; });
   }
   Nanoseconds left_now(const RunningOp& op) const {
-    return op.left - (now_ - charged_[op.link]) / active_on(op.link);
+    return op.left - (clocks_[op.link] - charged_[op.link]) / active_on(op.link);
   }
   void charge(std::size_t link) {
     const std::int64_t active = active_on(link);
     for (RunningOp& op : ops_) {
-      if (op.link == link && op.active) op.left -= (now_ - charged_[link]) / active;
+      if (op.link == link && op.active) op.left -= (clocks_[link] - charged_[link]) / active;
     }
-    charged_[link] = now_;
+    charged_[link] = clocks_[link];
   }
   bool busy() const {
     return std::ranges::any_of(ops_, [](const RunningOp& op) { return op.active; });
   }
-  std::int64_t slow() const { return options_.contention.mantissa; }
-  std::int64_t fast() const {
+  bool computes() const {
+    return std::ranges::any_of(runners_,
+                               [](const Runner& runner) { return runner.computing && runner.left > 0; });
+  }
+  static std::int64_t one_of(Decimal factor) {
     std::int64_t power = 1;
-    for (int i = 0; i < options_.contention.scale; ++i) power *= 10;
+    for (int i = 0; i < factor.scale; ++i) power *= 10;
     return power;
   }
+  std::int64_t slow() const { return options_.contention.mantissa; }
+  std::int64_t fast() const { return one_of(options_.contention); }
+  std::int64_t link_free() const { return options_.link_contention.mantissa; }
+  std::int64_t link_slowed() const { return one_of(options_.link_contention); }
 
-  Nanoseconds next_event(const RunningOp& op) const {
-    constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
-    if (op.end) return kNever;
+  // When an op that has started becomes active or ends, by the link's clock.
+  Nanoseconds link_event(const RunningOp& op) const {
     if (op.active) return charged_[op.link] + op.left * active_on(op.link);
-    if (op.start) return *op.start + op.cost.startup;
+    return op.began + op.cost.startup * link_free();
+  }
+  Nanoseconds opening(const RunningOp& op) const {
     const std::optional<Nanoseconds> time = opened(op);
-    return time && *time > now_ ? *time : kNever;
+    return time && *time > now_ ? *time : std::numeric_limits<Nanoseconds>::max();
   }
 
   const Plan& plan_;
@@ -368,7 +387,8 @@ class Reference {
   std::vector<Slice> slices_;
   std::vector<RunningOp> ops_;  // in issue order
   std::vector<Runner> runners_;
-  std::vector<Nanoseconds> charged_;  // per link: when its active ops were last charged
+  std::vector<Nanoseconds> clocks_;   // per link
+  std::vector<Nanoseconds> charged_;  // when its active ops were last charged, by its clock
   Nanoseconds now_ = 0;
 };
 

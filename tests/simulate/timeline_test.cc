@@ -180,6 +180,22 @@ TEST(ByHand, ContentionSlowsComputeWhileALinkIsBusy) {
   EXPECT_EQ(result.compute_ns, 100);
 }
 
+TEST(ByHand, LinkContentionSlowsOpsWhileWorkersCompute) {
+  const Plan plan = plain_plan();
+  // b is sent from 60 to 100, while a's backward pass runs. Then a: 5.
+  SimulationResult result = simulate(plan, two_layers(5, 20), links(1), {.link_contention = {2, 0}});
+  EXPECT_EQ(result.cycle_ns, 105);
+  EXPECT_EQ(result.compute_ns, 100);
+  // 40 / 3 of the 20 until 100, the rest until 107. Then a: 5.
+  result = simulate(plan, two_layers(5, 20), links(1), {.link_contention = {3, 0}});
+  EXPECT_EQ(result.cycle_ns, 112);
+  // b goes at a third of its speed until 120, while a's backward pass goes at half of its own. Of that 10 are left then: until 130.
+  result = simulate(plan, two_layers(5, 20), links(1), {.contention = {2, 0}, .link_contention = {3, 0}});
+  EXPECT_EQ(result.cycle_ns, 135);
+  for (const Decimal wrong : {Decimal{5, 1}, Decimal{10011, 4}})
+    EXPECT_THROW(simulate(plan, two_layers(5, 20), links(1), {.link_contention = wrong}), InvalidInput);
+}
+
 TEST(ByHand, TheSlowestClassReleasesTheOp) {
   std::vector<Workload> classes = {two_layers(15, 50), two_layers(15, 50)};
   classes[1].layers[1].backward_ns = 50;  // 80 and 120 instead of 60 and 100

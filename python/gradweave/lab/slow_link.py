@@ -3,6 +3,7 @@
 import functools
 import os
 import statistics
+import time
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +15,7 @@ from gradweave.lab import emulated_ddp, hosts, training, turns
 KIND = "GRADWEAVE_LINKS"  # environment variable: "shaped" or "emulated", set by the command that starts the ranks
 HEADER_SHARE = 1.046      # bytes on an Ethernet of 1500 bytes per byte of TCP payload: 1514 / 1448
 EMULATED_STARTUP_US = 200.0
+MOST_CONTENTION = 10.0
 
 
 @dataclass
@@ -30,6 +32,7 @@ class Setting:
     workload: dict = field(default_factory=dict)
     rest_us: float = 0.0      # of an iteration besides forward and backward
     contention: float = 1.0   # compute time while the link is busy over compute time while it is idle
+    link_contention: float = 1.0  # time of a message while the job computes over the cluster's, of the probe
 
     @property
     def kind(self):
@@ -88,8 +91,9 @@ def cluster_for(setting, method):
     return {**setting.cluster, "compressor_rates": rates} if rates else setting.cluster
 
 
-def contention(setting, reference, rounds=11, iterations=4):
-    """How many times longer compute takes while the link is busy, at least 1. Collective.
+def measure_contention(setting, reference, rounds=11, iterations=4):
+    """Sets how many times longer compute takes while the link is busy, and messages while ranks compute than the probe has
+    found, each at least 1. Collective.
 
     `reference` is the contestant that computes alone. Ops are queued ahead so that the link never idles. An emulated
     link moves the bytes through the loopback interface, which takes processor time too.
@@ -98,15 +102,22 @@ def contention(setting, reference, rounds=11, iterations=4):
     buffer = torch.zeros(elements)
     hook = emulated_ddp.EmulatedHook(*setting.emulation) if setting.emulation else None
     all_reduce = hook.average if hook else functools.partial(distributed.all_reduce, async_op=True)
-    ratios = []
+    of_compute, of_links = [], []
     for _ in range(rounds):
         turns.run_segment(reference, iterations, 0)
-        count = int(1.3 * iterations * reference.segment_seconds[-1] / setting.message_s(4 * elements)) + 1
-        works = [all_reduce(buffer) for _ in range(int(ranks.agreed(count)))]
+        alone = reference.segment_seconds[-1]
+        count = int(ranks.agreed(1.6 * iterations * alone / setting.message_s(4 * elements))) + 1
+        begin = time.perf_counter()
+        works = [all_reduce(buffer) for _ in range(count)]
         busy, _ = training.train(reference.job, iterations)
+        computed = time.perf_counter() - begin
         for work in works:
             work.wait()
-        ratios.append(turns.slowest(sum(busy)) / iterations / reference.segment_seconds[-1])
+        after = time.perf_counter() - begin - computed
+        of_compute.append(turns.slowest(sum(busy)) / iterations / alone)
+        beside = count * setting.message_s(4 * elements) - after  # as the probe has it
+        of_links.append(turns.slowest(computed / max(beside, computed / MOST_CONTENTION)))
     if hook:
         hook.close()
-    return max(1.0, statistics.median(ratios))
+    setting.contention = max(1.0, statistics.median(of_compute))
+    setting.link_contention = max(1.0, statistics.median(of_links))
