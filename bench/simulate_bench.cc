@@ -26,7 +26,7 @@ void run_machine(benchmark::State& state, const char* scheme, std::int32_t concu
   const CostModel model(workload, cluster);
   const Program program = program_of(CompiledPlan(resolve(plan, model.index(), &cluster)),
                                      std::span(&workload, 1), model, {}, false);
-  const auto machine = concurrency == 1 ? serial_machine(program) : shared_machine(program, {1, 0}, {1, 0});
+  const auto machine = concurrency == 1 ? serial_machine(program) : shared_machine(program, {1, 0});
   std::vector<std::int64_t> snapshot;
   std::int64_t done = program.head;
   machine->run_to(done, nullptr);

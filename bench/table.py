@@ -90,7 +90,7 @@ def predicted(plan, setting, cluster, speed=1.0):
     layers = [{**layer, "forward_us": speed * layer["forward_us"], "backward_us": speed * layer["backward_us"]}
               for layer in setting.workload["layers"]]
     return core.simulate(plan, {**setting.workload, "layers": layers}, cluster, optimizer_us=speed * setting.rest_us,
-                         contention=setting.contention, link_contention=setting.link_contention)
+                         contention=setting.contention, handover_us=setting.handover_us)
 
 
 def waits_each_time(plan, known):
@@ -176,7 +176,7 @@ def measure(job_name, coverage, names, rounds):
     common = {"job": job_name, "coverage": coverage, "workers": ranks.world_size(), "links": setting.kind,
               "bits_per_second": setting.bits_per_second, "coverage_rate": setting.coverage(), "tuned_mb": tuned_mb,
               "parameter_bytes": setting.parameter_bytes, "contention": setting.contention,
-              "link_contention": setting.link_contention, "speed": speed, "lockstep": lockstep,
+              "handover_us": setting.handover_us, "speed": speed, "lockstep": lockstep,
               "link": setting.cluster["links"][0], "torch": torch.__version__,
               "anchors": {name: line_of(each, anchors) for name, each in zip(ANCHORS, anchors)}}
     lines = [{**common, "row": each.name, **known[each.name], **line_of(each, anchors)} for each in contestants]

@@ -18,6 +18,7 @@ from training_tables import ON_TEXT, markdown, replace_section
 
 DOCS = Path(__file__).parent.parent / "docs"
 ACCURACIES = DOCS / "results/accuracy.jsonl"
+HANDOVERS = DOCS / "results/predictions.jsonl"
 PICTURE = "results/accuracy-over-time.svg"
 PICTURED = (2.0, 64.0)
 RATES = (0.5, 1.0, 2.0, 4.0, 16.0, 64.0)
@@ -184,6 +185,18 @@ def predictions(times):
             f"slowest turn takes {statistics.median(turns):.2f} times as long as the fastest.")
 
 
+def with_handover(times):
+    """How far the simulator is off where the hand-over is measured and given to it."""
+    rows = []
+    for (job, rate), group in times.items():
+        lines = [line for line in group.values() if "predicted_ms" in line]
+        errors = [100 * (line["predicted_ms"] / line["measured_ms"] - 1) for line in lines]
+        rows.append([job, f"{rate:g}", f"{statistics.mean(line['handover_us'] for line in lines) / 1e3:.1f}", str(len(errors)),
+                     f"{statistics.mean(errors):+.1f}", f"{statistics.mean(map(abs, errors)):.1f}",
+                     f"{max(errors, key=abs):+.1f}"])
+    return markdown(["job", "coverage rate", "hand-over, ms", "schemes", "mean error, %", "mean of its size", "worst"], rows)
+
+
 def kept_accuracy(done):
     """Mean accuracy of the same seeds by DistributedDataParallel and by averages in the background."""
     columns = ((accuracy.SYNCHRONOUS, 2.0), ("delayed_averaging", 2.0), (AVERAGES, 16.0), (AVERAGES, 64.0))
@@ -342,6 +355,7 @@ def sections(times, found):
             (DOCS / "performance.md", "accuracy", kept_accuracy(accuracy.done_runs(ACCURACIES))),
             (DOCS / "performance.md", "other jobs", other_jobs(accuracy.done_runs(ACCURACIES))),
             (DOCS / "performance.md", "predictions", predictions(times)),
+            (DOCS / "results/schemes.md", "handover", with_handover(timed(HANDOVERS))),
             (DOCS.parent / "README.md", "first screen", first_screen(times, found))]
 
 

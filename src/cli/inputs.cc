@@ -144,18 +144,17 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
       .add_option("--contention", flags.contention,
                   "How many times longer compute takes while a link is busy")
       ->check(CLI::Range(1.0, 1000.0));
-  command
-      .add_option("--link-contention", flags.link_contention,
-                  "How many times longer ops take while workers compute, to three decimals")
-      ->check(CLI::Range(1.0, 1000.0));
+  add_time_option(
+      command, "--handover-us", flags.handover_us,
+      "Time from when compute lets an op go until an idle link starts it, in microseconds or with a unit", 0,
+      1e12);
 }
 
 SimulationOptions to_options(const SimulationFlags& flags) {
   SimulationOptions options;
   options.optimizer_ns = std::llround(flags.optimizer_us * 1000);
   options.contention = decimal_from_double(flags.contention, "--contention");
-  options.link_contention =
-      decimal_from_double(std::round(1000 * flags.link_contention) / 1000, "--link-contention");
+  options.handover_ns = std::llround(flags.handover_us * 1000);
   return options;
 }
 

@@ -2,7 +2,7 @@
 //
 // Where every link serves one op at a time and compute has one speed, each time is the maximum of earlier
 // times plus a constant (a max-plus system): SerialMachine evaluates it in order of dependency, without an
-// event queue. Where ops share a link, or compute and links slow each other, speeds change with time: SharedMachine
+// event queue. Where ops share a link, or a busy link slows compute, speeds change with time: SharedMachine
 // goes from event to event.
 #pragma once
 
@@ -70,7 +70,7 @@ class Machine {
 
 // The program must outlive the machine.
 std::unique_ptr<Machine> serial_machine(const Program& program);
-std::unique_ptr<Machine> shared_machine(const Program& program, Decimal contention, Decimal link_contention);
+std::unique_ptr<Machine> shared_machine(const Program& program, Decimal contention);
 
 // The error of both when a plan makes no progress.
 [[noreturn]] void throw_deadlock(std::int64_t iteration);

@@ -33,6 +33,7 @@ class ProgramWriter {
         program_(empty_program(plan, classes.size())),
         order_(static_cast<std::int32_t>(model.index().layer_count)),
         model_(model),
+        handover_(options.handover_ns),
         places_(plan, program_),
         steps_(plan, classes, model, options, fine, places_, program_) {}
 
@@ -124,7 +125,7 @@ class ProgramWriter {
     if (n + gate.iteration < 0) return;
     if (release.point.kind == PointKind::kIterationStart) {
       if (n + gate.iteration == 0) {
-        code.earliest = release.delay_ns;
+        code.earliest = release.delay_ns + handover_;
         return;
       }
       --gate.iteration;
@@ -134,7 +135,8 @@ class ProgramWriter {
   }
 
   // Adds a gate unless an equal or later one holds the op anyway; drops those that it makes superfluous.
-  void add_gate(const OpCode& code, const PendingGate& gate) {
+  void add_gate(const OpCode& code, PendingGate gate) {
+    gate.delay += handover_;
     const auto implied = [](const PendingGate& a, const PendingGate& b) {
       return std::pair(a.iteration, a.rank) <= std::pair(b.iteration, b.rank) && a.delay <= b.delay;
     };
@@ -211,6 +213,7 @@ class ProgramWriter {
   Program program_;
   const PointOrder order_;
   const CostModel& model_;
+  const Nanoseconds handover_;
   OpPlaces places_;
   std::vector<std::vector<OpCost>> costs_;  // per op as it is listed
   StepWriter steps_;

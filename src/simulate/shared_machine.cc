@@ -1,9 +1,6 @@
-// The event-driven simulator: links on which ops share the bandwidth, compute slowed by busy links, and links
-// slowed by compute.
+// The event-driven simulator: links on which ops share the bandwidth, and compute slowed by busy links.
 //
-// Links are fluid (fluid_link.h), each with a clock of its own. At link contention factor p/q an op of d ns
-// holds d * p units; the clock runs at p units in a nanosecond while no class computes, at q while one does,
-// and stops at the link's next event, which is done at the first whole nanosecond after it. Compute at contention factor p/q: a step of d ns holds d * p units; a
+// Links are fluid (fluid_link.h). Compute at contention factor p/q: a step of d ns holds d * p units; a
 // nanosecond takes p of them while no link is busy, q while one is. A step ends at the first whole nanosecond
 // at which nothing is left.
 //
@@ -24,14 +21,12 @@ constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
 
 class SharedMachine final : public Machine {
  public:
-  SharedMachine(const Program& program, Decimal contention, Decimal link_contention)
+  SharedMachine(const Program& program, Decimal contention)
       : program_(program),
         window_(std::bit_ceil(static_cast<std::uint64_t>(program.reach) * 8 + 16)),
         mask_(window_ - 1),
-        slow_(contention.mantissa),
-        link_free_(link_contention.mantissa) {
+        slow_(contention.mantissa) {
     for (std::int32_t i = 0; i < contention.scale; ++i) fast_ *= 10;
-    for (std::int32_t i = 0; i < link_contention.scale; ++i) link_slowed_ *= 10;
     for (std::size_t code = 0; code < program.code_count(); ++code) {
       step_stride_ =
           std::max<std::size_t>(step_stride_, program.step_begin[code + 1] - program.step_begin[code]);
@@ -73,7 +68,7 @@ class SharedMachine final : public Machine {
     for (const LinkState& link : links_) {
       state.push_back(link.iteration - now);
       state.push_back(static_cast<std::int64_t>(link.position));
-      link.fluid.snapshot(link.clock, now << link.position_bits, state);
+      link.fluid.snapshot(now_, now << link.position_bits, state);
     }
     if (has_delays_) snapshot_delays(now, state);
   }
@@ -94,7 +89,6 @@ class SharedMachine final : public Machine {
     std::int64_t iteration = 0;  // of the next op to start
     std::size_t code = 0;
     std::size_t position = 0;
-    Nanoseconds clock = 0;     // units
     FluidLink fluid;           // an op's id: iteration << position_bits | position
     std::uint64_t looked = 0;  // progress_ when the next op was last found closed
     Nanoseconds opening = 0;   // when a delay of that op is over, kNever if it waits for more
@@ -141,7 +135,7 @@ class SharedMachine final : public Machine {
   // Whether nothing more happens at now_.
   bool settled() const {
     for (const LinkState& link : links_) {
-      if (link.looked != progress_ || link.fluid.next_event() <= link.clock) return false;
+      if (link.looked != progress_ || link.fluid.next_event() <= now_) return false;
     }
     for (const ClassState& cls : classes_) {
       if (cls.looked != progress_) return false;
@@ -152,7 +146,7 @@ class SharedMachine final : public Machine {
   // --- links ---
   void update_link(std::size_t k, Recorder* recorder) {
     LinkState& link = links_[k];
-    link.fluid.update(link.clock, [&](std::int64_t id) {
+    link.fluid.update(now_, [&](std::int64_t id) {
       OpRecord& run = run_of(link, id >> link.position_bits,
                              static_cast<std::size_t>(id & ((std::int64_t{1} << link.position_bits) - 1)));
       run.end = now_;
@@ -190,8 +184,7 @@ class SharedMachine final : public Machine {
         // On a link that serves one op at a time, start-up holds the link like work.
         const bool alone = limit == 1;
         link.fluid.start(link.iteration << link.position_bits | static_cast<std::int64_t>(link.position),
-                         link.clock, alone ? 0 : op.startup * link_free_,
-                         (alone ? op.total() : op.work) * link_free_);
+                         now_, alone ? 0 : op.startup, alone ? op.total() : op.work);
       }
       ++link.iteration;
       link.code = program_.next_code(link.code);
@@ -293,12 +286,6 @@ class SharedMachine final : public Machine {
     return std::ranges::any_of(links_, [](const LinkState& link) { return link.fluid.busy(); });
   }
   std::int64_t units_per_ns() const { return fast_ == slow_ || link_busy() ? fast_ : slow_; }
-  bool computes() const {
-    return std::ranges::any_of(classes_, [](const ClassState& cls) { return cls.running && cls.left > 0; });
-  }
-  std::int64_t link_units_per_ns() const {
-    return link_free_ == link_slowed_ || computes() ? link_slowed_ : link_free_;
-  }
 
   Nanoseconds next_event() const {
     Nanoseconds next = kNever;
@@ -308,25 +295,18 @@ class SharedMachine final : public Machine {
       const Wide left = rate == 1 ? cls.left : (cls.left + rate - 1) / rate;
       next = std::min(next, now_ + static_cast<Nanoseconds>(left));
     }
-    const std::int64_t link_rate = link_units_per_ns();
-    for (const LinkState& link : links_) {
-      next = std::min(next, link.opening);
-      if (const Nanoseconds event = link.fluid.next_event(); event != kNever)
-        next = std::min(next, now_ + (event - link.clock + link_rate - 1) / link_rate);
-    }
+    for (const LinkState& link : links_) next = std::min({next, link.fluid.next_event(), link.opening});
     return next;
   }
 
   void pass_time_until(Nanoseconds next) {
     const Nanoseconds elapsed = next - now_;
     const Wide done = static_cast<Wide>(elapsed) * units_per_ns();
-    const Nanoseconds passed = elapsed * link_units_per_ns();
     for (ClassState& cls : classes_) {
       if (cls.running) cls.left -= done;
     }
     for (LinkState& link : links_) {
       if (link.fluid.busy()) link.busy += elapsed;
-      link.clock = std::min(link.clock + passed, link.fluid.next_event());
     }
     now_ = next;
   }
@@ -350,10 +330,8 @@ class SharedMachine final : public Machine {
   const Program& program_;
   const std::size_t window_;
   const std::uint64_t mask_;
-  const std::int64_t slow_;       // p: units of compute that pass in a nanosecond while no link is busy
-  std::int64_t fast_ = 1;         // q: while one is
-  const std::int64_t link_free_;  // units of a link's clock that pass in a nanosecond while nobody computes
-  std::int64_t link_slowed_ = 1;  // while somebody does
+  const std::int64_t slow_;  // p: units of compute that pass in a nanosecond while no link is busy
+  std::int64_t fast_ = 1;    // q: while one is
   std::size_t step_stride_ = 1;
   bool has_delays_ = false;
   std::uint64_t progress_ = 1;
@@ -365,8 +343,8 @@ class SharedMachine final : public Machine {
 
 }  // namespace
 
-std::unique_ptr<Machine> shared_machine(const Program& program, Decimal contention, Decimal link_contention) {
-  return std::make_unique<SharedMachine>(program, contention, link_contention);
+std::unique_ptr<Machine> shared_machine(const Program& program, Decimal contention) {
+  return std::make_unique<SharedMachine>(program, contention);
 }
 
 }  // namespace gradweave

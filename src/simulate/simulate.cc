@@ -157,10 +157,6 @@ Nanoseconds compute_per_iteration(const Program& program) {
   return total / program.period;
 }
 
-bool has_uneven_speed(const SimulationOptions& options) {
-  return options.contention != Decimal{1, 0} || options.link_contention != Decimal{1, 0};
-}
-
 bool shares(const Program& program, const SimulationOptions& options) {
   for (std::size_t k = 0; k < program.link_count(); ++k) {
     if (program.concurrency[k] == 1) continue;
@@ -168,7 +164,7 @@ bool shares(const Program& program, const SimulationOptions& options) {
       if (!program.ops_of(code, k).empty()) return true;
     }
   }
-  return has_uneven_speed(options);
+  return options.contention != Decimal{1, 0};
 }
 
 void check_options(const SimulationOptions& options) {
@@ -176,14 +172,12 @@ void check_options(const SimulationOptions& options) {
     throw InvalidInput("must be between 0 and 2^53 ns", "optimizer time",
                        "give the time of one optimizer step");
   }
+  if (options.handover_ns < 0 || options.handover_ns > (std::int64_t{1} << 53))
+    throw InvalidInput("must be between 0 and 2^53 ns", "hand-over",
+                       "give the time in which an idle link starts an op");
   const double contention = to_double(options.contention);
   if (contention < 1 || contention > 1000) {
     throw InvalidInput("must be between 1 and 1000", "contention", "1 means that links don't slow compute");
-  }
-  const double link_contention = to_double(options.link_contention);
-  if (link_contention < 1 || link_contention > 1000 || options.link_contention.scale > 3) {
-    throw InvalidInput("must be between 1 and 1000, with three decimals at most", "link contention",
-                       "1 means that compute doesn't slow links");
   }
   if (options.max_periods < 1)
     throw InvalidInput("must be at least 1", "max_periods", "10000 is the default");
@@ -211,23 +205,20 @@ SimulationResult simulate(const Plan& plan, std::span<const Workload> classes, c
   if (classes.size() > 1) slowest_of({classes.begin(), classes.end()});
   const CostModel model(classes.front(), cluster, {}, Payload::kGradient, plan.outer.has_value());
   for (const Workload& workload : classes.subspan(1)) check(workload);
-  const bool uneven_speed = has_uneven_speed(options);
+  const bool uneven_speed = options.contention != Decimal{1, 0};
   ResolvedPlan resolved = resolve(plan, model.index(), &cluster);
   require_small(resolved);
   const CompiledPlan compiled(std::move(resolved));
   const Program program = program_of(compiled, classes, model, options, uneven_speed);
   const bool shared = shares(program, options);
   const std::unique_ptr<Machine> machine =
-      shared ? shared_machine(program, options.contention, options.link_contention) : serial_machine(program);
+      shared ? shared_machine(program, options.contention) : serial_machine(program);
 
   SimulationResult result;
   result.name = plan.scheme;
   count_plan(compiled, result);
-  const std::int64_t units = options.link_contention.mantissa;  // of a link's clock in a nanosecond
-  const Nanoseconds slowed = (static_cast<Nanoseconds>(to_double(options.contention)) + 1) * units;
+  const Nanoseconds slowed = static_cast<Nanoseconds>(to_double(options.contention)) + 1;
   const std::int64_t periods = std::min(options.max_periods, kClockEnd / slowed / time_of_all(program) / 2);
-  if (periods == 0 && units > 1)
-    throw InvalidInput("times are too long for it", "link contention", "give one with fewer digits");
   Exposure exposure(model.index().layer_count, program.link_count());
   const Stretch stretch = find_steady_state(*machine, program, std::max<std::int64_t>(periods, 1), exposure);
   result.cycle_ns = stretch.time;

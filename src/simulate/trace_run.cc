@@ -98,7 +98,7 @@ Timeline record_timeline(const CompiledPlan& plan, std::span<const Workload> cla
                          std::int64_t count) {
   const Program program = program_of(plan, classes, model, options, true);
   const std::unique_ptr<Machine> machine =
-      shared ? shared_machine(program, options.contention, options.link_contention) : serial_machine(program);
+      shared ? shared_machine(program, options.contention) : serial_machine(program);
   SpanRecorder recorder(plan, classes[program.main_class]);
   // Ops listed this far outside may still be under way inside.
   const std::int64_t margin = program.reach + 1;

@@ -29,7 +29,7 @@ class Reference {
     std::size_t link = 0;
     std::optional<Nanoseconds> start, end;
     bool active = false;
-    Nanoseconds began = 0, left = 0;  // by the link's clock
+    Nanoseconds left = 0;
   };
 
   // Simulates iterations [0, count) of every class; ops of `margin` more iterations are known.
@@ -194,7 +194,7 @@ class Reference {
       if (!need) return std::nullopt;
       latest = std::max(latest, *need);
     }
-    return latest;
+    return latest + options_.handover_ns;
   }
 
   void add_local_applies(std::size_t c, const RunningOp& op, std::int32_t block, std::int64_t data,
@@ -247,7 +247,6 @@ class Reference {
 
   void run() {
     charged_.assign(plan_.links.size(), 0);
-    clocks_.assign(plan_.links.size(), 0);
     while (true) {
       while (step_classes() || step_links()) {
       }
@@ -258,17 +257,8 @@ class Reference {
         if (runner.computing)
           next = std::min(next, now_ + static_cast<Nanoseconds>((runner.left + speed - 1) / speed));
       }
-      const std::int64_t link_speed = computes() ? link_slowed() : link_free();
-      std::vector<Nanoseconds> events(plan_.links.size(), std::numeric_limits<Nanoseconds>::max());
-      for (const RunningOp& op : ops_) {
-        if (!op.start) next = std::min(next, opening(op));
-        if (!op.start || op.end) continue;
-        events[op.link] = std::min(events[op.link], link_event(op));
-        next = std::min(next, now_ + (link_event(op) - clocks_[op.link] + link_speed - 1) / link_speed);
-      }
+      for (const RunningOp& op : ops_) next = std::min(next, next_event(op));
       if (next == std::numeric_limits<Nanoseconds>::max()) return;
-      for (std::size_t k = 0; k < clocks_.size(); ++k)
-        clocks_[k] = std::min(clocks_[k] + (next - now_) * link_speed, events[k]);
       for (Runner& runner : runners_) {
         if (runner.computing) runner.left -= (next - now_) * speed;
       }
@@ -302,15 +292,14 @@ class Reference {
       if (op.end || !op.start) {
         if (!op.start && may_start(i)) {
           op.start = now_;
-          op.began = clocks_[op.link];
           const bool alone = plan_.links[op.link].concurrency == 1;
-          op.left = (alone ? op.cost.total() : op.cost.work) * link_free();
+          op.left = alone ? op.cost.total() : op.cost.work;
           if (alone) op.cost.startup = 0;
           return true;
         }
         continue;
       }
-      if (!op.active && clocks_[op.link] >= op.began + op.cost.startup * link_free()) {
+      if (!op.active && now_ >= *op.start + op.cost.startup) {
         charge(op.link);
         op.active = true;
         return true;
@@ -343,40 +332,32 @@ class Reference {
     return std::ranges::count_if(ops_, [link](const RunningOp& op) { return op.link == link && op.active; });
   }
   Nanoseconds left_now(const RunningOp& op) const {
-    return op.left - (clocks_[op.link] - charged_[op.link]) / active_on(op.link);
+    return op.left - (now_ - charged_[op.link]) / active_on(op.link);
   }
   void charge(std::size_t link) {
     const std::int64_t active = active_on(link);
     for (RunningOp& op : ops_) {
-      if (op.link == link && op.active) op.left -= (clocks_[link] - charged_[link]) / active;
+      if (op.link == link && op.active) op.left -= (now_ - charged_[link]) / active;
     }
-    charged_[link] = clocks_[link];
+    charged_[link] = now_;
   }
   bool busy() const {
     return std::ranges::any_of(ops_, [](const RunningOp& op) { return op.active; });
   }
-  bool computes() const {
-    return std::ranges::any_of(runners_,
-                               [](const Runner& runner) { return runner.computing && runner.left > 0; });
-  }
-  static std::int64_t one_of(Decimal factor) {
+  std::int64_t slow() const { return options_.contention.mantissa; }
+  std::int64_t fast() const {
     std::int64_t power = 1;
-    for (int i = 0; i < factor.scale; ++i) power *= 10;
+    for (int i = 0; i < options_.contention.scale; ++i) power *= 10;
     return power;
   }
-  std::int64_t slow() const { return options_.contention.mantissa; }
-  std::int64_t fast() const { return one_of(options_.contention); }
-  std::int64_t link_free() const { return options_.link_contention.mantissa; }
-  std::int64_t link_slowed() const { return one_of(options_.link_contention); }
 
-  // When an op that has started becomes active or ends, by the link's clock.
-  Nanoseconds link_event(const RunningOp& op) const {
+  Nanoseconds next_event(const RunningOp& op) const {
+    constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
+    if (op.end) return kNever;
     if (op.active) return charged_[op.link] + op.left * active_on(op.link);
-    return op.began + op.cost.startup * link_free();
-  }
-  Nanoseconds opening(const RunningOp& op) const {
+    if (op.start) return *op.start + op.cost.startup;
     const std::optional<Nanoseconds> time = opened(op);
-    return time && *time > now_ ? *time : std::numeric_limits<Nanoseconds>::max();
+    return time && *time > now_ ? *time : kNever;
   }
 
   const Plan& plan_;
@@ -387,8 +368,7 @@ class Reference {
   std::vector<Slice> slices_;
   std::vector<RunningOp> ops_;  // in issue order
   std::vector<Runner> runners_;
-  std::vector<Nanoseconds> clocks_;   // per link
-  std::vector<Nanoseconds> charged_;  // when its active ops were last charged, by its clock
+  std::vector<Nanoseconds> charged_;  // per link: when its active ops were last charged
   Nanoseconds now_ = 0;
 };
 

@@ -71,13 +71,9 @@ Case random_case(const PlanShape& shape, bool contention, bool levels = false) {
   c.plan = testing::random_plan(c.classes.front(), c.cluster, shape);
   if (levels) c.plan = testing::in_steps(std::move(c.plan), c.cluster);
   if (*rc::gen::inRange(0, 2) == 0) c.options.optimizer_ns = *rc::gen::inRange(0, 5'000'000);
-  const auto factor = [] {
-    return *rc::gen::element(Decimal{1, 0}, Decimal{15, 1}, Decimal{2, 0}, Decimal{1037, 3});
-  };
-  if (contention) {
-    c.options.contention = factor();
-    c.options.link_contention = factor();
-  }
+  if (*rc::gen::inRange(0, 2) == 0) c.options.handover_ns = *rc::gen::inRange(0, 3'000'000);
+  if (contention)
+    c.options.contention = *rc::gen::element(Decimal{1, 0}, Decimal{15, 1}, Decimal{2, 0}, Decimal{1037, 3});
   return c;
 }
 
@@ -88,8 +84,7 @@ void check_against_reference(const Case& c, bool shared, bool fine) {
   const Reference reference(c.plan, c.classes, c.cluster, c.options, kIterations, kMargin);
   const Program program =
       program_of(CompiledPlan(resolve(c.plan, model.index(), &c.cluster)), c.classes, model, c.options, fine);
-  const auto machine = shared ? shared_machine(program, c.options.contention, c.options.link_contention)
-                              : serial_machine(program);
+  const auto machine = shared ? shared_machine(program, c.options.contention) : serial_machine(program);
   compare(*machine, program, reference);
 }
 

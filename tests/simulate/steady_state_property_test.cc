@@ -47,7 +47,7 @@ RC_GTEST_PROP(SteadyState, IsNeverBelowABound, ()) {
       testing::random_plan(workload, cluster, {.fluid = *rc::gen::arbitrary<bool>(), .any_order = false});
   SimulationOptions options{.max_periods = 3000};
   if (*rc::gen::inRange(0, 3) == 0) options.contention = {15, 1};
-  if (*rc::gen::inRange(0, 3) == 0) options.link_contention = {125, 2};
+  if (*rc::gen::inRange(0, 3) == 0) options.handover_ns = 234'567;
   if (*rc::gen::inRange(0, 2) == 0) options.optimizer_ns = 123'457;
   const auto result = simulate_unless_stuck(plan, workload, cluster, options);
   if (!result) RC_DISCARD("deadlock");
@@ -94,7 +94,7 @@ RC_GTEST_PROP(SteadyState, IsTheSameInBothMachines, ()) {
   const Program program = program_of(CompiledPlan(resolve(plan, model.index(), &cluster)),
                                      std::span(&workload, 1), model, {}, false);
   const auto serial = serial_machine(program);
-  const auto shared = shared_machine(program, {1, 0}, {1, 0});
+  const auto shared = shared_machine(program, {1, 0});
   bool stuck = false;
   for (std::int64_t n = 1; n <= 40; ++n) {
     try {

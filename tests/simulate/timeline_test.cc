@@ -180,20 +180,11 @@ TEST(ByHand, ContentionSlowsComputeWhileALinkIsBusy) {
   EXPECT_EQ(result.compute_ns, 100);
 }
 
-TEST(ByHand, LinkContentionSlowsOpsWhileWorkersCompute) {
-  const Plan plan = plain_plan();
-  // b is sent from 60 to 100, while a's backward pass runs. Then a: 5.
-  SimulationResult result = simulate(plan, two_layers(5, 20), links(1), {.link_contention = {2, 0}});
-  EXPECT_EQ(result.cycle_ns, 105);
-  EXPECT_EQ(result.compute_ns, 100);
-  // 40 / 3 of the 20 until 100, the rest until 107. Then a: 5.
-  result = simulate(plan, two_layers(5, 20), links(1), {.link_contention = {3, 0}});
-  EXPECT_EQ(result.cycle_ns, 112);
-  // b goes at a third of its speed until 120, while a's backward pass goes at half of its own. Of that 10 are left then: until 130.
-  result = simulate(plan, two_layers(5, 20), links(1), {.contention = {2, 0}, .link_contention = {3, 0}});
-  EXPECT_EQ(result.cycle_ns, 135);
-  for (const Decimal wrong : {Decimal{5, 1}, Decimal{10011, 4}})
-    EXPECT_THROW(simulate(plan, two_layers(5, 20), links(1), {.link_contention = wrong}), InvalidInput);
+TEST(ByHand, HandoverDelaysOpsThatFindTheLinkIdle) {
+  // b is let go at 60 and a at 100. b is sent from 67 to 87, a from 107 to 112.
+  EXPECT_EQ(simulate(plain_plan(), two_layers(5, 20), links(1), {.handover_ns = 7}).cycle_ns, 112);
+  // b: 67 to 127. The link then takes a at once.
+  EXPECT_EQ(simulate(plain_plan(), two_layers(5, 60), links(1), {.handover_ns = 7}).cycle_ns, 132);
 }
 
 TEST(ByHand, TheSlowestClassReleasesTheOp) {

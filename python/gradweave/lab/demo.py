@@ -79,7 +79,7 @@ def _compare(options):
             plans[name] = plan
             predictions[name] = core.simulate(plan, setting.workload, cluster, optimizer_us=setting.rest_us,
                                                contention=setting.contention,
-                                               link_contention=setting.link_contention)
+                                               handover_us=setting.handover_us)
             contestants.append(turns.planned(job(), name, setting.emulation, plan=plan, **method.wrap_options))
         iterations = options.iterations or _fitting(setting, predictions, options.rounds)
         bar.label, bar.total = "training in turns", bar.done + options.rounds * (iterations + WARM_UP) * len(contestants)
@@ -112,7 +112,8 @@ def measure_setting(network, coverage, job, bar):
     setting = slow_link.set_up(parameter_bytes, compute_s, coverage)
     bar.label = "measuring the layers"
     setting.workload, setting.rest_us = profiling.profile(job(), f"{network} network", CALIBRATION - 5, 5, bar.advance)
-    slow_link.measure_contention(setting, reference)
+    setting.contention = slow_link.contention(setting, reference)
+    setting.handover_us = slow_link.handover(setting, job)
     return setting
 
 

@@ -3,19 +3,18 @@
 import functools
 import os
 import statistics
-import time
 from dataclasses import dataclass, field
 
 import torch
 from torch import distributed
 
-from gradweave import probe, ranks
+from gradweave import core, probe, ranks
 from gradweave.lab import emulated_ddp, hosts, training, turns
 
 KIND = "GRADWEAVE_LINKS"  # environment variable: "shaped" or "emulated", set by the command that starts the ranks
 HEADER_SHARE = 1.046      # bytes on an Ethernet of 1500 bytes per byte of TCP payload: 1514 / 1448
 EMULATED_STARTUP_US = 200.0
-MOST_CONTENTION = 10.0
+IDLE_US = 50.0  # between two ops of a link that has nothing to do
 
 
 @dataclass
@@ -32,7 +31,7 @@ class Setting:
     workload: dict = field(default_factory=dict)
     rest_us: float = 0.0      # of an iteration besides forward and backward
     contention: float = 1.0   # compute time while the link is busy over compute time while it is idle
-    link_contention: float = 1.0  # time of a message while the job computes over the cluster's, of the probe
+    handover_us: float = 0.0  # from when compute lets an op go until an idle link starts it
 
     @property
     def kind(self):
@@ -91,9 +90,32 @@ def cluster_for(setting, method):
     return {**setting.cluster, "compressor_rates": rates} if rates else setting.cluster
 
 
-def measure_contention(setting, reference, rounds=11, iterations=4):
-    """Sets how many times longer compute takes while the link is busy, and messages while ranks compute than the probe has
-    found, each at least 1. Collective.
+def handover(setting, job, iterations=16, warm_up=4):
+    """Microseconds from when a rank of `job()` lets an op go until an idle link starts it: threads have to wake beside the
+    job's computation, and ranks to wait for the one that comes last. The probe, which sends one message after another, has
+    none of it. Collective."""
+    plan = core.make_plan(setting.workload, setting.cluster, "wfbp")
+    contestant = turns.planned(job(), "hand-over", setting.emulation, plan=plan)
+    session = contestant.job.model.gradweave
+    session.record_timeline()
+    session.install(plan)  # ops are recorded from the beginning of a plan
+    training.train(contestant.job, warm_up)
+    session.timeline()  # forgets the start
+    training.train(contestant.job, iterations)
+    spans = sorted((span for span in session.timeline()["spans"] if span["track"] == 1), key=lambda span: span["begin_us"])
+    contestant.finish()
+    contestant.close()
+    more = {(after["iteration"], after["label"]): after["end_us"] - after["begin_us"] - 1e6 * setting.message_s(after["bytes"])
+            for before, after in zip(spans, spans[1:]) if after["begin_us"] > before["end_us"] + IDLE_US}
+    of_ranks = [None] * ranks.world_size()
+    distributed.all_gather_object(of_ranks, more)
+    # The rank that comes last waits for nobody.
+    least = [min(found[op] for found in of_ranks) for op in more if all(op in found for found in of_ranks)]
+    return max(0.0, ranks.agreed(statistics.fmean(least) if least else 0.0))
+
+
+def contention(setting, reference, rounds=11, iterations=4):
+    """How many times longer compute takes while the link is busy, at least 1. Collective.
 
     `reference` is the contestant that computes alone. Ops are queued ahead so that the link never idles. An emulated
     link moves the bytes through the loopback interface, which takes processor time too.
@@ -102,22 +124,15 @@ def measure_contention(setting, reference, rounds=11, iterations=4):
     buffer = torch.zeros(elements)
     hook = emulated_ddp.EmulatedHook(*setting.emulation) if setting.emulation else None
     all_reduce = hook.average if hook else functools.partial(distributed.all_reduce, async_op=True)
-    of_compute, of_links = [], []
+    ratios = []
     for _ in range(rounds):
         turns.run_segment(reference, iterations, 0)
-        alone = reference.segment_seconds[-1]
-        count = int(ranks.agreed(1.6 * iterations * alone / setting.message_s(4 * elements))) + 1
-        begin = time.perf_counter()
-        works = [all_reduce(buffer) for _ in range(count)]
+        count = int(1.3 * iterations * reference.segment_seconds[-1] / setting.message_s(4 * elements)) + 1
+        works = [all_reduce(buffer) for _ in range(int(ranks.agreed(count)))]
         busy, _ = training.train(reference.job, iterations)
-        computed = time.perf_counter() - begin
         for work in works:
             work.wait()
-        after = time.perf_counter() - begin - computed
-        of_compute.append(turns.slowest(sum(busy)) / iterations / alone)
-        beside = count * setting.message_s(4 * elements) - after  # as the probe has it
-        of_links.append(turns.slowest(computed / max(beside, computed / MOST_CONTENTION)))
+        ratios.append(turns.slowest(sum(busy)) / iterations / reference.segment_seconds[-1])
     if hook:
         hook.close()
-    setting.contention = max(1.0, statistics.median(of_compute))
-    setting.link_contention = max(1.0, statistics.median(of_links))
+    return max(1.0, statistics.median(ratios))
