@@ -295,8 +295,8 @@ class Samples(Generic[Item]):
             raise ValueError("islands that average gradients make as many steps each, and the ledger gives the faster ones "
                              "more: average parameters, or give each island data of its own")
         if islands.fragments > 1:
-            raise ValueError("averages of fragments hold a step's samples in one part of the model before the others: give "
-                             "wrap(between=) no fragments, or each island data of its own")
+            raise ValueError("averages of fragments hold a step's samples in one part of the model before the others: call "
+                             "wrap(between={'fragments': 1}), or give each island data of its own")
         grouped = distributed.is_initialized()
         self._rank, self._ranks = (distributed.get_rank(), distributed.get_world_size()) if grouped else (0, 1)
         self._group = distributed.new_group(backend="gloo") if self._ranks > 1 else None

@@ -78,7 +78,8 @@ def main():
         fully_shard(block)
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    model, optimizer = gradweave.wrap(model, optimizer, islands=given.meeting, key=given.key, island=given.island)
+    model, optimizer = gradweave.wrap(model, optimizer, islands=given.meeting, key=given.key, island=given.island,
+                                      between={"fragments": 1})  # as Samples needs it
     islands = model.gradweave.islands
     ledger = given.ledger or given.meeting.rpartition(":")[0] + ":29601"
     samples = Samples(Pieces(), batch_size=16, chunk=512, islands=islands, ledger=ledger, epochs=given.epochs)
