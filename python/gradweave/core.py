@@ -72,7 +72,7 @@ def simulate(plan: "Json | Plan", workload: "Json | Workload", cluster: "Json | 
              contention: float = 1.0, handover_us: float = 0.0) -> Json:
     """What `gradweave simulate --json` prints for the plan: times are in microseconds. `optimizer_us`: the time of one
     whole optimizer step; `contention`: how many times longer compute takes while a link is busy; `handover_us`: the time
-    from when compute lets an op go until an idle link starts it. Errors: ValueError."""
+    from when an op is ready until an idle link starts it. Errors: ValueError."""
     return _native().simulate(plan, workload, cluster, optimizer_us, contention, handover_us)
 
 

@@ -146,8 +146,7 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
       ->check(CLI::Range(1.0, 1000.0));
   add_time_option(
       command, "--handover-us", flags.handover_us,
-      "Time from when compute lets an op go until an idle link starts it, in microseconds or with a unit", 0,
-      1e12);
+      "Time from when an op is ready until an idle link starts it, in microseconds or with a unit", 0, 1e12);
 }
 
 SimulationOptions to_options(const SimulationFlags& flags) {

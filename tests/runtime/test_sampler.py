@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
@@ -403,6 +404,14 @@ def test_what_was_dealt_to_an_island_that_then_took_the_state_is_still_its():
     caught_up(world)
     assert of["a"].accounts.next() == 1
     assert of["b"].chunk is None and of["b"].accounts.next() == 0 and of["b"].accounts.trained(0) == 0
+
+
+@pytest.mark.parametrize("how, said", [({"in_lockstep": True, "fragments": 1}, "average parameters"),
+                                       ({"in_lockstep": False, "fragments": 2}, "wrap(between={'fragments': 1})")])
+def test_islands_that_average_otherwise_are_refused(how, said):
+    with pytest.raises(ValueError) as error:
+        Samples(range(8), 1, 2, SimpleNamespace(**how), "nowhere:1")
+    assert said in str(error.value)
 
 
 def test_islands_of_different_data_are_refused():

@@ -78,8 +78,7 @@ def _compare(options):
             name = method.named_after(plan)
             plans[name] = plan
             predictions[name] = core.simulate(plan, setting.workload, cluster, optimizer_us=setting.rest_us,
-                                               contention=setting.contention,
-                                               handover_us=setting.handover_us)
+                                               contention=setting.contention, handover_us=setting.handover_us)
             contestants.append(turns.planned(job(), name, setting.emulation, plan=plan, **method.wrap_options))
         iterations = options.iterations or _fitting(setting, predictions, options.rounds)
         bar.label, bar.total = "training in turns", bar.done + options.rounds * (iterations + WARM_UP) * len(contestants)
@@ -147,17 +146,8 @@ def _traced(default, plans, job, setting):
         traces = {"trace-ddp.json": Path(file.name).read_text()}
     timelines = []
     for name, plan in plans.items():
-        contestant = turns.planned(job(), name, setting.emulation, plan=plan)
-        session = contestant.job.model.gradweave
-        training.train(contestant.job, 1)
-        session.record_timeline()
-        session.install(plan)  # ops are recorded from the beginning of a plan
-        training.train(contestant.job, WARM_UP)
-        session.timeline()  # forgets the start
-        training.train(contestant.job, 2 * len(plan["period"]) + 1)
-        timelines.append({**session.timeline(), "name": name})
-        contestant.finish()
-        contestant.close()
+        recorded = turns.recorded(job(), plan, 2 * len(plan["period"]) + 1, WARM_UP, setting.emulation)
+        timelines.append({**recorded, "name": name})
     if timelines:
         traces["trace-gradweave.json"] = core.chrome_trace(timelines)
     return traces

@@ -31,7 +31,7 @@ class Setting:
     workload: dict = field(default_factory=dict)
     rest_us: float = 0.0      # of an iteration besides forward and backward
     contention: float = 1.0   # compute time while the link is busy over compute time while it is idle
-    handover_us: float = 0.0  # from when compute lets an op go until an idle link starts it
+    handover_us: float = 0.0  # from when an op is ready until an idle link starts it
 
     @property
     def kind(self):
@@ -91,20 +91,12 @@ def cluster_for(setting, method):
 
 
 def handover(setting, job, iterations=16, warm_up=4):
-    """Microseconds from when a rank of `job()` lets an op go until an idle link starts it: threads have to wake beside the
+    """Microseconds from when an op of `job()` is ready until an idle link starts it: threads have to wake beside the
     job's computation, and ranks to wait for the one that comes last. The probe, which sends one message after another, has
     none of it. Collective."""
     plan = core.make_plan(setting.workload, setting.cluster, "wfbp")
-    contestant = turns.planned(job(), "hand-over", setting.emulation, plan=plan)
-    session = contestant.job.model.gradweave
-    session.record_timeline()
-    session.install(plan)  # ops are recorded from the beginning of a plan
-    training.train(contestant.job, warm_up)
-    session.timeline()  # forgets the start
-    training.train(contestant.job, iterations)
-    spans = sorted((span for span in session.timeline()["spans"] if span["track"] == 1), key=lambda span: span["begin_us"])
-    contestant.finish()
-    contestant.close()
+    timeline = turns.recorded(job(), plan, iterations, warm_up, setting.emulation)
+    spans = sorted((span for span in timeline["spans"] if span["track"] == 1), key=lambda span: span["begin_us"])
     more = {(after["iteration"], after["label"]): after["end_us"] - after["begin_us"] - 1e6 * setting.message_s(after["bytes"])
             for before, after in zip(spans, spans[1:]) if after["begin_us"] > before["end_us"] + IDLE_US}
     of_ranks = [None] * ranks.world_size()

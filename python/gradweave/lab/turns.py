@@ -68,6 +68,22 @@ def planned(job, name, emulation=None, **arguments):
                       close=lambda: job.model.gradweave.close())
 
 
+def recorded(job, plan, iterations, warm_up, emulation=None):
+    """This rank's timeline of `iterations` iterations of the plan, after those that warm up. Collective."""
+    contestant = planned(job, "recorded", emulation, plan=plan)
+    session = contestant.job.model.gradweave
+    training.train(contestant.job, 1)
+    session.record_timeline()
+    session.install(plan)  # ops are recorded from the beginning of a plan
+    training.train(contestant.job, warm_up)
+    session.timeline()  # forgets the start
+    training.train(contestant.job, iterations)
+    timeline = session.timeline()
+    contestant.finish()
+    contestant.close()
+    return timeline
+
+
 def slowest(seconds):
     """The largest of all ranks' values. Collective."""
     return ranks.largest([seconds])[0]
