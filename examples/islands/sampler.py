@@ -26,6 +26,7 @@ import torch
 from torch import distributed
 from torch.utils.data import DataLoader, Dataset
 
+from gradweave.groups import from_rank_0
 from gradweave.islands import Islands
 
 PATIENCE_S = 600.0
@@ -349,10 +350,8 @@ class Samples(Generic[Item]):
             self._islands.wait()  # others are at the last chunks, and may die
 
     def _from_rank_0(self, ask: Callable[[Accounts], Any]) -> Any:
-        held = [None if self._accounts is None else ask(self._accounts)]
-        if self._group is not None:
-            distributed.broadcast_object_list(held, 0, group=self._group)
-        return held[0]
+        own = None if self._accounts is None else ask(self._accounts)
+        return own if self._group is None else from_rank_0(own, self._group)
 
 
 def _dealt(accounts: Accounts) -> tuple[tuple[int, int] | None, bool]:

@@ -17,6 +17,7 @@ import torch
 from torch import distributed, nn
 
 import gradweave
+from gradweave.groups import gathered
 
 
 def join():
@@ -68,9 +69,7 @@ def newest(folder, rank, ranks):
     """(iteration, the files of every rank that the job had then) of the newest of which there are all; (0, []) if there is
     none. Newer ones are removed: what goes on from here is another job, whose files don't go with those."""
     found = files_of(folder)
-    every: list = [None] * ranks
-    distributed.all_gather_object(every, whole(found))
-    key = max(set.intersection(*every), default=(0, 0))
+    key = max(set.intersection(*gathered(whole(found))), default=(0, 0))
     for number, path in [each for later in found if later > key for each in found[later].items()]:
         if number % ranks == rank:
             path.unlink(missing_ok=True)

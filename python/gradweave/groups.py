@@ -4,9 +4,11 @@ import collections
 import datetime
 import json
 import os
+import pickle
 import time
 import traceback
 
+import torch
 from torch import distributed
 
 from gradweave import _native
@@ -18,6 +20,42 @@ all_gather_single = getattr(distributed, "all_gather_single", None) or distribut
 reduce_scatter_single = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
 
 _jobs = collections.Counter()  # by members, alike on all of them
+
+
+# torch's own collectives of objects need NumPy, which may be missing.
+
+def gathered(value, group=None):
+    """[of each rank of `group`: its `value`, which can be pickled], on all of its ranks. Collective."""
+    own = _pickled(value, group)
+    sizes = [int(size) for size in _all_gathered(torch.tensor([len(own)], device=own.device), group)]
+    padded = own.new_zeros(max(sizes))
+    padded[:len(own)] = own
+    return [_unpickled(held[:size]) for held, size in zip(_all_gathered(padded, group), sizes)]
+
+
+def from_rank_0(value, group=None):
+    """Rank 0's `value`, which can be pickled, on all ranks of `group`. Collective."""
+    own = _pickled(value, group)
+    size = torch.tensor([len(own)], device=own.device)
+    distributed.broadcast(size, group=group, group_src=0)
+    held = own if distributed.get_rank(group) == 0 else own.new_empty(int(size))
+    distributed.broadcast(held, group=group, group_src=0)
+    return _unpickled(held)
+
+
+def _all_gathered(tensor, group):
+    found = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
+    distributed.all_gather(found, tensor, group=group)
+    return found
+
+
+def _pickled(value, group):
+    device = distributed.distributed_c10d._get_object_coll_device(group)
+    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(device)
+
+
+def _unpickled(held):
+    return pickle.loads(bytes(held.tolist()))
 
 
 class JobRanks:

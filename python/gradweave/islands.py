@@ -17,7 +17,7 @@ from torch import distributed
 
 from gradweave import _native, moments, sharding
 from gradweave.agreement import digest
-from gradweave.groups import all_gather_single, reduce_scatter_single
+from gradweave.groups import all_gather_single, from_rank_0, gathered, reduce_scatter_single
 from gradweave.profiling import communicates
 from gradweave.subclasses import named_as, reduce_plain, session_of
 
@@ -221,10 +221,7 @@ class Inside:
         return found.tolist()
 
     def from_rank_0(self, value):
-        held = [value]
-        if self._group is not None:
-            distributed.broadcast_object_list(held, 0, group=self._group)
-        return held[0]
+        return value if self._group is None else from_rank_0(value, self._group)
 
     def tensor_from_rank_0(self, value):
         """Of one dimension."""
@@ -236,10 +233,7 @@ class Inside:
         return held
 
     def gathered(self, value):
-        found = [value] * self.size
-        if self._group is not None:
-            distributed.all_gather_object(found, value, group=self._group)
-        return found
+        return [value] if self._group is None else gathered(value, self._group)
 
     def close(self):
         _destroy([self._group])
@@ -866,9 +860,7 @@ def _groups_of(own):
     """{ranks: their group, None of one rank}, for those that this rank is one of. Collective: in one order on all ranks."""
     wanted = own
     if distributed.is_initialized() and distributed.get_world_size() > 1:
-        everyones = [None] * distributed.get_world_size()
-        distributed.all_gather_object(everyones, own)
-        wanted = sorted({tuple(each) for of_rank in everyones for each in of_rank})
+        wanted = sorted({tuple(each) for of_rank in gathered(own) for each in of_rank})
     groups = {ranks: distributed.new_group(ranks, backend="gloo") if len(ranks) > 1 else None for ranks in wanted}
     return {ranks: group for ranks, group in groups.items() if _rank() in ranks}
 

@@ -1,11 +1,14 @@
 """NumPy comes with the test packages, not with what training needs."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from gradweave.lab.meeting import Meeting
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,26 +27,28 @@ assert any("NumPy" in str(each.message) for each in told)
 warnings.filterwarnings("error", ".*NumPy")
 """
 JOB = """
-import io
+import io, os
 import torch, gradweave
 torch.manual_seed(0)
 if torch.distributed.is_torchelastic_launched():
     torch.distributed.init_process_group("gloo")
 model = torch.nn.Linear(8, 8)
-model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), warm_up=2)
+how = {"islands": os.environ["MEETING"], "key": os.environ["KEY"]} if "MEETING" in os.environ else {"warm_up": 2}
+model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), **how)
 for _ in range(20):
     optimizer.zero_grad()
     model(torch.rand(4, 8)).sum().backward()
     optimizer.step()
 torch.save(model.gradweave.state_dict(), io.BytesIO())
-model.gradweave.report()
+if "warm_up" in how:
+    model.gradweave.report()
 gradweave.finish(model)
 print("trained")
 """
 
 
-def run(*command):
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+def run(*command, **more):
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
     return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=120)
 
 
@@ -62,8 +67,24 @@ def test_commands_do_not_warn_of_missing_numpy(tmp_path):
         assert done.returncode == 0 and "NumPy" not in done.stderr, done.stdout + done.stderr
 
 
+def trained_by_two_ranks(**more):
+    done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python", sys.executable, "-c",
+               WITHOUT + JOB, **more)
+    assert done.returncode == 0 and done.stdout.count("trained") == 2, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 def test_training_needs_no_numpy():
-    done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python", sys.executable, "-c",
-               WITHOUT + JOB)
-    assert done.returncode == 0 and done.stdout.count("trained") == 2, done.stdout + done.stderr
+    trained_by_two_ranks()
+
+
+def test_islands_need_no_numpy(tmp_path):
+    with Meeting(tmp_path) as meeting:
+        trained_by_two_ranks(MEETING=meeting.address, KEY=meeting.key)
+
+
+def test_no_collective_is_torchs_own_of_objects():
+    """They need NumPy."""
+    for folder in ("python/gradweave", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert not re.search(r"_object(_list)?\(|\.numpy\(", path.read_text()), path

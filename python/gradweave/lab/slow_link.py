@@ -9,6 +9,7 @@ import torch
 from torch import distributed
 
 from gradweave import core, probe, ranks
+from gradweave.groups import gathered
 from gradweave.lab import emulated_ddp, hosts, training, turns
 
 KIND = "GRADWEAVE_LINKS"  # environment variable: "shaped" or "emulated", set by the command that starts the ranks
@@ -99,8 +100,7 @@ def handover(setting, job, iterations=16, warm_up=4):
     spans = sorted((span for span in timeline["spans"] if span["track"] == 1), key=lambda span: span["begin_us"])
     more = {(after["iteration"], after["label"]): after["end_us"] - after["begin_us"] - 1e6 * setting.message_s(after["bytes"])
             for before, after in zip(spans, spans[1:]) if after["begin_us"] > before["end_us"] + IDLE_US}
-    of_ranks = [None] * ranks.world_size()
-    distributed.all_gather_object(of_ranks, more)
+    of_ranks = gathered(more)
     # The rank that comes last waits for nobody.
     least = [min(found[op] for found in of_ranks) for op in more if all(op in found for found in of_ranks)]
     return max(0.0, ranks.agreed(statistics.fmean(least) if least else 0.0))
