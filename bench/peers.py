@@ -40,7 +40,8 @@ def _power_sgd(job, steps):
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
     # Rank 1 from the third iteration on; its default of 1000 iterations without compression is longer than these runs.
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=3)
-    data_parallel(job).register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    # One bucket: it sends from callbacks, and on Gloo the messages of two may meet in another order on another rank.
+    data_parallel(job, bucket_cap_mb=25).register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
 def _post_local_sgd(job, steps):

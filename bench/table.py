@@ -85,14 +85,6 @@ def estimated_s(job, coverage, names, rounds):
     return SETTING_S + tuning + (4 + 2 * len(names)) * compute + rounds * total
 
 
-def predicted(plan, setting, cluster, speed=1.0):
-    """The simulator's answer where the processors take `speed` times as long as when the layers were measured."""
-    layers = [{**layer, "forward_us": speed * layer["forward_us"], "backward_us": speed * layer["backward_us"]}
-              for layer in setting.workload["layers"]]
-    return core.simulate(plan, {**setting.workload, "layers": layers}, cluster, optimizer_us=speed * setting.rest_us,
-                         contention=setting.contention, handover_us=setting.handover_us)
-
-
 def waits_each_time(plan, known):
     """Whether each iteration applies its own gradients, and so waits for the rank that is slowest in it."""
     ops = [op for iteration in plan["period"] for op in iteration["ops"]]
@@ -103,7 +95,7 @@ def planned_contestant(name, method, job, setting):
     """(contestant, what is known of its plan before it runs). Errors: ValueError, RuntimeError: refused."""
     cluster = slow_link.cluster_for(setting, method)
     plan = core.make_plan(setting.workload, cluster, method.scheme, method.plan_options)
-    expected = predicted(plan, setting, cluster)
+    expected = setting.simulate(plan, cluster)
     contestant = turns.planned(job, name, setting.emulation, plan=plan, **method.wrap_options)
     contestant.turn = turn_of(expected["iteration_us"] / 1e6, len(plan["period"]), len(plan.get("prologue", [])))
     try:
@@ -172,11 +164,11 @@ def measure(job_name, coverage, names, rounds):
     for each in known.values():
         if plan := each.pop("plan", None):
             slowed = lockstep if waits_each_time(plan, each) else speed
-            each["predicted_ms"] = predicted(plan, setting, each.pop("cluster"), slowed)["iteration_us"] / 1e3
+            each["predicted_ms"] = setting.simulate(plan, each.pop("cluster"), slowed)["iteration_us"] / 1e3
     common = {"job": job_name, "coverage": coverage, "workers": ranks.world_size(), "links": setting.kind,
               "bits_per_second": setting.bits_per_second, "coverage_rate": setting.coverage(), "tuned_mb": tuned_mb,
               "parameter_bytes": setting.parameter_bytes, "contention": setting.contention,
-              "handover_us": setting.handover_us, "speed": speed, "lockstep": lockstep,
+              "handover_us": setting.handover_us, "launch_us": setting.launch_us, "speed": speed, "lockstep": lockstep,
               "link": setting.cluster["links"][0], "torch": torch.__version__,
               "anchors": {name: line_of(each, anchors) for name, each in zip(ANCHORS, anchors)}}
     lines = [{**common, "row": each.name, **known[each.name], **line_of(each, anchors)} for each in contestants]

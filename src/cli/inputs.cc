@@ -147,6 +147,9 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
   add_time_option(
       command, "--handover-us", flags.handover_us,
       "Time from when an op is ready until an idle link starts it, in microseconds or with a unit", 0, 1e12);
+  add_time_option(command, "--launch-us", flags.launch_us,
+                  "Compute time that a message takes if it starts beside compute, in microseconds or with a unit", 0,
+                  1e12);
 }
 
 SimulationOptions to_options(const SimulationFlags& flags) {
@@ -154,6 +157,7 @@ SimulationOptions to_options(const SimulationFlags& flags) {
   options.optimizer_ns = std::llround(flags.optimizer_us * 1000);
   options.contention = decimal_from_double(flags.contention, "--contention");
   options.handover_ns = std::llround(flags.handover_us * 1000);
+  options.launch_ns = std::llround(flags.launch_us * 1000);
   return options;
 }
 

@@ -2,8 +2,8 @@
 //
 // Where every link serves one op at a time and compute has one speed, each time is the maximum of earlier
 // times plus a constant (a max-plus system): SerialMachine evaluates it in order of dependency, without an
-// event queue. Where ops share a link, or a busy link slows compute, speeds change with time: SharedMachine
-// goes from event to event.
+// event queue. Where ops share a link, or take of compute, it depends on what else goes on: SharedMachine goes
+// from event to event.
 #pragma once
 
 #include <cstddef>

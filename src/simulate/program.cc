@@ -30,7 +30,7 @@ class ProgramWriter {
                 const SimulationOptions& options, bool fine)
       : plan_(plan),
         classes_(classes),
-        program_(empty_program(plan, classes.size())),
+        program_(empty_program(plan, classes.size(), options.launch_ns)),
         order_(static_cast<std::int32_t>(model.index().layer_count)),
         model_(model),
         handover_(options.handover_ns),
@@ -58,7 +58,7 @@ class ProgramWriter {
     bool release = false;
   };
 
-  static Program empty_program(const CompiledPlan& plan, std::size_t classes) {
+  static Program empty_program(const CompiledPlan& plan, std::size_t classes, Nanoseconds launch) {
     Program program;
     program.period = plan.period;
     program.reach = reach_of(plan);
@@ -68,6 +68,7 @@ class ProgramWriter {
     const std::int64_t spare = 2 * std::int64_t{program.reach} - plan.reach;
     program.head = program.settled - spare / plan.period * plan.period;
     program.class_count = classes;
+    program.launch = launch;
     for (const PlanLink& link : plan.plan.links) program.concurrency.push_back(link.concurrency);
     return program;
   }
@@ -191,7 +192,7 @@ class ProgramWriter {
       }
       total += time;
     };
-    for (const OpCode& op : program_.ops) add(op.startup), add(op.work), add(op.earliest);
+    for (const OpCode& op : program_.ops) add(op.startup), add(op.work), add(op.earliest), add(program_.launch);
     for (const Gate& gate : program_.gates) add(gate.delay);
     for (const Nanoseconds duration : program_.durations) add(duration);
   }

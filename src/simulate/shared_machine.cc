@@ -2,13 +2,15 @@
 //
 // Links are fluid (fluid_link.h). Compute at contention factor p/q: a step of d ns holds d * p units; a
 // nanosecond takes p of them while no link is busy, q while one is. A step ends at the first whole nanosecond
-// at which nothing is left.
+// at which nothing is left. Where messages take of compute, an op that starts adds to each step that goes on as
+// it does.
 //
 // At each event, links and classes are looked at until nothing changes. Whether an op may start, or a step
 // may begin, is decided anew only after a step or an op has ended: `progress_` counts those.
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "simulate/fluid_link.h"
 #include "simulate/machine.h"
@@ -47,6 +49,7 @@ class SharedMachine final : public Machine {
   void run_to(std::int64_t iterations, Recorder* recorder) override {
     target_ = iterations;
     while (!settle(recorder)) {
+      charge_launches();
       const Nanoseconds next = next_event();
       if (next == kNever) throw_deadlock(main().iteration);
       pass_time_until(next);
@@ -70,6 +73,7 @@ class SharedMachine final : public Machine {
       state.push_back(static_cast<std::int64_t>(link.position));
       link.fluid.snapshot(now_, now << link.position_bits, state);
     }
+    if (program_.launch > 0) state.push_back(started_);
     if (has_delays_) snapshot_delays(now, state);
   }
 
@@ -181,6 +185,7 @@ class SharedMachine final : public Machine {
         }
         if (std::max(run.data, run.released) < now_) run.free = now_;
         run_of(link, link.iteration, link.position) = run;
+        ++started_;
         // On a link that serves one op at a time, start-up holds the link like work.
         const bool alone = limit == 1;
         link.fluid.start(link.iteration << link.position_bits | static_cast<std::int64_t>(link.position),
@@ -287,6 +292,14 @@ class SharedMachine final : public Machine {
   }
   std::int64_t units_per_ns() const { return fast_ == slow_ || link_busy() ? fast_ : slow_; }
 
+  // Once all that happens at now_ has happened: whatever its order was, the same steps go on.
+  void charge_launches() {
+    const Wide taken = static_cast<Wide>(std::exchange(started_, 0)) * program_.launch * slow_;
+    for (ClassState& cls : classes_) {
+      if (cls.running) cls.left += taken;
+    }
+  }
+
   Nanoseconds next_event() const {
     Nanoseconds next = kNever;
     const Wide rate = units_per_ns();
@@ -334,6 +347,7 @@ class SharedMachine final : public Machine {
   std::int64_t fast_ = 1;    // q: while one is
   std::size_t step_stride_ = 1;
   bool has_delays_ = false;
+  std::int64_t started_ = 0;  // ops at now_
   std::uint64_t progress_ = 1;
   std::int64_t target_ = 0;
   Nanoseconds now_ = 0;

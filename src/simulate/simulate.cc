@@ -63,7 +63,7 @@ class Exposure final : public Recorder {
 
 Nanoseconds time_of_all(const Program& program) {
   Nanoseconds total = 1;
-  for (const OpCode& op : program.ops) total += op.total() + op.earliest;
+  for (const OpCode& op : program.ops) total += op.total() + op.earliest + program.launch;
   for (const Gate& gate : program.gates) total += gate.delay;
   for (const Nanoseconds duration : program.durations) total += duration;
   return total;
@@ -164,7 +164,7 @@ bool shares(const Program& program, const SimulationOptions& options) {
       if (!program.ops_of(code, k).empty()) return true;
     }
   }
-  return options.contention != Decimal{1, 0};
+  return options.contention != Decimal{1, 0} || options.launch_ns > 0;
 }
 
 void check_options(const SimulationOptions& options) {
@@ -175,6 +175,9 @@ void check_options(const SimulationOptions& options) {
   if (options.handover_ns < 0 || options.handover_ns > (std::int64_t{1} << 53))
     throw InvalidInput("must be between 0 and 2^53 ns", "hand-over",
                        "give the time in which an idle link starts an op");
+  if (options.launch_ns < 0 || options.launch_ns > (std::int64_t{1} << 53))
+    throw InvalidInput("must be between 0 and 2^53 ns", "launch time",
+                       "give the compute that each message takes");
   const double contention = to_double(options.contention);
   if (contention < 1 || contention > 1000) {
     throw InvalidInput("must be between 1 and 1000", "contention", "1 means that links don't slow compute");

@@ -101,10 +101,14 @@ def test_a_wrong_unit_is_told_the_right_ones(plan):
     assert "Gb/s" in run("compare", *GIVEN, "--links", "10Gb", code=2).stderr
 
 
-def test_options_of_commands_have_units(plan):
+@pytest.mark.parametrize("option", ["--optimizer-us", "--handover-us", "--launch-us"])
+def test_times_of_the_simulation_have_units_and_cost(plan, option):
     def simulated(time):
-        return run("simulate", *GIVEN, "--plan", plan, "--optimizer-us", time).stdout
-    assert simulated("1.5ms") == simulated("1500") != simulated("1500ns")
+        return json.loads(run("simulate", *GIVEN, "--plan", plan, option, time, "--json").stdout)["iteration_us"]
+    assert simulated("1.5ms") == simulated("1500") > simulated("1500ns") > simulated("0")
+
+
+def test_options_of_commands_have_units():
     one, other = (json.loads(run("compare", *GIVEN, "--schemes", "wfbp", "--json", "--links", links).stdout)
                   for links in ("10,0.4", "10Gb/s,400Mb/s"))
     assert one == other and [row["gigabits"] for row in one["schemes"]] == [10, 0.4]

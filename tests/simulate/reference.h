@@ -251,6 +251,10 @@ class Reference {
       while (step_classes() || step_links()) {
       }
       if (finished()) return;
+      for (Runner& runner : runners_) {
+        if (runner.computing) runner.left += static_cast<Wide>(started_) * options_.launch_ns * slow();
+      }
+      started_ = 0;
       Nanoseconds next = std::numeric_limits<Nanoseconds>::max();
       const Wide speed = busy() ? fast() : slow();
       for (const Runner& runner : runners_) {
@@ -295,6 +299,7 @@ class Reference {
           const bool alone = plan_.links[op.link].concurrency == 1;
           op.left = alone ? op.cost.total() : op.cost.work;
           if (alone) op.cost.startup = 0;
+          ++started_;
           return true;
         }
         continue;
@@ -370,6 +375,7 @@ class Reference {
   std::vector<Runner> runners_;
   std::vector<Nanoseconds> charged_;  // per link: when its active ops were last charged
   Nanoseconds now_ = 0;
+  std::int64_t started_ = 0;  // ops at now_
 };
 
 }  // namespace gradweave::testing

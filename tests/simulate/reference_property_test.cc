@@ -74,6 +74,7 @@ Case random_case(const PlanShape& shape, bool contention, bool levels = false) {
   if (*rc::gen::inRange(0, 2) == 0) c.options.handover_ns = *rc::gen::inRange(0, 3'000'000);
   if (contention)
     c.options.contention = *rc::gen::element(Decimal{1, 0}, Decimal{15, 1}, Decimal{2, 0}, Decimal{1037, 3});
+  if (contention && *rc::gen::inRange(0, 2) == 0) c.options.launch_ns = *rc::gen::inRange(0, 500'000);
   return c;
 }
 

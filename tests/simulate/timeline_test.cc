@@ -187,6 +187,13 @@ TEST(ByHand, HandoverDelaysOpsThatFindTheLinkIdle) {
   EXPECT_EQ(simulate(plain_plan(), two_layers(5, 60), links(1), {.handover_ns = 7}).cycle_ns, 132);
 }
 
+TEST(ByHand, AMessageTakesOfTheComputeThatGoesOn) {
+  // b is sent from 60, as the 40 of a's backward begin: 44. a is sent from 104, beside nothing.
+  const SimulationResult result = simulate(plain_plan(), two_layers(5, 20), links(1), {.launch_ns = 4});
+  EXPECT_EQ(result.cycle_ns, 109);
+  EXPECT_EQ(result.compute_ns, 100);
+}
+
 TEST(ByHand, TheSlowestClassReleasesTheOp) {
   std::vector<Workload> classes = {two_layers(15, 50), two_layers(15, 50)};
   classes[1].layers[1].backward_ns = 50;  // 80 and 120 instead of 60 and 100

@@ -77,8 +77,7 @@ def _compare(options):
             plan = core.make_plan(setting.workload, cluster, method.scheme, method.plan_options)
             name = method.named_after(plan)
             plans[name] = plan
-            predictions[name] = core.simulate(plan, setting.workload, cluster, optimizer_us=setting.rest_us,
-                                               contention=setting.contention, handover_us=setting.handover_us)
+            predictions[name] = setting.simulate(plan, cluster)
             contestants.append(turns.planned(job(), name, setting.emulation, plan=plan, **method.wrap_options))
         iterations = options.iterations or _fitting(setting, predictions, options.rounds)
         bar.label, bar.total = "training in turns", bar.done + options.rounds * (iterations + WARM_UP) * len(contestants)
@@ -111,8 +110,7 @@ def measure_setting(network, coverage, job, bar):
     setting = slow_link.set_up(parameter_bytes, compute_s, coverage)
     bar.label = "measuring the layers"
     setting.workload, setting.rest_us = profiling.profile(job(), f"{network} network", CALIBRATION - 5, 5, bar.advance)
-    setting.contention = slow_link.contention(setting, reference)
-    setting.handover_us = slow_link.handover(setting, job)
+    setting.measure_in(job, reference)
     return setting
 
 

@@ -16,6 +16,7 @@ KIND = "GRADWEAVE_LINKS"  # environment variable: "shaped" or "emulated", set by
 HEADER_SHARE = 1.046      # bytes on an Ethernet of 1500 bytes per byte of TCP payload: 1514 / 1448
 EMULATED_STARTUP_US = 200.0
 IDLE_US = 50.0  # between two ops of a link that has nothing to do
+LARGE, SMALL = 1 << 20, 1 << 10  # bytes: mostly transfer, mostly start-up
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Setting:
     rest_us: float = 0.0      # of an iteration besides forward and backward
     contention: float = 1.0   # compute time while the link is busy over compute time while it is idle
     handover_us: float = 0.0  # from when an op is ready until an idle link starts it
+    launch_us: float = 0.0   # of compute, which a message takes besides
 
     @property
     def kind(self):
@@ -41,6 +43,24 @@ class Setting:
     def coverage(self):
         """Measured communication time of all parameters in one message over compute time."""
         return self.message_s(self.parameter_bytes) / self.compute_s
+
+    def simulate(self, plan, cluster=None, speed=1.0):
+        """The simulator's answer where processors take `speed` times as long as when the layers were measured; `cluster`: the
+        setting's, with more."""
+        layers = [{**layer, "forward_us": speed * layer["forward_us"], "backward_us": speed * layer["backward_us"]}
+                  for layer in self.workload["layers"]]
+        return core.simulate(plan, {**self.workload, "layers": layers}, cluster or self.cluster,
+                             optimizer_us=speed * self.rest_us, contention=self.contention, handover_us=self.handover_us,
+                             launch_us=self.launch_us)
+
+    def measure_in(self, job, reference):
+        """Measure what ops take beside the job's own computation, and of it. Collective."""
+        self.contention, self.launch_us = taken_of_compute(self, reference)
+        startup_us, self.handover_us = ops_of(job, self)
+        link = self.cluster["links"][0]
+        for cost in (link, link.get("reduce_scatter"), link.get("all_gather")):
+            if cost:
+                cost["startup_us"] = max(0.0, cost["startup_us"] + startup_us)
 
     def message_s(self, size):
         """Measured seconds of a message of `size` bytes."""
@@ -91,40 +111,53 @@ def cluster_for(setting, method):
     return {**setting.cluster, "compressor_rates": rates} if rates else setting.cluster
 
 
-def handover(setting, job, iterations=16, warm_up=4):
-    """Microseconds from when an op of `job()` is ready until an idle link starts it: threads have to wake beside the
-    job's computation, and ranks to wait for the one that comes last. The probe, which sends one message after another, has
-    none of it. Collective."""
+def ops_of(job, setting, iterations=16, warm_up=4):
+    """(by how many microseconds an op's start-up is longer in `job()` than the probe has it, those from when it is ready until
+    an idle link starts it besides): threads have to wake beside the job's computation. Collective."""
     plan = core.make_plan(setting.workload, setting.cluster, "wfbp")
     timeline = turns.recorded(job(), plan, iterations, warm_up, setting.emulation)
     spans = sorted((span for span in timeline["spans"] if span["track"] == 1), key=lambda span: span["begin_us"])
-    more = {(after["iteration"], after["label"]): after["end_us"] - after["begin_us"] - 1e6 * setting.message_s(after["bytes"])
-            for before, after in zip(spans, spans[1:]) if after["begin_us"] > before["end_us"] + IDLE_US}
+    more = {(op["iteration"], op["label"]): (op["end_us"] - op["begin_us"] - 1e6 * setting.message_s(op["bytes"]),
+                                             op["begin_us"] > before["end_us"] + IDLE_US)
+            for before, op in zip(spans, spans[1:])}
     of_ranks = gathered(more)
     # The rank that comes last waits for nobody.
     least = [min(found[op] for found in of_ranks) for op in more if all(op in found for found in of_ranks)]
-    return max(0.0, ranks.agreed(statistics.fmean(least) if least else 0.0))
+    busy, idle = ([us for us, found_idle in least if found_idle == wanted] for wanted in (False, True))
+    startup_us = statistics.fmean(busy) if busy else 0.0
+    return ranks.agreed(startup_us), ranks.agreed(max(0.0, statistics.fmean(idle) - startup_us) if idle else 0.0)
 
 
-def contention(setting, reference, rounds=11, iterations=4):
-    """How many times longer compute takes while the link is busy, at least 1. Collective.
+def taken_of_compute(setting, reference, rounds=9, iterations=4):
+    """(how many times longer compute takes while the link is busy, at least 1; the microseconds of compute that a message takes
+    besides, however small). Collective.
 
     `reference` is the contestant that computes alone. Ops are queued ahead so that the link never idles. An emulated
     link moves the bytes through the loopback interface, which takes processor time too.
     """
-    elements = 1 << 18
-    buffer = torch.zeros(elements)
     hook = emulated_ddp.EmulatedHook(*setting.emulation) if setting.emulation else None
     all_reduce = hook.average if hook else functools.partial(distributed.all_reduce, async_op=True)
-    ratios = []
-    for _ in range(rounds):
-        turns.run_segment(reference, iterations, 0)
-        count = int(1.3 * iterations * reference.segment_seconds[-1] / setting.message_s(4 * elements)) + 1
+
+    def beside(size, longer):
+        """(seconds of an iteration, messages that have ended meanwhile)"""
+        buffer = torch.zeros(size // 4)
+        count = int(longer * iterations * reference.segment_seconds[-1] / setting.message_s(size)) + 1
         works = [all_reduce(buffer) for _ in range(int(ranks.agreed(count)))]
         busy, _ = training.train(reference.job, iterations)
+        ended = sum(work.done() if hook else work.is_completed() for work in works)
         for work in works:
             work.wait()
-        ratios.append(turns.slowest(sum(busy)) / iterations / reference.segment_seconds[-1])
+        return turns.slowest(sum(busy)) / iterations, ranks.agreed(ended) / iterations
+
+    slower, more = [], []
+    for _ in range(rounds):
+        turns.run_segment(reference, iterations, 0)
+        alone = reference.segment_seconds[-1]
+        slower.append(beside(LARGE, 1.3)[0] / alone)
+        seconds, messages = beside(SMALL, 3.0)
+        more.append((seconds / alone, messages / alone))
     if hook:
         hook.close()
-    return max(1.0, statistics.median(ratios))
+    contention = max(1.0, statistics.median(slower))
+    of_messages = statistics.median((ratio - contention) / max(rate, 1.0) for ratio, rate in more)
+    return contention, max(0.0, 1e6 * of_messages)
