@@ -27,8 +27,8 @@ from gradweave.updating import Updates
 BUFFERS = "the broadcast of buffers"
 OWN_BUFFERS = ("gradweave: each rank evaluates with running statistics of its own batches: call gradweave.finish(model) on "
                "all ranks before model.eval() to evaluate with rank 0's, as DistributedDataParallel does")
-OWN_COPIES = ("gradweave.finish(): copies of the model, such as averages of its weights, are not the same on all ranks, "
-              "which have stepped on their own; model.gradweave.average(copy), called on all ranks, makes one the mean of all")
+OWN_COPIES = ("gradweave.finish(): copies of the model, such as averages of its weights, differ between ranks, because ranks "
+              "stepped on their own; call model.gradweave.average(copy) on all ranks to make a copy the mean over the ranks")
 LOAD = "model.gradweave.load_state_dict()"
 
 
@@ -344,8 +344,8 @@ class Session:
     def before_load(self, what):
         """The model's or the optimizer's load_state_dict() is about to be called."""
         if self._folded and self.layers is None:
-            raise _native.InvalidInput(f"the {what}'s load_state_dict() after {LOAD}, which has folded what ranks had of "
-                                       f"their own into the {what}: load model and optimizers first")
+            raise _native.InvalidInput(f"the {what}'s load_state_dict() came after {LOAD}, which has already "
+                                       f"changed the {what} to suit another number of ranks: load model and optimizers first")
         self.synchronize()
 
     def close(self, error: BaseException | None = None, patience_s: float | None = None) -> None:
@@ -562,7 +562,7 @@ class Session:
             return "ranks of an island that step on their own can't be averaged with other islands: choose a scheme without " \
                    "local steps"
         reason = self._loop.refusal(plan)
-        return reason and f"the plan can't serve this loop: {reason}"
+        return reason and f"the plan doesn't work with this loop: {reason}"
 
     def _hook_layers(self):
         if self.layers is None:

@@ -106,7 +106,7 @@ void check_links(const std::vector<Link>& links, const std::string& key, std::in
                          "1 is the speed of the published times");
     }
     if (link.each_worker && !levels) {
-      throw InvalidInput("is of links between nodes of several workers", where + ".each_worker",
+      throw InvalidInput("is only for links between nodes of several workers", where + ".each_worker",
                          "leave it out, or describe the links inside a node");
     }
   }

@@ -91,13 +91,13 @@ const std::vector<OuterRow>& outer_rows() {
                                     .default_source = "the plain mean; DiLoCo has 0.9",
                                     .minimum = 0,
                                     .maximum = 0.999,
-                                    .meaning = "Nesterov momentum on what averages change"},
+                                    .meaning = "Nesterov momentum on the changes that averages bring"},
                                    &Outer::momentum},
                                   {{.name = "outer_learning_rate",
                                     .default_source = "the plain mean; DiLoCo has 0.7",
                                     .minimum = 1e-6,
                                     .maximum = 100,
-                                    .meaning = "multiplies what averages change"},
+                                    .meaning = "multiplies the changes that averages bring"},
                                    &Outer::learning_rate}};
     for (OuterRow& row : made) {
       row.spec.type = OptionType::kNumber;

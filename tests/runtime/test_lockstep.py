@@ -185,7 +185,7 @@ def stepping_oddly(rank, given, how):
 
 
 @pytest.mark.parametrize("how, said", [("accumulates", "all but the last one under model.gradweave.no_sync()"),
-                                       ("no_sync", "step() comes without gradients that all islands have averaged"),
+                                       ("no_sync", "step() was called without gradients averaged over all islands"),
                                        ("scaler", "give the scaler to wrap(scaler=)"),
                                        ("wait", "let all loops make as many steps")])
 def test_what_would_part_islands_is_an_error(meeting, how, said):
