@@ -135,9 +135,8 @@ void check(const Cluster& cluster) {
 std::string not_modelled(const Cluster& cluster) {
   if (cluster.workers_per_node == 1 || cluster.inside) return {};
   return "workers_per_node is " + std::to_string(cluster.workers_per_node) +
-         ", and links within a node, 'inside', are not described: plans and predictions are those of one "
-         "worker "
-         "on each node";
+         ", but 'inside', the links within a node, is missing: plans and predictions take each node for one "
+         "worker";
 }
 
 std::string hash_of(const Cluster& cluster) {
