@@ -385,7 +385,7 @@ std::vector<Break> breaks() {
        },
        "both compressed and exact"},
       {"average_of_a_gradients_compressor", 7, compressed_average(),
-       [](Plan& p) { p.period[0].ops[0].compression.name = "power_sgd"; }, "serves gradients only"},
+       [](Plan& p) { p.period[0].ops[0].compression.name = "power_sgd"; }, "works for gradients only"},
       {"density_of_integers", 7, compressed_average(),
        [](Plan& p) {
          p.period[0].ops[0].compression.parameters = {{"density", 0.1}};
