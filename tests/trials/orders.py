@@ -141,7 +141,7 @@ REFUSED = {
     wrap_then_plain_prepare: ("was put around the model", INTEGRATION),
     prepare_then_wrap_the_accelerator: ("wrap it before prepare()",),
     accelerator_wrapped_twice: ("this Accelerator is wrapped already",),
-    accelerator_of_one_process: ("say Accelerator(cpu=True)",),
+    accelerator_of_one_process: ("use Accelerator(cpu=True)",),
     accelerated_optimizer_with_a_loss_scale: ("has stored step()", INTEGRATION),
     model_without_its_optimizer: ("give accelerator.prepare() its optimizer",),
     one_optimizer_for_two_models: ("give each model an optimizer of its own",),
