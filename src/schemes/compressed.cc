@@ -112,7 +112,7 @@ const std::vector<OuterRow>& outer_rows() {
 
 const std::vector<OptionSpec>& compressor_options() {
   static const std::vector<OptionSpec> options =
-      options_for(Payload::kGradient, "the gradient as it is",
+      options_for(Payload::kGradient, "no compression",
                   "how gradients are compressed; the plan is made for the compressed cost", {});
   return options;
 }
@@ -120,7 +120,7 @@ const std::vector<OptionSpec>& compressor_options() {
 const std::vector<OptionSpec>& average_options() {
   static const std::vector<OptionSpec> options = [] {
     std::vector<OptionSpec> made = options_for(
-        Payload::kParameter, "the parameters as they are",
+        Payload::kParameter, "no compression",
         "how averages are compressed, as changes since the last one; auto: as many bits as the shortest "
         "period allows",
         {kPlannersChoice});
