@@ -36,7 +36,8 @@ LOAD = "model.gradweave.load_state_dict()"
 class Session:
     """What `model.gradweave` is.
 
-    plan: the one in force; None before the first iteration. workload, cluster, prediction: what it was made from, and its time.
+    plan: the one in force; None before the first iteration. workload, cluster, prediction: what it was made from, and its
+    time.
     """
 
     plan: core.Plan | None
