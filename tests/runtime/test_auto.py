@@ -190,7 +190,7 @@ def refused_of_float64(rank):
 
     for options in ({"compressor": "int4"}, {"outer_momentum": 0.5}):
         model = make_net().double()
-        with pytest.raises(gradweave.InvalidInput, match="floats of 16 or 32 bits only.*torch.autocast"):
+        with pytest.raises(gradweave.InvalidInput, match="only floats of 16 or 32 bits.*torch.autocast"):
             gradweave.wrap(model, sgd(model), "delayed_averaging", options=options)
 
 
