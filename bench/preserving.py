@@ -116,7 +116,7 @@ def train(run, train_set, test_set):
         gradweave.finish(job.model)
         job.model.gradweave.close()
         logging.getLogger("gradweave").removeHandler(handler)
-        objection = " ".join(line for line in told if "passed over" in line or "objects" in line or "makes only" in line)
+        objection = " ".join(line for line in told if "was not chosen" in line or "objects" in line or "makes only" in line)
     accuracy, loss = fashion_mnist.evaluate(network, test_set, ranks.rank(), run.workers)
     return {"run": asdict(run), "plan": plan, "accuracy": accuracy, "loss": loss, "objection": objection}
 

@@ -329,8 +329,8 @@ def first_screen(times, found):
     """Seconds to TARGET and accuracies of the rows that README.md shows."""
     slow = " and ".join(f"{rate:g}" for rate in PICTURED)
     told = (f"Seconds until a small network has learned Fashion-MNIST to {TARGET:g} %, and its test accuracy after "
-            f"{NUMBERS[accuracy.Run.epochs]} epochs.\nTwo workers; links that take {slow} times as long as the computation; "
-            f"{seeds_told(found)}.")
+            f"{NUMBERS[accuracy.Run.epochs]} epochs.\nTwo workers; links that take {slow} times as long as the computation "
+            f"(coverage rates {slow}); {seeds_told(found)}.")
     lines = []
     for name in SHOWN:
         row = [name]

@@ -61,18 +61,22 @@ class Observer {
   // Returns what an echo takes, in ns, on links whose costs are those of cluster(), for the observer of the next plan.
   EchoTimes usual() const;
 
-  // Takes a sample of all ranks, and what one message of always the same size took on each idle link, if there was one
-  // (else 0, or nothing at all). Returns whether to plan again: a link or the compute has changed; or, compared 2, 6, 14,
-  // ... samples after the start or a change, is more than a tenth off what was planned for last, or more than a half if
-  // that was observed under another plan. O(ops of the sample).
+  // Takes a sample of all ranks. `echo_ns`: what one message of always the same size took on each idle link; 0, or no
+  // entries at all, where there was none. Returns whether to plan again, that is if
+  // - a link or the compute has changed; or
+  // - 2, 6, 14, ... samples after the start or a change, a time is more than a tenth off what was planned for last, or
+  //   more than a half if that was observed under another plan.
+  // O(ops of the sample).
   bool add(const IterationStatistics& sample, const std::vector<double>& echo_ns = {});
   bool sampled() const;
   // Returns the measured time of an iteration, of the last two samples. The caller owes one.
   double iteration_ns() const;
 
-  // Return what to plan for, from the samples since the last change. Start-up and time per byte of a link are told apart
-  // as far as its messages differ in size; else both change by one factor. Links whose ops share them change in proportion
-  // to the first sample, below a half by one factor; idle ones in proportion to the first four, once they are more than a half off.
+  // Return what to plan for, from the samples since the last change.
+  // - A link that serves one op at a time: its start-up and its time per byte are fitted one by one if its messages differ in
+  //   size. Else both change by one factor.
+  // - A link whose ops share it: the change is counted from its first sample. Below a half both change by one factor.
+  // - An idle link: the change is counted from its first four samples. Below a half it counts as none.
   Workload workload() const;
   Cluster cluster() const;
 

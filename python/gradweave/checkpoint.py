@@ -52,7 +52,8 @@ def states_of(given, rank, ranks):
     given = given if isinstance(given, (list, tuple)) else [given]
     states = [state for each in given for state in (each.values() if isinstance(each, dict) else [each])]
     if not states or not all(isinstance(state, RankState) for state in states):
-        raise ValueError("it has no state of a rank: give each rank its own, as state_dict() returned it, or a list of all")
+        raise ValueError("it does not hold a rank's state: give each rank its own, as state_dict() returned it, or a list "
+                         "of all")
     for state in states:
         if state.version != VERSION:
             raise ValueError(f"it has version {state.version}, and this gradweave reads version {VERSION}")

@@ -25,7 +25,7 @@ def _refusing(method, name):
     @functools.wraps(method)
     def call(self, *arguments, **named):
         if self.closed:
-            raise _native.InvalidInput(f"model.gradweave.{name}: this training was ended by close(): ask before close(), or "
-                                       "wrap the model again")
+            raise _native.InvalidInput(f"model.gradweave.{name}: this training was ended by close(): "
+                                       "call this before close(), or wrap the model again")
         return method(self, *arguments, **named)
     return call

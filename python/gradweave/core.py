@@ -84,7 +84,7 @@ def chosen(plan: "Json | Plan") -> Json:
 
 
 def cut_layers(plan: "Json | Plan", workload: "Json | Workload") -> list[int]:
-    """The layers, not the first, whose gradients complete an op that may start then: the backward has to reach their
+    """The layers, except the first, whose gradients complete an op that may start then. The backward has to reach their
     gradients apart from those of the layers before. Errors: ValueError."""
     return _native().cut_layers(plan, workload)
 
@@ -104,9 +104,9 @@ def write_report(path: str | os.PathLike[str], *, workload: "Json | Workload | N
                  cluster: "Json | Cluster | None" = None, schemes: Iterable[str] | None = None,
                  plans: "Mapping[str, Json | Plan] | None" = None, timelines: "Iterable[Json | Timeline]" = (),
                  measured: Iterable[str] = ()) -> None:
-    """Writes the page that `gradweave report` writes, whole or not at all. `schemes`: planned beside the `plans` ({name:
-    plan}); default: all that don't search among the others. `measured`: sentences that the page shows. A workload and its
-    cluster, or a timeline, there must be. Errors: ValueError; RuntimeError if the disk fails."""
+    """Writes the page that `gradweave report` writes, whole or not at all. Give a workload and its cluster, or a timeline.
+    `schemes`: planned beside the `plans` ({name: plan}); default: all that don't search among the others. `measured`:
+    sentences that the page shows. Errors: ValueError; RuntimeError if the disk fails."""
     _native().write_report(os.fspath(path), workload=workload, cluster=cluster,
                            schemes=None if schemes is None else list(schemes), plans=list((plans or {}).items()),
                            timelines=list(timelines), measured=list(measured))

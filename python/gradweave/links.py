@@ -27,7 +27,7 @@ class EmulatedLink:
         self.set(startup_us, us_per_byte)
 
     def set(self, startup_us: float, us_per_byte: float) -> None:
-        """Ops that begin from now on take so long: how training follows a link that changes can be tried so."""
+        """Change the costs, for ops that begin from now on. So you can try how training follows a link that changes."""
         for what, value in (("startup_us", startup_us), ("us_per_byte", us_per_byte)):
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"EmulatedLink({what}={value}): give a finite number >= 0")

@@ -125,8 +125,8 @@ class Lockstep(islands.Islands):
 
     def wait(self):
         """Errors: InvalidInput."""
-        raise _native.InvalidInput("gradweave: islands that average gradients make each step together, so none can wait "
-                                   "without a step: let all loops make as many steps")
+        raise _native.InvalidInput("gradweave: islands that average gradients make each step together, so an island "
+                                   "can't wait without steps: let the loops of all islands make the same number of steps")
 
     def finish(self):
         if not self.joined:
@@ -166,9 +166,9 @@ class Lockstep(islands.Islands):
             return
         self._check_whole()
         if self._stepped:
-            raise _native.RuntimeFailure("gradweave: a backward comes before all optimizers have stepped, and islands that "
-                                         "average gradients make each step of one backward: step all optimizers after it, in "
-                                         "the order in which wrap() was given them, or average parameters")
+            raise _native.RuntimeFailure("gradweave: backward() was called again before all optimizers have stepped. Islands "
+                                         "that average gradients need one backward for each step: step all optimizers after "
+                                         "it, in the order in which wrap() was given them, or average parameters")
         self._task, self._missing = task, [len(bucket.parameters) for bucket in self._buckets]
         # What averages inside may do so in a callback of its own, which is queued by then.
         queue = torch.autograd.Variable._execution_engine.queue_callback
@@ -228,7 +228,7 @@ class Lockstep(islands.Islands):
 
     def _before_step(self, optimizer, arguments, named):
         if islands.closure_of(arguments, named) is None and not self._landed_now:
-            raise _native.RuntimeFailure("gradweave: step() comes without gradients that all islands have averaged, and would "
+            raise _native.RuntimeFailure("gradweave: step() was called without gradients averaged over all islands, and would "
                                          "change this one alone: call the model itself, model(...), and run the last backward "
                                          "before a step outside of no_sync()")
         if optimizer is not self._optimizers[-1]:
@@ -306,9 +306,9 @@ class Lockstep(islands.Islands):
             with torch.no_grad():
                 steps = {bucket.write(share) for bucket, share in zip(self._buckets, means.split(self._gradient_counts()))}
             if steps != {float(self.steps)}:
-                raise _native.RuntimeFailure(f"gradweave: this island has made {self.steps} steps, and others another number: "
-                                             "one of them has left out a step after a backward. Parameters are not equal any "
-                                             "more: end all islands and go on from a checkpoint. Decide by the averaged "
+                raise _native.RuntimeFailure(f"gradweave: this island has made {self.steps} steps, and others more or fewer: "
+                                             "one of them has left out a step after a backward. Parameters are no longer "
+                                             "equal: end all islands and go on from a checkpoint. Decide by the averaged "
                                              "gradients whether to leave out a step, so that all islands do")
             self._landed_now = True
         for call in self._on_land:

@@ -27,8 +27,8 @@ from gradweave.updating import Updates
 BUFFERS = "the broadcast of buffers"
 OWN_BUFFERS = ("gradweave: each rank evaluates with running statistics of its own batches: call gradweave.finish(model) on "
                "all ranks before model.eval() to evaluate with rank 0's, as DistributedDataParallel does")
-OWN_COPIES = ("gradweave.finish(): copies of the model, such as averages of its weights, are not the same on all ranks, "
-              "which have stepped on their own; model.gradweave.average(copy), called on all ranks, makes one the mean of all")
+OWN_COPIES = ("gradweave.finish(): copies of the model, such as averages of its weights, differ between ranks, because ranks "
+              "stepped on their own; call model.gradweave.average(copy) on all ranks to make a copy the mean over the ranks")
 LOAD = "model.gradweave.load_state_dict()"
 
 
@@ -36,7 +36,8 @@ LOAD = "model.gradweave.load_state_dict()"
 class Session:
     """What `model.gradweave` is.
 
-    plan: in force now; None before the first iteration. So are workload, cluster and prediction.
+    plan: the one in force; None before the first iteration. workload, cluster, prediction: what it was made from, and its
+    time.
     """
 
     plan: core.Plan | None
@@ -142,22 +143,23 @@ class Session:
 
     def report(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:
         """Measured times of the plan in force beside predicted ones, of the last iterations: {"predicted", "measured", "ccr",
-        "links", "differences", "op", "stragglers", "text": all of it for people}. None before enough iterations, and for a
-        plan that was given. Collective, between iterations.
+        "links", "differences", "op", "stragglers", "text"}; "text" is all of it for people. None before enough iterations, and
+        for a plan that was given. Collective, between iterations.
 
-        With a `path` rank 0 also writes it as the page of `gradweave report`, whole or not at all: the plan in force beside
-        the other schemes, and what timeline() would return on rank 0, which it then no longer returns. The other ranks go
-        on meanwhile. Errors, on rank 0: InvalidInput for a path that can't be written, or if there is nothing to report."""
+        With a `path` rank 0 also writes the page of `gradweave report`, whole or not at all: the plan in force beside the
+        other schemes, and the timeline recorded since the last timeline(). The next timeline() begins after it. The other
+        ranks go on meanwhile. Errors, on rank 0: InvalidInput for a path that can't be written, or if there is nothing to
+        report."""
         found = self._controller.report()
         if path is not None and self.job.decides:
             self._write_page(path, found)
         return found
 
     def log_to(self, target: str | os.PathLike[str] | Any, every: int = 50) -> None:
-        """Log on rank 0, every so many iterations, their mean iteration_ms, exposed_ms (waits for communication), ops and
-        bytes sent, updates, waits; and the scheme in force, its predicted_ms and buffer_bytes. `target`: a path, to whose
-        file JSON lines are appended, or a torch.utils.tensorboard.SummaryWriter (or another object with add_scalar()).
-        Errors, on rank 0: InvalidInput for what can't be written to."""
+        """Log on rank 0, every so many iterations: their mean iteration_ms, exposed_ms (waits for communication), ops and
+        bytes sent, updates and waits; the scheme in force, its predicted_ms and buffer_bytes. `target`: the path of a file to
+        which JSON lines are appended, or a torch.utils.tensorboard.SummaryWriter (or another object with add_scalar()).
+        Errors, on rank 0: InvalidInput for a target that can't be written to."""
         if self.job.decides:
             try:
                 self._scalars.add(target, every)
@@ -226,7 +228,7 @@ class Session:
         return self._scope.buffer_marks() != self._buffer_marks
 
     def broadcast_buffers(self) -> None:
-        """Rank 0's. Collective."""
+        """Give all ranks rank 0's buffers. Collective."""
         self.control.broadcast(self._scope.buffers(), BUFFERS)
         self._buffer_marks = self._scope.buffer_marks()
 
@@ -242,9 +244,9 @@ class Session:
         self._copies = [*(each for each in self._copies if each() is not None), weakref.ref(copy)]
 
     def average(self, module: torch.nn.Module) -> None:
-        """Make a copy of the model, or an average of its weights, the mean of all ranks' in place: where ranks step on their
-        own, finish() makes only the model itself equal. What is no floating point becomes rank 0's. Collective. Errors:
-        InvalidInput if ranks give modules of different shapes."""
+        """Make a copy of the model, or an average of its weights, the mean over all ranks, in place. Where ranks step on their
+        own, finish() makes only the model itself equal. Values that are not floating-point become rank 0's. Collective.
+        Errors: InvalidInput if ranks give modules of different shapes."""
         tensors = [each.detach() for each in (*module.parameters(), *module.buffers())]
         shapes = digest([[list(each.shape), str(each.dtype)] for each in tensors])
         self._compare("model.gradweave.average()", "modules", shapes, "give it the same module")
@@ -285,9 +287,9 @@ class Session:
 
     def load_state_dict(self, states: Mapping[str, RankState] | Sequence[Mapping[str, RankState]]) -> None:
         """Go on from what state_dict() returned on this rank; its plan comes into force again. Or from a list of what it
-        returned on each rank of the job before, in their order: if that had another number of ranks, this job starts where
-        finish() would have ended that one, and makes its own plan. After the model's and the optimizer's load_state_dict(),
-        before the first forward, on every rank. Collective. Errors: InvalidInput."""
+        returned on each rank of the earlier job, in their order. If that had another number of ranks, this job starts where
+        finish() would have ended it, and makes its own plan. Call it on every rank, after the model's and the optimizer's
+        load_state_dict() and before the first forward. Collective. Errors: InvalidInput."""
         refusal = None
         try:
             states = checkpoint.states_of(states, self.job.rank, self.job.size)
@@ -344,15 +346,15 @@ class Session:
     def before_load(self, what):
         """The model's or the optimizer's load_state_dict() is about to be called."""
         if self._folded and self.layers is None:
-            raise _native.InvalidInput(f"the {what}'s load_state_dict() after {LOAD}, which has folded what ranks had of "
-                                       f"their own into the {what}: load model and optimizers first")
+            raise _native.InvalidInput(f"the {what}'s load_state_dict() came after {LOAD}, which has already "
+                                       f"changed the {what} to suit another number of ranks: load model and optimizers first")
         self.synchronize()
 
     def close(self, error: BaseException | None = None, patience_s: float | None = None) -> None:
-        """End the engine's threads and make model and optimizer what they were before. Safe to call twice. Waits for the ops
-        that other ranks may need, the timeout at most. `error`: this rank's own, which the other ranks are told; ops under way
-        are given up. `patience_s`: they are also given up once none has ended for so long. Any other call afterwards is an
-        InvalidInput."""
+        """End the engine's threads, and make model and optimizer what they were before. Safe to call twice. Waits for the ops
+        that other ranks may need, at most for the timeout. `error`: this rank's own error, which the other ranks are told; ops
+        under way are given up. `patience_s`: they are also given up once none has ended for so long. Any other call afterwards
+        raises InvalidInput."""
         if self.closed:
             return
         self.unhook()
@@ -447,8 +449,8 @@ class Session:
         return result
 
     def skip_step(self) -> None:
-        """In place of optimizer.step(): drops the gradient of the last backward, as a guard against NaN does. Every rank
-        has to do the same. Updates due from earlier iterations take place."""
+        """In place of optimizer.step(): drop the gradient of the last backward, for instance because it is not finite. Every
+        rank has to do the same. Updates due from earlier iterations take place."""
         self.updates.end_iteration(skip=True)
         self._iteration_ended()
 
@@ -562,7 +564,7 @@ class Session:
             return "ranks of an island that step on their own can't be averaged with other islands: choose a scheme without " \
                    "local steps"
         reason = self._loop.refusal(plan)
-        return reason and f"the plan can't serve this loop: {reason}"
+        return reason and f"the plan doesn't work with this loop: {reason}"
 
     def _hook_layers(self):
         if self.layers is None:

@@ -23,36 +23,47 @@ class Settings:
     """How a job is trained.
 
     scheme: the scheme that makes the plan, after `warm_up` + `profile_iterations` iterations, which train synchronously.
-    plan: a plan (core.Plan, dictionary, JSON text or path) to run from the first iteration instead. links: network
-    interfaces, process groups or EmulatedLinks; by default that of the default group. options: the scheme's options. timeout:
-    seconds that one op may take. arrival_timeout: seconds from the first rank that calls wrap() to the last.
-    find_unused_parameters: as in DistributedDataParallel; None finds out in the first iteration. broadcast: whether all ranks
-    get rank 0's parameters and buffers first. broadcast_buffers: whether they get rank 0's buffers also before each forward
-    in training, as in DistributedDataParallel. scaler: the loop's torch.amp.GradScaler; plans that do not update by this
-    iteration's reduced gradient in step() need it. check: compare every op across ranks before it starts, and every 100
-    iterations the parameters, where a plan keeps them equal; by default what GRADWEAVE_CHECK in the environment says.
-    process_group: the ranks that train this model alike, where others train other parts of it; by default all, or those that
-    hold the same shards of a sharded model. plan_group: all ranks of the groups that process_group= makes, to have one plan,
-    made for the slowest of them. They also meet in finish(), and an error of one ends all. By default each group has its own
-    plan; ranks of a sharded model have one. workers_per_node: the number of ranks of a node, numbered one after another.
-    Gradients are then reduced inside nodes first, then between them, and the plan is made for both levels of links, by
-    schemes of exact gradients (docs/clusters.md). None: one level, or that of a given plan. exclude: names of parameters, or
-    of modules, that are neither communicated nor broadcast. moments: where ranks step on their own, torch's Adam and AdamW
-    divide by the second moment of the whole batch's gradient, which they estimate ("whole_batch"), or by that of this rank's
-    part of it, as torch does ("local"). follow: whether to make a new plan when links or compute have changed in training,
-    and to change to it if it is better (not under torch.compile); None: with scheme `auto`. tune: how many plans of the
-    scheme, of different sizes, to try in training, 13 iterations each; the first is the one that would be in force anyway.
-    The fastest stays, and only then plans follow the run (not under torch.compile). report: whether rank 0 logs (logger
-    "gradweave") which plan comes into force, and at the end what was gained. dump: a folder, made if need be, where each rank
-    writes rank-0.json (by its number) when training can't go on: a timeline of what it did last and what it knew of the
-    others, for `gradweave diff` and `gradweave report`. islands: "host:port" of `gradweave meet`, where this job, an island,
-    meets others that train the same model (docs/islands.md). key: the file of the islands' key. island: this island's name,
-    the same when it comes again; by default the host's. listen: "host:port" at which others reach the first rank of a host,
-    the next ones at the ports that follow; by default any free port. between: options between islands. They are ranks (how
-    many of each island exchange with others; by default all), average (parameters, or gradients, exactly and without the
-    options that follow), period (steps between two averages, at least), fragments (the model is averaged in so many parts in
-    turn; by default one for each million parameters, 8 at most), compressor (int4, int8, int2, ef_signsgd or none),
-    outer_momentum and outer_learning_rate."""
+    plan: a plan (core.Plan, dictionary, JSON text or path) to run from the first iteration instead.
+    links: network interfaces, process groups or EmulatedLinks; by default that of the default group.
+    options: the scheme's options.
+    timeout: seconds that one op may take.
+    arrival_timeout: seconds from the first rank that calls wrap() to the last.
+    find_unused_parameters: as in DistributedDataParallel; None finds out in the first iteration.
+    broadcast: whether all ranks get rank 0's parameters and buffers first.
+    broadcast_buffers: whether they get rank 0's buffers also before each forward in training, as in DistributedDataParallel.
+    scaler: the loop's torch.amp.GradScaler; plans that do not update by this iteration's reduced gradient in step() need it.
+    check: compare every op across ranks before it starts. Where a plan keeps parameters equal, compare them too, every 100
+        iterations. The default is what GRADWEAVE_CHECK in the environment says.
+    process_group: the ranks that train the same part of the model, where others train other parts. By default all ranks, or
+        those that hold the same shards of a sharded model.
+    plan_group: the ranks of all groups given as process_group=. They then have one plan, made for the slowest of them. They
+        also meet in finish(), and an error of one ends all. By default each group has its own plan; ranks of a sharded model
+        have one.
+    workers_per_node: the number of ranks of a node, numbered one after another. Gradients are then reduced inside nodes first,
+        then between them, and the plan is made for both levels of links, by schemes of exact gradients (docs/clusters.md).
+        None: one level, or that of a given plan.
+    exclude: names of parameters, or of modules, that are neither communicated nor broadcast.
+    moments: what torch's Adam and AdamW divide by where ranks step on their own. "whole_batch" is the second moment of the
+        whole batch's gradient, which is estimated; "local" that of this rank's part of the batch, as in torch.
+    follow: whether to make a new plan when links or compute have changed in training, and to take it if it is better. Not
+        under torch.compile. None means yes with scheme `auto`, else no.
+    tune: how many plans of the scheme, of different sizes, to try in training, 13 iterations each. The first is the one that
+        would be in force anyway. The fastest stays. Plans follow the run only after the trials. Not under torch.compile.
+    report: whether rank 0 logs (logger "gradweave") which plan comes into force, and at the end what was gained.
+    dump: a folder, made if it is missing. When training can't go on, each rank writes a timeline there, rank-0.json (by its
+        number), of what it did last and what it knew of the others. `gradweave diff` and `gradweave report` read it.
+    islands: "host:port" of `gradweave meet`, where this job, an island, meets the others that train the same model
+        (docs/islands.md).
+    key: the file of the islands' key.
+    island: this island's name, the same when it comes again. By default the host's name.
+    listen: "host:port" at which others reach the first rank of a host; the next ranks have the ports that follow. By default
+        any free port.
+    between: options between islands (docs/islands.md). They are ranks (how many of each island exchange with others; by
+        default all), average (parameters; or gradients, which is exact and has none of the options that follow), period (steps
+        between two averages, at least), fragments (in how many parts the model is averaged, one after the other; by default
+        one for each million parameters, 8 at most), compressor (int4, int8, int2, ef_signsgd or none), outer_momentum and
+        outer_learning_rate.
+    """
 
     scheme: str = "auto"
     plan: Plan | None = None

@@ -192,7 +192,7 @@ class Islands:
         """Parameters that were updated since they were gathered are gathered again. Errors: InvalidInput."""
         for shard in self._shards.values():
             if shard.moved:
-                raise _native.InvalidInput("a sharded parameter has other memory than in gradweave.wrap(): move or convert "
+                raise _native.InvalidInput("a sharded parameter has moved in memory since gradweave.wrap(): move or convert "
                                            "the model first, then wrap it")
         for number, group in enumerate(self._groups):
             if group.is_unsharded:

@@ -193,7 +193,7 @@ class Updates:
     def _check_no_gradient(self):
         if any(parameter.grad is not None for parameter in self._parameters):
             raise _native.InvalidInput("optimizer.step(): no backward was communicated since the last one, and the plan in "
-                                       "force has no use for a gradient of this rank alone; put one backward() outside "
+                                       "force can't use a gradient of this rank alone; put one backward() outside "
                                        "no_sync() before each step()")
 
     def _step_in_parts(self, optimizer, stepper):

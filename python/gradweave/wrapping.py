@@ -182,7 +182,7 @@ def innermost(optimizer, hooks_alone=False):
     if not hooks_alone and any(getattr(value, "__self__", None) is held[0] and getattr(value, "__name__", "") == "step"
                                for value in values):
         # As Accelerate's with a loss scale: it would step beside the plan.
-        raise ValueError(f"gradweave.wrap: this {type(optimizer).__name__} has kept step() of the optimizer inside as it was: "
+        raise ValueError(f"gradweave.wrap: this {type(optimizer).__name__} has stored step() of the optimizer inside it: "
                          f"wrap the one inside before it is prepared; {INTEGRATIONS}")
     return innermost(held[0], hooks_alone)
 

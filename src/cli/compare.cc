@@ -222,9 +222,11 @@ void print_for_people(const Workload& workload, const std::vector<Setting>& sett
   }
   std::cout
       << "\n* fastest; ! changes training: speed says nothing about accuracy, and only schemes whose\n"
-         "effect is 'exact' compute what plain data parallelism computes (docs/schemes.md); +NAME: through\n"
-         "that compressor. times ddp: how many times faster than scheme ddp as it is; efficiency: compute\n"
-         "over iteration time; coverage rate: time to send the model once on the first link over compute."
+         "effect is 'exact' compute what plain data parallelism computes (docs/schemes.md); +NAME: with\n"
+         "that compressor. times ddp: how many times as fast as scheme ddp without a compressor; "
+         "efficiency:\n"
+         "compute time / iteration time; coverage rate: time to send the model once on the first link /\n"
+         "compute time."
       << (screen.wide ? "\n" : "\n--wide shows all columns.\n");
 }
 

@@ -183,10 +183,10 @@ void print_for_people(const FaultReport& report, const Setting& setting, const S
   std::cout << fmt::format("islands come or go up to {} times a day\n", number_text(report.epochs_a_day, 3));
   if (options.mtbf_s < report.least_mtbf_s) {
     std::cout << fmt::format(
-        "averages rarely land: with an mtbf below {} the next island mostly dies before an average lands\n",
+        "averages rarely land: below an mtbf of {} another island usually dies before an average lands\n",
         long_time(report.least_mtbf_s));
   }
-  if (report.gives >= 1) std::cout << "an island that comes mostly dies before it has the state\n";
+  if (report.gives >= 1) std::cout << "a new island usually dies before it has the state\n";
   if (const auto& islands = report.rows.front().islands; islands && islands->all_gone > 0)
     std::cout << fmt::format("all islands are gone at once {} times a day, and go on from a checkpoint\n",
                              number_text(islands->all_gone, 3));
@@ -258,10 +258,11 @@ void compare_faults(const std::vector<Setting>& settings, const FaultFlags& flag
   }
   const Screen screen = standard_output(outcome.wide);
   for (const auto& [setting, report] : reports) print_for_people(report, *setting, screen);
-  std::cout << "\ngoodput: share of the samples without faults that are trained and kept; efficiency: "
-               "goodput times\n"
-               "compute over iteration time; train: share of the islands that do; lost: share of what was "
-               "trained.\n"
+  std::cout << "\ngoodput: samples trained and kept, as a share of those without faults; efficiency: goodput "
+               "times\n"
+               "compute time / iteration time; train: share of the islands that are training; lost: share of "
+               "what\n"
+               "was trained.\n"
                "Goodput says nothing about accuracy: where averages land rarely, their period is longer."
             << (screen.wide ? "\n" : " --wide shows all columns.\n");
 }

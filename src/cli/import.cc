@@ -152,7 +152,8 @@ void add_import_kineto(CLI::App& parent, Outcome& outcome) {
 void add_import_nccl_tests(CLI::App& parent, Outcome& outcome) {
   auto arguments = std::make_shared<NcclTestsArguments>();
   CLI::App* command = parent.add_subcommand(
-      "nccl-tests", "A cluster file from the output of nccl-tests, or from its file of -J");
+      "nccl-tests",
+      "A cluster file from the output of nccl-tests, or from the file that its option -J writes");
   command
       ->add_option("files", arguments->files,
                    "Runs of all_reduce_perf, and of reduce_scatter_perf and all_gather_perf")

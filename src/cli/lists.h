@@ -32,7 +32,7 @@ std::vector<Number> numbers_of(const std::vector<std::string>& words, std::strin
     Number number{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc{} || end != text.data() + text.size() || !(number >= low && number <= high)) {
-      throw InvalidInput(in_quotes(item) + " is no number in range", option,
+      throw InvalidInput(in_quotes(item) + " is not a number in range", option,
                          fmt::format("give numbers from {} to {}", low, high) +
                              (measure ? ", or with a unit of " + units_of(*measure) : ""));
     }

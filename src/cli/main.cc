@@ -100,7 +100,7 @@ std::string fault_of(const CLI::App& app, const std::string& path, const CLI::Pa
     return where + "a command is missing; give one of " + listed(names) + ", or --help";
   }
   if (!extra.empty())
-    return where + in_quotes(extra.front()) + " belongs to no option; run with --help for the options";
+    return where + in_quotes(extra.front()) + " is not expected here; run with --help for the options";
   const std::string forgotten = without_value(app);
   return where + (forgotten.empty() ? words_of(error) : forgotten) + "; run with --help for the options";
 }

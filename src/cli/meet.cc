@@ -33,7 +33,7 @@ struct MeetArguments {
 void run_meet(const MeetArguments& arguments, const Outcome& outcome) {
   if (!arguments.make_key.empty()) {
     if (!arguments.listen.empty() || !arguments.key.empty())
-      throw InvalidInput("goes with no other option", "--make-key",
+      throw InvalidInput("can't be combined with other options", "--make-key",
                          "make the key first, then start the meeting point with it");
     islands::make_key_file(arguments.make_key);
     return;

@@ -100,7 +100,7 @@ void add_preserve(CLI::App& app, Outcome& outcome) {
       ->capture_default_str();
   command
       ->add_option("--stable-share", arguments->tolerance.step,
-                   "How much of the largest stable step a plan may use")
+                   "Share of the largest stable learning rate that a plan may use")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command

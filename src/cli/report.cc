@@ -92,7 +92,7 @@ void add_report(CLI::App& app, Outcome& outcome) {
   add_set_option(*command, arguments->set);
   command
       ->add_option("--plan", arguments->plans,
-                   "Plan file; repeatable. Without --schemes the page has these only")
+                   "Plan file; repeatable. Without --schemes the page shows only these")
       ->take_all()
       ->type_name("FILE");
   command->add_option("--timeline", arguments->timelines, "Measured timeline; repeatable")

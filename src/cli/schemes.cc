@@ -21,7 +21,7 @@ struct SchemesArguments {
 };
 
 std::string default_text(const OptionSpec& option) {
-  if (option.default_value.empty()) return "found";
+  if (option.default_value.empty()) return "automatic";
   const std::string_view unit = name_of(option.unit);
   return fmt::format("{}{}{}", option.default_value, unit.empty() ? "" : " ", unit);
 }

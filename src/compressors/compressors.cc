@@ -105,7 +105,7 @@ CompressedCost wire_cost(const Compression& compression, Payload payload, const 
   const CompressorInfo& info = find_compressor(compression.name);
   check_parameters(info, compression);
   if (info.cost_of(payload) == nullptr) {
-    throw InvalidInput("compressor '" + compression.name + "' does not serve averages of parameters",
+    throw InvalidInput("compressor '" + compression.name + "' can't compress averages of parameters",
                        "compression", "use one of " + joined_names(payload));
   }
   return info.cost_of(payload)(message, compression.parameters);

@@ -18,8 +18,8 @@ struct Dgc {
         parameter<&Dgc::momentum>("momentum", 0, 0.9999,
                                   "of each worker's velocity; 0: the optimizer's own is kept"),
         parameter<&Dgc::clip>("clip", 0, 1e9, "norm to which a message's gradient is clipped; 0: not at all"),
-        parameter<&Dgc::warm_up>("warm_up", 0, 1e9, "first iterations, in which the density falls from 1/4",
-                                 true)};
+        parameter<&Dgc::warm_up>("warm_up", 0, 1e9,
+                                 "number of first iterations in which the density falls from 1/4", true)};
   }
   CompressedCost gradient_cost(const CompressedMessage& message) const {
     return all_gathered(sparse_bytes(message, density), message.workers);

@@ -14,9 +14,9 @@ struct PowerSgd {
   std::int64_t warm_up = 0;  // iterations
 
   static constexpr auto parameters() {
-    return std::array{
-        parameter<&PowerSgd::rank>("rank", 1, 1024, "rank of the factors"),
-        parameter<&PowerSgd::warm_up>("warm_up", 0, 1e9, "first iterations, in which all is sent", true)};
+    return std::array{parameter<&PowerSgd::rank>("rank", 1, 1024, "rank of the factors"),
+                      parameter<&PowerSgd::warm_up>(
+                          "warm_up", 0, 1e9, "number of first iterations in which everything is sent", true)};
   }
   CompressedCost gradient_cost(const CompressedMessage& message) const {
     const auto side = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(message.numel))));

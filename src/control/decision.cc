@@ -26,7 +26,7 @@ Plan planned(const std::string& scheme, const Workload& workload, const Cluster&
              const Options& options = {}) {
   PlanResult result = make_plan(scheme, workload, cluster, options);
   if (const Infeasible* infeasible = std::get_if<Infeasible>(&result))
-    throw InvalidInput(infeasible->reason, "scheme '" + scheme + "' has no plan here");
+    throw InvalidInput(infeasible->reason, "scheme '" + scheme + "' found no plan");
   return std::get<Plan>(std::move(result));
 }
 
@@ -54,7 +54,7 @@ std::vector<Candidate> ranked(const Request& request, const Workload& workload, 
   RankedPlans plans = ranked_plans(workload, costs.usual, parse_options("auto", request.options),
                                    costs.staged ? &*costs.staged : nullptr);
   if (const Infeasible* infeasible = std::get_if<Infeasible>(&plans))
-    throw InvalidInput(infeasible->reason, "scheme 'auto' has no plan here");
+    throw InvalidInput(infeasible->reason, "scheme 'auto' found no plan");
   for (RankedPlan& each : std::get<std::vector<RankedPlan>>(plans)) {
     std::string scheme = made_by(each.plan).scheme;
     entries.push_back({std::move(scheme), std::move(each.plan), std::move(each.prediction)});
@@ -107,14 +107,14 @@ class Choice {
       if (decision_.candidates.size() == kCandidates) break;
     }
     if (decision_.candidates.empty() && !by_auto_)
-      throw InvalidInput(refused, "scheme '" + grounds_.request.scheme + "' can't serve this loop");
+      throw InvalidInput(refused, "scheme '" + grounds_.request.scheme + "' doesn't work with this loop");
     const bool best_stands = !decision_.candidates.empty() && decision_.candidates.front().plan == best;
     if (by_auto_) {
       decision_.candidates.push_back(
           candidate_of(planned(kStarter, workload, decision_.costs.usual), workload, decision_.costs));
     }
     if (!refused.empty()) {
-      decision_.passed_over = best_scheme + " is passed over, because " + refused;
+      decision_.passed_over = best_scheme + " was not chosen, because " + refused;
     } else if (!best_stands && grounds_.gradients) {
       decision_.passed_over = best_scheme + " would take " + fixed_text(best_ns / 1e6, 1) + " ms" +
                               ", but makes only " +

@@ -56,7 +56,7 @@ std::span<const Trait> traits() { return kTraits; }
 
 void Loop::saw(std::string_view trait, const std::string& detail) {
   if (std::ranges::find(kTraits, trait, &Trait::name) == kTraits.end())
-    throw std::logic_error("no loop is known to do '" + std::string(trait) + "'");
+    throw std::logic_error("unknown name of what a loop does: '" + std::string(trait) + "'");
   if (seen_.try_emplace(std::string(trait), detail).second) check_bound();
 }
 
@@ -79,7 +79,7 @@ void Loop::check_bound() const {
   if (!bound_) return;
   const auto& [scheme, demands] = *bound_;
   if (const std::string reason = refusal(demands); !reason.empty())
-    throw InvalidInput(reason, "scheme '" + scheme + "' can't serve this loop");
+    throw InvalidInput(reason, "scheme '" + scheme + "' doesn't work with this loop");
 }
 
 }  // namespace gradweave::control

@@ -57,12 +57,12 @@ void Telling::switched(const Decision& decision, const Candidate& chosen) {
       "in force: " + with_options(chosen.plan) + ": " + ms(chosen.prediction.iteration_ns()) +
       " an iteration predicted for forward, backward and communication, from measured layers and links";
   if (decision.ddp_ns && chosen.scheme != "ddp")
-    line += "; ddp would take " + ms(*decision.ddp_ns) + " by the prediction";
+    line += "; ddp would take " + ms(*decision.ddp_ns) + ", predicted";
   if (!decision.passed_over.empty()) line += "; " + decision.passed_over;
   if (const auto& other = decision.if_corrected) {
     line += "; options={'allow': 'exact+corrected'} would give " +
             with_options(other->scheme, other->options) + ", " + ms(other->iteration_us * 1e3) +
-            " by the prediction";
+            ", predicted";
   }
   tell(line);
   if (!decision.objection.empty()) objected(decision.objection);
@@ -77,14 +77,14 @@ void Telling::installed(const Plan& plan, const std::optional<SimulationResult>&
 }
 
 void Telling::refused(const Plan& plan, const std::string& refusal) {
-  tell(with_options(plan) + " is passed over: " + refusal);
+  tell(with_options(plan) + " was not chosen: " + refusal);
 }
 
 void Telling::objected(const std::string& objection) { tell("the Preserver objects: " + objection); }
 
 void Telling::obeyed(const std::string& objection, const Candidate& chosen) {
   change_to(chosen);
-  tell(objection + ": in force now " + with_options(chosen.plan) + ", " +
+  tell(objection + "; now in force: " + with_options(chosen.plan) + ", " +
        ms(chosen.prediction.iteration_ns()) + " an iteration predicted");
 }
 
@@ -92,7 +92,7 @@ void Telling::followed(const Decision& decision, const Candidate& chosen) {
   change_to(chosen);
   ddp_ns_ = decision.ddp_ns;
   const double before_ns = decision.candidates.back().prediction.iteration_ns();
-  tell("what was measured has changed: in force now " + with_options(chosen.plan) + ", " +
+  tell("measured times have changed; now in force: " + with_options(chosen.plan) + ", " +
        ms(chosen.prediction.iteration_ns()) + " an iteration predicted; the plan before would take " +
        ms(before_ns) + ", simulated");
 }
@@ -101,7 +101,7 @@ void Telling::tuned(const Candidate& chosen, const TuningReport& tuning) {
   change_to(chosen);
   const auto measured = [](const PlanTuner::Trial& trial) { return ms(1e9 * sample_of(trial.seconds).mean); };
   tell("tuned by " + std::to_string(tuning.trials.size()) + " plans in " + fixed_text(tuning.seconds, 0) +
-       " s: in force now " + with_options(chosen.plan) + ", " + measured(tuning.trials[tuning.best]) +
+       " s; now in force: " + with_options(chosen.plan) + ", " + measured(tuning.trials[tuning.best]) +
        " an iteration measured; the first one took " + measured(tuning.trials.front()));
 }
 
@@ -124,7 +124,7 @@ void Telling::ended() {
     line += "; ddp took " + ms(*ddp_measured_ns_) + " measured, " + fixed_text(*ddp_measured_ns_ / now, 2) +
             " times as long";
   } else if (chosen_->scheme != "ddp" && ddp_ns_) {
-    line += "; by the prediction " + fixed_text(*ddp_ns_ / chosen_->prediction.iteration_ns(), 2) +
+    line += "; predicted: " + fixed_text(*ddp_ns_ / chosen_->prediction.iteration_ns(), 2) +
             " times as fast as ddp, which was not measured";
   }
   chosen_.reset();

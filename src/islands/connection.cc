@@ -134,7 +134,7 @@ void Connection::take_greeting(std::span<const std::byte>& bytes, std::string& f
   if (greeting_bytes_ < kGreetingBytes) return;
   theirs_ = decode(greeting_);
   if (!theirs_) {
-    fault = "its greeting is not that of this release: run the same one everywhere";
+    fault = "its greeting is not that of this release: run the same release everywhere";
     return;
   }
   Greeting answer;

@@ -75,7 +75,7 @@ Key read_key_file(const std::filesystem::path& path) {
   if (!S_ISREG(about.st_mode))
     throw InvalidInput("is no file", path.string(), "give the file of the job's key");
   if ((about.st_mode & 077) != 0)
-    throw InvalidInput("others than its owner may read it", path.string(), "chmod 600 it");
+    throw InvalidInput("users other than its owner may read it", path.string(), "chmod 600 it");
   std::array<char, kLength + 1> text;
   const ssize_t count = read(file.descriptor(), text.data(), text.size());
   const std::string_view line(text.data(), count < 0 ? 0 : static_cast<std::size_t>(count));
@@ -89,7 +89,7 @@ Key read_key_file(const std::filesystem::path& path) {
   }
   OPENSSL_cleanse(text.data(), text.size());
   if (!whole) {
-    throw InvalidInput("holds no key of a job", path.string(),
+    throw InvalidInput("is not a job's key", path.string(),
                        "make one with `gradweave meet --make-key FILE` and give every island a copy");
   }
   return key;

@@ -12,7 +12,7 @@ using Key = std::array<unsigned char, 32>;
 // written.
 void make_key_file(const std::filesystem::path& path);
 
-// Errors: InvalidInput if there is no such file, others than its owner may read it, or it holds no key.
+// Errors: InvalidInput if there is no such file, users other than its owner may read it, or it holds no key.
 Key read_key_file(const std::filesystem::path& path);
 
 }  // namespace gradweave::islands

@@ -21,9 +21,8 @@ bool has(const Epoch& epoch, const Island& island) {
 }
 
 const char* const kOtherTraining =
-    "it comes from another training than the one that goes on here; end one of the two, and start its "
-    "islands again without "
-    "their state";
+    "it belongs to another training than the one that runs here; end one of the two, and start its islands "
+    "again without their state";
 
 bool same(const Epoch& a, const Epoch& b) { return a.line == b.line && a.number == b.number && a.by == b.by; }
 
@@ -98,7 +97,7 @@ std::string Meeting::refusal_of(const Report& report, Time now) const {
   for (const auto& [name, member] : members_) {
     if (name == island.name || member.island.trains == island.trains) continue;
     const bool alike = member.island.addresses.size() == island.addresses.size();
-    return "it trains something else than island " + in_quotes(name) + ": " + in_quotes(island.trains) +
+    return "it trains something different from island " + in_quotes(name) + ": " + in_quotes(island.trains) +
            ", not " + in_quotes(member.island.trains) +
            "; start all islands with the same model and options" +
            (alike ? ""
@@ -111,7 +110,8 @@ std::string Meeting::refusal_of(const Report& report, Time now) const {
   if (report.epoch->line != in_force_.line) return kOtherTraining;
   if (report.epoch->number > last_number_) {
     return "it knows epoch " + std::to_string(report.epoch->number) + ", and this meeting point has made " +
-           std::to_string(last_number_) + ": another half of the islands has gone on; end one of the two";
+           std::to_string(last_number_) +
+           ": some islands have gone on without this meeting point; end that half or this one";
   }
   return "";
 }

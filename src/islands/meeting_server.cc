@@ -158,8 +158,8 @@ void MeetingServer::Core::tell() {
   std::string now;
   if (!waits_for.empty()) {
     now = "waiting for " + listed(waits_for) +
-          ", which may still train: nothing changes before they come, or this starts with --without NAME for "
-          "those that ended";
+          ", which may still train. Nobody can join or leave until they come. If some have ended, start "
+          "again with --without NAME for each";
   } else if (meeting_.epoch().number > 0) {
     std::vector<std::string> names;
     for (const Island& island : meeting_.epoch().islands) names.push_back(island.name);

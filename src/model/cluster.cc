@@ -106,7 +106,7 @@ void check_links(const std::vector<Link>& links, const std::string& key, std::in
                          "1 is the speed of the published times");
     }
     if (link.each_worker && !levels) {
-      throw InvalidInput("is of links between nodes of several workers", where + ".each_worker",
+      throw InvalidInput("is only for links between nodes of several workers", where + ".each_worker",
                          "leave it out, or describe the links inside a node");
     }
   }
@@ -135,9 +135,8 @@ void check(const Cluster& cluster) {
 std::string not_modelled(const Cluster& cluster) {
   if (cluster.workers_per_node == 1 || cluster.inside) return {};
   return "workers_per_node is " + std::to_string(cluster.workers_per_node) +
-         ", and links within a node, 'inside', are not described: plans and predictions are those of one "
-         "worker "
-         "on each node";
+         ", but 'inside', the links within a node, is missing: plans and predictions take each node for one "
+         "worker";
 }
 
 std::string hash_of(const Cluster& cluster) {

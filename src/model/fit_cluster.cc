@@ -23,7 +23,7 @@ std::vector<std::string> doubts_of(const FittedLine& line) {
   }
   if (line.fit.residual > kPoorFit) {
     doubts.push_back(
-        "no straight line is near these measurements; measure the sizes that training sends, more often");
+        "no straight line fits these measurements; measure the sizes that training sends, more often");
   }
   return doubts;
 }

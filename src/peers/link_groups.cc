@@ -28,9 +28,9 @@ std::vector<int> islands_of(std::span<const Holding> ranks) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     for (const int other : ranks[r].with) {
       if (other < 0 || static_cast<std::size_t>(other) >= ranks.size()) {
-        throw InvalidInput("rank " + std::to_string(r) +
-                               " shards parameters with ranks that are not to have one plan with it",
-                           kWhere, "give a plan_group of all ranks that hold a part of this model");
+        throw InvalidInput(
+            "rank " + std::to_string(r) + " shards parameters with ranks outside its plan_group", kWhere,
+            "give a plan_group of all ranks that hold a part of this model");
       }
       const auto [to, from] = std::minmax(first[r], first[static_cast<std::size_t>(other)]);
       if (to != from) std::ranges::replace(first, int{from}, int{to});

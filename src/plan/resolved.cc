@@ -45,7 +45,7 @@ class ResolvedPlan::Reader {
       const std::optional<std::size_t> found =
           inside ? find_inside_link(*cluster, link.name) : find_link(*cluster, link.name);
       if (!found || (link.level != Level::kAll && !has_levels(*cluster))) {
-        fault(found                          ? "is of a level, and the cluster has one level"
+        fault(found                          ? "has a level, but the cluster has only one"
               : link.level == Level::kAll    ? "is not a link of the cluster"
               : link.level == Level::kInside ? "is not a link inside the cluster's nodes"
                                              : "is not a link between the cluster's nodes",
@@ -284,7 +284,7 @@ class ResolvedPlan::Reader {
     }
     if (info->cost_of(op.payload) == nullptr) {
       return refuse("compresses an average of parameters by " + in_quotes(op.compression.name) +
-                        ", which serves gradients only",
+                        ", which works for gradients only",
                     "use a compressor that docs/schemes/compressors.md lists for averages");
     }
     if (half && !info->halves) {
@@ -320,7 +320,7 @@ ResolvedPlan::ResolvedPlan(const Plan& the_plan, const WorkloadIndex& the_index,
   reader.read_links(cluster);
   reader.read_outer();
   if (period == 0)
-    report.add(5, -1, "has no iteration", "period", "a plan repeats at least one iteration for ever");
+    report.add(5, -1, "has no iteration", "period", "give at least one iteration: a plan repeats its period");
   slots.resize(static_cast<std::size_t>(prologue + period));
   for (std::size_t s = 0; s < slots.size() && !report.full(); ++s)
     reader.read_slot(s, iteration_at(plan, static_cast<std::int64_t>(s)));

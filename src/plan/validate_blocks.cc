@@ -47,7 +47,7 @@ void BlockCheck::use(std::int64_t n, std::int64_t apply, std::int64_t op) {
   if (known < 0) known = corrected ? 1 : 0;
   if (known != (corrected ? 1 : 0)) {
     fault(Fault::kCorrected, 4, n,
-          plan.op_name(op) + " brings some blocks that are corrected and some that are not",
+          plan.op_name(op) + " carries blocks that are corrected and blocks that are not",
           "give them an op each, or apply all of them alike");
   }
 }

@@ -73,7 +73,7 @@ class StepCheck {
     std::ranges::sort(between);
     if (between.empty()) {
       for (const std::int64_t scatter : inside.scatters) {
-        fault(scatter, "no op between nodes has its blocks and merges: nodes would go apart",
+        fault(scatter, "no op between nodes has its blocks and merges: nodes would diverge",
               "add one of the same blocks, in the same order, before its all_gather");
       }
       return;

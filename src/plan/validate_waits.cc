@@ -133,7 +133,7 @@ class WaitCheck {
     }
     what += ", which can't start before " + plan_.point_name(origin.op->release.point) +
             " and its data, and these come after " + plan_.point_name(plan_.apply(apply).apply->at) +
-            ": nothing could go on";
+            ": training would hang";
     report_.add(one_order ? 7 : 5, static_cast<std::int64_t>(slot), what, plan_.apply_name(apply),
                 one_order ? "list the ops of all links in an order in which they can start"
                           : "apply it later, release the op earlier, or list it earlier");

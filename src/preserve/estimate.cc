@@ -144,9 +144,8 @@ std::string objection(const Plan& plan, const Workload& workload, const Gradient
   }
   if (!has(Effect::kDelayed)) return "";
   if (!rule || estimates.step.high == 0) {
-    return "the plan delays gradients, and whether training supports that is not known for this optimizer; "
-           "use "
-           "an exact plan";
+    return "the plan delays gradients, and it is not known whether this optimizer supports that; use an "
+           "exact plan";
   }
   // Only the stability is asked: the loss is not known, so that the walk stands still.
   const Judgement judgement = judge(plan, workload,
@@ -159,7 +158,7 @@ std::string objection(const Plan& plan, const Workload& workload, const Gradient
   const auto unstable = std::ranges::find(judgement.blocks, false, &BlockJudgement::stable);
   if (unstable == judgement.blocks.end()) return "";
   return "the plan delays gradients by up to " + std::to_string(oldest_gradient(unstable->updates)) +
-         " iterations, which training supports up to a learning rate times curvature of " +
+         " iterations, which is stable up to a learning rate times curvature of " +
          number_text(unstable->limit, 2) + "; here it is about " + number_text(estimates.step.low, 2) +
          " to " + number_text(estimates.step.high, 2) + ", and may be " + number_text(kUnseen, 1) +
          " times that elsewhere; lower the learning rate or the momentum, " +

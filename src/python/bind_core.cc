@@ -158,7 +158,7 @@ void warn_of(const Cluster& cluster) {
 }
 
 [[noreturn]] void fail_to_plan(const std::string& scheme, const Infeasible& infeasible) {
-  throw std::runtime_error("scheme '" + scheme + "' has no plan here: " + infeasible.reason);
+  throw std::runtime_error("scheme '" + scheme + "' found no plan: " + infeasible.reason);
 }
 
 std::shared_ptr<Plan> plan_by(const Given<Workload>& workload, const Given<Cluster>& cluster,

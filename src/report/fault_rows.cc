@@ -45,7 +45,7 @@ FaultReport under_faults(const Setting& setting, const FaultOptions& options,
   for (const TensorPlace& tensor : index.tensors) elements += tensor.numel;
   if (elements == 0)
     throw InvalidInput("has no tensors, and nothing to average", "the workload",
-                       "give one that says its tensors");
+                       "give one that lists its tensors");
   const IslandLine line = line_of(setting.cluster);
 
   FaultReport report{.options = options};

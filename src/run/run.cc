@@ -349,7 +349,7 @@ void Run::start_early(std::int32_t op) {
       const Execution& execution = at(next, before);
       if (execution.op->link != step->op->link || queue_->missing(execution) == 0) continue;
       throw InvalidInput(
-          "part of the gradient is sent behind " + describe(plan(), execution) + ", which needs a later step",
+          "part of the gradient is sent after " + describe(plan(), execution) + ", which needs a later step",
           "clip_grad_norm_", "choose another scheme, such as ddp");
     }
   }

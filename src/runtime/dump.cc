@@ -76,7 +76,7 @@ void Dump::write(const Stop& stop) {
     timeline.stop = stop;
     write_file(path_, to_json(timeline));
   } catch (const std::exception& error) {
-    std::cerr << "gradweave: what this rank did last can't be kept: " << error.what() << '\n';
+    std::cerr << "gradweave: can't keep what this rank did last: " << error.what() << '\n';
   }
 }
 

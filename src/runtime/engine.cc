@@ -32,8 +32,8 @@ bool Engine::Open::may_apply() const {
   if (!run.installed() || !run.steps().in_forward || trainer.is_here()) return true;
   if (trainer.backward()) return false;
   throw InvalidInput(
-      "another thread than the one that trains uses the model, and updates under the plan in force are "
-      "applied in its forward",
+      "a thread other than the training thread uses the model, and the plan in force applies updates in the "
+      "forward",
       "the wrapped model",
       "evaluate and save in the training thread, or hand copy.deepcopy(model), made there, to the other "
       "thread; or choose a scheme that updates in step(), such as ddp");

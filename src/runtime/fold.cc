@@ -160,8 +160,9 @@ void TorchHost::take_over(const std::vector<StateTensors::Map>& remains) {
   const auto place_of = [&](const std::string& name, const at::Tensor& values) {
     const auto found = std::ranges::find(parameters, name, &NamedParameter::name);
     if (found == parameters.end() || found->tensor.numel() != values.numel()) {
-      throw InvalidInput("it has something left for it, and the model has no such parameter of that size",
-                         "parameter '" + name + "'", "go on with the model of the job before");
+      throw InvalidInput(
+          "the checkpoint has a residual for it, and the model has no such parameter of that size",
+          "parameter '" + name + "'", "use the model of the job that was saved");
     }
     return static_cast<std::size_t>(found - parameters.begin());
   };

@@ -65,7 +65,7 @@ Engine::~Engine() { close(run::Clock::duration::zero()); }
 Engine::Open& Engine::open() const {
   if (!open_) {
     throw InvalidInput("this training was ended by close()", "model.gradweave",
-                       "ask before close(), or wrap the model again");
+                       "call this before close(), or wrap the model again");
   }
   return *open_;
 }

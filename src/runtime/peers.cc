@@ -498,7 +498,7 @@ std::string Peers::Shared::who_is_out_of_reach(std::int64_t rounds_before) const
            broken_by + ")";
   }
   if (rounds == rounds_before) return store_name + " (it does not answer)";
-  return "nobody: could not be reached in time: the judge, which is one of the ranks";
+  return "nobody: the rank that judges could not be reached in time";
 }
 
 std::string Peers::give_up(const std::string& what, std::chrono::nanoseconds after,

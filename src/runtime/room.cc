@@ -49,13 +49,12 @@ void require_room(std::int64_t bytes, const std::vector<Room>& ranks) {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const std::int64_t left = ranks[rank].bytes / sharing[ranks[rank].place];
     if (bytes <= left) continue;
-    throw InvalidInput(
-        "it needs " + bytes_text(static_cast<double>(bytes)) +
-            " for gradients on their way, copies and messages on each rank, and rank " +
-            std::to_string(rank) + " has " + bytes_text(static_cast<double>(left)) + " left",
-        "plan",
-        "choose a scheme that keeps less, such as ddp, or give auto options={'max_extra_bytes': "
-        "...}; gradweave compare tells what each needs");
+    throw InvalidInput("it needs " + bytes_text(static_cast<double>(bytes)) +
+                           " for gradients on their way, copies and messages on each rank, and rank " +
+                           std::to_string(rank) + " has " + bytes_text(static_cast<double>(left)) + " left",
+                       "plan",
+                       "choose a scheme that needs less, such as ddp, or give auto "
+                       "options={'max_extra_bytes': ...}; gradweave compare shows what each needs");
   }
 }
 

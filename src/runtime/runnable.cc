@@ -17,16 +17,16 @@ namespace {
 // What an average of gains asks of parameters.
 void check_average(const RunOp& op, const std::string& where) {
   if (size_of(op.dtype) <= 4 && std::ranges::find(kFloats, op.dtype) != kFloats.end()) return;
-  throw InvalidInput(
-      "averages that are compressed, or that an outer optimizer uses, are of floats of 16 or 32 bits only",
-      where, "keep parameters in float32, with torch.autocast for the compute, or average exactly");
+  throw InvalidInput("only floats of 16 or 32 bits can be averaged with a compressor or an outer optimizer",
+                     where,
+                     "keep parameters in float32, with torch.autocast for the compute, or average exactly");
 }
 
 // What a compressed gradient asks of its elements.
 void check_gradient(const RunOp& op, const std::string& where) {
   codec_row(op.compression);  // which the engine has, or this says so
   if (std::ranges::find(kFloats, op.dtype) == kFloats.end()) {
-    throw InvalidInput("gradients are compressed of floats of 16, 32 or 64 bits only", where,
+    throw InvalidInput("only floating-point gradients of 16, 32 or 64 bits can be compressed", where,
                        "name it in wrap(exclude=...), or use a plan without a compressor");
   }
   if (op.elements > std::numeric_limits<std::int32_t>::max()) {
@@ -40,7 +40,7 @@ void check_levels(const RunOp& op) {
   const bool averages = op.payload == Payload::kParameter;
   if (op.level == Level::kAll || (!averages && op.compression.name.empty())) return;
   throw InvalidInput(std::string(averages ? "averages of parameters" : "compressed gradients") +
-                         " don't go over two levels of links in training",
+                         " can't be trained over two levels of links",
                      "plan", "leave workers_per_node out, or choose a scheme of exact gradients, as dear");
 }
 

@@ -261,8 +261,7 @@ std::optional<PlanSummary> runner_up(std::vector<const Candidate*> candidates, c
 
 std::string reason(const std::vector<const Candidate*>& candidates, const Candidate& chosen,
                    const AutoOptions& limits) {
-  std::string text =
-      std::to_string(candidates.size()) + " plans are admissible under " + limits.allow.written;
+  std::string text = std::to_string(candidates.size()) + " plans are allowed under " + limits.allow.written;
   if (limits.compresses()) text += " with compressor " + limits.compression.name;
   text += "; ";
   const auto fastest = std::ranges::min_element(

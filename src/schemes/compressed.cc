@@ -91,13 +91,13 @@ const std::vector<OuterRow>& outer_rows() {
                                     .default_source = "the plain mean; DiLoCo has 0.9",
                                     .minimum = 0,
                                     .maximum = 0.999,
-                                    .meaning = "Nesterov momentum on what averages change"},
+                                    .meaning = "Nesterov momentum on the changes that averages bring"},
                                    &Outer::momentum},
                                   {{.name = "outer_learning_rate",
                                     .default_source = "the plain mean; DiLoCo has 0.7",
                                     .minimum = 1e-6,
                                     .maximum = 100,
-                                    .meaning = "multiplies what averages change"},
+                                    .meaning = "multiplies the changes that averages bring"},
                                    &Outer::learning_rate}};
     for (OuterRow& row : made) {
       row.spec.type = OptionType::kNumber;
@@ -112,7 +112,7 @@ const std::vector<OuterRow>& outer_rows() {
 
 const std::vector<OptionSpec>& compressor_options() {
   static const std::vector<OptionSpec> options =
-      options_for(Payload::kGradient, "the gradient as it is",
+      options_for(Payload::kGradient, "no compression",
                   "how gradients are compressed; the plan is made for the compressed cost", {});
   return options;
 }
@@ -120,7 +120,7 @@ const std::vector<OptionSpec>& compressor_options() {
 const std::vector<OptionSpec>& average_options() {
   static const std::vector<OptionSpec> options = [] {
     std::vector<OptionSpec> made = options_for(
-        Payload::kParameter, "the parameters as they are",
+        Payload::kParameter, "no compression",
         "how averages are compressed, as changes since the last one; auto: as many bits as the shortest "
         "period allows",
         {kPlannersChoice});

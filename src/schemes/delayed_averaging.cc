@@ -329,7 +329,8 @@ SchemeInfo delayed_averaging_scheme() {
                .default_source = "the smallest period that the profile allows",
                .minimum = 0,
                .maximum = 0.9,
-               .meaning = "share of each iteration in which links stay idle, for runs that jitter"})},
+               .meaning =
+                   "share of each iteration in which links stay idle, in reserve for slower iterations"})},
       plan_delayed_averaging);
 }
 

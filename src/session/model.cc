@@ -66,7 +66,7 @@ void check_optimizer(torch::optim::Optimizer& optimizer, const SessionModel& mod
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& tensor : group.params()) {
       if (stepped.contains(tensor.unsafeGetTensorImpl()) && tensor.requires_grad() && tensor.numel() > 0)
-        throw InvalidInput("it has parameters that the model has not", "optimizer",
+        throw InvalidInput("it has parameters that are not the model's", "optimizer",
                            "give each model its own");
     }
   }

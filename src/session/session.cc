@@ -414,7 +414,7 @@ void Session::enter(const std::string& layer) {
   if (at::GradMode::is_enabled()) {
     if (state.in_pass.empty()) state.engine.forward_begins();
     if (!state.in_pass.contains(number) && !state.in_pass.empty() && *state.in_pass.rbegin() > number) {
-      throw InvalidInput("the forward reaches it after layers that are registered behind it",
+      throw InvalidInput("the forward reaches it after layers that are registered later",
                          "layer '" + layer + "'",
                          "register modules in the order in which the forward runs them");
     }

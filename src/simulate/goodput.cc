@@ -136,7 +136,7 @@ Goodput expected_quorum(const Faults& faults, double step_s, double state_s) {
 AverageTraffic average_traffic(std::int64_t elements, std::string_view compressor, std::int64_t islands) {
   const auto format = codec::format_of(compressor);
   if (!format && compressor != "none")
-    throw InvalidInput(in_quotes(std::string(compressor)) + " is no compressor of islands", "compressor",
+    throw InvalidInput(in_quotes(std::string(compressor)) + " is not a compressor for islands", "compressor",
                        "give int8, int4, int2, ef_signsgd or none");
   require(elements >= 0 && elements < std::int64_t{1} << 50, "elements", static_cast<double>(elements),
           "0 to 2^50");

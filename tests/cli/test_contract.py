@@ -392,8 +392,8 @@ def test_two_levels_without_links_inside_are_said_not_to_be_modelled(tmp_path, w
     for arguments in (["plan", "--scheme", "ddp", "-o", plan], ["simulate", "--plan", plan], ["compare", "--schemes", "ddp"],
                       ["report", "--schemes", "ddp", "-o", tmp_path / "page.html"]):
         said = run(*arguments, *nested).stderr
-        assert "workers_per_node is 2" in said and "links within a node, 'inside', are not described" in said
-        assert "not described" not in run(*arguments, *flat).stderr
+        assert "workers_per_node is 2" in said and "'inside', the links within a node, is missing" in said
+        assert "is missing" not in run(*arguments, *flat).stderr
         assert run(*arguments, *nested, "--quiet").stderr == ""
 
 

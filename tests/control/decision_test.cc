@@ -69,7 +69,7 @@ TEST(Decision, APlanThatTheLoopDoesNotSupportIsPassedOver) {
   grounds.loop.saw("edits", "here");
   const Decision decision = decide(three_layers(), {network()}, grounds);
   EXPECT_FALSE(demands_of(decision.candidates.front().plan).steps_in_forward);
-  EXPECT_THAT(decision.passed_over, HasSubstr("is passed over, because the loop changes gradients"));
+  EXPECT_THAT(decision.passed_over, HasSubstr("was not chosen, because the loop changes gradients"));
   EXPECT_THAT(decision.passed_over, HasSubstr("(here)"));
 }
 
@@ -89,7 +89,8 @@ TEST(Decision, ASchemeThatWasAskedForIsRefusedWhereTheLoopDoesNotSupportIt) {
   grounds.loop.saw("evaluates");
   const Decision decision = decide(three_layers(), {network()}, grounds);
   EXPECT_TRUE(decision.candidates.empty());
-  EXPECT_THAT(decision.error, HasSubstr("scheme 'p3' can't serve this loop: the loop has an optimizer"));
+  EXPECT_THAT(decision.error,
+              HasSubstr("scheme 'p3' doesn't work with this loop: the loop has an optimizer"));
 }
 
 TEST(Decision, CovapIsPlannedWithoutSlicesWhereTheOptimizerNeedsWholeTensors) {

@@ -121,7 +121,7 @@ def times(run, schemes, rounds):
             for name, row in found.items()]
     return ["## Times over a shaped link", "",
             f"Compute alone takes {1e3 * alone_s:.1f} ms an iteration; all ranks share a link of {bits_per_second / 1e6:.0f} "
-            "Mb/s, so that communication takes twice as long (coverage rate 2). Interleaved; x: how many times faster than "
+            "Mb/s, so that communication takes twice as long (coverage rate 2). Interleaved; x: how many times as fast as "
             "DistributedDataParallel, median of the rounds [smallest - largest]; the loss is that of data that were not "
             "trained on, after the same number of iterations.", *table(("method", "iteration", "x", "loss"), rows)]
 

@@ -68,8 +68,9 @@ def test_commands_on_given_files_run(tmp_path):
     """As in a clone, one after another."""
     for name in ("examples", "build"):
         (tmp_path / name).symlink_to(ROOT / name if name == "examples" else COMMAND.parent)
-    pages = (ROOT / "docs" / "command.md", ROOT / "examples" / "README.md")
-    for line in [line for page, line in COMMANDS if page in pages]:
+    pages = (ROOT / "docs" / "command.md", ROOT / "docs" / "preserver.md", ROOT / "examples" / "README.md")
+    for page, line in [(page, line) for page, line in COMMANDS if page in pages]:
+        refused = page.name == "preserver.md" and " preserve " in line  # a plan that loses accuracy
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=120,
                               env=os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"})
-        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        assert done.returncode == refused, f"{line}\n{done.stderr}"

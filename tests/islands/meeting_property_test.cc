@@ -601,7 +601,7 @@ TEST_F(Together, WhoTrainsSomethingElseIsRefusedWithTheReason) {
   other.life = "b1";
   other.attendee.emplace(Island{.name = "b", .life = "b1", .trains = "y"});
   settle();
-  EXPECT_NE(other.attendee->refused().find("something else than island 'a': 'y', not 'x'"),
+  EXPECT_NE(other.attendee->refused().find("something different from island 'a': 'y', not 'x'"),
             std::string::npos);
   EXPECT_EQ(names_in(0), "a");
 }

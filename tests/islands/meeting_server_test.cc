@@ -118,7 +118,7 @@ TEST(MeetingServer, WhoDoesNotFitIsRefusedWithTheReason) {
   const auto a = island("a", server->port());
   EXPECT_EQ(names_of(*a, 1), "a");
   const auto other = island("b", server->port(), "y");
-  EXPECT_THAT(trouble_of(*other), testing::HasSubstr("it trains something else than island 'a'"));
+  EXPECT_THAT(trouble_of(*other), testing::HasSubstr("it trains something different from island 'a'"));
   const auto stranger = island("c", server->port(), "x", 2);
   EXPECT_THAT(trouble_of(*stranger), testing::HasSubstr("the other side has another key"));
   EXPECT_EQ(names_of(*a, 1), "a");

@@ -42,7 +42,7 @@ TEST(LinkGroups, WhatCantBeJoinedIsRefused) {
   error({{{0, 1}, "a"}, {{0, 1}, "a"}, {{2, 3}, "a"}, {{2, 3}, "b"}},
         "ranks 0 1 are of one island and hold the same part");
   error({{{0, 1}, "a"}, {{0, 1}, "b"}, {{2}, "a"}}, "only those of ranks 1 have that part");
-  error({{{0, 5}, "a"}, {{1}, "a"}}, "rank 0 shards parameters with ranks that are not to have one plan");
+  error({{{0, 5}, "a"}, {{1}, "a"}}, "rank 0 shards parameters with ranks outside its plan_group");
   error({{{-1}, "a"}}, "plan_group");
 }
 

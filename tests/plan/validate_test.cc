@@ -214,7 +214,7 @@ std::vector<Break> breaks() {
          p.period[0].ops = {delayed().period[0].ops[0]};
          p.period[0].ops[0].blocks = {0, 1, 2, 3};
        },
-       "period[0].ops[0] brings some blocks that are corrected and some that are not"},
+       "period[0].ops[0] carries blocks that are corrected and blocks that are not"},
 
       {"released_early", 5, synchronous(), [](Plan& p) { p.period[0].ops[2].release = at_backward_end(1); },
        "period[0].ops[2]: is released at backward_end(1), before its data exists, at backward_end(0)"},
@@ -234,9 +234,9 @@ std::vector<Break> breaks() {
        },
        "which comes after period[0].ops[0]"},
       {"circle_through_a_scatter", 5, decoupled_beside_a_late_op(),
-       [](Plan& p) { p.period[0].ops[0].release = {iteration_end()}; }, "nothing could go on"},
+       [](Plan& p) { p.period[0].ops[0].release = {iteration_end()}; }, "training would hang"},
       {"circle_of_data", 5, synchronous(), [](Plan& p) { p.period[0].ops[0].release = {iteration_end()}; },
-       "nothing could go on"},
+       "training would hang"},
       {"reduced_behind_a_step", 5, averaged_beside_reduced(),
        [](Plan& p) { std::swap(p.period[0].ops[0], p.period[0].ops[1]); },
        "period[0].applies[2]: waits for period[0].ops[1], which comes after period[0].ops[0], which needs a "
@@ -385,7 +385,7 @@ std::vector<Break> breaks() {
        },
        "both compressed and exact"},
       {"average_of_a_gradients_compressor", 7, compressed_average(),
-       [](Plan& p) { p.period[0].ops[0].compression.name = "power_sgd"; }, "serves gradients only"},
+       [](Plan& p) { p.period[0].ops[0].compression.name = "power_sgd"; }, "works for gradients only"},
       {"density_of_integers", 7, compressed_average(),
        [](Plan& p) {
          p.period[0].ops[0].compression.parameters = {{"density", 0.1}};

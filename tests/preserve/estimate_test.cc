@@ -214,7 +214,7 @@ class Objection : public ::testing::Test {
 
 TEST_F(Objection, DelayNeedsASmallStep) {
   GradientEstimates estimates{.step = {0.2, 0.3}};
-  EXPECT_THAT(about("deft", estimates), HasSubstr("which training supports up to"));
+  EXPECT_THAT(about("deft", estimates), HasSubstr("which is stable up to"));
   estimates.step = {0.0001, 0.0002};
   EXPECT_THAT(about("deft", estimates), IsEmpty());
   estimates.step = {0, 0};

@@ -78,7 +78,7 @@ def test_a_plan_that_one_rank_alone_refuses_is_passed_over_at_once(late):
     assert first["said"] == second["said"] == ""
     assert first["plan"] == second["plan"]
     passed_over, in_force = first["lines"][:2]
-    assert passed_over.endswith(" is passed over: rank 1 can't put it into force: MemoryError: no room")
+    assert passed_over.endswith(" was not chosen: rank 1 can't put it into force: MemoryError: no room")
     assert in_force.startswith("in force: ") and in_force.split()[2].rstrip(":") != passed_over.split()[0]
     assert max(first["took"], second["took"]) < TIMEOUT_S / 2
     assert all(torch.equal(first["parameters"][name], value) for name, value in second["parameters"].items())

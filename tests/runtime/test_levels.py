@@ -182,9 +182,9 @@ def refusals(rank):
 
 def test_what_can_not_be_run_is_refused_by_name_with_a_remedy():
     expected = {
-        "averages": "averages of parameters don't go over two levels of links in training; leave workers_per_node out",
-        "codec": "compressed gradients don't go over two levels of links in training",
-        "plan of averages": "averages of parameters don't go over two levels",
+        "averages": "averages of parameters can't be trained over two levels of links; leave workers_per_node out",
+        "codec": "compressed gradients can't be trained over two levels of links",
+        "plan of averages": "averages of parameters can't be trained over two levels",
         "one": "workers_per_node=1: give at least 2", "three": "4 ranks don't fill two or more nodes of 3",
         "one node": "4 ranks don't fill two or more nodes of 4", "follow": "leave out follow or workers_per_node",
         "groups": "or train without plan_group", "sharded": "leave out workers_per_node, or train without",

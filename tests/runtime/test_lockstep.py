@@ -185,9 +185,9 @@ def stepping_oddly(rank, given, how):
 
 
 @pytest.mark.parametrize("how, said", [("accumulates", "all but the last one under model.gradweave.no_sync()"),
-                                       ("no_sync", "step() comes without gradients that all islands have averaged"),
+                                       ("no_sync", "step() was called without gradients averaged over all islands"),
                                        ("scaler", "give the scaler to wrap(scaler=)"),
-                                       ("wait", "let all loops make as many steps")])
+                                       ("wait", "make the same number of steps")])
 def test_what_would_part_islands_is_an_error(meeting, how, said):
     assert said in ranks.run(stepping_oddly, 1, given=meeting.given, how=how)[0]
 

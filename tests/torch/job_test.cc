@@ -258,7 +258,7 @@ TEST(Job, ThePlanFollowsAComputationThatTakesLonger) {
   while (ops() == 1 && member.step < 600) member.iterate(10);
   EXPECT_GT(ops(), 1u);
   if (job->rank == 0) {
-    EXPECT_THAT(member.told, Contains(HasSubstr("what was measured has changed: in force now mg_wfbp")));
+    EXPECT_THAT(member.told, Contains(HasSubstr("measured times have changed; now in force: mg_wfbp")));
   }
   member.session.finish();
 }

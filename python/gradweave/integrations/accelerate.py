@@ -41,7 +41,7 @@ def _check(accelerator):
         raise InvalidInput(f"Gradweave takes the place of DistributedDataParallel, and this Accelerator trains by {kind} or a "
                            "parallelism_config: leave that out, or leave out Gradweave")
     if accelerator.num_processes == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise InvalidInput("this Accelerator takes its rank for a single process: on processors, say Accelerator(cpu=True)")
+        raise InvalidInput("this Accelerator sees only its own process: on processors, use Accelerator(cpu=True)")
     if accelerator.ddp_handler is not None and accelerator.ddp_handler.comm_hook.value != "no":
         raise InvalidInput("DistributedDataParallelKwargs: comm_hook is for DistributedDataParallel alone; leave it out and "
                            "give options={'compressor': ...}")

@@ -103,8 +103,8 @@ class Jobs:
     def may_load(self):
         """Errors: InvalidInput once other islands train on with what is there."""
         if any(each.joined for each in self._islands):
-            raise InvalidInput("this island has joined others, which would average a checkpoint that is loaded now into their "
-                               "parameters: load it before the first step")
+            raise InvalidInput("this island has joined the others already, and a checkpoint loaded now would be "
+                               "averaged into their parameters: load it before the first step")
 
     def state(self):
         """A list of what this rank has besides what frameworks save, which is rank 0's model and optimizers."""

@@ -17,8 +17,8 @@ def wrap(trainer: _Given, **options: Any) -> _Given:
     if hasattr(trainer, "_gradweave_options"):
         raise InvalidInput("this Trainer is wrapped already")
     if options.get("islands") is not None and trainer.args.load_best_model_at_end:
-        raise InvalidInput("load_best_model_at_end loads what this island alone has found best, and islands end with one "
-                           "model: leave it out, and load the checkpoint that you choose after train()")
+        raise InvalidInput("load_best_model_at_end loads the model that this island alone found best, but all islands "
+                           "have to end with one model: leave it out, and load the checkpoint that you choose after train()")
     accelerate.adopt(trainer.accelerator, options, evaluates_alone=True)
     trainer._gradweave_options = options
     become(trainer, _trainer_class(type(trainer)))
@@ -47,7 +47,7 @@ def _trainer_class(base):
     class Trainer(base):
         def create_accelerator_and_postprocess(self):  # again for each trial of a search
             if self._gradweave_options.get("islands") is not None:
-                raise InvalidInput("a search trains a model for each trial, and islands train one: search without islands=")
+                raise InvalidInput("a search trains a model for each trial, but islands train one: search without islands=")
             super().create_accelerator_and_postprocess()
             accelerate.adopt(self.accelerator, self._gradweave_options, evaluates_alone=True)
 

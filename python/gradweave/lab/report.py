@@ -66,8 +66,8 @@ def text(found, output):
     lines += _aligned([_header()] + [_cells(row) for row in rows])
     best = next(row for row in rows if row["name"] == found["recommended"])
     median, low, high = best["speedup_over_default"]
-    lines += ["", f"x: how many times faster than DDP (default), median of the rounds [smallest - largest]; accuracy on the "
-              f"test data after {setting['samples']} samples each, where {ACCURATE_WITHIN:g} points are noise"]
+    lines += ["", f"x: how many times as fast as DDP (default), median of the rounds [smallest - largest]; accuracy on the "
+              f"test data after {setting['samples']} samples each; differences below {ACCURATE_WITHIN:g} points mean nothing"]
     lines += [f"fast and accurate: {best['name']}, {median:.2f} times DDP (default), {best['speedup_over_tuned'][0]:.2f} "
               f"times DDP tuned by hand, at {best['accuracy']:.1f}% accuracy (DDP {rows[1]['accuracy']:.1f}%)"]
     behind = [row for row in rows[3:] if row["measured_ms"] < best["measured_ms"]]

@@ -83,7 +83,7 @@ ImportedWorkload import_kineto(const std::vector<std::filesystem::path>& files, 
       imported.left_out += result.incomplete;
       if (summary.truncated) {
         imported.notes.push_back(file + (summary.packed_short ? " is gzipped and" : "") +
-                                 " ends in the middle; what it holds until there counts");
+                                 " ends in the middle; the part before that is used");
       }
       modules = modules && result.modules;
       const auto key =

@@ -103,7 +103,8 @@ Collective guessed_collective(const LogReading& reading) {
 
 NcclTestsRun finished(const LogReading& reading) {
   if (reading.rows.empty())
-    throw InvalidInput("has no line with a size and a time", reading.where, "give a run that has ended");
+    throw InvalidInput("has no line with a size and a time", reading.where,
+                       "give the output of a run that finished");
   NcclTestsRun run{.collective = reading.program.empty() ? guessed_collective(reading)
                                                          : collective_of(reading.program, reading.where)};
   reading.ranks.tell(run);
@@ -115,13 +116,14 @@ NcclTestsRun finished(const LogReading& reading) {
     if (row.bytes > 0 && time && *time > 0) run.measurements.push_back({row.bytes, *time});
   }
   if (run.measurements.empty())
-    throw InvalidInput("has no size with a time above 0", reading.where, "give a run that has ended");
+    throw InvalidInput("has no size with a time above 0", reading.where,
+                       "give the output of a run that finished");
   return run;
 }
 
 [[noreturn]] void fail_wrong(const std::string& where) {
   throw InvalidInput("the collective computed wrong results there", where,
-                     "mend the machine, then measure again");
+                     "fix the machine, then measure again");
 }
 
 // The text form, line by line.
@@ -146,7 +148,7 @@ class TextReader {
   std::vector<NcclTestsRun> runs() const {
     if (readings_.empty())
       throw InvalidInput("is not what nccl-tests print", "",
-                         "give what all_reduce_perf writes to stdout, or its file of -J");
+                         "give what all_reduce_perf writes to stdout, or the file that its option -J writes");
     std::vector<NcclTestsRun> runs;
     std::ranges::transform(readings_, std::back_inserter(runs), finished);
     return runs;

@@ -122,7 +122,7 @@ SchemeInfo dreamddp_scheme() {
        option(&Options::sets, {{"intervals", Sets::kIntervals}, {"arbitrary", Sets::kArbitrary}},
               {.name = "sets",
                .default_source = "DreamDDP, Definition 1",
-               .meaning = "arbitrary: sets need not be contiguous; searched, solver is ignored"}),
+               .meaning = "arbitrary: sets need not be contiguous; found by a search, without solver"}),
        option(&Options::search_nodes,
               {.name = "search_nodes",
                .unit = Unit::kNodes,
