@@ -41,7 +41,8 @@ GLOBAL_BATCH = {"small": 128, "vit": 128, "resnet18": 64, "lora": 32, "gpt": 32}
 ITERATIONS = {"small": 60000 // 128, "vit": 60000 // 128, "resnet18": 300, "lora": 300, "gpt": 250}  # of an epoch
 # {job: (optimizer, epochs)} of those whose learning rate rises for RISE of the run and then falls to zero, as a cosine.
 SCHEDULED = {"vit": ("adamw", 2), "resnet18": ("sgd", 1), "lora": ("adamw", 1), "gpt": ("adamw", 3)}
-PEAK = {"gpt": 3.0}  # times the job's own learning rate, which is one for a constant rate
+FALLING, HIGH = "cosine", "cosine from 3 times the rate"
+PEAKS = {"constant": 1.0, FALLING: 1.0, HIGH: 3.0}  # of the job's own learning rate, by schedule
 RISE = 0.05
 OPTIMIZERS = ("sgd", "adamw")
 COVERAGE_RATES = (2, 64)
@@ -62,7 +63,7 @@ class Run:
     epochs: int = 3
     coverage: float = 2.0
     job: str = "small"
-    schedule: str = "constant"  # of the learning rate, or "cosine"
+    schedule: str = "constant"  # of the learning rate: one of PEAKS
 
     @property
     def name(self):
@@ -74,7 +75,7 @@ def learning_rate(schedule, part):
     """What the job's learning rate is multiplied by in the iteration that ends `part` of the run."""
     if schedule == "constant":
         return 1.0
-    return part / RISE if part < RISE else (1 + math.cos(math.pi * (part - RISE) / (1 - RISE))) / 2
+    return PEAKS[schedule] * (part / RISE if part < RISE else (1 + math.cos(math.pi * (part - RISE) / (1 - RISE))) / 2)
 
 
 def all_runs(seeds, coverage_rates=COVERAGE_RATES):
@@ -103,8 +104,9 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
             if optimizer == "adamw" or "moments" not in method] + [  # moments are Adam's
         Run(method, optimizer, 2, seed, coverage=rate, job=job) for seed in range(seeds)
         for job, optimizer in (("small", "muon"), ("gpt", "adamw"), ("gpt", "muon")) for method, rate in more] + [
-        Run(method, optimizer, 2, seed, epochs, rate, job, "cosine") for job, (optimizer, epochs) in SCHEDULED.items()
-        for seed in range(seeds) for method, rate in elsewhere if rate in coverage_rates or not rows.depends_on_rate(method)]
+        Run(method, optimizer, 2, seed, epochs, rate, job, schedule) for job, (optimizer, epochs) in SCHEDULED.items()
+        for schedule in ((FALLING, HIGH) if job == "gpt" else (FALLING,)) for seed in range(seeds)
+        for method, rate in elsewhere if rate in coverage_rates or not rows.depends_on_rate(method)]
 
 
 def done_runs(path):
@@ -146,10 +148,9 @@ def train(run, train_set, test_set):
         finish = functools.partial(gradweave.finish, job.model)
 
     evaluate, iterations = recipe.kind.evaluate, ITERATIONS[run.job]
-    peak = 1.0 if run.schedule == "constant" else PEAK.get(run.job, 1.0)
 
     def set_rates():
-        factor = peak * learning_rate(run.schedule, next(numbers) / (run.epochs * iterations))
+        factor = learning_rate(run.schedule, next(numbers) / (run.epochs * iterations))
         for group, rate in zip(groups, rates):
             group["lr"] = rate * factor
 

@@ -49,13 +49,13 @@ def main():
 def train(jobs, options, averages, late):
     """Trains with x += share * (mean(sent) - sent) for each fragment once in `period` iterations: of what is sent then, or was
     sent as the average of the fragment before began."""
-    schedule, peak = ("cosine", accuracy.PEAK[JOB]) if options.falling else ("constant", 1.0)
-    peak, sent = peak * jobs[0].optimizer.param_groups[0]["lr"], None
+    schedule = accuracy.HIGH if options.falling else "constant"
+    given, sent = jobs[0].optimizer.param_groups[0]["lr"], None
     fragments = fragments_of([list(job.model.parameters()) for job in jobs], options.fragments)
     begun = 0
     for iteration in range(options.iterations):
         synchronous = iteration < options.warm_up
-        rate = peak * accuracy.learning_rate(schedule, (iteration + 1) / options.iterations)
+        rate = given * accuracy.learning_rate(schedule, (iteration + 1) / options.iterations)
         for job in jobs:
             job.optimizer.param_groups[0]["lr"] = rate
             inputs, targets = next(job.batches)

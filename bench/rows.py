@@ -7,7 +7,7 @@ from peers import PEERS
 
 # Rows beside the schemes themselves. What the core, or the engine, refuses is left out with a note.
 MORE = (
-    "deft merge=sum", "deft merge=mean", "deft correction=local", "ddp compressor=fp16", "ddp compressor=int8",
+    "deft merge=sum", "deft correction=local", "ddp compressor=fp16", "ddp compressor=int8",
     "ddp compressor=power_sgd", "ddp compressor=power_sgd compressor_rank=1",
     "dear compressor=int8", "local_sgd period=2", "local_sgd compressor=int4", "delayed_averaging compressor=int8",
     "delayed_averaging compressor=int4", "delayed_averaging compressor=ef_signsgd", "delayed_averaging compressor=auto",
