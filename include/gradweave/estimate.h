@@ -37,7 +37,8 @@ struct GradientEstimates {
   // |g_i - g|^2 over what sampling noise alone gives, which is what changes from batch to batch: 1 where all workers draw
   // from the same data. A difference that stays cancels in g_i(t) - g_i(t-1) less its mean.
   double dissimilarity = 1;
-  bool workers_differ = false;  // it is above 1.5, and above 1 at an error rate of 0.001 (one-sided)
+  // It is above 1.5, and the mean of its logarithm above 0 at an error rate of 0.001 (one-sided).
+  bool workers_differ = false;
   // Learning rate times curvature along the steps: s.(g(t) - g(t-1)) / -s.m, which for SGD is the learning rate times
   // sHs / ss, without what the noise that s and g(t-1) share adds to it. Both ends 0 where steps are not known.
   Range step;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "base/statistics.h"
@@ -12,6 +13,7 @@ namespace gradweave {
 namespace {
 
 constexpr double kErrorRate = 0.001, kDissimilar = 1.5;
+constexpr double kTiny = std::numeric_limits<double>::min();
 constexpr double kUnseen =
     8;  // how much larger the largest curvature may be than what was seen along the steps
 
@@ -82,22 +84,28 @@ Range step_seen_again(std::span<const SeenIterations> samples, int workers) {
 
 GradientEstimates estimate(std::span<const GradientSums> sums, int workers) {
   const double w = workers;
-  std::vector<double> squares, noise, excess;
-  double between = 0, within = 0;
-  for (const GradientSums& each : sums) {
-    // Both unbiased for the trace if all workers draw from the same data.
+  std::vector<double> squares, noise, logarithms;
+  double between = 0, within = 0, before = 0;
+  for (std::size_t n = 0; n < sums.size(); ++n) {
+    const GradientSums& each = sums[n];
+    // Both unbiased for the trace if all workers draw from the same data; a change has the noise of two iterations.
     const double here = (each.own - each.mean) * w / (w - 1);
     const double changing = (each.own_change - each.mean_change) * w / (w - 1) / 2;
-    between += here;
-    within += changing;
-    excess.push_back(here - changing);
     noise.push_back(changing);
     squares.push_back((w * each.mean - each.own) / (w - 1));
+    if (n > 0) {
+      const double both = (before + here) / 2;
+      between += both;
+      within += changing;
+      // Gradients may grow tenfold meanwhile: of differences the last ones alone would count.
+      logarithms.push_back(std::log(std::max(both, kTiny) / std::max(changing, kTiny)));
+    }
+    before = here;
   }
   GradientEstimates found{
       .gradient_square = around(squares), .noise = around(noise), .step = step_seen_in(sums, workers)};
   if (within > 0) found.dissimilarity = between / within;
-  found.workers_differ = found.dissimilarity > kDissimilar && is_positive(excess);
+  found.workers_differ = found.dissimilarity > kDissimilar && is_positive(logarithms);
   return found;
 }
 
