@@ -235,28 +235,30 @@ class Common(Late):
         self.beta = self.rule["betas"][0] if "betas" in self.rule else self.rule["momentum"]
 
     def update(self, places, momentum, gradient, iterations):
-        """Moments by the mean gradient of some iterations; plain means at the beginning, as Adam's without their bias."""
+        """Moments by the mean gradient of some iterations; Adam's begin as plain means, which have no bias."""
+        if "betas" not in self.rule:
+            self.first[places] = torch.lerp(momentum, gradient, 1 - self.beta)
+            return
         self.updates[places] += 1
         begin = 1 / self.updates[places]
-        self.first[places] = torch.lerp(momentum, gradient, (begin).clamp(min=1 - self.beta))
-        if "betas" in self.rule:
-            part = torch.maximum(begin, 1 - self.rule["betas"][1] ** iterations)
-            self.second[places] = torch.lerp(self.second[places], gradient.square(), part)
+        self.first[places] = torch.lerp(momentum, gradient, begin.clamp(min=1 - self.beta))
+        part = torch.maximum(begin, 1 - self.rule["betas"][1] ** iterations)
+        self.second[places] = torch.lerp(self.second[places], gradient.square(), part)
 
-    def step_parts(self):
-        """(what all workers step by, the factor of a worker's own gradient)"""
-        scale = 1 / (self.second.sqrt() + self.rule["eps"]) if "betas" in self.rule else 1 / (1 - self.beta)
-        return (scale * self.beta * self.first + self.rule["weight_decay"] * self.anchor,
-                scale * (1 - self.beta) * torch.ones_like(self.anchor))
+    def scale(self):
+        """What a step is, over learning rate and momentum."""
+        if "betas" in self.rule:
+            return 1 / (self.second.sqrt() + self.rule["eps"])
+        return torch.full_like(self.anchor, 1 / (1 - self.beta))
 
     def synchronous_step(self, gradients):
-        everything = slice(None)
-        self.update(everything, self.first, gradients.mean(0), torch.ones_like(self.anchor))
-        scale = 1 / (self.second.sqrt() + self.rule["eps"]) if "betas" in self.rule else 1 / (1 - self.beta)
-        gradients.copy_((scale * self.first + self.rule["weight_decay"] * self.anchor).expand_as(gradients))
+        self.update(slice(None), self.first, gradients.mean(0), torch.ones_like(self.anchor))
+        gradients.copy_((self.scale() * self.first + self.rule["weight_decay"] * self.anchor).expand_as(gradients))
 
     def before_step(self, gradients):
-        common, factor = self.step_parts()
+        scale = self.scale()
+        common = scale * self.beta * self.first + self.rule["weight_decay"] * self.anchor
+        factor = scale * (1 - self.beta)
         self.sums += torch.stack([common, factor, self.first, torch.ones_like(factor)])
         gradients.sub_(self.own).mul_(factor).add_(common)
 
