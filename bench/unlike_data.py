@@ -10,6 +10,7 @@ Gradweave. Results are lines of JSON, one for each run; runs whose line exists a
 
 import argparse
 import dataclasses
+import math
 import statistics
 import sys
 import time
@@ -26,8 +27,10 @@ RESULTS = Path(__file__).parent.parent / "docs/results/unlike_data.jsonl"
 PAGE = RESULTS.with_name("accuracy.md")
 EPOCHS = 2
 COMPARED = 12  # iterations in which the Preserver compares gradients, all of them synchronous
+SURE = 4.14    # Student's t beyond which an excess is above 0 at its error rate of 0.001, of one iteration less than these
 CLASSES = 10
 SYNCHRONOUS, LATE, COMMON = "synchronous", "late averages", "common state"
+WATCHED = "first iterations"  # alone, in which the Preserver compares gradients
 DATA = ("shuffled", "dirichlet 0.5", "dirichlet 0.1", "apart")
 PERIODS = (2, 8)
 
@@ -40,7 +43,7 @@ class Run(slow_links.Run):
     optimizer: str = "sgd"
     workers: int = 2
     data: str = "apart"     # or shuffled, or "dirichlet ALPHA"
-    method: str = LATE      # of METHODS, or SYNCHRONOUS
+    method: str = LATE      # of METHODS
     strength: float = 0.0   # of the method
     on_time: bool = False   # averages land as they are sent
 
@@ -68,6 +71,8 @@ def all_runs(seeds):
             found += [Run(optimizer=optimizer, seed=seed, period=1)]
             found += [Run(optimizer=optimizer, seed=seed, period=period, **remedy) for period in PERIODS
                       for remedy in remedies(optimizer)]
+    found += [Run(job="small", data=data, workers=workers, seed=seed, period=1, method=WATCHED) for data in DATA
+              for workers in (2, 4) for seed in range(seeds)]
     small = [Run(optimizer=optimizer, job="small", seed=seed) for seed in range(2) for optimizer in both]
     return found + [dataclasses.replace(run, **more) for run in small for more in (
         {"method": SYNCHRONOUS, "period": 1}, {"period": 2}, {"period": 2, "method": COMMON, "strength": 1.0}, {"period": 8},
@@ -220,8 +225,8 @@ def momentum_of(run):
 
 
 class Common(Late):
-    """The optimizer's moments are made of averages alone, so all workers have the same (quasi-global momentum, Lin et al. 2021).
-    A worker's own step adds its gradient, less `strength` times what is its own; so a gain is linear in its gradients, by
+    """The optimizer's moments are made of averages alone, so all workers have the same (after quasi-global momentum, Lin et al.
+    2021). A worker's own step adds its gradient, less `strength` times what is its own; so a gain is linear in its gradients, by
     factors that all know, and the mean gain tells the mean gradient."""
 
     def __init__(self, *arguments):
@@ -277,7 +282,7 @@ class Common(Late):
 
 
 METHODS = {LATE: Late, "proximal": Proximal, "control": Control, "drift": Drift, "momentum sent": MomentumSent,
-           "momentum moved": MomentumMoved, COMMON: Common, SYNCHRONOUS: Late}
+           "momentum moved": MomentumMoved, COMMON: Common, SYNCHRONOUS: Late, WATCHED: Late}
 
 
 # ---- training
@@ -297,34 +302,42 @@ class Fleet(slow_links.Fleet):
 
 def kind_of(run):
     """What runs of one fleet have in common."""
-    alone = run.method if run.method in (SYNCHRONOUS, COMMON) else ""
+    alone = run.method if run.method in (SYNCHRONOUS, COMMON, WATCHED) else ""
     return run.job, run.optimizer, run.workers, run.seed, run.data, bool(run.outer), alone
 
 
 class Watch:
-    """The Preserver's ratio (include/gradweave/estimate.h): how far gradients of workers are apart, over what of it changes from
-    batch to batch."""
+    """What the Preserver compares (include/gradweave/estimate.h): how far gradients of workers are apart, and what of it
+    changes from batch to batch, iteration by iteration."""
 
     def __init__(self):
-        self.before, self.apart, self.changing = None, 0.0, 0.0
+        self.before, self.apart, self.changing = None, [], []
 
     def see(self, gradients):
         own = gradients - gradients.mean(0)
         if self.before is not None:
-            self.apart += own.square().sum().item()
-            self.changing += (own - self.before).square().sum().item() / 2
+            self.apart.append(own.square().sum().item())
+            self.changing.append((own - self.before).square().sum().item() / 2)
         self.before = own
 
-    def ratio(self):
-        return self.apart / self.changing
+    def told(self):
+        """The ratio of both, and Student's t of their difference and of the logarithm of their ratio."""
+        pairs = list(zip(self.apart, self.changing))
+        return {"dissimilarity": sum(self.apart) / sum(self.changing),
+                "t": student([apart - changing for apart, changing in pairs]),
+                "t_of_logarithm": student([math.log(apart / changing) for apart, changing in pairs])}
 
 
-def train(together, train_set, test_set, iterations=None):
+def student(values):
+    return statistics.mean(values) / statistics.stdev(values) * len(values) ** 0.5
+
+
+def train(together, train_set, test_set):
     """The results of runs of one fleet."""
     begin, like, watch = time.perf_counter(), together[0], Watch()
     fleet = Fleet(like, len(together), train_set)
     each = [METHODS[run.method](run, fleet, number) for number, run in enumerate(together)]
-    for iteration in range(iterations or EPOCHS * accuracy.ITERATIONS["small"]):
+    for iteration in range(COMPARED if like.method == WATCHED else EPOCHS * accuracy.ITERATIONS["small"]):
         fleet.backward()
         if iteration < COMPARED:
             watch.see(fleet.values.grad[0])
@@ -338,7 +351,7 @@ def train(together, train_set, test_set, iterations=None):
     for number, (run, method, spread) in enumerate(zip(together, each, spreads)):
         right, loss = slow_links.KINDS[like.job].evaluate(fleet.model_of(number), test_set)
         results.append({"run": asdict(run), "period": method.period, "spread": spread, "accuracy": right, "test_loss": loss,
-                        "dissimilarity": watch.ratio(), "seconds": seconds})
+                        "seconds": seconds} | watch.told())
     return results
 
 
@@ -368,25 +381,40 @@ def late_iteration(fleet, each, iteration):
 def compared(found, run):
     """Points above or below synchronous training on the same data and seeds, and of how many seeds; "" without any."""
     reference = found.get(dataclasses.replace(run, method=SYNCHRONOUS, strength=0.0, period=1, outer=0.0, on_time=False), {})
-    points = [result["accuracy"] - reference[seed]["accuracy"] for seed, result in found.get(run, {}).items() if seed in reference]
+    points = [result["accuracy"] - reference[seed]["accuracy"] for seed, result in found.get(run, {}).items()
+              if seed in reference]
     return f"{statistics.mean(points):+.2f} ({len(points)})" if points else ""
 
 
 def split_table(found):
-    """A row for each split of the data: what the Preserver sees, synchronous training, averages as they are and the remedy."""
+    """A row for each split of the data: synchronous training, averages as they are and the remedy."""
     rows = []
     for job, workers, optimizer, data in ((job, workers, optimizer, data) for job in ("linear", "small") for workers in (2, 4)
                                           for optimizer in ("sgd", "adamw") for data in DATA):
         like = Run(job=job, workers=workers, optimizer=optimizer, data=data, method=SYNCHRONOUS, period=1)
         if like not in found:
             continue
-        ratios = [result["dissimilarity"] for result in found[like].values()]
         mean = statistics.mean(result["accuracy"] for result in found[like].values())
         late = [compared(found, dataclasses.replace(like, method=method, strength=strength, period=period))
                 for period in PERIODS for method, strength in ((LATE, 0.0), (COMMON, 1.0))]
-        rows.append([job, str(workers), optimizer, data, f"{min(ratios):.2f} to {max(ratios):.2f}", f"{mean:.2f}", *late])
-    return markdown(["job", "workers", "optimizer", "data", "ratio", "synchronous, %",
+        rows.append([job, str(workers), optimizer, data, f"{mean:.2f}", *late])
+    return markdown(["job", "workers", "optimizer", "data", "synchronous, %",
                      *(f"{what}, K = {period}" for period in PERIODS for what in (LATE, COMMON))], rows)
+
+
+def preserver_table(found):
+    """What the Preserver sees of each split, and how many it refuses."""
+    rows = []
+    for run in sorted((run for run in found if run.method == WATCHED), key=lambda run: (run.workers, DATA.index(run.data))):
+        seen = found[run].values()
+        refused = sum(each["dissimilarity"] > 1.5 and each["t"] > SURE for each in seen)
+        rows.append([str(run.workers), run.data, *(span([each[name] for each in seen], digits) for name, digits in (
+            ("dissimilarity", 2), ("t", 1), ("t_of_logarithm", 1))), f"{refused} of {len(seen)}"])
+    return markdown(["workers", "data", "ratio", "t of the excess", "t of the ratio's logarithm", "refused"], rows)
+
+
+def span(values, digits):
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
 
 
 def remedy_table(found):
@@ -405,7 +433,8 @@ def remedy_table(found):
 def sections():
     """[(name of its section, what stands there)]"""
     found = slow_links.measured(RESULTS, Run)
-    return [("unlike data", split_table(found)), ("remedies for unlike data", remedy_table(found))]
+    return [("the Preserver on unlike data", preserver_table(found)), ("unlike data", split_table(found)),
+            ("remedies for unlike data", remedy_table(found))]
 
 
 def main():
