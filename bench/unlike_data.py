@@ -3,7 +3,7 @@
 Two epochs of Fashion-MNIST, split by class, as bench/slow_links.py trains; the first iterations are synchronous, as in a job of
 Gradweave. Results are lines of JSON, one for each run; runs whose line exists are skipped.
 
-    .venv/bin/python bench/unlike_data.py            # all runs: an hour of one core; --list says how many
+    .venv/bin/python bench/unlike_data.py            # all runs: about an hour and a half of one core; --list says how many
     .venv/bin/python bench/unlike_data.py --only 'linear/2 workers/sgd/apart/*'
     .venv/bin/python bench/unlike_data.py --page     # the tables from what was measured
 """
