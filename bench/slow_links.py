@@ -152,14 +152,15 @@ def share_of_bytes(codec, workers):
 # ---- training
 
 class Fleet:
-    """The workers of several runs, which take the same batches: values[run, worker] has the parameters of one as a vector."""
+    """The workers of several runs, which take the same batches: values[run, worker] has the parameters of one as a vector.
+    `shares`: of each worker its data, and which part of them is its own, of how many."""
 
-    def __init__(self, like, count, train_set):
+    def __init__(self, like, count, shares):
         kind = KINDS[like.job]
         batch_size = accuracy.GLOBAL_BATCH.get(like.job, accuracy.GLOBAL_BATCH["small"]) // like.workers
         recipe = training.Recipe(kind, like.optimizer, kind.learning_rate(like.optimizer), batch_size=batch_size,
                                  seed=like.seed)
-        made = [recipe.make(train_set, rank, like.workers) for rank in range(like.workers)]
+        made = [recipe.make(*share) for share in shares]
         self.model, self.loss, self.batches = made[0].model, kind.loss, [job.batches for job in made]
         named = dict(self.model.named_parameters())
         self.shapes = {name: parameter.shape for name, parameter in named.items()}
@@ -182,10 +183,13 @@ class Fleet:
         """Where a parameter begins in the vector."""
         return sum(shape.numel() for each, shape in itertools.takewhile(lambda entry: entry[0] != name, self.shapes.items()))
 
-    def step(self):
-        """A step of every worker; AdamW by the second moment of the whole batch, as gradweave.wrap() makes it."""
+    def backward(self):
+        """Gradients of every worker by its next batch."""
         inputs, targets = map(torch.stack, zip(*map(next, self.batches)))
         self.values.grad, = torch.autograd.grad(self.losses(self.values, inputs, targets).sum(), self.values)
+
+    def step(self):
+        """A step of every worker; AdamW by the second moment of the whole batch, as gradweave.wrap() makes it."""
         if self.workers == 1 or not moments.serves(type(self.optimizer), self.group):
             return self.optimizer.step()
         rate = self.group["lr"]
@@ -301,10 +305,11 @@ def train(together, train_set, test_set, iterations=None):
     """The results of runs that differ in their averages alone."""
     begin, like = time.perf_counter(), together[0]
     iterations = iterations or EPOCHS * accuracy.ITERATIONS.get(like.job, accuracy.ITERATIONS["small"])
-    fleet = Fleet(like, len(together), train_set)
+    fleet = Fleet(like, len(together), [(train_set, rank, like.workers) for rank in range(like.workers)])
     torch.manual_seed(like.seed)
     each = [Averages(run, fleet.values.detach()[number], *messages_of(run, fleet)) for number, run in enumerate(together)]
     for iteration in range(iterations):
+        fleet.backward()
         fleet.step()
         for averages in each:
             averages.at_end_of(iteration)
@@ -318,12 +323,40 @@ def train(together, train_set, test_set, iterations=None):
     return results
 
 
+def kind_of(run):
+    """What runs that are trained together have in common."""
+    return run.job, run.optimizer, run.workers, run.seed
+
+
+def work(options, kind, wanted, kind_of, train):
+    """Lists those of the runs wanted that the options choose, or trains what is missing of them; returns the exit code."""
+    done = runs.done(options.results, kind)
+    chosen = [run for run in wanted if any(fnmatch.fnmatch(run.name, pattern) for pattern in options.only)]
+    if options.list:
+        for run in chosen:
+            print(f"{'done' if run in done else '-':5} {run.name}")
+        return 0
+    torch.set_num_threads(1)
+    data = {job: [KINDS[job].load(split) for split in ("train", "test")] for job in {run.job for run in chosen}}
+    groups = {}
+    for run in chosen:
+        if run not in done:
+            groups.setdefault(kind_of(run), []).append(run)
+    for group in groups.values():
+        for begin in range(0, len(group), options.together):
+            together = group[begin:begin + options.together]
+            for run, result in zip(together, train(together, *data[together[0].job])):
+                runs.add(options.results, result)
+                print(f"{run.name}: K {result['period']}, {result['accuracy']:.2f} %, {result['test_loss']:.3f}", flush=True)
+    return 0
+
+
 # ---- what the page has
 
-def measured(path):
+def measured(path, kind=Run):
     """{run without its seed: {seed: result}}"""
     found = {}
-    for run, result in runs.done(path, Run).items():
+    for run, result in runs.done(path, kind).items():
         found.setdefault(dataclasses.replace(run, seed=0), {})[run.seed] = result
     return found
 
@@ -436,24 +469,7 @@ def main():
             replace_section(PAGE, *section)
         draw(measured(RESULTS), PICTURE)
         return 0
-    done = runs.done(options.results, Run)
-    chosen = [run for run in all_runs(options.seeds) if any(fnmatch.fnmatch(run.name, pattern) for pattern in options.only)]
-    if options.list:
-        for run in chosen:
-            print(f"{'done' if run in done else '-':5} {run.name}")
-        return 0
-    torch.set_num_threads(1)
-    data = {job: [KINDS[job].load(split) for split in ("train", "test")] for job in {run.job for run in chosen}}
-    groups = {}
-    for run in chosen:
-        if run not in done:
-            groups.setdefault((run.job, run.optimizer, run.workers, run.seed), []).append(run)
-    for (job, *_), group in groups.items():
-        for begin in range(0, len(group), options.together):
-            for run, result in zip(group[begin:], train(group[begin:begin + options.together], *data[job])):
-                runs.add(options.results, result)
-                print(f"{run.name}: K {result['period']}, {result['accuracy']:.2f} %, {result['test_loss']:.3f}", flush=True)
-    return 0
+    return work(options, Run, all_runs(options.seeds), kind_of, train)
 
 
 if __name__ == "__main__":

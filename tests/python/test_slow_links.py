@@ -71,7 +71,7 @@ def fleet(run, count=1):
     """On a few pictures of noise."""
     generator = torch.Generator().manual_seed(1)
     data = [torch.randint(256, (256, 28, 28), generator=generator, dtype=torch.uint8), torch.arange(256) % 10]
-    return slow_links.Fleet(run, count, data), data
+    return slow_links.Fleet(run, count, [(data, rank, run.workers) for rank in range(run.workers)]), data
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -82,6 +82,7 @@ def test_one_worker_trains_as_torch_does(optimizer):
     job = recipe.make(data)
     training.train(job, 5)
     for _ in range(5):
+        made.backward()
         made.step()
     for name, parameter in made.model_of(0).named_parameters():
         assert torch.allclose(parameter, dict(job.model.named_parameters())[name], atol=1e-5)
