@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parent.parent / "docs/results/unlike_data.jsonl"
 PAGE = RESULTS.with_name("accuracy.md")
 EPOCHS = 2
 COMPARED = 12  # iterations in which the Preserver compares gradients, all of them synchronous
-SURE = 4.14    # Student's t beyond which an excess is above 0 at its error rate of 0.001, of one iteration less than these
+SURE = 4.30    # Student's t beyond which a logarithm is above 0 at its error rate of 0.001, of two iterations less than these
 CLASSES = 10
 SYNCHRONOUS, LATE, COMMON = "synchronous", "late averages", "common state"
 WATCHED = "first iterations"  # alone, in which the Preserver compares gradients
@@ -311,21 +311,19 @@ class Watch:
     changes from batch to batch, iteration by iteration."""
 
     def __init__(self):
-        self.before, self.apart, self.changing = None, [], []
+        self.seen, self.apart, self.changing = [], [], []
 
     def see(self, gradients):
-        own = gradients - gradients.mean(0)
-        if self.before is not None:
-            self.apart.append(own.square().sum().item())
-            self.changing.append((own - self.before).square().sum().item() / 2)
-        self.before = own
+        self.seen.append(gradients - gradients.mean(0))
+        if len(self.seen) > 2:
+            _, before, own = self.seen = self.seen[-3:]
+            self.apart.append((own.square().sum().item() + before.square().sum().item()) / 2)
+            self.changing.append((own - before).square().sum().item() / 2)
 
     def told(self):
-        """The ratio of both, and Student's t of their difference and of the logarithm of their ratio."""
-        pairs = list(zip(self.apart, self.changing))
+        """The ratio of both, and Student's t of the logarithms of each iteration's."""
         return {"dissimilarity": sum(self.apart) / sum(self.changing),
-                "t": student([apart - changing for apart, changing in pairs]),
-                "t_of_logarithm": student([math.log(apart / changing) for apart, changing in pairs])}
+                "t": student([math.log(apart / changing) for apart, changing in zip(self.apart, self.changing)])}
 
 
 def student(values):
@@ -351,7 +349,7 @@ def train(together, train_set, test_set):
     for number, (run, method, spread) in enumerate(zip(together, each, spreads)):
         right, loss = slow_links.KINDS[like.job].evaluate(fleet.model_of(number), test_set)
         results.append({"run": asdict(run), "period": method.period, "spread": spread, "accuracy": right, "test_loss": loss,
-                        "seconds": seconds} | watch.told())
+                        "seconds": seconds} | (watch.told() if like.method == WATCHED else {}))
     return results
 
 
@@ -409,8 +407,8 @@ def preserver_table(found):
         seen = found[run].values()
         refused = sum(each["dissimilarity"] > 1.5 and each["t"] > SURE for each in seen)
         rows.append([str(run.workers), run.data, *(span([each[name] for each in seen], digits) for name, digits in (
-            ("dissimilarity", 2), ("t", 1), ("t_of_logarithm", 1))), f"{refused} of {len(seen)}"])
-    return markdown(["workers", "data", "ratio", "t of the excess", "t of the ratio's logarithm", "refused"], rows)
+            ("dissimilarity", 2), ("t", 1))), f"{refused} of {len(seen)}"])
+    return markdown(["workers", "data", "ratio", "t of its logarithm", "refused"], rows)
 
 
 def span(values, digits):
