@@ -83,7 +83,7 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     workers for averages in 4 bits at each of them, and for the other averages at coverage rate 2; there eight, with AdamW
     alone, too. With Muon, and for the GPT, each scheme that is not exact, and averages in 4 bits at every rate. For the jobs
     of SCHEDULED what is recommended at coverage rates 2, 16 and 64, and the peers."""
-    int4 = "delayed_averaging compressor=int4"
+    int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name)]
     compared = [(2, optimizer, method, rate) for rate in coverage_rates for optimizer in OPTIMIZERS for method in inexact
@@ -97,8 +97,8 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
                "deft correction=local", "local_sgd period=2"]
     more = [(method, 2.0) for method in schemes] + [(int4, rate) for rate in coverage_rates]
     elsewhere = [(SYNCHRONOUS, 2.0), ("delayed_averaging", 2.0), *((int4, rate) for rate in (2.0, 16.0, 64.0)),
-                 ("deft correction=local", 2.0), ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0), ("DDP (PowerSGD hook)", 2.0),
-                 ("post-local SGD", 64.0), ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0)]
+                 (auto, 16.0), (auto, 64.0), ("deft correction=local", 2.0), ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0),
+                 ("DDP (PowerSGD hook)", 2.0), ("post-local SGD", 64.0), ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0)]
     return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
             for workers, optimizer, method, rate in compared
             if optimizer == "adamw" or "moments" not in method] + [  # moments are Adam's
