@@ -249,7 +249,9 @@ def sections(found):
         ("accuracy", "training accuracy", accuracy_table(results / "accuracy.jsonl")),
         ("accuracy", "gpt accuracy", accuracy_table(results / "accuracy.jsonl", "gpt")),
         *(("accuracy", f"{job} at a falling rate", accuracy_table(results / "accuracy.jsonl", job, "cosine"))
-          for job in ("vit", "resnet18", "lora")),
+          for job in ("vit", "resnet18", "lora", "gpt")),
+        ("accuracy", "gpt at three times the rate",
+         accuracy_table(results / "accuracy.jsonl", "gpt", "cosine from 3 times the rate")),
         ("engine", "ring", ring_table(results / "ring.json")),
         ("engine", "partial steps", partial_steps_table(results / "partial_steps.json")),
         ("engine", "compiled", compiled_table(results / "compiled.json")))]

@@ -19,7 +19,7 @@ struct SimulationOptions {
   Nanoseconds optimizer_ns = 0;       // time of one whole optimizer step, spread over applies by bytes
   Decimal contention = {1, 0};        // compute takes this many times longer while a link is busy; >= 1
   Nanoseconds handover_ns = 0;        // from when an op is ready until an idle link starts it
-  Nanoseconds launch_ns = 0;         // of compute that goes on as an op starts, which the op takes
+  Nanoseconds launch_ns = 0;          // of compute that goes on as an op starts, which the op takes
   std::int64_t max_periods = 10'000;  // without a repeated state by then, see `steady`
   // How many iterations go into `timeline`: of the steady state or, where the plan has a prologue, the
   // prologue and as many after it. 0: none.

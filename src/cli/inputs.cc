@@ -147,9 +147,10 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
   add_time_option(
       command, "--handover-us", flags.handover_us,
       "Time from when an op is ready until an idle link starts it, in microseconds or with a unit", 0, 1e12);
-  add_time_option(command, "--launch-us", flags.launch_us,
-                  "Compute time that a message takes if it starts beside compute, in microseconds or with a unit", 0,
-                  1e12);
+  add_time_option(
+      command, "--launch-us", flags.launch_us,
+      "Compute time that a message takes if it starts beside compute, in microseconds or with a unit", 0,
+      1e12);
 }
 
 SimulationOptions to_options(const SimulationFlags& flags) {

@@ -192,7 +192,8 @@ class ProgramWriter {
       }
       total += time;
     };
-    for (const OpCode& op : program_.ops) add(op.startup), add(op.work), add(op.earliest), add(program_.launch);
+    for (const OpCode& op : program_.ops)
+      add(op.startup), add(op.work), add(op.earliest), add(program_.launch);
     for (const Gate& gate : program_.gates) add(gate.delay);
     for (const Nanoseconds duration : program_.durations) add(duration);
   }
