@@ -1,5 +1,6 @@
 """NumPy comes with the test packages, not with what training needs."""
 
+import json
 import os
 import re
 import subprocess
@@ -81,6 +82,19 @@ def test_training_needs_no_numpy():
 def test_islands_need_no_numpy(tmp_path):
     with Meeting(tmp_path) as meeting:
         trained_by_two_ranks(MEETING=meeting.address, KEY=meeting.key)
+
+
+def test_the_demo_needs_no_numpy(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    done = subprocess.run([sys.executable, "-m", "gradweave", "train", "demo", "--network", "small", "--links", "emulated",
+                           "--schemes", "wfbp,delayed_averaging", "--rounds", "1", "--iterations", "6", "--json",
+                           "--output", tmp_path / "out"], capture_output=True, text=True, timeout=400,
+                          env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT / 'python'}"})
+    assert done.returncode == 0 and "NumPy" not in done.stderr, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["setting"]["contention"] >= 1 and min(found["setting"][key] for key in ("handover_us", "launch_us")) >= 0
+    predicted = {row["name"] for row in found["contestants"] if row.get("predicted_ms", 0) > 0}
+    assert predicted == {"wfbp", "delayed_averaging"}, found
 
 
 def test_no_collective_is_torchs_own_of_objects():

@@ -34,7 +34,7 @@ class Setting:
     rest_us: float = 0.0      # of an iteration besides forward and backward
     contention: float = 1.0   # compute time while the link is busy over compute time while it is idle
     handover_us: float = 0.0  # from when an op is ready until an idle link starts it
-    launch_us: float = 0.0   # of compute, which a message takes besides
+    launch_us: float = 0.0    # of compute, which a message takes besides
 
     @property
     def kind(self):
