@@ -4,7 +4,8 @@ Every run trains an example job on real processes: the small network on Fashion-
 long as ITERATIONS and SCHEDULED say. A plan is made for a link at the coverage rate asked for and then runs on an
 unshaped one: when results are applied is the plan's decision, not the link's, so accuracy is that of the slow link.
 Results are lines of JSON, one for each run; runs whose line exists are skipped, so that an interrupted benchmark
-continues where it stopped.
+continues where it stopped. Jobs on text read this system's: their rows compare only with rows of the same text, of which
+GRADWEAVE_TEXT_ROOT may name a copy.
 
     .venv/bin/python bench/accuracy.py            # all runs: hours; --list says how many
     .venv/bin/python bench/accuracy.py --coverage 64 --seeds 1
