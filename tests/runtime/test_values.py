@@ -175,7 +175,7 @@ def test_two_levels_of_links_are_warned_of():
     plan = core.make_plan(workload(), flat, "ddp")
     for call in (lambda where: core.make_plan(workload(), where, "ddp"), lambda where: core.ranked_plans(workload(), where),
                  lambda where: core.simulate(plan, workload(), where)):
-        with pytest.warns(UserWarning, match="workers_per_node is 2, and links within a node"):
+        with pytest.warns(UserWarning, match="workers_per_node is 2, but 'inside', the links within a node"):
             call(nested)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
