@@ -1,7 +1,7 @@
 """What averages do where workers have different data, and remedies: all workers in one process, by plain PyTorch.
 
-Two epochs of Fashion-MNIST, split by class, as bench/slow_links.py trains; the first iterations are synchronous, as in a job of
-Gradweave. Results are lines of JSON, one for each run; runs whose line exists are skipped.
+Two epochs of Fashion-MNIST, split by class, as bench/slow_links.py trains; the first iterations are synchronous, as in a job
+of Gradweave. Results are lines of JSON, one for each run; runs whose line exists are skipped.
 
     .venv/bin/python bench/unlike_data.py            # all runs: about an hour and a half of one core; --list says how many
     .venv/bin/python bench/unlike_data.py --only 'linear/2 workers/sgd/apart/*'
@@ -225,9 +225,9 @@ def momentum_of(run):
 
 
 class Common(Late):
-    """The optimizer's moments are made of averages alone, so all workers have the same (after quasi-global momentum, Lin et al.
-    2021). A worker's own step adds its gradient, less `strength` times what is its own; so a gain is linear in its gradients, by
-    factors that all know, and the mean gain tells the mean gradient."""
+    """The optimizer's moments are made of averages alone, so all workers have the same (after quasi-global momentum, Lin et
+    al. 2021). A worker's own step adds its gradient, less `strength` times what is its own. So a gain is linear in its
+    gradients, by factors that all know, and the mean gain tells the mean gradient."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)

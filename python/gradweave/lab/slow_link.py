@@ -129,8 +129,8 @@ def ops_of(job, setting, iterations=16, warm_up=4):
 
 
 def taken_of_compute(setting, reference, rounds=9, iterations=4):
-    """(how many times longer compute takes while the link is busy, at least 1; the microseconds of compute that a message takes
-    besides, however small). Collective.
+    """(how many times longer compute takes while the link is busy, at least 1; the microseconds of compute that a message
+    takes besides, however small). Collective.
 
     `reference` is the contestant that computes alone. Ops are queued ahead so that the link never idles. An emulated
     link moves the bytes through the loopback interface, which takes processor time too.
