@@ -328,6 +328,18 @@ def kind_of(run):
     return run.job, run.optimizer, run.workers, run.seed
 
 
+def parsed(doc, results, seeds, page):
+    """The command line of a script of such runs; `seeds` and `page` tell what these options are for."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=results)
+    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of names, as --list gives them")
+    parser.add_argument("--seeds", type=int, default=3, help=seeds)
+    parser.add_argument("--together", type=int, default=10, help="so many runs by the same batches are trained at once")
+    parser.add_argument("--list", action="store_true", help="list the runs and whether they are done")
+    parser.add_argument("--page", action="store_true", help=f"measure nothing: write {page}")
+    return parser.parse_args()
+
+
 def work(options, kind, wanted, kind_of, train):
     """Lists those of the runs wanted that the options choose, or trains what is missing of them; returns the exit code."""
     done = runs.done(options.results, kind)
@@ -456,14 +468,7 @@ def sections():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of names, as --list gives them")
-    parser.add_argument("--seeds", type=int, default=3, help="of the codecs; periods have one")
-    parser.add_argument("--together", type=int, default=10, help="so many runs by the same batches are trained at once")
-    parser.add_argument("--list", action="store_true", help="list the runs and whether they are done")
-    parser.add_argument("--page", action="store_true", help="measure nothing: write the tables and the picture")
-    options = parser.parse_args()
+    options = parsed(__doc__, RESULTS, "of the codecs; periods have one", "the tables and the picture")
     if options.page:
         for section in sections():
             replace_section(PAGE, *section)

@@ -8,7 +8,6 @@ of Gradweave. Results are lines of JSON, one for each run; runs whose line exist
     .venv/bin/python bench/unlike_data.py --page     # the tables from what was measured
 """
 
-import argparse
 import dataclasses
 import math
 import statistics
@@ -436,14 +435,7 @@ def sections():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of names, as --list gives them")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--together", type=int, default=10, help="so many runs by the same batches are trained at once")
-    parser.add_argument("--list", action="store_true", help="list the runs and whether they are done")
-    parser.add_argument("--page", action="store_true", help="measure nothing: write the tables")
-    options = parser.parse_args()
+    options = slow_links.parsed(__doc__, RESULTS, "of each run", "the tables")
     if options.page:
         for section in sections():
             replace_section(PAGE, *section)

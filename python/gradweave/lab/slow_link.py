@@ -56,7 +56,7 @@ class Setting:
     def measure_in(self, job, reference):
         """Measure what ops take beside the job's own computation, and of it. Collective."""
         self.contention, self.launch_us = taken_of_compute(self, reference)
-        startup_us, self.handover_us = ops_of(job, self)
+        startup_us, self.handover_us = delays_in(job, self)
         link = self.cluster["links"][0]
         for cost in (link, link.get("reduce_scatter"), link.get("all_gather")):
             if cost:
@@ -111,9 +111,9 @@ def cluster_for(setting, method):
     return {**setting.cluster, "compressor_rates": rates} if rates else setting.cluster
 
 
-def ops_of(job, setting, iterations=16, warm_up=4):
-    """(by how many microseconds an op's start-up is longer in `job()` than the probe has it, those from when it is ready until
-    an idle link starts it besides): threads have to wake beside the job's computation. Collective."""
+def delays_in(job, setting, iterations=16, warm_up=4):
+    """(the microseconds by which an op's start-up in `job()` is longer than the probe measured, those which an op besides
+    waits for an idle link to start it): threads have to wake beside the job's computation. Collective."""
     plan = core.make_plan(setting.workload, setting.cluster, "wfbp")
     timeline = turns.recorded(job(), plan, iterations, warm_up, setting.emulation)
     spans = sorted((span for span in timeline["spans"] if span["track"] == 1), key=lambda span: span["begin_us"])
@@ -139,7 +139,8 @@ def taken_of_compute(setting, reference, rounds=9, iterations=4):
     all_reduce = hook.average if hook else functools.partial(distributed.all_reduce, async_op=True)
 
     def beside(size, longer):
-        """(seconds of an iteration, messages that have ended meanwhile)"""
+        """(seconds of an iteration, messages that have ended in it) beside messages of so many bytes; they last if compute
+        takes up to `longer` times as long."""
         buffer = torch.zeros(size // 4)
         count = int(longer * iterations * reference.segment_seconds[-1] / setting.message_s(size)) + 1
         works = [all_reduce(buffer) for _ in range(int(ranks.agreed(count)))]
