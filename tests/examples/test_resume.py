@@ -17,6 +17,9 @@ from gradweave import core
 
 ROOT = Path(__file__).resolve().parents[2]
 ITERATIONS = 120
+_specification = importlib.util.spec_from_file_location("resume", ROOT / "examples/python/resume.py")
+resume = importlib.util.module_from_spec(_specification)
+_specification.loader.exec_module(resume)
 
 
 def plan_of(scheme, ranks):
@@ -53,9 +56,12 @@ def workers_of(job):
 
 
 def kill_one(job, folder, chance):
-    """Kill a rank, once the job has written another checkpoint and some time has passed. Returns whether there was one."""
-    before, until = set(folder.glob("*.pt")), time.monotonic() + 60
-    while set(folder.glob("*.pt")) == before and time.monotonic() < until and job.poll() is None:
+    """Kill a rank, once all have written another checkpoint and some time has passed. Returns whether there was one."""
+    def whole():
+        return resume.whole(resume.files_of(folder))
+
+    before, until = whole(), time.monotonic() + 60
+    while whole() <= before and time.monotonic() < until and job.poll() is None:
         time.sleep(0.005)
     time.sleep(0.1 * chance.random())
     workers = workers_of(job) if job.poll() is None else []
@@ -84,9 +90,6 @@ def test_a_killed_job_goes_on_with_the_same_bits(tmp_path):
 
 
 def test_newer_files_than_those_it_goes_on_from_are_removed(tmp_path, monkeypatch):
-    specification = importlib.util.spec_from_file_location("resume", ROOT / "examples/python/resume.py")
-    resume = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(resume)
     monkeypatch.setattr(resume, "gathered", lambda own: [own] * 2)
     for name in ("14.rank0of2", "14.rank1of2", "21.rank0of2", "21.rank1of3", "21.rank2of3"):
         (tmp_path / f"{name}.pt").touch()
