@@ -4,8 +4,8 @@ Every run trains an example job on real processes: the small network on Fashion-
 long as ITERATIONS and SCHEDULED say. A plan is made for a link at the coverage rate asked for and then runs on an
 unshaped one: when results are applied is the plan's decision, not the link's, so accuracy is that of the slow link.
 Results are lines of JSON, one for each run; runs whose line exists are skipped, so that an interrupted benchmark
-continues where it stopped. Jobs on text read this system's: their rows compare only with rows of the same text, of which
-GRADWEAVE_TEXT_ROOT may name a copy.
+continues where it stopped. Jobs on text read this system's, of which GRADWEAVE_TEXT_ROOT may name a copy: rows of another
+text don't compare, so a run whose table has such rows is refused.
 
     .venv/bin/python bench/accuracy.py            # all runs: hours; --list says how many
     .venv/bin/python bench/accuracy.py --coverage 64 --seeds 1
@@ -13,8 +13,10 @@ GRADWEAVE_TEXT_ROOT may name a copy.
 """
 
 import argparse
+import dataclasses
 import fnmatch
 import functools
+import hashlib
 import itertools
 import json
 import math
@@ -31,17 +33,18 @@ import peers
 import rows
 import runs
 from gradweave import core, ranks
-from gradweave.lab import training
-from gradweave.lab.jobs import KINDS
+from gradweave.lab import jobs, text, training
 
 RESULTS = Path(__file__).parent.parent / "docs/results/accuracy.jsonl"
 # The times of the jobs' layers: only their proportions matter, and fixed workloads make the plans, and so the results, the
 # same on every machine.
 WORKLOADS = Path(__file__).parent / "workloads"
-GLOBAL_BATCH = {"small": 128, "vit": 128, "resnet18": 64, "lora": 32, "gpt": 32}
-ITERATIONS = {"small": 60000 // 128, "vit": 60000 // 128, "resnet18": 300, "lora": 300, "gpt": 250}  # of an epoch
+LARGE = "large gpt"  # ten times as many parameters as the GPT of the example jobs
+KINDS = jobs.KINDS | {LARGE: dataclasses.replace(jobs.KINDS["gpt"], name=LARGE, network=lambda: text.GPT(416, heads=8))}
+GLOBAL_BATCH = {"small": 128, "vit": 128, "resnet18": 64, "lora": 32, "gpt": 32, LARGE: 32}
+ITERATIONS = {"small": 60000 // 128, "vit": 60000 // 128, "resnet18": 300, "lora": 300, "gpt": 250, LARGE: 250}  # of an epoch
 # {job: (optimizer, epochs)} of those whose learning rate rises for RISE of the run and then falls to zero, as a cosine.
-SCHEDULED = {"vit": ("adamw", 2), "resnet18": ("sgd", 1), "lora": ("adamw", 1), "gpt": ("adamw", 3)}
+SCHEDULED = {"vit": ("adamw", 2), "resnet18": ("sgd", 1), "lora": ("adamw", 1), "gpt": ("adamw", 3), LARGE: ("adamw", 2)}
 FALLING, HIGH = "cosine", "cosine from 3 times the rate"
 PEAKS = {"constant": 1.0, FALLING: 1.0, HIGH: 3.0}  # of the job's own learning rate, by schedule
 RISE = 0.05
@@ -83,7 +86,8 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     """Two workers with every seed for every method that is not exact, at each coverage rate if it depends on that; then four
     workers for averages in 4 bits at each of them, and for the other averages at coverage rate 2; there eight, with AdamW
     alone, too. With Muon, and for the GPT, each scheme that is not exact, and averages in 4 bits at every rate. For the jobs
-    of SCHEDULED what is recommended at coverage rates 2, 16 and 64, and the peers."""
+    of SCHEDULED what is recommended at coverage rates 2, 16 and 64, and the peers; with four and eight workers what is
+    recommended alone. One seed for the largest."""
     int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name)]
@@ -100,14 +104,17 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     elsewhere = [(SYNCHRONOUS, 2.0), ("delayed_averaging", 2.0), *((int4, rate) for rate in (2.0, 16.0, 64.0)),
                  (auto, 16.0), (auto, 64.0), ("deft correction=local", 2.0), ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0),
                  ("DDP (PowerSGD hook)", 2.0), ("post-local SGD", 64.0), ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0)]
+    of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0)]
     return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
             for workers, optimizer, method, rate in compared
             if optimizer == "adamw" or "moments" not in method] + [  # moments are Adam's
         Run(method, optimizer, 2, seed, coverage=rate, job=job) for seed in range(seeds)
         for job, optimizer in (("small", "muon"), ("gpt", "adamw"), ("gpt", "muon")) for method, rate in more] + [
-        Run(method, optimizer, 2, seed, epochs, rate, job, schedule) for job, (optimizer, epochs) in SCHEDULED.items()
-        for schedule in ((FALLING, HIGH) if job == "gpt" else (FALLING,)) for seed in range(seeds)
-        for method, rate in elsewhere if rate in coverage_rates or not rows.depends_on_rate(method)]
+        Run(method, optimizer, workers, seed, epochs, rate, job, schedule) for job, (optimizer, epochs) in SCHEDULED.items()
+        for schedule in ((FALLING, HIGH) if job == "gpt" else (FALLING,)) for seed in range(1 if job == LARGE else seeds)
+        for workers in ((2,) if job == LARGE or schedule == HIGH else (2, 4, 8))
+        for method, rate in (elsewhere if workers == 2 else of_many)
+        if rate in coverage_rates or not rows.depends_on_rate(method)]
 
 
 def done_runs(path):
@@ -123,7 +130,7 @@ def plan_for(run):
 
 def plan_at(job, coverage, workers, scheme, options):
     """The plan of a scheme for a job on a link at a coverage rate."""
-    workload = json.loads((WORKLOADS / f"{job}.json").read_text())
+    workload = json.loads((WORKLOADS / f"{job.replace(' ', '-')}.json").read_text())
     compute_us = sum(layer["forward_us"] + layer["backward_us"] for layer in workload["layers"])
     size = sum(4 * tensor["numel"] for layer in workload["layers"] for tensor in layer["tensors"])
     link = {"name": "link", "startup_us": 50, "us_per_byte": (coverage * compute_us - 50) / size, "concurrency": 1}
@@ -133,7 +140,9 @@ def plan_at(job, coverage, workers, scheme, options):
 def train(run, train_set, test_set):
     """The result of one run, on every rank. Collective."""
     rank = ranks.rank()
-    recipe = training.recipe_of(run.job, run.optimizer, batch_size=GLOBAL_BATCH[run.job] // run.workers, seed=run.seed)
+    kind = KINDS[run.job]
+    recipe = training.Recipe(kind, run.optimizer, kind.learning_rate(run.optimizer), 0.9, GLOBAL_BATCH[run.job] // run.workers,
+                             run.seed)
     job = recipe.make(train_set, rank, run.workers)
     network, plan, finish = job.model, None, None
     groups = [group for optimizer in job.optimizers() for group in optimizer.param_groups]
@@ -174,10 +183,27 @@ def train(run, train_set, test_set):
     result = {"run": asdict(run), "accuracy": accuracies, "test_loss": test_losses, "curve": curve,
               "loss": losses[CURVE - 1::CURVE], "spread": spread,
               "seconds": time.perf_counter() - begin, "torch": torch.__version__}
+    if kind.batches is text.batches:
+        result["text"] = digest(train_set)
     if plan:
         result |= {"options": plan.get("options", {}), "period": len(plan["period"])}
         job.model.gradweave.close()
     return result
+
+
+def digest(data):
+    """Of a text, 16 hexadecimal digits."""
+    return hashlib.sha256(bytes(data.tolist())).hexdigest()[:16]
+
+
+def of_other_texts(missing, done):
+    """The missing runs whose table has rows of another text than this system's."""
+    found = []
+    for job, schedule in sorted({(run.job, run.schedule) for run in missing if KINDS[run.job].batches is text.batches}):
+        texts = {result.get("text") for run, result in done.items() if (run.job, run.schedule) == (job, schedule)}
+        if texts - {digest(KINDS[job].load("train"))}:
+            found += [run for run in missing if (run.job, run.schedule) == (job, schedule)]
+    return found
 
 
 def spread_of(network):
@@ -235,6 +261,10 @@ def main():
             print(f"{'done' if run in done else '-':5} {run.name}")
         return 0
     missing = [run for run in chosen if run not in done]
+    if others := of_other_texts(missing, done):
+        print(f"{others[0].name}: its table has rows of another text than this system's; set GRADWEAVE_TEXT_ROOT to a copy of that "
+              "one's /usr, or write another file by --results", file=sys.stderr)
+        return 2
     return runs.train(missing, options.results, lambda wanted: work(options, wanted))
 
 

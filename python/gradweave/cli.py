@@ -113,20 +113,22 @@ def _add_profile(commands):
     command.add_argument("-o", "--output", type=Path, help="the workload file (default: standard output)")
     command.add_argument("--iterations", type=int, default=20)
     command.add_argument("--batch-size", type=int, help="for the example jobs (default: the job's own, 64, 32 or 16)")
+    command.add_argument("--accumulate", type=int, default=1, metavar="PASSES",
+                         help="forward and backward passes of an iteration, whose gradients accumulate (default: 1)")
 
 
 def _profile(options):
     import torch
 
     from gradweave import profiling, ranks
-    if options.iterations < 1 or (options.batch_size is not None and options.batch_size < 1):
-        raise UsageError("--iterations and --batch-size must be at least 1")
+    if options.iterations < 1 or options.accumulate < 1 or (options.batch_size is not None and options.batch_size < 1):
+        raise UsageError("--iterations, --batch-size and --accumulate must be at least 1")
     _check_writable(options.output)
     if "RANK" not in os.environ:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     job = _job(options.job, options.batch_size)
     with ranks.joined_if_launched():
-        workload, rest_us = profiling.profile(job, options.job, options.iterations)
+        workload, rest_us = profiling.profile(job, options.job, options.iterations, passes=options.accumulate)
         if ranks.is_first():
             compute = sum(layer["forward_us"] + layer["backward_us"] for layer in workload["layers"])
             print(f"{len(workload['layers'])} layers, forward and backward {compute / 1e3:.1f} ms, "

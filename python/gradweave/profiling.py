@@ -1,5 +1,7 @@
 """Profiles a model on this machine: which layers its forward has, and what each of them takes in ordinary iterations."""
 
+import itertools
+
 import torch
 from torch.utils import _pytree
 
@@ -155,17 +157,17 @@ def workload_of(model, layers, name, sizes=None):
                                          for tensor in tensors]) for layer, tensors in layers.items()])
 
 
-def profile(job, name, iterations=20, warm_up=5, on_iteration=None):
+def profile(job, name, iterations=20, warm_up=5, on_iteration=None, passes=1):
     """Train `job` for warm_up + iterations iterations, at least one to warm up, which shows the layers; return (core.Workload,
-    rest in microseconds).
+    rest in microseconds). Each iteration has as many passes, forward and backward, whose gradients accumulate.
 
     With a process group the times are those of the slowest rank for each layer, and all ranks must call it; the
     ranks train without exchanging anything.
     """
     def train():
-        inputs, targets = next(job.batches)
         job.zero_grad()
-        job.loss(job.model(inputs), targets).backward()
+        for inputs, targets in itertools.islice(job.batches, passes):
+            job.loss(job.model(inputs), targets).backward()
         job.step()
         if on_iteration:
             on_iteration()

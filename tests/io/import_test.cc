@@ -334,13 +334,58 @@ TEST_F(Kineto, IterationsThatAreNotWholeOrLikeMostAreLeftOut) {
   EXPECT_EQ(result.workload.layers[0].tensors.size(), 2U);
 }
 
-TEST_F(Kineto, OfSeveralPassesTheLastCounts) {
+TEST_F(Kineto, WithoutIterationsTheLastPassCounts) {
   Trace trace;
   trace.iteration(0);
   trace.iteration(500, 150);
   const ImportedWorkload result = import_kineto({file("t.json", trace.text())}, "w");
   EXPECT_EQ(result.iterations, 1);
   EXPECT_EQ(result.workload.layers[0].backward_ns, 40000);
+  EXPECT_EQ(result.workload.layers[1].forward_ns, 48000);
+}
+
+// Three iterations of two passes, at 0 and at 300, and the optimizer. The profiler steps after each iteration, after each
+// pass, or never.
+TEST_F(Kineto, OfPassesThatAccumulateTheFirstForwardAndTheLastBackwardCount) {
+  enum Steps { kOfIterations, kOfPasses, kNever };
+  for (const bool modules : {true, false}) {
+    for (const Steps steps : {kOfIterations, kOfPasses, kNever}) {
+      Trace trace;
+      const auto step = [&](double begin, double end) {
+        trace.add("user_annotation", "ProfilerStep#1", 1, begin, end, "");
+      };
+      for (double at = 0; at < 3000; at += 1000) {
+        if (steps == kOfIterations) step(at, at + 900);
+        if (steps == kOfPasses) step(at, at + 290), step(at + 290, at + 900);
+        trace.iteration(at, 140, 0, modules);
+        trace.iteration(at + 300, 150, 0, modules);
+        trace.add("user_annotation", "Optimizer.step#SGD.step", 1, at + 500, at + 600, "");
+      }
+      trace.iteration(3000, 170, 0, modules);  // the optimizer doesn't step any more
+      const ImportedWorkload result = import_kineto({file("t.json", trace.text())}, "w");
+      EXPECT_EQ(result.iterations, 3);
+      const std::vector<Layer>& layers = result.workload.layers;
+      EXPECT_EQ(layers[0].forward_ns, modules ? 22000 : 20000);
+      EXPECT_EQ(layers[1].forward_ns, modules ? 348000 : 347000);
+      EXPECT_EQ(layers[1].backward_ns, 30000);
+      EXPECT_EQ(layers[0].backward_ns, 40000);
+    }
+  }
+}
+
+TEST_F(Kineto, StepsWithoutGradientsBelongToNoIteration) {
+  Trace trace;
+  for (double at = 0; at < 3000; at += 1000) {
+    trace.add("user_annotation", "ProfilerStep#1", 1, at, at + 400, "");
+    trace.forward("aten::linear", at + 10, at + 390, 0);  // an evaluation
+    trace.add("user_annotation", "ProfilerStep#2", 1, at + 400, at + 900, "");
+    trace.iteration(at + 400);
+    trace.add("user_annotation", "Optimizer.step#SGD.step", 1, at + 600, at + 700, "");
+  }
+  const ImportedWorkload result = import_kineto({file("t.json", trace.text())}, "w");
+  EXPECT_EQ(result.iterations, 3);
+  EXPECT_EQ(result.left_out, 0);
+  EXPECT_EQ(result.workload.layers[0].forward_ns, 22000);
 }
 
 TEST_F(Kineto, ASharedParameterBelongsToTheLayerThatUsesItFirst) {

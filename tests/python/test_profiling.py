@@ -60,6 +60,15 @@ def test_times_and_tensors_are_those_of_the_layers():
     assert rest > 0 and 280 <= counted_us / 1e3 <= whole_ms
 
 
+def test_of_passes_that_accumulate_the_first_forward_and_the_last_backward_count():
+    model = nn.Sequential(Timed(0.02, 0.06), nn.ReLU(), Timed(0.05, 0.01))
+    workload, _ = profiling.profile(_job(model), "accumulated", iterations=1, warm_up=1, passes=3)
+    first, second = [(layer["forward_us"] / 1e3, layer["backward_us"] / 1e3) for layer in workload["layers"]]
+    assert 20 <= first[0] < 70 and 60 <= first[1] < 130
+    # From its first forward to its last backward: two whole passes of 140 ms, and a forward of its own.
+    assert 280 + 50 <= second[0] and 10 <= second[1] < 60
+
+
 def test_layers_stand_in_the_order_in_which_they_run():
     class Backwards(nn.Module):
         def __init__(self):

@@ -49,7 +49,7 @@ class Network(nn.Module):
         return self.head(self.twice(torch.relu(self.twice(self.frozen(hidden)))))
 
 
-def recorded(model, path, **options):
+def recorded(model, path, passes=1, **options):
     """Trains under the profiler, which writes `path`, and under Gradweave's; returns what the latter makes of it."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.randint(100, (16, 32))
@@ -63,7 +63,8 @@ def recorded(model, path, **options):
             if number == 1:
                 live.start()
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(inputs).flatten(0, 1), inputs.flatten()).backward()
+            for _ in range(passes):
+                nn.functional.cross_entropy(model(inputs).flatten(0, 1), inputs.flatten()).backward()
             optimizer.step()
             if number > 0:
                 live.iteration_ended()
@@ -82,14 +83,15 @@ def tensors(workload):
     return [[(tensor["numel"], tensor["dtype"]) for tensor in layer["tensors"]] for layer in workload["layers"]]
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["plain", "checkpointed"])
-def test_modules_tensors_and_times_are_those_of_the_live_profile(again, tmp_path):
+@pytest.mark.parametrize(("again", "passes"), [(False, 1), (True, 1), (False, 3)],
+                         ids=["plain", "checkpointed", "accumulated"])
+def test_modules_tensors_and_times_are_those_of_the_live_profile(again, passes, tmp_path):
     torch.manual_seed(0)
     model = Network(again)
     # The same moments of the same iterations, told by two clocks: they differ by what hooks and the profiler do between, and
     # where the machine pauses there once, by that; not every time.
     for attempt in range(5):
-        live = recorded(model, tmp_path / "trace.json.gz", record_shapes=True, with_stack=True)
+        live = recorded(model, tmp_path / "trace.json.gz", passes, record_shapes=True, with_stack=True)
         found = imported(tmp_path / "trace.json.gz")
         assert (found["iterations"], found["ranks"], found["damaged"], found["notes"]) == (ITERATIONS, 1, 0, [])
         workload = found["workload"]

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kMostRecords = std::size_t{1} << 24;
 constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+constexpr Nanoseconds kTraceEnd = std::numeric_limits<Nanoseconds>::max();  // of a trace that shows no iterations
 constexpr std::string_view kModule = "nn.Module: ";
 constexpr std::string_view kEvaluate = "autograd::engine::evaluate_function: ";
 constexpr std::string_view kAccumulate = "torch::autograd::AccumulateGrad";
@@ -121,6 +122,11 @@ class PassFinder {
   struct Pass {
     std::vector<std::size_t> forward, nodes, gradients;
     bool whole = true;
+  };
+
+  struct TimedPass {
+    std::vector<Layer> layers;
+    Nanoseconds backward = 0;  // its begin
   };
 
   void require_gradients() const {
@@ -239,18 +245,37 @@ class PassFinder {
     }
   }
 
-  // [begin, end) of each iteration.
+  // [begin, end) of each iteration: the profiler's steps. Those in which no optimizer steps, as where profiler.step() is called
+  // after each pass of several, belong to the next one in which one does.
   std::vector<std::pair<Nanoseconds, Nanoseconds>> iterations() const {
     std::vector<std::pair<Nanoseconds, Nanoseconds>> spans;
-    Nanoseconds before = std::numeric_limits<Nanoseconds>::min();
+    std::vector<Nanoseconds> optimizers;
     for (const Record& r : records_) {
       if (r.kind == Kind::kStep) spans.emplace_back(r.begin, r.end);
+      if (r.kind == Kind::kOptimizer) optimizers.push_back(r.begin);
     }
-    if (!spans.empty()) return spans;
-    for (const Record& r : records_) {
-      if (r.kind == Kind::kOptimizer) spans.emplace_back(std::exchange(before, r.begin), r.begin);
+    if (!spans.empty()) return optimizers.empty() ? spans : joined(spans, optimizers);
+    Nanoseconds before = std::numeric_limits<Nanoseconds>::min();
+    for (const Nanoseconds step : optimizers) spans.emplace_back(std::exchange(before, step), step);
+    if (spans.empty()) spans.emplace_back(before, kTraceEnd);
+    return spans;
+  }
+
+  std::vector<std::pair<Nanoseconds, Nanoseconds>> joined(
+      const std::vector<std::pair<Nanoseconds, Nanoseconds>>& steps,
+      const std::vector<Nanoseconds>& optimizers) const {
+    std::vector<std::pair<Nanoseconds, Nanoseconds>> spans;
+    std::optional<Nanoseconds> open;
+    for (const auto& [begin, end] : steps) {
+      const auto next = std::ranges::lower_bound(optimizers, begin);
+      const bool has_optimizer = next != optimizers.end() && *next < end;
+      if (!has_optimizer && has_gradient(begin, end)) {
+        if (!open) open = begin;
+      } else if (has_optimizer) {
+        spans.emplace_back(open.value_or(begin), end);
+        open.reset();
+      }
     }
-    spans.emplace_back(before, std::numeric_limits<Nanoseconds>::max());
     return spans;
   }
 
@@ -265,12 +290,12 @@ class PassFinder {
                                [](const Record& r) { return r.kind == Kind::kGradient; });
   }
 
-  // Returns the last pass between the two moments that is whole.
-  std::optional<Pass> pass_between(Nanoseconds begin, Nanoseconds end) const {
-    std::optional<Pass> found;
+  // Returns the passes between the two moments that are whole.
+  std::vector<Pass> passes_between(Nanoseconds begin, Nanoseconds end) const {
+    std::vector<Pass> found;
     Pass pass;
     const auto close = [&] {
-      if (pass.whole && !pass.forward.empty() && !pass.gradients.empty()) found = pass;
+      if (pass.whole && !pass.forward.empty() && !pass.gradients.empty()) found.push_back(std::move(pass));
       pass = {};
     };
     const auto span = between(begin, end);
@@ -294,13 +319,34 @@ class PassFinder {
   // Layers by what names them: with modules their name, else the operator's place in records_.
   std::size_t key_of(std::size_t scope) const { return modules_ ? records_[scope].name : scope; }
 
+  // Of several passes, whose gradients are accumulated, the first forward counts and the last backward; what lies between is
+  // compute of the last layer's forward, as in a job (run/layer_timer.h). Where the trace shows no iterations, each pass is
+  // taken for one, and the last counts.
   std::optional<std::vector<Layer>> layers_between(Nanoseconds begin, Nanoseconds end) const {
-    const std::optional<Pass> pass = pass_between(begin, end);
-    if (!pass) return std::nullopt;
+    std::vector<TimedPass> passes;
+    for (const Pass& pass : passes_between(begin, end)) {
+      if (auto timed = timed_pass(pass)) passes.push_back(std::move(*timed));
+    }
+    if (passes.empty()) return std::nullopt;
+    TimedPass& last = passes.back();
+    if (end == kTraceEnd) return std::move(last.layers);
+    const TimedPass& first = *std::ranges::find_if(
+        passes, [&](const TimedPass& pass) { return have_same_layers(pass.layers, last.layers); });
+    for (std::size_t l = 0; l < last.layers.size(); ++l) last.layers[l].forward_ns = first.layers[l].forward_ns;
+    last.layers.back().forward_ns += last.backward - first.backward;
+    return std::move(last.layers);
+  }
+
+  static bool have_same_layers(const std::vector<Layer>& a, const std::vector<Layer>& b) {
+    return std::ranges::equal(
+        a, b, [](const Layer& x, const Layer& y) { return x.name == y.name && x.tensors == y.tensors; });
+  }
+
+  std::optional<TimedPass> timed_pass(const Pass& pass) const {
     std::map<std::size_t, std::vector<std::size_t>> gradients;  // by layer, in the backward's order
-    for (const std::size_t g : pass->gradients) gradients[key_of(owner_[g])].push_back(g);
+    for (const std::size_t g : pass.gradients) gradients[key_of(owner_[g])].push_back(g);
     std::vector<std::pair<Nanoseconds, std::size_t>> order;  // the forward's: begin, layer
-    for (const std::size_t f : pass->forward) {
+    for (const std::size_t f : pass.forward) {
       const std::size_t key = key_of(f);
       if (gradients.contains(key) &&
           std::ranges::find(order, key, &std::pair<Nanoseconds, std::size_t>::second) == order.end())
@@ -310,20 +356,20 @@ class PassFinder {
 
     // The backward begins with the first node of the layers': before it come those of the loss.
     Nanoseconds forward_end = 0;
-    for (const std::size_t f : pass->forward) forward_end = std::max(forward_end, records_[f].end);
+    for (const std::size_t f : pass.forward) forward_end = std::max(forward_end, records_[f].end);
     const auto of_layers = [&](std::size_t node) {
       const std::size_t maker = maker_of(node);
       return maker != kNone && records_[maker].begin < forward_end;
     };
-    const auto first = std::ranges::find_if(pass->nodes, of_layers);
-    if (first == pass->nodes.end()) return std::nullopt;
+    const auto first = std::ranges::find_if(pass.nodes, of_layers);
+    if (first == pass.nodes.end()) return std::nullopt;
     const Nanoseconds backward = moment(records_[*first].begin);
     Nanoseconds backward_end = 0;
-    for (const std::size_t n : pass->nodes) backward_end = std::max(backward_end, moment(records_[n].end));
+    for (const std::size_t n : pass.nodes) backward_end = std::max(backward_end, moment(records_[n].end));
 
     std::vector<Layer> layers;
     for (std::size_t l = 0; l < order.size(); ++l) {
-      const Nanoseconds starts = moment(l == 0 ? records_[pass->forward.front()].begin : order[l].first);
+      const Nanoseconds starts = moment(l == 0 ? records_[pass.forward.front()].begin : order[l].first);
       const Nanoseconds ends = l + 1 < order.size() ? moment(order[l + 1].first) : backward;
       layers.push_back({.forward_ns = std::max<Nanoseconds>(0, ends - starts)});
     }
@@ -336,7 +382,7 @@ class PassFinder {
     }
     layers.front().backward_ns += std::max<Nanoseconds>(0, backward_end - before);
     name(layers, order, gradients);
-    return layers;
+    return TimedPass{.layers = std::move(layers), .backward = backward};
   }
 
   // Names the layers and their tensors. These stand as the forward uses them: nodes in reverse, of one node as they come.
