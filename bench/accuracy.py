@@ -40,13 +40,15 @@ RESULTS = Path(__file__).parent.parent / "docs/results/accuracy.jsonl"
 # same on every machine.
 WORKLOADS = Path(__file__).parent / "workloads"
 LARGE = "large gpt"  # ten times as many parameters as the GPT of the example jobs
-KINDS = jobs.KINDS | {LARGE: dataclasses.replace(jobs.KINDS["gpt"], name=LARGE, network=lambda: text.GPT(416, heads=8))}
+KINDS = jobs.KINDS | {LARGE: dataclasses.replace(jobs.KINDS["gpt"], name=LARGE, network=lambda: text.GPT(416, heads=8),
+                                                 learning_rates=(("adamw", 0.0005),))}
 GLOBAL_BATCH = {"small": 128, "vit": 128, "resnet18": 64, "lora": 32, "gpt": 32, LARGE: 32}
 ITERATIONS = {"small": 60000 // 128, "vit": 60000 // 128, "resnet18": 300, "lora": 300, "gpt": 250, LARGE: 250}  # of an epoch
 # {job: (optimizer, epochs)} of those whose learning rate rises for RISE of the run and then falls to zero, as a cosine.
 SCHEDULED = {"vit": ("adamw", 2), "resnet18": ("sgd", 1), "lora": ("adamw", 1), "gpt": ("adamw", 3), LARGE: ("adamw", 2)}
-FALLING, HIGH = "cosine", "cosine from 3 times the rate"
-PEAKS = {"constant": 1.0, FALLING: 1.0, HIGH: 3.0}  # of the job's own learning rate, by schedule
+FALLING = "cosine"
+HIGH = {"gpt": "cosine from 3 times the rate", LARGE: "cosine from twice the rate"}
+PEAKS = {"constant": 1.0, FALLING: 1.0, HIGH["gpt"]: 3.0, HIGH[LARGE]: 2.0}  # of the job's own learning rate, by schedule
 RISE = 0.05
 OPTIMIZERS = ("sgd", "adamw")
 COVERAGE_RATES = (2, 64)
@@ -111,9 +113,9 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
         Run(method, optimizer, 2, seed, coverage=rate, job=job) for seed in range(seeds)
         for job, optimizer in (("small", "muon"), ("gpt", "adamw"), ("gpt", "muon")) for method, rate in more] + [
         Run(method, optimizer, workers, seed, epochs, rate, job, schedule) for job, (optimizer, epochs) in SCHEDULED.items()
-        for schedule in ((FALLING, HIGH) if job == "gpt" else (FALLING,)) for seed in range(1 if job == LARGE else seeds)
-        for workers in ((2,) if job == LARGE or schedule == HIGH else (2, 4, 8))
-        for method, rate in (elsewhere if workers == 2 else of_many)
+        for schedule in (FALLING, *filter(None, [HIGH.get(job)])) for seed in range(1 if job == LARGE else seeds)
+        for workers in ((2,) if job == LARGE or schedule != FALLING else (2, 4, 8))
+        for method, rate in (of_many if workers > 2 or schedule == HIGH[LARGE] else elsewhere)
         if rate in coverage_rates or not rows.depends_on_rate(method)]
 
 

@@ -46,7 +46,18 @@ struct CompressedCost {
 // What is exchanged: `numel` elements of `element_bytes` bytes among `workers` workers.
 struct CompressedMessage {
   std::int64_t numel = 0, element_bytes = 4, workers = 1;
+  std::int64_t sent = 0;  // elements, where the shapes of all blocks are known and say so; else 0
 };
+
+// A block of a message seen as a matrix, row by row. What rows * columns leave out at its end is no part of it.
+struct BlockShape {
+  std::int64_t length = 0;  // of the block, elements
+  std::int64_t rows = 1, columns = 0;
+};
+
+// Returns the shape of a block of `length` elements of a tensor of so many rows (matrix_rows()): a whole tensor is a matrix of
+// as many rows, a part of one is as near to a square as can be; of a vector it is a vector.
+BlockShape block_shape(std::int64_t length, std::int64_t rows, bool whole);
 
 // All that is known of one compressor.
 struct CompressorInfo {
@@ -62,6 +73,9 @@ struct CompressorInfo {
   // compressor serves gradients only.
   CompressedCost (*average_cost)(const CompressedMessage& message,
                                  const std::map<std::string, double>& values) = nullptr;
+  // Returns how many elements are sent of a gradient's block, where its shape decides that; null: it never does.
+  std::int64_t (*sent_elements)(const BlockShape& block,
+                                const std::map<std::string, double>& values) = nullptr;
   // Returns whether it sends momentum, so that the optimizer must have none of its own; null: never.
   bool (*sends_momentum)(const std::map<std::string, double>& values) = nullptr;
 
@@ -91,9 +105,9 @@ bool sends_momentum(const Compression& compression);
 // than 2^62 bytes.
 CompressedCost wire_cost(const Compression& compression, Payload payload, const CompressedMessage& message);
 
-// Returns the cost of exchanging `numel` elements of `element_bytes` bytes among all who take part in an
-// op on the cluster's links, with its rates of encoding. Errors: those of wire_cost().
+// Returns the cost of exchanging `numel` elements of `element_bytes` bytes, of which `sent` as in CompressedMessage, among all
+// who take part in an op on the cluster's links, with its rates of encoding. Errors: those of wire_cost().
 CompressedCost compressed_cost(const Compression& compression, Payload payload, std::int64_t numel,
-                               std::int64_t element_bytes, const Cluster& cluster);
+                               std::int64_t element_bytes, const Cluster& cluster, std::int64_t sent = 0);
 
 }  // namespace gradweave

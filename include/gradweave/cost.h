@@ -21,6 +21,11 @@ struct Slice {
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
+// Returns how many elements the compressor sends of a gradient's blocks; 0 where it does not ask for shapes, or one of them is
+// not known. The caller owes a known compressor. O(number of slices).
+std::int64_t sent_elements(const Compression& compression, const WorkloadIndex& index,
+                           std::span<const Slice> slices);
+
 // A link of concurrency 1 is held for startup + work. On a fluid link the start-up passes off the link, and
 // the work is what the active ops share the bandwidth over.
 struct OpCost {
@@ -34,9 +39,18 @@ struct MessageLoad {
   std::int64_t elements = 0, bytes = 0;
   std::int64_t given_elements = 0, given_bytes = 0;  // of these, of layers with `communication_us`
   Nanoseconds given = 0;                             // and what those cost, uncompressed
+  // Of those whose shape is known, if the compressor asks for it; and what it sends of them.
+  std::int64_t shaped_elements = 0, sent_elements = 0;
   friend MessageLoad operator+(const MessageLoad& x, const MessageLoad& y) {
-    return {x.elements + y.elements, x.bytes + y.bytes, x.given_elements + y.given_elements,
-            x.given_bytes + y.given_bytes, x.given + y.given};
+    return {x.elements + y.elements,          x.bytes + y.bytes, x.given_elements + y.given_elements,
+            x.given_bytes + y.given_bytes,    x.given + y.given, x.shaped_elements + y.shaped_elements,
+            x.sent_elements + y.sent_elements};
+  }
+  // What is left of a load without a part of it.
+  friend MessageLoad operator-(const MessageLoad& x, const MessageLoad& y) {
+    return {x.elements - y.elements,          x.bytes - y.bytes, x.given_elements - y.given_elements,
+            x.given_bytes - y.given_bytes,    x.given - y.given, x.shaped_elements - y.shaped_elements,
+            x.sent_elements - y.sent_elements};
   }
 };
 
@@ -97,7 +111,8 @@ class CostModel {
 
   Nanoseconds startup_of(std::size_t link) const { return link_at(cluster_, link).startup_ns; }
 
-  MessageLoad load(std::size_t link, std::span<const Slice> slices, bool gains) const;
+  MessageLoad load(std::size_t link, std::span<const Slice> slices, const Compression& compression,
+                   Payload payload) const;
   bool carries_gains(const Compression& compression, Payload payload) const {
     return payload == Payload::kParameter && (outer_ || !compression.name.empty());
   }

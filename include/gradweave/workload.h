@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -45,6 +46,7 @@ struct Tensor {
   std::string name;
   std::int64_t numel = 0;  // >= 1
   DType dtype = DType::kFloat32;
+  std::vector<std::int64_t> shape;  // empty: not known
 
   friend bool operator==(const Tensor&, const Tensor&) = default;
 };
@@ -76,7 +78,11 @@ struct TensorPlace {
   std::int64_t numel = 0;
   DType dtype = DType::kFloat32;
   std::int64_t layer_offset = 0;  // elements of the layer's tensors that come before
+  std::int64_t rows = 0;          // of the matrix that its shape makes of it: matrix_rows(); 0: not known
 };
+
+// Returns how many rows a tensor of this shape has, seen as a matrix: its first dimension that is not 1; 1 for a vector.
+std::int64_t matrix_rows(std::span<const std::int64_t> shape);
 
 // Derived quantities of a workload, computed once. Owns copies; the workload need not outlive it.
 //
@@ -107,10 +113,11 @@ struct WorkloadIndex {
 };
 
 // Throws InvalidInput naming the JSON key of the first fault: no layer, duplicate or empty names, negative
-// times, numel < 1, or sums that leave the range of exact arithmetic (2^53 ns, 2^53 bytes).
+// times, numel < 1, a shape of another numel, or sums that leave the range of exact arithmetic (2^53 ns, 2^53 bytes).
 void check(const Workload& workload);
 
-// Returns a hash (32 hex digits) of all that influences planning: names, times, tensors; not the description.
+// Returns a hash (32 hex digits) of all that influences planning: names, times, tensors; not the description. A shape
+// counts where one is known.
 std::string hash_of(const Workload& workload);
 
 // Returns a workload whose layer times are the maximum over `classes` of workers (same layers and tensors):

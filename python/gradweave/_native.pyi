@@ -34,7 +34,7 @@ class _Value:  # the classes have no base in common
 
 class Workload(_Value):
     @staticmethod
-    def of_layers(name: str, layers: list[tuple[str, list[tuple[str, int, str]]]]) -> Workload:
+    def of_layers(name: str, layers: list[tuple[str, list[tuple[str, list[int], str]]]]) -> Workload:
         """By layer, its name and of its tensors name, numel and dtype; times are 0."""
     def timed(self, forward_ns: list[float], backward_ns: list[float]) -> Workload:
         """The same with these times of its layers."""

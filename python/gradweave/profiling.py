@@ -153,7 +153,7 @@ def workload_of(model, layers, name, sizes=None):
         raise ValueError("nothing to profile: no parameter that requires a gradient is used in the forward")
     sizes = sizes or dict(model.named_parameters())
     return core.Workload.of_layers(name, [
-        (layer or type(model).__name__, [(tensor, sizes[tensor].numel(), str(sizes[tensor].dtype).removeprefix("torch."))
+        (layer or type(model).__name__, [(tensor, list(sizes[tensor].shape) or [1], str(sizes[tensor].dtype).removeprefix("torch."))
                                          for tensor in tensors]) for layer, tensors in layers.items()])
 
 

@@ -62,6 +62,7 @@ P parameters_of(const std::map<std::string, double>& values) {
 // Returns `info` with all that follows from the struct P: the table of its parameters, and as far as P has them
 //   CompressedCost gradient_cost(const CompressedMessage&) const
 //   CompressedCost average_cost(const CompressedMessage&) const
+//   std::int64_t sent_elements(const BlockShape&) const
 //   bool sends_momentum() const
 template <typename P>
 CompressorInfo compressor(CompressorInfo info) {
@@ -82,6 +83,11 @@ CompressorInfo compressor(CompressorInfo info) {
   if constexpr (requires { defaults.average_cost(CompressedMessage{}); }) {
     info.average_cost = [](const CompressedMessage& message, const Values& values) {
       return parameters_of<P>(values).average_cost(message);
+    };
+  }
+  if constexpr (requires { defaults.sent_elements(BlockShape{}); }) {
+    info.sent_elements = [](const BlockShape& block, const Values& values) {
+      return parameters_of<P>(values).sent_elements(block);
     };
   }
   if constexpr (requires { defaults.sends_momentum(); }) {

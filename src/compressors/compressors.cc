@@ -71,6 +71,12 @@ std::int64_t kept_elements(std::int64_t numel, double density) {
   return std::min(numel, static_cast<std::int64_t>(std::ceil(density * static_cast<double>(numel))));
 }
 
+BlockShape block_shape(std::int64_t length, std::int64_t rows, bool whole) {
+  if (rows < 2) return {.length = length, .rows = 1, .columns = length};
+  if (!whole) rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(length)));
+  return {.length = length, .rows = rows, .columns = length / rows};
+}
+
 const std::vector<CompressorInfo>& compressors() {
   static const std::vector<CompressorInfo> table = {
       codec::bf16(), codec::dgc(),      codec::ef_signsgd(), codec::fp16(),     codec::int2(), codec::int4(),
@@ -112,8 +118,8 @@ CompressedCost wire_cost(const Compression& compression, Payload payload, const 
 }
 
 CompressedCost compressed_cost(const Compression& compression, Payload payload, std::int64_t numel,
-                               std::int64_t element_bytes, const Cluster& cluster) {
-  CompressedCost cost = wire_cost(compression, payload, {numel, element_bytes, participants(cluster)});
+                               std::int64_t element_bytes, const Cluster& cluster, std::int64_t sent) {
+  CompressedCost cost = wire_cost(compression, payload, {numel, element_bytes, participants(cluster), sent});
   const auto rate = cluster.compressor_rates.find(compression.name);
   if (rate != cluster.compressor_rates.end()) {
     const std::int64_t bytes = numel * element_bytes;

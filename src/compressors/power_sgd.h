@@ -1,5 +1,5 @@
-// power_sgd: two factors of r (rows + cols) elements, r the rank, all-reduced one after the other; a workload has no
-// shapes, so a message counts as one square matrix, the shape that compresses best (Vogels et al., NeurIPS 2019).
+// power_sgd: of each matrix two factors of r (rows + columns) elements in all, r the rank, all-reduced one after the other
+// (Vogels et al., NeurIPS 2019). A message without shapes counts as one square matrix, the shape that compresses best.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,20 @@ struct PowerSgd {
                       parameter<&PowerSgd::warm_up>(
                           "warm_up", 0, 1e9, "number of first iterations in which everything is sent", true)};
   }
+  // Returns the rank of the block's factors; 0: they are not smaller than the block, as of vectors, so it goes out as it is.
+  std::int64_t rank_of(const BlockShape& block) const {
+    const std::int64_t columns = std::min({rank, block.rows, block.columns});
+    return columns * (block.rows + block.columns) < block.rows * block.columns ? columns : 0;
+  }
+  std::int64_t sent_elements(const BlockShape& block) const {
+    const std::int64_t columns = rank_of(block);
+    return columns == 0 ? block.length
+                        : columns * (block.rows + block.columns) + block.length - block.rows * block.columns;
+  }
   CompressedCost gradient_cost(const CompressedMessage& message) const {
     const auto side = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(message.numel))));
-    const std::int64_t columns = std::min(rank, side);
-    CompressedCost cost = all_reduced(std::min(2 * side * columns, message.numel) * message.element_bytes);
+    const std::int64_t square = std::min(2 * side * std::min(rank, side), message.numel);
+    CompressedCost cost = all_reduced((message.sent > 0 ? message.sent : square) * message.element_bytes);
     cost.half_startups = 4;
     return cost;
   }

@@ -8,7 +8,7 @@ namespace gradweave {
 namespace {
 
 Tensor tensor_from(const JsonNode& node) {
-  node.require_keys({"name", "numel", "dtype"});
+  node.require_keys({"name", "numel", "dtype", "shape"});
   Tensor tensor{.name = node.at("name").text(), .numel = node.at("numel").integer(1, std::int64_t{1} << 53)};
   if (const auto dtype = node.find("dtype")) {
     const std::string name = dtype->text();
@@ -17,6 +17,10 @@ Tensor tensor_from(const JsonNode& node) {
       dtype->fail("is " + in_quotes(name) + ", which is unknown",
                   "use a torch dtype such as float32 or bfloat16");
     tensor.dtype = *known;
+  }
+  if (const auto shape = node.find("shape")) {
+    for (std::size_t d = 0; d < shape->size(); ++d)
+      tensor.shape.push_back(shape->item(d).integer(1, std::int64_t{1} << 53));
   }
   return tensor;
 }
@@ -50,7 +54,10 @@ std::string text_of(const Layer& layer) {
     const Tensor& tensor = layer.tensors[t];
     text += (t == 0 ? "" : ", ") + ("{\"name\": " + json_string(tensor.name)) +
             ", \"numel\": " + std::to_string(tensor.numel) + ", \"dtype\": \"" +
-            std::string(name_of(tensor.dtype)) + "\"}";
+            std::string(name_of(tensor.dtype)) + "\"";
+    std::string shape;
+    for (const std::int64_t size : tensor.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(size);
+    text += shape.empty() ? "}" : ", \"shape\": [" + shape + "]}";
   }
   return text + "]}";
 }

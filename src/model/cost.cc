@@ -30,6 +30,20 @@ std::int64_t in_proportion(std::int64_t total, std::int64_t part, std::int64_t w
 
 }  // namespace
 
+std::int64_t sent_elements(const Compression& compression, const WorkloadIndex& index,
+                           std::span<const Slice> slices) {
+  const auto of_block = find_compressor(compression.name).sent_elements;
+  if (of_block == nullptr) return 0;
+  std::int64_t sent = 0;
+  for (const Slice& slice : slices) {
+    const TensorPlace& tensor = index.tensors[slice.tensor];
+    const std::int64_t length = slice.end - slice.begin;
+    if (tensor.rows == 0) return 0;
+    sent += of_block(block_shape(length, tensor.rows, length == tensor.numel), compression.parameters);
+  }
+  return sent;
+}
+
 CostModel::CostModel(const Workload& workload, const Cluster& cluster, Compression compression,
                      Payload payload, bool outer)
     : index_((check(workload), workload)),
@@ -75,10 +89,14 @@ Nanoseconds CostModel::given_share(std::size_t link, const Slice& slice) const {
 }
 
 MessageLoad CostModel::load(std::size_t link, std::span<const Slice> slices) const {
-  return load(link, slices, carries_gains(compression_, payload_));
+  return load(link, slices, compression_, payload_);
 }
 
-MessageLoad CostModel::load(std::size_t link, std::span<const Slice> slices, bool gains) const {
+MessageLoad CostModel::load(std::size_t link, std::span<const Slice> slices, const Compression& compression,
+                            Payload payload) const {
+  const bool gains = carries_gains(compression, payload);
+  const bool asks_for_shapes =
+      !compression.name.empty() && find_compressor(compression.name).sent_elements != nullptr;
   MessageLoad load;
   for (const Slice& slice : slices) {
     const std::int64_t elements = slice.end - slice.begin;
@@ -87,6 +105,11 @@ MessageLoad CostModel::load(std::size_t link, std::span<const Slice> slices, boo
     const std::int64_t bytes = elements * size;
     load.elements += elements;
     load.bytes += bytes;
+    if (asks_for_shapes) {
+      const std::int64_t sent = sent_elements(compression, index_, std::span(&slice, 1));
+      load.sent_elements += sent;
+      load.shaped_elements += sent > 0 ? elements : 0;
+    }
     if (!has_given_time(slice.tensor)) continue;
     load.given_elements += elements;
     load.given_bytes += bytes;
@@ -139,7 +162,8 @@ OpCost CostModel::compressed(std::size_t number, const MessageLoad& load, const 
   const std::int64_t together = link.each_worker ? 1 : shards;  // on one link
   const std::int64_t element_bytes = load.bytes / load.elements;
   const std::int64_t elements = part_of(load.elements, shards);
-  const CompressedCost cost = compressed_cost(compression, payload, elements, element_bytes, cluster_);
+  const std::int64_t sent = shards == 1 && load.shaped_elements == load.elements ? load.sent_elements : 0;
+  const CompressedCost cost = compressed_cost(compression, payload, elements, element_bytes, cluster_, sent);
   const std::int64_t encoded = in_proportion(cost.equivalent_bytes, together, 1);
   const std::int64_t modelled = load.elements - load.given_elements;
   whole.startup = cost.encode_ns + cost.decode_ns;
@@ -159,7 +183,7 @@ OpCost CostModel::all_reduce_of(std::size_t link, const MessageLoad& load) const
 
 OpCost CostModel::cost(std::size_t link, Collective collective, std::span<const Slice> slices,
                        const Compression& compression, Payload payload) const {
-  const MessageLoad sum = load(link, slices, carries_gains(compression, payload));
+  const MessageLoad sum = load(link, slices, compression, payload);
   if (compression.name.empty())
     return is_half(collective) ? half(link, collective, sum) : uncompressed(link, sum);
   const OpCost whole = compressed(link, sum, compression, payload, is_half(collective));

@@ -49,6 +49,22 @@ void check_time(Nanoseconds time, Nanoseconds& total, const std::string& where) 
   add(total, time, where, "ns");
 }
 
+// The caller owes a sound numel.
+void check_shape(const Tensor& tensor, const std::string& where) {
+  std::int64_t rest = tensor.numel;
+  for (const std::int64_t size : tensor.shape) {
+    if (size < 1 || rest % size != 0) {
+      rest = 0;
+      break;
+    }
+    rest /= size;
+  }
+  if (rest != 1 && !tensor.shape.empty()) {
+    throw InvalidInput("does not multiply to numel, " + std::to_string(tensor.numel), where,
+                       "correct one of the two, or leave the shape out");
+  }
+}
+
 }  // namespace
 
 std::int64_t size_of(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)].size; }
@@ -87,7 +103,8 @@ WorkloadIndex::WorkloadIndex(const Workload& workload) : layer_count(workload.la
     for (std::size_t position = 0; position < workload.layers[l].tensors.size(); ++position) {
       const Tensor& tensor = workload.layers[l].tensors[position];
       tensor_by_name.emplace(tensor.name, tensors.size());
-      tensors.push_back({l, position, tensor.numel, tensor.dtype, offset});
+      const std::int64_t rows = tensor.shape.empty() ? 0 : matrix_rows(tensor.shape);
+      tensors.push_back({l, position, tensor.numel, tensor.dtype, offset, rows});
       tensor_names.push_back(tensor.name);
       offset += tensor.numel;
       total_bytes += tensor.numel * size_of(tensor.dtype);
@@ -105,6 +122,11 @@ std::optional<std::size_t> WorkloadIndex::find_tensor(const std::string& name) c
 
 std::int64_t WorkloadIndex::tensor_bytes(std::size_t t) const {
   return tensors[t].numel * size_of(tensors[t].dtype);
+}
+
+std::int64_t matrix_rows(std::span<const std::int64_t> shape) {
+  const auto is_wide = [](std::int64_t size) { return size > 1; };
+  return std::ranges::count_if(shape, is_wide) < 2 ? 1 : *std::ranges::find_if(shape, is_wide);
 }
 
 void check(const Workload& workload) {
@@ -140,6 +162,7 @@ void check(const Workload& workload) {
       if (tensor.numel > kMaxTotal)
         throw InvalidInput("exceeds 2^53", at + ".numel", "give a smaller number");
       add(bytes, tensor.numel * size_of(tensor.dtype), at + ".numel", "bytes");
+      check_shape(tensor, at + ".shape");
     }
   }
 }
@@ -160,6 +183,7 @@ std::string hash_of(const Workload& workload) {
       put(tensor.name);
       put_number(tensor.numel);
       put_number(static_cast<std::int64_t>(tensor.dtype));
+      for (const std::int64_t size : tensor.shape) text.append("x"), put_number(size);
     }
   }
   return hash_hex(text);
@@ -182,6 +206,7 @@ std::string first_difference(const Workload& first, const Workload& other) {
       if (b.tensors[t].name != a.tensors[t].name) return tensor + "name";
       if (b.tensors[t].numel != a.tensors[t].numel) return tensor + "numel";
       if (b.tensors[t].dtype != a.tensors[t].dtype) return tensor + "dtype";
+      if (b.tensors[t].shape != a.tensors[t].shape) return tensor + "shape";
     }
   }
   return {};

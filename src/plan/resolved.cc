@@ -9,6 +9,7 @@
 
 #include "base/quoted.h"
 #include "gradweave/compression.h"
+#include "gradweave/cost.h"
 #include "plan/position.h"
 
 namespace gradweave {
@@ -195,7 +196,10 @@ class ResolvedPlan::Reader {
   CompressedMessage message_of(const ResolvedOp& op, std::int64_t element_bytes) const {
     const std::int64_t shards =
         op.level == Level::kBetween ? std::max<std::int64_t>(plan_.workers_per_node, 1) : 1;
-    return {(op.elements + shards - 1) / shards, element_bytes, plan_.workers / shards};
+    std::vector<Slice> slices;
+    for (const std::int32_t b : op.blocks) slices.push_back(to_.block(b).slice);
+    const std::int64_t sent = shards == 1 ? sent_elements(op.op->compression, to_.index, slices) : 0;
+    return {(op.elements + shards - 1) / shards, element_bytes, plan_.workers / shards, sent};
   }
 
   ResolvedApply read(const Apply& apply) {

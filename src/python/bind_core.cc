@@ -2,7 +2,9 @@
 
 #include <pybind11/stl.h>
 
+#include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -89,18 +91,20 @@ py::class_<T, std::shared_ptr<T>> bind_value(py::module_& module) {
       .def("__deepcopy__", [](const std::shared_ptr<T>& value, const py::dict&) { return value; });
 }
 
-// By layer: its name, and of its tensors name, number of elements and element type.
-using Layers =
-    std::vector<std::pair<std::string, std::vector<std::tuple<std::string, std::int64_t, std::string>>>>;
+// By layer: its name, and of its tensors name, shape and element type.
+using Layers = std::vector<
+    std::pair<std::string, std::vector<std::tuple<std::string, std::vector<std::int64_t>, std::string>>>>;
 
 Workload workload_of(const std::string& name, const Layers& layers) {
   Workload workload{.name = name};
   for (const auto& [layer, tensors] : layers) {
     Layer& added = workload.layers.emplace_back(Layer{.name = layer});
-    for (const auto& [tensor, numel, dtype] : tensors) {
+    for (const auto& [tensor, shape, dtype] : tensors) {
       const std::optional<DType> known = dtype_from_name(dtype);
       if (!known) throw InvalidInput("unknown element type '" + dtype + "'", tensor, "use one of torch's");
-      added.tensors.push_back({.name = tensor, .numel = numel, .dtype = *known});
+      const std::int64_t numel =
+          std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies{});
+      added.tensors.push_back({.name = tensor, .numel = numel, .dtype = *known, .shape = shape});
     }
   }
   check(workload);

@@ -72,14 +72,14 @@ class Coder::Coded : public Pending {
   Coder& coder_;
   c10::Device device_;
   Name name_;
-  std::vector<Matrix> matrices_;
+  std::vector<BlockShape> matrices_;
   Store* store_ = nullptr;
   Memory after_;
   std::unique_ptr<Pending> pending_;
 };
 
-std::vector<Matrix> Coder::matrices_of(const Blocks& blocks) const {
-  std::vector<Matrix> matrices;
+std::vector<BlockShape> Coder::matrices_of(const Blocks& blocks) const {
+  std::vector<BlockShape> matrices;
   for (const std::int32_t b : blocks) matrices.push_back(matrices_[static_cast<std::size_t>(b)]);
   return matrices;
 }
@@ -104,7 +104,7 @@ std::unique_ptr<Pending> Coder::start_alone(const Call& call, const Compression&
     codec = &codec_of(compression);
   }
   struct Alone {
-    std::vector<Matrix> matrices;
+    std::vector<BlockShape> matrices;
     Memory left;
   };
   const auto alone = std::make_shared<Alone>(Alone{matrices_of(blocks), {}});

@@ -27,7 +27,7 @@ class Coder {
   using Name = std::pair<std::int64_t, std::int32_t>;
 
   // `matrices`: the plan's blocks.
-  explicit Coder(std::vector<Matrix> matrices) : matrices_(std::move(matrices)) {}
+  explicit Coder(std::vector<BlockShape> matrices) : matrices_(std::move(matrices)) {}
 
   // Starts the collective of `call` on its message, through the codec of `compression` (which gives all its
   // parameters). A message waits for the one before it of the same blocks. The coder outlives what is returned.
@@ -67,10 +67,10 @@ class Coder {
     void take();
     void keep() const;
   };
-  std::vector<Matrix> matrices_of(const Blocks& blocks) const;
+  std::vector<BlockShape> matrices_of(const Blocks& blocks) const;
   const Codec& codec_of(const Compression& compression) REQUIRES(mutex_);
 
-  std::vector<Matrix> matrices_;
+  std::vector<BlockShape> matrices_;
   mutable Mutex mutex_;
   CondVar idle_;
   std::map<std::pair<std::string, std::map<std::string, double>>, std::unique_ptr<Codec>> codecs_

@@ -3,8 +3,6 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
-#include <cmath>
-
 #include "gradweave/compression.h"
 
 namespace gradweave::runtime {
@@ -15,7 +13,7 @@ ErrorFeedback::ErrorFeedback(const Parameters& parameters, int world_size)
 void ErrorFeedback::install(bool sends) {
   const RunPlan& plan = parameters_.plan();
   residuals_.assign(plan.blocks.size(), {});
-  std::vector<Matrix> matrices;
+  std::vector<BlockShape> matrices;
   for (std::size_t b = 0; b < plan.blocks.size(); ++b) matrices.push_back(matrix_of(b));
   coders_.clear();
   for (std::size_t link = 0; link < plan.links.size(); ++link)
@@ -25,7 +23,7 @@ void ErrorFeedback::install(bool sends) {
 
 // In memory order a tensor is a matrix whose rows lie along its outermost dimension. A slice of one is as near to
 // a square as can be; of a vector it is a vector.
-Matrix ErrorFeedback::matrix_of(std::size_t block) const {
+BlockShape ErrorFeedback::matrix_of(std::size_t block) const {
   const auto b = static_cast<std::int32_t>(block);
   const Block& place = parameters_.block(b);
   const at::Tensor& whole = parameters_[parameters_.tensor_of_block(b)];
@@ -36,10 +34,7 @@ Matrix ErrorFeedback::matrix_of(std::size_t block) const {
     ++wide;
     if (whole.stride(d) > outermost) rows = whole.size(d), outermost = whole.stride(d);
   }
-  if (wide < 2) return {.length = length, .rows = 1, .columns = length};
-  if (parameters_.plan().block_whole[block] == 0)
-    rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(length)));
-  return {.length = length, .rows = rows, .columns = length / rows};
+  return block_shape(length, wide < 2 ? 1 : rows, parameters_.plan().block_whole[block] != 0);
 }
 
 // They go where the first message of a block leaves a residual too, or else into the block's next gradient: without other

@@ -48,7 +48,7 @@ class ErrorFeedback {
   void archive(run::Archive& numbers, StateTensors& tensors);
 
  private:
-  Matrix matrix_of(std::size_t block) const;
+  BlockShape matrix_of(std::size_t block) const;
   void hand_on(bool sends);
 
   const Parameters& parameters_;

@@ -3,7 +3,6 @@
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
@@ -56,8 +55,7 @@ MeasuredRate measure_rate(const Compression& compression, int world_size, std::i
   const std::unique_ptr<Codec> codec = make_codec(with_defaults(std::move(settled)));
   const at::Tensor values = at::randn({numel}, at::TensorOptions().dtype(dtype).device(device));
   const at::Tensor message = values.clone();
-  const auto rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(numel)));
-  const Matrix matrix{.length = numel, .rows = rows, .columns = numel / rows};
+  const BlockShape square = block_shape(numel, 2, /*whole=*/false);
   const std::unique_ptr<run::Stopwatch> stopwatch = stopwatch_of(device);
   Memory before, after, spare;
   double encode = std::numeric_limits<double>::infinity(), decode = encode;
@@ -66,7 +64,7 @@ MeasuredRate measure_rate(const Compression& compression, int world_size, std::i
     message.copy_(values);
     const std::int64_t begin = stopwatch->now();
     const auto pending = codec->start(
-        {.call = {.group = *group, .flat = message}, .iteration = i, .blocks = std::span(&matrix, 1)}, before,
+        {.call = {.group = *group, .flat = message}, .iteration = i, .blocks = std::span(&square, 1)}, before,
         after);
     const std::int64_t middle = stopwatch->now();
     pending->wait();

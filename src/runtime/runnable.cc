@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "gradweave/compression.h"
+#include "gradweave/cost.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
 #include "runtime/buffers.h"
@@ -59,8 +61,15 @@ void prepare(RunOp& op, const RunPlan& run_plan, int world_size, c10::Device dev
     op.bytes = op.elements * size_of(op.dtype);
   }
   if (!compressed) return;
-  const CompressedCost cost =
-      wire_cost(op.compression, op.payload, {op.elements, size_of(op.dtype), world_size});
+  std::vector<gradweave::Slice> slices;
+  for (const std::int32_t b : op.blocks) {
+    const auto block = static_cast<std::size_t>(b);
+    slices.push_back({static_cast<std::size_t>(run_plan.block_tensor[block]), run_plan.blocks[block].begin,
+                      run_plan.blocks[block].end});
+  }
+  const CompressedCost cost = wire_cost(
+      op.compression, op.payload,
+      {op.elements, size_of(op.dtype), world_size, sent_elements(op.compression, run_plan.index, slices)});
   op.bytes = cost.equivalent_bytes;
   if (!is_half(op.collective)) op.half_startups = cost.half_startups;
 }

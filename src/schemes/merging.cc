@@ -74,12 +74,7 @@ class GroupCosts {
 
   // Returns the cost of tensors i..j-1 as one message.
   Nanoseconds cost(std::size_t i, std::size_t j) const {
-    const MessageLoad& a = loads_[i];
-    const MessageLoad& b = loads_[j];
-    return model_
-        .all_reduce_of(0, {b.elements - a.elements, b.bytes - a.bytes, b.given_elements - a.given_elements,
-                           b.given_bytes - a.given_bytes, b.given - a.given})
-        .total();
+    return model_.all_reduce_of(0, loads_[j] - loads_[i]).total();
   }
   // Returns a time that cost(i, j) is not below. (A compressor's cost need not follow the bytes.)
   double at_least(std::size_t i, std::size_t j) const {

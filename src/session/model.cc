@@ -27,7 +27,10 @@ void add_layers(const torch::nn::Module& module, const std::string& name, Sessio
       throw InvalidInput("its element type has no gradients here", "parameter '" + prefix + own.key() + "'",
                          "use floats");
     }
-    layer.tensors.push_back({.name = prefix + own.key(), .numel = tensor.numel(), .dtype = *dtype});
+    const std::vector<std::int64_t> shape =
+        tensor.dim() == 0 ? std::vector<std::int64_t>{1} : tensor.sizes().vec();
+    layer.tensors.push_back(
+        {.name = prefix + own.key(), .numel = tensor.numel(), .dtype = *dtype, .shape = shape});
     model.parameters.push_back({prefix + own.key(), tensor});
   }
   if (!layer.tensors.empty()) model.workload.layers.push_back(std::move(layer));

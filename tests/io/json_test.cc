@@ -55,6 +55,21 @@ TEST(WorkloadJson, ReadsTimesTensorsAndDefaults) {
   EXPECT_EQ(parse_workload(to_json(workload)), workload);
 }
 
+TEST(WorkloadJson, ShapesMultiplyToTheNumberOfElements) {
+  const auto with_shape = [](const std::string& shape) { return with_numel("6, \"shape\": " + shape); };
+  EXPECT_EQ(parse_workload(with_shape("[2, 3]")).layers[0].tensors[0].shape,
+            (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(parse_workload(with_shape("[]")), parse_workload(with_numel("6")));
+  for (const char* wrong : {"[2, 2]", "[12]", "[4, 3]", "[9007199254740992, 9007199254740992]"})
+    EXPECT_THAT(workload_fault(with_shape(wrong)),
+                HasSubstr("layers[0].tensors[0].shape: does not multiply to numel, 6"));
+  EXPECT_THAT(workload_fault(with_shape("[0]")), HasSubstr("shape[0]"));
+  EXPECT_THAT(workload_fault(with_shape("6")), HasSubstr("shape"));
+  const Workload known = parse_workload(with_shape("[2, 3]")), other = parse_workload(with_shape("[3, 2]"));
+  EXPECT_NE(hash_of(known), hash_of(other));
+  EXPECT_NE(hash_of(known), hash_of(parse_workload(with_numel("6"))));
+}
+
 TEST(WorkloadJson, LayerWithoutCommunicationTimeHasNoTensor) {
   const auto text = with_layers(R"({"name": "b", "forward_us": 0, "backward_us": 2, "communication_us": 0})");
   EXPECT_TRUE(parse_workload(text).layers[0].tensors.empty());

@@ -29,6 +29,30 @@ TEST(Compression, CountsTheBytesOnTheWire) {
   EXPECT_EQ(wire("power_sgd", 4, 4, {{"rank", 100}}), 16);  // never more than the matrix itself
 }
 
+TEST(Compression, ShapesSayWhatPowerSgdSends) {
+  const auto work_of = [](std::vector<Tensor> tensors, std::vector<Slice> slices) {
+    const CostModel model({.name = "w", .layers = {{"a", 0, 0, std::nullopt, std::move(tensors)}}},
+                          cluster_of(8), {"power_sgd", {}});
+    const MessageLoad load = model.load(0, slices);
+    MessageLoad sum;
+    for (const Slice& slice : slices) sum = sum + model.load(0, std::span(&slice, 1));
+    EXPECT_EQ(model.all_reduce_of(0, load).work, model.all_reduce_of(0, sum).work);
+    EXPECT_EQ(model.all_reduce_of(0, load).work, model.cost(0, Collective::kAllReduce, slices).work);
+    return model.all_reduce_of(0, load).work;  // 1 ns a byte
+  };
+  const Tensor convolution{.name = "c", .numel = 64 * 288, .shape = {64, 32, 3, 3}};
+  const Tensor bias{.name = "b", .numel = 64, .shape = {1, 64, 1}};
+  const Tensor unknown{.name = "u", .numel = 64};
+  EXPECT_EQ(work_of({convolution}, {{0, 0, 64 * 288}}), 4 * 4 * (64 + 288));
+  EXPECT_EQ(work_of({convolution, bias}, {{0, 0, 64 * 288}, {1, 0, 64}}), 4 * (4 * (64 + 288) + 64));
+  EXPECT_EQ(work_of({bias}, {{0, 0, 64}}), 4 * 64);
+  // A part of a matrix is as near to a square as can be, a part of a vector is a vector.
+  EXPECT_EQ(work_of({convolution}, {{0, 10, 1010}}), 4 * (4 * (31 + 32) + 8));
+  EXPECT_EQ(work_of({bias}, {{0, 10, 30}}), 4 * 20);
+  // One that is not known: the message counts as a square.
+  EXPECT_EQ(work_of({convolution, unknown}, {{0, 0, 64 * 288}, {1, 0, 64}}), 4 * 2 * 4 * 136);
+}
+
 TEST(Compression, GatheringGrowsWithTheWorkersAndSummingDoesNot) {
   for (const CompressorInfo& info : compressors()) {
     const std::int64_t few = wire(std::string(info.name).c_str(), 100000, 2);

@@ -117,7 +117,7 @@ def test_profile_writes_the_workload_of_ones_own_job(gradweave, tmp_path, monkey
     assert done.returncode == 0, done.stderr
     workload = json.loads((tmp_path / "w.json").read_text())
     assert [layer["name"] for layer in workload["layers"]] == ["0", "1"]
-    assert workload["layers"][0]["tensors"][0] == {"name": "0.weight", "numel": 32, "dtype": "float32"}
+    assert workload["layers"][0]["tensors"][0] == {"name": "0.weight", "numel": 32, "dtype": "float32", "shape": [4, 8]}
     assert all(layer["forward_us"] > 0 and layer["backward_us"] > 0 for layer in workload["layers"])
     assert "2 layers" in done.stderr and not done.stdout
 

@@ -52,7 +52,7 @@ def test_times_and_tensors_are_those_of_the_layers():
     first, second = workload["layers"]
     assert [first["name"], second["name"]] == ["0.linear", "2.linear"]
     assert [tensor["numel"] for tensor in first["tensors"]] == [16, 4]
-    assert first["tensors"][0] == {"name": "0.linear.weight", "numel": 16, "dtype": "float32"}
+    assert first["tensors"][0] == {"name": "0.linear.weight", "numel": 16, "dtype": "float32", "shape": [4, 4]}
     # A sleep takes at least its time, and every moment counts once.
     for layer, forward, backward in ((first, 40, 120), (second, 100, 20)):
         assert forward <= layer["forward_us"] / 1e3 and backward <= layer["backward_us"] / 1e3

@@ -1,6 +1,7 @@
 #include "testing/generators.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace gradweave::testing {
 namespace {
@@ -30,6 +31,9 @@ Layer layer(const WorkloadShape& shape, int number, bool given_time) {
     layer.tensors.push_back({.name = layer.name + ".t" + std::to_string(t),
                              .numel = skewed(1, shape.max_numel),
                              .dtype = dtype_for(shape)});
+    Tensor& tensor = layer.tensors.back();
+    const std::int64_t rows = std::gcd(tensor.numel, *rc::gen::element<std::int64_t>(1, 12, 64, 1000));
+    if (one_in(2)) tensor.shape = {rows, tensor.numel / rows};
   }
   if (given_time) layer.communication_ns = tensors == 0 ? 0 : layer_time();
   return layer;

@@ -115,6 +115,30 @@ TEST(Coder, HalvesThatAreLeftOutLeaveNothingBehind) {
   }
 }
 
+TEST(Codecs, PowerSgdSendsWhatItsCostCounts) {
+  const Compression compression = with_defaults({.name = "power_sgd"});
+  const std::vector<BlockShape> blocks = {
+      block_shape(64 * 288, 64, true),  // a matrix
+      block_shape(64, 1, true),         // a vector
+      block_shape(5 * 7, 5, true),      // whose factors would not be smaller
+      block_shape(1000, 64, false),     // a part of a matrix: 31 rows, 32 columns and 8 elements
+      block_shape(300 * 3, 300, true),  // narrower than the rank
+  };
+  std::int64_t length = 0, sent = 0;
+  std::vector<std::int32_t> all;
+  for (const BlockShape& block : blocks) {
+    all.push_back(static_cast<std::int32_t>(all.size()));
+    length += block.length;
+    sent += find_compressor("power_sgd").sent_elements(block, compression.parameters);
+  }
+  EXPECT_EQ(sent, 4 * (64 + 288) + 64 + 35 + (4 * (31 + 32) + 8) + 900);
+  const std::int64_t given = on_ranks(2, [&](c10d::ProcessGroup& group) {
+    Coder coder(blocks);
+    coder.start(call(group, values_of(group.getRank(), length, 0)), compression, all, {0, 0})->wait();
+  });
+  EXPECT_EQ(given, sent);
+}
+
 TEST(Codecs, TakeEveryFloat) {
   for (const CodecRow& row : codecs()) {
     for (const auto dtype : {c10::kDouble, c10::kHalf, c10::kBFloat16}) {

@@ -18,6 +18,7 @@ struct Meeting {
   explicit Meeting(int ranks) : sent(static_cast<std::size_t>(ranks)), arrival(ranks) {}
   std::vector<at::Tensor> sent;
   std::barrier<> arrival;
+  std::int64_t elements = 0;  // that rank 0 has given
 };
 
 class FakeWork : public c10d::Work {
@@ -75,6 +76,7 @@ class FakeBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> together(const at::Tensor& mine,
                                           const std::function<void(const std::vector<at::Tensor>&)>& use) {
     meeting_->sent[static_cast<std::size_t>(getRank())] = mine.clone();
+    if (getRank() == 0) meeting_->elements += mine.numel();
     meeting_->arrival.arrive_and_wait();
     use(meeting_->sent);
     meeting_->arrival.arrive_and_wait();
@@ -84,8 +86,9 @@ class FakeBackend : public c10d::Backend {
   std::shared_ptr<Meeting> meeting_;
 };
 
-// Calls `rank_main` on as many threads as there are ranks, each with its group.
-inline void on_ranks(int ranks, const std::function<void(c10d::ProcessGroup&)>& rank_main) {
+// Calls `rank_main` on as many threads as there are ranks, each with its group. Returns how many elements rank 0 gave to
+// collectives.
+inline std::int64_t on_ranks(int ranks, const std::function<void(c10d::ProcessGroup&)>& rank_main) {
   const auto meeting = std::make_shared<Meeting>(ranks);
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) {
@@ -97,6 +100,7 @@ inline void on_ranks(int ranks, const std::function<void(c10d::ProcessGroup&)>& 
     });
   }
   for (std::thread& thread : threads) thread.join();
+  return meeting->elements;
 }
 
 }  // namespace gradweave::runtime

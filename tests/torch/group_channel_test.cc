@@ -16,7 +16,7 @@ TEST(GroupChannel, AnAllGatherWaitsForTheStreamOfItsOtherHalf) {
   FakeDevice& device = FakeDevice::get();
   const auto messages = std::make_shared<Messages>(2);
   const LinkOptions options{.device = FakeDevice::device()};
-  const auto coder = std::make_shared<Coder>(std::vector<Matrix>());
+  const auto coder = std::make_shared<Coder>(std::vector<BlockShape>());
   GroupChannel first({.name = "a"}, options, "", messages, coder);
   GroupChannel second({.name = "b"}, options, "", messages, coder);
   RunOp scatter, gather;
@@ -83,7 +83,7 @@ TEST(GroupChannel, ComparesPlansByAHashThatIsTheSameInEveryBuild) {
     const auto messages = std::make_shared<Messages>(1);
     (*messages)[0].flat = at::zeros({4});
     GroupChannel channel({.name = "a", .group = group}, {.check = true}, hash, messages,
-                         std::make_shared<Coder>(std::vector<Matrix>()));
+                         std::make_shared<Coder>(std::vector<BlockShape>()));
     const RunOp op{.elements = 4, .bytes = 16};
     channel.start({.op = &op, .slot = 0}, 0)->wait();
   };

@@ -25,18 +25,12 @@ struct Memory {
   std::vector<at::Tensor> further;  // what else; ends with the plan
 };
 
-// A block of a message seen as a matrix, row by row. What rows * columns leave out at its end is no part of it.
-struct Matrix {
-  std::int64_t length = 0;  // of the block, elements
-  std::int64_t rows = 1, columns = 0;
-};
-
 // One message on its way.
 struct Parcel {
-  Call call;                       // its flat is the message
-  std::uint64_t number = 0;        // tells the messages of one iteration apart, alike on all ranks
-  std::int64_t iteration = 0;      // of the run, alike on all ranks
-  std::span<const Matrix> blocks;  // of the message, one after another
+  Call call;                           // its flat is the message
+  std::uint64_t number = 0;            // tells the messages of one iteration apart, alike on all ranks
+  std::int64_t iteration = 0;          // of the run, alike on all ranks
+  std::span<const BlockShape> blocks;  // of the message, one after another
 };
 
 class Codec {

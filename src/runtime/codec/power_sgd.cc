@@ -33,7 +33,7 @@ namespace {
 
 // Where a block is in the message and in the two exchanges; elements.
 struct Place {
-  Matrix block;
+  BlockShape block;
   std::int64_t rank = 0;      // 0: not factored
   std::int64_t at = 0;        // in the message
   std::int64_t p = 0, q = 0;  // `p` also of what goes out as it is
@@ -45,12 +45,10 @@ struct Layout {
   std::vector<Place> places;
   std::int64_t p = 0, q = 0;  // elements in all
 
-  Layout(std::span<const Matrix> blocks, std::int64_t most) {
+  Layout(std::span<const BlockShape> blocks, const codec::PowerSgd& set) {
     std::int64_t at = 0;
-    for (const Matrix& block : blocks) {
-      const std::int64_t rank = std::min({most, block.rows, block.columns});
-      Place place{.block = block, .at = at, .p = p, .q = q};
-      if (rank * (block.rows + block.columns) < block.rows * block.columns) place.rank = rank;
+    for (const BlockShape& block : blocks) {
+      Place place{.block = block, .rank = set.rank_of(block), .at = at, .p = p, .q = q};
       p += block.rows * place.rank + place.rest();
       q += block.columns * place.rank;
       at += block.length;
@@ -112,7 +110,7 @@ class PowerSgd : public Codec {
 
   std::unique_ptr<Pending> start(const Parcel& parcel, const Memory& before, Memory& after) const override {
     if (parcel.iteration < set_.warm_up) return start_whole(parcel.call, before, after);
-    auto message = std::make_shared<Message>(parcel, set_.rank, before, after);
+    auto message = std::make_shared<Message>(parcel, set_, before, after);
     Call first = parcel.call;
     first.flat = message->p;
     return then(first, runtime::start(first), [message] { message->second_half(); });
@@ -127,8 +125,8 @@ class PowerSgd : public Codec {
   }
 
   struct Message {
-    Message(const Parcel& parcel, std::int64_t rank, const Memory& before, Memory& kept)
-        : call(parcel.call), after(kept), layout(parcel.blocks, rank) {
+    Message(const Parcel& parcel, const codec::PowerSgd& set, const Memory& before, Memory& kept)
+        : call(parcel.call), after(kept), layout(parcel.blocks, set) {
       seed = mixed(parcel.number, static_cast<std::uint64_t>(parcel.iteration));
       const at::Tensor& left = compensated(call.flat, before, after);
       p = at::empty({layout.p}, left.options());
