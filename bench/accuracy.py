@@ -264,8 +264,8 @@ def main():
         return 0
     missing = [run for run in chosen if run not in done]
     if others := of_other_texts(missing, done):
-        print(f"{others[0].name}: its table has rows of another text than this system's; set GRADWEAVE_TEXT_ROOT to a copy of that "
-              "one's /usr, or write another file by --results", file=sys.stderr)
+        print(f"{others[0].name}: its table has rows of another text than this system's; set GRADWEAVE_TEXT_ROOT to a copy of "
+              "that one's /usr, or write another file by --results", file=sys.stderr)
         return 2
     return runs.train(missing, options.results, lambda wanted: work(options, wanted))
 

@@ -168,7 +168,8 @@ def measure(job_name, coverage, names, rounds):
     common = {"job": job_name, "coverage": coverage, "workers": ranks.world_size(), "links": setting.kind,
               "bits_per_second": setting.bits_per_second, "coverage_rate": setting.coverage(), "tuned_mb": tuned_mb,
               "parameter_bytes": setting.parameter_bytes, "contention": setting.contention,
-              "handover_us": setting.handover_us, "launch_us": setting.launch_us, "speed": speed, "lockstep": lockstep,
+              "handover_us": setting.handover_us, "launch_us": setting.launch_us, "burst_us": setting.burst_us,
+              "speed": speed, "lockstep": lockstep,
               "link": setting.cluster["links"][0], "torch": torch.__version__,
               "anchors": {name: line_of(each, anchors) for name, each in zip(ANCHORS, anchors)}}
     lines = [{**common, "row": each.name, **known[each.name], **line_of(each, anchors)} for each in contestants]

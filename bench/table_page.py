@@ -20,7 +20,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 ACCURACIES = DOCS / "results/accuracy.jsonl"
 IN_THE_JOB = {"": DOCS / "results/predictions.jsonl",
               " at half speed": DOCS / "results/predictions-half-speed.jsonl"}  # of the processors
-COSTS = ("handover_us", "launch_us")  # of messages, besides start-up and bytes
+COSTS = ("handover_us", "launch_us", "burst_us")  # of messages, besides start-up and bytes; what a link saves up
 PICTURE = "results/accuracy-over-time.svg"
 PICTURED = (2.0, 64.0)
 RATES = (0.5, 1.0, 2.0, 4.0, 16.0, 64.0)
@@ -194,12 +194,13 @@ def measured_in_the_job():
         for (job, rate), group in timed(path).items():
             lines = [line for line in group.values() if "predicted_ms" in line]
             errors = [100 * (line["predicted_ms"] / line["measured_ms"] - 1) for line in lines]
-            costs = ([line["link"]["startup_us"] for line in lines], *([line[cost] for line in lines] for cost in COSTS))
+            costs = ([line["link"]["startup_us"] for line in lines],
+                     *([line[cost] for line in lines if cost in line] for cost in COSTS))
             turns = [max(line["segments_ms"]) / min(line["segments_ms"]) for line in lines]
-            rows.append([job + speed, f"{rate:g}", *(f"{statistics.mean(cost) / 1e3:.1f}" for cost in costs),
+            rows.append([job + speed, f"{rate:g}", *(f"{statistics.mean(cost) / 1e3:.1f}" if cost else "" for cost in costs),
                          f"{statistics.mean(errors):+.1f}", f"{statistics.mean(map(abs, errors)):.1f}",
                          f"{max(errors, key=abs):+.1f}", f"{statistics.mean(turns):.2f} ({max(turns):.2f})"])
-    return markdown(["job", "coverage rate", "start-up, ms", "hand-over, ms", "launch, ms", "mean error, %",
+    return markdown(["job", "coverage rate", "start-up, ms", "hand-over, ms", "launch, ms", "saved up, ms", "mean error, %",
                      "mean of its size", "worst", "slowest over fastest turn (most)"], rows)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs"
 LINKS = ("shaped", "emulated")
-ON_TEXT = ("gpt", "lora")  # jobs that are judged by their loss
+ON_TEXT = ("gpt", "lora", "large gpt")  # jobs that are judged by their loss
 
 
 def load(results):
@@ -249,9 +249,11 @@ def sections(found):
         ("accuracy", "training accuracy", accuracy_table(results / "accuracy.jsonl")),
         ("accuracy", "gpt accuracy", accuracy_table(results / "accuracy.jsonl", "gpt")),
         *(("accuracy", f"{job} at a falling rate", accuracy_table(results / "accuracy.jsonl", job, "cosine"))
-          for job in ("vit", "resnet18", "lora", "gpt")),
+          for job in ("vit", "resnet18", "lora", "gpt", "large gpt")),
         ("accuracy", "gpt at three times the rate",
          accuracy_table(results / "accuracy.jsonl", "gpt", "cosine from 3 times the rate")),
+        ("accuracy", "large gpt at twice the rate",
+         accuracy_table(results / "accuracy.jsonl", "large gpt", "cosine from twice the rate")),
         ("engine", "ring", ring_table(results / "ring.json")),
         ("engine", "partial steps", partial_steps_table(results / "partial_steps.json")),
         ("engine", "compiled", compiled_table(results / "compiled.json")))]

@@ -152,9 +152,12 @@ def workload_of(model, layers, name, sizes=None):
     if not layers:
         raise ValueError("nothing to profile: no parameter that requires a gradient is used in the forward")
     sizes = sizes or dict(model.named_parameters())
-    return core.Workload.of_layers(name, [
-        (layer or type(model).__name__, [(tensor, list(sizes[tensor].shape) or [1], str(sizes[tensor].dtype).removeprefix("torch."))
-                                         for tensor in tensors]) for layer, tensors in layers.items()])
+
+    def form(tensor):
+        shape, dtype = sizes[tensor].shape, sizes[tensor].dtype
+        return tensor, list(shape) or [1], str(dtype).removeprefix("torch.")
+    return core.Workload.of_layers(name, [(layer or type(model).__name__, [form(tensor) for tensor in tensors])
+                                          for layer, tensors in layers.items()])
 
 
 def profile(job, name, iterations=20, warm_up=5, on_iteration=None, passes=1):

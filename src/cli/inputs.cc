@@ -151,6 +151,11 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
       command, "--launch-us", flags.launch_us,
       "Compute time that a message takes if it starts beside compute, in microseconds or with a unit", 0,
       1e12);
+  add_time_option(
+      command, "--burst-us", flags.burst_us,
+      "Time of sending for which a link saves up while it is idle: what its token bucket lets pass at "
+      "once, in microseconds or with a unit",
+      0, 1e12);
 }
 
 SimulationOptions to_options(const SimulationFlags& flags) {
@@ -159,6 +164,7 @@ SimulationOptions to_options(const SimulationFlags& flags) {
   options.contention = decimal_from_double(flags.contention, "--contention");
   options.handover_ns = std::llround(flags.handover_us * 1000);
   options.launch_ns = std::llround(flags.launch_us * 1000);
+  options.burst_ns = std::llround(flags.burst_us * 1000);
   return options;
 }
 

@@ -54,12 +54,13 @@ void add_batch_size_option(CLI::App& command, std::optional<std::int64_t>& batch
 // Says on stderr what of the cluster plans and predictions leave out.
 void tell_what_is_not_modelled(const Cluster& cluster);
 
-// Options of the simulation: --optimizer-us, --contention, --handover-us, --launch-us.
+// Options of the simulation: --optimizer-us, --contention, --handover-us, --launch-us, --burst-us.
 struct SimulationFlags {
   double optimizer_us = 0;
   double contention = 1;
   double handover_us = 0;
   double launch_us = 0;
+  double burst_us = 0;
 };
 void add_simulation_options(CLI::App& command, SimulationFlags& flags);
 SimulationOptions to_options(const SimulationFlags& flags);

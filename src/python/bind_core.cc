@@ -193,12 +193,14 @@ py::list ranked(const Given<Workload>& workload, const Given<Cluster>& cluster, 
 }
 
 py::object simulated(const Given<Plan>& plan, const Given<Workload>& workload, const Given<Cluster>& cluster,
-                     double optimizer_us, double contention, double handover_us, double launch_us) {
+                     double optimizer_us, double contention, double handover_us, double launch_us,
+                     double burst_us) {
   warn_of(*cluster);
   const SimulationOptions how = {.optimizer_ns = static_cast<Nanoseconds>(optimizer_us * 1000),
                                  .contention = decimal_from_double(contention, "contention"),
                                  .handover_ns = static_cast<Nanoseconds>(handover_us * 1000),
-                                 .launch_ns = static_cast<Nanoseconds>(launch_us * 1000)};
+                                 .launch_ns = static_cast<Nanoseconds>(launch_us * 1000),
+                                 .burst_ns = static_cast<Nanoseconds>(burst_us * 1000)};
   return python_of(unlocked([&] { return to_object(simulate(*plan, *workload, *cluster, how)); }));
 }
 
@@ -258,7 +260,8 @@ void bind_core(py::module_& module) {
   module.def("ranked_plans", &ranked, py::arg("workload"), py::arg("cluster"), py::arg("options"));
   module.def("demands", [](const Given<Plan>& plan) { return python_of(to_object(demands_of(*plan))); });
   module.def("simulate", &simulated, py::arg("plan"), py::arg("workload"), py::arg("cluster"),
-             py::arg("optimizer_us"), py::arg("contention"), py::arg("handover_us"), py::arg("launch_us"));
+             py::arg("optimizer_us"), py::arg("contention"), py::arg("handover_us"), py::arg("launch_us"),
+             py::arg("burst_us"));
   module.def("fit_link", &fitted, py::arg("measurements"));
   module.def(
       "cut_layers",

@@ -13,8 +13,9 @@ namespace {
 // What a row of scheme `optimal` says of its family.
 Optimum optimum_of(const Row& optimal, const Setting& setting) {
   Optimum optimum{.iteration_ns = optimal.iteration_ns()};
-  // The proof is for workers that all are as slow as the slowest.
-  if (setting.classes.size() != 1 || !optimal.search_report) return optimum;
+  // The proof is for workers that all are as slow as the slowest, and for links without token buckets.
+  if (setting.classes.size() != 1 || !optimal.search_report || setting.simulation.burst_ns > 0)
+    return optimum;
   optimum.bound_ns = optimal.search_report->lower_bound_us * 1000;
   optimum.proof = (optimal.search_report->optimum ? "optimum: " : "") + optimal.search_report->proof;
   return optimum;

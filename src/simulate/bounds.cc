@@ -160,7 +160,7 @@ class PlanView {
         if (data < first || data >= last || (!is_half(op.collective) && !has_level(k))) return;
         std::vector<Nanoseconds>& work = steps_of(op.payload)[step_of(op, k)];
         work.resize(gradient_tails_.size(), 0);
-        for (const std::int32_t block : op.blocks) work[row(block, data, first)] = code.work;
+        for (const std::int32_t block : op.blocks) work[row(block, data, first)] = least_work(code);
       });
     }
   }
@@ -173,6 +173,11 @@ class PlanView {
         visit(iteration.ops[static_cast<std::size_t>(code.plan_op)], code, k);
       }
     }
+  }
+
+  // What is left of an op on a link that has saved up as much as it can.
+  Nanoseconds least_work(const OpCode& code) const {
+    return std::max<Nanoseconds>(0, code.work - program_.burst);
   }
 
   // Messages are reduced in up to four steps, one after another: scattered, on two levels reduced between nodes or
@@ -193,7 +198,7 @@ class PlanView {
       if (data < first || data >= last) return;
       const std::vector<Nanoseconds>& tails =
           op.payload == Payload::kGradient ? gradient_tails_ : parameter_tails_;
-      Job job{.work = program_.concurrency[k] == 1 ? code.total() : code.work, .tail = -1};
+      Job job{.work = least_work(code) + (program_.concurrency[k] == 1 ? code.startup : 0), .tail = -1};
       std::array<Nanoseconds, 4> work{};  // of each step
       for (const std::int32_t block : op.blocks) {
         const auto layer = static_cast<std::size_t>(plan_.block(block).layer);

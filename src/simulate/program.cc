@@ -30,7 +30,7 @@ class ProgramWriter {
                 const SimulationOptions& options, bool fine)
       : plan_(plan),
         classes_(classes),
-        program_(empty_program(plan, classes.size(), options.launch_ns)),
+        program_(empty_program(plan, classes.size(), options)),
         order_(static_cast<std::int32_t>(model.index().layer_count)),
         model_(model),
         handover_(options.handover_ns),
@@ -58,7 +58,8 @@ class ProgramWriter {
     bool release = false;
   };
 
-  static Program empty_program(const CompiledPlan& plan, std::size_t classes, Nanoseconds launch) {
+  static Program empty_program(const CompiledPlan& plan, std::size_t classes,
+                               const SimulationOptions& options) {
     Program program;
     program.period = plan.period;
     program.reach = reach_of(plan);
@@ -68,7 +69,8 @@ class ProgramWriter {
     const std::int64_t spare = 2 * std::int64_t{program.reach} - plan.reach;
     program.head = program.settled - spare / plan.period * plan.period;
     program.class_count = classes;
-    program.launch = launch;
+    program.launch = options.launch_ns;
+    program.burst = options.burst_ns;
     for (const PlanLink& link : plan.plan.links) program.concurrency.push_back(link.concurrency);
     return program;
   }

@@ -62,6 +62,7 @@ struct Program {
   std::size_t class_count = 1;
   std::size_t main_class = 0;             // the slowest: the one that is reported
   Nanoseconds launch = 0;                 // SimulationOptions::launch_ns
+  Nanoseconds burst = 0;                  // SimulationOptions::burst_ns
   std::vector<std::int32_t> concurrency;  // per plan link
   std::vector<std::uint32_t> step_begin;  // per code, and the end
   std::vector<std::uint32_t> op_begin;    // per code and link, and the end

@@ -3,7 +3,7 @@
 // Links are fluid (fluid_link.h). Compute at contention factor p/q: a step of d ns holds d * p units; a
 // nanosecond takes p of them while no link is busy, q while one is. A step ends at the first whole nanosecond
 // at which nothing is left. Where messages take of compute, an op that starts adds to each step that goes on as
-// it does.
+// it does. Where links have token buckets, an op that starts is spared what its link has saved up since its last op ended.
 //
 // At each event, links and classes are looked at until nothing changes. Whether an op may start, or a step
 // may begin, is decided anew only after a step or an op has ended: `progress_` counts those.
@@ -42,6 +42,7 @@ class SharedMachine final : public Machine {
       }
       links_[k].runs.resize(window_ * links_[k].stride);
       links_[k].position_bits = std::bit_width(links_[k].stride);
+      links_[k].saved = program.burst;
     }
     for (const Gate& gate : program.gates) has_delays_ |= gate.delay > 0;
   }
@@ -72,6 +73,7 @@ class SharedMachine final : public Machine {
       state.push_back(link.iteration - now);
       state.push_back(static_cast<std::int64_t>(link.position));
       link.fluid.snapshot(now_, now << link.position_bits, state);
+      if (program_.burst > 0) state.push_back(saved(link));
     }
     if (program_.launch > 0) state.push_back(started_);
     if (has_delays_) snapshot_delays(now, state);
@@ -97,6 +99,8 @@ class SharedMachine final : public Machine {
     std::uint64_t looked = 0;  // progress_ when the next op was last found closed
     Nanoseconds opening = 0;   // when a delay of that op is over, kNever if it waits for more
     Nanoseconds busy = 0;
+    Nanoseconds saved = 0;       // in the token bucket when the last op started
+    Nanoseconds idle_since = 0;  // when the last op ended
     std::size_t stride = 0;
     int position_bits = 0;
     std::vector<OpRecord> runs;  // of the last iterations; end is kNever while under way
@@ -153,7 +157,7 @@ class SharedMachine final : public Machine {
     link.fluid.update(now_, [&](std::int64_t id) {
       OpRecord& run = run_of(link, id >> link.position_bits,
                              static_cast<std::size_t>(id & ((std::int64_t{1} << link.position_bits) - 1)));
-      run.end = now_;
+      run.end = link.idle_since = now_;
       ++progress_;
       if (recorder != nullptr && recorder->detailed()) recorder->op(run);
     });
@@ -184,17 +188,26 @@ class SharedMachine final : public Machine {
           return;
         }
         if (std::max(run.data, run.released) < now_) run.free = now_;
+        const Nanoseconds spared = std::min(op.work, saved(link));
+        link.saved = saved(link) - spared;
+        run.alone -= spared;
         run_of(link, link.iteration, link.position) = run;
         ++started_;
         // On a link that serves one op at a time, start-up holds the link like work.
         const bool alone = limit == 1;
         link.fluid.start(link.iteration << link.position_bits | static_cast<std::int64_t>(link.position),
-                         now_, alone ? 0 : op.startup, alone ? op.total() : op.work);
+                         now_, alone ? 0 : op.startup, (alone ? op.total() : op.work) - spared);
       }
       ++link.iteration;
       link.code = program_.next_code(link.code);
       link.position = 0;
     }
+  }
+
+  // What is in the token bucket: it fills while no op is under way.
+  Nanoseconds saved(const LinkState& link) const {
+    if (link.fluid.outstanding() > 0) return link.saved;
+    return std::min(program_.burst, link.saved + now_ - link.idle_since);
   }
 
   // Returns when the gates of an op of iteration n open, kNever if that depends on what has not happened yet.

@@ -164,7 +164,7 @@ bool shares(const Program& program, const SimulationOptions& options) {
       if (!program.ops_of(code, k).empty()) return true;
     }
   }
-  return options.contention != Decimal{1, 0} || options.launch_ns > 0;
+  return options.contention != Decimal{1, 0} || options.launch_ns > 0 || options.burst_ns > 0;
 }
 
 void check_options(const SimulationOptions& options) {
@@ -178,6 +178,9 @@ void check_options(const SimulationOptions& options) {
   if (options.launch_ns < 0 || options.launch_ns > (std::int64_t{1} << 53))
     throw InvalidInput("must be between 0 and 2^53 ns", "launch time",
                        "give the compute that each message takes");
+  if (options.burst_ns < 0 || options.burst_ns > (std::int64_t{1} << 53))
+    throw InvalidInput("must be between 0 and 2^53 ns", "burst",
+                       "give the time of sending for which a link saves up");
   const double contention = to_double(options.contention);
   if (contention < 1 || contention > 1000) {
     throw InvalidInput("must be between 1 and 1000", "contention", "1 means that links don't slow compute");

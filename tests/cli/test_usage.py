@@ -108,6 +108,12 @@ def test_times_of_the_simulation_have_units_and_cost(plan, option):
     assert simulated("1.5ms") == simulated("1500") > simulated("1500ns") > simulated("0")
 
 
+def test_what_a_link_saves_up_makes_it_faster(plan):
+    def simulated(*more):
+        return json.loads(run("simulate", *GIVEN, "--plan", plan, *more, "--json").stdout)["iteration_us"]
+    assert simulated("--burst-us", "1.5ms") == simulated("--burst-us", "1500") < simulated("--burst-us", "0") == simulated()
+
+
 def test_options_of_commands_have_units():
     one, other = (json.loads(run("compare", *GIVEN, "--schemes", "wfbp", "--json", "--links", links).stdout)
                   for links in ("10,0.4", "10Gb/s,400Mb/s"))

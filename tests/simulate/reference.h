@@ -247,6 +247,8 @@ class Reference {
 
   void run() {
     charged_.assign(plan_.links.size(), 0);
+    idle_since_.assign(plan_.links.size(), 0);
+    saved_.assign(plan_.links.size(), options_.burst_ns);
     while (true) {
       while (step_classes() || step_links()) {
       }
@@ -295,6 +297,7 @@ class Reference {
       RunningOp& op = ops_[i];
       if (op.end || !op.start) {
         if (!op.start && may_start(i)) {
+          op.cost.work -= spared(i);
           op.start = now_;
           const bool alone = plan_.links[op.link].concurrency == 1;
           op.left = alone ? op.cost.total() : op.cost.work;
@@ -312,11 +315,23 @@ class Reference {
       if (op.active && left_now(op) <= 0) {
         charge(op.link);
         op.active = false;
-        op.end = now_;
+        op.end = idle_since_[op.link] = now_;
         return true;
       }
     }
     return false;
+  }
+
+  // What the link has saved up for op i, which takes it.
+  Nanoseconds spared(std::size_t i) {
+    const RunningOp& op = ops_[i];
+    Nanoseconds& saved = saved_[op.link];
+    const bool idle = std::ranges::none_of(
+        ops_, [&](const RunningOp& other) { return other.link == op.link && other.start && !other.end; });
+    if (idle) saved = std::min(options_.burst_ns, saved + now_ - idle_since_[op.link]);
+    const Nanoseconds taken = std::min(saved, op.cost.work);
+    saved -= taken;
+    return taken;
   }
 
   bool may_start(std::size_t i) const {
@@ -374,6 +389,7 @@ class Reference {
   std::vector<RunningOp> ops_;  // in issue order
   std::vector<Runner> runners_;
   std::vector<Nanoseconds> charged_;  // per link: when its active ops were last charged
+  std::vector<Nanoseconds> idle_since_, saved_;
   Nanoseconds now_ = 0;
   std::int64_t started_ = 0;  // ops at now_
 };

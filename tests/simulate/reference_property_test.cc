@@ -75,6 +75,7 @@ Case random_case(const PlanShape& shape, bool contention, bool levels = false) {
   if (contention)
     c.options.contention = *rc::gen::element(Decimal{1, 0}, Decimal{15, 1}, Decimal{2, 0}, Decimal{1037, 3});
   if (contention && *rc::gen::inRange(0, 2) == 0) c.options.launch_ns = *rc::gen::inRange(0, 500'000);
+  if (contention && *rc::gen::inRange(0, 2) == 0) c.options.burst_ns = *rc::gen::inRange(0, 5'000'000);
   return c;
 }
 

@@ -49,6 +49,7 @@ RC_GTEST_PROP(SteadyState, IsNeverBelowABound, ()) {
   if (*rc::gen::inRange(0, 3) == 0) options.contention = {15, 1};
   if (*rc::gen::inRange(0, 3) == 0) options.handover_ns = 234'567;
   if (*rc::gen::inRange(0, 3) == 0) options.launch_ns = 12'345;
+  if (*rc::gen::inRange(0, 3) == 0) options.burst_ns = 1'234'567;
   if (*rc::gen::inRange(0, 2) == 0) options.optimizer_ns = 123'457;
   const auto result = simulate_unless_stuck(plan, workload, cluster, options);
   if (!result) RC_DISCARD("deadlock");

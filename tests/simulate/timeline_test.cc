@@ -194,6 +194,15 @@ TEST(ByHand, AMessageTakesOfTheComputeThatGoesOn) {
   EXPECT_EQ(result.compute_ns, 100);
 }
 
+TEST(ByHand, AnIdleLinkSavesUp) {
+  // In each iteration the link is idle from when a has been sent, at 100 or later, until b is let go at 60 of the next. So b is
+  // spared all it can be, and a what the link saves up from the end of b to 100.
+  EXPECT_EQ(simulate(plain_plan(), two_layers(5, 20), links(1), {.burst_ns = 12}).cycle_ns, 100);
+  EXPECT_EQ(simulate(plain_plan(), two_layers(50, 20), links(1), {.burst_ns = 12}).cycle_ns, 100 + 50 - 12);
+  // b is on its way from 60 to 60 + 60 - 12, and a behind it has nothing to spare.
+  EXPECT_EQ(simulate(plain_plan(), two_layers(5, 60), links(1), {.burst_ns = 12}).cycle_ns, 108 + 5);
+}
+
 TEST(ByHand, TheSlowestClassReleasesTheOp) {
   std::vector<Workload> classes = {two_layers(15, 50), two_layers(15, 50)};
   classes[1].layers[1].backward_ns = 50;  // 80 and 120 instead of 60 and 100

@@ -3,6 +3,8 @@
 import functools
 import os
 import statistics
+import threading
+import time
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +19,8 @@ HEADER_SHARE = 1.046      # bytes on an Ethernet of 1500 bytes per byte of TCP p
 EMULATED_STARTUP_US = 200.0
 IDLE_US = 50.0  # between two ops of a link that has nothing to do
 LARGE, SMALL = 1 << 20, 1 << 10  # bytes: mostly transfer, mostly start-up
+LEAST_BUFFER, BUFFER_S = 1 << 16, 0.02  # bytes, seconds: messages that are longer than what a link saves up
+LONGEST_S = 0.02  # of an op whose time tells of start-up; what longer ones take more is the link's rate
 
 
 @dataclass
@@ -35,6 +39,7 @@ class Setting:
     contention: float = 1.0   # compute time while the link is busy over compute time while it is idle
     handover_us: float = 0.0  # from when an op is ready until an idle link starts it
     launch_us: float = 0.0    # of compute, which a message takes besides
+    burst_us: float = 0.0     # of sending, for which the link saves up while it is idle
 
     @property
     def kind(self):
@@ -51,10 +56,11 @@ class Setting:
                   for layer in self.workload["layers"]]
         return core.simulate(plan, {**self.workload, "layers": layers}, cluster or self.cluster,
                              optimizer_us=speed * self.rest_us, contention=self.contention, handover_us=self.handover_us,
-                             launch_us=self.launch_us)
+                             launch_us=self.launch_us, burst_us=self.burst_us)
 
     def measure_in(self, job, reference):
         """Measure what ops take beside the job's own computation, and of it. Collective."""
+        self.burst_us = 0.0 if self.emulation else saved_up(self, reference)
         self.contention, self.launch_us = taken_of_compute(self, reference)
         startup_us, self.handover_us = delays_in(job, self)
         link = self.cluster["links"][0]
@@ -117,15 +123,43 @@ def delays_in(job, setting, iterations=16, warm_up=4):
     plan = core.make_plan(setting.workload, setting.cluster, "wfbp")
     timeline = turns.recorded(job(), plan, iterations, warm_up, setting.emulation)
     spans = sorted((span for span in timeline["spans"] if span["track"] == 1), key=lambda span: span["begin_us"])
-    more = {(op["iteration"], op["label"]): (op["end_us"] - op["begin_us"] - 1e6 * setting.message_s(op["bytes"]),
-                                             op["begin_us"] > before["end_us"] + IDLE_US)
-            for before, op in zip(spans, spans[1:])}
+    more = {}
+    for before, op in zip(spans, spans[1:]):
+        alone_us, idle_us = 1e6 * setting.message_s(op["bytes"]), op["begin_us"] - before["end_us"]
+        if alone_us < 1e6 * LONGEST_S:
+            alone_us -= min(op["bytes"] * setting.cluster["links"][0]["us_per_byte"], setting.burst_us, max(idle_us, 0.0))
+            more[op["iteration"], op["label"]] = op["end_us"] - op["begin_us"] - alone_us, idle_us > IDLE_US
     of_ranks = gathered(more)
     # The rank that comes last waits for nobody.
     least = [min(found[op] for found in of_ranks) for op in more if all(op in found for found in of_ranks)]
     busy, idle = ([us for us, found_idle in least if found_idle == wanted] for wanted in (False, True))
     startup_us = statistics.fmean(busy) if busy else 0.0
     return ranks.agreed(startup_us), ranks.agreed(max(0.0, statistics.fmean(idle) - startup_us) if idle else 0.0)
+
+
+def saved_up(setting, reference, rounds=5, pause_s=0.2):
+    """The microseconds by which a message is shorter after a pause than behind another, beside `reference`, the contestant
+    that computes alone. Collective."""
+    def taken(buffer, found):
+        time.sleep(pause_s)
+        for _ in range(3):
+            begin = time.perf_counter()
+            distributed.all_reduce(buffer)
+            found.append(1e6 * (time.perf_counter() - begin))
+
+    saved = [0.0]
+    for size in {LEAST_BUFFER, max(LEAST_BUFFER, int(1e6 * BUFFER_S / setting.cluster["links"][0]["us_per_byte"]))}:
+        buffer, shorter = torch.zeros(size // 4), []
+        for _ in range(rounds):
+            found = []
+            messages = threading.Thread(target=taken, args=(buffer, found))
+            messages.start()
+            while messages.is_alive():
+                training.train(reference.job, 1)
+            paused, *behind = ranks.largest(found)
+            shorter.append(min(behind) - paused)
+        saved.append(statistics.median(shorter))
+    return max(saved)
 
 
 def taken_of_compute(setting, reference, rounds=9, iterations=4):

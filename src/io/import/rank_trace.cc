@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::size_t kMostRecords = std::size_t{1} << 24;
 constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
-constexpr Nanoseconds kTraceEnd = std::numeric_limits<Nanoseconds>::max();  // of a trace that shows no iterations
+constexpr Nanoseconds kTraceEnd =
+    std::numeric_limits<Nanoseconds>::max();  // of a trace that shows no iterations
 constexpr std::string_view kModule = "nn.Module: ";
 constexpr std::string_view kEvaluate = "autograd::engine::evaluate_function: ";
 constexpr std::string_view kAccumulate = "torch::autograd::AccumulateGrad";
@@ -332,7 +333,8 @@ class PassFinder {
     if (end == kTraceEnd) return std::move(last.layers);
     const TimedPass& first = *std::ranges::find_if(
         passes, [&](const TimedPass& pass) { return have_same_layers(pass.layers, last.layers); });
-    for (std::size_t l = 0; l < last.layers.size(); ++l) last.layers[l].forward_ns = first.layers[l].forward_ns;
+    for (std::size_t l = 0; l < last.layers.size(); ++l)
+      last.layers[l].forward_ns = first.layers[l].forward_ns;
     last.layers.back().forward_ns += last.backward - first.backward;
     return std::move(last.layers);
   }
