@@ -13,13 +13,13 @@ COMMAND = Path(os.environ.get("GRADWEAVE_COMMAND", ROOT / "build" / "gradweave")
 # {page: (pages of docs/ that it quotes, figures that are settings, aims, or of what keeps no results)}
 PAGES = {
     "README.md": ((), "2.11 2.13 2.15"),
-    "docs/performance.md": (("results/accuracy.md", "results/engine.md", "results/following.md"), "2.13 5"),
-    "docs/choosing.md": (("results/schemes.md", "results/accuracy.md", "preserver.md"), ""),
+    "docs/performance.md": (("results/accuracy.md", "results/engine.md", "results/following.md"), "2.13 5 1.26 2.8"),
+    "docs/choosing.md": (("results/schemes.md", "results/accuracy.md", "preserver.md"), "1.26"),
     "docs/limits.md": (("../README.md", "performance.md", "results/accuracy.md", "results/churn.md"), "2.11 2.12 2.13"),
     "docs/schemes/auto.md": (("results/accuracy.md", "preserver.md"), "0.05 0.9 0.01 0.4 0.6"),
     "docs/results/accuracy.md": (
         (), "0.9 0.05 0.001 0.003 0.02 0.3 0.8 2.8 3.3 5 0.25 0.5 1.5 4.30 1.433 1.462 1.507 1.510 1.516 1.534 1.551 1.569 "
-            "1.563 1.670 1.715 2.354"),
+            "1.563 1.670 1.715 2.354 1.26 1.75"),
     "docs/results/islands.md": ((), "0.1"),
     "docs/results/churn.md": ((), "0.05 0.9 0.001 0.3 5"),
 }
@@ -90,3 +90,21 @@ def test_simulated_figures_are_those_of_the_simulator(page, workload, cluster, s
     found, = [row["iteration_us"] / 1e3 for row in json.loads(printed)["schemes"] if row["name"] == name]
     assert f"{found:.{len(ms.partition('.')[2])}f}" == ms
     assert ms in (ROOT / "docs" / page).read_text()
+
+
+@pytest.mark.parametrize("rate, scheme, times", [
+    (2, "ddp", "2.8"), (64, "ddp", "64"), (2, "delayed_averaging compressor=int4", "1.0"),
+    (2, "local_sgd compressor=int4 period=1", "1.26"), (64, "local_sgd compressor=ef_signsgd period=3", "1.75")])
+def test_what_waiting_for_averages_takes(rate, scheme, times):
+    workload = ROOT / "bench/workloads/large-gpt.json"
+    layers = json.loads(workload.read_text())["layers"]
+    compute_us = sum(layer["forward_us"] + layer["backward_us"] for layer in layers)
+    size = sum(4 * tensor["numel"] for layer in layers for tensor in layer["tensors"])
+    link = {"name": "link", "startup_us": 50, "us_per_byte": (rate * compute_us - 50) / size}
+    name, *options = scheme.split()
+    settings = [word for option in options for word in ("--set", option)]
+    printed = subprocess.run([COMMAND, "compare", "--workload", workload, "--cluster", "-", "--schemes", name, *settings,
+                              "--json"], input=json.dumps({"version": 1, "workers": 2, "links": [link]}), capture_output=True,
+                             text=True, check=True).stdout
+    found, = [row["iteration_us"] / compute_us for row in json.loads(printed)["schemes"] if row["name"] == name]
+    assert f"{found:.{len(times.partition('.')[2])}f}" == times
