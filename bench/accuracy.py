@@ -107,7 +107,8 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
                "deft correction=local", "local_sgd period=2"]
     more = [(method, 2.0) for method in schemes] + [(int4, rate) for rate in coverage_rates]
     elsewhere = [(SYNCHRONOUS, 2.0), ("delayed_averaging", 2.0), *((int4, rate) for rate in (2.0, 16.0, 64.0)),
-                 (auto, 16.0), (auto, 64.0), *((name, rate) for rate, name in ON_TIME.items()), ("deft correction=local", 2.0), ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0),
+                 (auto, 16.0), (auto, 64.0), *((name, rate) for rate, name in ON_TIME.items()),
+                 ("deft correction=local", 2.0), ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0),
                  ("DDP (PowerSGD hook)", 2.0), ("post-local SGD", 64.0), ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0)]
     of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0)]
     return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
