@@ -147,8 +147,7 @@ def train(run, train_set, test_set):
     """The result of one run, on every rank. Collective."""
     rank = ranks.rank()
     kind = KINDS[run.job]
-    recipe = training.Recipe(kind, run.optimizer, kind.learning_rate(run.optimizer), 0.9, GLOBAL_BATCH[run.job] // run.workers,
-                             run.seed)
+    recipe = training.recipe_of(kind, run.optimizer, batch_size=GLOBAL_BATCH[run.job] // run.workers, seed=run.seed)
     job = recipe.make(train_set, rank, run.workers)
     network, plan, finish = job.model, None, None
     groups = [group for optimizer in job.optimizers() for group in optimizer.param_groups]

@@ -158,8 +158,7 @@ class Fleet:
     def __init__(self, like, count, shares):
         kind = KINDS[like.job]
         batch_size = accuracy.GLOBAL_BATCH.get(like.job, accuracy.GLOBAL_BATCH["small"]) // like.workers
-        recipe = training.Recipe(kind, like.optimizer, kind.learning_rate(like.optimizer), batch_size=batch_size,
-                                 seed=like.seed)
+        recipe = training.recipe_of(kind, like.optimizer, batch_size=batch_size, seed=like.seed)
         made = [recipe.make(*share) for share in shares]
         self.model, self.loss, self.batches = made[0].model, kind.loss, [job.batches for job in made]
         named = dict(self.model.named_parameters())

@@ -153,8 +153,9 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
       1e12);
   add_time_option(
       command, "--burst-us", flags.burst_us,
-      "Time of sending for which a link saves up while it is idle: what its token bucket lets pass at "
-      "once, in microseconds or with a unit",
+      "Size of each link's token bucket, as the time in which the link sends as much: the bucket fills while "
+      "the "
+      "link is idle, and makes the next messages that much shorter; in microseconds or with a unit",
       0, 1e12);
 }
 

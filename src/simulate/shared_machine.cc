@@ -188,8 +188,8 @@ class SharedMachine final : public Machine {
           return;
         }
         if (std::max(run.data, run.released) < now_) run.free = now_;
-        const Nanoseconds spared = std::min(op.work, saved(link));
-        link.saved = saved(link) - spared;
+        const Nanoseconds available = saved(link), spared = std::min(op.work, available);
+        link.saved = available - spared;
         run.alone -= spared;
         run_of(link, link.iteration, link.position) = run;
         ++started_;

@@ -80,14 +80,20 @@ SIMULATED = [
 ]
 
 
-@pytest.mark.parametrize("page, workload, cluster, scheme, ms", SIMULATED, ids=lambda value: value)
-def test_simulated_figures_are_those_of_the_simulator(page, workload, cluster, scheme, ms):
+def iteration_us(workload, cluster, scheme, given=None):
+    """What `gradweave compare` predicts for a scheme with its options; `given`: its standard input."""
     name, *options = scheme.split()
     settings = [word for option in options for word in ("--set", option)]
-    printed = subprocess.run([COMMAND, "compare", "--workload", ROOT / f"examples/workloads/{workload}.json", "--cluster",
-                              ROOT / f"examples/clusters/{cluster}.json", "--schemes", name, *settings, "--json"],
-                             capture_output=True, text=True, check=True).stdout
-    found, = [row["iteration_us"] / 1e3 for row in json.loads(printed)["schemes"] if row["name"] == name]
+    printed = subprocess.run([COMMAND, "compare", "--workload", workload, "--cluster", cluster, "--schemes", name, *settings,
+                              "--json"], input=given, capture_output=True, text=True, check=True).stdout
+    found, = [row["iteration_us"] for row in json.loads(printed)["schemes"] if row["name"] == name]
+    return found
+
+
+@pytest.mark.parametrize("page, workload, cluster, scheme, ms", SIMULATED, ids=lambda value: value)
+def test_simulated_figures_are_those_of_the_simulator(page, workload, cluster, scheme, ms):
+    examples = ROOT / "examples"
+    found = iteration_us(examples / f"workloads/{workload}.json", examples / f"clusters/{cluster}.json", scheme) / 1e3
     assert f"{found:.{len(ms.partition('.')[2])}f}" == ms
     assert ms in (ROOT / "docs" / page).read_text()
 
@@ -101,10 +107,5 @@ def test_what_waiting_for_averages_takes(rate, scheme, times):
     compute_us = sum(layer["forward_us"] + layer["backward_us"] for layer in layers)
     size = sum(4 * tensor["numel"] for layer in layers for tensor in layer["tensors"])
     link = {"name": "link", "startup_us": 50, "us_per_byte": (rate * compute_us - 50) / size}
-    name, *options = scheme.split()
-    settings = [word for option in options for word in ("--set", option)]
-    printed = subprocess.run([COMMAND, "compare", "--workload", workload, "--cluster", "-", "--schemes", name, *settings,
-                              "--json"], input=json.dumps({"version": 1, "workers": 2, "links": [link]}), capture_output=True,
-                             text=True, check=True).stdout
-    found, = [row["iteration_us"] / compute_us for row in json.loads(printed)["schemes"] if row["name"] == name]
+    found = iteration_us(workload, "-", scheme, json.dumps({"version": 1, "workers": 2, "links": [link]})) / compute_us
     assert f"{found:.{len(times.partition('.')[2])}f}" == times

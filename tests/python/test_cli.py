@@ -73,6 +73,14 @@ def test_the_jobs_that_help_names_are_those_of_the_laboratory(gradweave):
     assert "".join(f"{name}," for name in jobs.KINDS) in "".join(gradweave("profile", "--help").stdout.split())
 
 
+_SLOW_JOB = """
+
+def slow():
+    import time
+    model, optimizer, loss, batches = job()
+    model.register_forward_pre_hook(lambda module, inputs: time.sleep(0.05))
+    return model, optimizer, loss, batches
+"""
 _OWN_JOB = """
 import torch
 def job():
@@ -120,6 +128,17 @@ def test_profile_writes_the_workload_of_ones_own_job(gradweave, tmp_path, monkey
     assert workload["layers"][0]["tensors"][0] == {"name": "0.weight", "numel": 32, "dtype": "float32", "shape": [4, 8]}
     assert all(layer["forward_us"] > 0 and layer["backward_us"] > 0 for layer in workload["layers"])
     assert "2 layers" in done.stderr and not done.stdout
+
+
+def test_profile_counts_all_passes_of_an_iteration(gradweave, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "late.py").write_text(_OWN_JOB + _SLOW_JOB)  # modules stay loaded: a name of its own
+    done = gradweave("profile", "late:slow", "--iterations", "1", "--accumulate", "4", "-o", "w.json")
+    assert done.returncode == 0, done.stderr
+    # Between the last layer's first forward and its last backward are the other three passes.
+    assert json.loads((tmp_path / "w.json").read_text())["layers"][-1]["forward_us"] >= 3 * 50e3
+    done = gradweave("profile", "late:slow", "--accumulate", "0")
+    assert done.returncode == 2 and "--accumulate must be at least 1" in done.stderr
 
 
 def test_an_output_that_cannot_be_written_is_named(gradweave, tmp_path, monkeypatch):

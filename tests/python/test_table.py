@@ -1,5 +1,6 @@
 """The table of every scheme: which rows there are, what is missing, how times and accuracies are put together."""
 
+import dataclasses
 import fnmatch
 import json
 import sys
@@ -187,3 +188,18 @@ def test_results_at_a_falling_rate_have_a_table_of_their_own(tmp_path):
     assert "| 2.000 |" in training_tables.accuracy_table(path, "gpt")
     assert "| 1.500 |" in training_tables.accuracy_table(path, "gpt", "cosine")
     assert len(accuracy.done_runs(path)) == 2
+
+
+def test_runs_whose_table_has_rows_of_another_text_are_refused(monkeypatch):
+    monkeypatch.setattr(accuracy, "digest", lambda data: "this text")
+    monkeypatch.setattr(accuracy, "KINDS", {name: dataclasses.replace(kind, load=lambda split: split)
+                                            for name, kind in accuracy.KINDS.items()})
+
+    def run(job, seed):
+        return accuracy.Run("ddp", "adamw", 2, seed, job=job, schedule=accuracy.FALLING)
+
+    missing = [run("gpt", 1), run("vit", 1), run("lora", 1)]
+    done = {run("gpt", 0): {"text": "another"}, run("vit", 0): {}, run("lora", 0): {"text": "this text"}}
+    assert accuracy.of_other_texts(missing, done) == missing[:1]
+    assert accuracy.of_other_texts(missing, {run("gpt", 0): {}}) == missing[:1]  # a row that does not tell its text
+    assert accuracy.of_other_texts(missing, {}) == []

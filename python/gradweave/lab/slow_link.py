@@ -1,10 +1,11 @@
 """The slow link of the examples: a shaped interface between test hosts, or an emulated one, at a chosen coverage rate."""
 
 import functools
+import itertools
 import os
 import statistics
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
@@ -140,23 +141,24 @@ def delays_in(job, setting, iterations=16, warm_up=4):
 def saved_up(setting, reference, rounds=5, pause_s=0.2):
     """The microseconds by which a message is shorter after a pause than behind another, beside `reference`, the contestant
     that computes alone. Collective."""
-    def taken(buffer, found):
+    def taken(buffer):
+        """Of three messages after a pause."""
         time.sleep(pause_s)
+        moments = [time.perf_counter()]
         for _ in range(3):
-            begin = time.perf_counter()
             distributed.all_reduce(buffer)
-            found.append(1e6 * (time.perf_counter() - begin))
+            moments.append(time.perf_counter())
+        return [1e6 * (end - begin) for begin, end in itertools.pairwise(moments)]
 
     saved = [0.0]
     for size in {LEAST_BUFFER, max(LEAST_BUFFER, int(1e6 * BUFFER_S / setting.cluster["links"][0]["us_per_byte"]))}:
         buffer, shorter = torch.zeros(size // 4), []
         for _ in range(rounds):
-            found = []
-            messages = threading.Thread(target=taken, args=(buffer, found))
-            messages.start()
-            while messages.is_alive():
-                training.train(reference.job, 1)
-            paused, *behind = ranks.largest(found)
+            with ThreadPoolExecutor(1) as thread:
+                messages = thread.submit(taken, buffer)
+                while not messages.done():
+                    training.train(reference.job, 1)
+            paused, *behind = ranks.largest(messages.result())
             shorter.append(min(behind) - paused)
         saved.append(statistics.median(shorter))
     return max(saved)

@@ -59,8 +59,9 @@ def trained(model):
 
 
 def recipe_of(kind, optimizer="sgd", learning_rate=None, batch_size=None, seed=0):
-    """The recipe of the job `kind`, by its name, with its own learning rate and batch size unless others are given."""
-    kind = jobs.KINDS[kind]
+    """The recipe of the job `kind`, a jobs.Kind or the name of one, with its own learning rate and batch size unless others
+    are given."""
+    kind = jobs.KINDS[kind] if isinstance(kind, str) else kind
     return Recipe(kind, optimizer, learning_rate or kind.learning_rate(optimizer), 0.9, batch_size or kind.batch_size, seed)
 
 
