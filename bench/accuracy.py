@@ -54,9 +54,7 @@ OPTIMIZERS = ("sgd", "adamw")
 COVERAGE_RATES = (2, 64)
 CURVE = 4  # points of an accuracy curve in an epoch
 CURVE_IMAGES = {"small": 5000, "vit": 5000, "resnet18": 1000}  # of jobs on pictures
-# Averages as frequent as those in the background through the same compressor at coverage rates 2 and 64, but waited for.
-ON_TIME = {2.0: "local_sgd period=1 compressor=int4", 64.0: "local_sgd period=3 compressor=ef_signsgd"}
-PLANNED = rows.planned([*rows.MORE, *rows.ACCURACY_ONLY, *ON_TIME.values()])
+PLANNED = rows.planned([*rows.MORE, *rows.ACCURACY_ONLY])
 SYNCHRONOUS = "ddp"  # DistributedDataParallel; stands for every exact scheme, which gives the same bits with two workers
 
 
@@ -95,7 +93,7 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name)]
-    inexact = [name for name in inexact if name not in ON_TIME.values()]
+    inexact = [name for name in inexact if name not in rows.ON_TIME]
     compared = [(2, optimizer, method, rate) for rate in coverage_rates for optimizer in OPTIMIZERS for method in inexact
                 if rows.depends_on_rate(method)]
     compared += [(2, optimizer, method, 2.0) for optimizer in OPTIMIZERS for method in [SYNCHRONOUS, *inexact]
@@ -107,7 +105,7 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
                "deft correction=local", "local_sgd period=2"]
     more = [(method, 2.0) for method in schemes] + [(int4, rate) for rate in coverage_rates]
     elsewhere = [(SYNCHRONOUS, 2.0), ("delayed_averaging", 2.0), *((int4, rate) for rate in (2.0, 16.0, 64.0)),
-                 (auto, 16.0), (auto, 64.0), *((name, rate) for rate, name in ON_TIME.items()),
+                 (auto, 16.0), (auto, 64.0), *rows.ON_TIME.items(),
                  ("deft correction=local", 2.0), ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0),
                  ("DDP (PowerSGD hook)", 2.0), ("post-local SGD", 64.0), ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0)]
     of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0)]

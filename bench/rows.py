@@ -5,13 +5,22 @@ from gradweave.lab import methods
 
 from peers import PEERS
 
+# {row: coverage rate}: averages that arrive before the layer's next forward. `local_sgd` averages as often as those in the
+# background through the same compressor, and waits; `dreamddp` hides them behind the backward, or behind the next forward.
+ON_TIME = {"local_sgd period=1 compressor=int4": 2.0, "local_sgd period=3 compressor=ef_signsgd": 64.0,
+           "dreamddp period=1 compressor=int4": 2.0, "dreamddp period=1 compressor=ef_signsgd": 16.0,
+           "dreamddp forward_overlap=on compressor=ef_signsgd": 64.0,
+           "dreamddp period=1 forward_overlap=only compressor=int4": 2.0,
+           "dreamddp period=2 forward_overlap=only compressor=ef_signsgd": 16.0,
+           "dreamddp forward_overlap=only compressor=ef_signsgd": 64.0}
+
 # Rows beside the schemes themselves. What the core, or the engine, refuses is left out with a note.
 MORE = (
     "deft merge=sum", "deft correction=local", "ddp compressor=fp16", "ddp compressor=int8",
     "ddp compressor=power_sgd", "ddp compressor=power_sgd compressor_rank=1",
     "dear compressor=int8", "local_sgd period=2", "local_sgd compressor=int4", "delayed_averaging compressor=int8",
     "delayed_averaging compressor=int4", "delayed_averaging compressor=ef_signsgd", "delayed_averaging compressor=auto",
-    "delayed_averaging compressor=int4 outer_momentum=0.5", "dreamddp compressor=int4", "partial_sgd compressor=int4")
+    "delayed_averaging compressor=int4 outer_momentum=0.5", "dreamddp compressor=int4", "partial_sgd compressor=int4", *ON_TIME)
 
 # For accuracies alone, as fast as their like: Adam's second moment as each rank has it; the hook's first whole iterations.
 ACCURACY_ONLY = (

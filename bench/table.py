@@ -189,7 +189,7 @@ def parsed(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", nargs="*", choices=list(jobs.KINDS), default=list(JOBS))
     parser.add_argument("--coverage", nargs="*", type=float, default=list(COVERAGE_RATES))
-    parser.add_argument("--rounds", type=int, help="(default: 3, and 2 at coverage rates 16 and 64)")
+    parser.add_argument("--rounds", type=int, help="(default: 5, and 2 at coverage rates 16 and 64)")
     parser.add_argument("--only", nargs="+", default=["*"], help="patterns of rows, e.g. 'delayed_averaging*'")
     parser.add_argument("--list", action="store_true", help="the missing pieces and about how long each takes")
     parser.add_argument("--workers", type=int, default=2)

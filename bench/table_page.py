@@ -222,8 +222,9 @@ def kept_accuracy(done):
 def other_jobs(done):
     """The same of the jobs of accuracy.SCHEDULED: DistributedDataParallel's mean, and how far the others are from it on the
     same seeds; "" where none was run, and no line of jobs that were not run."""
-    methods = (("delayed_averaging", 2.0), *((AVERAGES, rate) for rate in (2.0, 16.0, 64.0)),
-               ("delayed_averaging compressor=auto", 64.0), ("deft correction=local", 2.0))
+    methods = (("delayed_averaging", 2.0), (AVERAGES, 2.0), (AVERAGES, 64.0), ("delayed_averaging compressor=auto", 64.0),
+               *((name, rate) for name, rate in rows.ON_TIME.items() if "forward_overlap=only" in name),
+               ("Streaming DiLoCo", 64.0))
     lines = []
     for job, (optimizer, epochs) in accuracy.SCHEDULED.items():
         measure, digits = ("test_loss", 3) if job in ON_TEXT else ("accuracy", 2)
@@ -240,8 +241,8 @@ def other_jobs(done):
             own = final(*each)
             row.append(f"{statistics.mean(own[seed] - reference[seed] for seed in own):+.{digits}f}" if own else "")
         lines.append(row)
-    return markdown(["job, optimizer", "DistributedDataParallel", "`delayed_averaging` at 2", "in 4 bits, at 2", "16", "64",
-                     "`compressor=auto` at 64", "`deft correction=local` at 2"], lines)
+    return markdown(["job, optimizer", "DistributedDataParallel", "late, at 2", "in 4 bits, at 2", "64", "`compressor=auto`, 64",
+                     "on time, in 4 bits, at 2", "by signs, at 16", "64", "Streaming DiLoCo, 64"], lines)
 
 
 WIDTH, PANEL, TOP, LOW, HIGH = 920, 370, 34, 75.0, 91.0

@@ -44,7 +44,7 @@ namespace {
 constexpr std::size_t kCompressedSchemes = 3;
 
 // How much an effect changes training, by what is known of accuracy: least first.
-constexpr Effect kMildestFirst[] = {Effect::kExact, Effect::kCorrected, Effect::kLocal, Effect::kCompressed,
+constexpr Effect kMildestFirst[] = {Effect::kExact, Effect::kLocal, Effect::kCorrected, Effect::kCompressed,
                                     Effect::kDelayed};
 
 std::ptrdiff_t severity(Effect effect) {
@@ -226,10 +226,11 @@ std::string text_of(const std::vector<Effect>& effects) {
   return text;
 }
 
-// What to prefer among plans that are fast enough.
+// What to prefer among plans that are fast enough. Rare averages cost accuracy, fewer bits don't
+// (docs/schemes/compressors.md).
 auto preference(const Candidate& candidate) {
-  return std::tuple(severity(candidate), candidate.result.iteration_ns(), candidate.result.staleness_max,
-                    candidate.result.extra_bytes);
+  return std::tuple(severity(candidate), candidate.plan.period.size(), candidate.result.iteration_ns(),
+                    candidate.result.staleness_max, candidate.result.extra_bytes);
 }
 
 // Returns those within the limits, in order of preference.

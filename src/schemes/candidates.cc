@@ -1,6 +1,8 @@
 #include "schemes/candidates.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "gradweave/error.h"
 #include "schemes/compressed.h"
@@ -12,6 +14,7 @@ namespace {
 constexpr int kFewestParts = 2, kMostParts = 64;
 // Plans of more ops than this are not worth simulating: start-ups would dominate them.
 constexpr std::int64_t kSmallestSize = 4096;
+constexpr std::string_view kPeriod = "period";
 
 }  // namespace
 
@@ -89,6 +92,30 @@ void CandidateMaker::tune(const SchemeOptions& options, std::vector<Candidate>& 
       add(tried, candidates);
       if (candidates.size() > before && faster(candidates.back().result, candidates[best].result))
         best = before;
+    }
+  }
+  add_shorter_periods(options, first, candidates);
+}
+
+void CandidateMaker::add_shorter_periods(const SchemeOptions& options, std::size_t first,
+                                         std::vector<Candidate>& candidates) const {
+  const OptionSpec* period = options.spec(kPeriod);
+  if (period == nullptr || period->default_value.empty() || options.find(kPeriod) != nullptr) return;
+  std::vector<std::pair<Demands, std::size_t>> best;
+  for (std::size_t i = first; i < candidates.size(); ++i) {
+    const Demands demands = demands_of(candidates[i].plan);
+    const auto same = std::ranges::find(best, demands, &std::pair<Demands, std::size_t>::first);
+    if (same == best.end()) {
+      best.emplace_back(demands, i);
+    } else if (faster(candidates[i].result, candidates[same->second].result)) {
+      same->second = i;
+    }
+  }
+  for (const auto& [demands, i] : best) {
+    SchemeOptions shorter = candidates[i].options;
+    for (auto each = std::get<std::int64_t>(*options.value(kPeriod)) - 1; each >= 1; --each) {
+      shorter.set(kPeriod, each);
+      add(shorter, candidates);
     }
   }
 }

@@ -42,12 +42,15 @@ class CandidateMaker {
   void add(const SchemeOptions& options, std::vector<Candidate>& candidates) const;
 
   // Tunes a scheme one option after another from `options` on, each over a small grid read off its
-  // specification: sizes in bytes are total_bytes / 2^k, choices are tried all, other options stay. Appends
-  // everything tried. O(options * 8) plans.
+  // specification: sizes in bytes are total_bytes / 2^k, choices are tried all, other options stay. Where a scheme averages
+  // every H-th iteration, the fastest of those with the same demands then come with each smaller H: slower, but frequent
+  // averages change training less. Appends everything tried. O(options * 8 + H) plans.
   void tune(const SchemeOptions& options, std::vector<Candidate>& candidates) const;
 
  private:
   std::vector<OptionValue> grid(const OptionSpec& spec) const;
+  void add_shorter_periods(const SchemeOptions& options, std::size_t first,
+                           std::vector<Candidate>& candidates) const;
 
   const Workload& workload_;
   const Cluster& cluster_;

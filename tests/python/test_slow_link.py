@@ -28,7 +28,7 @@ def test_a_message_is_shorter_after_a_pause_by_what_the_link_saves_up(setting, m
         slow_link.saved_up(setting, Reference, rounds=1, pause_s=0.0)
 
 
-@pytest.mark.parametrize("burst_us, expected", [(0.0, (30.0, 70.0)), (40.0, (30.0, 110.0))])
+@pytest.mark.parametrize("burst_us, expected", [(0.0, (40.0, 60.0)), (40.0, (40.0, 100.0))])
 def test_delays_are_those_of_short_ops(setting, monkeypatch, burst_us, expected):
     def span(iteration, begin_us, more_us, size):
         return {"track": 1, "iteration": iteration, "label": f"op {begin_us}", "bytes": size, "begin_us": begin_us,
@@ -40,6 +40,10 @@ def test_delays_are_those_of_short_ops(setting, monkeypatch, burst_us, expected)
     long = span(0, 10_000, 4_000, 4_000_000)
     monkeypatch.setattr(slow_link.core, "make_plan", lambda *arguments: None)
     monkeypatch.setattr(slow_link.turns, "recorded", lambda *arguments: {"spans": [first, behind, idle, long]})
-    monkeypatch.setattr(slow_link, "gathered", lambda own: [own])
+    def of_two_ranks(own):
+        """On the other rank each op waits for this one: behind others for its threads, after a pause for its compute."""
+        return [own, {op: (us + (1_000 if idle else 20), idle) for op, (us, idle) in own.items()}]
+
+    monkeypatch.setattr(slow_link, "gathered", of_two_ranks)
     monkeypatch.setattr(slow_link.ranks, "agreed", lambda value: value)
     assert slow_link.delays_in(lambda: None, setting) == pytest.approx(expected)

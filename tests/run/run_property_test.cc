@@ -110,6 +110,7 @@ std::vector<Variant> variants() {
   all.push_back({"deft", {{"correction", "local"}}});
   all.push_back({"covap", {{"interval", "3"}}});
   all.push_back({"dreamddp", {{"forward_overlap", "on"}, {"period", "3"}}});
+  all.push_back({"dreamddp", {{"forward_overlap", "only"}, {"period", "3"}}});
   return all;
 }
 

@@ -131,6 +131,30 @@ def test_auto_takes_a_plan_that_the_loop_bears_and_changes_nothing():
         assert found["plain"][0]["steps_in_forward"]
 
 
+def averages_on_time(rank, loop):
+    """What the plan asks for that `auto` takes for the loop where local steps are allowed."""
+    import gradweave
+    from gradweave import core
+
+    slow_links()
+    iterate, make, _ = LOOPS[loop]
+    model = make_net(seed=rank)
+    model, optimizer = gradweave.wrap(model, make(model), options={"allow": "local"}, warm_up=2, profile_iterations=2,
+                                      timeout=20)
+    for step in range(30):
+        iterate(model, optimizer, rank, step)
+    gradweave.finish(model)
+    demands = core.demands_of(model.gradweave.plan)
+    model.gradweave.close()
+    return {name: demands[name] for name in ("local_steps", "steps_in_backward")}
+
+
+def test_averages_are_sent_after_the_step_where_gradients_are_clipped():
+    for loop, in_backward in (("plain", True), ("clipped", False)):
+        wanted = {"local_steps": True, "steps_in_backward": in_backward}
+        assert ranks.run(averages_on_time, 2, loop=loop) == [wanted, wanted]
+
+
 def by_name(rank, loops):
     """{loop: what the first iterations said} with p3, which the loops don't support."""
     import gradweave

@@ -19,6 +19,7 @@ CASES = {
     "partial_sgd": ("partial_sgd", {"period": 3}),
     "dreamddp": ("dreamddp", {"period": 3}),
     "dreamddp forward": ("dreamddp", {"period": 3, "forward_overlap": "on"}),
+    "dreamddp after the step": ("dreamddp", {"period": 3, "forward_overlap": "only"}),
     "covap": ("covap", {"interval": 3}),
 }
 

@@ -26,7 +26,7 @@ class Partly(nn.Module):
         return self.out(self.sometimes(x) if extra else x)
 
 
-def wrapped(model, optimizer, scheme, **arguments):
+def wrapped(model, optimizer, scheme, options=None, **arguments):
     import gradweave
     from gradweave import core
 
@@ -34,7 +34,7 @@ def wrapped(model, optimizer, scheme, **arguments):
     for layer in load["layers"]:  # a shared tensor belongs to the first layer that uses it
         layer["tensors"] = [t for t in layer["tensors"] if t["name"] in dict(model.named_parameters())]
     load["layers"] = [layer for layer in load["layers"] if layer["tensors"]]
-    plan = core.make_plan(load, cluster(distributed.get_world_size()), scheme)
+    plan = core.make_plan(load, cluster(distributed.get_world_size()), scheme, options or {})
     return gradweave.wrap(model, optimizer, plan=plan, **arguments)
 
 
@@ -182,11 +182,11 @@ def test_copies_and_optimizer_state():
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def in_backward(rank):
+def clipped_averages(rank, options):
     import gradweave
 
     model = make_net()
-    model, optimizer = wrapped(model, make_optimizer("sgd", model), "dreamddp")
+    model, optimizer = wrapped(model, make_optimizer("sgd", model), "dreamddp", options=options)
     x, y = batch(rank, 0)
     nn.functional.cross_entropy(model(x), y).backward()
     try:
@@ -197,8 +197,9 @@ def in_backward(rank):
 
 
 def test_clipping_is_refused_where_parameters_are_stepped_before_the_norm_is_known():
-    for message in ranks.run(in_backward, 2):
+    for message in ranks.run(clipped_averages, 2, options={}):
         assert "in the backward, before the norm of the whole gradient is known" in message and "such as ddp" in message
+    assert ranks.run(clipped_averages, 2, options={"forward_overlap": "only"}) == ["accepted", "accepted"]
 
 
 def buffers(rank, broadcast_buffers):

@@ -95,6 +95,27 @@ TEST(Auto, PrefersTheFirstThatIsFastEnough) {
   EXPECT_EQ(first_within(times, 0), 2);
 }
 
+TEST(Auto, AveragesAsOftenAsItsTimeAllows) {
+  const Cluster slow = with_bandwidth(cluster(), 0.2);
+  const auto chosen = [&](const char* tolerance) {
+    const PlanResult plan =
+        make_plan("auto", workload(), slow, {{"allow", "local"}, {"tolerance", tolerance}});
+    return std::get<Plan>(plan).search_report->chosen;
+  };
+  const PlanSummary fastest = chosen("0"), frequent = chosen("0.5");
+  const auto period = [](const PlanSummary& summary) { return std::stoll(summary.options.at("period")); };
+  ASSERT_EQ(frequent.scheme, "dreamddp");
+  ASSERT_GT(period(frequent), 1);
+  for (std::int64_t shorter = 1; shorter < period(frequent); ++shorter) {
+    std::map<std::string, std::string> options = frequent.options;
+    options["period"] = std::to_string(shorter);
+    const PlanResult other = make_plan("dreamddp", workload(), slow, options);
+    EXPECT_GT(simulate(std::get<Plan>(other), workload(), slow).iteration_ns(), 1.5e3 * fastest.iteration_us)
+        << shorter;
+  }
+  EXPECT_EQ(period(chosen("10")), 1);
+}
+
 TEST(Auto, KeepsTheLimits) {
   const auto staleness = [](const std::map<std::string, std::string>& options) {
     return simulate(auto_plan(options), workload(), cluster()).staleness_max;

@@ -155,6 +155,60 @@ RC_GTEST_PROP(DreamDdpProperty, EachStepBeyondThePaperGainsOrIsFree, ()) {
   RC_ASSERT(exposed("dreamddp", {{"forward_overlap", "on"}}) <= exact);
 }
 
+// Returns the least stall of a part's layers over all ways to fuse neighbours, on one link, when all are ready.
+Nanoseconds least_stall(const CostModel& model, const std::vector<std::size_t>& layers) {
+  Nanoseconds least = std::numeric_limits<Nanoseconds>::max();
+  for (std::uint32_t cuts = 0; cuts < 1U << (layers.size() - 1); ++cuts) {
+    Nanoseconds end = 0, stall = 0;
+    for (std::size_t first = 0, i = 0; i < layers.size(); ++i) {
+      if (i + 1 < layers.size() && (cuts >> i & 1) == 0) continue;
+      std::vector<Slice> slices;
+      for (std::size_t l = first; l <= i; ++l) {
+        for (std::size_t t = model.index().first_tensor[layers[l]];
+             t < model.index().first_tensor[layers[l] + 1]; ++t)
+          slices.push_back({t, 0, model.index().tensors[t].numel});
+      }
+      end += model.all_reduce(0, slices);
+      stall = std::max(stall, end - model.index().forward_start[layers[first]]);
+      first = i + 1;
+    }
+    least = std::min(least, stall);
+  }
+  return least;
+}
+
+RC_GTEST_PROP(DreamDdpProperty, AveragesAfterTheStepStallAsLittleAsAnyFusionDoes, ()) {
+  const Workload workload = *testing::workloads({.given_times = false, .mixed_dtypes = false});
+  Cluster cluster = *testing::clusters({.max_links = 1, .fluid = false});
+  const Plan plan =
+      *plan_of("dreamddp", workload, cluster, {{"period", random_period()}, {"forward_overlap", "only"}});
+  check_averages(plan, workload, cluster);
+  const CostModel model(workload, cluster);
+  Nanoseconds least = 0;
+  for (const Iteration& iteration : plan.period) {
+    std::set<std::size_t> layers;
+    for (const Op& op : iteration.ops) {
+      for (const std::int32_t b : op.blocks)
+        layers.insert(model.index().tensors[static_cast<std::size_t>(b)].layer);
+    }
+    if (!layers.empty()) least += least_stall(model, {layers.begin(), layers.end()});
+  }
+  RC_ASSERT(exposed_per_period(plan, workload, cluster) == least);
+}
+
+RC_GTEST_PROP(DreamDdpProperty, AveragesAfterTheStepAskNothingOfTheLoop, ()) {
+  const Workload workload = *testing::workloads();
+  const Cluster cluster = *testing::clusters();
+  const Plan plan =
+      *plan_of("dreamddp", workload, cluster,
+               {{"period", random_period()}, {"forward_overlap", "only"}, {"compressor", "int4"}});
+  check_averages(plan, workload, cluster);
+  if (plan.blocks.empty()) return;
+  RC_ASSERT(demands_of(plan) == Demands{.local_steps = true});
+  RC_ASSERT((effects_of(plan) == std::vector{Effect::kCompressed, Effect::kLocal}));
+  RC_ASSERT(simulate(plan, workload, cluster).staleness_max == 0);
+}
+
 // Without start-ups one iteration could average everything as local SGD does, only earlier.
 RC_GTEST_PROP(DreamDdpProperty, NoWorseThanLocalSgdWithoutStartUps, ()) {
   const Workload workload = *testing::workloads();

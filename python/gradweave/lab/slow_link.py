@@ -124,16 +124,20 @@ def delays_in(job, setting, iterations=16, warm_up=4):
     plan = core.make_plan(setting.workload, setting.cluster, "wfbp")
     timeline = turns.recorded(job(), plan, iterations, warm_up, setting.emulation)
     spans = sorted((span for span in timeline["spans"] if span["track"] == 1), key=lambda span: span["begin_us"])
-    more = {}
+    more = {}  # {op: (by how much it takes longer than alone, whether the link was idle before)}
     for before, op in zip(spans, spans[1:]):
         alone_us, idle_us = 1e6 * setting.message_s(op["bytes"]), op["begin_us"] - before["end_us"]
         if alone_us < 1e6 * LONGEST_S:
             alone_us -= min(op["bytes"] * setting.cluster["links"][0]["us_per_byte"], setting.burst_us, max(idle_us, 0.0))
             more[op["iteration"], op["label"]] = op["end_us"] - op["begin_us"] - alone_us, idle_us > IDLE_US
     of_ranks = gathered(more)
-    # The rank that comes last waits for nobody.
-    least = [min(found[op] for found in of_ranks) for op in more if all(op in found for found in of_ranks)]
-    busy, idle = ([us for us, found_idle in least if found_idle == wanted] for wanted in (False, True))
+    busy, idle = [], []
+    for each in ([found[op] for found in of_ranks] for op in more if all(op in found for found in of_ranks)):
+        times = [us for us, _ in each]
+        if any(found_idle for _, found_idle in each):
+            idle.append(min(times))  # the rank that comes last waits for nobody
+        else:
+            busy.append(statistics.fmean(times))  # each rank waits for the others' threads
     startup_us = statistics.fmean(busy) if busy else 0.0
     return ranks.agreed(startup_us), ranks.agreed(max(0.0, statistics.fmean(idle) - startup_us) if idle else 0.0)
 

@@ -25,10 +25,13 @@
 // - An interval's layers are fused into messages, on several links: F is the end of the packed queue.
 // - Layers without parameters are no layers here. H > L leaves sets empty.
 // - `forward_overlap` lets layer l's average arrive as late as forward_start(l) of the next iteration, which
-//   needs no memory: nothing reads the weights between.
+//   needs no memory: nothing reads the weights between. `only`: layers are sent after the whole step and hide
+//   there alone, so that gradients may be clipped (after_step.h).
 // - Links that serve several ops at once are planned as if ops went one after another.
+#include "gradweave/error.h"
 #include "schemes/common.h"
 #include "schemes/compressed.h"
+#include "schemes/dreamddp/after_step.h"
 #include "schemes/dreamddp/plan_of_sets.h"
 #include "schemes/fewer_links.h"
 #include "schemes/option_table.h"
@@ -39,12 +42,13 @@ namespace {
 
 enum class IntervalSolver : std::uint8_t { kExact, kDfs };
 enum class Sets : std::uint8_t { kIntervals, kArbitrary };
+enum class ForwardOverlap : std::uint8_t { kOff, kOn, kOnly };
 
 struct DreamDdpOptions {
   std::int64_t period = kDefaultPeriod;  // H
   IntervalSolver solver = IntervalSolver::kExact;
   bool fill_bubbles = true;
-  bool forward_overlap = false;
+  ForwardOverlap forward_overlap = ForwardOverlap::kOff;
   Sets sets = Sets::kIntervals;
   std::int64_t search_nodes = 100'000;
   AverageOptions averages;
@@ -58,8 +62,14 @@ struct Planned {
 Planned plan_on_all_links(const Workload& workload, const Cluster& cluster, const DreamDdpOptions& options,
                           const Compression& codec) {
   const CostModel model(workload, cluster, codec, Payload::kParameter, options.averages.outer.has_value());
-  const Packer packer(model, options.forward_overlap);
   const auto period = static_cast<std::size_t>(options.period);
+  if (options.forward_overlap == ForwardOverlap::kOnly) {
+    AfterStep made = plan_after_step(model, period);
+    set_averages(made.plan, codec, options.averages);
+    return {std::move(made.plan), made.stall};
+  }
+  const bool forward_overlap = options.forward_overlap == ForwardOverlap::kOn;
+  const Packer packer(model, forward_overlap);
   Assignment assignment;
   if (options.sets == Sets::kArbitrary) {
     assignment = arbitrary_sets(packer, period, options.search_nodes);
@@ -69,7 +79,7 @@ Planned plan_on_all_links(const Workload& workload, const Cluster& cluster, cons
     assignment = exact_intervals(packer, period);
   }
   if (options.fill_bubbles) fill_bubbles(packer, assignment);
-  Planned planned{plan_of_sets(model, packer, assignment, options.forward_overlap), assignment.stall};
+  Planned planned{plan_of_sets(model, packer, assignment, forward_overlap), assignment.stall};
   set_averages(planned.plan, codec, options.averages);
   return planned;
 }
@@ -90,6 +100,13 @@ PlanResult plan_under(const Compression& codec, const Workload& workload, const 
     if (other.stall < best.stall) best = std::move(other);
   }
   return best.plan;
+}
+
+void check_dreamddp(const DreamDdpOptions& options) {
+  if (options.forward_overlap != ForwardOverlap::kOnly) return;
+  if (options.solver == IntervalSolver::kExact && options.sets == Sets::kIntervals) return;
+  throw InvalidInput("with forward_overlap=only nothing is sent in the backward, for which sets are solved",
+                     "option forward_overlap of dreamddp", "leave out solver and sets");
 }
 
 PlanResult plan_dreamddp(const Workload& workload, const Cluster& cluster, const DreamDdpOptions& options) {
@@ -115,10 +132,13 @@ SchemeInfo dreamddp_scheme() {
        option(&Options::fill_bubbles, {.name = "fill_bubbles",
                                        .default_source = "DreamDDP, Section 3.4",
                                        .meaning = "layers are averaged more often where that costs no time"}),
-       option(&Options::forward_overlap,
-              {.name = "forward_overlap",
-               .default_source = "DreamDDP has none",
-               .meaning = "averages may arrive as late as the layer's next forward"}),
+       option(
+           &Options::forward_overlap,
+           {{"off", ForwardOverlap::kOff}, {"on", ForwardOverlap::kOn}, {"only", ForwardOverlap::kOnly}},
+           {.name = "forward_overlap",
+            .default_source = "DreamDDP has none",
+            .meaning = "averages may arrive as late as the layer's next forward; only: they are sent after "
+                       "the whole step, so gradients may be clipped"}),
        option(&Options::sets, {{"intervals", Sets::kIntervals}, {"arbitrary", Sets::kArbitrary}},
               {.name = "sets",
                .default_source = "DreamDDP, Definition 1",
@@ -130,7 +150,7 @@ SchemeInfo dreamddp_scheme() {
                .minimum = 1,
                .maximum = 1e9,
                .meaning = "after this many nodes the search for arbitrary sets ends with the best found"})},
-      plan_dreamddp);
+      plan_dreamddp, check_dreamddp);
 }
 
 }  // namespace gradweave
