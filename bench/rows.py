@@ -12,6 +12,7 @@ ON_TIME = {"local_sgd period=1 compressor=int4": 2.0, "local_sgd period=3 compre
            "dreamddp forward_overlap=on compressor=ef_signsgd": 64.0,
            "dreamddp period=1 forward_overlap=only compressor=int4": 2.0,
            "dreamddp period=2 forward_overlap=only compressor=ef_signsgd": 16.0,
+           "dreamddp period=3 forward_overlap=only compressor=ef_signsgd": 64.0,
            "dreamddp forward_overlap=only compressor=ef_signsgd": 64.0}
 
 # Rows beside the schemes themselves. What the core, or the engine, refuses is left out with a note.

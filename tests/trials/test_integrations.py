@@ -56,7 +56,8 @@ def options_of(scheme):
 
     name, *options = scheme.split()
     return {"scheme": name, "options": dict(option.split("=") for option in options),
-            "links": [gradweave.EmulatedLink(50, 0.001)], "timeout": 30, "warm_up": 1, "profile_iterations": 2, "report": False}
+            "links": [gradweave.EmulatedLink(50, 0.001)], "timeout": 30, "warm_up": 1, "profile_iterations": 2,
+            "report": False}
 
 
 def all_schemes(rank, loop, schemes, norm):
