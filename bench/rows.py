@@ -21,7 +21,8 @@ MORE = (
     "ddp compressor=power_sgd", "ddp compressor=power_sgd compressor_rank=1",
     "dear compressor=int8", "local_sgd period=2", "local_sgd compressor=int4", "delayed_averaging compressor=int8",
     "delayed_averaging compressor=int4", "delayed_averaging compressor=ef_signsgd", "delayed_averaging compressor=auto",
-    "delayed_averaging compressor=int4 outer_momentum=0.5", "dreamddp compressor=int4", "partial_sgd compressor=int4", *ON_TIME)
+    "delayed_averaging compressor=int4 outer_momentum=0.5", "dreamddp compressor=int4", "partial_sgd compressor=int4",
+    *ON_TIME)
 
 # For accuracies alone, as fast as their like: Adam's second moment as each rank has it; the hook's first whole iterations.
 ACCURACY_ONLY = (
