@@ -10,7 +10,8 @@
 // that; with `compressed`, the schemes of gradients that are fastest without compression under every compressor
 // too, and schemes of averages under the codec that they choose: fewer bits harm less than rarer averages. The
 // fastest admissible candidate sets the time to meet; of those within `tolerance` of it the one that changes
-// training least is chosen; then the faster, the one of less staleness, of less memory, the one listed first.
+// training least is chosen; then the one with the shorter period, the faster, the one of less staleness, of less
+// memory, the one listed first.
 //
 // Default of `allow`: exact, so that nothing but the speed changes unless it is asked for. What `corrected` in
 // addition would give is found beside and said: averages that arrive late and are corrected kept the accuracy

@@ -1,7 +1,6 @@
 #include "schemes/dreamddp/after_step.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
