@@ -64,6 +64,23 @@ def as_ddp(rank, schemes, optimizer, clipped):
     return wrong
 
 
+def averaged_after_the_step(rank):
+    """(scales, parameters) where some batches overflow on one rank and gradients are clipped."""
+    import gradweave
+    from gradweave import core
+
+    plan = core.make_plan(workload(), cluster(2), "dreamddp", {"forward_overlap": "only", "period": 2})
+    model, scaler = make_net(seed=0), make_scaler()
+    with gradweave.wrap(model, make_optimizer("adamw", model), plan=plan, scaler=scaler) as (model, stepper):
+        scales = train_scaled(model, stepper, scaler, rank, 12, lambda model: gradweave.clip_grad_norm_(model, 0.5))
+    return scales, {name: value.tolist() for name, value in parameters(model).items()}
+
+
+def test_averages_after_the_step_bear_a_loss_scale_and_clipping():
+    one, other = ranks.run(averaged_after_the_step, 2)
+    assert one == other and len(set(one[0])) > 2
+
+
 @pytest.mark.parametrize("optimizer, clipped", [("sgd", False), ("adamw", True)])
 def test_exact_schemes_skip_and_clip_as_ddp(optimizer, clipped):
     assert ranks.run(as_ddp, 2, schemes=exact_schemes(), optimizer=optimizer, clipped=clipped) == [[], []]
