@@ -92,8 +92,7 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     recommended alone. One seed for the largest."""
     int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
-    inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name)]
-    inexact = [name for name in inexact if name not in rows.ON_TIME]
+    inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name) and name not in rows.ON_TIME]
     compared = [(2, optimizer, method, rate) for rate in coverage_rates for optimizer in OPTIMIZERS for method in inexact
                 if rows.depends_on_rate(method)]
     compared += [(2, optimizer, method, 2.0) for optimizer in OPTIMIZERS for method in [SYNCHRONOUS, *inexact]

@@ -236,9 +236,14 @@ def kept_accuracy(done):
 def other_jobs(done):
     """The same of the jobs of accuracy.SCHEDULED: DistributedDataParallel's mean, and how far the others are from it on the
     same seeds; "" where none was run, and no line of jobs that were not run."""
-    methods = (("delayed_averaging", 2.0), (AVERAGES, 2.0), (AVERAGES, 64.0), ("delayed_averaging compressor=auto", 64.0),
-               *((name, rate) for name, rate in rows.ON_TIME.items() if "forward_overlap=only" in name),
-               ("Streaming DiLoCo", 64.0))
+    after_the_step = "dreamddp{} forward_overlap=only compressor={}".format
+    methods = {"late, at 2": ("delayed_averaging", 2.0), "late, 4 bits, at 2": (AVERAGES, 2.0),
+               "late, 4 bits, at 64": (AVERAGES, 64.0), "late, `auto`, at 64": ("delayed_averaging compressor=auto", 64.0),
+               "on time, 4 bits, H = 1, at 2": (after_the_step(" period=1", "int4"), 2.0),
+               "on time, signs, H = 2, at 16": (after_the_step(" period=2", "ef_signsgd"), 16.0),
+               "on time, signs, H = 3, at 64": (after_the_step(" period=3", "ef_signsgd"), 64.0),
+               "on time, signs, H = 5, at 64": (after_the_step("", "ef_signsgd"), 64.0),
+               "Streaming DiLoCo, at 64": ("Streaming DiLoCo", 64.0)}
     lines = []
     for job, (optimizer, epochs) in accuracy.SCHEDULED.items():
         measure, digits = ("test_loss", 3) if job in ON_TEXT else ("accuracy", 2)
@@ -251,13 +256,11 @@ def other_jobs(done):
         if not reference:
             continue
         row = [f"{job}, {optimizer}", f"{statistics.mean(reference.values()):.{digits}f}"]
-        for each in methods:
+        for each in methods.values():
             own = final(*each)
             row.append(f"{statistics.mean(own[seed] - reference[seed] for seed in own):+.{digits}f}" if own else "")
         lines.append(row)
-    return markdown(["job, optimizer", "DistributedDataParallel", "late, at 2", "in 4 bits, at 2", "64",
-                     "`compressor=auto`, 64", "on time, in 4 bits, at 2", "by signs, at 16", "64, H = 3", "64, H = 5",
-                     "Streaming DiLoCo, 64"], lines)
+    return markdown(["job, optimizer", "DistributedDataParallel", *methods], lines)
 
 
 WIDTH, PANEL, TOP, LOW, HIGH = 920, 370, 34, 75.0, 91.0

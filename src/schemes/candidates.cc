@@ -104,6 +104,7 @@ void CandidateMaker::add_shorter_periods(const SchemeOptions& options, std::size
   std::vector<std::pair<Demands, std::size_t>> best;
   for (std::size_t i = first; i < candidates.size(); ++i) {
     const Demands demands = demands_of(candidates[i].plan);
+    if (!demands.local_steps) continue;  // it averages nothing, as those of `optimal` that are exact
     const auto same = std::ranges::find(best, demands, &std::pair<Demands, std::size_t>::first);
     if (same == best.end()) {
       best.emplace_back(demands, i);

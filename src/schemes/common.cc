@@ -37,10 +37,16 @@ std::size_t last_ready_layer(const CostModel& model, std::span<const Slice> slic
   return layer;
 }
 
-std::vector<Slice> tensors_in_backward_order(const CostModel& model) {
+std::vector<Slice> whole_tensors(const CostModel& model) {
   std::vector<Slice> slices;
-  for (std::size_t t = model.index().tensors.size(); t-- > 0;)
+  for (std::size_t t = 0; t < model.index().tensors.size(); ++t)
     slices.push_back({t, 0, model.index().tensors[t].numel});
+  return slices;
+}
+
+std::vector<Slice> tensors_in_backward_order(const CostModel& model) {
+  std::vector<Slice> slices = whole_tensors(model);
+  std::ranges::reverse(slices);
   return slices;
 }
 

@@ -23,7 +23,10 @@ std::vector<std::int32_t> add_blocks(Plan& plan, const CostModel& model, std::sp
 // Returns the layer whose backward completes last among the slices: the first in forward order.
 std::size_t last_ready_layer(const CostModel& model, std::span<const Slice> slices);
 
-// Returns every tensor as a slice, in reverse parameter order: the order in which gradients become ready.
+// Returns every tensor as a slice, in parameter order.
+std::vector<Slice> whole_tensors(const CostModel& model);
+
+// Returns them in reverse: the order in which gradients become ready.
 std::vector<Slice> tensors_in_backward_order(const CostModel& model);
 
 // Returns PyTorch DistributedDataParallel's buckets of its default sizes, in the order in which they close

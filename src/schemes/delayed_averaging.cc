@@ -59,9 +59,8 @@ struct DelayedAveragingOptions {
 class Averager {
  public:
   // `budget`: the link time of an iteration that may be used.
-  Averager(const CostModel& model, Nanoseconds budget) : model_(model), budget_(budget) {
-    for (std::size_t t = 0; t < model.index().tensors.size(); ++t)
-      tensors_.push_back({t, 0, model.index().tensors[t].numel});
+  Averager(const CostModel& model, Nanoseconds budget)
+      : model_(model), budget_(budget), tensors_(whole_tensors(model)) {
     // One dtype after another: a message has one.
     std::ranges::stable_sort(tensors_, {},
                              [&](const Slice& s) { return model.index().tensors[s.tensor].dtype; });

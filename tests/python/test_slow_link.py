@@ -40,6 +40,7 @@ def test_delays_are_those_of_short_ops(setting, monkeypatch, burst_us, expected)
     long = span(0, 10_000, 4_000, 4_000_000)
     monkeypatch.setattr(slow_link.core, "make_plan", lambda *arguments: None)
     monkeypatch.setattr(slow_link.turns, "recorded", lambda *arguments: {"spans": [first, behind, idle, long]})
+
     def of_two_ranks(own):
         """On the other rank each op waits for this one: behind others for its threads, after a pause for its compute."""
         return [own, {op: (us + (1_000 if idle else 20), idle) for op, (us, idle) in own.items()}]

@@ -116,6 +116,14 @@ TEST(Auto, AveragesAsOftenAsItsTimeAllows) {
   EXPECT_EQ(period(chosen("10")), 1);
 }
 
+TEST(Auto, PrefersAveragesOnTimeToLateOnes) {
+  const auto effects = [](const char* tolerance) {
+    return effects_of(auto_plan({{"allow", "corrected+local"}, {"tolerance", tolerance}}));
+  };
+  EXPECT_EQ(effects("10"), std::vector{Effect::kLocal});
+  EXPECT_EQ(effects("0"), std::vector{Effect::kCorrected});  // faster
+}
+
 TEST(Auto, KeepsTheLimits) {
   const auto staleness = [](const std::map<std::string, std::string>& options) {
     return simulate(auto_plan(options), workload(), cluster()).staleness_max;
@@ -309,6 +317,8 @@ TEST(Options, AreCheckedWithoutAWorkload) {
       {"dear", {{"buffer_bytes", "1"}, {"layers_per_group", "1"}}},
       {"deft", {{"correction", "local"}, {"merge", "mean"}}},
       {"optimal", {{"family", "local"}, {"compressor", "fp16"}}},
+      {"dreamddp", {{"forward_overlap", "only"}, {"sets", "arbitrary"}}},
+      {"dreamddp", {{"forward_overlap", "only"}, {"solver", "dfs"}}},
       {"ddp", {{"compressor", "fp16"}, {"compressor_rank", "2"}}},
       {"no such scheme", {}}};
   for (const auto& [scheme, options] : wrong)

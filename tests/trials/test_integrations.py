@@ -53,17 +53,18 @@ def differing(found, expected):
 
 def options_of(scheme):
     import gradweave
+    from gradweave.lab import methods
 
-    name, *options = scheme.split()
-    return {"scheme": name, "options": dict(option.split("=") for option in options),
-            "links": [gradweave.EmulatedLink(50, 0.001)], "timeout": 30, "warm_up": 1, "profile_iterations": 2,
-            "report": False}
+    method = methods.parse(scheme)
+    return {"scheme": method.scheme, "options": method.plan_options, "links": [gradweave.EmulatedLink(50, 0.001)],
+            "timeout": 30, "warm_up": 1, "profile_iterations": 2, "report": False}
 
 
 def all_schemes(rank, loop, schemes, norm):
     """{scheme: "exact", "other bits", "refused: ...", or what is wrong}."""
     import gradweave
     from gradweave import core
+    from gradweave.lab import methods
 
     effect = {row["name"]: row["consistency"] for row in core.schemes()}
     folder = Path(os.environ["JOB_FOLDER"]) / "checkpoints"
@@ -80,7 +81,7 @@ def all_schemes(rank, loop, schemes, norm):
             continue
         other = differing(whole, expected)
         found[scheme] = "other bits" if other else "exact"
-        if other and effect[scheme.split()[0]] == "exact":
+        if other and methods.parse(scheme).effect(core.schemes()) == "exact":
             found[scheme] = f"differs from DistributedDataParallel: {other}"
         elif again := differing(rest, rest_of_ddp or whole):
             found[scheme] = f"differs after the checkpoint: {again}"

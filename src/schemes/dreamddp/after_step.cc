@@ -86,13 +86,10 @@ std::optional<std::vector<Sent>> sent_within(const CostModel& model, const std::
 
 }  // namespace
 
-AfterStep plan_after_step(const CostModel& model, std::size_t period) {
-  AfterStep result{.plan = new_plan(model, period)};
+PlanWithStall plan_after_step(const CostModel& model, std::size_t period) {
+  PlanWithStall result{.plan = new_plan(model, period)};
   Plan& plan = result.plan;
-  std::vector<Slice> tensors;
-  for (std::size_t t = 0; t < model.index().tensors.size(); ++t)
-    tensors.push_back({t, 0, model.index().tensors[t].numel});
-  const std::vector<std::int32_t> all = add_blocks(plan, model, tensors);  // block t is tensor t
+  const std::vector<std::int32_t> all = add_blocks(plan, model, whole_tensors(model));  // block t is tensor t
   if (all.empty()) return result;
   const Point end{.kind = PointKind::kIterationEnd};
   for (Iteration& iteration : plan.period)

@@ -4,14 +4,9 @@
 #include <cstddef>
 
 #include "gradweave/cost.h"
-#include "gradweave/plan.h"
+#include "schemes/dreamddp/plan_of_sets.h"
 
 namespace gradweave {
-
-struct AfterStep {
-  Plan plan;
-  Nanoseconds stall = 0;  // by which a period grows, were links to serve one op after another
-};
 
 // Returns the plan in which everything steps at iteration_end. A part of the layers is sent then, in forward order, a different
 // one in each of `period` iterations; their averages arrive by forward_start(l) of the next.
@@ -20,7 +15,7 @@ struct AfterStep {
 //   e      stall of a part: the least for which each message is through by e + forward_start of its first layer
 //
 // A message takes as many layers as are through by then, which uses the fewest messages; on one link no other fusion has a
-// smaller e (as in US-Byte's second phase). e by bisection. O(layers * links * log time).
-AfterStep plan_after_step(const CostModel& model, std::size_t period);
+// smaller e, but for rounding (as in US-Byte's second phase). e by bisection. O(layers * links * log time).
+PlanWithStall plan_after_step(const CostModel& model, std::size_t period);
 
 }  // namespace gradweave

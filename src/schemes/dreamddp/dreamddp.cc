@@ -54,19 +54,14 @@ struct DreamDdpOptions {
   AverageOptions averages;
 };
 
-struct Planned {
-  Plan plan;
-  Nanoseconds stall = 0;
-};
-
-Planned plan_on_all_links(const Workload& workload, const Cluster& cluster, const DreamDdpOptions& options,
-                          const Compression& codec) {
+PlanWithStall plan_on_all_links(const Workload& workload, const Cluster& cluster,
+                                const DreamDdpOptions& options, const Compression& codec) {
   const CostModel model(workload, cluster, codec, Payload::kParameter, options.averages.outer.has_value());
   const auto period = static_cast<std::size_t>(options.period);
   if (options.forward_overlap == ForwardOverlap::kOnly) {
-    AfterStep made = plan_after_step(model, period);
-    set_averages(made.plan, codec, options.averages);
-    return {std::move(made.plan), made.stall};
+    PlanWithStall planned = plan_after_step(model, period);
+    set_averages(planned.plan, codec, options.averages);
+    return planned;
   }
   const bool forward_overlap = options.forward_overlap == ForwardOverlap::kOn;
   const Packer packer(model, forward_overlap);
@@ -79,7 +74,7 @@ Planned plan_on_all_links(const Workload& workload, const Cluster& cluster, cons
     assignment = exact_intervals(packer, period);
   }
   if (options.fill_bubbles) fill_bubbles(packer, assignment);
-  Planned planned{plan_of_sets(model, packer, assignment, forward_overlap), assignment.stall};
+  PlanWithStall planned{plan_of_sets(model, packer, assignment, forward_overlap), assignment.stall};
   set_averages(planned.plan, codec, options.averages);
   return planned;
 }
@@ -93,10 +88,10 @@ PlanResult plan_under(const Compression& codec, const Workload& workload, const 
       return plan_on_all_links(workload, links, options, codec).plan;
     });
   }
-  Planned best = plan_on_all_links(workload, cluster, options, codec);
+  PlanWithStall best = plan_on_all_links(workload, cluster, options, codec);
   for (Cluster fewer = cluster; fewer.links.size() > 1 && best.stall > 0;) {
     fewer.links.pop_back();
-    Planned other = plan_on_all_links(workload, fewer, options, codec);
+    PlanWithStall other = plan_on_all_links(workload, fewer, options, codec);
     if (other.stall < best.stall) best = std::move(other);
   }
   return best.plan;
@@ -105,7 +100,7 @@ PlanResult plan_under(const Compression& codec, const Workload& workload, const 
 void check_dreamddp(const DreamDdpOptions& options) {
   if (options.forward_overlap != ForwardOverlap::kOnly) return;
   if (options.solver == IntervalSolver::kExact && options.sets == Sets::kIntervals) return;
-  throw InvalidInput("with forward_overlap=only nothing is sent in the backward, for which sets are solved",
+  throw InvalidInput("forward_overlap=only takes neither solver nor sets: it sends nothing in the backward",
                      "option forward_overlap of dreamddp", "leave out solver and sets");
 }
 

@@ -63,11 +63,7 @@ Plan plan_of_sets(const CostModel& model, const Packer& packer, const Assignment
                   bool forward_overlap) {
   const std::size_t period = assignment.sets.size();
   Plan plan = new_plan(model, period);
-  std::vector<Slice> tensors;
-  tensors.reserve(model.index().tensors.size());
-  for (std::size_t t = 0; t < model.index().tensors.size(); ++t)
-    tensors.push_back({t, 0, model.index().tensors[t].numel});
-  add_blocks(plan, model, tensors);
+  add_blocks(plan, model, whole_tensors(model));
   for (std::size_t h = 0; h < period; ++h) {
     const std::vector<std::size_t>& set = assignment.sets[h];
     std::vector<std::size_t> layers;

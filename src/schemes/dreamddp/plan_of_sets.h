@@ -17,6 +17,11 @@ struct PeriodOptions {
   AverageOptions averages;
 };
 
+struct PlanWithStall {
+  Plan plan;
+  Nanoseconds stall = 0;  // by which a period grows, if links serve one op after another
+};
+
 // Returns the row of the option `period`.
 OptionSpec period_option();
 
