@@ -89,10 +89,11 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     workers for averages in 4 bits at each of them, and for the other averages at coverage rate 2; there eight, with AdamW
     alone, too. With Muon, and for the GPT, each scheme that is not exact, and averages in 4 bits at every rate. For the jobs
     of SCHEDULED what is recommended at coverage rates 2, 16 and 64, and the peers; with four and eight workers what is
-    recommended alone. One seed for the largest."""
+    recommended alone. For the largest, one seed of what is not recommended for it."""
     int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
-    inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name) and name not in rows.ON_TIME]
+    elsewhere_only = (*rows.ON_TIME, *rows.MORE_ON_TIME, rows.AUTO)
+    inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name) and name not in elsewhere_only]
     compared = [(2, optimizer, method, rate) for rate in coverage_rates for optimizer in OPTIMIZERS for method in inexact
                 if rows.depends_on_rate(method)]
     compared += [(2, optimizer, method, 2.0) for optimizer in OPTIMIZERS for method in [SYNCHRONOUS, *inexact]
@@ -104,19 +105,27 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
                "deft correction=local", "local_sgd period=2"]
     more = [(method, 2.0) for method in schemes] + [(int4, rate) for rate in coverage_rates]
     elsewhere = [(SYNCHRONOUS, 2.0), ("delayed_averaging", 2.0), *((int4, rate) for rate in (2.0, 16.0, 64.0)),
-                 (auto, 16.0), (auto, 64.0), *rows.ON_TIME.items(),
+                 (auto, 16.0), (auto, 64.0), *rows.ON_TIME.items(), *((rows.AUTO, rate) for rate in (2.0, 16.0, 64.0)),
                  ("deft correction=local", 2.0), ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0),
                  ("DDP (PowerSGD hook)", 2.0), ("post-local SGD", 64.0), ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0)]
-    of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0)]
+    of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0), *rows.ON_TIME.items()]
+
+    def scheduled(job, schedule, workers, seed):
+        if workers > 2 or schedule != FALLING:
+            return of_many
+        if seed and job == LARGE:
+            return [(SYNCHRONOUS, 2.0), *rows.ON_TIME.items()]
+        return [*elsewhere, *(rows.MORE_ON_TIME.items() if job in HIGH else ())]
+
     return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
             for workers, optimizer, method, rate in compared
             if optimizer == "adamw" or "moments" not in method] + [  # moments are Adam's
         Run(method, optimizer, 2, seed, coverage=rate, job=job) for seed in range(seeds)
         for job, optimizer in (("small", "muon"), ("gpt", "adamw"), ("gpt", "muon")) for method, rate in more] + [
         Run(method, optimizer, workers, seed, epochs, rate, job, schedule) for job, (optimizer, epochs) in SCHEDULED.items()
-        for schedule in (FALLING, *filter(None, [HIGH.get(job)])) for seed in range(1 if job == LARGE else seeds)
+        for schedule in (FALLING, *filter(None, [HIGH.get(job)])) for seed in range(seeds)
         for workers in ((2,) if job == LARGE or schedule != FALLING else (2, 4, 8))
-        for method, rate in (of_many if workers > 2 or schedule == HIGH[LARGE] else elsewhere)
+        for method, rate in scheduled(job, schedule, workers, seed)
         if rate in coverage_rates or not rows.depends_on_rate(method)]
 
 

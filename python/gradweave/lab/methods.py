@@ -32,8 +32,9 @@ class Method:
 
     def effect(self, schemes):
         """What it does to training, of `schemes` (as core.schemes() gives them): "exact", "local", ...; "compressed" where an
-        option compresses what an exact scheme sends."""
-        found = next(scheme["consistency"] for scheme in schemes if scheme["name"] == self.scheme)
+        option compresses what an exact scheme sends; what is allowed where the scheme chooses."""
+        found = dict(self.options).get("allow") or next(
+            scheme["consistency"] for scheme in schemes if scheme["name"] == self.scheme)
         compresses = dict(self.options).get("compressor", "none") != "none"
         return "compressed" if compresses and found == "exact" else found
 
