@@ -92,7 +92,7 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     recommended alone. For the largest, one seed of what is not recommended for it."""
     int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
-    elsewhere_only = (*rows.ON_TIME, *rows.MORE_ON_TIME, rows.AUTO)
+    elsewhere_only = (*rows.ON_TIME, *rows.MORE_ON_TIME, rows.AUTO, *rows.COMPRESSED)
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name) and name not in elsewhere_only]
     compared = [(2, optimizer, method, rate) for rate in coverage_rates for optimizer in OPTIMIZERS for method in inexact
                 if rows.depends_on_rate(method)]
@@ -115,7 +115,9 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
             return of_many
         if seed and job == LARGE:
             return [(SYNCHRONOUS, 2.0), *rows.ON_TIME.items()]
-        return [*elsewhere, *(rows.MORE_ON_TIME.items() if job in HIGH else ())]
+        compressed = ("ddp compressor=int8", "ddp compressor=power_sgd", *rows.COMPRESSED)
+        more = [*rows.MORE_ON_TIME.items(), *((method, 2.0) for method in compressed)]
+        return [*elsewhere, *(more if job in HIGH else ())]
 
     return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
             for workers, optimizer, method, rate in compared
@@ -137,16 +139,20 @@ def done_runs(path):
 def plan_for(run):
     """The plan that the run's scheme makes for its job on a link at the run's coverage rate."""
     method = PLANNED[run.method]
-    return plan_at(run.job, run.coverage, run.workers, method.scheme, method.plan_options)
+    setting = setting_of(run.job, run.coverage, run.workers)
+    if run.method == rows.AUTO:  # as in a job whose optimizer has momentum
+        return next(each["plan"] for each in core.ranked_plans(*setting, method.plan_options)
+                    if not each["demands"]["makes_momentum"])
+    return core.make_plan(*setting, method.scheme, method.plan_options)
 
 
-def plan_at(job, coverage, workers, scheme, options):
-    """The plan of a scheme for a job on a link at a coverage rate."""
+def setting_of(job, coverage, workers):
+    """(a job, a link at a coverage rate)."""
     workload = json.loads((WORKLOADS / f"{job.replace(' ', '-')}.json").read_text())
     compute_us = sum(layer["forward_us"] + layer["backward_us"] for layer in workload["layers"])
     size = sum(4 * tensor["numel"] for layer in workload["layers"] for tensor in layer["tensors"])
     link = {"name": "link", "startup_us": 50, "us_per_byte": (coverage * compute_us - 50) / size, "concurrency": 1}
-    return core.make_plan(workload, {"version": 1, "workers": workers, "links": [link]}, scheme, options)
+    return workload, {"version": 1, "workers": workers, "links": [link]}
 
 
 def train(run, train_set, test_set):
@@ -198,6 +204,7 @@ def train(run, train_set, test_set):
         result["text"] = digest(train_set)
     if plan:
         result |= {"options": plan.get("options", {}), "period": len(plan["period"])}
+        result["chosen"] = {key: core.chosen(plan)[key] for key in ("scheme", "options")}
         job.model.gradweave.close()
     return result
 

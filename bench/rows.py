@@ -25,12 +25,16 @@ MORE = (
     "delayed_averaging compressor=int4 outer_momentum=0.5", "dreamddp compressor=int4", "partial_sgd compressor=int4",
     *ON_TIME, *MORE_ON_TIME)
 
-# Whatever `auto` takes where a GPT's loss may change a little.
+# Whatever `auto` takes where the loss may change a little.
 AUTO = "auto allow=exact+local+compressed"
+
+# Compressed gradients, which `auto` may take too, beside those of MORE.
+COMPRESSED = ("ddp compressor=int2", "ddp compressor=random_k", "ddp compressor=top_k",
+              "ddp compressor=dgc compressor_momentum=0")
 
 # For accuracies alone, as fast as their like: Adam's second moment as each rank has it; the hook's first whole iterations.
 ACCURACY_ONLY = (
-    AUTO,
+    AUTO, *COMPRESSED,
     "delayed_averaging moments=local", "deft correction=local moments=local", "local_sgd period=2 moments=local",
     "ddp compressor=power_sgd compressor_rank=1 compressor_warm_up=3")
 

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 import accuracy
 import runs
-from gradweave import moments
+from gradweave import core, moments
 from gradweave.lab import jobs, training
 from svg import COLORS, STYLE
 from training_tables import accuracy_groups, markdown, replace_section
@@ -222,7 +222,7 @@ def plan_for(run):
         coverage *= share_of_bytes(run.codec, run.workers)
     elif run.coverage:
         options["compressor"] = run.codec
-    return accuracy.plan_at(run.job, coverage, run.workers, "delayed_averaging", options)
+    return core.make_plan(*accuracy.setting_of(run.job, coverage, run.workers), "delayed_averaging", options)
 
 
 def messages_of(run, fleet):

@@ -23,7 +23,7 @@ class Settings:
     """How a job is trained.
 
     scheme: the scheme that makes the plan, after `warm_up` + `profile_iterations` iterations, which train synchronously.
-    plan: a plan (core.Plan, dictionary, JSON text or path) to run from the first iteration instead.
+    plan: a plan (core.Plan, dictionary, JSON text or path) to run from the first iteration instead of one by `scheme`.
     links: network interfaces, process groups or EmulatedLinks; by default that of the default group.
     options: the scheme's options.
     timeout: seconds that one op may take.
@@ -117,6 +117,9 @@ class Settings:
             core.check_options(self.scheme, self.options)
             return found
         plan = self.given_plan
+        if self.scheme not in ("auto", plan.scheme) or not core.texts_of(self.options).items() <= plan.options.items():
+            raise ValueError(f"gradweave.wrap: scheme= and options= make a plan, and plan= gives one, of scheme "
+                             f"'{plan.scheme}': leave out plan=, or the others")
         return renamed(found, [name for name in plan.links if name not in plan.links_inside])
 
     @property
