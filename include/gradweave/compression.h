@@ -65,6 +65,8 @@ struct CompressorInfo {
   std::string_view paper;
   bool error_feedback = false;  // what is not sent stays in a residual
   bool halves = false;  // the exchange of a gradient can be split into a reduce-scatter and an all-gather
+  // Training by its gradients has kept the accuracy (docs/results/accuracy.md), so `auto` may take it.
+  bool keeps_accuracy = false;
   std::vector<CompressorParameter> parameters;
   // Returns what goes over the wire; parameters that `values` leave out have their defaults.
   CompressedCost (*gradient_cost)(const CompressedMessage& message,

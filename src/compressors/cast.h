@@ -15,10 +15,12 @@ struct Cast {
 };
 
 inline CompressorInfo bf16() {
-  return compressor<Cast>({.name = "bf16", .paper = "cast to bfloat16", .halves = true});
+  return compressor<Cast>(
+      {.name = "bf16", .paper = "cast to bfloat16", .halves = true, .keeps_accuracy = true});
 }
 inline CompressorInfo fp16() {
-  return compressor<Cast>({.name = "fp16", .paper = "cast to float16", .halves = true});
+  return compressor<Cast>(
+      {.name = "fp16", .paper = "cast to float16", .halves = true, .keeps_accuracy = true});
 }
 
 }  // namespace gradweave::codec

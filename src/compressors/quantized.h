@@ -33,8 +33,11 @@ inline CompressorInfo int4() {
       {.name = "int4", .paper = "QSGD, NeurIPS 2017", .error_feedback = true, .halves = true});
 }
 inline CompressorInfo int8() {
-  return compressor<Quantized<Format::kInt8>>(
-      {.name = "int8", .paper = "QSGD, NeurIPS 2017", .error_feedback = true, .halves = true});
+  return compressor<Quantized<Format::kInt8>>({.name = "int8",
+                                               .paper = "QSGD, NeurIPS 2017",
+                                               .error_feedback = true,
+                                               .halves = true,
+                                               .keeps_accuracy = true});
 }
 
 }  // namespace gradweave::codec

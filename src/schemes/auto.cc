@@ -7,11 +7,11 @@
 //                                    most this share
 //
 // Candidates: every scheme, each tuned over a small grid (candidates.h), `optimal` where it does more than
-// that; with `compressed`, the schemes of gradients that are fastest without compression under every compressor
-// too, and schemes of averages under the codec that they choose: fewer bits harm less than rarer averages. The
-// fastest admissible candidate sets the time to meet; of those within `tolerance` of it the one that changes
-// training least is chosen; then the one with the shorter period, the faster, the one of less staleness, of less
-// memory, the one listed first.
+// that; with `compressed`, the schemes of gradients that are fastest without compression under each compressor
+// that keeps the accuracy too, and schemes of averages under the codec that they choose: fewer bits harm less
+// than rarer averages. The fastest admissible candidate sets the time to meet; of those within `tolerance` of it
+// the one that changes training least is chosen; then the one with the shorter period, the faster, the one of
+// less staleness, of less memory, the one listed first.
 //
 // Default of `allow`: exact, so that nothing but the speed changes unless it is asked for. What `corrected` in
 // addition would give is found beside and said: averages that arrive late and are corrected kept the accuracy
@@ -146,7 +146,7 @@ SchemeOptions first_options(const SchemeInfo& scheme, const AutoOptions& limits)
   return options;
 }
 
-// The schemes of gradients that are fastest without compression, under every compressor too.
+// The schemes of gradients that are fastest without compression, under each compressor that keeps the accuracy too.
 void add_compressed(const CandidateMaker& maker, const AutoOptions& limits,
                     std::vector<Candidate>& candidates) {
   std::vector<std::size_t> fastest;  // one candidate for each scheme
@@ -166,6 +166,7 @@ void add_compressed(const CandidateMaker& maker, const AutoOptions& limits,
   fastest.resize(std::min(fastest.size(), kCompressedSchemes));
   for (const std::size_t i : fastest) {
     for (const CompressorInfo& info : compressors()) {
+      if (!info.keeps_accuracy) continue;
       SchemeOptions options = candidates[i].options;
       options.set("compressor", std::string(info.name));
       maker.add(options, candidates);

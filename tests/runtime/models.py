@@ -59,11 +59,16 @@ def make_optimizer(kind, model):
     return torch.optim.AdamW(model.parameters(), lr=0.003)
 
 
-def train(model, optimizer, rank, steps, first=0):
+def train(model, optimizer, rank, steps, first=0, clip=None):
+    """`clip`: the norm to which gradweave.clip_grad_norm_ clips."""
     for step in range(first, first + steps):
         x, y = batch(rank, step)
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
+        if clip:
+            import gradweave
+
+            gradweave.clip_grad_norm_(model, clip)
         optimizer.step()
 
 

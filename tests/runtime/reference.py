@@ -64,8 +64,9 @@ class Reference:
 
     # ---- one iteration
 
-    def train_step(self, x, y, factor=1.0, overflow=False):
-        """`factor` multiplies this rank's loss; `overflow`: some rank's gradient is not finite."""
+    def train_step(self, x, y, factor=1.0, overflow=False, clip=None):
+        """`factor` multiplies this rank's loss; `overflow`: some rank's gradient is not finite; `clip`: the norm to which this
+        rank's gradient is clipped."""
         if overflow:
             self.overflowed.add(self.n)
         self.run_ops(lambda op: max(op["merges"]) < 0)
@@ -73,6 +74,8 @@ class Reference:
         for parameter in self.parameters.values():
             parameter.grad = None
         (nn.functional.cross_entropy(self.model(x), y) * factor).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         self.gradients[self.n] = {name: flat(p, p.grad).clone() for name, p in self.parameters.items()}
         self.compensate()
         self.run_applies("backward_end")

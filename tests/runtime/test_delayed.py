@@ -24,9 +24,9 @@ CASES = {
 }
 
 
-def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6, decay=1.0):
+def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6, decay=1.0, clip=None):
     """For each case, the names of parameters that differ from the reference's after a drain at each of `stops`. `decay`:
-    of the learning rate after each step."""
+    of the learning rate after each step; `clip`: the norm to which gradients are clipped before it."""
     import gradweave
     from gradweave import core
 
@@ -38,7 +38,7 @@ def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6, d
             loop = Reference(expected, make_optimizer(optimizer, expected), plan, workload())
             rate = ExponentialLR(loop.optimizer, decay)
             for step in range(stop):
-                loop.train_step(*batch(rank, step))
+                loop.train_step(*batch(rank, step), clip=clip)
                 rate.step()
             loop.drain()
             model = make_net(seed=0)
@@ -46,7 +46,7 @@ def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6, d
             model, stepper = gradweave.wrap(model, make_optimizer(optimizer, model), plan=plan, links=given, moments="local")
             rate = ExponentialLR(stepper, decay)
             for step in range(stop):
-                train(model, stepper, rank, 1, first=step)
+                train(model, stepper, rank, 1, first=step, clip=clip)
                 rate.step()
             gradweave.finish(model)
             if differ := differing(model, expected):
@@ -106,6 +106,13 @@ def test_reduce_scatter_and_all_gather_are_an_all_reduce(scheme, workers, make):
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_two_workers_agree_with_the_reference(optimizer):
     for wrong in ranks.run(against_reference, 2, cases=CASES, optimizer=optimizer, stops=(1, 4, 9), decay=0.7):
+        assert not wrong
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_clipped_gradients_of_ranks_that_step_on_their_own_agree_with_the_reference(optimizer):
+    cases = {name: CASES[name] for name in ("delayed_averaging", "dreamddp after the step")}
+    for wrong in ranks.run(against_reference, 2, cases=cases, optimizer=optimizer, stops=(4, 9), clip=0.1):
         assert not wrong
 
 

@@ -46,7 +46,7 @@ DISAGREEMENTS = {
              "rank 1 differs from ranks 0 2 in plan"),
     "no plan": (lambda: differ("auto", plan=plan_for("dear")), lambda: differ("auto"), "plan"),
     "plan and options": (lambda: differ("dear", plan=plan_for("dear"), options={"buffer_bytes": 1000}), differ,
-                         "rank 1 reports: gradweave.wrap: scheme= and options= make a plan, and plan= gives one, of scheme 'dear'"),
+                         "gradweave.wrap: scheme= and options= make a plan, and plan= gives one, of scheme 'dear'"),
     "plan of another scheme": (lambda: differ("ddp", plan=plan_for("dear")), differ, "of scheme 'dear': leave out plan="),
     "rate": (lambda: differ(rate=0.2), differ, "SGD 0, group 0, lr differs: 0.1 on ranks 0 2, 0.2 on rank 1"),
     "model": (lambda: differ(model=nn.Linear(3, 3)), differ, "rank 1 differs from ranks 0 2 in parameters"),

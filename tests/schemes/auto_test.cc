@@ -3,6 +3,8 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "gradweave/compression.h"
 #include "gradweave/error.h"
@@ -261,6 +263,21 @@ TEST(RankedPlans, ACompressorAdmitsItsOwnEffectAlone) {
       EXPECT_EQ(std::ranges::find(chosen, scheme.name) != chosen.end(), serves) << name << " " << scheme.name;
     }
   }
+}
+
+TEST(RankedPlans, CompressGradientsByWhatKeepsTheAccuracyAlone) {
+  const Workload given = workload();
+  const Cluster slow = with_bandwidth(cluster(), 0.01);
+  const auto plans = std::get<std::vector<RankedPlan>>(
+      ranked_plans(given, slow, parse_options("auto", {{"allow", "exact+local+compressed"}})));
+  std::set<std::string> taken;
+  for (const RankedPlan& each : plans) {
+    for (const Op& op : each.plan.period[0].ops) {
+      if (op.payload == Payload::kGradient && !op.compression.name.empty()) taken.insert(op.compression.name);
+    }
+  }
+  EXPECT_FALSE(taken.empty());
+  for (const std::string& name : taken) EXPECT_TRUE(find_compressor(name).keeps_accuracy) << name;
 }
 
 TEST(RankedPlans, AreOfEveryEffectThatIsAllowedBesideACompressor) {
