@@ -116,8 +116,7 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
         if seed and job == LARGE:
             return [(SYNCHRONOUS, 2.0), *rows.ON_TIME.items()]
         compressed = ("ddp compressor=int8", "ddp compressor=power_sgd", *rows.COMPRESSED)
-        more = [*rows.MORE_ON_TIME.items(), *((method, 2.0) for method in compressed)]
-        return [*elsewhere, *(more if job in HIGH else ())]
+        return [*elsewhere, *((method, 2.0) for method in compressed), *(rows.MORE_ON_TIME.items() if job in HIGH else ())]
 
     return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
             for workers, optimizer, method, rate in compared
