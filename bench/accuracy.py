@@ -107,7 +107,8 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     elsewhere = [(SYNCHRONOUS, 2.0), ("delayed_averaging", 2.0), *((int4, rate) for rate in (2.0, 16.0, 64.0)),
                  (auto, 16.0), (auto, 64.0), *rows.ON_TIME.items(), *((rows.AUTO, rate) for rate in (2.0, 16.0, 64.0)),
                  ("deft correction=local", 2.0), ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0),
-                 ("DDP (PowerSGD hook)", 2.0), ("post-local SGD", 64.0), ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0)]
+                 ("DDP (PowerSGD hook)", 2.0), ("post-local SGD", 64.0), ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0),
+                 *((name, 64.0) for name in rows.peers() if name.startswith("Streaming DiLoCo, "))]
     of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0), *rows.ON_TIME.items()]
 
     def scheduled(job, schedule, workers, seed):

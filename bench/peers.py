@@ -1,6 +1,7 @@
 """What Gradweave is compared with: DistributedDataParallel and its hooks, post-local SGD, Streaming DiLoCo. One row each."""
 
 import copy
+import functools
 import math
 from dataclasses import dataclass
 from typing import Callable, Optional
@@ -16,11 +17,12 @@ from streaming_diloco import StreamingDiLoCo
 class Peer:
     """`train(job, steps)` puts the peer into a lab job and returns what makes all ranks equal in the end, or None. `steps`:
     local steps between averages, which `period` chooses for a coverage rate as a user would by hand; None where every
-    iteration communicates."""
+    iteration communicates. `timed`: whether it sends what it would send in earnest."""
 
     name: str
     train: Callable
     period: Optional[Callable] = None
+    timed: bool = True
 
     def steps(self, coverage):
         return self.period(coverage) if self.period else None
@@ -57,12 +59,24 @@ def _post_local_sgd(job, steps):
     return lambda: average_parameters(network.parameters(), distributed.group.WORLD)
 
 
-def _streaming_diloco(job, steps):
+def _streaming_diloco(job, steps, **settings):
     fragments = min(4, steps)
     # A fragment's message is on its way while its share of the period is computed.
     job.optimizer = StreamingDiLoCo(training.trained(job.model), job.optimizer, steps, fragments,
-                                    overlap=max(1, steps // fragments))
+                                    overlap=max(1, steps // fragments), **settings)
     return job.optimizer.finish
+
+
+def _hidden(coverage):
+    """The period of averages that are hidden, with some room."""
+    return max(4, math.ceil(1.25 * coverage))
+
+
+def _of_four_bits(momentum):
+    """Streaming DiLoCo with its authors' 4 bits, 1/7 of the bytes with their scales."""
+    return Peer("Streaming DiLoCo, 4 bits" + ("" if momentum == 0.9 else f", outer momentum {momentum:g}"),
+                functools.partial(_streaming_diloco, four_bits=True, momentum=momentum), lambda rate: _hidden(rate / 7),
+                timed=False)
 
 
 PEERS = (
@@ -70,8 +84,8 @@ PEERS = (
     Peer("DDP (PowerSGD hook)", _power_sgd),
     # Averages that compute waits for take at most a third of the time.
     Peer("post-local SGD", _post_local_sgd, lambda coverage: max(4, math.ceil(2 * coverage))),
-    # Averages are hidden, with some room.
-    Peer("Streaming DiLoCo", _streaming_diloco, lambda coverage: max(4, math.ceil(1.25 * coverage))))
+    Peer("Streaming DiLoCo", _streaming_diloco, _hidden),
+    *map(_of_four_bits, (0.9, 0.5, 0.0)))
 
 
 def averaged_copy(network):

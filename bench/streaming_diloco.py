@@ -7,16 +7,29 @@ has lost since its anchor (the outer gradient, anchor - parameter) is averaged o
 on; then the outer optimizer, SGD with Nesterov momentum, moves the anchor by it, and the parameters become
 mixing * parameter + (1 - mixing) * anchor (the paper's Eq. 3, alpha).
 
-Deviations: fragments are contiguous parameters of about equal bytes, not strided layers; messages are float32, not 4 bits.
+Deviations: fragments are contiguous parameters of about equal bytes, not strided layers. `four_bits` rounds messages as the
+paper's E3M0 does, by a scale for each 256 values, but sends them as float32: for accuracies, not for times.
 """
 
 import torch
 from torch import distributed
 
 
+GROUP, EXPONENTS = 256, 7  # values of a scale; magnitudes of a value: its scale, a half of it, ... and 0
+
+
+def rounded(message):
+    """`message` as a sign and one of 8 magnitudes for each value, the nearest one's logarithm."""
+    groups = torch.nn.functional.pad(message, (0, -message.numel() % GROUP)).view(-1, GROUP)
+    scale = groups.abs().amax(1, keepdim=True).clamp_min(torch.finfo(message.dtype).tiny)
+    exponent = (groups.abs() / scale).log2().round()
+    values = torch.where(exponent > -EXPONENTS, groups.sign() * scale * exponent.exp2(), torch.zeros_like(groups))
+    return values.flatten()[:message.numel()]
+
+
 class Fragment:
-    def __init__(self, parameters):
-        self.parameters = parameters
+    def __init__(self, parameters, four_bits):
+        self.parameters, self.four_bits = parameters, four_bits
         self.anchor = self._flat()
         self.momentum = torch.zeros_like(self.anchor)
         self.message, self.work = None, None
@@ -32,6 +45,8 @@ class Fragment:
 
     def send(self):
         self.message = self.anchor - self._flat()
+        if self.four_bits:
+            self.message = rounded(self.message)
         self.work = distributed.all_reduce(self.message, async_op=True)
 
     def land(self, learning_rate, momentum, mixing):
@@ -53,7 +68,8 @@ class Fragment:
 class StreamingDiLoCo:
     """In place of the local optimizer, in the same loop. Ranks must begin with equal parameters."""
 
-    def __init__(self, parameters, optimizer, period, fragments=4, overlap=1, learning_rate=0.7, momentum=0.9, mixing=0.5):
+    def __init__(self, parameters, optimizer, period, fragments=4, overlap=1, learning_rate=0.7, momentum=0.9, mixing=0.5,
+                 four_bits=False):
         if not 1 <= overlap <= period or fragments > period:
             raise ValueError(f"StreamingDiLoCo: overlap {overlap} and {fragments} fragments have to fit into {period} steps")
         self.optimizer, self.period, self.overlap = optimizer, period, overlap
@@ -64,7 +80,7 @@ class StreamingDiLoCo:
         for parameter in parameters:
             cuts[min(fragments - 1, int((before + parameter.numel() / 2) / share))].append(parameter)
             before += parameter.numel()
-        self.fragments = [Fragment(cut) for cut in cuts if cut]
+        self.fragments = [Fragment(cut, four_bits) for cut in cuts if cut]
         self.steps = 0
 
     def zero_grad(self):

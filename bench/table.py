@@ -54,7 +54,7 @@ def done_rows(path):
 
 
 def all_rows():
-    return [*rows.planned(), *rows.peers()]
+    return [*rows.planned(), *(name for name, peer in rows.peers().items() if peer.timed)]
 
 
 def pieces(options):
