@@ -24,7 +24,7 @@ import table  # noqa: E402
 import table_page  # noqa: E402
 import training_tables  # noqa: E402
 import tuning  # noqa: E402
-from streaming_diloco import StreamingDiLoCo  # noqa: E402
+from streaming_diloco import StreamingDiLoCo, rounded  # noqa: E402
 
 from gradweave import core  # noqa: E402
 
@@ -171,6 +171,11 @@ def _lands_the_mean_that_was_sent(rank):
 
 def test_plain_streaming_diloco_lands_the_mean_that_was_sent():
     ranks.run(_lands_the_mean_that_was_sent, 2, timeout=100)
+
+
+def test_four_bits_are_a_sign_and_a_power_of_two_of_the_largest():
+    message = torch.tensor([8.0, -3.1, 2.0, 0.1, 0.05, 0.0] + [0.0] * 250 + [-0.3, 0.2])
+    assert rounded(message).tolist() == pytest.approx([8.0, -4.0, 2.0, 0.125, 0.0, 0.0] + [0.0] * 250 + [-0.3, 0.15])
 
 
 def test_a_learning_rate_that_falls_rises_first():
