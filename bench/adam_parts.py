@@ -37,7 +37,8 @@ def main():
     kind = training.recipe_of(JOB).kind
     train_set, test_set = kind.load("train"), kind.load("test")
     for moments in [options.only] if options.only else MOMENTS:
-        recipe = training.recipe_of(JOB, OPTIMIZER, batch_size=accuracy.GLOBAL_BATCH[JOB] // options.workers, seed=options.seed)
+        size = accuracy.GLOBAL_BATCH[JOB] // options.workers
+        recipe = training.recipe_of(JOB, OPTIMIZER, batch_size=size, seed=options.seed)
         jobs = [recipe.make(train_set, rank, options.workers) for rank in range(options.workers)]
         train(jobs, moments, options.times)
         right, loss = kind.evaluate(jobs[0].model, test_set)
