@@ -33,7 +33,7 @@ import peers
 import rows
 import runs
 from gradweave import core, ranks
-from gradweave.lab import jobs, text, training
+from gradweave.lab import jobs, methods, text, training
 
 RESULTS = Path(__file__).parent.parent / "docs/results/accuracy.jsonl"
 # The times of the jobs' layers: only their proportions matter, and fixed workloads make the plans, and so the results, the
@@ -108,8 +108,8 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
                  (auto, 16.0), (auto, 64.0), *rows.ON_TIME.items(), *((rows.AUTO, rate) for rate in (2.0, 16.0, 64.0)),
                  ("deft correction=local", 2.0), ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0),
                  ("DDP (PowerSGD hook)", 2.0), ("post-local SGD", 64.0), ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0),
-                 *((name, 64.0) for name in rows.peers() if name.startswith("Streaming DiLoCo, "))]
-    of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0), *rows.ON_TIME.items()]
+                 *((name, 64.0) for name, peer in rows.peers().items() if not peer.timed)]
+    of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0), *rows.ON_TIME.items(), ("ddp compressor=int8", 2.0)]
 
     def scheduled(job, schedule, workers, seed):
         if workers > 2 or schedule != FALLING:
@@ -147,7 +147,7 @@ def plan_for(run):
 
 
 def setting_of(job, coverage, workers):
-    """(a job, a link at a coverage rate)."""
+    """(the job's workload, a cluster of so many workers whose link has that coverage rate)."""
     workload = json.loads((WORKLOADS / f"{job.replace(' ', '-')}.json").read_text())
     compute_us = sum(layer["forward_us"] + layer["backward_us"] for layer in workload["layers"])
     size = sum(4 * tensor["numel"] for layer in workload["layers"] for tensor in layer["tensors"])
@@ -204,7 +204,8 @@ def train(run, train_set, test_set):
         result["text"] = digest(train_set)
     if plan:
         result |= {"options": plan.get("options", {}), "period": len(plan["period"])}
-        result["chosen"] = {key: core.chosen(plan)[key] for key in ("scheme", "options")}
+        if chosen := methods.chosen_by(plan):
+            result["chosen"] = chosen.name
         job.model.gradweave.close()
     return result
 

@@ -30,7 +30,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--only", choices=MOMENTS)
-    parser.add_argument("--times", type=float, default=1.0, help="the job's learning rate (default: 1)")
+    parser.add_argument("--times", type=float, default=1.0, help="what multiplies the job's learning rate (default: 1)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)

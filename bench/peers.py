@@ -17,7 +17,7 @@ from streaming_diloco import StreamingDiLoCo
 class Peer:
     """`train(job, steps)` puts the peer into a lab job and returns what makes all ranks equal in the end, or None. `steps`:
     local steps between averages, which `period` chooses for a coverage rate as a user would by hand; None where every
-    iteration communicates. `timed`: whether it sends what it would send in earnest."""
+    iteration communicates. `timed`: whether it sends as many bytes as in earnest."""
 
     name: str
     train: Callable

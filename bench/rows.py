@@ -5,7 +5,7 @@ from gradweave.lab import methods
 
 from peers import PEERS
 
-# {row: coverage rate}: averages that arrive before the layer's next forward, as docs/choosing.md recommends them.
+# {row: coverage rate}: averages that arrive before the layer's next forward, as docs/choosing.md names them.
 ON_TIME = {"dreamddp period=1 forward_overlap=only compressor=int4": 2.0,
            "dreamddp period=2 forward_overlap=only compressor=ef_signsgd": 16.0,
            "dreamddp period=3 forward_overlap=only compressor=ef_signsgd": 64.0}

@@ -14,12 +14,12 @@ paper's E3M0 does, by a scale for each 256 values, but sends them as float32: fo
 import torch
 from torch import distributed
 
-
-GROUP, EXPONENTS = 256, 7  # values of a scale; magnitudes of a value: its scale, a half of it, ... and 0
+GROUP, EXPONENTS = 256, 7  # values that share a scale; powers of two of a magnitude, which may be 0 too
 
 
 def rounded(message):
-    """`message` as a sign and one of 8 magnitudes for each value, the nearest one's logarithm."""
+    """`message` in 4 bits: of each value its sign and the power of two, of the largest in its group, whose logarithm is
+    nearest."""
     groups = torch.nn.functional.pad(message, (0, -message.numel() % GROUP)).view(-1, GROUP)
     scale = groups.abs().amax(1, keepdim=True).clamp_min(torch.finfo(message.dtype).tiny)
     exponent = (groups.abs() / scale).log2().round()

@@ -24,7 +24,7 @@ import torch
 
 import rows
 from gradweave import core, ranks
-from gradweave.lab import demo, jobs, progress, slow_link, training, turns
+from gradweave.lab import demo, jobs, methods, progress, slow_link, training, turns
 
 RESULTS = Path(__file__).parent.parent / "docs/results/table.jsonl"
 JOBS = ("wide", "small", "gpt", "resnet18")
@@ -106,8 +106,8 @@ def planned_contestant(name, method, job, setting):
     known = {"plan": plan, "cluster": cluster, "predicted_before_ms": expected["iteration_us"] / 1e3,
              "period": len(plan["period"]), "updates_per_iteration": expected["updates_per_iteration"],
              "staleness": expected["staleness_max"]}
-    if chosen := plan.get("finding", {}).get("chosen"):
-        known["chosen"] = " ".join([chosen["scheme"], *(f"{key}={value}" for key, value in chosen.get("options", {}).items())])
+    if chosen := methods.chosen_by(plan):
+        known["chosen"] = chosen.name
     return contestant, known
 
 

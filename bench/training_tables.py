@@ -101,10 +101,8 @@ def accuracy_table(path, job="small", schedule="constant"):
         reference = groups.get((workers, optimizer, "ddp", 0.0), {})
         same = [result[measure][-1] - reference[seed][measure][-1]
                 for seed, result in seeds.items() if seed in reference]
-        chosen = next(iter(seeds.values())).get("chosen", {})
-        if chosen.get("scheme", method.split()[0]) != method.split()[0]:
-            options = "".join(f" {name}={value}" for name, value in chosen["options"].items())
-            method = f"{method}: {chosen['scheme']}{options}"
+        if chosen := next(iter(seeds.values())).get("chosen"):
+            method = f"{method} ({chosen})"
         rows.append([str(workers), optimizer, method, f"{coverage:g}" if coverage else "",
                      f"{statistics.mean(final):.{digits}f}", " ".join(f"{value:.{digits}f}" for value in final),
                      f"{statistics.mean(same):+.{digits}f}" if same and method != "ddp" else "",

@@ -166,3 +166,10 @@ def test_a_method_is_a_scheme_with_options():
     schemes = [{"name": "ddp", "consistency": "exact"}]
     assert methods.parse("ddp").effect(schemes) == "exact"
     assert methods.parse("ddp compressor=fp16").effect(schemes) == "compressed"
+    assert methods.parse("auto allow=exact+local").effect(schemes) == "exact+local"
+
+
+def test_a_plan_says_which_method_was_chosen():
+    chosen = {"scheme": "dear", "options": {"buffer_bytes": "8"}}
+    assert methods.chosen_by({"scheme": "auto", "finding": {"chosen": chosen}}).name == "dear buffer_bytes=8"
+    assert methods.chosen_by({"scheme": "dear"}) is None

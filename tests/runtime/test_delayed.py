@@ -43,7 +43,8 @@ def against_reference(rank, cases, optimizer, stops, links=1, us_per_byte=0.6, d
             loop.drain()
             model = make_net(seed=0)
             given = [distributed.group.WORLD] + [distributed.new_group() for _ in range(links - 1)]
-            model, stepper = gradweave.wrap(model, make_optimizer(optimizer, model), plan=plan, links=given, moments="local")
+            model, stepper = gradweave.wrap(model, make_optimizer(optimizer, model), scheme, plan=plan, options=options,
+                                            links=given, moments="local")
             rate = ExponentialLR(stepper, decay)
             for step in range(stop):
                 train(model, stepper, rank, 1, first=step, clip=clip)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "gradweave/compression.h"
 #include "gradweave/error.h"
@@ -278,6 +279,11 @@ TEST(RankedPlans, CompressGradientsByWhatKeepsTheAccuracyAlone) {
   }
   EXPECT_FALSE(taken.empty());
   for (const std::string& name : taken) EXPECT_TRUE(find_compressor(name).keeps_accuracy) << name;
+  std::set<std::string_view> known;
+  for (const CompressorInfo& info : compressors()) {
+    if (info.keeps_accuracy) known.insert(info.name);
+  }
+  EXPECT_EQ(known, (std::set<std::string_view>{"bf16", "fp16", "int8"}));  // docs/schemes/compressors.md
 }
 
 TEST(RankedPlans, AreOfEveryEffectThatIsAllowedBesideACompressor) {

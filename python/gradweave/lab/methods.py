@@ -39,6 +39,12 @@ class Method:
         return "compressed" if compresses and found == "exact" else found
 
 
+def chosen_by(plan):
+    """The method that a scheme which chooses, as auto, took for `plan`; None for other plans."""
+    chosen = plan.get("finding", {}).get("chosen")
+    return chosen and Method(chosen["scheme"], tuple(chosen.get("options", {}).items()))
+
+
 def parse(text):
     """The method that a text names. Errors: ValueError for options without '='."""
     scheme, *options = text.split()
