@@ -47,8 +47,9 @@ ITERATIONS = {"small": 60000 // 128, "vit": 60000 // 128, "resnet18": 300, "lora
 # {job: (optimizer, epochs)} of those whose learning rate rises for RISE of the run and then falls to zero, as a cosine.
 SCHEDULED = {"vit": ("adamw", 2), "resnet18": ("sgd", 1), "lora": ("adamw", 1), "gpt": ("adamw", 3), LARGE: ("adamw", 2)}
 FALLING = "cosine"
-HIGH = {"gpt": "cosine from 3 times the rate", LARGE: "cosine from twice the rate"}
-PEAKS = {"constant": 1.0, FALLING: 1.0, HIGH["gpt"]: 3.0, HIGH[LARGE]: 2.0}  # of the job's own learning rate, by schedule
+HIGH = {"gpt": "cosine from twice the rate, clipped", LARGE: "cosine from twice the rate"}
+PEAKS = {"constant": 1.0, FALLING: 1.0, HIGH["gpt"]: 2.0, HIGH[LARGE]: 2.0}  # of the job's own learning rate, by schedule
+CLIPPED = {HIGH["gpt"]: 1.0}  # by schedule: to which norm gradients are clipped, as is usual for GPTs
 RISE = 0.05
 OPTIMIZERS = ("sgd", "adamw")
 COVERAGE_RATES = (2, 64)
@@ -92,7 +93,7 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     recommended alone. For the largest, one seed of what is not recommended for it."""
     int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
-    elsewhere_only = (*rows.ON_TIME, *rows.MORE_ON_TIME, rows.AUTO, *rows.COMPRESSED)
+    elsewhere_only = (*rows.ON_TIME, *rows.MORE_ON_TIME, rows.AUTO, *rows.COMPRESSED, *rows.OTHER_MOMENTS)
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name) and name not in elsewhere_only]
     compared = [(2, optimizer, method, rate) for rate in coverage_rates for optimizer in OPTIMIZERS for method in inexact
                 if rows.depends_on_rate(method)]
@@ -112,6 +113,10 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0), *rows.ON_TIME.items(), ("ddp compressor=int8", 2.0)]
 
     def scheduled(job, schedule, workers, seed):
+        if schedule in CLIPPED and workers == 2:
+            return [*elsewhere, ("ddp compressor=int8", 2.0), *rows.OTHER_MOMENTS.items()]
+        if schedule in CLIPPED:
+            return [*of_many, *rows.OTHER_MOMENTS.items()]
         if workers > 2 or schedule != FALLING:
             return of_many
         if seed and job == LARGE:
@@ -126,7 +131,7 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
         for job, optimizer in (("small", "muon"), ("gpt", "adamw"), ("gpt", "muon")) for method, rate in more] + [
         Run(method, optimizer, workers, seed, epochs, rate, job, schedule) for job, (optimizer, epochs) in SCHEDULED.items()
         for schedule in (FALLING, *filter(None, [HIGH.get(job)])) for seed in range(seeds)
-        for workers in ((2,) if job == LARGE or schedule != FALLING else (2, 4, 8))
+        for workers in ((2,) if job == LARGE else (2, 4) if schedule in CLIPPED else (2, 4, 8))
         for method, rate in scheduled(job, schedule, workers, seed)
         if rate in coverage_rates or not rows.depends_on_rate(method)]
 
@@ -140,9 +145,10 @@ def plan_for(run):
     """The plan that the run's scheme makes for its job on a link at the run's coverage rate."""
     method = PLANNED[run.method]
     setting = setting_of(run.job, run.coverage, run.workers)
-    if run.method == rows.AUTO:  # as in a job whose optimizer has momentum
+    if run.method == rows.AUTO:  # as in a job whose optimizer has momentum, and which may clip
+        refused = ["makes_momentum", *(["steps_in_backward"] if run.schedule in CLIPPED else [])]
         return next(each["plan"] for each in core.ranked_plans(*setting, method.plan_options)
-                    if not each["demands"]["makes_momentum"])
+                    if not any(each["demands"][name] for name in refused))
     return core.make_plan(*setting, method.scheme, method.plan_options)
 
 
@@ -173,6 +179,10 @@ def train(run, train_set, test_set):
         plan = plan_for(run)
         job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, **PLANNED[run.method].wrap_options)
         finish = functools.partial(gradweave.finish, job.model)
+    if run.schedule in CLIPPED:
+        clip = functools.partial(gradweave.clip_grad_norm_, job.model) if plan else functools.partial(
+            torch.nn.utils.clip_grad_norm_, training.trained(network))
+        job.before_step = functools.partial(clip, CLIPPED[run.schedule])
 
     evaluate, iterations = recipe.kind.evaluate, ITERATIONS[run.job]
 

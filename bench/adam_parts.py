@@ -7,11 +7,12 @@ rate rising and falling as there. A worker divides its first moment by the squar
     synchronous: the second moment of the whole batch's gradient, as with DistributedDataParallel
     local: that of its own part, as torch's AdamW does
     whole_batch: what src/runtime/adam_step.h estimates of the whole batch's, the default of gradweave.wrap(moments=)
+    measured: what src/runtime/moment_share.h measures of the whole batch's, by a sample of gradients
     over_workers: that of its own part over the number of workers
     averaged: as whole_batch, of second moments that are averaged over the workers after every step
 
     .venv/bin/python bench/adam_parts.py            # ten minutes on an idle processor
-    .venv/bin/python bench/adam_parts.py --only whole_batch --workers 2 --times 2
+    .venv/bin/python bench/adam_parts.py --only whole_batch --workers 2 --times 2 --clip
 """
 
 import argparse
@@ -23,7 +24,7 @@ import accuracy
 from gradweave.lab import training
 
 JOB, OPTIMIZER = "gpt", "adamw"
-MOMENTS = ("synchronous", "local", "whole_batch", "over_workers", "averaged")
+MOMENTS = ("synchronous", "local", "whole_batch", "measured", "over_workers", "averaged")
 
 
 def main():
@@ -31,6 +32,7 @@ def main():
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--only", choices=MOMENTS)
     parser.add_argument("--times", type=float, default=1.0, help="what multiplies the job's learning rate (default: 1)")
+    parser.add_argument("--clip", action="store_true", help="each worker clips its gradient to a norm of 1")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -40,29 +42,35 @@ def main():
         size = accuracy.GLOBAL_BATCH[JOB] // options.workers
         recipe = training.recipe_of(JOB, OPTIMIZER, batch_size=size, seed=options.seed)
         jobs = [recipe.make(train_set, rank, options.workers) for rank in range(options.workers)]
-        train(jobs, moments, options.times)
+        train(jobs, moments, options.times, options.clip)
         right, loss = kind.evaluate(jobs[0].model, test_set)
         print(f"{moments}: {right:.2f} %, {loss:.3f}", flush=True)
 
 
-def train(jobs, moments, times):
+def train(jobs, moments, times, clip=False):
     """Trains the first job's model by all jobs' batches: models that are averaged after every step are one."""
     model, group = jobs[0].model, jobs[0].optimizer.param_groups[0]
     (beta1, beta2), eps, decay = group["betas"], group["eps"], group["weight_decay"]
     iterations = accuracy.SCHEDULED[JOB][1] * accuracy.ITERATIONS[JOB]
     values = parameters_to_vector(model.parameters()).detach()
     stepping = 1 if moments == "synchronous" else len(jobs)
+    share = Share(len(jobs))
     first, second = torch.zeros(stepping, len(values)), torch.zeros(stepping, len(values))
     for iteration in range(1, iterations + 1):
         gradients = torch.stack([gradient_of(job, model) for job in jobs])
         if moments == "synchronous":
             gradients = gradients.mean(0, keepdim=True)
+        if clip:
+            gradients *= (1 / (gradients.norm(dim=1, keepdim=True) + 1e-6)).clamp_max(1)
+        if moments == "measured":
+            share.iteration(gradients)
         first.lerp_(gradients, 1 - beta1)
         second.mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
         if moments == "averaged":
             second.copy_(second.mean(0, keepdim=True).expand_as(second))
         mean, square = first / (1 - beta1 ** iteration), second / (1 - beta2 ** iteration)
-        step = (mean / (divided_by(moments, mean, square, beta1, len(jobs)).sqrt() + eps)).mean(0)
+        divided_by = share.value * square if moments == "measured" else second_moments(moments, mean, square, beta1, len(jobs))
+        step = (mean / (divided_by.sqrt() + eps)).mean(0)
         rate = times * group["lr"] * accuracy.learning_rate(accuracy.FALLING, iteration / iterations)
         values.mul_(1 - rate * decay).sub_(step, alpha=rate)
         vector_to_parameters(values, model.parameters())
@@ -75,7 +83,24 @@ def gradient_of(job, model):
     return parameters_to_vector([parameter.grad for parameter in model.parameters()])
 
 
-def divided_by(moments, mean, square, beta1, workers):
+class Share:
+    """Of one worker's second moment that is the whole batch's."""
+
+    def __init__(self, workers):
+        self._workers, self._iterations, self._sums, self.value = workers, 0, torch.zeros(2), 1.0
+
+    def iteration(self, gradients):
+        """Of all workers, before they step."""
+        if self._iterations % 8 == 0:
+            if self._sums[1] > 0:
+                self.value = float((self._sums[0] / self._sums[1]).clamp(1 / self._workers, 1))
+            sample = gradients[:, ::max(1, gradients.shape[1] // 4096)]
+            new = torch.stack([sample.mean(0).square().sum(), sample.square().sum() / self._workers])
+            self._sums = 0.999 ** 8 * self._sums + new
+        self._iterations += 1
+
+
+def second_moments(moments, mean, square, beta1, workers):
     """The second moments that first moments are divided by the square roots of; both are free of their bias."""
     if moments in ("synchronous", "local"):
         return square

@@ -49,7 +49,7 @@ def main():
 def train(jobs, options, averages, late):
     """Trains with x += share * (mean(sent) - sent) for each fragment once in `period` iterations: of what is sent then, or was
     sent as the average of the fragment before began."""
-    schedule = accuracy.HIGH["gpt"] if options.falling else "constant"
+    schedule = accuracy.FALLING if options.falling else "constant"
     given, sent = jobs[0].optimizer.param_groups[0]["lr"], None
     fragments = fragments_of([list(job.model.parameters()) for job in jobs], options.fragments)
     begun = 0

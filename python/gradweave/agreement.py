@@ -94,5 +94,9 @@ class Control:
         """The means over the ranks, in place, the same bits on all. Takes a copy of all."""
         self._messages.average([tensor for tensor in tensors if tensor.numel() > 0], what)
 
+    def moment_share(self, ranks, parameters):
+        """Measured among the job's ranks, as among `ranks`. Not collective."""
+        return _native.MomentShare(self._messages, ranks, [parameter.numel() for parameter in parameters])
+
     def close(self):
         self.group = self._messages = self.planning = None

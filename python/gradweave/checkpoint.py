@@ -86,11 +86,10 @@ def _check_complete(states):
         raise ValueError(f"they are of {named(found)}: give them in the order of ranks")
 
 
-def fold(states, scope, links, updates, whole_batch):
+def fold(states, scope, links, updates, moments):
     """Makes parameters and optimizers what finish() of the job before would have made them, from the states of all its ranks,
     and returns what outlives its plan on each of them, for Engine.take_over(). Every rank does it alone, and all alike.
-    `scope`: of the model; `links`: LinkSpecs without groups; `whole_batch`: as Updates.plan_installed() is told of parts of a
-    batch."""
+    `scope`: of the model; `links`: LinkSpecs without groups; `moments`: as for Updates.plan_installed()."""
     parts = [state.parts for state in states]
     if states[0].plan is None:
         return [each["remains"] for each in parts]
@@ -107,7 +106,7 @@ def fold(states, scope, links, updates, whole_batch):
         with updates.of(engine):
             engine.play(plan, workload, engines, rank)
             if local or rank == 0:  # elsewhere ranks have equal parameters
-                updates.plan_installed(len(states) if whole_batch else 1)
+                updates.plan_installed(moments)
                 engine.drain("load_state_dict()")
         remains.append(engine.remains())
         engine.close()

@@ -15,12 +15,15 @@ class Job:
     optimizer: torch.optim.Optimizer | list[torch.optim.Optimizer]
     loss: Callable
     batches: object
+    before_step: Callable | None = None  # between the backward and the step
 
     def zero_grad(self):
         for each in self.optimizers():
             each.zero_grad()
 
     def step(self):
+        if self.before_step:
+            self.before_step()
         for each in self.optimizers():
             each.step()
 

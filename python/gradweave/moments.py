@@ -1,11 +1,13 @@
-"""Adam on a part of the batch: its steps as long as those of the whole batch would be (src/runtime/adam_step.h)."""
+"""Adam on a part of the batch: its steps as long as those of the whole batch would be."""
+
+import math
 
 import torch
 
 from gradweave import _native
 from gradweave.sharding import local_of
 
-CHOICES = ("whole_batch", "local")
+CHOICES = ("whole_batch", "measured", "local")
 
 
 def serves(kind, group):
@@ -21,7 +23,8 @@ def without_step(group):
 
 
 def step(group, parameters, state, workers):
-    """Moves the parameters that the optimizer has just updated the state of, by the hyperparameters of `group`."""
+    """Moves the parameters that the optimizer has just updated the state of, by the hyperparameters of `group`
+    (src/runtime/adam_step.h)."""
     stepped = [parameter for parameter in parameters if parameter.grad is not None]
     if not stepped:
         return
@@ -31,3 +34,38 @@ def step(group, parameters, state, workers):
         list(map(local_of, stepped)), *kept, lr=float(group["lr"]),
         betas=tuple(map(float, group["betas"])), eps=group["eps"], workers=workers,
         decay=group["weight_decay"] if group["decoupled_weight_decay"] else 0.0)
+
+
+class Estimated:
+    """What each of `workers` estimates of the whole batch's second moment alone."""
+
+    def __init__(self, workers):
+        self._workers = workers
+
+    def before_step(self, group, parts):
+        """The hyperparameters of the optimizer's own step. `parts`: [(place, begin, tensor)] that it steps: of the parameter
+        at that place the elements from `begin` on."""
+        return without_step(group)
+
+    def after_step(self, group, parts, state):
+        step(group, [tensor for _, _, tensor in parts], state, self._workers)
+
+
+class Measured:
+    """What the ranks measure together, `share` (src/runtime/moment_share.h): dividing by the root of share times the second
+    moment is a step with other hyperparameters."""
+
+    def __init__(self, share):
+        self._share = share
+
+    def before_step(self, group, parts):
+        if self._share.samples:
+            for place, begin, tensor in parts:
+                if tensor.grad is not None:
+                    self._share.take(place, begin, local_of(tensor.grad))
+        root = math.sqrt(self._share.share)
+        decay = group["weight_decay"] * (root if group["decoupled_weight_decay"] else 1.0)
+        return {**group, "lr": group["lr"] / root, "eps": group["eps"] / root, "weight_decay": decay}
+
+    def after_step(self, group, parts, state):
+        pass

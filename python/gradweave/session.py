@@ -9,7 +9,7 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 
-from gradweave import (_native, checkpoint, clipping, compiling, core, equality, graphs, pausing, profiling, reading,
+from gradweave import (_native, checkpoint, clipping, compiling, core, equality, graphs, moments, pausing, profiling, reading,
                        scaling, sharding)
 from gradweave.agreement import Control, difference, digest
 from gradweave.checkpoint import RankState
@@ -79,6 +79,7 @@ class Session:
                                      settings.find_unused_parameters, self.updates.step_subset, self._scope.shards)
         self.engine.set_pause(functools.partial(pausing.pause_of, self.device))
         self.updates.engine = self.engine
+        self._share = self.control.moment_share(job.size, self._tensors) if settings.moments == "measured" else None
         if settings.scales:
             self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))
         self.phase = compiling.Phase()
@@ -277,6 +278,8 @@ class Session:
                 "engine": self.engine.state()}
             if core.demands_of(self.plan)["local_steps"]:
                 parts["local"] = checkpoint.local_state(self.names, self.parameters, self.updates)
+                if self._share is not None:
+                    parts["share"] = self._share.state()
         key = checkpoint.key_of(rank, self.job.part)
         return {key: RankState(rank, ranks, self.job.name, self.engine.iteration, plan, **parts)}
 
@@ -309,6 +312,8 @@ class Session:
             return
         if "local" in parts:
             checkpoint.put_local(parts["local"], self.names, self.parameters, self.updates)
+        if self._share is not None and "share" in parts:
+            self._share.restore(parts["share"])
         self._know(parts["layers"])
         self._restored = parts["engine"]
         self._controller.go_on(state.plan, parts["workload"], parts["cluster"], state.iteration)
@@ -316,12 +321,21 @@ class Session:
     def _fold(self, states):
         links = [_native.LinkSpec(link["name"], level=link.get("level", "all"))
                  for link in (states[0].plan["links"] if states[0].plan else [])]
-        remains = checkpoint.fold(states, self._scope, links, self.updates, self.settings.moments == "whole_batch")
+        share = self.control.moment_share(len(states), self._tensors)
+        if "share" in states[0].parts:
+            share.restore(states[0].parts["share"])
+        remains = checkpoint.fold(states, self._scope, links, self.updates, self._moments(len(states), share))
         self.engine.take_over(remains)
         self._folded = True
         self.broadcast_buffers()
         equality.check_equal(self.control, self.names, self._tensors, LOAD)
         self._controller.folded(len(states), self.engine.iteration)
+
+    def _moments(self, ranks, share):
+        """What Updates.plan_installed() needs where so many ranks step by parts of the batch."""
+        if ranks == 1 or self.settings.moments == "local":
+            return None
+        return moments.Measured(share) if self.settings.moments == "measured" else moments.Estimated(ranks)
 
     def _check_alike(self, states, refusal):
         """All ranks load states of one job and iteration, and none refuses them."""
@@ -543,7 +557,7 @@ class Session:
             self._restored = None
             if alike := sorted(set(stepped_locally) - set(self.engine.stepped_locally)):
                 self.updates.average_states(alike, self.control)
-            self.updates.plan_installed(self.job.size if self.settings.moments == "whole_batch" else 1)
+            self.updates.plan_installed(self._moments(self.job.size, self._share))
             self.plan = plan
             self._stepped_apart |= core.demands_of(plan)["local_steps"]
             self._hook_layers()
@@ -611,6 +625,8 @@ class Session:
 
     def _iteration_ended(self):
         self._check_now_and_then()
+        if self._share is not None and self.updates.of_whole_batch:
+            self._share.iteration_ended()
         self._scalars.iteration_ended()
         self._commands.optimizer_stepped()
         self._controller.iteration_ended()

@@ -44,7 +44,8 @@ class Settings:
         None: one level, or that of a given plan.
     exclude: names of parameters, or of modules, that are neither communicated nor broadcast.
     moments: what torch's Adam and AdamW divide by where ranks step on their own. "whole_batch" is the second moment of the
-        whole batch's gradient, which is estimated; "local" that of this rank's part of the batch, as in torch.
+        whole batch's gradient, which each rank estimates alone; "measured" the same, for which ranks average a sample of their
+        gradients, 32 KB in each eighth iteration; "local" that of this rank's part of the batch, as in torch.
     follow: whether to make a new plan when links or compute have changed in training, and to take it if it is better. Not
         under torch.compile. None means yes with scheme `auto`, else no.
     tune: how many plans of the scheme, of different sizes, to try in training, 13 iterations each. The first is the one that
@@ -101,6 +102,9 @@ class Settings:
                 raise ValueError(f"gradweave.wrap: {name}={getattr(self, name)}: give at least {least}")
         if self.moments not in moments.CHOICES:
             raise ValueError(f"gradweave.wrap: moments={self.moments!r}: give one of {', '.join(moments.CHOICES)}")
+        if self.moments == "measured" and self.islands is not None:
+            raise ValueError("gradweave.wrap: moments='measured' is for the ranks of one job, since islands don't tell each "
+                             "other samples of gradients: choose whole_batch or local")
         if (self.islands is None) != (self.key is None):
             raise ValueError("gradweave.wrap: islands= and key= go together: the meeting point and the job's key, which "
                              "`gradweave meet --make-key FILE` makes")

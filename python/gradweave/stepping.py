@@ -22,7 +22,7 @@ class Stepper:
     def __init__(self, optimizer, kind, parameters):
         self.optimizer, self.kind, self.parameters = optimizer, kind, parameters
         self._bare_step = _without_hooks(kind.step)
-        self._parts, self._workers, self._cuts = set(), 1, None  # of no plan yet
+        self._parts, self._moments, self._cuts = set(), None, None  # of no plan yet
         self.forget()
 
     @property
@@ -32,10 +32,11 @@ class Stepper:
         return any(p.requires_grad and p.numel() > 0 and id(p) not in known
                    for group in self.optimizer.param_groups for p in group["params"])
 
-    def set_plan(self, parts, workers, cuts):
-        """Subsets have new meanings. The parameters at the places `parts` are stepped by gradients of one of `workers` parts
-        of a batch; `cuts` are all slices that are stepped as parameters of their own, (place, begin, end)."""
-        self._parts, self._workers = {id(self.parameters[place]) for place in parts}, workers
+    def set_plan(self, parts, moments, cuts):
+        """Subsets have new meanings. The parameters at the places `parts` are stepped by gradients of one of the parts of a
+        batch, Adam's as `moments` says; `cuts` are all slices that are stepped as parameters of their own, (place, begin,
+        end)."""
+        self._parts, self._moments = {id(self.parameters[place]) for place in parts}, moments
         self._cuts = defaultdict(list)
         for place, begin, end in cuts:
             self._cuts[self.parameters[place]].append((begin, end))
@@ -81,9 +82,9 @@ class Stepper:
     def _step(self, twin, kept):
         optimizer = self.optimizer
         groups = self._hyperparameters or optimizer.param_groups
-        for group, (source, parameters, of_whole_batch) in zip(twin.param_groups, kept):
-            group.update(moments.without_step(groups[source]) if of_whole_batch else groups[source])
-            group["params"] = parameters
+        for group, (source, parts, of_whole_batch) in zip(twin.param_groups, kept):
+            group.update(self._moments.before_step(groups[source], parts) if of_whole_batch else groups[source])
+            group["params"] = [tensor for _, _, tensor in parts]
         for name in ("grad_scale", "found_inf"):  # GradScaler hands them to fused optimizers this way
             if hasattr(optimizer, name):
                 setattr(twin, name, getattr(optimizer, name))
@@ -91,9 +92,9 @@ class Stepper:
                 delattr(twin, name)
         before = [dict(group) for group in twin.param_groups]
         self._bare_step(twin)
-        for source, parameters, of_whole_batch in kept:
+        for source, parts, of_whole_batch in kept:
             if of_whole_batch:
-                moments.step(groups[source], parameters, twin.state, self._workers)
+                self._moments.after_step(groups[source], parts, twin.state)
         for (source, *_), group, old in zip(kept, twin.param_groups, before):
             # What the optimizer itself writes into a group, a step count for instance, goes back.
             for name, value in group.items():
@@ -114,19 +115,19 @@ class Stepper:
             hook(self.optimizer, (), {})
 
     def _make(self, key, members):
-        wanted = {id(self.parameters[place]) for place in members}
-        return self._make_twin(key, lambda p: [p] if id(p) in wanted else [])
+        wanted = {id(self.parameters[place]): place for place in members}
+        return self._make_twin(key, lambda p: [(wanted[id(p)], 0, p)] if id(p) in wanted else [])
 
     def _make_slices(self, key, places):
         wanted = defaultdict(list)
         for place, begin, end in places:
-            wanted[id(self.parameters[place])].append((begin, end))
+            wanted[id(self.parameters[place])].append((place, begin, end))
         made = self._slices[key] = []
 
         def views(parameter):
-            own = [self._slice(parameter, begin, end) for begin, end in wanted[id(parameter)]]
-            made.extend(own)
-            return [part.view for part in own]
+            own = [(place, self._slice(parameter, begin, end)) for place, begin, end in wanted[id(parameter)]]
+            made.extend(part for _, part in own)
+            return [(place, part.begin, part.view) for place, part in own]
 
         return self._make_twin((key, "slices"), views)
 
@@ -137,17 +138,16 @@ class Stepper:
             self._known_slices[place].take_state(self.optimizer.state)
         return self._known_slices[place]
 
-    def _make_twin(self, key, tensors_of):
-        """`tensors_of`: what is stepped of a parameter."""
+    def _make_twin(self, key, parts_of):
+        """`parts_of`: what is stepped of a parameter, [(place, begin, tensor)]."""
         twin = twin_of(self.optimizer, self.kind)
         groups, kept = [], []
         for number, group in enumerate(self.optimizer.param_groups):
             for of_whole_batch in (False, True):
-                parameters = [tensor for p in group["params"] if self._is_part(group, p) == of_whole_batch
-                              for tensor in tensors_of(p)]
-                if parameters:
-                    groups.append({**group, "params": parameters})
-                    kept.append((number, parameters, of_whole_batch))
+                parts = [part for p in group["params"] if self._is_part(group, p) == of_whole_batch for part in parts_of(p)]
+                if parts:
+                    groups.append({**group, "params": [tensor for _, _, tensor in parts]})
+                    kept.append((number, parts, of_whole_batch))
         twin.param_groups = groups
         self._twins[key] = twin, kept
         return self._twins[key]

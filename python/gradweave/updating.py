@@ -100,12 +100,16 @@ class Updates:
                 stepper.step_subset(subset, lambda: self.engine.subset(subset))
                 stepper.step_slices(subset, lambda: self.engine.subset_slices(subset))
 
-    def plan_installed(self, workers):
-        """Subsets have new meanings. `workers`: how many step by parts of a batch, and Adam's moments are to be those of the
-        whole; 1 if none do."""
-        parts = self.engine.stepped_locally if workers > 1 else ()
+    def plan_installed(self, moments):
+        """Subsets have new meanings. `moments`: of Adam, where ranks step by parts of a batch; None: torch's."""
+        parts = self.engine.stepped_locally if moments else ()
         for stepper in self._steppers.values():
-            stepper.set_plan(parts, workers, self.engine.slices)
+            stepper.set_plan(parts, moments, self.engine.slices)
+
+    @property
+    def of_whole_batch(self):
+        """Whether Adam's steps on parts of the batch are made as long as those of the whole."""
+        return any(stepper.of_whole_batch for stepper in self._steppers.values())
 
     def average_states(self, numbers, control):
         """What optimizers keep of these parameters (by number) becomes the mean over the ranks: they stepped on their own, and

@@ -20,6 +20,7 @@
 #include "runtime/fold.h"
 #include "runtime/fork.h"
 #include "runtime/gloo.h"
+#include "runtime/moment_share.h"
 #include "runtime/passes.h"
 #include "runtime/probe.h"
 #include "runtime/rates.h"
@@ -287,6 +288,16 @@ void bind_peers(py::module_& module) {
       .def("of_all", &ControlGroup::of_all, py::arg("values"), py::arg("what"), Unlocked())
       .def("broadcast", &ControlGroup::broadcast, py::arg("tensors"), py::arg("what"), Unlocked())
       .def("average", &ControlGroup::average, py::arg("tensors"), py::arg("what"), Unlocked());
+  py::class_<MomentShare>(module, "MomentShare")
+      .def(py::init<std::shared_ptr<ControlGroup>, int, const std::vector<std::int64_t>&>(),
+           py::arg("control"), py::arg("ranks"), py::arg("elements"))
+      .def_property_readonly("share", &MomentShare::share)
+      .def_property_readonly("samples", &MomentShare::samples)
+      .def("take", &MomentShare::take, py::arg("parameter"), py::arg("begin"), py::arg("gradient"),
+           Unlocked())
+      .def("iteration_ended", &MomentShare::iteration_ended, Unlocked())
+      .def("state", &MomentShare::state, Unlocked())
+      .def("restore", &MomentShare::restore, py::arg("state"));
   // Objects whose threads a forked process lacks must not be destroyed there.
   module.def("keep_forever", [](py::object object) { object.release(); });
 }

@@ -51,6 +51,18 @@ void ControlGroup::together(const std::string& what, std::function<void()> work,
   peers_->together(what, std::move(work), {.limit = messages * peers_->timeout()});
 }
 
+std::function<ControlGroup::Numbers()> ControlGroup::begin(const Numbers& values,
+                                                           c10d::ReduceOp::RedOpType op,
+                                                           const std::string& what) const {
+  if (!messages_) return [values] { return values; };
+  const at::Tensor box = tensor_of(values);
+  const auto work = all_reduce(*messages_, box, op);
+  return [peers = peers_, work, box, what] {
+    peers->together(what, [work] { work->wait(); });
+    return values_of<double>(box);
+  };
+}
+
 ControlGroup::Numbers ControlGroup::reduce(const Numbers& values, c10d::ReduceOp::RedOpType op,
                                            const std::string& what) const {
   if (!messages_) return values;
@@ -59,26 +71,28 @@ ControlGroup::Numbers ControlGroup::reduce(const Numbers& values, c10d::ReduceOp
   return values_of<double>(box);
 }
 
-ControlGroup::Numbers ControlGroup::largest(const Numbers& values, const std::string& what) const {
-  return reduce(values, c10d::ReduceOp::MAX, what);
-}
-
-ControlGroup::Numbers ControlGroup::means(const Numbers& values, const std::string& what) const {
-  Numbers sums = reduce(values, c10d::ReduceOp::SUM, what);
+ControlGroup::Numbers ControlGroup::over_ranks(Numbers sums) const {
   const double ranks = messages_ ? messages_->getSize() : 1;
   for (double& sum : sums) sum /= ranks;
   return sums;
 }
 
+ControlGroup::Numbers ControlGroup::largest(const Numbers& values, const std::string& what) const {
+  return reduce(values, c10d::ReduceOp::MAX, what);
+}
+
+ControlGroup::Numbers ControlGroup::means(const Numbers& values, const std::string& what) const {
+  return over_ranks(reduce(values, c10d::ReduceOp::SUM, what));
+}
+
 std::function<ControlGroup::Numbers()> ControlGroup::begin_smallest(const Numbers& values,
                                                                     const std::string& what) const {
-  if (!messages_) return [values] { return values; };
-  const at::Tensor box = tensor_of(values);
-  const auto work = all_reduce(*messages_, box, c10d::ReduceOp::MIN);
-  return [peers = peers_, work, box, what] {
-    peers->together(what, [work] { work->wait(); });
-    return values_of<double>(box);
-  };
+  return begin(values, c10d::ReduceOp::MIN, what);
+}
+
+std::function<ControlGroup::Numbers()> ControlGroup::begin_means(const Numbers& values,
+                                                                 const std::string& what) const {
+  return [this, sums = begin(values, c10d::ReduceOp::SUM, what)] { return over_ranks(sums()); };
 }
 
 std::vector<std::vector<std::int64_t>> ControlGroup::of_all(const std::vector<std::int64_t>& values,

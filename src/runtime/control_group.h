@@ -31,8 +31,10 @@ class ControlGroup {
   // Element by element the largest, or the mean, of all ranks' numbers.
   Numbers largest(const Numbers& values, const std::string& what) const;
   Numbers means(const Numbers& values, const std::string& what) const;
-  // Begins to find the smallest, and returns what waits for them. Other calls may come between, alike on all ranks.
+  // Begins to find the smallest, or the means, and returns what waits for them. Other calls may come between, alike on all
+  // ranks.
   std::function<Numbers()> begin_smallest(const Numbers& values, const std::string& what) const;
+  std::function<Numbers()> begin_means(const Numbers& values, const std::string& what) const;
   // By rank, its integers; all lists are of one length.
   std::vector<std::vector<std::int64_t>> of_all(const std::vector<std::int64_t>& values,
                                                 const std::string& what) const;
@@ -43,6 +45,9 @@ class ControlGroup {
 
  private:
   Numbers reduce(const Numbers& values, c10d::ReduceOp::RedOpType op, const std::string& what) const;
+  std::function<Numbers()> begin(const Numbers& values, c10d::ReduceOp::RedOpType op,
+                                 const std::string& what) const;
+  Numbers over_ranks(Numbers sums) const;
   // Waits for `work` on tensors, of so many messages; on an accelerator its stream does.
   void together(const std::string& what, std::function<void()> work, std::int64_t messages = 1) const;
 

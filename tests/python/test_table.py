@@ -183,7 +183,7 @@ def test_the_second_moment_of_the_whole_batch_is_estimated_as_in_training():
     mean, square = torch.randn(999), torch.rand(999) * 2
     values, steps = torch.zeros(999), torch.tensor(1e6)  # so many that nothing has a bias
     _native.step_as_whole_batch([values], [mean], [square], [steps], lr=1.0, betas=(0.9, 0.999), eps=0.0, decay=0.0, workers=4)
-    assert torch.allclose(values, -mean / adam_parts.divided_by("whole_batch", mean, square, 0.9, 4).sqrt(), rtol=1e-4)
+    assert torch.allclose(values, -mean / adam_parts.second_moments("whole_batch", mean, square, 0.9, 4).sqrt(), rtol=1e-4)
 
 
 def test_a_learning_rate_that_falls_rises_first():

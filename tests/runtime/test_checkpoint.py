@@ -39,7 +39,8 @@ def plans(workers, cases=None):
 def begin(plan, kind, links):
     model = make_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05) if kind == "plain" else make_optimizer(kind, model)
-    return gradweave.wrap(model, optimizer, plan=plan, links=links)
+    return gradweave.wrap(model, optimizer, plan=plan, links=links,
+                          moments="measured" if kind == "adamw, measured" else "whole_batch")
 
 
 def emulated():
@@ -94,7 +95,9 @@ def interrupted(rank, plans, kind, moments, never_saved=False):
     return wrong
 
 
-@pytest.mark.parametrize(("workers", "kind", "cases"), [(2, "sgd", None), (3, "adamw", TWO_STAGES)])
+@pytest.mark.parametrize(("workers", "kind", "cases"), [
+    (2, "sgd", None), (3, "adamw", TWO_STAGES),
+    (2, "adamw, measured", [("delayed_averaging", {}), ("dreamddp", {}), ("deft", {"correction": "local"})])])
 def test_every_scheme_goes_on_with_the_same_bits(workers, kind, cases):
     made = plans(workers, cases)
     moments = [random.Random(number).randrange(1, STEPS) for number in range(len(made))]

@@ -27,11 +27,37 @@ def second_moment(m, v, beta1, workers):
     return (m * m - c * variance).clamp(min=0) + variance / workers
 
 
-class PlainAdam(torch.optim.Optimizer):
-    """Adam and AdamW written from their definition."""
+class Share:
+    """src/runtime/moment_share.h's formula: of the gradients of each eighth iteration, from the next such on."""
 
-    def __init__(self, parameters, workers, decoupled):
-        self.workers, self.decoupled = workers, decoupled
+    def __init__(self, parameters):
+        self.parameters, self.taken = list(parameters), {}
+        self.iterations, self.sums, self.next, self.value = 0, torch.zeros(2, dtype=torch.float64), None, 1.0
+
+    def before_step(self, *_):
+        self.taken |= {p: p.grad.clone() for p in self.parameters if p.grad is not None}
+
+    def iteration_ended(self):
+        if self.iterations % 8 == 0:
+            if self.next is not None:
+                self.sums = 0.999 ** 8 * self.sums + self.next
+                self.value = float((self.sums[0] / self.sums[1]).clamp(1 / distributed.get_world_size(), 1))
+            every = sum(p.numel() for p in self.parameters) // 4096
+            gradients = [self.taken.get(p, torch.zeros_like(p)) for p in self.parameters]
+            sample = torch.cat([g.as_strided((g.numel(),), (1,))[::every].double() for g in gradients])
+            both = torch.cat([sample, sample.square().sum()[None]])
+            distributed.all_reduce(both)
+            both /= distributed.get_world_size()
+            self.next = torch.stack([both[:-1].square().sum(), both[-1]])
+        self.iterations, self.taken = self.iterations + 1, {}
+
+
+class PlainAdam(torch.optim.Optimizer):
+    """Adam and AdamW written from their definition. `share`: of the second moment that is the whole batch's; estimated if it
+    is None and there are several workers."""
+
+    def __init__(self, parameters, workers, decoupled, share=None):
+        self.workers, self.decoupled, self.share = workers, decoupled, share
         super().__init__(parameters, dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0))
 
     @torch.no_grad()
@@ -51,7 +77,9 @@ class PlainAdam(torch.optim.Optimizer):
                 m = state["m"].lerp_(g, 1 - beta1)  # rounded as torch rounds it
                 v = state["v"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
                 m, v = m / (1 - beta1 ** t), v / (1 - beta2 ** t)
-                if self.workers > 1:
+                if self.share:
+                    v = v * self.share.value
+                elif self.workers > 1:
                     v = second_moment(m, v, beta1, self.workers)
                 p.sub_(group["lr"] * m / (v.sqrt() + group["eps"]))
 
@@ -114,6 +142,48 @@ def test_training_follows_the_definition(kind, workers):
             assert difference < 2e-5 < 1e-3 < from_local, (scheme, found)
 
 
+def as_measured(rank, kind):
+    """By scheme: the largest difference from a definition that estimates, from the one that measures, and the last share."""
+    import gradweave
+    from gradweave import core
+
+    found = {}
+    for name, (scheme, options) in SCHEMES.items():
+        plan = core.make_plan(workload(), cluster(distributed.get_world_size(), 0.6), scheme, options)
+        after = []
+        for measures in (False, True):
+            expected = make_net(seed=0)
+            share = Share(expected.parameters())
+            adam = PlainAdam(groups_of(expected), distributed.get_world_size(), kind is torch.optim.AdamW, measures and share)
+            adam.register_step_pre_hook(share.before_step)
+            loop = Reference(expected, adam, plan, workload())
+            for step in range(19):
+                loop.train_step(*batch(rank, step))
+                share.iteration_ended()
+            loop.drain()
+            after.append(parameters(expected))
+        model = make_net(seed=0)
+        model, optimizer = gradweave.wrap(model, kind(groups_of(model)), plan=plan, moments="measured")
+        rate = ExponentialLR(optimizer, 1.0)
+        for step in range(19):
+            train_step(model, optimizer, rate, rank, step)
+        gradweave.finish(model)
+        own = parameters(model)
+        found[name] = [max((own[n] - value).abs().max().item() for n, value in each.items()) for each in after] + [share.value]
+        model.gradweave.close()
+    return found
+
+
+@pytest.mark.parametrize("kind, workers", [(torch.optim.AdamW, 2), (torch.optim.Adam, 3)])
+def test_measured_moments_follow_the_definition(kind, workers):
+    everyones = ranks.run(as_measured, workers, kind=kind)
+    for found in everyones:
+        assert set(found) == set(SCHEMES)
+        for scheme, (from_estimate, difference, share) in found.items():
+            assert difference < 2e-5 < 1e-3 < from_estimate, (scheme, found)
+            assert 1 / workers <= share < 1
+
+
 def left_as_torch_does(rank):
     """What isn't made as long as the whole batch's: bit for bit torch's."""
     import gradweave
@@ -149,7 +219,7 @@ def test_other_optimizers_and_moments_local_are_torchs():
     assert ranks.run(left_as_torch_does, 2) == [[], []]
 
 
-def state_and_hooks(rank, implementation):
+def state_and_hooks(rank, implementation, moments):
     """The state is torch's own after the same gradients, and goes on in torch's own optimizer. Hooks see the user's step."""
     import gradweave
     from gradweave import core
@@ -158,7 +228,7 @@ def state_and_hooks(rank, implementation):
     model, plain = make_net(seed=0), make_net(seed=0)
     make = lambda net: torch.optim.AdamW(groups_of(net), **implementation)  # noqa: E731
     beside = make(plain)
-    model, optimizer = gradweave.wrap(model, make(model), plan=plan)
+    model, optimizer = gradweave.wrap(model, make(model), plan=plan, moments=moments)
     seen = []
     optimizer.register_step_pre_hook(lambda o, *_: seen.append(("before", o.param_groups[0]["lr"])))
     optimizer.register_step_post_hook(lambda o, *_: seen.append(("after", o.param_groups[0]["lr"])))
@@ -185,9 +255,10 @@ def state_and_hooks(rank, implementation):
     return seen
 
 
-@pytest.mark.parametrize("implementation", [{"foreach": False}, {"foreach": True}, {"fused": True}])
-def test_the_state_is_torchs(implementation):
-    for seen in ranks.run(state_and_hooks, 2, implementation=implementation):
+@pytest.mark.parametrize("moments, implementation", [("whole_batch", {"foreach": False}), ("whole_batch", {"foreach": True}),
+                                                     ("whole_batch", {"fused": True}), ("measured", {"fused": True})])
+def test_the_state_is_torchs(moments, implementation):
+    for seen in ranks.run(state_and_hooks, 2, implementation=implementation, moments=moments):
         assert seen == 3 * [("before", 0.01), ("after", 0.01)]
 
 
@@ -223,6 +294,50 @@ def with_a_scaler_and_others(rank):
 
 def test_scalers_and_several_optimizers():
     ranks.run(with_a_scaler_and_others, 2)
+
+
+# ---- the share alone
+
+
+def share_of_slices(rank):
+    """Whole parameters give the same share as slices of them, a missing one counts as zeros, and a state goes on."""
+    import gradweave
+    generator = torch.Generator().manual_seed(rank)
+    model = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in ((9000,), (30, 101), (7,))])
+    wrapped, _ = gradweave.wrap(Sums(model), torch.optim.AdamW(model.parameters()))
+    control, sizes = wrapped.gradweave.control, [9000, 3030, 7]
+    whole, sliced = (control.moment_share(2, list(model)) for _ in range(2))
+    shares = []
+    for step in range(30):
+        gradients = [torch.randn(size, generator=generator) + step * 0.1 for size in sizes]
+        assert whole.samples == (step % 8 == 0)
+        if whole.samples:
+            for place, gradient in enumerate(gradients[:2 if rank and step else 3]):
+                whole.take(place, 0, gradient)
+                for begin, end in zip((0, 1, 5, 1201), (1, 5, 1201, len(gradient))) if place < 2 else [(0, 7)]:
+                    sliced.take(place, begin, gradient[begin:end])
+        for each in (whole, sliced):
+            each.iteration_ended()
+        if step == 12:
+            resumed = control.moment_share(2, list(model))
+            resumed.restore(sliced.state())
+            sliced = resumed
+        assert whole.share == sliced.share
+        shares.append(whole.share)
+    wrapped.gradweave.close()
+    return shares
+
+
+class Sums(nn.Module):
+    def __init__(self, parts):
+        super().__init__()
+        self.parts = parts
+
+
+def test_slices_and_checkpoints_give_the_same_share():
+    first, second = ranks.run(share_of_slices, 2)
+    assert first == second
+    assert first[:9] == [1.0] * 8 + [first[8]] and 0.5 <= first[8] < 0.6 < first[-1] < 1  # noise alone; then a mean besides
 
 
 # ---- the pass alone
@@ -304,5 +419,13 @@ def test_an_unknown_choice_is_refused():
     import gradweave
 
     model = make_net()
-    with pytest.raises(ValueError, match="moments='global': give one of whole_batch, local"):
+    with pytest.raises(ValueError, match="moments='global': give one of whole_batch, measured, local"):
         gradweave.wrap(model, torch.optim.AdamW(model.parameters()), moments="global")
+
+
+def test_islands_do_not_measure():
+    import gradweave
+
+    model = make_net()
+    with pytest.raises(ValueError, match="moments='measured' is for the ranks of one job"):
+        gradweave.wrap(model, torch.optim.AdamW(model.parameters()), moments="measured", islands="here:1", key="key")

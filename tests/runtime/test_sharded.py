@@ -229,7 +229,7 @@ def test_policies_of_mixed_precision_stay():
     assert ranks.run(in_mixed_precision, 4) == [[]] * 4
 
 
-def by_gains(rank, options):
+def by_gains(rank, options, moments):
     """The shards, whether they moved, and the plan's hash."""
     import gradweave
 
@@ -237,7 +237,7 @@ def by_gains(rank, options):
     model = shard(make_stack(), mesh_of()["inside"])
     before = shards(model)
     model, optimizer = wrapped(model, optimizer_of("adamw", model), "delayed_averaging", options=options,
-                               moments="whole_batch")
+                               moments=moments)
     train(model, optimizer, rank, STEPS)
     gradweave.finish(model)
     after = shards(model)
@@ -245,10 +245,11 @@ def by_gains(rank, options):
     return after, unlike(before, after), held, model.gradweave.plan.to_json()
 
 
-@pytest.mark.parametrize("options", [{"compressor": "int4"}, {"outer_momentum": "0.5"},
-                                     {"compressor": "int4", "outer_momentum": "0.5", "period": 3}])
-def test_averages_of_gains_leave_islands_equal(options):
-    results = ranks.run(by_gains, 4, options=options)
+@pytest.mark.parametrize(("options", "moments"), [
+    ({"compressor": "int4"}, "whole_batch"), ({"outer_momentum": "0.5"}, "measured"),
+    ({"compressor": "int4", "outer_momentum": "0.5", "period": 3}, "whole_batch")])
+def test_averages_of_gains_leave_islands_equal(options, moments):
+    results = ranks.run(by_gains, 4, options=options, moments=moments)
     assert len({plan for *_, plan in results}) == 1
     for rank, (own, moved, held, _) in enumerate(results):
         assert unlike(own, results[(rank + 2) % 4][0]) == []

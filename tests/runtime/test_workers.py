@@ -130,7 +130,7 @@ def test_every_scheme(n, m, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+@pytest.mark.parametrize("kind", ["sgd", "adamw", "adamw, measured"])
 @pytest.mark.parametrize(("n", "m"), [(2, 1), (2, 3), (3, 2)])
 def test_momenta(n, m, kind):
     compare(n, m, [case for case in all_cases() if "compressor" not in case[1]], kind, seed=7)
