@@ -296,6 +296,40 @@ def test_scalers_and_several_optimizers():
     ranks.run(with_a_scaler_and_others, 2)
 
 
+def killed(rank):
+    import os
+    import signal
+    import time
+
+    import gradweave
+    from gradweave import core
+
+    # One average in a hundred iterations, so that ranks meet in samples alone.
+    plan = core.make_plan(workload(), cluster(2, 0.6), "local_sgd", {"period": 100})
+    model = make_net(seed=0)
+    model, optimizer = gradweave.wrap(model, torch.optim.AdamW(groups_of(model)), plan=plan, moments="measured", timeout=8)
+    rate, begun = ExponentialLR(optimizer, 1.0), time.monotonic()
+    try:
+        for step in range(60):
+            if rank == 1 and step == 7:
+                os.kill(os.getpid(), signal.SIGKILL)
+            train_step(model, optimizer, rate, rank, step)
+    except RuntimeError as error:
+        model.gradweave.close(error)
+        torch.save((time.monotonic() - begun, step, str(error)), os.path.join(os.environ["JOB_FOLDER"], "raised"))
+        os._exit(0)
+
+
+def test_a_rank_that_is_killed_ends_the_other_at_a_sample():
+    from pathlib import Path
+
+    job = ranks.start(killed, 2)
+    assert job.wait(0, 60) == 0, job.log(0)
+    after, step, text = torch.load(Path(job.folder.name) / "raised")
+    assert after < 8 + 2 and step <= 16 and "rank 1" in text, (after, step, text)
+    job.end()
+
+
 # ---- the share alone
 
 
