@@ -57,7 +57,7 @@ def options_of(scheme):
 
     method = methods.parse(scheme)
     return {"scheme": method.scheme, "options": method.plan_options, "links": [gradweave.EmulatedLink(50, 0.001)],
-            "timeout": 30, "warm_up": 1, "profile_iterations": 2, "report": False}
+            "timeout": 30, "warm_up": 1, "profile_iterations": 2, "report": False, **method.wrap_options}
 
 
 def all_schemes(rank, loop, schemes, norm):
@@ -99,7 +99,7 @@ def check(loop, schemes=None, refused=(), norm=0.5):
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_frameworks_loop_has_the_bits_of_its_own_ddp(loop):
-    check(loop, ["ddp", "dear", AFTER_THE_STEP])
+    check(loop, ["ddp", "dear", AFTER_THE_STEP, "delayed_averaging moments=measured"])
 
 
 IN_BACKWARD = ["local_sgd", "partial_sgd", "dreamddp"]  # step before the norm is known
