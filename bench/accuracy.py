@@ -90,7 +90,8 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     workers for averages in 4 bits at each of them, and for the other averages at coverage rate 2; there eight, with AdamW
     alone, too. With Muon, and for the GPT, each scheme that is not exact, and averages in 4 bits at every rate. For the jobs
     of SCHEDULED what is recommended at coverage rates 2, 16 and 64, and the peers; with four and eight workers what is
-    recommended alone. For the largest, one seed of what is not recommended for it."""
+    recommended alone. For the largest, one seed of what is not recommended for it. Where gradients are clipped, with two and
+    four workers, Adam's other moments too."""
     int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
     elsewhere_only = (*rows.ON_TIME, *rows.MORE_ON_TIME, rows.AUTO, *rows.COMPRESSED, *rows.OTHER_MOMENTS)
@@ -113,10 +114,8 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0), *rows.ON_TIME.items(), ("ddp compressor=int8", 2.0)]
 
     def scheduled(job, schedule, workers, seed):
-        if schedule in CLIPPED and workers == 2:
-            return [*elsewhere, ("ddp compressor=int8", 2.0), *rows.OTHER_MOMENTS.items()]
         if schedule in CLIPPED:
-            return [*of_many, *rows.OTHER_MOMENTS.items()]
+            return [*(of_many if workers > 2 else (*elsewhere, ("ddp compressor=int8", 2.0))), *rows.OTHER_MOMENTS.items()]
         if workers > 2 or schedule != FALLING:
             return of_many
         if seed and job == LARGE:

@@ -11,7 +11,7 @@ rate rising and falling as there. A worker divides its first moment by the squar
     over_workers: that of its own part over the number of workers
     averaged: as whole_batch, of second moments that are averaged over the workers after every step
 
-    .venv/bin/python bench/adam_parts.py            # ten minutes on an idle processor
+    .venv/bin/python bench/adam_parts.py            # fifteen minutes on an idle processor
     .venv/bin/python bench/adam_parts.py --only whole_batch --workers 2 --times 2 --clip
 """
 
@@ -84,7 +84,7 @@ def gradient_of(job, model):
 
 
 class Share:
-    """Of one worker's second moment that is the whole batch's."""
+    """Of one worker's second moment that is the whole batch's. Of the engine's, a sample takes effect one step later."""
 
     def __init__(self, workers):
         self._workers, self._iterations, self._sums, self.value = workers, 0, torch.zeros(2), 1.0

@@ -34,7 +34,7 @@ COMPRESSED = ("ddp compressor=int2", "ddp compressor=random_k", "ddp compressor=
 
 # {row: coverage rate}: averages where Adam divides by another second moment than by default.
 OTHER_MOMENTS = {f"{method} moments={moments}": rate for moments in ("measured", "local")
-                 for method, rate in ({**ON_TIME, "delayed_averaging compressor=int4": 2.0}).items()}
+                 for method, rate in {**ON_TIME, "delayed_averaging compressor=int4": 2.0}.items()}
 
 # For accuracies alone, as fast as their like: Adam's second moment as each rank has it; the hook's first whole iterations.
 ACCURACY_ONLY = (

@@ -95,7 +95,8 @@ class Control:
         self._messages.average([tensor for tensor in tensors if tensor.numel() > 0], what)
 
     def moment_share(self, ranks, parameters):
-        """Measured among the job's ranks, as among `ranks`. Not collective."""
+        """A MomentShare of these parameters, which the job's ranks measure; `ranks` train the parts of the batch. Not
+        collective."""
         return _native.MomentShare(self._messages, ranks, [parameter.numel() for parameter in parameters])
 
     def close(self):

@@ -17,11 +17,6 @@ def serves(kind, group):
         group["amsgrad"] or group["capturable"] or group["differentiable"])
 
 
-def without_step(group):
-    """The hyperparameters with which the optimizer updates its state and leaves parameters as they are, bit for bit."""
-    return {**group, "lr": 0.0}
-
-
 def step(group, parameters, state, workers):
     """Moves the parameters that the optimizer has just updated the state of, by the hyperparameters of `group`
     (src/runtime/adam_step.h)."""
@@ -42,13 +37,13 @@ class Estimated:
     def __init__(self, workers):
         self._workers = workers
 
-    def before_step(self, group, parts):
-        """The hyperparameters of the optimizer's own step. `parts`: [(place, begin, tensor)] that it steps: of the parameter
+    def before_step(self, group, pieces):
+        """The hyperparameters of the optimizer's own step. `pieces`: [(place, begin, tensor)] that it steps: of the parameter
         at that place the elements from `begin` on."""
-        return without_step(group)
+        return {**group, "lr": 0.0}  # it updates its state, and leaves parameters as they are, bit for bit
 
-    def after_step(self, group, parts, state):
-        step(group, [tensor for _, _, tensor in parts], state, self._workers)
+    def after_step(self, group, tensors, state):
+        step(group, tensors, state, self._workers)
 
 
 class Measured:
@@ -58,14 +53,14 @@ class Measured:
     def __init__(self, share):
         self._share = share
 
-    def before_step(self, group, parts):
+    def before_step(self, group, pieces):
         if self._share.samples:
-            for place, begin, tensor in parts:
+            for place, begin, tensor in pieces:
                 if tensor.grad is not None:
                     self._share.take(place, begin, local_of(tensor.grad))
         root = math.sqrt(self._share.share)
         decay = group["weight_decay"] * (root if group["decoupled_weight_decay"] else 1.0)
         return {**group, "lr": group["lr"] / root, "eps": group["eps"] / root, "weight_decay": decay}
 
-    def after_step(self, group, parts, state):
+    def after_step(self, group, tensors, state):
         pass

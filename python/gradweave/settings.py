@@ -45,7 +45,8 @@ class Settings:
     exclude: names of parameters, or of modules, that are neither communicated nor broadcast.
     moments: what torch's Adam and AdamW divide by where ranks step on their own. "whole_batch" is the second moment of the
         whole batch's gradient, which each rank estimates alone; "measured" the same, for which ranks average a sample of their
-        gradients, 32 KB in each eighth iteration; "local" that of this rank's part of the batch, as in torch.
+        gradients, 32 KB in each eighth iteration (not with islands=); "local" that of this rank's part of the batch, as in
+        torch.
     follow: whether to make a new plan when links or compute have changed in training, and to take it if it is better. Not
         under torch.compile. None means yes with scheme `auto`, else no.
     tune: how many plans of the scheme, of different sizes, to try in training, 13 iterations each. The first is the one that

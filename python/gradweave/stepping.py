@@ -82,9 +82,10 @@ class Stepper:
     def _step(self, twin, kept):
         optimizer = self.optimizer
         groups = self._hyperparameters or optimizer.param_groups
-        for group, (source, parts, of_whole_batch) in zip(twin.param_groups, kept):
-            group.update(self._moments.before_step(groups[source], parts) if of_whole_batch else groups[source])
-            group["params"] = [tensor for _, _, tensor in parts]
+        for group, (source, pieces, of_whole_batch) in zip(twin.param_groups, kept):
+            tensors = group["params"]
+            group.update(self._moments.before_step(groups[source], pieces) if of_whole_batch else groups[source])
+            group["params"] = tensors
         for name in ("grad_scale", "found_inf"):  # GradScaler hands them to fused optimizers this way
             if hasattr(optimizer, name):
                 setattr(twin, name, getattr(optimizer, name))
@@ -92,9 +93,9 @@ class Stepper:
                 delattr(twin, name)
         before = [dict(group) for group in twin.param_groups]
         self._bare_step(twin)
-        for source, parts, of_whole_batch in kept:
+        for group, (source, _, of_whole_batch) in zip(twin.param_groups, kept):
             if of_whole_batch:
-                self._moments.after_step(groups[source], parts, twin.state)
+                self._moments.after_step(groups[source], group["params"], twin.state)
         for (source, *_), group, old in zip(kept, twin.param_groups, before):
             # What the optimizer itself writes into a group, a step count for instance, goes back.
             for name, value in group.items():
@@ -138,16 +139,17 @@ class Stepper:
             self._known_slices[place].take_state(self.optimizer.state)
         return self._known_slices[place]
 
-    def _make_twin(self, key, parts_of):
-        """`parts_of`: what is stepped of a parameter, [(place, begin, tensor)]."""
+    def _make_twin(self, key, pieces_of):
+        """`pieces_of`: what is stepped of a parameter, [(place, begin, tensor)]."""
         twin = twin_of(self.optimizer, self.kind)
         groups, kept = [], []
         for number, group in enumerate(self.optimizer.param_groups):
             for of_whole_batch in (False, True):
-                parts = [part for p in group["params"] if self._is_part(group, p) == of_whole_batch for part in parts_of(p)]
-                if parts:
-                    groups.append({**group, "params": [tensor for _, _, tensor in parts]})
-                    kept.append((number, parts, of_whole_batch))
+                pieces = [piece for p in group["params"] if self._is_part(group, p) == of_whole_batch
+                          for piece in pieces_of(p)]
+                if pieces:
+                    groups.append({**group, "params": [tensor for _, _, tensor in pieces]})
+                    kept.append((number, pieces, of_whole_batch))
         twin.param_groups = groups
         self._twins[key] = twin, kept
         return self._twins[key]

@@ -7,18 +7,19 @@
 #include <numeric>
 #include <utility>
 
+#include "runtime/passes.h"
+
 namespace gradweave::runtime {
 namespace {
 
-constexpr std::int64_t kSample = 4096;   // elements, about
-constexpr double kKept = 0.99202794407;  // 0.999^8: of a sample, when the next is taken in
+constexpr std::int64_t kSample = 4096;  // elements, about
+constexpr double kKept = 0.999;         // of earlier samples, by iteration: Adam's own default
 constexpr const char* kWhat = "the exchange of samples of gradients";
 
 std::int64_t rounded_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit; }
 
 at::Tensor in_memory_order(const at::Tensor& tensor) {
-  if (!tensor.is_non_overlapping_and_dense()) return tensor.reshape({-1});
-  return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
+  return tensor.is_non_overlapping_and_dense() ? flattened(tensor) : tensor.reshape({-1});
 }
 
 }  // namespace
@@ -43,9 +44,19 @@ void MomentShare::take(std::size_t parameter, std::int64_t begin, const at::Tens
   sample_.narrow(0, offsets_[parameter] + place, picked.numel()).copy_(picked);
 }
 
+double MomentShare::share() const {
+  return sums_.of_each > 0 ? std::clamp(sums_.of_mean / sums_.of_each, 1.0 / ranks_, 1.0) : 1;
+}
+
 void MomentShare::iteration_ended() {
   if (samples()) {
-    if (const std::optional<Sums> sums = arrived()) take_in(*sums);
+    wait();
+    // One element that is not finite would make every later step so.
+    if (std::isfinite(next_.of_each)) {
+      const double kept = std::pow(kKept, kEvery);
+      sums_ = {.of_mean = kept * sums_.of_mean + next_.of_mean,
+               .of_each = kept * sums_.of_each + next_.of_each};
+    }
     ControlGroup::Numbers numbers(static_cast<std::size_t>(length_) + 1);
     if (sample_.defined()) {
       const at::Tensor here = sample_.to(c10::kCPU, c10::kDouble);
@@ -58,35 +69,22 @@ void MomentShare::iteration_ended() {
   ++iterations_;
 }
 
-MomentShare::Sums MomentShare::summed(const ControlGroup::Numbers& means) const {
-  return {.of_mean = std::inner_product(means.begin(), means.end() - 1, means.begin(), 0.0),
-          .of_each = means.back()};
-}
-
-std::optional<MomentShare::Sums> MomentShare::arrived() {
-  if (under_way_) next_ = summed(std::exchange(under_way_, nullptr)());
-  return std::exchange(next_, std::nullopt);
-}
-
-void MomentShare::take_in(const Sums& sums) {
-  if (!std::isfinite(sums.of_each)) return;  // no rank steps by such a gradient
-  sums_ = {.of_mean = kKept * sums_.of_mean + sums.of_mean, .of_each = kKept * sums_.of_each + sums.of_each};
-  if (sums_.of_each > 0) share_ = std::clamp(sums_.of_mean / sums_.of_each, 1.0 / ranks_, 1.0);
+void MomentShare::wait() {
+  if (!under_way_) return;
+  const ControlGroup::Numbers means = std::exchange(under_way_, nullptr)();
+  next_ = {.of_mean = std::inner_product(means.begin(), means.end() - 1, means.begin(), 0.0),
+           .of_each = means.back()};
 }
 
 std::vector<double> MomentShare::state() {
-  next_ = arrived();
-  std::vector<double> state{static_cast<double>(iterations_), share_, sums_.of_mean, sums_.of_each};
-  if (next_) state.insert(state.end(), {next_->of_mean, next_->of_each});
-  return state;
+  wait();
+  return {static_cast<double>(iterations_), sums_.of_mean, sums_.of_each, next_.of_mean, next_.of_each};
 }
 
 void MomentShare::restore(const std::vector<double>& state) {
   iterations_ = static_cast<std::int64_t>(state.at(0));
-  share_ = state.at(1);
-  sums_ = {.of_mean = state.at(2), .of_each = state.at(3)};
-  next_.reset();
-  if (state.size() > 4) next_ = Sums{.of_mean = state.at(4), .of_each = state.at(5)};
+  sums_ = {.of_mean = state.at(1), .of_each = state.at(2)};
+  next_ = {.of_mean = state.at(3), .of_each = state.at(4)};
 }
 
 }  // namespace gradweave::runtime

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "runtime/control_group.h"
@@ -27,7 +26,7 @@ class MomentShare {
   // `elements`: how many each parameter has.
   MomentShare(std::shared_ptr<ControlGroup> control, int ranks, const std::vector<std::int64_t>& elements);
 
-  double share() const { return share_; }
+  double share() const;
   // Whether this iteration's gradients are a sample; then the caller owes take() of each.
   bool samples() const { return iterations_ % kEvery == 0; }
   // A step is about to take place by `gradient`: of the elements from `begin` on of `parameter`, in memory order. O(sample).
@@ -46,9 +45,7 @@ class MomentShare {
   struct Sums {
     double of_mean = 0, of_each = 0;
   };
-  Sums summed(const ControlGroup::Numbers& means) const;
-  std::optional<Sums> arrived();
-  void take_in(const Sums& sums);
+  void wait();
 
   std::shared_ptr<ControlGroup> control_;
   int ranks_;
@@ -58,9 +55,8 @@ class MomentShare {
   at::Tensor sample_;
   std::int64_t iterations_ = 0;
   Sums sums_;
-  double share_ = 1;
   std::function<ControlGroup::Numbers()> under_way_;
-  std::optional<Sums> next_;  // has arrived, and is due when the next one begins
+  Sums next_;  // of the last sample that has come: due when the next one begins
 };
 
 }  // namespace gradweave::runtime

@@ -6,16 +6,9 @@
 
 #include "gradweave/error.h"
 #include "runtime/buffers.h"
+#include "runtime/passes.h"
 
 namespace gradweave::runtime {
-namespace {
-
-// Returns `tensor` as one dimension in memory order. The caller owes non-overlapping, dense memory.
-at::Tensor flattened(const at::Tensor& tensor) {
-  return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
-}
-
-}  // namespace
 
 Parameters::Parameters(std::vector<NamedParameter> all) : all_(std::move(all)) {
   for (const NamedParameter& each : all_) {

@@ -58,6 +58,10 @@ void copy_floats(const float* from, float* first, float* second, std::int64_t co
 
 }  // namespace
 
+at::Tensor flattened(const at::Tensor& tensor) {
+  return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
+}
+
 void copy_twice(const at::Tensor& source, const at::Tensor& first, const at::Tensor& second) {
   if (fused(source)) {
     copy_floats(source.const_data_ptr<float>(), first.mutable_data_ptr<float>(),
@@ -69,7 +73,7 @@ void copy_twice(const at::Tensor& source, const at::Tensor& first, const at::Ten
 }
 
 std::int64_t checksum_of(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.detach().as_strided({tensor.numel()}, {1}, tensor.storage_offset()).cpu();
+  const at::Tensor flat = flattened(tensor.detach()).cpu();
   return static_cast<std::int64_t>(
       checksum({static_cast<const char*>(flat.const_data_ptr()), static_cast<std::size_t>(flat.nbytes())}));
 }

@@ -6,7 +6,10 @@
 
 namespace gradweave::runtime {
 
-// The tensors of the first two are flat, contiguous, and of one dtype, device and length; none overlaps another.
+// Returns `tensor` as one dimension in memory order. The caller owes non-overlapping, dense memory.
+at::Tensor flattened(const at::Tensor& tensor);
+
+// The tensors of the next two are flat, contiguous, and of one dtype, device and length; none overlaps another.
 
 // first <- source, second <- source. float32 on the CPU: one read, and writes that go past the caches, since
 // nobody reads the copies soon.

@@ -104,6 +104,26 @@ def test_every_scheme_goes_on_with_the_same_bits(workers, kind, cases):
     assert ranks.run(interrupted, workers, plans=made, kind=kind, moments=moments) == [[]] * workers
 
 
+def goes_on_with_other_moments(rank, before, after):
+    from gradweave import core
+
+    plan = core.make_plan(workload(), cluster(2, 0.6), "delayed_averaging", {})
+    model, optimizer = begin(plan, before, emulated())
+    train(model, optimizer, rank, 10)
+    data = saved(model, optimizer)
+    ended(model)
+    model, optimizer = begin(plan, after, emulated())
+    load(model, optimizer, data)
+    train(model, optimizer, rank, 10, first=10)
+    return ended(model)
+
+
+@pytest.mark.parametrize(("before", "after"), [("adamw", "adamw, measured"), ("adamw, measured", "adamw")])
+def test_a_job_may_go_on_with_other_moments(before, after):
+    first, second = ranks.run(goes_on_with_other_moments, 2, before=before, after=after)
+    assert all(torch.equal(second[name], value) and value.isfinite().all() for name, value in first.items())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("seed", range(5))

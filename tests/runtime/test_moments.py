@@ -100,10 +100,28 @@ def train_step(model, optimizer, rate, rank, step):
     rate.step()
 
 
+def by_the_engine(rank, make, plan, steps, gamma=1.0, **options):
+    """The parameters after so many steps with the optimizer that `make` makes for a model, and finish()."""
+    import gradweave
+
+    model = make_net(seed=0)
+    model, optimizer = gradweave.wrap(model, make(model), plan=plan, **options)
+    rate = ExponentialLR(optimizer, gamma)
+    for step in range(steps):
+        train_step(model, optimizer, rate, rank, step)
+    gradweave.finish(model)
+    found = parameters(model)
+    model.gradweave.close()
+    return found
+
+
+def distance(own, other):
+    return max((own[n] - value).abs().max().item() for n, value in other.items())
+
+
 def beside_the_definition(rank, kind, schemes):
     """By scheme, the largest difference between the engine's parameters and the definition's; then the same where the
     definition is torch's own, for scale."""
-    import gradweave
     from gradweave import core
 
     world, found = distributed.get_world_size(), {}
@@ -119,15 +137,8 @@ def beside_the_definition(rank, kind, schemes):
                 rate.step()
             loop.drain()
             after.append(parameters(expected))
-        model = make_net(seed=0)
-        model, optimizer = gradweave.wrap(model, kind(groups_of(model)), plan=plan)
-        rate = ExponentialLR(optimizer, 0.9)
-        for step in range(7):
-            train_step(model, optimizer, rate, rank, step)
-        gradweave.finish(model)
-        own = parameters(model)
-        found[name] = [max((own[n] - value).abs().max().item() for n, value in each.items()) for each in after]
-        model.gradweave.close()
+        own = by_the_engine(rank, lambda model: kind(groups_of(model)), plan, 7, gamma=0.9)
+        found[name] = [distance(own, each) for each in after]
     return found
 
 
@@ -144,7 +155,6 @@ def test_training_follows_the_definition(kind, workers):
 
 def as_measured(rank, kind):
     """By scheme: the largest difference from a definition that estimates, from the one that measures, and the last share."""
-    import gradweave
     from gradweave import core
 
     found = {}
@@ -162,15 +172,8 @@ def as_measured(rank, kind):
                 share.iteration_ended()
             loop.drain()
             after.append(parameters(expected))
-        model = make_net(seed=0)
-        model, optimizer = gradweave.wrap(model, kind(groups_of(model)), plan=plan, moments="measured")
-        rate = ExponentialLR(optimizer, 1.0)
-        for step in range(19):
-            train_step(model, optimizer, rate, rank, step)
-        gradweave.finish(model)
-        own = parameters(model)
-        found[name] = [max((own[n] - value).abs().max().item() for n, value in each.items()) for each in after] + [share.value]
-        model.gradweave.close()
+        own = by_the_engine(rank, lambda model: kind(groups_of(model)), plan, 19, moments="measured")
+        found[name] = [*(distance(own, each) for each in after), share.value]
     return found
 
 
@@ -186,7 +189,6 @@ def test_measured_moments_follow_the_definition(kind, workers):
 
 def left_as_torch_does(rank):
     """What isn't made as long as the whole batch's: bit for bit torch's."""
-    import gradweave
     from gradweave import core
 
     class Own(torch.optim.AdamW):
@@ -203,15 +205,8 @@ def left_as_torch_does(rank):
         for step in range(5):
             loop.train_step(*batch(rank, step))
         loop.drain()
-        model = make_net(seed=0)
-        model, optimizer = gradweave.wrap(model, make(model.parameters()), plan=plan, moments=chosen)
-        rate = ExponentialLR(optimizer, 1.0)
-        for step in range(5):
-            train_step(model, optimizer, rate, rank, step)
-        gradweave.finish(model)
-        own = parameters(model)
+        own = by_the_engine(rank, lambda model: make(model.parameters()), plan, 5, moments=chosen)
         wrong += [(case, n) for n, value in parameters(expected).items() if not torch.equal(own[n], value)]
-        model.gradweave.close()
     return wrong
 
 
@@ -372,6 +367,19 @@ def test_slices_and_checkpoints_give_the_same_share():
     first, second = ranks.run(share_of_slices, 2)
     assert first == second
     assert first[:9] == [1.0] * 8 + [first[8]] and 0.5 <= first[8] < 0.6 < first[-1] < 1  # noise alone; then a mean besides
+
+
+def test_a_gradient_that_is_not_finite_does_not_spoil_the_share():
+    from gradweave import _native
+
+    alone = _native.ControlGroup(_native.Peers(None, 0, 1, 60.0), None, None, torch.device("cpu"))
+    share = _native.MomentShare(alone, 2, [4])
+    for step in range(17):
+        if share.samples:
+            share.take(0, 0, torch.tensor([1.0, math.nan if step == 0 else 2.0, 3.0, 4.0]))
+        share.iteration_ended()
+        assert share.share == 1.0
+    assert math.isfinite(sum(share.state()))
 
 
 # ---- the pass alone
