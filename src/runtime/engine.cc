@@ -27,10 +27,11 @@ void Engine::forward_begins() {
   open().run.forward_begins();
 }
 
-// Autograd has threads of its own for devices, where checkpointing computes forwards again: in a backward nothing is due.
+// Autograd has threads of its own for devices, where checkpointing computes forwards again and FSDP2 gathers parameters: in a
+// backward nothing is due. FSDP2 may begin before the hook that says that one has begun.
 bool Engine::Open::may_apply() const {
   if (!run.installed() || !run.steps().in_forward || trainer.is_here()) return true;
-  if (trainer.backward()) return false;
+  if (torch::autograd::get_current_graph_task_id() != -1) return false;
   throw InvalidInput(
       "a thread other than the training thread uses the model, and the plan in force applies updates in the "
       "forward",

@@ -16,6 +16,7 @@
 #include "gradweave/workload.h"
 #include "run/compute_thread.h"
 #include "run/run.h"
+#include "runtime/device_watch.h"
 #include "runtime/echo.h"
 #include "runtime/group_channel.h"
 #include "runtime/hooks.h"
@@ -170,6 +171,7 @@ class Engine {
     std::vector<std::string> layer_names;
     bool has_places = false;  // of gradients
     Trainer trainer;
+    std::unique_ptr<DeviceWatch> watch;  // of links whose ops this rank's host doesn't wait for; null: there are none
 
     // Updates that are on their way are the training thread's to apply: it may be about to.
     bool may_apply() const REQUIRES(run::compute_thread);

@@ -56,8 +56,18 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
   open_->hooks =
       std::make_unique<GradientHooks>(std::move(tensors), [this](std::int32_t p) { on_gradient(p); });
   open_->peers->dump().set_source([queue = open_->run.queue()] { return queue->flight(); });
-  open_->peers->on_verdict(
-      [queue = open_->run.queue()](const std::string& verdict) { queue->fail(verdict); });
+  const auto backends = std::make_shared<const DeviceBackends>(open_->links, open_->options.device);
+  open_->peers->on_verdict([queue = open_->run.queue(), backends](const std::string& verdict) {
+    queue->fail(verdict);
+    backends->abort();
+  });
+  if (backends->empty()) return;
+  open_->watch = std::make_unique<DeviceWatch>(
+      backends, open_->options.timeout,
+      [queue = open_->run.queue(), peers = open_->peers](
+          const std::string& what, std::chrono::nanoseconds after, const std::string& cause) {
+        if (!queue->failed()) queue->fail(peers->give_up(what, after, cause));
+      });
 }
 
 Engine::~Engine() { close(run::Clock::duration::zero()); }

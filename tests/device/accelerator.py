@@ -33,6 +33,11 @@ def _device_module():
     module.device = lambda device: contextlib.nullcontext()
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
+    # What FSDP2 calls.
+    module.Stream = lambda priority=0: torch.Stream(DEVICE)
+    module.Event = lambda **options: torch.Event(DEVICE)
+    module.stream = lambda stream: stream
+    module.current_stream = lambda: torch.accelerator.current_stream()
     module._sleep = lambda cycles: native.spend_us(cycles / 1000)
     module.captures = False  # what tests say: nothing is captured here
     module.is_current_stream_capturing = lambda: module.captures
@@ -44,7 +49,7 @@ def _make_backend(store, rank, size, timeout):
 
 
 torch.utils.rename_privateuse1_backend("sim")
+DEVICE = torch.device("sim:0")
 native = _load()
 torch._register_device_module("sim", _device_module())
 distributed.Backend.register_backend("sim", _make_backend, devices=["sim"])
-DEVICE = torch.device("sim:0")

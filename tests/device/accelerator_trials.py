@@ -4,16 +4,20 @@ import hashlib
 import itertools
 import os
 import statistics
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 import torch
 from torch import distributed, nn
 
 import gradweave
 import jobs
+import peers
 from gradweave import core
-from gradweave.lab import training, turns
+from gradweave.lab import methods, training, turns
 from models import make_optimizer
 from device_loops import FEATURES, STEPS, Loop
 
@@ -21,6 +25,10 @@ CLOSE = 1e-2  # kernels of an accelerator and of the processor, after six iterat
 WARM_UP, PROFILE, SETTLED = 2, 5, 12  # iterations
 TURN, BEFORE_TURN = 6, 2
 LONG_S, MOST_SAMPLES = 0.05, 1 << 16
+# Timed beside the schemes as they come: what docs/choosing.md names for slow links, and DistributedDataParallel's own remedies.
+COMPRESSED = ("ddp compressor=int8", "delayed_averaging compressor=int4",
+              "dreamddp period=1 forward_overlap=only compressor=int4")
+HOOKS = [peer for peer in peers.PEERS if "hook" in peer.name]
 
 
 @dataclass
@@ -189,16 +197,20 @@ class Row:
     loss: float
 
 
-def times(rank, schemes, samples, rounds):
-    """{method: Row}."""
+def times(rank, names, samples, rounds):
+    """{method: Row} of DistributedDataParallel, its hooks and the methods of these names."""
     classifier = Classifier(rank, device(), samples)
-    job = classifier.make()
-    job.model = nn.parallel.DistributedDataParallel(network := job.model)
-    contestants = [plain := turns.Contestant("DistributedDataParallel", job, network)]
-    for scheme in schemes:
+    plain = turns.data_parallel(classifier.make(), "DistributedDataParallel")
+    contestants = [plain]
+    for hook in HOOKS:
+        job = classifier.make()
+        contestants.append(turns.Contestant(hook.name, job, job.model))
+        hook.train(job, None)
+    for method in map(methods.parse, names):
         try:
-            contestants.append(turns.planned(classifier.make(), scheme, scheme=scheme, warm_up=WARM_UP,
-                                             profile_iterations=PROFILE, report=False))
+            contestants.append(turns.planned(classifier.make(), method.name, scheme=method.scheme, warm_up=WARM_UP,
+                                             profile_iterations=PROFILE, report=False, options=method.plan_options,
+                                             **method.wrap_options))
         except gradweave.InvalidInput:
             continue
     for contestant in contestants:
@@ -206,6 +218,7 @@ def times(rank, schemes, samples, rounds):
     turns.run_rounds(contestants, rounds, TURN, BEFORE_TURN)
     found = {each.name: Row(turns.iteration_seconds(each), turns.ratio(each, plain), classifier.loss(each.network))
              for each in contestants}
-    for each in contestants[1:]:
-        each.close()
+    for each in contestants:
+        if each.close:
+            each.close()
     return found

@@ -13,6 +13,7 @@ from pathlib import Path
 import conftest  # noqa: F401  the paths of what is imported below
 
 import torch
+from torch import distributed
 
 import accelerator_trials as trials
 import device_loops
@@ -34,8 +35,8 @@ class Machine:
     said: list  # of the backend
 
     @classmethod
-    def found(cls, device, size):
-        """Errors: SystemExit."""
+    def found(cls, device, backend, size):
+        """`backend`: that of the device's tensors, or None for the device's own. Errors: SystemExit."""
         if device == "cpu":
             return cls("cpu", 1, "gloo", ["which tries this program, not an accelerator"])
         if device == "sim":
@@ -45,20 +46,18 @@ class Machine:
         found, devices = torch.accelerator.current_accelerator().type, torch.accelerator.device_count()
         if device not in (None, found):
             sys.exit(f"on-accelerator: --device {device}: torch's accelerator here is {found}")
-        backend, said = "gloo", []
-        if found == "cuda" and torch.distributed.is_nccl_available():
-            nccl = torch.cuda.nccl.version()
-            said.append(f"NCCL {'.'.join(map(str, nccl))}")
-            if devices >= size or nccl >= (2, 30):
-                backend = "nccl"
-            else:
-                said.append("which runs one rank on a device: 2.30 runs several, so Gloo takes the device's tensors")
+        backend = backend or distributed.get_default_backend_for_device(found)
+        said = []
+        if backend == "nccl":
+            said.append(f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")
+            if devices < size:
+                said.append("ranks share devices, as if on hosts of their own")
         return cls(found, devices, f"cpu:gloo,{found}:{backend}", said)
 
-    def environment(self, size):
+    def environment(self, size, rank):
         environment = {"JOB_BACKEND": self.backend, "DEVICES": str(self.devices), "NCCL_SOCKET_IFNAME": LINK}
-        if self.devices < size:
-            environment["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+        if self.devices < size:  # NCCL refuses two ranks on one device, unless it takes them for ranks of several hosts
+            environment["NCCL_HOSTID"] = f"rank {rank}"
         return environment
 
     def lines(self):
@@ -108,13 +107,13 @@ def timelines(run, schemes, folder):
             *(f"- [{Path(path).name}]({Path(path).name})" for path in written), ""]
 
 
-def times(run, schemes, rounds):
+def times(run, methods, rounds):
     """Beside DistributedDataParallel over a link that takes twice as long as compute."""
     alone_s, sent_bytes, samples = run(trials.compute_alone)[0]
     bits_per_second = 8 * sent_bytes / (2 * alone_s)
     hosts.shape_interface(LINK, bits_per_second)
     try:
-        found = run(trials.times, schemes=schemes, samples=samples, rounds=rounds, timeout=3000)[0]
+        found = run(trials.times, names=methods, samples=samples, rounds=rounds, timeout=3000)[0]
     finally:
         hosts.shape_interface(LINK, None)
     rows = [(name, f"{1e3 * row.seconds:.1f} ms", "{:.2f} [{:.2f} - {:.2f}]".format(*row.ratio), f"{row.loss:.3f}")
@@ -142,6 +141,7 @@ def in_own_network(arguments):
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="scripts/on-accelerator", description=__doc__)
     parser.add_argument("--device", help="the accelerator's type (default: torch's own), or sim")
+    parser.add_argument("--backend", help="what communicates the accelerator's tensors (default: its own, as nccl)")
     parser.add_argument("--ranks", type=int, help="how many processes (default: one for each device, at least 2)")
     parser.add_argument("--schemes", nargs="+", metavar="SCHEME", help="these only (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="of the times (default: 3); 0: no times")
@@ -158,8 +158,8 @@ def main(arguments=None):
     if not no_times:
         no_times = in_own_network(sys.argv[1:])
     size = given.ranks or max(2, torch.accelerator.device_count() if torch.accelerator.is_available() else 2)
-    machine = Machine.found(given.device, size)
-    run = functools.partial(ranks.run, world_size=size, environment=machine.environment(size))
+    machine = Machine.found(given.device, given.backend, size)
+    run = functools.partial(ranks.run, world_size=size, environment=functools.partial(machine.environment, size))
     folder = Path(given.output).absolute()
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -186,7 +186,7 @@ def main(arguments=None):
     if no_times:
         add(lambda run: ["## Times over a shaped link", "", f"None: {no_times}.", ""])
     else:
-        add(times, schemes, given.rounds)
+        add(times, schemes if given.schemes else [*schemes, *trials.COMPRESSED], given.rounds)
     add(lambda run: ["All as it should be." if well else "**Not all is as it should be.**", ""])
     print(f"report: {folder / 'report.md'}")
     return 0 if well else 1

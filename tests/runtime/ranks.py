@@ -26,8 +26,8 @@ _server.set_forkserver_preload(["gradweave.wrapping", "ranks", "models", "refere
 
 
 def start(function, world_size, fresh=False, environment=None, prefix=(), **arguments):
-    """Ranks of `function` (of a module), each called as function(rank, **arguments), with `environment` besides; `prefix`: of
-    a fresh rank's command. Returns a Job."""
+    """Ranks of `function` (of a module), each called as function(rank, **arguments), with `environment` besides, which may
+    depend on the rank; `prefix`: of a fresh rank's command. Returns a Job."""
     return Job(function, world_size, arguments, fresh, environment or {}, prefix)
 
 
@@ -75,7 +75,7 @@ class Job:
         for rank in range(world_size):
             environment = dict(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank),
                                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo",
-                               PYTHONPATH=":".join(map(str, folders))) | more
+                               PYTHONPATH=":".join(map(str, folders))) | (more(rank) if callable(more) else more)
             command = [function.__module__, function.__name__, self.folder.name]
             if not fresh:
                 self.processes.append(_Forked(command, environment, self._log(rank)))

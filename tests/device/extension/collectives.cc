@@ -113,6 +113,42 @@ class Work final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
+// What has become of a group. As on NCCL, an op that fails does not end on the device before somebody aborts the group, and then
+// without a result; where nobody asks for errors, it fails.
+class Fate {
+ public:
+  c10d::ErrorType error() {
+    const std::lock_guard lock(mutex_);
+    watched_ = true;
+    return error_;
+  }
+  void abort() {
+    {
+      const std::lock_guard lock(mutex_);
+      aborted_ = true;
+    }
+    changed_.notify_all();
+  }
+  bool aborted() const {
+    const std::lock_guard lock(mutex_);
+    return aborted_;
+  }
+  // Returns whether the group has been aborted, which it waits for; else nobody asks.
+  bool failed(const std::string& why) {
+    std::unique_lock lock(mutex_);
+    const bool late = why.find("imed out") != std::string::npos;
+    error_ = late ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
+    changed_.wait(lock, [this] { return aborted_ || !watched_; });
+    return aborted_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  c10d::ErrorType error_ = c10d::ErrorType::SUCCESS;
+  bool watched_ = false, aborted_ = false;
+};
+
 class Collectives final : public c10d::Backend {
  public:
   Collectives(c10::intrusive_ptr<Backend> processor, int rank, int size)
@@ -123,7 +159,11 @@ class Collectives final : public c10d::Backend {
     queue_ = shared.carriage.one_queue ? shared.one_queue : std::make_shared<Queue>();
   }
 
+  ~Collectives() override { fate_->abort(); }
+
   const std::string getBackendName() const override { return "sim"; }
+  c10d::ErrorType getError() override { return fate_->error(); }
+  void abort() override { fate_->abort(); }
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return launched_; }
 
@@ -209,19 +249,20 @@ class Collectives final : public c10d::Backend {
     const auto own = shared.carriage.cost_of_group.find(getGroupUid());
     if (own != shared.carriage.cost_of_group.end()) cost = own->second;
     if (cost) cost = Cost{cost->startup_ns * halves / 2, cost->ns_per_byte * halves / 2};
-    queue_->put([launched, cost, bytes, start = std::move(start), processor = processor_, size = getSize()] {
-      carry_out(launched, cost, bytes, start, *processor, size);
-    });
+    queue_->put([launched, cost, bytes, start = std::move(start), processor = processor_, fate = fate_,
+                 size = getSize()] { carry_out(launched, cost, bytes, start, *processor, *fate, size); });
     std::vector<at::Tensor> tensors = inputs;
     tensors.insert(tensors.end(), outputs.begin(), outputs.end());
     return c10::make_intrusive<Work>(getRank(), type, launched.flight, std::move(tensors), outputs, stream_);
   }
 
   static void carry_out(const Device::Launched& launched, const std::optional<Cost>& cost, std::int64_t bytes,
-                        const Start& start, Backend& processor, int size) {
+                        const Start& start, Backend& processor, Fate& fate, int size) {
+    std::int64_t end = 0;
     try {
       Moment moment = launched.start;
-      std::int64_t end = moment.settle();
+      end = moment.settle();
+      if (fate.aborted()) return launched.flight->land(end);
       start()->wait();
       if (cost) {
         std::vector<at::Tensor> mine{at::scalar_tensor(end, at::kLong).reshape({1})};
@@ -234,13 +275,14 @@ class Collectives final : public c10d::Backend {
       }
       launched.flight->land(end);
     } catch (const std::exception& error) {
-      launched.flight->fail(error.what());
+      fate.failed(error.what()) ? launched.flight->land(end) : launched.flight->fail(error.what());
     }
   }
 
   c10::intrusive_ptr<Backend> processor_;
   Stream stream_;
   std::shared_ptr<Queue> queue_;
+  std::shared_ptr<Fate> fate_ = std::make_shared<Fate>();
   std::uint64_t launched_ = 0;
 };
 

@@ -156,6 +156,12 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* address) const override { return pinned.has(address); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned; }
   c10::Device getDeviceFromPtr(void*) const override { return only_device(); }
+  // FSDP2 frees what it has gathered, and makes room for it again.
+  void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t bytes) const override {
+    TORCH_CHECK(storage.nbytes() == 0 || bytes == 0, "sim resizes from nothing or to nothing");
+    storage.set_data_ptr_noswap(allocator.allocate(bytes));
+    storage.set_nbytes(bytes);
+  }
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
