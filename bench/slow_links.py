@@ -188,14 +188,15 @@ class Fleet:
         self.values.grad, = torch.autograd.grad(self.losses(self.values, inputs, targets).sum(), self.values)
 
     def step(self):
-        """A step of every worker; AdamW by the second moment of the whole batch, as gradweave.wrap() makes it."""
+        """A step of every worker; AdamW by the second moment of the whole batch, as gradweave.wrap(moments="whole_batch") makes
+        it."""
         if self.workers == 1 or not moments.serves(type(self.optimizer), self.group):
             return self.optimizer.step()
-        rate = self.group["lr"]
-        self.group.update(moments.without_step(self.group))
+        rate, whole_batch = self.group["lr"], moments.Estimated(self.workers)
+        self.group.update(whole_batch.before_step(self.group, []))
         self.optimizer.step()
         self.group["lr"] = rate
-        moments.step(self.group, [self.values], self.optimizer.state, self.workers)
+        whole_batch.after_step(self.group, [self.values], self.optimizer.state)
 
     def model_of(self, run):
         """The model with the parameters of the run's first worker."""

@@ -630,7 +630,7 @@ class Session:
         self.rank = _rank()  # in the island
         self._aside = {}  # learning rates, while torch's step only updates the optimizer's state
         self._handles = []
-        for optimizer in optimizers if settings.moments == "whole_batch" and not islands.in_lockstep else ():
+        for optimizer in optimizers if settings.second_moment == "whole_batch" and not islands.in_lockstep else ():
             if not any(moments.serves(type(optimizer), group) for group in optimizer.param_groups):
                 continue
             self._handles += [optimizer.register_step_pre_hook(self._before_step),

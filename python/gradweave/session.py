@@ -79,7 +79,7 @@ class Session:
                                      settings.find_unused_parameters, self.updates.step_subset, self._scope.shards)
         self.engine.set_pause(functools.partial(pausing.pause_of, self.device))
         self.updates.engine = self.engine
-        self._share = self.control.moment_share(job.size, self._tensors) if settings.moments == "measured" else None
+        self._share = self.control.moment_share(job.size, self._tensors) if settings.second_moment == "measured" else None
         if settings.scales:
             self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))
         self.phase = compiling.Phase()
@@ -333,9 +333,9 @@ class Session:
 
     def _moments(self, ranks, share):
         """What Updates.plan_installed() needs where so many ranks step by parts of the batch."""
-        if ranks == 1 or self.settings.moments == "local":
+        if ranks == 1 or self.settings.second_moment == "local":
             return None
-        return moments.Measured(share) if self.settings.moments == "measured" else moments.Estimated(ranks)
+        return moments.Measured(share) if self.settings.second_moment == "measured" else moments.Estimated(ranks)
 
     def _check_alike(self, states, refusal):
         """All ranks load states of one job and iteration, and none refuses them."""

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <ATen/core/TensorBody.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -47,6 +50,17 @@ class Fence {
 inline void keep_for_stream(const at::Tensor& tensor) {
   if (tensor.defined() && !tensor.is_cpu())
     tensor.record_stream(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
+}
+
+// Returns float32 memory of the host, which `device` copies from and to while the host works, if it has such memory.
+inline at::Tensor floats_beside(c10::Device device, std::int64_t count) {
+  const auto options = at::TensorOptions().dtype(c10::kFloat);
+  if (device.is_cpu()) return at::empty({count}, options);
+  try {
+    return at::empty({count}, options.pinned_memory(true));
+  } catch (const c10::Error&) {
+    return at::empty({count}, options);
+  }
 }
 
 // The calling thread works on a stream of its own for as long as this lives.

@@ -57,19 +57,31 @@ void MomentShare::iteration_ended() {
       sums_ = {.of_mean = kept * sums_.of_mean + next_.of_mean,
                .of_each = kept * sums_.of_each + next_.of_each};
     }
-    ControlGroup::Numbers numbers(static_cast<std::size_t>(length_) + 1);
+    taken_ = true;
     if (sample_.defined()) {
-      const at::Tensor here = sample_.to(c10::kCPU, c10::kDouble);
-      std::copy_n(here.const_data_ptr<double>(), length_, numbers.begin());
-      numbers.back() = std::inner_product(numbers.begin(), numbers.end() - 1, numbers.begin(), 0.0);
+      if (!copy_.defined()) copy_ = floats_beside(sample_.device(), length_);
+      copy_.copy_(sample_, true);
+      copied_.record(sample_.device());
       sample_.zero_();
     }
-    under_way_ = control_->begin_means(numbers, kWhat);
   }
+  if (iterations_ % kEvery == kCopied) begin();
   ++iterations_;
 }
 
+void MomentShare::begin() {
+  if (!std::exchange(taken_, false)) return;
+  ControlGroup::Numbers numbers(static_cast<std::size_t>(length_) + 1);
+  if (copy_.defined()) {
+    copied_.synchronize();
+    std::copy_n(copy_.const_data_ptr<float>(), length_, numbers.begin());
+    numbers.back() = std::inner_product(numbers.begin(), numbers.end() - 1, numbers.begin(), 0.0);
+  }
+  under_way_ = control_->begin_means(numbers, kWhat);
+}
+
 void MomentShare::wait() {
+  begin();
   if (!under_way_) return;
   const ControlGroup::Numbers means = std::exchange(under_way_, nullptr)();
   next_ = {.of_mean = std::inner_product(means.begin(), means.end() - 1, means.begin(), 0.0),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/control_group.h"
+#include "runtime/fence.h"
 
 namespace gradweave::runtime {
 
@@ -31,8 +32,8 @@ class MomentShare {
   bool samples() const { return iterations_ % kEvery == 0; }
   // A step is about to take place by `gradient`: of the elements from `begin` on of `parameter`, in memory order. O(sample).
   void take(std::size_t parameter, std::int64_t begin, const at::Tensor& gradient);
-  // An iteration in which ranks stepped on their own has ended. Where it was a sample: begins to average it, and takes in the
-  // one before, for which it waits. Errors: RuntimeFailure.
+  // An iteration in which ranks stepped on their own has ended. Where it was a sample: takes in the one before, for which it
+  // waits. A few iterations later: begins to average the sample, which an accelerator has copied meanwhile. Errors: RuntimeFailure.
   void iteration_ended();
 
   // All that the next iterations depend on, for restore(). Waits for the sample that is under way. Collective.
@@ -40,11 +41,13 @@ class MomentShare {
   void restore(const std::vector<double>& state);
 
  private:
-  static constexpr std::int64_t kEvery = 8;  // iterations
+  static constexpr std::int64_t kEvery = 8;     // iterations
+  static constexpr std::int64_t kCopied = 4;    // after a sample
   // Squares, summed over the sample.
   struct Sums {
     double of_mean = 0, of_each = 0;
   };
+  void begin();
   void wait();
 
   std::shared_ptr<ControlGroup> control_;
@@ -52,7 +55,10 @@ class MomentShare {
   std::int64_t stride_;                // between the sample's elements of a parameter
   std::vector<std::int64_t> offsets_;  // of each parameter in the sample
   std::int64_t length_ = 0;
-  at::Tensor sample_;
+  at::Tensor sample_;  // where the gradients are
+  at::Tensor copy_;    // of the last one, in the host's memory
+  Fence copied_;
+  bool taken_ = false;  // and not begun to be averaged
   std::int64_t iterations_ = 0;
   Sums sums_;
   std::function<ControlGroup::Numbers()> under_way_;

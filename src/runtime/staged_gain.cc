@@ -1,8 +1,6 @@
 #include "runtime/staged_gain.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 
@@ -11,17 +9,6 @@ namespace {
 
 // What a copy takes of the device's memory at most where it has another type: elements.
 constexpr std::int64_t kSlice = 1 << 23;
-
-// In memory that the accelerator copies from and to while the host works, if it has such.
-at::Tensor floats_beside(c10::Device device, std::int64_t count) {
-  const auto options = at::TensorOptions().dtype(c10::kFloat);
-  if (device.is_cpu()) return at::empty({count}, options);
-  try {
-    return at::empty({count}, options.pinned_memory(true));
-  } catch (const c10::Error&) {
-    return at::empty({count}, options);
-  }
-}
 
 template <typename Visit>
 void for_slices(const at::Tensor& flat, const Visit& visit) {

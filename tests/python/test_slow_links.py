@@ -9,6 +9,7 @@ import torch
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
+import adam_parts  # noqa: E402
 import groups  # noqa: E402
 import runs  # noqa: E402
 import slow_links  # noqa: E402
@@ -86,6 +87,21 @@ def test_one_worker_trains_as_torch_does(optimizer):
         made.step()
     for name, parameter in made.model_of(0).named_parameters():
         assert torch.allclose(parameter, dict(job.model.named_parameters())[name], atol=1e-5)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_adamw_divides_by_the_moment_of_the_whole_batch_as_each_worker_estimates_it(workers):
+    made, _ = fleet(Run("none", "adamw", workers))
+    values, rate, decay = made.values.detach().clone(), made.group["lr"], made.group["weight_decay"]
+    mean, square = torch.zeros_like(values), torch.zeros_like(values)
+    for step in range(1, 4):
+        made.backward()
+        mean.lerp_(made.values.grad, 0.1)
+        square.lerp_(made.values.grad**2, 0.001)
+        divided_by = adam_parts.second_moments("whole_batch", mean / (1 - 0.9**step), square / (1 - 0.999**step), 0.9, workers)
+        values = (1 - rate * decay) * values - rate * mean / (1 - 0.9**step) / (divided_by.sqrt() + 1e-8)
+        made.step()
+        assert made.group["lr"] == rate and torch.allclose(made.values, values, atol=0.02 * rate)
 
 
 def test_messages_are_the_plans():

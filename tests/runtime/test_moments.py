@@ -137,7 +137,7 @@ def beside_the_definition(rank, kind, schemes):
                 rate.step()
             loop.drain()
             after.append(parameters(expected))
-        own = by_the_engine(rank, lambda model: kind(groups_of(model)), plan, 7, gamma=0.9)
+        own = by_the_engine(rank, lambda model: kind(groups_of(model)), plan, 7, gamma=0.9, moments="whole_batch")
         found[name] = [distance(own, each) for each in after]
     return found
 
@@ -172,7 +172,7 @@ def as_measured(rank, kind):
                 share.iteration_ended()
             loop.drain()
             after.append(parameters(expected))
-        own = by_the_engine(rank, lambda model: kind(groups_of(model)), plan, 19, moments="measured")
+        own = by_the_engine(rank, lambda model: kind(groups_of(model)), plan, 19)
         found[name] = [*(distance(own, each) for each in after), share.value]
     return found
 
@@ -197,9 +197,9 @@ def left_as_torch_does(rank):
     plan = core.make_plan(workload(), cluster(2, 0.6), "delayed_averaging", {"period": 2})
     wrong = []
     for case, (make, chosen) in {"asked for": (lambda p: torch.optim.AdamW(p, lr=0.01), "local"),
-                                 "amsgrad": (lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True), "whole_batch"),
-                                 "of another class": (lambda p: Own(p, lr=0.01), "whole_batch"),
-                                 "not Adam": (lambda p: torch.optim.NAdam(p, lr=0.01), "whole_batch")}.items():
+                                 "amsgrad": (lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True), None),
+                                 "of another class": (lambda p: Own(p, lr=0.01), None),
+                                 "not Adam": (lambda p: torch.optim.NAdam(p, lr=0.01), None)}.items():
         expected = make_net(seed=0)
         loop = Reference(expected, make(expected.parameters()), plan, workload())
         for step in range(5):
