@@ -90,10 +90,9 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     workers for averages in 4 bits at each of them, and for the other averages at coverage rate 2; there eight, with AdamW
     alone, too. With Muon, and for the GPT, each scheme that is not exact, and averages in 4 bits at every rate. For the jobs
     of SCHEDULED what is recommended at coverage rates 2, 16 and 64, and the peers; with four and eight workers what is
-    recommended alone. For the largest, one seed of what is not recommended for it. Where gradients are clipped, with two and
-    four workers, Adam's other moments too."""
+    recommended alone. For the largest, one seed of what is not recommended for it. For GPTs Adam's other moments too."""
     int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
-    averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
+    averages = (SYNCHRONOUS, "delayed_averaging", int4, *(f"delayed_averaging moments={each}" for each in ("local", "whole_batch")))
     elsewhere_only = (*rows.ON_TIME, *rows.MORE_ON_TIME, rows.AUTO, *rows.COMPRESSED, *rows.OTHER_MOMENTS)
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name) and name not in elsewhere_only]
     compared = [(2, optimizer, method, rate) for rate in coverage_rates for optimizer in OPTIMIZERS for method in inexact
@@ -116,12 +115,14 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     def scheduled(job, schedule, workers, seed):
         if schedule in CLIPPED:
             return [*(of_many if workers > 2 else (*elsewhere, ("ddp compressor=int8", 2.0))), *rows.OTHER_MOMENTS.items()]
+        other_moments = rows.OTHER_MOMENTS.items() if job in HIGH else ()
         if workers > 2 or schedule != FALLING:
-            return of_many
+            return [*of_many, *other_moments]
         if seed and job == LARGE:
             return [(SYNCHRONOUS, 2.0), *rows.ON_TIME.items()]
         compressed = ("ddp compressor=int8", "ddp compressor=power_sgd", *rows.COMPRESSED)
-        return [*elsewhere, *((method, 2.0) for method in compressed), *(rows.MORE_ON_TIME.items() if job in HIGH else ())]
+        more_on_time = rows.MORE_ON_TIME.items() if job in HIGH else ()
+        return [*elsewhere, *((method, 2.0) for method in compressed), *more_on_time, *other_moments]
 
     return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
             for workers, optimizer, method, rate in compared

@@ -33,13 +33,13 @@ COMPRESSED = ("ddp compressor=int2", "ddp compressor=random_k", "ddp compressor=
               "ddp compressor=dgc compressor_momentum=0")
 
 # {row: coverage rate}: averages where Adam divides by another second moment than by default.
-OTHER_MOMENTS = {f"{method} moments={moments}": rate for moments in ("measured", "local")
+OTHER_MOMENTS = {f"{method} moments={moments}": rate for moments in ("whole_batch", "local")
                  for method, rate in {**ON_TIME, "delayed_averaging compressor=int4": 2.0}.items()}
 
-# For accuracies alone, as fast as their like: Adam's second moment as each rank has it; the hook's first whole iterations.
+# For accuracies alone, as fast as their like: Adam's second moment as each rank has it, or estimates it; the hook's first whole iterations.
 ACCURACY_ONLY = (
     AUTO, *COMPRESSED, *OTHER_MOMENTS,
-    "delayed_averaging moments=local", "deft correction=local moments=local", "local_sgd period=2 moments=local",
+    "delayed_averaging moments=local", "delayed_averaging moments=whole_batch", "deft correction=local moments=local", "local_sgd period=2 moments=local",
     "ddp compressor=power_sgd compressor_rank=1 compressor_warm_up=3")
 
 

@@ -3,8 +3,10 @@
 import hashlib
 import itertools
 import os
+import re
 import statistics
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,17 +14,21 @@ sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 import torch
 from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
 
 import gradweave
 import jobs
 import peers
 from gradweave import core
 from gradweave.lab import methods, training, turns
-from models import make_optimizer
+import sharded_models
+from models import cluster, links_cost, make_optimizer, workload
 from device_loops import FEATURES, STEPS, Loop
 
 CLOSE = 1e-2  # kernels of an accelerator and of the processor, after six iterations
 WARM_UP, PROFILE, SETTLED = 2, 5, 12  # iterations
+WITH_PERIOD = {"local_sgd", "partial_sgd", "dreamddp", "delayed_averaging"}
+LOST_S, BUSY_S = 3.0, 5  # the timeout of an op; that ranks of a busy machine may lie behind
 TURN, BEFORE_TURN = 6, 2
 LONG_S, MOST_SAMPLES = 0.05, 1 << 16
 # Timed beside the schemes as they come: what docs/choosing.md names for slow links, and DistributedDataParallel's own remedies.
@@ -46,8 +52,8 @@ def device():
         return torch.device("cpu")
     if kind == "cuda":
         torch.backends.cudnn.allow_tf32 = False
-    if int(os.environ["DEVICES"]) > 1:
-        torch.accelerator.set_device_index(distributed.get_rank() % int(os.environ["DEVICES"]))
+    if (devices := int(os.environ.get("DEVICES", 1))) > 1:
+        torch.accelerator.set_device_index(distributed.get_rank() % devices)
     return torch.device(kind)
 
 
@@ -76,7 +82,7 @@ def compared(of, run, expected, limit):
     said = reports(of)
     trained = {name: found[name] for name, _ in jobs.net_on("cpu").named_parameters()}
     difference = max((trained[name] - expected[name]).abs().max().item() for name in trained)
-    digest = hashlib.sha256(b"".join(value.contiguous().numpy().tobytes() for value in trained.values())).hexdigest()
+    digest = digest_of(trained.values())
     if said:
         return Outcome(False, said[0], digest=digest)
     return Outcome(difference <= limit, "equal bits" if difference == 0 else f"{difference:.1e}", digest=digest)
@@ -107,11 +113,86 @@ def beside_the_processor(rank, of, loop, scheme):
     return compared(of, loop(rank, of, scheme, "sgd").run, expected, CLOSE)
 
 
+def digest_of(tensors):
+    return hashlib.sha256(b"".join(tensor.contiguous().numpy().tobytes() for tensor in tensors)).hexdigest()
+
+
 def features(rank, features, schemes):
     """{(feature, scheme): Outcome}."""
     of = device()
     return {(feature, scheme): beside_the_processor(rank, of, FEATURES[feature], scheme)
             for feature in features for scheme in schemes}
+
+
+def sharded(rank, schemes):
+    """{scheme: Outcome} of two islands of two ranks, in which FSDP2 shards a model. Digests are of this rank's shards."""
+    of = device()
+    links_cost(halves=True)
+    mesh = init_device_mesh(of.type, (2, 2), mesh_dim_names=("between", "inside"))
+
+    def make(seed):
+        model = sharded_models.shard(sharded_models.make_stack(seed).to(of), mesh["inside"])
+        return model, sharded_models.optimizer_of("sgd", model)
+
+    def train(model, optimizer, between=None):
+        for step in range(sharded_models.STEPS):
+            x, y = (each.to(of) for each in sharded_models.batch(rank, step))
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            if between:
+                between(model)
+            optimizer.step()
+
+    def shards(model):
+        return {name: shard.cpu() for name, shard in sharded_models.shards(model).items()}
+
+    model, optimizer = make(0)
+    train(model, optimizer, sharded_models.averaged(mesh["between"].get_group()))
+    expected, found = shards(model), {}
+    reports(of)  # of torch's own streams
+    consistency = {row["name"]: row["consistency"] for row in core.schemes()}
+    for scheme in schemes:
+        options = {"period": "2"} if scheme in WITH_PERIOD else None
+        model, optimizer = sharded_models.wrapped(*make(mesh["between"].get_local_rank()), scheme, options=options)
+        train(model, optimizer)
+        gradweave.finish(model)
+        own, said = shards(model), reports(of)
+        model.gradweave.close()
+        differing = sharded_models.unlike(own, expected) if consistency[scheme] == "exact" else []
+        wrong = said[:1] or [f"{name} has other bits than FSDP2's" for name in differing]
+        found[scheme] = Outcome(not wrong, wrong[0] if wrong else "equal islands", digest=digest_of(own.values()))
+    return found
+
+
+def until_a_peer_is_lost(rank, scheme):
+    """Trains until an error, while the host waits in calls that are not Gradweave's. Writes a file `ready{rank}`."""
+    of = device()
+    model = jobs.net_on(of, seed=rank)
+    plan = core.make_plan(workload(), cluster(distributed.get_world_size()), scheme)
+    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, timeout=LOST_S, report=False)
+    for step in itertools.count():
+        jobs.train(model, optimizer, rank, 1, of, first=step)
+        torch.accelerator.synchronize()
+        if step == 5:
+            Path(os.environ["JOB_FOLDER"], f"ready{rank}").touch()
+
+
+def lost(start, scheme, fault):
+    """What becomes of rank 0 of two, when rank 1 gets the signal `fault`: Outcome."""
+    job = start(until_a_peer_is_lost, 2, scheme=scheme)
+    try:
+        for rank in range(2):
+            job.wait_for_file(f"ready{rank}")
+        job.processes[1].send_signal(fault)
+        begin = time.monotonic()
+        status = job.wait(0, 60)
+        took = time.monotonic() - begin
+        error = job.log(0).strip().rpartition("\n")[2]
+        named = re.search(r"communication on link \S+ .*suspect: rank 1 \(no sign of life", error)
+        well = status == 1 and bool(named) and took < LOST_S + 2 + BUSY_S
+        return Outcome(well, f"ended after {took:.1f} s" + ("" if well else f", exit status {status}: {error}"))
+    finally:
+        job.end()
 
 
 def timelines(rank, schemes, folder):

@@ -4,6 +4,7 @@ import argparse
 import functools
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ from gradweave import __version__, core
 from gradweave.lab import hosts
 
 FEATURES = [name for name, loop in device_loops.FEATURES.items() if not loop.options and name != "plain"]
+CODECS = [name for name, loop in device_loops.FEATURES.items() if loop.options]
+FEW = ("ddp", "dear", "delayed_averaging")  # one that steps at the end, in the forward, and whose averages leave the accelerator
 LINK = "lo"
 
 
@@ -87,18 +90,41 @@ def parity(run, schemes, size):
     return [heading, "", note, *table(("scheme", "outcome"), rows)], well
 
 
-def features(run, schemes):
-    found = run(trials.features, features=FEATURES, schemes=schemes)
+def features(run, schemes, names, heading):
+    found = run(trials.features, features=names, schemes=schemes)
     rows, well = [], True
-    for feature in FEATURES:
+    for feature in names:
         outcomes = {scheme: trials.together([rank[feature, scheme] for rank in found]) for scheme in schemes}
         bad = [f"`{scheme}`: {outcome.said}" for scheme, outcome in outcomes.items() if not outcome.well]
         refused = [f"`{scheme}`" for scheme, outcome in outcomes.items() if outcome.refused]
         well &= not bad
         said = "; ".join(bad) or f"{len(schemes) - len(refused)} of {len(schemes)} schemes as on the processor"
         rows.append((feature, said, ", ".join(refused) or "-"))
-    return ["## What loops do", "", "Six iterations with SGD, compared with the processor's.",
+    return [heading, "", "Six iterations with SGD, compared with the processor's.",
             *table(("feature", "outcome", "refused"), rows)], well
+
+
+def sharded(run, schemes):
+    found = run(trials.sharded, schemes=schemes)
+    rows, well = [], True
+    for scheme in schemes:
+        outcomes = [trials.together([rank[scheme] for rank in same]) for same in (found[0::2], found[1::2])]
+        well &= all(outcome.well for outcome in outcomes)
+        rows.append((f"`{scheme}`", next((outcome for outcome in outcomes if not outcome.well), outcomes[0]).said))
+    note = ("A model that FSDP2 shards inside two islands of two ranks: islands have to be equal, shard by shard, and of exact "
+            "schemes equal to FSDP2 with gradients averaged between islands.")
+    return ["## Sharded models", "", note, *table(("scheme", "outcome"), rows)], well
+
+
+def lost_peers(start, schemes):
+    rows, well = [], True
+    for scheme in schemes:
+        for fault in (signal.SIGKILL, signal.SIGSTOP):
+            outcome = trials.lost(start, scheme, fault)
+            well &= outcome.well
+            rows.append((f"`{scheme}`", fault.name, outcome.said))
+    note = f"Rank 1 of two is killed or stopped; an op may take {trials.LOST_S:g} s. Rank 0 has to raise and to name it."
+    return ["## Lost peers", "", note, *table(("scheme", "fault", "rank 0"), rows)], well
 
 
 def timelines(run, schemes, folder):
@@ -159,18 +185,21 @@ def main(arguments=None):
         no_times = in_own_network(sys.argv[1:])
     size = given.ranks or max(2, torch.accelerator.device_count() if torch.accelerator.is_available() else 2)
     machine = Machine.found(given.device, given.backend, size)
-    run = functools.partial(ranks.run, world_size=size, environment=functools.partial(machine.environment, size))
+    def of_ranks(count, how=ranks.run):
+        return functools.partial(how, environment=functools.partial(machine.environment, count))
+
+    run = functools.partial(of_ranks(size), world_size=size)
     folder = Path(given.output).absolute()
     folder.mkdir(parents=True, exist_ok=True)
 
     lines = [f"# Gradweave on {machine.device}", "", *machine.lines(), f"- {size} ranks", ""]
     well = True
 
-    def add(part, *parameters):
+    def add(part, *parameters, by=run):
         nonlocal well
         begin = time.monotonic()
         try:
-            result = part(run, *parameters)
+            result = part(by, *parameters)
         except AssertionError as failure:  # a rank's; the other parts may work
             result = [f"**Failed**, {part.__name__}:", "", "```", str(failure), "```", ""], False
         added, is_well = result if isinstance(result, tuple) else (result, True)
@@ -181,8 +210,12 @@ def main(arguments=None):
 
     print("\n".join(lines), flush=True)
     add(parity, schemes, size)
-    add(features, schemes)
-    add(timelines, [scheme for scheme in ("ddp", "dear", "us_byte") if scheme in schemes] or schemes[:1], folder)
+    add(features, schemes, FEATURES, "## What loops do")
+    few = [scheme for scheme in FEW if scheme in schemes] or schemes[:1]
+    add(features, few, CODECS, "## Compressed gradients")
+    add(sharded, schemes, by=functools.partial(of_ranks(4), world_size=4))
+    add(lost_peers, few, by=of_ranks(2, ranks.start))
+    add(timelines, few, folder)
     if no_times:
         add(lambda run: ["## Times over a shaped link", "", f"None: {no_times}.", ""])
     else:
