@@ -92,7 +92,8 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     of SCHEDULED what is recommended at coverage rates 2, 16 and 64, and the peers; with four and eight workers what is
     recommended alone. For the largest, one seed of what is not recommended for it. For GPTs Adam's other moments too."""
     int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
-    averages = (SYNCHRONOUS, "delayed_averaging", int4, *(f"delayed_averaging moments={each}" for each in ("local", "whole_batch")))
+    averages = (SYNCHRONOUS, "delayed_averaging", int4,
+                *(f"delayed_averaging moments={moments}" for moments in ("local", "whole_batch")))
     elsewhere_only = (*rows.ON_TIME, *rows.MORE_ON_TIME, rows.AUTO, *rows.COMPRESSED, *rows.OTHER_MOMENTS)
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name) and name not in elsewhere_only]
     compared = [(2, optimizer, method, rate) for rate in coverage_rates for optimizer in OPTIMIZERS for method in inexact

@@ -36,10 +36,12 @@ COMPRESSED = ("ddp compressor=int2", "ddp compressor=random_k", "ddp compressor=
 OTHER_MOMENTS = {f"{method} moments={moments}": rate for moments in ("whole_batch", "local")
                  for method, rate in {**ON_TIME, "delayed_averaging compressor=int4": 2.0}.items()}
 
-# For accuracies alone, as fast as their like: Adam's second moment as each rank has it, or estimates it; the hook's first whole iterations.
+# For accuracies alone, as fast as their like: Adam's second moment as each rank has it, or estimates it; the hook's first
+# whole iterations.
 ACCURACY_ONLY = (
     AUTO, *COMPRESSED, *OTHER_MOMENTS,
-    "delayed_averaging moments=local", "delayed_averaging moments=whole_batch", "deft correction=local moments=local", "local_sgd period=2 moments=local",
+    "delayed_averaging moments=local", "delayed_averaging moments=whole_batch", "deft correction=local moments=local",
+    "local_sgd period=2 moments=local",
     "ddp compressor=power_sgd compressor_rank=1 compressor_warm_up=3")
 
 

@@ -3,14 +3,15 @@
 import contextlib
 import functools
 import os
+import threading
 import warnings
 import weakref
 from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 
-from gradweave import (_native, checkpoint, clipping, compiling, core, equality, graphs, moments, pausing, profiling, reading,
-                       scaling, sharding)
+from gradweave import (_native, checkpoint, clipping, compiling, core, equality, graphs, interrupting, moments, pausing,
+                       profiling, reading, scaling, sharding)
 from gradweave.agreement import Control, difference, digest
 from gradweave.checkpoint import RankState
 from gradweave.closing import refusing_once_closed
@@ -78,6 +79,8 @@ class Session:
                                      job.peers, job.size, settings.timeout, settings.checks,
                                      settings.find_unused_parameters, self.updates.step_subset, self._scope.shards)
         self.engine.set_pause(functools.partial(pausing.pause_of, self.device))
+        self._interruption = interrupting.Interruption()
+        self.engine.set_interrupt(self._interruption)
         self.updates.engine = self.engine
         self._share = self.control.moment_share(job.size, self._tensors) if settings.second_moment == "measured" else None
         if settings.scales:
@@ -490,6 +493,7 @@ class Session:
             self._iteration_ended()
         if self.engine.communicating and self.model.training and self.settings.broadcast_buffers:
             self.broadcast_buffers()
+        self._interruption.thread = threading.get_ident()
         self.engine.forward_begins()
 
     def after_forward(self, output):

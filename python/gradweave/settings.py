@@ -44,9 +44,9 @@ class Settings:
         None: one level, or that of a given plan.
     exclude: names of parameters, or of modules, that are neither communicated nor broadcast.
     moments: what torch's Adam and AdamW divide by where ranks step on their own. "measured" is the second moment of the whole
-        batch's gradient, for which ranks average a sample of their gradients, 32 KB in each eighth iteration; "whole_batch" the
-        same, as each rank estimates it alone; "local" that of this rank's part of the batch, as in torch. None means measured,
-        or whole_batch with islands=, which measure nothing together.
+        batch's gradient, for which ranks average a sample of their gradients, 32 KB in each eighth iteration; "whole_batch"
+        the same, as each rank estimates it alone; "local" that of this rank's part of the batch, as in torch. None means
+        measured, or whole_batch with islands=, which measure nothing together.
     follow: whether to make a new plan when links or compute have changed in training, and to take it if it is better. Not
         under torch.compile. None means yes with scheme `auto`, else no.
     tune: how many plans of the scheme, of different sizes, to try in training, 13 iterations each. The first is the one that

@@ -403,6 +403,7 @@ void bind_engine(py::module_& module) {
              engine.set_unscaler(unscaler_of(std::move(factor)));
            })
       .def("set_pause", &Engine::set_pause)
+      .def("set_interrupt", &Engine::set_interrupt)
       .def("forward_layers", of_run(&run::Run::forward_layers))
       .def("set_timeline", [](Engine& engine, bool on) { engine.run(&run::Run::set_timeline, on); })
       .def("take_timeline", &Engine::take_timeline, Unlocked())

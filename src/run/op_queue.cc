@@ -219,7 +219,9 @@ void OpQueue::check_failure() const {
 }
 
 void OpQueue::require_no_failure() const {
-  if (!failure_.empty()) throw RuntimeFailure(failure_);
+  if (failure_.empty()) return;
+  told_ = true;
+  throw RuntimeFailure(failure_);
 }
 
 void OpQueue::await(const Execution& execution) {

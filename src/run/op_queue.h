@@ -1,6 +1,7 @@
 // What the compute thread and the links' threads share: how far each op is, and which may be launched next.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -136,6 +137,8 @@ class OpQueue {
   // Ends everything, unless it has ended before: the first failure stays.
   void fail(const std::string& why);
   bool failed() const;
+  // Whether the failure has been thrown to a caller.
+  bool told() const { return told_; }
   std::string failure() const;
   std::int64_t progress() const;  // ops ended
   OpCounters counters() const;
@@ -185,6 +188,7 @@ class OpQueue {
   std::vector<std::unique_ptr<Threads>> threads_ GUARDED_BY(mutex_);  // by link
   std::vector<UnderWay> under_way_ GUARDED_BY(mutex_);                // the first to begin first
   std::string failure_ GUARDED_BY(mutex_);
+  mutable std::atomic<bool> told_ = false;
 };
 
 }  // namespace gradweave::run

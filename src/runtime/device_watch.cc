@@ -1,12 +1,14 @@
 #include "runtime/device_watch.h"
 
 #include <exception>
+#include <thread>
 #include <utility>
 
 namespace gradweave::runtime {
 namespace {
 
 constexpr auto kBetweenLooks = std::chrono::milliseconds(200);
+constexpr auto kComesByItself = std::chrono::milliseconds(500);
 
 c10d::ErrorType error_of(c10d::Backend& backend) {
   try {
@@ -38,7 +40,24 @@ DeviceBackends::Failure DeviceBackends::failure() const {
   return {};
 }
 
-void DeviceBackends::abort() const {
+void DeviceBackends::set_interrupt(Interrupt interrupt) {
+  const MutexLock lock(mutex_);
+  interrupt_ = std::move(interrupt);
+}
+
+void DeviceBackends::end(const std::string& verdict, const std::function<bool()>& told) const {
+  const auto until = std::chrono::steady_clock::now() + kComesByItself;
+  while (!told() && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(kComesByItself / 20);
+  if (!told()) {
+    Interrupt interrupt;
+    {
+      const MutexLock lock(mutex_);
+      interrupt = interrupt_;
+    }
+    if (!interrupt) return;
+    interrupt(verdict);
+  }
   for (const auto& [link, backend] : all_) {
     try {
       backend->abort();
@@ -47,7 +66,7 @@ void DeviceBackends::abort() const {
   }
 }
 
-DeviceWatch::DeviceWatch(std::shared_ptr<const DeviceBackends> backends, std::chrono::milliseconds timeout,
+DeviceWatch::DeviceWatch(std::shared_ptr<DeviceBackends> backends, std::chrono::milliseconds timeout,
                          GiveUp give_up)
     : thread_([this, backends = std::move(backends), timeout,
                give_up] { watch(*backends, timeout, give_up); },

@@ -31,8 +31,13 @@ class DeviceBackends {
   };
   // Asks no device. A backend that can't tell, as c10d's do by default, has found nothing.
   Failure failure() const;
-  // Ends what is under way, without a result: who waits for the accelerator goes on.
-  void abort() const;
+
+  // Training has ended with `verdict`. Unless `told` says soon that the training thread knows, it is interrupted: it may wait for the
+  // accelerator in a call of its own. Then what is under way is aborted, without a result. The thread must not go on as if nothing had
+  // happened, since it might save what it finds: where nobody can interrupt it, nothing is aborted either.
+  void end(const std::string& verdict, const std::function<bool()>& told) const;
+  using Interrupt = std::function<void(const std::string& verdict)>;
+  void set_interrupt(Interrupt interrupt);
 
  private:
   struct Named {
@@ -40,6 +45,8 @@ class DeviceBackends {
     c10::intrusive_ptr<c10d::Backend> backend;
   };
   std::vector<Named> all_;
+  mutable Mutex mutex_;
+  Interrupt interrupt_ GUARDED_BY(mutex_);
 };
 
 // Asks them all the time, on a thread of its own.
@@ -47,7 +54,7 @@ class DeviceWatch {
  public:
   // `give_up` is called with the first failure, from that thread, at most once; `after`: what was waited for.
   using GiveUp = std::function<void(const std::string& what, std::chrono::nanoseconds after, const std::string& cause)>;
-  DeviceWatch(std::shared_ptr<const DeviceBackends> backends, std::chrono::milliseconds timeout, GiveUp give_up);
+  DeviceWatch(std::shared_ptr<DeviceBackends> backends, std::chrono::milliseconds timeout, GiveUp give_up);
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;

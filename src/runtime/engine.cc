@@ -233,6 +233,10 @@ void Engine::set_pause(std::function<Pause()> make) {
   open().make_pause = std::move(make);
 }
 
+void Engine::set_interrupt(DeviceBackends::Interrupt interrupt) {
+  open().backends->set_interrupt(std::move(interrupt));
+}
+
 void Engine::keep_local_gradients(bool on) {
   const run::AsComputeThread here;
   open().host.handover().keep_local(on);

@@ -121,6 +121,9 @@ class Engine {
   // null where there is none; it may wait for the accelerator. Without, or null: such plans are refused.
   void set_pause(std::function<Pause()> make);
 
+  // `interrupt` makes the training thread's next call fail with the verdict, from another thread: see DeviceBackends::end().
+  void set_interrupt(DeviceBackends::Interrupt interrupt);
+
   // By parameter, the parts of the gradient that the coming update will use, for changes in place; empty
   // where it has none. Waits for them. Errors: InvalidInput without a backward before, or if the plan sends
   // some of it only in the next iteration.
@@ -171,6 +174,7 @@ class Engine {
     std::vector<std::string> layer_names;
     bool has_places = false;  // of gradients
     Trainer trainer;
+    std::shared_ptr<DeviceBackends> backends;
     std::unique_ptr<DeviceWatch> watch;  // of links whose ops this rank's host doesn't wait for; null: there are none
 
     // Updates that are on their way are the training thread's to apply: it may be about to.

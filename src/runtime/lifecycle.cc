@@ -56,10 +56,18 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
   open_->hooks =
       std::make_unique<GradientHooks>(std::move(tensors), [this](std::int32_t p) { on_gradient(p); });
   open_->peers->dump().set_source([queue = open_->run.queue()] { return queue->flight(); });
-  const auto backends = std::make_shared<const DeviceBackends>(open_->links, open_->options.device);
-  open_->peers->on_verdict([queue = open_->run.queue(), backends](const std::string& verdict) {
+  const auto backends = open_->backends =
+      std::make_shared<DeviceBackends>(open_->links, open_->options.device);
+  open_->peers->on_verdict([queue = open_->run.queue(), backends,
+                            peers = std::weak_ptr(open_->peers)](const std::string& verdict) {
     queue->fail(verdict);
-    backends->abort();
+    if (backends->empty()) return;
+    const auto told = [queue, peers] {
+      const auto alive = peers.lock();
+      return queue->told() || !alive || alive->tells();
+    };
+    Thread ending([=] { backends->end(verdict, told); }, [](const std::string&) {});
+    ending.give_up();  // it may wait for a lock of the language
   });
   if (backends->empty()) return;
   open_->watch = std::make_unique<DeviceWatch>(

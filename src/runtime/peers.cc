@@ -94,12 +94,32 @@ struct Peers::Process {
   void tell_others(const Shared* job, const std::string& verdict) EXCLUDES(mutex);
 };
 
+// A call that throws the verdict, or returns.
+class Telling {
+ public:
+  explicit Telling(std::atomic<int>& calls) : calls_(calls) { ++calls_; }
+  Telling(const Telling&) = delete;
+  Telling& operator=(const Telling&) = delete;
+  ~Telling() {
+    if (!told_) --calls_;
+  }
+  [[noreturn]] void tell(const std::string& verdict) {
+    told_ = true;
+    throw RuntimeFailure(verdict);
+  }
+
+ private:
+  std::atomic<int>& calls_;
+  bool told_ = false;
+};
+
 struct Peers::Shared {
   const int rank, world_size;
   const std::chrono::milliseconds timeout;
   const std::string store_name;
   std::atomic<std::int64_t> begun_and_ended = 0, ops = 0;
   std::atomic<Clock::time_point> moved = Clock::now();
+  std::atomic<int> telling = 0;
 
   Mutex mutex;
   CondVar wake;   // of the thread
@@ -350,6 +370,8 @@ std::string Peers::verdict() const {
   return shared_->verdict;
 }
 
+bool Peers::tells() const { return shared_->telling > 0; }
+
 std::chrono::milliseconds Peers::timeout() const { return shared_->timeout; }
 
 void Peers::end() {
@@ -396,7 +418,8 @@ std::chrono::steady_clock::time_point Peers::moved() const { return shared_->mov
 
 void Peers::await(std::function<void()> work, const Patience& patience) {
   if (shared_->world_size < 2) return work();
-  if (std::string text = verdict(); !text.empty()) throw RuntimeFailure(text);
+  Telling telling(shared_->telling);
+  if (const std::string text = verdict(); !text.empty()) telling.tell(text);
   const auto call = std::make_shared<Awaited>(std::move(work));
   Thread thread([call] { call->run(); }, [](const std::string&) {});  // what fails is the call's
   const std::chrono::milliseconds limit = patience.limit.value_or(shared_->timeout);
@@ -423,11 +446,12 @@ void Peers::await(std::function<void()> work, const Patience& patience) {
   }
   keep(call);
   thread.give_up();
-  throw RuntimeFailure(late && text.empty() ? "not all ranks have arrived in time" : text);
+  telling.tell(late && text.empty() ? "not all ranks have arrived in time" : text);
 }
 
 void Peers::together(const std::string& what, std::function<void()> work, const Patience& patience) {
   const auto begin = Clock::now();
+  Telling telling(shared_->telling);
   {
     const MutexLock lock(shared_->mutex);
     shared_->outgoing.sign.ops = shared_->ops + ++shared_->exchanges;
@@ -441,7 +465,7 @@ void Peers::together(const std::string& what, std::function<void()> work, const 
     cause = error.what();
   }
   const auto limit = patience.limit.value_or(shared_->timeout);
-  throw RuntimeFailure(give_up(what, Clock::now() - begin, cause, limit));
+  telling.tell(give_up(what, Clock::now() - begin, cause, limit));
 }
 
 std::vector<std::string> Peers::agree(const std::string& what, const std::string& post,
@@ -449,6 +473,7 @@ std::vector<std::string> Peers::agree(const std::string& what, const std::string
   if (shared_->world_size < 2) return {post};
   const auto begin = Clock::now();
   Shared& s = *shared_;
+  Telling telling(s.telling);
   {
     const MutexLock lock(s.mutex);
     const peers::Sign before = s.outgoing.sign;
@@ -469,8 +494,7 @@ std::vector<std::string> Peers::agree(const std::string& what, const std::string
       return std::exchange(s.posts, {});
     }
   }
-  throw RuntimeFailure(
-      give_up(what, Clock::now() - begin, "not all ranks have arrived in time" + remedy, timeout));
+  telling.tell(give_up(what, Clock::now() - begin, "not all ranks have arrived in time" + remedy, timeout));
 }
 
 bool Peers::Shared::store_is_silent(Clock::duration waited, std::int64_t rounds_before) const {

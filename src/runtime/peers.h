@@ -77,6 +77,9 @@ class Peers : public run::Peers {
   std::string give_up(const std::string& what, std::chrono::nanoseconds after,
                       const std::string& cause) override;
 
+  // Whether some caller waits in a call of this object, and so will have the verdict, or has had it.
+  bool tells() const;
+
   // When this rank last got on: an op or another wait ended, a backward or an iteration began.
   std::chrono::steady_clock::time_point moved() const;
 

@@ -31,7 +31,7 @@ WITH_PERIOD = {"local_sgd", "partial_sgd", "dreamddp", "delayed_averaging"}
 LOST_S, BUSY_S = 3.0, 5  # the timeout of an op; that ranks of a busy machine may lie behind
 TURN, BEFORE_TURN = 6, 2
 LONG_S, MOST_SAMPLES = 0.05, 1 << 16
-# Timed beside the schemes as they come: what docs/choosing.md names for slow links, and DistributedDataParallel's own remedies.
+# Timed beside the schemes as they come: what docs/choosing.md names for slow links, and DistributedDataParallel's remedies.
 COMPRESSED = ("ddp compressor=int8", "delayed_averaging compressor=int4",
               "dreamddp period=1 forward_overlap=only compressor=int4")
 HOOKS = [peer for peer in peers.PEERS if "hook" in peer.name]
@@ -165,7 +165,7 @@ def sharded(rank, schemes):
 
 
 def until_a_peer_is_lost(rank, scheme):
-    """Trains until an error, while the host waits in calls that are not Gradweave's. Writes a file `ready{rank}`."""
+    """Trains until an error, while the host waits in a call that is not Gradweave's. Writes a file `ready{rank}`."""
     of = device()
     model = jobs.net_on(of, seed=rank)
     plan = core.make_plan(workload(), cluster(distributed.get_world_size()), scheme)

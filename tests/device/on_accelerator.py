@@ -24,7 +24,7 @@ from gradweave.lab import hosts
 
 FEATURES = [name for name, loop in device_loops.FEATURES.items() if not loop.options and name != "plain"]
 CODECS = [name for name, loop in device_loops.FEATURES.items() if loop.options]
-FEW = ("ddp", "dear", "delayed_averaging")  # one that steps at the end, in the forward, and whose averages leave the accelerator
+FEW = ("ddp", "dear", "delayed_averaging")  # that update at the end, in the forward, and by averages
 LINK = "lo"
 
 
@@ -111,8 +111,8 @@ def sharded(run, schemes):
         outcomes = [trials.together([rank[scheme] for rank in same]) for same in (found[0::2], found[1::2])]
         well &= all(outcome.well for outcome in outcomes)
         rows.append((f"`{scheme}`", next((outcome for outcome in outcomes if not outcome.well), outcomes[0]).said))
-    note = ("A model that FSDP2 shards inside two islands of two ranks: islands have to be equal, shard by shard, and of exact "
-            "schemes equal to FSDP2 with gradients averaged between islands.")
+    note = ("A model that FSDP2 shards inside two islands of two ranks: islands have to be equal, shard by shard, and under "
+            "exact schemes equal to FSDP2 with gradients averaged between islands.")
     return ["## Sharded models", "", note, *table(("scheme", "outcome"), rows)], well
 
 
