@@ -90,11 +90,11 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     workers for averages in 4 bits at each of them, and for the other averages at coverage rate 2; there eight, with AdamW
     alone, too. With Muon, and for the GPT, each scheme that is not exact, and averages in 4 bits at every rate. For the jobs
     of SCHEDULED what is recommended at coverage rates 2, 16 and 64, and the peers; with four and eight workers what is
-    recommended alone. For the largest, one seed of what is not recommended for it. For GPTs Adam's other moments too."""
+    recommended alone. For the largest, one seed of what is not recommended for it. Where gradients are clipped, with two and
+    four workers, each worker's own moments too. Last what ranks step apart by AdamW, with moments that each estimates."""
     int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
-    averages = (SYNCHRONOUS, "delayed_averaging", int4,
-                *(f"delayed_averaging moments={moments}" for moments in ("local", "whole_batch")))
-    elsewhere_only = (*rows.ON_TIME, *rows.MORE_ON_TIME, rows.AUTO, *rows.COMPRESSED, *rows.OTHER_MOMENTS)
+    averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
+    elsewhere_only = (*rows.ON_TIME, *rows.MORE_ON_TIME, rows.AUTO, *rows.COMPRESSED, *rows.LOCAL_MOMENTS)
     inexact = [name for name in [*PLANNED, *rows.peers()] if not rows.is_exact(name) and name not in elsewhere_only]
     compared = [(2, optimizer, method, rate) for rate in coverage_rates for optimizer in OPTIMIZERS for method in inexact
                 if rows.depends_on_rate(method)]
@@ -115,17 +115,15 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
 
     def scheduled(job, schedule, workers, seed):
         if schedule in CLIPPED:
-            return [*(of_many if workers > 2 else (*elsewhere, ("ddp compressor=int8", 2.0))), *rows.OTHER_MOMENTS.items()]
-        other_moments = rows.OTHER_MOMENTS.items() if job in HIGH else ()
+            return [*(of_many if workers > 2 else (*elsewhere, ("ddp compressor=int8", 2.0))), *rows.LOCAL_MOMENTS.items()]
         if workers > 2 or schedule != FALLING:
-            return [*of_many, *other_moments]
+            return of_many
         if seed and job == LARGE:
             return [(SYNCHRONOUS, 2.0), *rows.ON_TIME.items()]
         compressed = ("ddp compressor=int8", "ddp compressor=power_sgd", *rows.COMPRESSED)
-        more_on_time = rows.MORE_ON_TIME.items() if job in HIGH else ()
-        return [*elsewhere, *((method, 2.0) for method in compressed), *more_on_time, *other_moments]
+        return [*elsewhere, *((method, 2.0) for method in compressed), *(rows.MORE_ON_TIME.items() if job in HIGH else ())]
 
-    return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
+    by_default = [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
             for workers, optimizer, method, rate in compared
             if optimizer == "adamw" or "moments" not in method] + [  # moments are Adam's
         Run(method, optimizer, 2, seed, coverage=rate, job=job) for seed in range(seeds)
@@ -135,6 +133,8 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
         for workers in ((2,) if job == LARGE else (2, 4) if schedule in CLIPPED else (2, 4, 8))
         for method, rate in scheduled(job, schedule, workers, seed)
         if rate in coverage_rates or not rows.depends_on_rate(method)]
+    return by_default + [dataclasses.replace(run, method=f"{run.method} moments=whole_batch") for run in by_default
+                         if run.optimizer == "adamw" and "moments" not in run.method and rows.steps_apart(run.method)]
 
 
 def done_runs(path):
@@ -144,9 +144,9 @@ def done_runs(path):
 
 def plan_for(run):
     """The plan that the run's scheme makes for its job on a link at the run's coverage rate."""
-    method = PLANNED[run.method]
+    method = methods.parse(run.method)
     setting = setting_of(run.job, run.coverage, run.workers)
-    if run.method == rows.AUTO:  # as in a job whose optimizer has momentum, and which may clip
+    if method.scheme == "auto":  # as in a job whose optimizer has momentum, and which may clip
         refused = ["makes_momentum", *(["steps_in_backward"] if run.schedule in CLIPPED else [])]
         return next(each["plan"] for each in core.ranked_plans(*setting, method.plan_options)
                     if not any(each["demands"][name] for name in refused))
@@ -178,7 +178,7 @@ def train(run, train_set, test_set):
         finish = peer.train(job, peer.steps(run.coverage))
     else:
         plan = plan_for(run)
-        job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, **PLANNED[run.method].wrap_options)
+        job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, **methods.parse(run.method).wrap_options)
         finish = functools.partial(gradweave.finish, job.model)
     if run.schedule in CLIPPED:
         clip = functools.partial(gradweave.clip_grad_norm_, job.model) if plan else functools.partial(

@@ -32,16 +32,14 @@ AUTO = "auto allow=exact+local+compressed"
 COMPRESSED = ("ddp compressor=int2", "ddp compressor=random_k", "ddp compressor=top_k",
               "ddp compressor=dgc compressor_momentum=0")
 
-# {row: coverage rate}: averages where Adam divides by another second moment than by default.
-OTHER_MOMENTS = {f"{method} moments={moments}": rate for moments in ("whole_batch", "local")
+# {row: coverage rate}: averages where Adam divides by the second moment of each worker's own part of the batch.
+LOCAL_MOMENTS = {f"{method} moments=local": rate
                  for method, rate in {**ON_TIME, "delayed_averaging compressor=int4": 2.0}.items()}
 
-# For accuracies alone, as fast as their like: Adam's second moment as each rank has it, or estimates it; the hook's first
-# whole iterations.
+# For accuracies alone, as fast as their like: Adam's second moment as each rank has it; the hook's first whole iterations.
 ACCURACY_ONLY = (
-    AUTO, *COMPRESSED, *OTHER_MOMENTS,
-    "delayed_averaging moments=local", "delayed_averaging moments=whole_batch", "deft correction=local moments=local",
-    "local_sgd period=2 moments=local",
+    AUTO, *COMPRESSED, *LOCAL_MOMENTS,
+    "delayed_averaging moments=local", "deft correction=local moments=local", "local_sgd period=2 moments=local",
     "ddp compressor=power_sgd compressor_rank=1 compressor_warm_up=3")
 
 
@@ -68,3 +66,12 @@ def depends_on_rate(name):
     method = methods.parse(name)
     whole = tuple(option for option in method.options if not option[0].startswith("compressor"))
     return methods.Method(method.scheme, whole).effect(core.schemes()) != "exact"
+
+
+def steps_apart(name):
+    """Whether ranks step on their own there, and so by Adam's second moment of a part of the batch."""
+    if name in peers():
+        return False
+    method = methods.parse(name)
+    return dict(method.options).get("correction") == "local" or bool(
+        {"local", "corrected"} & set(method.effect(core.schemes()).split("+")))

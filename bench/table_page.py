@@ -219,7 +219,7 @@ def measured_in_the_job():
 
 
 def kept_accuracy(done):
-    """Mean accuracy of the same seeds by DistributedDataParallel and by averages in the background."""
+    """Mean accuracy of the same seeds by DistributedDataParallel and by averages in the background; "" where none was run."""
     columns = ((accuracy.SYNCHRONOUS, 2.0), ("delayed_averaging", 2.0), (AVERAGES, 16.0), (AVERAGES, 64.0))
     lines = []
     for workers in (2, 4):
@@ -227,7 +227,8 @@ def kept_accuracy(done):
             row = [f"{workers}, {title}"]
             for method, rate in columns:
                 runs = [accuracy.Run(method, optimizer, workers, seed, coverage=rate) for seed in range(3)]
-                row.append(f"{statistics.mean(done[run]['accuracy'][-1] for run in runs):.2f}")
+                found = [done[run]["accuracy"][-1] for run in runs if run in done]
+                row.append(f"{statistics.mean(found):.2f}" if found else "")
             lines.append(row)
     return markdown(["workers, optimizer", "DistributedDataParallel", "`delayed_averaging`", "in 4 bits, coverage rate 16",
                      "64"], lines)

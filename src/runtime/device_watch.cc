@@ -68,9 +68,9 @@ void DeviceBackends::end(const std::string& verdict, const std::function<bool()>
 
 DeviceWatch::DeviceWatch(std::shared_ptr<DeviceBackends> backends, std::chrono::milliseconds timeout,
                          GiveUp give_up)
-    : thread_([this, backends = std::move(backends), timeout,
-               give_up] { watch(*backends, timeout, give_up); },
-              [give_up](const std::string& why) { give_up("the watch of the accelerator's links", {}, why); }) {}
+    : thread_(
+          [this, backends = std::move(backends), timeout, give_up] { watch(*backends, timeout, give_up); },
+          [give_up](const std::string& why) { give_up("the watch of the accelerator's links", {}, why); }) {}
 
 DeviceWatch::~DeviceWatch() {
   const MutexLock lock(mutex_);
@@ -78,7 +78,8 @@ DeviceWatch::~DeviceWatch() {
   stopped_.notify_all();
 }
 
-void DeviceWatch::watch(const DeviceBackends& backends, std::chrono::milliseconds timeout, const GiveUp& give_up) {
+void DeviceWatch::watch(const DeviceBackends& backends, std::chrono::milliseconds timeout,
+                        const GiveUp& give_up) {
   MutexLock lock(mutex_);
   while (!stop_) {
     lock.unlock();

@@ -41,8 +41,8 @@ class MomentShare {
   void restore(const std::vector<double>& state);
 
  private:
-  static constexpr std::int64_t kEvery = 8;     // iterations
-  static constexpr std::int64_t kCopied = 4;    // after a sample
+  static constexpr std::int64_t kEvery = 8;   // iterations
+  static constexpr std::int64_t kCopied = 4;  // after a sample
   // Squares, summed over the sample.
   struct Sums {
     double of_mean = 0, of_each = 0;

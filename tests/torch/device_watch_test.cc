@@ -65,9 +65,10 @@ TEST_F(Links, TellWhichHasFailedAndHow) {
 
 TEST_F(Links, AreGivenUpOnceAndByTheWatch) {
   std::promise<std::string> given_up;
-  DeviceWatch watch(backends_, 3s, [&](const std::string& what, std::chrono::nanoseconds after, const std::string&) {
-    given_up.set_value(what + " after " + std::to_string(after / 1s));  // twice would throw
-  });
+  DeviceWatch watch(backends_, 3s,
+                    [&](const std::string& what, std::chrono::nanoseconds after, const std::string&) {
+                      given_up.set_value(what + " after " + std::to_string(after / 1s));  // twice would throw
+                    });
   backend_->error = c10d::ErrorType::TIMEOUT;
   EXPECT_EQ(given_up.get_future().get(), "communication on link second after 3");
 }
