@@ -188,8 +188,7 @@ class Fleet:
         self.values.grad, = torch.autograd.grad(self.losses(self.values, inputs, targets).sum(), self.values)
 
     def step(self):
-        """A step of every worker; AdamW by the second moment of the whole batch, as gradweave.wrap(moments="whole_batch") makes
-        it."""
+        """A step of every worker; AdamW by the second moment of the whole batch, as moments="whole_batch" estimates it."""
         if self.workers == 1 or not moments.serves(type(self.optimizer), self.group):
             return self.optimizer.step()
         rate, whole_batch = self.group["lr"], moments.Estimated(self.workers)

@@ -67,7 +67,7 @@ void DeviceBackends::end(const std::string& verdict, const std::function<bool()>
 }
 
 DeviceWatch::DeviceWatch(std::shared_ptr<DeviceBackends> backends, std::chrono::milliseconds timeout,
-                         GiveUp give_up)
+                         const GiveUp& give_up)
     : thread_(
           [this, backends = std::move(backends), timeout, give_up] { watch(*backends, timeout, give_up); },
           [give_up](const std::string& why) { give_up("the watch of the accelerator's links", {}, why); }) {}

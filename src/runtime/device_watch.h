@@ -55,7 +55,8 @@ class DeviceWatch {
   // `give_up` is called with the first failure, from that thread, at most once; `after`: what was waited for.
   using GiveUp =
       std::function<void(const std::string& what, std::chrono::nanoseconds after, const std::string& cause)>;
-  DeviceWatch(std::shared_ptr<DeviceBackends> backends, std::chrono::milliseconds timeout, GiveUp give_up);
+  DeviceWatch(std::shared_ptr<DeviceBackends> backends, std::chrono::milliseconds timeout,
+              const GiveUp& give_up);
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
