@@ -210,7 +210,7 @@ class Islands:
         self._update(number)
         group = self._groups[number]
         if group.device.type != "cpu" and hasattr(group.comm_ctx, "all_gather_copy_in_stream"):
-            # It waits for updates before the outermost module's forward alone.
+            # FSDP2 lets it wait for updates before the outermost module's forward alone.
             group.comm_ctx.all_gather_copy_in_stream.wait_stream(torch.accelerator.current_stream(group.device))
         gather(async_op)
         self._versions[number] = self._version(number)

@@ -41,8 +41,9 @@ DeviceBackends::Failure DeviceBackends::failure() const {
 }
 
 void DeviceBackends::set_interrupt(Interrupt interrupt) {
+  auto next = interrupt ? std::make_shared<const Interrupt>(std::move(interrupt)) : nullptr;
   const MutexLock lock(mutex_);
-  interrupt_ = std::move(interrupt);
+  interrupt_.swap(next);
 }
 
 void DeviceBackends::end(const std::string& verdict, const std::function<bool()>& told) const {
@@ -50,13 +51,13 @@ void DeviceBackends::end(const std::string& verdict, const std::function<bool()>
   while (!told() && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(kComesByItself / 20);
   if (!told()) {
-    Interrupt interrupt;
+    std::shared_ptr<const Interrupt> interrupt;
     {
       const MutexLock lock(mutex_);
       interrupt = interrupt_;
     }
     if (!interrupt) return;
-    interrupt(verdict);
+    (*interrupt)(verdict);
   }
   for (const auto& [link, backend] : all_) {
     try {

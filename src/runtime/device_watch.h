@@ -37,7 +37,7 @@ class DeviceBackends {
   // happened, since it might save what it finds: where nobody can interrupt it, nothing is aborted either.
   void end(const std::string& verdict, const std::function<bool()>& told) const;
   using Interrupt = std::function<void(const std::string& verdict)>;
-  void set_interrupt(Interrupt interrupt);
+  void set_interrupt(Interrupt interrupt);  // null: nobody can
 
  private:
   struct Named {
@@ -46,7 +46,8 @@ class DeviceBackends {
   };
   std::vector<Named> all_;
   mutable Mutex mutex_;
-  Interrupt interrupt_ GUARDED_BY(mutex_);
+  std::shared_ptr<const Interrupt> interrupt_
+      GUARDED_BY(mutex_);  // a copy of it may need a lock of the language
 };
 
 // Asks them all the time, on a thread of its own.

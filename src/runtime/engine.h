@@ -175,8 +175,7 @@ class Engine {
     bool has_places = false;  // of gradients
     Trainer trainer;
     std::shared_ptr<DeviceBackends> backends;
-    std::unique_ptr<DeviceWatch>
-        watch;  // of links whose ops this rank's host doesn't wait for; null: there are none
+    std::unique_ptr<DeviceWatch> watch;  // null: the host waits for all ops
 
     // Updates that are on their way are the training thread's to apply: it may be about to.
     bool may_apply() const REQUIRES(run::compute_thread);

@@ -90,6 +90,7 @@ Engine::Open& Engine::open() const {
 
 void Engine::close(std::optional<run::Clock::duration> patience) {
   if (!open_) return;
+  open_->backends->set_interrupt(nullptr);
   open_->hooks.reset();
   open_->run.queue()->settle(patience.value_or(open_->options.timeout));
   open_.reset();
