@@ -6,8 +6,9 @@ rate rising and falling as there. A worker divides its first moment by the squar
 
     synchronous: the second moment of the whole batch's gradient, as with DistributedDataParallel
     local: that of its own part, as torch's AdamW does
-    whole_batch: what src/runtime/adam_step.h estimates of the whole batch's, the default of gradweave.wrap(moments=)
-    measured: what src/runtime/moment_share.h measures of the whole batch's, by a sample of gradients
+    whole_batch: what src/runtime/adam_step.h estimates of the whole batch's
+    measured: what src/runtime/moment_share.h measures of the whole batch's, by a sample of gradients: the default of
+        gradweave.wrap(moments=)
     over_workers: that of its own part over the number of workers
     averaged: as whole_batch, of second moments that are averaged over the workers after every step
 
