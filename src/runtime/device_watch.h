@@ -47,7 +47,7 @@ class DeviceBackends {
   std::vector<Named> all_;
   mutable Mutex mutex_;
   std::shared_ptr<const Interrupt> interrupt_
-      GUARDED_BY(mutex_);  // a copy of it may need a lock of the language
+      GUARDED_BY(mutex_);  // copying one of Python's takes Python's lock
 };
 
 // Asks them all the time, on a thread of its own.

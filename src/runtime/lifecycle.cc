@@ -67,7 +67,7 @@ Engine::Engine(std::vector<NamedParameter> parameters, std::vector<LinkSpec> lin
       return queue->told() || !alive || alive->tells();
     };
     Thread ending([=] { backends->end(verdict, told); }, [](const std::string&) {});
-    ending.give_up();  // it may wait for a lock of the language
+    ending.give_up();  // it may wait for Python's lock
   });
   if (backends->empty()) return;
   open_->watch = std::make_unique<DeviceWatch>(

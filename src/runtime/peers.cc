@@ -69,6 +69,25 @@ void Awaited::run() {
   ended.notify_all();
 }
 
+// A call that throws the verdict, or returns.
+class Telling {
+ public:
+  explicit Telling(std::atomic<int>& calls) : calls_(calls) { ++calls_; }
+  Telling(const Telling&) = delete;
+  Telling& operator=(const Telling&) = delete;
+  ~Telling() {
+    if (!told_) --calls_;
+  }
+  [[noreturn]] void tell(const std::string& verdict) {
+    told_ = true;
+    throw RuntimeFailure(verdict);
+  }
+
+ private:
+  std::atomic<int>& calls_;
+  bool told_ = false;
+};
+
 // Until the process ends: what a backend may still write to.
 void keep(std::shared_ptr<Awaited> call) {
   static Mutex mutex;
@@ -92,25 +111,6 @@ struct Peers::Process {
   void add(const std::shared_ptr<Shared>& job) EXCLUDES(mutex);
   // The other jobs end too.
   void tell_others(const Shared* job, const std::string& verdict) EXCLUDES(mutex);
-};
-
-// A call that throws the verdict, or returns.
-class Telling {
- public:
-  explicit Telling(std::atomic<int>& calls) : calls_(calls) { ++calls_; }
-  Telling(const Telling&) = delete;
-  Telling& operator=(const Telling&) = delete;
-  ~Telling() {
-    if (!told_) --calls_;
-  }
-  [[noreturn]] void tell(const std::string& verdict) {
-    told_ = true;
-    throw RuntimeFailure(verdict);
-  }
-
- private:
-  std::atomic<int>& calls_;
-  bool told_ = false;
 };
 
 struct Peers::Shared {

@@ -1,5 +1,6 @@
 """What the ranks of on_accelerator.py do."""
 
+import functools
 import hashlib
 import itertools
 import os
@@ -14,7 +15,6 @@ sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 import torch
 from torch import distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
 
 import gradweave
 import jobs
@@ -26,9 +26,10 @@ from models import cluster, links_cost, make_optimizer, workload
 from device_loops import FEATURES, STEPS, Loop
 
 CLOSE = 1e-2  # kernels of an accelerator and of the processor, after six iterations
-WARM_UP, PROFILE, SETTLED = 2, 5, 12  # iterations
+# The simulated accelerator takes no time, so that nothing tells these how often to average.
 WITH_PERIOD = {"local_sgd", "partial_sgd", "dreamddp", "delayed_averaging"}
-LOST_S, BUSY_S = 3.0, 5  # the timeout of an op; that ranks of a busy machine may lie behind
+LOST_S, BUSY_S = 3.0, 5  # the timeout of an op; how far ranks of a busy machine may lie behind
+WARM_UP, PROFILE, SETTLED = 2, 5, 12  # iterations
 TURN, BEFORE_TURN = 6, 2
 LONG_S, MOST_SAMPLES = 0.05, 1 << 16
 # Timed beside the schemes as they come: what docs/choosing.md names for slow links, and DistributedDataParallel's remedies.
@@ -128,26 +129,18 @@ def sharded(rank, schemes):
     """{scheme: Outcome} of two islands of two ranks, in which FSDP2 shards a model. Digests are of this rank's shards."""
     of = device()
     links_cost(halves=True)
-    mesh = init_device_mesh(of.type, (2, 2), mesh_dim_names=("between", "inside"))
+    mesh = sharded_models.mesh_of(device=of.type)
+    train = functools.partial(sharded_models.train, rank=rank, steps=sharded_models.STEPS)
 
     def make(seed):
         model = sharded_models.shard(sharded_models.make_stack(seed).to(of), mesh["inside"])
         return model, sharded_models.optimizer_of("sgd", model)
 
-    def train(model, optimizer, between=None):
-        for step in range(sharded_models.STEPS):
-            x, y = (each.to(of) for each in sharded_models.batch(rank, step))
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), y).backward()
-            if between:
-                between(model)
-            optimizer.step()
-
     def shards(model):
         return {name: shard.cpu() for name, shard in sharded_models.shards(model).items()}
 
     model, optimizer = make(0)
-    train(model, optimizer, sharded_models.averaged(mesh["between"].get_group()))
+    train(model, optimizer, between=sharded_models.averaged(mesh["between"].get_group()))
     expected, found = shards(model), {}
     reports(of)  # of torch's own streams
     consistency = {row["name"]: row["consistency"] for row in core.schemes()}
@@ -178,8 +171,8 @@ def until_a_peer_is_lost(rank, scheme):
 
 
 def lost(start, scheme, fault):
-    """What becomes of rank 0 of two, when rank 1 gets the signal `fault`: Outcome."""
-    job = start(until_a_peer_is_lost, 2, scheme=scheme)
+    """What becomes of rank 0, when rank 1 gets the signal `fault`: Outcome. `start`: ranks.start() of two ranks."""
+    job = start(until_a_peer_is_lost, scheme=scheme)
     try:
         for rank in range(2):
             job.wait_for_file(f"ready{rank}")

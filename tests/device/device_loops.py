@@ -34,8 +34,8 @@ class Loop:
 
         model = jobs.net_on(self.device, seed=self.rank)
         optimizer = make_optimizer(self.kind, model)
-        self.model, self.optimizer = gradweave.wrap(model, optimizer, plan=self.plan, links=self.groups, moments="local",
-                                                    timeout=30, report=False, **self.wrapped)
+        self.model, self.optimizer = gradweave.wrap(model, optimizer, plan=self.plan, links=self.groups,
+                                                    timeout=30, report=False, **{"moments": "local"} | self.wrapped)
 
     def loss(self, step):
         x, y = (each.to(self.device) for each in batch(self.rank, step))

@@ -185,10 +185,11 @@ def main(arguments=None):
         no_times = in_own_network(sys.argv[1:])
     size = given.ranks or max(2, torch.accelerator.device_count() if torch.accelerator.is_available() else 2)
     machine = Machine.found(given.device, given.backend, size)
-    def of_ranks(count, how=ranks.run):
-        return functools.partial(how, environment=functools.partial(machine.environment, count))
 
-    run = functools.partial(of_ranks(size), world_size=size)
+    def of_ranks(count, how=ranks.run):
+        return functools.partial(how, world_size=count, environment=functools.partial(machine.environment, count))
+
+    run = of_ranks(size)
     folder = Path(given.output).absolute()
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -213,7 +214,7 @@ def main(arguments=None):
     add(features, schemes, FEATURES, "## What loops do")
     few = [scheme for scheme in FEW if scheme in schemes] or schemes[:1]
     add(features, few, CODECS, "## Compressed gradients")
-    add(sharded, schemes, by=functools.partial(of_ranks(4), world_size=4))
+    add(sharded, schemes, by=of_ranks(4))
     add(lost_peers, few, by=of_ranks(2, ranks.start))
     add(timelines, few, folder)
     if no_times:

@@ -60,6 +60,7 @@ TEST(OpQueue, TheFirstFailureStays) {
     });
     const std::string raised = waiting.error_of_wait();
     EXPECT_EQ(queue.failure(), raised);
+    EXPECT_TRUE(queue.told());
     other.join();
     EXPECT_EQ(told, raised);
   }

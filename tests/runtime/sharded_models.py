@@ -36,9 +36,9 @@ class Stack(nn.Module):
         return self.leave(x)
 
 
-def mesh_of(islands=2, inside=2):
-    """Of all ranks, {"between", "inside"}."""
-    return init_device_mesh("cpu", (islands, inside), mesh_dim_names=("between", "inside"))
+def mesh_of(islands=2, inside=2, device="cpu"):
+    """Of all ranks, {"between", "inside"}; `device`: the type."""
+    return init_device_mesh(device, (islands, inside), mesh_dim_names=("between", "inside"))
 
 
 def make_stack(seed=0, **sizes):
@@ -69,7 +69,7 @@ def batch(rank, step, size=4):
 
 
 def loss_of(model, rank, step):
-    x, y = batch(rank, step)
+    x, y = (each.to(next(model.parameters()).device) for each in batch(rank, step))
     return nn.functional.mse_loss(model(x).float(), y)
 
 

@@ -56,6 +56,7 @@ TEST_F(Ranks, AVerdictEndsAWait) {
   });
   EXPECT_THAT(failure_of([this] { first_.together("the broadcast", never()); }),
               HasSubstr("rank 1 ended with ValueError: a bad batch"));
+  EXPECT_TRUE(first_.tells());
   other.join();
   // And keeps the next from beginning.
   EXPECT_THAT(failure_of([this] { first_.await([] { FAIL(); }); }), HasSubstr("a bad batch"));
@@ -75,6 +76,7 @@ TEST_F(Ranks, WhatEndedInTimeIsAsIfItHadBeenCalledHere) {
   EXPECT_THROW(first_.await([] { throw std::out_of_range("its own"); }), std::out_of_range);
   EXPECT_THROW(first_.together("it", [] { throw InvalidInput("what", "where", "remedy"); }), InvalidInput);
   EXPECT_EQ(first_.verdict(), "");
+  EXPECT_FALSE(first_.tells());
   EXPECT_THAT(
       failure_of([this] { first_.together("the broadcast", [] { throw std::runtime_error("closed"); }); }),
       HasSubstr("the broadcast failed after 0.0 s"));
