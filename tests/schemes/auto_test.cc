@@ -127,6 +127,17 @@ TEST(Auto, PrefersAveragesOnTimeToLateOnes) {
   EXPECT_EQ(effects("0"), std::vector{Effect::kCorrected});  // faster
 }
 
+TEST(Auto, PrefersRoundedGradientsToAverages) {
+  const auto effects = [](const char* tolerance) {
+    return effects_of(auto_plan({{"allow", "compressed+corrected+local"}, {"tolerance", tolerance}}));
+  };
+  EXPECT_EQ(effects("10"), std::vector{Effect::kCompressed});
+  EXPECT_NE(effects("0"), std::vector{Effect::kCompressed});  // averages are faster
+  const Plan gradients_of_signs =
+      auto_plan({{"allow", "compressed+local"}, {"tolerance", "10"}, {"compressor", "ef_signsgd"}});
+  EXPECT_TRUE(has_effect(gradients_of_signs, Effect::kLocal));  // which change more
+}
+
 TEST(Auto, KeepsTheLimits) {
   const auto staleness = [](const std::map<std::string, std::string>& options) {
     return simulate(auto_plan(options), workload(), cluster()).staleness_max;
