@@ -111,11 +111,13 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
                  ("deft correction=local", 2.0), ("local_sgd", 2.0), ("DDP (fp16 hook)", 2.0),
                  ("DDP (PowerSGD hook)", 2.0), ("post-local SGD", 64.0), ("Streaming DiLoCo", 2.0), ("Streaming DiLoCo", 64.0),
                  *((name, 64.0) for name, peer in rows.peers().items() if not peer.timed)]
-    of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0), *rows.ON_TIME.items(), ("ddp compressor=int8", 2.0)]
+    of_many = [(SYNCHRONOUS, 2.0), (int4, 2.0), (auto, 64.0), *rows.ON_TIME.items(), ("ddp compressor=int8", 2.0),
+               ("ddp compressor=int4", 2.0)]
 
     def scheduled(job, schedule, workers, seed):
         if schedule in CLIPPED:
-            return [*(of_many if workers > 2 else (*elsewhere, ("ddp compressor=int8", 2.0))), *rows.LOCAL_MOMENTS.items()]
+            rounded = ((name, 2.0) for name in ("ddp compressor=int8", "ddp compressor=int4", "dear compressor=int8"))
+            return [*(of_many if workers > 2 else (*elsewhere, *rounded)), *rows.LOCAL_MOMENTS.items()]
         if workers > 2 or schedule != FALLING:
             return of_many
         if seed and job == LARGE:

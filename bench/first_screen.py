@@ -21,9 +21,10 @@ def commands():
     """What measures the times and the accuracies."""
     rates = [f"{rate:g}" for rate in table_page.PICTURED]
     rows = [name for name in table_page.SHOWN if name not in table.ANCHORS]
-    runs = [f"small/2 workers/{table_page.OPTIMIZER}/{name}/" for name in (accuracy.SYNCHRONOUS, *rows)]
+    judged = table_page.SMALL
+    runs = [f"{judged.job}/2 workers/{judged.optimizer}/{name}/" for name in (accuracy.SYNCHRONOUS, *rows)]
     return [[sys.executable, module.__file__, "--coverage", *rates, "--only", *only, "--results", str(results), *more]
-            for module, only, results, more in ((table, rows, TIMES, ["--jobs", table_page.JUDGED]),
+            for module, only, results, more in ((table, rows, TIMES, ["--jobs", judged.job]),
                                                 (accuracy, runs, ACCURACIES, []))]
 
 

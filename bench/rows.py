@@ -28,8 +28,8 @@ MORE = (
 # Whatever `auto` takes where the loss may change a little.
 AUTO = "auto allow=exact+local+compressed"
 
-# Compressed gradients, which `auto` may take too, beside those of MORE.
-COMPRESSED = ("ddp compressor=int2", "ddp compressor=random_k", "ddp compressor=top_k",
+# Compressed gradients beside those of MORE.
+COMPRESSED = ("ddp compressor=int4", "ddp compressor=int2", "ddp compressor=random_k", "ddp compressor=top_k",
               "ddp compressor=dgc compressor_momentum=0")
 
 # {row: coverage rate}: averages where Adam divides by the second moment of each worker's own part of the batch.

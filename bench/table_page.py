@@ -7,6 +7,7 @@ docs/performance.md and README.md, from docs/results/table.jsonl (times, bytes) 
 import math
 import statistics
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import accuracy
@@ -19,15 +20,12 @@ from training_tables import ON_TEXT, markdown, replace_section
 DOCS = Path(__file__).parent.parent / "docs"
 ACCURACIES = DOCS / "results/accuracy.jsonl"
 IN_THE_JOB = {"": DOCS / "results/predictions.jsonl",
-              " at half speed": DOCS / "results/predictions-half-speed.jsonl"}  # of the processors
+              " at half speed": DOCS / "results/predictions-half-speed.jsonl",  # of the processors
+              " at half speed, again": DOCS / "results/predictions-half-speed-again.jsonl"}
 MEASURED_AGAIN = DOCS / "results/predictions-again.jsonl"  # the same plans in another run
 COSTS = ("handover_us", "launch_us", "burst_us")  # of messages, besides start-up and bytes; what a link saves up
-PICTURE = "results/accuracy-over-time.svg"
 PICTURED = (2.0, 64.0)
 RATES = (0.5, 1.0, 2.0, 4.0, 16.0, 64.0)
-JUDGED = "small"      # the job whose accuracy is measured
-OPTIMIZER = "sgd"
-TARGET = 88.5         # percent of the test images
 AVERAGES = "delayed_averaging compressor=int4"
 PREDICTED = (0.5, 1.0, 2.0)
 DEFAULT, TUNED = "DDP (default)", "DDP (tuned)"
@@ -35,7 +33,37 @@ DEFAULT, TUNED = "DDP (default)", "DDP (tuned)"
 IN_SHORT = (TUNED, "DDP (fp16 hook)", "DDP (PowerSGD hook)", "post-local SGD", "Streaming DiLoCo", "dear", "us_byte", "auto",
             "deft", "deft correction=local", "delayed_averaging", AVERAGES)
 SHOWN = (TUNED, "DDP (fp16 hook)", "DDP (PowerSGD hook)", "Streaming DiLoCo", "us_byte", AVERAGES)
-DRAWN = (TUNED, "DDP (fp16 hook)", "Streaming DiLoCo", "us_byte", AVERAGES)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A job whose accuracy is measured, and drawn over its time; two workers."""
+    job: str
+    optimizer: str
+    schedule: str
+    measure: str
+    target: float                        # percent of it
+    axis: tuple[int, int]
+    drawn: dict[float, tuple[str, ...]]  # {coverage rate: rows}
+    note: str                            # of the curves
+    picture: str
+
+    def of(self, done):
+        """Its runs among those of accuracy.done_runs()."""
+        return {run: result for run, result in done.items() if (run.job, run.workers, run.optimizer, run.schedule) ==
+                (self.job, 2, self.optimizer, self.schedule)}
+
+
+SMALL = Judged("small", "sgd", "constant", "test accuracy (%)", 88.5, (75, 91),
+               dict.fromkeys(PICTURED, (TUNED, "DDP (fp16 hook)", "Streaming DiLoCo", "us_byte", AVERAGES)),
+               "The last point is on all test images, the others on half.", "results/accuracy-over-time.svg")
+_AT_2, _, _AT_64 = rows.ON_TIME
+GPT = Judged("gpt", "adamw", accuracy.HIGH["gpt"], "next bytes that are right (%)", 58.0, (20, 62),
+             {2.0: (TUNED, "DDP (fp16 hook)", "Streaming DiLoCo", "ddp compressor=int8", "dear compressor=int8", AVERAGES,
+                    _AT_2),
+              64.0: (TUNED, "DDP (fp16 hook)", "Streaming DiLoCo", "post-local SGD", "ddp compressor=int8",
+                     "delayed_averaging compressor=auto", _AT_64)},
+             "On held-out text.", "results/gpt-over-time.svg")
 
 
 def timed(path):
@@ -54,17 +82,14 @@ def timed(path):
                        key=lambda entry: (table.JOBS.index(entry[0][0]) if entry[0][0] in table.JOBS else 9, entry[0][1])))
 
 
-def curves(path):
-    """{(method, coverage): [curve of each seed]}: [(iterations, accuracy in percent), ...]; two workers, SGD. The last
-    point is on all test images, those on the way on half of them."""
+def curves(path, judged=SMALL):
+    """{(method, coverage): [curve of each seed]}: [(iterations, accuracy in percent), ...]."""
     found = {}
-    for run, result in accuracy.done_runs(path).items():
-        if run.job == "small" and run.workers == 2 and run.optimizer == OPTIMIZER:
-            epochs = result["accuracy"]
-            each = accuracy.ITERATIONS["small"]
-            curve = result.get("curve") or [(each * (number + 1), value) for number, value in enumerate(epochs)]
-            curve[-1] = (curve[-1][0], epochs[-1])
-            found.setdefault((run.method, run.coverage), []).append([tuple(point) for point in curve])
+    for run, result in judged.of(accuracy.done_runs(path)).items():
+        epochs, each = result["accuracy"], accuracy.ITERATIONS[judged.job]
+        curve = result.get("curve") or [(each * (number + 1), value) for number, value in enumerate(epochs)]
+        curve[-1] = (curve[-1][0], epochs[-1])
+        found.setdefault((run.method, run.coverage), []).append([tuple(point) for point in curve])
     return found
 
 
@@ -90,7 +115,7 @@ def iterations_to(curve, target):
     return None
 
 
-def seconds_to_target(name, coverage, line, found, target=TARGET):
+def seconds_to_target(name, coverage, line, found, target=SMALL.target):
     """(median over the seeds of the seconds to `target`, how many of how many seeds reach it), or None without curves."""
     of_row = curves_of(name, coverage, found)
     if not of_row:
@@ -134,11 +159,11 @@ def page(found_times, found_curves):
         any_line = next((line for line in group.values() if "bits_per_second" in line), None)
         if any_line is None:
             continue
-        judged = job == JUDGED
+        judged = job == SMALL.job
         header = ["", "ms per iteration", "times compute (spread)", "times as fast as DDP tuned", "predicted ms", "error, %",
                   "MB sent"]
         if judged:
-            header += [f"s to {TARGET:g} %", "accuracy, %"]
+            header += [f"s to {SMALL.target:g} %", "accuracy, %"]
         lines = [cells(name, coverage, group[name], found_curves, judged) for name in order() if name in group]
         errors = [abs(line["predicted_ms"] / line["measured_ms"] - 1) for line in group.values() if "predicted_ms" in line]
         told = (f"; predictions: mean error {100 * statistics.mean(errors):.1f} %, worst {100 * max(errors):.1f} %"
@@ -150,8 +175,8 @@ def page(found_times, found_curves):
 
 
 def in_short(times, found):
-    """How many times faster than DistributedDataParallel tuned by hand the job JUDGED trains, with the accuracy beside it."""
-    groups = {rate: times.get((JUDGED, rate), {}) for rate in RATES}
+    """How many times faster than DistributedDataParallel tuned by hand the job SMALL trains, with the accuracy beside it."""
+    groups = {rate: times.get((SMALL.job, rate), {}) for rate in RATES}
 
     def speed(name, rate):
         line = groups[rate].get(name, {})
@@ -169,7 +194,7 @@ def in_words(times):
         return f"{min(found):.2f} to {max(found):.2f}"
 
     many = [times[job, 1.0]["dear"]["speedup_over_tuned"][0] for job in ("gpt", "resnet18")]
-    return (f"Over all these rates an iteration of `{AVERAGES}` takes {over_compute(JUDGED)} times as long as "
+    return (f"Over all these rates an iteration of `{AVERAGES}` takes {over_compute(SMALL.job)} times as long as "
             f"computing alone, and on a network\nof 13.2 MB {over_compute('wide')} times. On a GPT of 3.3 MB and on "
             f"ResNet-18, at coverage rate 1, `dear` is {many[0]:.2f} and {many[1]:.2f} times\nas fast as DDP (tuned).")
 
@@ -238,8 +263,9 @@ def other_jobs(done):
     """The same of the jobs of accuracy.SCHEDULED: DistributedDataParallel's mean, and how far the others are from it on the
     same seeds; "" where none was run, and no line of jobs that were not run."""
     after_the_step = "dreamddp{} forward_overlap=only compressor={}".format
-    methods = {"late, at 2": ("delayed_averaging", 2.0), "late, 4 bits, at 2": (AVERAGES, 2.0),
-               "late, 4 bits, at 64": (AVERAGES, 64.0), "late, `auto`, at 64": ("delayed_averaging compressor=auto", 64.0),
+    methods = {"gradients in 8 bits": ("ddp compressor=int8", 2.0), "late, at 2": ("delayed_averaging", 2.0),
+               "late, 4 bits, at 2": (AVERAGES, 2.0), "late, 4 bits, at 64": (AVERAGES, 64.0),
+               "late, `auto`, at 64": ("delayed_averaging compressor=auto", 64.0),
                "on time, 4 bits, H = 1, at 2": (after_the_step(" period=1", "int4"), 2.0),
                "on time, signs, H = 2, at 16": (after_the_step(" period=2", "ef_signsgd"), 16.0),
                "on time, signs, H = 3, at 64": (after_the_step(" period=3", "ef_signsgd"), 64.0),
@@ -264,7 +290,7 @@ def other_jobs(done):
     return markdown(["job, optimizer", "DistributedDataParallel", *methods], lines)
 
 
-WIDTH, PANEL, TOP, LOW, HIGH = 920, 370, 34, 75.0, 91.0
+PANEL, TOP, RIGHT, LETTER = 370, 34, 600, 7
 
 
 def mean_curve(of_row, ms):
@@ -279,31 +305,31 @@ def ticks(first, last):
     return [value for decade in decades for value in (decade, 2 * decade, 5 * decade) if first <= value <= last]
 
 
-def panel(group, coverage, found, top):
+def panel(judged, group, coverage, found, top):
     """SVG elements of one coverage rate, fastest rows first; [] without data."""
-    series = []
-    for name in DRAWN:
+    series, names = [], list(dict.fromkeys(name for drawn in judged.drawn.values() for name in drawn))
+    for name in judged.drawn[coverage]:
         line = group.get(name)
         of_row = curves_of(name, coverage, found)
         if line and "measured_ms" in line and of_row:
-            reach = seconds_to_target(name, coverage, line, found)
+            reach = seconds_to_target(name, coverage, line, found, judged.target)
             series.append((reach[0] if reach[0] is not None else math.inf, name, mean_curve(of_row, line["measured_ms"])))
     series.sort(key=lambda entry: entry[0])
     if not series:
         return []
     times = [time for _, _, curve in series for time, _ in curve]
-    first, last, left, right = min(times) * 0.9, max(times) * 1.1, 46, 600
-    base = top + PANEL - 46
+    first, last, left, right = min(times) * 0.9, max(times) * 1.1, 46, RIGHT
+    base, (low, high) = top + PANEL - 46, judged.axis
 
     def x(seconds):
         return left + (right - left) * math.log(seconds / first) / math.log(last / first)
 
     def y(percent):
-        return base - (base - top - TOP) * (max(LOW, percent) - LOW) / (HIGH - LOW)
+        return base - (base - top - TOP) * (max(low, percent) - low) / (high - low)
 
     parts = [f'<text class="title" x="{left}" y="{top + 16}">'
-             f'Coverage rate {coverage:g}: test accuracy (%) over seconds of training</text>']
-    for percent in range(int(LOW), int(HIGH) + 1, 5):
+             f'Coverage rate {coverage:g}: {judged.measure} over seconds of training</text>']
+    for percent in range(low, high + 1, 5):
         parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y(percent):.1f}" y2="{y(percent):.1f}"/>'
                      f'<text x="{left - 8}" y="{y(percent) + 4:.1f}" text-anchor="end">{percent}</text>')
     for seconds in ticks(first, last):
@@ -311,7 +337,7 @@ def panel(group, coverage, found, top):
                      f'<text x="{x(seconds):.1f}" y="{base + 18}" text-anchor="middle">{seconds:g} s</text>')
     line_height = 18
     for number, (reach, name, curve) in enumerate(series):
-        look = f'stroke="{COLORS[DRAWN.index(name)]}"'
+        look = f'stroke="{COLORS[names.index(name)]}"'
         path = " ".join(f"{x(seconds):.1f},{y(percent):.1f}" for seconds, percent in curve)
         parts.append(f'<polyline class="curve" {look} points="{path}"/>')
         at_x, at_y = right + 18, top + TOP + 6 + number * line_height
@@ -321,20 +347,40 @@ def panel(group, coverage, found, top):
     return parts
 
 
-def picture(found_times, found_curves):
+def picture(found_times, found_curves, judged=SMALL):
     """The picture as SVG, or None without data."""
     panels, top = [], 0
     for coverage in PICTURED:
-        parts = panel(found_times.get((JUDGED, coverage), {}), coverage, found_curves, top)
+        parts = panel(judged, found_times.get((judged.job, coverage), {}), coverage, found_curves, top)
         if parts:
             panels += parts
             top += PANEL
     if not panels:
         return None
-    note = (f"Each name with the seconds until {TARGET:g} %; mean of the seeds, time axis logarithmic. The last point is on "
-            "all test images, the others on half.")
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top + 22}">', STYLE, *panels,
+    note = f"Each name with the seconds until {judged.target:g} %; mean of the seeds, time axis logarithmic. {judged.note}"
+    width = RIGHT + 100 + LETTER * max(len(name) for drawn in judged.drawn.values() for name in drawn)
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + 22}">', STYLE, *panels,
                       f'<text x="46" y="{top + 12}">{note}</text>', "</svg>"]) + "\n"
+
+
+def gpt_over_time(times, found, done):
+    """Seconds until the rows that are drawn for the GPT reach its target, and how far their losses are from
+    DistributedDataParallel's on the same seeds."""
+    losses = {}
+    for run, result in GPT.of(done).items():
+        losses.setdefault((run.method, run.coverage), {})[run.seed] = result["test_loss"][-1]
+    reference = curves_of(TUNED, 2.0, losses)
+    lines = []
+    for name in dict.fromkeys(name for drawn in GPT.drawn.values() for name in drawn):
+        row = [name]
+        for rate in PICTURED:
+            line, own = times[GPT.job, rate].get(name, {}), curves_of(name, rate, losses) or {}
+            reach = seconds_to_target(name, rate, line, found, GPT.target) if own and "measured_ms" in line else None
+            row.append("" if reach is None else f"{reach[0]:.0f} s" if reach[0] is not None else "not reached")
+            apart = [loss - reference[seed] for seed, loss in own.items()]
+            row.append(f"{statistics.mean(apart):+.3f} ({len(apart)})" if apart else "")
+        lines.append(row)
+    return markdown(["", *(text for rate in PICTURED for text in (f"to {GPT.target:g} % at {rate:g}", "loss"))], lines)
 
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
@@ -354,21 +400,26 @@ def seeds_told(found):
 
 
 def first_screen(times, found):
-    """Seconds to TARGET and accuracies of the rows that README.md shows."""
+    """Seconds to its target and accuracies of the rows that README.md shows."""
     slow = " and ".join(f"{rate:g}" for rate in PICTURED)
-    told = (f"Seconds until a small network has learned Fashion-MNIST to {TARGET:g} %, and its test accuracy after "
+    told = (f"Seconds until a small network has learned Fashion-MNIST to {SMALL.target:g} %, and its test accuracy after "
             f"{NUMBERS[accuracy.Run.epochs]} epochs.\nTwo workers; links that take {slow} times as long as the computation "
             f"(coverage rates {slow}); {seeds_told(found)}.")
     lines = []
     for name in SHOWN:
         row = [name]
         for rate in PICTURED:
-            reach = seconds_to_target(name, rate, times[JUDGED, rate][name], found)
+            reach = seconds_to_target(name, rate, times[SMALL.job, rate][name], found)
             row += [f"{reach[0]:.0f} s" if reach[0] is not None else "not reached",
                     final_accuracy(name, rate, found, 1) + " %"]
         lines.append(row)
     return told + "\n\n" + markdown(["", *(text for rate in PICTURED for text in (f"{rate:g} times too slow", "accuracy"))],
                                     lines)
+
+
+def pictures(times, found):
+    """{page of docs/: SVG}."""
+    return {SMALL.picture: picture(times, found), GPT.picture: picture(times, curves(ACCURACIES, GPT), GPT)}
 
 
 def measured():
@@ -383,6 +434,8 @@ def sections(times, found):
             (DOCS / "performance.md", "accuracy", kept_accuracy(accuracy.done_runs(ACCURACIES))),
             (DOCS / "performance.md", "other jobs", other_jobs(accuracy.done_runs(ACCURACIES))),
             (DOCS / "performance.md", "predictions", predictions(times)),
+            (DOCS / "results/accuracy.md", "the GPT over time",
+             gpt_over_time(times, curves(ACCURACIES, GPT), accuracy.done_runs(ACCURACIES))),
             (DOCS / "results/schemes.md", "in the job", measured_in_the_job() + "\n\n" + predicted_and_repeated()),
             (DOCS.parent / "README.md", "first screen", first_screen(times, found))]
 
@@ -391,8 +444,8 @@ def main():
     times, found = measured()
     for section in sections(times, found):
         replace_section(*section)
-    if drawn := picture(times, found):
-        (DOCS / PICTURE).write_text(drawn)
+    for name, drawn in pictures(times, found).items():
+        (DOCS / name).write_text(drawn)
     return 0
 
 

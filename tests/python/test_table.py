@@ -110,13 +110,14 @@ def test_the_page_has_each_row_once_and_says_what_was_refused(results):
     assert "| DDP (default) | 300 |" in page
 
 
-def test_the_picture_has_a_curve_for_each_drawn_row_with_an_accuracy(results, monkeypatch):
-    monkeypatch.setattr(table_page, "DRAWN", (table_page.TUNED, "dear", "us_byte", "delayed_averaging", "local_sgd"))
+def test_the_picture_has_a_curve_for_each_drawn_row_with_an_accuracy(results):
+    drawn = (table_page.TUNED, "dear", "us_byte", "delayed_averaging", "local_sgd")
+    judged = dataclasses.replace(table_page.SMALL, drawn=dict.fromkeys(table_page.PICTURED, drawn))
     curves = {("ddp", 2.0): [[(100, 80.0), (468, 90.0)]], ("delayed_averaging", 2.0): [[(100, 79.0), (468, 89.0)]]}
-    drawn = table_page.picture(table_page.timed(results), curves)
+    drawn = table_page.picture(table_page.timed(results), curves, judged)
     assert drawn.count("<polyline") == 3  # us_byte was refused, local_sgd not measured
     assert "prefers-color-scheme: dark" in drawn and drawn.startswith("<svg") and drawn.endswith("</svg>\n")
-    assert table_page.picture(table_page.timed(results), {}) is None
+    assert table_page.picture(table_page.timed(results), {}, judged) is None
 
 
 def test_in_short_the_accuracy_stands_beside_the_speed(results):
@@ -132,8 +133,8 @@ def test_the_pages_show_what_was_measured():
     others = (preserving, following, tuning, islands, meeting)
     for page, name, content in [section for module in others for section in module.sections()]:
         assert training_tables.with_section(page, name, content) == page.read_text(), f"{page}, {name}"
-    drawn = (table_page.DOCS / table_page.PICTURE).read_text()
-    assert table_page.picture(*table_page.measured()) == drawn, f"{table_page.PICTURE}: scripts/bench tables"
+    for name, drawn in table_page.pictures(*table_page.measured()).items():
+        assert (table_page.DOCS / name).read_text() == drawn, f"{name}: scripts/bench tables"
 
 
 def test_the_first_screen_says_how_many_seeds_its_accuracies_have():
