@@ -17,11 +17,13 @@ from streaming_diloco import StreamingDiLoCo
 class Peer:
     """`train(job, steps)` puts the peer into a lab job and returns what makes all ranks equal in the end, or None. `steps`:
     local steps between averages, which `period` chooses for a coverage rate as a user would by hand; None where every
-    iteration communicates. `timed`: whether it sends as many bytes as in earnest."""
+    iteration communicates. `first`: iterations until it sends as it does from then on. `timed`: whether it sends as many bytes
+    as in earnest."""
 
     name: str
     train: Callable
     period: Optional[Callable] = None
+    first: int = 1
     timed: bool = True
 
     def steps(self, coverage):
@@ -38,10 +40,12 @@ def _fp16(job, steps):
     data_parallel(job).register_comm_hook(None, default_hooks.fp16_compress_hook)
 
 
+WHOLE = 3  # iterations that PowerSGD's hook sends whole: its default of 1000 is longer than these runs
+
+
 def _power_sgd(job, steps):
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-    # Rank 1 from the third iteration on; its default of 1000 iterations without compression is longer than these runs.
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=3)
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=WHOLE)
     # One bucket: it sends from callbacks, and on Gloo the messages of two may meet in another order on another rank.
     data_parallel(job, bucket_cap_mb=25).register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
@@ -81,7 +85,7 @@ def _of_four_bits(momentum):
 
 PEERS = (
     Peer("DDP (fp16 hook)", _fp16),
-    Peer("DDP (PowerSGD hook)", _power_sgd),
+    Peer("DDP (PowerSGD hook)", _power_sgd, first=WHOLE),
     # Averages that compute waits for take at most a third of the time.
     Peer("post-local SGD", _post_local_sgd, lambda coverage: max(4, math.ceil(2 * coverage))),
     Peer("Streaming DiLoCo", _streaming_diloco, _hidden),

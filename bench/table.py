@@ -42,9 +42,10 @@ def rounds_at(coverage, asked=None):
 
 
 def turn_of(iteration_s, period=1, prologue=0):
-    """(timed, warm-up) iterations of a turn: about TURN_S, whole periods; the warm-up fills the links."""
+    """(timed, warm-up) iterations of a turn: about TURN_S, whole periods; the warm-up fills the links, and takes what they
+    have saved up."""
     timed = max(1, min(12, round(TURN_S / iteration_s)))
-    return period * math.ceil(timed / period), max(1, min(2, timed), prologue + period - 1)
+    return period * math.ceil(timed / period), max(2, prologue + period - 1)
 
 
 def done_rows(path):
@@ -120,7 +121,7 @@ def peer_contestant(name, peer, job, setting):
     contestant = turns.Contestant(name, job, network, finish=finish)
     slow = setting.compute_s * (1 + setting.coverage())
     contestant.turn = turn_of(setting.compute_s, steps) if steps else turn_of(slow)
-    training.train(job, 1)
+    training.train(job, peer.first)
     return contestant, {"period": steps or 1}
 
 

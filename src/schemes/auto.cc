@@ -57,16 +57,13 @@ std::ptrdiff_t severity(const Candidate& candidate) {
   const bool averages = find_scheme(candidate.scheme).payload == Payload::kParameter;
   const Compression compression = averages ? Compression{} : compression_of(candidate.options);
   const CompressorInfo* compressor = compression.name.empty() ? nullptr : &find_compressor(compression.name);
+  // Rounded gradients lose nothing where averages do: under AdamW (docs/results/accuracy.md).
+  const bool rounds = compressor != nullptr && compressor->keeps_accuracy;
   std::ptrdiff_t sum = 0;
   for (const Effect effect : candidate.effects) {
-    if (effect != Effect::kCompressed) {
-      sum += 8 * severity(effect);
-    } else if (compressor != nullptr && compressor->keeps_accuracy) {
-      ++sum;  // rounded gradients lose nothing where averages do: under AdamW (docs/results/accuracy.md)
-    } else if (!averages) {
-      sum += 8 * severity(effect);
-    }
+    if (effect != Effect::kCompressed || !(averages || rounds)) sum += 8 * severity(effect);
   }
+  if (rounds) ++sum;
   // A cast changes a gradient less than what leaves most of it for later.
   if (compressor != nullptr && compressor->error_feedback) ++sum;
   return sum;

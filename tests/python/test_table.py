@@ -66,7 +66,7 @@ def test_only_what_is_missing_is_measured_and_what_was_refused_again(results):
 
 def test_a_turn_is_whole_periods_and_short_where_iterations_are_slow():
     assert table.turn_of(0.15) == (6, 2)
-    assert table.turn_of(9.6) == (1, 1)
+    assert table.turn_of(9.6) == (1, 2)
     timed, warm_up = table.turn_of(0.15, period=13, prologue=2)
     assert timed == 13 and warm_up == 14
 
@@ -118,6 +118,18 @@ def test_the_picture_has_a_curve_for_each_drawn_row_with_an_accuracy(results):
     assert drawn.count("<polyline") == 3  # us_byte was refused, local_sgd not measured
     assert "prefers-color-scheme: dark" in drawn and drawn.startswith("<svg") and drawn.endswith("</svg>\n")
     assert table_page.picture(table_page.timed(results), {}, judged) is None
+
+
+def test_times_are_compared_as_if_the_machine_had_one_speed(results):
+    """Of two lines, the second measured on a machine half as fast."""
+    slow = line("local_sgd", 260)
+    slow["over_compute"] = [1.3] * 3
+    for anchor in slow["anchors"].values():
+        anchor["measured_ms"] *= 2
+    results.write_text("".join(json.dumps(each) + "\n" for each in (line("ddp", 280), slow, slow | {"row": "partial_sgd"})))
+    group = table_page.at_one_speed(table_page.timed(results), "small")["small", 2.0]
+    assert group["compute alone"]["measured_ms"] == 200 and group["local_sgd"]["measured_ms"] == pytest.approx(260)
+    assert group["ddp"]["measured_ms"] == pytest.approx(560) and group[table_page.TUNED]["measured_ms"] == pytest.approx(580)
 
 
 def test_in_short_the_accuracy_stands_beside_the_speed(results):
