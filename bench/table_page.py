@@ -54,16 +54,17 @@ class Judged:
                 (self.job, 2, self.optimizer, self.schedule)}
 
 
-SMALL = Judged("small", "sgd", "constant", "test accuracy (%)", 88.5, (75, 91),
-               dict.fromkeys(PICTURED, (TUNED, "DDP (fp16 hook)", "Streaming DiLoCo", "us_byte", AVERAGES)),
-               "The last point is on all test images, the others on half.", "results/accuracy-over-time.svg")
+SMALL = Judged(job="small", optimizer="sgd", schedule="constant", measure="test accuracy (%)", target=88.5, axis=(75, 91),
+               drawn=dict.fromkeys(PICTURED, (TUNED, "DDP (fp16 hook)", "Streaming DiLoCo", "us_byte", AVERAGES)),
+               note="The last point is on all test images, the others on half.", picture="results/accuracy-over-time.svg")
 _AT_2, _, _AT_64 = rows.ON_TIME
-GPT = Judged("gpt", "adamw", accuracy.HIGH["gpt"], "next bytes that are right (%)", 58.0, (20, 62),
-             {2.0: (TUNED, "DDP (fp16 hook)", "Streaming DiLoCo", "ddp compressor=int8", "dear compressor=int8", AVERAGES,
-                    _AT_2),
-              64.0: (TUNED, "DDP (fp16 hook)", "Streaming DiLoCo", "post-local SGD", "ddp compressor=int8",
-                     "delayed_averaging compressor=auto", _AT_64)},
-             "On held-out text.", "results/gpt-over-time.svg")
+GPT = Judged(job="gpt", optimizer="adamw", schedule=accuracy.HIGH["gpt"], measure="next bytes that are right (%)",
+             target=58.0, axis=(20, 62),
+             drawn={2.0: (TUNED, "DDP (fp16 hook)", "Streaming DiLoCo", "ddp compressor=int8", "dear compressor=int8",
+                          AVERAGES, _AT_2),
+                    64.0: (TUNED, "DDP (fp16 hook)", "Streaming DiLoCo", "post-local SGD", "ddp compressor=int8",
+                           "delayed_averaging compressor=auto", _AT_64)},
+             note="On held-out text.", picture="results/gpt-over-time.svg")
 
 
 def timed(path):
@@ -86,12 +87,12 @@ def at_one_speed(times, job):
     """The groups of a job with times as if the machine had had one speed: rows were measured at different times."""
     found = {}
     for key, group in times.items():
-        if key[0] == job and "compute alone" in group:
-            compute = group["compute alone"]["measured_ms"]
-            over = {name: [each["over_compute"][0] for each in line.get("anchors_of", [line])] for name, line in group.items()
-                    if "over_compute" in line}
-            found[key] = {name: group[name] | {"measured_ms": compute * statistics.median(each)}
-                          for name, each in over.items()}
+        if key[0] != job:
+            continue
+        compute = group["compute alone"]["measured_ms"]
+        found[key] = {name: line | {"measured_ms": compute * statistics.median(
+            each["over_compute"][0] for each in line.get("anchors_of", [line]))}
+            for name, line in group.items() if "over_compute" in line}
     return found
 
 

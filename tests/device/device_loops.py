@@ -12,9 +12,9 @@ STEPS = 6
 
 
 class Loop:
-    """Trains STEPS iterations; subclasses do more."""
+    """Trains `steps` iterations; subclasses do more."""
 
-    options, links, concurrency, wrapped = {}, 1, 1, {}
+    options, links, concurrency, wrapped, steps = {}, 1, 1, {}, STEPS
 
     def __init__(self, rank, device, scheme, optimizer):
         from gradweave import core
@@ -54,7 +54,7 @@ class Loop:
         import gradweave
 
         self.wrap()
-        for step in range(STEPS):
+        for step in range(self.steps):
             self.step(step)
         gradweave.finish(self.model)
         found = jobs.values(self.model)

@@ -4,6 +4,8 @@ import dataclasses
 import fnmatch
 import json
 import sys
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ import first_screen  # noqa: E402
 import following  # noqa: E402
 import islands  # noqa: E402
 import meeting  # noqa: E402
+import peers  # noqa: E402
 import preserving  # noqa: E402
 import ranks  # noqa: E402
 import rows  # noqa: E402
@@ -28,6 +31,7 @@ import tuning  # noqa: E402
 from streaming_diloco import StreamingDiLoCo, rounded  # noqa: E402
 
 from gradweave import _native, core  # noqa: E402
+from gradweave.lab import training  # noqa: E402
 
 
 def line(row, ms, **more):
@@ -69,6 +73,27 @@ def test_a_turn_is_whole_periods_and_short_where_iterations_are_slow():
     assert table.turn_of(9.6) == (1, 2)
     timed, warm_up = table.turn_of(0.15, period=13, prologue=2)
     assert timed == 13 and warm_up == 14
+
+
+def test_what_a_turn_waits_for_before_its_first_iteration_counts():
+    class Slow(torch.nn.Linear):
+        def parameters(self, recurse=True):  # as where an update is on its way
+            time.sleep(0.1)
+            return super().parameters(recurse)
+
+    job = types.SimpleNamespace(model=Slow(2, 1), batches=iter([(torch.ones(2, 2), torch.ones(2, 1))] * 2),
+                                loss=torch.nn.functional.mse_loss, zero_grad=lambda: None, step=lambda: None)
+    durations, _ = training.train(job, 2)
+    assert len(durations) == 2 and durations[0] >= 0.1
+
+
+def test_a_peer_is_timed_once_it_sends_as_it_does_from_then_on(monkeypatch):
+    trained = []
+    monkeypatch.setattr(training, "train", lambda job, iterations: trained.append(iterations))
+    setting = types.SimpleNamespace(emulation=None, coverage_wanted=64.0, compute_s=0.02, coverage=lambda: 64.0)
+    hook = dataclasses.replace(rows.peers()["DDP (PowerSGD hook)"], train=lambda job, steps: None)
+    table.peer_contestant(hook.name, hook, types.SimpleNamespace(model=None), setting)
+    assert trained == [peers.WHOLE]
 
 
 def test_a_prediction_waits_for_the_slowest_rank_where_every_iteration_does():
