@@ -91,7 +91,7 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
     alone, too. With Muon, and for the GPT, each scheme that is not exact, and averages in 4 bits at every rate. For the jobs
     of SCHEDULED what is recommended at coverage rates 2, 16 and 64, and the peers; with four and eight workers what is
     recommended alone. For the largest, one seed of what is not recommended for it. Where gradients are clipped, with two and
-    four workers, each worker's own moments too. Last what ranks step apart by AdamW, with moments that each estimates."""
+    four workers, each worker's own moments too."""
     int4, auto = "delayed_averaging compressor=int4", "delayed_averaging compressor=auto"
     averages = (SYNCHRONOUS, "delayed_averaging", int4, "delayed_averaging moments=local")
     elsewhere_only = (*rows.ON_TIME, *rows.MORE_ON_TIME, rows.AUTO, *rows.COMPRESSED, *rows.LOCAL_MOMENTS)
@@ -125,7 +125,7 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
         compressed = ("ddp compressor=int8", "ddp compressor=power_sgd", *rows.COMPRESSED)
         return [*elsewhere, *((method, 2.0) for method in compressed), *(rows.MORE_ON_TIME.items() if job in HIGH else ())]
 
-    by_default = [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
+    return [Run(method, optimizer, workers, seed, coverage=rate) for seed in range(seeds)
             for workers, optimizer, method, rate in compared
             if optimizer == "adamw" or "moments" not in method] + [  # moments are Adam's
         Run(method, optimizer, 2, seed, coverage=rate, job=job) for seed in range(seeds)
@@ -135,8 +135,6 @@ def all_runs(seeds, coverage_rates=COVERAGE_RATES):
         for workers in ((2,) if job == LARGE else (2, 4) if schedule in CLIPPED else (2, 4, 8))
         for method, rate in scheduled(job, schedule, workers, seed)
         if rate in coverage_rates or not rows.depends_on_rate(method)]
-    return by_default + [dataclasses.replace(run, method=f"{run.method} moments=whole_batch") for run in by_default
-                         if run.optimizer == "adamw" and "moments" not in run.method and rows.steps_apart(run.method)]
 
 
 def done_runs(path):

@@ -6,14 +6,14 @@ rate rising and falling as there. A worker divides its first moment by the squar
 
     synchronous: the second moment of the whole batch's gradient, as with DistributedDataParallel
     local: that of its own part, as torch's AdamW does
-    whole_batch: what src/runtime/adam_step.h estimates of the whole batch's
-    measured: what src/runtime/moment_share.h measures of the whole batch's, by a sample of gradients: the default of
+    measured: that of the whole batch's, as measured by a sample of gradients (src/runtime/moment_share.h): the default of
         gradweave.wrap(moments=)
+    estimated: that of the whole batch's, as it estimates it alone, taking for noise what changes from step to step
     over_workers: that of its own part over the number of workers
-    averaged: as whole_batch, of second moments that are averaged over the workers after every step
+    averaged: as estimated, of second moments that are averaged over the workers after every step
 
     .venv/bin/python bench/adam_parts.py            # fifteen minutes on an idle processor
-    .venv/bin/python bench/adam_parts.py --only whole_batch --workers 2 --times 2 --clip
+    .venv/bin/python bench/adam_parts.py --only estimated --workers 2 --times 2 --clip
 """
 
 import argparse
@@ -22,10 +22,11 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import accuracy
+from gradweave import _native
 from gradweave.lab import training
 
 JOB, OPTIMIZER = "gpt", "adamw"
-MOMENTS = ("synchronous", "local", "whole_batch", "measured", "over_workers", "averaged")
+MOMENTS = ("synchronous", "local", "measured", "estimated", "over_workers", "averaged")
 
 
 def main():
@@ -64,7 +65,7 @@ def train(jobs, moments, times, clip=False):
         if clip:
             gradients *= (1 / (gradients.norm(dim=1, keepdim=True) + 1e-6)).clamp_max(1)
         if moments == "measured":
-            share.iteration(gradients)
+            share.see(gradients)
         first.lerp_(gradients, 1 - beta1)
         second.mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
         if moments == "averaged":
@@ -88,16 +89,14 @@ class Share:
     """Of one worker's second moment that is the whole batch's. Of the engine's, a sample takes effect one step later."""
 
     def __init__(self, workers):
-        self._workers, self._iterations, self._sums, self.value = workers, 0, torch.zeros(2), 1.0
+        self._workers, self._iterations, self._noise, self.value = workers, 0, _native.GradientNoise(), 1.0
 
-    def iteration(self, gradients):
-        """Of all workers, before they step."""
+    def see(self, gradients):
+        """Those of all workers, one a row, before they step."""
         if self._iterations % 8 == 0:
-            if self._sums[1] > 0:
-                self.value = float((self._sums[0] / self._sums[1]).clamp(1 / self._workers, 1))
-            sample = gradients[:, ::max(1, gradients.shape[1] // 4096)]
-            new = torch.stack([sample.mean(0).square().sum(), sample.square().sum() / self._workers])
-            self._sums = 0.999 ** 8 * self._sums + new
+            self.value = self._noise.share(self._workers)
+            sample = gradients[:, ::max(1, gradients.shape[1] // 4096)].double()
+            self._noise.add(sample.mean(0).square().sum().item(), sample.square().sum().item() / self._workers, self._workers, 8)
         self._iterations += 1
 
 

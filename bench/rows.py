@@ -67,11 +67,3 @@ def depends_on_rate(name):
     whole = tuple(option for option in method.options if not option[0].startswith("compressor"))
     return methods.Method(method.scheme, whole).effect(core.schemes()) != "exact"
 
-
-def steps_apart(name):
-    """Whether ranks step on their own there, and so by Adam's second moment of a part of the batch."""
-    if name in peers():
-        return False
-    method = methods.parse(name)
-    return dict(method.options).get("correction") == "local" or bool(
-        {"local", "corrected"} & set(method.effect(core.schemes()).split("+")))

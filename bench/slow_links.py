@@ -26,6 +26,7 @@ from torch import nn
 from torch.nn import functional
 
 import accuracy
+import adam_parts
 import runs
 from gradweave import core, moments
 from gradweave.lab import jobs, training
@@ -168,6 +169,7 @@ class Fleet:
         self.optimizer, self.workers = made[0].optimizer, like.workers
         self.group, = self.optimizer.param_groups
         self.group["params"] = [self.values]
+        self.shares = [adam_parts.Share(like.workers) for _ in range(count)]  # of the second moment, of each run
         # Each run's workers by their own batches.
         self.losses = torch.vmap(torch.vmap(self.loss_of), in_dims=(0, None, None))
 
@@ -188,14 +190,20 @@ class Fleet:
         self.values.grad, = torch.autograd.grad(self.losses(self.values, inputs, targets).sum(), self.values)
 
     def step(self):
-        """A step of every worker; AdamW by the second moment of the whole batch, as moments="whole_batch" estimates it."""
+        """A step of every worker; AdamW by the second moment of the whole batch, as each run's workers measure it."""
         if self.workers == 1 or not moments.serves(type(self.optimizer), self.group):
             return self.optimizer.step()
-        rate, whole_batch = self.group["lr"], moments.Estimated(self.workers)
-        self.group.update(whole_batch.before_step(self.group, []))
+        for share, gradients in zip(self.shares, self.values.grad):
+            share.see(gradients)
+        rate, self.group["lr"] = self.group["lr"], 0.0  # torch's step moves the moments alone
         self.optimizer.step()
         self.group["lr"] = rate
-        whole_batch.after_step(self.group, [self.values], self.optimizer.state)
+        state, (beta1, beta2) = self.optimizer.state[self.values], self.group["betas"]
+        roots = torch.tensor([share.value for share in self.shares]).sqrt().view(-1, 1, 1)
+        divided_by = roots * (state["exp_avg_sq"] / (1 - beta2**state["step"])).sqrt() + self.group["eps"]
+        with torch.no_grad():
+            self.values.mul_(1 - rate * self.group["weight_decay"])
+            self.values.sub_(rate / (1 - beta1**state["step"]) * state["exp_avg"] / divided_by)
 
     def model_of(self, run):
         """The model with the parameters of the run's first worker."""

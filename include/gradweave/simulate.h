@@ -20,8 +20,8 @@ struct SimulationOptions {
   Decimal contention = {1, 0};   // compute takes this many times longer while a link is busy; >= 1
   Nanoseconds handover_ns = 0;   // from when an op is ready until an idle link starts it
   Nanoseconds launch_ns = 0;     // of compute that goes on as an op starts, which the op takes
-  // The size of each link's token bucket, as the time in which the link sends as much: it fills while the link is idle, and makes
-  // the next ops that much shorter.
+  // The size of each link's token bucket, as the time in which the link sends as much: it fills while the link sends nothing, because
+  // it is idle or, with concurrency 1, because an op starts up. It makes the next ops that much shorter.
   Nanoseconds burst_ns = 0;
   std::int64_t max_periods = 10'000;  // without a repeated state by then, see `steady`
   // How many iterations go into `timeline`: of the steady state or, where the plan has a prologue, the

@@ -74,7 +74,7 @@ def simulate(plan: "Json | Plan", workload: "Json | Workload", cluster: "Json | 
     """What `gradweave simulate --json` prints for the plan: times are in microseconds. `optimizer_us`: the time of one
     whole optimizer step; `contention`: how many times longer compute takes while a link is busy; `handover_us`: the time
     from when an op is ready until an idle link starts it; `launch_us`: the compute time that a message takes if it starts
-    beside compute; `burst_us`: the size of each link's token bucket, which fills while the link is idle, as
+    beside compute; `burst_us`: the size of each link's token bucket, which fills while the link sends nothing, as
     the time in which the link sends as much. Errors: ValueError."""
     return _native().simulate(plan, workload, cluster, optimizer_us, contention, handover_us, launch_us, burst_us)
 

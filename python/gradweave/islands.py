@@ -29,6 +29,7 @@ LEAST_FRAGMENT, MOST_FRAGMENTS = 1 << 20, 8  # elements: a message takes longer 
 POLL_S = 0.005
 TELL_S = 10.0
 LATE_STEPS = 4
+SAMPLE = 1024  # elements of a gradient, about
 ALIGNED = 16  # bytes: where a tensor of a state begins
 _END_OF_LENGTH = 8
 
@@ -240,6 +241,46 @@ class Inside:
         self._group = None
 
 
+class MomentShare:
+    """As moments.Measured needs it, of the islands: with each average they exchange samples of the gradients that they step by
+    as it begins. `parameters`: as their gradients are on this rank."""
+
+    def __init__(self, inside, parameters):
+        self._inside, self._sample = inside, None
+        if inside.rank == 0:
+            self._sample = _native.GradientSample([sharding.local_of(parameter).numel() for parameter in parameters], SAMPLE)
+        self._noise, self._workers = _native.GradientNoise(), 1
+        self._scale = None
+        self.samples = False  # whether what is stepped by next may be a sample
+
+    def step_begins(self, optimizer, samples, workers):
+        self.samples, self._workers = samples and self._sample is not None, workers
+        self._scale = getattr(optimizer, "grad_scale", None)  # as GradScaler tells a fused optimizer, which unscales
+
+    @property
+    def share(self):
+        return self._noise.share(self._workers)
+
+    def take(self, place, begin, gradient):
+        self._sample.take(place, begin, gradient if self._scale is None else gradient / self._scale)
+
+    def read(self):
+        """The last sample."""
+        return None if self._sample is None else self._sample.read()
+
+    def add(self, squares, steps):
+        """What rank 0 knows of an average's samples, so many steps after the last. Collective."""
+        squares = self._inside.from_rank_0(squares)
+        if squares is not None:
+            self._noise.add(*squares, steps)
+
+    def state(self):
+        return {"signal": self._noise.signal, "noise": self._noise.noise}
+
+    def load(self, state):
+        self._noise.signal, self._noise.noise = state["signal"], state["noise"]
+
+
 class Islands:
     """What `model.gradweave.islands` is: the islands that train together, this one among them."""
 
@@ -254,9 +295,15 @@ class Islands:
                     if communicates(parameter) and not sharding.is_named(name, settings.exclude)}
         self._fragments = self._options["fragments"] or _fragments_of(averaged.values())
         self._values = Values(model, averaged.values(), settings.exclude, self._exchanging, self._fragments)
+        self.parameters = list(averaged.values())
+        self.moment_share = None
+        if settings.moments == "measured" and not self.in_lockstep and any(
+                moments.serves(type(optimizer), group) for optimizer in optimizers for group in optimizer.param_groups):
+            self.moment_share = MomentShare(self._inside, self.parameters)
         self.steps = 0
         self.samples_per_step = float(self._inside.size)
         self._steps_since = 0  # since an average has begun
+        self._sampled_at = 0   # step
         self._samples = [0.0] * self._fragments  # since the last one of each fragment that landed
         self._samples_begun = {}  # by fragment, of the average under way
         self._landed = self._last = 0  # averages; the number of the one that finish() waits for
@@ -280,7 +327,7 @@ class Islands:
         settings, options = self._settings, self._options
         outer = (options["outer_momentum"], options["outer_learning_rate"])
         trains = digest([self._shapes, self._exchanging, self._one_state, options["average"], self._fragments,
-                         options["compressor"], outer])
+                         options["compressor"], outer, self.moment_share is not None])
         self._member = _native.IslandMember(
             meeting=settings.islands, key=str(settings.key), island=self.name, trains=trains, rank=self._inside.rank,
             ranks=self._inside.size, exchanging=self._exchanging, listen=_own_port(settings.listen),
@@ -392,7 +439,15 @@ class Islands:
         self.steps += 1
         self._steps_since += 1
         self._samples = [samples + self.samples_per_step for samples in self._samples]
-        self._take_part(self._steps_since * self._fragments >= self._period)
+        self._take_part(self._average_is_due(self._steps_since))
+
+    def _average_is_due(self, steps_since):
+        return steps_since * self._fragments >= self._period
+
+    @property
+    def may_average_next(self):
+        """Whether an average may begin once the next step has ended."""
+        return not self._under_way and self._average_is_due(self._steps_since + 1)
 
     def wait(self):
         """For a loop that has nothing to train now: takes part in averages for a moment, as a step does. Collective."""
@@ -515,13 +570,17 @@ class Islands:
         for call in self._on_begin:
             call(command.number, command.members)
         values = self._values.read() if command.last else self._values.read_fragment(turn[0])
-        self._member.begin(command, max(self._samples_begun.values()), values)
+        sample = None if self.moment_share is None else self.moment_share.read()
+        self._member.begin(command, max(self._samples_begun.values()), values, sample)
 
     def _land(self, command):
         place = min(self._samples_begun)  # of the fragment
         delta = torch.empty(self._values.count if command.last else self._values.fragments[place])
         self._prepare()
-        self._member.land(delta)
+        sampled = self._member.land(delta)
+        if self.moment_share is not None:
+            self.moment_share.add(sampled, self.steps - self._sampled_at)
+            self._sampled_at = self.steps
         if command.last:
             self._values.set(self._anchor(), buffers=True)
             self._last, self.finished_with = command.number, self._averaged_with
@@ -586,7 +645,8 @@ class Islands:
 
         kept = {"steps": self.steps, "buffers": [buffer.detach() for buffer in self._values.buffers], "optimizers": [],
                 "carried": [each.state_dict() for each in self._carried],
-                "scaler": self._settings.scaler.state_dict() if self._settings.scales else {}}
+                "scaler": self._settings.scaler.state_dict() if self._settings.scales else {},
+                "moments": {} if self.moment_share is None else self.moment_share.state()}
         for optimizer in self._optimizers:
             state = optimizer.state_dict()
             state["state"] = {place: {name: local(value) for name, value in of.items()}
@@ -607,6 +667,9 @@ class Islands:
             optimizer.load_state_dict(state)
         if self._settings.scales and kept["scaler"]:
             self._settings.scaler.load_state_dict(kept["scaler"])
+        if self.moment_share is not None:
+            self.moment_share.load(kept["moments"])
+        self._sampled_at = self.steps
         self._taken = kept["carried"]
         if self._carried:
             self._load_carried()
@@ -628,13 +691,14 @@ class Session:
         self.model, self.settings, self.closed = model, settings, False
         self.islands = islands
         self.rank = _rank()  # in the island
-        self._aside = {}  # learning rates, while torch's step only updates the optimizer's state
+        self._aside = {}  # hyperparameters, while torch's step has others
         self._handles = []
-        for optimizer in optimizers if settings.second_moment == "whole_batch" and not islands.in_lockstep else ():
-            if not any(moments.serves(type(optimizer), group) for group in optimizer.param_groups):
-                continue
-            self._handles += [optimizer.register_step_pre_hook(self._before_step),
-                              optimizer.register_step_post_hook(self._after_step)]
+        if islands.moment_share is not None:
+            self._places = {parameter: place for place, parameter in enumerate(islands.parameters)}
+            self._moments = moments.Measured(islands.moment_share)
+            for optimizer in optimizers:
+                self._handles += [optimizer.register_step_pre_hook(self._before_step),
+                                  optimizer.register_step_post_hook(self._after_step)]
         self._handles.append(optimizers[-1].register_step_post_hook(lambda *_: self.islands.step_ended()))
 
     def finish(self) -> None:
@@ -679,17 +743,21 @@ class Session:
         return arguments[:1], {"closure": call}
 
     def _put_aside(self, optimizer):
-        self._aside[optimizer] = [group["lr"] for group in optimizer.param_groups]
+        self._after_step(optimizer)  # of a step that has failed
+        islands = self.islands
+        islands.moment_share.step_begins(optimizer, islands.may_average_next, islands.workers)
+        kept = self._aside[optimizer] = []
         for group in optimizer.param_groups:
-            if self.islands.workers > 1 and moments.serves(type(optimizer), group):
-                group["lr"] = 0.0
+            if not moments.serves(type(optimizer), group):
+                continue
+            pieces = [(self._places[p], 0, p) for p in group["params"] if p in self._places]
+            stepped = self._moments.before_step(group, pieces)
+            kept.append((group, {name: group[name] for name in _STEPPED_BY}))
+            group.update((name, stepped[name]) for name in _STEPPED_BY)
 
     def _after_step(self, optimizer, *_):
-        overflow = getattr(optimizer, "found_inf", None)  # as GradScaler tells a fused optimizer, which then does nothing
-        for group, rate in zip(optimizer.param_groups, self._aside.pop(optimizer)):
-            put_aside, group["lr"] = group["lr"] != rate, rate
-            if put_aside and not (overflow is not None and overflow.item()):
-                moments.step(group, group["params"], optimizer.state, self.islands.workers)
+        for group, hyperparameters in self._aside.pop(optimizer, ()):
+            group.update(hyperparameters)
 
     def close(self, error=None, patience_s=None) -> None:
         """Leaves the other islands, and makes the model what it was before. Safe to call twice."""
@@ -727,6 +795,7 @@ def model_class(base):
     return named_as(Model, base)
 
 
+_STEPPED_BY = ("lr", "eps", "weight_decay")  # hyperparameters that moments.Measured changes
 _CALLED = {"b": "begin", "l": "land", "d": "drop", "g": "give", "h": "given", "t": "take", "a": "train"}
 
 

@@ -4,10 +4,9 @@ import math
 
 import torch
 
-from gradweave import _native
 from gradweave.sharding import local_of
 
-CHOICES = ("whole_batch", "measured", "local")
+CHOICES = ("measured", "local")
 
 
 def serves(kind, group):
@@ -15,35 +14,6 @@ def serves(kind, group):
     step reads nowhere but in its own arithmetic."""
     return kind in (torch.optim.Adam, torch.optim.AdamW) and not (
         group["amsgrad"] or group["capturable"] or group["differentiable"])
-
-
-def step(group, parameters, state, workers):
-    """Moves the parameters that the optimizer has just updated the state of, by the hyperparameters of `group`
-    (src/runtime/adam_step.h)."""
-    stepped = [parameter for parameter in parameters if parameter.grad is not None]
-    if not stepped:
-        return
-    states = [state[parameter] for parameter in stepped]
-    kept = ([local_of(each[name]) for each in states] for name in ("exp_avg", "exp_avg_sq", "step"))
-    _native.step_as_whole_batch(
-        list(map(local_of, stepped)), *kept, lr=float(group["lr"]),
-        betas=tuple(map(float, group["betas"])), eps=group["eps"], workers=workers,
-        decay=group["weight_decay"] if group["decoupled_weight_decay"] else 0.0)
-
-
-class Estimated:
-    """What each of `workers` estimates of the whole batch's second moment alone."""
-
-    def __init__(self, workers):
-        self._workers = workers
-
-    def before_step(self, group, pieces):
-        """The hyperparameters of the optimizer's own step. `pieces`: [(place, begin, tensor)] that it steps: of the parameter
-        at that place the elements from `begin` on."""
-        return {**group, "lr": 0.0}  # it updates its state, and leaves parameters as they are, bit for bit
-
-    def after_step(self, group, tensors, state):
-        step(group, tensors, state, self._workers)
 
 
 class Measured:
@@ -54,6 +24,8 @@ class Measured:
         self._share = share
 
     def before_step(self, group, pieces):
+        """The hyperparameters of the optimizer's own step. `pieces`: [(place, begin, tensor)] that it steps: of the parameter
+        at that place the elements from `begin` on."""
         if self._share.samples:
             for place, begin, tensor in pieces:
                 if tensor.grad is not None:
@@ -61,6 +33,3 @@ class Measured:
         root = math.sqrt(self._share.share)
         decay = group["weight_decay"] * (root if group["decoupled_weight_decay"] else 1.0)
         return {**group, "lr": group["lr"] / root, "eps": group["eps"] / root, "weight_decay": decay}
-
-    def after_step(self, group, tensors, state):
-        pass

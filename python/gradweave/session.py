@@ -82,7 +82,7 @@ class Session:
         self._interruption = interrupting.Interruption()
         self.engine.set_interrupt(self._interruption)
         self.updates.engine = self.engine
-        self._share = self.control.moment_share(job.size, self._tensors) if settings.second_moment == "measured" else None
+        self._share = self.control.moment_share(job.size, self._tensors) if settings.moments == "measured" else None
         if settings.scales:
             self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))
         self.phase = compiling.Phase()
@@ -324,9 +324,10 @@ class Session:
     def _fold(self, states):
         links = [_native.LinkSpec(link["name"], level=link.get("level", "all"))
                  for link in (states[0].plan["links"] if states[0].plan else [])]
-        share = self.control.moment_share(len(states), self._tensors)
-        if "share" in states[0].parts:
+        share = self._share and self.control.moment_share(len(states), self._tensors)
+        if share and "share" in states[0].parts:
             share.restore(states[0].parts["share"])
+            self._share.restore(states[0].parts["share"])
         remains = checkpoint.fold(states, self._scope, links, self.updates, self._moments(len(states), share))
         self.engine.take_over(remains)
         self._folded = True
@@ -336,9 +337,7 @@ class Session:
 
     def _moments(self, ranks, share):
         """What Updates.plan_installed() needs where so many ranks step by parts of the batch."""
-        if ranks == 1 or self.settings.second_moment == "local":
-            return None
-        return moments.Measured(share) if self.settings.second_moment == "measured" else moments.Estimated(ranks)
+        return None if ranks == 1 or share is None else moments.Measured(share)
 
     def _check_alike(self, states, refusal):
         """All ranks load states of one job and iteration, and none refuses them."""

@@ -44,9 +44,8 @@ class Settings:
         None: one level, or that of a given plan.
     exclude: names of parameters, or of modules, that are neither communicated nor broadcast.
     moments: what torch's Adam and AdamW divide by where ranks step on their own. "measured" is the second moment of the whole
-        batch's gradient, for which ranks average a sample of their gradients, 32 KB in each eighth iteration; "whole_batch"
-        the same, as each rank estimates it alone; "local" that of this rank's part of the batch, as in torch. None means
-        measured, or whole_batch with islands=, which measure nothing together.
+        batch's gradient, for which ranks average a sample of their gradients, 32 KB in each eighth iteration; with islands=
+        they exchange 4 KB with each average. "local" is that of this rank's part of the batch, as in torch.
     follow: whether to make a new plan when links or compute have changed in training, and to take it if it is better. Not
         under torch.compile. None means yes with scheme `auto`, else no.
     tune: how many plans of the scheme, of different sizes, to try in training, 13 iterations each. The first is the one that
@@ -85,7 +84,7 @@ class Settings:
     plan_group: distributed.ProcessGroup | None = None
     workers_per_node: int | None = None
     exclude: Iterable[str] = ()
-    moments: str | None = None
+    moments: str = "measured"
     follow: bool | None = None
     tune: int = 0
     report: bool = True
@@ -96,21 +95,13 @@ class Settings:
     listen: str | None = None
     between: Mapping[str, object] | None = None
 
-    @property
-    def second_moment(self):
-        """One of moments.CHOICES."""
-        return self.moments or ("measured" if self.islands is None else "whole_batch")
-
     def check_ranges(self):
         """Errors: ValueError."""
         for name, least in (("warm_up", 1), ("profile_iterations", 1), ("timeout", 0.001), ("arrival_timeout", 0.001)):
             if not getattr(self, name) >= least:
                 raise ValueError(f"gradweave.wrap: {name}={getattr(self, name)}: give at least {least}")
-        if self.second_moment not in moments.CHOICES:
+        if self.moments not in moments.CHOICES:
             raise ValueError(f"gradweave.wrap: moments={self.moments!r}: give one of {', '.join(moments.CHOICES)}")
-        if self.moments == "measured" and self.islands is not None:
-            raise ValueError("gradweave.wrap: moments='measured' is for the ranks of one job, since islands don't tell each "
-                             "other samples of gradients: choose whole_batch or local")
         if (self.islands is None) != (self.key is None):
             raise ValueError("gradweave.wrap: islands= and key= go together: the meeting point and the job's key, which "
                              "`gradweave meet --make-key FILE` makes")

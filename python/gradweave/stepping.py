@@ -93,9 +93,6 @@ class Stepper:
                 delattr(twin, name)
         before = [dict(group) for group in twin.param_groups]
         self._bare_step(twin)
-        for group, (source, _, of_whole_batch) in zip(twin.param_groups, kept):
-            if of_whole_batch:
-                self._moments.after_step(groups[source], group["params"], twin.state)
         for (source, *_), group, old in zip(kept, twin.param_groups, before):
             # What the optimizer itself writes into a group, a step count for instance, goes back.
             for name, value in group.items():

@@ -154,8 +154,8 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
   add_time_option(
       command, "--burst-us", flags.burst_us,
       "Size of each link's token bucket, as the time in which the link sends as much: the bucket fills while "
-      "the "
-      "link is idle, and makes the next messages that much shorter; in microseconds or with a unit",
+      "the link sends nothing (it is idle, or a message starts up), and makes the next messages that much "
+      "shorter; in microseconds or with a unit",
       0, 1e12);
 }
 

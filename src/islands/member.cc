@@ -367,11 +367,13 @@ std::pair<std::int64_t, Progress> Member::Core::average() const {
   return {part.number(), part.progress()};
 }
 
-void Member::begin(const Command& command, double weight, std::span<const float> values) {
+void Member::begin(const Command& command, double weight, std::span<const float> values,
+                   std::vector<float> sample) {
   core_->part.begin({.number = command.number,
                      .members = core_->members_of(command),
                      .weight = weight,
-                     .exact = command.last},
+                     .exact = command.last,
+                     .sample = std::move(sample)},
                     values);
 }
 

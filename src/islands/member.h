@@ -81,8 +81,8 @@ class Member {
   // ---- to carry out a command
 
   // kBegin: `values` is what the average is of, as it is now (PartAverage::turn(), or all if it is the last), `weight` the samples
-  // since the last one of this that landed.
-  void begin(const Command& command, double weight, std::span<const float> values);
+  // since the last one of this that landed; `sample` as Average's.
+  void begin(const Command& command, double weight, std::span<const float> values, std::vector<float> sample);
   // kLand: what that moves by.
   void land(std::span<float> delta);
   void drop();

@@ -78,6 +78,7 @@ class PartAverage::Core {
   std::map<std::string, std::shared_ptr<Giver>> givers_;
   std::shared_ptr<Taker> taker_;
   std::vector<std::byte> extra_;
+  std::optional<SampleSquares> sampled_;
 
  private:
   void end_all();
@@ -149,6 +150,7 @@ void PartAverage::Core::land(std::span<float> delta) {
     now_.turn = (now_.turn + 1) % fragments_.size();
   }
   landed_ = begun_;
+  sampled_ = round_->sampled();
   changed(change);
   round_->retire();
   landed_rounds_.push_back(std::move(round_));
@@ -237,6 +239,7 @@ void PartAverage::set_turn(std::size_t fragment) {
 }
 std::int64_t PartAverage::number() const { return core_->begun_; }
 void PartAverage::land(std::span<float> delta) { core_->land(delta); }
+std::optional<SampleSquares> PartAverage::sampled() const { return core_->sampled_; }
 void PartAverage::drop() { core_->drop(); }
 
 std::span<const float> PartAverage::anchor() const { return core_->now_.anchor; }

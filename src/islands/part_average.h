@@ -49,6 +49,14 @@ struct Average {
       1;  // samples since the last one of these elements that landed; 0 if none. All are 0: the mean is 0
   bool exact = false;         // of all elements, in float32, whatever the options say; no rest stays
   std::uint32_t channel = 1;  // of what members send; means have the next one
+  std::vector<float> sample = {};  // of this member's gradient, sent along; as long as that of all others
+};
+
+// Of the samples of an average's members, but for those without weight and those that are zero.
+struct SampleSquares {
+  double of_mean = 0;  // sum over elements of the square of the members' mean
+  double of_each = 0;  // the mean over members of the sum of squares
+  int members = 0;
 };
 
 enum class Progress { kNone, kUnderWay, kComplete, kFailed };
@@ -86,6 +94,8 @@ class PartAverage {
   // What the average moves parameters by, to be added to each that it is of; anchor and momentum move too. Only of one that is
   // complete.
   void land(std::span<float> delta);
+  // Of the average that has landed last; nothing of fewer than two samples. The same on all of its members.
+  std::optional<SampleSquares> sampled() const;
   // As if it had not begun. Ends what is under way, at once. Nothing if there is none.
   void drop();
 

@@ -16,7 +16,7 @@
 namespace gradweave::islands {
 namespace {
 
-constexpr std::int64_t kHeadBytes = 16;  // the weight, and a checksum of the anchor
+constexpr std::int64_t kNumbers = 2 * sizeof(std::uint64_t);  // of a head: the weight, and a checksum of the anchor
 
 const std::uint8_t* codes(const std::byte* bytes) { return reinterpret_cast<const std::uint8_t*>(bytes); }
 const float* floats(const std::byte* bytes) { return reinterpret_cast<const float*>(bytes); }
@@ -75,7 +75,7 @@ Round::Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, con
         {.begin = codec::begin_of_part(count, i, world), .end = codec::begin_of_part(count, i + 1, world)});
     if (!average_.members[static_cast<std::size_t>(i)]) place_ = static_cast<std::size_t>(i);
   }
-  own_ = room_for(world * kHeadBytes + bytes_of(format_, count));
+  own_ = room_for(world * head_bytes() + bytes_of(format_, count));
   result_ = room_for(bytes_of(format_, count));
   if (format_) gain_ = std::make_unique_for_overwrite<float[]>(values.size());
   {
@@ -113,8 +113,13 @@ std::string Round::trouble() const {
 
 void Round::end() { stop(Progress::kNone, ""); }
 
+std::int64_t Round::head_bytes() const {
+  const std::int64_t sample = bytes_of(std::nullopt, std::ssize(average_.sample));
+  return kNumbers + (sample + kNumbers - 1) / kNumbers * kNumbers;
+}
+
 std::byte* Round::own_at(std::size_t block) const {
-  return own_.get() + static_cast<std::int64_t>(block + 1) * kHeadBytes +
+  return own_.get() + static_cast<std::int64_t>(block + 1) * head_bytes() +
          bytes_of(format_, blocks_[block].begin);
 }
 
@@ -139,11 +144,13 @@ void Round::plan() {
   for (std::size_t i = 0; i < members(); ++i) {
     if (i == place_) continue;
     const std::int64_t theirs = blocks_[i].count();
-    if (mine > 0) {
-      const std::int64_t size = kHeadBytes + bytes_of(format_, mine);
+    if (takes_messages(place_)) {
+      const std::int64_t size = head_bytes() + bytes_of(format_, mine);
       contributions_[i] = room_for(size);
       ++missing_contributions_;
       entries_.push_back({.member = i, .size = size, .bytes = contributions_[i].get()});
+    }
+    if (mine > 0) {
       means.push_back({.sends = true,
                        .mean = true,
                        .member = i,
@@ -155,11 +162,13 @@ void Round::plan() {
       ++missing_means_;
       entries_.push_back(
           {.mean = true, .member = i, .size = bytes_of(format_, theirs), .bytes = result_at(i)});
+    }
+    if (takes_messages(i)) {
       contributions.push_back({.sends = true,
                                .member = i,
-                               .size = kHeadBytes + bytes_of(format_, theirs),
+                               .size = head_bytes() + bytes_of(format_, theirs),
                                .count = theirs,
-                               .bytes = own_at(i) - kHeadBytes});
+                               .bytes = own_at(i) - head_bytes()});
     }
   }
   first_contribution_ = entries_.size();
@@ -177,8 +186,10 @@ void Round::run() {
   for (std::size_t i = 0; i < members(); ++i) {
     if (progress() != Progress::kUnderWay) return;
     encode(i);
-    put(put(own_at(i) - kHeadBytes, std::bit_cast<std::uint64_t>(average_.weight)), anchor_);
-    if (i != place_ && blocks_[i].count() > 0) post(index++);
+    std::byte* const after =
+        put(put(own_at(i) - head_bytes(), std::bit_cast<std::uint64_t>(average_.weight)), anchor_);
+    std::ranges::copy(std::as_bytes(std::span(average_.sample)), after);
+    if (i != place_ && takes_messages(i)) post(index++);
   }
   gain_.reset();
   if (missing_contributions_ == 0) sum();
@@ -231,7 +242,7 @@ void Round::over(std::size_t index) {
   }
   if (entry.sends) {
     workshop_->bytes_sent += entry.size;
-    workshop_->float_bytes_sent += bytes_of(std::nullopt, entry.count) + (entry.mean ? 0 : kHeadBytes);
+    workshop_->float_bytes_sent += bytes_of(std::nullopt, entry.count) + (entry.mean ? 0 : head_bytes());
     return;
   }
   const std::string peer = "peer " + in_quotes(average_.members[entry.member]->name());
@@ -282,7 +293,7 @@ void Round::sum() {
     for (std::size_t i = 0; i < members(); ++i) {
       if (weights_[i] == 0) continue;
       const double share = weights_[i] / total;
-      const std::byte* const from = i == place_ ? own_at(i) : contributions_[i].get() + kHeadBytes;
+      const std::byte* const from = i == place_ ? own_at(i) : contributions_[i].get() + head_bytes();
       if (format_) {
         codec::kernels().decode(*format_, codes(from), count, begin, end, part.data());
       } else {
@@ -306,10 +317,36 @@ void Round::sum() {
     codec::kernels().decode(*format_, codes(to), count, begin, end, part.data());
     for (std::size_t j = 0; j < length; ++j) fresh_[static_cast<std::size_t>(begin) + j] = mean[j] - part[j];
   }
+  square_samples();
   contributions_.clear();
   for (std::size_t index = first_mean_; index < first_mean_ + (count > 0 ? members() - 1 : 0); ++index)
     post(index);
   summed_ = true;
+}
+
+void Round::square_samples() {
+  std::vector<double> total(average_.sample.size());
+  for (std::size_t i = 0; i < members(); ++i) {
+    if (weights_[i] == 0) continue;
+    const float* const sample =
+        i == place_ ? average_.sample.data() : floats(contributions_[i].get() + kNumbers);
+    double squares = 0;
+    for (std::size_t j = 0; j < total.size(); ++j) {
+      total[j] += sample[j];
+      squares += static_cast<double>(sample[j]) * sample[j];
+    }
+    if (squares == 0) continue;
+    sampled_.of_each += squares;
+    ++sampled_.members;
+  }
+  if (sampled_.members == 0) return;
+  const double count = sampled_.members;
+  sampled_.of_each /= count;
+  for (const double each : total) sampled_.of_mean += each * each / (count * count);
+}
+
+std::optional<SampleSquares> Round::sampled() const {
+  return sampled_.members > 1 ? std::optional(sampled_) : std::nullopt;
 }
 
 void Round::complete_if_all_is_there() {

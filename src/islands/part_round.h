@@ -70,6 +70,7 @@ class Round : public std::enable_shared_from_this<Round> {
     return {reinterpret_cast<const float*>(result_.get()), static_cast<std::size_t>(blocks_.back().end)};
   }
   std::optional<codec::Format> format() const { return format_; }
+  std::optional<SampleSquares> sampled() const;
   // It has landed: what is left is to send to others what they still need.
   void retire();
   bool is_over() const;
@@ -91,6 +92,12 @@ class Round : public std::enable_shared_from_this<Round> {
     return result_.get() + bytes_of(format_, blocks_[block].begin);
   }
   std::byte* own_at(std::size_t block) const;
+  // Of what members send: the weight, a checksum of the anchor, and the sample.
+  std::int64_t head_bytes() const;
+  // Whether members send anything to the one of that block.
+  bool takes_messages(std::size_t block) const {
+    return blocks_[block].count() > 0 || !average_.sample.empty();
+  }
   std::uint64_t key_of(std::size_t block, std::uint64_t stage) const;
 
   void run();
@@ -101,6 +108,7 @@ class Round : public std::enable_shared_from_this<Round> {
   void over(std::size_t index) EXCLUDES(mutex_);
   void take_contribution(const Entry& entry);
   void sum();
+  void square_samples();
   void complete_if_all_is_there() EXCLUDES(mutex_);
   void fail(const std::string& why) EXCLUDES(mutex_);
   void stop(Progress progress, const std::string& why) EXCLUDES(mutex_);
@@ -127,6 +135,7 @@ class Round : public std::enable_shared_from_this<Round> {
   std::vector<double> weights_;
   std::vector<float> fresh_;  // the new rest of this rank's block
   std::size_t missing_contributions_ = 0, missing_means_ = 0;
+  SampleSquares sampled_;
   bool summed_ = false;
 
   mutable Mutex mutex_;

@@ -110,12 +110,21 @@ void bind_islands(py::module_& module) {
           "turn", [](const Member& member) { return member.part().turn(); }, &Member::set_turn)
       .def(
           "begin",
-          [](Member& member, const Command& command, double weight, const at::Tensor& values) {
-            member.begin(command, weight, floats_of(values));
+          [](Member& member, const Command& command, double weight, const at::Tensor& values,
+             const std::optional<at::Tensor>& sample) {
+            const std::span<float> sampled = sample ? floats_of(*sample) : std::span<float>();
+            member.begin(command, weight, floats_of(values), {sampled.begin(), sampled.end()});
           },
-          py::arg("command"), py::arg("weight"), py::arg("values"), Unlocked())
+          py::arg("command"), py::arg("weight"), py::arg("values"), py::arg("sample"), Unlocked())
       .def(
-          "land", [](Member& member, const at::Tensor& delta) { member.land(floats_of(delta)); },
+          "land",
+          [](Member& member, const at::Tensor& delta) {
+            member.land(floats_of(delta));
+            std::optional<std::tuple<double, double, int>> found;
+            if (const auto sampled = member.part().sampled())
+              found.emplace(sampled->of_mean, sampled->of_each, sampled->members);
+            return found;
+          },
           py::arg("delta"), Unlocked())
       .def("drop", &Member::drop, Unlocked())
       .def("begin_gradients", &Member::begin_gradients, py::arg("command"), Unlocked())

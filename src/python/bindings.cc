@@ -13,13 +13,13 @@
 #include "python/bind_islands.h"
 #include "python/values.h"
 #include "report/result_json.h"
-#include "runtime/adam_step.h"
 #include "runtime/control_group.h"
 #include "runtime/device_stopwatch.h"
 #include "runtime/engine.h"
 #include "runtime/fold.h"
 #include "runtime/fork.h"
 #include "runtime/gloo.h"
+#include "runtime/gradient_sample.h"
 #include "runtime/moment_share.h"
 #include "runtime/passes.h"
 #include "runtime/probe.h"
@@ -206,21 +206,6 @@ void bind_profile(py::module_& module) {
 void bind_passes(py::module_& module) {
   module.def("mean_over_ranks", &mean_over_ranks, Unlocked());
   module.def("checksum", &checksum_of, Unlocked());
-  module.def(
-      "step_as_whole_batch",
-      [](const std::vector<at::Tensor>& values, const std::vector<at::Tensor>& first,
-         const std::vector<at::Tensor>& second, const std::vector<at::Tensor>& steps, double lr,
-         std::pair<double, double> betas, double eps, double decay, int workers) {
-        step_as_whole_batch(values, first, second, steps,
-                            {.lr = lr,
-                             .beta1 = betas.first,
-                             .beta2 = betas.second,
-                             .eps = eps,
-                             .decay = decay,
-                             .workers = workers});
-      },
-      py::arg("values"), py::arg("first"), py::arg("second"), py::arg("steps"), py::kw_only(), py::arg("lr"),
-      py::arg("betas"), py::arg("eps"), py::arg("decay"), py::arg("workers"), Unlocked());
 }
 
 void bind_peers(py::module_& module) {
@@ -288,6 +273,29 @@ void bind_peers(py::module_& module) {
       .def("of_all", &ControlGroup::of_all, py::arg("values"), py::arg("what"), Unlocked())
       .def("broadcast", &ControlGroup::broadcast, py::arg("tensors"), py::arg("what"), Unlocked())
       .def("average", &ControlGroup::average, py::arg("tensors"), py::arg("what"), Unlocked());
+  py::class_<GradientNoise>(module, "GradientNoise")
+      .def(py::init<>())
+      .def_readwrite("signal", &GradientNoise::signal)
+      .def_readwrite("noise", &GradientNoise::noise)
+      .def(
+          "add",
+          [](GradientNoise& noise, double of_mean, double of_each, int parts, double iterations) {
+            noise.add(GradientNoise::of(of_mean, of_each, parts), iterations);
+          },
+          py::arg("squares_of_mean"), py::arg("mean_of_squares"), py::arg("parts"), py::arg("iterations"))
+      .def("share", &GradientNoise::share, py::arg("parts"));
+  py::class_<GradientSample>(module, "GradientSample")
+      .def(py::init<const std::vector<std::int64_t>&, std::int64_t>(), py::arg("elements"), py::arg("most"))
+      .def("take", &GradientSample::take, py::arg("parameter"), py::arg("begin"), py::arg("gradient"),
+           Unlocked())
+      .def(
+          "read",
+          [](GradientSample& sample) {
+            sample.copy();
+            const at::Tensor values = sample.values();
+            return values.defined() ? values : at::zeros({sample.size()}, at::kFloat);
+          },
+          Unlocked());
   py::class_<MomentShare>(module, "MomentShare")
       .def(py::init<std::shared_ptr<ControlGroup>, int, const std::vector<std::int64_t>&>(),
            py::arg("control"), py::arg("ranks"), py::arg("elements"))

@@ -188,13 +188,15 @@ class SharedMachine final : public Machine {
           return;
         }
         if (std::max(run.data, run.released) < now_) run.free = now_;
-        const Nanoseconds available = saved(link), spared = std::min(op.work, available);
+        // On a link that serves one op at a time, start-up holds the link like work.
+        const bool alone = limit == 1;
+        const Nanoseconds available =
+            std::min(program_.burst, saved(link) + (alone ? op.startup : Nanoseconds{0}));
+        const Nanoseconds spared = std::min(op.work, available);
         link.saved = available - spared;
         run.alone -= spared;
         run_of(link, link.iteration, link.position) = run;
         ++started_;
-        // On a link that serves one op at a time, start-up holds the link like work.
-        const bool alone = limit == 1;
         link.fluid.start(link.iteration << link.position_bits | static_cast<std::int64_t>(link.position),
                          now_, alone ? 0 : op.startup, (alone ? op.total() : op.work) - spared);
       }
@@ -204,7 +206,7 @@ class SharedMachine final : public Machine {
     }
   }
 
-  // What is in the token bucket: it fills while no op is under way.
+  // What is in the token bucket: it fills while nothing is sent. While an op starts up, start_ops() adds.
   Nanoseconds saved(const LinkState& link) const {
     if (link.fluid.outstanding() > 0) return link.saved;
     return std::min(program_.burst, link.saved + now_ - link.idle_since);

@@ -174,28 +174,3 @@ def changed_by_the_loop(rank):
 
 def test_the_loop_may_change_parameters_once_it_has_synchronized():
     assert jobs.run(changed_by_the_loop, 2) == [[], []]
-
-
-def moments(rank):
-    """Parameters after one step by the whole batch's moments, on the processor and on the accelerator; and how often the host
-    waited."""
-    from accelerator import native
-
-    from gradweave import _native
-
-    torch.manual_seed(1)
-    values, first, second = (torch.randn(2, 999) for _ in range(3))
-    stepped = []
-    for device in ("cpu", "sim"):
-        on = [list(each.clone().to(device)) for each in (values, first / 100, second.square() / 100)]
-        waits = native.host_waits()
-        _native.step_as_whole_batch(*on, [torch.tensor(5.0)] * 2, lr=0.01, betas=(0.9, 0.999), eps=1e-8, workers=4, decay=0.01)
-        waits = native.host_waits() - waits
-        stepped.append(torch.stack(on[0]).cpu())
-    return *stepped, waits
-
-
-def test_the_whole_batchs_moments_need_no_host():
-    (on_processor, on_device, waits), = jobs.run(moments, 1)
-    assert waits == 0
-    torch.testing.assert_close(on_device, on_processor, rtol=1e-6, atol=1e-7)

@@ -50,6 +50,7 @@ struct Isle {
   std::vector<std::optional<Peer>> peers;  // by member; nothing: itself
   std::unique_ptr<PartAverage> part;
   Floats x;
+  Floats sample;  // of a gradient
   std::span<float> under_way;  // of x, what the average is of
 
   Progress land() {
@@ -92,6 +93,7 @@ class Isles {
     for (Isle& member : members) {
       member.part = std::make_unique<PartAverage>(options, anchor);
       member.x = anchor;
+      member.sample = random(7);
     }
   }
 
@@ -117,6 +119,7 @@ class Isles {
     if (!exact)
       isle.under_way =
           isle.under_way.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
+    average.sample = isle.sample;
     isle.part->begin(average, isle.under_way);
   }
   void begin_all(const Places& places, const std::vector<double>& weights = {}, bool exact = false) {
@@ -174,6 +177,32 @@ void expect_near(std::span<const float> values, const std::vector<double>& expec
   for (std::size_t i = 0; i < expected.size(); ++i)
     largest = std::max(largest, std::abs(static_cast<double>(values[i]) - expected[i]));
   EXPECT_LE(largest, bound);
+}
+
+TEST(PartAverage, MembersSquareTheirSamplesAndTheMeanOfThem) {
+  Isles isles(4);
+  for (const auto& format : kFormats) {
+    isles.make_parts({.count = 600, .format = format});  // one sums nothing
+    isles.members[3].sample.assign(7, 0);  // it has stepped by nothing
+    isles.average(first_of(4), {1, 0, 3, 2});
+    double of_mean = 0, of_each = 0;
+    for (std::size_t i = 0; i < 7; ++i) {
+      const double a = isles.members[0].sample[i], b = isles.members[2].sample[i];
+      of_mean += (a + b) * (a + b) / 4;
+      of_each += (a * a + b * b) / 2;
+    }
+    for (const Isle& member : isles.members) {
+      const auto found = member.part->sampled();
+      ASSERT_TRUE(found);
+      EXPECT_EQ(found->members, 2);
+      EXPECT_NEAR(found->of_mean, of_mean, 1e-6);
+      EXPECT_NEAR(found->of_each, of_each, 1e-6);
+    }
+    isles.average({0, 3}, {});  // one of two has a sample
+    EXPECT_FALSE(isles.members[0].part->sampled());
+    isles.average({0}, {});
+    EXPECT_FALSE(isles.members[0].part->sampled());
+  }
 }
 
 TEST(PartAverage, AllHaveTheSameAnchorAfterEachWhateverTheFormatSizeAndWeights) {
@@ -308,8 +337,8 @@ TEST(PartAverage, MessagesAreOfTheSizeOfTheirFormat) {
   isles.train({0, 1});
   isles.average({0, 1});
   const PartAverage& part = *isles.members[0].part;
-  ASSERT_TRUE(wait_for([&] { return part.bytes_sent() == 2 * 100 * 260 + 16; }));
-  EXPECT_EQ(part.float_bytes_sent(), 51200 * 4 + 16);
+  ASSERT_TRUE(wait_for([&] { return part.bytes_sent() == 2 * 100 * 260 + 48; }));
+  EXPECT_EQ(part.float_bytes_sent(), 51200 * 4 + 48);
 }
 
 TEST(PartAverage, SendsWhatIsPredicted) {
@@ -320,6 +349,7 @@ TEST(PartAverage, SendsWhatIsPredicted) {
     for (const std::int64_t count : {100, 700, 5000}) {  // 700: one island sums nothing
       Isles isles(4);
       isles.make_parts({.count = count, .format = format});
+      for (Isle& member : isles.members) member.sample.clear();
       isles.average(first_of(4));
       const std::int64_t predicted = average_traffic(count, name, 4).bytes;
       EXPECT_TRUE(wait_for([&] {
@@ -503,6 +533,7 @@ TEST(PartAverage, EndsWithWhatIsUnderWay) {
 TEST(PartAverage, RefusesMessagesOfAWrongFormAndNamesTheirSender) {
   Isles isles(2);
   isles.make_parts({.count = 512});
+  for (Isle& member : isles.members) member.sample.clear();
   PartAverage& part = *isles.members[0].part;
   Peer a = *isles.members[1].peers[0];
   const auto trouble_after = [&](double weight, std::size_t size) {

@@ -1,8 +1,5 @@
 """What the demo measures of messages beside a job, with collectives and timelines whose times are known."""
 
-import itertools
-import time
-
 import pytest
 
 from gradweave.lab import slow_link
@@ -14,21 +11,7 @@ def setting():
     return slow_link.Setting(2.0, 0, 1.0, 1.0, {"links": [{"startup_us": 100.0, "us_per_byte": 0.01}]})
 
 
-def test_a_message_is_shorter_after_a_pause_by_what_the_link_saves_up(setting, monkeypatch):
-    class Reference:
-        job = None
-
-    seconds = itertools.cycle([0.02, 0.12, 0.12])
-    monkeypatch.setattr(slow_link.distributed, "all_reduce", lambda buffer: time.sleep(next(seconds)))
-    monkeypatch.setattr(slow_link.training, "train", lambda job, iterations: time.sleep(0.001))
-    assert slow_link.saved_up(setting, Reference, rounds=3, pause_s=0.0) == pytest.approx(100e3, abs=50e3)
-
-    monkeypatch.setattr(slow_link.distributed, "all_reduce", lambda buffer: 1 / 0)
-    with pytest.raises(ZeroDivisionError):  # a lost peer is told, not waited for
-        slow_link.saved_up(setting, Reference, rounds=1, pause_s=0.0)
-
-
-@pytest.mark.parametrize("burst_us, expected", [(0.0, (40.0, 60.0)), (40.0, (40.0, 100.0))])
+@pytest.mark.parametrize("burst_us, expected", [(0.0, (40.0, 60.0)), (40.0, (80.0, 60.0))])
 def test_delays_are_those_of_short_ops(setting, monkeypatch, burst_us, expected):
     def span(iteration, begin_us, more_us, size):
         return {"track": 1, "iteration": iteration, "label": f"op {begin_us}", "bytes": size, "begin_us": begin_us,

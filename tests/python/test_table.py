@@ -15,7 +15,6 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
 import accuracy  # noqa: E402
-import adam_parts  # noqa: E402
 import first_screen  # noqa: E402
 import following  # noqa: E402
 import islands  # noqa: E402
@@ -30,7 +29,7 @@ import training_tables  # noqa: E402
 import tuning  # noqa: E402
 from streaming_diloco import StreamingDiLoCo, rounded  # noqa: E402
 
-from gradweave import _native, core  # noqa: E402
+from gradweave import core  # noqa: E402
 from gradweave.lab import training  # noqa: E402
 
 
@@ -215,13 +214,6 @@ def test_plain_streaming_diloco_lands_the_mean_that_was_sent():
 def test_four_bits_are_a_sign_and_a_power_of_two_of_the_largest():
     message = torch.tensor([8.0, -3.1, 2.0, 0.1, 0.05, 0.0] + [0.0] * 250 + [-0.3, 0.2])
     assert rounded(message).tolist() == pytest.approx([8.0, -4.0, 2.0, 0.125, 0.0, 0.0] + [0.0] * 250 + [-0.3, 0.15])
-
-
-def test_the_second_moment_of_the_whole_batch_is_estimated_as_in_training():
-    mean, square = torch.randn(999), torch.rand(999) * 2
-    values, steps = torch.zeros(999), torch.tensor(1e6)  # so many that nothing has a bias
-    _native.step_as_whole_batch([values], [mean], [square], [steps], lr=1.0, betas=(0.9, 0.999), eps=0.0, decay=0.0, workers=4)
-    assert torch.allclose(values, -mean / adam_parts.second_moments("whole_batch", mean, square, 0.9, 4).sqrt(), rtol=1e-4)
 
 
 def test_a_learning_rate_that_falls_rises_first():

@@ -40,7 +40,7 @@ def begin(plan, kind, links):
     model = make_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05) if kind == "plain" else make_optimizer(kind, model)
     return gradweave.wrap(model, optimizer, plan=plan, links=links,
-                          moments="measured" if kind == "adamw, measured" else "whole_batch")
+                          moments="local" if kind == "adamw, local" else "measured")
 
 
 def emulated():
@@ -97,7 +97,7 @@ def interrupted(rank, plans, kind, moments, never_saved=False):
 
 @pytest.mark.parametrize(("workers", "kind", "cases"), [
     (2, "sgd", None), (3, "adamw", TWO_STAGES),
-    (2, "adamw, measured", [("delayed_averaging", {}), ("dreamddp", {}), ("deft", {"correction": "local"})])])
+    (2, "adamw", [("delayed_averaging", {}), ("dreamddp", {}), ("deft", {"correction": "local"})])])
 def test_every_scheme_goes_on_with_the_same_bits(workers, kind, cases):
     made = plans(workers, cases)
     moments = [random.Random(number).randrange(1, STEPS) for number in range(len(made))]
@@ -118,7 +118,7 @@ def goes_on_with_other_moments(rank, before, after):
     return ended(model)
 
 
-@pytest.mark.parametrize(("before", "after"), [("adamw", "adamw, measured"), ("adamw, measured", "adamw")])
+@pytest.mark.parametrize(("before", "after"), [("adamw", "adamw, local"), ("adamw, local", "adamw")])
 def test_a_job_may_go_on_with_other_moments(before, after):
     first, second = ranks.run(goes_on_with_other_moments, 2, before=before, after=after)
     assert all(torch.equal(second[name], value) and value.isfinite().all() for name, value in first.items())

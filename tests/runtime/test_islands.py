@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import ranks
+from gradweave import _native
 from islander import agreed, made, values_of
 from gradweave.lab.meeting import Meeting
 
@@ -26,7 +27,7 @@ def trained(rank, kind, number, given, averages=6, until=None, between=None, pac
     given = given | {"island": f"island{number}", "between": options | (between or {})}
     model, optimizer, loss = made(kind, rank, number, given)
     islands = model.gradweave.islands
-    seen, first = [], islands.steps
+    seen, first, moments = [], islands.steps, islands.moment_share and islands.moment_share.state()
     islands.on_change(seen.append)
     file_of(f"joined{rank}").touch()
     step = 0
@@ -40,7 +41,7 @@ def trained(rank, kind, number, given, averages=6, until=None, between=None, pac
             file_of(f"averaged{rank}").touch()
     gradweave.finish(model)
     found = {"values": values_of(model), "averages": islands.averages, "seen": seen, "first": first, "steps": islands.steps,
-             "names": islands.names, "optimizer": optimizer.state_dict()["state"]}
+             "names": islands.names, "optimizer": optimizer.state_dict()["state"], "moments": moments}
     model.gradweave.close()
     return found
 
@@ -75,6 +76,74 @@ def test_islands_that_train_together_end_equal(meeting, kind, size, fragments):
         assert all(equal(island) for island in islands)
 
 
+def measures_moments(rank, kind, number, given):
+    """What the island's samples were, by average, what is known after each, and what it stepped by."""
+    import gradweave
+
+    given = given | {"island": f"island{number}", "between": {"period": 2, "fragments": 2}}
+    model, optimizer, loss = made(kind, rank, number, given)
+    islands = model.gradweave.islands
+    share, own = islands.moment_share, islands.moment_share.read
+    begun, sampled, known, stepped, gradients = [], {}, [], [], []
+
+    def read():
+        sample = own()
+        if sample is not None:
+            sampled[begun[-1]] = sample.clone()
+            assert set(sample.tolist()) <= set(gradients[-1].tolist()) | {0.0}
+        return sample
+
+    share.read = read
+    islands.on_begin(lambda average, _: begun.append(average))
+    islands.on_land(lambda average, names: known.append((average, names, islands.steps, share.state())))
+
+    def before_step(optimizer, *_):
+        gradients.append(torch.cat([getattr(p.grad, "_local_tensor", p.grad).flatten() for p in model.parameters()]))
+        group = optimizer.param_groups[0]
+        stepped.append((islands.workers, share.state(), group["lr"], group["eps"], group["weight_decay"]))
+
+    optimizer.register_step_pre_hook(before_step)
+    rates = optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["eps"], optimizer.param_groups[0]["weight_decay"]
+    step = 0
+    while islands.averages < 8:
+        optimizer.zero_grad()
+        loss(100 * number + step).backward()
+        optimizer.step()
+        step += 1
+        time.sleep(0.01)
+    gradweave.finish(model)
+    model.gradweave.close()
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["eps"], group["weight_decay"]) == rates
+    return sampled, known, stepped, rates
+
+
+@pytest.mark.parametrize("kind, size", [("plain", 1), ("ddp", 2), ("fsdp2", 2)])
+def test_islands_measure_the_second_moment_of_all(meeting, kind, size):
+    jobs = [ranks.start(measures_moments, size, kind=kind, number=number, given=meeting.given) for number in (1, 2)]
+    islands = [job.results() for job in jobs]
+    samples = [island[0][0] for island in islands]
+    for ranks_of, other in zip(islands, reversed(samples)):
+        sampled, known, stepped, (lr, eps, decay) = ranks_of[0]
+        noise, last = _native.GradientNoise(), known[0][2]
+        for average, names, steps, state in known:
+            if len(names) == 2 and sampled[average].any() and other[average].any():
+                both = torch.stack([sampled[average], other[average]]).double()
+                noise.add(both.mean(0).square().sum().item(), both.square().sum().item() / 2, 2, steps - last)
+            last = steps
+            assert state == pytest.approx({"signal": noise.signal, "noise": noise.noise}, rel=1e-4)
+        assert noise.noise > 0
+        for rank in ranks_of:
+            assert [each[3] for each in rank[1]] == [each[3] for each in known]
+            assert rank[2] == stepped
+        for workers, state, *by in stepped:
+            now = _native.GradientNoise()
+            now.signal, now.noise = state["signal"], state["noise"]
+            root = now.share(workers) ** 0.5
+            assert by == pytest.approx([lr / root, eps / root, decay * root], rel=1e-6)
+        assert any(by[0] > 1.02 * lr for _, _, *by in stepped)
+
+
 def test_an_island_that_is_killed_comes_back_while_the_others_train(meeting, tmp_path):
     end = str(tmp_path / "end")
     between = {"fragments": 3}
@@ -91,6 +160,7 @@ def test_an_island_that_is_killed_comes_back_while_the_others_train(meeting, tmp
     for rank in range(2):
         assert equal([island[rank] for island in islands])
         assert islands[1][rank]["first"] > 10
+        assert islands[1][rank]["moments"]["noise"] > 0
         assert ["island1", "island2"] in islands[0][rank]["seen"]
 
 

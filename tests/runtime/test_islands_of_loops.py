@@ -80,15 +80,30 @@ def stepped(given, closure):
 
 def test_a_closure_reads_and_sets_learning_rates(given, monkeypatch):
     alone = stepped(given, closure=False)
-    monkeypatch.setattr(islands.Islands, "workers", 4)
+    monkeypatch.setattr(islands.MomentShare, "share", 0.25)
     plain, closed = stepped(given, closure=False), stepped(given, closure=True)
     assert plain[1:] == closed[1:] == ([0.003, 0.01, 0.005], 0.01 / 3)
     assert all(torch.equal(a, b) for a, b in zip(plain[0], closed[0]))
     assert not all(torch.equal(a, b) for a, b in zip(plain[0], alone[0]))
 
 
+def test_a_step_that_fails_leaves_the_hyperparameters_as_they_were(given, monkeypatch):
+    monkeypatch.setattr(islands.MomentShare, "share", 0.25)
+    model = make_net(1)
+    model, optimizer = gradweave.wrap(model, make_optimizer("adamw", model), **given)
+    loss_of(model).backward()
+    group = optimizer.param_groups[0]
+    betas, group["betas"] = group["betas"], None
+    with pytest.raises(TypeError):
+        optimizer.step()
+    group["betas"] = betas
+    optimizer.step()
+    assert group["lr"] == 0.003
+    model.gradweave.close()
+
+
 def test_a_step_that_a_loss_scale_drops_moves_nothing(given, monkeypatch):
-    monkeypatch.setattr(islands.Islands, "workers", 4)
+    monkeypatch.setattr(islands.MomentShare, "share", 0.25)
     model = make_net(1)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     model, optimizer = gradweave.wrap(model, torch.optim.AdamW(model.parameters(), fused=True), **given)

@@ -329,6 +329,7 @@ class Reference {
     const bool idle = std::ranges::none_of(
         ops_, [&](const RunningOp& other) { return other.link == op.link && other.start && !other.end; });
     if (idle) saved = std::min(options_.burst_ns, saved + now_ - idle_since_[op.link]);
+    if (plan_.links[op.link].concurrency == 1) saved = std::min(options_.burst_ns, saved + op.cost.startup);
     const Nanoseconds taken = std::min(saved, op.cost.work);
     saved -= taken;
     return taken;

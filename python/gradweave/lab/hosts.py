@@ -257,6 +257,11 @@ def _ip(holder, *arguments):
     _command(_enter(holder) + [_find("ip") or "ip", *arguments])
 
 
+def burst_bytes(bits_per_second):
+    """The size of the token bucket of an interface of that rate."""
+    return min(max(round(BURST_S * bits_per_second / 8), LEAST_BURST_BYTES), MOST_BURST_BYTES)
+
+
 def _tc(prefix, interface, bits_per_second):
     prefix = prefix[:-1] + [_find("tc") or "tc"]
     if bits_per_second is None:
@@ -264,9 +269,8 @@ def _tc(prefix, interface, bits_per_second):
         return
     if not bits_per_second >= 1e5:
         raise HostError(f"a link of {bits_per_second} bit/s: choose at least 100000 bit/s")
-    burst = min(max(round(BURST_S * bits_per_second / 8), LEAST_BURST_BYTES), MOST_BURST_BYTES)
     _command(prefix + ["qdisc", "replace", "dev", interface, "root", "tbf", "rate", f"{round(bits_per_second)}bit",
-                       "burst", str(burst), "latency", f"{QUEUE_MS}ms"])
+                       "burst", str(burst_bytes(bits_per_second)), "latency", f"{QUEUE_MS}ms"])
 
 
 def _command(command):

@@ -1,11 +1,8 @@
 """The slow link of the examples: a shaped interface between test hosts, or an emulated one, at a chosen coverage rate."""
 
 import functools
-import itertools
 import os
 import statistics
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
@@ -20,8 +17,8 @@ HEADER_SHARE = 1.046      # bytes on an Ethernet of 1500 bytes per byte of TCP p
 EMULATED_STARTUP_US = 200.0
 IDLE_US = 50.0  # between two ops of a link that has nothing to do
 LARGE, SMALL = 1 << 20, 1 << 10  # bytes: mostly transfer, mostly start-up
-LEAST_BUFFER, BUFFER_S = 1 << 16, 0.02  # bytes, seconds: messages that are longer than what a link saves up
-LONGEST_S = 0.02  # of an op whose time tells of start-up; what longer ones take more is the link's rate
+LEAST_S = 1e-4    # of a message between two processes, where a link's fit has found that it starts at once
+SHORT_S = 1e-3    # of sending an op whose time tells of start-up; that of longer ones tells of the link's rate
 
 
 @dataclass
@@ -40,7 +37,7 @@ class Setting:
     contention: float = 1.0   # compute time while the link is busy over compute time while it is idle
     handover_us: float = 0.0  # from when an op is ready until an idle link starts it
     launch_us: float = 0.0    # of compute, which a message takes besides
-    burst_us: float = 0.0     # of sending, for which the link saves up while it is idle
+    burst_us: float = 0.0     # of sending: the size of the link's token bucket
 
     @property
     def kind(self):
@@ -61,7 +58,6 @@ class Setting:
 
     def measure_in(self, job, reference):
         """Measure what ops take beside the job's own computation, and of it. Collective."""
-        self.burst_us = 0.0 if self.emulation else saved_up(self, reference)
         self.contention, self.launch_us = taken_of_compute(self, reference)
         startup_us, self.handover_us = delays_in(job, self)
         link = self.cluster["links"][0]
@@ -102,7 +98,8 @@ def set_up(parameter_bytes, compute_s, coverage):
         name, bits_per_second = hosts.interface_of(0), _bits_per_second(parameter_bytes, compute_s, coverage, workers)
         hosts.shape_interface(name, bits_per_second)
         description = f"{workers} workers on {name}, shaped to {bits_per_second / 1e6:.0f} Mb/s"
-        setting = Setting(coverage, parameter_bytes, compute_s, bits_per_second, {})
+        setting = Setting(coverage, parameter_bytes, compute_s, bits_per_second, {},
+                          burst_us=8e6 * hosts.burst_bytes(bits_per_second) / bits_per_second)
     # An emulated op takes longer than its model where passing its bytes between the processes does.
     measured, (setting.residual,) = probe.measure_links({name: distributed.group.WORLD}, description, seconds=8.0,
                                                         emulation=setting.emulation or (0.0, 0.0))
@@ -124,12 +121,14 @@ def delays_in(job, setting, iterations=16, warm_up=4):
     plan = core.make_plan(setting.workload, setting.cluster, "wfbp")
     timeline = turns.recorded(job(), plan, iterations, warm_up, setting.emulation)
     spans = sorted((span for span in timeline["spans"] if span["track"] == 1), key=lambda span: span["begin_us"])
-    more = {}  # {op: (by how much it takes longer than alone, whether the link was idle before)}
+    link = setting.cluster["links"][0]
+    more = {}  # {op: (by how much its start-up is longer than the link's, whether the link was idle before)}
     for before, op in zip(spans, spans[1:]):
-        alone_us, idle_us = 1e6 * setting.message_s(op["bytes"]), op["begin_us"] - before["end_us"]
-        if alone_us < 1e6 * LONGEST_S:
-            alone_us -= min(op["bytes"] * setting.cluster["links"][0]["us_per_byte"], setting.burst_us, max(idle_us, 0.0))
-            more[op["iteration"], op["label"]] = op["end_us"] - op["begin_us"] - alone_us, idle_us > IDLE_US
+        sending_us = op["bytes"] * link["us_per_byte"]
+        if sending_us < 1e6 * SHORT_S:
+            startup_us = op["end_us"] - op["begin_us"] - max(0.0, sending_us - setting.burst_us)  # in which the bucket fills
+            more[op["iteration"], op["label"]] = (startup_us - link["startup_us"],
+                                                  op["begin_us"] - before["end_us"] > IDLE_US)
     of_ranks = gathered(more)
     busy, idle = [], []
     for each in ([found[op] for found in of_ranks] for op in more if all(op in found for found in of_ranks)):
@@ -140,32 +139,6 @@ def delays_in(job, setting, iterations=16, warm_up=4):
             busy.append(statistics.fmean(times))  # each rank waits for the others' threads
     startup_us = statistics.fmean(busy) if busy else 0.0
     return ranks.agreed(startup_us), ranks.agreed(max(0.0, statistics.fmean(idle) - startup_us) if idle else 0.0)
-
-
-def saved_up(setting, reference, rounds=5, pause_s=0.2):
-    """The microseconds by which a message is shorter after a pause than behind another, beside `reference`, the contestant
-    that computes alone. Collective."""
-    def taken(buffer):
-        """Of three messages after a pause."""
-        time.sleep(pause_s)
-        moments = [time.perf_counter()]
-        for _ in range(3):
-            distributed.all_reduce(buffer)
-            moments.append(time.perf_counter())
-        return [1e6 * (end - begin) for begin, end in itertools.pairwise(moments)]
-
-    saved = [0.0]
-    for size in {LEAST_BUFFER, max(LEAST_BUFFER, int(1e6 * BUFFER_S / setting.cluster["links"][0]["us_per_byte"]))}:
-        buffer, shorter = torch.zeros(size // 4), []
-        for _ in range(rounds):
-            with ThreadPoolExecutor(1) as thread:
-                messages = thread.submit(taken, buffer)
-                while not messages.done():
-                    training.train(reference.job, 1)
-            paused, *behind = ranks.largest(messages.result())
-            shorter.append(min(behind) - paused)
-        saved.append(statistics.median(shorter))
-    return max(saved)
 
 
 def taken_of_compute(setting, reference, rounds=9, iterations=4):
@@ -182,7 +155,8 @@ def taken_of_compute(setting, reference, rounds=9, iterations=4):
         """(seconds of an iteration, messages that have ended in it) beside messages of so many bytes; they last if compute
         takes up to `longer` times as long."""
         buffer = torch.zeros(size // 4)
-        count = int(longer * iterations * reference.segment_seconds[-1] / setting.message_s(size)) + 1
+        message_s = max(setting.message_s(size), LEAST_S)
+        count = int(longer * iterations * reference.segment_seconds[-1] / message_s) + 1
         works = [all_reduce(buffer) for _ in range(int(ranks.agreed(count)))]
         busy, _ = training.train(reference.job, iterations)
         ended = sum(work.done() if hook else work.is_completed() for work in works)
