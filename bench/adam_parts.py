@@ -96,7 +96,8 @@ class Share:
         if self._iterations % 8 == 0:
             self.value = self._noise.share(self._workers)
             sample = gradients[:, ::max(1, gradients.shape[1] // 4096)].double()
-            self._noise.add(sample.mean(0).square().sum().item(), sample.square().sum().item() / self._workers, self._workers, 8)
+            of_mean, of_all = sample.mean(0).square().sum().item(), sample.square().sum().item()
+            self._noise.add(of_mean, of_all / self._workers, self._workers, 8)
         self._iterations += 1
 
 

@@ -47,8 +47,8 @@ struct Average {
   std::vector<std::optional<Peer>> members;  // in the order of the sum; nothing: this rank
   double weight =
       1;  // samples since the last one of these elements that landed; 0 if none. All are 0: the mean is 0
-  bool exact = false;         // of all elements, in float32, whatever the options say; no rest stays
-  std::uint32_t channel = 1;  // of what members send; means have the next one
+  bool exact = false;              // of all elements, in float32, whatever the options say; no rest stays
+  std::uint32_t channel = 1;       // of what members send; means have the next one
   std::vector<float> sample = {};  // of this member's gradient, sent along; as long as that of all others
 };
 

@@ -16,7 +16,8 @@
 namespace gradweave::islands {
 namespace {
 
-constexpr std::int64_t kNumbers = 2 * sizeof(std::uint64_t);  // of a head: the weight, and a checksum of the anchor
+constexpr std::int64_t kNumbers =
+    2 * sizeof(std::uint64_t);  // of a head: the weight, and a checksum of the anchor
 
 const std::uint8_t* codes(const std::byte* bytes) { return reinterpret_cast<const std::uint8_t*>(bytes); }
 const float* floats(const std::byte* bytes) { return reinterpret_cast<const float*>(bytes); }

@@ -50,7 +50,7 @@ struct Isle {
   std::vector<std::optional<Peer>> peers;  // by member; nothing: itself
   std::unique_ptr<PartAverage> part;
   Floats x;
-  Floats sample;  // of a gradient
+  Floats sample;               // of a gradient
   std::span<float> under_way;  // of x, what the average is of
 
   Progress land() {
@@ -183,7 +183,7 @@ TEST(PartAverage, MembersSquareTheirSamplesAndTheMeanOfThem) {
   Isles isles(4);
   for (const auto& format : kFormats) {
     isles.make_parts({.count = 600, .format = format});  // one sums nothing
-    isles.members[3].sample.assign(7, 0);  // it has stepped by nothing
+    isles.members[3].sample.assign(7, 0);                // it has stepped by nothing
     isles.average(first_of(4), {1, 0, 3, 2});
     double of_mean = 0, of_each = 0;
     for (std::size_t i = 0; i < 7; ++i) {
