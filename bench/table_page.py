@@ -20,8 +20,7 @@ from training_tables import ON_TEXT, markdown, replace_section
 DOCS = Path(__file__).parent.parent / "docs"
 ACCURACIES = DOCS / "results/accuracy.jsonl"
 IN_THE_JOB = {"": DOCS / "results/predictions.jsonl",
-              " at half speed": DOCS / "results/predictions-half-speed.jsonl",  # of the processors
-              " at half speed, again": DOCS / "results/predictions-half-speed-again.jsonl"}
+              " at half speed": DOCS / "results/predictions-half-speed.jsonl"}  # of the processors
 MEASURED_AGAIN = DOCS / "results/predictions-again.jsonl"  # the same plans in another run
 COSTS = ("handover_us", "launch_us", "burst_us")  # of messages, besides start-up and bytes; what a link saves up
 PICTURED = (2.0, 64.0)

@@ -249,8 +249,8 @@ class MomentShare:
         self._inside, self._sample = inside, None
         if inside.rank == 0:
             self._sample = _native.GradientSample([sharding.local_of(parameter).numel() for parameter in parameters], SAMPLE)
-        self._noise, self._workers = _native.GradientNoise(), 1
-        self._scale = None
+        self._noise, self._step = _native.GradientNoise(), 0  # as of that step
+        self._workers, self._scale = 1, None
         self.samples = False  # whether what is stepped by next may be a sample
 
     def step_begins(self, optimizer, samples, workers):
@@ -268,17 +268,18 @@ class MomentShare:
         """The last sample."""
         return None if self._sample is None else self._sample.read()
 
-    def add(self, squares, steps):
-        """What rank 0 knows of an average's samples, so many steps after the last. Collective."""
+    def add(self, squares, step):
+        """What rank 0 knows of an average's samples. Collective."""
         squares = self._inside.from_rank_0(squares)
         if squares is not None:
-            self._noise.add(*squares, steps)
+            self._noise.add(*squares, step - self._step)
+            self._step = step
 
     def state(self):
-        return {"signal": self._noise.signal, "noise": self._noise.noise}
+        return {"signal": self._noise.signal, "noise": self._noise.noise, "step": self._step}
 
     def load(self, state):
-        self._noise.signal, self._noise.noise = state["signal"], state["noise"]
+        self._noise.signal, self._noise.noise, self._step = state["signal"], state["noise"], state["step"]
 
 
 class Islands:
@@ -303,7 +304,6 @@ class Islands:
         self.steps = 0
         self.samples_per_step = float(self._inside.size)
         self._steps_since = 0  # since an average has begun
-        self._sampled_at = 0   # step
         self._samples = [0.0] * self._fragments  # since the last one of each fragment that landed
         self._samples_begun = {}  # by fragment, of the average under way
         self._landed = self._last = 0  # averages; the number of the one that finish() waits for
@@ -579,8 +579,7 @@ class Islands:
         self._prepare()
         sampled = self._member.land(delta)
         if self.moment_share is not None:
-            self.moment_share.add(sampled, self.steps - self._sampled_at)
-            self._sampled_at = self.steps
+            self.moment_share.add(sampled, self.steps)
         if command.last:
             self._values.set(self._anchor(), buffers=True)
             self._last, self.finished_with = command.number, self._averaged_with
@@ -669,7 +668,6 @@ class Islands:
             self._settings.scaler.load_state_dict(kept["scaler"])
         if self.moment_share is not None:
             self.moment_share.load(kept["moments"])
-        self._sampled_at = self.steps
         self._taken = kept["carried"]
         if self._carried:
             self._load_carried()

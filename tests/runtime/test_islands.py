@@ -125,13 +125,13 @@ def test_islands_measure_the_second_moment_of_all(meeting, kind, size):
     samples = [island[0][0] for island in islands]
     for ranks_of, other in zip(islands, reversed(samples)):
         sampled, known, stepped, (lr, eps, decay) = ranks_of[0]
-        noise, last = _native.GradientNoise(), known[0][2]
+        noise, last = _native.GradientNoise(), 0
         for average, names, steps, state in known:
             if len(names) == 2 and sampled[average].any() and other[average].any():
                 both = torch.stack([sampled[average], other[average]]).double()
                 noise.add(both.mean(0).square().sum().item(), both.square().sum().item() / 2, 2, steps - last)
-            last = steps
-            assert state == pytest.approx({"signal": noise.signal, "noise": noise.noise}, rel=1e-4)
+                last = steps
+            assert state == pytest.approx({"signal": noise.signal, "noise": noise.noise, "step": last}, rel=1e-4)
         assert noise.noise > 0
         for rank in ranks_of:
             assert [each[3] for each in rank[1]] == [each[3] for each in known]
