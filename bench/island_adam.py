@@ -1,5 +1,5 @@
-"""What it costs AdamW that each island steps by its own part of the batch: the GPT of bench/accuracy.py, clipped and at its best
-learning rate, trained by two islands of one rank on this machine.
+"""What it costs AdamW that each island steps by its own part of the batch: the GPT of bench/accuracy.py, clipped and at its
+best learning rate, trained by two islands of one rank on this machine.
 
 Prints how many next bytes of held-out text are right, and the loss in nats, by each choice of gradweave.wrap(moments=).
 
