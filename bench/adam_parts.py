@@ -6,9 +6,9 @@ rate rising and falling as there. A worker divides its first moment by the squar
 
     synchronous: the second moment of the whole batch's gradient, as with DistributedDataParallel
     local: that of its own part, as torch's AdamW does
-    measured: that of the whole batch's, as measured by a sample of gradients (src/runtime/moment_share.h): the default of
+    measured: the whole batch's, as samples of all workers' gradients measure it (src/runtime/moment_share.h): the default of
         gradweave.wrap(moments=)
-    estimated: that of the whole batch's, as it estimates it alone, taking for noise what changes from step to step
+    estimated: the whole batch's, as it estimates it alone, taking for noise what changes from step to step
     over_workers: that of its own part over the number of workers
     averaged: as estimated, of second moments that are averaged over the workers after every step
 

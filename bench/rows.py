@@ -66,4 +66,3 @@ def depends_on_rate(name):
     method = methods.parse(name)
     whole = tuple(option for option in method.options if not option[0].startswith("compressor"))
     return methods.Method(method.scheme, whole).effect(core.schemes()) != "exact"
-

@@ -252,7 +252,7 @@ def measured_in_the_job():
             rows.append([job + speed, f"{rate:g}", *(f"{statistics.mean(cost) / 1e3:.1f}" if cost else "" for cost in costs),
                          f"{statistics.mean(errors):+.1f}", f"{statistics.mean(map(abs, errors)):.1f}",
                          f"{max(errors, key=abs):+.1f}", f"{statistics.mean(turns):.2f} ({max(turns):.2f})"])
-    return markdown(["job", "coverage rate", "start-up, ms", "hand-over, ms", "launch, ms", "saved up, ms", "mean error, %",
+    return markdown(["job", "coverage rate", "start-up, ms", "hand-over, ms", "launch, ms", "burst, ms", "mean error, %",
                      "mean of its size", "worst", "slowest over fastest turn (most)"], rows)
 
 

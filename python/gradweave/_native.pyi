@@ -168,7 +168,7 @@ class ControlGroup:
     def average(self, tensors: list[Tensor], what: str) -> None: ...
 
 class GradientNoise:
-    """How much of the gradients of parts of a batch they have in common (src/base/gradient_noise.h)."""
+    """What the gradients of parts of a batch have in common, and what of them is noise (src/base/gradient_noise.h)."""
 
     signal: float
     noise: float

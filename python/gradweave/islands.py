@@ -247,8 +247,9 @@ class MomentShare:
 
     def __init__(self, inside, parameters):
         self._inside, self._sample = inside, None
+        self.places = {parameter: place for place, parameter in enumerate(parameters)}  # in the sample
         if inside.rank == 0:
-            self._sample = _native.GradientSample([sharding.local_of(parameter).numel() for parameter in parameters], SAMPLE)
+            self._sample = _native.GradientSample([sharding.local_of(parameter).numel() for parameter in self.places], SAMPLE)
         self._noise, self._step = _native.GradientNoise(), 0  # as of that step
         self._workers, self._scale = 1, None
         self.samples = False  # whether what is stepped by next may be a sample
@@ -296,11 +297,10 @@ class Islands:
                     if communicates(parameter) and not sharding.is_named(name, settings.exclude)}
         self._fragments = self._options["fragments"] or _fragments_of(averaged.values())
         self._values = Values(model, averaged.values(), settings.exclude, self._exchanging, self._fragments)
-        self.parameters = list(averaged.values())
         self.moment_share = None
         if settings.moments == "measured" and not self.in_lockstep and any(
                 moments.serves(type(optimizer), group) for optimizer in optimizers for group in optimizer.param_groups):
-            self.moment_share = MomentShare(self._inside, self.parameters)
+            self.moment_share = MomentShare(self._inside, averaged.values())
         self.steps = 0
         self.samples_per_step = float(self._inside.size)
         self._steps_since = 0  # since an average has begun
@@ -692,7 +692,6 @@ class Session:
         self._aside = {}  # hyperparameters, while torch's step has others
         self._handles = []
         if islands.moment_share is not None:
-            self._places = {parameter: place for place, parameter in enumerate(islands.parameters)}
             self._moments = moments.Measured(islands.moment_share)
             for optimizer in optimizers:
                 self._handles += [optimizer.register_step_pre_hook(self._before_step),
@@ -748,7 +747,8 @@ class Session:
         for group in optimizer.param_groups:
             if not moments.serves(type(optimizer), group):
                 continue
-            pieces = [(self._places[p], 0, p) for p in group["params"] if p in self._places]
+            places = islands.moment_share.places
+            pieces = [(places[p], 0, p) for p in group["params"] if p in places]
             stepped = self._moments.before_step(group, pieces)
             kept.append((group, {name: group[name] for name in _STEPPED_BY}))
             group.update((name, stepped[name]) for name in _STEPPED_BY)

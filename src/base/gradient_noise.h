@@ -1,4 +1,4 @@
-// How much of the gradients of parts of a batch the parts have in common, from samples of them. No torch.
+// What the gradients of parts of a batch have in common, and what of them is noise, from samples of them. No torch.
 #pragma once
 
 #include <algorithm>

@@ -11,6 +11,29 @@ def setting():
     return slow_link.Setting(2.0, 0, 1.0, 1.0, {"links": [{"startup_us": 100.0, "us_per_byte": 0.01}]})
 
 
+def test_no_more_messages_are_queued_than_a_link_sends_that_seems_to_start_them_at_once(setting, monkeypatch):
+    class Work:
+        def is_completed(self):
+            return True
+
+        def wait(self):
+            pass
+
+    class Reference:
+        job, segment_seconds = None, [0.01]
+
+    queued = []
+    setting.cluster["links"][0].update(startup_us=0.0, us_per_byte=0.0)
+    monkeypatch.setattr(slow_link.distributed, "all_reduce", lambda buffer, async_op: queued.append(buffer) or Work())
+    monkeypatch.setattr(slow_link.turns, "run_segment", lambda *arguments: None)
+    monkeypatch.setattr(slow_link.turns, "slowest", lambda seconds: seconds)
+    monkeypatch.setattr(slow_link.training, "train", lambda job, iterations: ([0.02] * iterations, None))
+    monkeypatch.setattr(slow_link.ranks, "agreed", lambda value: value)
+    contention, launch_us = slow_link.taken_of_compute(setting, Reference, rounds=1)
+    assert contention == pytest.approx(2.0) and launch_us == 0.0
+    assert len(queued) == 522 + 1200  # of 0.1 ms each, beside 4 iterations that take 1.3 and 3 times as long, and one
+
+
 @pytest.mark.parametrize("burst_us, expected", [(0.0, (40.0, 60.0)), (40.0, (80.0, 60.0))])
 def test_delays_are_those_of_short_ops(setting, monkeypatch, burst_us, expected):
     def span(iteration, begin_us, more_us, size):

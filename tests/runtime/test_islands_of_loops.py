@@ -102,6 +102,18 @@ def test_a_step_that_fails_leaves_the_hyperparameters_as_they_were(given, monkey
     model.gradweave.close()
 
 
+def test_a_sample_is_of_gradients_without_their_loss_scale(given):
+    model = make_net(1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    model, optimizer = gradweave.wrap(model, torch.optim.AdamW(model.parameters(), fused=True), between={"period": 1}, **given)
+    scaler.scale(loss_of(model)).backward()
+    scaled = torch.cat([p.grad.flatten() for p in model.parameters()])
+    scaler.step(optimizer)
+    sample = model.gradweave.islands.moment_share.read()
+    assert sample.any() and set(sample.tolist()) <= set((scaled / 1024).tolist())
+    model.gradweave.close()
+
+
 def test_a_step_that_a_loss_scale_drops_moves_nothing(given, monkeypatch):
     monkeypatch.setattr(islands.MomentShare, "share", 0.25)
     model = make_net(1)

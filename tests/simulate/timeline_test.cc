@@ -203,6 +203,16 @@ TEST(ByHand, AnIdleLinkSavesUp) {
   EXPECT_EQ(simulate(plain_plan(), two_layers(5, 60), links(1), {.burst_ns = 12}).cycle_ns, 108 + 5);
 }
 
+TEST(ByHand, ATokenBucketFillsWhileAnOpStartsUp) {
+  Workload workload = two_layers(0, 0);
+  for (Layer& layer : workload.layers) layer.communication_ns.reset();
+  Cluster cluster = links(1);
+  cluster.links[0].startup_ns = 8;
+  cluster.links[0].us_per_byte = {15, 5};  // 400 bytes: 60 ns
+  // b starts up to 68 and is spared 12: 116. a behind it starts up to 124, and is spared the 8 of that.
+  EXPECT_EQ(simulate(plain_plan(), workload, cluster, {.burst_ns = 12}).cycle_ns, 116 + 8 + 52);
+}
+
 TEST(ByHand, TheSlowestClassReleasesTheOp) {
   std::vector<Workload> classes = {two_layers(15, 50), two_layers(15, 50)};
   classes[1].layers[1].backward_ns = 50;  // 80 and 120 instead of 60 and 100
