@@ -86,12 +86,6 @@ def estimated_s(job, coverage, names, rounds):
     return SETTING_S + tuning + (4 + 2 * len(names)) * compute + rounds * total
 
 
-def waits_each_time(plan, known):
-    """Whether each iteration applies its own gradients, and so waits for the rank that is slowest in it."""
-    ops = [op for iteration in plan["period"] for op in iteration["ops"]]
-    return known["staleness"] == 0 and all(op.get("payload", "gradient") == "gradient" for op in ops)
-
-
 def planned_contestant(name, method, job, setting):
     """(contestant, what is known of its plan before it runs). Errors: ValueError, RuntimeError: refused."""
     cluster = slow_link.cluster_for(setting, method)
@@ -160,16 +154,17 @@ def measure(job_name, coverage, names, rounds):
                 contestant.close()
     # The machine changes its speed by the minute: a prediction is of the processors as they were in the turns.
     profiled_us = sum(layer["forward_us"] + layer["backward_us"] for layer in setting.workload["layers"]) + setting.rest_us
-    speed = 1e6 * turns.iteration_seconds(anchors[0]) / profiled_us
-    lockstep = 1e6 * statistics.median(anchors[0].lockstep_seconds) / profiled_us
+    alone_s = turns.iteration_seconds(anchors[0])
+    speed, lockstep = 1e6 * alone_s / profiled_us, statistics.median(anchors[0].lockstep_seconds) / alone_s
     for each in known.values():
         if plan := each.pop("plan", None):
-            slowed = lockstep if waits_each_time(plan, each) else speed
-            each["predicted_ms"] = setting.simulate(plan, each.pop("cluster"), slowed)["iteration_us"] / 1e3
+            each["predicted_ms"] = setting.simulate(plan, each.pop("cluster"), speed, lockstep)["iteration_us"] / 1e3
     common = {"job": job_name, "coverage": coverage, "workers": ranks.world_size(), "links": setting.kind,
               "bits_per_second": setting.bits_per_second, "coverage_rate": setting.coverage(), "tuned_mb": tuned_mb,
               "parameter_bytes": setting.parameter_bytes, "contention": setting.contention,
-              "handover_us": setting.handover_us, "launch_us": setting.launch_us, "burst_us": setting.burst_us,
+              "skew": setting.skew,
+              "apply_us": setting.apply_us, "handover_us": setting.handover_us, "launch_us": setting.launch_us,
+              "burst_us": setting.burst_us,
               "speed": speed, "lockstep": lockstep,
               "link": setting.cluster["links"][0], "torch": torch.__version__,
               "anchors": {name: line_of(each, anchors) for name, each in zip(ANCHORS, anchors)}}

@@ -17,9 +17,11 @@ namespace gradweave {
 struct SimulationOptions {
   bool plan_facts = true;        // find extra_bytes, which costs as much as a validation
   Nanoseconds optimizer_ns = 0;  // time of one whole optimizer step, spread over applies by bytes
-  Decimal contention = {1, 0};   // compute takes this many times longer while a link is busy; >= 1
-  Nanoseconds handover_ns = 0;   // from when an op is ready until an idle link starts it
-  Nanoseconds launch_ns = 0;     // of compute that goes on as an op starts, which the op takes
+  // What an optimizer step outside of the iteration's end takes besides its share: each is a call of its own, of few tensors.
+  Nanoseconds apply_ns = 0;
+  Decimal contention = {1, 0};  // compute takes this many times longer while a link is busy; >= 1
+  Nanoseconds handover_ns = 0;  // from when an op is ready until an idle link starts it
+  Nanoseconds launch_ns = 0;    // of compute that goes on as an op starts, which the op takes
   // The size of each link's token bucket, as the time in which the link sends as much: it fills while the link sends nothing, because
   // it is idle or, with concurrency 1, because an op starts up. It makes the next ops that much shorter.
   Nanoseconds burst_ns = 0;

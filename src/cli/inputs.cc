@@ -140,6 +140,11 @@ void tell_what_is_not_modelled(const Cluster& cluster) {
 void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
   add_time_option(command, "--optimizer-us", flags.optimizer_us,
                   "Time of one whole optimizer step, in microseconds or with a unit", 0, 1e12);
+  add_time_option(
+      command, "--apply-us", flags.apply_us,
+      "Compute time that an optimizer step outside of the iteration's end takes besides its share of the "
+      "whole step, in microseconds or with a unit",
+      0, 1e12);
   command
       .add_option("--contention", flags.contention,
                   "How many times longer compute takes while a link is busy")
@@ -162,6 +167,7 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
 SimulationOptions to_options(const SimulationFlags& flags) {
   SimulationOptions options;
   options.optimizer_ns = std::llround(flags.optimizer_us * 1000);
+  options.apply_ns = std::llround(flags.apply_us * 1000);
   options.contention = decimal_from_double(flags.contention, "--contention");
   options.handover_ns = std::llround(flags.handover_us * 1000);
   options.launch_ns = std::llround(flags.launch_us * 1000);

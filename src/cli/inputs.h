@@ -54,9 +54,10 @@ void add_batch_size_option(CLI::App& command, std::optional<std::int64_t>& batch
 // Says on stderr what of the cluster plans and predictions leave out.
 void tell_what_is_not_modelled(const Cluster& cluster);
 
-// Options of the simulation: --optimizer-us, --contention, --handover-us, --launch-us, --burst-us.
+// Options of the simulation: --optimizer-us, --apply-us, --contention, --handover-us, --launch-us, --burst-us.
 struct SimulationFlags {
   double optimizer_us = 0;
+  double apply_us = 0;
   double contention = 1;
   double handover_us = 0;
   double launch_us = 0;

@@ -24,6 +24,25 @@ const char* const kOtherTraining =
     "it belongs to another training than the one that runs here; end one of the two, and start its islands "
     "again without their state";
 
+// Returns those entries of `text`, with ", " between, that `other` doesn't have.
+std::string only_in(const std::string& text, const std::string& other) {
+  const auto entries = [](const std::string& of) {
+    std::vector<std::string> found;
+    for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 2) {
+      end = of.find(", ", begin);
+      found.push_back(of.substr(begin, end - begin));
+    }
+    return found;
+  };
+  const std::vector<std::string> known = entries(other);
+  std::string only;
+  for (const std::string& entry : entries(text)) {
+    if (std::ranges::find(known, entry) != known.end()) continue;
+    only += (only.empty() ? "" : ", ") + entry;
+  }
+  return only;
+}
+
 bool same(const Epoch& a, const Epoch& b) { return a.line == b.line && a.number == b.number && a.by == b.by; }
 
 }  // namespace
@@ -97,8 +116,9 @@ std::string Meeting::refusal_of(const Report& report, Time now) const {
   for (const auto& [name, member] : members_) {
     if (name == island.name || member.island.trains == island.trains) continue;
     const bool alike = member.island.addresses.size() == island.addresses.size();
-    return "it trains something different from island " + in_quotes(name) + ": " + in_quotes(island.trains) +
-           ", not " + in_quotes(member.island.trains) +
+    return "it trains something different from island " + in_quotes(name) + ": " +
+           in_quotes(only_in(island.trains, member.island.trains)) + ", not " +
+           in_quotes(only_in(member.island.trains, island.trains)) +
            "; start all islands with the same model and options" +
            (alike ? ""
                   : ": " + std::to_string(island.addresses.size()) +

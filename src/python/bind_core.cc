@@ -193,10 +193,11 @@ py::list ranked(const Given<Workload>& workload, const Given<Cluster>& cluster, 
 }
 
 py::object simulated(const Given<Plan>& plan, const Given<Workload>& workload, const Given<Cluster>& cluster,
-                     double optimizer_us, double contention, double handover_us, double launch_us,
-                     double burst_us) {
+                     double optimizer_us, double apply_us, double contention, double handover_us,
+                     double launch_us, double burst_us) {
   warn_of(*cluster);
   const SimulationOptions how = {.optimizer_ns = static_cast<Nanoseconds>(optimizer_us * 1000),
+                                 .apply_ns = static_cast<Nanoseconds>(apply_us * 1000),
                                  .contention = decimal_from_double(contention, "contention"),
                                  .handover_ns = static_cast<Nanoseconds>(handover_us * 1000),
                                  .launch_ns = static_cast<Nanoseconds>(launch_us * 1000),
@@ -260,8 +261,8 @@ void bind_core(py::module_& module) {
   module.def("ranked_plans", &ranked, py::arg("workload"), py::arg("cluster"), py::arg("options"));
   module.def("demands", [](const Given<Plan>& plan) { return python_of(to_object(demands_of(*plan))); });
   module.def("simulate", &simulated, py::arg("plan"), py::arg("workload"), py::arg("cluster"),
-             py::arg("optimizer_us"), py::arg("contention"), py::arg("handover_us"), py::arg("launch_us"),
-             py::arg("burst_us"));
+             py::arg("optimizer_us"), py::arg("apply_us"), py::arg("contention"), py::arg("handover_us"),
+             py::arg("launch_us"), py::arg("burst_us"));
   module.def("fit_link", &fitted, py::arg("measurements"));
   module.def(
       "cut_layers",

@@ -113,7 +113,6 @@ void Applies::step(const Stepped& stepped) {
     const std::int32_t tensor = context_.plan().block_tensor[static_cast<std::size_t>(b)];
     if (!context_.host.parameter_changed(tensor)) unchanged.push_back(tensor);
   }
-  context_.recorder.begin_span();
   context_.host.step(stepped);
   for (const std::int32_t tensor : unchanged) context_.host.note_parameter(tensor);
   context_.recorder.end_span(SpanKind::kOptimizer, context_.cursor.of_run(), -1);
@@ -128,6 +127,7 @@ void Applies::outside_end(const std::vector<std::int32_t>& applies) {
 }
 
 void Applies::outside_end(const RunApply& apply) {
+  context_.recorder.begin_span();
   if (apply.source == Source::kAveragedParameter) return average(apply);
   if (apply.source == Source::kLocalGradient) {
     if (!context_.holds_left_out(apply)) step(apply.stepped);

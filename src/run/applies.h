@@ -32,7 +32,7 @@ class Applies {
   void backward_end(std::int32_t layer) REQUIRES(compute_thread);
   void backward_ended() REQUIRES(compute_thread);
 
-  // Steps the optimizer.
+  // Steps the optimizer: the end of a span that the caller began.
   void step(const Stepped& stepped) REQUIRES(compute_thread);
   // Return what is left of `stepped`, until the next such call. Of this iteration's end, where only what something sound
   // updates is stepped: other tensors lose their gradients, so that the optimizer passes them over.

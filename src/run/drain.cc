@@ -94,6 +94,7 @@ void Run::drain_end_of_iteration(std::int64_t end) {
   Applies& applies = plan_->applies;
   Stepped stepped;
   const auto step_these = [&]() REQUIRES(compute_thread) {
+    recorder_.begin_span();
     applies.step(applies.in_place(std::exchange(stepped, {})));
   };
   for (std::int32_t t : all_tensors()) host_.drop_gradient(t);

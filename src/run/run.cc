@@ -294,7 +294,10 @@ void Run::skip() {
 void Run::finish_iteration() {
   const RunIteration& now = here();
   for (const EndAction& action : now.end_actions) {
-    if (action.optimizer) plan_->applies.step(plan_->applies.sound(action.stepped));
+    if (action.optimizer) {
+      recorder_.begin_span();
+      plan_->applies.step(plan_->applies.sound(action.stepped));
+    }
     for (std::int32_t a : action.applies) {
       const RunApply& apply = now.applies[static_cast<std::size_t>(a)];
       action.optimizer ? plan_->outbox.read_parameters(apply) : plan_->applies.average(apply);

@@ -27,7 +27,7 @@ void StepWriter::write(std::size_t code) {
   program_.step_begin.push_back(static_cast<std::uint32_t>(program_.steps.size()));
   open_ = false;
   next_apply_ = 0;
-  share_optimizer();
+  time_optimizer();
 
   const auto layers = static_cast<std::int32_t>(model_.index().layer_count);
   for (std::int32_t l = 0; l < layers; ++l) {
@@ -71,18 +71,19 @@ void StepWriter::apply_at(const Point& at, std::int32_t layer) {
     if (!exists(apply.merges, n_)) continue;
     const std::vector<OpPlace>& ops = places_.delivering(n_, a);
     if (!ops.empty()) wait(ops, layer);
-    if (optimizer_share_[a] > 0) {
-      compute(SpanKind::kOptimizer, layer, [&](const Workload&) { return optimizer_share_[a]; });
+    if (optimizer_times_[a] > 0) {
+      compute(SpanKind::kOptimizer, layer, [&](const Workload&) { return optimizer_times_[a]; });
     }
     mark(order_.of_apply(at, a));
   }
 }
 
-// Spreads one optimizer step over an iteration's gradient applies: applies of all bytes take just one.
-void StepWriter::share_optimizer() {
-  optimizer_share_.assign(iteration_->applies.size(), 0);
+// Spreads one optimizer step over an iteration's gradient applies: applies of all bytes take just one. Those outside of its end
+// take apply_ns besides.
+void StepWriter::time_optimizer() {
+  optimizer_times_.assign(iteration_->applies.size(), 0);
   const std::int64_t total_bytes = model_.index().total_bytes;
-  if (options_.optimizer_ns == 0 || total_bytes == 0) return;
+  if (total_bytes == 0) return;
   std::int64_t bytes = 0;
   Nanoseconds spent = 0;
   for (std::size_t a = 0; a < iteration_->applies.size(); ++a) {
@@ -90,7 +91,8 @@ void StepWriter::share_optimizer() {
     if (apply.apply->source == Source::kAveragedParameter || !exists(apply.merges, n_)) continue;
     for (const std::int32_t block : apply.blocks) bytes += plan_.block(block).bytes;
     const Nanoseconds until = floor_share(options_.optimizer_ns, bytes, total_bytes);
-    optimizer_share_[a] = until - spent;
+    optimizer_times_[a] = until - spent;
+    if (apply.apply->at.kind != PointKind::kIterationEnd) optimizer_times_[a] += options_.apply_ns;
     spent = until;
   }
 }

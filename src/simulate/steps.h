@@ -44,7 +44,7 @@ class StepWriter {
   };
 
   void apply_at(const Point& at, std::int32_t layer);
-  void share_optimizer();
+  void time_optimizer();
   void open_step();
   void wait(const std::vector<OpPlace>& refs, std::int32_t layer);
   template <typename Duration>
@@ -66,7 +66,7 @@ class StepWriter {
   std::int64_t n_ = 0;
   const ResolvedIteration* iteration_ = nullptr;
   std::size_t next_apply_ = 0;                // by rank
-  std::vector<Nanoseconds> optimizer_share_;  // per apply
+  std::vector<Nanoseconds> optimizer_times_;  // per apply
   bool open_ = false;                         // the last step goes on
   bool computed_ = false;                     // and has computed something
 };

@@ -101,8 +101,11 @@ def test_a_wrong_unit_is_told_the_right_ones(plan):
     assert "Gb/s" in run("compare", *GIVEN, "--links", "10Gb", code=2).stderr
 
 
-@pytest.mark.parametrize("option", ["--optimizer-us", "--handover-us", "--launch-us"])
-def test_times_of_the_simulation_have_units_and_cost(plan, option):
+@pytest.mark.parametrize("option", ["--optimizer-us", "--apply-us", "--handover-us", "--launch-us"])
+def test_times_of_the_simulation_have_units_and_cost(tmp_path, option):
+    plan = tmp_path / "plan.json"
+    run("plan", *GIVEN, "--scheme", "p3", "-o", plan)
+
     def simulated(time):
         return json.loads(run("simulate", *GIVEN, "--plan", plan, option, time, "--json").stdout)["iteration_us"]
     assert simulated("1.5ms") == simulated("1500") > simulated("1500ns") > simulated("0")

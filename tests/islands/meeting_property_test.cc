@@ -604,6 +604,12 @@ TEST_F(Together, WhoTrainsSomethingElseIsRefusedWithTheReason) {
   EXPECT_NE(other.attendee->refused().find("something different from island 'a': 'y', not 'x'"),
             std::string::npos);
   EXPECT_EQ(names_in(0), "a");
+  Here& unlike = island(2);
+  unlike.life = "c1";
+  unlike.attendee.emplace(Island{.name = "c", .life = "c1", .trains = "x, moments local"});
+  settle();
+  EXPECT_NE(unlike.attendee->refused().find("something different from island 'a': 'moments local'"),
+            std::string::npos);
 }
 
 TEST_F(Together, OneThatStartsAgainIsANewcomerAndTheLineEndsWithItsLast) {

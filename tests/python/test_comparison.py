@@ -21,7 +21,7 @@ def _contestant(name, segments, accuracy=None, loss=0.5, iterations=30):
 
 class Setting:
     kind, compute_s, bits_per_second, parameter_bytes, residual = "shaped", 0.1, 4e8, 1 << 20, 0.02
-    contention, handover_us, launch_us, burst_us = 1.1, 300.0, 200.0, 100.0
+    skew, contention, apply_us, handover_us, launch_us, burst_us = 1.05, 1.1, 90.0, 300.0, 200.0, 100.0
 
     def coverage(self):
         return 1.9

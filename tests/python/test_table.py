@@ -95,15 +95,6 @@ def test_a_peer_is_timed_once_it_sends_as_it_does_from_then_on(monkeypatch):
     assert trained == [peers.WHOLE]
 
 
-def test_a_prediction_waits_for_the_slowest_rank_where_every_iteration_does():
-    def plan(payload):
-        return {"period": [{"ops": [{"payload": payload}]}]}
-
-    assert table.waits_each_time({"period": [{"ops": [{}]}]}, {"staleness": 0})  # gradients, where nothing is said
-    assert not table.waits_each_time(plan("gradient"), {"staleness": 1})
-    assert not table.waits_each_time(plan("parameter"), {"staleness": 0})
-
-
 def test_accuracy_of_compressed_gradients_is_that_of_every_rate():
     curve = [[(10, 50.0)]]
     found = {("ddp compressor=int8", 2.0): curve, ("local_sgd", 2.0): curve}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from gradweave.lab.hosts import free_port
+from gradweave.lab.hosts import die_with_parent, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,6 +58,7 @@ class _Forked:
 
 
 def _forked_main(arguments, environment, log):
+    die_with_parent()  # the server, which ends with the tests, however they end
     os.environ.update(environment)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)

@@ -202,12 +202,15 @@ def test_ranks_that_cant_exchange_are_refused(meeting):
     assert "leave ranks out, and start islands with as many ranks each" in said
 
 
-def test_islands_of_other_sizes_are_told_how_they_can_train_together(meeting, tmp_path):
+def test_islands_that_differ_are_told_in_what_and_how_they_can_train_together(meeting, tmp_path):
     end = str(tmp_path / "end")
     first = ranks.start(trained, 1, kind="plain", number=1, given=meeting.given, until=end)
     first.wait_for_file("joined0")
     [said, _] = ranks.run(refused, 2, given=meeting.given | {"arrival_timeout": 1.0}, between={})
     assert "2 of its ranks exchange with other islands, and 1 of that one's (between={'ranks': N}" in said
+    [said] = ranks.run(refused, 1, given=meeting.given | {"arrival_timeout": 1.0, "moments": "local"},
+                       between={"period": 4, "compressor": "int4"}, kind="plain")
+    assert "'moments local', not 'moments measured'; start all islands with the same model and options" in said
     Path(end).touch()
     first.results()
 

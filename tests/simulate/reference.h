@@ -150,18 +150,20 @@ class Reference {
 
   Nanoseconds optimizer_time(const Iteration& iteration, std::size_t last, std::int64_t n) const {
     std::int64_t before = 0, after = 0;
+    Nanoseconds own = 0;
     for (std::size_t a = 0; a <= last; ++a) {
       const Apply& apply = iteration.applies[a];
       const bool gradient =
           apply.source == Source::kReducedGradient || apply.source == Source::kLocalGradient;
       before = after;
+      own = gradient && apply.at.kind != PointKind::kIterationEnd ? options_.apply_ns : 0;
       if (!gradient || !exists(apply.merges, n)) continue;
       for (const std::int32_t block : apply.blocks)
         after += model_.bytes({&slices_[static_cast<std::size_t>(block)], 1});
     }
     const std::int64_t total = model_.index().total_bytes;
     return total == 0 ? 0
-                      : floor_share(options_.optimizer_ns, after, total) -
+                      : own + floor_share(options_.optimizer_ns, after, total) -
                             floor_share(options_.optimizer_ns, before, total);
   }
 

@@ -71,6 +71,7 @@ Case random_case(const PlanShape& shape, bool contention, bool levels = false) {
   c.plan = testing::random_plan(c.classes.front(), c.cluster, shape);
   if (levels) c.plan = testing::in_steps(std::move(c.plan), c.cluster);
   if (*rc::gen::inRange(0, 2) == 0) c.options.optimizer_ns = *rc::gen::inRange(0, 5'000'000);
+  if (*rc::gen::inRange(0, 2) == 0) c.options.apply_ns = *rc::gen::inRange(0, 500'000);
   if (*rc::gen::inRange(0, 2) == 0) c.options.handover_ns = *rc::gen::inRange(0, 3'000'000);
   if (contention)
     c.options.contention = *rc::gen::element(Decimal{1, 0}, Decimal{15, 1}, Decimal{2, 0}, Decimal{1037, 3});

@@ -51,6 +51,7 @@ RC_GTEST_PROP(SteadyState, IsNeverBelowABound, ()) {
   if (*rc::gen::inRange(0, 3) == 0) options.launch_ns = 12'345;
   if (*rc::gen::inRange(0, 3) == 0) options.burst_ns = 1'234'567;
   if (*rc::gen::inRange(0, 2) == 0) options.optimizer_ns = 123'457;
+  if (*rc::gen::inRange(0, 3) == 0) options.apply_ns = 23'456;
   const auto result = simulate_unless_stuck(plan, workload, cluster, options);
   if (!result) RC_DISCARD("deadlock");
   RC_TAG(result->method, result->lower_bound.name.substr(0, 4), options.contention.mantissa);

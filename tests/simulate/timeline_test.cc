@@ -98,6 +98,20 @@ TEST(ByHand, OptimizerTimeIsSpreadByBytes) {
   EXPECT_EQ(result.compute_ns, 109);
 }
 
+TEST(ByHand, AStepOutsideOfTheEndTakesTimeBesidesItsShare) {
+  // At the end both are one step.
+  EXPECT_EQ(simulate(plain_plan(), two_layers(15, 50), links(1), {.optimizer_ns = 8, .apply_ns = 3}).cycle_ns,
+            125 + 8);
+  Plan plan = plain_plan();
+  plan.period[0].applies = {apply({PointKind::kForwardStart, 0}, {0}, {-1}),
+                            apply({PointKind::kForwardStart, 1}, {1}, {-1})};
+  // Each takes 3 and half of 8.
+  const SimulationResult result =
+      simulate(plan, two_layers(1, 1), links(1), {.optimizer_ns = 8, .apply_ns = 3});
+  EXPECT_EQ(result.compute_ns, 100 + 2 * 3 + 8);
+  EXPECT_EQ(result.cycle_ns, 100 + 1 + 2 * 3 + 8);  // a's message is waited for
+}
+
 TEST(ByHand, ForwardOverlapWaitsLayerByLayer) {
   Plan plan = plain_plan();
   plan.period[0].applies = {apply({PointKind::kForwardStart, 0}, {0}, {-1}),

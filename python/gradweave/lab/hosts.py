@@ -196,7 +196,7 @@ def run_ranks(prefixes, command, environment=None, cpus=None, timeout_s=None, gr
         for rank, prefix in enumerate(prefixes):
             pin = ["taskset", "-c", str(cpus[rank])] if cpus else []
             ranks.append(subprocess.Popen(prefix + pin + list(command), env=dict(shared, RANK=str(rank)),
-                                          preexec_fn=_die_with_parent, start_new_session=True))
+                                          preexec_fn=die_with_parent, start_new_session=True))
         return _wait_for(ranks, timeout_s, grace_s)
     finally:
         for process in ranks:
@@ -284,7 +284,8 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _die_with_parent():
+def die_with_parent():
+    """This process is killed when the one that started it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -3,6 +3,7 @@
 import functools
 import os
 import statistics
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import torch
@@ -34,7 +35,9 @@ class Setting:
     residual: float = 0.0     # of the link's fit
     workload: dict = field(default_factory=dict)
     rest_us: float = 0.0      # of an iteration besides forward and backward
+    apply_us: float = 0.0     # of an optimizer step outside of the iteration's end, besides its share
     contention: float = 1.0   # compute time while the link is busy over compute time while it is idle
+    skew: float = 1.0         # the slowest rank's compute time while the link is busy over that of all ranks in the mean
     handover_us: float = 0.0  # from when an op is ready until an idle link starts it
     launch_us: float = 0.0    # of compute, which a message takes besides
     burst_us: float = 0.0     # of sending: the size of the link's token bucket
@@ -47,23 +50,35 @@ class Setting:
         """Measured communication time of all parameters in one message over compute time."""
         return self.message_s(self.parameter_bytes) / self.compute_s
 
-    def simulate(self, plan, cluster=None, speed=1.0):
-        """The simulator's answer where processors take `speed` times as long as when the layers were measured; `cluster`: the
-        setting's, with more."""
+    def simulate(self, plan, cluster=None, speed=1.0, lockstep=1.0):
+        """The simulator's answer where processors take `speed` times as long as when the layers were measured, and `lockstep`
+        times as long as that where each iteration waits for its slowest rank. `cluster`: the setting's, with more."""
+        demands = core.demands_of(plan)
+        waits = not (demands["delays_gradients"] or demands["local_steps"])
+        speed, contention = (speed * lockstep, self.contention * self.skew) if waits else (speed, self.contention)
         layers = [{**layer, "forward_us": speed * layer["forward_us"], "backward_us": speed * layer["backward_us"]}
                   for layer in self.workload["layers"]]
         return core.simulate(plan, {**self.workload, "layers": layers}, cluster or self.cluster,
-                             optimizer_us=speed * self.rest_us, contention=self.contention, handover_us=self.handover_us,
-                             launch_us=self.launch_us, burst_us=self.burst_us)
+                             optimizer_us=speed * self.rest_us, apply_us=speed * self.apply_us,
+                             contention=contention, handover_us=self.handover_us, launch_us=self.launch_us,
+                             burst_us=self.burst_us)
 
     def measure_in(self, job, reference):
-        """Measure what ops take beside the job's own computation, and of it. Collective."""
+        """Measure what ops take beside the job's own computation, and of it, on each rank; and what steps of parts of the
+        model take. Collective."""
         self.contention, self.launch_us = taken_of_compute(self, reference)
-        startup_us, self.handover_us = delays_in(job, self)
+        whole, in_parts = (self._recorded(job, scheme, iterations) for scheme, iterations in (("wfbp", 16), ("dear", 8)))
+        startup_us, self.handover_us = delays(whole, self)
+        self.skew = skew(whole)
+        self.apply_us = of_a_part(whole, in_parts)
         link = self.cluster["links"][0]
         for cost in (link, link.get("reduce_scatter"), link.get("all_gather")):
             if cost:
                 cost["startup_us"] = max(0.0, cost["startup_us"] + startup_us)
+
+    def _recorded(self, job, scheme, iterations):
+        plan = core.make_plan(self.workload, self.cluster, scheme)
+        return turns.recorded(job(), plan, iterations, 4, self.emulation)["spans"]
 
     def message_s(self, size):
         """Measured seconds of a message of `size` bytes."""
@@ -115,12 +130,36 @@ def cluster_for(setting, method):
     return {**setting.cluster, "compressor_rates": rates} if rates else setting.cluster
 
 
-def delays_in(job, setting, iterations=16, warm_up=4):
-    """(the microseconds by which an op's start-up in `job()` is longer than the probe measured, those which an op besides
-    waits for an idle link to start it): threads have to wake beside the job's computation. Collective."""
-    plan = core.make_plan(setting.workload, setting.cluster, "wfbp")
-    timeline = turns.recorded(job(), plan, iterations, warm_up, setting.emulation)
-    spans = sorted((span for span in timeline["spans"] if span["track"] == 1), key=lambda span: span["begin_us"])
+def skew(spans):
+    """How many times longer than the mean of all ranks the slowest one computes in a backward beside messages: what these take
+    of a processor differs from iteration to iteration. From the spans of a plan that sends in the backward. Collective."""
+    own = {}
+    for span in spans:
+        if span["kind"] == "backward":
+            own[span["iteration"]] = own.get(span["iteration"], 0.0) + span["end_us"] - span["begin_us"]
+    of_ranks = gathered(own)
+    times = [[rank[iteration] for rank in of_ranks] for iteration in own if all(iteration in rank for rank in of_ranks)]
+    return ranks.agreed(sum(map(max, times)) / sum(map(statistics.fmean, times)))
+
+
+def of_a_part(whole, in_parts):
+    """The microseconds by which an optimizer's step of a part of the model takes longer than its share of the whole step,
+    from the spans of a plan that steps at each iteration's end and of one that steps in the forward. Collective."""
+    def steps(spans):
+        """[microseconds of each step], the number of iterations"""
+        own = [span for span in spans if span["kind"] == "optimizer"]
+        return [span["end_us"] - span["begin_us"] for span in own], len({span["iteration"] for span in own})
+
+    (at_end, iterations), (parts, times) = steps(whole), steps(in_parts)
+    more = sum(parts) / times - sum(at_end) / iterations  # in an iteration
+    return max(0.0, statistics.fmean(gathered(more * times / len(parts))))
+
+
+def delays(spans, setting):
+    """(the microseconds by which an op's start-up in a job is longer than the probe measured, those which an op besides
+    waits for an idle link to start it): threads have to wake beside the job's computation. From the spans of a plan with short
+    messages. Collective."""
+    spans = sorted((span for span in spans if span["track"] == 1), key=lambda span: span["begin_us"])
     link = setting.cluster["links"][0]
     more = {}  # {op: (by how much its start-up is longer than the link's, whether the link was idle before)}
     for before, op in zip(spans, spans[1:]):
@@ -130,15 +169,17 @@ def delays_in(job, setting, iterations=16, warm_up=4):
             more[op["iteration"], op["label"]] = (startup_us - link["startup_us"],
                                                   op["begin_us"] - before["end_us"] > IDLE_US)
     of_ranks = gathered(more)
-    busy, idle = [], []
-    for each in ([found[op] for found in of_ranks] for op in more if all(op in found for found in of_ranks)):
-        times = [us for us, _ in each]
-        if any(found_idle for _, found_idle in each):
-            idle.append(min(times))  # the rank that comes last waits for nobody
+    busy, idle = defaultdict(list), defaultdict(list)  # by iteration
+    for op in (op for op in more if all(op in found for found in of_ranks)):
+        times = [found[op][0] for found in of_ranks]
+        if any(found[op][1] for found in of_ranks):
+            idle[op[0]].append(min(times))  # the rank that comes last waits for nobody
         else:
-            busy.append(statistics.fmean(times))  # each rank waits for the others' threads
-    startup_us = statistics.fmean(busy) if busy else 0.0
-    return ranks.agreed(startup_us), ranks.agreed(max(0.0, statistics.fmean(idle) - startup_us) if idle else 0.0)
+            busy[op[0]].append(statistics.fmean(times))  # each rank waits for the others' threads
+    # Half of the iterations may have been disturbed.
+    startup_us, of_idle_us = (statistics.median(map(statistics.fmean, found.values())) if found else 0.0
+                              for found in (busy, idle))
+    return ranks.agreed(startup_us), ranks.agreed(max(0.0, of_idle_us - startup_us) if idle else 0.0)
 
 
 def taken_of_compute(setting, reference, rounds=9, iterations=4):
