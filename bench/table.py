@@ -161,11 +161,7 @@ def measure(job_name, coverage, names, rounds):
             each["predicted_ms"] = setting.simulate(plan, each.pop("cluster"), speed, lockstep)["iteration_us"] / 1e3
     common = {"job": job_name, "coverage": coverage, "workers": ranks.world_size(), "links": setting.kind,
               "bits_per_second": setting.bits_per_second, "coverage_rate": setting.coverage(), "tuned_mb": tuned_mb,
-              "parameter_bytes": setting.parameter_bytes, "contention": setting.contention,
-              "skew": setting.skew,
-              "apply_us": setting.apply_us, "handover_us": setting.handover_us, "launch_us": setting.launch_us,
-              "burst_us": setting.burst_us,
-              "speed": speed, "lockstep": lockstep,
+              "parameter_bytes": setting.parameter_bytes, **setting.costs, "speed": speed, "lockstep": lockstep,
               "link": setting.cluster["links"][0], "torch": torch.__version__,
               "anchors": {name: line_of(each, anchors) for name, each in zip(ANCHORS, anchors)}}
     lines = [{**common, "row": each.name, **known[each.name], **line_of(each, anchors)} for each in contestants]

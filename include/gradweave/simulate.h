@@ -17,7 +17,7 @@ namespace gradweave {
 struct SimulationOptions {
   bool plan_facts = true;        // find extra_bytes, which costs as much as a validation
   Nanoseconds optimizer_ns = 0;  // time of one whole optimizer step, spread over applies by bytes
-  // What an optimizer step outside of the iteration's end takes besides its share: each is a call of its own, of few tensors.
+  // By how much an optimizer step in the forward or the backward, a call of its own for few tensors, takes longer than its share.
   Nanoseconds apply_ns = 0;
   Decimal contention = {1, 0};  // compute takes this many times longer while a link is busy; >= 1
   Nanoseconds handover_ns = 0;  // from when an op is ready until an idle link starts it

@@ -226,7 +226,7 @@ class Island:
 class IslandMember:
     """One rank of an island among the islands (src/islands/member.h)."""
 
-    def __init__(self, *, meeting: str, key: str, island: str, trains: str, rank: int, ranks: int, exchanging: int,
+    def __init__(self, *, meeting: str, key: str, island: str, trains: list[str], rank: int, ranks: int, exchanging: int,
                  listen: str, silence_s: float, values: Tensor, fragments: list[int], compressor: str,
                  outer: tuple[float, float] | None, gradients: list[int] | None) -> None: ...
     @property

@@ -72,11 +72,11 @@ def simulate(plan: "Json | Plan", workload: "Json | Workload", cluster: "Json | 
              apply_us: float = 0.0, contention: float = 1.0, handover_us: float = 0.0, launch_us: float = 0.0,
              burst_us: float = 0.0) -> Json:
     """What `gradweave simulate --json` prints for the plan: times are in microseconds. `optimizer_us`: the time of one
-    whole optimizer step; `apply_us`: the compute time that a step outside of the iteration's end takes besides its share of
-    that; `contention`: how many times longer compute takes while a link is busy; `handover_us`: the time from when an op is
-    ready until an idle link starts it; `launch_us`: the compute time that a message takes if it starts beside compute;
-    `burst_us`: the size of each link's token bucket, which fills while the link sends nothing, as the time in which the link
-    sends as much. Errors: ValueError."""
+    whole optimizer step; `apply_us`: by how much a step of a part of the model, in the forward or the backward, takes longer
+    than its share of that; `contention`: how many times longer compute takes while a link is busy; `handover_us`: the time
+    from when an op is ready until an idle link starts it; `launch_us`: the compute time that a message takes if it starts
+    beside compute; `burst_us`: the size of each link's token bucket, which fills while the link sends nothing, as the time
+    in which the link sends as much. Errors: ValueError."""
     return _native().simulate(plan, workload, cluster, optimizer_us, apply_us, contention, handover_us, launch_us,
                               burst_us)
 

@@ -326,13 +326,13 @@ class Islands:
         is, if it is the first. Collective among the island's ranks. Errors: InvalidInput."""
         settings, options = self._settings, self._options
         outer = (options["outer_momentum"], options["outer_learning_rate"])
-        alike = {"parameters": self._shapes, "ranks": self._exchanging, "ranks given": self._one_state,
+        alike = {"parameters": self._shapes, "exchanging ranks": self._exchanging, "ranks": options["ranks"],
                  "average": options["average"], "fragments": self._fragments, "compressor": options["compressor"],
                  "outer_momentum": outer[0], "outer_learning_rate": outer[1],
                  "moments": "local" if self.moment_share is None else "measured"}
         self._member = _native.IslandMember(
             meeting=settings.islands, key=str(settings.key), island=self.name, rank=self._inside.rank,
-            trains=", ".join(f"{name} {value}" for name, value in alike.items()),
+            trains=[f"{name} {value}" for name, value in alike.items()],
             ranks=self._inside.size, exchanging=self._exchanging, listen=_own_port(settings.listen),
             silence_s=min(settings.timeout, 10.0), values=self._values.read(), fragments=self._values.fragments,
             compressor="" if options["compressor"] == "none" else options["compressor"],

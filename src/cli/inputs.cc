@@ -140,11 +140,11 @@ void tell_what_is_not_modelled(const Cluster& cluster) {
 void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
   add_time_option(command, "--optimizer-us", flags.optimizer_us,
                   "Time of one whole optimizer step, in microseconds or with a unit", 0, 1e12);
-  add_time_option(
-      command, "--apply-us", flags.apply_us,
-      "Compute time that an optimizer step outside of the iteration's end takes besides its share of the "
-      "whole step, in microseconds or with a unit",
-      0, 1e12);
+  add_time_option(command, "--apply-us", flags.apply_us,
+                  "By how much an optimizer step of a part of the model, in the forward or the backward, "
+                  "takes longer than "
+                  "that part's share of a whole step, in microseconds or with a unit",
+                  0, 1e12);
   command
       .add_option("--contention", flags.contention,
                   "How many times longer compute takes while a link is busy")

@@ -24,21 +24,11 @@ const char* const kOtherTraining =
     "it belongs to another training than the one that runs here; end one of the two, and start its islands "
     "again without their state";
 
-// Returns those entries of `text`, with ", " between, that `other` doesn't have.
-std::string only_in(const std::string& text, const std::string& other) {
-  const auto entries = [](const std::string& of) {
-    std::vector<std::string> found;
-    for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 2) {
-      end = of.find(", ", begin);
-      found.push_back(of.substr(begin, end - begin));
-    }
-    return found;
-  };
-  const std::vector<std::string> known = entries(other);
+// Returns, as one text, what only `these` have.
+std::string only_in(const std::vector<std::string>& these, const std::vector<std::string>& those) {
   std::string only;
-  for (const std::string& entry : entries(text)) {
-    if (std::ranges::find(known, entry) != known.end()) continue;
-    only += (only.empty() ? "" : ", ") + entry;
+  for (const std::string& each : these) {
+    if (std::ranges::find(those, each) == those.end()) only += (only.empty() ? "" : ", ") + each;
   }
   return only;
 }

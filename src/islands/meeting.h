@@ -22,7 +22,7 @@ struct Island {
   std::string life;  // random; another one under the same name is another process
   std::int64_t ranks = 1;
   std::vector<std::string> addresses;  // of its ranks, where it can be connected to
-  std::string trains;  // what must be alike on all islands, with ", " between: the parameters' hash, options
+  std::vector<std::string> trains;     // what must be alike on all islands: the parameters' hash, options
   std::int64_t since =
       0;  // the epoch in which it came; the meeting point sets it. The lowest have the training's state
   friend bool operator==(const Island&, const Island&) = default;

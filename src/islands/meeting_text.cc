@@ -27,21 +27,21 @@ std::optional<Fields> decode_list(const std::string& text) {
 }
 
 std::string encode(const Island& island) {
-  return join({island.name, island.life, std::to_string(island.ranks), join(island.addresses), island.trains,
-               std::to_string(island.since)});
+  return join({island.name, island.life, std::to_string(island.ranks), join(island.addresses),
+               join(island.trains), std::to_string(island.since)});
 }
 
 std::optional<Island> decode_island(std::string_view text) {
   const Fields fields = split(text);
   if (fields.size() != 6 || fields[0].empty() || fields[1].empty()) return std::nullopt;
   const auto ranks = number_of(fields[2]), since = number_of(fields[5]);
-  auto addresses = decode_list(fields[3]);
-  if (!ranks || *ranks == 0 || !since || !addresses) return std::nullopt;
+  auto addresses = decode_list(fields[3]), trains = decode_list(fields[4]);
+  if (!ranks || *ranks == 0 || !since || !addresses || !trains) return std::nullopt;
   return Island{.name = fields[0],
                 .life = fields[1],
                 .ranks = *ranks,
                 .addresses = *std::move(addresses),
-                .trains = fields[4],
+                .trains = *std::move(trains),
                 .since = *since};
 }
 

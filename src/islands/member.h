@@ -26,8 +26,8 @@ namespace gradweave::islands {
 struct MemberOptions {
   Key key{};
   Address meeting;
-  std::string island;  // name
-  std::string trains;  // as in Island
+  std::string island;               // name
+  std::vector<std::string> trains;  // as in Island
   int rank = 0, ranks = 1;
   int exchanging =
       1;  // so many of its ranks, the first ones, exchange with other islands; the others' parts are empty

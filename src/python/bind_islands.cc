@@ -34,8 +34,8 @@ islands::Extra extra_of(const at::Tensor& tensor) {
 }
 
 islands::MemberOptions options_of(const std::string& meeting, const std::string& key,
-                                  const std::string& island, const std::string& trains, int rank, int ranks,
-                                  int exchanging, const std::string& listen, double silence_s,
+                                  const std::string& island, const std::vector<std::string>& trains, int rank,
+                                  int ranks, int exchanging, const std::string& listen, double silence_s,
                                   std::int64_t count, std::vector<std::int64_t> fragments,
                                   const std::string& compressor, std::optional<codec::Outer> outer,
                                   std::optional<std::vector<std::int64_t>> gradients) {
@@ -77,7 +77,7 @@ void bind_islands(py::module_& module) {
       .def_readonly("since", &islands::Island::since);
   py::class_<Member>(module, "IslandMember")
       .def(py::init([](const std::string& meeting, const std::string& key, const std::string& island,
-                       const std::string& trains, int rank, int ranks, int exchanging,
+                       const std::vector<std::string>& trains, int rank, int ranks, int exchanging,
                        const std::string& listen, double silence_s, const at::Tensor& values,
                        std::vector<std::int64_t> fragments, const std::string& compressor,
                        std::optional<std::pair<float, float>> outer,

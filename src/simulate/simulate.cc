@@ -174,7 +174,7 @@ void check_options(const SimulationOptions& options) {
   }
   if (options.apply_ns < 0 || options.apply_ns > (std::int64_t{1} << 53))
     throw InvalidInput("must be between 0 and 2^53 ns", "apply time",
-                       "give the time that an optimizer step of a part of the model takes besides");
+                       "give by how much a step of a part of the model takes longer than its share");
   if (options.handover_ns < 0 || options.handover_ns > (std::int64_t{1} << 53))
     throw InvalidInput("must be between 0 and 2^53 ns", "hand-over",
                        "give the time in which an idle link starts an op");

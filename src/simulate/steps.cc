@@ -83,7 +83,7 @@ void StepWriter::apply_at(const Point& at, std::int32_t layer) {
 void StepWriter::time_optimizer() {
   optimizer_times_.assign(iteration_->applies.size(), 0);
   const std::int64_t total_bytes = model_.index().total_bytes;
-  if (total_bytes == 0) return;
+  if ((options_.optimizer_ns == 0 && options_.apply_ns == 0) || total_bytes == 0) return;
   std::int64_t bytes = 0;
   Nanoseconds spent = 0;
   for (std::size_t a = 0; a < iteration_->applies.size(); ++a) {

@@ -68,7 +68,7 @@ class World {
   }
   void start(Here& here) {
     here.life = here.name + std::to_string(++lives_);
-    here.attendee.emplace(Island{.name = here.name, .life = here.life, .trains = "x"});
+    here.attendee.emplace(Island{.name = here.name, .life = here.life, .trains = {"x"}});
     here.epoch.reset();
     here.has_state = false;
     here.waits.clear();
@@ -597,18 +597,16 @@ TEST_F(Together, MostOfThemAreNotLeftOutNorTheOneWithTheState) {
 TEST_F(Together, WhoTrainsSomethingElseIsRefusedWithTheReason) {
   pass(kLease);
   start(0);
-  Here& other = island(1);
-  other.life = "b1";
-  other.attendee.emplace(Island{.name = "b", .life = "b1", .trains = "y"});
-  settle();
-  EXPECT_NE(other.attendee->refused().find("something different from island 'a': 'y', not 'x'"),
-            std::string::npos);
+  const auto refusal = [&](std::size_t number, std::vector<std::string> trains) {
+    Here& other = island(number);
+    other.life = other.name + "1";
+    other.attendee.emplace(Island{.name = other.name, .life = other.life, .trains = std::move(trains)});
+    settle();
+    return other.attendee->refused();
+  };
+  EXPECT_NE(refusal(1, {"y"}).find("something different from island 'a': 'y', not 'x'"), std::string::npos);
   EXPECT_EQ(names_in(0), "a");
-  Here& unlike = island(2);
-  unlike.life = "c1";
-  unlike.attendee.emplace(Island{.name = "c", .life = "c1", .trains = "x, moments local"});
-  settle();
-  EXPECT_NE(unlike.attendee->refused().find("something different from island 'a': 'moments local'"),
+  EXPECT_NE(refusal(2, {"x", "moments local"}).find("something different from island 'a': 'moments local'"),
             std::string::npos);
 }
 

@@ -31,7 +31,7 @@ std::unique_ptr<MeetingClient> island(const std::string& name, std::uint16_t por
   return std::make_unique<MeetingClient>(MeetingClientOptions{
       .key = key_of(key),
       .meeting = {"127.0.0.1", port},
-      .island = {.name = name, .ranks = 2, .addresses = {"127.0.0.1:1", "127.0.0.1:2"}, .trains = trains}});
+      .island = {.name = name, .ranks = 2, .addresses = {"127.0.0.1:1", "127.0.0.1:2"}, .trains = {trains}}});
 }
 
 // Returns the names of the first epoch that has so many islands; what there was last, if none comes.

@@ -92,7 +92,7 @@ def test_the_demo_needs_no_numpy(tmp_path):
                           env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT / 'python'}"})
     assert done.returncode == 0 and "NumPy" not in done.stderr, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    assert found["setting"]["contention"] >= 1
+    assert found["setting"]["contention"] >= 1 and found["setting"]["skew"] >= 1
     assert min(found["setting"][key] for key in ("apply_us", "handover_us", "launch_us")) >= 0
     predicted = {row["name"] for row in found["contestants"] if row.get("predicted_ms", 0) > 0}
     assert predicted == {"wfbp", "delayed_averaging"}, found

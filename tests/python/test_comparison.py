@@ -9,7 +9,7 @@ from torch import distributed
 
 import ranks
 from gradweave import probe
-from gradweave.lab import emulated_ddp, report, turns
+from gradweave.lab import emulated_ddp, report, slow_link, turns
 from gradweave.lab.training import Recipe
 
 
@@ -19,12 +19,13 @@ def _contestant(name, segments, accuracy=None, loss=0.5, iterations=30):
     return made
 
 
-class Setting:
-    kind, compute_s, bits_per_second, parameter_bytes, residual = "shaped", 0.1, 4e8, 1 << 20, 0.02
-    skew, contention, apply_us, handover_us, launch_us, burst_us = 1.05, 1.1, 90.0, 300.0, 200.0, 100.0
-
+class Setting(slow_link.Setting):
     def coverage(self):
         return 1.9
+
+
+SETTING = Setting(2.0, 1 << 20, 0.1, 4e8, {}, residual=0.02, contention=1.1, skew=1.05, apply_us=90.0, handover_us=300.0,
+                  launch_us=200.0, burst_us=100.0)
 
 
 def _results(delayed_accuracy):
@@ -35,7 +36,7 @@ def _results(delayed_accuracy):
                    _contestant("exact", [0.20, 0.20, 0.22], 80.2)]
     predicted = {"iteration_us": 121000.0, "exposed_us": 2000.0, "updates_per_iteration": 0.5, "staleness_max": 2,
                  "lower_bound_us": 1.0, "lower_bound": "compute", "extra_bytes": 3, "more": 1}
-    return report.results(Setting(), contestants, {"late": predicted}, Recipe(), 2)
+    return report.results(SETTING, contestants, {"late": predicted}, Recipe(), 2)
 
 
 def test_ratios_are_taken_within_a_round():

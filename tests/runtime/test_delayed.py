@@ -1,5 +1,7 @@
 """Schemes that delay, filter or step locally give bit for bit what a slow plain loop gives, wherever they are drained."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import distributed, nn
@@ -102,6 +104,31 @@ def decoupled(rank, scheme, make):
 def test_reduce_scatter_and_all_gather_are_an_all_reduce(scheme, workers, make):
     # With two workers a sum has one order, hence the same bits.
     assert max(ranks.run(decoupled, workers, scheme=scheme, make=make)) <= (0 if workers == 2 else 1e-6)
+
+
+def stepped_after_waits(rank):
+    """[microseconds from a wait in the forward to the optimizer's span that follows] of a plan whose forward waits."""
+    import gradweave
+    from gradweave import core
+
+    plan = core.make_plan(workload(), cluster(distributed.get_world_size(), 0.6), "p3")
+    for iteration in plan["period"]:
+        for op in iteration["ops"]:
+            op["release"]["delay_us"] = 5000
+    model = make_net(0)
+    with gradweave.wrap(model, make_optimizer("sgd", model), plan=plan) as (model, optimizer):
+        model.gradweave.record_timeline()
+        train(model, optimizer, rank, 4)
+        gradweave.finish(model)
+        spans = sorted((span for span in model.gradweave.timeline()["spans"] if span["track"] == 0),
+                       key=lambda span: span["begin_us"])
+    return [after["begin_us"] - before["end_us"] for before, after in pairwise(spans)
+            if (before["kind"], after["kind"]) == ("wait", "optimizer")]
+
+
+def test_the_optimizers_span_begins_with_its_gradients_put_in_place():
+    for gaps in ranks.run(stepped_after_waits, 2):
+        assert gaps and set(gaps) == {0}
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

@@ -56,6 +56,15 @@ Plan plain_plan() {
                       .applies = {apply(kEnd, {0, 1})}}}};
 }
 
+// Layers whose communication takes what the cluster's only link says.
+std::pair<Workload, Cluster> with_costs_of_the_link(Nanoseconds startup, Decimal us_per_byte) {
+  std::pair<Workload, Cluster> made{two_layers(0, 0), links(1)};
+  for (Layer& layer : made.first.layers) layer.communication_ns.reset();
+  made.second.links[0].startup_ns = startup;
+  made.second.links[0].us_per_byte = us_per_byte;
+  return made;
+}
+
 TEST(ByHand, OneLinkInOrder) {
   // b: 60 to 110; a is ready at 100, starts at 110, ends at 125.
   const SimulationResult result = simulate(plain_plan(), two_layers(15, 50), links(1));
@@ -174,11 +183,7 @@ TEST(ByHand, SharedLinkHalvesTheSpeedOfTwo) {
 }
 
 TEST(ByHand, StartUpPassesOffTheSharedLink) {
-  Workload workload = two_layers(0, 0);
-  for (Layer& layer : workload.layers) layer.communication_ns.reset();
-  Cluster cluster = links(1);
-  cluster.links[0].startup_ns = 30;
-  cluster.links[0].us_per_byte = {1, 4};  // 400 bytes: 40 ns
+  const auto [workload, cluster] = with_costs_of_the_link(30, {1, 4});  // 400 bytes: 40 ns
   Plan plan = plain_plan();
   EXPECT_EQ(simulate(plan, workload, cluster).cycle_ns, 200);  // b: 60 to 130; a: 130 to 200
   plan.links[0].concurrency = 0;
@@ -218,11 +223,7 @@ TEST(ByHand, AnIdleLinkSavesUp) {
 }
 
 TEST(ByHand, ATokenBucketFillsWhileAnOpStartsUp) {
-  Workload workload = two_layers(0, 0);
-  for (Layer& layer : workload.layers) layer.communication_ns.reset();
-  Cluster cluster = links(1);
-  cluster.links[0].startup_ns = 8;
-  cluster.links[0].us_per_byte = {15, 5};  // 400 bytes: 60 ns
+  const auto [workload, cluster] = with_costs_of_the_link(8, {15, 5});  // 400 bytes: 60 ns
   // b starts up to 68 and is spared 12: 116. a behind it starts up to 124, and is spared the 8 of that.
   EXPECT_EQ(simulate(plain_plan(), workload, cluster, {.burst_ns = 12}).cycle_ns, 116 + 8 + 52);
 }

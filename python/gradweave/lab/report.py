@@ -34,9 +34,7 @@ def results(setting, contestants, predictions, recipe, workers):
     return {"setting": {
                 "links": setting.kind, "job": recipe.kind.name, "workers": workers, "coverage_rate": setting.coverage(),
                 "bits_per_second": setting.bits_per_second, "compute_ms": 1e3 * setting.compute_s,
-                "parameter_bytes": setting.parameter_bytes, "contention": setting.contention, "skew": setting.skew,
-                "apply_us": setting.apply_us, "handover_us": setting.handover_us, "launch_us": setting.launch_us,
-                "burst_us": setting.burst_us,
+                "parameter_bytes": setting.parameter_bytes, **setting.costs,
                 "fit_residual": setting.residual, "optimizer": recipe.optimizer,
                 "learning_rate": recipe.learning_rate, "momentum": recipe.momentum if recipe.optimizer == "sgd" else None,
                 "batch_size": recipe.batch_size, "seed": recipe.seed,

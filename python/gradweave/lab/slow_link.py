@@ -46,6 +46,12 @@ class Setting:
     def kind(self):
         return "emulated" if self.emulation else "shaped"
 
+    @property
+    def costs(self):
+        """What was measured in the job, by name."""
+        return {name: getattr(self, name)
+                for name in ("contention", "skew", "apply_us", "handover_us", "launch_us", "burst_us")}
+
     def coverage(self):
         """Measured communication time of all parameters in one message over compute time."""
         return self.message_s(self.parameter_bytes) / self.compute_s
