@@ -2,10 +2,12 @@
 
 Two ranks train one job over a shaped link between hosts (network namespaces). For each scheme: the papers' default, which is
 also where live tuning starts (`wrap(tune=)`), and the plan that the scheme makes by itself, by simulation, from the profile
-and the probe of the warm-up. Then all plans take turns in one training, several times over: a ratio is one of
-neighbours in time. Everything is found anew in each round. Results are one JSON file, docs/results/tuning.json.
+and the probe of the warm-up. Of `auto` tuning starts at the latter and tries its best plans. Then all plans take turns in one
+training, several times over: a ratio is one of neighbours in time. Everything is found anew in each round. Results are one
+JSON file, docs/results/tuning.json; what is measured again replaces what is there.
 
     .venv/bin/python bench/tuning.py              # 10 minutes a round; needs root, or user namespaces
+    .venv/bin/python bench/tuning.py --schemes auto --job gpt --coverage 0.5 1 2 --trials 4 --rounds 1
 """
 
 import argparse
@@ -20,14 +22,14 @@ import torch
 
 import gradweave
 from gradweave import core, ranks
-from gradweave.lab import hosts, training
+from gradweave.lab import hosts, methods, slow_link, training
 from training_tables import replace_section
 
 RESULTS = Path(__file__).parent.parent / "docs/results/tuning.json"
 PAGE = RESULTS.with_name("following.md")
 WORKERS, SETTLES = 2, 4
 # What the papers start from: DeAR's 25 MB (section IV.B); ByteScheduler's defaults. And DeAR without any fusion.
-STARTS = {"dear": {"buffer_bytes": 25_000_000}, "bytescheduler": {"tune": "none"}}
+STARTS = {"dear": {"buffer_bytes": 25_000_000}, "bytescheduler": {"tune": "none"}, "auto": {}}
 MORE = {"dear": {"no fusion": {"buffer_bytes": 1}}}
 START, SIMULATED = "start", "simulation"
 
@@ -80,17 +82,19 @@ def duel(options, plans):
     return times
 
 
-def compare(options, scheme):
-    """{"scheme", "rows": [{"method", "options", "ms": of each turn, "found_s", "lost_s"}, ...], ...}. found_s: from the first
-    iteration, or the first trial's, until the plan is in force; lost_s: how much longer that took than as many iterations by
-    the plan found."""
+def compare(options, scheme, where):
+    """{"scheme", "rows": [{"method", "options", "ms": of each turn, "found_s", "lost_s"}, ...], ...} and what `where` says of
+    the link. found_s: from the first iteration, or the first trial's, until the plan is in force; lost_s: how much longer that
+    took than as many iterations by the plan found."""
     searches = {trials: search(options, scheme, trials) for trials in options.trials}
     first = next(iter(searches.values()))
     given = first["workload"], first["cluster"]
     begin = time.perf_counter()
     simulated = core.make_plan(*given, scheme)
     planning_s = ranks.agreed(time.perf_counter() - begin)
-    plans = {START: core.make_plan(*given, scheme, STARTS[scheme]), SIMULATED: simulated}
+    plans = {START: core.make_plan(*given, scheme, STARTS[scheme])}
+    if STARTS[scheme]:
+        plans[SIMULATED] = simulated
     plans |= {f"{trials} trials": found["plan"] for trials, found in searches.items()}
     plans |= {method: core.make_plan(*given, scheme, more) for method, more in MORE.get(scheme, {}).items()}
     times = duel(options, plans)
@@ -98,38 +102,67 @@ def compare(options, scheme):
     spent |= {f"{trials} trials": (found["tuning"]["seconds"], found["tuned"]) for trials, found in searches.items()}
     rows = []
     for method, plan in plans.items():
+        chosen = methods.chosen_by(plan)
         row = {"method": method, "options": plan["options"], "ms": times[method],
                "predicted_ms": core.simulate(plan, *given)["iteration_us"] / 1e3}
+        if chosen:
+            row["chosen"] = chosen.name
         if method in spent:
             seconds, iterations = spent[method]
             row |= {"found_s": seconds, "lost_s": seconds - iterations * statistics.median(times[method]) / 1e3}
         rows.append(row)
-    return {"scheme": scheme, "planning_s": planning_s, "rows": rows,
+    return {"job": options.job, **where, "iterations": options.iterations, "scheme": scheme, "planning_s": planning_s,
+            "rows": rows,
             "tunings": {trials: found["tuning"] for trials, found in searches.items()}}
 
 
 def rank_main(options):
     torch.set_num_threads(1)
     with ranks.joined("tuning"):
-        hosts.shape_interface(hosts.interface_of(0), options.rate * 1e6)
-        results = [compare(options, scheme) for _ in range(options.rounds) for scheme in STARTS]
+        results = []
+        for coverage in options.coverage or [None]:
+            where = shaped(options, coverage)
+            results += [compare(options, scheme, where) for _ in range(options.rounds) for scheme in options.schemes]
         first = ranks.is_first()
     if first:
         options.results.parent.mkdir(exist_ok=True)
-        options.results.write_text(json.dumps({"job": options.job, "rate_mbit": options.rate, "iterations": options.iterations,
-                                               "results": results}, indent=1) + "\n")
+        known = json.loads(options.results.read_text()) if options.results.exists() else []
+        anew = {setting(each) for each in results}
+        kept = [each for each in known if setting(each) not in anew]
+        options.results.write_text(json.dumps(kept + results, indent=1) + "\n")
         print(table(results))
         if options.results == RESULTS:
             for section in sections():
                 replace_section(*section)
 
 
+def shaped(options, coverage):
+    """The rate of the link, once it has that: the one asked for, or that of a coverage rate. Collective."""
+    rate = options.rate * 1e6
+    if coverage:
+        job = make_job(options)
+        training.train(job, SETTLES)
+        seconds, _ = training.train(job, options.iterations)
+        size = sum(p.numel() * p.element_size() for p in training.trained(job.model))
+        rate = slow_link.bits_per_second_at(coverage, size, ranks.agreed(statistics.median(seconds)), WORKERS)
+    hosts.shape_interface(hosts.interface_of(0), rate)
+    return {"rate_mbit": rate / 1e6, "coverage": coverage}
+
+
+def setting(result):
+    """What results of several rounds have in common."""
+    return result["scheme"], result["job"], result["coverage"] or result["rate_mbit"]
+
+
 def table(results):
     """Medians of all rounds and turns; times the start, by turns, with the smallest and the largest."""
-    lines = ["| scheme | plan | ms an iteration | predicted | times the start | found in, s | lost meanwhile, s | options |",
-             "|---|---|---:|---:|---:|---:|---:|---|"]
-    for scheme in dict.fromkeys(each["scheme"] for each in results):
-        rounds = [{row["method"]: row for row in each["rows"]} for each in results if each["scheme"] == scheme]
+    lines = ["| scheme | job | link | plan | ms an iteration | predicted | times the start | found in, s | lost meanwhile, s | "
+             "options |", "|---|---|---|---|---:|---:|---:|---:|---:|---|"]
+    for same in dict.fromkeys(map(setting, results)):
+        several = [each for each in results if setting(each) == same]
+        scheme, job, _ = same
+        link = f"{several[0]['coverage']:g} times compute" if several[0]["coverage"] else f"{several[0]['rate_mbit']:g} Mb/s"
+        rounds = [{row["method"]: row for row in each["rows"]} for each in several]
         for method in rounds[0]:
             def median(name):
                 values = [each[method][name] for each in rounds if name in each[method]]
@@ -139,21 +172,25 @@ def table(results):
             ms = statistics.median(value for each in rounds for value in each[method]["ms"])
             spread = f"{statistics.median(ratios):.2f} [{min(ratios):.2f} - {max(ratios):.2f}]"
             values = " or ".join(dict.fromkeys(
+                each[method].get("chosen", "").split(" ")[0] or
                 " ".join(f"{name}={value}" for name, value in each[method]["options"].items() if name.endswith("_bytes"))
                 for each in rounds))
-            lines.append(f"| {scheme} | {method} | {ms:.1f} | {median('predicted_ms')} | {spread} | {median('found_s')} | "
-                         f"{median('lost_s')} | {values} |")
+            lines.append(f"| {scheme} | {job} | {link} | {method} | {ms:.1f} | {median('predicted_ms')} | {spread} | "
+                         f"{median('found_s')} | {median('lost_s')} | {values} |")
     return "\n".join(lines)
 
 
 def sections():
-    return [(PAGE, "tuning", table(json.loads(RESULTS.read_text())["results"]))]
+    return [(PAGE, "tuning", table(json.loads(RESULTS.read_text())))]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--job", default="resnet18", help="wide, small, gpt or resnet18")
+    parser.add_argument("--schemes", nargs="+", choices=STARTS, default=list(STARTS))
     parser.add_argument("--rate", type=float, default=200, help="of the link, Mb/s")
+    parser.add_argument("--coverage", type=float, nargs="*", help="in place of --rate: how many times as long as computing an "
+                        "iteration it takes to communicate the model")
     parser.add_argument("--trials", type=int, nargs="*", default=[8, 16])
     parser.add_argument("--rounds", type=int, default=3, help="in each of which everything is found anew")
     parser.add_argument("--turns", type=int, default=5, help="of each plan in the comparison of a round")

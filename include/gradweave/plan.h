@@ -186,6 +186,16 @@ using PlanResult = std::variant<Plan, Infeasible>;
 // Returns whether its links have levels.
 bool has_levels(const Plan& plan);
 
+struct MadeBy {
+  std::string scheme;
+  std::map<std::string, std::string> options;
+};
+// Returns whose the plan is: what `auto` or `optimal` say of the plan that they chose, else the plan itself.
+MadeBy made_by(const Plan& plan);
+
+// Returns whether the plans are equal but for who made them.
+bool do_the_same(const Plan& first, const Plan& second);
+
 // Returns the iteration of the plan that is executed as number `n` >= 0: prologue first, then the period.
 const Iteration& iteration_at(const Plan& plan, std::int64_t n);
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -15,6 +16,8 @@
 #include "gradweave/workload.h"
 
 namespace gradweave {
+
+inline constexpr std::string_view kAuto = "auto";  // the scheme
 
 struct RankedPlan {
   Plan

@@ -68,7 +68,7 @@ struct SessionOptions {
   std::map<std::string, std::string> options;
   int warm_up = 3, profile_iterations = 8;
   std::optional<bool> follow;  // make a new plan once links or compute have changed; by default with `auto`
-  int tune = 0;                // so many plans of the scheme are tried in training
+  int tune = 0;                // so many plans are tried in training
   std::vector<SessionLink> links;  // empty: one called "default"
   double probe_seconds = 3;        // for each link that is measured
   double loss_scale = 0;  // the first one of a dynamic scale, for 16-bit floats, 65536 for instance; 0: none

@@ -1,5 +1,5 @@
 // Tuning on the running job: the options of a scheme that are numbers are tried in training, a few iterations each,
-// and the best plan measured is kept.
+// and the best plan measured is kept. Or plans of several schemes are, which tells more than a simulation.
 //
 // L. Zhang et al., "DeAR", ICDCS 2023, section IV.B: the first sample is the default, Bayesian optimisation with
 // expected improvement (xi = 0.1) suggests each next one, tens of samples at most. Y. Peng et al., "ByteScheduler",
@@ -40,12 +40,14 @@ class Tuner {
         values;  // in the order of the parameters; empty: of a start that is no point of the search
     std::vector<double> seconds;  // measured; infinite where it could not run
     bool assumed = false;         // its time is that of another trial
-    double mean() const;
+    double median() const;
   };
 
   // `start`: the values of the first trial, empty if they are not known; it may lie outside the ranges. At most
-  // `trials` are measured, then the start and what leads are measured again, at most four times together.
-  // The caller owes one to three parameters, 0 < low where a scale is logarithmic, and two trials or more.
+  // `trials` are measured, then the start and what leads are measured again, in turns, until each was three times; all
+  // together at most six times.
+  // The caller owes three parameters at most, 0 < low where a scale is logarithmic, and two trials or more, or without
+  // parameters one: then no point is searched for, and each trial's value is its place.
   Tuner(std::vector<TunedParameter> parameters, std::vector<double> start, int trials,
         std::uint64_t seed = 0);
 
@@ -58,8 +60,8 @@ class Tuner {
   void assume(double seconds);
 
   const std::vector<Trial>& trials() const { return trials_; }
-  // Returns the place of the trial with the smallest mean of its measurements, the earliest if several have it; once
-  // some were measured again, of those. Its mean is never above the start's. The caller owes a measurement.
+  // Returns the place of the trial with the smallest median of its measurements, the earliest if several have it; once
+  // some were measured again, of those. It is never above the start's. The caller owes a measurement.
   std::size_t best() const;
 
  private:
@@ -80,19 +82,26 @@ class Tuner {
   std::vector<Trial> trials_;
 };
 
-// Checks that a scheme with these options can be tuned in so many trials. Errors: InvalidInput for a scheme
-// without tuned options (it names those that have some), for options that exclude them, and for a number of trials that
-// is not kLeastTrials to kMostTrials.
+// Checks that a scheme with these options can be tuned in so many trials; of `auto` its best plans can. Errors:
+// InvalidInput for another scheme without tuned options (it names those that have some), for options that exclude them, and
+// for a number of trials that is not kLeastTrials to kMostTrials.
 void check_tuning(const SchemeOptions& options, int trials);
 
-// Plans of one scheme that differ in its tuned options. Deterministic.
+// Plans of one scheme that differ in its tuned options, or plans that are given. Deterministic.
 class PlanTuner {
  public:
+  struct Given {
+    Plan plan;
+    double weight = 1;  // > 0: what its times count beside those of the others
+  };
+
   // `start`: a plan that is in force, made by its scheme for this workload and cluster; its options stay as they are
   // but for those that are tuned. Ranges are the registry's (OptionSpec::tuned); sizes in bytes, whose ranges are for
   // models of at least the largest, shrink in proportion with smaller models. Errors: as check_tuning(), and
   // as parse_options() for options that the plan's scheme can't read.
   PlanTuner(Workload workload, Cluster cluster, Plan start, int trials);
+  // Tries these plans alone, one or more; the first is in force.
+  explicit PlanTuner(std::vector<Given> plans);
   ~PlanTuner();
   PlanTuner(const PlanTuner&) = delete;
   PlanTuner& operator=(const PlanTuner&) = delete;
@@ -106,7 +115,9 @@ class PlanTuner {
   const Plan& best() const;
 
   struct Trial {
-    std::map<std::string, std::string> options;  // those that are tuned, as the plan has them
+    std::string scheme;  // made_by()
+    std::map<std::string, std::string>
+        options;  // those that are tuned, as the plan has them; of given plans all
     std::vector<double> seconds;
 
     friend bool operator==(const Trial&, const Trial&) = default;

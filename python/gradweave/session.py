@@ -140,9 +140,9 @@ class Session:
 
     @property
     def tuning(self) -> dict[str, Any] | None:
-        """What wrap(tune=) has tried: {"trials": [{"options", "measured_us": [...]}, ...], the first plan first, "best": the
-        place of the best, "ended", "seconds" since the first plan came into force}. The same on all ranks; None before the
-        first plan is measured."""
+        """What wrap(tune=) has tried: {"trials": [{"scheme", "options", "measured_us": [...]}, ...], the first plan first,
+        "best": the place of the best, "ended", "seconds" since the first plan came into force}. The same on all ranks; None
+        before the first plan is measured."""
         return self._controller.tuning
 
     def report(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any] | None:

@@ -1,9 +1,12 @@
 #include "control/controller.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "gradweave/error.h"
+#include "gradweave/ranked_plans.h"
+#include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "peers/refusal.h"
 
@@ -12,6 +15,7 @@ namespace {
 
 const std::string kChange = "the change of plan";
 const std::string kAgreement = "the agreement on a plan";
+constexpr double kNoise = 0.03;  // of measured times, relative
 
 }  // namespace
 
@@ -22,7 +26,7 @@ Controller::Controller(Job& job, Loop& loop, ControllerOptions options, Unrunnab
       unrunnable_(std::move(unrunnable)),
       telling_(job, options_.tells),
       follower_(job, options_.follows, [this] { return grounds(); }),
-      tuning_(job, options_.trials) {
+      tuning_(job) {
   const int compared = iterations_compared(options_.request, options_.compares_gradients, options_.warm_up);
   if (compared > 0) watch_.emplace(job);
   options_.warm_up = std::max(options_.warm_up, compared);
@@ -126,10 +130,28 @@ void Controller::decide_and_switch() {
   const Candidate& chosen = adopt(decision, /*of_this_run=*/false);
   telling_.switched(decision, chosen);
   phase_ = Phase::kSettled;
-  if (!tuning_.wanted()) return;
+  if (options_.trials == 0) return;
   phase_ = Phase::kTuning;
   follower_.nothing_known();  // until the last trial
-  tuning_.begin(*plan_, *workload_, *cluster_);
+  tuning_.begin(job_.decides() ? tuner_of(decision) : nullptr);
+}
+
+// Of `auto` its best plans are tried. One of them has to be faster than the plan in force by more than `auto` ignores, and
+// than measured times differ by themselves.
+std::unique_ptr<PlanTuner> Controller::tuner_of(const Decision& decision) const {
+  const auto& [name, options] = options_.request;
+  if (name != kAuto) return std::make_unique<PlanTuner>(*workload_, *cluster_, *plan_, options_.trials);
+  const double ignored = std::max(kNoise, number_of(*parse_options(name, options).value("tolerance")));
+  const std::optional<GradientsSeen> gradients = grounds().gradients;
+  const auto in_force = std::ranges::find(decision.candidates, *plan_, &Candidate::plan);
+  const auto starter = std::prev(decision.candidates.end());
+  std::vector<PlanTuner::Given> plans;
+  for (auto each = in_force; each == in_force || (each < starter && std::ssize(plans) < options_.trials);
+       ++each) {
+    const double far = gradients ? gradients->progress(each->plan, *workload_) : 1;
+    plans.push_back({each->plan, (plans.empty() ? 1 - ignored : 1) / far});
+  }
+  return std::make_unique<PlanTuner>(std::move(plans));
 }
 
 // The plan in force has been measured.
@@ -192,7 +214,9 @@ void Controller::adopt_traits() {
 }
 
 Grounds Controller::grounds() const {
-  return {options_.request, loop_, watch_ ? watch_->seen() : std::nullopt, unrunnable_};
+  Grounds grounds{options_.request, loop_, watch_ ? watch_->seen() : std::nullopt, unrunnable_};
+  grounds.candidates = std::max(grounds.candidates, options_.trials);
+  return grounds;
 }
 
 // Rank 0's decision, on all ranks.

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -86,6 +87,7 @@ class Controller {
   void try_next();
   void follow();
   void obey(const std::string& objection);
+  std::unique_ptr<PlanTuner> tuner_of(const Decision& decision) const;
   Workload of_slowest(Workload workload);
   void adopt_traits();
   Grounds grounds() const;

@@ -18,7 +18,6 @@ namespace {
 
 using Options = std::map<std::string, std::string>;
 
-constexpr std::size_t kCandidates = 4;  // that are tried one after another, should one not come into force
 // Of links that nothing is known of: overlap is not hopeless, and start-ups count.
 constexpr Nanoseconds kUnknownStartup = 1000;
 
@@ -99,12 +98,14 @@ class Choice {
     std::string refused;
     for (const std::size_t place : order(entries)) {
       Candidate& entry = entries[place];
+      const auto same = [&](const Candidate& other) { return do_the_same(other.plan, entry.plan); };
+      if (std::ranges::any_of(decision_.candidates, same)) continue;
       if (std::string reason = refusal(entry); reason.empty()) {
         decision_.candidates.push_back(std::move(entry));
       } else if (place == 0) {
         refused = std::move(reason);
       }
-      if (decision_.candidates.size() == kCandidates) break;
+      if (std::ssize(decision_.candidates) == grounds_.candidates) break;
     }
     if (decision_.candidates.empty() && !by_auto_)
       throw InvalidInput(refused, "scheme '" + grounds_.request.scheme + "' doesn't work with this loop");
@@ -193,12 +194,6 @@ std::vector<std::size_t> order_within(std::span<const double> times, double tole
     left.erase(next);
   }
   return order;
-}
-
-MadeBy made_by(const Plan& plan) {
-  if (plan.search_report && !plan.search_report->chosen.scheme.empty())
-    return {plan.search_report->chosen.scheme, plan.search_report->chosen.options};
-  return {plan.scheme, plan.options};
 }
 
 Decision decide(const Workload& workload, const Costs& costs, const Grounds& grounds) {

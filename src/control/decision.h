@@ -73,6 +73,7 @@ struct Grounds {
   Loop loop;
   std::optional<GradientsSeen> gradients;
   Unrunnable unrunnable;
+  int candidates = 4;  // at most: to try one after another, should one not come into force
 };
 
 // Returns the decision for these times. Throws nothing: `error` has what went wrong, since other ranks wait for it. Takes as
@@ -89,14 +90,6 @@ double time_to_progress(const Candidate& candidate, const Workload& workload,
 // Returns the order in which the rule by which `auto` chooses takes plans with these times, which stand in order of
 // preference (ranked_plans.h): places in `times`. O(n^2).
 std::vector<std::size_t> order_within(std::span<const double> times, double tolerance);
-
-// Returns whose the plan is: what `auto` or `optimal` say of the plan that they chose, else the plan itself, as scheme and
-// options.
-struct MadeBy {
-  std::string scheme;
-  std::map<std::string, std::string> options;
-};
-MadeBy made_by(const Plan& plan);
 
 // Returns the starter's plan. Errors: those of make_plan().
 Plan starter(const Workload& workload, const JobLinks& links, int workers);

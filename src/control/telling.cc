@@ -99,7 +99,7 @@ void Telling::followed(const Decision& decision, const Candidate& chosen) {
 
 void Telling::tuned(const Candidate& chosen, const TuningReport& tuning) {
   change_to(chosen);
-  const auto measured = [](const PlanTuner::Trial& trial) { return ms(1e9 * sample_of(trial.seconds).mean); };
+  const auto measured = [](const PlanTuner::Trial& trial) { return ms(1e9 * median_of(trial.seconds)); };
   tell("tuned by " + std::to_string(tuning.trials.size()) + " plans in " + fixed_text(tuning.seconds, 0) +
        " s; now in force: " + with_options(chosen.plan) + ", " + measured(tuning.trials[tuning.best]) +
        " an iteration measured; the first one took " + measured(tuning.trials.front()));

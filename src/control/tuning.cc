@@ -17,13 +17,12 @@ double seconds_of(Time time) { return std::chrono::duration<double>(time).count(
 
 }  // namespace
 
-void Tuning::begin(const Plan& start, const Workload& workload, const Cluster& cluster) {
+void Tuning::begin(std::unique_ptr<PlanTuner> tuner) {
   under_way_ = true;
   began_ = job_.now();
   iterations_ = 0;
-  if (!job_.decides()) return;
-  tuner_ = std::make_unique<PlanTuner>(workload, cluster, start, trials_);
-  tuner_->next();
+  tuner_ = std::move(tuner);
+  if (tuner_) tuner_->next();
 }
 
 void Tuning::end() {

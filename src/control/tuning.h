@@ -1,4 +1,4 @@
-// Plans of one scheme tried in training, some iterations each, and the best one kept (gradweave/tune.h).
+// Plans tried in training, some iterations each, and the best one kept (gradweave/tune.h).
 #pragma once
 
 #include <memory>
@@ -12,12 +12,11 @@ namespace gradweave::control {
 // Of one rank. Every rank's tuning is called alike; rank 0's chooses.
 class Tuning {
  public:
-  Tuning(Job& job, int trials) : job_(job), trials_(trials) {}
+  explicit Tuning(Job& job) : job_(job) {}
 
-  bool wanted() const { return trials_ > 0; }
   bool under_way() const { return under_way_; }
-  // The start is in force.
-  void begin(const Plan& start, const Workload& workload, const Cluster& cluster);
+  // The first plan of `tuner`, which is null but on rank 0, is in force.
+  void begin(std::unique_ptr<PlanTuner> tuner);
   // The plan in force stays, whichever it is.
   void end();
 
@@ -32,7 +31,6 @@ class Tuning {
 
  private:
   Job& job_;
-  int trials_;
   bool under_way_ = false;
   std::unique_ptr<PlanTuner> tuner_;  // rank 0's
   std::optional<TuningReport> report_;

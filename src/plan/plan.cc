@@ -6,6 +6,20 @@ namespace gradweave {
 
 bool has_levels(const Plan& plan) { return !plan.links.empty() && plan.links.front().level != Level::kAll; }
 
+MadeBy made_by(const Plan& plan) {
+  if (plan.search_report && !plan.search_report->chosen.scheme.empty())
+    return {plan.search_report->chosen.scheme, plan.search_report->chosen.options};
+  return {plan.scheme, plan.options};
+}
+
+bool do_the_same(const Plan& first, const Plan& second) {
+  Plan plan = first;
+  plan.scheme = second.scheme;
+  plan.options = second.options;
+  plan.search_report = second.search_report;
+  return plan == second;
+}
+
 const Iteration& iteration_at(const Plan& plan, std::int64_t n) {
   const auto prologue = static_cast<std::int64_t>(plan.prologue.size());
   if (n < prologue) return plan.prologue[static_cast<std::size_t>(n)];

@@ -191,7 +191,8 @@ Json to_object(const TuningReport& report) {
     for (const double seconds : trial.seconds) {
       measured.push_back(std::isfinite(seconds) ? Json(rounded(seconds * 1e6)) : Json());
     }
-    trials.push_back({{"options", trial.options}, {"measured_us", std::move(measured)}});
+    trials.push_back(
+        {{"scheme", trial.scheme}, {"options", trial.options}, {"measured_us", std::move(measured)}});
   }
   return {{"trials", std::move(trials)},
           {"best", report.best},
@@ -205,6 +206,7 @@ TuningReport tuning_report_of(const Json& object) {
                       .seconds = object.at("seconds").get<double>()};
   for (const Json& trial : object.at("trials")) {
     PlanTuner::Trial& told = report.trials.emplace_back();
+    told.scheme = trial.at("scheme").get<std::string>();
     told.options = trial.at("options").get<std::map<std::string, std::string>>();
     for (const Json& us : trial.at("measured_us")) {
       told.seconds.push_back(us.is_null() ? std::numeric_limits<double>::infinity() : us.get<double>() / 1e6);

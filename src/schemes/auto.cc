@@ -204,7 +204,7 @@ std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cl
   const CandidateMaker maker(workload, cluster);
   std::vector<Candidate> candidates;
   for (const SchemeInfo& scheme : schemes()) {
-    if (scheme.name == "auto" || (scheme.name == "optimal" && !optimal_searches(workload, cluster))) continue;
+    if (scheme.name == kAuto || (scheme.name == "optimal" && !optimal_searches(workload, cluster))) continue;
     if (!may_serve(scheme, limits) && !may_serve(scheme, wider)) continue;
     const auto first = std::ssize(candidates);
     SchemeOptions options = first_options(scheme, limits);
@@ -388,7 +388,7 @@ RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster, const
 }
 
 SchemeInfo auto_scheme() {
-  return scheme_row<AutoOptions>({.name = "auto",
+  return scheme_row<AutoOptions>({.name = kAuto,
                                   .summary = "the fastest plan of all schemes within the user's limits",
                                   .paper = "",
                                   .effect = Effect::kExact,

@@ -7,6 +7,7 @@
 #include "base/quoted.h"
 #include "gradweave/cost.h"
 #include "gradweave/error.h"
+#include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
 #include "gradweave/tune.h"
 
@@ -49,11 +50,6 @@ std::vector<double> values_of(const SchemeOptions& options, std::span<const Opti
   return values;
 }
 
-bool equal_but_for_options(Plan first, const Plan& second) {
-  first.options = second.options;
-  return first == second;
-}
-
 }  // namespace
 
 void check_tuning(const SchemeOptions& options, int trials) {
@@ -62,10 +58,11 @@ void check_tuning(const SchemeOptions& options, int trials) {
                        "give " + std::to_string(kLeastTrials) + " to " + std::to_string(kMostTrials));
   }
   const std::vector<const OptionSpec*> tuned = tuned_options(find_scheme(options.scheme()));
+  if (options.scheme() == kAuto) return;
   if (tuned.empty()) {
     std::vector<std::string_view> names;
     for (const SchemeInfo& each : schemes()) {
-      if (!tuned_options(each).empty()) names.push_back(each.name);
+      if (each.name == kAuto || !tuned_options(each).empty()) names.push_back(each.name);
     }
     throw InvalidInput(
         "scheme " + in_quotes(options.scheme()) + " has no option that is tuned on the running job", "tune",
@@ -79,40 +76,55 @@ void check_tuning(const SchemeOptions& options, int trials) {
 }
 
 struct PlanTuner::State {
-  State(Workload given_workload, Cluster given_cluster, Plan start, SchemeOptions of_start, int trials)
-      : workload(std::move(given_workload)),
-        cluster(std::move(given_cluster)),
-        options(std::move(of_start)),
-        tuned(tuned_options(find_scheme(start.scheme))),
-        tuner(parameters_of(tuned, workload), values_of(options, tuned), trials) {
+  // Of a scheme's plans.
+  struct Search {
+    std::optional<Plan> plan_with(const std::vector<double>& values) const {
+      try {
+        SchemeOptions with = options;
+        for (std::size_t i = 0; i < tuned.size(); ++i)
+          with.set(tuned[i]->name, value_of(*tuned[i], values[i]));
+        PlanResult result = make_plan(workload, cluster, with);
+        if (Plan* plan = std::get_if<Plan>(&result)) return std::move(*plan);
+      } catch (const InvalidInput&) {  // too many slices, for instance
+      }
+      return std::nullopt;
+    }
+
+    Workload workload;
+    Cluster cluster;
+    SchemeOptions options;  // of the start
+    std::vector<const OptionSpec*> tuned = tuned_options(find_scheme(options.scheme()));
+  };
+
+  State(Search of_start, Plan start, int trials)
+      : search(std::move(of_start)),
+        tuner(parameters_of(search->tuned, search->workload), values_of(search->options, search->tuned),
+              trials) {
     plans.push_back(std::move(start));
   }
-
-  std::optional<Plan> plan_with(const std::vector<double>& values) const {
-    try {
-      SchemeOptions with = options;
-      for (std::size_t i = 0; i < tuned.size(); ++i) with.set(tuned[i]->name, value_of(*tuned[i], values[i]));
-      PlanResult result = make_plan(workload, cluster, with);
-      if (Plan* plan = std::get_if<Plan>(&result)) return std::move(*plan);
-    } catch (const InvalidInput&) {  // too many slices, for instance
+  explicit State(std::vector<Given> given) : tuner({}, {}, static_cast<int>(given.size())) {
+    for (Given& each : given) {
+      plans.emplace_back(std::move(each.plan));
+      weights.push_back(each.weight);
     }
-    return std::nullopt;
   }
 
-  Workload workload;
-  Cluster cluster;
-  SchemeOptions options;  // of the start
-  std::vector<const OptionSpec*> tuned;
+  double weight(std::size_t place) const { return search ? 1 : weights[place]; }
+
+  std::optional<Search> search;  // nothing of given plans
   Tuner tuner;
   std::deque<std::optional<Plan>> plans;  // of the tuner's trials; places stay
+  std::vector<double> weights;            // of given plans
 };
 
 PlanTuner::PlanTuner(Workload workload, Cluster cluster, Plan start, int trials) {
   SchemeOptions options = parse_options(start.scheme, start.options);
   check_tuning(options, trials);
-  state_ = std::make_unique<State>(std::move(workload), std::move(cluster), std::move(start),
-                                   std::move(options), trials);
+  state_ = std::make_unique<State>(State::Search{std::move(workload), std::move(cluster), std::move(options)},
+                                   std::move(start), trials);
 }
+
+PlanTuner::PlanTuner(std::vector<Given> plans) : state_(std::make_unique<State>(std::move(plans))) {}
 
 PlanTuner::~PlanTuner() = default;
 
@@ -121,19 +133,18 @@ const Plan* PlanTuner::next() {
   auto& plans = state_->plans;
   while (const std::optional<std::size_t> place = tuner.next()) {
     if (*place < plans.size()) return &*plans[*place];
-    const std::optional<Plan> plan = state_->plan_with(tuner.trials()[*place].values);
-    const auto same = std::ranges::find_if(plans, [&](const std::optional<Plan>& known) {
-      return plan && known && equal_but_for_options(*known, *plan);
-    });
+    const std::optional<Plan> plan = state_->search->plan_with(tuner.trials()[*place].values);
+    const auto same = std::ranges::find_if(
+        plans, [&](const std::optional<Plan>& known) { return plan && known && do_the_same(*known, *plan); });
     if (plan && same == plans.end()) return &*plans.emplace_back(plan);
-    tuner.assume(plan ? tuner.trials()[static_cast<std::size_t>(same - plans.begin())].mean()
+    tuner.assume(plan ? tuner.trials()[static_cast<std::size_t>(same - plans.begin())].median()
                       : std::numeric_limits<double>::infinity());
     plans.emplace_back();
   }
   return nullptr;
 }
 
-void PlanTuner::add(double seconds) { state_->tuner.add(seconds); }
+void PlanTuner::add(double seconds) { state_->tuner.add(seconds * state_->weight(*state_->tuner.next())); }
 
 const Plan& PlanTuner::best() const { return *state_->plans[state_->tuner.best()]; }
 
@@ -142,11 +153,16 @@ std::vector<PlanTuner::Trial> PlanTuner::trials() const {
   for (std::size_t i = 0; i < state_->tuner.trials().size(); ++i) {
     const Tuner::Trial& measured = state_->tuner.trials()[i];
     if (measured.assumed || measured.seconds.empty()) continue;
-    Trial& trial = result.emplace_back(Trial{.seconds = measured.seconds});
-    for (const OptionSpec* option : state_->tuned) {
-      const auto set = state_->plans[i]->options.find(std::string(option->name));
-      if (set != state_->plans[i]->options.end()) trial.options.insert(*set);
+    MadeBy made = made_by(*state_->plans[i]);
+    Trial& trial = result.emplace_back(Trial{.scheme = std::move(made.scheme)});
+    for (const double seconds : measured.seconds) trial.seconds.push_back(seconds / state_->weight(i));
+    if (state_->search) {
+      std::erase_if(made.options, [&](const auto& option) {
+        return std::ranges::find(state_->search->tuned, option.first, &OptionSpec::name) ==
+               state_->search->tuned.end();
+      });
     }
+    trial.options = std::move(made.options);
   }
   return result;
 }

@@ -2,19 +2,20 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "base/splitmix.h"
+#include "base/statistics.h"
 #include "gradweave/tune.h"
 #include "solve/bayesian.h"
 
 namespace gradweave {
 namespace {
 
-constexpr double kXi = 0.1;   // DeAR, section IV.B
-constexpr int kSpread = 3;    // points after the start, before a model is asked
-constexpr int kRepeats = 4;   // measurements after the last trial
-constexpr int kAssumed = 20;  // in a row, before the search ends
+constexpr double kXi = 0.1;        // DeAR, section IV.B
+constexpr int kSpread = 3;         // points after the start, before a model is asked
+constexpr int kRepeats = 6;        // measurements after the last trial
+constexpr std::size_t kTimes = 3;  // that a plan is measured which may stay
+constexpr int kAssumed = 20;       // in a row, before the search ends
 
 // Element `number` of J. H. Halton's sequence in this base: digits mirrored at the point.
 double halton(int number, int base) {
@@ -48,9 +49,7 @@ double coordinate_of(const TunedParameter& parameter, double value) {
 
 }  // namespace
 
-double Tuner::Trial::mean() const {
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
-}
+double Tuner::Trial::median() const { return median_of(seconds); }
 
 Tuner::Tuner(std::vector<TunedParameter> parameters, std::vector<double> start, int trials,
              std::uint64_t seed)
@@ -82,8 +81,8 @@ std::optional<std::size_t> Tuner::choose() {
   }
   // What leads may have been lucky, and the start is the oldest measurement.
   const std::size_t lead = leader(1);
-  const std::size_t again = trials_[0].seconds.size() < 2 ? 0 : lead;
-  if (lead == 0 || repeats_left_ == 0 || trials_[again].seconds.size() > 1) return std::nullopt;
+  const std::size_t again = trials_[0].seconds.size() <= trials_[lead].seconds.size() ? 0 : lead;
+  if (lead == 0 || repeats_left_ == 0 || trials_[again].seconds.size() == kTimes) return std::nullopt;
   --repeats_left_;
   return again;
 }
@@ -102,19 +101,20 @@ void Tuner::assume(double seconds) {
   pending_.reset();
 }
 
-std::size_t Tuner::best() const { return trials_[0].seconds.size() > 1 ? leader(2) : leader(1); }
+std::size_t Tuner::best() const { return leader(std::min<std::size_t>(2, trials_[0].seconds.size())); }
 
 std::size_t Tuner::leader(std::size_t measurements) const {
   std::size_t best = 0;
   for (std::size_t i = 1; i < trials_.size(); ++i) {
     const Trial& trial = trials_[i];
     if (trial.assumed || trial.seconds.size() < measurements) continue;
-    if (trial.mean() < trials_[best].mean()) best = i;
+    if (trial.median() < trials_[best].median()) best = i;
   }
   return best;
 }
 
 std::vector<double> Tuner::propose() {
+  if (parameters_.empty()) return {static_cast<double>(trials_.size())};
   constexpr std::array kBases = {2, 3, 5};
   while (spread_ < kSpread) {
     ++spread_;
@@ -125,18 +125,18 @@ std::vector<double> Tuner::propose() {
   }
   double slowest = 0;
   for (const Trial& trial : trials_) {
-    if (std::isfinite(trial.mean())) slowest = std::max(slowest, trial.mean());
+    if (std::isfinite(trial.median())) slowest = std::max(slowest, trial.median());
   }
   std::vector<CubePoint> points;
   std::vector<double> seconds;
   for (const Trial& trial : trials_) {
     if (trial.values.empty()) continue;
     points.push_back(point_of(trial.values));
-    seconds.push_back(std::min(trial.mean(), slowest));
+    seconds.push_back(std::min(trial.median(), slowest));
   }
   // Little noise: with a dozen points a likely larger one smooths narrow valleys away.
   const GaussianProcess process = process_of(points, seconds, {.noises = {1e-4, 1e-3}});
-  double best = trials_[0].values.empty() ? process.standardised(trials_[0].mean())
+  double best = trials_[0].values.empty() ? process.standardised(trials_[0].median())
                                           : std::numeric_limits<double>::infinity();
   for (const CubePoint& point : points) {
     const Eigen::Map<const Eigen::VectorXd> column(point.data(), static_cast<Eigen::Index>(point.size()));

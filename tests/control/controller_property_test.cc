@@ -196,6 +196,36 @@ TEST(Controller, TriesPlansAndKeepsTheBest) {
   EXPECT_THAT(ends[0].told[1], HasSubstr("with buffer_bytes"));
 }
 
+TEST(Controller, OfAutoItTriesTheBestPlansAndKeepsTheFastest) {
+  Setting setting = usual();
+  ControllerOptions options = quick("auto");
+  const std::string predicted = run(2, setting, options, 10)[0].installed.back();
+  options.trials = 5;
+  setting.takes.apply_ns = 20'000'000;  // of each step in the forward
+  const std::vector<End> ends = run(2, setting, options, 300);
+  expect_alike(ends);
+  ASSERT_TRUE(ends[0].tuning);
+  const std::vector<PlanTuner::Trial>& trials = ends[0].tuning->trials;
+  ASSERT_EQ(trials.size(), 5u);
+  EXPECT_EQ(trials[0].scheme, predicted);
+  const std::string& best = trials[ends[0].tuning->best].scheme;
+  EXPECT_NE(best, predicted);
+  EXPECT_EQ(ends[0].installed.back(), best);
+  for (const PlanTuner::Trial& trial : trials)
+    EXPECT_LE(trials[ends[0].tuning->best].seconds[0], trial.seconds[0]) << trial.scheme;
+  EXPECT_THAT(ends[0].told[1], HasSubstr("tuned by 5 plans"));
+}
+
+TEST(Controller, OfAutoTheFirstPlanStaysIfNoneIsFaster) {
+  ControllerOptions options = quick("auto");
+  options.trials = 3;
+  const std::vector<End> ends = run(2, usual(), options, 200);
+  expect_alike(ends);
+  EXPECT_EQ(ends[0].tuning->trials.size(), 3u);
+  EXPECT_EQ(ends[0].tuning->best, 0u);
+  EXPECT_EQ(ends[0].installed.back(), ends[0].tuning->trials[0].scheme);
+}
+
 TEST(Controller, APlanThatTheUserInstallsEndsTheTrials) {
   ControllerOptions options = quick("dear");
   options.trials = 4;

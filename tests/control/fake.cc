@@ -255,7 +255,7 @@ std::unique_ptr<control::Job::Exchange> FakeJob::begin_smallest(const std::strin
 void FakeJob::drain(const std::string& what) { gather(what, ""); }
 
 std::string FakeJob::install(const Plan& plan, const Workload& workload) {
-  const std::string scheme = control::made_by(plan).scheme;
+  const std::string scheme = made_by(plan).scheme;
   bool refuses = command();
   refuses |= rank_ == setting_.faulty_rank && scheme == setting_.plan_to_refuse;
   const std::vector<std::string> posts =
@@ -293,7 +293,7 @@ control::Costs FakeJob::measure(const Workload& workload) {
 double FakeJob::simulated_ns() {
   if (!iteration_ns_ || !(timed_ == setting_.cluster)) {
     timed_ = setting_.cluster;
-    iteration_ns_ = simulate(*plan_, setting_.workload, timed_, {.plan_facts = false}).iteration_ns();
+    iteration_ns_ = simulate(*plan_, setting_.workload, timed_, setting_.takes).iteration_ns();
   }
   return *iteration_ns_;
 }

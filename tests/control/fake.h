@@ -89,7 +89,8 @@ struct Setting {
   int faulty_rank = -1;
   std::int64_t faulty_command = -1;
   Fault fault = Fault::kNone;
-  std::string plan_to_refuse;  // by the faulty rank: of this scheme, always
+  std::string plan_to_refuse;                    // by the faulty rank: of this scheme, always
+  SimulationOptions takes{.plan_facts = false};  // what plans take besides, which nobody knows
 };
 
 // Four layers of 1 and 2 ms with a tensor of 80 kB each.

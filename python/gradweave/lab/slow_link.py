@@ -97,13 +97,14 @@ def emulated(parameter_bytes, compute_s, coverage, workers):
     us_per_byte = (1e6 * coverage * compute_s - EMULATED_STARTUP_US) / parameter_bytes
     link = {"name": "emulated", "startup_us": EMULATED_STARTUP_US, "us_per_byte": us_per_byte, "concurrency": 1}
     return Setting(coverage, parameter_bytes, compute_s,
-                   _bits_per_second(parameter_bytes, compute_s, coverage, workers),
+                   bits_per_second_at(coverage, parameter_bytes, compute_s, workers),
                    {"version": 1, "workers": workers, "startup_growth": "linear", "links": [link],
                     "description": f"{workers} workers on an emulated link"},
                    (EMULATED_STARTUP_US, us_per_byte))
 
 
-def _bits_per_second(parameter_bytes, compute_s, coverage, workers):
+def bits_per_second_at(coverage, parameter_bytes, compute_s, workers):
+    """The rate of the interface at which communicating all parameters takes `coverage` times `compute_s`."""
     payload_bytes = parameter_bytes * 2 * (workers - 1) / workers  # what each rank sends in a ring all-reduce
     return 8 * payload_bytes * HEADER_SHARE / (coverage * compute_s)
 
@@ -116,7 +117,7 @@ def set_up(parameter_bytes, compute_s, coverage):
         setting = emulated(parameter_bytes, compute_s, coverage, workers)
         name, description = "emulated", setting.cluster["description"]
     else:
-        name, bits_per_second = hosts.interface_of(0), _bits_per_second(parameter_bytes, compute_s, coverage, workers)
+        name, bits_per_second = hosts.interface_of(0), bits_per_second_at(coverage, parameter_bytes, compute_s, workers)
         hosts.shape_interface(name, bits_per_second)
         description = f"{workers} workers on {name}, shaped to {bits_per_second / 1e6:.0f} Mb/s"
         setting = Setting(coverage, parameter_bytes, compute_s, bits_per_second, {},
