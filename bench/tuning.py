@@ -156,8 +156,9 @@ def setting(result):
 
 def table(results):
     """Medians of all rounds and turns; times the start, by turns, with the smallest and the largest."""
-    lines = ["| scheme | job | link | plan | ms an iteration | predicted | times the start | found in, s | lost meanwhile, s | "
-             "options |", "|---|---|---|---|---:|---:|---:|---:|---:|---|"]
+    names = ["scheme", "job", "link", "plan", "ms an iteration", "predicted", "times the start", "found in, s",
+             "lost meanwhile, s", "options"]
+    lines = [f"| {' | '.join(names)} |", "|---|---|---|---|---:|---:|---:|---:|---:|---|"]
     for same in dict.fromkeys(map(setting, results)):
         several = [each for each in results if setting(each) == same]
         scheme, job, _ = same
