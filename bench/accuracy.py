@@ -4,8 +4,8 @@ Every run trains an example job on real processes: the small network on Fashion-
 long as ITERATIONS and SCHEDULED say. A plan is made for a link at the coverage rate asked for and then runs on an
 unshaped one: when results are applied is the plan's decision, not the link's, so accuracy is that of the slow link.
 Results are lines of JSON, one for each run; runs whose line exists are skipped, so that an interrupted benchmark
-continues where it stopped. Jobs on text read this system's, of which GRADWEAVE_TEXT_ROOT may name a copy: rows of another
-text don't compare, so a run whose table has such rows is refused.
+continues where it stopped. Jobs on text read PyTorch's sources: rows of another text don't compare, so a run whose table has
+such rows is refused.
 
     .venv/bin/python bench/accuracy.py            # all runs: hours; --list says how many
     .venv/bin/python bench/accuracy.py --coverage 64 --seeds 1
@@ -227,7 +227,7 @@ def digest(data):
 
 
 def of_other_texts(missing, done):
-    """The missing runs whose table has rows of another text than this system's."""
+    """The missing runs whose table has rows of another text than this torch's."""
     found = []
     for job, schedule in sorted({(run.job, run.schedule) for run in missing if KINDS[run.job].batches is text.batches}):
         texts = {result.get("text") for run, result in done.items() if (run.job, run.schedule) == (job, schedule)}
@@ -292,8 +292,8 @@ def main():
         return 0
     missing = [run for run in chosen if run not in done]
     if others := of_other_texts(missing, done):
-        print(f"{others[0].name}: its table has rows of another text than this system's; set GRADWEAVE_TEXT_ROOT to a copy of "
-              "that one's /usr, or write another file by --results", file=sys.stderr)
+        print(f"{others[0].name}: its table has rows of another text than this torch's sources; remove them from "
+              f"{options.results} to measure the table anew, or write another file by --results", file=sys.stderr)
         return 2
     return runs.train(missing, options.results, lambda wanted: work(options, wanted))
 

@@ -8,49 +8,45 @@ from gradweave.usage import UsageError
 from gradweave.lab import fashion_mnist, jobs, lora, text, training, methods
 
 
-@pytest.fixture(scope="module")
-def system(tmp_path_factory):
-    """A /usr with 150 kB of text: a licence of which another file is a copy, and what a package says."""
-    root = tmp_path_factory.mktemp("usr")
-    licences, package = root / "share/common-licenses", root / "share/doc/package"
-    for folder in (licences, package):
+@pytest.fixture
+def sources(monkeypatch, tmp_path):
+    """150 kB of Python, of which one file is a copy of another, and 150 kB of C++, as the sources that jobs read; a base of
+    three iterations is kept in a folder of its own."""
+    root = tmp_path / "torch"
+    nn, optim, c10 = root / "nn/modules", root / "optim", root / "include/c10/core"
+    for folder in (nn, optim, c10):
         folder.mkdir(parents=True)
-    words = "".join(f"Everyone is permitted to copy clause {number} verbatim. " for number in range(2000)).encode()
-    (licences / "GPL-3").write_bytes(words)
-    (licences / "GPL").symlink_to("GPL-3")
-    (package / "copyright").write_bytes(words[::-1])
-    return root
+    words = "".join(f"def clause_{number}(x):\n    return x + {number}\n" for number in range(2000)).encode()
+    (nn / "linear.py").write_bytes(words)
+    (nn / "again.py").write_bytes(words)
+    (optim / "sgd.py").write_bytes(words[::-1])
+    (c10 / "Scalar.h").write_text("".join(f"int clause_{number}() {{ return {number}; }}\n" for number in range(4500)))
+    monkeypatch.setattr(text, "ROOT", root)
+    monkeypatch.setattr(lora, "BASE_ITERATIONS", 3)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    lora.base.cache_clear()
+    yield root
+    lora.base.cache_clear()
 
 
-def test_text_is_each_file_once_in_a_fixed_order(system):
-    whole = text.corpus(system)
-    words = (system / "share/common-licenses/GPL-3").read_bytes()
-    assert bytes(whole.tolist()) == words + words[::-1]
+def test_text_is_each_file_once_in_a_fixed_order(sources):
+    words = (sources / "nn/modules/linear.py").read_bytes()
+    assert bytes(text.corpus().tolist()) == words + words[::-1]
 
 
-def test_held_out_text_is_no_training_text(system):
-    whole, train, test = text.corpus(system), text.load("train", system), text.load("test", system)
+def test_torch_has_enough_text():
+    for patterns in (text.PYTHON, text.CPP):
+        assert len(text.load("train", patterns=patterns)) > 1e6 and len(text.load("test", patterns=patterns)) > 1e5
+
+
+def test_held_out_text_is_no_training_text(sources):
+    whole, train, test = text.corpus(), text.load("train"), text.load("test")
     assert len(train) + len(test) == len(whole) and len(test) >= text.BLOCK
     first = text.BLOCK * (text.HELD_OUT - 1)
     assert torch.equal(test[:text.BLOCK], whole[first:first + text.BLOCK]) and torch.equal(train[:first], whole[:first])
 
 
-@pytest.fixture
-def perl(system, monkeypatch, tmp_path):
-    """That system with 150 kB of Perl, as the one that jobs read; a base of three iterations is kept in a folder of its
-    own."""
-    folder = system / "lib/x86_64-linux-gnu/perl-base"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "strict.pm").write_text("".join(f"sub clause_{number} {{ return {number}; }}\n" for number in range(4500)))
-    monkeypatch.setattr(text, "ROOT", system)
-    monkeypatch.setattr(lora, "BASE_ITERATIONS", 3)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    lora.base.cache_clear()
-    yield system
-    lora.base.cache_clear()
-
-
-def test_adapters_change_nothing_at_first_and_alone_are_trained(perl):
+def test_adapters_change_nothing_at_first_and_alone_are_trained(sources):
     job = training.recipe_of("lora", "adamw", batch_size=4).make(lora.load("train"))
     base = text.GPT()
     base.load_state_dict(lora.base())
@@ -62,9 +58,9 @@ def test_adapters_change_nothing_at_first_and_alone_are_trained(perl):
         assert torch.equal(parameter, before[name]) != (".down." in name or ".up." in name), name
 
 
-def test_a_base_is_trained_once_and_on_prose_alone(perl, tmp_path, capsys):
+def test_a_base_is_trained_once_and_on_python_alone(sources, tmp_path, capsys):
     first = lora.base()
-    (perl / "lib/x86_64-linux-gnu/perl-base/more.pm").write_text("1;\n")
+    (sources / "include/c10/core/more.h").write_text("int more();\n")
     lora.base.cache_clear()
     assert all(torch.equal(first[name], again) for name, again in lora.base().items())
     assert capsys.readouterr().err.count("training the GPT") == 1
@@ -72,12 +68,12 @@ def test_a_base_is_trained_once_and_on_prose_alone(perl, tmp_path, capsys):
 
 
 def test_too_little_text_is_told_with_the_remedy(tmp_path):
-    with pytest.raises(text.TextMissing, match="apt-get install --reinstall base-files"):
+    with pytest.raises(text.TextMissing, match="install a torch that has its sources"):
         text.corpus(tmp_path)
 
 
-def test_a_global_batch_of_text_is_the_same_for_every_number_of_ranks(system):
-    data = text.load("train", system)
+def test_a_global_batch_of_text_is_the_same_for_every_number_of_ranks(sources):
+    data = text.load("train")
     inputs, targets = next(text.batches(data, 8, 0, 1, seed=3))
     halves = [next(text.batches(data, 4, rank, 2, seed=3)) for rank in range(2)]
     assert torch.equal(inputs, torch.cat([half[0] for half in halves]))
@@ -100,7 +96,7 @@ def test_evaluation_of_text_counts_every_byte_once():
 @pytest.mark.parametrize("name,megabytes,tensors",
                          [("gpt", 3.3, 52), ("resnet18", 2.8, 62), ("wide", 13.2, 24), ("small", 0.42, 8), ("vit", 0.82, 55),
                           ("lora", 0.262, 32)])
-def test_networks_have_the_size_that_they_say(name, megabytes, tensors, perl):
+def test_networks_have_the_size_that_they_say(name, megabytes, tensors, sources):
     parameters = training.trained(jobs.KINDS[name].network())
     assert sum(4 * parameter.numel() for parameter in parameters) / 1e6 == pytest.approx(megabytes, rel=0.02)
     assert len(parameters) == tensors
@@ -116,7 +112,7 @@ def data_of(name):
 
 @pytest.mark.parametrize("name, optimizer", [("gpt", "adamw"), ("gpt", "muon"), ("resnet18", "adamw"), ("vit", "adamw"),
                                              ("vit", "muon"), ("lora", "adamw"), ("lora", "muon")])
-def test_training_repeats_bit_for_bit_and_learns(name, optimizer, perl):
+def test_training_repeats_bit_for_bit_and_learns(name, optimizer, sources):
     results = []
     for _ in range(2):
         job = training.recipe_of(name, optimizer, batch_size=4, seed=4).make(data_of(name))
@@ -128,7 +124,7 @@ def test_training_repeats_bit_for_bit_and_learns(name, optimizer, perl):
     assert all(torch.equal(a, b) for a, b in zip(*results))
 
 
-def test_a_job_of_two_optimizers_is_profiled(perl):
+def test_a_job_of_two_optimizers_is_profiled(sources):
     job = training.recipe_of("gpt", "muon", batch_size=4).make(data_of("gpt"))
     workload, _ = profiling.profile(job, "gpt", iterations=2, warm_up=1)
     assert workload["layers"][0]["name"] == "bytes" and sum(layer["backward_us"] for layer in workload["layers"]) > 0

@@ -41,9 +41,9 @@ def _texts(name, summary, network, load, **more):
 KINDS = {kind.name: kind for kind in (
     _pictures("wide", "a convolutional network of 13.2 MB on Fashion-MNIST", fashion_mnist.wide_network),
     _pictures("small", "a convolutional network of 0.4 MB on Fashion-MNIST", fashion_mnist.small_network),
-    _texts("gpt", "a GPT of 3.3 MB on the text of this Debian system", text.GPT, text.load,
+    _texts("gpt", "a GPT of 3.3 MB on PyTorch's Python sources", text.GPT, text.load,
            learning_rates=(("sgd", 0.1), ("adamw", 0.001), ("muon", 0.02))),
     _pictures("resnet18", "ResNet-18 with batch norm, 2.8 MB, on Fashion-MNIST", resnet.ResNet18, batch_size=32),
     _pictures("vit", "a vision transformer of 0.8 MB on Fashion-MNIST", vit.VisionTransformer),
-    _texts("lora", "low-rank adapters of 0.3 MB by which that GPT, trained on prose, learns Perl", lora.network, lora.load,
+    _texts("lora", "low-rank adapters of 0.3 MB by which that GPT, trained on Python, learns C++", lora.network, lora.load,
            learning_rates=(("sgd", 0.5), ("adamw", 0.003), ("muon", 0.02))))}

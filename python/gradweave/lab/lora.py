@@ -1,4 +1,4 @@
-"""Fine-tuning by low-rank adapters: a GPT that knows the prose of a Debian system learns its Perl."""
+"""Fine-tuning by low-rank adapters: a GPT that knows PyTorch's Python learns its C++."""
 
 import functools
 import hashlib
@@ -43,34 +43,34 @@ def network():
 
 
 def load(split):
-    """The Perl of `split`, as text.load(). Makes the base if need be, so that ranks that start later find it."""
+    """The C++ of `split`, as text.load(). Makes the base if need be, so that ranks that start later find it."""
     base()
-    return text.load(split, patterns=text.CODE)
+    return text.load(split, patterns=text.CPP)
 
 
 @functools.cache
 def base():
-    """What a GPT has learned of the prose alone: the same for the same text and release of torch. Kept in a file."""
-    prose = text.load("train", patterns=text.PROSE)
-    made_of = hashlib.sha256(f"{torch.__version__} {BASE_ITERATIONS} ".encode() + bytes(prose.tolist())).hexdigest()
+    """What a GPT has learned of the Python alone: the same for the same text and release of torch. Kept in a file."""
+    python = text.load("train")
+    made_of = hashlib.sha256(f"{torch.__version__} {BASE_ITERATIONS} ".encode() + bytes(python.tolist())).hexdigest()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradweave"
     path = folder / f"gpt-{made_of[:16]}.pt"
     if not path.exists():
         print(f"training the GPT that is adapted, once, into {path}: a minute or two", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}")  # ranks may make it at the same time
-        torch.save(_trained(prose), unfinished)
+        torch.save(_trained(python), unfinished)
         unfinished.replace(path)
     return torch.load(path)
 
 
-def _trained(prose):
+def _trained(data):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = text.GPT()
     optimizer = torch.optim.AdamW(model.parameters())
     rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, BASE_LEARNING_RATE, total_steps=BASE_ITERATIONS)
-    batches = text.batches(prose, BASE_BATCH, 0, 1, seed=0)
+    batches = text.batches(data, BASE_BATCH, 0, 1, seed=0)
     for _ in range(BASE_ITERATIONS):
         inputs, targets = next(batches)
         optimizer.zero_grad()

@@ -1,8 +1,8 @@
-"""Real text of a Debian system, byte by byte, and a small GPT for it."""
+"""Real text, byte by byte, and a small GPT for it: PyTorch's own sources, which every machine has alike that has the same
+release of it."""
 
 import hashlib
 import math
-import os
 from pathlib import Path
 
 import torch
@@ -13,10 +13,9 @@ from gradweave.lab import judging
 from gradweave.lab.transformer import Block
 from gradweave.usage import UsageError
 
-ROOT = Path(os.environ.get("GRADWEAVE_TEXT_ROOT", "/usr"))
-# Licences, which every Debian system has, and what packages say of their authors; Perl, of which every system has some.
-PROSE = ("share/common-licenses/*", "share/doc/*/copyright")
-CODE = ("lib/*/perl-base/**/*.p[ml]", "share/perl/**/*.p[ml]")
+ROOT = Path(torch.__file__).parent
+PYTHON = ("nn/**/*.py", "optim/**/*.py", "distributed/**/*.py")
+CPP = ("include/c10/**/*.h", "include/torch/csrc/api/**/*.h")
 LEAST_BYTES, MOST_BYTES = 100_000, 4_000_000
 CONTEXT = 64
 BLOCK = 4096  # bytes that go together into the training text or into the held-out text
@@ -27,18 +26,15 @@ class TextMissing(UsageError):
     """This machine has too little text; the message says which."""
 
 
-def corpus(root=None, patterns=PROSE + CODE):
-    """The system's text as one uint8 tensor: each file once, sorted by pattern and name, the same for the same files.
+def corpus(root=None, patterns=PYTHON):
+    """The text as one uint8 tensor: each file once, sorted by pattern and name, the same for the same files.
 
     Errors: TextMissing below 100 kB.
     """
     root, seen, parts, size = Path(root or ROOT), set(), [], 0
     for pattern in patterns:
-        for path in sorted(root.glob(pattern)):
-            try:
-                content = path.read_bytes() if path.is_file() else b""
-            except OSError:
-                continue  # not for this user
+        for path in sorted(root.glob(pattern), key=lambda each: each.relative_to(root).as_posix()):
+            content = path.read_bytes()
             digest = hashlib.sha256(content).digest()
             if content and digest not in seen and size < MOST_BYTES:
                 seen.add(digest)
@@ -46,12 +42,11 @@ def corpus(root=None, patterns=PROSE + CODE):
                 size += len(content)
     if size < LEAST_BYTES:
         raise TextMissing(f"{' and '.join(f'{root}/{pattern}' for pattern in patterns)} hold {size} bytes of text, and "
-                          f"{LEAST_BYTES} are needed; install it with: apt-get install --reinstall base-files perl-base (or "
-                          "set GRADWEAVE_TEXT_ROOT to another system's /usr)")
+                          f"{LEAST_BYTES} are needed; install a torch that has its sources, as PyTorch's own wheels do")
     return torch.frombuffer(bytearray(b"".join(parts)[:MOST_BYTES]), dtype=torch.uint8)
 
 
-def load(split, root=None, patterns=PROSE + CODE):
+def load(split, root=None, patterns=PYTHON):
     """The text of `split`, "train" or "test", as one uint8 tensor: every 16th block of 4096 bytes is held out for "test"."""
     whole = corpus(root, patterns)
     blocks = torch.arange(len(whole)) // BLOCK
