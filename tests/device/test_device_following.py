@@ -172,7 +172,7 @@ def test_a_new_plan_comes_once_links_have_become_slower():
 def tuned(rank):
     """(trials, what the plan in force takes by the simulator)."""
     step, session = wrapped("dear", layers=6, tune=4)
-    step(120)
+    step(145)
     found = session.tuning, session.prediction["iteration_us"]
     session.close()
     return found
