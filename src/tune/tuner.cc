@@ -11,11 +11,11 @@
 namespace gradweave {
 namespace {
 
-constexpr double kXi = 0.1;        // DeAR, section IV.B
-constexpr int kSpread = 3;         // points after the start, before a model is asked
-constexpr int kRepeats = 6;        // measurements after the last trial
-constexpr std::size_t kTimes = 3;  // that a plan is measured which may stay
-constexpr int kAssumed = 20;       // in a row, before the search ends
+constexpr double kXi = 0.1;               // DeAR, section IV.B
+constexpr int kSpread = 3;                // points after the start, before a model is asked
+constexpr int kRepeats = 6;               // measurements after the last trial
+constexpr std::size_t kMeasurements = 3;  // that a plan is measured which may stay
+constexpr int kAssumed = 20;              // in a row, before the search ends
 
 // Element `number` of J. H. Halton's sequence in this base: digits mirrored at the point.
 double halton(int number, int base) {
@@ -82,7 +82,7 @@ std::optional<std::size_t> Tuner::choose() {
   // What leads may have been lucky, and the start is the oldest measurement.
   const std::size_t lead = leader(1);
   const std::size_t again = trials_[0].seconds.size() <= trials_[lead].seconds.size() ? 0 : lead;
-  if (lead == 0 || repeats_left_ == 0 || trials_[again].seconds.size() == kTimes) return std::nullopt;
+  if (lead == 0 || repeats_left_ == 0 || trials_[again].seconds.size() == kMeasurements) return std::nullopt;
   --repeats_left_;
   return again;
 }
