@@ -111,7 +111,7 @@ def measure(options):
         first = turns.alone(make())
         turns.run_segment(first, 10, 5)
         compute_s = ranks.agreed(first.segment_seconds[0])
-        parameter_bytes = sum(p.numel() * p.element_size() for p in first.network.parameters())
+        parameter_bytes = training.trained_bytes(first.network)
         setting = slow_link.emulated(parameter_bytes, compute_s, options.coverage, WORKERS)
         setting.workload, _ = profiling.profile(make(), "residual network", 10, 5)
         backends = []

@@ -24,7 +24,7 @@ WORKERS = 2
 def methods(make_job, options, compute_s):
     """Compute alone, and every scheme without and with a recorded timeline; {scheme: predicted ms}."""
     workload, rest_us = profiling.profile(make_job(), "wide network", 10, 5)
-    parameter_bytes = sum(p.numel() * p.element_size() for p in make_job().model.parameters())
+    parameter_bytes = training.trained_bytes(make_job().model)
     setting = slow_link.emulated(parameter_bytes, compute_s, options.coverage, WORKERS)
     contestants, predicted = [turns.alone(make_job())], {}
     for scheme in options.schemes:

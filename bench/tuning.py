@@ -6,7 +6,7 @@ and the probe of the warm-up. Of `auto` tuning starts at the latter and tries it
 training, several times over: a ratio is one of neighbours in time. Everything is found anew in each round. Results are one
 JSON file, docs/results/tuning.json; what is measured again replaces what is there.
 
-    .venv/bin/python bench/tuning.py              # 10 minutes a round; needs root, or user namespaces
+    .venv/bin/python bench/tuning.py              # 5 minutes a scheme and round; needs root, or user namespaces
     .venv/bin/python bench/tuning.py --schemes auto --job gpt --coverage 0.5 1 2 --trials 4 --rounds 1
 """
 
@@ -112,8 +112,7 @@ def compare(options, scheme, where):
             row |= {"found_s": seconds, "lost_s": seconds - iterations * statistics.median(times[method]) / 1e3}
         rows.append(row)
     return {"job": options.job, **where, "iterations": options.iterations, "scheme": scheme, "planning_s": planning_s,
-            "rows": rows,
-            "tunings": {trials: found["tuning"] for trials, found in searches.items()}}
+            "rows": rows, "tunings": {trials: found["tuning"] for trials, found in searches.items()}}
 
 
 def rank_main(options):
@@ -143,15 +142,16 @@ def shaped(options, coverage):
         job = make_job(options)
         training.train(job, SETTLES)
         seconds, _ = training.train(job, options.iterations)
-        size = sum(p.numel() * p.element_size() for p in training.trained(job.model))
+        size = training.trained_bytes(job.model)
         rate = slow_link.bits_per_second_at(coverage, size, ranks.agreed(statistics.median(seconds)), WORKERS)
     hosts.shape_interface(hosts.interface_of(0), rate)
     return {"rate_mbit": rate / 1e6, "coverage": coverage}
 
 
 def setting(result):
-    """What results of several rounds have in common."""
-    return result["scheme"], result["job"], result["coverage"] or result["rate_mbit"]
+    """What results of several rounds have in common: (scheme, job, link)."""
+    link = f"{result['coverage']:g} times compute" if result["coverage"] else f"{result['rate_mbit']:g} Mb/s"
+    return result["scheme"], result["job"], link
 
 
 def table(results):
@@ -160,10 +160,7 @@ def table(results):
              "lost meanwhile, s", "options"]
     lines = [f"| {' | '.join(names)} |", "|---|---|---|---|---:|---:|---:|---:|---:|---|"]
     for same in dict.fromkeys(map(setting, results)):
-        several = [each for each in results if setting(each) == same]
-        scheme, job, _ = same
-        link = f"{several[0]['coverage']:g} times compute" if several[0]["coverage"] else f"{several[0]['rate_mbit']:g} Mb/s"
-        rounds = [{row["method"]: row for row in each["rows"]} for each in several]
+        rounds = [{row["method"]: row for row in each["rows"]} for each in results if setting(each) == same]
         for method in rounds[0]:
             def median(name):
                 values = [each[method][name] for each in rounds if name in each[method]]
@@ -176,7 +173,7 @@ def table(results):
                 each[method].get("chosen", "").split(" ")[0] or
                 " ".join(f"{name}={value}" for name, value in each[method]["options"].items() if name.endswith("_bytes"))
                 for each in rounds))
-            lines.append(f"| {scheme} | {job} | {link} | {method} | {ms:.1f} | {median('predicted_ms')} | {spread} | "
+            lines.append(f"| {' | '.join(same)} | {method} | {ms:.1f} | {median('predicted_ms')} | {spread} | "
                          f"{median('found_s')} | {median('lost_s')} | {values} |")
     return "\n".join(lines)
 

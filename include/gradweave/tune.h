@@ -1,5 +1,5 @@
-// Tuning on the running job: the options of a scheme that are numbers are tried in training, a few iterations each,
-// and the best plan measured is kept. Or plans of several schemes are, which tells more than a simulation.
+// Tuning on the running job: the options of a scheme that are numbers, or plans of several schemes, are tried in training,
+// a few iterations each, and the best plan measured is kept.
 //
 // L. Zhang et al., "DeAR", ICDCS 2023, section IV.B: the first sample is the default, Bayesian optimisation with
 // expected improvement (xi = 0.1) suggests each next one, tens of samples at most. Y. Peng et al., "ByteScheduler",
@@ -44,10 +44,10 @@ class Tuner {
   };
 
   // `start`: the values of the first trial, empty if they are not known; it may lie outside the ranges. At most
-  // `trials` are measured, then the start and what leads are measured again, in turns, until each was three times; all
-  // together at most six times.
-  // The caller owes three parameters at most, 0 < low where a scale is logarithmic, and two trials or more, or without
-  // parameters one: then no point is searched for, and each trial's value is its place.
+  // `trials` are measured. Then the start and what leads are measured again, by turns, until each has three measurements;
+  // at most six more in all. Without parameters no values are searched for: each trial's value is its place.
+  // The caller owes three parameters at most, 0 < low where a scale is logarithmic, and two trials or more; without
+  // parameters one or more.
   Tuner(std::vector<TunedParameter> parameters, std::vector<double> start, int trials,
         std::uint64_t seed = 0);
 
@@ -92,7 +92,7 @@ class PlanTuner {
  public:
   struct Given {
     Plan plan;
-    double weight = 1;  // > 0: what its times count beside those of the others
+    double weight = 1;  // > 0: its times are multiplied by it before plans are compared
   };
 
   // `start`: a plan that is in force, made by its scheme for this workload and cluster; its options stay as they are
@@ -115,9 +115,9 @@ class PlanTuner {
   const Plan& best() const;
 
   struct Trial {
-    std::string scheme;  // made_by()
-    std::map<std::string, std::string>
-        options;  // those that are tuned, as the plan has them; of given plans all
+    // As made_by() has them; of a scheme's plans only the options that are tuned.
+    std::string scheme;
+    std::map<std::string, std::string> options;
     std::vector<double> seconds;
 
     friend bool operator==(const Trial&, const Trial&) = default;

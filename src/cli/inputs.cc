@@ -142,8 +142,7 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
                   "Time of one whole optimizer step, in microseconds or with a unit", 0, 1e12);
   add_time_option(command, "--apply-us", flags.apply_us,
                   "By how much an optimizer step of a part of the model, in the forward or the backward, "
-                  "takes longer than "
-                  "that part's share of a whole step, in microseconds or with a unit",
+                  "takes longer than that part's share of a whole step, in microseconds or with a unit",
                   0, 1e12);
   command
       .add_option("--contention", flags.contention,

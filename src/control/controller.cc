@@ -144,10 +144,9 @@ std::unique_ptr<PlanTuner> Controller::tuner_of(const Decision& decision) const 
   const double ignored = std::max(kNoise, number_of(*parse_options(name, options).value("tolerance")));
   const std::optional<GradientsSeen> gradients = grounds().gradients;
   const auto in_force = std::ranges::find(decision.candidates, *plan_, &Candidate::plan);
-  const auto starter = std::prev(decision.candidates.end());
+  const auto end = std::max(in_force + 1, std::prev(decision.candidates.end()));  // but for the starter
   std::vector<PlanTuner::Given> plans;
-  for (auto each = in_force; each == in_force || (each < starter && std::ssize(plans) < options_.trials);
-       ++each) {
+  for (auto each = in_force; each != end && std::ssize(plans) < options_.trials; ++each) {
     const double far = gradients ? gradients->progress(each->plan, *workload_) : 1;
     plans.push_back({each->plan, (plans.empty() ? 1 - ignored : 1) / far});
   }
@@ -178,7 +177,7 @@ void Controller::follow() {
 }
 
 void Controller::obey(const std::string& objection) {
-  if (options_.request.scheme != "auto") {
+  if (options_.request.scheme != kAuto) {
     telling_.objected(objection);
     return;
   }

@@ -44,13 +44,13 @@ std::vector<Options> variants(const Request& request) {
 // The scheme's own plans, or `auto`'s, best first.
 std::vector<Candidate> ranked(const Request& request, const Workload& workload, const Costs& costs) {
   std::vector<Candidate> entries;
-  if (request.scheme != "auto") {
+  if (request.scheme != kAuto) {
     for (const Options& options : variants(request))
       entries.push_back(
           candidate_of(planned(request.scheme, workload, costs.usual, options), workload, costs));
     return entries;
   }
-  RankedPlans plans = ranked_plans(workload, costs.usual, parse_options("auto", request.options),
+  RankedPlans plans = ranked_plans(workload, costs.usual, parse_options(kAuto, request.options),
                                    costs.staged ? &*costs.staged : nullptr);
   if (const Infeasible* infeasible = std::get_if<Infeasible>(&plans))
     throw InvalidInput(infeasible->reason, "scheme 'auto' found no plan");
@@ -87,7 +87,7 @@ std::int64_t elements_of(const Workload& workload) {
 class Choice {
  public:
   Choice(Decision& decision, const Grounds& grounds)
-      : decision_(decision), grounds_(grounds), by_auto_(grounds.request.scheme == "auto") {}
+      : decision_(decision), grounds_(grounds), by_auto_(grounds.request.scheme == kAuto) {}
 
   void make() {
     const Workload& workload = decision_.workload;
@@ -135,7 +135,7 @@ class Choice {
       times.push_back(time_to_progress(entry, decision_.workload, grounds_.gradients));
     if (by_auto_ && grounds_.gradients)
       return order_within(times,
-                          number_of(*parse_options("auto", grounds_.request.options).value("tolerance")));
+                          number_of(*parse_options(kAuto, grounds_.request.options).value("tolerance")));
     std::vector<std::size_t> as_they_stand(entries.size());
     for (std::size_t n = 0; n < entries.size(); ++n) as_they_stand[n] = n;
     return as_they_stand;
@@ -216,7 +216,7 @@ namespace {
 
 std::optional<Plan> expected_plan(const Request& request, const Workload& unprofiled, const JobLinks& links,
                                   int workers) {
-  if (request.scheme == "auto") return std::nullopt;
+  if (request.scheme == kAuto) return std::nullopt;
   Workload workload = unprofiled;
   for (Layer& layer : workload.layers) layer.forward_ns = 1'000'000, layer.backward_ns = 2'000'000;
   // Communication as long as the compute: overlap is worth while, and not hopeless.
@@ -240,11 +240,11 @@ std::optional<Demands> expected_demands(const Request& request, const Workload& 
 
 bool may_average_gains(const Request& request, const Workload& unprofiled, const JobLinks& links,
                        int workers) {
-  if (request.scheme != "auto") {
+  if (request.scheme != kAuto) {
     const std::optional<Plan> plan = expected_plan(request, unprofiled, links, workers);
     return plan && averages_gains(*plan);
   }
-  const SchemeOptions options = parse_options("auto", request.options);
+  const SchemeOptions options = parse_options(kAuto, request.options);
   const std::vector<Effect> allowed = allowed_effects(options);
   const auto allows = [&](Effect effect) { return std::ranges::find(allowed, effect) != allowed.end(); };
   return (allows(Effect::kLocal) || allows(Effect::kCorrected)) &&
@@ -258,7 +258,7 @@ void check_runs(const Request& request, const std::vector<Tensor>& tensors, int 
   for (const auto& [name, value] : request.options) {
     if (levels || name.starts_with("compressor") || name.starts_with("outer_")) options.emplace(name, value);
   }
-  if (request.scheme == "auto" || (options.empty() && !levels)) return;
+  if (request.scheme == kAuto || (options.empty() && !levels)) return;
   Workload workload{.name = "any"};
   std::set<DType> seen;
   for (const Tensor& tensor : tensors) {

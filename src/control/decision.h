@@ -73,7 +73,7 @@ struct Grounds {
   Loop loop;
   std::optional<GradientsSeen> gradients;
   Unrunnable unrunnable;
-  int candidates = 4;  // at most: to try one after another, should one not come into force
+  int candidates = 4;  // wanted, at most: should one not come into force the next is tried
 };
 
 // Returns the decision for these times. Throws nothing: `error` has what went wrong, since other ranks wait for it. Takes as

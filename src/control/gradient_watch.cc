@@ -16,14 +16,14 @@ bool has_to_be_seen(Effect effect) {
 }
 
 bool allows_change(const Request& request) {
-  return std::ranges::any_of(allowed_effects(parse_options("auto", request.options)), has_to_be_seen);
+  return std::ranges::any_of(allowed_effects(parse_options(kAuto, request.options)), has_to_be_seen);
 }
 
 }  // namespace
 
 int iterations_compared(const Request& request, bool compares, int warm_up) {
   if (!compares) return 0;
-  if (request.scheme == "auto") return allows_change(request) ? std::max(warm_up, kCompared) : 0;
+  if (request.scheme == kAuto) return allows_change(request) ? std::max(warm_up, kCompared) : 0;
   const bool changes = has_to_be_seen(find_scheme(request.scheme).effect);
   return changes && warm_up >= kLeastCompared ? warm_up : 0;
 }

@@ -57,8 +57,8 @@ void check_tuning(const SchemeOptions& options, int trials) {
     throw InvalidInput(std::to_string(trials) + " trials", "tune",
                        "give " + std::to_string(kLeastTrials) + " to " + std::to_string(kMostTrials));
   }
-  const std::vector<const OptionSpec*> tuned = tuned_options(find_scheme(options.scheme()));
   if (options.scheme() == kAuto) return;
+  const std::vector<const OptionSpec*> tuned = tuned_options(find_scheme(options.scheme()));
   if (tuned.empty()) {
     std::vector<std::string_view> names;
     for (const SchemeInfo& each : schemes()) {

@@ -216,6 +216,49 @@ TEST(Controller, OfAutoItTriesTheBestPlansAndKeepsTheFastest) {
   EXPECT_THAT(ends[0].told[1], HasSubstr("tuned by 5 plans"));
 }
 
+// Of the plan that was measured to be the fastest of an `auto` that tries five: its time over the first plan's, and whether it
+// stays. `apply_ns`: what steps in the forward take, which the simulator doesn't know.
+std::pair<double, bool> fastest_tried(Nanoseconds apply_ns, const std::string& tolerance) {
+  Setting setting = usual();
+  setting.takes.apply_ns = apply_ns;
+  ControllerOptions options = quick("auto", {{"tolerance", tolerance}});
+  options.trials = 5;
+  const std::vector<End> ends = run(2, setting, options, 300);
+  expect_alike(ends);
+  const TuningReport& tuning = ends[0].tuning.value();
+  std::vector<double> seconds;
+  for (const PlanTuner::Trial& trial : tuning.trials) seconds.push_back(trial.seconds[0]);
+  const auto fastest = std::ranges::min_element(seconds);
+  return {*fastest / seconds[0], tuning.best == static_cast<std::size_t>(fastest - seconds.begin())};
+}
+
+TEST(Controller, OfAutoAPlanThatIsHardlyFasterIsNotTaken) {
+  const auto [hardly, taken] = fastest_tried(1'550'000, "0.01");
+  EXPECT_LT(hardly, 1);
+  EXPECT_GT(hardly, 0.97);
+  EXPECT_FALSE(taken);
+  const auto [faster, taken_then] = fastest_tried(1'750'000, "0.01");
+  EXPECT_LT(faster, 0.97);
+  EXPECT_GT(faster, 0.9);
+  EXPECT_TRUE(taken_then);
+  EXPECT_FALSE(fastest_tried(1'750'000, "0.1").second);  // auto's own tolerance
+}
+
+TEST(Controller, OfAutoAPlanThatChangesTrainingIsJudgedByHowFarItGets) {
+  ControllerOptions options = quick("auto", {{"allow", "exact+delayed"}});
+  options.compares_gradients = true;
+  options.trials = 8;
+  Setting setting = usual();
+  setting.gradients = {.own = 2, .mean = 1.5, .own_change = 2, .mean_change = 1, .change = 0.01, .step = 1};
+  const std::vector<End> ends = run(2, setting, options, 400);
+  expect_alike(ends);
+  const TuningReport& tuning = ends[0].tuning.value();
+  const auto deft = std::ranges::find(tuning.trials, "deft", &PlanTuner::Trial::scheme);
+  ASSERT_NE(deft, tuning.trials.end());
+  EXPECT_LT(deft->seconds[0], 0.9 * tuning.trials[tuning.best].seconds[0]);  // but half of the progress
+  EXPECT_EQ(tuning.best, 0u);
+}
+
 TEST(Controller, OfAutoTheFirstPlanStaysIfNoneIsFaster) {
   ControllerOptions options = quick("auto");
   options.trials = 3;

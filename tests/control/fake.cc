@@ -319,7 +319,7 @@ void FakeJob::compare_gradients(const std::vector<std::string>&) {
 std::vector<GradientSums> FakeJob::compared_gradients() {
   command();
   const auto seen = static_cast<std::size_t>(iterations_ - compared_from_);
-  return std::vector<GradientSums>(seen, {.own = 2, .mean = 1, .own_change = 2, .mean_change = 1, .step = 1});
+  return std::vector<GradientSums>(seen, setting_.gradients);
 }
 
 }  // namespace gradweave::testing

@@ -67,9 +67,10 @@ def test_a_base_is_trained_once_and_on_python_alone(sources, tmp_path, capsys):
     assert [path.suffix for path in (tmp_path / "gradweave").iterdir()] == [".pt"]
 
 
-def test_too_little_text_is_told_with_the_remedy(tmp_path):
+def test_too_little_text_is_told_with_the_remedy(monkeypatch, tmp_path):
+    monkeypatch.setattr(text, "ROOT", tmp_path)
     with pytest.raises(text.TextMissing, match="install a torch that has its sources"):
-        text.corpus(tmp_path)
+        text.corpus()
 
 
 def test_a_global_batch_of_text_is_the_same_for_every_number_of_ranks(sources):

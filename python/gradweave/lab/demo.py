@@ -105,7 +105,7 @@ def measure_setting(network, coverage, job, bar):
     reference = turns.alone(job())
     turns.run_segment(reference, CALIBRATION - 5, 5, bar.advance)
     compute_s = ranks.agreed(reference.segment_seconds[0])
-    parameter_bytes = sum(p.numel() * p.element_size() for p in training.trained(reference.network))
+    parameter_bytes = training.trained_bytes(reference.network)
     bar.label = "measuring the link"
     setting = slow_link.set_up(parameter_bytes, compute_s, coverage)
     bar.label = "measuring the layers"

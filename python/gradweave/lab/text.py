@@ -26,14 +26,14 @@ class TextMissing(UsageError):
     """This machine has too little text; the message says which."""
 
 
-def corpus(root=None, patterns=PYTHON):
+def corpus(patterns=PYTHON):
     """The text as one uint8 tensor: each file once, sorted by pattern and name, the same for the same files.
 
     Errors: TextMissing below 100 kB.
     """
-    root, seen, parts, size = Path(root or ROOT), set(), [], 0
+    seen, parts, size = set(), [], 0
     for pattern in patterns:
-        for path in sorted(root.glob(pattern), key=lambda each: each.relative_to(root).as_posix()):
+        for path in sorted(ROOT.glob(pattern), key=lambda each: each.relative_to(ROOT).as_posix()):
             content = path.read_bytes()
             digest = hashlib.sha256(content).digest()
             if content and digest not in seen and size < MOST_BYTES:
@@ -41,14 +41,14 @@ def corpus(root=None, patterns=PYTHON):
                 parts.append(content)
                 size += len(content)
     if size < LEAST_BYTES:
-        raise TextMissing(f"{' and '.join(f'{root}/{pattern}' for pattern in patterns)} hold {size} bytes of text, and "
+        raise TextMissing(f"{' and '.join(f'{ROOT}/{pattern}' for pattern in patterns)} hold {size} bytes of text, and "
                           f"{LEAST_BYTES} are needed; install a torch that has its sources, as PyTorch's own wheels do")
     return torch.frombuffer(bytearray(b"".join(parts)[:MOST_BYTES]), dtype=torch.uint8)
 
 
-def load(split, root=None, patterns=PYTHON):
+def load(split, patterns=PYTHON):
     """The text of `split`, "train" or "test", as one uint8 tensor: every 16th block of 4096 bytes is held out for "test"."""
-    whole = corpus(root, patterns)
+    whole = corpus(patterns)
     blocks = torch.arange(len(whole)) // BLOCK
     held_out = blocks % HELD_OUT == HELD_OUT - 1
     return whole[held_out if split == "test" else ~held_out]

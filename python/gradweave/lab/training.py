@@ -58,6 +58,11 @@ def trained(model):
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
+def trained_bytes(model):
+    """Their size."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in trained(model))
+
+
 def recipe_of(kind, optimizer="sgd", learning_rate=None, batch_size=None, seed=0):
     """The recipe of the job `kind`, a jobs.Kind or the name of one, with its own learning rate and batch size unless others
     are given."""
