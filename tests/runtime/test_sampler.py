@@ -515,7 +515,7 @@ def counting(rank, number, given, ledger, size, folder, comes_again=False):
                                       between={"period": 3, "compressor": "none"})
     islands, again = model.gradweave.islands, Path(folder) / "again"
     samples = Samples(range(NUMBER), batch_size=2, chunk=CHUNK, islands=islands, ledger=ledger, epochs=EPOCHS)
-    while not comes_again and not agreed(islands.workers == 3):  # none is alone, and keeps what no average has
+    while not comes_again and not agreed(islands.workers == 3):  # one that is alone would train what no average has
         islands.wait()
     before = islands.averages
     for step, batch in enumerate(samples):

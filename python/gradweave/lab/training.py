@@ -59,8 +59,8 @@ def trained(model):
 
 
 def trained_bytes(model):
-    """Their size."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in trained(model))
+    """The size of trained() of the model, in bytes."""
+    return sum(parameter.nbytes for parameter in trained(model))
 
 
 def recipe_of(kind, optimizer="sgd", learning_rate=None, batch_size=None, seed=0):
