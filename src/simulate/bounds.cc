@@ -47,13 +47,21 @@ double per_iteration(const Program& program, Nanoseconds time) {
   return static_cast<double>(time) / static_cast<double>(program.period);
 }
 
+// What is left of an op on a link that has saved up as much as it can.
+Nanoseconds least_work(const Program& program, const OpCode& op) {
+  return std::max<Nanoseconds>(0, op.work - program.burst);
+}
+
+// A link saves up no more than it sends less: while it is idle and, with a token bucket, while ops start up.
 Nanoseconds link_work(const Program& program, std::size_t link) {
-  Nanoseconds work = 0;
+  Nanoseconds sent = 0, held = 0;
   for (std::size_t code = static_cast<std::size_t>(program.head); code < program.code_count(); ++code) {
-    for (const OpCode& op : program.ops_of(code, link))
-      work += program.concurrency[link] == 1 ? op.total() : op.work;
+    for (const OpCode& op : program.ops_of(code, link)) {
+      sent += op.work;
+      held += op.startup + least_work(program, op);
+    }
   }
-  return work;
+  return program.concurrency[link] == 1 ? std::max(sent, held) : sent;
 }
 
 class PlanView {
@@ -160,7 +168,7 @@ class PlanView {
         if (data < first || data >= last || (!is_half(op.collective) && !has_level(k))) return;
         std::vector<Nanoseconds>& work = steps_of(op.payload)[step_of(op, k)];
         work.resize(gradient_tails_.size(), 0);
-        for (const std::int32_t block : op.blocks) work[row(block, data, first)] = least_work(code);
+        for (const std::int32_t block : op.blocks) work[row(block, data, first)] = least_work(program_, code);
       });
     }
   }
@@ -173,11 +181,6 @@ class PlanView {
         visit(iteration.ops[static_cast<std::size_t>(code.plan_op)], code, k);
       }
     }
-  }
-
-  // What is left of an op on a link that has saved up as much as it can.
-  Nanoseconds least_work(const OpCode& code) const {
-    return std::max<Nanoseconds>(0, code.work - program_.burst);
   }
 
   // Messages are reduced in up to four steps, one after another: scattered, on two levels reduced between nodes or
@@ -198,7 +201,7 @@ class PlanView {
       if (data < first || data >= last) return;
       const std::vector<Nanoseconds>& tails =
           op.payload == Payload::kGradient ? gradient_tails_ : parameter_tails_;
-      Job job{.work = least_work(code) + (program_.concurrency[k] == 1 ? code.startup : 0), .tail = -1};
+      Job job{.work = least_work(program_, code) + (program_.concurrency[k] == 1 ? code.startup : 0), .tail = -1};
       std::array<Nanoseconds, 4> work{};  // of each step
       for (const std::int32_t block : op.blocks) {
         const auto layer = static_cast<std::size_t>(plan_.block(block).layer);
