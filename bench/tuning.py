@@ -57,6 +57,7 @@ def search(options, scheme, trials):
         if switched is None and session.cluster is not None:
             switched = time.perf_counter()
     found = {"plan": session.plan, "workload": session.workload, "cluster": session.cluster, "tuning": session.tuning,
+             "overheads": session.overheads,
              "profile_s": switched - begin, "profiled": counts[0], "tuned": counts[1]}
     gradweave.finish(wrapped[0])
     session.close()
@@ -104,7 +105,7 @@ def compare(options, scheme, where):
     for method, plan in plans.items():
         chosen = methods.chosen_by(plan)
         row = {"method": method, "options": plan["options"], "ms": times[method],
-               "predicted_ms": core.simulate(plan, *given)["iteration_us"] / 1e3}
+               "predicted_ms": core.simulate(plan, *given, **first["overheads"])["iteration_us"] / 1e3}
         if chosen:
             row["chosen"] = chosen.name
         if method in spent:

@@ -49,9 +49,10 @@ using EchoTimes = std::map<std::string, double>;
 class Observer {
  public:
   // `false_alarms`: per sample, of any quantity. `of_this_run`: workload and cluster were observed under another plan,
-  // not measured before; `usual`: the usual() of then. Errors: those of simulate() for what does not fit together.
+  // not measured before; `usual`: the usual() of then; `overheads`: how the plan is simulated. Errors: those of simulate() for what does
+  // not fit together.
   Observer(const Plan& plan, const Workload& workload, const Cluster& cluster, double false_alarms,
-           bool of_this_run = false, const EchoTimes& usual = {});
+           bool of_this_run = false, const EchoTimes& usual = {}, const SimulationOptions& overheads = {});
   ~Observer();
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
@@ -87,7 +88,7 @@ class Observer {
     double predicted_ns = 0, measured_ns = 0;  // of an iteration; of one op
   };
   struct Report {
-    SimulationResult predicted;
+    SimulationResult predicted;  // its compute includes what messages take of it
     double iteration_ns = 0, exposed_ns = 0, forward_ns = 0, backward_ns = 0;  // measured, the last sample
     // Communication over backward compute (COVAP's CCR), measured: mean and half of its 95 % confidence interval.
     double ccr = 0, ccr_uncertainty = 0;

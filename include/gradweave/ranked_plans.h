@@ -36,10 +36,11 @@ std::size_t first_within(std::span<const double> times, double tolerance);
 // Returns the plans that keep the limits of `options`, which the caller owes of scheme `auto`: each is the one that
 // `auto` would choose if those before it did not exist; the first is its plan. Of plans of one scheme with
 // equal effects and demands only the best is listed. `staged`: the same links as `cluster`, with what messages of plans
-// take that average gains (averages_gains()), where that is something else; those are planned for it and judged by it.
+// take that average gains (averages_gains()), where that is something else; those are planned for it and judged by it. `overheads`: how
+// plans are simulated.
 // Errors: as make_plan(). O(one planning of `auto`).
 RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster, const SchemeOptions& options,
-                         const Cluster* staged = nullptr);
+                         const Cluster* staged = nullptr, const SimulationOptions& overheads = {});
 
 // Returns what option `allow` of `options`, which the caller owes of scheme `auto`, lets a plan do. O(1).
 std::vector<Effect> allowed_effects(const SchemeOptions& options);

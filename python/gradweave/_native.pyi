@@ -86,7 +86,7 @@ def schemes() -> list[Json]: ...
 def chrome_trace(timelines: Sequence[Timeline | Json | str], /) -> str: ...
 def write_report(path: str, *, workload: _Workload | None, cluster: _Cluster | None, schemes: list[str] | None,
                  plans: Sequence[tuple[str, _Plan]], timelines: Sequence[Timeline | Json | str],
-                 measured: list[str]) -> None: ...
+                 measured: list[str], optimizer_us: float, contention: float) -> None: ...
 
 def checksum(tensor: Tensor, /) -> int:
     """Of the bytes in memory order: same bytes, same number, on every rank and machine."""
@@ -345,15 +345,20 @@ def check_runs(scheme: str, options: dict[str, str], tensors: list[tuple[str, st
                device: device) -> None:
     """`tensors`: (name, dtype). Errors: InvalidInput for what the engine can't run of the options."""
 
+class Costs:
+    """What messages take (src/control/costs.h)."""
+
+    def __init__(self, cluster: _Cluster) -> None: ...
+
 class EngineJob:
     """What a controller has done for it (src/control/job.h); the other methods are those of a class derived from it."""
 
     def __init__(self, engine: Engine, peers: Peers, messages: ControlGroup, rank: int, size: int, decides: bool,
                  timeout: datetime.timedelta) -> None: ...
     def measured(self, workload: _Workload, scheme: str, options: dict[str, str],
-                 seconds: float) -> tuple[Cluster, Cluster | None]:
-        """What links cost, and how fast compressors are; and where averages of gains cost something else, that
-        (src/jobs/engine_job.h). Collective."""
+                 seconds: float) -> Costs:
+        """What links cost, how fast compressors are, and what messages take of computation (src/jobs/engine_job.h).
+        Collective."""
     @property
     def comparing(self) -> bool: ...
     def backward_ended(self) -> None: ...
@@ -379,6 +384,8 @@ class Controller:
     def workload(self) -> Workload | None: ...
     @property
     def cluster(self) -> Cluster | None: ...
+    @property
+    def overheads(self) -> dict[str, float] | None: ...
     @property
     def prediction(self) -> Json | None: ...
     @property

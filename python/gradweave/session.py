@@ -37,8 +37,8 @@ LOAD = "model.gradweave.load_state_dict()"
 class Session:
     """What `model.gradweave` is.
 
-    plan: the one in force; None before the first iteration. workload, cluster, prediction: what it was made from, and its
-    time.
+    plan: the one in force; None before the first iteration. workload, cluster, overheads, prediction: what it was made from,
+    and its time.
     """
 
     plan: core.Plan | None
@@ -115,8 +115,14 @@ class Session:
         return self._controller.cluster
 
     @property
+    def overheads(self) -> dict[str, float] | None:
+        """What an iteration takes besides layers and messages, as simulate() takes it: {"optimizer_us": the optimizer and the
+        rest of the loop, "contention": how many times longer compute takes beside messages}. None before it is measured."""
+        return self._controller.overheads
+
+    @property
     def prediction(self) -> dict[str, Any] | None:
-        """What simulate() says of the plan in force there."""
+        """What simulate() says of the plan in force there, with these overheads."""
         return self._controller.prediction
 
     @property
@@ -184,7 +190,7 @@ class Session:
                                        "force, or call record_timeline() before")
         name = f"{core.chosen(self.plan)['scheme'] or 'plan'} in force"
         given = {} if self.cluster is None else {
-            "workload": self.workload, "cluster": self.cluster, "plans": {name: self.plan}}
+            "workload": self.workload, "cluster": self.cluster, "plans": {name: self.plan}, **self.overheads}
         # Of the same name: the page compares it with the plan.
         core.write_report(path, timelines=[] if timeline.empty else [timeline.named(name)],
                           measured=found["text"].splitlines() if found else [], **given)

@@ -17,6 +17,7 @@
 #include "cli/progress.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
+#include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
 #include "io/plot.h"
 #include "report/rows.h"
@@ -155,7 +156,7 @@ std::string summary_text(const PlanSummary& plan) {
 
 // What scheme `auto` has chosen and what it could have.
 std::string choice_text(const std::vector<Row>& rows) {
-  const auto chosen = std::ranges::find(rows, "auto", &Row::name);
+  const auto chosen = std::ranges::find(rows, kAuto, &Row::name);
   if (chosen == rows.end() || !chosen->search_report) return {};
   const SearchReport& search = *chosen->search_report;
   std::string text = fmt::format("{} chose {}: {}\n", with_options(chosen->name, chosen->options),

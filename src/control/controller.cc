@@ -1,6 +1,7 @@
 #include "control/controller.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -120,12 +121,15 @@ void Controller::close(bool failed) {
 
 // Rank 0 decides on everybody's profile and on what everybody's loop does; all ranks switch after the same iteration.
 void Controller::decide_and_switch() {
-  const Workload mine = run::timed(*workload_, job_.end_profile());
+  const run::LayerTimes mine = job_.end_profile();
   job_.drain(kChange);  // first of all exchanges, since it agrees that all ranks are here
-  const Workload workload = of_slowest(mine);
+  const run::LayerTimes slowest = of_slowest(mine);
+  const Workload workload = run::timed(*workload_, slowest);
   job_.look_at_optimizers();
   adopt_traits();
-  Decision decision = decided(workload, job_.measure(workload));
+  Costs costs = job_.measure(workload);
+  costs.overheads.optimizer_ns = std::llround(slowest.rest_ns);
+  Decision decision = decided(workload, costs);
   if (!decision.error.empty()) throw InvalidInput(decision.error, "");
   const Candidate& chosen = adopt(decision, /*of_this_run=*/false);
   telling_.switched(decision, chosen);
@@ -188,18 +192,13 @@ void Controller::obey(const std::string& objection) {
   telling_.obeyed(objection, adopt(decision, /*of_this_run=*/false));
 }
 
-Workload Controller::of_slowest(Workload workload) {
-  std::vector<double> times;
-  for (const Layer& layer : workload.layers) {
-    times.push_back(static_cast<double>(layer.forward_ns));
-    times.push_back(static_cast<double>(layer.backward_ns));
-  }
+run::LayerTimes Controller::of_slowest(const run::LayerTimes& mine) {
+  std::vector<double> times = mine.forward_ns;
+  times.insert(times.end(), mine.backward_ns.begin(), mine.backward_ns.end());
+  times.push_back(mine.rest_ns);
   times = job_.largest("the exchange of profiles", times);
-  for (std::size_t l = 0; l < workload.layers.size(); ++l) {
-    workload.layers[l].forward_ns = static_cast<Nanoseconds>(times[2 * l]);
-    workload.layers[l].backward_ns = static_cast<Nanoseconds>(times[2 * l + 1]);
-  }
-  return workload;
+  const auto backward = times.begin() + std::ssize(mine.forward_ns);
+  return {{times.begin(), backward}, {backward, times.end() - 1}, times.back(), mine.every_layer};
 }
 
 // What some rank's loop does counts for all.
@@ -261,7 +260,7 @@ void Controller::judge() {
   prediction_.reset();
   if (!costs_) return;
   cluster_ = costs_->of(*plan_);
-  prediction_ = simulate(*plan_, *workload_, *cluster_);
+  prediction_ = simulate(*plan_, *workload_, *cluster_, costs_->overheads);
 }
 
 // What ops take says nothing yet of links of two levels.

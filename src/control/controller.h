@@ -74,6 +74,8 @@ class Controller {
   const std::optional<Workload>& workload() const { return workload_; }
   const std::optional<Cluster>& cluster() const { return cluster_; }
   const std::optional<SimulationResult>& prediction() const { return prediction_; }
+  // What iterations and messages take, on any plan; nothing before the profile.
+  const std::optional<Costs>& costs() const { return costs_; }
   // Whether a plan is being made beside the training, on this rank.
   bool planning() const { return follower_.planning(); }
   // Tuning::report().
@@ -88,7 +90,7 @@ class Controller {
   void follow();
   void obey(const std::string& objection);
   std::unique_ptr<PlanTuner> tuner_of(const Decision& decision) const;
-  Workload of_slowest(Workload workload);
+  run::LayerTimes of_slowest(const run::LayerTimes& mine);
   void adopt_traits();
   Grounds grounds() const;
   Decision decided(const Workload& workload, const Costs& costs);

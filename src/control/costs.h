@@ -1,4 +1,4 @@
-// What messages take.
+// What messages take, and what else an iteration does.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,7 @@
 #include "gradweave/cluster.h"
 #include "gradweave/effects.h"
 #include "gradweave/plan.h"
+#include "gradweave/simulate.h"
 
 namespace gradweave::control {
 
@@ -16,6 +17,8 @@ struct Costs {
   Cluster usual;
   std::optional<Cluster> staged =
       std::nullopt;  // with the same links. None: no plan of the job has them, or they cost as usual
+  // What an iteration takes besides layers and messages: optimizer_ns, of the optimizer and the rest of the loop; contention.
+  SimulationOptions overheads = {};
 
   // Returns what the messages of a plan take. O(its size).
   const Cluster& of(const Plan& plan) const { return staged && averages_gains(plan) ? *staged : usual; }

@@ -51,7 +51,7 @@ std::vector<Candidate> ranked(const Request& request, const Workload& workload, 
     return entries;
   }
   RankedPlans plans = ranked_plans(workload, costs.usual, parse_options(kAuto, request.options),
-                                   costs.staged ? &*costs.staged : nullptr);
+                                   costs.staged ? &*costs.staged : nullptr, costs.overheads);
   if (const Infeasible* infeasible = std::get_if<Infeasible>(&plans))
     throw InvalidInput(infeasible->reason, "scheme 'auto' found no plan");
   for (RankedPlan& each : std::get<std::vector<RankedPlan>>(plans)) {
@@ -151,8 +151,9 @@ class Choice {
 
   std::optional<double> ddp_ns() const {
     try {
-      const Plan plan = planned("ddp", decision_.workload, decision_.costs.usual);
-      return simulate(plan, decision_.workload, decision_.costs.usual, {.plan_facts = false}).iteration_ns();
+      return candidate_of(planned("ddp", decision_.workload, decision_.costs.usual), decision_.workload,
+                          decision_.costs)
+          .prediction.iteration_ns();
     } catch (const InvalidInput&) {  // no plan of it for this workload
       return std::nullopt;
     }
@@ -174,7 +175,7 @@ std::string GradientsSeen::objection(const Plan& plan, const Workload& workload)
 }
 
 Candidate candidate_of(const Plan& plan, const Workload& workload, const Costs& costs) {
-  return {made_by(plan).scheme, plan, simulate(plan, workload, costs.of(plan))};
+  return {made_by(plan).scheme, plan, simulate(plan, workload, costs.of(plan), costs.overheads)};
 }
 
 double time_to_progress(const Candidate& candidate, const Workload& workload,
@@ -278,19 +279,29 @@ void check_runs(const Request& request, const std::vector<Tensor>& tensors, int 
 
 std::string to_text(const Decision& decision) {
   const Costs& costs = decision.costs;
-  std::vector<std::string> fields{decision.error, to_json(decision.workload), to_json(costs.usual),
-                                  costs.staged ? to_json(*costs.staged) : ""};
+  const auto& [mantissa, scale] = costs.overheads.contention;
+  std::vector<std::string> fields{decision.error,
+                                  to_json(decision.workload),
+                                  to_json(costs.usual),
+                                  costs.staged ? to_json(*costs.staged) : "",
+                                  std::to_string(costs.overheads.optimizer_ns),
+                                  std::to_string(mantissa),
+                                  std::to_string(scale)};
   for (const Candidate& each : decision.candidates) fields.push_back(to_json(each.plan));
   return peers::join(fields);
 }
 
 Decision decision_of(const std::string& text) {
-  const std::vector<std::string> fields = peers::fields_of(text, 4);
+  constexpr std::size_t kPlans = 7;  // from this field on
+  const std::vector<std::string> fields = peers::fields_of(text, kPlans);
   Decision decision{.workload = parse_workload(fields[1]),
                     .costs = {.usual = parse_cluster(fields[2])},
                     .error = fields[0]};
   if (!fields[3].empty()) decision.costs.staged = parse_cluster(fields[3]);
-  for (std::size_t n = 4; n < fields.size(); ++n) {
+  const auto number = [&](std::size_t field) { return peers::number_of(fields[field]).value_or(0); };
+  decision.costs.overheads.optimizer_ns = number(4);
+  decision.costs.overheads.contention = {number(5), static_cast<std::int32_t>(number(6))};
+  for (std::size_t n = kPlans; n < fields.size(); ++n) {
     Plan plan = parse_plan(fields[n]);
     std::string scheme = made_by(plan).scheme;
     decision.candidates.push_back({std::move(scheme), std::move(plan), {}});

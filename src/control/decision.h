@@ -13,6 +13,7 @@
 #include "control/loop.h"
 #include "gradweave/estimate.h"
 #include "gradweave/plan.h"
+#include "gradweave/ranked_plans.h"
 #include "gradweave/simulate.h"
 #include "gradweave/workload.h"
 
@@ -30,7 +31,7 @@ struct JobLinks {
 
 // What a job asks for.
 struct Request {
-  std::string scheme = "auto";
+  std::string scheme{kAuto};
   std::map<std::string, std::string> options;
 };
 

@@ -45,8 +45,7 @@ void Follower::plan_installed(const Plan& plan, const Workload& workload, const 
   const double before_ns = replaces ? sampler_.observer().iteration_ns() : 0;
   proposals_.plan_installed(costs, replaces ? std::move(plan_) : std::nullopt, before_ns);
   plan_ = plan;
-  sampler_.start(plan, workload, costs.of(plan), iteration_ns, of_this_run,
-                 of_this_run ? usual_ : EchoTimes(), on_);
+  sampler_.start(plan, workload, costs, iteration_ns, of_this_run, of_this_run ? usual_ : EchoTimes(), on_);
 }
 
 bool Follower::iteration_ended() {

@@ -23,13 +23,14 @@ void Sampler::stop() {
   iterations_ = -kSettling - job_.behind();
 }
 
-void Sampler::start(const Plan& plan, const Workload& workload, const Cluster& cluster, double iteration_ns,
+void Sampler::start(const Plan& plan, const Workload& workload, const Costs& costs, double iteration_ns,
                     bool of_this_run, const EchoTimes& usual, bool echoes) {
   stop();
   const double seconds = iteration_ns / 1e9;
   choose_interval(seconds);
   const double alarms = kAlarmsPerHour * static_cast<double>(every_) * seconds / 3600;
-  observer_ = std::make_unique<Observer>(plan, workload, cluster, alarms, of_this_run, usual);
+  observer_ =
+      std::make_unique<Observer>(plan, workload, costs.of(plan), alarms, of_this_run, usual, costs.overheads);
   if (!echoes) return;
   job_.echo_on(observer_->idle());
   echoing_ = true;

@@ -19,7 +19,7 @@ class Sampler {
   void stop();
   // A plan has come into force that is predicted to take so long an iteration; the rest is as for Observer. `echoes`: go round
   // on the links that it leaves idle.
-  void start(const Plan& plan, const Workload& workload, const Cluster& cluster, double iteration_ns,
+  void start(const Plan& plan, const Workload& workload, const Costs& costs, double iteration_ns,
              bool of_this_run, const EchoTimes& usual, bool echoes);
   bool started() const { return observer_ != nullptr; }
   // The caller owes a start.

@@ -53,9 +53,15 @@ void Telling::change_to(const Candidate& chosen) {
 void Telling::switched(const Decision& decision, const Candidate& chosen) {
   change_to(chosen);
   ddp_ns_ = decision.ddp_ns;
-  std::string line =
-      "in force: " + with_options(chosen.plan) + ": " + ms(chosen.prediction.iteration_ns()) +
-      " an iteration predicted for forward, backward and communication, from measured layers and links";
+  const SimulationOptions& overheads = decision.costs.overheads;
+  std::string line = "in force: " + with_options(chosen.plan) + ": " + ms(chosen.prediction.iteration_ns()) +
+                     " an iteration predicted, from measured layers and links, and " +
+                     ms(static_cast<double>(overheads.optimizer_ns)) +
+                     " of the optimizer and the rest of the loop";
+  if (overheads.contention != Decimal{1, 0}) {
+    line += "; messages make computation take " + fixed_text(to_double(overheads.contention), 2) +
+            " times as long";
+  }
   if (decision.ddp_ns && chosen.scheme != "ddp")
     line += "; ddp would take " + ms(*decision.ddp_ns) + ", predicted";
   if (!decision.passed_over.empty()) line += "; " + decision.passed_over;

@@ -1,8 +1,10 @@
 #include "jobs/engine_job.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "gradweave/error.h"
+#include "gradweave/ranked_plans.h"
 #include "runtime/probe.h"
 #include "runtime/rates.h"
 #include "runtime/runnable.h"
@@ -57,20 +59,22 @@ control::Costs EngineJob::measured(const Workload& workload, const std::string& 
   }
   const bool gains = control::may_average_gains({scheme, options}, workload, names, size_);
   if (gains) engine_.open_controls();
+  control::Costs costs;
   const auto cluster_of = [&](bool of_gains) {
     // The processor works on averages of gains.
     const c10::Device device = of_gains ? c10::Device(c10::kCPU) : engine_.device();
-    Cluster cluster =
+    auto [cluster, contention] =
         measure_cluster(engine_.links(), size_, engine_.device(), of_gains, seconds, *peers_, *messages_);
+    costs.overheads.contention = decimal_from_double(std::round(1000 * contention) / 1000, "contention");
     for (const auto& [name, rate] : compressor_rates(scheme, options, workload, size_, device)) {
       cluster.compressor_rates[name] = {decimal_from_double(rate.encode_us_per_byte, "encode_us_per_byte"),
                                         decimal_from_double(rate.decode_us_per_byte, "decode_us_per_byte")};
     }
     return cluster;
   };
-  if (scheme != "auto") return {.usual = cluster_of(gains)};
-  control::Costs costs{.usual = cluster_of(false)};
-  if (gains && !engine_.device().is_cpu()) costs.staged = cluster_of(true);
+  const bool by_auto = scheme == kAuto;
+  costs.usual = cluster_of(gains && !by_auto);
+  if (gains && by_auto && !engine_.device().is_cpu()) costs.staged = cluster_of(true);
   return costs;
 }
 

@@ -45,7 +45,10 @@ constexpr double kOfAnother = 0.5;  // the same, where it was observed under ano
 constexpr std::size_t kFirst = 4;   // samples that say what is usual on an idle link
 constexpr std::size_t kWait = 2;    // samples before that is asked; twice as many each next time
 constexpr double kPrior = 0.001;    // weight of a link's common factor beside one op's error
-constexpr int kRounds = 8;          // of the fit
+// Of the start-up that was planned for, beside a shorter one: long ops are shorter than start-up and bytes together where a link has
+// saved up, and would make it vanish.
+constexpr double kPriorOfShorter = 0.03;
+constexpr int kRounds = 8;  // of the fit
 
 Cluster without_startup(Cluster cluster) {
   for (Link& link : cluster.links)
@@ -82,17 +85,19 @@ Factors factors_of(const std::vector<Timed>& ops, double common) {
     const double t = std::max(0.0, 1 - op.expected.rest / op.measured);
     aa += a * a, ab += a * b, bb += b * b, at += a * t, bt += b * t;
   }
-  const auto prior = [&](double factor) {
+  const auto prior = [&](double weight, double factor) {
     const double scale = std::max(common, factor);
-    return kPrior * static_cast<double>(ops.size()) / (scale * scale);
+    return weight * static_cast<double>(ops.size()) / (scale * scale);
   };
-  const double least = common / 20;
+  const double least = common / 20, planned = std::min(1.0, common);
   Factors by{common, common};
   for (int round = 0; round < kRounds; ++round) {
-    const double p = prior(by.startup), q = prior(by.rate);
+    const bool shorter = by.startup < planned;
+    const double p = prior(shorter ? kPriorOfShorter : kPrior, by.startup), q = prior(kPrior, by.rate);
+    const double ap = at + p * (shorter ? planned : common), bq = bt + q * common;
     const double determinant = (aa + p) * (bb + q) - ab * ab;
-    by = {std::max(least, ((at + p * common) * (bb + q) - (bt + q * common) * ab) / determinant),
-          std::max(least, ((bt + q * common) * (aa + p) - (at + p * common) * ab) / determinant)};
+    by = {std::max(least, (ap * (bb + q) - bq * ab) / determinant),
+          std::max(least, (bq * (aa + p) - ap * ab) / determinant)};
   }
   return by;
 }
@@ -113,9 +118,11 @@ struct Observer::State {
   Plan plan;
   Workload workload;
   Cluster cluster;
+  SimulationOptions overheads;
   RunPlan run_plan;
-  std::vector<std::size_t> cluster_link;        // by the plan's link, then of those that it leaves idle
-  std::vector<std::vector<Expected>> expected;  // by the run plan's iteration, by op
+  double forward_slowed = 1, backward_slowed = 1;  // by the plan's messages, as simulated
+  std::vector<std::size_t> cluster_link;           // by the plan's link, then of those that it leaves idle
+  std::vector<std::vector<Expected>> expected;     // by the run plan's iteration, by op
   // By link of the plan, then those that it leaves idle.
   struct OfLink {
     ChangeTest test;        // logarithms of measured over expected times, of an idle link's times
@@ -134,6 +141,8 @@ struct Observer::State {
   bool idle(std::size_t link) const { return link >= run_plan.links.size(); }
   void expect();
   void expect_shared();
+  void expect_contention();
+  double alone(const IterationStatistics& sample) const;
   std::vector<std::vector<Timed>> timed(const IterationStatistics& sample) const;
   double log_factor(std::size_t link) const;
   double log_total(std::size_t link) const;
@@ -191,6 +200,33 @@ void Observer::State::expect_shared() {
       op.work = std::max(op.work, longest[row][o] - op.startup - op.rest);
     }
   }
+}
+
+// Beside messages compute takes longer, the forward and the backward each by what the simulation of the steady state says.
+void Observer::State::expect_contention() {
+  SimulationOptions options = overheads;
+  options.timeline_iterations = std::ssize(run_plan.iterations);
+  struct Sum {
+    double simulated = 0, planned = 0;
+    double factor() const { return planned > 0 ? simulated / planned : 1; }
+  };
+  Sum forward, backward;
+  for (const Span& span : simulate(plan, workload, cluster, options).timeline.spans) {
+    if (span.kind != SpanKind::kForward && span.kind != SpanKind::kBackward) continue;
+    const bool goes_forward = span.kind == SpanKind::kForward;
+    const Layer& layer = workload.layers[static_cast<std::size_t>(span.layer)];
+    Sum& sum = goes_forward ? forward : backward;
+    sum.simulated += static_cast<double>(span.end_ns - span.begin_ns);
+    sum.planned += static_cast<double>(goes_forward ? layer.forward_ns : layer.backward_ns);
+  }
+  forward_slowed = forward.factor();
+  backward_slowed = backward.factor();
+}
+
+// What forward and backward would have taken without messages.
+double Observer::State::alone(const IterationStatistics& sample) const {
+  return sample.forward_ns / forward_slowed +
+         std::accumulate(sample.backward_ns.begin(), sample.backward_ns.end(), 0.0) / backward_slowed;
 }
 
 // By link: the ops that were run.
@@ -269,10 +305,11 @@ double Observer::State::log_total(std::size_t link) const {
 }
 
 Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cluster, double false_alarms,
-                   bool of_this_run, const EchoTimes& usual)
+                   bool of_this_run, const EchoTimes& usual, const SimulationOptions& overheads)
     : state_(new State{.plan = plan,
                        .workload = workload,
                        .cluster = cluster,
+                       .overheads = overheads,
                        .run_plan = run_plan_of(plan, workload),
                        .compute = ChangeTest(0),
                        .tolerated = of_this_run ? kOfAnother : kOff}) {
@@ -302,6 +339,7 @@ Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cl
   }
   if (std::ranges::any_of(state.run_plan.concurrency, [](std::int32_t ops) { return ops != 1; }))
     state.expect_shared();
+  if (overheads.contention != Decimal{1, 0}) state.expect_contention();
 }
 
 Observer::~Observer() = default;
@@ -353,8 +391,7 @@ bool Observer::add(const IterationStatistics& sample, const std::vector<double>&
     if (link.usual < kFirst) link.first = link.test.mean(), ++link.usual;
     changed |= moved;
   }
-  const double compute =
-      sample.forward_ns + std::accumulate(sample.backward_ns.begin(), sample.backward_ns.end(), 0.0);
+  const double compute = state.alone(sample);
   if (compute > 0 && state.planned_compute() > 0)
     changed |= state.compute.add(std::log(compute / state.planned_compute()));
   state.recent.push_back(sample);
@@ -374,8 +411,9 @@ Workload Observer::workload() const {
   double planned_forward = 0, forward = 0, total = 0;
   std::vector<double> backward(workload.layers.size());
   for (const IterationStatistics& sample : state.recent) {
-    forward += sample.forward_ns;
-    for (std::size_t l = 0; l < backward.size(); ++l) backward[l] += sample.backward_ns[l];
+    forward += sample.forward_ns / state.forward_slowed;
+    for (std::size_t l = 0; l < backward.size(); ++l)
+      backward[l] += sample.backward_ns[l] / state.backward_slowed;
   }
   total = std::accumulate(backward.begin(), backward.end(), forward);
   for (const Layer& layer : workload.layers) planned_forward += static_cast<double>(layer.forward_ns);
@@ -407,7 +445,7 @@ Cluster Observer::cluster() const {
 Observer::Report Observer::report() const {
   const State& state = *state_;
   const IterationStatistics& sample = state.recent.back();
-  Report report{.predicted = simulate(state.plan, state.workload, state.cluster),
+  Report report{.predicted = simulate(state.plan, state.workload, state.cluster, state.overheads),
                 .iteration_ns = sample.iteration_ns,
                 .exposed_ns = sample.exposed_ns,
                 .forward_ns = sample.forward_ns,
@@ -417,13 +455,20 @@ Observer::Report Observer::report() const {
   for (std::size_t l = 0; l < state.workload.layers.size(); ++l) {
     const Layer& layer = state.workload.layers[l];
     forward += static_cast<double>(layer.forward_ns);
-    differences.push_back({"backward of layer '" + layer.name + "'", static_cast<double>(layer.backward_ns),
+    differences.push_back({"backward of layer '" + layer.name + "'",
+                           state.backward_slowed * static_cast<double>(layer.backward_ns),
                            sample.backward_ns[l]});
   }
-  differences.push_back({"forward", forward, sample.forward_ns});
+  const double backward = state.planned_compute() - forward;
+  const double rest = static_cast<double>(report.predicted.compute_ns) - state.planned_compute();
+  // What messages take of compute is no wait.
+  const double slowed = (state.forward_slowed - 1) * forward + (state.backward_slowed - 1) * backward;
+  report.predicted.compute_ns += std::llround(slowed);
+  report.predicted.exposed_ns -= slowed;
+  differences.push_back({"forward", state.forward_slowed * forward, sample.forward_ns});
   differences.push_back({"exposed communication", report.predicted.exposed_ns, sample.exposed_ns});
   differences.push_back(
-      {"the rest: optimizer, data, the loop", 0,
+      {"the rest: optimizer, data, the loop", rest,
        std::max(0.0, sample.iteration_ns - sample.exposed_ns - sample.forward_ns - report.backward_ns)});
   const auto off = [](const Difference& each) { return std::abs(each.measured_ns - each.predicted_ns); };
   std::ranges::stable_sort(differences, std::ranges::greater(), off);

@@ -19,8 +19,7 @@ std::string beside(const Observer::Difference& difference) {
 std::string to_text(const Observer::Report& report) {
   const double predicted = report.predicted.iteration_ns();
   std::string text = "plan of " + report.predicted.name + ": " + ms(report.iteration_ns) +
-                     " an iteration measured, " + ms(predicted) +
-                     " predicted for forward, backward and communication\n";
+                     " an iteration measured, " + ms(predicted) + " predicted\n";
   text += "exposed communication: " + ms(report.exposed_ns) + " measured, " +
           ms(report.predicted.exposed_ns) + " predicted\n";
   if (!report.differences.empty()) text += "largest difference: " + beside(report.differences.front()) + "\n";

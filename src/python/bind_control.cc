@@ -60,9 +60,7 @@ class PythonJob : public EngineJob {
   void profiles(bool on) override { called<void>(this, "profiles", on); }
   void look_at_optimizers() override { called<void>(this, "look_at_optimizers"); }
   control::Costs measure(const Workload& workload) override {
-    auto [usual, staged] =
-        called<std::pair<Cluster, std::optional<Cluster>>>(this, "measure", kept(workload));
-    return {std::move(usual), std::move(staged)};
+    return called<control::Costs>(this, "measure", kept(workload));
   }
   std::optional<StepRule> step_rule() override {
     const auto rule = called<std::optional<Rule>>(this, "step_rule");
@@ -88,6 +86,9 @@ py::object result_of(const std::optional<Value>& value) {
 }
 
 void bind_job(py::module_& module) {
+  py::class_<control::Costs>(module, "Costs")
+      .def(py::init([](const Given<Cluster>& cluster) { return control::Costs{.usual = *cluster}; }),
+           py::arg("cluster"));
   py::class_<EngineJob, PythonJob>(module, "EngineJob")
       .def(py::init_alias<Engine&, std::shared_ptr<Peers>, std::shared_ptr<ControlGroup>, int, int, bool,
                           std::chrono::milliseconds>(),
@@ -96,10 +97,8 @@ void bind_job(py::module_& module) {
       .def(
           "measured",
           [](const EngineJob& job, const Given<Workload>& workload, const std::string& scheme,
-             const std::map<std::string, std::string>& options, double seconds) {
-            control::Costs costs = job.measured(*workload, scheme, options, seconds);
-            return std::pair(std::move(costs.usual), std::move(costs.staged));
-          },
+             const std::map<std::string, std::string>& options,
+             double seconds) { return job.measured(*workload, scheme, options, seconds); },
           py::arg("workload"), py::arg("scheme"), py::arg("options"), py::arg("seconds"), Unlocked())
       .def_property_readonly("comparing", &EngineJob::comparing)
       .def("backward_ended", &EngineJob::backward_ended, Unlocked())
@@ -189,6 +188,14 @@ void bind_control(py::module_& module) {
                              [](const Controller& controller) { return kept(controller.cluster()); })
       .def_property_readonly("prediction",
                              [](const Controller& controller) { return result_of(controller.prediction()); })
+      .def_property_readonly(
+          "overheads",
+          [](const Controller& controller) -> std::optional<std::map<std::string, double>> {
+            if (!controller.costs()) return std::nullopt;
+            const SimulationOptions& overheads = controller.costs()->overheads;
+            return {{{"optimizer_us", static_cast<double>(overheads.optimizer_ns) / 1e3},
+                     {"contention", to_double(overheads.contention)}}};
+          })
       .def_property_readonly("tuning",
                              [](const Controller& controller) { return result_of(controller.tuning()); })
       .def("report", [](Controller& controller) {

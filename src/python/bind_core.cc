@@ -161,8 +161,8 @@ void warn_of(const Cluster& cluster) {
     throw py::error_already_set();
 }
 
-[[noreturn]] void fail_to_plan(const std::string& scheme, const Infeasible& infeasible) {
-  throw std::runtime_error("scheme '" + scheme + "' found no plan: " + infeasible.reason);
+[[noreturn]] void fail_to_plan(std::string_view scheme, const Infeasible& infeasible) {
+  throw std::runtime_error("scheme '" + std::string(scheme) + "' found no plan: " + infeasible.reason);
 }
 
 std::shared_ptr<Plan> plan_by(const Given<Workload>& workload, const Given<Cluster>& cluster,
@@ -175,9 +175,9 @@ std::shared_ptr<Plan> plan_by(const Given<Workload>& workload, const Given<Clust
 
 py::list ranked(const Given<Workload>& workload, const Given<Cluster>& cluster, const Written& options) {
   warn_of(*cluster);
-  const SchemeOptions set = parse_options("auto", options);
+  const SchemeOptions set = parse_options(kAuto, options);
   RankedPlans result = unlocked([&] { return ranked_plans(*workload, *cluster, set); });
-  if (const auto* infeasible = std::get_if<Infeasible>(&result)) fail_to_plan("auto", *infeasible);
+  if (const auto* infeasible = std::get_if<Infeasible>(&result)) fail_to_plan(kAuto, *infeasible);
   py::list entries;
   for (RankedPlan& each : std::get<std::vector<RankedPlan>>(result)) {
     py::dict entry;
@@ -225,8 +225,11 @@ void write_report(const std::string& path, const std::optional<Given<Workload>>&
                   const std::optional<Given<Cluster>>& cluster,
                   const std::optional<std::vector<std::string>>& chosen,
                   const std::vector<std::pair<std::string, Given<Plan>>>& plans,
-                  const std::vector<Given<Timeline>>& timelines, std::vector<std::string> measured) {
+                  const std::vector<Given<Timeline>>& timelines, std::vector<std::string> measured,
+                  double optimizer_us, double contention) {
   ReportInput input{.measured = std::move(measured)};
+  input.simulation.optimizer_ns = std::llround(optimizer_us * 1000);
+  input.simulation.contention = decimal_from_double(contention, "contention");
   if (workload) {
     if (!cluster) throw InvalidInput("is missing", "cluster", "give the cluster of the workload");
     input.classes = {**workload};
@@ -280,7 +283,7 @@ void bind_core(py::module_& module) {
       Unlocked());
   module.def("write_report", &write_report, py::arg("path"), py::kw_only(), py::arg("workload"),
              py::arg("cluster"), py::arg("schemes"), py::arg("plans"), py::arg("timelines"),
-             py::arg("measured"), Unlocked());
+             py::arg("measured"), py::arg("optimizer_us"), py::arg("contention"), Unlocked());
 }
 
 }  // namespace gradweave::python

@@ -167,7 +167,7 @@ void bind_transports(py::module_& module) {
         const Probe probe{.seconds = seconds, .startup_us = startup_us, .us_per_byte = us_per_byte};
         ClusterMeasurements measured = nothing_measured(workers, description);
         for (const auto& [name, group] : links)
-          measured.links.push_back(measure_link(name, group, c10::kCPU, probe));
+          measured.links.push_back(measure_link(name, group, c10::kCPU, probe).link);
         ClusterFit fit = fit_cluster(measured);
         std::vector<double> residuals;
         for (const FittedLine& line : fit.lines) {

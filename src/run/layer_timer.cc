@@ -167,9 +167,9 @@ LayerTimes LayerTimer::end_profile() {
        n < known_; ++n) {
     std::vector<double>& parts = found.emplace_back(row(n).layer_forward.begin(), row(n).layer_forward.end());
     parts.insert(parts.end(), row(n).backward.begin(), row(n).backward.end());
-    double rest = static_cast<double>(row(n).iteration);
+    auto rest = static_cast<double>(row(n).iteration - row(n).exposed);
     for (const double part : parts) rest -= part;
-    parts.push_back(rest);
+    parts.push_back(std::max(0.0, rest));  // a step that runs forwards has waits in them
     times.every_layer = times.every_layer && row(n).every_layer;
   }
   if (found.empty()) return times;

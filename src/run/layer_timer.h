@@ -17,7 +17,7 @@ inline constexpr std::int64_t kMostKept = 16;  // iterations, unless more are pr
 // Iterations that a host may be ahead of its device: of more, some are not timed.
 inline constexpr std::int64_t kMostAhead = 16;
 
-// What the layers of an iteration take, without waits and updates outside of step(), and what else it takes.
+// What the layers of an iteration take, without waits and updates outside of step(), and what else it takes, without waits.
 struct LayerTimes {
   std::vector<double> forward_ns, backward_ns;
   double rest_ns = 0;

@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/statistics.h"
 #include "gradweave/decimal.h"
 #include "runtime/device_stopwatch.h"
 #include "runtime/transport/transport.h"
@@ -30,7 +31,8 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr int kTrains = 11;
-constexpr std::size_t kFewest = 3;  // sizes that are measured on any link
+constexpr std::chrono::milliseconds kAlone{40};  // of computing, before each train that it is compared with
+constexpr std::size_t kFewest = 3;               // sizes that are measured on any link
 
 // Collectives on one buffer.
 class Train {
@@ -101,8 +103,25 @@ double middle_mean(std::vector<double> values) {
   return std::accumulate(values.begin() + cut, values.end() - cut, 0.0) / rest;
 }
 
-// Makes each cost the largest of all ranks'.
-void take_largest(Cluster& cluster, const ControlGroup& ranks) {
+// Returns the seconds of an op, the slowest rank's, by trains of 2, 4, 8, ... until one takes `least_s`.
+double seconds_of_one(Train& train, const Group& group, c10::Device device, double least_s) {
+  for (int ops = 2;; ops *= 2) {
+    const double once = agreed(group, device, train.run(ops), c10d::ReduceOp::MAX);
+    if (ops * once >= least_s) return once;
+  }
+}
+
+// Returns the pieces of work a second that are done during `part`.
+template <typename Part>
+double pace_of(const Computing& computing, const Part& part) {
+  const std::int64_t before = computing.pieces();
+  const Clock::time_point begin = Clock::now();
+  part();
+  return static_cast<double>(computing.pieces() - before) / Seconds(Clock::now() - begin).count();
+}
+
+// Makes each cost the largest of all ranks', and the contention.
+void take_largest(Cluster& cluster, double& contention, const ControlGroup& ranks) {
   std::vector<std::pair<Nanoseconds*, Decimal*>> lines;
   const auto add = [&](Link& link) {
     lines.emplace_back(&link.startup_ns, &link.us_per_byte);
@@ -112,15 +131,16 @@ void take_largest(Cluster& cluster, const ControlGroup& ranks) {
   };
   std::ranges::for_each(cluster.links, add);
   if (cluster.inside) std::ranges::for_each(cluster.inside->links, add);
-  std::vector<double> costs;
+  std::vector<double> costs{contention};
   for (const auto& [startup_ns, us_per_byte] : lines) {
     costs.push_back(static_cast<double>(*startup_ns));
     costs.push_back(to_double(*us_per_byte));
   }
   costs = ranks.largest(costs, "the comparison of links");
+  contention = costs[0];
   for (std::size_t n = 0; n < lines.size(); ++n) {
-    *lines[n].first = std::llround(costs[2 * n]);
-    *lines[n].second = decimal_from_double(costs[2 * n + 1], "us_per_byte");
+    *lines[n].first = std::llround(costs[2 * n + 1]);
+    *lines[n].second = decimal_from_double(costs[2 * n + 2], "us_per_byte");
   }
 }
 
@@ -133,7 +153,7 @@ Computing::Computing()
             constexpr std::int64_t kWidth = 256;
             const at::Tensor left = at::ones({kWidth, kWidth}), right = at::ones({kWidth, kWidth});
             at::Tensor product = at::ones({kWidth, kWidth});
-            while (!done_) at::mm_out(product, left, right);
+            for (; !done_; ++pieces_) at::mm_out(product, left, right);
           },
           [](const std::string& why) { TORCH_WARN("links are measured on idle processors: ", why); }) {}
 
@@ -142,7 +162,7 @@ Computing::~Computing() {
   thread_.join();
 }
 
-std::vector<Measurement> measure(const Group& group, c10::Device device, const Probe& probe) {
+Found measure(const Group& group, c10::Device device, const Probe& probe) {
   std::optional<Computing> computing;
   if (device.is_cpu() && probe.beside_compute) computing.emplace();
   const bool emulated = probe.startup_us > 0 || probe.us_per_byte > 0;
@@ -152,64 +172,80 @@ std::vector<Measurement> measure(const Group& group, c10::Device device, const P
     std::vector<double> times;
   };
   std::vector<Size> sizes;
+  const double share = probe.seconds / static_cast<double>(probe.bytes.size());
   for (const std::int64_t bytes : probe.bytes) {
     const double whole_s = (probe.startup_us + static_cast<double>(bytes) * probe.us_per_byte) / 1e6;
     const double least_s = !emulated ? 0 : probe.collective == Collective::kAllReduce ? whole_s : whole_s / 2;
     Train train(group, device, probe, bytes, least_s);
-    const double once = train.run(2);  // makes connections and buffers, too
-    const double slowest = agreed(group, device, once, c10d::ReduceOp::MAX);
-    const double others = static_cast<double>(probe.bytes.size()) - 1;
-    const double share = probe.seconds / 2 / (sizes.empty() ? 1 : others);
-    const int total = static_cast<int>(std::clamp<double>(share / slowest, 2, std::max(2, probe.repeats)));
+    const double once = seconds_of_one(train, group, device, share / 8);
+    const int total = static_cast<int>(std::clamp<double>(share / once, 2, std::max(2, probe.repeats)));
     const int trains = std::min(kTrains, total / 2);
     sizes.push_back({std::move(train), trains, total / trains, {}});
     // On a link so slow, larger ones would take minutes.
-    if (share < slowest && sizes.size() >= std::max(kFewest, probe.bytes.size() / 2)) break;
+    if (share < once && sizes.size() >= std::max(kFewest, probe.bytes.size() / 2)) break;
   }
+  std::vector<double> slower;  // by large messages
   for (int round = 0; round < kTrains; ++round) {
-    for (Size& size : sizes) {
-      if (round < size.trains) size.times.push_back(size.train.run(size.ops));
+    for (std::size_t n = 0; n < sizes.size(); ++n) {
+      Size& size = sizes[n];
+      if (round >= size.trains) continue;
+      const auto run = [&] { size.times.push_back(size.train.run(size.ops)); };
+      if (!computing || 2 * n < sizes.size()) {
+        run();
+        continue;
+      }
+      agreed(group, device, 0, c10d::ReduceOp::MAX);  // no rank sends any more
+      const double alone = pace_of(*computing, [] { std::this_thread::sleep_for(kAlone); });
+      const double beside = pace_of(*computing, run);
+      if (beside > 0) slower.push_back(alone / beside);
     }
   }
-  std::vector<Measurement> measurements;
+  Found found;
   for (Size& size : sizes) {
     const double slowest = agreed(group, device, middle_mean(std::move(size.times)), c10d::ReduceOp::MAX);
-    measurements.push_back({size.train.bytes(), 1e6 * slowest});
+    found.times.push_back({size.train.bytes(), 1e6 * slowest});
   }
-  return measurements;
+  if (!slower.empty()) found.contention = std::max(1.0, median_of(std::move(slower)));
+  return found;
 }
 
-LinkMeasurements measure_link(const std::string& name, const Group& group, c10::Device device,
-                              const Probe& probe, Peers* peers) {
+LinkFound measure_link(const std::string& name, const Group& group, c10::Device device, const Probe& probe,
+                       Peers* peers) {
+  LinkFound result{.link = {.name = name}};
   const auto times = [&](Collective collective, std::size_t every, double share) {
     Probe one = probe;
     one.collective = collective;
     one.seconds *= share;
     one.bytes.clear();
     for (std::size_t i = 0; i < kProbeBytes.size(); i += every) one.bytes.push_back(kProbeBytes[i]);
-    if (peers == nullptr) return measure(group, device, one);
-    const auto found =
-        std::make_shared<std::vector<Measurement>>();  // of a thread that may outlive this call
-    one.steps = std::make_shared<std::atomic<std::int64_t>>(0);
-    peers->together("the probe of a link", [=] { *found = measure(group, device, one); },
-                    {.steps = one.steps});
-    return *found;
+    const auto found = std::make_shared<Found>();  // of a thread that may outlive this call
+    if (peers == nullptr) {
+      *found = measure(group, device, one);
+    } else {
+      one.steps = std::make_shared<std::atomic<std::int64_t>>(0);
+      peers->together("the probe of a link", [=] { *found = measure(group, device, one); },
+                      {.steps = one.steps});
+    }
+    if (collective == Collective::kAllReduce) result.contention = found->contention;
+    return found->times;
   };
-  LinkMeasurements link{.name = name, .all_reduce = times(Collective::kAllReduce, 1, 0.5)};
-  link.reduce_scatter = times(Collective::kReduceScatter, 2, 0.25);
-  link.all_gather = times(Collective::kAllGather, 2, 0.25);
-  return link;
+  result.link.all_reduce = times(Collective::kAllReduce, 1, 0.5);
+  result.link.reduce_scatter = times(Collective::kReduceScatter, 2, 0.25);
+  result.link.all_gather = times(Collective::kAllGather, 2, 0.25);
+  return result;
 }
 
 ClusterMeasurements nothing_measured(int workers, const std::string& description) {
   return {.workers = workers, .description = description, .source = "measured with torch " TORCH_VERSION};
 }
 
-Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::Device device, bool gains,
-                        double seconds, Peers& peers, const ControlGroup& planners) {
+ClusterFound measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::Device device, bool gains,
+                             double seconds, Peers& peers, const ControlGroup& planners) {
   ClusterMeasurements measured = nothing_measured(workers, std::to_string(workers) + " workers");
-  Cluster cluster{
-      .workers = measured.workers, .description = measured.description, .source = measured.source};
+  ClusterFound found{.cluster = {.workers = measured.workers,
+                                 .description = measured.description,
+                                 .source = measured.source}};
+  Cluster& cluster = found.cluster;
   const auto cost_of = [&](const LinkSpec& link) -> Link {
     if (link.emulation) {
       return {.name = link.name,
@@ -219,8 +255,10 @@ Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::De
     if (workers == 1) return {.name = link.name, .startup_ns = 1000};
     const bool on_host = gains && link.control;
     const Probe probe{.seconds = seconds, .beside_compute = !on_host};
-    measured.links = {measure_link(link.name, on_host ? link.control : link.group,
-                                   on_host ? c10::Device(c10::kCPU) : device, probe, &peers)};
+    LinkFound of_link = measure_link(link.name, on_host ? link.control : link.group,
+                                     on_host ? c10::Device(c10::kCPU) : device, probe, &peers);
+    found.contention = std::max(found.contention, of_link.contention);
+    measured.links = {std::move(of_link.link)};
     Link cost = fit_cluster(measured).cluster.links.front();
     cost.each_worker = link.level == Level::kBetween;
     return cost;
@@ -233,8 +271,8 @@ Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::De
     cluster.workers_per_node = std::max<std::int64_t>(cluster.workers_per_node, link.shards);
     (link.level == Level::kInside ? cluster.inside->links : cluster.links).push_back(cost_of(link));
   }
-  take_largest(cluster, planners);
-  return cluster;
+  take_largest(cluster, found.contention, planners);
+  return found;
 }
 
 }  // namespace gradweave::runtime

@@ -41,29 +41,48 @@ class Computing {
   Computing(const Computing&) = delete;
   Computing& operator=(const Computing&) = delete;
 
+  // Returns how many equal pieces of work have been done.
+  std::int64_t pieces() const { return pieces_; }
+
  private:
   std::atomic<bool> done_ = false;
+  std::atomic<std::int64_t> pieces_ = 0;
   Thread thread_;
 };
 
-// Returns the time of a collective for each size, the slowest rank's. Collective; the group's own timeout holds for each op.
+// What measure() finds.
+struct Found {
+  std::vector<Measurement> times;  // of a collective for each size, the slowest rank's
+  double contention = 1;  // how many times longer this rank computes beside large messages than alone; >= 1
+};
+
+// Collective; the group's own timeout holds for each op.
 //
 // Ops go in trains, since they follow each other in training: an idle token bucket (a shaped interface, a cloud's burst credit) lets
 // a first part pass at the speed of the wire, and an idle connection starts slowly. Where training computes on the processors, they
 // compute meanwhile: the backend's threads then wait for their turn. A train gives its mean, and trains the mean of their middle half,
 // because a short op takes one of several very different times then and a plan has many of them; for the same reason the trains of all
-// sizes take turns, and the first size, which decides the start-up, has half of the time. Other sizes repeat less often the
-// larger they are, but at least twice, and the largest are left out where one op takes longer than its share.
-std::vector<Measurement> measure(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::Device device,
-                                 const Probe& probe);
+// sizes take turns. Each size has the same time: it repeats less often the larger it is, but at least twice, and the largest are left
+// out where one op takes longer than its share.
+Found measure(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::Device device, const Probe& probe);
+
+struct LinkFound {
+  LinkMeasurements link;
+  double contention = 1;  // as of Found
+};
 
 // Returns what to fit a link's costs to, by measure() of the all-reduce, in half of the time, and of its halves; collective
 // and sizes are not the probe's. `peers`: a verdict of theirs ends it. Collective. Errors: RuntimeFailure with the verdict.
-LinkMeasurements measure_link(const std::string& name, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                              c10::Device device, const Probe& probe, Peers* peers = nullptr);
+LinkFound measure_link(const std::string& name, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                       c10::Device device, const Probe& probe, Peers* peers = nullptr);
 
 // Returns a cluster of `workers` without links yet, measured by this torch.
 ClusterMeasurements nothing_measured(int workers, const std::string& description);
+
+struct ClusterFound {
+  Cluster cluster;
+  double contention = 1;  // as of Found, of the link and the rank where it is largest
+};
 
 // Returns the cluster of a job of `workers` ranks that train alike: what each of its links costs, measured where that isn't
 // given, for so many seconds each, with messages on `device`; `gains`: or in the processor's memory all the same, as averages of
@@ -71,7 +90,7 @@ ClusterMeasurements nothing_measured(int workers, const std::string& description
 // levels, of these: between nodes all shards go at once, as in training, so that each has a link to itself. Where several such
 // jobs have one plan, `planners` are all of them, and each cost is that of the job where it is largest. Collective.
 // Errors: as measure_link().
-Cluster measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::Device device, bool gains,
-                        double seconds, Peers& peers, const ControlGroup& planners);
+ClusterFound measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::Device device, bool gains,
+                             double seconds, Peers& peers, const ControlGroup& planners);
 
 }  // namespace gradweave::runtime

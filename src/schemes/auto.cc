@@ -200,8 +200,9 @@ void add_averages_of_gains(const CandidateMaker& maker, SchemeOptions options,
 
 // Every scheme that may serve `limits` or `wider`, tuned. `staged`: as ranked_plans().
 std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cluster, const Cluster* staged,
-                                     const AutoOptions& limits, const AutoOptions& wider) {
-  const CandidateMaker maker(workload, cluster);
+                                     const SimulationOptions& overheads, const AutoOptions& limits,
+                                     const AutoOptions& wider) {
+  const CandidateMaker maker(workload, cluster, overheads);
   std::vector<Candidate> candidates;
   for (const SchemeInfo& scheme : schemes()) {
     if (scheme.name == kAuto || (scheme.name == "optimal" && !optimal_searches(workload, cluster))) continue;
@@ -209,7 +210,7 @@ std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cl
     const auto first = std::ssize(candidates);
     SchemeOptions options = first_options(scheme, limits);
     if (staged != nullptr && scheme.payload == Payload::kParameter) {
-      add_averages_of_gains(CandidateMaker(workload, *staged), options, candidates);
+      add_averages_of_gains(CandidateMaker(workload, *staged, overheads), options, candidates);
       if (limits.compresses()) continue;
       options = asked_for(scheme, limits);
     }
@@ -286,10 +287,11 @@ SearchReport search_report_of(const Candidate& chosen) {
 }
 
 RankedPlans ranked(const Workload& workload, const Cluster& cluster, const Cluster* staged,
-                   const AutoOptions& limits, std::size_t most) {
+                   const SimulationOptions& overheads, const AutoOptions& limits, std::size_t most) {
   AutoOptions wider = limits;
   wider.allow.effects.push_back(Effect::kCorrected);
-  const std::vector<Candidate> candidates = candidates_of(workload, cluster, staged, limits, wider);
+  const std::vector<Candidate> candidates =
+      candidates_of(workload, cluster, staged, overheads, limits, wider);
   std::vector<const Candidate*> left = admitted(candidates, limits);
   if (left.empty()) {
     return Infeasible{"none of " + std::to_string(candidates.size()) +
@@ -321,7 +323,7 @@ RankedPlans ranked(const Workload& workload, const Cluster& cluster, const Clust
 }
 
 PlanResult plan_auto(const Workload& workload, const Cluster& cluster, const AutoOptions& options) {
-  RankedPlans plans = ranked(workload, cluster, nullptr, options, 1);
+  RankedPlans plans = ranked(workload, cluster, nullptr, {}, options, 1);
   if (const Infeasible* infeasible = std::get_if<Infeasible>(&plans)) return *infeasible;
   return std::move(std::get<std::vector<RankedPlan>>(plans).front().plan);
 }
@@ -372,11 +374,11 @@ std::size_t first_within(std::span<const double> times, double tolerance) {
 }
 
 RankedPlans ranked_plans(const Workload& workload, const Cluster& cluster, const SchemeOptions& options,
-                         const Cluster* staged) {
+                         const Cluster* staged, const SimulationOptions& overheads) {
   check(workload);
   check(cluster);
   if (staged != nullptr) check(*staged);
-  RankedPlans plans = ranked(workload, cluster, staged, struct_of(table_of_auto(), options),
+  RankedPlans plans = ranked(workload, cluster, staged, overheads, struct_of(table_of_auto(), options),
                              std::numeric_limits<std::size_t>::max());
   if (auto* found = std::get_if<std::vector<RankedPlan>>(&plans)) {
     for (RankedPlan& each : *found) {

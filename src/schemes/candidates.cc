@@ -55,7 +55,7 @@ void CandidateMaker::add(const SchemeOptions& options, std::vector<Candidate>& c
   Plan* plan = std::get_if<Plan>(&planned);
   if (plan == nullptr) return;
   Candidate candidate{options.scheme(), options, std::move(*plan), {}, {}};
-  candidate.result = simulate(candidate.plan, workload_, cluster_);
+  candidate.result = simulate(candidate.plan, workload_, cluster_, overheads_);
   candidate.effects = effects_of(candidate.plan);
   candidates.push_back(std::move(candidate));
 }

@@ -35,7 +35,8 @@ bool faster(const SimulationResult& x, const SimulationResult& y);
 // Plans schemes under chosen options and simulates what comes out. Pure.
 class CandidateMaker {
  public:
-  CandidateMaker(const Workload& workload, const Cluster& cluster) : workload_(workload), cluster_(cluster) {}
+  CandidateMaker(const Workload& workload, const Cluster& cluster, const SimulationOptions& overheads = {})
+      : workload_(workload), cluster_(cluster), overheads_(overheads) {}
 
   // Appends the scheme's plan under `options`, simulated, unless it is infeasible or can't serve the
   // options.
@@ -54,6 +55,7 @@ class CandidateMaker {
 
   const Workload& workload_;
   const Cluster& cluster_;
+  SimulationOptions overheads_;
 };
 
 }  // namespace gradweave

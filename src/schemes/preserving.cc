@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "gradweave/preserve.h"
+#include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 
@@ -58,7 +59,7 @@ std::variant<PreservingPlan, Infeasible> make_preserving_plan(const Workload& wo
   }
   found.capacity = 1;
   found.exact_instead = true;
-  PlanResult exact = make_plan("auto", workload, cluster);
+  PlanResult exact = make_plan(kAuto, workload, cluster);
   if (const Infeasible* infeasible = std::get_if<Infeasible>(&exact)) return *infeasible;
   keeps(std::get<Plan>(std::move(exact)));
   return found;

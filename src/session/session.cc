@@ -12,6 +12,7 @@
 
 #include "control/controller.h"
 #include "gradweave/error.h"
+#include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
 #include "gradweave/torch.h"
 #include "gradweave/tune.h"
@@ -215,7 +216,7 @@ Session::State::State(std::unique_ptr<Parts> made)
                   .warm_up = parts->options.warm_up,
                   .profile_iterations = parts->options.profile_iterations,
                   .compares_gradients = parts->job.world_size > 1 && !parts->scale,
-                  .follows = parts->options.follow.value_or(parts->options.scheme == "auto"),
+                  .follows = parts->options.follow.value_or(parts->options.scheme == kAuto),
                   .trials = parts->options.tune},
                  runtime::unrunnable_on(parts->job.world_size, at::kCPU)) {
   if (parts->scale) loop.saw("scales");

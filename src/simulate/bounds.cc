@@ -201,7 +201,8 @@ class PlanView {
       if (data < first || data >= last) return;
       const std::vector<Nanoseconds>& tails =
           op.payload == Payload::kGradient ? gradient_tails_ : parameter_tails_;
-      Job job{.work = least_work(program_, code) + (program_.concurrency[k] == 1 ? code.startup : 0), .tail = -1};
+      Job job{.work = least_work(program_, code) + (program_.concurrency[k] == 1 ? code.startup : 0),
+              .tail = -1};
       std::array<Nanoseconds, 4> work{};  // of each step
       for (const std::int32_t block : op.blocks) {
         const auto layer = static_cast<std::size_t>(plan_.block(block).layer);

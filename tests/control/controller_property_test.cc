@@ -120,11 +120,28 @@ TEST(Controller, ProfilesDecidesAndTells) {
   EXPECT_EQ(ends[0].installed.size(), 2u);
   ASSERT_EQ(ends[0].told.size(), 2u);
   EXPECT_THAT(ends[0].told[0], HasSubstr("in force: " + ends[0].installed.back()));
-  EXPECT_THAT(ends[0].told[0], HasSubstr("an iteration predicted for forward, backward and communication"));
+  EXPECT_THAT(ends[0].told[0], HasSubstr("an iteration predicted, from measured layers and links"));
   EXPECT_THAT(ends[0].told[0], HasSubstr("ddp would take"));
   EXPECT_THAT(ends[0].told[1], HasSubstr("an iteration measured; predicted: "));
   EXPECT_THAT(ends[0].told[1], HasSubstr("times as fast as ddp, which was not measured"));
   EXPECT_TRUE(ends[1].told.empty());
+}
+
+TEST(Controller, PredictsWhatTheLoopAndMessagesTakeOfAnIteration) {
+  Setting setting = usual();
+  setting.overheads = {.optimizer_ns = 3'000'000, .contention = {15, 1}};
+  for (const char* scheme : {"auto", "ddp"}) {
+    std::optional<SimulationResult> expected;
+    const std::vector<End> ends =
+        run(3, setting, quick(scheme), 30, [&](std::int64_t n, FakeJob& job, Controller& c) {
+          if (n == 29 && job.rank() == 2)
+            expected = simulate(*c.plan(), setting.workload, setting.cluster, setting.overheads);
+        });
+    expect_alike(ends);
+    EXPECT_EQ(ends[0].prediction, std::to_string(expected->cycle_ns));
+    EXPECT_THAT(ends[0].told[0], HasSubstr("and 3.0 ms of the optimizer and the rest of the loop"));
+    EXPECT_THAT(ends[0].told[0], HasSubstr("messages make computation take 1.50 times as long"));
+  }
 }
 
 TEST(Controller, TellsOptionsAndNoGainOverTheStarter) {

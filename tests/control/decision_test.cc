@@ -166,11 +166,30 @@ TEST(Decision, JudgesAPlanThatAveragesGainsByWhatThoseCost) {
                                 {{"net"}}, 2));
 }
 
+TEST(Decision, CountsWhatAnIterationTakesBesidesLayersAndMessages) {
+  const SimulationOptions overheads{.optimizer_ns = 5'000'000, .contention = {12, 1}};
+  for (const char* scheme : {"auto", "ddp"}) {
+    const Decision decision =
+        decide(three_layers(), {.usual = network(), .overheads = overheads}, grounds_of(scheme));
+    ASSERT_FALSE(decision.candidates.empty()) << decision.error;
+    const auto simulated = [&](const Plan& plan) {
+      return simulate(plan, three_layers(), network(), overheads).iteration_ns();
+    };
+    for (const Candidate& each : decision.candidates)
+      EXPECT_EQ(each.prediction.iteration_ns(), simulated(each.plan));
+    EXPECT_EQ(decision.ddp_ns, simulated(std::get<Plan>(make_plan("ddp", three_layers(), network()))));
+  }
+}
+
 TEST(Decision, GoesToOtherRanksAsText) {
-  const Decision decision = decide(three_layers(), {network()}, grounds_of("auto"));
+  const SimulationOptions overheads{.optimizer_ns = 5'000'000, .contention = {1234, 3}};
+  const Decision decision =
+      decide(three_layers(), {.usual = network(), .overheads = overheads}, grounds_of("auto"));
   const Decision read = decision_of(to_text(decision));
   EXPECT_EQ(read.workload, decision.workload);
   EXPECT_EQ(read.costs.usual, decision.costs.usual);
+  EXPECT_EQ(read.costs.overheads.optimizer_ns, overheads.optimizer_ns);
+  EXPECT_EQ(read.costs.overheads.contention, overheads.contention);
   ASSERT_EQ(read.candidates.size(), decision.candidates.size());
   for (std::size_t n = 0; n < read.candidates.size(); ++n) {
     EXPECT_EQ(read.candidates[n].plan, decision.candidates[n].plan);

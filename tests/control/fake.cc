@@ -277,7 +277,8 @@ std::string FakeJob::install(const Plan& plan, const Workload& workload) {
 
 run::LayerTimes FakeJob::end_profile() {
   command();
-  run::LayerTimes mine{.every_layer = true};
+  run::LayerTimes mine{.rest_ns = static_cast<double>(setting_.overheads.optimizer_ns - 10 * rank_),
+                       .every_layer = true};
   for (const Layer& layer : setting_.workload.layers) {
     mine.forward_ns.push_back(static_cast<double>(layer.forward_ns));
     mine.backward_ns.push_back(static_cast<double>(layer.backward_ns - 10 * rank_));  // rank 0 is the slowest
@@ -287,7 +288,7 @@ run::LayerTimes FakeJob::end_profile() {
 
 control::Costs FakeJob::measure(const Workload& workload) {
   largest("the probe", {static_cast<double>(workload.layers.size())});
-  return {setting_.cluster};
+  return {.usual = setting_.cluster, .overheads = {.contention = setting_.overheads.contention}};
 }
 
 double FakeJob::simulated_ns() {

@@ -91,6 +91,7 @@ struct Setting {
   Fault fault = Fault::kNone;
   std::string plan_to_refuse;                    // by the faulty rank: of this scheme, always
   SimulationOptions takes{.plan_facts = false};  // what plans take besides, which nobody knows
+  SimulationOptions overheads = {};              // what the job measures of that
   // Of each iteration. The workers' data differ.
   GradientSums gradients{.own = 2, .mean = 1, .own_change = 2, .mean_change = 1, .step = 1};
 };

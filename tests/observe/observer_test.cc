@@ -82,6 +82,22 @@ TEST(Observer, FindsAStartUpThatGrewFourHundredTimes) {
   EXPECT_NEAR(to_double(found.us_per_byte), 0.02, 0.005);
 }
 
+// Long messages are shorter than start-up and bytes together where a link has saved up: then a start-up that hardly shows in them
+// would vanish.
+TEST(Observer, AStartUpThatHardlyShowsStaysAsPlanned) {
+  Workload workload = small();
+  workload.layers[0].tensors[0].numel = 20'000;
+  const Cluster planned = line(20, 0.01);
+  const Plan plan = plan_of("wfbp", workload, planned);  // messages of 80 and 160 kB
+  Observer observer(plan, workload, planned, 1e-6);
+  IterationStatistics sample = statistics_of(plan, workload, planned, 1);
+  for (double& ns : sample.op_ns) ns -= 40'000;
+  observer.add(sample);
+  const Link found = observer.cluster().links.front();
+  EXPECT_NEAR(static_cast<double>(found.startup_ns), 20'000, 5'000);
+  EXPECT_NEAR(to_double(found.us_per_byte), 0.01, 0.001);
+}
+
 TEST(Observer, OneSizeOfMessageGivesOneFactor) {
   const Workload workload = small();
   const Cluster planned = line(100, 0.01), real = line(200, 0.02);
@@ -111,6 +127,31 @@ TEST(Observer, WhatIsAsPlannedAsksForNoPlan) {
   Observer observer(plan, workload, cluster, 1e-6);
   for (int i = 0; i < 50; ++i)
     EXPECT_FALSE(observer.add(statistics_of(plan, workload, cluster, 1 + 0.001 * (i % 3))));
+}
+
+// What messages were known to take of computation is no change, and not counted twice in the next plan.
+TEST(Observer, LayersAreThoseWithoutMessages) {
+  const Workload workload = small();
+  const Cluster cluster = line(100, 0.01);
+  const SimulationOptions overheads{.optimizer_ns = 50'000, .contention = {2, 0}};
+  const Plan plan = plan_of("wfbp", workload, cluster);
+  Observer observer(plan, workload, cluster, 1e-6, false, {}, overheads);
+  // The first message starts once the second layer's gradient is there: 200 of 700 us beside it.
+  IterationStatistics sample = statistics_of(plan, workload, cluster, 1);
+  const double backward = sample.backward_ns[0] + sample.backward_ns[1];
+  for (double& ns : sample.backward_ns) ns *= (backward + 200'000) / backward;
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(observer.add(sample));
+  const Workload found = observer.workload();
+  for (std::size_t l = 0; l < found.layers.size(); ++l) {
+    EXPECT_NEAR(static_cast<double>(found.layers[l].forward_ns),
+                static_cast<double>(workload.layers[l].forward_ns), 100);
+    EXPECT_NEAR(static_cast<double>(found.layers[l].backward_ns),
+                static_cast<double>(workload.layers[l].backward_ns), 100);
+  }
+  const Observer::Report report = observer.report();
+  EXPECT_EQ(report.predicted.compute_ns, 1'000'000 + 200'000 + 50'000);
+  EXPECT_EQ(report.predicted.exposed_ns, report.predicted.iteration_ns() - 1'250'000);
+  EXPECT_EQ(report.predicted.iteration_ns(), simulate(plan, workload, cluster, overheads).iteration_ns());
 }
 
 TEST(Observer, AWrongAssumptionAsksOnce) {
