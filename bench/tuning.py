@@ -125,26 +125,31 @@ def rank_main(options):
             results += [compare(options, scheme, where) for _ in range(options.rounds) for scheme in options.schemes]
         first = ranks.is_first()
     if first:
-        options.results.parent.mkdir(exist_ok=True)
-        known = json.loads(options.results.read_text()) if options.results.exists() else []
-        anew = {setting(each) for each in results}
-        kept = [each for each in known if setting(each) not in anew]
-        options.results.write_text(json.dumps(kept + results, indent=1) + "\n")
+        keep(options.results, results, setting)
         print(table(results))
         if options.results == RESULTS:
             for section in sections():
                 replace_section(*section)
 
 
+def keep(path, results, setting):
+    """Write the results to the file, in place of those with the same setting(result)."""
+    path.parent.mkdir(exist_ok=True)
+    known = json.loads(path.read_text()) if path.exists() else []
+    anew = {setting(each) for each in results}
+    path.write_text(json.dumps([each for each in known if setting(each) not in anew] + results, indent=1) + "\n")
+
+
 def shaped(options, coverage):
     """The rate of the link, once it has that: the one asked for, or that of a coverage rate. Collective."""
-    rate = options.rate * 1e6
     if coverage:
         job = make_job(options)
         training.train(job, SETTLES)
         seconds, _ = training.train(job, options.iterations)
         size = training.trained_bytes(job.model)
         rate = slow_link.bits_per_second_at(coverage, size, ranks.agreed(statistics.median(seconds)), WORKERS)
+    else:
+        rate = options.rate * 1e6
     hosts.shape_interface(hosts.interface_of(0), rate)
     return {"rate_mbit": rate / 1e6, "coverage": coverage}
 
@@ -183,23 +188,33 @@ def sections():
     return [(PAGE, "tuning", table(json.loads(RESULTS.read_text())))]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job", default="resnet18", help="wide, small, gpt or resnet18")
-    parser.add_argument("--schemes", nargs="+", choices=STARTS, default=list(STARTS))
-    parser.add_argument("--rate", type=float, default=200, help="of the link, Mb/s")
-    parser.add_argument("--coverage", type=float, nargs="*", help="in place of --rate: how many times as long as computing an "
-                        "iteration it takes to communicate the model")
-    parser.add_argument("--trials", type=int, nargs="*", default=[8, 16])
-    parser.add_argument("--rounds", type=int, default=3, help="in each of which everything is found anew")
-    parser.add_argument("--turns", type=int, default=5, help="of each plan in the comparison of a round")
-    parser.add_argument("--iterations", type=int, default=10, help="that are timed in a turn")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
+def parser_of(description, job, results, rounds, turns, iterations):
+    """What benchmarks whose plans take turns in one training are asked, with these defaults."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--job", default=job, help="wide, small, gpt or resnet18")
+    parser.add_argument("--coverage", type=float, nargs="*", help="how many times as long as computing an iteration it takes "
+                        "to communicate the model")
+    parser.add_argument("--rounds", type=int, default=rounds, help="in each of which everything is found anew")
+    parser.add_argument("--turns", type=int, default=turns, help="of each plan in the comparison of a round")
+    parser.add_argument("--iterations", type=int, default=iterations, help="that are timed in a turn")
+    parser.add_argument("--results", type=Path, default=results)
+    return parser
+
+
+def run(options, rank_main):
+    """Two hosts' ranks run it."""
     if "RANK" in os.environ:
         rank_main(options)
         return 0
     return hosts.run_on_hosts(WORKERS, cpus=range(WORKERS))
+
+
+def main():
+    parser = parser_of(__doc__, "resnet18", RESULTS, rounds=3, turns=5, iterations=10)
+    parser.add_argument("--schemes", nargs="+", choices=STARTS, default=list(STARTS))
+    parser.add_argument("--rate", type=float, default=200, help="of the link, Mb/s, without --coverage")
+    parser.add_argument("--trials", type=int, nargs="*", default=[8, 16])
+    return run(parser.parse_args(), rank_main)
 
 
 if __name__ == "__main__":

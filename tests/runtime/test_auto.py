@@ -269,6 +269,30 @@ def told(rank, report):
             clipped(model, optimizer, rank, step)
 
 
+def predicted(rank):
+    """(what the job predicts of its plan, what simulate() says of it with the job's overheads, these)."""
+    import gradweave
+    from gradweave import core
+
+    slow_links()
+    model = make_net()
+    with gradweave.wrap(model, sgd(model), warm_up=1, profile_iterations=2, timeout=20, follow=False,
+                        report=False) as (model, optimizer):
+        session = model.gradweave
+        assert session.overheads is None
+        for step in range(10):
+            plain(model, optimizer, rank, step)
+        simulated = core.simulate(session.plan, session.workload, session.cluster, **session.overheads)
+        return session.prediction["iteration_us"], simulated["iteration_us"], session.overheads
+
+
+def test_what_is_predicted_is_what_simulate_says_with_the_overheads():
+    found = ranks.run(predicted, 2)
+    assert found[0] == found[1]
+    prediction, simulated, overheads = found[0]
+    assert prediction == simulated and overheads["optimizer_us"] > 0 and overheads["contention"] == 1
+
+
 @pytest.mark.parametrize("report", [True, False])
 def test_rank_0_tells_the_plan_and_what_was_gained(report):
     job = ranks.start(told, 2, report=report)
