@@ -105,7 +105,9 @@ def table(results):
 
 def sections():
     results = json.loads(RESULTS.read_text())
-    return [(PAGE, "predicted", f"{table(results)}\n\nIn all: {summary(results)}.")]
+    lines = [f"- *{job}*: {summary([each for each in results if each['job'] == job])}."
+             for job in dict.fromkeys(each["job"] for each in results)]
+    return [(PAGE, "predicted", "\n".join([table(results), "", *lines]))]
 
 
 def main():
