@@ -117,6 +117,20 @@ def fold(states, scope, links, updates, moments):
     return remains
 
 
+def costs_state(costs):
+    """What a decision was made from, None where a plan was given."""
+    if costs is None:
+        return {"cluster": None}
+    return {"cluster": costs.usual.to_dict(), "staged": costs.staged and costs.staged.to_dict(), "overheads": costs.overheads}
+
+
+def costs_of(state):
+    """The Costs of a costs_state(), of versions that kept the cluster alone too."""
+    if state["cluster"] is None:
+        return None
+    return _native.Costs(state["cluster"], state.get("staged"), **state.get("overheads", {}))
+
+
 def local_state(names, parameters, updates):
     """{name: {"value", "optimizer"}}: what ranks have of their own where they step on their own. No copies."""
     return {name: {"value": local_of(parameter).detach(),

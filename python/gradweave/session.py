@@ -118,7 +118,8 @@ class Session:
     def overheads(self) -> dict[str, float] | None:
         """What an iteration takes besides layers and messages, as simulate() takes it: {"optimizer_us": the optimizer and the
         rest of the loop, "contention": how many times longer compute takes beside messages}. None before it is measured."""
-        return self._controller.overheads
+        costs = self._controller.costs
+        return None if costs is None else costs.overheads
 
     @property
     def prediction(self) -> dict[str, Any] | None:
@@ -281,10 +282,9 @@ class Session:
         if self.plan is None or self._controller.profiling:  # still to be decided
             plan, parts = None, {"remains": self.engine.remains()}
         else:
-            cluster = self.cluster
             plan, parts = self.plan.to_dict(), {
-                "workload": self.workload.to_dict(), "cluster": cluster and cluster.to_dict(), "layers": self.layers,
-                "engine": self.engine.state()}
+                "workload": self.workload.to_dict(), "layers": self.layers, "engine": self.engine.state(),
+                **checkpoint.costs_state(self._controller.costs)}
             if core.demands_of(self.plan)["local_steps"]:
                 parts["local"] = checkpoint.local_state(self.names, self.parameters, self.updates)
                 if self._share is not None:
@@ -325,7 +325,7 @@ class Session:
             self._share.restore(parts["share"])
         self._know(parts["layers"])
         self._restored = parts["engine"]
-        self._controller.go_on(state.plan, parts["workload"], parts["cluster"], state.iteration)
+        self._controller.go_on(state.plan, parts["workload"], checkpoint.costs_of(parts), state.iteration)
 
     def _fold(self, states):
         links = [_native.LinkSpec(link["name"], level=link.get("level", "all"))

@@ -98,14 +98,13 @@ void Controller::install(const Plan& plan) {
   plan_installed(false);
 }
 
-void Controller::go_on(const Plan& plan, const Workload& workload, const std::optional<Cluster>& cluster,
+void Controller::go_on(const Plan& plan, const Workload& workload, std::optional<Costs> costs,
                        std::int64_t iteration) {
   if (profiling()) job_.drop_profile();
   phase_ = Phase::kSettled;
   given_.reset();
   workload_ = workload;
-  costs_.reset();
-  if (cluster) costs_ = Costs{*cluster};
+  costs_ = std::move(costs);
   require_in_force(plan);
   judge();
   plan_installed(false);

@@ -54,9 +54,8 @@ class Controller {
   void iteration_ended();
   // The caller wants this plan: now, or once the layers are known. Every rank's does. Collective in the first case.
   void install(const Plan& plan);
-  // The job goes on by this plan from iteration `iteration`; `cluster`: what it was made for, if that is known. Collective.
-  void go_on(const Plan& plan, const Workload& workload, const std::optional<Cluster>& cluster,
-             std::int64_t iteration);
+  // The job goes on by this plan from iteration `iteration`; `costs`: what it was made for, if that is known. Collective.
+  void go_on(const Plan& plan, const Workload& workload, std::optional<Costs> costs, std::int64_t iteration);
   // The job goes on from iteration `iteration` of one of `before` ranks, and makes its own plan.
   void folded(int before, std::int64_t iteration) { telling_.folded(before, iteration); }
   // Waits for what ranks exchange beside the training. All ranks' do it.

@@ -86,9 +86,25 @@ py::object result_of(const std::optional<Value>& value) {
 }
 
 void bind_job(py::module_& module) {
-  py::class_<control::Costs>(module, "Costs")
-      .def(py::init([](const Given<Cluster>& cluster) { return control::Costs{.usual = *cluster}; }),
-           py::arg("cluster"));
+  using control::Costs;
+  py::class_<Costs>(module, "Costs")
+      .def(py::init([](const Given<Cluster>& usual, const std::optional<Given<Cluster>>& staged,
+                       double optimizer_us, double contention) {
+             Costs costs{.usual = *usual,
+                         .overheads = {.optimizer_ns = nanoseconds(optimizer_us),
+                                       .contention = decimal_from_double(contention, "contention")}};
+             if (staged) costs.staged = **staged;
+             return costs;
+           }),
+           py::arg("usual"), py::arg("staged") = py::none(), py::arg("optimizer_us") = 0.0,
+           py::arg("contention") = 1.0)
+      .def_property_readonly("usual", [](const Costs& costs) { return kept(costs.usual); })
+      .def_property_readonly("staged", [](const Costs& costs) { return kept(costs.staged); })
+      .def_property_readonly("overheads", [](const Costs& costs) {
+        return std::map<std::string, double>{
+            {"optimizer_us", static_cast<double>(costs.overheads.optimizer_ns) / 1e3},
+            {"contention", to_double(costs.overheads.contention)}};
+      });
   py::class_<EngineJob, PythonJob>(module, "EngineJob")
       .def(py::init_alias<Engine&, std::shared_ptr<Peers>, std::shared_ptr<ControlGroup>, int, int, bool,
                           std::chrono::milliseconds>(),
@@ -172,12 +188,9 @@ void bind_control(py::module_& module) {
       .def(
           "go_on",
           [](Controller& controller, const Given<Plan>& plan, const Given<Workload>& workload,
-             const std::optional<Given<Cluster>>& cluster, std::int64_t iteration) {
-            std::optional<Cluster> known;
-            if (cluster) known = **cluster;
-            controller.go_on(*plan, *workload, known, iteration);
-          },
-          py::arg("plan"), py::arg("workload"), py::arg("cluster"), py::arg("iteration"), Unlocked())
+             const std::optional<control::Costs>& costs,
+             std::int64_t iteration) { controller.go_on(*plan, *workload, costs, iteration); },
+          py::arg("plan"), py::arg("workload"), py::arg("costs"), py::arg("iteration"), Unlocked())
       .def("folded", &Controller::folded, py::arg("before"), py::arg("iteration"), Unlocked())
       .def("finish", &Controller::finish, Unlocked())
       .def("close", &Controller::close, py::arg("failed"), Unlocked())
@@ -188,14 +201,7 @@ void bind_control(py::module_& module) {
                              [](const Controller& controller) { return kept(controller.cluster()); })
       .def_property_readonly("prediction",
                              [](const Controller& controller) { return result_of(controller.prediction()); })
-      .def_property_readonly(
-          "overheads",
-          [](const Controller& controller) -> std::optional<std::map<std::string, double>> {
-            if (!controller.costs()) return std::nullopt;
-            const SimulationOptions& overheads = controller.costs()->overheads;
-            return {{{"optimizer_us", static_cast<double>(overheads.optimizer_ns) / 1e3},
-                     {"contention", to_double(overheads.contention)}}};
-          })
+      .def_property_readonly("costs", [](const Controller& controller) { return controller.costs(); })
       .def_property_readonly("tuning",
                              [](const Controller& controller) { return result_of(controller.tuning()); })
       .def("report", [](Controller& controller) {

@@ -196,12 +196,12 @@ py::object simulated(const Given<Plan>& plan, const Given<Workload>& workload, c
                      double optimizer_us, double apply_us, double contention, double handover_us,
                      double launch_us, double burst_us) {
   warn_of(*cluster);
-  const SimulationOptions how = {.optimizer_ns = static_cast<Nanoseconds>(optimizer_us * 1000),
-                                 .apply_ns = static_cast<Nanoseconds>(apply_us * 1000),
+  const SimulationOptions how = {.optimizer_ns = nanoseconds(optimizer_us),
+                                 .apply_ns = nanoseconds(apply_us),
                                  .contention = decimal_from_double(contention, "contention"),
-                                 .handover_ns = static_cast<Nanoseconds>(handover_us * 1000),
-                                 .launch_ns = static_cast<Nanoseconds>(launch_us * 1000),
-                                 .burst_ns = static_cast<Nanoseconds>(burst_us * 1000)};
+                                 .handover_ns = nanoseconds(handover_us),
+                                 .launch_ns = nanoseconds(launch_us),
+                                 .burst_ns = nanoseconds(burst_us)};
   return python_of(unlocked([&] { return to_object(simulate(*plan, *workload, *cluster, how)); }));
 }
 
@@ -228,7 +228,7 @@ void write_report(const std::string& path, const std::optional<Given<Workload>>&
                   const std::vector<Given<Timeline>>& timelines, std::vector<std::string> measured,
                   double optimizer_us, double contention) {
   ReportInput input{.measured = std::move(measured)};
-  input.simulation.optimizer_ns = std::llround(optimizer_us * 1000);
+  input.simulation.optimizer_ns = nanoseconds(optimizer_us);
   input.simulation.contention = decimal_from_double(contention, "contention");
   if (workload) {
     if (!cluster) throw InvalidInput("is missing", "cluster", "give the cluster of the workload");

@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cmath>
 #include <memory>
 #include <string>
 
@@ -103,6 +104,8 @@ inline std::string json_of(pybind11::handle given, const char* word) {
                        "give what json.load() returns of such a file");
   }
 }
+
+inline Nanoseconds nanoseconds(double us) { return std::llround(us * 1000); }
 
 // Returns the value of a JSON text. Errors: InvalidInput.
 template <typename T>

@@ -173,6 +173,7 @@ def decided_anew(rank):
     early = saved(model, optimizer)
     train(model, optimizer, rank, 5, first=1)
     late, plan = saved(model, optimizer), model.gradweave.plan
+    told = (model.gradweave.cluster.to_dict(), model.gradweave.overheads, model.gradweave.prediction)
     model.gradweave.close()
     seen = []
     for data in (early, late):
@@ -181,10 +182,12 @@ def decided_anew(rank):
                                           profile_iterations=2, report=False)
         load(model, optimizer, data)
         seen.append(model.gradweave.plan)
+        if data is late:
+            seen.append((model.gradweave.cluster.to_dict(), model.gradweave.overheads, model.gradweave.prediction) == told)
         train(model, optimizer, rank, 4)
         seen.append(model.gradweave.prediction is not None)
         ended(model)
-    return seen == [None, True, plan, True]
+    return told[1]["optimizer_us"] > 0 and seen == [None, True, plan, True, True]
 
 
 def test_a_decision_is_part_of_a_checkpoint():
