@@ -503,8 +503,8 @@ class Counts(nn.Module):
         return -self.counts[samples].sum() * self.ranks
 
 
-def counting(rank, number, given, ledger, size, folder, comes_again=False):
-    """Trains the counts of samples; in the middle it waits for the file `again`, which one that comes again makes."""
+def counter(number, given, ledger, size):
+    """(island `number`'s model of the counts of samples, its optimizer, its samples)."""
     import gradweave
 
     model = Counts(size)
@@ -513,30 +513,63 @@ def counting(rank, number, given, ledger, size, folder, comes_again=False):
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     model, optimizer = gradweave.wrap(model, optimizer, **given, island=f"island{number}", timeout=60.0, report=False,
                                       between={"period": 3, "compressor": "none"})
-    islands, again = model.gradweave.islands, Path(folder) / "again"
-    samples = Samples(range(NUMBER), batch_size=2, chunk=CHUNK, islands=islands, ledger=ledger, epochs=EPOCHS)
-    while not comes_again and not agreed(islands.workers == 3):  # one that is alone would train what no average has
-        islands.wait()
-    before = islands.averages
-    for step, batch in enumerate(samples):
-        optimizer.zero_grad()
-        model(batch).backward()
-        optimizer.step()
-        time.sleep(0.01)
-        if comes_again and step == 3:
-            again.touch()
-        if islands.averages >= before + 3:
-            Path(os.environ["JOB_FOLDER"], f"averaged{rank}").touch()
-        while islands.averages > before + 3 and not agreed(again.exists()):
-            islands.wait()
+    return model, optimizer, Samples(range(NUMBER), batch_size=2, chunk=CHUNK, islands=model.gradweave.islands, ledger=ledger,
+                                     epochs=EPOCHS)
+
+
+def train(model, optimizer, batch):
+    optimizer.zero_grad()
+    model(batch).backward()
+    optimizer.step()
+    time.sleep(0.01)
+
+
+def counted(model):
+    """What the island ends with."""
+    import gradweave
+
+    islands = model.gradweave.islands
     gradweave.finish(model)
     found = {"counts": next(model.parameters()).detach().clone(), "last": islands.last_average, "with": islands.finished_with}
     model.gradweave.close()
     return found
 
 
-def expected_of(ledger, order, last):
-    """What each sample's count has to be, by a ledger's file: an average adds for each sample its island's share."""
+def counting(rank, number, given, ledger, size, folder, comes_again=False):
+    """Trains the counts of samples; in the middle it waits for the file `again`, which one that comes again makes."""
+    model, optimizer, samples = counter(number, given, ledger, size)
+    islands, again = model.gradweave.islands, Path(folder) / "again"
+    while not comes_again and not agreed(islands.workers == 3):  # one that is alone would train what no average has
+        islands.wait()
+    before = islands.averages
+    for step, batch in enumerate(samples):
+        train(model, optimizer, batch)
+        if comes_again and step == 3:
+            again.touch()
+        if islands.averages >= before + 3:
+            Path(os.environ["JOB_FOLDER"], f"averaged{rank}").touch()
+        while islands.averages > before + 3 and not agreed(again.exists()):
+            islands.wait()
+    return counted(model)
+
+
+def first_alone(rank, number, given, ledger):
+    """Island 1 trains until another one has come, then on. "alone": {chunk: samples of it} that became the state before."""
+    model, optimizer, samples = counter(number, given, ledger, 1)
+    islands, alone = model.gradweave.islands, {}
+    islands.on_keep(lambda: alone.update(samples.checkpoint()))
+    for step, batch in enumerate(samples):
+        train(model, optimizer, batch)
+        if step == 10:
+            Path(os.environ["JOB_FOLDER"], "trained").touch()
+        while step == 40 and islands.workers == 1:
+            islands.wait()
+    return counted(model) | {"alone": alone}
+
+
+def expected_of(ledger, order, last, alone):
+    """What each sample's count has to be, by a ledger's file: an average adds for each sample its island's share. `alone`:
+    {chunk: samples of it} that were trained before."""
     with contextlib.closing(sqlite3.connect(ledger)) as file:
         found = file.execute("SELECT * FROM entries WHERE key LIKE '% average %'").fetchall()
         entries = {key.split(" ", 1)[1]: json.loads(value) for key, value in found}
@@ -546,7 +579,10 @@ def expected_of(ledger, order, last):
         entry = next(entry for key, entry in entries.items() if key.startswith(f"average {last} "))
         landed.append([entries[f"average {last} {each}"]["trained"] for each in entry["islands"]])
         last = entry["before"]
-    counts, kept = torch.zeros(NUMBER), {}
+    counts, kept = torch.zeros(NUMBER), dict(alone)
+    for chunk, to in alone.items():
+        for sample in order.of(chunk)[:to]:
+            counts[sample] += 1
     for of_islands in reversed(landed):
         gained = [[sample for chunk, to in trained for sample in order.of(chunk)[kept.get(chunk, 0):to]]
                   for trained in of_islands]
@@ -572,8 +608,23 @@ def test_each_sample_counts_once_though_an_island_is_killed_and_comes_back(serve
     served.start()
     jobs[2] = ranks.start(counting, size, number=3, comes_again=True, **told)
     found = [each for job in jobs for each in job.results()]
-    expected = expected_of(served.file, Order(NUMBER, CHUNK, EPOCHS, 0, size), found[0]["last"])
+    expected = expected_of(served.file, Order(NUMBER, CHUNK, EPOCHS, 0, size), found[0]["last"], alone={})
     for each in found:
         assert each["with"] == ["island1", "island2", "island3"]
+        assert torch.equal(each["counts"], found[0]["counts"])
+        torch.testing.assert_close(each["counts"], expected)
+
+
+def test_what_an_island_trained_before_others_came_counts_once(served, meeting):
+    told = {"given": meeting.given, "ledger": served.address}
+    first = ranks.start(first_alone, 1, number=1, **told)
+    first.wait_for_file("trained")
+    second = ranks.start(first_alone, 1, number=2, **told)
+    found = [*first.results(), *second.results()]
+    alone = found[0]["alone"]
+    assert sum(alone.values()) > 20 and not found[1]["alone"]
+    expected = expected_of(served.file, Order(NUMBER, CHUNK, EPOCHS, 0, 1), found[0]["last"], alone)
+    for each in found:
+        assert each["with"] == ["island1", "island2"]
         assert torch.equal(each["counts"], found[0]["counts"])
         torch.testing.assert_close(each["counts"], expected)
