@@ -67,7 +67,8 @@ GPT = Judged(job="gpt", optimizer="adamw", schedule=accuracy.HIGH["gpt"], measur
 
 
 def timed(path):
-    """{(job, coverage): {row: line}}, with DistributedDataParallel's rows, which every line brings with it."""
+    """{(job, coverage): {row: line}}, with DistributedDataParallel's rows, which every line brings with it. Rows were measured
+    at different times, when machine and link had other speeds: "compared_ms" is what a row takes beside DDP (tuned)."""
     found = {}
     for (job, coverage, name), line in table.done_rows(path).items():
         group = found.setdefault((job, coverage), {})
@@ -78,21 +79,12 @@ def timed(path):
         for name in table.ANCHORS:
             if name in group:  # one measurement in each piece
                 group[name]["measured_ms"] = statistics.median(value["measured_ms"] for value in group[name]["anchors_of"])
+        for line in group.values():
+            if "speedup_over_tuned" in line:
+                line["compared_ms"] = group[TUNED]["measured_ms"] / statistics.median(
+                    each["speedup_over_tuned"][0] for each in line.get("anchors_of", [line]))
     return dict(sorted(found.items(),
                        key=lambda entry: (table.JOBS.index(entry[0][0]) if entry[0][0] in table.JOBS else 9, entry[0][1])))
-
-
-def at_one_speed(times, job):
-    """The groups of a job with times as if the machine had had one speed: rows were measured at different times."""
-    found = {}
-    for key, group in times.items():
-        if key[0] != job:
-            continue
-        compute = group["compute alone"]["measured_ms"]
-        found[key] = {name: line | {"measured_ms": compute * statistics.median(
-            each["over_compute"][0] for each in line.get("anchors_of", [line]))}
-            for name, line in group.items() if "over_compute" in line}
-    return found
 
 
 def curves(path, judged=SMALL):
@@ -134,7 +126,7 @@ def seconds_to_target(name, coverage, line, found, target=SMALL.target):
     if not of_row:
         return None
     reached = [count for count in (iterations_to(curve, target) for curve in of_row) if count is not None]
-    middle = statistics.median(reached) * line["measured_ms"] / 1e3 if 2 * len(reached) > len(of_row) else None
+    middle = statistics.median(reached) * line["compared_ms"] / 1e3 if 2 * len(reached) > len(of_row) else None
     return middle, len(reached), len(of_row)
 
 
@@ -271,8 +263,8 @@ def kept_accuracy(done):
                 found = [done[run]["accuracy"][-1] for run in runs if run in done]
                 row.append(f"{statistics.mean(found):.2f}" if found else "")
             lines.append(row)
-    return markdown(["workers, optimizer", "DistributedDataParallel", "`delayed_averaging`", "in 4 bits, coverage rate 16",
-                     "64"], lines)
+    return markdown(["workers, optimizer", "DistributedDataParallel", "`delayed_averaging`, at 2", "in 4 bits, at 16",
+                     "in 4 bits, at 64"], lines)
 
 
 def other_jobs(done):
@@ -327,9 +319,9 @@ def panel(judged, group, coverage, found, top):
     for name in judged.drawn[coverage]:
         line = group.get(name)
         of_row = curves_of(name, coverage, found)
-        if line and "measured_ms" in line and of_row:
+        if line and "compared_ms" in line and of_row:
             reach = seconds_to_target(name, coverage, line, found, judged.target)
-            series.append((reach[0] if reach[0] is not None else math.inf, name, mean_curve(of_row, line["measured_ms"])))
+            series.append((reach[0] if reach[0] is not None else math.inf, name, mean_curve(of_row, line["compared_ms"])))
     series.sort(key=lambda entry: entry[0])
     if not series:
         return []
@@ -391,7 +383,7 @@ def gpt_over_time(times, found, done):
         row = [name]
         for rate in PICTURED:
             line, own = times[GPT.job, rate].get(name, {}), curves_of(name, rate, losses) or {}
-            reach = seconds_to_target(name, rate, line, found, GPT.target) if own and "measured_ms" in line else None
+            reach = seconds_to_target(name, rate, line, found, GPT.target) if own and "compared_ms" in line else None
             row.append("" if reach is None else f"{reach[0]:.0f} s" if reach[0] is not None else "not reached")
             apart = [loss - reference[seed] for seed, loss in own.items()]
             row.append(f"{statistics.mean(apart):+.3f} ({len(apart)})" if apart else "")
@@ -435,8 +427,7 @@ def first_screen(times, found):
 
 def pictures(times, found):
     """{page of docs/: SVG}."""
-    of_gpt = at_one_speed(times, GPT.job), curves(ACCURACIES, GPT), GPT
-    return {SMALL.picture: picture(times, found), GPT.picture: picture(*of_gpt)}
+    return {SMALL.picture: picture(times, found), GPT.picture: picture(times, curves(ACCURACIES, GPT), GPT)}
 
 
 def measured():
@@ -452,7 +443,7 @@ def sections(times, found):
             (DOCS / "performance.md", "other jobs", other_jobs(accuracy.done_runs(ACCURACIES))),
             (DOCS / "performance.md", "predictions", predictions(times)),
             (DOCS / "results/accuracy.md", "the GPT over time",
-             gpt_over_time(at_one_speed(times, GPT.job), curves(ACCURACIES, GPT), accuracy.done_runs(ACCURACIES))),
+             gpt_over_time(times, curves(ACCURACIES, GPT), accuracy.done_runs(ACCURACIES))),
             (DOCS / "results/schemes.md", "in the job", measured_in_the_job() + "\n\n" + predicted_and_repeated()),
             (DOCS.parent / "README.md", "first screen", first_screen(times, found))]
 

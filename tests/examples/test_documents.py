@@ -18,7 +18,7 @@ RATES = ["0.5", "1", "2", "4", "16", "64"]
 
 
 def environment_of(folder):
-    """As a user's after `make build runtime`."""
+    """As a user's after `make runtime`."""
     python = Path(sys.executable).parent
     names = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "NO_COLOR")}
     return names | {"PATH": f"{BUILD}:{python}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT / 'python'}:{folder}",
