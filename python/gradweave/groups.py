@@ -4,6 +4,7 @@ import collections
 import datetime
 import json
 import os
+import io
 import pickle
 import time
 import traceback
@@ -25,7 +26,7 @@ _jobs = collections.Counter()  # by members, alike on all of them
 # torch's own collectives of objects need NumPy, which may be missing.
 
 def gathered(value, group=None):
-    """[of each rank of `group`: its `value`, which can be pickled], on all of its ranks. Collective."""
+    """[of each rank of `group`: its `value`, of numbers, texts and what holds them], on all of its ranks. Collective."""
     own = _pickled(value, group)
     sizes = [int(size) for size in _all_gathered(torch.tensor([len(own)], device=own.device), group)]
     padded = own.new_zeros(max(sizes))
@@ -34,7 +35,7 @@ def gathered(value, group=None):
 
 
 def from_rank_0(value, group=None):
-    """Rank 0's `value`, which can be pickled, on all ranks of `group`. Collective."""
+    """Rank 0's `value`, of numbers, texts and what holds them, on all ranks of `group`. Collective."""
     own = _pickled(value, group)
     size = torch.tensor([len(own)], device=own.device)
     distributed.broadcast(size, group=group, group_src=0)
@@ -54,8 +55,15 @@ def _pickled(value, group):
     return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(device)
 
 
+class _Data(pickle.Unpickler):
+    """Reads numbers, texts and what holds them: what another rank has sent can't name code."""
+
+    def find_class(self, module, name):
+        raise pickle.UnpicklingError(f"{module}.{name} is no data")
+
+
 def _unpickled(held):
-    return pickle.loads(bytes(held.tolist()))
+    return _Data(io.BytesIO(bytes(held.tolist()))).load()
 
 
 class JobRanks:
