@@ -89,7 +89,14 @@ struct Arguments {
     }
   }
   const std::string& operator[](const std::string& name) const { return values.at(name); }
-  int number(const std::string& name) const { return std::stoi(values.at(name)); }
+  double number(const std::string& name) const {
+    try {
+      return std::stod(values.at(name));
+    } catch (const std::logic_error&) {
+      throw gradweave::InvalidInput("'" + values.at(name) + "' is no number", "--" + name);
+    }
+  }
+  int count(const std::string& name) const { return static_cast<int>(number(name)); }
 };
 
 at::Tensor loss_of(Network& network, Pictures& pictures) {
@@ -101,7 +108,7 @@ double plain_iteration(Network& network, torch::optim::Optimizer& optimizer, c10
                        int ranks, Pictures& pictures, const Arguments& arguments) {
   optimizer.zero_grad();
   double loss = 0;
-  for (int pass = 0; pass < arguments.number("passes"); ++pass) {
+  for (int pass = 0; pass < arguments.count("passes"); ++pass) {
     const at::Tensor each = loss_of(network, pictures);
     each.backward();
     loss = each.item<double>();
@@ -111,7 +118,7 @@ double plain_iteration(Network& network, torch::optim::Optimizer& optimizer, c10
     if (group != nullptr) group->allreduce(gradient)->wait();
   }
   if (!arguments["clip"].empty())
-    torch::nn::utils::clip_grad_norm_(network.parameters(), std::stod(arguments["clip"]));
+    torch::nn::utils::clip_grad_norm_(network.parameters(), arguments.number("clip"));
   optimizer.step();
   return loss;
 }
@@ -119,11 +126,10 @@ double plain_iteration(Network& network, torch::optim::Optimizer& optimizer, c10
 double iteration(Network& network, torch::optim::Optimizer& optimizer, gradweave::Session& session,
                  Pictures& pictures, const Arguments& arguments) {
   optimizer.zero_grad();
-  for (int pass = 1; pass < arguments.number("passes"); ++pass)
-    session.accumulate(loss_of(network, pictures));
+  for (int pass = 1; pass < arguments.count("passes"); ++pass) session.accumulate(loss_of(network, pictures));
   const at::Tensor loss = loss_of(network, pictures);
   session.backward(loss);
-  if (!arguments["clip"].empty()) session.clip_grad_norm(std::stod(arguments["clip"]));
+  if (!arguments["clip"].empty()) session.clip_grad_norm(arguments.number("clip"));
   session.step();
   return loss.item<double>();
 }
@@ -134,7 +140,7 @@ gradweave::SessionOptions options_of(const Arguments& arguments) {
   options.warm_up = 2;
   options.profile_iterations = 4;
   options.probe_seconds = 0.5;
-  options.tune = arguments.number("tune");
+  options.tune = arguments.count("tune");
   options.dump = arguments["dump"];
   return options;
 }
@@ -150,7 +156,7 @@ std::uint64_t sum_of_bits(const Network& network) {
 }
 
 double train(const Arguments& arguments, const gradweave::Job& job, Network& network) {
-  const int iterations = arguments.number("iterations");
+  const int iterations = arguments.count("iterations");
   torch::optim::AdamW optimizer(network.parameters(), torch::optim::AdamWOptions(1e-3));
   Pictures pictures(job.rank);
   double loss = 0;

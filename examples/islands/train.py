@@ -64,10 +64,10 @@ def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--meeting", default="127.0.0.1:29600")
     arguments.add_argument("--key", required=True)
-    arguments.add_argument("--island", help="its name; where islands are on several machines, each has its machine's")
+    arguments.add_argument("--island", help="its name (default: the machine's)")
     arguments.add_argument("--ledger", help="the default is port 29601 of the meeting point's host")
     arguments.add_argument("--epochs", type=int, default=4)
-    arguments.add_argument("--pace", type=float, default=0.0, help="seconds that each step takes longer")
+    arguments.add_argument("--pace", type=float, default=0.0, help="seconds to wait after each step")
     given = arguments.parse_args()
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")

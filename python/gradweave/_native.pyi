@@ -1,6 +1,7 @@
 """The extension module: the planning core, and the engine (src/python/bindings.cc)."""
 
 import datetime
+import os
 from typing import Any, Callable, Iterator, KeysView, Mapping, Sequence
 
 import torch
@@ -20,7 +21,7 @@ class _Value:  # the classes have no base in common
     @classmethod
     def from_json(cls, text: str) -> Self: ...
     @classmethod
-    def read(cls, path: str) -> Self:
+    def read(cls, path: str | os.PathLike[str]) -> Self:
         """Of a file, with the command's limits and messages. Errors: InvalidInput."""
     def to_json(self) -> str:
         """The canonical text: same value, same bytes."""

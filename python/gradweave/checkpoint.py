@@ -56,7 +56,8 @@ def states_of(given, rank, ranks):
                          "of all")
     for state in states:
         if state.version != VERSION:
-            raise ValueError(f"it has version {state.version}, and this gradweave reads version {VERSION}")
+            raise ValueError(f"it has version {state.version}, and this gradweave reads version {VERSION}: load it with "
+                             "the release that saved it")
     first = states[0]
     if len(states) == 1 and first.ranks == ranks:
         if first.rank != rank:
@@ -72,13 +73,13 @@ def _check_complete(states):
     found = [state.rank for state in states]
     for state in states:
         if state.ranks != first.ranks or state.job != first.job or state.plan != first.plan:
-            raise ValueError(f"those of {named([first.rank])} and {named([state.rank])} are of different jobs "
+            raise ValueError(f"the states of {named([first.rank])} and {named([state.rank])} are of different jobs "
                              f"({first.ranks} and {state.ranks} ranks): give those of one")
         if state.iteration != first.iteration:
-            raise ValueError(f"that of rank {first.rank} is of iteration {first.iteration}, that of rank {state.rank} of "
+            raise ValueError(f"the state of rank {first.rank} is of iteration {first.iteration}, that of rank {state.rank} of "
                              f"iteration {state.iteration}: give those of one iteration")
     if twice := sorted({each for each in found if found.count(each) > 1}):
-        raise ValueError(f"that of {named(twice)} is given twice: give that of each rank once")
+        raise ValueError(f"the state of {named(twice)} is given twice: give each rank's once")
     if missing := sorted(set(range(first.ranks)) - set(found)):
         raise ValueError(f"it is of {named(found)} of {first.ranks}, without {named(missing)}: to go on with another number "
                          "of ranks, give every rank the states of all, load_state_dict([of rank 0, of rank 1, ...])")

@@ -26,9 +26,11 @@ def main(arguments):
               "and simulation work without it by the command 'gradweave'", file=sys.stderr)
         return EXIT_USAGE
     # torch is imported here and by the commands, so that --help and usage errors are quick.
+    refusals: tuple[type[Exception], ...] = (UsageError,)
     try:
         if options.command != "doctor":  # which looks for itself
-            from gradweave import _native  # noqa: F401
+            from gradweave import _native
+            refusals += (_native.InvalidInput,)
     except ImportError as error:
         if error.name != "gradweave._native":
             raise
@@ -36,7 +38,7 @@ def main(arguments):
         return EXIT_USAGE
     try:
         return options.run(options)
-    except UsageError as error:
+    except refusals as error:
         print(f"gradweave {options.command}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
@@ -111,7 +113,7 @@ def _add_profile(commands):
                          help="demo, wide, small, gpt, resnet18, vit, lora, or MODULE:FUNCTION that returns "
                          "(model, optimizer, loss, batches)")
     command.add_argument("-o", "--output", type=Path, help="the workload file (default: standard output)")
-    command.add_argument("--iterations", type=int, default=20)
+    command.add_argument("--iterations", type=int, default=20, help="iterations that are timed (default: 20)")
     command.add_argument("--batch-size", type=int, help="for the example jobs (default: the job's own, 64, 32 or 16)")
     command.add_argument("--accumulate", type=int, default=1, metavar="PASSES",
                          help="forward and backward passes of an iteration, whose gradients accumulate (default: 1)")
@@ -124,8 +126,8 @@ def _profile(options):
     if options.iterations < 1 or options.accumulate < 1 or (options.batch_size is not None and options.batch_size < 1):
         raise UsageError("--iterations, --batch-size and --accumulate must be at least 1")
     _check_writable(options.output)
-    if "RANK" not in os.environ:
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if "RANK" not in os.environ and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
     job = _job(options.job, options.batch_size)
     with ranks.joined_if_launched():
         workload, rest_us = profiling.profile(job, options.job, options.iterations, passes=options.accumulate)
@@ -149,13 +151,15 @@ def _job(name, batch_size):
     sys.path.insert(0, os.getcwd())
     try:
         make = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError) as error:
         raise UsageError(f"job '{name}': {error}") from None
     made = make()
     if not isinstance(made, tuple) or len(made) != 4:
         raise UsageError(f"job '{name}': {function}() must return (model, optimizer, loss, batches), "
                          f"not {type(made).__name__}")
     model, optimizer, loss, batches = made
+    if hasattr(batches, "__len__") and len(batches) == 0:
+        raise UsageError(f"job '{name}': {function}() returned no batches")
     return Job(model, optimizer, loss, repeated(batches))
 
 
@@ -187,28 +191,40 @@ def _add_train(commands):
     command.add_argument("--iterations", type=int, help="timed iterations in a turn (default: as many as keep the whole "
                          "below five minutes, 6 to 20)")
     command.add_argument("--network", choices=["wide", "small", "gpt", "resnet18", "vit", "lora"], default="wide",
-                         help="convolutional networks of 13.2 MB and 0.4 MB, a GPT on this system's text, ResNet-18 with "
+                         help="convolutional networks of 13.2 MB and 0.4 MB, a GPT on PyTorch's sources, ResNet-18 with "
                               "batch norm, a vision transformer, low-rank adapters of that GPT (default: wide)")
     command.add_argument("--optimizer", choices=["sgd", "adamw", "muon"], default="sgd",
                          help="muon: for the matrices between layers, and AdamW for the rest (default: sgd)")
     command.add_argument("--learning-rate", type=_positive,
                          help="(default: the job's own, such as 0.05 for sgd, 0.001 for adamw, 0.02 for muon)")
-    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--seed", type=int, default=0, help="of parameters and batches (default: 0)")
     command.add_argument("--pin", action="store_true", help="pin each worker to a processor of its own")
     command.add_argument("--output", type=Path, default=Path("out"), help="folder for results and traces (default: out)")
 
 
 def _train(options):
-    demo, = _laboratory("demo")
+    from gradweave import core
+    demo, methods = _laboratory("demo", "methods")
     if options.workers < 2:
         raise UsageError("--workers: at least 2, since one worker has nothing to communicate")
     if options.rounds < 1 or (options.iterations is not None and options.iterations < 1):
         raise UsageError("--rounds and --iterations must be at least 1")
+    if options.output.exists() and not options.output.is_dir():
+        raise UsageError(f"--output: {options.output} is no folder; give one, or a new one's name")
+    for text in filter(None, options.schemes.split(",")):
+        try:
+            method = methods.parse(text)
+            core.check_options(method.scheme, method.plan_options)
+        except ValueError as error:
+            raise UsageError(f"--schemes: {error}") from None
     return demo.run(options)
 
 
 def _positive(text):
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
     return value

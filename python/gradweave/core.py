@@ -96,7 +96,11 @@ def cut_layers(plan: "Json | Plan", workload: "Json | Workload") -> list[int]:
 def fit_link(measurements: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Start-up and per-byte cost of a link by a robust fit of [{"bytes": n, "us": t}, ...]: {"startup_us",
     "us_per_byte", "residual"}. Errors: ValueError."""
-    return _native().fit_link([(int(each["bytes"]), float(each["us"])) for each in measurements])
+    try:
+        points = [(int(each["bytes"]), float(each["us"])) for each in measurements]
+    except (KeyError, TypeError, ValueError):
+        raise _native().InvalidInput('fit_link(): give a list of {"bytes": n, "us": t}, of numbers') from None
+    return _native().fit_link(points)
 
 
 def chrome_trace(timelines: "Iterable[Json | Timeline]") -> str:

@@ -74,8 +74,9 @@ class JobRanks:
     ranks may come `arrival_s` after each other."""
 
     def __init__(self, group, timeout_s, plan_group=None, held=None, arrival_s=None):
-        if group is distributed.GroupMember.NON_GROUP_MEMBER:
-            raise ValueError("gradweave.wrap: this rank is not a member of process_group; call it with this rank's own group")
+        for name, given in (("process_group", group), ("plan_group", plan_group)):
+            if given is distributed.GroupMember.NON_GROUP_MEMBER:
+                raise ValueError(f"gradweave.wrap: this rank is not a member of {name}; call it with this rank's own group")
         world = distributed.group.WORLD if distributed.is_initialized() else None
         self.user_group, self.timeout_s = group or world, timeout_s
         self.members = _ranks_of(self.user_group)

@@ -7,6 +7,7 @@ import datetime
 import io
 import logging
 import math
+import numbers
 import os
 import socket
 import time
@@ -482,9 +483,9 @@ class Islands:
         if self._told_late or self._inside.rank or self.steps_to_land < max(LATE_STEPS, self._period / 2):
             return
         self._told_late = True
-        logger.warning("gradweave: island '%s': an average landed %d steps after it began, and one begins every %d steps. "
-                       "Averages that land so late cost accuracy: give between={'fragments': %d}, send fewer bits, or give a "
-                       "longer 'period'", self.name, self.steps_to_land, self._period, 4 * self._fragments)
+        logger.warning("gradweave: island '%s': an average landed %d steps after it began; 'period' is %d. Averages that "
+                       "land so late cost accuracy: give between={'fragments': %d}, send fewer bits, or give a longer "
+                       "'period'", self.name, self.steps_to_land, self._period, 4 * self._fragments)
 
     def finish(self):
         """Returns once all islands that are there have called it, and are equal: those of `finished_with`."""
@@ -505,9 +506,9 @@ class Islands:
                 break  # they have left while the meeting point was away
             if not told and now - begin > TELL_S and self._inside.rank == 0:
                 told = True
-                logger.info("gradweave.finish(): island %s waits for the others: %s", self.name, ", ".join(self.names))
+                logger.info("gradweave.finish(): island %s waits until all have called it: %s", self.name, ", ".join(self.names))
         if len(self.finished_with) == 1 and len(self._averaged_with) > 1 and self._inside.rank == 0:
-            logger.warning("gradweave.finish(): island '%s' ends alone: the others of its last average (%s) have left",
+            logger.warning("gradweave.finish(): island '%s' ends alone: of its last average's islands (%s) no other is there",
                            self.name, ", ".join(self._averaged_with))
 
     def close(self):
@@ -527,8 +528,8 @@ class Islands:
             now, trouble = time.monotonic(), self._inside.from_rank_0(self._member.trouble)
             since = (since or now) if trouble else None
             if self._inside.from_rank_0(bool(trouble) and now - since > patience_s):
-                raise _native.InvalidInput(f"gradweave.wrap(islands=): this island can't join: {trouble}; is `gradweave meet` "
-                                           "running there, with this key?")
+                raise _native.InvalidInput(f"gradweave.wrap(islands='{self._settings.islands}'): this island can't join: "
+                                           f"{trouble}; if nothing answers, start `gradweave meet` there with this key")
             waits = trouble or "the meeting point has not let it in yet; its own output says which islands it waits for"
             if waits != told and now - (since or begin + TELL_S) > 1 and self._inside.rank == 0:
                 told = waits
@@ -681,6 +682,9 @@ class Islands:
         self._taken = []
 
 
+SCHEMES_RUN = "Gradweave's schemes communicate between ranks"
+
+
 class Session:
     """What `model.gradweave` is where the ranks of an island communicate by means of their own, or it has only one."""
 
@@ -722,7 +726,13 @@ class Session:
         return {"steps": self.islands.steps}
 
     def load_state_dict(self, state) -> None:
+        if "steps" not in state:
+            raise _native.InvalidInput(f"model.gradweave.load_state_dict(): the state was saved where {SCHEMES_RUN}, and here "
+                                       "they don't: load model and optimizer alone")
         self.islands.steps = state["steps"]
+
+    def __getattr__(self, name):
+        raise AttributeError(f"model.gradweave has no {name} in this island: it is of jobs where {SCHEMES_RUN}")
 
     def unhook(self):
         for handle in self._handles:
@@ -817,8 +827,11 @@ def checked(given):
                                        f"{', '.join(others)}, or average parameters")
         options["fragments"] = 1
     for name, what in (("period", "steps"), ("fragments", "parts of the model that are averaged in turn")):
-        if options[name] is not None and (options[name] != int(options[name]) or options[name] < 1):
-            raise _native.InvalidInput(f"gradweave.wrap(between=): {name} is {options[name]}; give a number of {what}, at "
+        value = options[name]
+        if value is None and OPTIONS[name] is None:
+            continue
+        if not isinstance(value, numbers.Real) or not float(value).is_integer() or value < 1:
+            raise _native.InvalidInput(f"gradweave.wrap(between=): {name} is {value!r}; give a number of {what}, at "
                                        "least 1")
     return options
 
@@ -953,8 +966,12 @@ def _own_host(meeting, listen):
     if host not in ("", "0.0.0.0", "::"):
         return host
     where, _, port = meeting.rpartition(":")
-    found = socket.getaddrinfo(where.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(found[0], found[1]) as probe:
-        probe.connect(found[4])
-        own = probe.getsockname()[0]
+    try:
+        found = socket.getaddrinfo(where.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(found[0], found[1]) as probe:
+            probe.connect(found[4])
+            own = probe.getsockname()[0]
+    except OSError as error:
+        raise _native.InvalidInput(f"gradweave.wrap(islands='{meeting}'): {error}; give the host and the port of `gradweave "
+                                   "meet`, HOST:PORT") from None
     return f"[{own}]" if ":" in own else own

@@ -89,8 +89,10 @@ def links_of(given, job, device):
     links = [_link_of(number, one, job, device, alone=len(given) == 1) for number, one in enumerate(given)]
     if not links:
         raise ValueError("gradweave.wrap: links is empty; name at least one interface or group")
-    if len({link.name for link in links}) < len(links):
-        raise ValueError("gradweave.wrap: two links have the same name")
+    names = [link.name for link in links]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"gradweave.wrap: links= has two links called '{name}': give each its own name")
     return links
 
 

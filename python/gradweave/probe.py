@@ -31,7 +31,7 @@ def probe(interfaces: Sequence[str] = (), seconds: float = 4.0) -> tuple[core.Cl
     for link, residual in zip(cluster["links"], residuals):
         us_per_byte = link["us_per_byte"]
         rate = (f"{8 / us_per_byte:.0f} Mb/s of all-reduced data" if us_per_byte > 0 else
-                f"its rate is lost in the noise of {seconds:g} s: measure for longer (--seconds)")
+                f"rate lost in the noise (give --seconds above {seconds:g})")
         lines.append(f"{link['name']}: start-up {link['startup_us']:.0f} us, {rate}, residual {100 * residual:.1f}%")
     return cluster, lines
 

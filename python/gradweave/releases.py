@@ -6,7 +6,7 @@ OLDEST, NEWEST = (2, 11), (2, 15)  # major and minor numbers
 RANGE = f"torch>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
 # The warning that torch gives while it is imported where NumPy is missing, which nothing here needs.
 WITHOUT_NUMPY = ("Failed to initialize NumPy", UserWarning)
-BUILD = "make runtime in a clone, or a wheel as docs/install.md says"
+BUILD = "make runtime in a clone, or install a wheel (docs/install.md)"
 
 
 def reason_against(running, built):

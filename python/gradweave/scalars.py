@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import time
 
 logger = logging.getLogger("gradweave")
@@ -41,7 +42,7 @@ class Scalars:
             try:
                 _tell(target, sums["iterations"], values, facts)
             except OSError as error:  # training is worth more than what is told of it
-                logger.warning("model.gradweave.log_to(): logging has stopped: %s", error)
+                logger.warning("model.gradweave.log_to(%s): logging has stopped: %s", getattr(target, "name", type(target).__name__), error)
                 self._told.remove(each)
 
     def close(self):
@@ -64,6 +65,7 @@ class _Lines:
     """A file to which whole lines are appended."""
 
     def __init__(self, path):
+        self.name = os.fspath(path)
         self._file = open(path, "ab", buffering=0)
 
     def write(self, record):

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import numbers
 import os
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, Callable, Concatenate, Iterable, Mapping, ParamSpec, TypeVar
@@ -15,6 +16,7 @@ from gradweave.links import EmulatedLink, links_of, over_levels, renamed
 
 GivenLink = str | distributed.ProcessGroup | EmulatedLink  # an interface, a group, or a model of one
 Plan = core.Plan | dict[str, Any] | str | os.PathLike
+LONGEST_S = 1e9
 COMPILED = "gradweave.wrap(tune=): a compiled model would be compiled again for each trial; leave out tune or torch.compile"
 
 
@@ -97,11 +99,26 @@ class Settings:
     listen: str | None = None
     between: Mapping[str, object] | None = None
 
+    def check_times(self):
+        """Errors: ValueError."""
+        for name in ("timeout", "arrival_timeout"):
+            given = getattr(self, name)
+            if not isinstance(given, numbers.Real) or not 0.001 <= given <= LONGEST_S:
+                raise ValueError(f"gradweave.wrap: {name}={given!r}: give seconds, 0.001 to {LONGEST_S:g}")
+
     def check_ranges(self):
         """Errors: ValueError."""
-        for name, least in (("warm_up", 1), ("profile_iterations", 1), ("timeout", 0.001), ("arrival_timeout", 0.001)):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"gradweave.wrap: {name}={getattr(self, name)}: give at least {least}")
+        for name in ("warm_up", "profile_iterations"):
+            given = getattr(self, name)
+            if not isinstance(given, numbers.Integral) or given < 1:
+                raise ValueError(f"gradweave.wrap: {name}={given!r}: give a whole number, at least 1")
+        for name, kind, what in (("options", Mapping, "a dictionary"), ("workers_per_node", numbers.Integral, "a whole number"),
+                                 ("between", Mapping, "a dictionary")):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, kind):
+                raise ValueError(f"gradweave.wrap: {name}={given!r}: give {what}")
+        if self.scaler is not None and not hasattr(self.scaler, "is_enabled"):
+            raise ValueError(f"gradweave.wrap: scaler={self.scaler!r}: give the loop's torch.amp.GradScaler")
         if self.moments not in moments.CHOICES:
             raise ValueError(f"gradweave.wrap: moments={self.moments!r}: give one of {', '.join(moments.CHOICES)}")
         if (self.islands is None) != (self.key is None):
@@ -110,8 +127,8 @@ class Settings:
         for name in ("island", "listen", "between") if self.islands is None else ():
             if getattr(self, name) is not None:
                 raise ValueError(f"gradweave.wrap: {name}= needs islands= and key=: give them too, or leave it out")
-        if isinstance(self.exclude, str):
-            raise ValueError(f"gradweave.wrap: exclude='{self.exclude}': give a list of names")
+        if isinstance(self.exclude, str) or not isinstance(self.exclude, Iterable):
+            raise ValueError(f"gradweave.wrap: exclude={self.exclude!r}: give a list of names")
 
     def links_of(self, job, device):
         """The job's links for parameters on `device`, not yet open. Errors: ValueError, OSError."""
@@ -226,7 +243,7 @@ def plan_of(given: Plan) -> core.Plan:
         return core.Plan.read("./-" if path == "-" else path)  # for the command "-" is standard input
     if isinstance(given, (core.Plan, dict)):
         return core.Plan(given)
-    raise _native.InvalidInput(f"plan is a {type(given).__name__}; give a dictionary, a JSON text or a path")
+    raise _native.InvalidInput(f"plan= is of type {type(given).__name__}: give a core.Plan, a dictionary, a JSON text or a path")
 
 
 _Arguments = ParamSpec("_Arguments")

@@ -14,12 +14,16 @@ of_parent = weakref.WeakSet()  # models and optimizers that were wrapped in the 
 
 def session_of(held):
     """Errors: ValueError if `held` is not wrapped."""
-    session = sessions.get(held) or sessions.get(getattr(held, "module", held))  # Fabric's stands around it
-    if session is None and held in of_parent:
+    try:
+        session = sessions.get(held) or sessions.get(getattr(held, "module", held))  # Fabric's stands around it
+    except TypeError:  # no object that can be wrapped
+        session = None
+    if session is None and isinstance(held, torch.nn.Module) and held in of_parent:
         raise ValueError("this process was forked from the rank that wrapped this model, and is no rank: train and finish "
                          "there; here the model is the plain one")
     if session is None:
-        raise ValueError("this model is not wrapped: call gradweave.wrap() first")
+        raise ValueError(f"this {type(held).__name__} is no wrapped model: give the one that gradweave.wrap() returned, before "
+                         "close()")
     return session
 
 

@@ -5,7 +5,7 @@ import contextlib
 import sys
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Iterable
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -77,6 +77,7 @@ def wrap(model: torch.nn.Module, optimizer: Given, settings: Settings) -> Wrappe
 
 def wrap_alone(model, optimizer, settings):
     """As wrap(); but an island joins the others at its first step: frameworks load checkpoints once the model is wrapped."""
+    settings.check_times()
     if settings.islands is not None:
         settings.check_ranges()
         _check_islands(model, settings)
@@ -91,13 +92,12 @@ def wrap_alone(model, optimizer, settings):
             return _wrap_island(model, optimizer, settings, lockstep.Lockstep if gradients else islands.Islands)
     held = sharding.held_by(model, settings.exclude)
     job = JobRanks(settings.process_group, settings.timeout, settings.plan_group, held, settings.arrival_timeout)
-    refusal, arguments, links = None, {}, []
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    refusal, arguments, links, optimizers = None, {}, [], []
     try:
         settings.check_ranges()
         if settings.dump is not None:
             job.dump_to(settings.dump)
-        optimizers = list(map(innermost, optimizers))
+        optimizers = list(map(innermost, _listed(optimizer)))
         _check_arguments(model, optimizers)
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         links = settings.links_of(job, device)
@@ -147,8 +147,7 @@ def wrap_alone(model, optimizer, settings):
 
 def _wrap_island(model, optimizer, settings, kind):
     """Of an island that no engine communicates in."""
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    optimizers = [innermost(each, hooks_alone=True) for each in optimizers]
+    optimizers = [innermost(each, hooks_alone=True) for each in _listed(optimizer)]
     _check_arguments(model, optimizers)
     _check_steps(optimizers, model)
     session = islands.Session(model, optimizers, settings, kind(model, optimizers, settings))
@@ -167,6 +166,16 @@ def _check_islands(model, settings):
     if any(hasattr(parameter, "_fsdp_flattened") for parameter in model.parameters()):
         raise _native.InvalidInput("gradweave.wrap(islands=): FullyShardedDataParallel flattens parameters, which islands "
                                    "need one by one: shard the model by fully_shard() (FSDP2)")
+
+
+def _listed(given):
+    """One optimizer or several, as a list. Errors: ValueError."""
+    found = [given] if isinstance(given, torch.optim.Optimizer) or not isinstance(given, Iterable) else list(given)
+    for each in found:
+        if not hasattr(each, "param_groups"):
+            raise ValueError(f"gradweave.wrap: the optimizer is of type {type(each).__name__}: give a torch.optim.Optimizer, or a "
+                             "list of several")
+    return found
 
 
 def innermost(optimizer, hooks_alone=False):
@@ -196,15 +205,15 @@ def _check_arguments(model, optimizers):
         raise ValueError("gradweave.wrap: no optimizer; give at least one")
     for what, held in [("model", model)] + [("optimizer", each) for each in optimizers]:
         if held in sessions:
-            raise ValueError(f"gradweave.wrap: this {what} is wrapped already: leave out one of the two, or "
-                             "model.gradweave.close() first")
+            raise ValueError(f"gradweave.wrap: this {what} is wrapped already: leave out this wrap(), or call "
+                             "model.gradweave.close() before it")
     if isinstance(model, torch.jit.ScriptModule):
         raise ValueError("gradweave.wrap: a TorchScript module has no hooks; pass the module that it was made from")
     seen = set()
     for each in optimizers:
         for parameter in (p for group in each.param_groups for p in group["params"]):
             if parameter in seen:
-                raise ValueError("gradweave.wrap: two optimizers have the same parameter; give each its own")
+                raise ValueError("gradweave.wrap: a parameter is given twice, to one optimizer or to two: give it once")
             seen.add(parameter)
 
 

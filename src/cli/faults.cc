@@ -171,8 +171,9 @@ void print_for_people(const FaultReport& report, const Setting& setting, const S
                            setting.gigabits ? fmt::format(", {} Gb/s", *setting.gigabits) : "",
                            long_time(options.mtbf_s), long_time(options.recovery_s));
   std::cout << fmt::format(
-      "a step takes {}; an average {}: {} in {} messages of each island to {} others ({}); the state {}: "
-      "{}\n",
+      "a step takes {}; an average takes {} ({} in {} messages from each island to {} others, {}); taking "
+      "the "
+      "state takes {} ({})\n",
       long_time(training.step_s), long_time(training.average_s),
       bytes_text(static_cast<double>(report.traffic.bytes)), report.traffic.messages, report.traffic.peers,
       options.compressor, long_time(training.state_s), bytes_text(report.state_bytes));
@@ -212,7 +213,7 @@ void add_fault_options(CLI::App& command, FaultFlags& flags, const std::vector<s
   add_time("--recovery", flags.recovery_us, "time until an island that died is back (default 5min)");
   add_time("--detection", flags.detection_us, "time until the others know that it died (default 10s)");
   add_time("--epoch-change", flags.epoch_us, "time until all then agree on who is there (default 1s)");
-  add_time("--step", flags.step_us, "time of a step (default: the workload's, and --optimizer-us)", 1e-3);
+  add_time("--step", flags.step_us, "time of a step (default: the workload's plus --optimizer-us)", 1e-3);
   add_time("--average", flags.average_us,
            "time of an average between islands (default: what the link takes)");
   add_time("--message-us", flags.message_us, "processor time for each message of an average (default 0)");
@@ -230,7 +231,8 @@ void add_fault_options(CLI::App& command, FaultFlags& flags, const std::vector<s
   add_time("--checkpoint-every", flags.checkpoint_every_us, "time between two checkpoints (default 10min)",
            1e3);
   add_time("--checkpoint-time", flags.write_us, "time to write one (default: the state over the link)");
-  add_time("--restart", flags.restart_us, "time until all have read it and train (default: the same)");
+  add_time("--restart", flags.restart_us,
+           "time until all have read a checkpoint and train (default: the state over the link)");
   for (const char* name :
        {"--islands", "--recovery", "--detection", "--epoch-change", "--step", "--average", "--message-us",
         "--period", "--compressor", "--state-bytes", "--checkpoint-every", "--checkpoint-time", "--restart"})

@@ -110,7 +110,13 @@ void import_two_levels(const NcclTestsArguments& arguments, const std::vector<st
                        "give a run of the ranks of one host, e.g. mpirun -n 8 -N 8");
   }
   std::optional<std::int64_t> nodes;
-  if (arguments.workers) nodes = *arguments.workers / *inside.workers;
+  if (arguments.workers) {
+    if (*arguments.workers % *inside.workers != 0)
+      throw InvalidInput(
+          fmt::format("{} ranks are not whole hosts of {}", *arguments.workers, *inside.workers), "--workers",
+          "give the number of all ranks, or leave it out");
+    nodes = *arguments.workers / *inside.workers;
+  }
   const Ranks between = add_nccl_tests_files(arguments.files, names, nodes, measured.links);
   require_workers(between.workers, "--workers");
   if (between.per_node.value_or(1) != 1) {

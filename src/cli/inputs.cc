@@ -141,8 +141,8 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
   add_time_option(command, "--optimizer-us", flags.optimizer_us,
                   "Time of one whole optimizer step, in microseconds or with a unit", 0, 1e12);
   add_time_option(command, "--apply-us", flags.apply_us,
-                  "By how much an optimizer step of a part of the model, in the forward or the backward, "
-                  "takes longer than that part's share of a whole step, in microseconds or with a unit",
+                  "By how much a step of a part of the model (in the forward or the backward) takes longer "
+                  "than its share of a whole step, in microseconds or with a unit",
                   0, 1e12);
   command
       .add_option("--contention", flags.contention,
@@ -157,9 +157,8 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
       1e12);
   add_time_option(
       command, "--burst-us", flags.burst_us,
-      "Size of each link's token bucket, as the time in which the link sends as much: the bucket fills while "
-      "the link sends nothing (it is idle, or a message starts up), and makes the next messages that much "
-      "shorter; in microseconds or with a unit",
+      "How long each link sends at its usual rate what it has saved up while idle or while a message starts "
+      "up (its token bucket), in microseconds or with a unit",
       0, 1e12);
 }
 

@@ -41,7 +41,7 @@ PlanResult plan_of(const PlanArguments& arguments, const Workload& workload, con
     remark = fmt::format("no plan of {} keeps the accuracy ({} tried): this is the best exact plan\n",
                          arguments.scheme, found.attempts);
   } else {
-    remark = fmt::format("{} keeps the accuracy with {:.3g} times the capacity\n", arguments.scheme,
+    remark = fmt::format("{} keeps the accuracy at capacity {:.3g} (docs/preserver.md)\n", arguments.scheme,
                          found.capacity);
   }
   return std::move(found.plan);

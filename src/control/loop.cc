@@ -42,7 +42,7 @@ constexpr std::array<Trait, 12> kTraits = {{
     {"has momentum", "has an optimizer with momentum, and the compressor would make momentum too",
      leaves_momentum,
      "give the optimizer none, as torch.optim.SGD without momentum, or set compressor_momentum=0"},
-    {"steps others", "steps parameters with the same optimizer that are not the model's", steps_all_at_once,
+    {"steps others", "steps parameters that are not the model's with the same optimizer", steps_all_at_once,
      "give them to an optimizer of their own"},
     {"couples", "has an optimizer that can't step parts of the parameters", steps_all_at_once,
      "use a scheme that updates in step(), such as sequential, wfbp, ddp or horovod"},

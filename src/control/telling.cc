@@ -55,9 +55,9 @@ void Telling::switched(const Decision& decision, const Candidate& chosen) {
   ddp_ns_ = decision.ddp_ns;
   const SimulationOptions& overheads = decision.costs.overheads;
   std::string line = "in force: " + with_options(chosen.plan) + ": " + ms(chosen.prediction.iteration_ns()) +
-                     " an iteration predicted, from measured layers and links, and " +
+                     " an iteration predicted, from measured layers and links; " +
                      ms(static_cast<double>(overheads.optimizer_ns)) +
-                     " of the optimizer and the rest of the loop";
+                     " of it are the optimizer and the rest of the loop";
   if (overheads.contention != Decimal{1, 0}) {
     line += "; messages make computation take " + fixed_text(to_double(overheads.contention), 2) +
             " times as long";

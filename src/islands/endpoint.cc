@@ -45,13 +45,13 @@ void check_name(const std::string& name, const char* where) {
 }
 
 void check(const EndpointOptions& options) {
-  check_name(options.name, "name");
+  check_name(options.name, "island= (with its rank)");
   if (options.lines < 1 || options.lines > kMostLines)
     throw InvalidInput("is " + std::to_string(options.lines), "lines",
                        "give 1 to " + std::to_string(kMostLines) + " connections");
   if (options.silence < 100ms || options.silence > 1h || options.return_within < 0s ||
       options.return_within > 1h)
-    throw InvalidInput("is out of range", "silence or return_within", "give 0.1 s to one hour");
+    throw InvalidInput("is out of range", "timeout (silence, return_within)", "give 0.1 s to one hour");
 }
 
 }  // namespace

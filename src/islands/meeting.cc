@@ -121,7 +121,7 @@ std::string Meeting::refusal_of(const Report& report, Time now) const {
   if (report.epoch->number > last_number_) {
     return "it knows epoch " + std::to_string(report.epoch->number) + ", and this meeting point has made " +
            std::to_string(last_number_) +
-           ": some islands have gone on without this meeting point; end that half or this one";
+           ": its islands have gone on by another meeting point; end those islands or these";
   }
   return "";
 }

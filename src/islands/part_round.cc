@@ -247,7 +247,7 @@ void Round::over(std::size_t index) {
     return;
   }
   const std::string peer = "peer " + in_quotes(average_.members[entry.member]->name());
-  if (size == 0) return fail(peer + ": it has ended it");
+  if (size == 0) return fail(peer + " has ended the average");
   if (size != static_cast<std::size_t>(entry.size)) {
     return fail(peer + ": its message has " + std::to_string(size) + " bytes and not " +
                 std::to_string(entry.size) + "; start all islands with the same model and options");

@@ -152,8 +152,9 @@ std::string objection(const Plan& plan, const Workload& workload, const Gradient
   }
   if (!has(Effect::kDelayed)) return "";
   if (!rule || estimates.step.high == 0) {
-    return "the plan delays gradients, and it is not known whether this optimizer supports that; use an "
-           "exact plan";
+    return "the plan delays gradients, and it is not known whether training supports that: it is measured "
+           "for "
+           "torch's SGD with a learning rate above 0; use an exact plan";
   }
   // Only the stability is asked: the loss is not known, so that the walk stands still.
   const Judgement judgement = judge(plan, workload,
@@ -167,9 +168,9 @@ std::string objection(const Plan& plan, const Workload& workload, const Gradient
   if (unstable == judgement.blocks.end()) return "";
   return "the plan delays gradients by up to " + std::to_string(oldest_gradient(unstable->updates)) +
          " iterations, which is stable up to a learning rate times curvature of " +
-         number_text(unstable->limit, 2) + "; here it is about " + number_text(estimates.step.low, 2) +
-         " to " + number_text(estimates.step.high, 2) + ", and may be " + number_text(kUnseen, 1) +
-         " times that elsewhere; lower the learning rate or the momentum, " +
+         number_text(unstable->limit, 2) + "; seen so far: " + number_text(estimates.step.low, 2) + " to " +
+         number_text(estimates.step.high, 2) + ", and the largest may be " + number_text(kUnseen, 1) +
+         " times that; lower the learning rate or the momentum, " +
          (estimates.step.low == 0 ? "measure more iterations (warm_up=), " : "") + "or use an exact plan";
 }
 

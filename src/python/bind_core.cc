@@ -1,7 +1,9 @@
 #include "python/bind_core.h"
 
 #include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -56,7 +58,10 @@ py::class_<T, std::shared_ptr<T>> bind_value(py::module_& module) {
       .def(py::init([](const Given<T>& given) { return std::make_shared<T>(*given); }), py::arg("given"))
       .def_static("from_json", &parsed<T>, py::arg("text"))
       .def_static(
-          "read", [](const std::string& path) { return std::make_shared<T>(Form<T>::kRead(path)); },
+          "read",
+          [](const std::filesystem::path& path) {
+            return std::make_shared<T>(Form<T>::kRead(path.string()));
+          },
           py::arg("path"), Unlocked())
       .def(
           "to_json", [](const T& value) { return to_json(value); }, Unlocked())

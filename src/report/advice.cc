@@ -54,9 +54,12 @@ std::string limit_text(const Row& row, const std::vector<std::string>& layers) {
   std::string text = row.name + " takes " + time_text(row.iteration_ns()) + "; its bound is " +
                      time_text(bound.iteration_ns) + " (" + bound.name + "). ";
   if (bound.name.starts_with("link") || bound.name == "all links") {
-    text += "The links are full: only a faster link, a compressor or less frequent averages help. ";
+    text +=
+        "At that bound the links are full: only a faster link, a compressor or less frequent averages help. ";
   } else if (bound.name == "critical path") {
-    text += "No computation is left to hide the last messages: a faster link or smaller last messages help. ";
+    text +=
+        "At that bound no computation is left to hide the last messages: a faster link or smaller last "
+        "messages help. ";
   }
   return text + longest_wait(row.result->exposed_layers, layers);
 }
@@ -140,9 +143,8 @@ std::string of_measured(const Timeline& timeline, const std::vector<Row>& rows,
           (error < 0 ? " less" : " more") + ". ";
   if (std::abs(error) > kTrusted) {
     text +=
-        "The workload and cluster files are of another machine, or out of date: measure again with 'python "
-        "-m "
-        "gradweave profile' and 'probe'. 'gradweave diff' shows where the timelines differ.";
+        "The workload, the cluster or the overheads (--optimizer-us, --contention) may not be this run's: "
+        "measure again. 'gradweave diff' shows where the timelines differ.";
   }
   return text;
 }

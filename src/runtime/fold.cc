@@ -21,7 +21,7 @@ const std::string kMomentum = "momentum.";
 const at::Tensor& tensor_of(const StateTensors::Map& state, const std::string& name) {
   const auto found = state.find(name);
   if (found != state.end()) return found->second;
-  throw InvalidInput("one rank's has no '" + name + "'", "checkpoint",
+  throw InvalidInput("the state of one rank has no '" + name + "'", "checkpoint",
                      "give what state_dict() returned on all ranks after one iteration");
 }
 

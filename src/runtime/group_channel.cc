@@ -160,8 +160,9 @@ void GroupChannel::check_before(const RunOp& op, std::size_t sequence) {
     const auto* theirs = received[0][static_cast<std::size_t>(r)].const_data_ptr<std::int64_t>();
     for (std::size_t i = 0; i < mine.size(); ++i) {
       if (theirs[i] == mine[i]) continue;
-      throw RuntimeFailure("rank " + std::to_string(r) + " is about to start another op: its " + kNames[i] +
-                           " is " + std::to_string(theirs[i]) + ", here it is " + std::to_string(mine[i]));
+      throw RuntimeFailure("rank " + std::to_string(r) + " is about to start another op (" + kNames[i] + " " +
+                           std::to_string(theirs[i]) + ", here " + std::to_string(mine[i]) +
+                           "): give all ranks the same plan, model and loop");
     }
   }
 }

@@ -267,8 +267,8 @@ void Peers::Shared::warn(bool was_broken) {
   if (was_broken) {
     TORCH_WARN("gradweave: rank ", rank, " reaches ", store_name, " again");
   } else {
-    TORCH_WARN("gradweave: rank ", rank, " has lost its connection to ", store_name,
-               ", and connects again: ", why);
+    TORCH_WARN("gradweave: rank ", rank, " has lost its connection to ", store_name, " (", why,
+               "); it connects again");
   }
 }
 

@@ -168,22 +168,22 @@ bool shares(const Program& program, const SimulationOptions& options) {
 }
 
 void check_options(const SimulationOptions& options) {
-  if (options.optimizer_ns < 0 || options.optimizer_ns > (std::int64_t{1} << 53)) {
-    throw InvalidInput("must be between 0 and 2^53 ns", "optimizer time",
-                       "give the time of one optimizer step");
+  constexpr Nanoseconds kLongest = std::int64_t{1} << 53;
+  struct Time {
+    Nanoseconds ns;
+    const char* name;
+    const char* remedy;
+  };
+  for (const auto& [ns, name, remedy] : {
+           Time{options.optimizer_ns, "optimizer_us", "give the time of one optimizer step"},
+           Time{options.apply_ns, "apply_us",
+                "give by how much a step of a part of the model takes longer than its share"},
+           Time{options.handover_ns, "handover_us", "give the time in which an idle link starts an op"},
+           Time{options.launch_ns, "launch_us", "give the compute that each message takes"},
+           Time{options.burst_ns, "burst_us", "give the time of sending for which a link saves up"},
+       }) {
+    if (ns < 0 || ns > kLongest) throw InvalidInput("must be between 0 and 9e12 us", name, remedy);
   }
-  if (options.apply_ns < 0 || options.apply_ns > (std::int64_t{1} << 53))
-    throw InvalidInput("must be between 0 and 2^53 ns", "apply time",
-                       "give by how much a step of a part of the model takes longer than its share");
-  if (options.handover_ns < 0 || options.handover_ns > (std::int64_t{1} << 53))
-    throw InvalidInput("must be between 0 and 2^53 ns", "hand-over",
-                       "give the time in which an idle link starts an op");
-  if (options.launch_ns < 0 || options.launch_ns > (std::int64_t{1} << 53))
-    throw InvalidInput("must be between 0 and 2^53 ns", "launch time",
-                       "give the compute that each message takes");
-  if (options.burst_ns < 0 || options.burst_ns > (std::int64_t{1} << 53))
-    throw InvalidInput("must be between 0 and 2^53 ns", "burst",
-                       "give the time of sending for which a link saves up");
   const double contention = to_double(options.contention);
   if (contention < 1 || contention > 1000) {
     throw InvalidInput("must be between 1 and 1000", "contention", "1 means that links don't slow compute");

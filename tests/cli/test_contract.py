@@ -601,7 +601,7 @@ def test_a_plan_is_made_so_that_it_keeps_the_accuracy(tmp_path):
 
     plan, said = planned()
     assert plan == json.loads(run("plan", "--workload", TABLE2, "--cluster", ONE_LINK, "--scheme", "deft").stdout)
-    assert "1 times the capacity" in said
+    assert "keeps the accuracy at capacity 1 " in said
     plan, said = planned(learning_rate=0.05)
     assert plan["scheme"] != "deft" and "best exact plan" in said and "11 tried" in said
 

@@ -305,7 +305,7 @@ def test_rank_0_tells_the_plan_and_what_was_gained(report):
     assert len(lines) == 2, lines
     assert "in force: " in lines[0] and "was not chosen, because the loop changes gradients" in lines[0]
     assert "exact+corrected" in lines[0]
-    assert "an iteration predicted, from measured layers and links, and " in lines[0] and "ddp would take" in lines[0]
+    assert "an iteration predicted, from measured layers and links; " in lines[0] and "ddp would take" in lines[0]
     assert "ms an iteration measured" in lines[1] and "as fast as ddp, which was not measured" in lines[1]
 
 

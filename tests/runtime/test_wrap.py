@@ -55,7 +55,7 @@ DISAGREEMENTS = {
     "number of links": (lambda: differ(links=[emulated(0.01)]), lambda: differ(links=[emulated(0.01), emulated(0.01)]),
                         "links differs: emulated0 (50.0, 0.01), emulated1 (50.0, 0.01) on ranks 0 2"),
     "refusal": (lambda: differ("nothing"), differ, "rank 1 reports: scheme: unknown scheme 'nothing'"),
-    "range": (lambda: differ(warm_up=0), differ, "rank 1 reports: gradweave.wrap: warm_up=0: give at least 1"),
+    "range": (lambda: differ(warm_up=0), differ, "rank 1 reports: gradweave.wrap: warm_up=0: give a whole number, at least 1"),
 }
 
 

@@ -34,7 +34,7 @@ def adopt(accelerator, options, evaluates_alone):
 def _check(accelerator):
     kind = accelerator.distributed_type.value
     if hasattr(accelerator, "_gradweave"):
-        raise InvalidInput("this Accelerator is wrapped already")
+        raise InvalidInput("this Accelerator is wrapped already: call wrap() on it once")
     if accelerator._models or accelerator._optimizers:
         raise InvalidInput("this Accelerator has prepared models or optimizers already: wrap it before prepare()")
     if kind not in ("NO", "MULTI_CPU") and not accelerator.multi_device or accelerator.parallelism_config is not None:

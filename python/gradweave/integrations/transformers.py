@@ -15,7 +15,7 @@ def wrap(trainer: _Given, **options: Any) -> _Given:
     """`trainer`, of Trainer or any subclass, which trains by gradweave.wrap(**options) in place of DistributedDataParallel.
     Errors: InvalidInput, TypeError."""
     if hasattr(trainer, "_gradweave_options"):
-        raise InvalidInput("this Trainer is wrapped already")
+        raise InvalidInput("this Trainer is wrapped already: call wrap() on it once")
     if options.get("islands") is not None and trainer.args.load_best_model_at_end:
         raise InvalidInput("load_best_model_at_end loads the model that this island alone found best, but all islands "
                            "have to end with one model: leave it out, and load the checkpoint that you choose after train()")
