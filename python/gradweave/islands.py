@@ -506,7 +506,8 @@ class Islands:
                 break  # they have left while the meeting point was away
             if not told and now - begin > TELL_S and self._inside.rank == 0:
                 told = True
-                logger.info("gradweave.finish(): island %s waits until all have called it: %s", self.name, ", ".join(self.names))
+                logger.info("gradweave.finish(): island %s waits until all have called it: %s", self.name,
+                            ", ".join(self.names))
         if len(self.finished_with) == 1 and len(self._averaged_with) > 1 and self._inside.rank == 0:
             logger.warning("gradweave.finish(): island '%s' ends alone: of its last average's islands (%s) no other is there",
                            self.name, ", ".join(self._averaged_with))

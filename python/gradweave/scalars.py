@@ -42,7 +42,8 @@ class Scalars:
             try:
                 _tell(target, sums["iterations"], values, facts)
             except OSError as error:  # training is worth more than what is told of it
-                logger.warning("model.gradweave.log_to(%s): logging has stopped: %s", getattr(target, "name", type(target).__name__), error)
+                logger.warning("model.gradweave.log_to(%s): logging has stopped: %s",
+                               getattr(target, "name", type(target).__name__), error)
                 self._told.remove(each)
 
     def close(self):

@@ -34,7 +34,8 @@ class Scope:
             self.names.append(name)
             self.parameters.append(parameter)
         if not self.parameters:
-            raise ValueError("gradweave.wrap: no parameter outside exclude= requires a gradient: unfreeze one, or exclude fewer")
+            raise ValueError("gradweave.wrap: no parameter outside exclude= requires a gradient: unfreeze one, or exclude "
+                             "fewer")
         self.shards = shards_of(self.parameters)
         self.tensors = [self.shards[place].tensor if place in self.shards else p for place, p in enumerate(self.parameters)]
         if self.shards and fsdp_groups(model):
@@ -42,7 +43,8 @@ class Scope:
         own = set(self.parameters)
         self.owners = [(module, name, p) for module in model.modules() for name, p in module._parameters.items() if p in own]
         self._to_broadcast = [local_of(p) for name, p in model.named_parameters() if not self._is_excluded(name)]
-        self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad and not self._is_excluded(name)]
+        self._frozen = [(name, p) for name, p in model.named_parameters()
+                        if not p.requires_grad and not self._is_excluded(name)]
 
     def buffers(self):
         return [buffer for name, buffer in self.model.named_buffers() if not self._is_excluded(name)]

@@ -112,8 +112,8 @@ class Settings:
             given = getattr(self, name)
             if not isinstance(given, numbers.Integral) or given < 1:
                 raise ValueError(f"gradweave.wrap: {name}={given!r}: give a whole number, at least 1")
-        for name, kind, what in (("options", Mapping, "a dictionary"), ("workers_per_node", numbers.Integral, "a whole number"),
-                                 ("between", Mapping, "a dictionary")):
+        for name, kind, what in (("options", Mapping, "a dictionary"), ("between", Mapping, "a dictionary"),
+                                 ("workers_per_node", numbers.Integral, "a whole number")):
             given = getattr(self, name)
             if given is not None and not isinstance(given, kind):
                 raise ValueError(f"gradweave.wrap: {name}={given!r}: give {what}")
@@ -243,7 +243,8 @@ def plan_of(given: Plan) -> core.Plan:
         return core.Plan.read("./-" if path == "-" else path)  # for the command "-" is standard input
     if isinstance(given, (core.Plan, dict)):
         return core.Plan(given)
-    raise _native.InvalidInput(f"plan= is of type {type(given).__name__}: give a core.Plan, a dictionary, a JSON text or a path")
+    raise _native.InvalidInput(f"plan= is of type {type(given).__name__}: give a core.Plan, a dictionary, a JSON text or a "
+                               "path")
 
 
 _Arguments = ParamSpec("_Arguments")

@@ -22,8 +22,8 @@ def session_of(held):
         raise ValueError("this process was forked from the rank that wrapped this model, and is no rank: train and finish "
                          "there; here the model is the plain one")
     if session is None:
-        raise ValueError(f"this {type(held).__name__} is no wrapped model: give the one that gradweave.wrap() returned, before "
-                         "close()")
+        raise ValueError(f"this {type(held).__name__} is no wrapped model: give the one that gradweave.wrap() returned, "
+                         "before close()")
     return session
 
 

@@ -173,8 +173,8 @@ def _listed(given):
     found = [given] if isinstance(given, torch.optim.Optimizer) or not isinstance(given, Iterable) else list(given)
     for each in found:
         if not hasattr(each, "param_groups"):
-            raise ValueError(f"gradweave.wrap: the optimizer is of type {type(each).__name__}: give a torch.optim.Optimizer, or a "
-                             "list of several")
+            raise ValueError(f"gradweave.wrap: the optimizer is of type {type(each).__name__}: give a "
+                             "torch.optim.Optimizer, or a list of several")
     return found
 
 

@@ -139,7 +139,7 @@ TEST(Controller, PredictsWhatTheLoopAndMessagesTakeOfAnIteration) {
         });
     expect_alike(ends);
     EXPECT_EQ(ends[0].prediction, std::to_string(expected->cycle_ns));
-    EXPECT_THAT(ends[0].told[0], HasSubstr("and 3.0 ms of the optimizer and the rest of the loop"));
+    EXPECT_THAT(ends[0].told[0], HasSubstr("; 3.0 ms of it are the optimizer and the rest of the loop"));
     EXPECT_THAT(ends[0].told[0], HasSubstr("messages make computation take 1.50 times as long"));
   }
 }
