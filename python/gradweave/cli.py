@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import importlib.util
 import json
+import operator
 import os
 import sys
 from pathlib import Path
@@ -158,7 +159,7 @@ def _job(name, batch_size):
         raise UsageError(f"job '{name}': {function}() must return (model, optimizer, loss, batches), "
                          f"not {type(made).__name__}")
     model, optimizer, loss, batches = made
-    if hasattr(batches, "__len__") and len(batches) == 0:
+    if operator.length_hint(batches, 1) == 0:
         raise UsageError(f"job '{name}': {function}() returned no batches")
     return Job(model, optimizer, loss, repeated(batches))
 

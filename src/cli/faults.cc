@@ -171,9 +171,8 @@ void print_for_people(const FaultReport& report, const Setting& setting, const S
                            setting.gigabits ? fmt::format(", {} Gb/s", *setting.gigabits) : "",
                            long_time(options.mtbf_s), long_time(options.recovery_s));
   std::cout << fmt::format(
-      "a step takes {}; an average takes {} ({} in {} messages from each island to {} others, {}); taking "
-      "the "
-      "state takes {} ({})\n",
+      "a step takes {}; an average takes {} ({} in {} messages from each island to {} others, {}); "
+      "taking the state takes {} ({})\n",
       long_time(training.step_s), long_time(training.average_s),
       bytes_text(static_cast<double>(report.traffic.bytes)), report.traffic.messages, report.traffic.peers,
       options.compressor, long_time(training.state_s), bytes_text(report.state_bytes));

@@ -153,8 +153,7 @@ std::string objection(const Plan& plan, const Workload& workload, const Gradient
   if (!has(Effect::kDelayed)) return "";
   if (!rule || estimates.step.high == 0) {
     return "the plan delays gradients, and it is not known whether training supports that: it is measured "
-           "for "
-           "torch's SGD with a learning rate above 0; use an exact plan";
+           "for torch's SGD with a learning rate above 0; use an exact plan";
   }
   // Only the stability is asked: the loss is not known, so that the walk stands still.
   const Judgement judgement = judge(plan, workload,

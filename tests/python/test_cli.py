@@ -52,7 +52,12 @@ def no_images(monkeypatch, tmp_path):
     (["profile", "os:nonsense"], ["os:nonsense", "nonsense"]),
     (["profile", "no_such_module:f"], ["no_such_module"]),
     (["profile", "os:getcwd"], ["must return", "str"]),
+    (["profile", ".os:f"], ["job '.os:f'", "relative import"]),
     (["probe"], ["torchrun"]),
+    (["probe", "--seconds", "abc"], ["--seconds", "'abc' is not a positive number"]),
+    (["train", "demo", "--schemes", "deft merge"], ["--schemes", "name=value"]),
+    (["train", "demo", "--schemes", "ddpp"], ["--schemes", "did you mean 'ddp'"]),
+    (["train", "demo", "--output", sys.executable], ["--output", "is no folder"]),
     (["train", "demo"], ["apt-get install dataset-fashion-mnist"]),
 ])
 def test_bad_usage_is_exit_code_2_with_the_fault_and_the_remedy(gradweave, no_images, arguments, words):
@@ -128,6 +133,26 @@ def test_profile_writes_the_workload_of_ones_own_job(gradweave, tmp_path, monkey
     assert workload["layers"][0]["tensors"][0] == {"name": "0.weight", "numel": 32, "dtype": "float32", "shape": [4, 8]}
     assert all(layer["forward_us"] > 0 and layer["backward_us"] > 0 for layer in workload["layers"])
     assert "2 layers" in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("batches", ["[]", "torch.utils.data.DataLoader(Endless(), batch_size=1)"])
+def test_a_job_needs_batches_but_no_length(gradweave, tmp_path, monkeypatch, batches):
+    name = f"job_{len(batches)}"
+    (tmp_path / f"{name}.py").write_text(f"""
+import torch
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        while True:
+            yield torch.zeros(2), torch.zeros(2)
+
+def make():
+    model = torch.nn.Linear(2, 2)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.functional.mse_loss, {batches}
+""")
+    monkeypatch.chdir(tmp_path)
+    done = gradweave("profile", f"{name}:make", "--iterations", "1", "-o", "workload.json")
+    assert (done.returncode, "returned no batches" in done.stderr) == ((2, True) if batches == "[]" else (0, False))
 
 
 def test_profile_counts_all_passes_of_an_iteration(gradweave, tmp_path, monkeypatch):
