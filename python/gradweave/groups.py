@@ -2,9 +2,9 @@
 
 import collections
 import datetime
+import io
 import json
 import os
-import io
 import pickle
 import time
 import traceback

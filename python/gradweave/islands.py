@@ -683,7 +683,7 @@ class Islands:
         self._taken = []
 
 
-SCHEMES_RUN = "Gradweave's schemes communicate between ranks"
+SCHEMES_RUN = "Gradweave's schemes communicate between the ranks of an island"
 
 
 class Session:
@@ -728,12 +728,12 @@ class Session:
 
     def load_state_dict(self, state) -> None:
         if "steps" not in state:
-            raise _native.InvalidInput(f"model.gradweave.load_state_dict(): the state was saved where {SCHEMES_RUN}, and here "
-                                       "they don't: load model and optimizer alone")
+            raise _native.InvalidInput(f"model.gradweave.load_state_dict(): the state is of a job where {SCHEMES_RUN}, which they "
+                                       "don't here: load model and optimizer alone")
         self.islands.steps = state["steps"]
 
     def __getattr__(self, name):
-        raise AttributeError(f"model.gradweave has no {name} in this island: it is of jobs where {SCHEMES_RUN}")
+        raise AttributeError(f"model.gradweave.{name} is there only where {SCHEMES_RUN}, which they don't here")
 
     def unhook(self):
         for handle in self._handles:

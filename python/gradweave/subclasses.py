@@ -18,7 +18,7 @@ def session_of(held):
         session = sessions.get(held) or sessions.get(getattr(held, "module", held))  # Fabric's stands around it
     except TypeError:  # no object that can be wrapped
         session = None
-    if session is None and isinstance(held, torch.nn.Module) and held in of_parent:
+    if session is None and held in of_parent:
         raise ValueError("this process was forked from the rank that wrapped this model, and is no rank: train and finish "
                          "there; here the model is the plain one")
     if session is None:

@@ -188,6 +188,8 @@ def test_runs_of_one_host_become_the_links_inside(tmp_path):
     assert "--workers-per-node" in run("import", "nccl-tests", between, "--inside", nameless, code=2).stderr
     told = run("import", "nccl-tests", nameless, "--inside", inside, "--workers", "8").stdout
     assert json.loads(told)["workers"] == 8
+    refused = run("import", "nccl-tests", nameless, "--inside", inside, "--workers", "6", code=2).stderr
+    assert "--workers: 6 ranks are not whole hosts of 4" in refused
 
 
 def test_measurements_inside_a_node_are_fitted(tmp_path):

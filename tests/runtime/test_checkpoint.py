@@ -194,6 +194,19 @@ def test_a_decision_is_part_of_a_checkpoint():
     assert ranks.run(decided_anew, 2) == [True, True]
 
 
+@pytest.mark.parametrize("staged", [None, cluster(2, 3.0)])
+def test_costs_come_back_from_a_checkpoint(staged):
+    from gradweave import _native, checkpoint, core
+
+    state = checkpoint.costs_state(_native.Costs(cluster(2), staged, optimizer_us=1234.567, contention=1.153))
+    found = checkpoint.costs_of(state)
+    assert checkpoint.costs_state(found) == state and found.overheads == {"optimizer_us": 1234.567, "contention": 1.153}
+    assert found.staged == (staged and core.Cluster(staged))
+    before = checkpoint.costs_of({"cluster": cluster(2)})  # of a version that kept no more
+    assert before.usual == found.usual and before.overheads == {"optimizer_us": 0, "contention": 1}
+    assert checkpoint.costs_of(checkpoint.costs_state(None)) is None
+
+
 def of_two_jobs(rank, plans, folder):
     """{scheme: what each form of loading says where rank 0 goes on from one job and rank 1 from another, of the same plan and
     iteration; then what it says where only the model is the other job's}."""

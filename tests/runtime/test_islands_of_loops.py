@@ -199,6 +199,16 @@ def test_what_is_gained_alone_is_told_and_a_loop_may_wait(given):
     model.gradweave.close()
 
 
+def test_what_is_of_plans_is_named_where_an_island_has_none(given):
+    model = make_net(1)
+    model, optimizer = gradweave.wrap(model, make_optimizer("adamw", model), **given)
+    with pytest.raises(AttributeError, match="model.gradweave.report is there only where Gradweave's schemes communicate"):
+        model.gradweave.report()
+    with pytest.raises(gradweave.InvalidInput, match="load model and optimizer alone"):
+        model.gradweave.load_state_dict({"rank0": None})
+    model.gradweave.close()
+
+
 def test_trouble_that_lasts_is_told_once(given, monkeypatch, caplog):
     model = make_net(1)
     model, optimizer = gradweave.wrap(model, make_optimizer("adamw", model), **given)

@@ -26,7 +26,7 @@ def test_a_value_compares_and_comes_back_from_its_file(kind, given, other, tmp_p
     value = kind(given)
     (tmp_path / "file.json").write_text(value.to_json())
     for same in (kind(json.dumps(given)), kind(value), kind.from_json(value.to_json()), kind(value.to_dict()),
-                 kind.read(str(tmp_path / "file.json")), copy.copy(value), copy.deepcopy(value),
+                 kind.read(str(tmp_path / "file.json")), kind.read(tmp_path / "file.json"), copy.copy(value), copy.deepcopy(value),
                  pickle.loads(pickle.dumps(value))):
         assert same == value and hash(same) == hash(value) and {same: 1}[value] == 1
     assert value != kind(other) and value != given and value is not None
@@ -180,3 +180,15 @@ def test_two_levels_of_links_are_warned_of():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             call(flat)
+
+
+def test_times_are_rounded_to_nanoseconds():
+    plan = core.make_plan(workload(), cluster(2), "ddp")
+    alone, with_optimizer = (core.simulate(plan, workload(), cluster(2), optimizer_us=us)["iteration_us"] for us in (0, 1.001))
+    assert with_optimizer - alone == pytest.approx(1.001, abs=1e-6)
+
+
+@pytest.mark.parametrize("points", [[{"size": 1, "us": 2}], [{"bytes": "many", "us": 2}], [3]])
+def test_what_is_no_measurement_of_a_link_is_refused(points):
+    with pytest.raises(gradweave.InvalidInput, match="give a list of"):
+        core.fit_link(points)
