@@ -728,8 +728,8 @@ class Session:
 
     def load_state_dict(self, state) -> None:
         if "steps" not in state:
-            raise _native.InvalidInput(f"model.gradweave.load_state_dict(): the state is of a job where {SCHEMES_RUN}, which they "
-                                       "don't here: load model and optimizer alone")
+            raise _native.InvalidInput(f"model.gradweave.load_state_dict(): the state is of a job where {SCHEMES_RUN}, which "
+                                       "they don't here: load model and optimizer alone")
         self.islands.steps = state["steps"]
 
     def __getattr__(self, name):

@@ -26,8 +26,8 @@ def test_a_value_compares_and_comes_back_from_its_file(kind, given, other, tmp_p
     value = kind(given)
     (tmp_path / "file.json").write_text(value.to_json())
     for same in (kind(json.dumps(given)), kind(value), kind.from_json(value.to_json()), kind(value.to_dict()),
-                 kind.read(str(tmp_path / "file.json")), kind.read(tmp_path / "file.json"), copy.copy(value), copy.deepcopy(value),
-                 pickle.loads(pickle.dumps(value))):
+                 kind.read(str(tmp_path / "file.json")), kind.read(tmp_path / "file.json"), copy.copy(value),
+                 copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
         assert same == value and hash(same) == hash(value) and {same: 1}[value] == 1
     assert value != kind(other) and value != given and value is not None
     with pytest.raises(AttributeError):
