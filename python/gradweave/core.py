@@ -111,15 +111,16 @@ def chrome_trace(timelines: "Iterable[Json | Timeline]") -> str:
 def write_report(path: str | os.PathLike[str], *, workload: "Json | Workload | None" = None,
                  cluster: "Json | Cluster | None" = None, schemes: Iterable[str] | None = None,
                  plans: "Mapping[str, Json | Plan] | None" = None, timelines: "Iterable[Json | Timeline]" = (),
-                 measured: Iterable[str] = (), optimizer_us: float = 0.0, contention: float = 1.0) -> None:
+                 measured: Iterable[str] = (), optimizer_us: float = 0.0, contention: float = 1.0,
+                 burst_us: float = 0.0) -> None:
     """Writes the page that `gradweave report` writes, whole or not at all. Give a workload and its cluster, or a timeline.
     `schemes`: planned beside the `plans` ({name: plan}); default: all that don't search among the others. `measured`:
-    sentences that the page shows. `optimizer_us`, `contention`: as for simulate(). Errors: ValueError; RuntimeError if the
-    disk fails."""
+    sentences that the page shows. `optimizer_us`, `contention`, `burst_us`: as for simulate(). Errors: ValueError;
+    RuntimeError if the disk fails."""
     _native().write_report(os.fspath(path), workload=workload, cluster=cluster,
                            schemes=None if schemes is None else list(schemes), plans=list((plans or {}).items()),
                            timelines=list(timelines), measured=list(measured), optimizer_us=optimizer_us,
-                           contention=contention)
+                           contention=contention, burst_us=burst_us)
 
 
 def _as(given, made):

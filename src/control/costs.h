@@ -17,7 +17,8 @@ struct Costs {
   Cluster usual;
   std::optional<Cluster> staged =
       std::nullopt;  // with the same links. None: no plan of the job has them, or they cost as usual
-  // What an iteration takes besides layers and messages: optimizer_ns, of the optimizer and the rest of the loop; contention.
+  // What an iteration takes besides layers and messages: optimizer_ns, of the optimizer and the rest of the loop; contention;
+  // burst_ns, of the links.
   SimulationOptions overheads = {};
 
   // Returns what the messages of a plan take. O(its size).

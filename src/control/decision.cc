@@ -286,13 +286,14 @@ std::string to_text(const Decision& decision) {
                                   costs.staged ? to_json(*costs.staged) : "",
                                   std::to_string(costs.overheads.optimizer_ns),
                                   std::to_string(mantissa),
-                                  std::to_string(scale)};
+                                  std::to_string(scale),
+                                  std::to_string(costs.overheads.burst_ns)};
   for (const Candidate& each : decision.candidates) fields.push_back(to_json(each.plan));
   return peers::join(fields);
 }
 
 Decision decision_of(const std::string& text) {
-  constexpr std::size_t kPlans = 7;  // from this field on
+  constexpr std::size_t kPlans = 8;  // from this field on
   const std::vector<std::string> fields = peers::fields_of(text, kPlans);
   Decision decision{.workload = parse_workload(fields[1]),
                     .costs = {.usual = parse_cluster(fields[2])},
@@ -301,6 +302,7 @@ Decision decision_of(const std::string& text) {
   const auto number = [&](std::size_t field) { return peers::number_of(fields[field]).value_or(0); };
   decision.costs.overheads.optimizer_ns = number(4);
   decision.costs.overheads.contention = {number(5), static_cast<std::int32_t>(number(6))};
+  decision.costs.overheads.burst_ns = number(7);
   for (std::size_t n = kPlans; n < fields.size(); ++n) {
     Plan plan = parse_plan(fields[n]);
     std::string scheme = made_by(plan).scheme;

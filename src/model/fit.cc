@@ -4,7 +4,9 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <utility>
 
+#include "base/statistics.h"
 #include "gradweave/error.h"
 
 namespace gradweave {
@@ -67,6 +69,14 @@ double zero_of(double high, Function rising) {
   return high;
 }
 
+void empty_bucket(std::vector<Measurement>& trains, double bucket_us) {
+  if (trains.empty()) return;
+  const double startup_us = trains.front().us;
+  const double us_per_byte = trains.back().us / static_cast<double>(trains.back().bytes);
+  for (Measurement& each : trains)
+    each.us += std::min({bucket_us, startup_us, static_cast<double>(each.bytes) * us_per_byte});
+}
+
 }  // namespace
 
 LinkFit fit_link(std::span<const Measurement> measurements) {
@@ -97,6 +107,20 @@ LinkFit fit_link(std::span<const Measurement> measurements) {
   }
   fit.residual = std::sqrt(squares / static_cast<double>(measurements.size()));
   return fit;
+}
+
+double token_bucket_us(std::vector<double> rested, std::vector<double> following) {
+  std::ranges::sort(following);
+  const double early = following[following.size() / 4];
+  const auto earlier = std::ranges::count_if(rested, [&](double us) { return us < early; });
+  if (5 * earlier < 3 * std::ssize(rested)) return 0;
+  return median_of(std::move(following)) - median_of(std::move(rested));
+}
+
+LinkMeasurements without_bucket(LinkMeasurements measured, double bucket_us) {
+  for (auto* trains : {&measured.all_reduce, &measured.reduce_scatter, &measured.all_gather})
+    empty_bucket(*trains, bucket_us);
+  return measured;
 }
 
 }  // namespace gradweave

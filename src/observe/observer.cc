@@ -140,8 +140,9 @@ struct Observer::State {
 
   bool idle(std::size_t link) const { return link >= run_plan.links.size(); }
   void expect();
-  void expect_shared();
-  void expect_contention();
+  void expect_simulated();
+  void expect_ops(const Timeline& timeline);
+  void expect_contention(const Timeline& timeline);
   double alone(const IterationStatistics& sample) const;
   std::vector<std::vector<Timed>> timed(const IterationStatistics& sample) const;
   double log_factor(std::size_t link) const;
@@ -181,14 +182,20 @@ void Observer::State::expect() {
   }
 }
 
-// Ops that share a link take longer than each alone, but for their start-ups: as long as in the simulation of the steady
-// state.
-void Observer::State::expect_shared() {
-  const auto rows = static_cast<std::int64_t>(run_plan.iterations.size());
-  const SimulationResult result = simulate(plan, workload, cluster, {.timeline_iterations = 2 * rows});
+// What depends on what else happens, by the simulation of the steady state.
+void Observer::State::expect_simulated() {
+  SimulationOptions options = overheads;
+  options.timeline_iterations = 2 * std::ssize(run_plan.iterations);
+  const Timeline timeline = simulate(plan, workload, cluster, options).timeline;
+  expect_ops(timeline);
+  expect_contention(timeline);
+}
+
+// Ops that share a link take longer than each alone, but for their start-ups; a token bucket makes an op shorter.
+void Observer::State::expect_ops(const Timeline& timeline) {
   std::vector<std::vector<double>> longest(expected.size());
   for (std::size_t row = 0; row < expected.size(); ++row) longest[row].resize(expected[row].size());
-  for (const Span& span : result.timeline.spans) {
+  for (const Span& span : timeline.spans) {
     if (span.kind != SpanKind::kOp) continue;
     double& ns = longest[run_plan.at(span.iteration)][static_cast<std::size_t>(span.op)];
     ns = std::max(ns, static_cast<double>(span.end_ns - span.begin_ns));
@@ -196,22 +203,21 @@ void Observer::State::expect_shared() {
   for (std::size_t row = 0; row < expected.size(); ++row) {
     for (std::size_t o = 0; o < expected[row].size(); ++o) {
       Expected& op = expected[row][o];
-      if (run_plan.concurrency[static_cast<std::size_t>(op.link)] == 1 || longest[row][o] == 0) continue;
-      op.work = std::max(op.work, longest[row][o] - op.startup - op.rest);
+      const bool shared = run_plan.concurrency[static_cast<std::size_t>(op.link)] != 1;
+      if ((shared || overheads.burst_ns > 0) && longest[row][o] > 0)
+        op.work = std::max(0.0, longest[row][o] - op.startup - op.rest);
     }
   }
 }
 
-// Beside messages compute takes longer, the forward and the backward each by what the simulation of the steady state says.
-void Observer::State::expect_contention() {
-  SimulationOptions options = overheads;
-  options.timeline_iterations = std::ssize(run_plan.iterations);
+// Beside messages compute takes longer, the forward and the backward each by a factor.
+void Observer::State::expect_contention(const Timeline& timeline) {
   struct Sum {
     double simulated = 0, planned = 0;
     double factor() const { return planned > 0 ? simulated / planned : 1; }
   };
   Sum forward, backward;
-  for (const Span& span : simulate(plan, workload, cluster, options).timeline.spans) {
+  for (const Span& span : timeline.spans) {
     if (span.kind != SpanKind::kForward && span.kind != SpanKind::kBackward) continue;
     const bool goes_forward = span.kind == SpanKind::kForward;
     const Layer& layer = workload.layers[static_cast<std::size_t>(span.layer)];
@@ -337,9 +343,9 @@ Observer::Observer(const Plan& plan, const Workload& workload, const Cluster& cl
     State::OfLink& link = state.links[state.run_plan.links.size() + i];
     link.first = std::log(known->second), link.usual = kFirst;
   }
-  if (std::ranges::any_of(state.run_plan.concurrency, [](std::int32_t ops) { return ops != 1; }))
-    state.expect_shared();
-  if (overheads.contention != Decimal{1, 0}) state.expect_contention();
+  if (overheads.contention != Decimal{1, 0} || overheads.burst_ns > 0 ||
+      std::ranges::any_of(state.run_plan.concurrency, [](std::int32_t ops) { return ops != 1; }))
+    state.expect_simulated();
 }
 
 Observer::~Observer() = default;

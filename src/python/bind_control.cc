@@ -89,21 +89,23 @@ void bind_job(py::module_& module) {
   using control::Costs;
   py::class_<Costs>(module, "Costs")
       .def(py::init([](const Given<Cluster>& usual, const std::optional<Given<Cluster>>& staged,
-                       double optimizer_us, double contention) {
+                       double optimizer_us, double contention, double burst_us) {
              Costs costs{.usual = *usual,
                          .overheads = {.optimizer_ns = nanoseconds(optimizer_us),
-                                       .contention = decimal_from_double(contention, "contention")}};
+                                       .contention = decimal_from_double(contention, "contention"),
+                                       .burst_ns = nanoseconds(burst_us)}};
              if (staged) costs.staged = **staged;
              return costs;
            }),
            py::arg("usual"), py::arg("staged") = py::none(), py::arg("optimizer_us") = 0.0,
-           py::arg("contention") = 1.0)
+           py::arg("contention") = 1.0, py::arg("burst_us") = 0.0)
       .def_property_readonly("usual", [](const Costs& costs) { return kept(costs.usual); })
       .def_property_readonly("staged", [](const Costs& costs) { return kept(costs.staged); })
       .def_property_readonly("overheads", [](const Costs& costs) {
         return std::map<std::string, double>{
             {"optimizer_us", static_cast<double>(costs.overheads.optimizer_ns) / 1e3},
-            {"contention", to_double(costs.overheads.contention)}};
+            {"contention", to_double(costs.overheads.contention)},
+            {"burst_us", static_cast<double>(costs.overheads.burst_ns) / 1e3}};
       });
   py::class_<EngineJob, PythonJob>(module, "EngineJob")
       .def(py::init_alias<Engine&, std::shared_ptr<Peers>, std::shared_ptr<ControlGroup>, int, int, bool,

@@ -231,10 +231,11 @@ void write_report(const std::string& path, const std::optional<Given<Workload>>&
                   const std::optional<std::vector<std::string>>& chosen,
                   const std::vector<std::pair<std::string, Given<Plan>>>& plans,
                   const std::vector<Given<Timeline>>& timelines, std::vector<std::string> measured,
-                  double optimizer_us, double contention) {
+                  double optimizer_us, double contention, double burst_us) {
   ReportInput input{.measured = std::move(measured)};
   input.simulation.optimizer_ns = nanoseconds(optimizer_us);
   input.simulation.contention = decimal_from_double(contention, "contention");
+  input.simulation.burst_ns = nanoseconds(burst_us);
   if (workload) {
     if (!cluster) throw InvalidInput("is missing", "cluster", "give the cluster of the workload");
     input.classes = {**workload};
@@ -288,7 +289,8 @@ void bind_core(py::module_& module) {
       Unlocked());
   module.def("write_report", &write_report, py::arg("path"), py::kw_only(), py::arg("workload"),
              py::arg("cluster"), py::arg("schemes"), py::arg("plans"), py::arg("timelines"),
-             py::arg("measured"), py::arg("optimizer_us"), py::arg("contention"), Unlocked());
+             py::arg("measured"), py::arg("optimizer_us"), py::arg("contention"), py::arg("burst_us"),
+             Unlocked());
 }
 
 }  // namespace gradweave::python

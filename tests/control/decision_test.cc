@@ -182,7 +182,8 @@ TEST(Decision, CountsWhatAnIterationTakesBesidesLayersAndMessages) {
 }
 
 TEST(Decision, GoesToOtherRanksAsText) {
-  const SimulationOptions overheads{.optimizer_ns = 5'000'000, .contention = {1234, 3}};
+  const SimulationOptions overheads{
+      .optimizer_ns = 5'000'000, .contention = {1234, 3}, .burst_ns = 2'905'708};
   const Decision decision =
       decide(three_layers(), {.usual = network(), .overheads = overheads}, grounds_of("auto"));
   const Decision read = decision_of(to_text(decision));
@@ -190,6 +191,7 @@ TEST(Decision, GoesToOtherRanksAsText) {
   EXPECT_EQ(read.costs.usual, decision.costs.usual);
   EXPECT_EQ(read.costs.overheads.optimizer_ns, overheads.optimizer_ns);
   EXPECT_EQ(read.costs.overheads.contention, overheads.contention);
+  EXPECT_EQ(read.costs.overheads.burst_ns, overheads.burst_ns);
   ASSERT_EQ(read.candidates.size(), decision.candidates.size());
   for (std::size_t n = 0; n < read.candidates.size(); ++n) {
     EXPECT_EQ(read.candidates[n].plan, decision.candidates[n].plan);

@@ -154,6 +154,31 @@ TEST(Observer, LayersAreThoseWithoutMessages) {
   EXPECT_EQ(report.predicted.iteration_ns(), simulate(plan, workload, cluster, overheads).iteration_ns());
 }
 
+// Of what a link has saved up a message is shorter, which is no change.
+TEST(Observer, WhatATokenBucketSparesIsPlanned) {
+  const Workload workload = small();
+  const Cluster cluster = line(100, 0.01);
+  const SimulationOptions overheads{.burst_ns = 500'000};
+  const Plan plan = plan_of("sequential", workload, cluster);
+  Observer observer(plan, workload, cluster, 1e-6, false, {}, overheads);
+  IterationStatistics sample = statistics_of(plan, workload, cluster, 1);
+  // Of b, 160 kB, and of a, 4 kB. Each spends what it can of the bucket, which a start-up fills by 100 us.
+  for (std::size_t op = 0; op < sample.op_ns.size(); op += 2) {
+    double &of_b = sample.op_ns[op], &of_a = sample.op_ns[op + 1];
+    const double left = 500e3 - std::min(of_b - 100e3, 500e3);
+    of_b -= std::min(of_b - 100e3, 500e3);
+    of_a -= std::min(of_a - 100e3, 100e3 + left);
+  }
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(observer.add(sample));
+  const Link found = observer.cluster().links.front();
+  EXPECT_NEAR(static_cast<double>(found.startup_ns), 100'000, 3'000);
+  EXPECT_NEAR(to_double(found.us_per_byte), 0.01, 0.0003);
+  Observer without(plan, workload, cluster, 1e-6);
+  bool asks = false;
+  for (int i = 0; i < 10; ++i) asks |= without.add(sample);
+  EXPECT_TRUE(asks);
+}
+
 TEST(Observer, AWrongAssumptionAsksOnce) {
   const Workload workload = small();
   const Cluster planned = line(100, 0.01);
