@@ -98,8 +98,9 @@ def table(results):
     methods = dict.fromkeys(method for _, _, method in errors)
     rows = [[method] + [" ".join(f"{100 * error:+.0f}" for error in errors[*where, method]) for where in settings]
             for method in methods]
-    found = {where: [each["overheads"]["contention"] for each in results if setting(each) == where] for where in settings}
-    rows.append(["contention"] + [" ".join(f"{value:.2f}" for value in found[where]) for where in settings])
+    for name, key, scale, digits in (("contention", "contention", 1, 2), ("burst, ms", "burst_us", 1e-3, 1)):
+        found = {where: [scale * each["overheads"][key] for each in results if setting(each) == where] for where in settings}
+        rows.append([name] + [" ".join(f"{value:.{digits}f}" for value in found[where]) for where in settings])
     return markdown(["scheme"] + [f"{job} at {coverage:g}" for job, coverage in settings], rows)
 
 

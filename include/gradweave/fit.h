@@ -50,17 +50,17 @@ struct LinkMeasurements {
   friend bool operator==(const LinkMeasurements&, const LinkMeasurements&) = default;
 };
 
-// Returns the size of a link's token bucket (a shaped interface, a cloud's burst credit), in microseconds of sending, or 0 where
-// the times don't show one. `rested`: of messages, each sent after a pause in which the bucket fills. `following`: of equal
-// messages, each sent right after another. The size is the difference of the medians, so at most what the pause or a message
-// takes. It counts where three fifths of the rested messages took less than three quarters of the others: without a bucket nine
-// rested messages do so once in a hundred times. The caller owes one time or more of each. O(n log n).
-double token_bucket_us(std::vector<double> rested, std::vector<double> following);
+// Returns the burst that a link sends after a pause from its token bucket (a shaped interface, a cloud's burst credit), in
+// microseconds of sending, or 0 where the times don't show one. `rested`: of messages, each sent after a pause. `following`: of
+// equal messages, each sent right after another. The burst is the difference of the medians, so at most what the pause or a
+// message takes. It counts where three fifths of the rested messages took less than three quarters of the others: without a burst
+// nine rested messages do so once in a hundred times. The caller owes one time or more of each. O(n log n).
+double burst_of(std::vector<double> rested, std::vector<double> following);
 
-// Returns what the messages would take behind an empty token bucket. While a message starts up the bucket fills, so that in a
-// train a part of each message, at most `bucket_us`, passes at no cost. The caller owes messages in trains, in order of size, the
-// first so short that it takes only start-up. O(n).
-LinkMeasurements without_bucket(LinkMeasurements measured, double bucket_us);
+// Returns what the messages would take on a link that has saved up nothing. While a message starts up the token bucket fills, so
+// that in a train a part of each message, at most `burst_us`, passes at no cost. The caller owes messages in trains, in order of
+// size, the first so short that it takes only start-up. O(n).
+LinkMeasurements without_burst(LinkMeasurements measured, double burst_us);
 
 // What was measured within one node, among its workers.
 struct InsideMeasurements {

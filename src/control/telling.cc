@@ -62,9 +62,10 @@ void Telling::switched(const Decision& decision, const Candidate& chosen) {
     line += "; messages make computation take " + fixed_text(to_double(overheads.contention), 2) +
             " times as long";
   }
-  if (overheads.burst_ns > 0)
-    line +=
-        "; after a pause links send " + ms(static_cast<double>(overheads.burst_ns)) + " of a message at once";
+  if (overheads.burst_ns > 0) {
+    line += "; links that were idle send the first " + ms(static_cast<double>(overheads.burst_ns)) +
+            " of messages at once";
+  }
   if (decision.ddp_ns && chosen.scheme != "ddp")
     line += "; ddp would take " + ms(*decision.ddp_ns) + ", predicted";
   if (!decision.passed_over.empty()) line += "; " + decision.passed_over;

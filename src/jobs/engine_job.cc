@@ -63,9 +63,9 @@ control::Costs EngineJob::measured(const Workload& workload, const std::string& 
   const auto cluster_of = [&](bool of_gains) {
     // The processor works on averages of gains.
     const c10::Device device = of_gains ? c10::Device(c10::kCPU) : engine_.device();
-    auto [cluster, contention, token_bucket] =
+    auto [cluster, contention, burst] =
         measure_cluster(engine_.links(), size_, engine_.device(), of_gains, seconds, *peers_, *messages_);
-    costs.overheads.burst_ns = token_bucket;
+    costs.overheads.burst_ns = burst;
     costs.overheads.contention = decimal_from_double(std::round(1000 * contention) / 1000, "contention");
     for (const auto& [name, rate] : compressor_rates(scheme, options, workload, size_, device)) {
       cluster.compressor_rates[name] = {decimal_from_double(rate.encode_us_per_byte, "encode_us_per_byte"),

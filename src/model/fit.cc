@@ -69,12 +69,12 @@ double zero_of(double high, Function rising) {
   return high;
 }
 
-void empty_bucket(std::vector<Measurement>& trains, double bucket_us) {
+void add_burst(std::vector<Measurement>& trains, double burst_us) {
   if (trains.empty()) return;
   const double startup_us = trains.front().us;
   const double us_per_byte = trains.back().us / static_cast<double>(trains.back().bytes);
   for (Measurement& each : trains)
-    each.us += std::min({bucket_us, startup_us, static_cast<double>(each.bytes) * us_per_byte});
+    each.us += std::min({burst_us, startup_us, static_cast<double>(each.bytes) * us_per_byte});
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ LinkFit fit_link(std::span<const Measurement> measurements) {
   return fit;
 }
 
-double token_bucket_us(std::vector<double> rested, std::vector<double> following) {
+double burst_of(std::vector<double> rested, std::vector<double> following) {
   std::ranges::sort(following);
   const double early = following[following.size() / 4];
   const auto earlier = std::ranges::count_if(rested, [&](double us) { return us < early; });
@@ -117,9 +117,9 @@ double token_bucket_us(std::vector<double> rested, std::vector<double> following
   return median_of(std::move(following)) - median_of(std::move(rested));
 }
 
-LinkMeasurements without_bucket(LinkMeasurements measured, double bucket_us) {
+LinkMeasurements without_burst(LinkMeasurements measured, double burst_us) {
   for (auto* trains : {&measured.all_reduce, &measured.reduce_scatter, &measured.all_gather})
-    empty_bucket(*trains, bucket_us);
+    add_burst(*trains, burst_us);
   return measured;
 }
 

@@ -34,9 +34,9 @@ using Seconds = std::chrono::duration<double>;
 constexpr int kTrains = 11;
 constexpr std::chrono::milliseconds kAlone{40};  // of computing, before each train that it is compared with
 constexpr std::size_t kFewest = 3;               // sizes that are measured on any link
-// Of the measurement of a token bucket: how often it is filled, in what time, and what then is sent at least and at most.
-constexpr int kFillings = 9;
-constexpr std::chrono::milliseconds kFilling{20};
+// Of the measurement of bursts: how many pauses, how long, and what is sent after them at least and at most.
+constexpr int kPauses = 9;
+constexpr std::chrono::milliseconds kPause{20};
 constexpr double kLeastSent_us = 10e3, kMostSent_us = 200e3;
 
 // Collectives on one buffer.
@@ -121,23 +121,23 @@ double seconds_of_one(Train& train, const Group& group, c10::Device device, doub
   }
 }
 
-// Returns token_bucket_us() by messages of a size that took what is sent at least, or nearly. `times`: of messages, by size; the same
+// Returns burst_of() messages of a size that took what is sent at least, or nearly. `times`: of messages, by size; the same
 // on all ranks.
-double bucket_of(const Group& group, c10::Device device, const Probe& probe,
-                 const std::vector<Measurement>& times) {
+double burst_after_pauses(const Group& group, c10::Device device, const Probe& probe,
+                          const std::vector<Measurement>& times) {
   const auto enough =
       std::ranges::find_if(times, [](const Measurement& each) { return each.us >= kLeastSent_us; });
   const Measurement& sent = enough == times.end() ? times.back() : *enough;
   if (sent.us > kMostSent_us) return 0;
   Train train(group, device, probe, sent.bytes, 0);
   std::vector<double> rested, following;
-  for (int n = 0; n < kFillings; ++n) {
-    std::this_thread::sleep_for(kFilling);
+  for (int n = 0; n < kPauses; ++n) {
+    std::this_thread::sleep_for(kPause);
     agreed(group, device, 0, c10d::ReduceOp::MAX);  // they begin together
     rested.push_back(1e6 * train.go_on(1));
     for (int i = 0; i < 2; ++i) following.push_back(1e6 * train.go_on(1));
   }
-  return agreed(group, device, token_bucket_us(std::move(rested), std::move(following)), c10d::ReduceOp::MIN);
+  return agreed(group, device, burst_of(std::move(rested), std::move(following)), c10d::ReduceOp::MIN);
 }
 
 // Returns the pieces of work a second that are done during `part`.
@@ -149,7 +149,7 @@ double pace_of(const Computing& computing, const Part& part) {
   return static_cast<double>(computing.pieces() - before) / Seconds(Clock::now() - begin).count();
 }
 
-// Makes each cost the largest of all ranks', and the contention; the token bucket the smallest.
+// Makes each cost the largest of all ranks', and the contention; the burst the smallest.
 void take_largest(ClusterFound& found, const ControlGroup& ranks) {
   Cluster& cluster = found.cluster;
   std::vector<std::pair<Nanoseconds*, Decimal*>> lines;
@@ -161,14 +161,14 @@ void take_largest(ClusterFound& found, const ControlGroup& ranks) {
   };
   std::ranges::for_each(cluster.links, add);
   if (cluster.inside) std::ranges::for_each(cluster.inside->links, add);
-  std::vector<double> costs{found.contention, -static_cast<double>(found.token_bucket)};
+  std::vector<double> costs{found.contention, -static_cast<double>(found.burst)};
   for (const auto& [startup_ns, us_per_byte] : lines) {
     costs.push_back(static_cast<double>(*startup_ns));
     costs.push_back(to_double(*us_per_byte));
   }
   costs = ranks.largest(costs, "the comparison of links");
   found.contention = costs[0];
-  found.token_bucket = std::llround(-costs[1]);
+  found.burst = std::llround(-costs[1]);
   for (std::size_t n = 0; n < lines.size(); ++n) {
     *lines[n].first = std::llround(costs[2 * n + 2]);
     *lines[n].second = decimal_from_double(costs[2 * n + 3], "us_per_byte");
@@ -238,7 +238,7 @@ Found measure(const Group& group, c10::Device device, const Probe& probe) {
   }
   if (!slower.empty()) found.contention = std::max(1.0, median_of(std::move(slower)));
   computing.reset();
-  if (probe.token_bucket) found.bucket_us = bucket_of(group, device, probe, found.times);
+  if (probe.burst) found.burst_us = burst_after_pauses(group, device, probe, found.times);
   return found;
 }
 
@@ -250,7 +250,7 @@ LinkFound measure_link(const std::string& name, const Group& group, c10::Device 
     one.collective = collective;
     one.seconds *= share;
     one.bytes.clear();
-    one.token_bucket = probe.token_bucket && collective == Collective::kAllReduce;
+    one.burst = probe.burst && collective == Collective::kAllReduce;
     for (std::size_t i = 0; i < kProbeBytes.size(); i += every) one.bytes.push_back(kProbeBytes[i]);
     const auto found = std::make_shared<Found>();  // of a thread that may outlive this call
     if (peers == nullptr) {
@@ -262,7 +262,7 @@ LinkFound measure_link(const std::string& name, const Group& group, c10::Device 
     }
     if (collective == Collective::kAllReduce) {
       result.contention = found->contention;
-      result.bucket_us = found->bucket_us;
+      result.burst_us = found->burst_us;
     }
     return found->times;
   };
@@ -283,9 +283,9 @@ ClusterFound measure_cluster(const std::vector<LinkSpec>& links, int workers, c1
                                  .description = measured.description,
                                  .source = measured.source}};
   Cluster& cluster = found.cluster;
-  found.token_bucket = std::numeric_limits<Nanoseconds>::max();
+  found.burst = std::numeric_limits<Nanoseconds>::max();
   const auto cost_of = [&](const LinkSpec& link) -> Link {
-    if (link.emulation || workers == 1) found.token_bucket = 0;
+    if (link.emulation || workers == 1) found.burst = 0;
     if (link.emulation) {
       return {.name = link.name,
               .startup_ns = link.emulation->startup_ns,
@@ -293,12 +293,12 @@ ClusterFound measure_cluster(const std::vector<LinkSpec>& links, int workers, c1
     }
     if (workers == 1) return {.name = link.name, .startup_ns = 1000};
     const bool on_host = gains && link.control;
-    const Probe probe{.seconds = seconds, .beside_compute = !on_host, .token_bucket = true};
+    const Probe probe{.seconds = seconds, .beside_compute = !on_host, .burst = true};
     LinkFound of_link = measure_link(link.name, on_host ? link.control : link.group,
                                      on_host ? c10::Device(c10::kCPU) : device, probe, &peers);
     found.contention = std::max(found.contention, of_link.contention);
-    found.token_bucket = std::min<Nanoseconds>(found.token_bucket, std::llround(1e3 * of_link.bucket_us));
-    measured.links = {without_bucket(std::move(of_link.link), of_link.bucket_us)};
+    found.burst = std::min<Nanoseconds>(found.burst, std::llround(1e3 * of_link.burst_us));
+    measured.links = {without_burst(std::move(of_link.link), of_link.burst_us)};
     Link cost = fit_cluster(measured).cluster.links.front();
     cost.each_worker = link.level == Level::kBetween;
     return cost;

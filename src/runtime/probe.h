@@ -30,7 +30,7 @@ struct Probe {
   double seconds = 4;                      // in all, roughly
   double startup_us = 0, us_per_byte = 0;  // what an all-reduce takes at least: of an emulated link
   bool beside_compute = true;              // which takes the processors, if the messages are in their memory
-  bool token_bucket = false;               // whether the size of one is measured
+  bool burst = false;                      // whether it is measured
   std::shared_ptr<std::atomic<std::int64_t>> steps;  // counts collectives that have ended; may be null
 };
 
@@ -55,7 +55,7 @@ class Computing {
 struct Found {
   std::vector<Measurement> times;  // of a collective for each size, the slowest rank's
   double contention = 1;  // how many times longer this rank computes beside large messages than alone; >= 1
-  double bucket_us = 0;   // token_bucket_us(), the smallest of all ranks'
+  double burst_us = 0;    // burst_of(), the smallest of all ranks'
 };
 
 // Collective; the group's own timeout holds for each op.
@@ -65,13 +65,13 @@ struct Found {
 // compute meanwhile: the backend's threads then wait for their turn. A train gives its mean, and trains the mean of their middle half,
 // because a short op takes one of several very different times then and a plan has many of them; for the same reason the trains of all
 // sizes take turns. Each size has the same time: it repeats less often the larger it is, but at least twice, and the largest are left
-// out where one op takes longer than its share. A token bucket is measured while nothing computes, which scatters less: by messages of
+// out where one op takes longer than its share. The burst is measured while nothing computes, which scatters less: by messages of
 // 10 ms or a little more, after pauses of 20 ms and not. It takes half a second.
 Found measure(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::Device device, const Probe& probe);
 
 struct LinkFound {
   LinkMeasurements link;
-  double contention = 1, bucket_us = 0;  // as of Found
+  double contention = 1, burst_us = 0;  // as of Found
 };
 
 // Returns what to fit a link's costs to, by measure() of the all-reduce, in half of the time, and of its halves; collective
@@ -85,8 +85,7 @@ ClusterMeasurements nothing_measured(int workers, const std::string& description
 struct ClusterFound {
   Cluster cluster;
   double contention = 1;  // as of Found, of the link and the rank where it is largest
-  Nanoseconds token_bucket =
-      0;  // as of Found, of the link where it is smallest; costs are of messages behind an empty one
+  Nanoseconds burst = 0;  // as of Found, of the link where it is smallest; the cluster's costs are without it
 };
 
 // Returns the cluster of a job of `workers` ranks that train alike: what each of its links costs, measured where that isn't

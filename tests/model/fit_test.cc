@@ -145,28 +145,28 @@ TEST(FitCluster, NamesTheLinkThatCannotBeFitted) {
   EXPECT_EQ(where({}), "links");
 }
 
-TEST(TokenBucket, IsWhatMessagesAreShorterAfterAPause) {
+TEST(Burst, IsWhatMessagesAreShorterAfterAPause) {
   const std::vector<double> following{11, 12, 11.5, 11.2, 30, 11.4, 11.3, 11.1};  // their median is 11.35
-  EXPECT_NEAR(token_bucket_us({8, 8.2, 9, 8.1, 25}, following), 3.15, 1e-9);
+  EXPECT_NEAR(burst_of({8, 8.2, 9, 8.1, 25}, following), 3.15, 1e-9);
 }
 
-TEST(TokenBucket, IsNoneWhereMessagesScatterAsMuch) {
+TEST(Burst, IsNoneWhereMessagesScatterAsMuch) {
   const std::vector<double> following{11, 12, 11.5, 11.2, 30, 11.4, 11.3, 11.1};
-  EXPECT_EQ(token_bucket_us({11, 12, 11.4, 11.1, 11.3}, following), 0);
-  EXPECT_EQ(token_bucket_us({8, 8.2, 12, 11.9, 25}, following), 0);  // only two of five are shorter
-  EXPECT_EQ(token_bucket_us({15, 14, 16, 18, 15}, following), 0);    // an idle connection starts slowly
+  EXPECT_EQ(burst_of({11, 12, 11.4, 11.1, 11.3}, following), 0);
+  EXPECT_EQ(burst_of({8, 8.2, 12, 11.9, 25}, following), 0);  // only two of five are shorter
+  EXPECT_EQ(burst_of({15, 14, 16, 18, 15}, following), 0);    // an idle connection starts slowly
 }
 
-RC_GTEST_PROP(TokenBucket, ItsTrainsLieOnTheLineOfALinkWithoutOne, ()) {
+RC_GTEST_PROP(Burst, ItsTrainsLieOnTheLineOfALinkWithoutOne, ()) {
   const double startup = *rc::gen::inRange(10, 3000), rate = *rc::gen::inRange(1, 1000) / 1e4;
-  const double bucket = *rc::gen::inRange(0, 6000);
+  const double burst = *rc::gen::inRange(0, 6000);
   LinkMeasurements measured{.name = "net"};
   for (const std::int64_t bytes : {8L, 1L << 16, 1L << 19, 1L << 22, 1L << 28}) {
     const double sending = static_cast<double>(bytes) * rate;
-    measured.all_reduce.push_back({bytes, startup + std::max(0.0, sending - std::min(bucket, startup))});
+    measured.all_reduce.push_back({bytes, startup + std::max(0.0, sending - std::min(burst, startup))});
   }
   measured.all_gather = measured.all_reduce;
-  const LinkMeasurements found = without_bucket(measured, bucket);
+  const LinkMeasurements found = without_burst(measured, burst);
   RC_ASSERT(found.all_gather == found.all_reduce && found.reduce_scatter.empty());
   for (const Measurement& each : found.all_reduce) {
     const double line = startup + static_cast<double>(each.bytes) * rate;

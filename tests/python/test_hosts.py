@@ -72,13 +72,13 @@ def test_a_link_carries_no_more_than_its_rate(workers, tmp_path, capfd):
     assert 0.75e8 < max(measured) < 1.06e8
 
 
-# Prints what the job finds of its link's token bucket, in microseconds.
-_BUCKET = """
+# Prints the burst that the job finds, in microseconds.
+_BURST = """
 import sys, torch
 import gradweave
 from gradweave import ranks
 torch.set_num_threads(1)
-with ranks.joined("bucket"):
+with ranks.joined("burst"):
     found = []
     while len(found) < 4 and max(found, default=0) == 0:  # none where something else has disturbed it
         torch.manual_seed(0)
@@ -96,9 +96,9 @@ with ranks.joined("bucket"):
 
 @needs_hosts
 @pytest.mark.slow  # what else runs here disturbs it
-def test_a_job_finds_the_token_bucket_of_its_link(tmp_path, capfd):
-    script = tmp_path / "bucket.py"
-    script.write_text(_BUCKET)
+def test_a_job_finds_the_burst_of_its_link(tmp_path, capfd):
+    script = tmp_path / "burst.py"
+    script.write_text(_BURST)
     rate = 1e8
     with hosts.Hosts(2) as made:
         made.shape(rate)

@@ -198,9 +198,10 @@ def test_a_decision_is_part_of_a_checkpoint():
 def test_costs_come_back_from_a_checkpoint(staged):
     from gradweave import _native, checkpoint, core
 
-    state = checkpoint.costs_state(_native.Costs(cluster(2), staged, optimizer_us=1234.567, contention=1.153, burst_us=2905.708))
+    overheads = {"optimizer_us": 1234.567, "contention": 1.153, "burst_us": 2905.708}
+    state = checkpoint.costs_state(_native.Costs(cluster(2), staged, **overheads))
     found = checkpoint.costs_of(state)
-    assert checkpoint.costs_state(found) == state and found.overheads == {"optimizer_us": 1234.567, "contention": 1.153, "burst_us": 2905.708}
+    assert checkpoint.costs_state(found) == state and found.overheads == overheads
     assert found.staged == (staged and core.Cluster(staged))
     before = checkpoint.costs_of({"cluster": cluster(2)})  # of a version that kept no more
     assert before.usual == found.usual and before.overheads == {"optimizer_us": 0, "contention": 1, "burst_us": 0}
