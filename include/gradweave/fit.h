@@ -52,14 +52,14 @@ struct LinkMeasurements {
 
 // Returns the burst that a link sends after a pause from its token bucket (a shaped interface, a cloud's burst credit), in
 // microseconds of sending, or 0 where the times don't show one. `rested`: of messages, each sent after a pause. `following`: of
-// equal messages, each sent right after another. The burst is the difference of the medians, so at most what the pause or a
-// message takes. It counts where three fifths of the rested messages took less than three quarters of the others: without a burst
-// nine rested messages do so once in a hundred times. The caller owes one time or more of each. O(n log n).
+// equal messages, each sent after others that have taken what was saved up. The burst is the difference of the medians, so at
+// most what the pause or a message takes. It counts where it is a tenth of a message or more, and three fifths of the rested
+// messages took less than three quarters of the others. The caller owes one time or more of each. O(n log n).
 double burst_of(std::vector<double> rested, std::vector<double> following);
 
-// Returns what the messages would take on a link that has saved up nothing. While a message starts up the token bucket fills, so
-// that in a train a part of each message, at most `burst_us`, passes at no cost. The caller owes messages in trains, in order of
-// size, the first so short that it takes only start-up. O(n).
+// Returns what the messages would take on a link that never saves up: the whole start-up, and then all bytes at the usual rate.
+// While a message starts up the token bucket fills, so that in a train a part of the next one, at most `burst_us`, passes at once.
+// The caller owes messages in trains, in order of size, the first so short that it takes only start-up. O(n).
 LinkMeasurements without_burst(LinkMeasurements measured, double burst_us);
 
 // What was measured within one node, among its workers.

@@ -117,8 +117,8 @@ class Session:
     @property
     def overheads(self) -> dict[str, float] | None:
         """What an iteration takes besides layers and messages, as simulate() takes it: {"optimizer_us": the optimizer and the
-        rest of the loop, "contention": how many times longer compute takes beside messages, "burst_us": the links' token
-        bucket}. None before it is measured."""
+        rest of the loop, "contention": how many times longer compute takes beside messages, "burst_us": what a
+        link sends at once after a pause, as the time in which it sends as much}. None before it is measured."""
         costs = self._controller.costs
         return None if costs is None else costs.overheads
 

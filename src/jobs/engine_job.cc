@@ -59,23 +59,29 @@ control::Costs EngineJob::measured(const Workload& workload, const std::string& 
   }
   const bool gains = control::may_average_gains({scheme, options}, workload, names, size_);
   if (gains) engine_.open_controls();
-  control::Costs costs;
-  const auto cluster_of = [&](bool of_gains) {
+  const auto found_of = [&](bool of_gains) {
     // The processor works on averages of gains.
     const c10::Device device = of_gains ? c10::Device(c10::kCPU) : engine_.device();
-    auto [cluster, contention, burst] =
+    ClusterFound found =
         measure_cluster(engine_.links(), size_, engine_.device(), of_gains, seconds, *peers_, *messages_);
-    costs.overheads.burst_ns = burst;
-    costs.overheads.contention = decimal_from_double(std::round(1000 * contention) / 1000, "contention");
     for (const auto& [name, rate] : compressor_rates(scheme, options, workload, size_, device)) {
-      cluster.compressor_rates[name] = {decimal_from_double(rate.encode_us_per_byte, "encode_us_per_byte"),
-                                        decimal_from_double(rate.decode_us_per_byte, "decode_us_per_byte")};
+      found.cluster.compressor_rates[name] = {
+          decimal_from_double(rate.encode_us_per_byte, "encode_us_per_byte"),
+          decimal_from_double(rate.decode_us_per_byte, "decode_us_per_byte")};
     }
-    return cluster;
+    return found;
   };
   const bool by_auto = scheme == kAuto;
-  costs.usual = cluster_of(gains && !by_auto);
-  if (gains && by_auto && !engine_.device().is_cpu()) costs.staged = cluster_of(true);
+  auto [usual, contention, burst] = found_of(gains && !by_auto);
+  control::Costs costs{.usual = std::move(usual)};
+  if (gains && by_auto && !engine_.device().is_cpu()) {
+    ClusterFound staged = found_of(true);
+    costs.staged = std::move(staged.cluster);
+    contention = std::max(contention, staged.contention);
+    burst = std::min(burst, staged.burst);
+  }
+  costs.overheads.contention = decimal_from_double(std::round(1000 * contention) / 1000, "contention");
+  costs.overheads.burst_ns = burst;
   return costs;
 }
 

@@ -15,6 +15,7 @@ namespace {
 // Relative; what is off by more pulls no harder for being further off.
 constexpr double kOrdinaryError = 0.05;
 constexpr int kHalvings = 100;
+constexpr double kLeastBurst = 0.1;  // of a message
 
 void check(std::span<const Measurement> measurements) {
   for (std::size_t i = 0; i < measurements.size(); ++i) {
@@ -114,7 +115,9 @@ double burst_of(std::vector<double> rested, std::vector<double> following) {
   const double early = following[following.size() / 4];
   const auto earlier = std::ranges::count_if(rested, [&](double us) { return us < early; });
   if (5 * earlier < 3 * std::ssize(rested)) return 0;
-  return median_of(std::move(following)) - median_of(std::move(rested));
+  const double usual = median_of(std::move(following));
+  const double burst = usual - median_of(std::move(rested));
+  return burst < kLeastBurst * usual ? 0 : burst;
 }
 
 LinkMeasurements without_burst(LinkMeasurements measured, double burst_us) {

@@ -143,8 +143,8 @@ std::string of_measured(const Timeline& timeline, const std::vector<Row>& rows,
           (error < 0 ? " less" : " more") + ". ";
   if (std::abs(error) > kTrusted) {
     text +=
-        "The workload, the cluster or the overheads (--optimizer-us, --contention) may not be this run's: "
-        "measure again. 'gradweave diff' shows where the timelines differ.";
+        "The workload, the cluster or the overheads (--optimizer-us, --contention, --burst-us) may not be "
+        "this run's: measure again. 'gradweave diff' shows where the timelines differ.";
   }
   return text;
 }

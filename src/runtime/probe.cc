@@ -37,7 +37,8 @@ constexpr std::size_t kFewest = 3;               // sizes that are measured on a
 // Of the measurement of bursts: how many pauses, how long, and what is sent after them at least and at most.
 constexpr int kPauses = 9;
 constexpr std::chrono::milliseconds kPause{20};
-constexpr double kLeastSent_us = 10e3, kMostSent_us = 200e3;
+constexpr double kLeastSent_us = 10e3, kMostSent_us = 100e3;
+constexpr const char* kComparison = "the comparison of links";
 
 // Collectives on one buffer.
 class Train {
@@ -121,8 +122,8 @@ double seconds_of_one(Train& train, const Group& group, c10::Device device, doub
   }
 }
 
-// Returns burst_of() messages of a size that took what is sent at least, or nearly. `times`: of messages, by size; the same
-// on all ranks.
+// Returns burst_of() by messages of the first size that takes long enough, or of the largest; 0 where they take too long. `times`: of
+// messages, by size, one or more; the same on all ranks.
 double burst_after_pauses(const Group& group, c10::Device device, const Probe& probe,
                           const std::vector<Measurement>& times) {
   const auto enough =
@@ -130,11 +131,14 @@ double burst_after_pauses(const Group& group, c10::Device device, const Probe& p
   const Measurement& sent = enough == times.end() ? times.back() : *enough;
   if (sent.us > kMostSent_us) return 0;
   Train train(group, device, probe, sent.bytes, 0);
+  const double pause_us = std::chrono::duration<double, std::micro>(kPause).count();
+  const int emptying = static_cast<int>(std::ceil(pause_us / sent.us));
   std::vector<double> rested, following;
   for (int n = 0; n < kPauses; ++n) {
     std::this_thread::sleep_for(kPause);
     agreed(group, device, 0, c10d::ReduceOp::MAX);  // they begin together
     rested.push_back(1e6 * train.go_on(1));
+    train.go_on(emptying);
     for (int i = 0; i < 2; ++i) following.push_back(1e6 * train.go_on(1));
   }
   return agreed(group, device, burst_of(std::move(rested), std::move(following)), c10d::ReduceOp::MIN);
@@ -149,9 +153,8 @@ double pace_of(const Computing& computing, const Part& part) {
   return static_cast<double>(computing.pieces() - before) / Seconds(Clock::now() - begin).count();
 }
 
-// Makes each cost the largest of all ranks', and the contention; the burst the smallest.
-void take_largest(ClusterFound& found, const ControlGroup& ranks) {
-  Cluster& cluster = found.cluster;
+// Makes each cost the largest of all ranks'.
+void take_largest(Cluster& cluster, const ControlGroup& ranks) {
   std::vector<std::pair<Nanoseconds*, Decimal*>> lines;
   const auto add = [&](Link& link) {
     lines.emplace_back(&link.startup_ns, &link.us_per_byte);
@@ -161,17 +164,15 @@ void take_largest(ClusterFound& found, const ControlGroup& ranks) {
   };
   std::ranges::for_each(cluster.links, add);
   if (cluster.inside) std::ranges::for_each(cluster.inside->links, add);
-  std::vector<double> costs{found.contention, -static_cast<double>(found.burst)};
+  std::vector<double> costs;
   for (const auto& [startup_ns, us_per_byte] : lines) {
     costs.push_back(static_cast<double>(*startup_ns));
     costs.push_back(to_double(*us_per_byte));
   }
-  costs = ranks.largest(costs, "the comparison of links");
-  found.contention = costs[0];
-  found.burst = std::llround(-costs[1]);
+  costs = ranks.largest(costs, kComparison);
   for (std::size_t n = 0; n < lines.size(); ++n) {
-    *lines[n].first = std::llround(costs[2 * n + 2]);
-    *lines[n].second = decimal_from_double(costs[2 * n + 3], "us_per_byte");
+    *lines[n].first = std::llround(costs[2 * n]);
+    *lines[n].second = decimal_from_double(costs[2 * n + 1], "us_per_byte");
   }
 }
 
@@ -278,41 +279,50 @@ ClusterMeasurements nothing_measured(int workers, const std::string& description
 
 ClusterFound measure_cluster(const std::vector<LinkSpec>& links, int workers, c10::Device device, bool gains,
                              double seconds, Peers& peers, const ControlGroup& planners) {
-  ClusterMeasurements measured = nothing_measured(workers, std::to_string(workers) + " workers");
-  ClusterFound found{.cluster = {.workers = measured.workers,
-                                 .description = measured.description,
-                                 .source = measured.source}};
-  Cluster& cluster = found.cluster;
-  found.burst = std::numeric_limits<Nanoseconds>::max();
-  const auto cost_of = [&](const LinkSpec& link) -> Link {
-    if (link.emulation || workers == 1) found.burst = 0;
-    if (link.emulation) {
-      return {.name = link.name,
-              .startup_ns = link.emulation->startup_ns,
-              .us_per_byte = decimal_from_double(link.emulation->us_per_byte, link.name)};
-    }
-    if (workers == 1) return {.name = link.name, .startup_ns = 1000};
-    const bool on_host = gains && link.control;
-    const Probe probe{.seconds = seconds, .beside_compute = !on_host, .burst = true};
-    LinkFound of_link = measure_link(link.name, on_host ? link.control : link.group,
-                                     on_host ? c10::Device(c10::kCPU) : device, probe, &peers);
-    found.contention = std::max(found.contention, of_link.contention);
-    found.burst = std::min<Nanoseconds>(found.burst, std::llround(1e3 * of_link.burst_us));
-    measured.links = {without_burst(std::move(of_link.link), of_link.burst_us)};
-    Link cost = fit_cluster(measured).cluster.links.front();
-    cost.each_worker = link.level == Level::kBetween;
-    return cost;
+  struct Used {
+    const LinkSpec& spec;
+    std::optional<LinkFound> found;  // nothing where the costs are given
   };
+  std::vector<Used> used;
   const auto in_levels = [](const LinkSpec& link) { return link.level != Level::kAll; };
   const bool levels = std::ranges::any_of(links, in_levels);
-  if (levels) cluster.inside.emplace();
+  double contention = 1, burst_us = std::numeric_limits<double>::infinity();
   for (const LinkSpec& link : links) {
     if (in_levels(link) != levels) continue;
-    cluster.workers_per_node = std::max<std::int64_t>(cluster.workers_per_node, link.shards);
-    (link.level == Level::kInside ? cluster.inside->links : cluster.links).push_back(cost_of(link));
+    Used& each = used.emplace_back(Used{link, std::nullopt});
+    if (workers > 1 && !link.emulation) {
+      const bool on_host = gains && link.control;
+      const Probe probe{.seconds = seconds, .beside_compute = !on_host, .burst = true};
+      each.found = measure_link(link.name, on_host ? link.control : link.group,
+                                on_host ? c10::Device(c10::kCPU) : device, probe, &peers);
+      contention = std::max(contention, each.found->contention);
+    }
+    burst_us = std::min(burst_us, each.found ? each.found->burst_us : 0);
   }
-  take_largest(found, planners);
-  return found;
+  if (used.empty()) burst_us = 0;
+  const std::vector<double> agreed = planners.largest({contention, -burst_us}, kComparison);
+  contention = agreed[0], burst_us = -agreed[1];
+
+  ClusterMeasurements measured = nothing_measured(workers, std::to_string(workers) + " workers");
+  Cluster cluster{
+      .workers = measured.workers, .description = measured.description, .source = measured.source};
+  if (levels) cluster.inside.emplace();
+  for (Used& each : used) {
+    const LinkSpec& spec = each.spec;
+    Link cost{.name = spec.name, .startup_ns = 1000};
+    if (spec.emulation) {
+      cost.startup_ns = spec.emulation->startup_ns;
+      cost.us_per_byte = decimal_from_double(spec.emulation->us_per_byte, spec.name);
+    } else if (each.found) {
+      measured.links = {without_burst(std::move(each.found->link), burst_us)};
+      cost = fit_cluster(measured).cluster.links.front();
+      cost.each_worker = spec.level == Level::kBetween;
+    }
+    cluster.workers_per_node = std::max<std::int64_t>(cluster.workers_per_node, spec.shards);
+    (spec.level == Level::kInside ? cluster.inside->links : cluster.links).push_back(std::move(cost));
+  }
+  take_largest(cluster, planners);
+  return {std::move(cluster), contention, std::llround(1e3 * burst_us)};
 }
 
 }  // namespace gradweave::runtime

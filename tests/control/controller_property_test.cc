@@ -129,7 +129,7 @@ TEST(Controller, ProfilesDecidesAndTells) {
 
 TEST(Controller, PredictsWhatTheLoopAndMessagesTakeOfAnIteration) {
   Setting setting = usual();
-  setting.overheads = {.optimizer_ns = 3'000'000, .contention = {15, 1}};
+  setting.overheads = {.optimizer_ns = 3'000'000, .contention = {15, 1}, .burst_ns = 1'250'000};
   for (const char* scheme : {"auto", "ddp"}) {
     std::optional<SimulationResult> expected;
     const std::vector<End> ends =
@@ -141,6 +141,7 @@ TEST(Controller, PredictsWhatTheLoopAndMessagesTakeOfAnIteration) {
     EXPECT_EQ(ends[0].prediction, std::to_string(expected->cycle_ns));
     EXPECT_THAT(ends[0].told[0], HasSubstr("; 3.0 ms of it are the optimizer and the rest of the loop"));
     EXPECT_THAT(ends[0].told[0], HasSubstr("messages make computation take 1.50 times as long"));
+    EXPECT_THAT(ends[0].told[0], HasSubstr("links that were idle send the first 1.2 ms of messages at once"));
   }
 }
 

@@ -153,8 +153,9 @@ TEST(Burst, IsWhatMessagesAreShorterAfterAPause) {
 TEST(Burst, IsNoneWhereMessagesScatterAsMuch) {
   const std::vector<double> following{11, 12, 11.5, 11.2, 30, 11.4, 11.3, 11.1};
   EXPECT_EQ(burst_of({11, 12, 11.4, 11.1, 11.3}, following), 0);
-  EXPECT_EQ(burst_of({8, 8.2, 12, 11.9, 25}, following), 0);  // only two of five are shorter
-  EXPECT_EQ(burst_of({15, 14, 16, 18, 15}, following), 0);    // an idle connection starts slowly
+  EXPECT_EQ(burst_of({8, 8.2, 12, 11.9, 25}, following), 0);          // only two of five are shorter
+  EXPECT_EQ(burst_of({10.9, 10.8, 10.7, 10.6, 10.5}, following), 0);  // less than a tenth
+  EXPECT_EQ(burst_of({15, 14, 16, 18, 15}, following), 0);            // an idle connection starts slowly
 }
 
 RC_GTEST_PROP(Burst, ItsTrainsLieOnTheLineOfALinkWithoutOne, ()) {

@@ -199,10 +199,8 @@ TEST(Advice, ComparesMeasuredWithPredicted) {
   EXPECT_THAT(advice(measured), HasSubstr("0 % more"));
   EXPECT_THAT(advice(measured), Not(HasSubstr("measure again")));
   for (Span& span : measured.timelines[0].spans) span.begin_ns *= 2, span.end_ns *= 2;
-  EXPECT_THAT(
-      advice(measured),
-      HasSubstr(
-          "50 % less. The workload, the cluster or the overheads (--optimizer-us, --contention) may not be"));
+  EXPECT_THAT(advice(measured), HasSubstr("50 % less. The workload, the cluster or the overheads "
+                                          "(--optimizer-us, --contention, --burst-us) may not be"));
 }
 
 }  // namespace
