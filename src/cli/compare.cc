@@ -329,6 +329,7 @@ std::vector<Setting> settings_of(const CompareArguments& arguments, const Cluste
 }
 
 void run_compare(const CompareArguments& arguments, const Outcome& outcome) {
+  const bool wanted = results_wanted(arguments.json, {arguments.plot});
   const Cluster measured = read_cluster(arguments.cluster);
   if (!outcome.quiet) tell_what_is_not_modelled(measured);
   const std::vector<Setting> settings = settings_of(arguments, measured);
@@ -361,7 +362,7 @@ void run_compare(const CompareArguments& arguments, const Outcome& outcome) {
         settings, [&](const Setting& setting) { return setting.gigabits != settings[0].gigabits; });
     write_file(arguments.plot, to_svg(scaling_chart(slowest.name, measured, rows, over_bandwidth)));
   }
-  if (!results_wanted(arguments.json, {arguments.plot})) return;
+  if (!wanted) return;
   if (!arguments.json)
     return print_for_people(slowest, settings, rows, arguments.batch_size, standard_output(outcome.wide));
   Json objects = Json::array();

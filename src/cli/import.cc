@@ -127,18 +127,26 @@ void import_two_levels(const NcclTestsArguments& arguments, const std::vector<st
   measured.workers = arguments.workers.value_or(*between.workers * *inside.workers);
 }
 
+ClusterFit fitted(const ClusterMeasurements& measured, const std::vector<std::string>& files) try {
+  return fit_cluster(measured);
+} catch (const InvalidInput& error) {
+  throw error.within(fmt::format("{}", fmt::join(files, ", ")));
+}
+
 void run_import_nccl_tests(const NcclTestsArguments& arguments, const Outcome& outcome) {
   const auto& links = arguments.links;
   if (links.size() > 1 && links.size() != arguments.files.size())
     throw InvalidInput(fmt::format("{} links for {} files", links.size(), arguments.files.size()), "--link",
                        "give one for all files, or one for each in their order");
+  if (std::ranges::find(links, "") != links.end())
+    throw InvalidInput("is empty", "--link", "give the link a name");
   ClusterMeasurements measured{.startup_growth = static_cast<StartupGrowth>(
                                    std::ranges::find(kStartupGrowths, arguments.growth) - kStartupGrowths),
                                .source = "nccl-tests"};
   const std::vector<std::string> names = links.empty() ? std::vector<std::string>{"nccl"} : links;
   arguments.inside.empty() ? import_one_level(arguments, names, measured)
                            : import_two_levels(arguments, names, measured);
-  give(fit_cluster(measured), arguments.result, outcome);
+  give(fitted(measured, arguments.files), arguments.result, outcome);
 }
 
 void add_import_kineto(CLI::App& parent, Outcome& outcome) {

@@ -59,6 +59,7 @@ std::string table_of(const std::vector<FittedLine>& lines) {
 
 void add_result_options(CLI::App& command, ResultFlags& flags, const std::string& what) {
   command.add_option("-o,--output", flags.output, "Write the " + what + " to this file instead of stdout")
+      ->check(file_name())
       ->type_name("FILE");
   command.add_flag("--json", flags.json, "Print one JSON object: the " + what + " and how it was found");
 }

@@ -37,9 +37,18 @@ void add_cluster_option(CLI::App& command, std::string& path, bool required) {
   add_file_option(command, "--cluster", path, "Cluster file", required);
 }
 
+CLI::Validator file_name() {
+  const auto check = [](const std::string& given) -> std::string {
+    return given.empty() ? "give the name of a file" : "";
+  };
+  return {check, ""};
+}
+
 void add_output_option(CLI::App& command, const std::string& name, std::string& path,
                        const std::string& what) {
-  command.add_option(name, path, what + "; '-': to stdout, in place of the results")->type_name("FILE");
+  command.add_option(name, path, what + "; '-': to stdout, in place of the results")
+      ->check(file_name())
+      ->type_name("FILE");
 }
 
 void add_time_option(CLI::App& command, const std::string& name, double& us, const std::string& what,
@@ -60,6 +69,16 @@ void add_time_option(CLI::App& command, const std::string& name, double& us, con
   command.add_option(name, us, what)->transform(CLI::Validator(read, ""))->type_name("TIME");
 }
 
+CLI::Validator within(double low, double high) {
+  const std::string range = fmt::format("[{} - {}]", low, high);
+  const auto check = [=](std::string& text) -> std::string {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return {};
+    return "Value " + text + " not in range " + range;
+  };
+  return {check, "FLOAT in " + range};
+}
+
 void add_choice_option(CLI::App& command, const std::string& name, std::string& value,
                        const std::string& what, std::span<const std::string_view> names) {
   const auto check = [names](const std::string& word) -> std::string {
@@ -77,6 +96,10 @@ bool results_wanted(bool json, const std::vector<std::string>& outputs) {
   if (streams + (json ? 1 : 0) > 1) {
     throw InvalidInput("more than one result would go to standard output", "stdout",
                        "give '-' once, and no --json with it; the others need files");
+  }
+  for (const std::string& output : outputs) {
+    if (!output.empty() && output != "-" && std::ranges::count(outputs, output) > 1)
+      throw InvalidInput("more than one result would go into this file", output, "give each its own");
   }
   return streams == 0;
 }
@@ -147,7 +170,7 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
   command
       .add_option("--contention", flags.contention,
                   "How many times longer compute takes while a link is busy")
-      ->check(CLI::Range(1.0, 1000.0));
+      ->check(within(1, 1000));
   add_time_option(
       command, "--handover-us", flags.handover_us,
       "Time from when an op is ready until an idle link starts it, in microseconds or with a unit", 0, 1e12);

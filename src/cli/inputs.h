@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/App.hpp>
+#include <CLI/Validators.hpp>
 #include <map>
 #include <span>
 #include <string>
@@ -24,19 +25,23 @@ void add_workload_option(CLI::App& command, std::vector<std::string>& paths, boo
 void add_file_option(CLI::App& command, const std::string& name, std::string& path, const std::string& what,
                      bool required = true);
 void add_cluster_option(CLI::App& command, std::string& path, bool required = true);
+// Returns what refuses an empty name, as a variable of the shell that isn't set gives.
+CLI::Validator file_name();
 // Adds `name`, the path of a file to write.
 void add_output_option(CLI::App& command, const std::string& name, std::string& path,
                        const std::string& what);
 // Adds `name`, a time from `low` to `high` in microseconds, or with a unit.
 void add_time_option(CLI::App& command, const std::string& name, double& us, const std::string& what,
                      double low, double high);
+// Returns what refuses numbers outside of [low, high], and what is none (CLI::Range() lets "nan" pass).
+CLI::Validator within(double low, double high);
 // Adds `name`, one of `names`, which must outlive the call.
 void add_choice_option(CLI::App& command, const std::string& name, std::string& value,
                        const std::string& what, std::span<const std::string_view> names);
 void add_set_option(CLI::App& command, std::vector<std::string>& assignments);
 
 // Returns whether stdout is free for results: no file of `outputs` is "-". Errors: InvalidInput if more than
-// one thing is to go there, counting `json`.
+// one thing is to go there, counting `json`, or into one file.
 bool results_wanted(bool json, const std::vector<std::string>& outputs);
 
 // Reads one workload for each class of workers. Errors: InvalidInput naming the file.

@@ -35,6 +35,8 @@ void run_meet(const MeetArguments& arguments, const Outcome& outcome) {
     if (!arguments.listen.empty() || !arguments.key.empty())
       throw InvalidInput("can't be combined with other options", "--make-key",
                          "make the key first, then start the meeting point with it");
+    if (arguments.make_key == "-")
+      throw InvalidInput("writes no key to standard output", "--make-key", "give the name of a file");
     islands::make_key_file(arguments.make_key);
     return;
   }

@@ -111,6 +111,7 @@ void add_plan(CLI::App& app, Outcome& outcome) {
   add_file_option(*command, "--measurements", arguments->measurements,
                   "Measurements of the training; the plan must keep its accuracy", false);
   command->add_option("-o,--output", arguments->output, "Write the plan to this file instead of stdout")
+      ->check(file_name())
       ->type_name("FILE");
   command->add_flag("--json", arguments->json, "Print the plan, also with -o");
   command->footer(

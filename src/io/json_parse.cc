@@ -137,6 +137,10 @@ JsonValue parse_json(std::string_view text) {
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
     throw InvalidInput("is empty", "", "give a JSON object");
   }
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    throw InvalidInput("is not JSON: there is a byte of value 0 at position " + std::to_string(zero), "",
+                       "the file was cut off or overwritten: write it again");
+  }
   TreeBuilder builder(text);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();

@@ -35,6 +35,10 @@ Layer layer_from(const JsonNode& node) {
   const auto tensors = node.find("tensors");
   if (tensors) {
     for (std::size_t t = 0; t < tensors->size(); ++t) layer.tensors.push_back(tensor_from(tensors->item(t)));
+    if (layer.tensors.empty() && layer.communication_ns.value_or(0) > 0) {
+      throw InvalidInput("takes time, but the layer has no tensors", node.at("communication_us").path(),
+                         "leave out \"tensors\", or list what is communicated");
+    }
   } else if (!layer.communication_ns) {
     node.at("tensors");  // is missing
   } else if (*layer.communication_ns > 0) {

@@ -69,9 +69,10 @@ FaultReport under_faults(const Setting& setting, const FaultOptions& options,
                      .state_s = state_s,
                      .checkpoint_every_s = options.checkpoint_every_s,
                      .restart_s = options.restart_s.value_or(state_s)};
-  report.checkpoints = {.every_s = options.checkpoint_every_s,
-                        .write_s = options.write_s.value_or(state_s),
-                        .restart_s = options.restart_s.value_or(state_s)};
+  report.checkpoints = {
+      .every_s = std::max(options.checkpoint_every_s, step_s),  // one is written after a step
+      .write_s = options.write_s.value_or(state_s),
+      .restart_s = options.restart_s.value_or(state_s)};
   report.least_mtbf_s = least_mtbf_s(report.faults, report.training);
   const auto islands = static_cast<double>(options.islands);
   report.epochs_a_day = 2 * islands / (options.mtbf_s + away_s(report.faults)) * kDaySeconds;
@@ -96,7 +97,6 @@ FaultReport under_faults(const Setting& setting, const FaultOptions& options,
        .expected = expected_restarts(report.faults, training),
        .every_s = training.every_s},
       step_s);
-  // Not below a step.
   training.every_s = std::max(best_checkpoint_s(report.faults, training.write_s), step_s);
   add({.way = FaultRow::Way::kBestCheckpoints,
        .simulated = simulate_restarts(report.faults, training),

@@ -42,7 +42,6 @@ class SharedMachine final : public Machine {
       }
       links_[k].runs.resize(window_ * links_[k].stride);
       links_[k].position_bits = std::bit_width(links_[k].stride);
-      links_[k].saved = program.burst;
     }
     for (const Gate& gate : program.gates) has_delays_ |= gate.delay > 0;
   }

@@ -39,6 +39,7 @@ def test_a_key_is_made_once_for_its_owner(key):
     (["--listen", "127.0.0.1:0", "--key", "KEY", "--lease", "1ms"], "is not a time in range"),
     (["--listen", "127.0.0.1:0", "--key", "KEY", "--leave-out-after", "soon"], "is not a time in range"),
     (["--make-key", "other.key", "--key", "KEY"], "can't be combined with other options"),
+    (["--make-key", "-"], "writes no key to standard output"),
 ])
 def test_bad_usage_says_the_remedy_and_exits_with_2(words, said, key):
     done = meet(*[key if word == "KEY" else word for word in words])

@@ -117,6 +117,18 @@ def test_what_a_link_saves_up_makes_it_faster(plan):
     assert simulated("--burst-us", "1.5ms") == simulated("--burst-us", "1500") < simulated("--burst-us", "0") == simulated()
 
 
+def test_two_results_need_two_files(plan, tmp_path):
+    file = tmp_path / "result"
+    said = run("simulate", *GIVEN, "--plan", plan, "--trace", file, "--svg", file, code=2).stderr
+    assert "give each its own" in said and not file.exists()
+
+
+# A bucket that fills more slowly than it is emptied is empty in the end, however large it is.
+def test_no_bucket_beats_the_lower_bound(plan):
+    done = json.loads(run("simulate", *GIVEN, "--plan", plan, "--burst-us", "1h", "--json").stdout)
+    assert done["iteration_us"] >= done["lower_bound_us"]
+
+
 def test_options_of_commands_have_units():
     one, other = (json.loads(run("compare", *GIVEN, "--schemes", "wfbp", "--json", "--links", links).stdout)
                   for links in ("10,0.4", "10Gb/s,400Mb/s"))
@@ -136,6 +148,11 @@ def test_options_of_commands_have_units():
     (["compare", "--workload", FOUR, "--cluster", TINY], ["tiny", "is a workload file", "cluster"]),
     (["compare", "--workload", FOUR, "--cluster", FOUR], ["tiny-4.json", "is a cluster file", "workload"]),
     (["validate", "--plan", TINY, "--workload", TINY], ["is a workload file", "plan"]),
+    (["diff", TINY, TINY, "--tolerance", "nan"], ["--tolerance", "nan", "[0 - 1]"]),
+    (["simulate", *GIVEN, "--plan", TINY, "--contention", "NaN"], ["--contention", "[1 - 1000]"]),
+    (["plan", *GIVEN, "--scheme", "ddp", "-o", ""], ["--output", "give the name of a file"]),
+    (["compare", *GIVEN, "--workers", "2,4", "--plot", "-", "--json"], ["more than one result", "stdout"]),
+    (["import", "nccl-tests", TINY, "--link", ""], ["--link", "give the link a name"]),
     ([], ["command is missing", "--help"]),
     (["Compare"], ["'Compare'", "did you mean 'compare'"]),
     (["import", "kinetto", TINY], ["import", "'kinetto'", "did you mean 'kineto'", "nccl-tests"]),

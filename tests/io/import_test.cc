@@ -567,6 +567,9 @@ TEST(NcclTests, RefusesWhatIsNoMeasurement) {
   std::string host = table("all_reduce_perf", "sum", 1.5);
   for (std::size_t at; (at = host.find("   time ")) != std::string::npos;) host.replace(at, 8, "cputime ");
   EXPECT_THAT(fault_of([&] { parse_nccl_tests(host); }), HasSubstr("-C"));
+  std::string broken = table("all_reduce_perf", "sum", 1.5);
+  broken.resize(broken.rfind(" N/A") - 7);  // within the bus bandwidth of the last row
+  EXPECT_THAT(fault_of([&] { parse_nccl_tests(broken); }), HasSubstr("of 13 columns"));
   const std::string cut = table("all_reduce_perf", "sum", 1.5).substr(0, 900);
   EXPECT_THAT(fault_of([&] { parse_nccl_tests(cut); }), HasSubstr("no line with a size"));
 }

@@ -149,6 +149,7 @@ TEST(WorkloadJson, RefusesWhatIsNotJsonWithLineAndColumn) {
   EXPECT_THAT(workload_fault(with_forward("1e400")), HasSubstr("line 1, column"));
   EXPECT_THAT(workload_fault("{\"name\": \"\xff\xfe\"}"), HasSubstr("UTF-8"));
   EXPECT_THAT(workload_fault(std::string(3, '\0')), HasSubstr("is not JSON"));
+  EXPECT_THAT(workload_fault(with_layers("") + '\0'), HasSubstr("a byte of value 0"));
 }
 
 TEST(WorkloadJson, MessagesStayShortWhateverTheInput) {

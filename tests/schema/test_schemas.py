@@ -194,6 +194,17 @@ def test_what_commands_print(case, tmp_path):
     schema(form).validate(json.loads(done.stdout))
 
 
+def test_what_compare_prints_of_a_scheme_without_a_plan_on_two_levels(tmp_path):
+    cluster = json.loads((EXAMPLES / "clusters" / "tiny-4.json").read_text())
+    cluster |= {"workers": 8, "workers_per_node": 2, "inside": {"links": [cluster["links"][0] | {"name": "inside"}]}}
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(cluster))
+    done = gradweave("compare", *TINY, "--cluster", path, "--schemes", "deft,ddp", "--set", "max_block_us=1ns", "--json")
+    printed = json.loads(done.stdout)
+    assert ["starves" in row for row in printed["schemes"]].count(True) == 1
+    schema("compare").validate(printed)
+
+
 def test_every_command_with_json_has_a_schema():
     commands = re.findall(r"^  (\w+) ", gradweave("--help").stdout.split("Subcommands:")[1], re.MULTILINE)
     assert len(commands) >= 6

@@ -187,6 +187,11 @@ class TextReader {
   void row(const Words& words, std::int64_t bytes) {
     const auto redop = static_cast<std::size_t>(std::ranges::find(columns_, "redop") - columns_.begin());
     if (words.size() <= times_[0] + 2 || redop >= times_[0]) return;
+    if (words.size() < columns_.size()) {
+      throw InvalidInput(
+          "has " + std::to_string(words.size()) + " of " + std::to_string(columns_.size()) + " columns",
+          where_, "give the whole output, or delete a line that was cut off");
+    }
     Row row{.bytes = bytes, .redop = std::string(words[redop])};
     row.out_of_place = time_at(words, times_[0]);
     if (times_.size() > 1) row.in_place = time_at(words, times_[1]);
