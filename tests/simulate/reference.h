@@ -250,7 +250,7 @@ class Reference {
   void run() {
     charged_.assign(plan_.links.size(), 0);
     idle_since_.assign(plan_.links.size(), 0);
-    saved_.assign(plan_.links.size(), options_.burst_ns);
+    saved_.assign(plan_.links.size(), 0);
     while (true) {
       while (step_classes() || step_links()) {
       }
