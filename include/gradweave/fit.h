@@ -59,7 +59,8 @@ double burst_of(std::vector<double> rested, std::vector<double> following);
 
 // Returns what the messages would take on a link that never saves up: the whole start-up, and then all bytes at the usual rate.
 // While a message starts up the token bucket fills, so that in a train a part of the next one, at most `burst_us`, passes at once.
-// The caller owes messages in trains, in order of size, the first so short that it takes only start-up. O(n).
+// The caller owes messages in trains, in order of size, the first so short that it takes only start-up, the last so
+// long that start-up is a small part of it. O(n).
 LinkMeasurements without_burst(LinkMeasurements measured, double burst_us);
 
 // What was measured within one node, among its workers.

@@ -162,7 +162,7 @@ RC_GTEST_PROP(Burst, ItsTrainsLieOnTheLineOfALinkWithoutOne, ()) {
   const double startup = *rc::gen::inRange(10, 3000), rate = *rc::gen::inRange(1, 1000) / 1e4;
   const double burst = *rc::gen::inRange(0, 6000);
   LinkMeasurements measured{.name = "net"};
-  for (const std::int64_t bytes : {8L, 1L << 16, 1L << 19, 1L << 22, 1L << 28}) {
+  for (const std::int64_t bytes : {8L, 1L << 16, 1L << 19, 1L << 22, 1L << 36}) {
     const double sending = static_cast<double>(bytes) * rate;
     measured.all_reduce.push_back({bytes, startup + std::max(0.0, sending - std::min(burst, startup))});
   }
