@@ -53,8 +53,8 @@ struct LinkMeasurements {
 // Returns the burst that a link sends after a pause from its token bucket (a shaped interface, a cloud's burst credit), in
 // microseconds of sending, or 0 where the times don't show one. `rested`: of messages, each sent after a pause. `following`: of
 // equal messages, each sent after others that have taken what was saved up. The burst is the difference of the medians, so at
-// most what the pause or a message takes. It counts where it is a tenth of a message or more, and three fifths of the rested
-// messages took less than three quarters of the others. The caller owes one time or more of each. O(n log n).
+// most what the pause or a message takes. It counts where it is a tenth of a message or more, and three in five of
+// the rested messages were faster than three in four of the others. The caller owes one time or more of each. O(n log n).
 double burst_of(std::vector<double> rested, std::vector<double> following);
 
 // Returns what the messages would take on a link that never saves up: the whole start-up, and then all bytes at the usual rate.

@@ -187,7 +187,7 @@ void add_diff(CLI::App& app, Outcome& outcome) {
   command
       ->add_option("--tolerance", arguments->tolerance,
                    "Times agree if they differ by at most this part of a's iteration")
-      ->check(within(0, 1))
+      ->check(in_range(0, 1))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer(

@@ -19,12 +19,6 @@ struct FitArguments {
   ResultFlags result;
 };
 
-ClusterFit fit_of(const ClusterMeasurements& measured, const std::string& file) try {
-  return fit_cluster(measured);
-} catch (const InvalidInput& error) {
-  throw error.within(file);
-}
-
 }  // namespace
 
 void add_fit(CLI::App& app, Outcome& outcome) {
@@ -36,7 +30,7 @@ void add_fit(CLI::App& app, Outcome& outcome) {
   command->footer("Example:\n  gradweave fit examples/links/two-nics.json -o cluster.json");
   command->callback([arguments, &outcome] {
     const ClusterMeasurements measured = read_link_measurements(arguments->measurements);
-    give(fit_of(measured, arguments->measurements), arguments->result, outcome);
+    give(fit_of(measured, {arguments->measurements}), arguments->result, outcome);
   });
 }
 

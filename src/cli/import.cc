@@ -127,12 +127,6 @@ void import_two_levels(const NcclTestsArguments& arguments, const std::vector<st
   measured.workers = arguments.workers.value_or(*between.workers * *inside.workers);
 }
 
-ClusterFit fitted(const ClusterMeasurements& measured, const std::vector<std::string>& files) try {
-  return fit_cluster(measured);
-} catch (const InvalidInput& error) {
-  throw error.within(fmt::format("{}", fmt::join(files, ", ")));
-}
-
 void run_import_nccl_tests(const NcclTestsArguments& arguments, const Outcome& outcome) {
   const auto& links = arguments.links;
   if (links.size() > 1 && links.size() != arguments.files.size())
@@ -146,7 +140,9 @@ void run_import_nccl_tests(const NcclTestsArguments& arguments, const Outcome& o
   const std::vector<std::string> names = links.empty() ? std::vector<std::string>{"nccl"} : links;
   arguments.inside.empty() ? import_one_level(arguments, names, measured)
                            : import_two_levels(arguments, names, measured);
-  give(fitted(measured, arguments.files), arguments.result, outcome);
+  std::vector<std::string> files = arguments.files;
+  files.insert(files.end(), arguments.inside.begin(), arguments.inside.end());
+  give(fit_of(measured, files), arguments.result, outcome);
 }
 
 void add_import_kineto(CLI::App& parent, Outcome& outcome) {

@@ -64,6 +64,12 @@ void add_result_options(CLI::App& command, ResultFlags& flags, const std::string
   command.add_flag("--json", flags.json, "Print one JSON object: the " + what + " and how it was found");
 }
 
+ClusterFit fit_of(const ClusterMeasurements& measured, const std::vector<std::string>& files) try {
+  return fit_cluster(measured);
+} catch (const InvalidInput& error) {
+  throw error.within(fmt::format("{}", fmt::join(files, ", ")));
+}
+
 void give(const ClusterFit& fit, const ResultFlags& flags, const Outcome& outcome) {
   Json lines = Json::array();
   for (const FittedLine& line : fit.lines) lines.push_back(to_object(line));

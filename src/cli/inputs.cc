@@ -69,7 +69,7 @@ void add_time_option(CLI::App& command, const std::string& name, double& us, con
   command.add_option(name, us, what)->transform(CLI::Validator(read, ""))->type_name("TIME");
 }
 
-CLI::Validator within(double low, double high) {
+CLI::Validator in_range(double low, double high) {
   const std::string range = fmt::format("[{} - {}]", low, high);
   const auto check = [=](std::string& text) -> std::string {
     double value = 0;
@@ -170,7 +170,7 @@ void add_simulation_options(CLI::App& command, SimulationFlags& flags) {
   command
       .add_option("--contention", flags.contention,
                   "How many times longer compute takes while a link is busy")
-      ->check(within(1, 1000));
+      ->check(in_range(1, 1000));
   add_time_option(
       command, "--handover-us", flags.handover_us,
       "Time from when an op is ready until an idle link starts it, in microseconds or with a unit", 0, 1e12);

@@ -34,7 +34,7 @@ void add_output_option(CLI::App& command, const std::string& name, std::string& 
 void add_time_option(CLI::App& command, const std::string& name, double& us, const std::string& what,
                      double low, double high);
 // Returns what refuses numbers outside of [low, high], and what is none (CLI::Range() lets "nan" pass).
-CLI::Validator within(double low, double high);
+CLI::Validator in_range(double low, double high);
 // Adds `name`, one of `names`, which must outlive the call.
 void add_choice_option(CLI::App& command, const std::string& name, std::string& value,
                        const std::string& what, std::span<const std::string_view> names);

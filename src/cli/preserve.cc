@@ -96,12 +96,12 @@ void add_preserve(CLI::App& app, Outcome& outcome) {
   add_file_option(*command, "--measurements", arguments->measurements, "Measurements of the training");
   command
       ->add_option("--tolerance", arguments->tolerance.loss, "How far the ratio of the losses may be from 1")
-      ->check(within(0, 1))
+      ->check(in_range(0, 1))
       ->capture_default_str();
   command
       ->add_option("--stable-share", arguments->tolerance.step,
                    "Share of the largest stable learning rate that a plan may use")
-      ->check(within(0, 1))
+      ->check(in_range(0, 1))
       ->capture_default_str();
   command
       ->add_option("--iterations", arguments->tolerance.iterations,

@@ -296,6 +296,9 @@ def test_what_faults_leave_of_training():
     text = run("compare", *given, "--mtbf", "30min", "--islands", "4096").stdout
     assert "4096 islands, 1 Gb/s, each dies every 30 min" in text and "averages rarely land" in text
     assert "samples/s" in run("compare", *given, "--mtbf", "1d", "--batch-size", "32").stdout
+    long, = result("compare", *given, "--mtbf", "6h", "--step", "30min")["goodput"]  # than the time between two checkpoints
+    ways = {way["way"]: way["goodput"] for way in long["ways"]}
+    assert ways["best_checkpoints"] >= ways["checkpoints"]
     large = ("--islands", "64", "--state-bytes")  # 1 Gb/s: 800 s and 8 s
     assert "dies before it has the state" in run("compare", *given, "--mtbf", "10min", *large, "100GB").stdout
     assert "dies before it has the state" not in run("compare", *given, "--mtbf", "10min", *large, "1GB").stdout

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import subprocess
 
 import pytest
@@ -190,6 +191,10 @@ def test_runs_of_one_host_become_the_links_inside(tmp_path):
     assert json.loads(told)["workers"] == 8
     refused = run("import", "nccl-tests", nameless, "--inside", inside, "--workers", "6", code=2).stderr
     assert "--workers: 6 ranks are not whole hosts of 4" in refused
+    one_size = tmp_path / "one.txt"
+    one_size.write_text(re.sub(r"^ +(65536|4194304) .*\n", "", inside.read_text(), flags=re.MULTILINE))
+    refused = run("import", "nccl-tests", between, "--inside", one_size, code=2).stderr
+    assert f"{between}, {one_size}: inside.links[0], all_reduce: measurements: fewer than two" in refused
 
 
 def test_measurements_inside_a_node_are_fitted(tmp_path):

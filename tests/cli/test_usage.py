@@ -124,9 +124,16 @@ def test_two_results_need_two_files(plan, tmp_path):
 
 
 # A bucket that fills more slowly than it is emptied is empty in the end, however large it is.
-def test_no_bucket_beats_the_lower_bound(plan):
-    done = json.loads(run("simulate", *GIVEN, "--plan", plan, "--burst-us", "1h", "--json").stdout)
-    assert done["iteration_us"] >= done["lower_bound_us"]
+def test_no_bucket_beats_the_lower_bound(tmp_path):
+    layer = {"name": "l", "forward_us": 10, "backward_us": 20, "tensors": [{"name": "w", "numel": 1000, "dtype": "float32"}]}
+    link = {"name": "net", "startup_us": 5, "us_per_byte": 0.01, "concurrency": 1}  # a message takes 5 + 40 us
+    workload, cluster, plan = (tmp_path / name for name in ("workload.json", "cluster.json", "plan.json"))
+    workload.write_text(json.dumps({"version": 1, "name": "one", "layers": [layer]}))
+    cluster.write_text(json.dumps({"version": 1, "workers": 4, "startup_growth": "linear", "links": [link]}))
+    given = ("--workload", workload, "--cluster", cluster)
+    run("plan", *given, "--scheme", "wfbp", "-o", plan)
+    done = json.loads(run("simulate", *given, "--plan", plan, "--burst-us", "1s", "--json").stdout)
+    assert done["steady"] and done["iteration_us"] == done["lower_bound_us"] == 40  # 35 us are saved in each
 
 
 def test_options_of_commands_have_units():
@@ -149,6 +156,9 @@ def test_options_of_commands_have_units():
     (["compare", "--workload", FOUR, "--cluster", FOUR], ["tiny-4.json", "is a cluster file", "workload"]),
     (["validate", "--plan", TINY, "--workload", TINY], ["is a workload file", "plan"]),
     (["diff", TINY, TINY, "--tolerance", "nan"], ["--tolerance", "nan", "[0 - 1]"]),
+    (["preserve", "--plan", TINY, "--workload", TINY, "--measurements", TINY, "--stable-share", "nan"],
+     ["--stable-share", "nan", "[0 - 1]"]),
+    (["fit", TWO_NICS, "-o", ""], ["--output", "give the name of a file"]),
     (["simulate", *GIVEN, "--plan", TINY, "--contention", "NaN"], ["--contention", "[1 - 1000]"]),
     (["plan", *GIVEN, "--scheme", "ddp", "-o", ""], ["--output", "give the name of a file"]),
     (["compare", *GIVEN, "--workers", "2,4", "--plot", "-", "--json"], ["more than one result", "stdout"]),

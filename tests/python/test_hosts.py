@@ -74,7 +74,7 @@ def test_a_link_carries_no_more_than_its_rate(workers, tmp_path, capfd):
 
 # Prints the burst that the job finds, in microseconds.
 _BURST = """
-import sys, torch
+import torch
 import gradweave
 from gradweave import ranks
 torch.set_num_threads(1)
