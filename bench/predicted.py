@@ -87,14 +87,16 @@ def errors_of(results):
 def summary(results):
     errors = [100 * error for each in errors_of(results).values() for error in each]
     within = sum(abs(error) <= 10 for error in errors)
+    apart = statistics.mean(100 * (max(row["ms"]) / min(row["ms"]) - 1) for each in results for row in each["rows"])
     return (f"{statistics.mean(errors):+.1f} % in the mean, {statistics.mean(map(abs, errors)):.1f} % in size, "
-            f"{max(errors, key=abs):+.0f} % at worst; {within} of {len(errors)} predictions are within 10 %")
+            f"{max(errors, key=abs):+.0f} % at worst; {within} of {len(errors)} predictions are within 10 %; "
+            f"turns of one plan differ by {apart:.1f} %")
 
 
 def table(results):
     """A row for each method: error in per cent, by setting, each round's."""
     errors = errors_of(results)
-    settings = list(dict.fromkeys(map(setting, results)))
+    settings = sorted(set(map(setting, results)))
     methods = dict.fromkeys(method for _, _, method in errors)
     rows = [[method] + [" ".join(f"{100 * error:+.0f}" for error in errors[*where, method]) for where in settings]
             for method in methods]
@@ -107,7 +109,7 @@ def table(results):
 def sections():
     results = json.loads(RESULTS.read_text())
     lines = [f"- *{job}*: {summary([each for each in results if each['job'] == job])}."
-             for job in dict.fromkeys(each["job"] for each in results)]
+             for job in sorted({each["job"] for each in results})]
     return [(PAGE, "predicted", "\n".join([table(results), "", *lines]))]
 
 

@@ -151,7 +151,9 @@ void add_import_kineto(CLI::App& parent, Outcome& outcome) {
   command->add_option("files", arguments->files, "Traces, .json or .json.gz, one for each rank; '-': stdin")
       ->required()
       ->type_name("FILE");
-  command->add_option("--name", arguments->name, "Name of the workload")->capture_default_str();
+  command->add_option("--name", arguments->name, "Name of the workload")
+      ->capture_default_str()
+      ->check(short_name());
   add_result_options(*command, arguments->result, "workload file");
   command->footer(
       "Record with torch.profiler.profile(record_shapes=True, with_stack=True); see docs/formats.md.\n"
@@ -170,6 +172,7 @@ void add_import_nccl_tests(CLI::App& parent, Outcome& outcome) {
       ->required()
       ->type_name("FILE");
   command->add_option("--link", arguments->links, "Name of the link: one for all files, or one for each")
+      ->check(short_name())
       ->type_name("NAME");
   command
       ->add_option("--inside", arguments->inside,
@@ -177,7 +180,8 @@ void add_import_nccl_tests(CLI::App& parent, Outcome& outcome) {
                    "each host")
       ->type_name("FILE");
   command->add_option("--inside-link", arguments->inside_link, "Name of the link inside a host")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(short_name());
   command->add_option("--workers", arguments->workers, "Number of ranks in all, if the files don't list them")
       ->check(CLI::Range(1, 10'000'000));
   command

@@ -16,6 +16,7 @@
 #include "cli/output.h"
 #include "gradweave/error.h"
 #include "gradweave/json.h"
+#include "io/json_tree.h"
 
 namespace gradweave::cli {
 
@@ -77,6 +78,14 @@ CLI::Validator in_range(double low, double high) {
     return "Value " + text + " not in range " + range;
   };
   return {check, "FLOAT in " + range};
+}
+
+CLI::Validator short_name() {
+  const auto check = [](const std::string& name) -> std::string {
+    if (name.size() <= kMaxNameBytes) return {};
+    return fmt::format("is longer than {} bytes; shorten it", kMaxNameBytes);
+  };
+  return {check, ""};
 }
 
 void add_choice_option(CLI::App& command, const std::string& name, std::string& value,

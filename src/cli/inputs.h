@@ -35,6 +35,8 @@ void add_time_option(CLI::App& command, const std::string& name, double& us, con
                      double low, double high);
 // Returns what refuses numbers outside of [low, high], and what is none (CLI::Range() lets "nan" pass).
 CLI::Validator in_range(double low, double high);
+// Returns what refuses a name that is too long for files.
+CLI::Validator short_name();
 // Adds `name`, one of `names`, which must outlive the call.
 void add_choice_option(CLI::App& command, const std::string& name, std::string& value,
                        const std::string& what, std::span<const std::string_view> names);

@@ -100,7 +100,7 @@ std::int64_t multiply_ceil(std::int64_t count, Decimal rate) {
   const Wide quotient = product / divisor;
   const Wide result = quotient + (quotient * divisor != product ? 1 : 0);
   if (result > static_cast<Wide>(kLargest)) {
-    throw InvalidInput("is out of range", "count times rate", "give smaller sizes or rates");
+    throw InvalidInput("takes more than 2^62 ns", "a message", "give smaller sizes, times or us_per_byte");
   }
   return static_cast<std::int64_t>(result);
 }

@@ -225,7 +225,8 @@ class ResolvedPlan::Reader {
       return blocks;
     if (!std::ranges::all_of(blocks, in_range)) {
       fault(std::string(list) + " names a block that does not exist",
-            "use indices from 0 to " + std::to_string(static_cast<std::int64_t>(to_.blocks.size()) - 1));
+            to_.blocks.empty() ? "list the plan's blocks"
+                               : "use indices from 0 to " + std::to_string(to_.blocks.size() - 1));
     }
     std::vector<std::int32_t>& kept = to_.repaired_.emplace_back(blocks);
     std::erase_if(kept, [&](std::int32_t b) { return !in_range(b) || !to_.block(b).known; });

@@ -84,6 +84,7 @@ class SharedMachine final : public Machine {
     std::size_t code = 0;
     std::uint32_t step = 0;
     bool running = false;      // computing the step, its waits being over
+    std::uint32_t over = 0;    // the first waits of the step, which are known to be
     std::uint64_t looked = 0;  // progress_ when it was last found computing, waiting or held
     Wide left = 0;             // units of compute
     Nanoseconds begin = 0;     // of the running step's compute
@@ -276,14 +277,18 @@ class SharedMachine final : public Machine {
 
   bool begin_step(std::size_t c, const Step& step, std::size_t index, Recorder* recorder) {
     ClassState& cls = classes_[c];
-    const OpRecord* blamed = nullptr;
-    for (std::uint32_t r = step.wait_begin; r < step.wait_end; ++r) {
-      if (!ended(cls.iteration, program_.refs[r])) return false;
-      const OpRecord& run = run_of(cls.iteration, program_.refs[r]);
-      if (run.end > cls.last_end && (blamed == nullptr || run.end > blamed->end)) blamed = &run;
+    const auto waits = std::span(program_.refs).subspan(step.wait_begin, step.wait_end - step.wait_begin);
+    for (; cls.over < waits.size(); ++cls.over) {
+      if (!ended(cls.iteration, waits[cls.over])) return false;
     }
-    if (blamed != nullptr && recorder != nullptr) {
-      recorder->wait({cls.iteration, step.wait_layer, cls.last_end, now_, *blamed});
+    cls.over = 0;
+    if (recorder != nullptr) {
+      const OpRecord* blamed = nullptr;
+      for (const OpPlace& wait : waits) {
+        const OpRecord& run = run_of(cls.iteration, wait);
+        if (run.end > cls.last_end && (blamed == nullptr || run.end > blamed->end)) blamed = &run;
+      }
+      if (blamed != nullptr) recorder->wait({cls.iteration, step.wait_layer, cls.last_end, now_, *blamed});
     }
     cls.running = true;
     cls.begin = now_;

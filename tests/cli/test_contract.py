@@ -468,6 +468,7 @@ BREAKAGES = {
     "doubled op": lambda plan: plan["period"][0]["ops"].append(plan["period"][0]["ops"][0]),
     "unknown link": lambda plan: plan["period"][0]["ops"][0].update(link="nope"),
     "early release": lambda plan: plan["period"][0]["ops"][-1].update(release=plan["period"][0]["ops"][0]["release"]),
+    "no blocks": lambda plan: plan["blocks"].clear(),
     "hole": lambda plan: plan["blocks"][0].update(begin=1),
     "outside": lambda plan: plan["blocks"][0].update(end=10**12),
     "unknown tensor": lambda plan: plan["blocks"][0].update(tensor="nope"),
@@ -482,7 +483,7 @@ def test_a_broken_plan_fails_the_check(breakage, tmp_path):
     BREAKAGES[breakage](plan)
     path = write(tmp_path / "plan.json", plan)
     found = result("validate", "--plan", path, "--workload", TABLE2, code=1)["violations"]
-    assert found and all({"what", "where", "remedy"} <= set(each) for each in found)
+    assert found and all({"what", "where", "remedy"} <= set(each) and " -1" not in each["remedy"] for each in found)
     assert "plan.json" in run("simulate", "--plan", path, "--workload", TABLE2, "--cluster", ONE_LINK, code=2).stderr
 
 
@@ -607,6 +608,13 @@ def test_a_plan_is_made_so_that_it_keeps_the_accuracy(tmp_path):
     assert "keeps the accuracy at capacity 1 " in said
     plan, said = planned(learning_rate=0.05)
     assert plan["scheme"] != "deft" and "best exact plan" in said and "11 tried" in said
+
+
+def test_a_message_longer_than_time_is_refused(workload, cluster, tmp_path):
+    cluster["links"][0]["us_per_byte"] = 1e15
+    given = ["--workload", write(tmp_path / "w.json", workload), "--cluster", write(tmp_path / "c.json", cluster)]
+    said = run("plan", *given, "--scheme", "ddp", code=2).stderr
+    assert "a message: takes more than 2^62 ns" in said and "us_per_byte" in said
 
 
 @pytest.mark.parametrize("changes, words", [

@@ -163,6 +163,8 @@ def test_options_of_commands_have_units():
     (["plan", *GIVEN, "--scheme", "ddp", "-o", ""], ["--output", "give the name of a file"]),
     (["compare", *GIVEN, "--workers", "2,4", "--plot", "-", "--json"], ["more than one result", "stdout"]),
     (["import", "nccl-tests", TINY, "--link", ""], ["--link", "give the link a name"]),
+    (["import", "nccl-tests", TINY, "--link", 4097 * "n"], ["--link", "longer than 4096 bytes"]),
+    (["import", "kineto", TINY, "--name", 4097 * "n"], ["--name", "longer than 4096 bytes"]),
     ([], ["command is missing", "--help"]),
     (["Compare"], ["'Compare'", "did you mean 'compare'"]),
     (["import", "kinetto", TINY], ["import", "'kinetto'", "did you mean 'kineto'", "nccl-tests"]),
