@@ -38,8 +38,14 @@ class SharedMachine final : public Machine {
     links_.resize(program.link_count());
     for (std::size_t k = 0; k < links_.size(); ++k) {
       for (std::size_t code = 0; code < program.code_count(); ++code) {
-        links_[k].stride = std::max(links_[k].stride, program.ops_of(code, k).size());
+        const std::span<const OpCode> ops = program.ops_of(code, k);
+        links_[k].stride = std::max(links_[k].stride, ops.size());
+        for (const OpCode& op : ops) links_[k].bucket += op.work;
       }
+      // Once full, one that holds a period's messages never runs out if they use no more than flows in; else it
+      // empties in each period, and never holds as much. So the rest of a large one makes no difference but to
+      // how long it fills.
+      links_[k].bucket = std::min(links_[k].bucket, program.burst);
       links_[k].runs.resize(window_ * links_[k].stride);
       links_[k].position_bits = std::bit_width(links_[k].stride);
     }
@@ -99,6 +105,7 @@ class SharedMachine final : public Machine {
     std::uint64_t looked = 0;  // progress_ when the next op was last found closed
     Nanoseconds opening = 0;   // when a delay of that op is over, kNever if it waits for more
     Nanoseconds busy = 0;
+    Nanoseconds bucket = 0;      // how much its token bucket holds
     Nanoseconds saved = 0;       // in the token bucket when the last op started
     Nanoseconds idle_since = 0;  // when the last op ended
     std::size_t stride = 0;
@@ -191,7 +198,7 @@ class SharedMachine final : public Machine {
         // On a link that serves one op at a time, start-up holds the link like work.
         const bool alone = limit == 1;
         const Nanoseconds available =
-            std::min(program_.burst, saved(link) + (alone ? op.startup : Nanoseconds{0}));
+            std::min(link.bucket, saved(link) + (alone ? op.startup : Nanoseconds{0}));
         const Nanoseconds spared = std::min(op.work, available);
         link.saved = available - spared;
         run.alone -= spared;
@@ -209,7 +216,7 @@ class SharedMachine final : public Machine {
   // What is in the token bucket: it fills while nothing is sent. While an op starts up, start_ops() adds.
   Nanoseconds saved(const LinkState& link) const {
     if (link.fluid.outstanding() > 0) return link.saved;
-    return std::min(program_.burst, link.saved + now_ - link.idle_since);
+    return std::min(link.bucket, link.saved + now_ - link.idle_since);
   }
 
   // Returns when the gates of an op of iteration n open, kNever if that depends on what has not happened yet.

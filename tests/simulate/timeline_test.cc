@@ -222,6 +222,13 @@ TEST(ByHand, AnIdleLinkSavesUp) {
   EXPECT_EQ(simulate(plain_plan(), two_layers(5, 60), links(1), {.burst_ns = 12}).cycle_ns, 108 + 5);
 }
 
+TEST(ByHand, ATokenBucketLargerThanAPeriodsMessagesIsSteadyOnceItHoldsThem) {
+  const SimulationResult result =
+      simulate(plain_plan(), two_layers(50, 20), links(1), {.burst_ns = 1'000'000'000});
+  EXPECT_TRUE(result.steady);
+  EXPECT_EQ(result.cycle_ns, 100);
+}
+
 TEST(ByHand, ATokenBucketFillsWhileAnOpStartsUp) {
   const auto [workload, cluster] = with_costs_of_the_link(8, {15, 5});  // 400 bytes: 60 ns
   // b starts up to 68 and is spared 12: 116. a behind it starts up to 124, and is spared the 8 of that.
