@@ -3,6 +3,7 @@
 import torch
 
 from gradweave import _native
+from gradweave._native import InvalidInput
 from gradweave.agreement import named
 from gradweave.sharding import beside, local_of
 
@@ -48,21 +49,21 @@ def ranks_of(given):
 
 def states_of(given, rank, ranks):
     """The RankStates that a job of `ranks` ranks goes on from on this one: its own, or those of all ranks of a job that had
-    another number. `given`: {key_of(): RankState}, or a list of them in the order of ranks. Errors: ValueError."""
+    another number. `given`: {key_of(): RankState}, or a list of them in the order of ranks. Errors: InvalidInput."""
     given = given if isinstance(given, (list, tuple)) else [given]
     states = [state for each in given for state in (each.values() if isinstance(each, dict) else [each])]
     if not states or not all(isinstance(state, RankState) for state in states):
-        raise ValueError("it does not hold a rank's state: give each rank its own, as state_dict() returned it, or a list "
-                         "of all")
+        raise InvalidInput("it does not hold a rank's state: give each rank its own, as state_dict() returned it, or a list "
+                           "of all")
     for state in states:
         if state.version != VERSION:
-            raise ValueError(f"it has version {state.version}, and this gradweave reads version {VERSION}: load it with "
-                             "the release that saved it")
+            raise InvalidInput(f"it has version {state.version}, and this gradweave reads version {VERSION}: load it with "
+                               "the release that saved it")
     first = states[0]
     if len(states) == 1 and first.ranks == ranks:
         if first.rank != rank:
-            raise ValueError(f"it was saved by rank {first.rank} of {first.ranks}, and this is rank {rank} of {ranks}: give "
-                             "each rank its own")
+            raise InvalidInput(f"it was saved by rank {first.rank} of {first.ranks}, and this is rank {rank} of {ranks}: give "
+                               "each rank its own")
         return states
     _check_complete(states)
     return [states[rank]] if len(states) == ranks else states
@@ -73,18 +74,18 @@ def _check_complete(states):
     found = [state.rank for state in states]
     for state in states:
         if state.ranks != first.ranks or state.job != first.job or state.plan != first.plan:
-            raise ValueError(f"the states of {named([first.rank])} and {named([state.rank])} are of different jobs "
-                             f"({first.ranks} and {state.ranks} ranks): give those of one")
+            raise InvalidInput(f"the states of {named([first.rank])} and {named([state.rank])} are of different jobs "
+                               f"({first.ranks} and {state.ranks} ranks): give those of one")
         if state.iteration != first.iteration:
-            raise ValueError(f"the state of rank {first.rank} is of iteration {first.iteration}, that of rank {state.rank} of "
-                             f"iteration {state.iteration}: give those of one iteration")
+            raise InvalidInput(f"the state of rank {first.rank} is of iteration {first.iteration}, that of rank {state.rank} "
+                               f"of iteration {state.iteration}: give those of one iteration")
     if twice := sorted({each for each in found if found.count(each) > 1}):
-        raise ValueError(f"the state of {named(twice)} is given twice: give each rank's once")
+        raise InvalidInput(f"the state of {named(twice)} is given twice: give each rank's once")
     if missing := sorted(set(range(first.ranks)) - set(found)):
-        raise ValueError(f"it is of {named(found)} of {first.ranks}, without {named(missing)}: to go on with another number "
-                         "of ranks, give every rank the states of all, load_state_dict([of rank 0, of rank 1, ...])")
+        raise InvalidInput(f"it is of {named(found)} of {first.ranks}, without {named(missing)}: to go on with another number "
+                           "of ranks, give every rank the states of all, load_state_dict([of rank 0, of rank 1, ...])")
     if found != sorted(found):
-        raise ValueError(f"they are of {named(found)}: give them in the order of ranks")
+        raise InvalidInput(f"they are of {named(found)}: give them in the order of ranks")
 
 
 def fold(states, scope, links, updates, moments):

@@ -13,6 +13,7 @@ import torch
 from torch import distributed
 
 from gradweave import _native
+from gradweave._native import InvalidInput
 
 GROUPS = "making the process groups"
 ARRIVAL = ": wrap(arrival_timeout=) says how far apart they may start"
@@ -76,15 +77,15 @@ class JobRanks:
     def __init__(self, group, timeout_s, plan_group=None, held=None, arrival_s=None):
         for name, given in (("process_group", group), ("plan_group", plan_group)):
             if given is distributed.GroupMember.NON_GROUP_MEMBER:
-                raise ValueError(f"gradweave.wrap: this rank is not a member of {name}; call it with this rank's own group")
+                raise InvalidInput(f"gradweave.wrap: this rank is not a member of {name}; call it with this rank's own group")
         world = distributed.group.WORLD if distributed.is_initialized() else None
         self.user_group, self.timeout_s = group or world, timeout_s
         self.members = _ranks_of(self.user_group)
         own = distributed.get_rank() if world else 0
         self._planners = _ranks_of(plan_group or world) if held or plan_group else self.members
         if not held and not set(self.members) <= set(self._planners):
-            raise ValueError(f"gradweave.wrap: plan_group has the ranks {self._planners}, and those that train alike are "
-                             f"{self.members}; give a group of all ranks that are to have one plan")
+            raise InvalidInput(f"gradweave.wrap: plan_group has the ranks {self._planners}, and those that train alike are "
+                               f"{self.members}; give a group of all ranks that are to have one plan")
         self.name = None
         self._made, self._registered = 0, []
         # That of a sharded model has the name of one that is not: if some ranks have such a model, all see it.
@@ -172,13 +173,13 @@ class JobRanks:
         everybodys = [json.loads(post).get("held") for post in posts]
         if None in everybodys:
             whole = [rank for rank, each in enumerate(everybodys) if each is None]
-            raise _native.InvalidInput(f"gradweave.wrap: the model is whole on ranks {' '.join(map(str, whole))} and sharded "
-                                       "on the others; shard it alike in every island")
+            raise InvalidInput(f"gradweave.wrap: the model is whole on ranks {' '.join(map(str, whole))} and sharded "
+                               "on the others; shard it alike in every island")
         groups = _native.link_groups([(each["with"], each["part"]) for each in everybodys])
         for rank, each in enumerate(everybodys):
             if each["given"] not in (None, groups[rank]):
-                raise _native.InvalidInput(f"gradweave.wrap: process_group of rank {rank} has the ranks {each['given']}, and "
-                                           f"the same part of the model is held by {groups[rank]}; leave process_group out")
+                raise InvalidInput(f"gradweave.wrap: process_group of rank {rank} has the ranks {each['given']}, and "
+                                   f"the same part of the model is held by {groups[rank]}; leave process_group out")
         return [self._planners[rank] for rank in groups[self._planners.index(distributed.get_rank())]]
 
     def _gloo(self, among, **route):

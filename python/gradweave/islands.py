@@ -44,7 +44,7 @@ class Section:
     def __init__(self, tensors, holders, group, exchanging):
         self.tensors, self._group = tensors, group
         self._exchange, self._all_do = holders[:exchanging], exchanging >= len(holders)
-        self.numel = sum(tensor.numel() for tensor in tensors)
+        self.numel = sum(_real(tensor).numel() for tensor in tensors)
         self._share = math.ceil(self.numel / len(self._exchange) / GROUP) * GROUP
         self._place = holders.index(_rank())
         self._first = self._place * self._share
@@ -69,7 +69,7 @@ class Section:
     def set(self, share):
         """Tensors become what the shares of all holders are. Collective among them."""
         for tensor, values in zip(self.tensors, self.gathered(share)):
-            tensor.copy_(values)
+            _real(tensor).copy_(values)
 
     def add(self, delta, begin, end):
         """Adds to the elements of all holders' shares from `begin` to `end`. Collective among them."""
@@ -88,7 +88,7 @@ class Section:
                 _add(tensor, of_tensor.view(tensor.shape))
 
     def gathered(self, share):
-        """Each tensor's values, of the shares of all holders. Collective among them."""
+        """Each tensor's values as real numbers, of the shares of all holders. Collective among them."""
         whole = self._of_all(share, self._share)
         return [whole[place:place + tensor.numel()].view(tensor.shape) for tensor, place in self._placed()]
 
@@ -120,7 +120,7 @@ class Section:
 
     def _placed(self, tensors=None):
         place = 0
-        for tensor in self.tensors if tensors is None else tensors:
+        for tensor in map(_real, self.tensors if tensors is None else tensors):
             yield tensor, place
             place += tensor.numel()
 
@@ -198,8 +198,13 @@ class Values:
                 group._to_sharded()
 
 
+def _real(tensor):
+    """A complex one as twice as many real numbers, which are a view of it."""
+    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor
+
+
 def _add(tensor, values):
-    if tensor.dtype == torch.float32:
+    if tensor.dtype in (torch.float32, torch.float64):
         tensor.add_(values.to(tensor.device))
     else:  # rounded once
         tensor.copy_(tensor.float().add_(values.to(tensor.device)))
@@ -697,7 +702,7 @@ class Session:
         self.model, self.settings, self.closed = model, settings, False
         self.islands = islands
         self.rank = _rank()  # in the island
-        self._aside = {}  # hyperparameters, while torch's step has others
+        self._aside = {}  # parameter groups, while torch's step has others
         self._handles = []
         if islands.moment_share is not None:
             self._moments = moments.Measured(islands.moment_share)
@@ -730,7 +735,8 @@ class Session:
         if "steps" not in state:
             raise _native.InvalidInput(f"model.gradweave.load_state_dict(): the state is of a job where {SCHEMES_RUN}, which "
                                        "they don't here: load model and optimizer alone")
-        self.islands.steps = state["steps"]
+        # Islands that train already, and whose state this one has taken, may be further.
+        self.islands.steps = max(self.islands.steps, state["steps"])
 
     def __getattr__(self, name):
         raise AttributeError(f"model.gradweave.{name} is there only where {SCHEMES_RUN}, which they don't here")
@@ -757,19 +763,25 @@ class Session:
         self._after_step(optimizer)  # of a step that has failed
         islands = self.islands
         islands.moment_share.step_begins(optimizer, islands.may_average_next, islands.workers)
-        kept = self._aside[optimizer] = []
-        for group in optimizer.param_groups:
+        places, groups, kept = islands.moment_share.places, list(optimizer.param_groups), []
+        self._aside[optimizer] = groups, kept
+        for group in groups:
             if not moments.serves(type(optimizer), group):
                 continue
-            places = islands.moment_share.places
-            pieces = [(places[p], 0, p) for p in group["params"] if p in places]
-            stepped = self._moments.before_step(group, pieces)
-            kept.append((group, {name: group[name] for name in _STEPPED_BY}))
-            group.update((name, stepped[name]) for name in _STEPPED_BY)
+            parts = [p for p in group["params"] if p in places and not p.is_complex()]
+            others = [p for p in group["params"] if p not in places or p.is_complex()]
+            stepped = self._moments.before_step(group, [(places[p], 0, p) for p in parts])
+            kept.append((group, {name: group[name] for name in ("params", *_STEPPED_BY)}))
+            if others:
+                optimizer.param_groups.append(group | {"params": others})
+            group.update({name: stepped[name] for name in _STEPPED_BY} | {"params": parts})
 
     def _after_step(self, optimizer, *_):
-        for group, hyperparameters in self._aside.pop(optimizer, ()):
-            group.update(hyperparameters)
+        if optimizer not in self._aside:
+            return
+        optimizer.param_groups[:], kept = self._aside.pop(optimizer)
+        for group, was in kept:
+            group.update(was)
 
     def close(self, error=None, patience_s=None) -> None:
         """Leaves the other islands, and makes the model what it was before. Safe to call twice."""

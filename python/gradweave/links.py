@@ -10,6 +10,7 @@ from typing import Callable
 from torch import distributed
 
 from gradweave import _native, ranks
+from gradweave._native import InvalidInput
 
 
 class EmulatedLink:
@@ -30,7 +31,7 @@ class EmulatedLink:
         """Change the costs, for ops that begin from now on. So you can try how training follows a link that changes."""
         for what, value in (("startup_us", startup_us), ("us_per_byte", us_per_byte)):
             if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"EmulatedLink({what}={value}): give a finite number >= 0")
+                raise InvalidInput(f"EmulatedLink({what}={value}): give a finite number >= 0")
         self.startup_us, self.us_per_byte = float(startup_us), float(us_per_byte)
         self.emulation.set(self.startup_us, self.us_per_byte)
 
@@ -78,32 +79,32 @@ class Link:
 
 def links_of(given, job, device):
     """The links of `wrap(links=...)` for parameters on `device`: None (the job's group), or a list of interface names, process
-    groups and EmulatedLinks. Errors: ValueError for what can't be a link of this job."""
+    groups and EmulatedLinks. Errors: InvalidInput for what can't be a link of this job."""
+    started = os.environ.get("WORLD_SIZE", "1")
+    if job.user_group is None and started != "1":
+        raise InvalidInput(f"gradweave.wrap: there is no process group, and WORLD_SIZE={started} processes were started: call "
+                           "torch.distributed.init_process_group() before")
     if given is None:
-        started = os.environ.get("WORLD_SIZE", "1")
-        if job.user_group is None and started != "1":
-            raise ValueError(f"gradweave.wrap: there is no process group, and WORLD_SIZE={started} processes were started: "
-                             "call torch.distributed.init_process_group() before")
         return [Link("default", named=False)]
     given = [given] if isinstance(given, (str, EmulatedLink)) or not hasattr(given, "__iter__") else list(given)
     links = [_link_of(number, one, job, device, alone=len(given) == 1) for number, one in enumerate(given)]
     if not links:
-        raise ValueError("gradweave.wrap: links is empty; name at least one interface or group")
+        raise InvalidInput("gradweave.wrap: links is empty; name at least one interface or group")
     names = [link.name for link in links]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"gradweave.wrap: links= has two links called '{name}': give each its own name")
+            raise InvalidInput(f"gradweave.wrap: links= has two links called '{name}': give each its own name")
     return links
 
 
 def _link_of(number, given, job, device, alone):
     if isinstance(given, str):
         if reason := ranks.reason_against(given):
-            raise ValueError(f"gradweave.wrap: the interface {reason}")
+            raise InvalidInput(f"gradweave.wrap: the interface {reason}")
         if device.type != "cpu" and not job.is_gloo(device):
-            raise ValueError(f"gradweave.wrap: links[{number}] is the interface '{given}', whose group would be Gloo's, and "
-                             f"the job's group has another backend for parameters on {device.type}; give a process group "
-                             "of that backend, and choose its interfaces in its own way (NCCL_SOCKET_IFNAME for NCCL)")
+            raise InvalidInput(f"gradweave.wrap: links[{number}] is the interface '{given}', whose group would be Gloo's, and "
+                               f"the job's group has another backend for parameters on {device.type}; give a process group "
+                               "of that backend, and choose its interfaces in its own way (NCCL_SOCKET_IFNAME for NCCL)")
         return Link(given, given)
     if isinstance(given, EmulatedLink):
         name = given.name or ("emulated" if alone else f"emulated{number}")
@@ -113,12 +114,12 @@ def _link_of(number, given, job, device, alone):
     if isinstance(link.source, distributed.ProcessGroup):
         members = distributed.get_process_group_ranks(link.source)
         if members != job.members:
-            raise ValueError(f"gradweave.wrap: links[{number}] is a group of ranks {members}, and the job's are "
-                             f"{job.members}; give a group of all ranks that train this model, and say which they are "
-                             "with process_group=")
+            raise InvalidInput(f"gradweave.wrap: links[{number}] is a group of ranks {members}, and the job's are "
+                               f"{job.members}; give a group of all ranks that train this model, and say which they are "
+                               "with process_group=")
     elif link.source is not None or not link.emulated:
-        raise ValueError(f"gradweave.wrap: links[{number}] is {given!r}; give interface names, process groups of which this "
-                         "rank is a member, or EmulatedLinks")
+        raise InvalidInput(f"gradweave.wrap: links[{number}] is {given!r}; give interface names, process groups of which this "
+                           "rank is a member, or EmulatedLinks")
     return link
 
 
@@ -140,7 +141,7 @@ def renamed(links, names):
     for name in names:
         link = by_name.get(name) or (free.pop(0) if free else None)
         if link is None:
-            raise ValueError(f"gradweave.wrap: the plan uses link '{name}', and links= has "
-                             f"{', '.join(link.name for link in links)}; give one link for each of the plan's")
+            raise InvalidInput(f"gradweave.wrap: the plan uses link '{name}', and links= has "
+                               f"{', '.join(link.name for link in links)}; give one link for each of the plan's")
         result.append(dataclasses.replace(link, name=name))
     return result

@@ -29,7 +29,7 @@ class Bucket:
     def read(self, to, steps):
         """Writes this rank's share of the gradients, in the order of the current stream: of their means, where the island's
         ranks have not averaged them. Collective there."""
-        gradients = [sharding.gradient_of(parameter) if parameter.grad is not None else torch.zeros_like(local)
+        gradients = [sharding.gradient_of(parameter).resolve_conj() if parameter.grad is not None else torch.zeros_like(local)
                      for parameter, local in zip(self.parameters, self._locals)]
         there = torch.tensor([*(float(parameter.grad is not None) for parameter in self.parameters), float(steps)])
         if self._ranks == 1:
@@ -43,6 +43,8 @@ class Bucket:
         Collective among the holders."""
         *means, there = self._section.gathered(share)
         for parameter, local, mean, is_there in zip(self.parameters, self._locals, means, there.tolist()):
+            if local.is_complex():
+                mean = torch.complex(*mean.unbind(-1))
             if not is_there:
                 parameter.grad = None
             elif parameter.grad is None:

@@ -6,6 +6,7 @@ import torch
 from torch.utils import _pytree
 
 from gradweave import _native, core, ranks
+from gradweave._native import InvalidInput
 from gradweave.subclasses import Hook
 
 
@@ -150,7 +151,7 @@ def workload_of(model, layers, name, sizes=None):
     """core.Workload of these layers of the model, as layers_of() has them; its times are 0. `sizes`: {name: tensor}, by
     default the parameters."""
     if not layers:
-        raise ValueError("nothing to profile: no parameter that requires a gradient is used in the forward")
+        raise InvalidInput("nothing to profile: no parameter that requires a gradient is used in the forward")
     sizes = sizes or dict(model.named_parameters())
 
     def form(tensor):

@@ -5,6 +5,8 @@ import logging
 import os
 import time
 
+from gradweave._native import InvalidInput
+
 logger = logging.getLogger("gradweave")
 
 
@@ -16,15 +18,15 @@ class Scalars:
         self._told = []  # [where to, every, iterations left, (seconds, sums) at the last line]
 
     def add(self, target, every):
-        """`target`: a path, to whose file lines are appended, or what has TensorBoard's add_scalar(). Errors: ValueError."""
+        """`target`: a path, to whose file lines are appended, or what has TensorBoard's add_scalar(). Errors: InvalidInput."""
         if not (isinstance(every, int) and every > 0):
-            raise ValueError(f"model.gradweave.log_to(every={every!r}): give a whole number of iterations above 0")
+            raise InvalidInput(f"model.gradweave.log_to(every={every!r}): give a whole number of iterations above 0")
         if not hasattr(target, "add_scalar"):
             try:
                 target = _Lines(target)
             except (OSError, TypeError) as error:
-                raise ValueError(f"model.gradweave.log_to({target!r}): {error}; give the path of a file that can be written, "
-                                 "or a torch.utils.tensorboard.SummaryWriter") from None
+                raise InvalidInput(f"model.gradweave.log_to({target!r}): {error}; give the path of a file that can be "
+                                   "written, or a torch.utils.tensorboard.SummaryWriter") from None
         self._told.append([target, every, every, (time.monotonic(), self._read()[0])])
 
     def iteration_ended(self):

@@ -2,8 +2,11 @@
 
 There a gradient is handed over in the backward, and what `.grad` holds in step() may be older: the engine takes the
 scale out and looks for infinities and NaNs at the hand-over, ranks agree, and the engine leaves out what is not
-finite. The scaler then only has to learn of it. With all other plans it does its usual work on reduced gradients.
+finite. The scaler then only has to learn of it. With all other plans it does its usual work on reduced gradients, and
+with every plan on those of parameters that the engine has not.
 """
+
+import contextlib
 
 import torch
 
@@ -21,6 +24,27 @@ def adopt(scaler):
         scaler.__class__ = _scaler_class(type(scaler))
 
 
+def _unscaled(gradient, inverse):
+    """Takes the scale out, in place. Returns 1 if some value is not finite, else 0."""
+    values = gradient._values() if gradient.is_sparse else gradient
+    found = torch.zeros(1, device=values.device)
+    torch._amp_foreach_non_finite_check_and_unscale_([values], found, inverse.to(values.device))
+    return found
+
+
+@contextlib.contextmanager
+def _aside(parameters):
+    """These have no gradients inside."""
+    held = [(parameter, parameter.grad) for parameter in parameters]
+    try:
+        for parameter, _ in held:
+            parameter.grad = None
+        yield
+    finally:
+        for parameter, gradient in held:
+            parameter.grad = gradient
+
+
 def _scaler_class(base):
     class Scaler(base):
         _gradweave_base = base
@@ -29,7 +53,11 @@ def _scaler_class(base):
             session = sessions.get(optimizer)
             if session is None or session.settings.scaler is not self or not session.unscales:
                 return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-            return {found_inf.device: torch.full_like(found_inf, float(session.overflowed()))}
+            found = torch.full_like(found_inf, float(session.overflowed()))
+            for parameter in session.updates.excluded(optimizer):
+                if parameter.grad is not None:
+                    found = torch.maximum(found, _unscaled(parameter.grad, inv_scale).to(found.device))
+            return {found_inf.device: found}
 
         def _maybe_opt_step(self, optimizer, optimizer_state, *args, **kwargs):
             session = sessions.get(optimizer)
@@ -37,7 +65,9 @@ def _scaler_class(base):
                 if session is not None and sum(v.item() for v in optimizer_state["found_inf_per_device"].values()):
                     session.step_was_left_out()
                 return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
-            return optimizer.step(*args, **kwargs)  # leaves out what is not finite; the rest of the plan goes on
+            found = any(each.item() for each in optimizer_state["found_inf_per_device"].values())
+            with _aside(session.updates.excluded(optimizer) if found else ()):
+                return optimizer.step(*args, **kwargs)  # leaves out what is not finite; the rest of the plan goes on
 
         def __reduce_ex__(self, protocol):
             return reduce_plain(self, base, protocol)

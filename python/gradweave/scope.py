@@ -2,7 +2,7 @@
 
 import torch
 
-from gradweave import _native
+from gradweave._native import InvalidInput
 from gradweave.agreement import digest
 from gradweave.profiling import communicates
 from gradweave.sharding import fsdp_groups, is_named, is_sharded, local_of, shards_of
@@ -14,15 +14,15 @@ INTEGRATIONS = "in Accelerate, the Trainer, Lightning and Fabric, gradweave.inte
 class Scope:
     """The parameters and buffers of `model` apart from those that `exclude` names, or whose module it names. `tensors`: what
     this rank has of each parameter, its shard where it is sharded. `owners`: (module, its name for it, parameter). Errors:
-    ValueError."""
+    InvalidInput."""
 
     def __init__(self, model, exclude=()):
         self.model, self._exclude = model, tuple(exclude)
         everything = [name for name, _ in [*model.named_parameters(), *model.named_buffers()]]
         for left in self._exclude:
             if not any(name == left or name.startswith(left + ".") for name in everything):
-                raise ValueError(f"gradweave.wrap: exclude names '{left}', and the model has no parameter or module of that "
-                                 "name")
+                raise InvalidInput(f"gradweave.wrap: exclude names '{left}', and the model has no parameter or module of that "
+                                   "name")
         self._check_kinds()
         self.names, self.parameters, self.excluded = [], [], []
         for name, parameter in model.named_parameters():
@@ -34,8 +34,8 @@ class Scope:
             self.names.append(name)
             self.parameters.append(parameter)
         if not self.parameters:
-            raise ValueError("gradweave.wrap: no parameter outside exclude= requires a gradient: unfreeze one, or exclude "
-                             "fewer")
+            raise InvalidInput("gradweave.wrap: no parameter outside exclude= requires a gradient: unfreeze one, or exclude "
+                               "fewer")
         self.shards = shards_of(self.parameters)
         self.tensors = [self.shards[place].tensor if place in self.shards else p for place, p in enumerate(self.parameters)]
         if self.shards and fsdp_groups(model):
@@ -58,10 +58,16 @@ class Scope:
 
     def arguments(self):
         """{what: text} of what ranks must have alike."""
-        shapes = [f"{n} {tuple(p.shape)} {p.dtype} {p.requires_grad} {p.placements if is_sharded(p) else ''}"
+        # Messages are in the order of memory, which strides of dimensions longer than 1 give.
+        shapes = [f"{n} {tuple(p.shape)} {[stride for stride, size in zip(p.stride(), p.shape) if size > 1]} {p.dtype} "
+                  f"{p.requires_grad} {p.placements if is_sharded(p) else ''}"
                   for n, p in self.model.named_parameters() if not self._is_excluded(n)]
-        buffers = [f"{n} {tuple(b.shape)} {b.dtype}" for n, b in self.model.named_buffers() if not self._is_excluded(n)]
-        return {"parameters (names, shapes, dtypes or which of them are frozen)": digest(shapes), "buffers": digest(buffers)}
+        return {"parameters (names, shapes, strides, dtypes or which of them are frozen)": digest(shapes),
+                "buffers": self.buffer_shapes()}
+
+    def buffer_shapes(self):
+        """A digest of what ranks must have alike of buffers."""
+        return digest([f"{n} {tuple(b.shape)} {b.dtype}" for n, b in self.model.named_buffers() if not self._is_excluded(n)])
 
     def check_alone(self, first):
         """In a forward: whether another library communicates the model, too; more in the `first`. Errors: InvalidInput."""
@@ -72,34 +78,34 @@ class Scope:
             what = "FullyShardedDataParallel, or something else that replaces parameters,"
         else:
             return
-        raise _native.InvalidInput(f"{what} was put around the model after gradweave.wrap(), and its gradients would be sent "
-                                   f"twice: use one of them alone; {INTEGRATIONS}, without wrap()")
+        raise InvalidInput(f"{what} was put around the model after gradweave.wrap(), and its gradients would be sent "
+                           f"twice: use one of them alone; {INTEGRATIONS}, without wrap()")
 
     def check_frozen(self):
         for name, parameter in self._frozen:
             if parameter.requires_grad:
-                raise _native.InvalidInput(f"optimizer.step(): parameter '{name}' requires a gradient now, and was frozen in "
-                                           "gradweave.wrap(); call model.gradweave.close() and wrap again")
+                raise InvalidInput(f"optimizer.step(): parameter '{name}' requires a gradient now, and was frozen in "
+                                   "gradweave.wrap(); call model.gradweave.close() and wrap again")
 
     def _check_kinds(self):
         for name, parameter in self.model.named_parameters():
             if torch.nn.parameter.is_lazy(parameter):
-                raise ValueError(f"gradweave.wrap: parameter '{name}' has no shape yet; run one forward first")
+                raise InvalidInput(f"gradweave.wrap: parameter '{name}' has no shape yet; run one forward first")
         for name, module in self.model.named_modules():
             if isinstance(module, DataParallel) and not self._is_excluded(name):
-                raise ValueError("gradweave.wrap: DistributedDataParallel communicates this model already: pass the one "
-                                 f"inside, model.module, and call that; {INTEGRATIONS}")
+                raise InvalidInput("gradweave.wrap: DistributedDataParallel communicates this model already: pass the one "
+                                   f"inside, model.module, and call that; {INTEGRATIONS}")
             if getattr(module, "sparse", False) and isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
                 if module.weight.requires_grad and not self._is_excluded(name + ".weight"):
-                    raise ValueError(f"gradweave.wrap: '{name or type(module).__name__}' makes sparse gradients, which are "
-                                     "not communicated; use sparse=False")
+                    raise InvalidInput(f"gradweave.wrap: '{name or type(module).__name__}' makes sparse gradients, which are "
+                                       "not communicated; use sparse=False")
 
     def _check_all_sharded(self):
         for place, name in enumerate(self.names):
             if place not in self.shards:
-                raise ValueError(f"gradweave.wrap: parameter '{name}' is whole, while others are sharded by fully_shard(): "
-                                 "nobody reduces its gradient inside an island; shard the outermost module too, "
-                                 "fully_shard(model, mesh=...), or leave it to others with exclude=")
+                raise InvalidInput(f"gradweave.wrap: parameter '{name}' is whole, while others are sharded by fully_shard(): "
+                                   "nobody reduces its gradient inside an island; shard the outermost module too, "
+                                   "fully_shard(model, mesh=...), or leave it to others with exclude=")
 
     def _replaced(self):
         now = {id(p) for module in self.model.modules() for p in module._parameters.values()}

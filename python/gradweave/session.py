@@ -12,6 +12,7 @@ import torch
 
 from gradweave import (_native, checkpoint, clipping, compiling, core, equality, graphs, interrupting, moments, pausing,
                        profiling, reading, scaling, sharding)
+from gradweave._native import InvalidInput
 from gradweave.agreement import Control, difference, digest
 from gradweave.checkpoint import RankState
 from gradweave.closing import refusing_once_closed
@@ -81,6 +82,7 @@ class Session:
         self.engine.set_pause(functools.partial(pausing.pause_of, self.device))
         self._interruption = interrupting.Interruption()
         self.engine.set_interrupt(self._interruption)
+        self._looked_at = -1  # the last iteration whose backward was
         self.updates.engine = self.engine
         self._share = self.control.moment_share(job.size, self._tensors) if settings.moments == "measured" else None
         if settings.scales:
@@ -173,10 +175,7 @@ class Session:
         which JSON lines are appended, or a torch.utils.tensorboard.SummaryWriter (or another object with add_scalar()).
         Errors, on rank 0: InvalidInput for a target that can't be written to."""
         if self.job.decides:
-            try:
-                self._scalars.add(target, every)
-            except ValueError as error:
-                raise _native.InvalidInput(str(error)) from None
+            self._scalars.add(target, every)
 
     def _to_tell(self):
         sums = dict(self.engine.counters)
@@ -188,8 +187,8 @@ class Session:
     def _write_page(self, path, found):
         timeline = self.timeline()
         if self.cluster is None and timeline.empty:
-            raise _native.InvalidInput("model.gradweave.report(): there is nothing to report yet: call it once a plan is in "
-                                       "force, or call record_timeline() before")
+            raise InvalidInput("model.gradweave.report(): there is nothing to report yet: call it once a plan is in "
+                               "force, or call record_timeline() before")
         name = f"{core.chosen(self.plan)['scheme'] or 'plan'} in force"
         given = {} if self.cluster is None else {
             "workload": self.workload, "cluster": self.cluster, "plans": {name: self.plan}, **self.overheads}
@@ -227,6 +226,8 @@ class Session:
         else:  # the drain's first agreement: that all ranks are here
             self.control.peers.agree("gradweave.finish()", "", self.control.timeout_s)
         self._controller.finish()
+        self._compare("gradweave.finish()", "buffers", self._scope.buffer_shapes(), "give them the same names, shapes and "
+                      "dtypes on all ranks, or name them in wrap(exclude=...)")
         self.broadcast_buffers()
         equality.check_equal(self.control, self.names, self._tensors, "finish()")
         if self._stepped_apart:
@@ -307,7 +308,7 @@ class Session:
         try:
             states = checkpoint.states_of(states, self.job.rank, self.job.size)
             if self.layers is not None:
-                raise ValueError("training has begun: load it before the first forward")
+                raise InvalidInput("training has begun: load it before the first forward")
         except ValueError as error:
             refusal = error
         self._check_alike(states, refusal)
@@ -358,19 +359,19 @@ class Session:
             if refusal is None:
                 raise
         if refusal is not None:
-            raise _native.InvalidInput(f"{LOAD}: {refusal}") from None
+            raise InvalidInput(f"{LOAD}: {refusal}") from None
 
     def _compare(self, where, what, own, remedy):
         """All ranks have the same text. Collective. Errors: InvalidInput naming those that differ."""
         given = dict(enumerate(self.control.peers.agree(where, own, self.control.timeout_s)))
         if len(set(given.values())) > 1:
-            raise _native.InvalidInput(f"{where}: {difference(what, given)}; {remedy}")
+            raise InvalidInput(f"{where}: {difference(what, given)}; {remedy}")
 
     def before_load(self, what):
         """The model's or the optimizer's load_state_dict() is about to be called."""
         if self._folded and self.layers is None:
-            raise _native.InvalidInput(f"the {what}'s load_state_dict() came after {LOAD}, which has already "
-                                       f"changed the {what} to suit another number of ranks: load model and optimizers first")
+            raise InvalidInput(f"the {what}'s load_state_dict() came after {LOAD}, which has already "
+                               f"changed the {what} to suit another number of ranks: load model and optimizers first")
         self.synchronize()
 
     def close(self, error: BaseException | None = None, patience_s: float | None = None) -> None:
@@ -446,10 +447,10 @@ class Session:
     def stepped_by_another(self, optimizer):
         """An optimizer that wrap() was not given steps parameters of the model."""
         if self.engine.installed and not self.engine.synchronous:
-            raise _native.InvalidInput(f"optimizer.step(): this {type(optimizer).__name__} steps parameters of a wrapped "
-                                       "model, whose gradients the plan in force hands to step() of the optimizer that "
-                                       "gradweave.wrap() was given: give it all of them, wrap(model, [a, b]), or choose a "
-                                       "scheme that updates in step(), such as ddp")
+            raise InvalidInput(f"optimizer.step(): this {type(optimizer).__name__} steps parameters of a wrapped "
+                               "model, whose gradients the plan in force hands to step() of the optimizer that "
+                               "gradweave.wrap() was given: give it all of them, wrap(model, [a, b]), or choose a "
+                               "scheme that updates in step(), such as ddp")
         self._loop.saw("other optimizer", type(optimizer).__name__)
 
     def scaler_was_seen(self):
@@ -463,8 +464,8 @@ class Session:
 
     def step(self, optimizer, closure):
         if self.unscales and hasattr(optimizer, "grad_scale"):
-            raise _native.InvalidInput("GradScaler: the plan in force delays gradients, or steps outside optimizer.step(), "
-                                       "and needs to know the scale: pass scaler= to gradweave.wrap()")
+            raise InvalidInput("GradScaler: the plan in force delays gradients, or steps outside optimizer.step(), "
+                               "and needs to know the scale: pass scaler= to gradweave.wrap()")
         self._scope.check_frozen()
         result, ended = self.updates.step(optimizer, closure)
         if ended:
@@ -529,7 +530,11 @@ class Session:
             torch.autograd.Variable._execution_engine.queue_callback(ended)
 
     def _backward_ended(self):
-        if self._controller.profiling and self.engine.reduced:
+        # Each output on the way to the loss has queued it, and so does torch.autograd.grad().
+        if not self.engine.reduced or self.engine.iteration == self._looked_at:
+            return
+        self._looked_at = self.engine.iteration
+        if self._controller.profiling:
             self._loop.backward_ended()
         self._commands.backward_ended()
 
@@ -540,7 +545,7 @@ class Session:
         if self.settings.plan is not None:
             self.phase.eager = False
         if self.settings.tune and self.phase.seen:
-            raise _native.InvalidInput(COMPILED)
+            raise InvalidInput(COMPILED)
         workload = profiling.workload_of(self.model, self.layers, type(self.model).__name__,
                                          dict(zip(self.names, self._tensors)))
         links, inside = ([link.name for link in self.links if link.level == level] for level in ("all", "inside"))

@@ -11,6 +11,7 @@ import torch
 from torch import distributed
 
 from gradweave import _native, compiling, core, moments
+from gradweave._native import InvalidInput
 from gradweave.agreement import digest
 from gradweave.links import EmulatedLink, links_of, over_levels, renamed
 
@@ -100,46 +101,46 @@ class Settings:
     between: Mapping[str, object] | None = None
 
     def check_times(self):
-        """Errors: ValueError."""
+        """Errors: InvalidInput."""
         for name in ("timeout", "arrival_timeout"):
             given = getattr(self, name)
             if not isinstance(given, numbers.Real) or not 0.001 <= given <= LONGEST_S:
-                raise ValueError(f"gradweave.wrap: {name}={given!r}: give seconds, 0.001 to {LONGEST_S:g}")
+                raise InvalidInput(f"gradweave.wrap: {name}={given!r}: give seconds, 0.001 to {LONGEST_S:g}")
 
     def check_ranges(self):
-        """Errors: ValueError."""
+        """Errors: InvalidInput."""
         for name in ("warm_up", "profile_iterations"):
             given = getattr(self, name)
             if not isinstance(given, numbers.Integral) or given < 1:
-                raise ValueError(f"gradweave.wrap: {name}={given!r}: give a whole number, at least 1")
+                raise InvalidInput(f"gradweave.wrap: {name}={given!r}: give a whole number, at least 1")
         for name, kind, what in (("options", Mapping, "a dictionary"), ("between", Mapping, "a dictionary"),
                                  ("workers_per_node", numbers.Integral, "a whole number")):
             given = getattr(self, name)
             if given is not None and not isinstance(given, kind):
-                raise ValueError(f"gradweave.wrap: {name}={given!r}: give {what}")
+                raise InvalidInput(f"gradweave.wrap: {name}={given!r}: give {what}")
         if self.scaler is not None and not hasattr(self.scaler, "is_enabled"):
-            raise ValueError(f"gradweave.wrap: scaler={self.scaler!r}: give the loop's torch.amp.GradScaler")
+            raise InvalidInput(f"gradweave.wrap: scaler={self.scaler!r}: give the loop's torch.amp.GradScaler")
         if self.moments not in moments.CHOICES:
-            raise ValueError(f"gradweave.wrap: moments={self.moments!r}: give one of {', '.join(moments.CHOICES)}")
+            raise InvalidInput(f"gradweave.wrap: moments={self.moments!r}: give one of {', '.join(moments.CHOICES)}")
         if (self.islands is None) != (self.key is None):
-            raise ValueError("gradweave.wrap: islands= and key= go together: the meeting point and the job's key, which "
-                             "`gradweave meet --make-key FILE` makes")
+            raise InvalidInput("gradweave.wrap: islands= and key= go together: the meeting point and the job's key, which "
+                               "`gradweave meet --make-key FILE` makes")
         for name in ("island", "listen", "between") if self.islands is None else ():
             if getattr(self, name) is not None:
-                raise ValueError(f"gradweave.wrap: {name}= needs islands= and key=: give them too, or leave it out")
+                raise InvalidInput(f"gradweave.wrap: {name}= needs islands= and key=: give them too, or leave it out")
         if isinstance(self.exclude, str) or not isinstance(self.exclude, Iterable):
-            raise ValueError(f"gradweave.wrap: exclude={self.exclude!r}: give a list of names")
+            raise InvalidInput(f"gradweave.wrap: exclude={self.exclude!r}: give a list of names")
 
     def links_of(self, job, device):
-        """The job's links for parameters on `device`, not yet open. Errors: ValueError, OSError."""
+        """The job's links for parameters on `device`, not yet open. Errors: InvalidInput, OSError."""
         found = links_of(self.links, job, device)
         if self.plan is None:
             core.check_options(self.scheme, self.options)
             return found
         plan = self.given_plan
         if self.scheme not in ("auto", plan.scheme) or not core.texts_of(self.options).items() <= plan.options.items():
-            raise ValueError(f"gradweave.wrap: scheme= and options= make a plan, and plan= gives one, of scheme "
-                             f"'{plan.scheme}': leave out plan=, or the others")
+            raise InvalidInput(f"gradweave.wrap: scheme= and options= make a plan, and plan= gives one, of scheme "
+                               f"'{plan.scheme}': leave out plan=, or the others")
         return renamed(found, [name for name in plan.links if name not in plan.links_inside])
 
     @property
@@ -150,34 +151,34 @@ class Settings:
 
     def levels_of(self, links, job):
         """The job's links inside nodes and between them, not yet open, besides `links`; none of one level. Errors:
-        ValueError."""
+        InvalidInput."""
         if self.workers_per_node is not None and self.workers_per_node < 2:
-            raise ValueError(f"gradweave.wrap: workers_per_node={self.workers_per_node}: give at least 2, or leave it out")
+            raise InvalidInput(f"gradweave.wrap: workers_per_node={self.workers_per_node}: give at least 2, or leave it out")
         if self.of_node == 1 or (job.size == 1 and self.plan is None):
             return []
         if job.several_groups:
-            raise ValueError("gradweave.wrap: two levels of links need ranks that all train one whole model: leave out "
-                             "workers_per_node, or train without plan_group and without shards")
+            raise InvalidInput("gradweave.wrap: two levels of links need ranks that all train one whole model: leave out "
+                               "workers_per_node, or train without plan_group and without shards")
         if job.size > 1 and (job.size % self.of_node or job.size == self.of_node):
-            raise ValueError(f"gradweave.wrap: {job.size} ranks don't fill two or more nodes of {self.of_node}: give another "
-                             "workers_per_node, or leave it out")
+            raise InvalidInput(f"gradweave.wrap: {job.size} ranks don't fill two or more nodes of {self.of_node}: give "
+                               "another workers_per_node, or leave it out")
         if self.follow:
-            raise ValueError("gradweave.wrap: plans over two levels of links can't follow the run: leave out follow or "
-                             "workers_per_node")
+            raise InvalidInput("gradweave.wrap: plans over two levels of links can't follow the run: leave out follow or "
+                               "workers_per_node")
         inside = [] if self.plan is None else self.given_plan.links_inside
         return over_levels(links, inside or ["inside"], job, self.of_node)
 
     def check_tuning(self, model):
-        """Errors: ValueError for what can't be tuned."""
+        """Errors: InvalidInput for what can't be tuned."""
         if not self.tune:
             return
         if not isinstance(self.tune, int):
-            raise ValueError(f"gradweave.wrap: tune={self.tune!r}: give a number of trials")
+            raise InvalidInput(f"gradweave.wrap: tune={self.tune!r}: give a number of trials")
         if self.plan is not None:
-            raise ValueError("gradweave.wrap: tune= searches for a plan, and plan= gives one: leave one of them out")
+            raise InvalidInput("gradweave.wrap: tune= searches for a plan, and plan= gives one: leave one of them out")
         core.check_tuning(self.scheme, self.options, self.tune)
         if compiling.is_compiled(model):
-            raise ValueError(COMPILED)
+            raise InvalidInput(COMPILED)
 
     @property
     def slices(self):
@@ -231,7 +232,7 @@ def switched_on(variable: str) -> bool:
     for on, words in ((True, ("1", "true", "on")), (False, ("", "0", "false", "off"))):
         if said.strip().lower() in words:
             return on
-    raise _native.InvalidInput(f"{variable}={said!r} in the environment: give 1, true or on; or 0, false, off or nothing")
+    raise InvalidInput(f"{variable}={said!r} in the environment: give 1, true or on; or 0, false, off or nothing")
 
 
 def plan_of(given: Plan) -> core.Plan:
@@ -243,8 +244,8 @@ def plan_of(given: Plan) -> core.Plan:
         return core.Plan.read("./-" if path == "-" else path)  # for the command "-" is standard input
     if isinstance(given, (core.Plan, dict)):
         return core.Plan(given)
-    raise _native.InvalidInput(f"plan= is of type {type(given).__name__}: give a core.Plan, a dictionary, a JSON text or a "
-                               "path")
+    raise InvalidInput(f"plan= is of type {type(given).__name__}: give a core.Plan, a dictionary, a JSON text or a "
+                       "path")
 
 
 _Arguments = ParamSpec("_Arguments")

@@ -7,23 +7,24 @@ import weakref
 import torch
 
 from gradweave import compiling
+from gradweave._native import InvalidInput
 
 sessions = weakref.WeakKeyDictionary()  # by model and by optimizer
 of_parent = weakref.WeakSet()  # models and optimizers that were wrapped in the process that this one was forked from
 
 
 def session_of(held):
-    """Errors: ValueError if `held` is not wrapped."""
+    """Errors: InvalidInput if `held` is not wrapped."""
     try:
         session = sessions.get(held) or sessions.get(getattr(held, "module", held))  # Fabric's stands around it
     except TypeError:  # no object that can be wrapped
         session = None
     if session is None and held in of_parent:
-        raise ValueError("this process was forked from the rank that wrapped this model, and is no rank: train and finish "
-                         "there; here the model is the plain one")
+        raise InvalidInput("this process was forked from the rank that wrapped this model, and is no rank: train and finish "
+                           "there; here the model is the plain one")
     if session is None:
-        raise ValueError(f"this {type(held).__name__} is no wrapped model: give the one that gradweave.wrap() returned, "
-                         "before close()")
+        raise InvalidInput(f"this {type(held).__name__} is no wrapped model: give the one that gradweave.wrap() returned, "
+                           "before close()")
     return session
 
 
@@ -206,8 +207,8 @@ def optimizer_class(base):
 
         def add_param_group(self, param_group):
             if self in sessions:
-                raise ValueError("gradweave: parameter groups can't be added to a wrapped optimizer; add them before "
-                                 "gradweave.wrap()")
+                raise InvalidInput("gradweave: parameter groups can't be added to a wrapped optimizer; add them before "
+                                   "gradweave.wrap()")
             return super().add_param_group(param_group)
 
         def __reduce_ex__(self, protocol):

@@ -37,6 +37,11 @@ class Updates:
     def optimizers(self):
         return list(self._steppers)
 
+    def excluded(self, optimizer):
+        """What this one steps of the parameters that are not the engine's."""
+        others = self._steppers[optimizer].parameters[self._excluded.start:]
+        return [parameter for parameter in others if self._optimizer_of.get(parameter) is optimizer]
+
     @property
     def begun(self):
         """Whether some optimizers have been stepped in this iteration, and not all."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Iterable
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradweave import _native, forking, graphs, islands, lockstep, scaling, sharding  # noqa: F401  forking acts by itself
+from gradweave import core, forking, graphs, islands, lockstep, scaling, sharding  # noqa: F401  forking acts by itself
+from gradweave._native import InvalidInput
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
 from gradweave.proofs import prove_sharded_steps, prove_slices
@@ -85,9 +86,9 @@ def wrap_alone(model, optimizer, settings):
         islands.check_exchanging(between["ranks"], model)
         gradients = between["average"] == "gradients"
         if gradients and any(each.islands is not None and each.islands.in_lockstep for each in set(sessions.values())):
-            raise _native.InvalidInput("gradweave.wrap(between={'average': 'gradients'}): this process already trains another "
-                                       "model like this, and islands could wait for different ones of the two: make one "
-                                       "module of the models")
+            raise InvalidInput("gradweave.wrap(between={'average': 'gradients'}): this process already trains another "
+                               "model like this, and islands could wait for different ones of the two: make one "
+                               "module of the models")
         if gradients or islands.users_own(model, settings.exclude):
             return _wrap_island(model, optimizer, settings, lockstep.Lockstep if gradients else islands.Islands)
     held = sharding.held_by(model, settings.exclude)
@@ -109,8 +110,8 @@ def wrap_alone(model, optimizer, settings):
         _check_steps(optimizers, model)
         _check_device(trained)
         if trained.shards and settings.scales:
-            raise ValueError("gradweave.wrap: with shards, scaler= finds an infinity on some ranks only, and the others would "
-                             "step: train in bfloat16, or by a scheme that updates in step(), as ddp, without scaler=")
+            raise InvalidInput("gradweave.wrap: with shards, scaler= finds an infinity on some ranks only, and the others "
+                               "would step: train in bfloat16, or by a scheme that updates in step(), as ddp, without scaler=")
         if settings.slices:
             _check_slices(optimizers, trained.parameters)
         settings.check_runs(trained.names, trained.parameters, job.size)
@@ -147,6 +148,7 @@ def wrap_alone(model, optimizer, settings):
 
 def _wrap_island(model, optimizer, settings, kind):
     """Of an island that no engine communicates in."""
+    core.check_options(settings.scheme, settings.options)  # what one rank has no use for, others of the script may have
     optimizers = [innermost(each, hooks_alone=True) for each in _listed(optimizer)]
     _check_arguments(model, optimizers)
     _check_steps(optimizers, model)
@@ -160,39 +162,39 @@ def _wrap_island(model, optimizer, settings, kind):
 def _check_islands(model, settings):
     for session in set(sessions.values()):
         if session.islands is not None and session.settings.islands == settings.islands:
-            raise _native.InvalidInput(
+            raise InvalidInput(
                 f"gradweave.wrap: this process already trains another model, {type(session.model).__name__}, with the islands "
                 f"that meet at {settings.islands}: make one module of the models, or give each a meeting point of its own")
     if any(hasattr(parameter, "_fsdp_flattened") for parameter in model.parameters()):
-        raise _native.InvalidInput("gradweave.wrap(islands=): FullyShardedDataParallel flattens parameters, which islands "
-                                   "need one by one: shard the model by fully_shard() (FSDP2)")
+        raise InvalidInput("gradweave.wrap(islands=): FullyShardedDataParallel flattens parameters, which islands "
+                           "need one by one: shard the model by fully_shard() (FSDP2)")
 
 
 def _listed(given):
-    """One optimizer or several, as a list. Errors: ValueError."""
+    """One optimizer or several, as a list. Errors: InvalidInput."""
     found = [given] if isinstance(given, torch.optim.Optimizer) or not isinstance(given, Iterable) else list(given)
     for each in found:
         if not hasattr(each, "param_groups"):
-            raise ValueError(f"gradweave.wrap: the optimizer is of type {type(each).__name__}: give a "
-                             "torch.optim.Optimizer, or a list of several")
+            raise InvalidInput(f"gradweave.wrap: the optimizer is of type {type(each).__name__}: give a "
+                               "torch.optim.Optimizer, or a list of several")
     return found
 
 
 def innermost(optimizer, hooks_alone=False):
     """The optimizer that steps: Accelerate, Fabric and others put one around it whose step() calls its. `hooks_alone`: only
-    its hooks matter, which run whoever calls its step(). Errors: ValueError."""
+    its hooks matter, which run whoever calls its step(). Errors: InvalidInput."""
     values = [each for value in vars(optimizer).values() for each in (value if isinstance(value, (list, tuple)) else [value])]
     held = [each for each in values if isinstance(each, torch.optim.Optimizer) and each is not optimizer]
     if not held:
         return optimizer
     if len(held) > 1 or _parameters_of(held[0]) != _parameters_of(optimizer):
-        raise ValueError(f"gradweave.wrap: {type(optimizer).__name__} steps by optimizers inside it that hold other "
-                         "parameters; give optimizers that step their own, wrap(model, [a, b])")
+        raise InvalidInput(f"gradweave.wrap: {type(optimizer).__name__} steps by optimizers inside it that hold other "
+                           "parameters; give optimizers that step their own, wrap(model, [a, b])")
     if not hooks_alone and any(getattr(value, "__self__", None) is held[0] and getattr(value, "__name__", "") == "step"
                                for value in values):
         # As Accelerate's with a loss scale: it would step beside the plan.
-        raise ValueError(f"gradweave.wrap: this {type(optimizer).__name__} has stored step() of the optimizer inside it: "
-                         f"wrap the one inside before it is prepared; {INTEGRATIONS}")
+        raise InvalidInput(f"gradweave.wrap: this {type(optimizer).__name__} has stored step() of the optimizer inside it: "
+                           f"wrap the one inside before it is prepared; {INTEGRATIONS}")
     return innermost(held[0], hooks_alone)
 
 
@@ -202,18 +204,18 @@ def _parameters_of(optimizer):
 
 def _check_arguments(model, optimizers):
     if not optimizers:
-        raise ValueError("gradweave.wrap: no optimizer; give at least one")
+        raise InvalidInput("gradweave.wrap: no optimizer; give at least one")
     for what, held in [("model", model)] + [("optimizer", each) for each in optimizers]:
         if held in sessions:
-            raise ValueError(f"gradweave.wrap: this {what} is wrapped already: leave out this wrap(), or call "
-                             "model.gradweave.close() before it")
+            raise InvalidInput(f"gradweave.wrap: this {what} is wrapped already: leave out this wrap(), or call "
+                               "model.gradweave.close() before it")
     if isinstance(model, torch.jit.ScriptModule):
-        raise ValueError("gradweave.wrap: a TorchScript module has no hooks; pass the module that it was made from")
+        raise InvalidInput("gradweave.wrap: a TorchScript module has no hooks; pass the module that it was made from")
     seen = set()
     for each in optimizers:
         for parameter in (p for group in each.param_groups for p in group["params"]):
             if parameter in seen:
-                raise ValueError("gradweave.wrap: a parameter is given twice, to one optimizer or to two: give it once")
+                raise InvalidInput("gradweave.wrap: a parameter is given twice, to one optimizer or to two: give it once")
             seen.add(parameter)
 
 
@@ -221,14 +223,14 @@ def _check_steps(optimizers, model):
     own = {id(parameter) for parameter in model.parameters()}
     for each in optimizers:
         if not own & _parameters_of(each):
-            raise ValueError(f"gradweave.wrap: this {type(each).__name__} steps no parameter of the model: give the optimizer "
-                             "that was made from this model's parameters()")
+            raise InvalidInput(f"gradweave.wrap: this {type(each).__name__} steps no parameter of the model: give the "
+                               "optimizer that was made from this model's parameters()")
 
 
 def _check_slices(optimizers, parameters):
     for each in optimizers:
         if reason := prove_slices(Stepper(each, type(each), parameters)):
-            raise _native.InvalidInput(
+            raise InvalidInput(
                 f"gradweave.wrap: the plan steps parts of tensors, and the loop has an optimizer that can't step a part of a "
                 f"tensor ({reason}); plan with slices=off, or use another scheme")
 
@@ -236,7 +238,7 @@ def _check_slices(optimizers, parameters):
 def _check_sharded_steps(optimizers, parameters):
     for each in optimizers:
         if reason := prove_sharded_steps(Stepper(each, type(each), parameters)):
-            raise _native.InvalidInput(
+            raise InvalidInput(
                 f"gradweave.wrap: an optimizer of the loop can't step sharded parameters ({reason}); use one that works "
                 "element by element, as AdamW does, or leave what it steps whole")
 
@@ -245,7 +247,7 @@ def _check_device(trained):
     device = trained.parameters[0].device if trained.parameters else None
     for name, parameter in zip(trained.names, trained.parameters):
         if parameter.device != device:
-            raise _native.InvalidInput(
+            raise InvalidInput(
                 f"gradweave.wrap: parameter '{name}' is on {parameter.device}, '{trained.names[0]}' on {device}: keep a model "
                 "on one device, or name what is on another in wrap(exclude=...)")
 

@@ -229,6 +229,16 @@ void Applies::note_parameters() {
   }
 }
 
+void Applies::check_unchanged(const std::vector<std::int32_t>& applies) const {
+  for (const std::int32_t a : applies) {
+    const RunApply& apply = context_.here().applies[static_cast<std::size_t>(a)];
+    if (apply.source == Source::kReducedGradient ||
+        (apply.source == Source::kAveragedParameter && apply.mode == Mode::kReplace)) {
+      check_parameters(apply);
+    }
+  }
+}
+
 void Applies::check_parameters(const RunApply& apply) const {
   for (std::int32_t t : apply.tensors) {
     if (!context_.host.parameter_changed(t)) continue;

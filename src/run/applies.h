@@ -45,6 +45,8 @@ class Applies {
 
   // Updates that are on their way at the end of an iteration are meant for the parameters as they are then.
   void note_parameters() REQUIRES(compute_thread);
+  // Errors: InvalidInput if the caller has changed what these applies of this iteration write to.
+  void check_unchanged(const std::vector<std::int32_t>& applies) const REQUIRES(compute_thread);
 
  private:
   bool waits_for_unused(const RunApply& apply, std::int32_t layer) const REQUIRES(compute_thread);

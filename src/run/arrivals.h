@@ -36,6 +36,10 @@ class Arrivals {
   }
   // An iteration has ended.
   void forget_accumulated() REQUIRES(compute_thread);
+  // An iteration has ended without a step: what is `there` is part of the next one's gradient.
+  void accumulates_on(std::int32_t tensor, bool there) REQUIRES(compute_thread) {
+    touched_[place(tensor)] = used(tensor) && there;
+  }
 
   bool has_come(std::int32_t tensor) const REQUIRES(compute_thread) { return ready_[place(tensor)] != 0; }
   bool has_accumulated(std::int32_t tensor) const REQUIRES(compute_thread) {

@@ -40,6 +40,10 @@ void Run::drain(const std::string& what) {
     throw InvalidInput("a backward is not finished by optimizer.step()", "gradweave.finish",
                        "call it between iterations");
   }
+  // Before anything is changed: the caller may repair what this refuses, and come again.
+  for (std::size_t l = 0; l < plan_->forwarded.size(); ++l) {
+    if (plan_->forwarded[l] < cursor_.now()) plan_->applies.check_unchanged(here().at_forward[l]);
+  }
   peers_->agree(what, "", options_.queue.timeout);
   const std::int32_t ahead = plan().look_ahead;
   const std::int64_t end = cursor_.now();

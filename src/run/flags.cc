@@ -26,11 +26,13 @@ void Flags::restart() {
   last_left_out_ = -1;
 }
 
-bool Flags::tell(std::int64_t iteration, std::span<const std::uint8_t> used, bool bad, bool ask) {
+bool Flags::tell(std::int64_t iteration, std::span<const std::uint8_t> used, bool bad, bool ask,
+                 std::span<const std::uint8_t> owed) {
   const std::size_t tensors = index_.tensors.size(), slot = slot_of(iteration);
   settle(slot);  // of an iteration long ago that nobody asked about
   Row& row = rows_[slot];
   std::ranges::copy(used, row.values.begin());
+  for (std::size_t t = 0; t < owed.size(); ++t) row.values[t] |= owed[t];
   const auto unused = std::ranges::find(used, 0) - used.begin();
   const bool some_unused = static_cast<std::size_t>(unused) != tensors;
   row.values[tensors] = some_unused;

@@ -30,10 +30,11 @@ class Flags {
   void restart() REQUIRES(compute_thread);
 
   // The backward of `iteration` has ended; `used`, by tensor: here it had a gradient. `bad`: one of them was not finite.
-  // Tells the other ranks. Where `ask`, waits for their answer, and returns whether any rank's were bad; else false.
+  // `owed`, by tensor, or empty: something of earlier gradients was sent, which counts as one. Tells the other ranks.
+  // Where `ask`, waits for their answer, and returns whether any rank's were bad; else false.
   // Errors: InvalidInput for a parameter without a gradient where FindUnused is kOff; RuntimeFailure.
-  bool tell(std::int64_t iteration, std::span<const std::uint8_t> used, bool bad, bool ask)
-      REQUIRES(compute_thread);
+  bool tell(std::int64_t iteration, std::span<const std::uint8_t> used, bool bad, bool ask,
+            std::span<const std::uint8_t> owed = {}) REQUIRES(compute_thread);
 
   // Nothing that holds a gradient of `iteration` is to be applied, alike on all ranks.
   void leave_out(std::int64_t iteration) REQUIRES(compute_thread);
@@ -44,6 +45,8 @@ class Flags {
 
   // Whether some rank had a gradient for the tensor in `iteration`. Waits for their answers. Errors: RuntimeFailure.
   bool used(std::int64_t iteration, std::int32_t tensor) REQUIRES(compute_thread);
+  // Whether ranks were found to leave parameters unused.
+  bool found_unused() const REQUIRES(compute_thread) { return find_unused_ == FindUnused::kOn; }
   // Whether that may be asked: else every tensor was used.
   bool may_be_unused() const REQUIRES(compute_thread) { return find_unused_ != FindUnused::kOff; }
 

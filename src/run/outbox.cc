@@ -3,12 +3,30 @@
 #include <algorithm>
 #include <utility>
 
-namespace gradweave::run {
+#include "gradweave/compression.h"
 
-void Outbox::hand_over(std::int32_t tensor) {
+namespace gradweave::run {
+namespace {
+
+bool keeps_residual(const Compression& compression) {
+  return !compression.name.empty() && find_compressor(compression.name).error_feedback;
+}
+
+}  // namespace
+
+Outbox::Outbox(const Context& context, const Window& window)
+    : context_(context),
+      window_(window),
+      owed_(context.plan().index.tensors.size()),
+      given_(context.plan().index.tensors.size()) {}
+
+void Outbox::hand_over(std::int32_t tensor, Gradient gradient) {
+  const auto t = static_cast<std::size_t>(tensor);
   completed_.clear();
+  owed_[t] = 0;
   for (std::int32_t b : context_.plan().blocks_of_tensor[static_cast<std::size_t>(tensor)])
     hand_over_block(b);
+  given_[t] |= gradient != Gradient::kNone;
   for (const Execution* execution : completed_) {
     context_.host.filled(*execution);
     context_.queue.arrive(*execution, 1);
@@ -22,10 +40,13 @@ void Outbox::hand_over_block(std::int32_t block) {
   const OpRef carrier = context_.here().gradient[b];
   const bool sent = carrier.op >= 0;
   if (!sent && !context_.here().dropped[b]) return;
-  if (plan.residual.enabled || host.has_residual(block)) host.compensate(block, residual_coefficient(), sent);
+  const bool owes = host.has_residual(block);
+  if (plan.residual.enabled || owes) host.compensate(block, residual_coefficient(), sent);
   if (!sent) return;
   Execution& execution = context_.near(carrier);
   const RunOp& op = *execution.op;
+  const auto t = static_cast<std::size_t>(plan.block_tensor[b]);
+  owed_[t] |= owes || (given_[t] && keeps_residual(op.compression));
   completed_.push_back(&execution);
   if (op.in_place && host.lend_gradient(execution)) return;
   const auto place = static_cast<std::size_t>(std::ranges::find(op.blocks, block) - op.blocks.begin());

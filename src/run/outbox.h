@@ -11,10 +11,12 @@ namespace gradweave::run {
 
 class Outbox {
  public:
-  Outbox(const Context& context, const Window& window) : context_(context), window_(window) {}
+  Outbox(const Context& context, const Window& window);
 
-  // The host has taken the gradient of `tensor`: its blocks go where the plan sends them.
-  void hand_over(std::int32_t tensor) REQUIRES(compute_thread);
+  // The host has taken the gradient of `tensor`, or none: its blocks go where the plan sends them.
+  void hand_over(std::int32_t tensor, Gradient gradient) REQUIRES(compute_thread);
+  // By tensor: whether its last hand-over sent something of earlier gradients, which were not sent whole.
+  const std::vector<std::uint8_t>& owed() const REQUIRES(compute_thread) { return owed_; }
   // Copies the parameters that are sent as they are after a local step, which has just been made.
   void read_parameters(const RunApply& apply) REQUIRES(compute_thread);
 
@@ -30,6 +32,8 @@ class Outbox {
   const Context& context_;
   const Window& window_;
   std::vector<const Execution*> completed_ GUARDED_BY(compute_thread);  // scratch of one hand-over
+  // By tensor; `given_`: some iteration of this plan gave a gradient here, of which a codec may keep something.
+  std::vector<std::uint8_t> owed_ GUARDED_BY(compute_thread), given_ GUARDED_BY(compute_thread);
 };
 
 }  // namespace gradweave::run

@@ -37,6 +37,7 @@ Run::~Run() = default;
 void Run::install(RunPlan&& plan) {
   if (plan_) {
     plan_->flags.settle();
+    if (plan_->flags.found_unused()) options_.find_unused = FindUnused::kOn;
     queue_->launch_by(nullptr);
     plan_->links.clear();
   }
@@ -133,6 +134,7 @@ void Run::apply_forward(std::int32_t layer) {
 void Run::pass_forward(std::int32_t layer) {
   const auto l = static_cast<std::size_t>(layer);
   if (plan_->forwarded[l] >= cursor_.now()) return;
+  plan_->applies.check_unchanged(here().at_forward[l]);
   plan_->forwarded[l] = cursor_.now();
   pass(PointKind::kForwardStart, layer);
   plan_->applies.outside_end(here().at_forward[l]);
@@ -174,7 +176,7 @@ void Run::gradient(std::int32_t tensor) {
   }
   plan_->arrivals.come(tensor);
   host_.take_gradient(tensor, Gradient::kComputed);
-  plan_->outbox.hand_over(tensor);
+  plan_->outbox.hand_over(tensor, Gradient::kComputed);
   dealt_with(tensor);
 }
 
@@ -231,8 +233,9 @@ void Run::finish_backward() {
   }
   for (std::int32_t t = 0; t < tensors; ++t) {
     if (arrivals.has_come(t)) continue;
-    host_.take_gradient(t, arrivals.has_accumulated(t) ? Gradient::kAccumulated : Gradient::kNone);
-    plan_->outbox.hand_over(t);
+    const Gradient gradient = arrivals.has_accumulated(t) ? Gradient::kAccumulated : Gradient::kNone;
+    host_.take_gradient(t, gradient);
+    plan_->outbox.hand_over(t, gradient);
     dealt_with(t);
   }
   for (std::size_t l = index.tensors.front().layer; l-- > 0;) end_layer(static_cast<std::int32_t>(l));
@@ -250,7 +253,8 @@ void Run::tell_flags() {
   const bool bad = (plan_->scaled && host_.overflowed()) || (options_.check && host_.not_finite() >= 0);
   std::vector<std::uint8_t> used(plan().index.tensors.size());
   for (std::size_t t = 0; t < used.size(); ++t) used[t] = plan_->arrivals.used(static_cast<std::int32_t>(t));
-  if (!plan_->flags.tell(cursor_.now(), used, bad, plan_->scaled || options_.check)) return;
+  const bool ask = plan_->scaled || options_.check;
+  if (!plan_->flags.tell(cursor_.now(), used, bad, ask, plan_->outbox.owed())) return;
   if (!plan_->scaled) refuse_not_finite();
   plan_->flags.leave_out(cursor_.now());
   plan_->outbox.leave_out();
@@ -310,7 +314,11 @@ void Run::finish_iteration() {
 
 void Run::advance(bool accumulates) {
   recorder_.iteration_ended(accumulates);
-  plan_->arrivals.forget_accumulated();
+  if (accumulates) {
+    for (std::int32_t t : all_tensors()) plan_->arrivals.accumulates_on(t, host_.kept(t) != Kept::kGone);
+  } else {
+    plan_->arrivals.forget_accumulated();
+  }
   retire(cursor_.now());
   cursor_.advance();
   phase_ = Phase::kIdle;

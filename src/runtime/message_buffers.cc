@@ -61,7 +61,9 @@ void MessageBuffers::release_retired() {
       pool_->forget(*retired.op);
       continue;
     }
-    if (retired.op->payload == Payload::kGradient && !pool_->single(*retired.op)) {
+    // What is written to the only buffer of an op within one iteration is there anew before the caller can change it.
+    const bool at_once = pool_->single(*retired.op) && retired.op->merges == std::vector<std::int32_t>{0};
+    if (retired.op->payload == Payload::kGradient && !at_once) {
       for (std::int32_t b : retired.op->blocks) {
         const NamedParameter& parameter = parameters_.named(parameters_.tensor_of_block(b));
         const at::Tensor gradient = parameter.gradient();

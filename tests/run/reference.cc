@@ -104,6 +104,7 @@ void Reference::compensate() {
           gradient[static_cast<std::size_t>(plan_.blocks[b].begin) + i] += coefficient * left->second[i];
         }
         residuals.erase(left);
+        if (!dropped_now) owed_.emplace(n_, tensor_of(block));
       }
       if (dropped_now && sent.contains(tensor_of(block)))
         residuals[block] = part(sent.at(tensor_of(block)), block);
@@ -202,6 +203,7 @@ bool Reference::steps_locally(const Apply& apply) const {
 
 bool Reference::used_by_any(const Apply& apply, std::int32_t tensor) const {
   for (std::int64_t n : existing(n_, apply.merges)) {
+    if (owed_.contains({n, tensor})) return true;
     for (int r = 0; r < ranks(); ++r) {
       if (job_.used(r, base_ + n, tensor)) return true;
     }
@@ -345,6 +347,7 @@ void Reference::drain() {
   gradients_.clear();
   read_.clear();
   spoilt_.clear();
+  owed_.clear();
 }
 
 }  // namespace gradweave::testing

@@ -67,6 +67,7 @@ class Reference {
   std::map<std::pair<std::int64_t, std::int32_t>, std::vector<Values>>
       read_;                                               // by iteration and block, by rank
   std::vector<std::map<std::int32_t, Values>> residuals_;  // by rank, by block
+  std::set<std::pair<std::int64_t, std::int32_t>> owed_;   // iteration, tensor: a residual was sent
   std::set<std::int64_t> spoilt_;
 };
 

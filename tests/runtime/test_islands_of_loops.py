@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import gradweave
-from gradweave import islands
+from gradweave import islands, lockstep
 from gradweave.integrations.jobs import Jobs
 from gradweave.lab.meeting import Meeting
 from models import batch, make_net, make_optimizer
@@ -207,6 +207,33 @@ def test_what_is_of_plans_is_named_where_an_island_has_none(given):
     with pytest.raises(gradweave.InvalidInput, match="load model and optimizer alone"):
         model.gradweave.load_state_dict({"rank0": None})
     model.gradweave.close()
+    with pytest.raises(gradweave.InvalidInput, match="'daer'"):
+        gradweave.wrap(model, make_optimizer("adamw", model), "daer", **given)
+
+
+def test_a_checkpoint_takes_no_steps_back(given):
+    model = make_net(1)
+    model, optimizer = gradweave.wrap(model, make_optimizer("adamw", model), **given)
+    for steps, expected in ((4, 4), (2, 4)):  # the latter as where the state of an island that was further was taken
+        model.gradweave.load_state_dict({"steps": steps})
+        assert model.gradweave.islands.steps == expected
+    model.gradweave.close()
+
+
+def test_only_what_islands_average_steps_by_other_hyperparameters(given):
+    """Elsewhere a parameter's Adam has the moments of all of its gradients."""
+    model = nn.ParameterDict({name: nn.Parameter(torch.ones(3, dtype=dtype))
+                              for name, dtype in (("mean", None), ("own", None), ("complex", torch.complex64))})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.5, weight_decay=0.0)
+    model, optimizer = gradweave.wrap(model, optimizer, exclude=["own"], **given)
+    session, held = model.gradweave, list(optimizer.param_groups[0]["params"])
+    session._moments = SimpleNamespace(before_step=lambda group, pieces: group | {"lr": 0.0})
+    sum(p.abs().sum() for p in model.values()).backward()
+    optimizer.step()
+    assert {name: p.real.tolist() == [1.0] * 3 for name, p in model.items()} == {"mean": True, "own": False, "complex": False}
+    [group] = optimizer.param_groups
+    assert group["lr"] == 0.5 and all(a is b for a, b in zip(group["params"], held, strict=True))
+    model.gradweave.close()
 
 
 def test_trouble_that_lasts_is_told_once(given, monkeypatch, caplog):
@@ -258,11 +285,38 @@ def test_an_island_that_cannot_join_leaves_the_model_plain(given, tmp_path):
     assert type(model) is kind
 
 
+@torch.no_grad()
+def test_complex_and_double_values_are_averaged_as_they_are():
+    fine = 1.0 + 2.0**-40
+    tensors = [torch.ones(3), torch.tensor([1 + 2j, 3 - 4j]), torch.full((2,), fine, dtype=torch.float64)]
+    section = islands.Section(tensors, (0,), None, 1)
+    share = torch.empty(section.share)
+    section.read(share)
+    assert share[:9].tolist() == [1, 1, 1, 1, 2, 3, -4, 1, 1] and not share[9:].any()
+    section.add(share, 0, section.share)
+    assert tensors[1].tolist() == [2 + 4j, 6 - 8j] and tensors[2].tolist() == [1 + fine] * 2
+    section.set(share)
+    assert tensors[1].tolist() == [1 + 2j, 3 - 4j]
+
+
+def test_complex_gradients_are_averaged_whole():
+    parameters = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2, dtype=torch.complex64))]
+    bucket = lockstep.Bucket(parameters, (0,), None, 1, sums=False)
+    share = torch.empty(bucket.share)
+    parameters[0].grad = torch.ones(3)
+    for given in (torch.tensor([1 + 2j, 3 - 4j]), torch.tensor([1 - 2j, 3 + 4j]).conj()):
+        parameters[1].grad = given
+        bucket.read(share, 1)
+        bucket.write(2 * share)
+        assert parameters[1].grad.tolist() == [2 + 4j, 6 - 8j]
+
+
 def test_a_state_comes_as_it_was_whatever_it_holds():
     norm = torch.nn.BatchNorm1d(3).state_dict()
     kept = {"steps": 7, "carried": [norm, {"none": None, 3: [1.5, (torch.tensor(2, dtype=torch.int64), "text")]}],
             "tensors": [torch.randn(5, 7).t(), torch.empty(0, 4), torch.randn(3).bfloat16(), torch.tensor([True, False, True]),
-                        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.eye(3).to_sparse()]}
+                        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.eye(3).to_sparse(),
+                        torch.tensor([1 + 2j])]}
     found = islands._unpacked(islands._packed(kept))
 
     def told(value):

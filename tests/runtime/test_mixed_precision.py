@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import distributed, nn
 
+import gradweave
 import ranks
 from models import batch, cluster, differing, make_net, make_optimizer, parameters, workload
 from reference import Reference
@@ -129,6 +130,19 @@ def refused(rank):
         messages.append(str(error.value))
         model.gradweave.close(error.value)
     return messages
+
+
+@pytest.mark.parametrize("scheme", ["dear", "us_byte"])
+def test_excluded_parameters_lose_their_scale_too(scheme, monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    expected, model, scaler = make_net(), make_net(), make_scaler()
+    scales = train_scaled(expected, make_optimizer("sgd", expected), make_scaler(), 1, 12)
+    first = next(name for name, _ in model.named_parameters())
+    with gradweave.wrap(model, make_optimizer("sgd", model), scheme, exclude=[first], scaler=scaler, warm_up=1,
+                        profile_iterations=1, report=False) as (model, optimizer):
+        assert train_scaled(model, optimizer, scaler, 1, 12) == scales and len(set(scales)) > 2
+        assert not model.gradweave.engine.synchronous
+    assert differing(model, expected) == []
 
 
 def test_what_a_scaler_cannot_do_is_an_error_with_a_remedy():

@@ -369,3 +369,96 @@ def test_what_cannot_work_is_an_error_with_a_remedy():
     for messages in ranks.run(refused, 2):
         for name, (_, words) in REFUSED.items():
             assert words in messages.get(name, "accepted"), (name, messages.get(name))
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Linear(8, 8)
+        self.heads = nn.ModuleList(nn.Linear(8, 3) for _ in range(2))
+
+    def forward(self, x, which):
+        return self.heads[which](self.trunk(x)).square().mean()
+
+
+def two_backwards(rank, scheme, second):
+    """Parameters that are not DistributedDataParallel's, where a step has two backward passes, of one head each. `second`: the
+    head of the other pass, on each rank."""
+    import gradweave
+
+    torch.manual_seed(0)
+    model = Heads()
+    expected = copy.deepcopy(model)
+    parallel = nn.parallel.DistributedDataParallel(expected, find_unused_parameters=True)
+    reference = torch.optim.SGD(expected.parameters(), 0.1)
+    model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), 0.1), scheme, find_unused_parameters=True,
+                                      warm_up=1, profile_iterations=2, report=False, timeout=20)
+    for step in range(10):
+        for each, steps in ((parallel, reference), (model, optimizer)):
+            for which in (0, second[rank]):
+                seed = torch.Generator().manual_seed(10 * step + 2 * which + rank)
+                each(torch.randn(4, 8, generator=seed), which).backward()
+            steps.step()
+            steps.zero_grad(set_to_none=step % 2 == 0)
+    assert model.gradweave.plan["scheme"] == scheme
+    gradweave.finish(model)
+    pairs = zip(model.named_parameters(), expected.parameters())
+    found = [name for (name, a), b in pairs if not torch.allclose(a, b, atol=1e-6)]
+    model.gradweave.close()
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["ddp", "mg_wfbp", "wfbp"])
+@pytest.mark.parametrize("second", [(1, 1), (1, 0)])
+def test_gradients_of_an_earlier_backward_stay_where_a_later_one_has_none(scheme, second):
+    assert ranks.run(two_backwards, 2, scheme=scheme, second=second) == [[], []]
+
+
+def heads_in_turn(rank, scheme, options, first):
+    """How far each weight of the heads went, as a part of the sum of its gradients."""
+    import gradweave
+
+    torch.manual_seed(0)
+    model, steps, gradient = Heads(), 60, torch.arange(1.0, 25.0).view(3, 8)
+    before = [head.weight.detach().clone() for head in model.heads]
+    model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), 0.01), scheme, options=options,
+                                      find_unused_parameters=True, warm_up=1, profile_iterations=2, report=False,
+                                      timeout=20)
+    for step in range(steps):
+        optimizer.zero_grad()
+        which = (step + first) % 2
+        (model(torch.ones(1, 8), which) * 0 + (model.heads[which].weight * gradient).sum()).backward()
+        optimizer.step()
+    gradweave.finish(model)
+    moved = [(was - head.weight) / (0.01 * steps / 2 * gradient) for head, was in zip(model.heads, before)]
+    model.gradweave.close()
+    return [part.mean().item() for part in moved]
+
+
+@pytest.mark.parametrize("scheme, options, first", [("covap", {"interval": 2}, 0), ("covap", {"interval": 2}, 1),
+                                                    ("ddp", {"compressor": "ef_signsgd"}, 0)])
+def test_what_was_held_back_is_not_lost_where_nobody_uses_a_parameter(scheme, options, first):
+    for parts in ranks.run(heads_in_turn, 2, scheme=scheme, options=options, first=first):
+        assert all(0.85 < part < 1.1 for part in parts), parts
+
+
+def layer_drop(rank):
+    """A head is left out once in the warm-up, and once again when a plan is in force that has begun without."""
+    import gradweave
+
+    model = Heads()
+    model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), 0.01), "dear", warm_up=1,
+                                      profile_iterations=2, report=False, timeout=20)
+    for step in range(12):
+        optimizer.zero_grad()
+        x = torch.ones(2, 8)
+        (model(x, 0) if step in (0, 9) else model(x, 0) + model(x, 1)).backward()
+        optimizer.step()
+    assert model.gradweave.plan["scheme"] == "dear"
+    gradweave.finish(model)
+    model.gradweave.close()
+    return True
+
+
+def test_a_new_plan_knows_that_parameters_may_be_unused():
+    assert ranks.run(layer_drop, 2) == [True, True]

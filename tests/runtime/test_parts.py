@@ -10,6 +10,7 @@ from torch import distributed, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import ranks
+from gradweave import EmulatedLink, InvalidInput
 from models import batch, cluster, differing, make_net, make_optimizer, parameters, train, workload
 
 STEPS = 5
@@ -288,12 +289,12 @@ def test_an_evaluation_with_each_ranks_own_statistics_is_told(arguments, finishe
     assert all("gradweave.finish(model) on all ranks before model.eval()" in said for said in second)
 
 
-def alone():
+def alone(links=None):
     """One process, without a group, trains as torch alone does."""
     import gradweave
 
     model, expected = make_net(), make_net()
-    with gradweave.wrap(model, make_optimizer("adamw", model), "dear", warm_up=1, profile_iterations=2,
+    with gradweave.wrap(model, make_optimizer("adamw", model), "dear", links=links, warm_up=1, profile_iterations=2,
                         report=False) as (model, optimizer):
         train(model, optimizer, 0, 8)
         assert model.gradweave.plan["scheme"] == "dear"
@@ -305,5 +306,6 @@ def test_one_process_without_a_group_trains(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert alone() == []
     monkeypatch.setenv("WORLD_SIZE", "2")  # started by torchrun, and the group forgotten
-    with pytest.raises(ValueError, match="WORLD_SIZE=2 processes were started"):
-        alone()
+    for links in (None, ["lo"], EmulatedLink(startup_us=1, us_per_byte=0)):
+        with pytest.raises(InvalidInput, match="WORLD_SIZE=2 processes were started"):
+            alone(links)

@@ -21,6 +21,14 @@ def net():
     return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
+class WithLoss(nn.Sequential):
+    """Two outputs on the way to the loss, as models of transformers have them."""
+
+    def forward(self, x, y):
+        logits = super().forward(x)
+        return nn.functional.cross_entropy(logits, y), logits
+
+
 def batch(rank, step, data):
     """Ten classes, each around a point of its own. `data`: "shuffled", "disjoint" (even and odd ranks see half of the classes
     each), or "whole" (all of it in each batch)."""
@@ -34,14 +42,14 @@ def batch(rank, step, data):
     return centres[y] + 0.5 * torch.randn(64, 20, generator=generator), y
 
 
-def train(rank, data, make, options, scheme="auto", **arguments):
+def train(rank, data, make, options, scheme="auto", kind=nn.Sequential, **arguments):
     import gradweave
 
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
     logging.getLogger("gradweave").addHandler(handler)
-    model = net()
+    model = kind(*net())
     # "fast": the loss ends at 2 with gradients one update late, and at 0.005 without.
     optimizer = {"sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
                  "fast": lambda: torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9),
@@ -52,7 +60,7 @@ def train(rank, data, make, options, scheme="auto", **arguments):
     for step in range(ITERATIONS):
         x, y = batch(rank, step, data)
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
+        (model(x, y)[0] if kind is WithLoss else nn.functional.cross_entropy(model(x), y)).backward()
         optimizer.step()
     plan = model.gradweave.plan
     gradweave.finish(model)
@@ -61,10 +69,10 @@ def train(rank, data, make, options, scheme="auto", **arguments):
 
 
 @WORKERS
-@pytest.mark.parametrize("make", ["sgd", "adamw"])
-def test_workers_with_other_data_get_an_exact_plan(make, workers):
+@pytest.mark.parametrize("make, kind", [("sgd", nn.Sequential), ("adamw", nn.Sequential), ("sgd", WithLoss)])
+def test_workers_with_other_data_get_an_exact_plan(make, kind, workers):
     for data, differ in (("shuffled", False), ("disjoint", True)):
-        (effects, lines), *_ = ranks.run(train, workers, data=data, make=make, options={"allow": "exact+corrected"})
+        (effects, lines), *_ = ranks.run(train, workers, data=data, make=make, options={"allow": "exact+corrected"}, kind=kind)
         assert (effects == ["exact"]) == differ
         assert any("learn from different data" in line for line in lines) == differ
 

@@ -257,3 +257,32 @@ def freed_again(rank, scheme):
 def test_a_closed_model_is_freed_with_its_groups_and_threads(scheme):
     for first, again, more_threads in ranks.run(freed_again, 2, scheme=scheme):
         assert all(first) and all(again) and more_threads == 0, (first, again, more_threads)
+
+
+def unlike(rank):
+    """What is said where memory, or a buffer that has grown, is not the same on all ranks."""
+    import gradweave
+
+    said = []
+    model, optimizer = net_and_sgd()
+    model.conv.weight.data = model.conv.weight.data.transpose(2, 3) if rank else model.conv.weight.data
+    with pytest.raises(gradweave.InvalidInput) as refused:
+        gradweave.wrap(model, optimizer, "ddp", timeout=20.0)
+    said.append(str(refused.value))
+    model, optimizer = net_and_sgd()
+    model.register_buffer("table", torch.zeros(3))
+    model, optimizer = gradweave.wrap(model, optimizer, "ddp", report=False, timeout=20.0)
+    model.table = torch.zeros(3 + rank)
+    with pytest.raises(gradweave.InvalidInput) as refused:
+        gradweave.finish(model)
+    said.append(str(refused.value))
+    model.table = torch.zeros(4)
+    gradweave.finish(model)
+    model.gradweave.close()
+    return said
+
+
+def test_what_is_not_alike_in_memory_is_named():
+    for strides, buffers in ranks.run(unlike, 2):
+        assert "strides" in strides and "differ" in strides
+        assert buffers.startswith("gradweave.finish(): ") and "rank 1 differs from rank 0 in buffers" in buffers
