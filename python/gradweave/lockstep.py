@@ -168,9 +168,9 @@ class Lockstep(islands.Islands):
             return
         self._check_whole()
         if self._stepped:
-            raise _native.RuntimeFailure("gradweave: backward() was called again before all optimizers have stepped. Islands "
-                                         "that average gradients need one backward for each step: step all optimizers after "
-                                         "it, in the order in which wrap() was given them, or average parameters")
+            raise _native.InvalidInput("gradweave: backward() was called again before all optimizers have stepped. Islands "
+                                       "that average gradients need one backward for each step: step all optimizers after "
+                                       "it, in the order in which wrap() was given them, or average parameters")
         self._task, self._missing = task, [len(bucket.parameters) for bucket in self._buckets]
         # What averages inside may do so in a callback of its own, which is queued by then.
         queue = torch.autograd.Variable._execution_engine.queue_callback
@@ -185,12 +185,12 @@ class Lockstep(islands.Islands):
         if self._task is None:
             return
         if self._landed_into is not None and parameter.grad is self._landed_into:
-            raise _native.RuntimeFailure("gradweave: a second backward before step() adds to gradients that islands have "
-                                         "averaged: run all but the last one under model.gradweave.no_sync()")
+            raise _native.InvalidInput("gradweave: a second backward before step() adds to gradients that islands have "
+                                       "averaged: run all but the last one under model.gradweave.no_sync()")
         place = self._place[parameter]
         if self._under_way and len(self._read) > place:
-            raise _native.RuntimeFailure("gradweave: a backward adds to a gradient that is on its way to other islands: "
-                                         "checkpoint with use_reentrant=False")
+            raise _native.InvalidInput("gradweave: a backward adds to a gradient that is on its way to other islands: "
+                                       "checkpoint with use_reentrant=False")
         self._missing[place] -= 1
         while self._overlaps and self._may_read() and not self._missing[len(self._read)]:
             self._read_next(self.samples_per_step)
@@ -230,9 +230,9 @@ class Lockstep(islands.Islands):
 
     def _before_step(self, optimizer, arguments, named):
         if islands.closure_of(arguments, named) is None and not self._landed_now:
-            raise _native.RuntimeFailure("gradweave: step() was called without gradients averaged over all islands, and would "
-                                         "change this one alone: call the model itself, model(...), and run the last backward "
-                                         "before a step outside of no_sync()")
+            raise _native.InvalidInput("gradweave: step() was called without gradients averaged over all islands, and would "
+                                       "change this one alone: call the model itself, model(...), and run the last backward "
+                                       "before a step outside of no_sync()")
         if optimizer is not self._optimizers[-1]:
             self._stepped.add(optimizer)
 

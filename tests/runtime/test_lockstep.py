@@ -178,7 +178,7 @@ def stepping_oddly(rank, given, how):
             scaler.scale(loss(0)).backward()
         else:
             model.gradweave.islands.wait()
-    except (gradweave.RuntimeFailure, gradweave.InvalidInput) as error:
+    except gradweave.InvalidInput as error:
         return str(error)
     finally:
         model.gradweave.close()
