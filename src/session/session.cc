@@ -38,6 +38,19 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 constexpr const char* kLink = "default";
 const std::string kBuffers = "the broadcast of buffers";
 
+// What tensors must have alike on all ranks: messages are in the order of memory.
+std::string form_of(const std::vector<at::Tensor>& tensors) {
+  std::string form;
+  for (const at::Tensor& tensor : tensors) {
+    std::vector<std::int64_t> strides;  // of a dimension of size 1 any will do
+    for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+      if (tensor.size(d) > 1) strides.push_back(tensor.stride(d));
+    }
+    form += c10::str(tensor.sizes(), at::IntArrayRef(strides), tensor.scalar_type(), "\n");
+  }
+  return form;
+}
+
 // The layers whose forward the plan's updates precede.
 std::set<std::int32_t> updated_in_forward(const Plan& plan) {
   std::set<std::int32_t> layers;
@@ -111,10 +124,9 @@ Parts::Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job
   }
   peers = std::make_shared<runtime::Peers>(job.store, job.rank, job.world_size, options.timeout);
   if (!options.dump.empty()) peers->dump().open(options.dump, job.rank);
-  std::string shapes;
-  for (const NamedParameter& parameter : described.parameters)
-    shapes += parameter.name + " " + std::to_string(parameter.tensor.numel()) + "\n";
-  agree_equal("Session", shapes, "the model", "build the same model on every rank");
+  std::string form = form_of(module.parameters()) + form_of(module.buffers());
+  for (const NamedParameter& parameter : described.parameters) form += parameter.name + "\n";
+  agree_equal("Session", form, "the model", "build the same model on every rank");
   const Group control = group("control", "");
   data = group("data", "");
   messages = std::make_shared<runtime::ControlGroup>(peers, control, data, at::kCPU);
@@ -515,6 +527,8 @@ void Session::finish() {
   state.engine.drain("Session::finish()");
   state.lend_gradients();
   state.controller.finish();
+  state.parts->agree_equal("the comparison of buffers", form_of(state.parts->model.buffers()), "the buffers",
+                           "give them the same shapes and dtypes on every rank");
   state.broadcast_buffers();
   std::string all;
   for (const NamedParameter& parameter : state.parts->described.parameters)

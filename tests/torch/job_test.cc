@@ -158,6 +158,21 @@ TEST(Job, RanksThatHaveSteppedOnTheirOwnStepAlikeUnderAnExactPlan) {
   }
 }
 
+TEST(Job, WhatIsNotAlikeInMemoryIsRefused) {
+  const auto job = this_rank(2);
+  if (!job) return;
+  Member member(*job, sgd, {});
+  at::Tensor& table = member.net.register_buffer("table", at::zeros({3 + job->rank}));
+  EXPECT_THROW(member.session.finish(), InvalidInput);
+  table.set_data(at::zeros({4}));
+  EXPECT_NO_THROW(member.session.finish());
+  Classifier other;
+  const at::Tensor weight = other.parameters().front();
+  if (job->rank == 1) weight.set_data(weight.detach().t().contiguous().t());
+  const Optimizer optimizer = sgd(other.parameters());
+  EXPECT_THROW(Session(other, *optimizer, *job, {}), InvalidInput);
+}
+
 TEST(Job, WhatOptimizersKeepBecomesTheMeanOverRanks) {
   const auto job = this_rank(3);
   if (!job) return;
