@@ -511,6 +511,10 @@ double Session::clip_grad_norm(double max_norm, double norm_type) {
 
 void Session::step() {
   State& state = *state_;
+  if (!state.engine.run(&run::Run::reduced)) {
+    throw InvalidInput("no backward() since the last one", "Session::step",
+                       "call backward() with the last loss of each step, and accumulate() with those before");
+  }
   if (state.controller.profiling() && state.engine.run(&run::Run::reduced) &&
       state.handed != state.gradients_now())
     state.loop.saw("edits");

@@ -93,6 +93,20 @@ TEST(Session, PlansByItselfAndTellsIt) {
   expect_equal(job.net.parameters(), plainly_trained(20));
 }
 
+TEST(Session, AStepNeedsABackwardThatIsCommunicated) {
+  Trained job({.scheme = "wfbp"});
+  for (int n = 0; n < 8; ++n) {
+    EXPECT_THROW(job.session.step(), InvalidInput);
+    job.session.accumulate(job.net.forward(batch(n)) / 2);
+    EXPECT_THROW(job.session.step(), InvalidInput);
+    job.session.backward(job.net.forward(batch(n)) / 2);
+    job.session.step();
+    job.optimizer.zero_grad();
+  }
+  job.session.finish();
+  expect_equal(job.net.parameters(), plainly_trained(8));
+}
+
 TEST(Session, UsesSeveralLinks) {
   Trained job({.scheme = "auto", .follow = false}, /*two_links=*/true);
   for (int n = 0; n < 12; ++n) job.iterate(batch(n));
