@@ -282,3 +282,25 @@ def test_speed_of_encoding_is_measured_in_the_profile():
     for rates, compression in ranks.run(measured, 2):
         assert list(rates) == ["top_k"] and rates["top_k"]["encode_us_per_byte"] > 0
         assert compression["name"] == "top_k"
+
+
+def zeros_of_16_bits(rank):
+    """A message of nothing but zeros, whose length the ranks don't divide."""
+    import gradweave
+
+    model = nn.Linear(6, 1).bfloat16()
+    options = {"compressor": "ok_top_k", "compressor_density": 0.9}
+    model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), 0.1), "ddp", options=options, warm_up=1,
+                                      profile_iterations=1, report=False, timeout=20)
+    before = model.weight.detach().clone()
+    for _ in range(6):
+        optimizer.zero_grad()
+        (0 * model(torch.ones(2, 6, dtype=torch.bfloat16))).sum().backward()
+        optimizer.step()
+    gradweave.finish(model)
+    model.gradweave.close()
+    return torch.equal(model.weight, before)
+
+
+def test_ok_top_k_sends_no_place_behind_the_end():
+    assert ranks.run(zeros_of_16_bits, 2) == [True, True]

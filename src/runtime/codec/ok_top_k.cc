@@ -100,7 +100,9 @@ struct SplitMessage {
   void add(const at::Tensor& all, std::int64_t by, const at::Tensor& to, double threshold) const {
     for (int r = 0; r < call.world(); ++r) {
       const Elements::Read read = elements.read(all.narrow(0, r * elements.bytes(), elements.bytes()));
-      const at::Tensor valid = read.places.ge(0).logical_and_(read.values.abs().ge(threshold));
+      // A threshold may be 0 in 16 bits, and zeros lie behind the end of the message.
+      const at::Tensor valid =
+          read.places.ge(0).logical_and_(read.values.abs().ge(threshold)).logical_and_(read.values.ne(0));
       const at::Tensor places = read.places.masked_select(valid).div(by, "floor");
       to.index_add_(0, places, read.values.masked_select(valid).to(to.scalar_type()));
     }
