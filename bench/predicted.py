@@ -23,6 +23,7 @@ from training_tables import markdown, replace_section
 
 RESULTS = Path(__file__).parent.parent / "docs/results/predicted.json"
 PAGE = RESULTS.with_name("following.md")
+ANSWERS = RESULTS.parents[1] / "performance.md"
 # What is planned besides every scheme as it is.
 MORE = {"ddp compressor=int8": ("ddp", {"compressor": "int8"}),
         "delayed_averaging compressor=int4": ("delayed_averaging", {"compressor": "int4"})}
@@ -84,13 +85,18 @@ def errors_of(results):
     return errors
 
 
-def summary(results):
+def figures(results):
+    """As texts: the mean error, that of sizes, the worst, predictions within 10 %, and what turns of one plan differ by."""
     errors = [100 * error for each in errors_of(results).values() for error in each]
     within = sum(abs(error) <= 10 for error in errors)
     apart = statistics.mean(100 * (max(row["ms"]) / min(row["ms"]) - 1) for each in results for row in each["rows"])
-    return (f"{statistics.mean(errors):+.1f} % in the mean, {statistics.mean(map(abs, errors)):.1f} % in size, "
-            f"{max(errors, key=abs):+.0f} % at worst; {within} of {len(errors)} predictions are within 10 %; "
-            f"turns of one plan differ by {apart:.1f} %")
+    return [f"{statistics.mean(errors):+.1f} %", f"{statistics.mean(map(abs, errors)):.1f} %",
+            f"{max(errors, key=abs):+.0f} %", f"{within} of {len(errors)}", f"{apart:.1f} %"]
+
+
+def summary(results):
+    return "{} in the mean, {} in size, {} at worst; {} predictions are within 10 %; turns of one plan differ by {}".format(
+        *figures(results))
 
 
 def table(results):
@@ -108,9 +114,11 @@ def table(results):
 
 def sections():
     results = json.loads(RESULTS.read_text())
-    lines = [f"- *{job}*: {summary([each for each in results if each['job'] == job])}."
-             for job in sorted({each["job"] for each in results})]
-    return [(PAGE, "predicted", "\n".join([table(results), "", *lines]))]
+    jobs = {job: [each for each in results if each["job"] == job] for job in sorted({each["job"] for each in results})}
+    lines = [f"- *{job}*: {summary(of_job)}." for job, of_job in jobs.items()]
+    head = ["job", "error, mean", "size", "at worst", "within 10 %", "turns of one plan differ by"]
+    return [(PAGE, "predicted", "\n".join([table(results), "", *lines])),
+            (ANSWERS, "job predictions", markdown(head, [[job, *figures(of_job)] for job, of_job in jobs.items()]))]
 
 
 def main():

@@ -44,7 +44,7 @@ class Section:
     def __init__(self, tensors, holders, group, exchanging):
         self.tensors, self._group = tensors, group
         self._exchange, self._all_do = holders[:exchanging], exchanging >= len(holders)
-        self.numel = sum(_real(tensor).numel() for tensor in tensors)
+        self.numel = sum(tensor.numel() for tensor, _ in self._placed())
         self._share = math.ceil(self.numel / len(self._exchange) / GROUP) * GROUP
         self._place = holders.index(_rank())
         self._first = self._place * self._share
@@ -68,8 +68,8 @@ class Section:
 
     def set(self, share):
         """Tensors become what the shares of all holders are. Collective among them."""
-        for tensor, values in zip(self.tensors, self.gathered(share)):
-            _real(tensor).copy_(values)
+        for (tensor, _), values in zip(self._placed(), self.gathered(share)):
+            tensor.copy_(values)
 
     def add(self, delta, begin, end):
         """Adds to the elements of all holders' shares from `begin` to `end`. Collective among them."""

@@ -2,8 +2,8 @@
 
 There a gradient is handed over in the backward, and what `.grad` holds in step() may be older: the engine takes the
 scale out and looks for infinities and NaNs at the hand-over, ranks agree, and the engine leaves out what is not
-finite. The scaler then only has to learn of it. With all other plans it does its usual work on reduced gradients, and
-with every plan on those of parameters that the engine has not.
+finite. The scaler then only has to learn of it. With all other plans it does its usual work on reduced gradients.
+What wrap(exclude=) names is stepped by the gradient that is there: the scaler unscales and checks it as ever.
 """
 
 import contextlib

@@ -355,7 +355,7 @@ class Session:
         try:
             self._compare(LOAD, "what is loaded", own, "give every rank what one job has saved after one iteration; "
                           "each time that a job goes on from a checkpoint it is another job")
-        except _native.InvalidInput:
+        except InvalidInput:
             if refusal is None:
                 raise
         if refusal is not None:
@@ -657,7 +657,7 @@ class Session:
 
 
 def _text_of(error):
-    return str(error) if isinstance(error, _native.InvalidInput) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
 
 
 def _no_op(parameter):

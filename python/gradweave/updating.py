@@ -38,7 +38,7 @@ class Updates:
         return list(self._steppers)
 
     def excluded(self, optimizer):
-        """What this one steps of the parameters that are not the engine's."""
+        """The parameters of wrap(exclude=) that this optimizer steps."""
         others = self._steppers[optimizer].parameters[self._excluded.start:]
         return [parameter for parameter in others if self._optimizer_of.get(parameter) is optimizer]
 

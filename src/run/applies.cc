@@ -135,7 +135,6 @@ void Applies::outside_end(const RunApply& apply) {
   }
   const bool noted = apply.at.kind == PointKind::kForwardStart &&
                      (!context_.cursor.draining() || context_.cursor.begins_drain());
-  if (noted) check_parameters(apply);
   context_.host.set_gradients_aside(apply.tensors);
   put_reduced(apply);
   if (!context_.holds_left_out(apply)) step(in_place(apply.stepped));

@@ -24,8 +24,7 @@ void Outbox::hand_over(std::int32_t tensor, Gradient gradient) {
   const auto t = static_cast<std::size_t>(tensor);
   completed_.clear();
   owed_[t] = 0;
-  for (std::int32_t b : context_.plan().blocks_of_tensor[static_cast<std::size_t>(tensor)])
-    hand_over_block(b);
+  for (std::int32_t b : context_.plan().blocks_of_tensor[t]) hand_over_block(b);
   given_[t] |= gradient != Gradient::kNone;
   for (const Execution* execution : completed_) {
     context_.host.filled(*execution);

@@ -90,7 +90,7 @@ class SharedMachine final : public Machine {
     std::size_t code = 0;
     std::uint32_t step = 0;
     bool running = false;      // computing the step, its waits being over
-    std::uint32_t over = 0;    // the first waits of the step, which are known to be
+    std::uint32_t over = 0;    // how many of the step's waits, from the first on, are known to have ended
     std::uint64_t looked = 0;  // progress_ when it was last found computing, waiting or held
     Wide left = 0;             // units of compute
     Nanoseconds begin = 0;     // of the running step's compute

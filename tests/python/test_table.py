@@ -20,6 +20,7 @@ import following  # noqa: E402
 import islands  # noqa: E402
 import meeting  # noqa: E402
 import peers  # noqa: E402
+import predicted  # noqa: E402
 import preserving  # noqa: E402
 import ranks  # noqa: E402
 import rows  # noqa: E402
@@ -157,7 +158,7 @@ def test_the_pages_show_what_was_measured():
     training = training_tables.sections(training_tables.load(training_tables.DOCS / "results"))
     for page, name, content in table_page.sections(*table_page.measured()) + training:
         assert training_tables.with_section(page, name, content) == page.read_text(), f"{page}, {name}: scripts/bench tables"
-    others = (preserving, following, tuning, islands, meeting)
+    others = (preserving, following, tuning, predicted, islands, meeting)
     for page, name, content in [section for module in others for section in module.sections()]:
         assert training_tables.with_section(page, name, content) == page.read_text(), f"{page}, {name}"
     for name, drawn in table_page.pictures(*table_page.measured()).items():

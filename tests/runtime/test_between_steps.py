@@ -169,6 +169,14 @@ def clamped(model, optimizer):
     model(batch(0, 0)[0])
 
 
+def clamped_and_tried_again(model, optimizer):
+    """The update that was refused is still to come."""
+    try:
+        clamped(model, optimizer)
+    except ValueError:
+        model(batch(0, 0)[0])
+
+
 def stepped_in_backward(model, optimizer):
     optimizer.zero_grad()
     optimizer.step()
@@ -199,6 +207,7 @@ REFUSED = [
     ("p3", zeroed, "its gradient was changed between backward() and step()", "model.gradweave.skip_step()"),
     ("us_byte", some_removed, "its gradient was removed between backward() and step()", "set all gradients to None"),
     ("p3", clamped, "it was changed after step(), while its update was on its way", "model.gradweave.synchronize()"),
+    ("p3", clamped_and_tried_again, "it was changed after step(), while its update was on its way", "synchronize()"),
     ("dreamddp", stepped_in_backward, "this batch can't be dropped", "look at the loss before backward()"),
     ("ddp", skipped_twice, "there is no gradient to drop", "in place of step()"),
 ]
@@ -226,7 +235,7 @@ def test_what_would_be_lost_is_an_error_with_a_remedy():
     for messages in ranks.run(refused, 2):
         for message, (scheme, act, fault, remedy) in zip(messages, REFUSED):
             assert fault in message and remedy in message, (scheme, act.__name__, message)
-            no_iteration = (clamped, skipped_twice, passed_by, with_compiled_autograd)
+            no_iteration = (clamped, clamped_and_tried_again, skipped_twice, passed_by, with_compiled_autograd)
             assert "iteration 2" in message or act in no_iteration, (scheme, act.__name__, message)
 
 
