@@ -93,6 +93,7 @@ void Run::hold_released(PointKind kind, std::int32_t layer) {
 // Starts at iteration 0 of the plan in force.
 void Run::restart() {
   cursor_.restart();
+  host_.restart();
   phase_ = Phase::kIdle;
   queue_->restart(cursor_.of_run(0));
   recorder_.restart();

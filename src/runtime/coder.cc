@@ -124,7 +124,15 @@ void Coder::leave_out(const Blocks& blocks, Collective collective, Name name) {
     return;
   }
   std::swap(store.now, store.spare);
-  store.last = {-1, -1};
+  store.last = kNone;
+}
+
+void Coder::restart() {
+  const MutexLock lock(mutex_);
+  for (auto& [key, store] : stores_) {
+    store.last = kNone;
+    store.left_out.clear();
+  }
 }
 
 void Coder::visit_residuals(const std::function<void(const Blocks&, const at::Tensor&)>& visit) {

@@ -41,6 +41,8 @@ class Coder {
   // Nothing of this message will be applied, whether it has been sent or not: the residual is again what it
   // was before it. The caller owes this before the next message of these blocks is complete.
   void leave_out(const Blocks& blocks, Collective collective, Name name);
+  // Messages to come may have the names of some before.
+  void restart();
 
   // Calls `visit` with the residual of each list of blocks, and once more with that of its all-gathers. The current stream comes
   // after all messages.
@@ -52,13 +54,14 @@ class Coder {
 
  private:
   class Coded;
+  static constexpr Name kNone{-1, -1};
   using Key = std::pair<Blocks, bool>;  // whether of all-gathers
   static Key key_of(const Blocks& blocks, Collective collective) {
     return {blocks, collective == Collective::kAllGather};
   }
   struct Store {
     Memory now, spare;  // spare: as it was before the last message
-    Name last{-1, -1};  // the message that `now` is of
+    Name last = kNone;  // the message that `now` is of
     std::set<Name> left_out;
     bool busy = false;  // a message is under way
     Fence used;         // by the stream that touched them last

@@ -109,6 +109,10 @@ void ErrorFeedback::leave_out(const run::Execution& execution) {
                                                         {execution.run_iteration, execution.place});
 }
 
+void ErrorFeedback::restart() const {
+  for (const auto& coder : coders_) coder->restart();
+}
+
 void ErrorFeedback::carry(std::size_t parameter, const at::Tensor& values, double share) {
   at::Tensor& carried = carried_[parameter];
   if (!carried.defined()) carried = at::zeros_like(values);

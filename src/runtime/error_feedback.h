@@ -39,6 +39,8 @@ class ErrorFeedback {
   void restore() { residuals_ = before_; }
   // Nothing of this message will be applied, whether its op has been run or not: codecs keep no residual of it either.
   void leave_out(const run::Execution& execution);
+  // No message is under way, and those to come may have the names of some before.
+  void restart() const;
 
   // Returns all residuals, by parameter, flat; undefined where there is none.
   std::vector<at::Tensor> by_parameter() const;

@@ -82,6 +82,7 @@ class TorchHost : public run::Host {
   void leave_out(const run::Execution& execution) override REQUIRES(run::compute_thread) {
     feedback_.leave_out(execution);
   }
+  void restart() override REQUIRES(run::compute_thread) { feedback_.restart(); }
   bool overflowed() override REQUIRES(run::compute_thread) { return handover_.loss_scale().overflowed(); }
   std::int32_t not_finite() override REQUIRES(run::compute_thread) { return handover_.not_finite(); }
 

@@ -189,6 +189,7 @@ class FakeHost : public run::Host {
   }
   void restore_residuals() override;
   void leave_out(const run::Execution&) override {}
+  void restart() override {}
   bool overflowed() override { return job_.overflows(rank_, iteration_); }
   std::int32_t not_finite() override { return rank_ == job_.not_finite_rank && iteration_ == 2 ? 0 : -1; }
   bool lend_gradient(const run::Execution&) override { return false; }

@@ -31,11 +31,11 @@ SCHEMES = {
 }
 
 
-def plan_for(scheme, compressor, **options):
+def plan_for(scheme, compressor, us_per_byte=0.6, **options):
     from gradweave import core
 
     settings = {"compressor": compressor, **SETTINGS[compressor]} if compressor else {}
-    return core.make_plan(workload(), cluster(distributed.get_world_size(), 0.6), scheme.split()[0],
+    return core.make_plan(workload(), cluster(distributed.get_world_size(), us_per_byte), scheme.split()[0],
                           {**SCHEMES.get(scheme, {}), **settings, **options})
 
 
@@ -156,19 +156,26 @@ def test_thresholds_and_densities_over_many_messages():
     assert ranks.run(against_reference, 2, cases=cases, steps=40) == [[]] * 2
 
 
-def with_batches_left_out(rank, compressor, scheme, scaled, clipped=False):
-    """A dropped batch, or one whose loss overflows on some rank, leaves nothing behind."""
+def with_batches_left_out(rank, compressor, scheme, scaled, clipped=False, drained_before=None):
+    """A dropped batch, or one whose loss overflows on some rank, leaves nothing behind, also soon after a drain."""
     import gradweave
 
     left_out = {1: 0, 4: 1, 5: 1}  # step -> the rank whose loss is infinite
-    plan = plan_for(scheme, compressor)
+    # Where a drain comes, messages are several iterations late, so that those of some that it takes part in are listed after it.
+    plan = plan_for(scheme, compressor, **({} if drained_before is None else {"us_per_byte": 4}))
     loop = Compressed(make_net(), plan)
     for step in range(9):
+        if step == drained_before:
+            loop.drain()
+            codecs, loop = loop.codecs, Compressed(loop.model, plan, base=step)
+            loop.codecs = codecs
         loop.train_step(*batch(rank, step), overflow=step in left_out)
     loop.drain()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2) if scaled else None
     model, optimizer = wrapped(rank, plan, scaler=scaler)
     for step in range(9):
+        if step == drained_before:
+            gradweave.finish(model)
         x, y = batch(rank, step)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
@@ -195,6 +202,8 @@ def test_what_is_left_out_leaves_nothing_behind():
     cases = [(compressor, scheme, scaled) for compressor in ("top_k", "ef_signsgd", "dgc", "ok_top_k", "int4")
              for scheme in ("ddp", "deft") for scaled in (False, True)]
     cases += [("power_sgd", "ddp", True), ("int4", "dear", False), ("int4", "dear", True), ("int4", "dear", False, True)]
+    cases += [(compressor, "deft", scaled, False, before) for compressor in ("top_k", "int4") for scaled in (False, True)
+              for before in (1, 4, 5)]
     for found in ranks.run(several, 2, cases=cases):
         for case, (off, same) in zip(cases, found):
             assert same and off <= (1e-5 if case[0] == "power_sgd" else 0), (case, off, same)
