@@ -53,6 +53,11 @@ def digest(value):
     return DIGEST + hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def has_mean(tensor):
+    """Whether ranks' values of it are averaged where they differ: it holds no whole numbers."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 class Control:
     """The control messages of one job whose parameters are on `device` (src/runtime/control_group.h). All are collective, and
     every wait ends with the verdict, a RuntimeFailure. Numbers and values that a plan depends on are those of all ranks that

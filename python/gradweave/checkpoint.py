@@ -4,7 +4,7 @@ import torch
 
 from gradweave import _native
 from gradweave._native import InvalidInput
-from gradweave.agreement import named
+from gradweave.agreement import has_mean, named
 from gradweave.sharding import beside, local_of
 
 VERSION = 2
@@ -165,6 +165,6 @@ def _mean(values):
     if isinstance(first, dict):
         held = [each or {} for each in values]
         return {key: _mean([each.get(key) for each in held]) for key in dict.fromkeys(key for each in held for key in each)}
-    if isinstance(first, torch.Tensor) and first.is_floating_point():
+    if isinstance(first, torch.Tensor) and has_mean(first):
         return _native.mean_over_ranks([torch.zeros_like(first) if each is None else each for each in values])
     return first

@@ -13,7 +13,7 @@ import torch
 from gradweave import (_native, checkpoint, clipping, compiling, core, equality, graphs, interrupting, moments, pausing,
                        profiling, reading, scaling, sharding)
 from gradweave._native import InvalidInput
-from gradweave.agreement import Control, difference, digest
+from gradweave.agreement import Control, difference, digest, has_mean
 from gradweave.checkpoint import RankState
 from gradweave.closing import refusing_once_closed
 from gradweave.commands import Commands
@@ -264,9 +264,8 @@ class Session:
         shapes = digest([[list(each.shape), str(each.dtype)] for each in tensors])
         self._compare("model.gradweave.average()", "modules", shapes, "give it the same module")
         tensors = list(map(sharding.local_of, tensors))
-        floats = [each for each in tensors if each.is_floating_point() or each.is_complex()]
-        self.control.average(floats, "model.gradweave.average()")
-        self.control.broadcast([each for each in tensors if not each.is_floating_point() and not each.is_complex()], BUFFERS)
+        self.control.average([each for each in tensors if has_mean(each)], "model.gradweave.average()")
+        self.control.broadcast([each for each in tensors if not has_mean(each)], BUFFERS)
 
     def _compare_copies(self):
         """Says if copies of the model are not the same on all ranks, which have stepped on their own."""

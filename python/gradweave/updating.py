@@ -6,6 +6,7 @@ import json
 import torch
 
 from gradweave import _native
+from gradweave.agreement import has_mean
 from gradweave.proofs import prove_partial_steps, prove_slices
 from gradweave.sharding import beside, local_of
 from gradweave.stepping import Stepper, needs_closure
@@ -123,7 +124,7 @@ class Updates:
         for number in numbers:
             state = self.state_of(self._parameters[number])
             kept |= {(number, name): (state, value) for name, value in state.items()
-                     if torch.is_tensor(value) and value.is_floating_point()}
+                     if torch.is_tensor(value) and has_mean(value)}
         shapes = {f"{number} {name}": [list(local_of(value).shape), str(value.dtype)]
                   for (number, name), (_, value) in kept.items()}
         posts = control.of_members(control.peers.agree(STATES, json.dumps(shapes), control.timeout_s))

@@ -462,3 +462,32 @@ def layer_drop(rank):
 
 def test_a_new_plan_knows_that_parameters_may_be_unused():
     assert ranks.run(layer_drop, 2) == [True, True]
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turn = nn.Parameter(torch.ones(64, dtype=torch.complex64))
+        self.out = nn.Linear(64, 5)
+
+    def forward(self, x):
+        return self.out((x.flatten(1) * self.turn).real)
+
+
+def complex_moments(rank):
+    """Bit for bit the same on all ranks once they step alike."""
+    from gradweave import core
+
+    torch.manual_seed(0)
+    model = Complex()
+    with wrapped(model, torch.optim.Adam(model.parameters()), "local_sgd") as (model, optimizer):
+        trained(model, optimizer, rank, 6)
+        session = model.gradweave
+        session.install(core.make_plan(session.workload, session.cluster, "ddp"))
+        trained(model, optimizer, rank, 2, first=6)
+    return [value.tolist() for value in optimizer.state[model.turn].values()]
+
+
+def test_complex_moments_become_their_mean():
+    one, other = ranks.run(complex_moments, 2)
+    assert one == other
