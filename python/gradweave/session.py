@@ -21,7 +21,7 @@ from gradweave.islands import Islands
 from gradweave.loop import Loop
 from gradweave.scalars import Scalars
 from gradweave.scope import Scope
-from gradweave.settings import COMPILED, Plan, plan_of
+from gradweave.settings import COMPILED, LOCAL_IN_ISLAND, Plan, plan_of
 from gradweave.subclasses import Hook
 from gradweave.updating import Updates
 
@@ -589,8 +589,7 @@ class Session:
         if not core.demands_of(plan)["synchronous"]:
             self.updates.look_at_optimizers()
         if self.islands is not None and core.demands_of(plan)["local_steps"]:
-            return "ranks of an island that step on their own can't be averaged with other islands: choose a scheme without " \
-                   "local steps"
+            return LOCAL_IN_ISLAND
         reason = self._loop.refusal(plan)
         return reason and f"the plan doesn't work with this loop: {reason}"
 

@@ -19,6 +19,8 @@ GivenLink = str | distributed.ProcessGroup | EmulatedLink  # an interface, a gro
 Plan = core.Plan | dict[str, Any] | str | os.PathLike
 LONGEST_S = 1e9
 COMPILED = "gradweave.wrap(tune=): a compiled model would be compiled again for each trial; leave out tune or torch.compile"
+LOCAL_IN_ISLAND = ("ranks of an island that step on their own can't be averaged with other islands: choose a scheme without "
+                   "local steps")
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,15 @@ class Settings:
             _native.check_runs(self.scheme, core.texts_of(self.options),
                                [(name, str(p.dtype).removeprefix("torch.")) for name, p in zip(names, parameters)],
                                workers, self.of_node if workers > 1 else 1, parameters[0].device)
+
+    def check_inside(self):
+        """Refuses what ranks of an island can't run, as far as the scheme's name tells. Errors: InvalidInput."""
+        if self.plan is not None:
+            local = core.demands_of(self.given_plan)["local_steps"]
+        else:
+            local = any(row["name"] == self.scheme and row["consistency"] in ("local", "corrected") for row in core.schemes())
+        if local:
+            raise InvalidInput(f"gradweave.wrap: {LOCAL_IN_ISLAND}")
 
     def arguments(self):
         """{name: text}: what all ranks must have alike, apart from links and groups."""

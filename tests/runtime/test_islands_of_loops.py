@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 import gradweave
-from gradweave import islands, lockstep
+import ranks
+from gradweave import core, islands, lockstep
 from gradweave.integrations.jobs import Jobs
 from gradweave.lab.meeting import Meeting
-from models import batch, make_net, make_optimizer
+from models import batch, cluster, make_net, make_optimizer, workload
 
 
 @pytest.fixture(scope="module")
@@ -263,6 +264,17 @@ def test_what_islands_cannot_average_is_refused(given):
         gradweave.wrap(other, make_optimizer("adamw", other), **given)
     with pytest.raises(ValueError, match="go together"):
         Jobs("the framework", {"islands": given["islands"]})
+
+
+def in_an_island(rank, given, named):
+    model = make_net(1)
+    with pytest.raises(gradweave.InvalidInput, match="choose a scheme without local steps"):
+        gradweave.wrap(model, make_optimizer("sgd", model), **given, **named)
+
+
+def test_local_steps_inside_an_island_are_refused_at_once(given):
+    for named in ({"scheme": "dreamddp"}, {"plan": core.make_plan(workload(), cluster(2), "local_sgd")}):
+        ranks.run(in_an_island, 2, given=given, named=named)
 
 
 @pytest.mark.parametrize("named", [{"island": "a"}, {"listen": "0.0.0.0:29700"}, {"between": {"period": 4}}])
