@@ -199,8 +199,8 @@ def in_words(times):
         return f"{min(found):.2f} to {max(found):.2f}"
 
     many = [times[job, 1.0]["dear"]["speedup_over_tuned"][0] for job in ("gpt", "resnet18")]
-    return (f"Over all these rates an iteration of `{AVERAGES}` takes {over_compute(SMALL.job)} times as long as "
-            f"computing alone, and on a network\nof 13.2 MB {over_compute('wide')} times. On a GPT of 3.3 MB and on "
+    return (f"At all these rates an iteration of `{AVERAGES}` takes {over_compute(SMALL.job)} times as long as "
+            f"its computation alone, and for a network\nof 13.2 MB {over_compute('wide')} times. On a GPT of 3.3 MB and on "
             f"ResNet-18, at coverage rate 1, `dear` is {many[0]:.2f} and {many[1]:.2f} times\nas fast as DDP (tuned).")
 
 
@@ -213,7 +213,7 @@ def predictions(times):
     turns = [max(line["segments_ms"]) / min(line["segments_ms"]) for line in lines]
     close = sum(error <= 0.1 for error in errors) / len(errors)
     return (f"Over {len(errors)} rows (every scheme, four networks, coverage rates 0.5 to 2) the predicted time of an "
-            f"iteration is {100 * statistics.mean(errors):.1f} %\noff in the mean and {100 * max(errors):.0f} % at worst; "
+            f"iteration is {100 * statistics.mean(errors):.1f} %\noff on average and {100 * max(errors):.0f} % at worst; "
             f"{100 * close:.0f} % of the rows are within 10 %. The machine itself\nvaries as much: in the median row the "
             f"slowest turn takes {statistics.median(turns):.2f} times as long as the fastest.")
 
@@ -410,8 +410,9 @@ def seeds_told(found):
 def first_screen(times, found):
     """Seconds to its target and accuracies of the rows that README.md shows."""
     slow = " and ".join(f"{rate:g}" for rate in PICTURED)
-    told = (f"Seconds until a small network has learned Fashion-MNIST to {SMALL.target:g} %, and its test accuracy after "
-            f"{NUMBERS[accuracy.Run.epochs]} epochs.\nTwo workers; links that take {slow} times as long as the computation "
+    told = (f"Seconds of training until a small network reaches {SMALL.target:g} % test accuracy on Fashion-MNIST, and its "
+            f"test accuracy after {NUMBERS[accuracy.Run.epochs]} epochs.\nTwo workers; communication takes {slow} times as "
+            "long as the computation "
             f"(coverage rates {slow}); {seeds_told(found)}.")
     lines = []
     for name in SHOWN:
@@ -421,7 +422,7 @@ def first_screen(times, found):
             row += [f"{reach[0]:.0f} s" if reach[0] is not None else "not reached",
                     final_accuracy(name, rate, found, 1) + " %"]
         lines.append(row)
-    return told + "\n\n" + markdown(["", *(text for rate in PICTURED for text in (f"{rate:g} times too slow", "accuracy"))],
+    return told + "\n\n" + markdown(["", *(text for rate in PICTURED for text in (f"time at {rate:g}", "accuracy"))],
                                     lines)
 
 
