@@ -17,9 +17,10 @@ import torch
 from torch import distributed
 
 from gradweave import _native, moments, sharding
-from gradweave.agreement import digest
+from gradweave.agreement import digest, has_mean
 from gradweave.groups import all_gather_single, from_rank_0, gathered, reduce_scatter_single
 from gradweave.profiling import communicates
+from gradweave.scope import check_frozen
 from gradweave.subclasses import named_as, reduce_plain, session_of
 
 GROUP = 256  # elements that a codec scales together
@@ -140,7 +141,7 @@ class Values:
         self._sections = [Section(tensors, holders, groups[holders], exchanging)
                           for holders, tensors in by_holders.items()]
         self.buffers = [sharding.local_of(each) for name, each in model.named_buffers()
-                        if each.is_floating_point() and not sharding.is_named(name, exclude)]
+                        if has_mean(each) and not sharding.is_named(name, exclude)]
         self._buffers = Section(self.buffers, everything, groups[everything], exchanging)
         self._cuts = [[section.fragment(place, fragments) for section in self._sections] for place in range(fragments)]
         self.fragments = [sum(self._sizes(place)) for place in range(fragments)]  # elements of each
@@ -324,15 +325,20 @@ class Islands:
         self._carried, self._taken = [], []  # objects besides the model; states that are still to be loaded into them
         self._member = None
         self.name = self._inside.from_rank_0(settings.island or socket.gethostname())
-        self._shapes = digest([[n, list(p.shape), str(p.dtype), str(getattr(p, "placements", ""))]
+        self._shapes = digest([[n, list(p.shape), str(p.dtype), str(getattr(p, "placements", "")), p.requires_grad]
                                for n, p in model.named_parameters()])
+        self._frozen = [(name, parameter) for name, parameter in model.named_parameters()
+                        if not parameter.requires_grad and not sharding.is_named(name, settings.exclude)]
+        self._buffers = [sharding.local_of(each) for name, each in model.named_buffers()
+                         if not sharding.is_named(name, settings.exclude)]  # also those that have no mean
 
     def join(self):
         """Goes to the other islands, and returns once this one trains with them: with the state of one that trains, or as it
         is, if it is the first. Collective among the island's ranks. Errors: InvalidInput."""
         settings, options = self._settings, self._options
         outer = (options["outer_momentum"], options["outer_learning_rate"])
-        alike = {"parameters": self._shapes, "exchanging ranks": self._exchanging, "ranks": options["ranks"],
+        frozen = self._inside.gathered(digest([_native.checksum(sharding.local_of(p)) for _, p in self._frozen]))
+        alike = {"parameters": self._shapes, "frozen parameters": frozen[0] if self._one_state else digest(frozen), "exchanging ranks": self._exchanging, "ranks": options["ranks"],
                  "average": options["average"], "fragments": self._fragments, "compressor": options["compressor"],
                  "outer_momentum": outer[0], "outer_learning_rate": outer[1],
                  "moments": "local" if self.moment_share is None else "measured"}
@@ -445,6 +451,7 @@ class Islands:
     # ---- the loop
 
     def step_ended(self):
+        check_frozen(self._frozen)
         self.steps += 1
         self._steps_since += 1
         self._samples = [samples + self.samples_per_step for samples in self._samples]
@@ -580,6 +587,10 @@ class Islands:
         for call in self._on_begin:
             call(command.number, command.members)
         values = self._values.read() if command.last else self._values.read_fragment(turn[0])
+        if not values.isfinite().all():
+            raise _native.InvalidInput(f"gradweave: parameters of island '{self.name}' are not finite, and would become so on all "
+                                       "islands: start it again, and it takes the state from the others; and look at its data, "
+                                       "its loss and its learning rate")
         sample = None if self.moment_share is None else self.moment_share.read()
         self._member.begin(command, max(self._samples_begun.values()), values, sample)
 
@@ -652,7 +663,7 @@ class Islands:
         def local(value):
             return sharding.local_of(value) if isinstance(value, torch.Tensor) else value
 
-        kept = {"steps": self.steps, "buffers": [buffer.detach() for buffer in self._values.buffers], "optimizers": [],
+        kept = {"steps": self.steps, "buffers": [buffer.detach() for buffer in self._buffers], "optimizers": [],
                 "carried": [each.state_dict() for each in self._carried],
                 "scaler": self._settings.scaler.state_dict() if self._settings.scales else {},
                 "moments": {} if self.moment_share is None else self.moment_share.state()}
@@ -667,7 +678,7 @@ class Islands:
         kept = _unpacked(extra)
         self.steps = kept["steps"]
         with torch.no_grad():
-            for buffer, value in zip(self._values.buffers, kept["buffers"]):
+            for buffer, value in zip(self._buffers, kept["buffers"]):
                 buffer.copy_(value)
         for optimizer, state in zip(self._optimizers, kept["optimizers"]):
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -884,7 +895,7 @@ def _packed(kept):
 
     def emptied(tensor):
         tensors.append(tensor.detach())
-        return torch.empty_like(tensor, device="meta", memory_format=torch.contiguous_format)
+        return torch.empty_like(tensor, device="meta")
 
     written = io.BytesIO()
     torch.save(_with_tensors(kept, emptied), written)
@@ -905,7 +916,7 @@ def _unpacked(packed):
     kept = torch.load(form, map_location="cpu", weights_only=True)
     _with_tensors(kept, tensors.append)
     held = iter([held for _, held in _placed(packed, begin, tensors)])
-    return _with_tensors(kept, lambda _: next(held).clone())
+    return _with_tensors(kept, lambda form: torch.empty_like(form, device="cpu").copy_(next(held)))  # with its strides
 
 
 def _placed(packed, begin, tensors):
@@ -977,7 +988,7 @@ def _own_host(meeting, listen):
     """Where other islands find this host: what it listens on, or the address from which it would go to the meeting point."""
     host = (listen or "").rpartition(":")[0].strip("[]")
     if host not in ("", "0.0.0.0", "::"):
-        return host
+        return _bracketed(host)
     where, _, port = meeting.rpartition(":")
     try:
         found = socket.getaddrinfo(where.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
@@ -987,4 +998,8 @@ def _own_host(meeting, listen):
     except OSError as error:
         raise _native.InvalidInput(f"gradweave.wrap(islands='{meeting}'): {error}; give the host and the port of `gradweave "
                                    "meet`, HOST:PORT") from None
-    return f"[{own}]" if ":" in own else own
+    return _bracketed(own)
+
+
+def _bracketed(host):
+    return f"[{host}]" if ":" in host else host

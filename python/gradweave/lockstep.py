@@ -11,19 +11,21 @@ import torch
 from torch import distributed
 
 from gradweave import _native, islands, profiling, sharding
+from gradweave.scope import check_frozen
 
 BUCKET_BYTES = 4 << 20  # of float32: large enough for a link's messages, and what is left when the backward ends is small
 LEAST_POLL_S, POLLS_IN_A_WAIT = 0.001, 20  # so that looking takes little of a long wait, and adds little to a short one
 
 
 class Bucket:
-    """Parameters whose gradients go on their way together, with whether each has one, and the steps that were made before."""
+    """Parameters whose gradients go on their way together, with whether each has one, the steps that were made before, and 1,
+    whose mean is 0 where no island has supplied anything."""
 
     def __init__(self, parameters, holders, group, exchanging, sums):
         self.parameters = parameters
         self._locals = [sharding.local_of(parameter) for parameter in parameters]
         self._ranks = len(holders) if sums else 1
-        self._section = islands.Section([*self._locals, torch.zeros(len(parameters) + 1)], holders, group, exchanging)
+        self._section = islands.Section([*self._locals, torch.zeros(len(parameters) + 2)], holders, group, exchanging)
         self.share = self._section.share
 
     def read(self, to, steps):
@@ -31,7 +33,7 @@ class Bucket:
         ranks have not averaged them. Collective there."""
         gradients = [sharding.gradient_of(parameter).resolve_conj() if parameter.grad is not None else torch.zeros_like(local)
                      for parameter, local in zip(self.parameters, self._locals)]
-        there = torch.tensor([*(float(parameter.grad is not None) for parameter in self.parameters), float(steps)])
+        there = torch.tensor([*(float(parameter.grad is not None) for parameter in self.parameters), float(steps), 1.0])
         if self._ranks == 1:
             self._section.read(to, [*gradients, there], non_blocking=to.is_pinned())
         else:
@@ -39,10 +41,16 @@ class Bucket:
             to /= self._ranks
 
     def write(self, share):
-        """The gradients become the means of all islands; None where no island has one. Returns the mean of their steps.
-        Collective among the holders."""
+        """The gradients become the means of all islands; None where no island has one. Returns the mean of their steps. Where
+        no island has supplied anything, gradients become zeros, and it returns None. Collective among the holders."""
         *means, there = self._section.gathered(share)
-        for parameter, local, mean, is_there in zip(self.parameters, self._locals, means, there.tolist()):
+        *are_there, steps, supplied = there.tolist()
+        if not supplied:
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    sharding.local_of(parameter.grad).zero_()
+            return None
+        for parameter, local, mean, is_there in zip(self.parameters, self._locals, means, are_there):
             if local.is_complex():
                 mean = torch.complex(*mean.unbind(-1))
             if not is_there:
@@ -51,7 +59,7 @@ class Bucket:
                 parameter.grad = sharding.beside(mean.to(local.device, local.dtype, copy=True), parameter)
             else:
                 sharding.local_of(parameter.grad).copy_(mean)
-        return there[-1].item()
+        return steps
 
 
 def buckets_of(held, groups, exchanging, sums):
@@ -118,6 +126,7 @@ class Lockstep(islands.Islands):
             self._syncs = syncs
 
     def step_ended(self):
+        check_frozen(self._frozen)
         self.steps += 1
         self._landed_now, self._landed_into = False, None
         self._stepped.clear()
@@ -167,6 +176,8 @@ class Lockstep(islands.Islands):
         if task == self._task:
             return
         self._check_whole()
+        if self._landed_into is not None and not sharding.local_of(self._landed_into).any():
+            self._landed_into = None  # a step was left out, and its gradients zeroed in place
         if self._stepped:
             raise _native.InvalidInput("gradweave: backward() was called again before all optimizers have stepped. Islands "
                                        "that average gradients need one backward for each step: step all optimizers after "
@@ -307,7 +318,7 @@ class Lockstep(islands.Islands):
         if not self._finishes:
             with torch.no_grad():
                 steps = {bucket.write(share) for bucket, share in zip(self._buckets, means.split(self._gradient_counts()))}
-            if steps != {float(self.steps)}:
+            if not steps <= {float(self.steps), None}:
                 raise _native.RuntimeFailure(f"gradweave: this island has made {self.steps} steps, and others more or fewer: "
                                              "one of them has left out a step after a backward. Parameters are no longer "
                                              "equal: end all islands and go on from a checkpoint. Decide by the averaged "

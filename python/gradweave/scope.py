@@ -82,10 +82,7 @@ class Scope:
                            f"twice: use one of them alone; {INTEGRATIONS}, without wrap()")
 
     def check_frozen(self):
-        for name, parameter in self._frozen:
-            if parameter.requires_grad:
-                raise InvalidInput(f"optimizer.step(): parameter '{name}' requires a gradient now, and was frozen in "
-                                   "gradweave.wrap(); call model.gradweave.close() and wrap again")
+        check_frozen(self._frozen)
 
     def _check_kinds(self):
         for name, parameter in self.model.named_parameters():
@@ -113,3 +110,11 @@ class Scope:
 
     def _is_excluded(self, name):
         return is_named(name, self._exclude)
+
+
+def check_frozen(frozen):
+    """`frozen`: [(name, parameter)] of those that were in wrap(). Errors: InvalidInput."""
+    for name, parameter in frozen:
+        if parameter.requires_grad:
+            raise InvalidInput(f"optimizer.step(): parameter '{name}' requires a gradient now, and was frozen in "
+                               "gradweave.wrap(); call model.gradweave.close() and wrap again")

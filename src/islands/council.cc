@@ -224,6 +224,12 @@ void Council::wants(bool finishing) {
   changed();
 }
 
+void Council::trains_on() {
+  if (own_.wants != true || own_.under_way) return;
+  own_.wants.reset();
+  changed();
+}
+
 void Council::complete(std::int64_t number) {
   if (number != under_way() || number == 0 || own_.complete) return;
   own_.complete = true;

@@ -125,6 +125,8 @@ class Council {
   // This island has trained enough for the next average, or finishes. It counts until that begins. While one is under way here,
   // or without the state, it does nothing, but for that it finishes in lockstep: say it again.
   void wants(bool finishing);
+  // It no longer finishes: it trains on, and has not trained enough for the next average.
+  void trains_on();
   // All of its ranks have the whole result of the average.
   void complete(std::int64_t number);
   // A rank can't go on with the average, as its connection to another island is lost.

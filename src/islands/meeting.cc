@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/quoted.h"
+#include "gradweave/error.h"
+#include "islands/address.h"
 
 namespace gradweave::islands {
 namespace {
@@ -102,6 +104,13 @@ std::string Meeting::refusal_of(const Report& report, Time now) const {
       now < found->second.lease_until) {
     return "an island called " + in_quotes(island.name) +
            " is there already; give this one another name, or wait until that one's lease has run out";
+  }
+  for (const std::string& address : island.addresses) {
+    try {
+      parse_address(address, "its address");  // the others could not, and must not end for it
+    } catch (const InvalidInput& error) {
+      return error.what();
+    }
   }
   for (const auto& [name, member] : members_) {
     if (name == island.name || member.island.trains == island.trains) continue;

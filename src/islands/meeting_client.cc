@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kLargestEpoch = 4 << 20;
+constexpr std::size_t kLargestEpoch = 16 << 20;
 constexpr auto kLook = 100ms;
 constexpr const char* kAwaited =
     "the others have waited for it for a minute; give it less to do in each step, or leave it out "

@@ -18,8 +18,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kLargestReport =
-    1 << 20;  // of an epoch of thousands of islands; pages that are not used cost nothing
+// Of an epoch of thousands of islands, with the address of each rank: pages that are not used cost nothing.
+constexpr std::size_t kLargestReport = 16 << 20;
 
 std::string listed(const std::vector<std::string>& names) {
   std::string text;

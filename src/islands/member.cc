@@ -107,6 +107,7 @@ class Member::Core {
   void look_after_connections();
   void take_reports(std::vector<StepReport> reports);
   void hear();
+  void hear_wants();
   void speak();
   void tell_status();
   std::int64_t unconnected() const;
@@ -126,6 +127,7 @@ class Member::Core {
   Epoch epoch;                                 // in force here
   Epoch heard;                                 // rank 0: told the council, to be told the other ranks
   std::string text;                            // rank 0's
+  bool spoke_commands = false;                 // rank 0: the last text had commands, which the last reports are older than
   std::vector<StepReport> ranks;               // as they have last reported
   std::int64_t takes = 0, failed_to_take = 0;  // transfers
   bool have_taken = false;                     // all ranks of the island have the state by that transfer
@@ -232,6 +234,7 @@ void Member::Core::hear() {
     other.connected = true;
     council.connected(name);
   }
+  hear_wants();
   for (const auto& [from, said] : inbox->take()) {
     if (const auto name = epoch_of(said); name && client)
       client->heard_in_force(name->line, name->number, name->by);
@@ -244,9 +247,6 @@ void Member::Core::hear() {
     return std::ranges::max(ranks, {}, number).*number;
   };
   if (ranks.empty()) return;  // the first step
-  const std::int64_t wants = least(&StepReport::wants);
-  if (wants != StepReport::kNothing && least(&StepReport::epoch) == heard.number && epoch == heard)
-    council.wants(wants == StepReport::kFinish);
   // Of averages that are over: the council knows.
   if (const std::int64_t failed = most(&StepReport::failed); failed > 0) council.failed(failed);
   if (const std::int64_t all = least(&StepReport::complete); all > 0) council.complete(all);
@@ -256,12 +256,28 @@ void Member::Core::hear() {
     council.failed_to_take(transfer);
 }
 
+// Before the others' texts, whose commands the ranks have not carried out: one that lands the last average ends what they want.
+void Member::Core::hear_wants() {
+  if (ranks.empty() || epoch != heard) return;
+  const bool current = options.ranks == 1 || !spoke_commands;
+  const auto all = [&](auto holds) { return std::ranges::all_of(ranks, holds); };
+  if (!all([&](const StepReport& each) { return each.epoch == heard.number; })) return;
+  if (all([](const StepReport& each) { return each.wants == StepReport::kFinish; })) {
+    if (current) council.wants(true);
+  } else if (all([](const StepReport& each) { return each.wants != StepReport::kNothing; })) {
+    council.wants(false);
+  } else if (current) {
+    council.trains_on();
+  }
+}
+
 void Member::Core::speak() {
   for (auto& [to, said] : council.take_outgoing()) {
     const auto other = others.find(to);
     if (other != others.end() && other->second.connected) other->second.mailbox->send(std::move(said));
   }
   const std::vector<Command> commands = council.take_commands();
+  spoke_commands = !commands.empty();
   text.clear();
   if (commands.empty() && epoch == heard) return;
   text = peers::join({encode(heard), encode(commands)});
@@ -417,9 +433,15 @@ void Member::take(const Command& command) {
 }
 
 bool Member::train(std::span<const float> values) {
-  if (std::exchange(core_->takes, 0) != 0) core_->part.taken();
+  const bool took = std::exchange(core_->takes, 0) != 0;
   const bool taken = std::exchange(core_->have_taken, false);
-  if (!taken) core_->part.set_anchor(values);
+  if (taken) {
+    core_->part.taken();
+  } else if (took) {
+    core_->part.begin_anew(values);
+  } else {
+    core_->part.set_anchor(values);
+  }
   return taken;
 }
 

@@ -257,6 +257,12 @@ void PartAverage::take(Peer from, std::int64_t transfer) { core_->take(std::move
 std::optional<std::int64_t> PartAverage::catch_up() { return core_->catch_up(); }
 const std::vector<std::byte>& PartAverage::extra() const { return core_->extra_; }
 void PartAverage::taken() { core_->taken(); }
+void PartAverage::begin_anew(std::span<const float> values) {
+  core_->taken();
+  core_->now_.turn = 0;
+  std::ranges::fill(core_->now_.momentum, 0.0F);
+  core_->set_anchor(values, std::nullopt);
+}
 
 std::int64_t PartAverage::bytes_sent() const { return core_->workshop_->bytes_sent; }
 std::int64_t PartAverage::float_bytes_sent() const { return core_->workshop_->float_bytes_sent; }

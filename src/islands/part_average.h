@@ -46,7 +46,8 @@ struct Average {
   std::int64_t number = 0;                   // higher than that of any before, from 1 on
   std::vector<std::optional<Peer>> members;  // in the order of the sum; nothing: this rank
   double weight =
-      1;  // samples since the last one of these elements that landed; 0 if none. All are 0: the mean is 0
+      1;  // samples since the last one of these elements that landed; 0 if none: then nothing is sent, and what
+          // encodings have dropped stays. In an exact average where all have 0 they count alike.
   bool exact = false;              // of all elements, in float32, whatever the options say; no rest stays
   std::uint32_t channel = 1;       // of what members send; means have the next one
   std::vector<float> sample = {};  // of this member's gradient, sent along; as long as that of all others
@@ -124,6 +125,9 @@ class PartAverage {
   const std::vector<std::byte>& extra() const;  // once the state is there
   // No more is taken: the rank takes part in averages from the next one on. Before the state was there, with its own anchor.
   void taken();
+  // The same, where not all ranks of the island have got the state: what this one has of it counts for nothing. `values` are the
+  // anchor, and what each rank has besides is what it began with.
+  void begin_anew(std::span<const float> values);
 
   // Bytes of messages that others have got from here since the start; and what they would be if all were float32.
   std::int64_t bytes_sent() const;

@@ -86,7 +86,9 @@ Round::Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, con
   for (std::size_t b = 0; b < members(); ++b) {
     const std::int64_t begin = blocks_[b].begin, end = blocks_[b].end;
     float* const gain = format_ ? gain_.get() + begin : reinterpret_cast<float*>(own_at(b));
-    if (anchor.empty()) {
+    if (average_.weight == 0 && !average_.exact) {  // what was gained is no part of the mean, and stays
+      std::fill_n(gain, end - begin, 0.0F);
+    } else if (anchor.empty()) {
       std::copy_n(values.data() + begin, end - begin, gain);
     } else {
       for (std::int64_t i = begin; i < end; ++i)
@@ -292,8 +294,8 @@ void Round::sum() {
     const auto length = static_cast<std::size_t>(end - begin);
     sum.fill(0);
     for (std::size_t i = 0; i < members(); ++i) {
-      if (weights_[i] == 0) continue;
-      const double share = weights_[i] / total;
+      if (weights_[i] == 0 && total > 0) continue;
+      const double share = total > 0 ? weights_[i] / total : 1.0 / static_cast<double>(members());
       const std::byte* const from = i == place_ ? own_at(i) : contributions_[i].get() + head_bytes();
       if (format_) {
         codec::kernels().decode(*format_, codes(from), count, begin, end, part.data());

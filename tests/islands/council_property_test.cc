@@ -856,6 +856,18 @@ TEST_F(Councils, ItIsTheLastIfAllFinishAndNoneIsWithoutTheState) {
   EXPECT_FALSE(at("a").under_way->last);
 }
 
+TEST_F(Councils, OneThatTrainsOnNoLongerFinishes) {
+  all_have_the_state();
+  for (const std::string name : {"a", "b"}) at(name).council.wants(true);
+  done("a");
+  for (const std::string name : {"a", "b"}) at(name).council.trains_on();
+  at("c").council.wants(true);
+  EXPECT_EQ(done("a"), "");
+  want({"a", "b"});
+  EXPECT_EQ(done("a"), "b");
+  EXPECT_FALSE(at("a").under_way->last);
+}
+
 TEST_F(Councils, SaysOfWhichEpochATextIs) {
   start({"a", "b"});
   for (const std::string name : {"a", "b"}) job.see(job.links().at({"a", "b"}), name);

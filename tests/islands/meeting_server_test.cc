@@ -27,11 +27,12 @@ std::unique_ptr<MeetingServer> server_at(std::uint16_t port, Time lease = 500ms)
 }
 
 std::unique_ptr<MeetingClient> island(const std::string& name, std::uint16_t port,
-                                      const std::string& trains = "x", unsigned char key = 1) {
+                                      const std::string& trains = "x", unsigned char key = 1,
+                                      const std::string& address = "127.0.0.1:2") {
   return std::make_unique<MeetingClient>(MeetingClientOptions{
       .key = key_of(key),
       .meeting = {"127.0.0.1", port},
-      .island = {.name = name, .ranks = 2, .addresses = {"127.0.0.1:1", "127.0.0.1:2"}, .trains = {trains}}});
+      .island = {.name = name, .ranks = 2, .addresses = {"127.0.0.1:1", address}, .trains = {trains}}});
 }
 
 // Returns the names of the first epoch that has so many islands; what there was last, if none comes.
@@ -119,6 +120,8 @@ TEST(MeetingServer, WhoDoesNotFitIsRefusedWithTheReason) {
   EXPECT_EQ(names_of(*a, 1), "a");
   const auto other = island("b", server->port(), "y");
   EXPECT_THAT(trouble_of(*other), testing::HasSubstr("it trains something different from island 'a'"));
+  const auto nowhere = island("d", server->port(), "x", 1, "::1:29600");
+  EXPECT_THAT(trouble_of(*nowhere), testing::HasSubstr("'::1:29600'"));
   const auto stranger = island("c", server->port(), "x", 2);
   EXPECT_THAT(trouble_of(*stranger), testing::HasSubstr("the other side has another key"));
   EXPECT_EQ(names_of(*a, 1), "a");

@@ -281,13 +281,36 @@ TEST(PartAverage, AverageOfOneFragmentEachInTurn) {
   EXPECT_THROW(PartAverage({.count = 3, .fragments = {2, 2}}, Floats(3)), InvalidInput);
 }
 
-TEST(PartAverage, WithoutWeightsTheMeanIsZero) {
+TEST(PartAverage, WithoutWeightWhatWasGainedStays) {
   Isles isles(2);
-  isles.make_parts({.count = 700});
-  const Floats anchor(isles.members[0].part->anchor().begin(), isles.members[0].part->anchor().end());
-  isles.train({0, 1});
-  isles.average({0, 1}, {0, 0});
-  EXPECT_TRUE(same_bits(isles.members[1].part->anchor(), anchor));
+  for (const auto& format : kFormats) {
+    isles.make_parts({.count = 700, .format = format});
+    isles.train({0, 1});
+    isles.average({0, 1}, {1, 3});
+    const std::array<Floats, 2> before{isles.members[0].x, isles.members[1].x};
+    isles.average({0, 1}, {0, 0});
+    EXPECT_TRUE(same_bits(isles.members[0].x, before[0]));
+    isles.train({1});
+    const std::span<const float> anchor = isles.members[0].part->anchor();
+    std::vector<double> moved(before[0].begin(), before[0].end());
+    for (std::size_t i = 0; i < anchor.size(); ++i) moved[i] -= static_cast<double>(anchor[i]);
+    isles.average({0, 1}, {0, 2});
+    for (std::size_t i = 0; i < anchor.size(); ++i) moved[i] += static_cast<double>(anchor[i]);
+    expect_near(isles.members[0].x, moved, 1e-5);
+  }
+}
+
+// As where a training ends with its last average.
+TEST(PartAverage, WhatEncodingsHaveDroppedIsInAnExactAverageWithoutWeights) {
+  Isles isles(3);
+  for (const auto& format : kFormats) {
+    isles.make_parts({.count = 700, .format = format});
+    isles.train(first_of(3));
+    const std::vector<double> mean = mean_of(isles, first_of(3), {1, 1, 1});
+    isles.average(first_of(3), {2, 2, 2});
+    isles.average(first_of(3), {0, 0, 0}, true);
+    for (const Isle& isle : isles.members) expect_near(isle.x, mean, 1e-5);
+  }
 }
 
 TEST(PartAverage, AnOuterOptimizerStepsOnTheMean) {

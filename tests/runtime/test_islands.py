@@ -238,6 +238,7 @@ def test_ranks_of_a_host_listen_at_ports_that_follow(monkeypatch):
     assert islands._own_port("10.0.0.1:29700") == "10.0.0.1:29703"
     assert islands._own_port("[::1]:29700") == "[::1]:29703"
     assert islands._own_port(None) == "0.0.0.0:0"
+    assert islands._own_host("10.0.0.1:29600", "[2001:db8::1]:29700") == "[2001:db8::1]"
 
 
 def read_and_moved(rank, exchanging, fragments):
@@ -287,3 +288,120 @@ def test_averages_that_land_late_are_told_once(steps, told, caplog):
     for _ in range(2):
         Islands._tell_late(islands)
     assert [record.getMessage().count(f"landed {steps} steps after it began") for record in caplog.records] == [1] * told
+
+
+class Counter(torch.nn.Linear):
+    """A step of SGD adds exactly 1."""
+
+    def __init__(self):
+        super().__init__(1, 1, bias=False)
+        torch.nn.init.zeros_(self.weight)
+        self.register_buffer("chosen", torch.zeros(3, dtype=torch.bool))
+
+
+def wrapped_counter(rank, given, number, **between):
+    import gradweave
+
+    model = Counter()
+    model.chosen[number] = True
+    held = torch.nn.parallel.DistributedDataParallel(model) if torch.distributed.get_world_size() > 1 else model
+    held, optimizer = gradweave.wrap(held, torch.optim.SGD(held.parameters(), lr=1.0), **given, island=f"island{number}",
+                                     timeout=30.0, report=False, between={"compressor": "none", "fragments": 1} | between)
+
+    def step(factor=1.0):
+        optimizer.zero_grad()
+        (-factor * held(torch.ones(1, 1))).sum().backward()
+        optimizer.step()
+        time.sleep(0.02)
+        return model.weight.item()
+
+    while not agreed(len(held.gradweave.islands.names) == 2):
+        step()
+    return model, held, step
+
+
+def trains_on(rank, number, given):
+    import gradweave
+
+    model, held, step = wrapped_counter(rank, given, number, period=1_000_000)
+    gradweave.finish(held)
+    first, chosen = model.weight.item(), model.chosen.tolist()
+    steps = [step() - first for _ in range(20)]
+    held.gradweave.close()
+    return steps, chosen
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_training_goes_on_after_finish_and_loses_nothing(meeting, size):
+    jobs = [ranks.start(trains_on, size, number=number, given=meeting.given) for number in (1, 2)]
+    found = [result for job in jobs for result in job.results()]
+    assert all(steps == [*range(1, 21)] for steps, _ in found)
+    assert len({tuple(chosen) for _, chosen in found}) == 1  # the newcomer's buffers that have no mean
+
+
+def diverges(rank, number, given):
+    import gradweave
+
+    model, held, step = wrapped_counter(rank, given, number, period=4, compressor="int4")
+    islands = held.gradweave.islands
+    try:
+        if number == 2:
+            step(float("nan"))
+        for _ in range(400):
+            step()
+            if number == 1 and len(islands.names) == 1:
+                break
+    except gradweave.InvalidInput as error:
+        return str(error)
+    finally:
+        held.gradweave.close()
+    return model.weight.isfinite().item()
+
+
+def test_an_island_whose_parameters_are_not_finite_ends_alone(meeting):
+    jobs = [ranks.start(diverges, 1, number=number, given=meeting.given) for number in (1, 2)]
+    sound, broken = (job.results()[0] for job in jobs)
+    assert sound is True
+    assert "parameters of island 'island2' are not finite" in broken
+
+
+def with_frozen(rank, number, given, until, value):
+    import gradweave
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    torch.nn.init.constant_(model[0].weight, value)
+    torch.nn.init.zeros_(model[0].bias)
+    model[0].requires_grad_(False)
+    try:
+        model, optimizer = gradweave.wrap(model, torch.optim.SGD(model[1].parameters(), lr=0.1), **given, report=False,
+                                          island=f"island{number}", timeout=30.0, arrival_timeout=5.0)
+        file_of("joined").touch()
+        while not Path(until).exists():
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+        model[0].requires_grad_(True)
+        optimizer.step()
+    except gradweave.InvalidInput as error:
+        return str(error)
+    return ""
+
+
+def test_frozen_parameters_are_alike_and_stay_frozen(meeting, tmp_path):
+    end = tmp_path / "end"
+    first = ranks.start(with_frozen, 1, number=1, given=meeting.given, until=str(end), value=1.0)
+    first.wait_for_file("joined")
+    other = ranks.run(with_frozen, 1, number=2, given=meeting.given, until=str(end), value=2.0)[0]
+    assert "it trains something different from island 'island1': 'frozen parameters" in other
+    end.touch()
+    assert "requires a gradient now, and was frozen in gradweave.wrap()" in first.results()[0]
+
+
+def test_a_state_keeps_its_strides():
+    from gradweave.islands import _packed, _unpacked
+
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    held = {"image": image, "turned": torch.randn(3, 4).t(), "half": torch.ones(3, dtype=torch.float16), "rest": [1, "a"]}
+    found = _unpacked(_packed(held))
+    for name in ("image", "turned", "half"):
+        assert torch.equal(found[name], held[name]) and found[name].stride() == held[name].stride()
+    assert found["rest"] == held["rest"]
