@@ -145,8 +145,10 @@ void Applies::outside_end(const RunApply& apply) {
   for (std::int32_t b : apply.blocks) put_[static_cast<std::size_t>(b)] = -1;
 }
 
-bool Applies::waits_for_unused(const RunApply& apply, std::int32_t layer) const {
-  if (apply.source == Source::kLocalGradient) return false;
+bool Applies::must_wait(const RunApply& apply, std::int32_t layer) const {
+  if (apply.source == Source::kLocalGradient)
+    return !std::ranges::all_of(
+        apply.tensors, [&](std::int32_t t) REQUIRES(compute_thread) { return arrivals_.has_come(t); });
   if (arrivals_.missing_from(layer)) return true;
   return apply.source == Source::kReducedGradient && apply.merges.back() == 0 &&
          context_.flags.may_be_unused();
@@ -156,7 +158,7 @@ void Applies::backward_end(std::int32_t layer) {
   const RunIteration& now = context_.here();
   const std::vector<std::int32_t>& due = now.at_backward[static_cast<std::size_t>(layer)];
   const auto waits = [&](std::int32_t a) REQUIRES(compute_thread) {
-    return waits_for_unused(now.applies[static_cast<std::size_t>(a)], layer);
+    return must_wait(now.applies[static_cast<std::size_t>(a)], layer);
   };
   const auto to_come = [&](std::int32_t before) REQUIRES(compute_thread) {
     return ended_[static_cast<std::size_t>(before)] != context_.cursor.now();

@@ -27,8 +27,8 @@ class Applies {
   // Applies of this iteration, by number, at a forward_start or a backward_end: steps of a few tensors on their own.
   void outside_end(const std::vector<std::int32_t>& applies) REQUIRES(compute_thread);
   void outside_end(const RunApply& apply) REQUIRES(compute_thread);
-  // Those at the layer's backward_end; but where one may hold a gradient that is unused, or comes after one of a layer that
-  // hasn't ended, it and what follows wait until the backward's end: only then ranks know.
+  // Those at the layer's backward_end; but where one may hold a gradient that is unused or has not come, or comes after one of a
+  // layer that hasn't ended, it and what follows wait until the backward's end: only then ranks know.
   void backward_end(std::int32_t layer) REQUIRES(compute_thread);
   void backward_ended() REQUIRES(compute_thread);
 
@@ -49,7 +49,7 @@ class Applies {
   void check_unchanged(const std::vector<std::int32_t>& applies) const REQUIRES(compute_thread);
 
  private:
-  bool waits_for_unused(const RunApply& apply, std::int32_t layer) const REQUIRES(compute_thread);
+  bool must_wait(const RunApply& apply, std::int32_t layer) const REQUIRES(compute_thread);
   void put_gradient(const RunApply& apply, std::size_t place) REQUIRES(compute_thread);
   bool used(const RunApply& apply, std::int32_t tensor) const REQUIRES(compute_thread);
   bool is_in_place(std::int32_t block) const REQUIRES(compute_thread) {

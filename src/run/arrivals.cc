@@ -33,6 +33,4 @@ bool Arrivals::missing_from(std::int32_t layer) const {
   return std::any_of(missing_.begin() + layer, missing_.end(), [](std::int32_t left) { return left > 0; });
 }
 
-bool Arrivals::any_accumulated() const { return std::ranges::find(touched_, 1) != touched_.end(); }
-
 }  // namespace gradweave::run

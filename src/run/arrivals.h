@@ -47,7 +47,6 @@ class Arrivals {
   }
   // Whether a gradient of `layer`, or of one behind it in the forward, is still to come.
   bool missing_from(std::int32_t layer) const REQUIRES(compute_thread);
-  bool any_accumulated() const REQUIRES(compute_thread);
   // Whether the tensor was used on this rank, in whichever backward of the iteration.
   bool used(std::int32_t tensor) const REQUIRES(compute_thread) {
     return has_come(tensor) || has_accumulated(tensor);

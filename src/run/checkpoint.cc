@@ -8,7 +8,7 @@ namespace gradweave::run {
 void Run::rest() {
   queue_->check_failure();
   end_left_iteration();
-  if (phase_ != Phase::kIdle || plan_->arrivals.any_accumulated()) {
+  if (phase_ != Phase::kIdle) {
     throw InvalidInput("a backward is not finished by optimizer.step()", "state_dict",
                        "call it between iterations");
   }

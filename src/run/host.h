@@ -15,7 +15,8 @@ namespace gradweave::run {
 enum class Gradient : std::uint8_t {
   kComputed,     // this backward computed it
   kAccumulated,  // only backward passes before, which were not communicated
-  kNone          // zeros
+  kHeld,  // none since the last step: what the caller has left there, as DistributedDataParallel sends it
+  kNone   // zeros
 };
 
 // What became of a gradient since it was handed over.
@@ -53,6 +54,8 @@ class Host : public FlagExchange {
   virtual void compensate(std::int32_t block, double coefficient, bool sent) REQUIRES(compute_thread) = 0;
   // Whether a block has one.
   virtual bool has_residual(std::int32_t block) const REQUIRES(compute_thread) = 0;
+  // Whether a codec began with one of the block's, of another plan or a checkpoint.
+  virtual bool codec_began_with_residual(std::int32_t block) const REQUIRES(compute_thread) = 0;
   // Residuals are again what they were before this backward.
   virtual void restore_residuals() REQUIRES(compute_thread) = 0;
   // Nothing of this message will be applied, whether its op has been run or not: it leaves no residual either.

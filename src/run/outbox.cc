@@ -24,7 +24,7 @@ void Outbox::hand_over(std::int32_t tensor, Gradient gradient) {
   const auto t = static_cast<std::size_t>(tensor);
   completed_.clear();
   owed_[t] = 0;
-  for (std::int32_t b : context_.plan().blocks_of_tensor[t]) hand_over_block(b);
+  for (std::int32_t b : context_.plan().blocks_of_tensor[t]) hand_over_block(b, gradient);
   given_[t] |= gradient != Gradient::kNone;
   for (const Execution* execution : completed_) {
     context_.host.filled(*execution);
@@ -32,7 +32,7 @@ void Outbox::hand_over(std::int32_t tensor, Gradient gradient) {
   }
 }
 
-void Outbox::hand_over_block(std::int32_t block) {
+void Outbox::hand_over_block(std::int32_t block, Gradient gradient) {
   const auto b = static_cast<std::size_t>(block);
   const RunPlan& plan = context_.plan();
   Host& host = context_.host;
@@ -45,9 +45,11 @@ void Outbox::hand_over_block(std::int32_t block) {
   Execution& execution = context_.near(carrier);
   const RunOp& op = *execution.op;
   const auto t = static_cast<std::size_t>(plan.block_tensor[b]);
-  owed_[t] |= owes || (given_[t] && keeps_residual(op.compression));
+  owed_[t] |=
+      owes || ((given_[t] || host.codec_began_with_residual(block)) && keeps_residual(op.compression));
   completed_.push_back(&execution);
-  if (op.in_place && host.lend_gradient(execution)) return;
+  // What was held stays as it is if no rank has used the tensor.
+  if (op.in_place && gradient != Gradient::kHeld && host.lend_gradient(execution)) return;
   const auto place = static_cast<std::size_t>(std::ranges::find(op.blocks, block) - op.blocks.begin());
   const bool first = !std::exchange(execution.written[place], 1);
   const bool mean = plan.merge == Merge::kMean && !op.keep_own;

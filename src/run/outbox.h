@@ -26,13 +26,13 @@ class Outbox {
   void leave_out_later_steps(std::int64_t iteration) REQUIRES(compute_thread);
 
  private:
-  void hand_over_block(std::int32_t block) REQUIRES(compute_thread);
+  void hand_over_block(std::int32_t block, Gradient gradient) REQUIRES(compute_thread);
   double residual_coefficient() const REQUIRES(compute_thread);
 
   const Context& context_;
   const Window& window_;
   std::vector<const Execution*> completed_ GUARDED_BY(compute_thread);  // scratch of one hand-over
-  // By tensor; `given_`: some iteration of this plan gave a gradient here, of which a codec may keep something.
+  // By tensor; `given_`: some iteration here gave a gradient, of which a codec may keep something.
   std::vector<std::uint8_t> owed_ GUARDED_BY(compute_thread), given_ GUARDED_BY(compute_thread);
 };
 

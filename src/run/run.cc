@@ -234,7 +234,9 @@ void Run::finish_backward() {
   }
   for (std::int32_t t = 0; t < tensors; ++t) {
     if (arrivals.has_come(t)) continue;
-    const Gradient gradient = arrivals.has_accumulated(t) ? Gradient::kAccumulated : Gradient::kNone;
+    Gradient gradient = arrivals.has_accumulated(t) ? Gradient::kAccumulated : Gradient::kNone;
+    if (gradient == Gradient::kNone && here().synchronous && host_.kept(t) != Kept::kGone)
+      gradient = Gradient::kHeld;
     host_.take_gradient(t, gradient);
     plan_->outbox.hand_over(t, gradient);
     dealt_with(t);

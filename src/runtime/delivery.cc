@@ -46,10 +46,10 @@ void TorchHost::write_gradient(const run::Execution& execution, std::size_t at, 
   }
   if (execution.op->keep_own) {
     at::Tensor own = message.own.narrow(0, offset, length);
-    if (!part.defined()) {
+    if (const at::Tensor gradient = handover_.own_part(block); !gradient.defined()) {
       if (first) own.zero_();
     } else {
-      first ? own.copy_(part) : own.add_(part);
+      first ? own.copy_(gradient) : own.add_(gradient);
     }
   }
   message.data.record(parameters_.device());  // of this layer's stream

@@ -19,6 +19,16 @@ void ErrorFeedback::install(bool sends) {
   for (std::size_t link = 0; link < plan.links.size(); ++link)
     coders_.push_back(std::make_shared<Coder>(matrices));
   hand_on(sends);
+  note_codecs();
+}
+
+void ErrorFeedback::note_codecs() {
+  began_with_.assign(residuals_.size(), 0);
+  for (const auto& coder : coders_) {
+    coder->visit_residuals([&](const Coder::Blocks& blocks, const at::Tensor&) {
+      for (const std::int32_t b : blocks) began_with_[static_cast<std::size_t>(b)] = 1;
+    });
+  }
 }
 
 // In memory order a tensor is a matrix whose rows lie along its outermost dimension. A slice of one is as near to
@@ -123,6 +133,7 @@ void ErrorFeedback::archive(run::Archive& numbers, StateTensors& tensors) {
   for (std::size_t b = 0; b < residuals_.size(); ++b) tensors("residual." + std::to_string(b), residuals_[b]);
   for (std::size_t link = 0; link < coders_.size(); ++link)
     coders_[link]->archive(numbers, tensors, "link." + std::to_string(link));
+  if (numbers.reads()) note_codecs();
 }
 
 }  // namespace gradweave::runtime

@@ -32,6 +32,10 @@ class ErrorFeedback {
 
   void begin_backward() { before_ = residuals_; }
   bool has(std::int32_t block) const { return residuals_[static_cast<std::size_t>(block)].defined(); }
+  // Whether a codec began with a residual of the block's.
+  bool codec_began_with(std::int32_t block) const {
+    return began_with_[static_cast<std::size_t>(block)] != 0;
+  }
   // Returns `part`, a block's gradient, flat, or undefined for zeros, plus coefficient * its residual. Unless it is
   // `sent`, that is the residual from now on.
   at::Tensor compensate(std::int32_t block, const at::Tensor& part, double coefficient, bool sent);
@@ -52,10 +56,12 @@ class ErrorFeedback {
  private:
   BlockShape matrix_of(std::size_t block) const;
   void hand_on(bool sends);
+  void note_codecs();
 
   const Parameters& parameters_;
   int world_size_;
   std::vector<std::shared_ptr<Coder>> coders_;  // by link
+  std::vector<std::uint8_t> began_with_;        // by block
   std::vector<at::Tensor> residuals_, before_;  // by block; `before_`: before this backward
   std::vector<at::Tensor> carried_;             // by parameter, between two plans
 };

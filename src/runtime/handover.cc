@@ -16,7 +16,12 @@ void Handover::take(std::int32_t tensor, run::Gradient kind) {
     gradient_.reset();
     return;
   }
-  loss_scale_.unscale(parameters_.gradient(tensor));
+  if (kind == run::Gradient::kHeld) {
+    const NamedParameter& held = parameters_.named(tensor);
+    held.set_gradient(held.gradient().clone());  // it may be a view of the message that it is written to
+  } else {
+    loss_scale_.unscale(parameters_.gradient(tensor));
+  }
   gradient_ = parameters_.flat_gradient(tensor);
   if (local_.kept) {
     local_.copies.resize(parameters_.all().size());
@@ -33,8 +38,9 @@ void Handover::compensate(std::int32_t block, ErrorFeedback& feedback, double co
   compensated_ = block;
 }
 
-at::Tensor Handover::part(std::int32_t block) const {
-  if (block == compensated_) return sum_;
+at::Tensor Handover::part(std::int32_t block) const { return block == compensated_ ? sum_ : own_part(block); }
+
+at::Tensor Handover::own_part(std::int32_t block) const {
   return gradient_.defined() ? parameters_.part(gradient_, block) : at::Tensor();
 }
 

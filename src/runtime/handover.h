@@ -33,6 +33,8 @@ class Handover {
   void compensate(std::int32_t block, ErrorFeedback& feedback, double coefficient, bool sent);
   // Returns a block of it, flat; undefined: zeros.
   at::Tensor part(std::int32_t block) const;
+  // The same without a residual: what a local step is made by.
+  at::Tensor own_part(std::int32_t block) const;
   // Returns the whole gradient if it may be a message itself; else undefined.
   at::Tensor lendable(std::int32_t block) const;
   // Forgets it.

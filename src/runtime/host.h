@@ -78,6 +78,9 @@ class TorchHost : public run::Host {
   bool has_residual(std::int32_t block) const override REQUIRES(run::compute_thread) {
     return feedback_.has(block);
   }
+  bool codec_began_with_residual(std::int32_t block) const override REQUIRES(run::compute_thread) {
+    return feedback_.codec_began_with(block);
+  }
   void restore_residuals() override REQUIRES(run::compute_thread) { feedback_.restore(); }
   void leave_out(const run::Execution& execution) override REQUIRES(run::compute_thread) {
     feedback_.leave_out(execution);

@@ -87,7 +87,9 @@ struct Parts {
                    const std::string& remedy) const;
   Group group(const std::string& name, const std::string& interface);
   void step_subset(std::int32_t subset) {
-    subset == 0 ? optimizer.step() : optimizer.step_subset(subset, engine->subset(subset).parameters);
+    const bool at_end = !engine->run(&run::Run::steps).partial;  // by the options that are set now
+    subset == 0 && at_end ? optimizer.step()
+                          : optimizer.step_subset(subset, engine->subset(subset).parameters);
   }
 
   torch::nn::Module& model;

@@ -187,6 +187,7 @@ class FakeHost : public run::Host {
   bool has_residual(std::int32_t block) const override {
     return residuals_[static_cast<std::size_t>(block)].has_value();
   }
+  bool codec_began_with_residual(std::int32_t) const override { return false; }
   void restore_residuals() override;
   void leave_out(const run::Execution&) override {}
   void restart() override {}

@@ -91,7 +91,7 @@ TEST(Arrivals, WhatWasAccumulatedIsUsedUntilTheIterationEnds) {
   EXPECT_TRUE(arrivals.present(0));
   EXPECT_FALSE(arrivals.present(2));  // it was not handed over in the backward
   arrivals.forget_accumulated();
-  EXPECT_FALSE(arrivals.any_accumulated() || arrivals.used(2));
+  EXPECT_FALSE(arrivals.has_accumulated(2) || arrivals.used(2));
 }
 
 // ---- what ranks tell each other

@@ -252,6 +252,29 @@ def test_what_was_left_behind_outlives_the_plan():
     assert ranks.run(change_of_plan, 2, cases=cases) == [[], []]
 
 
+def left_to(rank, second):
+    """Parameters after a change of plan, whose gradients are zeros from then on."""
+    import gradweave
+
+    model, optimizer = wrapped(rank, plan_for("ddp", "top_k"))
+    train(model, optimizer, rank, 5)
+    model.gradweave.install(plan_for(second, None))
+    for step in range(5, 11):
+        optimizer.zero_grad()
+        (model(batch(rank, step)[0]) * 0).sum().backward()
+        optimizer.step()
+    gradweave.finish(model)
+    found = parameters(model)
+    model.gradweave.close()
+    return found
+
+
+def test_what_was_left_behind_goes_into_corrections_too():
+    (one, other), corrected = ranks.run(left_to, 2, second="ddp"), ranks.run(left_to, 2, second="deft local")
+    for found in (other, *corrected):
+        assert max((one[name] - found[name]).abs().max() for name in one) < 1e-6
+
+
 def momentum(rank):
     import gradweave
 
@@ -313,3 +336,71 @@ def zeros_of_16_bits(rank):
 
 def test_ok_top_k_sends_no_place_behind_the_end():
     assert ranks.run(zeros_of_16_bits, 2) == [True, True]
+
+
+def with_one_nan(rank, compressors):
+    """Those that have hidden it."""
+    hidden = []
+    for compressor in compressors:
+        model = nn.Linear(300, 300, bias=False)  # of more elements than a sample looks at
+        model, optimizer = gradweave_of(model, compressor)
+        for step in range(40):
+            optimizer.zero_grad()
+            model.weight.grad = None
+            loss = (model.weight * torch.linspace(-1, 1, 300)).sum()
+            if step == 5 and rank == 1:
+                loss = loss + model.weight[7, 7] * math.nan
+            (model(torch.ones(1, 300)).sum() * 0 + loss).backward()
+            optimizer.step()
+        hidden += [] if model.weight.isnan().any() else [compressor]
+        model.gradweave.close()
+    return hidden
+
+
+def gradweave_of(model, compressor, lr=0.01):
+    import gradweave
+
+    return gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=lr), "ddp",
+                          options={"compressor": compressor, **SETTINGS[compressor]}, warm_up=1, profile_iterations=1,
+                          report=False, timeout=20)
+
+
+def test_no_compressor_hides_a_nan():
+    assert ranks.run(with_one_nan, 2, compressors=list(SETTINGS)) == [[], []]
+
+
+def alone(rank):
+    for compressor in HALVES:
+        model, optimizer = gradweave_of(nn.Linear(600, 2), compressor)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.ones(3, 600)).square().mean().backward()
+            optimizer.step()
+        model.gradweave.close()
+
+
+def test_one_rank_trains_with_each_of_two_stages():
+    ranks.run(alone, 1)
+
+
+def of_small_gradients(rank, dtype):
+    """What part of a constant gradient, of one direction for each row, has not arrived after 60 steps."""
+    torch.manual_seed(0)
+    gradient = torch.randn(64, 64)
+    gradient *= 1e-4 / gradient.norm()
+    model = nn.Linear(64, 64, bias=False).to(dtype)
+    model.weight.data.zero_()
+    model, optimizer = gradweave_of(model, "power_sgd", lr=100)
+    for _ in range(60):
+        optimizer.zero_grad()
+        (model(torch.ones(1, 64, dtype=dtype)).sum() * 0 + (model.weight * gradient.to(dtype)).sum()).backward()
+        optimizer.step()
+    steps = 60 * 100
+    left = ((model.weight.float() + steps * gradient).norm() / (steps * gradient.norm())).item()
+    model.gradweave.close()
+    return left
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_low_ranks_send_all_directions_of_small_gradients(dtype):
+    assert all(left < 0.3 for left in ranks.run(of_small_gradients, 2, dtype=dtype))

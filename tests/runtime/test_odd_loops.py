@@ -409,9 +409,49 @@ def two_backwards(rank, scheme, second):
 
 
 @pytest.mark.parametrize("scheme", ["ddp", "mg_wfbp", "wfbp"])
-@pytest.mark.parametrize("second", [(1, 1), (1, 0)])
+@pytest.mark.parametrize("second", [(1, 1), (1, 0), (0, 1)])
 def test_gradients_of_an_earlier_backward_stay_where_a_later_one_has_none(scheme, second):
     assert ranks.run(two_backwards, 2, scheme=scheme, second=second) == [[], []]
+
+
+def held_over_steps(rank, scheme, which):
+    """The second head has an optimizer of its own, which steps every second time by what has come since. `which`: the head that
+    each rank uses, by turns."""
+    import gradweave
+
+    torch.manual_seed(0)
+    model = Heads()
+    expected = copy.deepcopy(model)
+    parallel = nn.parallel.DistributedDataParallel(expected, find_unused_parameters=True)
+
+    def optimizers(of):
+        heads = [p for head in of.heads[1:] for p in head.parameters()]
+        own = {id(p) for p in heads}
+        return torch.optim.SGD([p for p in of.parameters() if id(p) not in own], 0.1), torch.optim.SGD(heads, 0.1)
+
+    reference = optimizers(expected)
+    model, ours = gradweave.wrap(model, list(optimizers(model)), scheme, find_unused_parameters=True, warm_up=1,
+                                 profile_iterations=2, report=False, timeout=20)
+    for step in range(10):
+        for each, (often, seldom) in ((parallel, reference), (model, ours)):
+            seed = torch.Generator().manual_seed(10 * step + rank)
+            x = torch.randn(4, 8, generator=seed)
+            often.zero_grad()
+            each(x, which[step % 2][rank]).backward()
+            often.step()
+            if step % 2:
+                seldom.step()
+                seldom.zero_grad()
+    gradweave.finish(model)
+    pairs = zip(model.named_parameters(), expected.parameters())
+    found = [name for (name, a), b in pairs if not torch.allclose(a, b, atol=1e-6)]
+    model.gradweave.close()
+    return found
+
+
+@pytest.mark.parametrize("which", [((1, 1), (0, 0)), ((1, 1), (1, 0))])
+def test_a_gradient_that_is_kept_over_steps_stays_where_a_parameter_is_unused(which):
+    assert ranks.run(held_over_steps, 2, scheme="ddp", which=which) == [[], []]
 
 
 def heads_in_turn(rank, scheme, options, first):
@@ -440,6 +480,42 @@ def heads_in_turn(rank, scheme, options, first):
 def test_what_was_held_back_is_not_lost_where_nobody_uses_a_parameter(scheme, options, first):
     for parts in ranks.run(heads_in_turn, 2, scheme=scheme, options=options, first=first):
         assert all(0.85 < part < 1.1 for part in parts), parts
+
+
+def unused_once_resumed(rank, how):
+    """What has become of a head that is used up to a checkpoint, or a change of plan, and not after it."""
+    import gradweave
+
+    def begun():
+        torch.manual_seed(0)
+        model = Heads()
+        options = {"compressor": "top_k", "compressor_density": 0.1}
+        return gradweave.wrap(model, torch.optim.SGD(model.parameters(), 0.1), "ddp", options=options, warm_up=1,
+                              find_unused_parameters=True, profile_iterations=1, report=False, timeout=20)
+
+    model, optimizer = begun()
+    for step in range(16):
+        if step == 6 and how == "load":
+            states = [copy.deepcopy(each.state_dict()) for each in (model, optimizer)] + [model.gradweave.state_dict()]
+            model.gradweave.close()
+            model, optimizer = begun()
+            for each, state in zip((model, optimizer, model.gradweave), states):
+                each.load_state_dict(state)
+        elif step == 6 and how == "install":
+            model.gradweave.install(model.gradweave.plan)
+        seed = torch.Generator().manual_seed(10 * step + rank)
+        optimizer.zero_grad()
+        model(torch.randn(4, 8, generator=seed), 1 if step < 6 else 0).backward()
+        optimizer.step()
+    gradweave.finish(model)
+    found = model.heads[1].weight.tolist()
+    model.gradweave.close()
+    return found
+
+
+def test_what_a_codec_has_kept_of_an_unused_parameter_outlives_checkpoints_and_plans():
+    uninterrupted, *others = (ranks.run(unused_once_resumed, 2, how=how) for how in ("", "load", "install"))
+    assert others == [uninterrupted, uninterrupted]
 
 
 def layer_drop(rank):
@@ -491,3 +567,35 @@ def complex_moments(rank):
 def test_complex_moments_become_their_mean():
     one, other = ranks.run(complex_moments, 2)
     assert one == other
+
+
+class Scaled(nn.Module):
+    """A parameter of its own is used last, as CLIP's logit_scale is: its gradient comes first."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(64, 32), nn.Linear(32, 5)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x.flatten(1)))) * self.scale
+
+
+def scaled_last(rank, schemes):
+    """All ranks have the same batches, so averages change nothing."""
+    wrong = []
+    expected = Scaled()
+    optimizer = torch.optim.SGD(expected.parameters(), 0.1, momentum=0.9)
+    trained(expected, optimizer, 0, 10)
+    for scheme in schemes:
+        model = Scaled()
+        with wrapped(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), scheme,
+                     options={"period": 2}) as (model, optimizer):
+            trained(model, optimizer, 0, 10)
+        wrong += [(scheme, name) for name in differing(model, expected)]
+    return wrong
+
+
+def test_a_local_step_waits_for_its_gradients():
+    assert ranks.run(scaled_last, 2, schemes=["local_sgd", "partial_sgd", "dreamddp"]) == [[], []]

@@ -58,7 +58,8 @@ class Dgc : public Codec {
   // A message is a share of the mean: 1 / P of the gradient.
   void clip(const at::Tensor& message, int world) const {
     const double most = set_.clip / std::sqrt(world) / world;
-    message.mul_(message.norm().reciprocal().mul(most).clamp_max(1));
+    const at::Tensor norm = message.element_size() == 2 ? message.norm(2, c10::kFloat) : message.norm();
+    message.mul_(norm.reciprocal().mul(most).clamp_max(1));
   }
 
   double density_at(std::int64_t iteration) const {

@@ -4,13 +4,14 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace gradweave::runtime {
 
 std::vector<std::int64_t> places_at_least(const float* values, std::int64_t count, float threshold) {
   std::vector<std::int64_t> places;
   constexpr std::int64_t kStep = 32;  // most steps hold none
-  const auto large = [&](std::int64_t i) { return std::fabs(values[i]) >= threshold; };
+  const auto large = [&](std::int64_t i) { return !(std::fabs(values[i]) < threshold); };
   std::int64_t i = 0;
   for (; i + kStep <= count; i += kStep) {
     int any = 0;
@@ -113,7 +114,8 @@ void orthonormalize(float* matrix, std::int64_t rows, std::int64_t columns) {
       for (std::int64_t row = 0; row < rows; ++row) at(row, c) -= share * at(row, before);
     }
     const double left = product(c, c);
-    const auto factor = left <= kDependent * whole ? 0.0F : static_cast<float>(1 / std::sqrt(left));
+    const bool none = left <= kDependent * whole || std::sqrt(left) < std::numeric_limits<float>::min();
+    const auto factor = none ? 0.0F : static_cast<float>(1 / std::sqrt(left));
     for (std::int64_t row = 0; row < rows; ++row) at(row, c) *= factor;
   }
 }

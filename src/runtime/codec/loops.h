@@ -7,7 +7,7 @@
 
 namespace gradweave::runtime {
 
-// Returns the places of elements whose magnitude is at least `threshold`, in ascending order.
+// Returns the places of elements whose magnitude is at least `threshold`, and of NaN, in ascending order.
 std::vector<std::int64_t> places_at_least(const float* values, std::int64_t count, float threshold);
 
 // Writes ceil(count / 8) bytes: bit i % 8 of byte i / 8 is element i's sign bit.
@@ -20,7 +20,7 @@ void sum_signs(const std::uint8_t* const* bits, const float* scales, int sources
                float* to);
 
 // Makes the columns of a (rows, columns) matrix orthonormal, by modified Gram-Schmidt; a column that depends on
-// those before becomes 0. O(rows columns^2).
+// those before, or is too small to be scaled, becomes 0. O(rows columns^2).
 void orthonormalize(float* matrix, std::int64_t rows, std::int64_t columns);
 
 // to (rows, columns) = left (rows, rank) times the transpose of right (columns, rank). O(rows columns rank).

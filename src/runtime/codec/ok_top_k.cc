@@ -20,6 +20,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -62,7 +63,7 @@ struct SplitMessage {
       if (places.numel() >= count / 2 && places.numel() <= 2 * count) return places;
     }
     at::Tensor places = largest(left, count);
-    threshold = left.index_select(0, places).abs().min().item<double>();
+    threshold = at::nan_to_num(left.index_select(0, places).abs(), kNone).min().item<double>();
     return places;
   }
 
@@ -101,8 +102,9 @@ struct SplitMessage {
     for (int r = 0; r < call.world(); ++r) {
       const Elements::Read read = elements.read(all.narrow(0, r * elements.bytes(), elements.bytes()));
       // A threshold may be 0 in 16 bits, and zeros lie behind the end of the message.
-      const at::Tensor valid =
-          read.places.ge(0).logical_and_(read.values.abs().ge(threshold)).logical_and_(read.values.ne(0));
+      const at::Tensor valid = read.places.ge(0)
+                                   .logical_and_(read.values.abs().lt(threshold).logical_not_())  // NaN too
+                                   .logical_and_(read.values.ne(0));
       const at::Tensor places = read.places.masked_select(valid).div(by, "floor");
       to.index_add_(0, places, read.values.masked_select(valid).to(to.scalar_type()));
     }
@@ -147,6 +149,8 @@ struct SplitMessage {
     return std::get<0>(magnitudes.to(c10::kDouble).kthvalue(magnitudes.numel() - kept + 1)).item<double>();
   }
 
+  // In place of NaN, which is sent whatever the threshold.
+  static constexpr double kNone = std::numeric_limits<double>::infinity();
   // Zeros are never worth sending.
   static double smallest() { return std::numeric_limits<float>::denorm_min(); }
   at::TensorOptions summed() const {

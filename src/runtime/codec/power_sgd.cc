@@ -19,6 +19,8 @@
 #include "compressors/power_sgd.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/frexp.h>
+#include <ATen/ops/ldexp.h>
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/where.h>
@@ -85,6 +87,14 @@ at::Tensor orthonormal(const at::Tensor& columns) {
   return columns;
 }
 
+// Its columns of about 1, so that products with it are neither too small nor too large to be written. By powers of two, which round
+// nothing.
+at::Tensor scaled(const at::Tensor& columns) {
+  constexpr int kMost = 126;
+  const at::Tensor exponents = std::get<1>(at::frexp(columns.abs().amax(0, true)));
+  return at::ldexp(columns, exponents.neg().clamp(-kMost, kMost));
+}
+
 void write_product(const at::Tensor& p, const at::Tensor& q, const at::Tensor& to) {
   if (looped(to)) {
     multiply_transposed(p.const_data_ptr<float>(), q.const_data_ptr<float>(), p.size(0), q.size(0), p.size(1),
@@ -136,7 +146,8 @@ class PowerSgd : public Codec {
       const at::Tensor start = before.further.empty() ? random_like(q, seed) : before.further[0];
       for (const Place& place : layout.places) {
         rest_of(place, p).copy_(rest(place, left));
-        if (place.rank > 0) p_of(place, p).copy_(at::mm(wide(matrix(place, left)), wide(q_of(place, start))));
+        if (place.rank > 0)
+          p_of(place, p).copy_(at::mm(wide(matrix(place, left)), scaled(wide(q_of(place, start)))));
       }
     }
 

@@ -28,7 +28,7 @@ double sampled_threshold(const at::Tensor& values, std::int64_t count) {
 }  // namespace
 
 at::Tensor at_least(const at::Tensor& values, double threshold) {
-  if (!looped(values)) return values.abs().ge(threshold).nonzero().squeeze(1);
+  if (!looped(values)) return values.abs().lt(threshold).logical_not_().nonzero().squeeze(1);
   std::vector<std::int64_t> places =
       places_at_least(values.const_data_ptr<float>(), values.numel(), static_cast<float>(threshold));
   const at::Tensor view = at::from_blob(places.data(), {static_cast<std::int64_t>(places.size())}, at::kLong);

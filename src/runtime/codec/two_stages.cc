@@ -123,6 +123,7 @@ at::Tensor GroupMessage::sum() const {
 }
 
 std::unique_ptr<Pending> exchange(const Call& call, const GroupMessage& message) {
+  if (message.layout.world == 1) return std::make_unique<Ended>();  // sum() reads what was to be sent
   return std::make_unique<Staged>(call, message);
 }
 
