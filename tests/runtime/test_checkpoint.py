@@ -346,6 +346,27 @@ def refused(rank):
     return said
 
 
+def between_micro_steps(rank):
+    """What is accumulated is not saved, and lost nothing here."""
+    from gradweave import core
+
+    model, optimizer = begin(core.make_plan(workload(), cluster(2), "dear"), "sgd", None)
+    train(model, optimizer, rank, 2)
+    with model.gradweave.no_sync():
+        torch.nn.functional.cross_entropy(model(batch(rank, 2)[0]), batch(rank, 2)[1]).backward()
+        held = [p.grad.clone() for p in model.parameters()]
+        state, = model.gradweave.state_dict().values()
+    found = all(torch.equal(p.grad, grad) for p, grad in zip(model.parameters(), held))
+    torch.nn.functional.cross_entropy(model(batch(rank, 3)[0]), batch(rank, 3)[1]).backward()
+    optimizer.step()
+    ended(model)
+    return found and state.iteration == 2
+
+
+def test_a_checkpoint_may_come_between_micro_steps():
+    assert ranks.run(between_micro_steps, 2) == [True, True]
+
+
 def test_what_does_not_fit_is_refused():
     for said in ranks.run(refused, 2):
         unfinished, begun, none, version, rank, number, empty, other = said

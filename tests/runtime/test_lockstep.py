@@ -233,3 +233,69 @@ def test_options_that_make_no_sense_are_refused(tmp_path):
     assert "leave out compressor" in wrapped(GRADIENTS | {"compressor": "int4"})
     assert "LBFGS" in wrapped(GRADIENTS, optimizer=torch.optim.LBFGS)
     assert "sparse=False" in wrapped(GRADIENTS, nn.Embedding(4, 2, sparse=True))
+
+
+def overflows(rank, given, set_to_none):
+    """Steps are left out until the scale is small enough."""
+    import gradweave
+
+    model = nn.Linear(4, 4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120, backoff_factor=2.0**-30)
+    model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.01), **given, island="island1",
+                                      report=False, scaler=scaler, between=GRADIENTS, timeout=30.0)
+    for step in range(6):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        scaler.scale(model(torch.ones(2, 4)).square().mean() * 1e6).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    steps = model.gradweave.islands.steps
+    model.gradweave.close()
+    return steps
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_steps_that_a_loss_scale_leaves_out_may_zero_gradients_in_place(meeting, set_to_none):
+    assert 0 < ranks.run(overflows, 1, given=meeting.given, set_to_none=set_to_none)[0] < 6
+
+
+def comes_as_the_other_finishes(rank, number, given, begun):
+    """The second joins in its first backward, as frameworks' loops do: what it has computed there is of other parameters."""
+    import gradweave
+    from gradweave.settings import Settings
+    from gradweave.wrapping import wrap_alone
+
+    model = make_net(number)
+    optimizer = make_optimizer("sgd", model)
+    settings = dict(given, island=f"island{number}", report=False, timeout=30.0, between=GRADIENTS)
+    model, optimizer = (gradweave.wrap(model, optimizer, **settings) if number == 1
+                        else wrap_alone(model, optimizer, Settings(**settings)))
+    islands, step = model.gradweave.islands, 0
+
+    def train():
+        nonlocal step
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        step += 1
+        time.sleep(0.01)
+
+    while len(islands.names) < 2 if number == 1 else step < 20:
+        train()
+        if step == 5:
+            Path(begun).touch()
+    gradweave.finish(model)
+    found = {"values": values_of(model), "with": islands.finished_with}
+    model.gradweave.close()
+    return found
+
+
+def test_one_that_comes_as_all_others_finish_makes_its_first_step_without_a_gradient(meeting, tmp_path):
+    begun = tmp_path / "begun"
+    first = ranks.start(comes_as_the_other_finishes, 1, number=1, given=meeting.given, begun=str(begun))
+    while not begun.exists():
+        time.sleep(0.05)
+    second = ranks.start(comes_as_the_other_finishes, 1, number=2, given=meeting.given, begun=str(begun))
+    islands = [job.results()[0] for job in (first, second)]
+    assert equal(islands)
+    assert sorted(islands[1]["with"]) == ["island1", "island2"]
