@@ -3,7 +3,8 @@
 There a gradient is handed over in the backward, and what `.grad` holds in step() may be older: the engine takes the
 scale out and looks for infinities and NaNs at the hand-over, ranks agree, and the engine leaves out what is not
 finite. The scaler then only has to learn of it. With all other plans it does its usual work on reduced gradients.
-What wrap(exclude=) names is stepped by the gradient that is there: the scaler unscales and checks it as ever.
+What wrap(exclude=) names, and what is no model's, is stepped by the gradient that is there: the scaler unscales and checks
+it as ever.
 """
 
 import contextlib
@@ -54,7 +55,7 @@ def _scaler_class(base):
             if session is None or session.settings.scaler is not self or not session.unscales:
                 return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
             found = torch.full_like(found_inf, float(session.overflowed()))
-            for parameter in session.updates.excluded(optimizer):
+            for parameter in session.updates.apart(optimizer):
                 if parameter.grad is not None:
                     found = torch.maximum(found, _unscaled(parameter.grad, inv_scale).to(found.device))
             return {found_inf.device: found}
@@ -66,7 +67,7 @@ def _scaler_class(base):
                     session.step_was_left_out()
                 return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
             found = any(each.item() for each in optimizer_state["found_inf_per_device"].values())
-            with _aside(session.updates.excluded(optimizer) if found else ()):
+            with _aside(session.updates.apart(optimizer) if found else ()):
                 return optimizer.step(*args, **kwargs)  # leaves out what is not finite; the rest of the plan goes on
 
         def __reduce_ex__(self, protocol):

@@ -25,13 +25,6 @@ class Stepper:
         self._parts, self._moments, self._cuts = set(), None, None  # of no plan yet
         self.forget()
 
-    @property
-    def has_others(self):
-        """Whether the optimizer has parameters to step that are not among `parameters`."""
-        known = set(map(id, self.parameters))
-        return any(p.requires_grad and p.numel() > 0 and id(p) not in known
-                   for group in self.optimizer.param_groups for p in group["params"])
-
     def set_plan(self, parts, moments, cuts):
         """Subsets have new meanings. The parameters at the places `parts` are stepped by gradients of one of the parts of a
         batch, Adam's as `moments` says; `cuts` are all slices that are stepped as parameters of their own, (place, begin,
@@ -52,6 +45,10 @@ class Stepper:
 
     def step_all(self, closure=None):
         return self.kind.step(self.optimizer, closure) if closure else self.kind.step(self.optimizer)
+
+    def step_bare(self):
+        """As step_all(), without the hooks."""
+        self._bare_step(self.optimizer)
 
     def step_subset(self, key, members):
         """Step those parameters alone that are this optimizer's among `members()`: places in `parameters`, always the
@@ -101,8 +98,8 @@ class Stepper:
                     self._own_names.add(name)
 
     def run_pre_hooks(self):
-        """The user's hooks around step(), as run_post_hooks(): partial steps have none, so that they run once for each of
-        the user's steps."""
+        """The user's hooks around step(), as run_post_hooks(): steps that the engine makes have none, so that they run once for
+        each of the user's steps."""
         self._run(torch_optimizer._global_optimizer_pre_hooks, getattr(self.optimizer, "_optimizer_step_pre_hooks", {}))
 
     def run_post_hooks(self):

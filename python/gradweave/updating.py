@@ -19,29 +19,34 @@ class Updates:
     """All optimizers of one job. The update takes place once each of them has been stepped; where `.grad` holds the reduced
     gradient already, each steps its own part in its step(), as with DistributedDataParallel.
 
-    `parameters` are the engine's, in its order; `excluded` are stepped in step() by the gradient that is there.
+    `parameters` are the engine's, in its order; `excluded`, and parameters that are not the model's, are stepped in step() by
+    the gradient that is there.
     """
 
     def __init__(self, optimizers, parameters, excluded, loop, starts_synchronous):
-        self._steppers = {optimizer: Stepper(optimizer, type(optimizer), parameters + excluded) for optimizer in optimizers}
         self._optimizer_of = {parameter: optimizer for optimizer in optimizers for group in optimizer.param_groups
                               for parameter in group["params"]}
+        known = {*parameters, *excluded}
+        others = [p for p in self._optimizer_of if p.requires_grad and p.numel() > 0 and p not in known]
+        apart = excluded + others
+        self._steppers = {optimizer: Stepper(optimizer, type(optimizer), parameters + apart) for optimizer in optimizers}
         self._parameters, self._loop = parameters, loop
-        self._excluded = range(len(parameters), len(parameters) + len(excluded))
+        self._apart = range(len(parameters), len(parameters) + len(apart))
+        self._steps_others = bool(others)
         self.engine = None
         self._starts_synchronous = starts_synchronous  # until a plan is in force, which comes with the first forward
         self._stepped = set()  # optimizers, since the last iteration's end
         self._last = None      # the stepper whose step ends the iteration and is still to be done
-        self._begun_hooks, self._full_steps = set(), set()  # steppers of which hooks before a step, or a whole step, ran
+        self._begun_hooks = []  # steppers of which hooks before a step ran
 
     @property
     def optimizers(self):
         return list(self._steppers)
 
-    def excluded(self, optimizer):
-        """The parameters of wrap(exclude=) that this optimizer steps."""
-        others = self._steppers[optimizer].parameters[self._excluded.start:]
-        return [parameter for parameter in others if self._optimizer_of.get(parameter) is optimizer]
+    def apart(self, optimizer):
+        """What this optimizer steps besides the engine's parameters: those of wrap(exclude=), and those of no model."""
+        apart = self._steppers[optimizer].parameters[self._apart.start:]
+        return [parameter for parameter in apart if self._optimizer_of.get(parameter) is optimizer]
 
     @property
     def begun(self):
@@ -89,7 +94,7 @@ class Updates:
                 self._run_hooks()
         finally:
             self._stepped, self._last = set(), None
-            self._begun_hooks, self._full_steps = set(), set()
+            self._begun_hooks = []
 
     def step_subset(self, subset):
         """The engine's call: every parameter of the subset has its gradient in place."""
@@ -97,11 +102,10 @@ class Updates:
             if self._last is not None:
                 self._last.step_all()
             return
-        whole = subset == 0 and not self.engine.partial_steps and not self._excluded
+        whole = subset == 0 and not self.engine.partial_steps and not self._apart
         for stepper in self._steppers.values():
             if whole and not stepper.of_whole_batch:
-                stepper.step_all()
-                self._full_steps.add(stepper)
+                stepper.step_bare()
             else:
                 stepper.step_subset(subset, lambda: self.engine.subset(subset))
                 stepper.step_slices(subset, lambda: self.engine.subset_slices(subset))
@@ -174,13 +178,13 @@ class Updates:
 
     def look_at_optimizers(self):
         """Tells the loop what these optimizers can't support. Takes a few steps of each on copies of small parameters."""
+        if self._steps_others:
+            self._loop.saw("steps others")
         for stepper in self._steppers.values():
             if needs_closure(stepper.kind):
                 self._loop.saw("evaluates", f"{stepper.kind.__name__} evaluates the loss many times")
             if stepper.has_momentum:
                 self._loop.saw("has momentum", stepper.kind.__name__)
-            if stepper.has_others:
-                self._loop.saw("steps others")
             if reason := prove_partial_steps(stepper):
                 self._loop.saw("couples", reason)
             if reason := prove_slices(stepper):
@@ -194,10 +198,8 @@ class Updates:
         return call
 
     def _run_hooks(self):
-        # Of what was stepped in parts, elsewhere or not at all: once for each of the user's steps.
-        for stepper in set(self._steppers.values()) - self._full_steps:
-            if stepper not in self._begun_hooks:
-                stepper.run_pre_hooks()
+        # Wherever and however often parts were stepped: once for each of the user's steps.
+        for stepper in self._begun_hooks:
             stepper.run_post_hooks()
 
     def _check_no_gradient(self):
@@ -216,7 +218,7 @@ class Updates:
                                        "force has stepped there; change it before backward() or after step()")
         if self.engine.steps_in_forward:
             stepper.freeze_hyperparameters()
-        if self._excluded or self.engine.partial_steps or stepper.of_whole_batch:
-            stepper.run_pre_hooks()
-            self._begun_hooks.add(stepper)
-            stepper.step_subset("excluded", lambda: self._excluded)
+        stepper.run_pre_hooks()
+        self._begun_hooks.append(stepper)
+        if self._apart:
+            stepper.step_subset("apart", lambda: self._apart)

@@ -7,6 +7,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 import ranks
 from models import batch, cluster, links_cost, make_net, parameters, workload
+from test_delayed import CASES
 
 EXACT_AT_STEP = ["sequential", "wfbp", "ddp", "horovod", "mg_wfbp", "asc_wfbp"]
 
@@ -260,6 +261,38 @@ def hooked(rank, schemes):
 
 def test_hooks_around_step_run_once_for_each_step_of_the_users():
     assert ranks.run(hooked, 2, schemes=all_schemes()) == [[], []]
+
+
+def with_others(rank, cases):
+    """An optimizer that also steps a parameter of no model, whose gradient is 1: its values, and the user's hooks that ran."""
+    import gradweave
+    from gradweave import core
+
+    found = {}
+    for case, (scheme, options) in cases.items():
+        model, own = make_net(seed=0), nn.Parameter(torch.ones(()))
+        plan = core.make_plan(workload(), cluster(2, 0.6), scheme, options)
+        assert core.demands_of(plan)["delays_gradients"] and not core.demands_of(plan)["partial_steps"]
+        model, optimizer = gradweave.wrap(model, torch.optim.SGD([*model.parameters(), own], lr=0.125), plan=plan, timeout=20.0)
+        ran = []
+        optimizer.register_step_pre_hook(lambda *_: ran.append("before"))
+        optimizer.register_step_post_hook(lambda *_: ran.append("after"))
+        values = []
+        for step in range(5):
+            optimizer.zero_grad()
+            (loss_of(model, rank, step) + own).backward()
+            optimizer.step()
+            values.append(own.item())
+        gradweave.finish(model)  # makes steps by what is on its way
+        found[case] = [*values, own.item()], ran
+        model.gradweave.close()
+    return found
+
+
+def test_parameters_of_no_model_are_stepped_once_in_each_step_and_hooks_run_once():
+    cases = {name: CASES[name] for name in ("deft sum", "deft mean")}
+    once = [0.875, 0.75, 0.625, 0.5, 0.375, 0.375], ["before", "after"] * 5
+    assert ranks.run(with_others, 2, cases=cases) == [dict.fromkeys(cases, once)] * 2
 
 
 def closures(rank, schemes):
