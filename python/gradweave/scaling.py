@@ -11,7 +11,7 @@ import contextlib
 
 import torch
 
-from gradweave.subclasses import named_as, reduce_plain, sessions
+from gradweave.subclasses import named_as, reduce_plain, sessions, wrapped_in
 
 
 def inverse_scale(scaler):
@@ -51,23 +51,25 @@ def _scaler_class(base):
         _gradweave_base = base
 
         def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
-            session = sessions.get(optimizer)
+            inner = wrapped_in(optimizer)
+            session = sessions.get(inner)
             if session is None or session.settings.scaler is not self or not session.unscales:
                 return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
             found = torch.full_like(found_inf, float(session.overflowed()))
-            for parameter in session.updates.apart(optimizer):
+            for parameter in session.updates.apart(inner):
                 if parameter.grad is not None:
                     found = torch.maximum(found, _unscaled(parameter.grad, inv_scale).to(found.device))
             return {found_inf.device: found}
 
         def _maybe_opt_step(self, optimizer, optimizer_state, *args, **kwargs):
-            session = sessions.get(optimizer)
+            inner = wrapped_in(optimizer)
+            session = sessions.get(inner)
             if session is None or session.settings.scaler is not self or not session.unscales:
                 if session is not None and sum(v.item() for v in optimizer_state["found_inf_per_device"].values()):
                     session.step_was_left_out()
                 return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
             found = any(each.item() for each in optimizer_state["found_inf_per_device"].values())
-            with _aside(session.updates.apart(optimizer) if found else ()):
+            with _aside(session.updates.apart(inner) if found else ()):
                 return optimizer.step(*args, **kwargs)  # leaves out what is not finite; the rest of the plan goes on
 
         def __reduce_ex__(self, protocol):

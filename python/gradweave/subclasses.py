@@ -28,6 +28,23 @@ def session_of(held):
     return session
 
 
+def values_in(optimizer):
+    """Its attributes, and what is in lists of them."""
+    return [each for value in vars(optimizer).values() for each in (value if isinstance(value, (list, tuple)) else [value])]
+
+
+def optimizers_in(optimizer):
+    """Accelerate, Fabric and others put one around another, whose step() calls the inner one's."""
+    return [each for each in values_in(optimizer) if isinstance(each, torch.optim.Optimizer) and each is not optimizer]
+
+
+def wrapped_in(optimizer):
+    """The wrapped optimizer inside it, if there is one; else an optimizer that is not wrapped."""
+    if optimizer in sessions or len(held := optimizers_in(optimizer)) != 1:
+        return optimizer
+    return wrapped_in(held[0])
+
+
 class Hook:
     """A session's hook on a module. Copies of the module, and saved ones, get one that does nothing."""
 

@@ -19,7 +19,8 @@ from gradweave.scope import INTEGRATIONS, Scope
 from gradweave.session import Session
 from gradweave.settings import Given, Settings, spelled_as
 from gradweave.stepping import Stepper, is_twin
-from gradweave.subclasses import become, model_class, optimizer_class, release, session_of, sessions
+from gradweave.subclasses import (become, model_class, optimizer_class, optimizers_in, release, session_of, sessions,
+                                  values_in)
 
 
 LAST_OPS_S = 5.0  # at an exit without finish(): for an op under way, which another rank may still need
@@ -182,17 +183,16 @@ def _listed(given):
 
 
 def innermost(optimizer, hooks_alone=False):
-    """The optimizer that steps: Accelerate, Fabric and others put one around it whose step() calls its. `hooks_alone`: only
-    its hooks matter, which run whoever calls its step(). Errors: InvalidInput."""
-    values = [each for value in vars(optimizer).values() for each in (value if isinstance(value, (list, tuple)) else [value])]
-    held = [each for each in values if isinstance(each, torch.optim.Optimizer) and each is not optimizer]
+    """The optimizer that steps, inside all others. `hooks_alone`: only its hooks matter, which run whoever calls its step().
+    Errors: InvalidInput."""
+    held = optimizers_in(optimizer)
     if not held:
         return optimizer
     if len(held) > 1 or _parameters_of(held[0]) != _parameters_of(optimizer):
         raise InvalidInput(f"gradweave.wrap: {type(optimizer).__name__} steps by optimizers inside it that hold other "
                            "parameters; give optimizers that step their own, wrap(model, [a, b])")
     if not hooks_alone and any(getattr(value, "__self__", None) is held[0] and getattr(value, "__name__", "") == "step"
-                               for value in values):
+                               for value in values_in(optimizer)):
         # As Accelerate's with a loss scale: it would step beside the plan.
         raise InvalidInput(f"gradweave.wrap: this {type(optimizer).__name__} has stored step() of the optimizer inside it: "
                            f"wrap the one inside before it is prepared; {INTEGRATIONS}")

@@ -14,6 +14,7 @@ import ranks
 from models import batch, cluster, differing, make_net, make_optimizer, parameters, workload
 from reference import Reference
 from test_delayed import CASES
+from test_optimizers import Around
 from test_parity import exact_schemes
 
 OVERFLOW = {1: 0, 4: 1, 5: 1}  # step -> the rank whose loss is infinite there
@@ -43,7 +44,7 @@ def train_scaled(model, optimizer, scaler, rank, steps, clip=None):
     return scales
 
 
-def as_ddp(rank, schemes, optimizer, clipped):
+def as_ddp(rank, schemes, optimizer, clipped, around=lambda optimizer: optimizer):
     import gradweave
     from gradweave import core
 
@@ -58,7 +59,8 @@ def as_ddp(rank, schemes, optimizer, clipped):
     for scheme in schemes:
         model, scaler = make_net(seed=rank), make_scaler()
         plan = core.make_plan(workload(), cluster(2), scheme)
-        with gradweave.wrap(model, make_optimizer(optimizer, model), plan=plan, scaler=scaler) as (model, stepper):
+        stepper = around(make_optimizer(optimizer, model))
+        with gradweave.wrap(model, stepper, plan=plan, scaler=scaler) as (model, stepper):
             assert train_scaled(model, stepper, scaler, rank, 12, clip) == scales
         found = parameters(model)
         wrong += [(scheme, name) for name in expected if not torch.equal(found[name], expected[name])]
@@ -85,6 +87,10 @@ def test_averages_after_the_step_bear_a_loss_scale_and_clipping():
 @pytest.mark.parametrize("optimizer, clipped", [("sgd", False), ("adamw", True)])
 def test_exact_schemes_skip_and_clip_as_ddp(optimizer, clipped):
     assert ranks.run(as_ddp, 2, schemes=exact_schemes(), optimizer=optimizer, clipped=clipped) == [[], []]
+
+
+def test_a_scaler_steps_by_an_optimizer_around_the_wrapped_one():
+    assert ranks.run(as_ddp, 2, schemes=["ddp", "dear", "us_byte"], optimizer="sgd", clipped=True, around=Around) == [[], []]
 
 
 def as_reference(rank, cases, stops):
