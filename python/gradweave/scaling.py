@@ -2,9 +2,9 @@
 
 There a gradient is handed over in the backward, and what `.grad` holds in step() may be older: the engine takes the
 scale out and looks for infinities and NaNs at the hand-over, ranks agree, and the engine leaves out what is not
-finite. The scaler then only has to learn of it. With all other plans it does its usual work on reduced gradients.
-What wrap(exclude=) names, and what is no model's, is stepped by the gradient that is there: the scaler unscales and checks
-it as ever.
+finite. The scaler then only has to learn of it, and to leave out step(). With all other plans it does its usual work on
+reduced gradients. What wrap(exclude=) names, and what is no model's, is stepped by the gradient that is there: the scaler
+unscales and checks it as ever.
 """
 
 import contextlib
@@ -66,11 +66,13 @@ def _scaler_class(base):
             session = sessions.get(inner)
             if session is None or session.settings.scaler is not self or not session.unscales:
                 if session is not None and sum(v.item() for v in optimizer_state["found_inf_per_device"].values()):
-                    session.step_was_left_out()
+                    session.leave_out_step(inner)
                 return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
+            if session.overflowed():  # whoever watches step() sees none, as ever
+                return session.leave_out_step(inner)
             found = any(each.item() for each in optimizer_state["found_inf_per_device"].values())
             with _aside(session.updates.apart(inner) if found else ()):
-                return optimizer.step(*args, **kwargs)  # leaves out what is not finite; the rest of the plan goes on
+                return optimizer.step(*args, **kwargs)
 
         def __reduce_ex__(self, protocol):
             return reduce_plain(self, base, protocol)

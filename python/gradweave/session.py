@@ -457,9 +457,11 @@ class Session:
         if self.settings.scaler is None:
             self._loop.saw("unknown scaler")
 
-    def step_was_left_out(self):
-        """By the loss scale, which was too large."""
+    def leave_out_step(self, optimizer):
+        """In place of its step(): the loss scale was too large. Updates due from earlier iterations take place."""
         self._loop.skipped()
+        if self.updates.leave_out(optimizer):
+            self._iteration_ended()
 
     def step(self, optimizer, closure):
         if self.unscales and hasattr(optimizer, "grad_scale"):

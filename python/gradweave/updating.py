@@ -76,12 +76,23 @@ class Updates:
             self._step_in_parts(optimizer, stepper)
         else:
             self._check_no_gradient()
-        if not engine.reduced:
-            return result, False
+        return result, self._count(optimizer)
+
+    def leave_out(self, optimizer):
+        """In place of its step(). Returns whether the iteration ended."""
+        if self.engine.steps_in_forward:
+            self._steppers[optimizer].freeze_hyperparameters()
+        return self._count(optimizer)
+
+    def _count(self, optimizer):
+        """It has been stepped, or its step left out. Returns whether the iteration ended."""
+        if not self.engine.reduced:
+            return False
         self._stepped.add(optimizer)
-        if not others:
-            self.end_iteration()
-        return result, not others
+        if self._stepped != set(self._steppers):
+            return False
+        self.end_iteration()
+        return True
 
     def end_iteration(self, skip=False):
         """Ends the engine's iteration; what was not stepped stays as it is. `skip`: its gradients are dropped."""

@@ -11,7 +11,7 @@ from torch import distributed, nn
 
 import gradweave
 import ranks
-from models import batch, cluster, differing, make_net, make_optimizer, parameters, workload
+from models import batch, cluster, differing, links_cost, make_net, make_optimizer, parameters, workload
 from reference import Reference
 from test_delayed import CASES
 from test_optimizers import Around
@@ -114,6 +114,85 @@ def as_reference(rank, cases, stops):
             wrong += [(case, stop, n) for n in differing(model, expected)]
             model.gradweave.close()
     return wrong
+
+
+def steps_seen(rank, schemes):
+    """How often step() and its hooks ran where some batches overflow."""
+    import gradweave
+    from gradweave import core
+
+    seen = {}
+    for scheme in schemes:
+        model, scaler = make_net(), make_scaler()
+        plan = core.make_plan(workload(), cluster(2, 0.6), scheme)
+        with gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, scaler=scaler) as (model, stepper):
+            counts = seen[scheme] = dict.fromkeys(("step", "before", "after"), 0)
+
+            def count(what, counts=counts):
+                counts[what] += 1
+
+            stepper.register_step_pre_hook(lambda *_, count=count: count("before"))
+            stepper.register_step_post_hook(lambda *_, count=count: count("after"))
+            own = stepper.step
+            stepper.step = lambda own=own, count=count: (count("step"), own())  # as Accelerate learns of skipped steps
+            train_scaled(model, stepper, scaler, rank, 8)
+            del stepper.step
+    return seen
+
+
+def test_a_step_that_is_left_out_is_not_seen():
+    schemes, made = ["ddp", "dear", "us_byte", "deft", "delayed_averaging"], 8 - len(OVERFLOW)
+    expected = {scheme: {"step": made, "before": made, "after": made} for scheme in schemes}
+    assert ranks.run(steps_seen, 2, schemes=schemes) == [expected] * 2
+
+
+class Unlike(nn.Module):
+    """Of two parts, one with far larger gradients."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.large, self.small = nn.Linear(64, 5), nn.Linear(64, 5)
+
+    def forward(self, x):
+        return self.large(x.flatten(1)) * 100 + self.small(x.flatten(1)) * 1e-3
+
+
+def one_of_two_overflows(rank, schemes):
+    """While the starter runs, as with DistributedDataParallel; [(scheme, what differs)]."""
+    import gradweave
+
+    links_cost()
+    results = {}
+    for scheme in (None, *schemes):
+        model, scaler = Unlike(), torch.amp.GradScaler("cpu", init_scale=2.0**124)
+        run, optimizers = model, [torch.optim.SGD(part.parameters(), lr=1e-3) for part in (model.large, model.small)]
+        if scheme is None:
+            run = nn.parallel.DistributedDataParallel(model)
+        else:
+            gradweave.wrap(model, optimizers, scheme, scaler=scaler, warm_up=3, profile_iterations=2, timeout=20.0, report=False)
+        scales = []
+        for step in range(8):
+            x, y = batch(rank, step)
+            for each in optimizers:
+                each.zero_grad()
+            scaler.scale(nn.functional.cross_entropy(run(x), y)).backward()
+            for each in reversed(optimizers) if step % 2 else optimizers:
+                scaler.step(each)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        if scheme is not None:
+            gradweave.finish(model)
+            model.gradweave.close()
+        results[scheme] = scales, parameters(model)
+    scales, expected = results.pop(None)
+    assert scales[:3] == [2.0**123, 2.0**122, 2.0**121] and scales[-1] == scales[2]
+    return [(scheme, name) for scheme, (found, values) in results.items() for name in expected
+            if found != scales or not torch.equal(values[name], expected[name])]
+
+
+def test_a_step_that_is_left_out_counts_where_optimizers_take_turns():
+    assert ranks.run(one_of_two_overflows, 2, schemes=["ddp", "dear"]) == [[], []]
 
 
 def test_delayed_and_local_schemes_leave_out_what_is_not_finite():
