@@ -198,6 +198,7 @@ class Session:
 
     def install(self, plan: Plan) -> None:
         """Drain the plan in force, and put another one in force at this iteration. Collective; every rank gives the same."""
+        self._end_turn()
         self._controller.install(plan_of(plan))
 
     def synchronize(self) -> None:
@@ -221,6 +222,7 @@ class Session:
 
     def finish(self) -> None:
         """Apply everything on its way, and make all ranks equal. Collective."""
+        self._end_turn()
         if self.engine.installed:
             self.engine.drain("gradweave.finish()")
         else:  # the drain's first agreement: that all ranks are here
@@ -279,6 +281,7 @@ class Session:
         """{"rank0": RankState} (that of this rank): what a checkpoint needs besides model and optimizer. Plan, iteration,
         updates on their way, residuals, anchors. First applies what the coming forward would. Between iterations, on
         every rank after the same one; for torch.save(), and for torch.distributed.checkpoint."""
+        self._end_turn()
         rank, ranks = self.job.rank, self.job.size
         if self.plan is None or self._controller.profiling:  # still to be decided
             plan, parts = None, {"remains": self.engine.remains()}
@@ -494,11 +497,8 @@ class Session:
         if self._islands is not None:
             self.engine.communicating = self._syncs and self._islands.reduces
         graphs.refuse_capture(self._is_capturing, "the forward of a wrapped model")
-        if self.engine.communicating and self.updates.begun and self.engine.synchronous:
-            # Optimizers that are not stepped in every iteration, as with DistributedDataParallel.
-            self._loop.saw("takes turns")
-            self.updates.end_iteration()
-            self._iteration_ended()
+        if self.engine.communicating:
+            self._end_turn()
         if self.engine.communicating and self.model.training and self.settings.broadcast_buffers:
             self.broadcast_buffers()
         self._interruption.thread = threading.get_ident()
@@ -647,6 +647,13 @@ class Session:
         self._controller.iteration_ended()
         if self.islands is not None:
             self.islands.step_ended()
+
+    def _end_turn(self):
+        """Of optimizers that are not stepped in every iteration, as with DistributedDataParallel."""
+        if self.updates.begun and self.engine.synchronous:
+            self._loop.saw("takes turns")
+            self.updates.end_iteration()
+            self._iteration_ended()
 
     def _check_now_and_then(self):
         iteration = self.engine.iteration

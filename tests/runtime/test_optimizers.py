@@ -202,6 +202,42 @@ def test_optimizers_that_take_turns_as_in_ddp(scheme):
     assert ranks.run(by_turns, 2, scheme=scheme) == [[], []]
 
 
+def interrupted_turns(rank, between):
+    """`between` the turns of two optimizers, one of which is not stepped in every iteration: what differs from
+    DistributedDataParallel."""
+    from gradweave import core
+
+    results = []
+    for parallel in (True, False):
+        model = make_net(seed=rank)
+        first, second = matrices_and_rest(model)
+        if parallel:
+            run = nn.parallel.DistributedDataParallel(model)
+        else:
+            run, (first, second) = wrapped(model, [first, second], "ddp")
+        for step in range(6):
+            first.zero_grad()
+            second.zero_grad()
+            loss_of(run, rank, step).backward()
+            first.step()
+            if step % 2:
+                second.step()
+            elif not parallel and between == "install":
+                run.gradweave.install(core.make_plan(workload(), cluster(2), "wfbp"))
+            elif not parallel:
+                getattr(run.gradweave, between)()
+        if not parallel:
+            assert run.gradweave.counters["iterations"] == 6
+            run.gradweave.finish()
+        results.append(parameters(model))
+    return [name for name, value in results[0].items() if not torch.equal(results[1][name], value)]
+
+
+@pytest.mark.parametrize("between", ["finish", "state_dict", "install"])
+def test_calls_between_the_turns_of_optimizers(between):
+    assert ranks.run(interrupted_turns, 2, between=between) == [[], []]
+
+
 def left_out(rank, schemes):
     """The second optimizer is the user's alone."""
     import gradweave
