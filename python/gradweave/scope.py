@@ -117,4 +117,5 @@ def check_frozen(frozen):
     for name, parameter in frozen:
         if parameter.requires_grad:
             raise InvalidInput(f"optimizer.step(): parameter '{name}' requires a gradient now, and was frozen in "
-                               "gradweave.wrap(); call model.gradweave.close() and wrap again")
+                               "gradweave.wrap(); call gradweave.finish(model), then model.gradweave.close(), then "
+                               "wrap again")

@@ -31,6 +31,8 @@ OWN_BUFFERS = ("gradweave: each rank evaluates with running statistics of its ow
                "all ranks before model.eval() to evaluate with rank 0's, as DistributedDataParallel does")
 OWN_COPIES = ("gradweave.finish(): copies of the model, such as averages of its weights, differ between ranks, because ranks "
               "stepped on their own; call model.gradweave.average(copy) on all ranks to make a copy the mean over the ranks")
+UNFINISHED = ("model.gradweave.close(): updates on their way are dropped, and what ranks stepped on their own stays "
+              "different; call gradweave.finish(model) on all ranks before it")
 LOAD = "model.gradweave.load_state_dict()"
 
 
@@ -72,6 +74,7 @@ class Session:
         if settings.broadcast:
             self.control.broadcast(self._scope.to_broadcast())
         self._buffer_marks, self.evaluates_alone = self._scope.buffer_marks(), False
+        self._finished_at = self._synchronized_at = 0  # iterations
         self._copies, self._stepped_apart = [], False  # of the model, and whether ranks have stepped on their own
         for parameter in self.parameters:
             # Leaves a Python hook dictionary behind, which later Python hooks join instead of replacing ours.
@@ -205,6 +208,7 @@ class Session:
         """Wait for, and apply, what this rank can finish alone."""
         if self.engine.installed:
             self.engine.synchronize()
+            self._synchronized_at = self.engine.iteration
 
     def _layer_is_read(self, number):
         """Before parameters are read between iterations: apply what the plan has on its way for their layer."""
@@ -225,6 +229,7 @@ class Session:
         self._end_turn()
         if self.engine.installed:
             self.engine.drain("gradweave.finish()")
+            self._finished_at = self.engine.iteration
         else:  # the drain's first agreement: that all ranks are here
             self.control.peers.agree("gradweave.finish()", "", self.control.timeout_s)
         self._controller.finish()
@@ -377,12 +382,15 @@ class Session:
         self.synchronize()
 
     def close(self, error: BaseException | None = None, patience_s: float | None = None) -> None:
-        """End the engine's threads, and make model and optimizer what they were before. Safe to call twice. Waits for the ops
-        that other ranks may need, at most for the timeout. `error`: this rank's own error, which the other ranks are told; ops
-        under way are given up. `patience_s`: they are also given up once none has ended for so long. Any other call afterwards
-        raises InvalidInput."""
+        """End the engine's threads, and make model and optimizer what they were before. Call finish() on all ranks first:
+        updates on their way are dropped, with a warning. Safe to call twice. Waits for the ops that other ranks may need, at
+        most for the timeout. `error`: this rank's own error, which the other ranks are told; ops under way are given up.
+        `patience_s`: they are also given up once none has ended for so long. Any other call afterwards raises
+        InvalidInput."""
         if self.closed:
             return
+        if error is None and patience_s is None and self.job.rank == 0 and self._is_unfinished():
+            warnings.warn(UNFINISHED, stacklevel=2)
         self.unhook()
         self._controller.close(error is not None)
         self._commands.forget()
@@ -398,6 +406,15 @@ class Session:
         self.control.close()
         self.links = []
         self.closed = True
+
+    def _is_unfinished(self):
+        """Whether finish() would change parameters."""
+        if self.plan is None:
+            return False
+        iteration, demands = self.engine.iteration, core.demands_of(self.plan)
+        if demands["delays_gradients"] or (demands["local_steps"] and self.job.size > 1):
+            return iteration > self._finished_at
+        return demands["steps_in_forward"] and iteration > max(self._finished_at, self._synchronized_at)
 
     def unhook(self):
         """Makes model and optimizer what they were before, but for the engine's hooks on gradients."""
@@ -574,7 +591,7 @@ class Session:
             if alike := sorted(set(stepped_locally) - set(self.engine.stepped_locally)):
                 self.updates.average_states(alike, self.control)
             self.updates.plan_installed(self._moments(self.job.size, self._share))
-            self.plan = plan
+            self.plan, self._finished_at = plan, self.engine.iteration
             self._stepped_apart |= core.demands_of(plan)["local_steps"]
             self._hook_layers()
         except _native.RuntimeFailure:

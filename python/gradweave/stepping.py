@@ -98,8 +98,8 @@ class Stepper:
                     self._own_names.add(name)
 
     def run_pre_hooks(self):
-        """The user's hooks around step(), as run_post_hooks(): steps that the engine makes have none, so that they run once for
-        each of the user's steps."""
+        """The user's hooks around step(), as run_post_hooks(): the engine's steps have none, so that they run once for each of
+        the user's steps."""
         self._run(torch_optimizer._global_optimizer_pre_hooks, getattr(self.optimizer, "_optimizer_step_pre_hooks", {}))
 
     def run_post_hooks(self):

@@ -209,7 +209,7 @@ def _check_arguments(model, optimizers):
     for what, held in [("model", model)] + [("optimizer", each) for each in optimizers]:
         if held in sessions:
             raise InvalidInput(f"gradweave.wrap: this {what} is wrapped already: leave out this wrap(), or call "
-                               "model.gradweave.close() before it")
+                               "gradweave.finish(model), then model.gradweave.close() before it")
     if isinstance(model, torch.jit.ScriptModule):
         raise InvalidInput("gradweave.wrap: a TorchScript module has no hooks; pass the module that it was made from")
     seen = set()

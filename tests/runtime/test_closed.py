@@ -2,14 +2,16 @@
 
 import inspect
 import re
+import warnings
 
 import pytest
 import ranks
 import torch
 
 import gradweave
-from gradweave import _native
-from gradweave.session import Session
+from gradweave import _native, core, wrapping
+from gradweave.session import UNFINISHED, Session
+from models import cluster, make_net, make_optimizer, train, workload
 
 EVER = {"close"}  # may be called again
 # One argument of each type that the engine's methods take, by how pybind11 writes it.
@@ -66,6 +68,33 @@ def test_a_closed_session_refuses_every_call():
     assert len(told) > 60 and "Session.report" in told and "Session.state_dict" in told and "Engine.counters" in told
     assert {name: said for name, said in told.items()
             if not said.startswith("InvalidInput") or "close()" not in said or "wrap the model again" not in said} == {}
+
+
+def before_close(rank, cases):
+    """What close() warns of after {case: (scheme, what is called before it)}."""
+    said = {}
+    for case, (scheme, before) in cases.items():
+        model = make_net()
+        plan = core.make_plan(workload(), cluster(2, 0.6), scheme)
+        model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, timeout=20.0)
+        train(model, optimizer, rank, 4)
+        if before in ("finish", "synchronize"):
+            getattr(model.gradweave, before)()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            wrapping._close_all() if before == "exit" else model.gradweave.close()
+        said[case] = [(str(each.message), each.filename == __file__) for each in caught]
+    return said
+
+
+def test_close_without_finish_says_what_is_lost():
+    warned = {"forward": ("dear", ""), "delayed": ("deft", "synchronize"), "own steps": ("local_sgd", "synchronize")}
+    silent = {"in step": ("ddp", ""), "synchronized": ("dear", "synchronize"), "exit": ("deft", "exit"),
+              **{f"finished {scheme}": (scheme, "finish") for scheme in ("dear", "deft", "local_sgd")}}
+    first, second = ranks.run(before_close, 2, cases=warned | silent)
+    assert first == dict.fromkeys(warned, [(UNFINISHED, True)]) | dict.fromkeys(silent, [])
+    assert second == dict.fromkeys(warned | silent, [])
+    assert "gradweave.finish(model)" in UNFINISHED
 
 
 def test_a_model_on_two_devices_is_refused():

@@ -170,7 +170,7 @@ def one_of_two_overflows(rank, schemes):
         if scheme is None:
             run = nn.parallel.DistributedDataParallel(model)
         else:
-            gradweave.wrap(model, optimizers, scheme, scaler=scaler, warm_up=3, profile_iterations=2, timeout=20.0, report=False)
+            gradweave.wrap(model, optimizers, scheme, scaler=scaler, warm_up=3, profile_iterations=2, report=False)
         scales = []
         for step in range(8):
             x, y = batch(rank, step)

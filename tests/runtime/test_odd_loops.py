@@ -335,7 +335,7 @@ def same_optimizer(rank):
 
 REFUSED = {
     "forward() called": (without_forward, "call the model itself"),
-    "unfrozen": (unfrozen, "call model.gradweave.close() and wrap again"),
+    "unfrozen": (unfrozen, "call gradweave.finish(model), then model.gradweave.close(), then wrap again"),
     "step() twice": (stepped_twice, "put one backward() outside no_sync() before each step()"),
     "optimizer made later": (other_optimizer, "step() of the optimizer that gradweave.wrap() was given"),
     "parameter of another": (foreign_parameter, "give them to an optimizer of their own"),

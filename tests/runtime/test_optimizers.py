@@ -309,7 +309,7 @@ def with_others(rank, cases):
         model, own = make_net(seed=0), nn.Parameter(torch.ones(()))
         plan = core.make_plan(workload(), cluster(2, 0.6), scheme, options)
         assert core.demands_of(plan)["delays_gradients"] and not core.demands_of(plan)["partial_steps"]
-        model, optimizer = gradweave.wrap(model, torch.optim.SGD([*model.parameters(), own], lr=0.125), plan=plan, timeout=20.0)
+        model, optimizer = gradweave.wrap(model, torch.optim.SGD([*model.parameters(), own], lr=0.125), plan=plan)
         ran = []
         optimizer.register_step_pre_hook(lambda *_: ran.append("before"))
         optimizer.register_step_post_hook(lambda *_: ran.append("after"))
