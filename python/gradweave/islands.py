@@ -338,7 +338,8 @@ class Islands:
         settings, options = self._settings, self._options
         outer = (options["outer_momentum"], options["outer_learning_rate"])
         frozen = self._inside.gathered(digest([_native.checksum(sharding.local_of(p)) for _, p in self._frozen]))
-        alike = {"parameters": self._shapes, "frozen parameters": frozen[0] if self._one_state else digest(frozen), "exchanging ranks": self._exchanging, "ranks": options["ranks"],
+        alike = {"parameters": self._shapes, "frozen parameters": frozen[0] if self._one_state else digest(frozen),
+                 "exchanging ranks": self._exchanging, "ranks": options["ranks"],
                  "average": options["average"], "fragments": self._fragments, "compressor": options["compressor"],
                  "outer_momentum": outer[0], "outer_learning_rate": outer[1],
                  "moments": "local" if self.moment_share is None else "measured"}
@@ -588,9 +589,9 @@ class Islands:
             call(command.number, command.members)
         values = self._values.read() if command.last else self._values.read_fragment(turn[0])
         if not values.isfinite().all():
-            raise _native.InvalidInput(f"gradweave: parameters of island '{self.name}' are not finite, and would become so on all "
-                                       "islands: start it again, and it takes the state from the others; and look at its data, "
-                                       "its loss and its learning rate")
+            raise _native.InvalidInput(f"gradweave: parameters of island '{self.name}' are not finite, and an average would give "
+                                       "that to all islands: look at its data, loss and learning rate, and start it again: it "
+                                       "takes the state from the others")
         sample = None if self.moment_share is None else self.moment_share.read()
         self._member.begin(command, max(self._samples_begun.values()), values, sample)
 

@@ -123,12 +123,12 @@ class Member::Core {
   PartAverage part;
   GradientAverage gradients;
   std::optional<MeetingClient> client;
-  std::map<std::string, Other> others;         // by island
-  Epoch epoch;                                 // in force here
-  Epoch heard;                                 // rank 0: told the council, to be told the other ranks
-  std::string text;                            // rank 0's
-  bool spoke_commands = false;                 // rank 0: the last text had commands, which the last reports are older than
-  std::vector<StepReport> ranks;               // as they have last reported
+  std::map<std::string, Other> others;  // by island
+  Epoch epoch;                          // in force here
+  Epoch heard;                          // rank 0: told the council, to be told the other ranks
+  std::string text;                     // rank 0's
+  bool spoke_commands = false;    // rank 0: the last text had commands, which the last reports are older than
+  std::vector<StepReport> ranks;  // as they have last reported
   std::int64_t takes = 0, failed_to_take = 0;  // transfers
   bool have_taken = false;                     // all ranks of the island have the state by that transfer
   bool agreed = false;

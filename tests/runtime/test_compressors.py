@@ -161,7 +161,7 @@ def with_batches_left_out(rank, compressor, scheme, scaled, clipped=False, drain
     import gradweave
 
     left_out = {1: 0, 4: 1, 5: 1}  # step -> the rank whose loss is infinite
-    # Where a drain comes, messages are several iterations late, so that those of some that it takes part in are listed after it.
+    # Where a drain comes, messages are iterations late, so that some are listed after it.
     plan = plan_for(scheme, compressor, **({} if drained_before is None else {"us_per_byte": 4}))
     loop = Compressed(make_net(), plan)
     for step in range(9):
