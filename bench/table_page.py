@@ -419,7 +419,7 @@ def first_screen(times, found):
         row = [name]
         for rate in PICTURED:
             reach = seconds_to_target(name, rate, times[SMALL.job, rate][name], found)
-            row += [f"{reach[0]:.0f} s" if reach[0] is not None else f"{reach[1]} of {reach[2]} do",
+            row += [f"{reach[0]:.0f} s" if reach[0] is not None else f"by {reach[1]} of {reach[2]} seeds",
                     final_accuracy(name, rate, found, 1) + " %"]
         lines.append(row)
     return told + "\n\n" + markdown(["", *(text for rate in PICTURED for text in (f"time at {rate:g}", "accuracy"))],

@@ -589,9 +589,9 @@ class Islands:
             call(command.number, command.members)
         values = self._values.read() if command.last else self._values.read_fragment(turn[0])
         if not values.isfinite().all():
-            raise _native.InvalidInput(f"gradweave: parameters of island '{self.name}' are not finite, and an average would give "
-                                       "that to all islands: look at its data, loss and learning rate, and start it again: it "
-                                       "takes the state from the others")
+            raise _native.InvalidInput(f"gradweave: parameters of island '{self.name}' are not finite, and an average would "
+                                       "give that to all islands: look at its data, loss and learning rate, and start it "
+                                       "again: it takes the state from the others")
         sample = None if self.moment_share is None else self.moment_share.read()
         self._member.begin(command, max(self._samples_begun.values()), values, sample)
 

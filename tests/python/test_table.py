@@ -168,7 +168,7 @@ def test_the_pages_show_what_was_measured():
 def test_the_first_screen_says_how_many_seeds_its_accuracies_have():
     curve = [(468, 90.0)]
     found = {("ddp", 2.0): 3 * [curve], ("DDP (fp16 hook)", 2.0): 3 * [curve], ("DDP (PowerSGD hook)", 2.0): 6 * [curve]}
-    found |= {("delayed_averaging compressor=int4", rate): 3 * [curve] for rate in (2.0, 64.0)}
+    found |= {(table_page.AVERAGES, rate): 3 * [curve] for rate in (2.0, 64.0)}
     found |= {("Streaming DiLoCo", 2.0): 3 * [curve], ("Streaming DiLoCo", 64.0): [curve]}
     assert table_page.seeds_told(found) == "three seeds (six for DDP (PowerSGD hook), one for Streaming DiLoCo at 64)"
 

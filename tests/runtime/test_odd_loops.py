@@ -415,8 +415,8 @@ def test_gradients_of_an_earlier_backward_stay_where_a_later_one_has_none(scheme
 
 
 def held_over_steps(rank, scheme, which):
-    """The second head has an optimizer of its own, which steps every second time by what has come since. `which`: the head that
-    each rank uses, by turns."""
+    """The second head has an optimizer of its own, which steps every second time by what has come since. `which`: the head
+    that each rank uses, by turns."""
     import gradweave
 
     torch.manual_seed(0)
