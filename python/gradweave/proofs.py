@@ -1,28 +1,38 @@
 """What an optimizer supports, tried on copies of a few of its parameters."""
 
+import collections
 import copy
+import numbers
 
 import torch
 
-from gradweave import slices
+from gradweave import _native, slices
 from gradweave.sharding import is_sharded, local_of
 from gradweave.stepping import Stepper, twin_of
 
 MOST = 6  # parameters that are tried
+# Attributes of optimizers that torch or Gradweave writes.
+OTHERS = {"defaults", "state", "param_groups", "step", "grad_scale", "found_inf", "_opt_called", "_step_count",
+          "_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured", "_need_device_dtype_check_for_fused",
+          "_step_supports_amp_scaling", "_gradweave_twin"}
 
 
 def prove_partial_steps(stepper):
-    """Whether partial steps equal a full step bit for bit. Returns None, or why not."""
+    """Whether partial steps equal a full step bit for bit, and leave attributes as they are, which each twin has for itself.
+    Returns None, or why not."""
     chosen = _smallest(stepper, key=lambda p: None, of_each=2)
-    if len(chosen) < 2:
+    if not chosen:
         return None
     name = stepper.kind.__name__
     try:
         full, parts = _tried(stepper, chosen, _step_together), _tried(stepper, chosen, _step_one_by_one)
+        changed = _changed_attribute(stepper.optimizer, full)
     except Exception as error:  # any optimizer of the user's: whatever it raises is the reason
         return f"a partial step of {name} failed: {error}"
     if not all(torch.equal(local_of(p), local_of(q)) for p, q in zip(full.parameters, parts.parameters)):
         return f"{name} couples parameters: a step of some differs from a step of all"
+    if changed:
+        return f"step() of {name} changes its attribute '{changed}', and each part of a step has its own: keep it in state[p]"
     return None
 
 
@@ -81,6 +91,9 @@ def _tried(stepper, chosen, step, zeros=False):
     copies = {id(p): (torch.zeros_like(p) if zeros else p.detach().clone()).requires_grad_() for p in chosen}
     trial = twin_of(optimizer, stepper.kind)
     trial.param_groups = []
+    copied = {id(p): copies.get(id(p), p) for group in optimizer.param_groups for p in group["params"]}
+    for name, value in _attributes(trial).items():
+        setattr(trial, name, copy.deepcopy(value, copied))
     for group in optimizer.param_groups:
         members = [copies[id(p)] for p in group["params"] if id(p) in copies]
         if members:
@@ -97,6 +110,37 @@ def _tried(stepper, chosen, step, zeros=False):
             tensor.grad = torch.zeros_like(tensor) if zeros else _in_memory_order(tensor, values)
         step(tried)
     return tried
+
+
+def _changed_attribute(optimizer, tried):
+    """The name of one that the steps have changed in the optimizer of `tried`, or None."""
+    before = {name: _told(value) for name, value in _attributes(optimizer).items()}
+    return next((name for twin in tried.twins for name, value in _attributes(twin).items()
+                 if name not in before or before[name] != _told(value)), None)
+
+
+def _attributes(optimizer):
+    """Those that are numbers, texts, tensors, or hold nothing else."""
+    return {name: value for name, value in vars(optimizer).items()
+            if name not in OTHERS and not name.endswith("_hooks") and _is_plain(value)}
+
+
+def _is_plain(value):
+    if isinstance(value, (dict, list, tuple, set, collections.deque)):
+        return all(map(_is_plain, value.values() if isinstance(value, dict) else value))
+    return value is None or isinstance(value, (numbers.Number, str, torch.Tensor))
+
+
+def _told(value):
+    """As text; equal ones have the same."""
+    if isinstance(value, dict):
+        return repr([(name, _told(each)) for name, each in value.items()])
+    if isinstance(value, (list, tuple, set, collections.deque)):
+        return repr(list(map(_told, value)))
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    # Parameters are there to be changed.
+    return "parameter" if value.requires_grad else f"{value.dtype} {value.shape} {_native.checksum(local_of(value))}"
 
 
 def _in_memory_order(like, value):

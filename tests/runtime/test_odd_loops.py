@@ -294,6 +294,32 @@ def coupled(rank):
         trained(model, optimizer, rank, 3)
 
 
+class Counts(torch.optim.Optimizer):
+    """Counts its steps in an attribute, which no state_dict() has."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+        self.t = 0
+
+    @torch.no_grad()
+    def step(self):
+        self.t += 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad, alpha=group["lr"] / self.t)
+
+
+def counts(rank):
+    with wrapped(net := make_net(), Counts(net.parameters()), "p3") as (model, optimizer):
+        trained(model, optimizer, rank, 3)
+
+
+def counts_for_one(rank):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 5, bias=False))
+    with wrapped(net, Counts(net.parameters()), "p3") as (model, optimizer):
+        trained(model, optimizer, rank, 3)
+
+
 def sparse(rank):
     class Words(nn.Embedding):
         def forward(self, x):
@@ -341,6 +367,8 @@ REFUSED = {
     "parameter of another": (foreign_parameter, "give them to an optimizer of their own"),
     "rate changed too late": (other_rate, "change it before backward() or after step()"),
     "coupled": (coupled, "Normed couples parameters"),
+    "counts": (counts, "step() of Counts changes its attribute 't'"),
+    "counts for one parameter": (counts_for_one, "keep it in state[p]"),
     "sparse": (sparse, "use sparse=False"),
     "converted": (converted, "convert the model first"),
     "optimizer of another model": (of_another_model, "this AdamW steps no parameter of the model"),

@@ -416,3 +416,62 @@ def test_an_optimizer_that_evaluates_the_loss_many_times_as_in_ddp():
 def test_it_is_refused_where_the_plan_sends_one_backward_of_each_step():
     for message in ranks.run(by_lbfgs, 2):
         assert "LBFGS evaluates the loss many times" in message and "such as ddp" in message
+
+
+def stepped_in_parts(kind, **options):
+    """Why it can't be, or None; before its first step and after it."""
+    from gradweave.proofs import prove_partial_steps
+    from gradweave.stepping import Stepper
+
+    chosen = [nn.Parameter(torch.randn(shape)) for shape in ((3, 4), (5, 5))]
+    optimizer = kind(chosen, lr=0.01, **options)
+    stepper, found = Stepper(optimizer, kind, chosen), []
+    for _ in range(2):
+        found.append(prove_partial_steps(stepper))
+        for p in chosen:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+    return found
+
+
+def test_torchs_own_optimizers_step_in_parts():
+    for name in ("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "Muon", "NAdam", "RAdam", "RMSprop",
+                 "Rprop", "SGD"):
+        assert stepped_in_parts(getattr(torch.optim, name)) == [None, None], name
+    for name in ("Adagrad", "Adam", "AdamW", "SGD"):
+        assert stepped_in_parts(getattr(torch.optim, name), fused=True) == [None, None], name
+
+
+class Keeps(torch.optim.SGD):
+    """`change` changes what it keeps beside its state, `kept`."""
+
+    def __init__(self, parameters, lr, kept, change):
+        super().__init__(parameters, lr)
+        self.kept, self.change = kept, change
+
+    def step(self, closure=None):
+        self.change(self)
+        super().step(closure)
+
+
+def appended(optimizer):
+    optimizer.kept["losses"].append(1.0)
+
+
+def added(optimizer):
+    optimizer.kept.add_(1)
+
+
+def replaced(optimizer):
+    optimizer.kept = 2.0
+
+
+@pytest.mark.parametrize("kept, change", [({"losses": []}, appended), (torch.zeros(()), added), (None, replaced)])
+def test_what_an_optimizer_changes_beside_its_state_is_found_and_left_alone(kept, change):
+    from gradweave.proofs import prove_partial_steps
+    from gradweave.stepping import Stepper
+
+    chosen = [nn.Parameter(torch.randn(shape)) for shape in ((3, 4), (5, 5))]
+    optimizer, before = Keeps(chosen, 0.01, kept, change), str(kept)
+    assert "attribute 'kept'" in prove_partial_steps(Stepper(optimizer, Keeps, chosen))
+    assert str(optimizer.kept) == before
