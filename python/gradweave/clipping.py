@@ -14,7 +14,7 @@ def clip_grad_norm_(engine, parameters, shards, max_norm, norm_type, error_if_no
                                    "norm of the whole gradient is known; choose a scheme that steps in "
                                    "optimizer.step() or in the next forward, such as ddp or dear")
     chosen = parameters if chosen is None else chosen
-    if not engine.installed or not engine.reduced or not engine.steps_in_forward:
+    if not engine.installed or not engine.reduced or not engine.partial_steps:
         return torch.nn.utils.clip_grad_norm_(chosen, max_norm, norm_type, error_if_nonfinite)
     coming = dict(zip(parameters, engine.coming_gradients()))
     shard_of = {shard.parameter: shard for shard in shards.values()}
@@ -26,9 +26,12 @@ def clip_grad_norm_(engine, parameters, shards, max_norm, norm_type, error_if_no
             whole.append(parameter.grad)
         elif own:
             flat = own[0] if len(own) == 1 else torch.cat(own)
-            # In the parameter's shape: a norm of one dimension is summed in another order.
-            whole.append(shard_of[parameter].whole_of(flat) if parameter in shard_of else
-                         flat.as_strided(parameter.size(), parameter.stride(), flat.storage_offset()))
+            if parameter in shard_of:
+                flat = shard_of[parameter].whole_of(flat)
+            elif flat.numel() == parameter.numel():
+                # In the parameter's shape: a norm of one dimension is summed in another order.
+                flat = flat.as_strided(parameter.size(), parameter.stride(), flat.storage_offset())
+            whole.append(flat)
         parts.extend(own or ())
     norm = torch.nn.utils.get_total_norm(whole, norm_type, error_if_nonfinite)
     # As torch.nn.utils.clip_grads_with_norm_ does, which asks for parameters.

@@ -27,6 +27,9 @@ from gradweave.updating import Updates
 
 
 BUFFERS = "the broadcast of buffers"
+EDITED = ("the loop changes gradients between backward() and step(), when those that the plan does not send in this iteration "
+          "are this rank's own, and so is their norm; clip with gradweave.clip_grad_norm_, or use a scheme that sends the whole "
+          "gradient in each, such as ddp")
 OWN_BUFFERS = ("gradweave: each rank evaluates with running statistics of its own batches: call gradweave.finish(model) on "
                "all ranks before model.eval() to evaluate with rank 0's, as DistributedDataParallel does")
 OWN_COPIES = ("gradweave.finish(): copies of the model, such as averages of its weights, differ between ranks, because ranks "
@@ -610,6 +613,8 @@ class Session:
         if self.islands is not None and core.demands_of(plan)["local_steps"]:
             return LOCAL_IN_ISLAND
         reason = self._loop.refusal(plan)
+        if self._loop.seen("edits") and core.demands_of(plan)["partial_steps"] and not core.demands_of(plan)["local_steps"]:
+            reason = reason or EDITED
         return reason and f"the plan doesn't work with this loop: {reason}"
 
     def _hook_layers(self):

@@ -7,7 +7,7 @@ import torch
 from torch import distributed, nn
 
 import ranks
-from models import batch, cluster, differing, make_net, parameters, train, workload
+from models import batch, cluster, differing, links_cost, make_net, parameters, train, workload
 from reference import Reference
 
 OPTIMIZERS = {
@@ -199,6 +199,62 @@ def coupled(rank):
 
 def test_an_optimizer_that_couples_elements_is_refused_such_a_plan():
     ranks.run(coupled, 2)
+
+
+# ---- clipping
+
+
+def clipped(rank, plans):
+    """(plan, norms, how far the parameters went in each iteration as a part of what clipping allows)."""
+    import gradweave
+
+    found = []
+    for name in plans:
+        model = make_net(seed=0)
+        model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.5), plan=PLANS[name](workload()))
+        norms, ways = [], []
+        for step in range(6):
+            x, y = batch(rank, step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            before = [p.detach().clone() for p in model.parameters()]
+            norms.append(gradweave.clip_grad_norm_(model, 0.01).item())
+            optimizer.step()
+            model.gradweave.synchronize()
+            ways.append(torch.cat([(p - q).flatten() for p, q in zip(model.parameters(), before)]).norm().item() / 0.005)
+        gradweave.finish(model)  # all ranks equal, or it raises
+        model.gradweave.close()
+        found.append((name, norms, ways))
+    return found
+
+
+def test_the_norm_is_of_what_is_stepped():
+    mine, theirs = ranks.run(clipped, 2, plans=["filtered", "two delays"])
+    assert mine == theirs
+    for name, norms, ways in mine:
+        assert min(norms) > 0.01 and ways == pytest.approx([1.0] * len(ways), rel=1e-3), name
+
+
+def clipped_by_torch(rank):
+    import gradweave
+
+    torch.manual_seed(0)
+    model = Heavy()
+    links_cost(us_per_byte=5e-4)
+    model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05), "covap", warm_up=1,
+                                      profile_iterations=2, timeout=20, options={"interval": 3})
+    with pytest.raises(gradweave.InvalidInput, match="changes gradients between .* clip with gradweave.clip_grad_norm_"):
+        for step in range(4):
+            x, y = batch(rank, step, size=2)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+    model.gradweave.close()
+
+
+def test_torchs_clipping_is_refused_where_a_part_is_sent():
+    ranks.run(clipped_by_torch, 2)
 
 
 # ---- a large tensor

@@ -183,7 +183,8 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
     own = {id(parameter) for parameter in parameters}
     for session in set(sessions.values()):
         if any(id(parameter) in own for parameter in session.parameters):
-            if max_norm == float("inf") and not session.engine.steps_in_forward:  # asks for the norm alone
+            engine = session.engine
+            if max_norm == float("inf") and not engine.partial_steps:  # asks for the norm alone
                 return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], norm_type,
                                                      error_if_nonfinite)
             return session.clip_grad_norm_(max_norm, norm_type, error_if_nonfinite, parameters)
