@@ -708,7 +708,6 @@ class Session:
 
     parameters = ()  # that the engine has
     plan = None      # none orders what the user's means communicate
-    buffers_changed = False  # so that rank 0's are to be sent: the user's means do it
 
     def __init__(self, model, optimizers, settings, islands):
         self.model, self.settings, self.closed = model, settings, False
@@ -726,6 +725,9 @@ class Session:
     def finish(self) -> None:
         """Returns once all islands that are there have called it: then they are equal. Collective."""
         self.islands.finish()
+
+    def follow_buffers(self):
+        """The user's means do it."""
 
     def clip_grad_norm_(self, max_norm, norm_type, error_if_nonfinite):
         return torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_norm, norm_type, error_if_nonfinite)

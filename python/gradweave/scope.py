@@ -46,15 +46,11 @@ class Scope:
         self._frozen = [(name, p) for name, p in model.named_parameters()
                         if not p.requires_grad and not self._is_excluded(name)]
 
-    def buffers(self):
-        return [buffer for name, buffer in self.model.named_buffers() if not self._is_excluded(name)]
-
-    def buffer_marks(self):
-        """What changes with each change of a buffer."""
-        return [(id(buffer), buffer._version) for buffer in self.buffers()]
+    def named_buffers(self):
+        return {name: buffer for name, buffer in self.model.named_buffers() if not self._is_excluded(name)}
 
     def to_broadcast(self):
-        return [tensor for tensor in self._to_broadcast if tensor.numel() > 0] + self.buffers()
+        return [tensor for tensor in self._to_broadcast if tensor.numel() > 0] + list(self.named_buffers().values())
 
     def arguments(self):
         """{what: text} of what ranks must have alike."""
@@ -67,7 +63,7 @@ class Scope:
 
     def buffer_shapes(self):
         """A digest of what ranks must have alike of buffers."""
-        return digest([f"{n} {tuple(b.shape)} {b.dtype}" for n, b in self.model.named_buffers() if not self._is_excluded(n)])
+        return digest([f"{n} {tuple(b.shape)} {b.dtype}" for n, b in self.named_buffers().items()])
 
     def check_alone(self, first):
         """In a forward: whether another library communicates the model, too; more in the `first`. Errors: InvalidInput."""

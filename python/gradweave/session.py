@@ -14,6 +14,7 @@ from gradweave import (_native, checkpoint, clipping, compiling, core, equality,
                        profiling, reading, scaling, sharding)
 from gradweave._native import InvalidInput
 from gradweave.agreement import Control, difference, digest, has_mean
+from gradweave.buffers import BUFFERS, Buffers
 from gradweave.checkpoint import RankState
 from gradweave.closing import refusing_once_closed
 from gradweave.commands import Commands
@@ -26,7 +27,6 @@ from gradweave.subclasses import Hook
 from gradweave.updating import Updates
 
 
-BUFFERS = "the broadcast of buffers"
 EDITED = ("the loop changes gradients between backward() and step(), when those that the plan does not send in this iteration "
           "are this rank's own, and so is their norm; clip with gradweave.clip_grad_norm_, or use a scheme that sends the whole "
           "gradient in each, such as ddp")
@@ -76,7 +76,7 @@ class Session:
             link.open(job, self.device)
         if settings.broadcast:
             self.control.broadcast(self._scope.to_broadcast())
-        self._buffer_marks, self.evaluates_alone = self._scope.buffer_marks(), False
+        self._buffers, self.evaluates_alone = Buffers(self._scope, self.control), False
         self._finished_at = self._synchronized_at = 0  # iterations
         self._copies, self._stepped_apart = [], False  # of the model, and whether ranks have stepped on their own
         for parameter in self.parameters:
@@ -245,20 +245,18 @@ class Session:
         if self.islands is not None:
             self.islands.finish()
 
-    @property
-    def buffers_changed(self):
-        """Whether a buffer has changed here since all ranks had rank 0's."""
-        return self._scope.buffer_marks() != self._buffer_marks
-
     def broadcast_buffers(self) -> None:
         """Give all ranks rank 0's buffers. Collective."""
-        self.control.broadcast(self._scope.buffers(), BUFFERS)
-        self._buffer_marks = self._scope.buffer_marks()
+        self._buffers.broadcast()
+
+    def follow_buffers(self):
+        """As broadcast_buffers(), of those that training changes; once for each step. Collective."""
+        self._buffers.follow()
 
     def evaluates(self):
         """The model is about to be evaluated."""
         self.synchronize()
-        if self.job.rank == 1 and not self.evaluates_alone and self.buffers_changed:  # rank 0's are right; one says it
+        if self.job.rank == 1 and not self.evaluates_alone and self._buffers.changed:  # rank 0's are right; one says it
             self.evaluates_alone = True
             warnings.warn(OWN_BUFFERS, stacklevel=4)
 

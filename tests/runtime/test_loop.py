@@ -1,6 +1,7 @@
 """What a training loop may do around the wrapped model, compared with DistributedDataParallel where it can do the same."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -233,6 +234,66 @@ def buffers(rank, broadcast_buffers):
 def test_buffers_as_in_ddp(broadcast_buffers):
     # Without broadcasts rank 0's own are the same anyhow, and finish() makes the others equal.
     assert ranks.run(buffers, 2, broadcast_buffers=broadcast_buffers) == [[], []]
+
+
+class Buffered(nn.Module):
+    """Buffers that are constant, assigned anew, changed through `.data`, by some ranks' batches only, and by late ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(64, 5)
+        for name in ("mask", "assigned", "data", "seen", "late"):
+            self.register_buffer(name, torch.zeros(1000 if name == "mask" else 64))
+
+    def forward(self, x, sees, is_late):
+        x = x.flatten(1)
+        if self.training:
+            self.assigned = 0.9 * self.assigned + x.detach().mean(0)
+            self.data.data.mul_(0.9).add_(x.detach().mean(0))
+            if sees:
+                self.seen += 1
+            if is_late:
+                self.late += 1
+        return self.lin(x - self.assigned - self.data)
+
+
+def followed(rank, late):
+    """(buffers after each forward, elements of each broadcast, warnings) where frameworks ask for buffers as in DDP."""
+    import gradweave
+    from gradweave.integrations.jobs import Jobs
+
+    model = Buffered()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    jobs = Jobs("this test", {"scheme": "ddp", "timeout": 20, "warm_up": 1, "profile_iterations": 1}, evaluates_alone=late)
+    jobs.expect(model)
+    jobs.wrap([optimizer])
+    sent, broadcast = [], model.gradweave.control.broadcast
+    model.gradweave.control.broadcast = lambda tensors, *what: (sent.append(sum(each.numel() for each in tensors)),
+                                                                broadcast(tensors, *what))
+    found = []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for step in range(10):
+            x, y = batch(rank, step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x, sees=rank == step == 1, is_late=rank == 1 and step > 7), y).backward()
+            optimizer.step()
+            found.append({name: buffer.clone() for name, buffer in model.named_buffers()})
+        model.gradweave.control.broadcast = broadcast
+    gradweave.finish(model)
+    found.append({name: buffer.clone() for name, buffer in model.named_buffers()})
+    model.gradweave.close()
+    return found, sent, [str(each.message) for each in told if "buffer" in str(each.message)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_buffers_that_training_changes_follow_rank_0s(late):
+    (first, sent, told), (second, others_sent, others_told) = ranks.run(followed, 2, late=late)
+    assert sent == others_sent == [1256] + [192] * (8 if late else 9)
+    assert told == [] and len(others_told) == 1 and "buffer 'late' has changed" in others_told[0]
+    for mine, others in zip(first[:0 if late else -1], second):  # else they follow in the next forward
+        assert all(torch.equal(mine[name], others[name]) for name in ("assigned", "data", "seen"))
+    assert all(map(torch.equal, first[-1].values(), second[-1].values()))
 
 
 def saves_alone(rank, schemes):

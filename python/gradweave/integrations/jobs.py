@@ -202,13 +202,12 @@ def _steps(optimizer, model):
 
 def _follow_rank_0(model, optimizers, late):
     """Buffers as DistributedDataParallel has them: rank 0's, from one step to the next. They are sent after a step, so that
-    ranks that evaluate have them, or `late`, before the next forward. Those that no forward changes cost no message."""
+    ranks that evaluate have them, or `late`, before the next forward. Those that training doesn't change are sent once."""
     stale = False
 
     def follow():
         nonlocal stale
-        if sessions[model].buffers_changed:
-            sessions[model].broadcast_buffers()
+        sessions[model].follow_buffers()
         stale = False
 
     def stepped(*_):
