@@ -74,6 +74,11 @@ def prove_slices(stepper):
     return None
 
 
+def own_names(optimizer):
+    """Of the attributes that its own class writes."""
+    return [name for name in vars(optimizer) if name not in OTHERS and not name.endswith("_hooks")]
+
+
 def _smallest(stepper, key, of_each):
     """The smallest parameters of each group, `of_each` for each value of `key`."""
     known, chosen = {id(p) for p in stepper.parameters}, []
@@ -121,8 +126,7 @@ def _changed_attribute(optimizer, tried):
 
 def _attributes(optimizer):
     """Those that are numbers, texts, tensors, or hold nothing else."""
-    return {name: value for name, value in vars(optimizer).items()
-            if name not in OTHERS and not name.endswith("_hooks") and _is_plain(value)}
+    return {name: vars(optimizer)[name] for name in own_names(optimizer) if _is_plain(vars(optimizer)[name])}
 
 
 def _is_plain(value):

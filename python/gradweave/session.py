@@ -27,9 +27,11 @@ from gradweave.subclasses import Hook
 from gradweave.updating import Updates
 
 
+AROUND = ("the loop has a {} around its optimizer, whose step() may read and change parameters, and the plan updates them "
+          "elsewhere; use a scheme that updates in step(), such as ddp")
 EDITED = ("the loop changes gradients between backward() and step(), when those that the plan does not send in this iteration "
-          "are this rank's own, and so is their norm; clip with gradweave.clip_grad_norm_, or use a scheme that sends the whole "
-          "gradient in each, such as ddp")
+          "are this rank's own, and so is their norm; clip with gradweave.clip_grad_norm_, or use a scheme that sends the "
+          "whole gradient in each, such as ddp")
 OWN_BUFFERS = ("gradweave: each rank evaluates with running statistics of its own batches: call gradweave.finish(model) on "
                "all ranks before model.eval() to evaluate with rank 0's, as DistributedDataParallel does")
 OWN_COPIES = ("gradweave.finish(): copies of the model, such as averages of its weights, differ between ranks, because ranks "
@@ -52,6 +54,7 @@ class Session:
     def __init__(self, model, optimizers, settings, job, links):
         self.model, self.settings, self.links = model, settings, links
         self.plan = self.on_close = None
+        self.around = None  # the class of an optimizer around one of these that does more than step it
         self.closed = False
         self._order = profiling.ForwardOrder(model)
         self.layers, self._called, self._folded = None, False, False
@@ -606,12 +609,15 @@ class Session:
         what is wrong."""
         if _native.validate(plan, workload):
             return ""
-        if not core.demands_of(plan)["synchronous"]:
+        demands = core.demands_of(plan)
+        if not demands["synchronous"]:
             self.updates.look_at_optimizers()
-        if self.islands is not None and core.demands_of(plan)["local_steps"]:
+        if self.islands is not None and demands["local_steps"]:
             return LOCAL_IN_ISLAND
         reason = self._loop.refusal(plan)
-        if self._loop.seen("edits") and core.demands_of(plan)["partial_steps"] and not core.demands_of(plan)["local_steps"]:
+        if self.around and (demands["steps_in_forward"] or demands["steps_in_backward"]):
+            reason = reason or AROUND.format(self.around)
+        if self._loop.seen("edits") and demands["partial_steps"] and not demands["local_steps"]:
             reason = reason or EDITED
         return reason and f"the plan doesn't work with this loop: {reason}"
 

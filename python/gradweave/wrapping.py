@@ -14,7 +14,7 @@ from gradweave import core, forking, graphs, islands, lockstep, scaling, shardin
 from gradweave._native import InvalidInput
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
-from gradweave.proofs import prove_sharded_steps, prove_slices
+from gradweave.proofs import own_names, prove_sharded_steps, prove_slices
 from gradweave.scope import INTEGRATIONS, Scope
 from gradweave.session import Session
 from gradweave.settings import Given, Settings, spelled_as
@@ -23,6 +23,7 @@ from gradweave.subclasses import (become, model_class, optimizer_class, optimize
                                   values_in)
 
 
+FRAMEWORKS = {"accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "torch", "transformers"}
 LAST_OPS_S = 5.0  # at an exit without finish(): for an op under way, which another rank may still need
 
 
@@ -128,6 +129,7 @@ def wrap_alone(model, optimizer, settings):
         if trained.shards:
             _check_sharded_steps(optimizers, trained.parameters)
         session = Session(model, optimizers, settings, job, links)
+        session.around = next(filter(None, map(_around, _listed(optimizer))), None)
     except BaseException as error:
         if agreed or not isinstance(error, Exception):  # else the others know of it
             job.report(error)
@@ -197,6 +199,17 @@ def innermost(optimizer, hooks_alone=False):
         raise InvalidInput(f"gradweave.wrap: this {type(optimizer).__name__} has stored step() of the optimizer inside it: "
                            f"wrap the one inside before it is prepared; {INTEGRATIONS}")
     return innermost(held[0], hooks_alone)
+
+
+def _around(optimizer):
+    """The class of one around another that keeps values of its own, as Lookahead does, and is no framework's; or None."""
+    if not (held := optimizers_in(optimizer)):
+        return None
+    inner = held[0]
+    own = [name for name in own_names(optimizer) if vars(optimizer)[name] is not inner and name not in vars(inner)]
+    if own and type(optimizer).__module__.partition(".")[0] not in FRAMEWORKS:
+        return type(optimizer).__name__
+    return _around(inner)
 
 
 def _parameters_of(optimizer):

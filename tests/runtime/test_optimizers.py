@@ -160,6 +160,56 @@ def test_an_optimizer_around_another_trains_as_the_inner_one():
     assert ranks.run(around_another, 2, schemes=all_schemes("exact")) == [[], []]
 
 
+class Lookahead(Around):
+    """Changes parameters in its step(), by values of its own."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.slow = None
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        result = super().step(closure)
+        chosen = [p for group in self.param_groups for p in group["params"]]
+        self.slow = self.slow or [p.clone() for p in chosen]
+        for slow, p in zip(self.slow, chosen):
+            p.data.copy_(slow.lerp_(p, 0.5))
+        return result
+
+
+def looks_ahead(rank, schemes):
+    """{scheme: the error, or the parameters that are not DistributedDataParallel's}."""
+    import gradweave
+
+    found = {}
+    for scheme in [None, *schemes]:
+        model = run = make_net(seed=0)
+        optimizer = Around(Lookahead(torch.optim.SGD(model.parameters(), lr=0.05)))
+        if scheme is None:
+            run = nn.parallel.DistributedDataParallel(model)
+        else:
+            run, optimizer = gradweave_auto(model, optimizer, scheme)
+        try:
+            for step in range(5):
+                optimizer.zero_grad()
+                loss_of(run, rank, step).backward()
+                optimizer.step()
+            found[scheme] = parameters(model)
+        except gradweave.InvalidInput as error:
+            found[scheme] = str(error)
+        if scheme is not None:
+            model.gradweave.close()
+    expected = found.pop(None)
+    return {scheme: said if isinstance(said, str) else [n for n in expected if not torch.equal(said[n], expected[n])]
+            for scheme, said in found.items()}
+
+
+def test_an_optimizer_around_another_that_changes_parameters_needs_updates_in_step():
+    for found in ranks.run(looks_ahead, 2, schemes=["dear", "auto", "ddp"]):
+        assert "the loop has a Lookahead around its optimizer" in found["dear"] and "such as ddp" in found["dear"]
+        assert found["auto"] == found["ddp"] == []
+
+
 def around_several(rank):
     model = make_net(seed=rank)
     first, second = matrices_and_rest(model)
