@@ -481,7 +481,7 @@ double Session::clip_grad_norm(double max_norm, double norm_type) {
   state.unscale();
   const std::vector<NamedParameter>& parameters = state.parts->described.parameters;
   std::vector<std::vector<at::Tensor>> coming(parameters.size());
-  if (state.engine.run(&run::Run::reduced) && steps.in_forward) {
+  if (state.engine.run(&run::Run::reduced) && steps.partial) {
     coming = state.engine.coming_gradients();
   } else {
     for (std::size_t p = 0; p < parameters.size(); ++p) {
@@ -495,7 +495,9 @@ double Session::clip_grad_norm(double max_norm, double norm_type) {
     const at::Tensor whole = coming[p].size() == 1 ? coming[p].front().detach() : at::cat(coming[p]);
     // In the parameter's shape: a norm of one dimension is summed in another order.
     const at::Tensor& like = parameters[p].tensor;
-    norms.push_back(whole.as_strided(like.sizes(), like.strides(), whole.storage_offset()).norm(norm_type));
+    const bool all = whole.numel() == like.numel();
+    norms.push_back((all ? whole.as_strided(like.sizes(), like.strides(), whole.storage_offset()) : whole)
+                        .norm(norm_type));
   }
   if (norms.empty()) return 0;
   // As torch::nn::utils::clip_grad_norm_(), which asks for parameters.
