@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "gradweave/error.h"
@@ -68,17 +70,18 @@ void sync_folder(const fs::path& folder) {
   if (directory.get() >= 0) ::fsync(directory.get());
 }
 
-// A file beside `path` that did not exist before, and goes with the object unless it was renamed to `path`.
+// A file beside `path` of its mode, if it has one, that did not exist before, and goes with the object unless it was renamed to `path`.
 class Aside {
  public:
-  Aside(const fs::path& path, mode_t mode) : path_(path) {
+  Aside(const fs::path& path, std::optional<mode_t> mode) : path_(path) {
     do {
       std::uint64_t number = 0;
       if (::getrandom(&number, sizeof number, 0) != sizeof number) fail_to_open(path);
       name_ = path.parent_path() / (".gradweave-" + std::to_string(number));
-      file_ = Descriptor(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+      file_ = Descriptor(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode.value_or(0666)));
     } while (file_.get() < 0 && errno == EEXIST);
     if (file_.get() < 0) fail_to_open(path);
+    if (mode) ::fchmod(file_.get(), *mode);  // the umask has taken some of it
   }
   ~Aside() {
     if (!name_.empty()) ::unlink(name_.c_str());
@@ -99,13 +102,24 @@ class Aside {
   Descriptor file_{-1};
 };
 
-// The file that `path` leads to over all symbolic links, there yet or not.
+// The descriptor of this process that the path is, "/dev/fd/3" or what "/dev/stdout" leads to.
+std::optional<int> descriptor_at(const fs::path& path) {
+  std::error_code error;
+  const fs::path folder = fs::canonical(fs::absolute(path, error).parent_path(), error);
+  if (error || folder != fs::canonical("/proc/self/fd", error)) return std::nullopt;
+  const std::string name = path.filename();
+  int fd = -1;
+  std::from_chars(name.data(), name.data() + name.size(), fd);
+  return fd;
+}
+
+// The file or descriptor that `path` leads to over all symbolic links, there yet or not.
 fs::path target_of(fs::path path) {
   constexpr int kMostLinks = 40;  // as the kernel follows
   for (int i = 0; i < kMostLinks; ++i) {
     std::error_code error;
     const fs::path next = fs::read_symlink(path, error);
-    if (error) return path;
+    if (error || descriptor_at(path)) return path;
     path = path.parent_path() / next;
   }
   errno = ELOOP;
@@ -173,6 +187,12 @@ void write_file(const fs::path& path, std::string_view text) {
     if (!write_all(STDOUT_FILENO, text)) fail_to_write("stdout");
     return;
   }
+  // What a shell has redirected stays the file that it opened, with what else was written there.
+  const fs::path target = target_of(path);
+  if (const auto fd = descriptor_at(target)) {
+    if (write_all(*fd, text)) return;
+    errno == EBADF ? fail_to_open(path) : fail_to_write(path.string());
+  }
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode)) {
@@ -182,7 +202,7 @@ void write_file(const fs::path& path, std::string_view text) {
     if (!write_all(file.get(), text)) fail_to_write(path.string());
     return;
   }
-  Aside(target_of(path), exists ? status.st_mode & 07777 : 0666).replace_with(text);
+  Aside(target, exists ? std::optional(status.st_mode & 07777) : std::nullopt).replace_with(text);
 }
 
 }  // namespace gradweave

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -54,6 +55,28 @@ TEST_F(Files, KeepsModeAndLinkOfAnExistingFile) {
   EXPECT_TRUE(fs::is_symlink(link));
   EXPECT_EQ(content(path), "two");
   EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
+TEST_F(Files, KeepsAModeThatTheUmaskWouldNotGive) {
+  const fs::path path = folder_ / "plan.json";
+  write_file(path, "one");
+  fs::permissions(path, fs::perms{0666});
+  write_file(path, "two");
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms{0666});
+}
+
+TEST_F(Files, WritesToADescriptorAfterWhatIsThere) {
+  const fs::path path = folder_ / "log", link = folder_ / "link";
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
+  const std::string name = "/dev/fd/" + std::to_string(fd);
+  write_file(name, "one ");
+  write_file("/proc/self/fd/" + std::to_string(fd), "two ");
+  fs::create_symlink(name, link);
+  write_file(link, "three");
+  ::close(fd);
+  EXPECT_EQ(content(path), "one two three");
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_THROW(write_file(name, "x"), InvalidInput);  // closed
 }
 
 TEST_F(Files, WritesWhatALinkLeadsTo) {
