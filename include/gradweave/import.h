@@ -26,11 +26,14 @@ struct NcclTestsRun {
 };
 
 // Returns the runs that `text` holds, at least one: what all_reduce_perf, reduce_scatter_perf and all_gather_perf print,
-// with whatever a launcher prints before it on each line, or the file of their option -J.
-// Errors: InvalidInput with line or key for another collective, wrong results, no rows. O(size).
-std::vector<NcclTestsRun> parse_nccl_tests(std::string_view text);
+// with whatever a launcher prints before it on each line, or the file of their option -J. `workers`: how many took part, where the text
+// may not list them; it helps to tell an unnamed collective.
+// Errors: InvalidInput with line or key for another collective or one that can't be told, wrong results, no rows. O(size).
+std::vector<NcclTestsRun> parse_nccl_tests(std::string_view text,
+                                           std::optional<std::int64_t> workers = std::nullopt);
 // The same on a file, whose name errors then say.
-std::vector<NcclTestsRun> read_nccl_tests(const std::filesystem::path& path);
+std::vector<NcclTestsRun> read_nccl_tests(const std::filesystem::path& path,
+                                          std::optional<std::int64_t> workers = std::nullopt);
 
 // What a trace of a job was reduced to.
 struct ImportedWorkload {

@@ -29,6 +29,7 @@ void add_fit(CLI::App& app, Outcome& outcome) {
   add_result_options(*command, arguments->result, "cluster file");
   command->footer("Example:\n  gradweave fit examples/links/two-nics.json -o cluster.json");
   command->callback([arguments, &outcome] {
+    results_wanted(arguments->result.json, {arguments->result.output});
     const ClusterMeasurements measured = read_link_measurements(arguments->measurements);
     give(fit_of(measured, {arguments->measurements}), arguments->result, outcome);
   });

@@ -34,6 +34,7 @@ struct NcclTestsArguments {
 };
 
 void run_import_kineto(const KinetoArguments& arguments, const Outcome& outcome) {
+  results_wanted(arguments.result.json, {arguments.result.output});
   const ImportedWorkload imported = [&] {
     Progress progress(outcome, "reading");
     const auto say = [&](std::size_t file, std::int64_t bytes) {
@@ -72,7 +73,7 @@ Ranks add_nccl_tests_files(const std::vector<std::string>& files, const std::vec
     const std::string& name = names.size() == 1 ? names[0] : names[f];
     auto link = std::ranges::find(links, name, &LinkMeasurements::name);
     if (link == links.end()) link = links.insert(link, {.name = name});
-    for (const NcclTestsRun& run : read_nccl_tests(file)) {
+    for (const NcclTestsRun& run : read_nccl_tests(file, ranks.workers)) {
       if (!ranks.workers) ranks.workers = run.workers;
       if (!ranks.per_node && run.workers) ranks.per_node = run.workers_per_node;
       if (run.workers && run.workers != ranks.workers) {
@@ -128,6 +129,7 @@ void import_two_levels(const NcclTestsArguments& arguments, const std::vector<st
 }
 
 void run_import_nccl_tests(const NcclTestsArguments& arguments, const Outcome& outcome) {
+  results_wanted(arguments.result.json, {arguments.result.output});
   const auto& links = arguments.links;
   if (links.size() > 1 && links.size() != arguments.files.size())
     throw InvalidInput(fmt::format("{} links for {} files", links.size(), arguments.files.size()), "--link",
@@ -172,12 +174,14 @@ void add_import_nccl_tests(CLI::App& parent, Outcome& outcome) {
       ->required()
       ->type_name("FILE");
   command->add_option("--link", arguments->links, "Name of the link: one for all files, or one for each")
+      ->allow_extra_args(false)
       ->check(short_name())
       ->type_name("NAME");
   command
       ->add_option("--inside", arguments->inside,
                    "Runs within one host, for a cluster of two levels; the other files then have one rank of "
                    "each host")
+      ->allow_extra_args(false)
       ->type_name("FILE");
   command->add_option("--inside-link", arguments->inside_link, "Name of the link inside a host")
       ->capture_default_str()

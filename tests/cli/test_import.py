@@ -169,6 +169,34 @@ def test_nccl_tests_become_a_cluster(tmp_path):
     assert "--link" in run("import", "nccl-tests", *files, "--link", "a", "--link", "b", code=2).stderr
 
 
+def test_a_link_is_named_before_the_files(tmp_path):
+    files = []
+    for program, redop in (("all_reduce", "sum"), ("reduce_scatter", "sum"), ("all_gather", "none")):
+        files.append(tmp_path / f"{program}.txt")
+        files[-1].write_text(table(f"{program}_perf", redop, per_host=1))
+    link, = json.loads(run("import", "nccl-tests", "--link", "ib", *files).stdout)["links"]
+    assert link["name"] == "ib" and "all_gather" in link
+    inside = tmp_path / "inside.txt"
+    inside.write_text(table("all_reduce_perf", "sum", per_host=4))
+    cluster = json.loads(run("import", "nccl-tests", "--inside", inside, files[0]).stdout)
+    assert (cluster["workers"], cluster["workers_per_node"]) == (16, 4)
+
+
+def test_an_unnamed_collective_is_told_by_the_number_of_ranks(tmp_path):
+    path = tmp_path / "unnamed.txt"
+    path.write_text(table("", "sum", ranks=0))  # a bus bandwidth of 1.5 times the other one
+    found = json.loads(run("import", "nccl-tests", path, "--workers", "4", "--json").stdout)
+    assert found["fits"][0]["collective"] == "all_reduce"
+    for more in ([], ["--workers", "128"]):
+        assert "which collective" in run("import", "nccl-tests", path, *more, code=2).stderr
+
+
+@pytest.mark.parametrize("command", [["fit", LINKS], ["import", "kineto", "t.json"], ["import", "nccl-tests", "t.txt"]])
+def test_one_result_goes_to_standard_output(command):
+    done = run(*command, "--json", "-o", "-", code=2)
+    assert "more than one result" in done.stderr and done.stdout == ""
+
+
 def test_runs_of_one_host_become_the_links_inside(tmp_path):
     between, inside, all_ranks = tmp_path / "between.txt", tmp_path / "inside.txt", tmp_path / "all.txt"
     between.write_text(table("all_reduce_perf", "sum", ranks=3, per_host=1))

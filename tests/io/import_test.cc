@@ -554,6 +554,24 @@ TEST(NcclTests, FindsTheCollectiveWhereOldVersionsDoNotNameIt) {
   EXPECT_EQ(parse_nccl_tests("$ ./build/all_gather_perf -b 1K\n" + table("", "none", 0.75))[0].collective,
             Collective::kAllGather);
   EXPECT_THAT(fault_of([] { parse_nccl_tests(table("", "none", 0.75)); }), HasSubstr("which collective"));
+  // As many ranks as make a reduce-scatter's bus bandwidth look like the other one; listed, or told.
+  std::string many = table("", "sum", 127.0 / 128), unlisted = many;
+  for (std::size_t at; (at = unlisted.find("#  Rank")) != std::string::npos;)
+    unlisted.erase(at, unlisted.find('\n', at) + 1 - at);
+  EXPECT_EQ(parse_nccl_tests(unlisted, 128)[0].collective, Collective::kReduceScatter);
+  EXPECT_THAT(fault_of([&] { parse_nccl_tests(unlisted); }), HasSubstr("which collective"));
+  EXPECT_THAT(fault_of([&] { parse_nccl_tests(many); }), HasSubstr("which collective"));  // of 4 ranks
+  for (int rank = 4; rank < 128; ++rank) {
+    many.insert(many.find("#  Rank"), "#  Rank  " + std::to_string(rank) + " Group  0 Pid 1 on     node-c\n");
+  }
+  EXPECT_EQ(parse_nccl_tests(many)[0].collective, Collective::kReduceScatter);
+  std::string slow = table("", "sum", 1.5);
+  slow.resize(slow.rfind("       65536"));
+  slow.replace(slow.find("0.03 0.04"), 9, "0.01 0.01");  // 0.75 of 0.013, or 1.5 of 0.007
+  EXPECT_THAT(fault_of([&] { parse_nccl_tests(slow); }), HasSubstr("which collective"));
+  std::string reduce = table("", "sum", 1);
+  for (std::size_t at; (at = reduce.find("sum -1")) != std::string::npos;) reduce.replace(at, 6, "sum 0");
+  EXPECT_THAT(fault_of([&] { parse_nccl_tests(reduce); }), HasSubstr("has a root"));
 }
 
 TEST(NcclTests, RefusesWhatIsNoMeasurement) {

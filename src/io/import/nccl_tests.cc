@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -19,6 +20,7 @@ namespace {
 using Words = std::vector<std::string_view>;
 
 constexpr std::string_view kProgramEnd = "_perf";
+constexpr char kRuns[] = "give runs of all_reduce_perf, reduce_scatter_perf or all_gather_perf";
 
 Words words_of(std::string_view line) {
   Words words;
@@ -39,6 +41,18 @@ std::optional<Number> number_from(std::string_view word) {
   return number;
 }
 
+// A number, and by how much it may have been rounded.
+struct Printed {
+  double value = 0, rounded = 0;
+};
+
+std::optional<Printed> printed_from(std::string_view word) {
+  const auto value = number_from<double>(word);
+  if (!value) return std::nullopt;
+  const std::size_t point = std::min(word.find('.'), word.size() - 1);
+  return Printed{*value, 0.5 * std::pow(0.1, static_cast<double>(word.size() - 1 - point))};
+}
+
 // Returns the program named in `text`, "all_reduce_perf"; empty if none is.
 std::string_view program_in(std::string_view text) {
   const std::size_t end = text.find(kProgramEnd);
@@ -54,8 +68,7 @@ Collective collective_of(std::string_view program, const std::string& where) {
        {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
     if (program.substr(0, program.size() - kProgramEnd.size()) == name_of(known)) return known;
   }
-  throw InvalidInput("is a run of " + shortened(program), where,
-                     "give runs of all_reduce_perf, reduce_scatter_perf or all_gather_perf");
+  throw InvalidInput("is a run of " + shortened(program), where, kRuns);
 }
 
 // Ranks and the hosts that they ran on.
@@ -64,9 +77,12 @@ class Ranks {
   void add(std::int64_t rank, std::string_view host) {
     if (ranks_.insert(rank).second) ++hosts_[std::string(host)];
   }
+  std::optional<std::int64_t> count() const {
+    if (ranks_.empty()) return std::nullopt;
+    return std::ssize(ranks_);
+  }
   void tell(NcclTestsRun& run) const {
-    if (ranks_.empty()) return;
-    run.workers = static_cast<std::int64_t>(ranks_.size());
+    run.workers = count();
     for (const auto& [host, count] : hosts_) run.workers_per_node = std::max(run.workers_per_node, count);
   }
 
@@ -79,8 +95,9 @@ class Ranks {
 struct Row {
   std::int64_t bytes = 0;
   std::string redop;
+  bool has_root = false;  // one rank sends or receives all
   std::optional<double> out_of_place, in_place;
-  double bus_share = 0;  // bus bandwidth over algorithm bandwidth
+  std::optional<Printed> algorithm_bandwidth, bus_bandwidth;
 };
 
 // A run while it is being read.
@@ -90,22 +107,35 @@ struct LogReading {
   std::vector<Row> rows;
 };
 
-// Versions before 2.16 don't name the program. An all-reduce's bus bandwidth is 2 (P - 1) / P of the other one, that of a
-// reduce-scatter (P - 1) / P; what doesn't reduce may be an all-gather or something else.
-Collective guessed_collective(const LogReading& reading) {
-  const double share = std::ranges::max(reading.rows, {}, &Row::bytes).bus_share;
+// Whether the bus bandwidth may be `share` of the other one, as far as their decimals tell.
+bool may_share(const Row& row, double share) {
+  const auto &algorithm = row.algorithm_bandwidth, &bus = row.bus_bandwidth;
+  return algorithm && bus && algorithm->value > 0 &&
+         std::abs(bus->value - share * algorithm->value) <=
+             bus->rounded + share * algorithm->rounded + 1e-9 * bus->value;
+}
+
+// Versions before 2.16 don't name the program. Of P ranks, an all-reduce's bus bandwidth is 2 (P - 1) / P of the other one, that of a
+// reduce-scatter (P - 1) / P; what doesn't reduce may be an all-gather or something else. `workers` is P where ranks aren't listed.
+Collective guessed_collective(const LogReading& reading, std::optional<std::int64_t> workers) {
+  if (std::ranges::any_of(reading.rows, &Row::has_root))
+    throw InvalidInput("has a root, as runs of reduce_perf and broadcast_perf", reading.where, kRuns);
+  const auto ranks = static_cast<double>(reading.ranks.count().value_or(workers.value_or(1)));
+  const Row& largest = *std::ranges::max_element(reading.rows, {}, &Row::bytes);
   const auto reduces = [](const Row& row) { return row.redop != "none"; };
-  if (std::ranges::all_of(reading.rows, reduces) && share > 0)
-    return share > 0.99 ? Collective::kAllReduce : Collective::kReduceScatter;
+  const bool whole = may_share(largest, 2 * (ranks - 1) / ranks),
+             half = may_share(largest, (ranks - 1) / ranks);
+  if (std::ranges::all_of(reading.rows, reduces) && whole != half)
+    return whole ? Collective::kAllReduce : Collective::kReduceScatter;
   throw InvalidInput("does not say which collective was run", reading.where,
                      "put the command, e.g. all_gather_perf, in a line above the table");
 }
 
-NcclTestsRun finished(const LogReading& reading) {
+NcclTestsRun finished(const LogReading& reading, std::optional<std::int64_t> workers) {
   if (reading.rows.empty())
     throw InvalidInput("has no line with a size and a time", reading.where,
                        "give the output of a run that finished");
-  NcclTestsRun run{.collective = reading.program.empty() ? guessed_collective(reading)
+  NcclTestsRun run{.collective = reading.program.empty() ? guessed_collective(reading, workers)
                                                          : collective_of(reading.program, reading.where)};
   reading.ranks.tell(run);
   for (const Row& row : reading.rows) {
@@ -145,12 +175,13 @@ class TextReader {
     }
   }
 
-  std::vector<NcclTestsRun> runs() const {
+  std::vector<NcclTestsRun> runs(std::optional<std::int64_t> workers) const {
     if (readings_.empty())
       throw InvalidInput("is not what nccl-tests print", "",
                          "give what all_reduce_perf writes to stdout, or the file that its option -J writes");
     std::vector<NcclTestsRun> runs;
-    std::ranges::transform(readings_, std::back_inserter(runs), finished);
+    std::ranges::transform(readings_, std::back_inserter(runs),
+                           [&](const LogReading& reading) { return finished(reading, workers); });
     return runs;
   }
 
@@ -185,7 +216,10 @@ class TextReader {
   }
 
   void row(const Words& words, std::int64_t bytes) {
-    const auto redop = static_cast<std::size_t>(std::ranges::find(columns_, "redop") - columns_.begin());
+    const auto place = [this](std::string_view column) {
+      return static_cast<std::size_t>(std::ranges::find(columns_, column) - columns_.begin());
+    };
+    const std::size_t redop = place("redop"), root = place("root");
     if (words.size() <= times_[0] + 2 || redop >= times_[0]) return;
     if (words.size() < columns_.size()) {
       throw InvalidInput(
@@ -193,11 +227,11 @@ class TextReader {
           where_, "give the whole output, or delete a line that was cut off");
     }
     Row row{.bytes = bytes, .redop = std::string(words[redop])};
+    row.has_root = root < times_[0] && number_from<std::int64_t>(words[root]).value_or(-1) >= 0;
     row.out_of_place = time_at(words, times_[0]);
     if (times_.size() > 1) row.in_place = time_at(words, times_[1]);
-    const auto algorithm = number_from<double>(words[times_[0] + 1]),
-               bus = number_from<double>(words[times_[0] + 2]);
-    if (algorithm && bus && *algorithm > 0) row.bus_share = *bus / *algorithm;
+    row.algorithm_bandwidth = printed_from(words[times_[0] + 1]);
+    row.bus_bandwidth = printed_from(words[times_[0] + 2]);
     readings_.back().rows.push_back(std::move(row));
   }
 
@@ -251,12 +285,12 @@ NcclTestsRun run_from(std::string_view text) {
                             .out_of_place = time_from(row, "out_of_place"),
                             .in_place = time_from(row, "in_place")});
   }
-  return finished(reading);
+  return finished(reading, std::nullopt);
 }
 
 }  // namespace
 
-std::vector<NcclTestsRun> parse_nccl_tests(std::string_view text) {
+std::vector<NcclTestsRun> parse_nccl_tests(std::string_view text, std::optional<std::int64_t> workers) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first != std::string_view::npos && text[first] == '{') return {run_from(text)};
   TextReader reader;
@@ -265,11 +299,12 @@ std::vector<NcclTestsRun> parse_nccl_tests(std::string_view text) {
     reader.read(text.substr(at, end - at));
     at = end + 1;
   }
-  return reader.runs();
+  return reader.runs(workers);
 }
 
-std::vector<NcclTestsRun> read_nccl_tests(const std::filesystem::path& path) try {
-  return parse_nccl_tests(read_file(path));
+std::vector<NcclTestsRun> read_nccl_tests(const std::filesystem::path& path,
+                                          std::optional<std::int64_t> workers) try {
+  return parse_nccl_tests(read_file(path), workers);
 } catch (const InvalidInput& error) {
   if (error.where().starts_with(path.string())) throw;
   throw error.within(path.string());
