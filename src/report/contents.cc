@@ -8,12 +8,14 @@
 #include <mutex>
 #include <thread>
 
+#include "gradweave/error.h"
 #include "model/cluster_parts.h"
 
 namespace gradweave {
 namespace {
 
-constexpr double kSame = 1e-6;  // relative: a bandwidth that was computed is no number for people
+constexpr double kMostOps = 20'000;  // of an iteration that is simulated at every point of the sliders
+constexpr double kSame = 1e-6;       // relative: a bandwidth that was computed is no number for people
 
 // Puts `here` among the values, if none is the same, and returns its place.
 template <typename Number>
@@ -47,6 +49,8 @@ Grid axes_of(const ReportInput& input) {
     grid.workers = {cluster.workers};
     return grid;
   }
+  // What was asked for must be possible; what the page adds may not be.
+  for (const std::int64_t workers : input.workers) scaled_to(cluster, workers);
   grid.workers = input.workers;
   if (grid.workers.empty()) {
     for (const std::int64_t factor : {4, 2})
@@ -56,6 +60,7 @@ Grid axes_of(const ReportInput& input) {
   grid.here.worker = insert(grid.workers, cluster.workers);
   if (cluster.links[0].us_per_byte.mantissa != 0) {
     const double here = gigabits_of(cluster);
+    for (const double gigabits : input.gigabits) with_bandwidth(cluster, gigabits);
     grid.gigabits = input.gigabits;
     if (grid.gigabits.empty()) {
       for (const double factor : {0.125, 0.25, 0.5, 2.0, 4.0, 8.0}) grid.gigabits.push_back(factor * here);
@@ -182,24 +187,34 @@ Contents contents_of(const ReportInput& input) {
     done += finished;
     if (input.progress) input.progress(done, total);
   };
-  // Those that search many plans take long, and each of the others is one of them.
+  // Those that search many plans take long, and each of the others is one of them; so do those of very many ops.
   const auto on_the_grid = [&](std::size_t row) {
+    if (const auto& here = contents.rows[row].result; here && here->ops_per_iteration > kMostOps)
+      return false;
     return row >= planned.size() || !find_scheme(planned[row].scheme).chooses;
   };
   for_all(count, [&](std::size_t row) {
     contents.rows[row] = row_at(input, planned, row, setting);
     report_progress(on_the_grid(row) ? 1 : 1 + grid.points());
   });
+  // There is no time at a point where no cluster can be, of too many workers or a rate of too many digits.
+  const auto time_at = [&](std::size_t row, const Grid::Place& place) -> std::optional<double> {
+    try {
+      Setting here = what_if;
+      here.cluster = cluster_at(input, grid, place);
+      const Row found = row_at(input, planned, row, here);
+      if (found.result) return found.iteration_ns();
+    } catch (const InvalidInput&) {
+    }
+    return std::nullopt;
+  };
   for_all(grid.points(), [&](std::size_t point) {
     const Grid::Place place{.worker = point / (grid.gigabits.size() * grid.startup_us.size()),
                             .gigabit = point / grid.startup_us.size() % grid.gigabits.size(),
                             .startup = point % grid.startup_us.size()};
-    Setting here = what_if;
-    here.cluster = cluster_at(input, grid, place);
     for (std::size_t row = 0; row < count; ++row) {
       if (!on_the_grid(row)) continue;
-      const Row found = row_at(input, planned, row, here);
-      if (found.result) grid.iteration_ns[row][point] = found.iteration_ns();
+      grid.iteration_ns[row][point] = time_at(row, place);
       report_progress(1);
     }
   });

@@ -41,17 +41,48 @@ Json object_of(const std::vector<ExposedLayer>& layers) {
   return list;
 }
 
+// Ops that are drawn as one span.
+struct Joined {
+  std::size_t place = 0;  // among those drawn
+  std::int64_t iteration = 0;
+  Nanoseconds begin_ns = 0;
+  std::int64_t bytes = 0, ops = 0;
+};
+
+// More spans than a screen can show are drawn with those neighbours on a link joined that are shorter than its pixels.
+constexpr std::size_t kMostSpans = 20'000;
+
 // Spans are lists in the order of the page's script: kind, track, lane, iteration, layer, op, link of the op waited
 // for, begin, length, bytes, label, reason.
 Json object_of(const Timeline& timeline) {
   const Lanes lanes = assign_lanes(timeline);
   Nanoseconds origin = timeline.spans.empty() ? 0 : timeline.spans.front().begin_ns;
   for (const Span& span : timeline.spans) origin = std::min(origin, span.begin_ns);
+  Nanoseconds pixel = -1;  // nothing is joined
+  if (timeline.spans.size() > kMostSpans) {
+    Nanoseconds end = origin;
+    for (const Span& span : timeline.spans) end = std::max(end, span.end_ns);
+    pixel = (end - origin) / static_cast<Nanoseconds>(kMostSpans);
+  }
   Texts texts;
   Json spans = Json::array();
+  std::map<std::pair<std::int32_t, std::int32_t>, Joined> last;  // by track and lane
   for (std::size_t i = 0; i < timeline.spans.size(); ++i) {
     const Span& span = timeline.spans[i];
     if (lanes.lane[i] < 0) continue;
+    if (span.kind == SpanKind::kOp) {
+      Joined& joined = last[{span.track, lanes.lane[i]}];
+      if (joined.ops > 0 && joined.iteration == span.iteration && span.end_ns - joined.begin_ns <= pixel) {
+        joined.bytes += span.bytes;
+        Json& drawn = spans[joined.place];
+        drawn[5] = span.op;
+        drawn[8] = span.end_ns - joined.begin_ns;
+        drawn[9] = joined.bytes;
+        drawn[10] = texts.place_of(std::to_string(++joined.ops) + " messages");
+        continue;
+      }
+      joined = {spans.size(), span.iteration, span.begin_ns, span.bytes, 1};
+    }
     spans.push_back({static_cast<int>(span.kind), span.track, lanes.lane[i], span.iteration, span.layer,
                      span.op, span.op_link, span.begin_ns - origin, span.end_ns - span.begin_ns, span.bytes,
                      texts.place_of(span.label), texts.place_of(span.reason)});

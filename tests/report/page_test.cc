@@ -161,6 +161,41 @@ TEST(Page, NothingToShowIsAnError) {
   EXPECT_THROW(report_page({.classes = {workload()}}), InvalidInput);
 }
 
+TEST(Page, WhereNoClusterCanBeIsNoTime) {
+  ReportInput far = input({"wfbp"});
+  far.cluster->workers = 5'000'000;
+  far.cluster->links[0].us_per_byte = {1, 39};
+  const nlohmann::json data = data_of(report_page(far));
+  const auto& times = data["grid"]["iteration_us"][0];
+  ASSERT_EQ(times.size(), 5U * 7 * 3);
+  EXPECT_TRUE(times[0].is_number());
+  EXPECT_TRUE(times[20].is_null());     // a rate of more decimals than are kept
+  EXPECT_TRUE(times.back().is_null());  // 20,000,000 workers
+  EXPECT_GT(data["rows"][0]["iteration_us"], 0);
+  far.workers = {20'000'000};
+  EXPECT_THROW(report_page(far), InvalidInput);  // asked for
+}
+
+TEST(Page, PlansOfVeryManyOpsHaveNoWhatIfAndFewSpans) {
+  ReportInput many = input({"wfbp", "p3"});
+  many.classes[0].layers[1].tensors[0].numel = 30'000'000;
+  many.options = CommonOptions(std::map<std::string, std::string>{{"partition_bytes", "4096"}});
+  many.simulation.timeline_iterations = 2;
+  const nlohmann::json data = data_of(report_page(many));
+  EXPECT_TRUE(data["grid"]["iteration_us"][0][0].is_number());
+  for (const auto& time : data["grid"]["iteration_us"][1]) EXPECT_TRUE(time.is_null());
+  EXPECT_GT(data["rows"][1]["ops"], 20'000);
+  const auto plan =
+      std::get<Plan>(make_plan("p3", many.classes[0], *many.cluster, {{"partition_bytes", "4096"}}));
+  const Timeline all = simulate(plan, many.classes[0], *many.cluster, many.simulation).timeline;
+  const auto& spans = data["rows"][1]["timeline"]["spans"];
+  EXPECT_LT(spans.size(), all.spans.size() / 3 * 2);
+  std::int64_t drawn = 0, sent = 0;
+  for (const auto& span : spans) drawn += span[9].get<std::int64_t>();
+  for (const Span& span : all.spans) sent += span.bytes;
+  EXPECT_EQ(drawn, sent);
+}
+
 TEST(Page, OneWorkerHasNoWhatIf) {
   ReportInput alone = input();
   alone.cluster->workers = 1;
