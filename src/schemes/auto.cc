@@ -221,6 +221,7 @@ std::vector<Candidate> candidates_of(const Workload& workload, const Cluster& cl
                      [&](const Candidate& candidate) { return admissible(candidate, limits); }))
       maker.tune(asked_for(scheme, limits), candidates);
   }
+  if (candidates.empty() && maker.refusal()) throw *maker.refusal();
   if (limits.allows(Effect::kCompressed) && !limits.compresses()) add_compressed(maker, limits, candidates);
   return candidates;
 }

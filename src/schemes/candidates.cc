@@ -45,19 +45,18 @@ bool faster(const SimulationResult& x, const SimulationResult& y) {
 }
 
 void CandidateMaker::add(const SchemeOptions& options, std::vector<Candidate>& candidates) const {
-  PlanResult planned;
   try {
-    planned = make_plan(workload_, cluster_, options);
-  } catch (const InvalidInput&) {
-    return;  // a grid's value that this workload does not allow, or a compressor that the collectives can't
-             // carry
+    PlanResult planned = make_plan(workload_, cluster_, options);
+    Plan* plan = std::get_if<Plan>(&planned);
+    if (plan == nullptr) return;
+    Candidate candidate{options.scheme(), options, std::move(*plan), {}, {}};
+    candidate.result = simulate(candidate.plan, workload_, cluster_, overheads_);
+    candidate.effects = effects_of(candidate.plan);
+    candidates.push_back(std::move(candidate));
+  } catch (const InvalidInput& error) {
+    // A grid's value that this workload does not allow, or a compressor that the collectives can't carry.
+    if (!refusal_) refusal_ = error;
   }
-  Plan* plan = std::get_if<Plan>(&planned);
-  if (plan == nullptr) return;
-  Candidate candidate{options.scheme(), options, std::move(*plan), {}, {}};
-  candidate.result = simulate(candidate.plan, workload_, cluster_, overheads_);
-  candidate.effects = effects_of(candidate.plan);
-  candidates.push_back(std::move(candidate));
 }
 
 std::vector<OptionValue> CandidateMaker::grid(const OptionSpec& spec) const {

@@ -1,10 +1,12 @@
 // Plans of other schemes, simulated: what `optimal` starts from and `auto` chooses among.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "gradweave/error.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 
@@ -39,8 +41,11 @@ class CandidateMaker {
       : workload_(workload), cluster_(cluster), overheads_(overheads) {}
 
   // Appends the scheme's plan under `options`, simulated, unless it is infeasible or can't serve the
-  // options.
+  // options, or its times leave the range of the clock.
   void add(const SchemeOptions& options, std::vector<Candidate>& candidates) const;
+
+  // Why add() first could not serve, if it ever could not.
+  const std::optional<InvalidInput>& refusal() const { return refusal_; }
 
   // Tunes a scheme one option after another from `options` on, each over a small grid read off its
   // specification: sizes in bytes are total_bytes / 2^k, choices are tried all, other options stay. Where a scheme averages
@@ -56,6 +61,7 @@ class CandidateMaker {
   const Workload& workload_;
   const Cluster& cluster_;
   SimulationOptions overheads_;
+  mutable std::optional<InvalidInput> refusal_;
 };
 
 }  // namespace gradweave

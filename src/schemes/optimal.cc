@@ -184,6 +184,7 @@ std::vector<Candidate> plans_of(Effect effect, const Workload& workload, const C
     prepare(options);
     maker.tune(options, candidates);
   }
+  if (candidates.empty() && maker.refusal()) throw *maker.refusal();
   return candidates;
 }
 

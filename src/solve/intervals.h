@@ -146,6 +146,7 @@ class Packer {
     Nanoseconds ready = 0, awaited = 0;
     std::array<PlainWork, 2> work;  // per link
   };
+  void check_times(Nanoseconds total) const;
   void find_plain_layers();
   struct LinkCost {
     Nanoseconds startup = 0;

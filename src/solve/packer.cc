@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "gradweave/error.h"
 #include "solve/intervals.h"
 
 namespace gradweave {
@@ -36,7 +37,24 @@ Packer::Packer(const CostModel& model, bool forward_overlap) : model_(&model) {
       if (compresses()) load_.push_back(model.load(k, unit.slices));
     }
   }
+  check_times(index.compute_total);
   if (!compresses()) find_plain_layers();
+}
+
+// No queue takes longer than all units one after another, each on the link where it is shortest.
+void Packer::check_times(Nanoseconds total) const {
+  constexpr Nanoseconds kMost = std::int64_t{1} << 60;  // beyond this sums of stalls could overflow
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    Nanoseconds least = std::numeric_limits<Nanoseconds>::max();
+    for (std::size_t k = 0; k < links_.size(); ++k) {
+      least = std::min(least, compresses() ? model_->all_reduce_of(k, load(u, k)).total()
+                                           : links_[k].startup + work(u, k).ns + 1);
+    }
+    if (least > kMost - total)
+      throw InvalidInput("the times of one period exceed 2^60 ns", "plan",
+                         "give shorter times or a shorter period");
+    total += least;
+  }
 }
 
 void Packer::find_plain_layers() {

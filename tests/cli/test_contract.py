@@ -615,6 +615,13 @@ def test_a_message_longer_than_time_is_refused(workload, cluster, tmp_path):
     given = ["--workload", write(tmp_path / "w.json", workload), "--cluster", write(tmp_path / "c.json", cluster)]
     said = run("plan", *given, "--scheme", "ddp", code=2).stderr
     assert "a message: takes more than 2^62 ns" in said and "us_per_byte" in said
+    # A given time of 104 days, 500 times as long.
+    cluster["links"][0].update(us_per_byte=0, relative_time=500)
+    layer = {"name": "l", "forward_us": 1, "backward_us": 1, "tensors": [{"name": "w", "numel": 9}], "communication_us": 9e12}
+    given = ["--workload", write(tmp_path / "w.json", {"version": 1, "name": "long", "layers": [layer]}),
+             "--cluster", write(tmp_path / "c.json", cluster)]
+    for scheme in ("dreamddp", "auto"):
+        assert "the times of one period exceed 2^60 ns" in run("plan", *given, "--scheme", scheme, code=2).stderr
 
 
 @pytest.mark.parametrize("changes, words", [
