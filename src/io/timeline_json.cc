@@ -8,14 +8,23 @@ namespace {
 
 constexpr std::string_view kKinds[] = {"forward", "backward", "optimizer", "wait", "op"};
 
-Span span_from(const JsonNode& node) {
+constexpr Nanoseconds kMostTime = std::int64_t{1} << 61;  // so that the difference of two has room
+
+Nanoseconds time_from(const JsonNode& node) {
+  const Nanoseconds time = node.microseconds();
+  if (time < -kMostTime || time > kMostTime) node.fail("is out of range", "give times within 2^61 ns of 0");
+  return time;
+}
+
+Span span_from(const JsonNode& node, std::int64_t links) {
   node.require_keys({"kind", "track", "iteration", "layer", "op", "op_link", "begin_us", "end_us", "ended",
                      "bytes", "label", "reason"});
   Span span{.kind = static_cast<SpanKind>(node.at("kind").one_of(kKinds)),
-            .track = static_cast<std::int32_t>(node.at("track").integer(0, INT32_MAX)),
+            .track = static_cast<std::int32_t>(node.at("track").integer(0, links)),
             .iteration = node.at("iteration").integer(INT64_MIN, INT64_MAX),
-            .begin_ns = node.at("begin_us").microseconds(),
-            .end_ns = node.at("end_us").microseconds()};
+            .begin_ns = time_from(node.at("begin_us")),
+            .end_ns = time_from(node.at("end_us"))};
+  if (span.end_ns < span.begin_ns) node.at("end_us").fail("is before begin_us", "give the span's end");
   if (const auto layer = node.find("layer")) span.layer = layer->integer32();
   if (const auto op = node.find("op")) span.op = op->integer32();
   if (const auto link = node.find("op_link")) span.op_link = link->integer32();
@@ -84,7 +93,8 @@ Timeline parse_timeline(std::string_view text) {
   const JsonNode links = root.at("links");
   for (std::size_t k = 0; k < links.size(); ++k) timeline.links.push_back(links.item(k).text());
   const JsonNode spans = root.at("spans");
-  for (std::size_t i = 0; i < spans.size(); ++i) timeline.spans.push_back(span_from(spans.item(i)));
+  for (std::size_t i = 0; i < spans.size(); ++i)
+    timeline.spans.push_back(span_from(spans.item(i), std::ssize(timeline.links)));
   if (const auto stop = root.find("stop")) timeline.stop = stop_from(*stop);
   return timeline;
 }

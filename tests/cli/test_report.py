@@ -102,6 +102,13 @@ def test_bad_timelines_of_a_diff_are_named(tmp_path):
     assert "empty.json" in run("diff", empty, empty, code=2).stderr
     assert "no-such-file" in run("diff", "no-such-file", empty, code=2).stderr
     run("diff", empty, code=2)
+    span = {"kind": "op", "track": 1, "iteration": 0, "begin_us": 2, "end_us": 5}
+    for change, words in (({"end_us": 1}, "end_us: is before begin_us"), ({"track": 2}, "track"),
+                          ({"end_us": 2.4e15}, "end_us: is out of range"),
+                          ({"begin_us": -2.4e15}, "begin_us: is out of range")):
+        bad = timeline(tmp_path, "ddp", "bad.json", links=["k"], spans=[span | change])
+        said = run("diff", bad, bad, code=2).stderr
+        assert "bad.json: spans[0]." in said and words in said
 
 
 # Acts in a copy of the page and leaves what it sees in the body.
