@@ -32,11 +32,15 @@ Optimum optimum_of(Effect effect, const Row& optimal, const Setting& setting, co
   return optimum_of(compare_one(other, setting), setting);
 }
 
-std::int64_t message_bytes(const Op& op, const Plan& plan, const WorkloadIndex& index) {
+// What the cluster's costs are asked for: the bytes of layers without times of their own.
+std::int64_t modelled_bytes(const Op& op, const Plan& plan, const Workload& workload,
+                            const WorkloadIndex& index) {
   std::int64_t bytes = 0;
   for (const std::int32_t b : op.blocks) {
     const Block& block = plan.blocks[static_cast<std::size_t>(b)];
-    bytes += (block.end - block.begin) * size_of(index.tensors[*index.find_tensor(block.tensor)].dtype);
+    const TensorPlace& tensor = index.tensors[*index.find_tensor(block.tensor)];
+    if (!workload.layers[tensor.layer].communication_ns)
+      bytes += (block.end - block.begin) * size_of(tensor.dtype);
   }
   return bytes;
 }
@@ -91,19 +95,18 @@ std::vector<Extrapolation> extrapolations(const Plan& plan, const Workload& work
                                           const Cluster& cluster) {
   std::vector<Extrapolation> found;
   const WorkloadIndex index(workload);
-  if (std::ranges::any_of(workload.layers,
-                          [](const Layer& layer) { return layer.communication_ns.has_value(); }))
-    return found;
   std::vector<Link> links = cluster.links;
   if (has_levels(plan)) links.insert(links.end(), cluster.inside->links.begin(), cluster.inside->links.end());
   for (const Link& link : links) {
     if (!link.measured) continue;
+    const std::int64_t shards = link.each_worker && has_levels(cluster) ? cluster.workers_per_node : 1;
     MeasuredBytes sent{.smallest = INT64_MAX};
     for (const auto* iterations : {&plan.prologue, &plan.period}) {
       for (const Op& op : *iterations | std::views::transform(&Iteration::ops) | std::views::join) {
         if (op.link != link.name || op.collective == Collective::kCompressed || !op.compression.name.empty())
           continue;
-        const std::int64_t bytes = message_bytes(op, plan, index);
+        const std::int64_t bytes = (modelled_bytes(op, plan, workload, index) + shards - 1) / shards;
+        if (bytes == 0) continue;
         sent = {std::min(sent.smallest, bytes), std::max(sent.largest, bytes)};
       }
     }

@@ -126,6 +126,27 @@ def test_what_a_fit_does_not_show_is_not_used_in_silence(workload_of_100_megabyt
     assert "measured" not in run("plan", *given, "--scheme", "p3", "--set", "partition_bytes=1000000", "-o", plan).stderr
 
 
+def test_what_is_extrapolated_is_what_a_link_is_asked_for(tmp_path):
+    workload, cluster = tmp_path / "w.json", tmp_path / "c.json"
+    layer = {"name": "a", "forward_us": 9, "backward_us": 9, "tensors": [{"name": "a.w", "numel": 1_000_001}]}
+    given = {"name": "b", "forward_us": 1, "backward_us": 1, "communication_us": 5, "tensors": [{"name": "b.w", "numel": 10}]}
+    link = {"name": "net", "startup_us": 10, "us_per_byte": 0.001}
+
+    def extrapolated(layers, measured, more={}, **levels):
+        workload.write_text(json.dumps({"version": 1, "name": "w", "layers": layers}))
+        links = [link | {"measured_bytes": measured} | more]
+        cluster.write_text(json.dumps({"version": 1, "workers": 16, "links": links} | levels))
+        compared = run("compare", "--workload", workload, "--cluster", cluster, "--schemes", "wfbp", "--json").stdout
+        return json.loads(compared)["schemes"][0].get("extrapolated")
+    assert extrapolated([layer, given], [1, 1000]) == {"net": [4_000_004] * 2}
+    assert extrapolated([given], [1000, 2000]) is None
+    # Four workers of a node send a quarter each.
+    levels = {"workers_per_node": 4, "inside": {"links": [{"name": "bus", "startup_us": 1, "us_per_byte": 1e-4}]}}
+    assert extrapolated([layer], [1, 1_000_001], {"each_worker": True}, **levels) is None
+    assert extrapolated([layer], [2_000_000, 5_000_000], {"each_worker": True}, **levels) == {"net": [1_000_001] * 2}
+    assert extrapolated([layer], [2_000_000, 5_000_000], **levels) is None
+
+
 @pytest.mark.parametrize("change, words", [
     ({"workers": 0}, "workers"), ({"links": []}, "links"), ({"version": 2}, "version"),
     ({"links": [{"name": "n", "measurements": [{"bytes": 8, "us": 1}]}]}, "links[0], all_reduce: measurements: fewer"),
