@@ -25,7 +25,7 @@ std::int64_t log2_fixed(std::int64_t workers) {
 }
 
 Nanoseconds scaled_startup(Nanoseconds startup, StartupGrowth growth, std::int64_t from, std::int64_t to) {
-  if (growth == StartupGrowth::kConstant) return startup;
+  if (growth == StartupGrowth::kConstant) return to == 1 ? 0 : startup;  // one sends nothing
   const bool linear = growth == StartupGrowth::kLinear;
   const std::int64_t numerator = linear ? to - 1 : log2_fixed(to);
   const std::int64_t denominator = linear ? from - 1 : log2_fixed(from);
@@ -77,6 +77,11 @@ void check_startup(Nanoseconds startup, const std::string& where) {
   if (startup > kMaxStartup) throw InvalidInput("exceeds 2^53 ns", where, "give a smaller time");
 }
 
+void check_rate(Decimal us_per_byte, const std::string& where) {
+  constexpr double kMost = 1e15;
+  if (to_double(us_per_byte) > kMost) throw InvalidInput("exceeds 1e15", where, "give a smaller rate");
+}
+
 // The links of one level, among `workers` of them; `names` are those of the links before.
 void check_links(const std::vector<Link>& links, const std::string& key, std::int64_t workers, bool levels,
                  std::unordered_set<std::string_view>& names) {
@@ -89,8 +94,9 @@ void check_links(const std::vector<Link>& links, const std::string& key, std::in
       throw InvalidInput("repeats the name '" + link.name + "'", where + ".name",
                          "give each link its own name");
     }
-    for_each_line(link, [&where](Nanoseconds startup, const Decimal&, const char* name) {
+    for_each_line(link, [&where](Nanoseconds startup, const Decimal& rate, const char* name) {
       check_startup(startup, where + "." + name + "startup_us");
+      check_rate(rate, where + "." + name + "us_per_byte");
     });
     if (link.concurrency < 0 || link.concurrency > kMaxConcurrency) {
       throw InvalidInput("must be between 0 and 1000000", where + ".concurrency", "0 means unlimited");

@@ -29,6 +29,9 @@ void check(const Measurements& measured) {
   check(measured.noise_square, "noise_square");
   check(measured.curvature, "curvature");
   check(measured.learning_rate, INFINITY, "learning_rate");
+  if (!std::isfinite(measured.learning_rate * measured.curvature.high))
+    throw InvalidInput("times curvature is not finite", "learning_rate",
+                       "give a smaller one, or less curvature");
   check(measured.rule.momentum, 1, "momentum");
   check(measured.rule.dampening, 1, "dampening");
   if (!(measured.batch > 0) || !std::isfinite(measured.batch))

@@ -59,6 +59,9 @@ FaultReport under_faults(const Setting& setting, const FaultOptions& options,
   const double state_s = report.state_bytes / line.bytes_per_s + 2 * line.message_s;
   const double step_s = options.step_s.value_or(
       static_cast<double>(index.compute_total + setting.simulation.optimizer_ns) / 1e9);
+  if (!(step_s > 0))
+    throw InvalidInput("computes in no time, and a step takes some", "the workload",
+                       "give one with times, or --step");
   const double average_s =
       options.average_s.value_or((2 + kAgreeMessages) * line.message_s + kAgreeSteps * step_s +
                                  static_cast<double>(report.traffic.bytes) / line.bytes_per_s +

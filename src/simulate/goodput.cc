@@ -138,7 +138,7 @@ AverageTraffic average_traffic(std::int64_t elements, std::string_view compresso
   if (!format && compressor != "none")
     throw InvalidInput(in_quotes(std::string(compressor)) + " is not a compressor for islands", "compressor",
                        "give int8, int4, int2, ef_signsgd or none");
-  require(elements >= 0 && elements < std::int64_t{1} << 50, "elements", static_cast<double>(elements),
+  require(elements >= 0 && elements <= std::int64_t{1} << 50, "elements", static_cast<double>(elements),
           "0 to 2^50");
   require(islands >= 1 && islands <= kMostWorkers, "islands", static_cast<double>(islands),
           "1 to 10,000,000");

@@ -174,6 +174,7 @@ BAD_CLUSTERS = {
     "growth": (lambda c: c.update(startup_growth="cubic"), "startup_growth"),
     "no links": (lambda c: c.update(links=[]), "links"),
     "rate": (lambda c: c["links"][0].update(us_per_byte=-1), "us_per_byte"),
+    "large rate": (lambda c: c["links"][0].update(us_per_byte=1e16), "links[0].us_per_byte: exceeds 1e15"),
     "concurrency": (lambda c: c["links"][0].update(concurrency=-1), "concurrency"),
     "same link": (lambda c: c["links"].append(copy.deepcopy(c["links"][0])), "links[1].name"),
 }
@@ -319,6 +320,10 @@ def test_faults_need_tensors_and_a_rate(workload, cluster, tmp_path):
         layer["tensors"] = []
     bare = write(tmp_path / "w.json", workload)
     assert "no tensors" in run("compare", "--workload", bare, "--cluster", ONE_LINK, "--mtbf", "1d", code=2).stderr
+    idle = {"name": "l", "forward_us": 0, "backward_us": 0, "tensors": [{"name": "w", "numel": 9}]}
+    at_once = write(tmp_path / "o.json", {"version": 1, "name": "o", "layers": [idle]})
+    said = run("compare", "--workload", at_once, "--cluster", ONE_LINK, "--mtbf", "1d", code=2).stderr
+    assert "the workload: computes in no time" in said and "--step" in said
     cluster["workers"] = 1
     alone = write(tmp_path / "c.json", cluster)
     assert "one worker" in run("compare", "--workload", WORKLOADS / "resnet50.json", "--cluster", alone, "--mtbf", "1d",
@@ -510,9 +515,11 @@ def test_a_plot_of_workers_and_links_keeps_them_apart(tmp_path):
     assert plot.read_text().count("<polyline") == 2 and "wfbp, 8 workers" not in plot.read_text()
 
 
+@pytest.mark.parametrize("growth", ["linear", "constant"])
 @pytest.mark.parametrize("workload", ["tiny", "deft-table2-vgg19"])  # modelled and given times
-def test_what_if_begins_with_one_worker_who_waits_for_nobody(workload):
-    given = ("--workload", WORKLOADS / f"{workload}.json", "--cluster", CLUSTERS / "tiny-4.json", "--workers", "1,2")
+def test_what_if_begins_with_one_worker_who_waits_for_nobody(workload, growth, tmp_path):
+    cluster = write(tmp_path / "c.json", json.loads((CLUSTERS / "tiny-4.json").read_text()) | {"startup_growth": growth})
+    given = ("--workload", WORKLOADS / f"{workload}.json", "--cluster", cluster, "--workers", "1,2")
     for links in ([], ["--links", "10"]):
         rows = result("compare", *given, *links)["schemes"]
         alone = [row for row in rows if row["workers"] == 1]
@@ -631,6 +638,7 @@ def test_a_message_longer_than_time_is_refused(workload, cluster, tmp_path):
     ({"lowest": 3}, ["lowest"]),
     ({"momentum": 1}, ["momentum"]),
     ({"batch": 0}, ["batch"]),
+    ({"learning_rate": 1e200, "curvature": 1e200}, ["learning_rate", "curvature"]),
     ({"learning_rate": "a"}, ["learning_rate", "number"]),
     ({"rate": 1}, ["rate"]),
     ({"version": 2}, ["version"]),

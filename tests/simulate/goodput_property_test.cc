@@ -172,6 +172,8 @@ TEST(Goodput, TrafficOfAnAverage) {
   // More islands than groups: who sums nothing sends no mean.
   EXPECT_EQ(average_traffic(256, "int4", 4).messages, 3);
   EXPECT_EQ(average_traffic(1024, "none", 1).bytes, 0);
+  EXPECT_GT(average_traffic(std::int64_t{1} << 50, "none", 4).bytes, std::int64_t{1} << 52);
+  EXPECT_THROW(average_traffic((std::int64_t{1} << 50) + 1, "none", 4), InvalidInput);
 }
 
 }  // namespace
