@@ -32,15 +32,21 @@ std::vector<std::string> commands_of(const CLI::App& app) {
 
 std::vector<std::string> completions(const CLI::App& app, const std::vector<std::string>& words) {
   std::vector<std::string> found;
-  if (words.size() < 2) {
-    found = commands_of(app);
-    std::ranges::move(options_of(app), std::back_inserter(found));
+  std::size_t named = 0;  // words that are commands
+  const CLI::App* innermost = &app;
+  for (; named + 1 < words.size(); ++named) {
+    const auto commands = innermost->get_subcommands(
+        [&](const CLI::App* command) { return command->check_name(words[named]); });
+    if (commands.empty()) break;
+    innermost = commands.front();
+  }
+  const CLI::App& command = *innermost;
+  if (!commands_of(command).empty()) {
+    if (named + 1 < words.size()) return found;
+    found = commands_of(command);
+    std::ranges::move(options_of(command), std::back_inserter(found));
     return found;
   }
-  const auto commands =
-      app.get_subcommands([&](const CLI::App* command) { return command->check_name(words[0]); });
-  if (commands.empty()) return found;
-  const CLI::App& command = *commands.front();
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_type_size() == 0 || !option->check_name(words[words.size() - 2])) continue;
     if (names_a_scheme(*option)) add_schemes_to(found);

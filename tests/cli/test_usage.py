@@ -340,6 +340,8 @@ COMPLETIONS = {
     ("compare", ""): ["--workload", "--wide"],
     ("plan", "--workload", "w.json", "--scheme", ""): ["dear", "deft"],
     ("schemes", ""): ["dear", "--json"],
+    ("import", ""): ["kineto", "nccl-tests", "--help"],
+    ("import", "nccl-tests", ""): ["--link", "--inside"],
 }
 
 
@@ -349,7 +351,8 @@ def test_a_command_line_is_completed(words):
 
 
 def test_where_a_file_stands_the_shell_completes():
-    for words in (["compare", "--workload", ""], ["plan", "-o", ""], ["nope", ""]):
+    for words in (["compare", "--workload", ""], ["plan", "-o", ""], ["import", "kineto", "-o", ""], ["nope", ""],
+                  ["import", "nope", ""]):
         assert run("complete", *words).stdout == ""
 
 
