@@ -66,7 +66,8 @@ IslandGoodput simulate_islands(const Faults& faults, const IslandTraining& train
 // With n islands that are there, rate L = n / mtbf of deaths, B = detection + epoch, A = average_s, C = max(A, period step),
 // W = B + A: what is trained at a time counts if an average that begins later lands before its island dies. Just after another's
 // death that is q = 1 / (1 + (e^{LW} - 1) / n); at any time s + (1 - s) (1 - 1/n) q, where s = L e^{-LW} (B + C / (e^{LC} - 1)) is
-// the chance that the next average lands before any death.
+// the chance that the next average lands before any death. And no more counts than what an island does that lives to the end of the
+// C in which it does it, (1 - e^{-x}) / x with x = C / mtbf.
 IslandGoodput expected_islands(const Faults& faults, const IslandTraining& training);
 // Returns the mtbf of one island below which, after a death, the next one comes more often than not before an average has landed:
 // n W / ln 2.

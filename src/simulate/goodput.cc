@@ -78,7 +78,8 @@ IslandGoodput expected_islands(const Faults& faults, const IslandTraining& train
 
   const double q = 1 / (1 + std::expm1(rate * W) / n);
   const double s = std::exp(-rate * W) * (rate * B + over_expm1(rate * C));
-  const double useful = s + (1 - s) * (1 - 1 / n) * q;
+  const double kept = -std::expm1(-C / mtbf) * mtbf / C;
+  const double useful = std::min(s + (1 - s) * (1 - 1 / n) * q, kept);
 
   IslandGoodput goodput;
   goodput.share = there * useful;

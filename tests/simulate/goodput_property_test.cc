@@ -99,6 +99,18 @@ TEST(Goodput, WhatALossCosts) {
   EXPECT_NEAR(least_mtbf_s(faults, training), 100 * 10 / std::numbers::ln2, 1e-9);
 }
 
+// Islands that live for about as long as it takes to the next average.
+TEST(Goodput, RareAveragesLoseWhatADyingIslandDid) {
+  const Faults faults{.workers = 64, .mtbf_s = 3600, .recovery_s = 300, .detection_s = 10, .epoch_s = 1};
+  IslandTraining training{.step_s = 0.2, .average_s = 0.9, .state_s = 2.5, .checkpoint_every_s = 600};
+  for (const std::int64_t period : {1, 100, 1000, 3000, 10'000, 100'000}) {
+    training.period = period;
+    const IslandGoodput simulated = simulate_islands(faults, training);
+    EXPECT_NEAR(simulated.share, expected_islands(faults, training).share, simulated.uncertainty + 0.01)
+        << period;
+  }
+}
+
 TEST(Goodput, AverageThatNeverLandsLosesAllThatADyingIslandDid) {
   const Faults faults{.workers = 1000, .mtbf_s = 1e4, .recovery_s = 10};
   const IslandTraining training{.step_s = 1, .average_s = 500, .checkpoint_every_s = 600};
