@@ -404,6 +404,8 @@ scroll.addEventListener("scroll", showEdge);
 const grid = data.grid;
 const onGrid = grid ? rows.filter((row) => grid.iteration_us[row.index]?.some((us) => us !== null)) : [];
 const off = grid ? rows.slice(0, grid.iteration_us.length).filter((row) => row.iteration_us && !onGrid.includes(row)) : [];
+$("off").hidden = !off.length;
+$("off").textContent = `Without what-ifs, which would take long: ${off.map((row) => row.name).join(", ")}.`;
 const place = grid ? [...grid.here] : [];
 const timeAt = (row, [worker, gigabit, startup]) =>
   grid.iteration_us[row.index][(worker * grid.gigabits.length + gigabit) * grid.startup_us.length + startup];
@@ -521,8 +523,6 @@ if (grid && onGrid.length && AXES.some((axis) => axis.values.length > 1)) {
     stroke.style.borderTop = `3px ${effect === "exact" ? "solid" : "dashed"} var(--${effect})`;
     return make("span", {}, stroke, effect);
   }));
-  $("off").hidden = !off.length;
-  $("off").textContent = `Without what-ifs, which would take long: ${off.map((row) => row.name).join(", ")}.`;
 } else {
   $("whatif").hidden = true;
 }
