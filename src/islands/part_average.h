@@ -46,8 +46,8 @@ struct Average {
   std::int64_t number = 0;                   // higher than that of any before, from 1 on
   std::vector<std::optional<Peer>> members;  // in the order of the sum; nothing: this rank
   double weight =
-      1;  // samples since the last one of these elements that landed; 0 if none: then nothing is sent, and what
-          // encodings have dropped stays. In an exact average where all have 0 they count alike.
+      1;  // samples since the last one of these elements that landed; 0 if none: what encodings have dropped
+          // before stays. In an exact average of parameters where all have 0 they count alike.
   bool exact = false;              // of all elements, in float32, whatever the options say; no rest stays
   std::uint32_t channel = 1;       // of what members send; means have the next one
   std::vector<float> sample = {};  // of this member's gradient, sent along; as long as that of all others

@@ -69,6 +69,7 @@ Round::Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, con
       seed_(options.seed),
       average_(average),
       rest_(std::move(rest)),
+      of_parameters_(!anchor.empty()),
       anchor_(checksum({reinterpret_cast<const char*>(anchor.data()), anchor.size_bytes()})) {
   const auto world = static_cast<std::int64_t>(members()), count = std::ssize(values);
   for (std::int64_t i = 0; i < world; ++i) {
@@ -86,7 +87,7 @@ Round::Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, con
   for (std::size_t b = 0; b < members(); ++b) {
     const std::int64_t begin = blocks_[b].begin, end = blocks_[b].end;
     float* const gain = format_ ? gain_.get() + begin : reinterpret_cast<float*>(own_at(b));
-    if (average_.weight == 0 && !average_.exact) {  // what was gained is no part of the mean, and stays
+    if (average_.weight == 0 && format_) {  // what encodings have dropped is no part of the mean, and stays
       std::fill_n(gain, end - begin, 0.0F);
     } else if (anchor.empty()) {
       std::copy_n(values.data() + begin, end - begin, gain);
@@ -284,6 +285,7 @@ void Round::sum() {
   const std::int64_t first = blocks_[place_].begin, count = blocks_[place_].count();
   double total = 0;
   for (const double weight : weights_) total += weight;
+  const bool alike = total == 0 && of_parameters_;
   if (format_ || rest_) fresh_.assign(static_cast<std::size_t>(count), 0);
   const std::uint64_t key = key_of(place_, 1);
   std::byte* const to = result_at(place_);
@@ -294,8 +296,8 @@ void Round::sum() {
     const auto length = static_cast<std::size_t>(end - begin);
     sum.fill(0);
     for (std::size_t i = 0; i < members(); ++i) {
-      if (weights_[i] == 0 && total > 0) continue;
-      const double share = total > 0 ? weights_[i] / total : 1.0 / static_cast<double>(members());
+      if (weights_[i] == 0 && !alike) continue;
+      const double share = alike ? 1.0 / static_cast<double>(members()) : weights_[i] / total;
       const std::byte* const from = i == place_ ? own_at(i) : contributions_[i].get() + head_bytes();
       if (format_) {
         codec::kernels().decode(*format_, codes(from), count, begin, end, part.data());

@@ -121,6 +121,7 @@ class Round : public std::enable_shared_from_this<Round> {
   const std::uint64_t seed_;
   const Average average_;
   const std::shared_ptr<const Rest> rest_;
+  const bool of_parameters_;    // which have an anchor; else of gradients
   const std::uint64_t anchor_;  // checksum
   std::atomic<bool> unlike_ = false;
   std::vector<Elements> blocks_;  // each of the member of the same place
