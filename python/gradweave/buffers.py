@@ -6,7 +6,8 @@ from gradweave import _native
 from gradweave.sharding import local_of
 
 BUFFERS = "the broadcast of buffers"
-LOOKS = 5  # steps in which ranks find what changes: other buffers, such as large masks, are sent no more
+SMALL = 1 << 20  # bytes of all buffers together: they are sent at each step
+LOOKS = 5  # steps in which ranks find what changes of larger ones: others, such as large masks, are sent no more
 
 
 class Buffers:
@@ -16,6 +17,7 @@ class Buffers:
         self._scope, self._control = scope, control
         self._names = list(scope.named_buffers())  # alike on all ranks, as wrap() made sure
         self._marks = _marks_of(scope.named_buffers())
+        self._all = sum(local_of(each).nbytes for each in scope.named_buffers().values()) <= SMALL
         # Of follow(): the names of those that change, what all had after a step, and how often ranks have looked.
         self._changing, self._sums, self._looks = set(), None, 0
         self._warned = False
@@ -31,7 +33,9 @@ class Buffers:
         self._send(buffers, buffers)
 
     def follow(self):
-        """Once for each step: those that training changes on some rank; the first time all. Collective."""
+        """Once for each step: those that training changes on some rank; the first time, and of few bytes, all. Collective."""
+        if self._all:
+            return self.broadcast()
         buffers, chosen = self._scope.named_buffers(), self._names
         if self._sums is not None:
             if self._looks < LOOKS:
@@ -42,6 +46,7 @@ class Buffers:
         self._send(buffers, chosen)
         if self._looks < LOOKS:
             self._sums = _sums_of(buffers)
+        return None
 
     def _look(self, sums):
         self._looks += 1

@@ -141,7 +141,8 @@ class Values:
         self._sections = [Section(tensors, holders, groups[holders], exchanging)
                           for holders, tensors in by_holders.items()]
         self.buffers = [sharding.local_of(each) for name, each in model.named_buffers()
-                        if has_mean(each) and not sharding.is_named(name, exclude)]
+                        if has_mean(each) and sharding.local_of(each).isfinite().all()  # no masks
+                        and not sharding.is_named(name, exclude)]
         self._buffers = Section(self.buffers, everything, groups[everything], exchanging)
         self._cuts = [[section.fragment(place, fragments) for section in self._sections] for place in range(fragments)]
         self.fragments = [sum(self._sizes(place)) for place in range(fragments)]  # elements of each
@@ -182,6 +183,10 @@ class Values:
         if buffers:
             self._buffers.set(vector[self._parameters:])
         self._gather_again()
+
+    def of_parameters(self, vector):
+        """What read() or read_fragment() has returned, without buffers."""
+        return vector[:self._parameters]
 
     def close(self):
         _destroy(self.groups.values())
@@ -326,7 +331,7 @@ class Islands:
         self._member = None
         self.name = self._inside.from_rank_0(settings.island or socket.gethostname())
         self._shapes = digest([[n, list(p.shape), str(p.dtype), str(getattr(p, "placements", "")), p.requires_grad]
-                               for n, p in model.named_parameters()])
+                               for n, p in model.named_parameters()] + [list(b.shape) for b in self._values.buffers])
         self._frozen = [(name, parameter) for name, parameter in model.named_parameters()
                         if not parameter.requires_grad and not sharding.is_named(name, settings.exclude)]
         self._buffers = [sharding.local_of(each) for name, each in model.named_buffers()
@@ -337,7 +342,7 @@ class Islands:
         is, if it is the first. Collective among the island's ranks. Errors: InvalidInput."""
         settings, options = self._settings, self._options
         outer = (options["outer_momentum"], options["outer_learning_rate"])
-        frozen = self._inside.gathered(digest([_native.checksum(sharding.local_of(p)) for _, p in self._frozen]))
+        frozen = self._inside.gathered(digest([_sum_of(sharding.local_of(p)) for _, p in self._frozen]))
         alike = {"parameters": self._shapes, "frozen parameters": frozen[0] if self._one_state else digest(frozen),
                  "exchanging ranks": self._exchanging, "ranks": options["ranks"],
                  "average": options["average"], "fragments": self._fragments, "compressor": options["compressor"],
@@ -588,7 +593,7 @@ class Islands:
         for call in self._on_begin:
             call(command.number, command.members)
         values = self._values.read() if command.last else self._values.read_fragment(turn[0])
-        if not values.isfinite().all():
+        if not self._values.of_parameters(values).isfinite().all():
             raise _native.InvalidInput(f"gradweave: parameters of island '{self.name}' are not finite, and an average would "
                                        "give that to all islands: look at its data, loss and learning rate, and start it "
                                        "again: it takes the state from the others")
@@ -935,9 +940,18 @@ def _bytes_of(tensor):
     return tensor.numel() * tensor.element_size()
 
 
+def _is_plain(value):
+    return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided and not value.is_quantized
+
+
+def _sum_of(tensor):
+    """A checksum, of those that have one: subclasses may hold their values elsewhere."""
+    return _native.checksum(tensor) if _is_plain(tensor) and tensor.device.type != "meta" else str(type(tensor))
+
+
 def _with_tensors(value, call):
     """The same, with call(tensor) for each plain tensor in dictionaries, lists and tuples."""
-    if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided and not value.is_quantized:
+    if _is_plain(value):
         return call(value)
     if type(value) in (dict, OrderedDict):
         changed = copy.copy(value)  # modules' have attributes

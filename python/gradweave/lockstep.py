@@ -46,9 +46,8 @@ class Bucket:
         *means, there = self._section.gathered(share)
         *are_there, steps, supplied = there.tolist()
         if not supplied:
-            for parameter in self.parameters:
-                if parameter.grad is not None:
-                    sharding.local_of(parameter.grad).zero_()
+            for parameter, local in zip(self.parameters, self._locals):  # alike on islands whose backward left out others
+                parameter.grad = sharding.beside(torch.zeros_like(local), parameter)
             return None
         for parameter, local, mean, is_there in zip(self.parameters, self._locals, means, are_there):
             if local.is_complex():

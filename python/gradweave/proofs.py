@@ -18,21 +18,18 @@ OTHERS = {"defaults", "state", "param_groups", "step", "grad_scale", "found_inf"
 
 
 def prove_partial_steps(stepper):
-    """Whether partial steps equal a full step bit for bit, and leave attributes as they are, which each twin has for itself.
-    Returns None, or why not."""
+    """Whether partial steps equal a full step bit for bit. Returns None, or why not."""
     chosen = _smallest(stepper, key=lambda p: None, of_each=2)
     if not chosen:
         return None
     name = stepper.kind.__name__
     try:
         full, parts = _tried(stepper, chosen, _step_together), _tried(stepper, chosen, _step_one_by_one)
-        changed = _changed_attribute(stepper.optimizer, full)
     except Exception as error:  # any optimizer of the user's: whatever it raises is the reason
         return f"a partial step of {name} failed: {error}"
     if not all(torch.equal(local_of(p), local_of(q)) for p, q in zip(full.parameters, parts.parameters)):
-        return f"{name} couples parameters: a step of some differs from a step of all"
-    if changed:
-        return f"step() of {name} changes its attribute '{changed}', and each part of a step has its own: keep it in state[p]"
+        return (f"{name} couples parameters, or keeps in an attribute what belongs into state[p]: a step of some differs from a "
+                "step of all")
     return None
 
 
@@ -117,13 +114,6 @@ def _tried(stepper, chosen, step, zeros=False):
     return tried
 
 
-def _changed_attribute(optimizer, tried):
-    """The name of one that the steps have changed in the optimizer of `tried`, or None."""
-    before = {name: _told(value) for name, value in _attributes(optimizer).items()}
-    return next((name for twin in tried.twins for name, value in _attributes(twin).items()
-                 if name not in before or before[name] != _told(value)), None)
-
-
 def _attributes(optimizer):
     """Those that are numbers, texts, tensors, or hold nothing else."""
     return {name: vars(optimizer)[name] for name in own_names(optimizer) if _is_plain(vars(optimizer)[name])}
@@ -133,18 +123,6 @@ def _is_plain(value):
     if isinstance(value, (dict, list, tuple, set, collections.deque)):
         return all(map(_is_plain, value.values() if isinstance(value, dict) else value))
     return value is None or isinstance(value, (numbers.Number, str, torch.Tensor))
-
-
-def _told(value):
-    """As text; equal ones have the same."""
-    if isinstance(value, dict):
-        return repr([(name, _told(each)) for name, each in value.items()])
-    if isinstance(value, (list, tuple, set, collections.deque)):
-        return repr(list(map(_told, value)))
-    if not isinstance(value, torch.Tensor):
-        return repr(value)
-    # Parameters are there to be changed.
-    return "parameter" if value.requires_grad else f"{value.dtype} {value.shape} {_native.checksum(local_of(value))}"
 
 
 def _in_memory_order(like, value):
@@ -160,6 +138,7 @@ def _step_together(stepper):
 def _step_one_by_one(stepper):
     for place in range(len(stepper.parameters)):
         stepper.step_subset(place, lambda: [place])
+    stepper.forget()  # as a change of plan does: the next step has only what is in state
 
 
 def _step_slices(stepper):

@@ -27,11 +27,6 @@ from gradweave.subclasses import Hook
 from gradweave.updating import Updates
 
 
-AROUND = ("the loop has a {} around its optimizer, whose step() may read and change parameters, and the plan updates them "
-          "elsewhere; use a scheme that updates in step(), such as ddp")
-EDITED = ("the loop changes gradients between backward() and step(), when those that the plan does not send in this iteration "
-          "are this rank's own, and so is their norm; clip with gradweave.clip_grad_norm_, or use a scheme that sends the "
-          "whole gradient in each, such as ddp")
 OWN_BUFFERS = ("gradweave: each rank evaluates with running statistics of its own batches: call gradweave.finish(model) on "
                "all ranks before model.eval() to evaluate with rank 0's, as DistributedDataParallel does")
 OWN_COPIES = ("gradweave.finish(): copies of the model, such as averages of its weights, differ between ranks, because ranks "
@@ -51,10 +46,10 @@ class Session:
 
     plan: core.Plan | None
 
-    def __init__(self, model, optimizers, settings, job, links):
+    def __init__(self, model, optimizers, settings, job, links, around=None):
+        """`around`: the class of an optimizer around one of these that does more than step it."""
         self.model, self.settings, self.links = model, settings, links
         self.plan = self.on_close = None
-        self.around = None  # the class of an optimizer around one of these that does more than step it
         self.closed = False
         self._order = profiling.ForwardOrder(model)
         self.layers, self._called, self._folded = None, False, False
@@ -69,6 +64,8 @@ class Session:
         self._loop = Loop(self.parameters)
         if settings.scales:
             self._loop.saw("scales")
+        if around:
+            self._loop.saw("steps around", around)
         self.updates = Updates(optimizers, self.parameters, self._scope.excluded, self._loop,
                                starts_synchronous=settings.plan is None)
         self._scalars = Scalars(self._to_tell)
@@ -591,11 +588,13 @@ class Session:
         try:
             stepped_locally = self.engine.stepped_locally if self.engine.installed else []
             self.engine.install(plan, workload, self._restored, refusal)
-            self._restored = None
+            resumes, self._restored = self._restored is not None, None
             if alike := sorted(set(stepped_locally) - set(self.engine.stepped_locally)):
                 self.updates.average_states(alike, self.control)
             self.updates.plan_installed(self._moments(self.job.size, self._share))
-            self.plan, self._finished_at = plan, self.engine.iteration
+            self.plan = plan
+            if not resumes:
+                self._finished_at = self.engine.iteration
             self._stepped_apart |= core.demands_of(plan)["local_steps"]
             self._hook_layers()
         except _native.RuntimeFailure:
@@ -615,10 +614,6 @@ class Session:
         if self.islands is not None and demands["local_steps"]:
             return LOCAL_IN_ISLAND
         reason = self._loop.refusal(plan)
-        if self.around and (demands["steps_in_forward"] or demands["steps_in_backward"]):
-            reason = reason or AROUND.format(self.around)
-        if self._loop.seen("edits") and demands["partial_steps"] and not demands["local_steps"]:
-            reason = reason or EDITED
         return reason and f"the plan doesn't work with this loop: {reason}"
 
     def _hook_layers(self):

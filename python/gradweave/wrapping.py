@@ -128,8 +128,8 @@ def wrap_alone(model, optimizer, settings):
         agreed = True
         if trained.shards:
             _check_sharded_steps(optimizers, trained.parameters)
-        session = Session(model, optimizers, settings, job, links)
-        session.around = next(filter(None, map(_around, _listed(optimizer))), None)
+        around = next(filter(None, map(_around, _listed(optimizer))), None)
+        session = Session(model, optimizers, settings, job, links, around)
     except BaseException as error:
         if agreed or not isinstance(error, Exception):  # else the others know of it
             job.report(error)

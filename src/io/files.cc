@@ -109,8 +109,8 @@ std::optional<int> descriptor_at(const fs::path& path) {
   if (error || folder != fs::canonical("/proc/self/fd", error)) return std::nullopt;
   const std::string name = path.filename();
   int fd = -1;
-  std::from_chars(name.data(), name.data() + name.size(), fd);
-  return fd;
+  const char* const end = name.data() + name.size();
+  return std::from_chars(name.data(), end, fd).ptr == end ? std::optional(fd) : std::nullopt;
 }
 
 // The file or descriptor that `path` leads to over all symbolic links, there yet or not.

@@ -73,7 +73,8 @@ void copy_twice(const at::Tensor& source, const at::Tensor& first, const at::Ten
 }
 
 std::int64_t checksum_of(const at::Tensor& tensor) {
-  const at::Tensor flat = flattened(tensor.detach()).cpu();
+  const at::Tensor own = tensor.detach();
+  const at::Tensor flat = flattened(own.is_non_overlapping_and_dense() ? own : own.contiguous()).cpu();
   return static_cast<std::int64_t>(
       checksum({static_cast<const char*>(flat.const_data_ptr()), static_cast<std::size_t>(flat.nbytes())}));
 }

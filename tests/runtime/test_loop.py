@@ -237,13 +237,13 @@ def test_buffers_as_in_ddp(broadcast_buffers):
 
 
 class Buffered(nn.Module):
-    """Buffers that are constant, assigned anew, changed through `.data`, by some ranks' batches only, and by late ones."""
+    """Buffers: large and constant, assigned anew, changed through `.data`, by some ranks' batches only, and by late ones."""
 
     def __init__(self):
         super().__init__()
         self.lin = nn.Linear(64, 5)
         for name in ("mask", "assigned", "data", "seen", "late"):
-            self.register_buffer(name, torch.zeros(1000 if name == "mask" else 64))
+            self.register_buffer(name, torch.zeros(300_000 if name == "mask" else 64))
 
     def forward(self, x, sees, is_late):
         x = x.flatten(1)
@@ -289,7 +289,7 @@ def followed(rank, late):
 @pytest.mark.parametrize("late", [False, True])
 def test_buffers_that_training_changes_follow_rank_0s(late):
     (first, sent, told), (second, others_sent, others_told) = ranks.run(followed, 2, late=late)
-    assert sent == others_sent == [1256] + [192] * (8 if late else 9)
+    assert sent == others_sent == [300_256] + [192] * (8 if late else 9)
     assert told == [] and len(others_told) == 1 and "buffer 'late' has changed" in others_told[0]
     for mine, others in zip(first[:0 if late else -1], second):  # else they follow in the next forward
         assert all(torch.equal(mine[name], others[name]) for name in ("assigned", "data", "seen"))

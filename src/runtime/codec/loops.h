@@ -23,6 +23,10 @@ void sum_signs(const std::uint8_t* const* bits, const float* scales, int sources
 // those before, or is too small to be scaled, becomes 0. O(rows columns^2).
 void orthonormalize(float* matrix, std::int64_t rows, std::int64_t columns);
 
+// to = a (rows, columns) matrix whose columns are multiplied by powers of two, so that their largest magnitudes are 0.5 to 1. O(rows
+// columns).
+void scale_columns(const float* matrix, std::int64_t rows, std::int64_t columns, float* to);
+
 // to (rows, columns) = left (rows, rank) times the transpose of right (columns, rank). O(rows columns rank).
 void multiply_transposed(const float* left, const float* right, std::int64_t rows, std::int64_t columns,
                          std::int64_t rank, float* to);

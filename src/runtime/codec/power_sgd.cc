@@ -19,6 +19,7 @@
 #include "compressors/power_sgd.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/frexp.h>
 #include <ATen/ops/ldexp.h>
 #include <ATen/ops/linalg_qr.h>
@@ -87,10 +88,15 @@ at::Tensor orthonormal(const at::Tensor& columns) {
   return columns;
 }
 
-// Its columns of about 1, so that products with it are neither too small nor too large to be written. By powers of two, which round
-// nothing.
+// So that products with it are neither too small nor too large to be written. By powers of two, which round nothing.
 at::Tensor scaled(const at::Tensor& columns) {
-  constexpr int kMost = 126;
+  if (looped(columns)) {
+    at::Tensor to = at::empty_like(columns);
+    scale_columns(columns.const_data_ptr<float>(), columns.size(0), columns.size(1),
+                  to.mutable_data_ptr<float>());
+    return to;
+  }
+  constexpr int kMost = 126;  // exponents
   const at::Tensor exponents = std::get<1>(at::frexp(columns.abs().amax(0, true)));
   return at::ldexp(columns, exponents.neg().clamp(-kMost, kMost));
 }
