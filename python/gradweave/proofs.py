@@ -28,8 +28,8 @@ def prove_partial_steps(stepper):
     except Exception as error:  # any optimizer of the user's: whatever it raises is the reason
         return f"a partial step of {name} failed: {error}"
     if not all(torch.equal(local_of(p), local_of(q)) for p, q in zip(full.parameters, parts.parameters)):
-        return (f"{name} couples parameters, or keeps in an attribute what belongs into state[p]: a step of some differs from a "
-                "step of all")
+        return (f"{name} couples parameters, or keeps in an attribute what belongs into state[p]: a step of some differs from "
+                "a step of all")
     return None
 
 
