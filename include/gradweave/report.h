@@ -47,8 +47,8 @@ struct ReportInput {
 
 // Returns a self-contained HTML page: it loads nothing and runs without a network. The same input gives the same
 // bytes. Errors: InvalidInput for neither a workload with its cluster nor a timeline, and as make_plan() and
-// simulate(); a scheme that is infeasible is a row of the page. Where the sliders' own values make a cluster that can't be, there is no time. O(schemes x points of the sliders) plannings, on all
-// processors.
+// simulate(); a scheme that is infeasible is a row of the page. A point of the sliders whose
+// cluster is out of range has no time. O(schemes x points of the sliders) plannings, on all processors.
 std::string report_page(const ReportInput& input);
 
 }  // namespace gradweave

@@ -17,7 +17,7 @@ class Buffers:
         self._scope, self._control = scope, control
         self._names = list(scope.named_buffers())  # alike on all ranks, as wrap() made sure
         self._marks = _marks_of(scope.named_buffers())
-        self._all = sum(local_of(each).nbytes for each in scope.named_buffers().values()) <= SMALL
+        self._small = sum(local_of(each).nbytes for each in scope.named_buffers().values()) <= SMALL
         # Of follow(): the names of those that change, what all had after a step, and how often ranks have looked.
         self._changing, self._sums, self._looks = set(), None, 0
         self._warned = False
@@ -33,20 +33,19 @@ class Buffers:
         self._send(buffers, buffers)
 
     def follow(self):
-        """Once for each step: those that training changes on some rank; the first time, and of few bytes, all. Collective."""
-        if self._all:
-            return self.broadcast()
-        buffers, chosen = self._scope.named_buffers(), self._names
-        if self._sums is not None:
+        """Once for each step: those that training changes on some rank; all, the first time and where they are small.
+        Collective."""
+        buffers = self._scope.named_buffers()
+        chosen = buffers if self._small else self._names
+        if self._sums is not None and not self._small:
             if self._looks < LOOKS:
                 self._look(_sums_of(buffers))
             elif not self._warned:
                 self._warn(buffers)
             chosen = [name for name in self._names if name in self._changing]
         self._send(buffers, chosen)
-        if self._looks < LOOKS:
+        if self._looks < LOOKS and not self._small:
             self._sums = _sums_of(buffers)
-        return None
 
     def _look(self, sums):
         self._looks += 1

@@ -6,7 +6,7 @@ import numbers
 
 import torch
 
-from gradweave import _native, slices
+from gradweave import slices
 from gradweave.sharding import is_sharded, local_of
 from gradweave.stepping import Stepper, twin_of
 
@@ -72,7 +72,7 @@ def prove_slices(stepper):
 
 
 def own_names(optimizer):
-    """Of the attributes that its own class writes."""
+    """The names of attributes that its own class writes."""
     return [name for name in vars(optimizer) if name not in OTHERS and not name.endswith("_hooks")]
 
 

@@ -31,8 +31,8 @@ OWN_BUFFERS = ("gradweave: each rank evaluates with running statistics of its ow
                "all ranks before model.eval() to evaluate with rank 0's, as DistributedDataParallel does")
 OWN_COPIES = ("gradweave.finish(): copies of the model, such as averages of its weights, differ between ranks, because ranks "
               "stepped on their own; call model.gradweave.average(copy) on all ranks to make a copy the mean over the ranks")
-UNFINISHED = ("model.gradweave.close(): updates on their way are dropped, and what ranks stepped on their own stays "
-              "different; call gradweave.finish(model) on all ranks before it")
+UNFINISHED = ("model.gradweave.close(): updates on their way are dropped, and parameters that ranks have stepped on their own "
+              "stay different; call gradweave.finish(model) on all ranks before close()")
 LOAD = "model.gradweave.load_state_dict()"
 
 

@@ -197,7 +197,7 @@ class Settings:
                                [(name, str(p.dtype).removeprefix("torch.")) for name, p in zip(names, parameters)],
                                workers, self.of_node if workers > 1 else 1, parameters[0].device)
 
-    def check_inside(self):
+    def check_scheme_in_island(self):
         """Refuses what ranks of an island can't run, as far as the scheme's name tells. Errors: InvalidInput."""
         if self.plan is not None:
             local = core.demands_of(self.given_plan)["local_steps"]

@@ -39,10 +39,6 @@ class Stepper:
         return id(parameter) in self._parts and moments.serves(self.kind, group) and not parameter.is_complex()
 
     @property
-    def twins(self):
-        return [twin for twin, _ in self._twins.values()]
-
-    @property
     def has_momentum(self):
         """Whether the optimizer averages gradients over iterations, by what its class calls it."""
         return any(group.get("momentum") or "betas" in group or "beta1" in group for group in self.optimizer.param_groups)

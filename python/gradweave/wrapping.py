@@ -93,7 +93,7 @@ def wrap_alone(model, optimizer, settings):
                                "module of the models")
         if gradients or islands.users_own(model, settings.exclude):
             return _wrap_island(model, optimizer, settings, lockstep.Lockstep if gradients else islands.Islands)
-        settings.check_inside()
+        settings.check_scheme_in_island()
     held = sharding.held_by(model, settings.exclude)
     job = JobRanks(settings.process_group, settings.timeout, settings.plan_group, held, settings.arrival_timeout)
     refusal, arguments, links, optimizers = None, {}, [], []

@@ -60,7 +60,7 @@ class Host : public FlagExchange {
   virtual void restore_residuals() REQUIRES(compute_thread) = 0;
   // Nothing of this message will be applied, whether its op has been run or not: it leaves no residual either.
   virtual void leave_out(const Execution& execution) REQUIRES(compute_thread) = 0;
-  // Iterations are counted anew from one that a drain has counted: executions so far are not those with the same numbers.
+  // After a drain the run counts again from the drain's first iteration: executions to come may have the numbers of earlier ones.
   virtual void restart() REQUIRES(compute_thread) = 0;
   // Whether a gradient of this rank's backward was not finite.
   virtual bool overflowed() REQUIRES(compute_thread) = 0;

@@ -73,6 +73,7 @@ TEST_F(Files, WritesToADescriptorAfterWhatIsThere) {
   write_file("/proc/self/fd/" + std::to_string(fd), "two ");
   fs::create_symlink(name, link);
   write_file(link, "three");
+  EXPECT_THROW(write_file(name + "abc", "x"), InvalidInput);
   ::close(fd);
   EXPECT_EQ(content(path), "one two three");
   EXPECT_TRUE(fs::is_symlink(link));

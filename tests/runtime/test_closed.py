@@ -1,5 +1,6 @@
 """After close() every public call is an error that says what to do; each one is found by introspection."""
 
+import copy
 import inspect
 import re
 import warnings
@@ -11,7 +12,7 @@ import torch
 import gradweave
 from gradweave import _native, core, wrapping
 from gradweave.session import UNFINISHED, Session
-from models import cluster, make_net, make_optimizer, train, workload
+from models import batch, cluster, make_net, make_optimizer, train, workload
 
 EVER = {"close"}  # may be called again
 # One argument of each type that the engine's methods take, by how pybind11 writes it.
@@ -70,6 +71,19 @@ def test_a_closed_session_refuses_every_call():
             if not said.startswith("InvalidInput") or "close()" not in said or "wrap the model again" not in said} == {}
 
 
+def resumed(model, optimizer, plan):
+    """As another job goes on from a checkpoint: before its first step."""
+    states = [copy.deepcopy(each.state_dict()) for each in (model, optimizer)] + [model.gradweave.state_dict()]
+    model.gradweave.finish()
+    model.gradweave.close()
+    model = make_net()
+    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, timeout=20.0)
+    for each, state in zip((model, optimizer, model.gradweave), states):
+        each.load_state_dict(state)
+    model(batch(0, 4)[0])
+    return model, optimizer
+
+
 def before_close(rank, cases):
     """What close() warns of after {case: (scheme, what is called before it)}."""
     said = {}
@@ -78,6 +92,8 @@ def before_close(rank, cases):
         plan = core.make_plan(workload(), cluster(2, 0.6), scheme)
         model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), plan=plan, timeout=20.0)
         train(model, optimizer, rank, 4)
+        if before == "resume":
+            model, optimizer = resumed(model, optimizer, plan)
         if before in ("finish", "synchronize"):
             getattr(model.gradweave, before)()
         with warnings.catch_warnings(record=True) as caught:
@@ -88,7 +104,8 @@ def before_close(rank, cases):
 
 
 def test_close_without_finish_says_what_is_lost():
-    warned = {"forward": ("dear", ""), "delayed": ("deft", "synchronize"), "own steps": ("local_sgd", "synchronize")}
+    warned = {"forward": ("dear", ""), "delayed": ("deft", "synchronize"), "own steps": ("local_sgd", "synchronize"),
+              "resumed": ("deft", "resume")}
     silent = {"in step": ("ddp", ""), "synchronized": ("dear", "synchronize"), "exit": ("deft", "exit"),
               **{f"finished {scheme}": (scheme, "finish") for scheme in ("dear", "deft", "local_sgd")}}
     first, second = ranks.run(before_close, 2, cases=warned | silent)

@@ -429,3 +429,14 @@ def test_a_mask_of_infinities_is_no_part_of_an_average(meeting):
     jobs = [ranks.start(masked, 1, number=number, given=meeting.given) for number in (1, 2)]
     one, other = (job.results()[0] for job in jobs)
     assert one == other and one[1][0][1] == float("-inf") and one[1][1][0] == 0
+
+
+def test_checksums_of_what_lies_in_pieces_or_elsewhere():
+    from gradweave.islands import _sum_of
+
+    values = torch.arange(6.0)
+    assert _sum_of(values[::2]) == _sum_of(values[::2].clone()) != _sum_of(values[1::2])
+    assert _sum_of(torch.ones(1).expand(3)) == _sum_of(torch.ones(3))
+    subclass = type("Elsewhere", (torch.Tensor,), {"__torch_dispatch__": classmethod(lambda *_: None)})
+    elsewhere = torch.Tensor._make_wrapper_subclass(subclass, (3,))
+    assert "Elsewhere" in _sum_of(elsewhere) and "Tensor" in _sum_of(torch.ones(3, device="meta"))

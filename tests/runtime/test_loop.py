@@ -1,5 +1,6 @@
 """What a training loop may do around the wrapped model, compared with DistributedDataParallel where it can do the same."""
 
+import contextlib
 import copy
 import warnings
 
@@ -257,21 +258,35 @@ class Buffered(nn.Module):
         return self.lin(x - self.assigned - self.data)
 
 
-def followed(rank, late):
-    """(buffers after each forward, elements of each broadcast, warnings) where frameworks ask for buffers as in DDP."""
-    import gradweave
+def wrapped_by_a_framework(model, late):
+    """Its optimizer."""
     from gradweave.integrations.jobs import Jobs
 
-    model = Buffered()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     jobs = Jobs("this test", {"scheme": "ddp", "timeout": 20, "warm_up": 1, "profile_iterations": 1}, evaluates_alone=late)
     jobs.expect(model)
     jobs.wrap([optimizer])
-    sent, broadcast = [], model.gradweave.control.broadcast
-    model.gradweave.control.broadcast = lambda tensors, *what: (sent.append(sum(each.numel() for each in tensors)),
-                                                                broadcast(tensors, *what))
+    return optimizer
+
+
+@contextlib.contextmanager
+def broadcasts(model):
+    """Elements of each in this context."""
+    control, sent = model.gradweave.control, []
+    broadcast = control.broadcast
+    control.broadcast = lambda tensors, *what: (sent.append(sum(each.numel() for each in tensors)), broadcast(tensors, *what))
+    yield sent
+    control.broadcast = broadcast
+
+
+def followed(rank, late):
+    """(buffers after each forward, elements of each broadcast, warnings) where frameworks ask for buffers as in DDP."""
+    import gradweave
+
+    model = Buffered()
+    optimizer = wrapped_by_a_framework(model, late)
     found = []
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as told, broadcasts(model) as sent:
         warnings.simplefilter("always")
         for step in range(10):
             x, y = batch(rank, step)
@@ -279,7 +294,6 @@ def followed(rank, late):
             nn.functional.cross_entropy(model(x, sees=rank == step == 1, is_late=rank == 1 and step > 7), y).backward()
             optimizer.step()
             found.append({name: buffer.clone() for name, buffer in model.named_buffers()})
-        model.gradweave.control.broadcast = broadcast
     gradweave.finish(model)
     found.append({name: buffer.clone() for name, buffer in model.named_buffers()})
     model.gradweave.close()
@@ -294,6 +308,25 @@ def test_buffers_that_training_changes_follow_rank_0s(late):
     for mine, others in zip(first[:0 if late else -1], second):  # else they follow in the next forward
         assert all(torch.equal(mine[name], others[name]) for name in ("assigned", "data", "seen"))
     assert all(map(torch.equal, first[-1].values(), second[-1].values()))
+
+
+def sent_of_small(rank):
+    """Elements of each broadcast, where no buffer ever changes."""
+    model = nn.Sequential(nn.Linear(64, 5))
+    model.register_buffer("constant", torch.ones(7))
+    optimizer = wrapped_by_a_framework(model, late=False)
+    with broadcasts(model) as sent:
+        for step in range(9):
+            x, y = batch(rank, step)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x.flatten(1)), y).backward()
+            optimizer.step()
+    model.gradweave.close()
+    return sent
+
+
+def test_small_buffers_are_sent_at_each_step():
+    assert ranks.run(sent_of_small, 2) == [[7] * 9] * 2
 
 
 def saves_alone(rank, schemes):

@@ -226,22 +226,35 @@ def test_an_optimizer_around_several_is_refused():
         assert "SGD steps by optimizers inside it" in words and "wrap(model, [a, b])" in words
 
 
-def by_turns(rank, scheme):
-    """Optimizers that are not stepped in every iteration, as in adversarial training."""
+def by_turns(rank, scheme, stepped, between=None):
+    """What differs from DistributedDataParallel where two optimizers are not stepped in every iteration, as in adversarial
+    training. `stepped`: the places of those that are, step for step, over and over; `between`: what is called where not all
+    are."""
+    from gradweave import core
+
     results = []
     for parallel in (True, False):
         model = make_net(seed=rank)
-        first, second = matrices_and_rest(model)
+        optimizers = matrices_and_rest(model)
         if parallel:
             run = nn.parallel.DistributedDataParallel(model)
         else:
-            run, (first, second) = wrapped(model, [first, second], scheme)
+            run, optimizers = wrapped(model, list(optimizers), scheme)
         for step in range(6):
-            first.zero_grad()
-            second.zero_grad()
+            for each in optimizers:
+                each.zero_grad()
             loss_of(run, rank, step).backward()
-            (first if step % 3 else second).step()
+            places = stepped[step % len(stepped)]
+            for place in places:
+                optimizers[place].step()
+            if parallel or between is None or len(places) == 2:
+                continue
+            if between == "install":
+                run.gradweave.install(core.make_plan(workload(), cluster(2), "wfbp"))
+            else:
+                getattr(run.gradweave, between)()
         if not parallel:
+            assert between is None or run.gradweave.counters["iterations"] == 6
             run.gradweave.finish()
         results.append(parameters(model))
     return [name for name, value in results[0].items() if not torch.equal(results[1][name], value)]
@@ -249,43 +262,12 @@ def by_turns(rank, scheme):
 
 @pytest.mark.parametrize("scheme", ["ddp", "wfbp"])
 def test_optimizers_that_take_turns_as_in_ddp(scheme):
-    assert ranks.run(by_turns, 2, scheme=scheme) == [[], []]
-
-
-def interrupted_turns(rank, between):
-    """`between` the turns of two optimizers, one of which is not stepped in every iteration: what differs from
-    DistributedDataParallel."""
-    from gradweave import core
-
-    results = []
-    for parallel in (True, False):
-        model = make_net(seed=rank)
-        first, second = matrices_and_rest(model)
-        if parallel:
-            run = nn.parallel.DistributedDataParallel(model)
-        else:
-            run, (first, second) = wrapped(model, [first, second], "ddp")
-        for step in range(6):
-            first.zero_grad()
-            second.zero_grad()
-            loss_of(run, rank, step).backward()
-            first.step()
-            if step % 2:
-                second.step()
-            elif not parallel and between == "install":
-                run.gradweave.install(core.make_plan(workload(), cluster(2), "wfbp"))
-            elif not parallel:
-                getattr(run.gradweave, between)()
-        if not parallel:
-            assert run.gradweave.counters["iterations"] == 6
-            run.gradweave.finish()
-        results.append(parameters(model))
-    return [name for name, value in results[0].items() if not torch.equal(results[1][name], value)]
+    assert ranks.run(by_turns, 2, scheme=scheme, stepped=[[1], [0], [0]]) == [[], []]
 
 
 @pytest.mark.parametrize("between", ["finish", "state_dict", "install"])
 def test_calls_between_the_turns_of_optimizers(between):
-    assert ranks.run(interrupted_turns, 2, between=between) == [[], []]
+    assert ranks.run(by_turns, 2, scheme="ddp", stepped=[[0], [0, 1]], between=between) == [[], []]
 
 
 def left_out(rank, schemes):

@@ -183,8 +183,7 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
     own = {id(parameter) for parameter in parameters}
     for session in set(sessions.values()):
         if any(id(parameter) in own for parameter in session.parameters):
-            engine = session.engine
-            if max_norm == float("inf") and not engine.partial_steps:  # asks for the norm alone
+            if max_norm == float("inf") and not session.engine.partial_steps:  # asks for the norm alone
                 return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], norm_type,
                                                      error_if_nonfinite)
             return session.clip_grad_norm_(max_norm, norm_type, error_if_nonfinite, parameters)
@@ -202,7 +201,7 @@ def _steps(optimizer, model):
 
 def _follow_rank_0(model, optimizers, late):
     """Buffers as DistributedDataParallel has them: rank 0's, from one step to the next. They are sent after a step, so that
-    ranks that evaluate have them, or `late`, before the next forward. Those that training doesn't change are sent once."""
+    ranks that evaluate have them, or `late`, before the next forward; large ones that training doesn't change, once."""
     stale = False
 
     def follow():

@@ -121,7 +121,6 @@ void orthonormalize(float* matrix, std::int64_t rows, std::int64_t columns) {
 }
 
 void scale_columns(const float* matrix, std::int64_t rows, std::int64_t columns, float* to) {
-  constexpr int kMost = 126;  // exponents
   std::vector<float> factors(static_cast<std::size_t>(columns), 0.0F);
   for (std::int64_t i = 0; i < rows * columns; ++i) {
     float& largest = factors[static_cast<std::size_t>(i % columns)];
@@ -130,7 +129,7 @@ void scale_columns(const float* matrix, std::int64_t rows, std::int64_t columns,
   for (float& factor : factors) {
     int exponent = 0;
     if (std::isfinite(factor)) static_cast<void>(std::frexp(factor, &exponent));
-    factor = std::ldexp(1.0F, std::clamp(-exponent, -kMost, kMost));
+    factor = std::ldexp(1.0F, std::clamp(-exponent, -kMostExponent, kMostExponent));
   }
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t c = 0; c < columns; ++c)

@@ -23,6 +23,8 @@ void sum_signs(const std::uint8_t* const* bits, const float* scales, int sources
 // those before, or is too small to be scaled, becomes 0. O(rows columns^2).
 void orthonormalize(float* matrix, std::int64_t rows, std::int64_t columns);
 
+// By at most 2 to this, or its inverse, are values scaled: the powers that float32 has.
+inline constexpr int kMostExponent = 126;
 // to = a (rows, columns) matrix whose columns are multiplied by powers of two, so that their largest magnitudes are 0.5 to 1. O(rows
 // columns).
 void scale_columns(const float* matrix, std::int64_t rows, std::int64_t columns, float* to);

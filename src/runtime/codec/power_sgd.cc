@@ -96,9 +96,8 @@ at::Tensor scaled(const at::Tensor& columns) {
                   to.mutable_data_ptr<float>());
     return to;
   }
-  constexpr int kMost = 126;  // exponents
   const at::Tensor exponents = std::get<1>(at::frexp(columns.abs().amax(0, true)));
-  return at::ldexp(columns, exponents.neg().clamp(-kMost, kMost));
+  return at::ldexp(columns, exponents.neg().clamp(-kMostExponent, kMostExponent));
 }
 
 void write_product(const at::Tensor& p, const at::Tensor& q, const at::Tensor& to) {
