@@ -413,13 +413,15 @@ def first_screen(times, found):
     told = (f"Seconds of training until a small network reaches {SMALL.target:g} % test accuracy on Fashion-MNIST, and its "
             f"test accuracy after {NUMBERS[accuracy.Run.epochs]} epochs.\nTwo workers; communication takes {slow} times as "
             "long as the computation "
-            f"(coverage rates {slow}).\nThe time is the median of {seeds_told(found)}, the accuracy their mean at the end.")
+            f"(coverage rates {slow}).\nThe time is the number of iterations that a "
+            "training needs, times the measured time of an iteration: the median\n"
+            f"of {seeds_told(found)}. The accuracy is their mean at the end.")
     lines = []
     for name in SHOWN:
         row = [name]
         for rate in PICTURED:
             reach = seconds_to_target(name, rate, times[SMALL.job, rate][name], found)
-            row += [f"{reach[0]:.0f} s" if reach[0] is not None else f"by {reach[1]} of {reach[2]} seeds",
+            row += [f"{reach[0]:.0f} s" if reach[0] is not None else f"reached by {reach[1]} of {reach[2]} seeds",
                     final_accuracy(name, rate, found, 1) + " %"]
         lines.append(row)
     return told + "\n\n" + markdown(["", *(text for rate in PICTURED for text in (f"time at {rate:g}", "accuracy"))],

@@ -26,12 +26,12 @@ struct NamedPlan {
 struct ReportInput {
   std::vector<Workload> classes;  // one for each class of workers
   std::optional<Cluster> cluster;
-  std::vector<std::string> schemes;   // planned here
-  CommonOptions options;              // of the schemes
+  std::vector<Method> methods;        // planned here
+  CommonOptions options;              // of all methods that don't set them
   std::vector<NamedPlan> plans;       // the caller owes validate()
   std::vector<Timeline> timelines;    // measured
   std::vector<std::string> measured;  // what else was measured, a sentence each
-  // What the others are compared with, if it is among the schemes: without a compressor, whatever `options` say; then the page
+  // What the others are compared with, if it is among the methods: without a compressor, whatever `options` say; then the page
   // has it with that one too, by the name "ddp +fp16".
   std::string baseline = "ddp";
   // Its `timeline_iterations` are shown of each plan.

@@ -48,6 +48,16 @@ SchemeOptions options_of(std::string_view scheme);
 // options, and values that are out of range or don't go together.
 SchemeOptions parse_options(std::string_view scheme, const std::map<std::string, std::string>& written);
 
+// A scheme with options, as one text names it: "delayed_averaging compressor=auto".
+struct Method {
+  std::string name;  // the text
+  std::string scheme;
+  std::map<std::string, std::string> options;
+};
+
+// Returns the method that `text` names. Errors: InvalidInput for what is no assignment, and as parse_options().
+Method parse_method(std::string_view text);
+
 // Options that are written once for several schemes: each takes those that it has.
 class CommonOptions {
  public:
@@ -57,6 +67,9 @@ class CommonOptions {
   // Returns those of a scheme, or that it is infeasible under them: some value is not among its choices, but among
   // those of another scheme. Errors: InvalidInput as parse_options(), but for options that the scheme doesn't have.
   std::variant<SchemeOptions, Infeasible> of(std::string_view scheme) const;
+
+  // Returns these and the method's own, which come first where both set an option.
+  CommonOptions with(const Method& method) const;
 
   // Returns the same but for a compressor and its parameters.
   CommonOptions without_compressor() const;

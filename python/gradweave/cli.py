@@ -23,8 +23,8 @@ def main(arguments):
         parser.print_help()
         return EXIT_USAGE
     if importlib.util.find_spec("torch") is None:
-        print(f"gradweave {options.command}: PyTorch is not installed here: pip install '{releases.RANGE}'. Planning "
-              "and simulation work without it by the command 'gradweave'", file=sys.stderr)
+        print(f"python -m gradweave {options.command}: PyTorch is not installed here: pip install '{releases.RANGE}'. "
+              "Planning and simulation work without it by the command 'gradweave'", file=sys.stderr)
         return EXIT_USAGE
     # torch is imported here and by the commands, so that --help and usage errors are quick.
     refusals: tuple[type[Exception], ...] = (UsageError,)
@@ -40,7 +40,7 @@ def main(arguments):
     try:
         return options.run(options)
     except refusals as error:
-        print(f"gradweave {options.command}: {error}", file=sys.stderr)
+        print(f"python -m gradweave {options.command}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
         return 130

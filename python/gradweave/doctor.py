@@ -87,9 +87,8 @@ def _is_public(address):
 
 
 def _threads():
-    cores = len(os.sched_getaffinity(0))
-    return Finding("threads", OK, f"{cores} processors, {torch.get_num_threads()} threads for each process; with one "
-                   "process for each processor set OMP_NUM_THREADS=1")
+    return Finding("threads", OK, f"each process computes on {torch.get_num_threads()} of {len(os.sched_getaffinity(0))} "
+                   "CPUs; set OMP_NUM_THREADS to change it")
 
 
 def _laboratory():

@@ -89,7 +89,8 @@ constexpr std::size_t kSamplesColumn = 6, kExtraColumn = 9;
 
 std::vector<std::string> cells_of(const Row& row, std::optional<std::int64_t> batch_size, bool best) {
   const std::string marks = std::string(best ? "*" : " ") + (row.effect == Effect::kExact ? " " : "!");
-  const std::string through = row.compressor.empty() ? "" : " +" + row.compressor;
+  const bool told = row.compressor.empty() || row.name.ends_with("=" + row.compressor);
+  const std::string through = told ? "" : " +" + row.compressor;
   std::vector<std::string> cells = {marks, row.name + through, std::string(name_of(row.effect))};
   if (row.result) {
     const SimulationResult& result = *row.result;
@@ -156,13 +157,15 @@ std::string summary_text(const PlanSummary& plan) {
 
 // What scheme `auto` has chosen and what it could have.
 std::string choice_text(const std::vector<Row>& rows) {
-  const auto chosen = std::ranges::find(rows, kAuto, &Row::name);
-  if (chosen == rows.end() || !chosen->search_report) return {};
-  const SearchReport& search = *chosen->search_report;
-  std::string text = fmt::format("{} chose {}: {}\n", with_options(chosen->name, chosen->options),
-                                 summary_text(search.chosen), search.reason);
-  if (search.if_corrected)
-    text += fmt::format("if corrected averages are allowed: {}\n", summary_text(*search.if_corrected));
+  std::string text;
+  for (const Row& row : rows) {
+    if (row.scheme != kAuto || !row.search_report) continue;
+    const SearchReport& search = *row.search_report;
+    text += fmt::format("{} chose {}: {}\n", with_options(row.scheme, row.options),
+                        summary_text(search.chosen), search.reason);
+    if (search.if_corrected)
+      text += fmt::format("if corrected averages are allowed: {}\n", summary_text(*search.if_corrected));
+  }
   return text;
 }
 
@@ -338,18 +341,18 @@ void run_compare(const CompareArguments& arguments, const Outcome& outcome) {
                           outcome);
   }
   const Workload& slowest = settings[0].slowest;
-  const std::vector<std::string_view> names = chosen_schemes(arguments.schemes);
+  const std::vector<Method> methods = chosen_methods(arguments.schemes);
   const std::map<std::string, std::string> written = parse_assignments(arguments.set);
-  require_known(written, names);
+  require_known(written, methods);
   const CommonOptions options(written);
   std::vector<std::vector<Row>> rows(settings.size());
   {
     Progress progress(outcome, "comparing");
     for (std::size_t p = 0; p < settings.size(); ++p) {
-      for (std::size_t n = 0; n < names.size(); ++n) {
-        progress.say(
-            fmt::format("{}/{} {}", p * names.size() + n + 1, names.size() * settings.size(), names[n]));
-        rows[p].push_back(compare_one(names[n], settings[p], options));
+      for (std::size_t n = 0; n < methods.size(); ++n) {
+        progress.say(fmt::format("{}/{} {}", p * methods.size() + n + 1, methods.size() * settings.size(),
+                                 methods[n].name));
+        rows[p].push_back(compare_one(methods[n], settings[p], options));
       }
       std::ranges::stable_sort(rows[p], {}, &Row::iteration_ns);
       progress.say("optima");
@@ -381,7 +384,10 @@ void add_compare(CLI::App& app, Outcome& outcome) {
   CLI::App* command = app.add_subcommand("compare", "Compare all schemes on this workload and cluster");
   add_workload_option(*command, arguments->workloads);
   add_cluster_option(*command, arguments->cluster);
-  command->add_option("--schemes", arguments->schemes, "Compare only these schemes")->type_name("SCHEME,...");
+  command
+      ->add_option("--schemes", arguments->schemes,
+                   "Compare only these, each with its own options: 'ddp,dear compressor=int8'")
+      ->type_name("SCHEME,...");
   command->add_option("--workers", arguments->workers, "Predict for these numbers of workers")
       ->type_name("P,...");
   command

@@ -139,6 +139,11 @@ std::map<std::string, std::string> parse_assignments(const std::vector<std::stri
     if (equals == std::string::npos || equals == 0) {
       throw InvalidInput(in_quotes(assignment) + " is not an assignment", "--set", "write it as name=value");
     }
+    const std::size_t comma = assignment.find(',', equals);
+    if (comma != std::string::npos && assignment.find('=', comma) != std::string::npos)
+      throw InvalidInput(in_quotes(assignment) + " is more than one assignment", "--set",
+                         "give --set once for each option: --set " + assignment.substr(0, comma) + " --set " +
+                             assignment.substr(comma + 1));
     if (!values.emplace(assignment.substr(0, equals), assignment.substr(equals + 1)).second) {
       throw InvalidInput(in_quotes(assignment.substr(0, equals)) + " is set twice", "--set", "set it once");
     }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/names.h"
-#include "gradweave/schemes.h"
 
 namespace gradweave::cli {
 
@@ -21,18 +20,20 @@ std::vector<std::string> items_of(const std::vector<std::string>& words, std::st
   return items;
 }
 
-std::vector<std::string_view> chosen_schemes(const std::vector<std::string>& words) {
-  std::vector<std::string_view> names;
-  for (const std::string& name : items_of(words, "--schemes")) names.push_back(find_scheme(name).name);
-  if (names.empty()) std::ranges::transform(schemes(), std::back_inserter(names), &SchemeInfo::name);
-  return names;
+std::vector<Method> chosen_methods(const std::vector<std::string>& words) {
+  std::vector<Method> methods;
+  for (const std::string& item : items_of(words, "--schemes")) methods.push_back(parse_method(item));
+  if (methods.empty()) {
+    std::ranges::transform(schemes(), std::back_inserter(methods),
+                           [](const SchemeInfo& scheme) { return parse_method(scheme.name); });
+  }
+  return methods;
 }
 
-void require_known(const std::map<std::string, std::string>& options,
-                   const std::vector<std::string_view>& names) {
+void require_known(const std::map<std::string, std::string>& options, const std::vector<Method>& methods) {
   std::vector<std::string_view> known;
-  for (std::string_view name : names) {
-    for (const OptionSpec& spec : find_scheme(name).options) {
+  for (const Method& method : methods) {
+    for (const OptionSpec& spec : find_scheme(method.scheme).options) {
       if (std::ranges::find(known, spec.name) == known.end()) known.push_back(spec.name);
     }
   }

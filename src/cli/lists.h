@@ -13,6 +13,7 @@
 #include "base/quantity.h"
 #include "base/quoted.h"
 #include "gradweave/error.h"
+#include "gradweave/schemes.h"
 
 namespace gradweave::cli {
 
@@ -41,11 +42,10 @@ std::vector<Number> numbers_of(const std::vector<std::string>& words, std::strin
   return numbers;
 }
 
-// Returns the names of the schemes chosen, all where none is. Errors: InvalidInput listing the valid names.
-std::vector<std::string_view> chosen_schemes(const std::vector<std::string>& words);
+// Returns the methods chosen, all schemes where none is. Errors: as parse_method().
+std::vector<Method> chosen_methods(const std::vector<std::string>& words);
 
-// Errors: InvalidInput for an option that none of the schemes `names` has.
-void require_known(const std::map<std::string, std::string>& options,
-                   const std::vector<std::string_view>& names);
+// Errors: InvalidInput for an option that none of the methods' schemes has.
+void require_known(const std::map<std::string, std::string>& options, const std::vector<Method>& methods);
 
 }  // namespace gradweave::cli

@@ -3,6 +3,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <iostream>
 #include <vector>
@@ -77,6 +78,8 @@ std::string words_of(const CLI::ParseError& error) {
   return option + (text.ends_with("missing") ? " has no value" : " is given more than once");
 }
 
+constexpr std::array<std::string_view, 4> kCommandsOfPython = {"probe", "profile", "train", "doctor"};
+
 // What is wrong with a command line that CLI11 has refused: the first word that means nothing, or what CLI11
 // says. `app` is the innermost command that was named, `path` its name and those before it.
 std::string fault_of(const CLI::App& app, const std::string& path, const CLI::ParseError& error) {
@@ -92,7 +95,12 @@ std::string fault_of(const CLI::App& app, const std::string& path, const CLI::Pa
     const std::string meant = meant_for_set(app, option);
     return where + (meant.empty() ? unknown("option", option, options_of(app)) : meant);
   }
-  if (!extra.empty() && !commands.empty()) return where + unknown("command", extra.front(), commands);
+  if (!extra.empty() && !commands.empty()) {
+    const bool of_python =
+        path.empty() && std::ranges::find(kCommandsOfPython, extra.front()) != kCommandsOfPython.end();
+    return of_python ? in_quotes(extra.front()) + " needs PyTorch; run: python -m gradweave " + extra.front()
+                     : where + unknown("command", extra.front(), commands);
+  }
   if (!chosen.empty())
     return fault_of(*chosen.front(), (path.empty() ? "" : path + " ") + chosen.front()->get_name(), error);
   if (!commands.empty()) {
@@ -120,7 +128,8 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", GRADWEAVE_VERSION);
   app.footer(
       "Files may be '-': standard input or output. Sizes and times may have units: 25MB, 100us.\n"
-      "Each command's --help has examples: gradweave compare --help");
+      "Each command's --help has examples: gradweave compare --help\n"
+      "Commands that need PyTorch: python -m gradweave --help");
   Outcome outcome;
   add_plan(app, outcome);
   add_simulate(app, outcome);

@@ -36,9 +36,8 @@ void read_predictions(const ReportArguments& arguments, bool quiet, ReportInput&
   input.options = CommonOptions(options);
   // Plans alone are wanted where only they are named.
   if (!arguments.schemes.empty() || arguments.plans.empty()) {
-    const std::vector<std::string_view> names = chosen_schemes(arguments.schemes);
-    require_known(options, names);
-    input.schemes.assign(names.begin(), names.end());
+    input.methods = chosen_methods(arguments.schemes);
+    require_known(options, input.methods);
   }
   const Workload slowest = slowest_of(input.classes);
   for (const std::string& path : arguments.plans) {
@@ -53,7 +52,8 @@ void read_predictions(const ReportArguments& arguments, bool quiet, ReportInput&
 
 // Errors: InvalidInput if the baseline that was asked for is none of the page's rows.
 void check_baseline(const std::string& baseline, const ReportInput& input) {
-  std::vector<std::string_view> rows(input.schemes.begin(), input.schemes.end());
+  std::vector<std::string_view> rows;
+  for (const Method& method : input.methods) rows.push_back(method.name);
   for (const NamedPlan& plan : input.plans) rows.push_back(plan.name);
   for (const Timeline& timeline : input.timelines) rows.push_back(timeline.name);
   if (std::ranges::find(rows, baseline) == rows.end())
@@ -88,7 +88,10 @@ void add_report(CLI::App& app, Outcome& outcome) {
   add_cluster_option(*command, arguments->cluster, false);
   command->get_option("--workload")->needs("--cluster");
   command->get_option("--cluster")->needs("--workload");
-  command->add_option("--schemes", arguments->schemes, "Show only these schemes")->type_name("NAME,...");
+  command
+      ->add_option("--schemes", arguments->schemes,
+                   "Show only these, each with its own options: 'ddp,dear compressor=int8'")
+      ->type_name("SCHEME,...");
   add_set_option(*command, arguments->set);
   command
       ->add_option("--plan", arguments->plans,

@@ -44,7 +44,8 @@ void print_for_people(const Validation& validation) {
   }
   if (validation.valid()) {
     std::cout << fmt::format(
-        "valid: every gradient is reduced and applied once; {} generation(s) alive, extra memory {}{}\n",
+        "valid: nothing is lost, and nothing is applied twice; generations alive at once: {}, extra memory: "
+        "{}{}\n",
         validation.facts.generations_alive, bytes_text(static_cast<double>(validation.facts.extra_bytes)),
         validation.facts.mixed_staleness ? ", mixed staleness" : "");
   } else {

@@ -240,9 +240,10 @@ void write_report(const std::string& path, const std::optional<Given<Workload>>&
     if (!cluster) throw InvalidInput("is missing", "cluster", "give the cluster of the workload");
     input.classes = {**workload};
     input.cluster = **cluster;
-    if (chosen) input.schemes = *chosen;
+    for (const std::string& text : chosen.value_or(std::vector<std::string>{}))
+      input.methods.push_back(parse_method(text));
     for (const SchemeInfo& scheme : schemes()) {
-      if (!chosen && !scheme.chooses) input.schemes.emplace_back(scheme.name);
+      if (!chosen && !scheme.chooses) input.methods.push_back(parse_method(scheme.name));
     }
     for (const auto& [name, plan] : plans) {
       require_valid(validate(*plan, input.classes[0], &*input.cluster), name);

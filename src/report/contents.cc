@@ -119,9 +119,9 @@ void for_all(std::size_t count, const std::function<void(std::size_t)>& work) {
   for (std::future<void>& thread : threads) thread.get();
 }
 
-// What a scheme is planned by for its row.
+// What a method is planned by for its row.
 struct Planned {
-  std::string name, scheme;
+  Method method;
   CommonOptions options;
 };
 
@@ -137,14 +137,15 @@ std::string compressor_of(const std::string& scheme, const CommonOptions& option
 // The baseline is planned as it is, without a compressor, and where the options give it one, once more with it.
 std::vector<Planned> planned_by(const ReportInput& input) {
   std::vector<Planned> rows;
-  for (const std::string& scheme : input.schemes) {
-    const std::string through = scheme == input.baseline ? compressor_of(scheme, input.options) : "";
-    std::string name = scheme;
+  for (Method method : input.methods) {
+    const bool has_own = method.options.contains("compressor");
+    const std::string through =
+        method.name == input.baseline && !has_own ? compressor_of(method.scheme, input.options) : "";
     if (!through.empty()) {
-      rows.push_back({scheme, scheme, input.options.without_compressor()});
-      name.append(" +").append(through);
+      rows.push_back({method, input.options.without_compressor()});
+      method.name.append(" +").append(through);
     }
-    rows.push_back({name, scheme, input.options});
+    rows.push_back({method, input.options});
   }
   return rows;
 }
@@ -153,10 +154,7 @@ std::vector<Planned> planned_by(const ReportInput& input) {
 Row row_at(const ReportInput& input, const std::vector<Planned>& planned, std::size_t row,
            const Setting& setting) {
   if (row >= planned.size()) return row_of(input.plans[row - planned.size()], setting);
-  Row found = compare_one(planned[row].scheme, setting, planned[row].options);
-  found.name = planned[row].name;
-  if (found.result) found.result->name = found.result->timeline.name = found.name;
-  return found;
+  return compare_one(planned[row].method, setting, planned[row].options);
 }
 
 }  // namespace
@@ -191,7 +189,7 @@ Contents contents_of(const ReportInput& input) {
   const auto on_the_grid = [&](std::size_t row) {
     if (const auto& here = contents.rows[row].result; here && here->ops_per_iteration > kMostOps)
       return false;
-    return row >= planned.size() || !find_scheme(planned[row].scheme).chooses;
+    return row >= planned.size() || !find_scheme(planned[row].method.scheme).chooses;
   };
   for_all(count, [&](std::size_t row) {
     contents.rows[row] = row_at(input, planned, row, setting);

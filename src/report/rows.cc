@@ -57,6 +57,7 @@ std::string compressor_of(const Plan& plan) {
 
 Row row_without_figures(std::string_view scheme, const Setting& setting) {
   return {.name = std::string(scheme),
+          .scheme = std::string(scheme),
           .workers = setting.cluster.workers,
           .gigabits = setting.gigabits,
           .effect = find_scheme(scheme).effect};
@@ -127,11 +128,18 @@ void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, 
   if (bound <= result.iteration_ns()) add_bound(result, {"optimum", bound});
 }
 
-Row compare_one(std::string_view name, const Setting& setting, const CommonOptions& options) {
-  const std::variant<SchemeOptions, Infeasible> own = options.of(name);
+Row compare_one(std::string_view scheme, const Setting& setting, const CommonOptions& options) {
+  const std::variant<SchemeOptions, Infeasible> own = options.of(scheme);
   if (const auto* set = std::get_if<SchemeOptions>(&own)) return compare_one(*set, setting);
-  Row row = row_without_figures(name, setting);
+  Row row = row_without_figures(scheme, setting);
   row.infeasible = std::get<Infeasible>(own).reason;
+  return row;
+}
+
+Row compare_one(const Method& method, const Setting& setting, const CommonOptions& options) {
+  Row row = compare_one(method.scheme, setting, options.with(method));
+  row.name = method.name;
+  if (row.result) row.result->name = row.result->timeline.name = row.name;
   return row;
 }
 

@@ -54,9 +54,9 @@ std::optional<double> scaling_efficiency(const SimulationResult& result);
 std::optional<double> samples_per_second(const SimulationResult& result, std::int64_t workers,
                                          std::optional<std::int64_t> batch_size);
 
-// One scheme in one setting: figures, or why there are none.
+// One method in one setting: figures, or why there are none.
 struct Row {
-  std::string name;
+  std::string name, scheme;
   std::int64_t workers = 1;
   std::optional<double> gigabits;
   Effect effect = Effect::kExact;
@@ -81,7 +81,9 @@ void add_proved_optimum(const Plan& plan, const std::vector<Workload>& classes, 
 
 // Plans and simulates a scheme under `options`, or under those of them that it has.
 Row compare_one(const SchemeOptions& options, const Setting& setting);
-Row compare_one(std::string_view name, const Setting& setting, const CommonOptions& options);
+Row compare_one(std::string_view scheme, const Setting& setting, const CommonOptions& options);
+// The method's own options first; the row is called as it is.
+Row compare_one(const Method& method, const Setting& setting, const CommonOptions& options);
 
 // Compares each row with scheme `ddp` under the same options but for a compressor: DistributedDataParallel as it is.
 void add_times_ddp(std::vector<Row>& rows, const Setting& setting, const CommonOptions& options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <sstream>
 
 #include "base/names.h"
 #include "base/quoted.h"
@@ -57,6 +58,30 @@ SchemeOptions parse_options(std::string_view scheme, const std::map<std::string,
   for (const auto& [name, value] : written) options.parse(name, value);
   find_scheme(scheme).check(options);
   return options;
+}
+
+Method parse_method(std::string_view text) {
+  std::istringstream words{std::string(text)};
+  Method method{.name = std::string(text), .scheme = {}, .options = {}};
+  words >> method.scheme;
+  for (std::string word; words >> word;) {
+    const std::size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw InvalidInput(in_quotes(word) + " is not an assignment", "method " + in_quotes(text),
+                         "write SCHEME NAME=VALUE NAME=VALUE, and ',' between methods");
+    }
+    if (!method.options.emplace(word.substr(0, equals), word.substr(equals + 1)).second)
+      throw InvalidInput("sets " + in_quotes(word.substr(0, equals)) + " twice", "method " + in_quotes(text),
+                         "set it once");
+  }
+  parse_options(method.scheme, method.options);
+  return method;
+}
+
+CommonOptions CommonOptions::with(const Method& method) const {
+  CommonOptions all(method.options);
+  all.written_.insert(written_.begin(), written_.end());
+  return all;
 }
 
 std::variant<SchemeOptions, Infeasible> CommonOptions::of(std::string_view scheme) const {

@@ -149,6 +149,13 @@ def test_options_of_commands_have_units():
     (["compare", *GIVEN, "everything"], ["compare", "'everything'", "--help"]),
     (["plan", *GIVEN, "--scheme", "dera"], ["did you mean 'dear'"]),
     (["schemes", "dera"], ["did you mean 'dear'"]),
+    (["probe", "--seconds", "1"], ["'probe' needs PyTorch", "python -m gradweave probe"]),
+    (["compare", *GIVEN, "--schemes", "ddp,dera compressor=int8"], ["did you mean 'dear'"]),
+    (["compare", *GIVEN, "--schemes", "ddp,dear compressor"], ["'compressor' is not an assignment", "NAME=VALUE"]),
+    (["compare", *GIVEN, "--schemes", "dear compressor=int8 compressor=int4"], ["sets 'compressor' twice"]),
+    (["compare", *GIVEN, "--schemes", "dear period=3"], ["'dear' has no option 'period'"]),
+    (["plan", *GIVEN, "--scheme", "dreamddp", "--set", "period=1,forward_overlap=only"],
+     ["more than one assignment", "--set period=1 --set forward_overlap=only"]),
     (["plan", *GIVEN, "--scheme", "ddp", "--set", "bucket_cap_mb=25"], ["did you mean 'bucket_cap_bytes'"]),
     (["plan", *GIVEN, "--scheme", "mg_wfbp", "--set", "solver=greddy"], ["did you mean 'greedy'"]),
     (["compare", *GIVEN, "--set", "bucket_cap_mb=25"], ["did you mean 'bucket_cap_bytes'"]),
@@ -227,6 +234,24 @@ def test_the_baseline_of_a_report_may_be_any_of_its_rows(plan, tmp_path):
         run("report", *GIVEN, "--schemes", "wfbp", "--plan", plan, "--baseline", baseline, "-o", page)
         assert f'"baseline":"{baseline}"' in page.read_text()
     run("report", *GIVEN, "--schemes", "wfbp", "-o", page)  # none was asked for
+
+
+def test_compare_takes_methods_with_options_of_their_own():
+    methods = "ddp,dear compressor=int8,delayed_averaging compressor=int4"
+    rows = {row["name"]: row for row in json.loads(run("compare", *GIVEN, "--json", "--schemes", methods).stdout)["schemes"]}
+    assert set(rows) == set(methods.split(","))
+    for name in methods.split(","):
+        scheme, *options = name.split()
+        alone, = json.loads(run("compare", *GIVEN, "--json", "--schemes", scheme, *(
+            word for option in options for word in ("--set", option))).stdout)["schemes"]
+        assert rows[name] == alone | {"name": name}
+    mixed = json.loads(run("compare", *GIVEN, "--json", "--set", "compressor=int8", "--schemes",
+                           "dear,dear compressor=int4").stdout)["schemes"]
+    assert {row["name"]: row["compressor"] for row in mixed} == {"dear": "int8", "dear compressor=int4": "int4"}
+    table = run("compare", *GIVEN, "--schemes", methods).stdout
+    assert "dear compressor=int8  " in table and "+int8" not in table
+    page = run("report", *GIVEN, "--schemes", methods, "-o", "-").stdout
+    assert all(f'"name":"{name}"' in page for name in methods.split(","))
 
 
 def test_compare_marks_what_changes_training():

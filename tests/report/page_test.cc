@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,8 +30,10 @@ Cluster cluster() {
   return {.workers = 4, .links = {{.name = "net", .startup_ns = 50'000, .us_per_byte = {1, 3}}}};
 }
 
-ReportInput input(std::vector<std::string> schemes = {"ddp", "wfbp", "delayed_averaging"}) {
-  return {.classes = {workload()}, .cluster = cluster(), .schemes = std::move(schemes)};
+ReportInput input(const std::vector<std::string>& texts = {"ddp", "wfbp", "delayed_averaging"}) {
+  std::vector<Method> methods;
+  std::ranges::transform(texts, std::back_inserter(methods), parse_method);
+  return {.classes = {workload()}, .cluster = cluster(), .methods = std::move(methods)};
 }
 
 nlohmann::json data_of(const std::string& page) {
