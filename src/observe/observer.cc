@@ -171,10 +171,7 @@ void Observer::State::expect() {
       const auto cost = [&](const CostModel& model) {
         const std::size_t link = cluster_link[static_cast<std::size_t>(op.link)];
         return static_cast<double>(
-            model
-                .cost(link, op.compression.name.empty() ? op.collective : Collective::kAllReduce, slices,
-                      op.compression, op.payload)
-                .total());
+            model.cost(link, op.collective, slices, op.compression, op.payload).total());
       };
       const double total = cost(whole), work = total - cost(startup), start = total - cost(rate);
       row.push_back({op.link, start, work, std::max(0.0, total - work - start)});

@@ -129,6 +129,17 @@ TEST(Observer, WhatIsAsPlannedAsksForNoPlan) {
     EXPECT_FALSE(observer.add(statistics_of(plan, workload, cluster, 1 + 0.001 * (i % 3))));
 }
 
+TEST(Observer, CompressedHalvesAreAsPlanned) {
+  const Workload workload = small();
+  const Cluster cluster = line(100, 0.01);
+  for (const char* compressor : {"none", "fp16", "int8"}) {
+    const Plan plan = std::get<Plan>(make_plan("dear", workload, cluster, {{"compressor", compressor}}));
+    Observer observer(plan, workload, cluster, 1e-6);
+    for (int i = 0; i < 10; ++i) EXPECT_FALSE(observer.add(statistics_of(plan, workload, cluster, 1)));
+    EXPECT_NEAR(observer.report().links[0].factor, 1, 1e-3) << compressor;
+  }
+}
+
 // What messages were known to take of computation is no change, and not counted twice in the next plan.
 TEST(Observer, LayersAreThoseWithoutMessages) {
   const Workload workload = small();
