@@ -105,8 +105,10 @@ class EventGraph {
                                  weight + gate.delay, from.periods});
           }
         }
-        for (std::uint32_t r = ops[i].after_begin; r < ops[i].after_end; ++r)
-          add_after(node, slot, program_.refs[r], weight);
+        for (std::uint32_t r = ops[i].after_begin; r < ops[i].after_end; ++r) {
+          const OpPlace& before = program_.refs[r];
+          add_after(node, slot, before, weight + program_.handover_after(before, k));
+        }
         last = node;
       }
     }

@@ -33,7 +33,6 @@ class ProgramWriter {
         program_(empty_program(plan, classes.size(), options)),
         order_(static_cast<std::int32_t>(model.index().layer_count)),
         model_(model),
-        handover_(options.handover_ns),
         places_(plan, program_),
         steps_(plan, classes, model, options, fine, places_, program_) {}
 
@@ -71,6 +70,7 @@ class ProgramWriter {
     program.class_count = classes;
     program.launch = options.launch_ns;
     program.burst = options.burst_ns;
+    program.handover = options.handover_ns;
     for (const PlanLink& link : plan.plan.links) program.concurrency.push_back(link.concurrency);
     return program;
   }
@@ -128,7 +128,7 @@ class ProgramWriter {
     if (n + gate.iteration < 0) return;
     if (release.point.kind == PointKind::kIterationStart) {
       if (n + gate.iteration == 0) {
-        code.earliest = release.delay_ns + handover_;
+        code.earliest = release.delay_ns + program_.handover;
         return;
       }
       --gate.iteration;
@@ -139,7 +139,7 @@ class ProgramWriter {
 
   // Adds a gate unless an equal or later one holds the op anyway; drops those that it makes superfluous.
   void add_gate(const OpCode& code, PendingGate gate) {
-    gate.delay += handover_;
+    gate.delay += program_.handover;
     const auto implied = [](const PendingGate& a, const PendingGate& b) {
       return std::pair(a.iteration, a.rank) <= std::pair(b.iteration, b.rank) && a.delay <= b.delay;
     };
@@ -194,8 +194,10 @@ class ProgramWriter {
       }
       total += time;
     };
-    for (const OpCode& op : program_.ops)
+    for (const OpCode& op : program_.ops) {
       add(op.startup), add(op.work), add(op.earliest), add(program_.launch);
+      if (op.after_begin < op.after_end) add(program_.handover);
+    }
     for (const Gate& gate : program_.gates) add(gate.delay);
     for (const Nanoseconds duration : program_.durations) add(duration);
   }
@@ -217,7 +219,6 @@ class ProgramWriter {
   Program program_;
   const PointOrder order_;
   const CostModel& model_;
-  const Nanoseconds handover_;
   OpPlaces places_;
   std::vector<std::vector<OpCost>> costs_;  // per op as it is listed
   StepWriter steps_;

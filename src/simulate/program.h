@@ -63,6 +63,7 @@ struct Program {
   std::size_t main_class = 0;             // the slowest: the one that is reported
   Nanoseconds launch = 0;                 // SimulationOptions::launch_ns
   Nanoseconds burst = 0;                  // SimulationOptions::burst_ns
+  Nanoseconds handover = 0;               // SimulationOptions::handover_ns; gates have it in their delay
   std::vector<std::int32_t> concurrency;  // per plan link
   std::vector<std::uint32_t> step_begin;  // per code, and the end
   std::vector<std::uint32_t> op_begin;    // per code and link, and the end
@@ -82,6 +83,11 @@ struct Program {
   }
   Nanoseconds duration(std::size_t cls, std::size_t step) const {
     return durations[cls * steps.size() + step];
+  }
+  // From the end of a step before until an op on `link` may start. One op at a time: the link goes on from the one to the
+  // other without a pause.
+  Nanoseconds handover_after(const OpPlace& before, std::size_t link) const {
+    return before.link == static_cast<std::int32_t>(link) && concurrency[link] == 1 ? 0 : handover;
   }
   std::span<const OpCode> ops_of(std::size_t code, std::size_t link) const {
     const std::size_t at = code * link_count() + link;

@@ -118,6 +118,10 @@ class SerialMachine final : public Machine {
     const LinkState& link = links_[static_cast<std::size_t>(ref.link)];
     return link.ends[row(n + ref.iteration) * link.stride + static_cast<std::size_t>(ref.position)];
   }
+  // When an op of iteration n on link k may start, as far as `before` holds it, which has ended.
+  Nanoseconds handed_over(std::int64_t n, const OpPlace& before, std::size_t k) const {
+    return end_of(n, before) + program_.handover_after(before, k);
+  }
   bool passed(const ClassState& cls, std::int64_t iteration, std::int32_t step) const {
     return iteration < cls.iteration ||
            (iteration == cls.iteration && static_cast<std::uint32_t>(step) < cls.step);
@@ -191,7 +195,7 @@ class SerialMachine final : public Machine {
         }
         for (std::uint32_t r = op.after_begin; r < op.after_end; ++r) {
           if (!ended(link.iteration, program_.refs[r])) return progress;
-          start = std::max(start, end_of(link.iteration, program_.refs[r]));
+          start = std::max(start, handed_over(link.iteration, program_.refs[r], k));
         }
         link.free = start + op.startup + op.work;
         link.busy += op.startup + op.work;
@@ -226,7 +230,7 @@ class SerialMachine final : public Machine {
       raise_to(program_.gates[g], n, program_.gates[g].release ? run.released : run.data);
     }
     for (std::uint32_t r = op.after_begin; r < op.after_end; ++r)
-      run.data = std::max(run.data, end_of(n, program_.refs[r]));
+      run.data = std::max(run.data, handed_over(n, program_.refs[r], static_cast<std::size_t>(ref.link)));
     // Nothing else can have held it back.
     run.free = std::max(run.data, run.released) < run.start ? run.start : 0;
     return run;
@@ -245,7 +249,7 @@ class SerialMachine final : public Machine {
           if (n + program_.gates[g].iteration < now && raise_to(program_.gates[g], n, opens)) put(opens);
         }
         for (std::uint32_t r = ops[position].after_begin; r < ops[position].after_end; ++r) {
-          if (ended(n, program_.refs[r])) put(end_of(n, program_.refs[r]));
+          if (ended(n, program_.refs[r])) put(handed_over(n, program_.refs[r], k));
         }
       }
     }

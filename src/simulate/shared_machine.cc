@@ -131,6 +131,11 @@ class SharedMachine final : public Machine {
     return started && run_of(n, ref).end != kNever;
   }
 
+  // When an op of iteration n on link k may start, as far as `before` holds it, which has ended.
+  Nanoseconds handed_over(std::int64_t n, const OpPlace& before, std::size_t k) const {
+    return run_of(n, before).end + program_.handover_after(before, k);
+  }
+
   // Does all that happens at now_. Returns true if the main class has reached its target: then some of it may
   // be left to the next call.
   bool settle(Recorder* recorder) {
@@ -189,7 +194,7 @@ class SharedMachine final : public Machine {
                      .start = now_,
                      .end = kNever,
                      .alone = op.total()};
-        const Nanoseconds opening = opens(link.iteration, op, run);
+        const Nanoseconds opening = opens(link.iteration, k, op, run);
         if (opening > now_) {
           link.opening = opening;
           return;
@@ -219,8 +224,8 @@ class SharedMachine final : public Machine {
     return std::min(link.bucket, link.saved + now_ - link.idle_since);
   }
 
-  // Returns when the gates of an op of iteration n open, kNever if that depends on what has not happened yet.
-  Nanoseconds opens(std::int64_t n, const OpCode& op, OpRecord& run) const {
+  // Returns when an op of iteration n on link k may start, kNever if that depends on what has not happened yet.
+  Nanoseconds opens(std::int64_t n, std::size_t k, const OpCode& op, OpRecord& run) const {
     for (std::uint32_t g = op.gate_begin; g < op.gate_end; ++g) {
       const Nanoseconds time = gate_time(n, program_.gates[g]);
       if (time == kNever) return kNever;
@@ -229,7 +234,7 @@ class SharedMachine final : public Machine {
     }
     for (std::uint32_t r = op.after_begin; r < op.after_end; ++r) {
       if (!ended(n, program_.refs[r])) return kNever;
-      run.data = std::max(run.data, run_of(n, program_.refs[r]).end);
+      run.data = std::max(run.data, handed_over(n, program_.refs[r], k));
     }
     return std::max(run.data, run.released);
   }
@@ -360,6 +365,10 @@ class SharedMachine final : public Machine {
           for (std::uint32_t g = ops[position].gate_begin; g < ops[position].gate_end; ++g) {
             const Nanoseconds time = program_.gates[g].delay > 0 ? gate_time(n, program_.gates[g]) : kNever;
             if (time != kNever) state.push_back(std::max<Nanoseconds>(time - now_, 0));
+          }
+          for (std::uint32_t r = ops[position].after_begin; r < ops[position].after_end; ++r) {
+            const OpPlace& before = program_.refs[r];
+            if (ended(n, before)) state.push_back(std::max<Nanoseconds>(handed_over(n, before, k) - now_, 0));
           }
         }
       }

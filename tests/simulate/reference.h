@@ -228,7 +228,8 @@ class Reference {
         continue;
       }
       if (!other.end) return std::nullopt;
-      latest = std::max(latest, *other.end);
+      const bool goes_on = other.link == op.link && plan_.links[op.link].concurrency == 1;
+      latest = std::max(latest, *other.end + (goes_on ? 0 : options_.handover_ns));
     }
     return latest;
   }

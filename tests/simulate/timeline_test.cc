@@ -206,6 +206,20 @@ TEST(ByHand, HandoverDelaysOpsThatFindTheLinkIdle) {
   EXPECT_EQ(simulate(plain_plan(), two_layers(5, 60), links(1), {.handover_ns = 7}).cycle_ns, 132);
 }
 
+TEST(ByHand, HandoverDelaysAStepOnAnotherLink) {
+  Plan plan = plain_plan();
+  std::vector<Op>& ops = plan.period[0].ops;
+  ops.insert(ops.begin() + 1, ops[0]);
+  ops[0].collective = Collective::kReduceScatter;
+  ops[1].collective = Collective::kAllGather;
+  // b: 67 to 97 and, as the link goes on, to 127; a to 132.
+  EXPECT_EQ(simulate(plan, two_layers(5, 60), links(2), {.handover_ns = 7}).cycle_ns, 132);
+  // b: 67 to 97, on the other link 104 to 134.
+  plan.links.push_back({"eth1", 1});
+  ops[1].link = "eth1";
+  EXPECT_EQ(simulate(plan, two_layers(5, 60), links(2), {.handover_ns = 7}).cycle_ns, 134);
+}
+
 TEST(ByHand, AMessageTakesOfTheComputeThatGoesOn) {
   // b is sent from 60, as the 40 of a's backward begin: 44. a is sent from 104, beside nothing.
   const SimulationResult result = simulate(plain_plan(), two_layers(5, 20), links(1), {.launch_ns = 4});
