@@ -50,7 +50,7 @@ void print_for_people(const Judgement& judgement, const Tolerance& tolerance, co
               .rows = {},
               .left = {false, false, false, false, false, false, true}};
   for (const BlockJudgement& block : judgement.blocks) {
-    std::string result = block.ratio_kept ? "" : "loss falls behind";
+    std::string result = block.ratio_kept ? "" : block.ratio < 1 ? "loss falls behind" : "loss differs";
     if (!block.stable) result += (result.empty() ? "" : ", ") + std::string("too near its limit");
     table.rows.push_back({fmt::format("{:.1f} %", 100 * block.updates.share),
                           fmt::format("{:.4g}", updates_per_iteration(block.updates)),
@@ -63,10 +63,16 @@ void print_for_people(const Judgement& judgement, const Tolerance& tolerance, co
       "learning rate x curvature is {:.4g}; plain data parallelism is stable up to {:.4g}; a plan may use "
       "{:.0f} % of its own limit\n",
       judgement.step, judgement.plain_limit, 100 * tolerance.step);
-  std::cout << (judgement.preserves()
-                    ? "the plan keeps the accuracy of plain data parallelism\n"
-                    : "the plan does not keep the accuracy: use an exact one (gradweave plan --scheme "
-                      "auto), or lower the learning rate where a row is too near its limit\n");
+  if (judgement.preserves()) {
+    std::cout << "the plan keeps the accuracy of plain data parallelism\n";
+  } else if (judgement.step >= judgement.plain_limit) {
+    std::cout
+        << "the plan does not keep the accuracy, and plain data parallelism would diverge too: lower the "
+           "learning rate\n";
+  } else {
+    std::cout << "the plan does not keep the accuracy: use an exact one (gradweave plan --scheme auto), or "
+                 "lower the learning rate where a row is too near its limit\n";
+  }
 }
 
 void run_preserve(const PreserveArguments& arguments, Outcome& outcome) {

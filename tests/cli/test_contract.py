@@ -600,6 +600,22 @@ def test_a_plan_is_judged_by_what_was_measured(tmp_path):
         assert all(block["loss_ratio"] == 1 for block in judged(tmp_path, scheme, 0, learning_rate=0.5)["blocks"])
 
 
+def test_an_objection_says_what_it_rests_on(tmp_path):
+    def said(**changes):
+        judged(tmp_path, "deft", 1, **changes)
+        return run("preserve", "--plan", tmp_path / "plan.json", "--workload", TABLE2, "--measurements",
+                   tmp_path / "measured.json", code=1).stdout
+
+    # Where noise alone moves the loss, rarer steps raise it less than plain training does.
+    noisy = said(loss=0.001, gradient_square=1e-6, noise_square=50, curvature=0.01)
+    assert "loss differs" in noisy and "falls behind" not in noisy
+    late = said(gradient_square=30)
+    assert "loss falls behind" in late and "use an exact one" in late
+    # Plain training allows 3.8.
+    assert "plain data parallelism would diverge too" in said(learning_rate=1, curvature=4)
+    assert "would diverge" not in said(learning_rate=1, curvature=3)
+
+
 def test_a_plan_is_made_so_that_it_keeps_the_accuracy(tmp_path):
     def planned(**changes):
         measured = write(tmp_path / "measured.json", MEASUREMENTS | changes)
