@@ -179,7 +179,7 @@ std::string optima_text(const std::vector<Row>& rows) {
   for (const auto& [effect, optimum] : optima) {
     text += fmt::format("best {} plan known: {}", name_of(effect), human_time(optimum.iteration_ns));
     if (optimum.bound_ns) {
-      text += fmt::format("; none takes less than {} ({})", human_time(*optimum.bound_ns), optimum.proof);
+      text += fmt::format("; lower bound {} ({})", human_time(*optimum.bound_ns), optimum.proof);
     }
     text += '\n';
   }

@@ -187,7 +187,7 @@ void add_optima(std::vector<Row>& rows, const Setting& setting, const CommonOpti
     Optimum& optimum = optima[row.effect];
     optimum.iteration_ns = std::min(optimum.iteration_ns, row.iteration_ns());
     // A search over whole tensors does not speak of a row that cuts them.
-    if (optimum.bound_ns) optimum.bound_ns = std::min(*optimum.bound_ns, optimum.iteration_ns);
+    if (optimum.bound_ns > optimum.iteration_ns) optimum.bound_ns.reset();
   }
   for (Row& row : rows) {
     if (row.result) row.optimum = optima[row.effect];

@@ -1,7 +1,8 @@
 // The best plan of a family that can be found, and a proof of how far from the optimum it is at most.
 //
 // Families: `exact`, without staleness, with forward overlap; `local`, each parameter averaged at least once in
-// H iterations, as late as the next forward. H = 1 below is for `exact`.
+// H iterations, as late as the next forward. H = 1 below is for `exact`. A link carries as many messages at once
+// as the cluster says, or more if all are all-reduces (asc_wfbp).
 //   1. The plans of every scheme of that effect, simulated; for `local` also those of arbitrary_sets()
 //      (solve/intervals.h).
 //   2. The bound that holds for any plan of the family, however it cuts, fuses and orders, on links shared or
@@ -13,13 +14,13 @@
 //        H T >= H (T_f + T_b) + w(0..l) + min over 1 <= n <= H of n (a - window(l))                (1)
 //   3. `exact`, on links that serve one op at a time, with few tensors: search_order() over all orders, fusions,
 //      splits into reduce-scatter and all-gather, and assignments to links, of tensors cut into `parts`
-//      (solve/order_search.h).
-// Proof: the plan meets (1); or the search has ended; else the bound is (1).
+//      (solve/order_search.h). On several links both halves of a message use one of them.
+// Proof: the plan meets (1); or it is of the kind that is searched, and the search has ended; else the bound is (1).
 //
 // Complexity: a plan and a simulation for each scheme, and O(node_limit) nodes.
 // On two levels (1) is of the links between nodes, and 1. alone is done.
-// The claim of step 3 is over whole parts: cutting finer may still be better. With a compressor only T_f +
-// T_b is proved.
+// The claim of step 3 is over whole parts: cutting finer may still be better, and so may halves on two links. With a
+// compressor only T_f + T_b is proved.
 #include "schemes/optimal.h"
 
 #include <algorithm>
@@ -27,7 +28,10 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <map>
+#include <ranges>
 #include <span>
+#include <string_view>
 
 #include "gradweave/error.h"
 #include "schemes/candidates.h"
@@ -144,6 +148,30 @@ std::vector<Slice> parts_of(const CostModel& model, std::int64_t parts) {
   return units;
 }
 
+// Whether the search goes over plans like this one: of whole units, each on one link, that send one message at a time.
+bool is_searched(const Plan& plan, const CostModel& model, const std::vector<Slice>& units) {
+  for (const PlanLink& link : plan.links) {
+    if (link.concurrency != 1) return false;
+  }
+  for (const Block& block : plan.blocks) {
+    const std::size_t tensor = *model.index().find_tensor(block.tensor);
+    bool begins = false, ends = false;
+    for (const Slice& unit : units) {
+      if (unit.tensor != tensor) continue;
+      begins |= unit.begin == block.begin;
+      ends |= unit.end == block.end;
+    }
+    if (!begins || !ends) return false;
+  }
+  std::map<std::int32_t, std::string_view> links;  // by block
+  for (const Op& op : plan.period | std::views::transform(&Iteration::ops) | std::views::join) {
+    for (const std::int32_t block : op.blocks) {
+      if (links.try_emplace(block, op.link).first->second != op.link) return false;
+    }
+  }
+  return true;
+}
+
 // The plan that issues `ops` in this order. All are listed in the iteration whose gradients they carry.
 Plan plan_of(const CostModel& model, const std::vector<Slice>& units, const std::vector<OrderedOp>& ops) {
   const WorkloadIndex& index = model.index();
@@ -240,13 +268,16 @@ Plan plan_exact(const Workload& workload, const Cluster& cluster, const OptimalO
   const auto limit = static_cast<Nanoseconds>(std::ceil(time));
   const OrderSearchResult found = search_order(model, units, limit, options.node_limit);
   const std::string nodes = std::to_string(found.nodes) + " nodes";
-  if (found.complete) {
+  if (!found.complete) {
+    proof.by += "; the search ended at " + nodes;
+  } else if (found.ops.empty() && !is_searched(best.plan, model, units)) {
+    proof.by += "; a search of " + nodes + " found nothing faster";
+  } else {
     proof = {std::min(time, static_cast<double>(found.iteration)),
              "search of " + nodes + ", tensors " +
-                 (options.parts == 1 ? "whole" : "in " + std::to_string(options.parts) + " parts"),
+                 (options.parts == 1 ? "whole" : "in " + std::to_string(options.parts) + " parts") +
+                 (model.link_count() == 1 ? "" : ", halves on one link"),
              true};
-  } else {
-    proof.by += "; the search ended at " + nodes;
   }
   if (found.ops.empty()) return report(best, proof);
   return report(found_by_search(plan_of(model, units, found.ops), workload, cluster), proof);

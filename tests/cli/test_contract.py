@@ -105,6 +105,18 @@ def test_compare_measures_every_scheme_against_the_optimum_of_its_kind():
     assert "optimum_us" not in alone
 
 
+def test_a_search_of_whole_tensors_is_no_bound_beside_a_plan_that_cuts_them_and_is_faster(workload, cluster, tmp_path):
+    layers = [("a", 1, 60, 1000), ("b", 40, 20, 1000), ("c", 80, 60, 20000), ("d", 80, 60, 40000)]
+    workload["layers"] = [{"name": name, "forward_us": forward, "backward_us": backward,
+                           "tensors": [{"name": name, "numel": numel}]} for name, forward, backward, numel in layers]
+    cluster["links"][0].update(startup_us=0, us_per_byte=0.001)
+    given = ["compare", "--workload", write(tmp_path / "w.json", workload), "--cluster", write(tmp_path / "c.json", cluster)]
+    alone, = result(*given, "--schemes", "optimal")["schemes"]
+    assert alone["optimum_bound_us"] == 406 and alone["optimum_proof"].startswith("optimum: search")
+    rows = result(*given, "--schemes", "p3,optimal", "--set", "partition_bytes=1kB")["schemes"]
+    assert {row["optimum_us"] for row in rows} == {405} and not any("optimum_bound_us" in row for row in rows)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_plan_is_valid_and_simulates_like_its_row(scheme, workload, cluster, tmp_path):
     w, c, p = write(tmp_path / "w.json", workload), write(tmp_path / "c.json", cluster), tmp_path / "p.json"

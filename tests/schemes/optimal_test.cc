@@ -1,10 +1,12 @@
 // The search for the best order, and the scheme on top of it.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
 
 #include "gradweave/error.h"
+#include "gradweave/json.h"
 #include "gradweave/schemes.h"
 #include "gradweave/simulate.h"
 #include "gradweave/validate.h"
@@ -16,6 +18,7 @@ namespace gradweave {
 namespace {
 
 using testing::clusters;
+using ::testing::HasSubstr;
 using testing::workloads;
 
 constexpr Nanoseconds kNoLimit = std::int64_t{1} << 60;
@@ -188,6 +191,13 @@ RC_GTEST_PROP(Optimal, IsNoWorseThanAnyExactSchemeAndNoBetterThanItsBound, ()) {
   const double bound = plan.search_report->lower_bound_us * 1000;
   RC_ASSERT(bound <= time + kRounding);
   if (plan.search_report->optimum) RC_ASSERT(time <= bound + kRounding);
+  // A search over whole tensors proves nothing of a plan that cuts them.
+  if (parts == "1" && plan.search_report->proof.starts_with("search")) {
+    const WorkloadIndex index(workload);
+    for (const Block& block : plan.blocks)
+      RC_ASSERT(block.end - block.begin == index.tensors[*index.find_tensor(block.tensor)].numel);
+    for (const PlanLink& link : plan.links) RC_ASSERT(link.concurrency == 1);
+  }
   for (const SchemeInfo& scheme : schemes()) {
     if (scheme.effect != Effect::kExact || scheme.chooses) continue;
     const PlanResult other = make_plan(scheme.name, workload, cluster);
@@ -321,6 +331,31 @@ TEST(Optimal, BoundsASharedLinkByHalfAStartUp) {
   const Plan dear = plan_of("dear", workload, cluster, {{"layers_per_group", "1"}});
   EXPECT_EQ(simulate(dear, workload, cluster).iteration_ns(), 230);
   EXPECT_EQ(plan_of("optimal", workload, cluster).search_report->lower_bound_us, 0.23);
+}
+
+TEST(Optimal, ASearchOfWholeTensorsProvesNothingOfACut) {
+  const Workload workload = read_workload(GRADWEAVE_SOURCE_DIR "/examples/workloads/covap-table5-vgg19.json");
+  const Cluster cluster = read_cluster(GRADWEAVE_SOURCE_DIR "/examples/clusters/deft-table2-two-links.json");
+  const Plan plan = plan_of("optimal", workload, cluster);
+  EXPECT_GT(plan.blocks.size(), WorkloadIndex(workload).tensors.size());
+  EXPECT_FALSE(plan.search_report->optimum);
+  EXPECT_LT(plan.search_report->lower_bound_us, plan.search_report->chosen.iteration_us);
+  EXPECT_THAT(plan.search_report->proof, HasSubstr("nodes found nothing faster"));
+}
+
+// Three messages of 20 ns on two links: halves on both would take 30, which the search doesn't try.
+TEST(Optimal, SaysThatHalvesWereOnOneLink) {
+  Workload workload{.name = "w"};
+  for (const char* name : {"a", "b", "c"})
+    workload.layers.push_back(
+        {.name = name, .communication_ns = 20, .tensors = {{.name = name, .numel = 1}}});
+  Cluster cluster = one_link(0, {1, 3});
+  cluster.links.push_back(cluster.links[0]);
+  cluster.links[1].name = "other";
+  const Plan plan = plan_of("optimal", workload, cluster);
+  EXPECT_TRUE(plan.search_report->optimum);
+  EXPECT_EQ(plan.search_report->lower_bound_us, 0.04);
+  EXPECT_THAT(plan.search_report->proof, HasSubstr("tensors whole, halves on one link"));
 }
 
 TEST(Optimal, EmitsAPlanWithoutTensors) {
