@@ -26,6 +26,7 @@
 #include "gradweave/validate.h"
 #include "python/values.h"
 #include "report/result_json.h"
+#include "report/rows.h"
 #include "run/layer_timer.h"
 
 namespace py = pybind11;
@@ -207,7 +208,11 @@ py::object simulated(const Given<Plan>& plan, const Given<Workload>& workload, c
                                  .handover_ns = nanoseconds(handover_us),
                                  .launch_ns = nanoseconds(launch_us),
                                  .burst_ns = nanoseconds(burst_us)};
-  return python_of(unlocked([&] { return to_object(simulate(*plan, *workload, *cluster, how)); }));
+  return python_of(unlocked([&] {
+    SimulationResult result = simulate(*plan, *workload, *cluster, how);
+    add_proved_optimum(*plan, {*workload}, *cluster, result);
+    return to_object(result);
+  }));
 }
 
 py::object fitted(const std::vector<std::pair<std::int64_t, double>>& points) {

@@ -182,6 +182,13 @@ def test_two_levels_of_links_are_warned_of():
             call(flat)
 
 
+def test_a_simulation_knows_a_proved_optimum():
+    plan = core.make_plan(workload(), cluster(2), "optimal")
+    assert plan["finding"]["optimum"]
+    found = core.simulate(plan, workload(), cluster(2))
+    assert {"name": "optimum", "iteration_us": found["iteration_us"]} in found["bounds"]
+
+
 def test_times_are_rounded_to_nanoseconds():
     plan = core.make_plan(workload(), cluster(2), "ddp")
     alone, with_optimizer = (core.simulate(plan, workload(), cluster(2), optimizer_us=us)["iteration_us"] for us in (0, 1.001))
