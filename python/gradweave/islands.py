@@ -20,7 +20,7 @@ from gradweave import _native, moments, sharding
 from gradweave.agreement import digest, has_mean
 from gradweave.groups import all_gather_single, from_rank_0, gathered, reduce_scatter_single
 from gradweave.profiling import communicates
-from gradweave.scope import check_frozen
+from gradweave.scope import check_all_sharded, check_frozen
 from gradweave.subclasses import named_as, reduce_plain, session_of
 
 GROUP = 256  # elements that a codec scales together
@@ -305,8 +305,7 @@ class Islands:
         self._inside = Inside(settings.timeout)
         self._exchanging = self._options["ranks"] or self._inside.size
         self._one_state = self._options["ranks"] is not None  # of an island: islands have other numbers of ranks
-        averaged = {name: parameter for name, parameter in model.named_parameters()
-                    if communicates(parameter) and not sharding.is_named(name, settings.exclude)}
+        averaged = _averaged(model, settings.exclude)
         self._fragments = self._options["fragments"] or _fragments_of(averaged.values())
         self._values = Values(model, averaged.values(), settings.exclude, self._exchanging, self._fragments)
         self.moment_share = None
@@ -883,6 +882,18 @@ def check_exchanging(exchanging, model):
     if any(sharding.is_sharded(parameter) for parameter in model.parameters()):
         raise _native.InvalidInput("gradweave.wrap(between=): the model is sharded, so all ranks have to exchange their "
                                    "shards: leave ranks out, and start islands with as many ranks each")
+
+
+def check_reduced(model, exclude):
+    """Errors: InvalidInput where ranks of this island would each train some parameter alone."""
+    if len(_holders_of_all()) > 1:
+        check_all_sharded(model, list(_averaged(model, exclude).items()))
+
+
+def _averaged(model, exclude):
+    """{name: parameter} of what islands average."""
+    return {name: parameter for name, parameter in model.named_parameters()
+            if communicates(parameter) and not sharding.is_named(name, exclude)}
 
 
 def _check_carried(held):

@@ -38,8 +38,7 @@ class Scope:
                                "fewer")
         self.shards = shards_of(self.parameters)
         self.tensors = [self.shards[place].tensor if place in self.shards else p for place, p in enumerate(self.parameters)]
-        if self.shards and fsdp_groups(model):
-            self._check_all_sharded()
+        check_all_sharded(model, list(zip(self.names, self.parameters)))
         own = set(self.parameters)
         self.owners = [(module, name, p) for module in model.modules() for name, p in module._parameters.items() if p in own]
         self._to_broadcast = [local_of(p) for name, p in model.named_parameters() if not self._is_excluded(name)]
@@ -93,19 +92,25 @@ class Scope:
                     raise InvalidInput(f"gradweave.wrap: '{name or type(module).__name__}' makes sparse gradients, which are "
                                        "not communicated; use sparse=False")
 
-    def _check_all_sharded(self):
-        for place, name in enumerate(self.names):
-            if place not in self.shards:
-                raise InvalidInput(f"gradweave.wrap: parameter '{name}' is whole, while others are sharded by fully_shard(): "
-                                   "nobody reduces its gradient inside an island; shard the outermost module too, "
-                                   "fully_shard(model, mesh=...), or leave it to others with exclude=")
-
     def _replaced(self):
         now = {id(p) for module in self.model.modules() for p in module._parameters.values()}
         return any(id(p) not in now for p in self.parameters)
 
     def _is_excluded(self, name):
         return is_named(name, self._exclude)
+
+
+def check_all_sharded(model, trained):
+    """Of the parameters `trained`, [(name, parameter)], none is whole beside shards of fully_shard(), unless
+    DistributedDataParallel has it. Errors: InvalidInput."""
+    if not fsdp_groups(model) or not any(is_sharded(parameter) for _, parameter in trained):
+        return
+    reduced = {p for module in model.modules() if isinstance(module, DataParallel) for p in module.parameters()}
+    for name, parameter in trained:
+        if not is_sharded(parameter) and parameter not in reduced:
+            raise InvalidInput(f"gradweave.wrap: parameter '{name}' is whole, while others are sharded by fully_shard(): "
+                               "nobody reduces its gradient inside an island; shard the outermost module too, "
+                               "fully_shard(model, mesh=...), or leave it to others with exclude=")
 
 
 def check_frozen(frozen):

@@ -156,6 +156,7 @@ def _wrap_island(model, optimizer, settings, kind):
     optimizers = [innermost(each, hooks_alone=True) for each in _listed(optimizer)]
     _check_arguments(model, optimizers)
     _check_steps(optimizers, model)
+    islands.check_reduced(model, settings.exclude)
     session = islands.Session(model, optimizers, settings, kind(model, optimizers, settings))
     sessions[model] = session
     session.on_close = _unwrapper([(weakref.ref(model), type(model))])

@@ -10,21 +10,27 @@ from torch import distributed, nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from models import batch, make_net, make_optimizer
-from sharded_models import loss_of, make_stack, shard
+from sharded_models import loss_of, make_stack, shard, shard_blocks
+
+
+SHARDED = ("fsdp2", "blocks", "hsdp", "tp")  # "blocks": fully_shard() of these alone
 
 
 def made(kind, rank, seed, given):
-    """(model, optimizer, loss of a step) of an island whose inside is "plain", "gradweave", "ddp", "fsdp2", "hsdp" or "tp"."""
+    """(model, optimizer, loss of a step) of an island whose inside is "plain", "gradweave", "ddp", or one of SHARDED."""
     import gradweave
 
-    if kind in ("fsdp2", "hsdp", "tp"):
+    if kind in SHARDED:
         ranks = distributed.get_world_size()
         mesh = distributed.init_device_mesh("cpu", (ranks,))
         if kind == "hsdp":
             mesh = distributed.init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("replicas", "shards"))
-        model = make_stack(seed, inner=20) if kind == "tp" else shard(make_stack(seed), mesh)
-        for block in model.blocks if kind == "tp" else ():
-            parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        model = make_stack(seed, inner=20 if kind == "tp" else 19)
+        if kind == "tp":
+            for block in model.blocks:
+                parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        else:
+            (shard_blocks if kind == "blocks" else shard)(model, mesh)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.003, foreach=False)
     else:
         model = make_net(seed)
@@ -34,7 +40,7 @@ def made(kind, rank, seed, given):
     model, optimizer = gradweave.wrap(model, optimizer, **given, timeout=30.0, report=False)
 
     def loss(step):
-        if kind in ("fsdp2", "hsdp", "tp"):
+        if kind in SHARDED:
             return loss_of(model, 0 if kind == "tp" else rank, step)
         x, y = batch(rank, step)
         return nn.functional.cross_entropy(model(x), y)

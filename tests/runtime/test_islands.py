@@ -202,6 +202,12 @@ def test_ranks_that_cant_exchange_are_refused(meeting):
     assert "leave ranks out, and start islands with as many ranks each" in said
 
 
+@pytest.mark.parametrize("average", ["parameters", "gradients"])
+def test_a_parameter_that_is_left_whole_beside_shards_is_refused(meeting, average):
+    for said in ranks.run(refused, 2, given=meeting.given, between={"average": average}, kind="blocks"):
+        assert "parameter 'enter.weight' is whole, while others are sharded by fully_shard()" in said
+
+
 def test_islands_that_differ_are_told_in_what_and_how_they_can_train_together(meeting, tmp_path):
     end = str(tmp_path / "end")
     first = ranks.start(trained, 1, kind="plain", number=1, given=meeting.given, until=end)
