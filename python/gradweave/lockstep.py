@@ -14,11 +14,12 @@ from gradweave import _native, islands, profiling, sharding
 from gradweave.scope import check_frozen
 
 BUCKET_BYTES = 4 << 20  # of float32: large enough for a link's messages, and what is left when the backward ends is small
+STEPS_TOLD = 1024  # steps are told modulo it: float32 has the sum of 16,000 ranks
 LEAST_POLL_S, POLLS_IN_A_WAIT = 0.001, 20  # so that looking takes little of a long wait, and adds little to a short one
 
 
 class Bucket:
-    """Parameters whose gradients go on their way together, with whether each has one, the steps that were made before, and 1,
+    """Parameters whose gradients go on their way together, with whether each has one, the count of steps before, and 1,
     whose mean is 0 where no island has supplied anything."""
 
     def __init__(self, parameters, holders, group, exchanging, sums):
@@ -248,6 +249,11 @@ class Lockstep(islands.Islands):
 
     # ---- an average
 
+    @property
+    def _count(self):
+        """Of steps, as islands compare it."""
+        return self.steps % STEPS_TOLD
+
     def _may_read(self):
         return self._under_way and not self._last_one and len(self._read) < len(self._buckets)
 
@@ -260,11 +266,11 @@ class Lockstep(islands.Islands):
         if not self._weight:
             self._shares[place].zero_()
         elif self._stream is None:
-            self._buckets[place].read(self._shares[place], self.steps)
+            self._buckets[place].read(self._shares[place], self._count)
         else:
             self._stream.wait_stream(torch.accelerator.current_stream(self._stream.device))
             with self._stream:
-                self._buckets[place].read(self._shares[place], self.steps)
+                self._buckets[place].read(self._shares[place], self._count)
                 when = self._stream.record_event()
         self._read.append(when)
 
@@ -317,7 +323,7 @@ class Lockstep(islands.Islands):
         if not self._finishes:
             with torch.no_grad():
                 steps = {bucket.write(share) for bucket, share in zip(self._buckets, means.split(self._gradient_counts()))}
-            if not steps <= {float(self.steps), None}:
+            if not steps <= {float(self._count), None}:
                 raise _native.RuntimeFailure(f"gradweave: this island has made {self.steps} steps, and others more or fewer: "
                                              "one of them has left out a step after a backward. Parameters are no longer "
                                              "equal: end all islands and go on from a checkpoint. Decide by the averaged "

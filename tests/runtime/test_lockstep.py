@@ -219,6 +219,23 @@ def test_after_a_step_that_one_leaves_out_islands_do_not_go_on_together(meeting)
     assert "one of them has left out a step after a backward" in said
 
 
+def goes_on_late(rank, given, steps):
+    model, optimizer, loss = made("plain", rank, 1, given | {"island": "island1", "between": GRADIENTS})
+    model.gradweave.load_state_dict({"steps": steps})
+    for step in range(3):
+        loss(step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    found = model.gradweave.islands.steps
+    model.gradweave.close()
+    return found
+
+
+def test_ranks_that_sum_gradients_compare_any_count_of_steps(meeting):
+    steps = 2**24 // 3  # the sum over ranks has no room in float32
+    assert ranks.run(goes_on_late, 3, given=meeting.given, steps=steps) == [steps + 3] * 3
+
+
 def test_options_that_make_no_sense_are_refused(tmp_path):
     import gradweave
 
