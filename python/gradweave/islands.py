@@ -529,8 +529,11 @@ class Islands:
             logger.warning("gradweave.finish(): island '%s' ends alone: of its last average's islands (%s) no other is there",
                            self.name, ", ".join(self._averaged_with))
 
+    def unhook(self):
+        """Model and optimizers are left alone from now on."""
+
     def close(self):
-        """Leaves the other islands."""
+        """Leaves the other islands. unhook() comes before."""
         self._member = None
         self._values.close()
         self._inside.close()
@@ -762,6 +765,7 @@ class Session:
     def unhook(self):
         for handle in self._handles:
             handle.remove()
+        self.islands.unhook()
         self.on_close()
 
     def _before_step(self, optimizer, arguments, named):

@@ -150,10 +150,10 @@ class Lockstep(islands.Islands):
         finally:
             self._finishes = False
 
-    def close(self):
+    def unhook(self):
         for handle in self._handles:
             handle.remove()
-        super().close()
+        self._handles = []
 
     # ---- the backward
 
@@ -171,6 +171,8 @@ class Lockstep(islands.Islands):
                 and all(group.reduce_grads for group in sharding.fsdp_groups(self._model)))
 
     def _backward_starts(self, gradient):
+        if not self._handles:  # of a forward before close(), or before a fork
+            return
         # The callback belongs to this backward: a nested one, as in checkpointing, would end too early.
         task = torch._C._current_graph_task_id()
         if task == self._task:

@@ -86,6 +86,37 @@ def test_a_forked_process_has_the_plain_model_and_ends():
             assert said == expected, scheme
 
 
+def forks_an_island(rank, given, between):
+    import gradweave
+
+    model = make_net()
+    model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), **given, between=between, timeout=30, report=False)
+
+    def loss_of(step):
+        x, y = batch(rank, step)
+        return nn.functional.cross_entropy(model(x), y)
+
+    def child():
+        loss.backward()
+        optimizer.step()
+        loss_of(1).backward()
+        optimizer.step()
+        return "trained"
+
+    loss = loss_of(0)  # a forward before the fork
+    said = in_fork(child)
+    loss.backward()
+    optimizer.step()
+    steps = model.gradweave.islands.steps
+    model.gradweave.close()
+    return said, steps
+
+
+@pytest.mark.parametrize("between", [{"period": 1}, {"average": "gradients"}])
+def test_a_process_that_is_forked_from_an_island_trains_for_itself(meeting, between):
+    assert ranks.start(forks_an_island, 1, fresh=True, given=meeting.given, between=between).results() == [("trained", 1)]
+
+
 def loads_in_workers(rank):
     import gradweave
 
