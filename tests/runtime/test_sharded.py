@@ -6,8 +6,8 @@ from torch import distributed
 
 import ranks
 from models import links_cost
-from sharded_models import (OPTIONS, STEPS, averaged, make_stack, mesh_of, optimizer_of, shard, shard_blocks, shards, train,
-                            unlike, wrapped)
+from sharded_models import (OPTIONS, STEPS, averaged, loss_of, make_stack, mesh_of, optimizer_of, shard, shard_blocks, shards,
+                            train, unlike, wrapped)
 
 
 def plainly(rank, mesh, optimizer, steps=STEPS, between=None, **options):
@@ -181,7 +181,6 @@ def accumulated(rank, how):
     import contextlib
 
     import gradweave
-    from sharded_models import loss_of
 
     links_cost(halves=True)
     mesh, found = mesh_of(), []
@@ -337,6 +336,37 @@ def saved_and_resumed(rank, scheme):
 @pytest.mark.parametrize("scheme", ["dear", "delayed_averaging"])
 def test_a_job_goes_on_from_a_distributed_checkpoint(scheme):
     assert ranks.run(saved_and_resumed, 4, scheme=scheme) == [[]] * 4
+
+
+def zeroed_in_place(rank, scheme):
+    """What differs from plain FSDP2 after a warm-up, and by the same plan from the first step on."""
+    import gradweave
+
+    links_cost(halves=True)
+    mesh, found, plan = mesh_of(), [], None
+    for gradweaves in (True, True, False):
+        model = shard(make_stack(width=8), mesh["inside"])
+        optimizer = optimizer_of("sgd", model)
+        if gradweaves:
+            model, optimizer = wrapped(model, optimizer, scheme if plan is None else "auto", plan=plan)
+        average = None if gradweaves else averaged(mesh["between"].get_group())
+        for step in range(6):
+            optimizer.zero_grad(set_to_none=step == 3)
+            loss_of(model, rank, step).backward()
+            if average is not None:
+                average(model)
+            optimizer.step()
+        if gradweaves:
+            gradweave.finish(model)
+            plan = model.gradweave.plan
+            model.gradweave.close()
+        found.append(shards(model))
+    return unlike(found[0], found[2]), unlike(found[1], found[2])
+
+
+@pytest.mark.parametrize("scheme", ["ddp", "dear"])
+def test_gradients_may_be_zeroed_in_place(scheme):
+    assert ranks.run(zeroed_in_place, 4, scheme=scheme) == [([], [])] * 4
 
 
 def without_a_root(rank):
