@@ -161,7 +161,7 @@ def _copied(value, device):
 def _mean(values):
     """Of what ranks have of one thing, None where they have nothing: floats are averaged, a rank without them counts as zeros;
     all else is alike on all of them."""
-    first = next(each for each in values if each is not None)
+    first = next((each for each in values if each is not None), None)
     if isinstance(first, dict):
         held = [each or {} for each in values]
         return {key: _mean([each.get(key) for each in held]) for key in dict.fromkeys(key for each in held for key in each)}

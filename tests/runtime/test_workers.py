@@ -156,6 +156,13 @@ def test_goes_on_with_the_bits_of_distributed_data_parallel():
     assert ranks.run(goes_on_as_ddp, 2, files=[of_rank[0][0] for of_rank in old]) == [[], []]
 
 
+def test_what_an_optimizer_keeps_on_no_rank_has_no_mean():
+    from gradweave import checkpoint
+
+    kept = [{"none": None, "step": torch.tensor(float(rank))} for rank in range(3)]
+    assert checkpoint._mean([*kept, {"none": None}]) == {"none": None, "step": torch.tensor(0.75)}
+
+
 def saved_by_torch(rank, folder):
     import warnings
 
