@@ -18,6 +18,7 @@ from torch import distributed
 
 from gradweave import _native, moments, sharding
 from gradweave.agreement import digest, has_mean
+from gradweave.closing import refusing_once_closed
 from gradweave.groups import all_gather_single, from_rank_0, gathered, reduce_scatter_single
 from gradweave.profiling import communicates
 from gradweave.scope import check_all_sharded, check_frozen
@@ -710,6 +711,7 @@ class Islands:
 SCHEMES_RUN = "Gradweave's schemes communicate between the ranks of an island"
 
 
+@refusing_once_closed
 class Session:
     """What `model.gradweave` is where the ranks of an island communicate by means of their own, or it has only one."""
 
@@ -809,8 +811,8 @@ class Session:
         """Leaves the other islands, and makes the model what it was before. Safe to call twice."""
         if self.closed:
             return
-        self.closed = True
         self.unhook()
+        self.closed = True
         self.islands.close()
 
 

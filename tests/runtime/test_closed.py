@@ -10,7 +10,7 @@ import ranks
 import torch
 
 import gradweave
-from gradweave import _native, core, wrapping
+from gradweave import _native, core, islands, wrapping
 from gradweave.session import UNFINISHED, Session
 from models import batch, cluster, make_net, make_optimizer, train, workload
 
@@ -69,6 +69,19 @@ def test_a_closed_session_refuses_every_call():
     assert len(told) > 60 and "Session.report" in told and "Session.state_dict" in told and "Engine.counters" in told
     assert {name: said for name, said in told.items()
             if not said.startswith("InvalidInput") or "close()" not in said or "wrap the model again" not in said} == {}
+
+
+def test_a_closed_session_of_an_island_refuses_every_call(meeting):
+    model = torch.nn.Linear(4, 2)
+    model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), 0.1), **meeting.given, report=False)
+    session = model.gradweave
+    session.close()
+    session.close()
+    calls = [name for name in public(islands.Session) if callable(getattr(session, name))]
+    assert {"finish", "state_dict", "load_state_dict", "no_sync", "synchronize"} <= set(calls)
+    for name in calls:
+        with pytest.raises(gradweave.InvalidInput, match="ended by close.*wrap the model again"):
+            getattr(session, name)()
 
 
 def resumed(model, optimizer, plan):
