@@ -88,6 +88,17 @@ def _check_complete(states):
         raise InvalidInput(f"they are of {named(found)}: give them in the order of ranks")
 
 
+def check_names(state, names):
+    """Errors: InvalidInput if its plan is for other parameters than `names`."""
+    if state.plan is None:
+        return
+    then = {name for tensors in state.parts["layers"].values() for name in tensors}
+    for unlike, how in ((then - set(names), "was trained then, and is frozen, excluded or missing here"),
+                        (set(names) - then, "is trained here, and was not then")):
+        if unlike:
+            raise InvalidInput(f"parameter '{min(unlike)}' {how}: train the same ones, or load model and optimizer alone")
+
+
 def fold(states, scope, links, updates, moments):
     """Makes parameters and optimizers what finish() of the job before would have made them, from the states of all its ranks,
     and returns what outlives its plan on each of them, for Engine.take_over(). Every rank does it alone, and all alike.

@@ -317,6 +317,7 @@ class Session:
             states = checkpoint.states_of(states, self.job.rank, self.job.size)
             if self.layers is not None:
                 raise InvalidInput("training has begun: load it before the first forward")
+            checkpoint.check_names(states[0], self.names)
         except ValueError as error:
             refusal = error
         self._check_alike(states, refusal)

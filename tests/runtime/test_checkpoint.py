@@ -346,6 +346,35 @@ def refused(rank):
     return said
 
 
+def of_other_parameters(rank):
+    from gradweave import core
+
+    model, optimizer = begin(core.make_plan(workload(), cluster(2), "dear"), "sgd", None)
+    train(model, optimizer, rank, 2)
+    (key, own), = model.gradweave.state_dict().items()
+    first, *_ = names = [name for name, _ in model.named_parameters()]
+    model.gradweave.close()
+    fewer = but(own, parts=own.parts | {"layers": {"": names[1:]}})
+    said = []
+    for state, frozen, exclude in ((own, True, ()), (own, False, (first,)), (fewer, False, ())):
+        model = make_net()
+        model.get_parameter(first).requires_grad_(not frozen)
+        model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), exclude=exclude)
+        try:
+            model.gradweave.load_state_dict({key: state})
+        except gradweave.InvalidInput as error:
+            said.append(str(error))
+        model.gradweave.close()
+    return first, said
+
+
+def test_a_job_that_trains_other_parameters_is_told_which():
+    for first, said in ranks.run(of_other_parameters, 2):
+        here = f"load_state_dict(): parameter '{first}' was trained then, and is frozen, excluded or missing here"
+        assert [here in text for text in said] == [True, True, False]
+        assert f"parameter '{first}' is trained here, and was not then" in said[2]
+
+
 def between_micro_steps(rank):
     """What is accumulated is not saved, and lost nothing here."""
     from gradweave import core
