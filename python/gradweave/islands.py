@@ -22,7 +22,7 @@ from gradweave.closing import refusing_once_closed
 from gradweave.groups import all_gather_single, from_rank_0, gathered, reduce_scatter_single
 from gradweave.profiling import communicates
 from gradweave.scope import check_all_sharded, check_frozen
-from gradweave.subclasses import named_as, reduce_plain, session_of
+from gradweave.subclasses import fills_state, named_as, reduce_plain, session_of
 
 GROUP = 256  # elements that a codec scales together
 OPTIONS = {"average": "parameters", "ranks": None, "period": 8, "fragments": None, "compressor": "int4",
@@ -729,7 +729,7 @@ class Session:
             for optimizer in optimizers:
                 self._handles += [optimizer.register_step_pre_hook(self._before_step),
                                   optimizer.register_step_post_hook(self._after_step)]
-        self._handles.append(optimizers[-1].register_step_post_hook(lambda *_: self.islands.step_ended()))
+        self._handles.append(optimizers[-1].register_step_post_hook(self._step_ended))
 
     def finish(self) -> None:
         """Returns once all islands that are there have called it: then they are equal. Collective."""
@@ -770,7 +770,13 @@ class Session:
         self.islands.unhook()
         self.on_close()
 
+    def _step_ended(self, *_):
+        if not fills_state():
+            self.islands.step_ended()
+
     def _before_step(self, optimizer, arguments, named):
+        if fills_state():
+            return None
         closure = closure_of(arguments, named)
         if closure is None:
             self._put_aside(optimizer)

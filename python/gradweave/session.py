@@ -495,6 +495,12 @@ class Session:
             self._iteration_ended()
         return result
 
+    def fill_state(self, optimizer, step):
+        """`step`: torch's own, in which this optimizer only makes its state, as fills_state() says. No step of the loop."""
+        self.synchronize()
+        step(optimizer)
+        self.updates.forget(optimizer)
+
     def skip_step(self) -> None:
         """In place of optimizer.step(): drop the gradient of the last backward, for instance because it is not finite. Every
         rank has to do the same. Updates due from earlier iterations take place."""

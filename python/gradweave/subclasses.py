@@ -188,6 +188,8 @@ def optimizer_class(base):
             session = sessions.get(self)
             if session is None:
                 return base.step(self) if closure is None else base.step(self, closure)
+            if fills_state():
+                return session.fill_state(self, base.step)
             self._opt_called = True  # what a scheduler's patch of step() does
             return session.step(self, closure)
 
@@ -232,6 +234,17 @@ def optimizer_class(base):
             return reduce_plain(self, base, protocol)
 
     return named_as(Optimizer, base)
+
+
+def fills_state():
+    """Whether torch's get_optimizer_state_dict() and its kind have called step(), by zeros and at a rate of 0, to fill the
+    state of an optimizer that keeps nothing yet."""
+    called_by = sys.modules.get("torch.distributed.checkpoint.state_dict")
+    code = getattr(getattr(called_by, "_init_optim_state", None), "__code__", None)
+    frame = code and sys._getframe(1)
+    while frame and frame.f_code is not code:
+        frame = frame.f_back
+    return bool(frame)
 
 
 def _asked_by_scaler(frame):

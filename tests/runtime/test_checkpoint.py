@@ -164,6 +164,32 @@ def test_torchs_checkpoints_hold_every_ranks(tmp_path):
     assert ranks.run(by_torchs_checkpoint, 2, folder=tmp_path / "checkpoint") == [[], []]
 
 
+def keeps_nothing(rank, plans):
+    """Which parameters are not those of a job that was not saved. To fill the state of SGD torch calls step(), in vain."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    unlike = {}
+    for plan in plans:
+        found = []
+        for saves in (False, True):
+            model, optimizer = begin(plan, "plain", emulated())
+            for first in (0, 3):
+                if saves:
+                    optimizer.zero_grad()
+                    get_optimizer_state_dict(model, optimizer)
+                train(model, optimizer, rank, 3, first=first)
+            assert model.gradweave.engine.iteration == 6
+            found.append(ended(model))
+        unlike[plan["scheme"]] = [name for name, value in found[0].items() if not torch.equal(value, found[1][name])]
+    return unlike
+
+
+def test_torchs_functions_save_optimizers_that_keep_nothing():
+    schemes = ["ddp", "dear", "delayed_averaging", "local_sgd"]
+    made = plans(2, [(scheme, {}) for scheme in schemes])
+    assert ranks.run(keeps_nothing, 2, plans=made) == [{scheme: [] for scheme in schemes}] * 2
+
+
 def decided_anew(rank):
     """A checkpoint of a job that had still to decide: it profiles again. One of a job that had decided keeps its plan."""
     model = make_net()

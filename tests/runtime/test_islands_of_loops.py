@@ -221,6 +221,21 @@ def test_a_checkpoint_takes_no_steps_back(given):
     model.gradweave.close()
 
 
+@pytest.mark.parametrize("between", [{"period": 2}, {"average": "gradients"}])
+def test_what_torch_steps_to_fill_a_state_is_no_step(given, between):
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    model = make_net(1)
+    model, optimizer = gradweave.wrap(model, make_optimizer("adamw", model), **given, between=between)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    assert all("exp_avg" in kept for kept in get_optimizer_state_dict(model, optimizer)["state"].values())
+    assert model.gradweave.islands.steps == 0
+    assert all(map(torch.equal, before, model.parameters()))
+    step(model, optimizer)
+    assert model.gradweave.islands.steps == 1
+    model.gradweave.close()
+
+
 def test_only_what_islands_average_steps_by_other_hyperparameters(given):
     """Elsewhere a parameter's Adam has the moments of all of its gradients."""
     model = nn.ParameterDict({name: nn.Parameter(torch.ones(3, dtype=dtype))
