@@ -49,15 +49,15 @@ class Bucket:
         *are_there, steps, supplied = there.tolist()
         if not supplied:
             for parameter, local in zip(self.parameters, self._locals):  # alike on islands whose backward left out others
-                parameter.grad = sharding.beside(torch.zeros_like(local), parameter)
+                parameter.grad = sharding.placed_as(torch.zeros_like(local), parameter)
             return None
         for parameter, local, mean, is_there in zip(self.parameters, self._locals, means, are_there):
             if local.is_complex():
                 mean = torch.complex(*mean.unbind(-1))
             if not is_there:
                 parameter.grad = None
-            elif parameter.grad is None:
-                parameter.grad = sharding.beside(mean.to(local.device, local.dtype, copy=True), parameter)
+            elif parameter.grad is None or sharding.is_partial(parameter.grad):  # which was not read
+                parameter.grad = sharding.placed_as(mean.to(local.device, local.dtype, copy=True), parameter)
             else:
                 sharding.local_of(parameter.grad).copy_(mean)
         return steps

@@ -17,6 +17,11 @@ def is_sharded(tensor):
     return hasattr(tensor, "placements")
 
 
+def is_partial(tensor):
+    """Whether ranks have parts of a sum that is still to be taken."""
+    return is_sharded(tensor) and any(placement.is_partial() for placement in tensor.placements)
+
+
 def local_of(tensor):
     """What this rank has of it; itself if it is whole."""
     return getattr(tensor, "_local_tensor", tensor)
@@ -156,9 +161,14 @@ def shards_of(parameters):
 def beside(value, parameter):
     """What an optimizer keeps of a parameter, as its step makes it, from what this rank has of it: a DTensor, where it is one
     value for each element of a shard."""
-    if is_sharded(parameter) and isinstance(value, torch.Tensor) and value.dim() and value.shape == local_of(parameter).shape:
-        return _dtensor()(value, parameter._spec, requires_grad=False)
+    if isinstance(value, torch.Tensor) and value.dim() and value.shape == local_of(parameter).shape:
+        return placed_as(value, parameter)
     return value
+
+
+def placed_as(value, parameter):
+    """A gradient of `parameter`, from what this rank has of it."""
+    return _dtensor()(value, parameter._spec, requires_grad=False) if is_sharded(parameter) else value
 
 
 class Islands:

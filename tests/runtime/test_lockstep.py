@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 
 import ranks
 from islander import agreed, made, values_of
@@ -234,6 +234,28 @@ def goes_on_late(rank, given, steps):
 def test_ranks_that_sum_gradients_compare_any_count_of_steps(meeting):
     steps = 2**24 // 3  # the sum over ranks has no room in float32
     assert ranks.run(goes_on_late, 3, given=meeting.given, steps=steps) == [steps + 3] * 3
+
+
+def lands_without_being_read(rank):
+    """(placement, value) of gradients that are sums still to be taken, of which no rank has sent anything."""
+    from gradweave import lockstep
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    parameters = [nn.Parameter(DTensor.from_local(torch.zeros(shape), mesh, [Replicate()])) for shape in ((3,), ())]
+    bucket = lockstep.Bucket(parameters, (rank,), None, 1, sums=False)
+    share = torch.zeros(bucket.share)
+    for parameter in parameters:
+        parameter.grad = DTensor.from_local(torch.ones(parameter.shape), mesh, [Replicate()])
+    bucket.read(share, 0)
+    for parameter in parameters:
+        parameter.grad = DTensor.from_local(torch.ones(parameter.shape), mesh, [Partial()])
+    bucket.write(share)
+    return [parameter.grad.full_tensor().tolist() for parameter in parameters]
+
+
+def test_means_that_land_are_not_summed_again():
+    assert ranks.run(lands_without_being_read, 2) == [[[1.0] * 3, 1.0]] * 2
 
 
 def test_options_that_make_no_sense_are_refused(tmp_path):
