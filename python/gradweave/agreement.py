@@ -18,10 +18,14 @@ def agree(job, arguments, refusal, arrival_s):
     for the job, the same on all ranks and new for each.
     """
     post = json.dumps({"refusal": refusal and str(refusal), "arguments": arguments, "name": secrets.token_hex(8)})
-    posts = job.peers.agree("gradweave.wrap()", post, arrival_s, ARRIVAL)
-    said = {rank: json.loads(text) for rank, text in enumerate(posts)}
+    try:
+        posts = job.peers.agree("gradweave.wrap()", post, arrival_s, ARRIVAL)
+    except _native.RuntimeFailure:
+        if not refusal:
+            raise
     if refusal:
         raise refusal
+    said = {rank: json.loads(text) for rank, text in enumerate(posts)}
     wrong = [f"{named([rank])} reports: {each['refusal']}" for rank, each in said.items() if each["refusal"]]
     if not wrong:
         values = {what: {rank: each["arguments"].get(what, "missing") for rank, each in said.items()}

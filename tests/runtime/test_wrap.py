@@ -81,14 +81,15 @@ def test_ranks_that_do_not_mean_the_same_are_told_what_differs_and_where():
 def does_not_come(rank):
     try:
         if rank != 1:
-            differ(arrival_timeout=2.0)
-    except RuntimeError as error:
+            differ("nothing" if rank == 3 else "ddp", arrival_timeout=2.0)
+    except (RuntimeError, ValueError) as error:
         return str(error)
     return "did not come"
 
 
 def test_a_rank_that_does_not_come_to_wrap_is_named_soon():
-    first, _, third = ranks.run(does_not_come, 3)
+    first, _, third, wrong = ranks.run(does_not_come, 4)
+    assert wrong.startswith("scheme: unknown scheme 'nothing'")
     for text in (first, third):
         assert "gradweave.wrap() failed after" in text and "suspect: rank 1 (has not arrived)" in text, text
         assert "wrap(arrival_timeout=)" in text, text
