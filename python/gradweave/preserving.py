@@ -4,8 +4,9 @@ import torch
 
 
 def learning_rates(optimizers, parameters):
-    """By parameter; 0 where none of them steps it."""
-    rates = {p: float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    """By parameter; 0 where none of them steps it, or the optimizer has no rate or finds its own."""
+    rates = {p: float(group.get("lr") or 0.0)
+             for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     return [rates.get(p, 0.0) for p in parameters]
 
 

@@ -29,6 +29,18 @@ class WithLoss(nn.Sequential):
         return nn.functional.cross_entropy(logits, y), logits
 
 
+class OwnRate(torch.optim.Optimizer):
+    """Finds its own learning rate, as Adafactor of transformers does."""
+
+    def __init__(self, model, **defaults):
+        super().__init__(model.parameters(), defaults)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.sub_(p.grad, alpha=0.05)
+
+
 def batch(rank, step, data):
     """Ten classes, each around a point of its own. `data`: "shuffled", "disjoint" (even and odd ranks see half of the classes
     each), or "whole" (all of it in each batch)."""
@@ -54,7 +66,8 @@ def train(rank, data, make, options, scheme="auto", kind=nn.Sequential, **argume
     optimizer = {"sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
                  "fast": lambda: torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9),
                  "slow": lambda: torch.optim.SGD(model.parameters(), lr=1e-5, momentum=0.9),
-                 "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=0.001)}[make]()
+                 "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=0.001),
+                 "lr is None": lambda: OwnRate(model, lr=None), "no lr": lambda: OwnRate(model)}[make]()
     model, optimizer = gradweave.wrap(model, optimizer, scheme, links=gradweave.EmulatedLink(*LINK), options=options,
                                       profile_iterations=2, timeout=20, **arguments)
     for step in range(ITERATIONS):
@@ -92,6 +105,13 @@ def test_a_delay_is_taken_only_where_the_learning_rate_bears_it(workers):
 def test_a_scheme_that_was_asked_for_is_taken_and_the_objection_told(workers):
     (_, lines), *_ = ranks.run(train, workers, data="shuffled", make="fast", options=None, scheme="deft", warm_up=10)
     assert any("the Preserver objects: the plan delays gradients" in line for line in lines)
+
+
+@pytest.mark.parametrize("make", ["lr is None", "no lr"])
+def test_a_learning_rate_that_is_not_known_ends_nothing(make):
+    for options, expected in (({"allow": "exact+corrected"}, "corrected"), ({"allow": "exact+delayed"}, "exact")):
+        (effects, lines), *_ = ranks.run(train, 2, data="shuffled", make=make, options=options)
+        assert expected in effects, lines
 
 
 class Bowl(nn.Module):
