@@ -285,8 +285,9 @@ class Session:
 
     def state_dict(self) -> dict[str, RankState]:
         """{"rank0": RankState} (that of this rank): what a checkpoint needs besides model and optimizer. Plan, iteration,
-        updates on their way, residuals, anchors. First applies what the coming forward would. Between iterations, on
-        every rank after the same one; for torch.save(), and for torch.distributed.checkpoint."""
+        updates on their way, residuals, anchors, and what was seen of loop and gradients. First applies what the coming
+        forward would. Between iterations, on every rank after the same one; for torch.save(), and for
+        torch.distributed.checkpoint."""
         self._end_turn()
         rank, ranks = self.job.rank, self.job.size
         if self.plan is None or self._controller.profiling:  # still to be decided
@@ -294,7 +295,7 @@ class Session:
         else:
             plan, parts = self.plan.to_dict(), {
                 "workload": self.workload.to_dict(), "layers": self.layers, "engine": self.engine.state(),
-                **checkpoint.costs_state(self._controller.costs)}
+                "seen": self._controller.seen, **checkpoint.costs_state(self._controller.costs)}
             if core.demands_of(self.plan)["local_steps"]:
                 parts["local"] = checkpoint.local_state(self.names, self.parameters, self.updates)
                 if self._share is not None:
@@ -336,7 +337,7 @@ class Session:
             self._share.restore(parts["share"])
         self._know(parts["layers"])
         self._restored = parts["engine"]
-        self._controller.go_on(state.plan, parts["workload"], checkpoint.costs_of(parts), state.iteration)
+        self._controller.go_on(state.plan, parts["workload"], checkpoint.costs_of(parts), parts.get("seen"), state.iteration)
 
     def _fold(self, states):
         links = [_native.LinkSpec(link["name"], level=link.get("level", "all"))

@@ -99,16 +99,22 @@ void Controller::install(const Plan& plan) {
 }
 
 void Controller::go_on(const Plan& plan, const Workload& workload, std::optional<Costs> costs,
-                       std::int64_t iteration) {
+                       const std::optional<Seen>& seen, std::int64_t iteration) {
   if (profiling()) job_.drop_profile();
   phase_ = Phase::kSettled;
   given_.reset();
   workload_ = workload;
   costs_ = std::move(costs);
   require_in_force(plan);
+  if (seen) {
+    for (const auto& [trait, detail] : seen->traits) loop_.saw(trait, detail);
+    if (watch_) watch_->restore(seen->gradients);
+  } else {
+    follower_.keep_plan();
+  }
   judge();
   plan_installed(false);
-  telling_.resumed(plan, iteration);
+  telling_.resumed(plan, iteration, options_.follows && !seen);
 }
 
 void Controller::close(bool failed) {
@@ -211,7 +217,11 @@ void Controller::adopt_traits() {
 }
 
 Grounds Controller::grounds() const {
-  Grounds grounds{options_.request, loop_, watch_ ? watch_->seen() : std::nullopt, unrunnable_};
+  Grounds grounds{.request = options_.request,
+                  .loop = loop_,
+                  .gradients = watch_ ? watch_->seen() : std::nullopt,
+                  .unrunnable = unrunnable_};
+  grounds.unseen = watch_ && !grounds.gradients;
   grounds.candidates = std::max(grounds.candidates, options_.trials);
   return grounds;
 }

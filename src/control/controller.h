@@ -34,6 +34,12 @@ struct ControllerOptions {
   bool tells = true;
 };
 
+// What a rank has seen of its job, and its plans rest on besides times.
+struct Seen {
+  Loop::Traits traits;
+  std::vector<double> gradients;  // GradientWatch::numbers()
+};
+
 enum class Phase : std::uint8_t { kStarting, kWarmUp, kProfile, kTuning, kSettled, kClosed };
 
 // Errors of all members: what the Job throws; InvalidInput, alike on all ranks, where no plan can come into force.
@@ -54,8 +60,10 @@ class Controller {
   void iteration_ended();
   // The caller wants this plan: now, or once the layers are known. Every rank's does. Collective in the first case.
   void install(const Plan& plan);
-  // The job goes on by this plan from iteration `iteration`; `costs`: what it was made for, if that is known. Collective.
-  void go_on(const Plan& plan, const Workload& workload, std::optional<Costs> costs, std::int64_t iteration);
+  // The job goes on by this plan from iteration `iteration`; `costs`: what it was made for, if that is known; `seen`: seen() of
+  // then. Without, the job keeps the plan. Collective.
+  void go_on(const Plan& plan, const Workload& workload, std::optional<Costs> costs,
+             const std::optional<Seen>& seen, std::int64_t iteration);
   // The job goes on from iteration `iteration` of one of `before` ranks, and makes its own plan.
   void folded(int before, std::int64_t iteration) { telling_.folded(before, iteration); }
   // Waits for what ranks exchange beside the training. All ranks' do it.
@@ -75,6 +83,7 @@ class Controller {
   const std::optional<SimulationResult>& prediction() const { return prediction_; }
   // What iterations and messages take, on any plan; nothing before the profile.
   const std::optional<Costs>& costs() const { return costs_; }
+  Seen seen() const { return {loop_.seen(), watch_ ? watch_->numbers() : std::vector<double>()}; }
   // Whether a plan is being made beside the training, on this rank.
   bool planning() const { return follower_.planning(); }
   // Tuning::report().

@@ -146,6 +146,12 @@ class Choice {
     if (reason.empty()) reason = grounds_.loop.refusal(demands_of(entry.plan));
     if (reason.empty() && by_auto_ && grounds_.gradients)
       reason = grounds_.gradients->objection(entry.plan, decision_.workload);
+    if (reason.empty() && by_auto_ && grounds_.unseen &&
+        std::ranges::any_of(effects_of(entry.plan), has_to_be_seen)) {
+      reason =
+          "it changes training, and gradients, which say whether training supports that, were not compared "
+          "in the job's first iterations";
+    }
     return reason;
   }
 

@@ -68,11 +68,17 @@ struct Decision {
   std::optional<double> ddp_ns;             // an iteration of `ddp` here, simulated
 };
 
+// Whether gradients have to say if training supports plans with such an effect.
+constexpr bool has_to_be_seen(Effect effect) {
+  return effect == Effect::kDelayed || effect == Effect::kLocal || effect == Effect::kCorrected;
+}
+
 // What a decision rests on besides times.
 struct Grounds {
   Request request;
   Loop loop;
   std::optional<GradientsSeen> gradients;
+  bool unseen = false;  // gradients are compared in this job, and too few were: `auto` takes no plan that they have to support
   Unrunnable unrunnable;
   int candidates = 4;  // wanted, at most: should one not come into force the next is tried
 };

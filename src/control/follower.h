@@ -27,6 +27,8 @@ class Follower {
                       bool of_this_run);
   // A plan has come into force of which it is not known what it should take, or which is not to be sampled.
   void nothing_known();
+  // From the next plan on: too little is known of the job to put another one in force.
+  void keep_plan() { on_ = false; }
 
   // Returns whether rank 0 has a better plan, which proposal() then is. The same on all ranks.
   bool iteration_ended();
@@ -46,7 +48,7 @@ class Follower {
   bool end_sample();
 
   Job& job_;
-  const bool on_;
+  bool on_;
   std::optional<Plan> plan_;  // in force, of which it is known what it should take
   EchoTimes usual_;           // what echoes take, for the proposal that comes into force
   Sampler sampler_;

@@ -1,7 +1,9 @@
 #include "control/gradient_watch.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "gradweave/error.h"
 #include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
 
@@ -11,12 +13,24 @@ namespace {
 constexpr std::int64_t kAgainEvery = 50;  // iterations
 constexpr std::size_t kSamples = 25;      // that count together
 
-bool has_to_be_seen(Effect effect) {
-  return effect == Effect::kDelayed || effect == Effect::kLocal || effect == Effect::kCorrected;
-}
+constexpr std::size_t kSums = 7;       // numbers in them
+constexpr std::size_t kEstimates = 8;  // numbers in them
 
 bool allows_change(const Request& request) {
   return std::ranges::any_of(allowed_effects(parse_options(kAuto, request.options)), has_to_be_seen);
+}
+
+void add_to(std::vector<double>& numbers, const GradientSums& sums) {
+  numbers.insert(numbers.end(), {sums.own, sums.mean, sums.own_change, sums.mean_change, sums.change,
+                                 sums.step, sums.noise_in_change});
+}
+
+std::vector<GradientSums> sums_in(std::span<const double> numbers) {
+  std::vector<GradientSums> all;
+  for (; numbers.size() >= kSums; numbers = numbers.subspan(kSums)) {
+    all.push_back({numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6]});
+  }
+  return all;
 }
 
 }  // namespace
@@ -39,17 +53,8 @@ void GradientWatch::begin() { compare({}); }
 std::vector<GradientSums> GradientWatch::sums_of_all() {
   comparing_ = false;
   std::vector<double> numbers;
-  for (const GradientSums& sums : job_.compared_gradients()) {
-    numbers.insert(numbers.end(), {sums.own, sums.mean, sums.own_change, sums.mean_change, sums.change,
-                                   sums.step, sums.noise_in_change});
-  }
-  numbers = job_.means("the exchange of gradients' norms", numbers);
-  std::vector<GradientSums> all;
-  for (std::size_t at = 0; at + 7 <= numbers.size(); at += 7) {
-    const double* n = numbers.data() + at;
-    all.push_back({n[0], n[1], n[2], n[3], n[4], n[5], n[6]});
-  }
-  return all;
+  for (const GradientSums& sums : job_.compared_gradients()) add_to(numbers, sums);
+  return sums_in(job_.means("the exchange of gradients' norms", numbers));
 }
 
 void GradientWatch::end() {
@@ -62,6 +67,46 @@ void GradientWatch::end() {
 std::optional<GradientsSeen> GradientWatch::seen() const {
   if (!estimates_) return std::nullopt;
   return GradientsSeen{*estimates_, job_.step_rule()};
+}
+
+std::vector<double> GradientWatch::numbers() const {
+  if (!estimates_) return {};
+  const GradientEstimates& seen = *estimates_;
+  std::vector<double> numbers{seen.gradient_square.low,
+                              seen.gradient_square.high,
+                              seen.noise.low,
+                              seen.noise.high,
+                              seen.step.low,
+                              seen.step.high,
+                              seen.dissimilarity,
+                              seen.workers_differ ? 1.0 : 0.0};
+  for (const SeenIterations& sample : samples_) {
+    numbers.push_back(sample.learning_rate);
+    numbers.push_back(static_cast<double>(sample.sums.size()));
+    for (const GradientSums& sums : sample.sums) add_to(numbers, sums);
+  }
+  return numbers;
+}
+
+void GradientWatch::restore(std::span<const double> numbers) {
+  estimates_.reset();
+  samples_.clear();
+  if (numbers.empty()) return;
+  const auto take = [&](std::size_t count) {
+    if (numbers.size() < count)
+      throw InvalidInput("what gradients showed is cut off", "checkpoint", "give what state_dict() returned");
+    return std::exchange(numbers, numbers.subspan(count)).first(count);
+  };
+  const auto n = take(kEstimates);
+  estimates_ = {.gradient_square = {n[0], n[1]},
+                .noise = {n[2], n[3]},
+                .dissimilarity = n[6],
+                .workers_differ = n[7] > 0,
+                .step = {n[4], n[5]}};
+  while (!numbers.empty()) {
+    const auto sample = take(2);
+    samples_.push_back({sums_in(take(kSums * static_cast<std::size_t>(sample[1]))), sample[0]});
+  }
 }
 
 void GradientWatch::plan_installed(const Plan& plan, const Workload& workload) {

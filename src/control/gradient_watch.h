@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,9 @@ class GradientWatch {
   void end();
   // Returns what was seen; nothing if that was too little.
   std::optional<GradientsSeen> seen() const;
+  // Returns the same for a checkpoint, empty if that is nothing; and takes it from one. Errors: InvalidInput.
+  std::vector<double> numbers() const;
+  void restore(std::span<const double> numbers);
 
   // A plan has come into force. If it delays gradients some iterations of every 50 are compared.
   void plan_installed(const Plan& plan, const Workload& workload);

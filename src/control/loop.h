@@ -33,13 +33,16 @@ class Loop {
   void bind(const std::string& scheme, const Demands& demands);
 
   bool seen(std::string_view trait) const { return seen_.contains(trait); }
+  // By trait: what it is here.
+  using Traits = std::map<std::string, std::string, std::less<>>;
+  const Traits& seen() const { return seen_; }
   // Returns why a plan with these demands can't serve the loop, with the remedy; "" if it can.
   std::string refusal(const Demands& demands) const;
 
  private:
   void check_bound() const;
 
-  std::map<std::string, std::string, std::less<>> seen_;  // by trait: its detail
+  Traits seen_;
   std::optional<std::pair<std::string, Demands>> bound_;
 };
 

@@ -115,8 +115,11 @@ void Telling::tuned(const Candidate& chosen, const TuningReport& tuning) {
        " an iteration measured; the first one took " + measured(tuning.trials.front()));
 }
 
-void Telling::resumed(const Plan& plan, std::int64_t iteration) {
-  tell("goes on with " + with_options(plan) + " from iteration " + std::to_string(iteration));
+void Telling::resumed(const Plan& plan, std::int64_t iteration, bool keeps) {
+  tell("goes on with " + with_options(plan) + " from iteration " + std::to_string(iteration) +
+       (keeps ? "; it keeps this plan, since the checkpoint, of an earlier version, doesn't say what the loop "
+                "does and what gradients showed"
+              : ""));
 }
 
 void Telling::folded(int before, std::int64_t iteration) {

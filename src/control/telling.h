@@ -32,7 +32,8 @@ class Telling {
   void followed(const Decision& decision, const Candidate& chosen);
   // The best plan that was tried is in force.
   void tuned(const Candidate& chosen, const TuningReport& tuning);
-  void resumed(const Plan& plan, std::int64_t iteration);
+  // `keeps`: it was to be followed, and the checkpoint doesn't hold what that takes.
+  void resumed(const Plan& plan, std::int64_t iteration, bool keeps);
   void folded(int before, std::int64_t iteration);
   // Training has ended.
   void ended();

@@ -191,8 +191,14 @@ void bind_control(py::module_& module) {
           "go_on",
           [](Controller& controller, const Given<Plan>& plan, const Given<Workload>& workload,
              const std::optional<control::Costs>& costs,
-             std::int64_t iteration) { controller.go_on(*plan, *workload, costs, iteration); },
-          py::arg("plan"), py::arg("workload"), py::arg("costs"), py::arg("iteration"), Unlocked())
+             std::optional<std::pair<control::Loop::Traits, std::vector<double>>> seen,
+             std::int64_t iteration) {
+            std::optional<control::Seen> then;
+            if (seen) then = {std::move(seen->first), std::move(seen->second)};
+            controller.go_on(*plan, *workload, costs, then, iteration);
+          },
+          py::arg("plan"), py::arg("workload"), py::arg("costs"), py::arg("seen"), py::arg("iteration"),
+          Unlocked())
       .def("folded", &Controller::folded, py::arg("before"), py::arg("iteration"), Unlocked())
       .def("finish", &Controller::finish, Unlocked())
       .def("close", &Controller::close, py::arg("failed"), Unlocked())
@@ -204,6 +210,11 @@ void bind_control(py::module_& module) {
       .def_property_readonly("prediction",
                              [](const Controller& controller) { return result_of(controller.prediction()); })
       .def_property_readonly("costs", [](const Controller& controller) { return controller.costs(); })
+      .def_property_readonly("seen",
+                             [](const Controller& controller) {
+                               control::Seen seen = controller.seen();
+                               return std::pair(std::move(seen.traits), std::move(seen.gradients));
+                             })
       .def_property_readonly("tuning",
                              [](const Controller& controller) { return result_of(controller.tuning()); })
       .def("report", [](Controller& controller) {

@@ -6,6 +6,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -317,6 +318,78 @@ TEST(Controller, FollowsALinkThatChanges) {
   expect_alike(ends);
   EXPECT_GE(ends[0].installed.size(), 3u);
   EXPECT_THAT(ends[0].told, Contains(HasSubstr("measured times have changed; now in force: mg_wfbp")));
+}
+
+// A link that has become slow in a job that goes on by the plan that was best before.
+std::vector<End> run_on(const std::optional<control::Seen>& seen) {
+  Setting setting{.workload = four_layers(), .cluster = network(50'000, 0.003)};
+  ControllerOptions options = quick("auto");
+  options.follows = true;
+  const Plan before = std::get<Plan>(make_plan("wfbp", four_layers(), setting.cluster));
+  return run(2, setting, options, 300, [&](std::int64_t n, FakeJob& job, Controller& controller) {
+    if (n == 0) controller.go_on(before, four_layers(), control::Costs{setting.cluster}, seen, 100);
+    if (n == 60 && job.rank() == 0) setting.cluster = network(1'000'000, 0.06);
+    let_plan(controller);
+  });
+}
+
+TEST(Controller, AJobThatGoesOnKnowsWhatItsLoopDoes) {
+  const std::vector<std::string> free = run_on(control::Seen())[0].installed;
+  const std::vector<std::string> bound = run_on(control::Seen{.traits = {{"edits", ""}}})[0].installed;
+  const auto steps_in_forward = [](const std::string& scheme) {
+    return demands_of(std::get<Plan>(make_plan(scheme, four_layers(), network(1'000'000, 0.06))))
+        .steps_in_forward;
+  };
+  EXPECT_TRUE(steps_in_forward(free.back())) << free.back();
+  EXPECT_GT(bound.size(), 2u);
+  EXPECT_FALSE(steps_in_forward(bound.back())) << bound.back();
+}
+
+TEST(Controller, AJobThatGoesOnWithoutWhatWasSeenKeepsItsPlan) {
+  const std::vector<End> ends = run_on(std::nullopt);
+  expect_alike(ends);
+  EXPECT_EQ(ends[0].installed.back(), "wfbp");
+  EXPECT_THAT(ends[0].told, Contains(HasSubstr("from iteration 100; it keeps this plan")));
+}
+
+TEST(Controller, AJobThatGoesOnKnowsWhatGradientsShowed) {
+  Setting setting{.workload = four_layers(), .cluster = network(50'000, 0.3)};
+  setting.gradients = {
+      .own = 2, .mean = 1.99, .own_change = 0.001, .mean_change = 0.0005, .change = 0.001, .step = 1};
+  ControllerOptions options = quick("auto", {{"allow", "exact+delayed"}});
+  options.compares_gradients = true;
+  const Plan delayed = std::get<Plan>(make_plan("deft", four_layers(), setting.cluster));
+  std::array<control::Seen, 2> seen;
+  const auto of = [&](const FakeJob& job) -> control::Seen& {
+    return seen[static_cast<std::size_t>(job.rank())];
+  };
+  expect_alike(run(2, setting, options, 180, [&](std::int64_t n, FakeJob& job, Controller& c) {
+    if (n == 30) c.install(delayed);
+    if (n == 179) of(job) = c.seen();  // more than one sample is among it
+  }));
+  const std::vector<End> ends =
+      run(2, setting, options, 500, [&](std::int64_t n, FakeJob& job, Controller& c) {
+        if (n == 0) c.go_on(delayed, four_layers(), control::Costs{setting.cluster}, of(job), 180);
+        if (n == 1) {
+          EXPECT_EQ(c.seen().gradients, of(job).gradients);
+        }
+        if (n == 100 && job.rank() == 0) setting.gradients.change = 5;
+      });
+  expect_alike(ends);
+  EXPECT_THAT(ends[0].told, Contains(HasSubstr("the plan delays gradients")));
+  EXPECT_NE(ends[0].installed.back(), "deft");
+}
+
+TEST(Controller, WhatGradientsShowedIsRefusedIfItIsCutOff) {
+  ControllerOptions options = quick("auto", {{"allow", "exact+delayed"}});
+  options.compares_gradients = true;
+  const Setting setting = usual();
+  const Plan plan = std::get<Plan>(make_plan("wfbp", four_layers(), setting.cluster));
+  for (const End& end : run(2, setting, options, 1, [&](std::int64_t, FakeJob&, Controller& c) {
+         c.go_on(plan, four_layers(), std::nullopt, control::Seen{.gradients = std::vector<double>(11)}, 1);
+       })) {
+    EXPECT_THAT(end.error, HasSubstr("cut off"));
+  }
 }
 
 TEST(Controller, APlannerThatThrowsEndsNothing) {

@@ -141,6 +141,14 @@ TEST(Decision, ProgressCountsAndNotTheTimeOfAnIterationAlone) {
   }
 }
 
+TEST(Decision, WhereGradientsWereToBeComparedAndWereNotAutoTakesNoPlanThatTheyHaveToSupport) {
+  Grounds grounds = grounds_of("auto", {{"allow", "exact+delayed"}});
+  grounds.unseen = true;
+  const Decision decision = decide(three_layers(), {network()}, grounds);
+  EXPECT_FALSE(delays(decision.candidates.front().plan));
+  EXPECT_THAT(decision.passed_over, HasSubstr("were not compared"));
+}
+
 TEST(Decision, WhereAllPlansGetAsFarTheOneThatChangesTrainingLeastIsPreferred) {
   const std::vector<double> mild{105, 100, 130, 135}, slower{105 / 0.9, 100, 130, 135},
       slowest{105 / 0.7, 100, 130, 135};

@@ -220,6 +220,40 @@ def test_a_decision_is_part_of_a_checkpoint():
     assert ranks.run(decided_anew, 2) == [True, True]
 
 
+def seen_before(rank):
+    """[what a job whose loop clips has seen, what one that goes on from its checkpoint knows of that, and what it knows
+    without]."""
+    def begin():
+        model = make_net()
+        return gradweave.wrap(model, make_optimizer("sgd", model), links=emulated(), warm_up=1, profile_iterations=2,
+                              options={"allow": "exact+corrected"}, report=False)
+
+    model, optimizer = begin()
+    train(model, optimizer, rank, 16, clip=1.0)
+    data = saved(model, optimizer)
+    found = [model.gradweave._controller.seen]
+    model.gradweave.close()
+    for keeps in (True, False):
+        state = torch.load(io.BytesIO(data))
+        of_rank, = state["gradweave"].values()
+        if not keeps:
+            del of_rank.parts["seen"]  # as earlier versions saved it
+        model, optimizer = begin()
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        model.gradweave.load_state_dict(state["gradweave"])
+        found.append(model.gradweave._controller.seen)
+        ended(model)
+    return found
+
+
+def test_what_was_seen_is_part_of_a_checkpoint():
+    for then, now, without in ranks.run(seen_before, 2):
+        traits, gradients = then
+        assert "clips" in traits and len(gradients) > 8 and now == then
+        assert "clips" not in without[0] and without[1] == []
+
+
 @pytest.mark.parametrize("staged", [None, cluster(2, 3.0)])
 def test_costs_come_back_from_a_checkpoint(staged):
     from gradweave import _native, checkpoint, core
