@@ -63,7 +63,6 @@ at::Tensor BufferPool::acquire(const RunOp& op) {
   Class& buffers = classes_.at(key_of(op));
   if (buffers.free.empty()) {
     ++buffers.made;
-    bytes_ += buffers.elements * buffers.element_bytes;
     buffers.free.push_back(at::empty(
         {buffers.elements}, at::TensorOptions().dtype(scalar_type_of(op.dtype)).device(buffers.device)));
   }
@@ -78,10 +77,13 @@ void BufferPool::release(const RunOp& op, at::Tensor flat) {
   buffers.free.push_back(std::move(flat));
 }
 
-void BufferPool::forget(const RunOp& op) {
-  Class& buffers = classes_.at(key_of(op));
-  --buffers.made;
-  bytes_ -= buffers.elements * buffers.element_bytes;
+void BufferPool::forget(const RunOp& op) { --classes_.at(key_of(op)).made; }
+
+std::int64_t BufferPool::bytes(c10::Device on) const {
+  std::int64_t bytes = 0;
+  for (const auto& [key, buffers] : classes_)
+    if (buffers.device == on) bytes += buffers.made * buffers.elements * buffers.element_bytes;
+  return bytes;
 }
 
 std::int64_t BufferPool::least_bytes(c10::Device on) const {

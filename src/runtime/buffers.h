@@ -28,8 +28,8 @@ class BufferPool {
   // Whether the class of `op` has one buffer only, so that its next acquire() returns the one just released.
   bool single(const RunOp& op) const;
 
-  // Returns what the buffers hold, and what they will at least on a device: one of each class.
-  std::int64_t bytes() const { return bytes_; }
+  // Return what the buffers on a device hold, and what they will at least: one of each class.
+  std::int64_t bytes(c10::Device on) const;
   std::int64_t least_bytes(c10::Device on) const;
 
  private:
@@ -45,7 +45,6 @@ class BufferPool {
   static Key key_of(const RunOp& op);
 
   std::map<Key, Class> classes_;
-  std::int64_t bytes_ = 0;
 };
 
 // Returns torch's scalar type for a dtype of the workload.

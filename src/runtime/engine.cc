@@ -250,7 +250,8 @@ std::vector<at::Tensor> Engine::take_local_gradients() {
 Counters Engine::counters() const {
   const run::AsComputeThread here;
   Counters counters{open().run.counters()};
-  counters.buffer_bytes = open().host.buffer_bytes();
+  counters.buffer_bytes = open().host.buffer_bytes(c10::kCPU);
+  if (!device().is_cpu()) counters.buffer_bytes += open().host.buffer_bytes(device());
   return counters;
 }
 

@@ -195,8 +195,8 @@ class Engine {
     void check_same_plan(const Prepared* prepared, const std::string& refusal) const;
     // Of these links, or all.
     void open_controls(const std::vector<const LinkSpec*>* only);
-    // Collective. Errors: those of require_room().
-    void check_room(std::int64_t wanted, c10::Device on) const;
+    // `held`: what goes there before the plan comes. Collective. Errors: those of require_room().
+    void check_room(std::int64_t wanted, c10::Device on, std::int64_t held) const;
     // `rank`: this one's, for messages that differ by rank. `restored` is called before anything is sent.
     void put_in_force(Prepared&& prepared, const Workload& workload, const StateTensors::Map* state, int rank,
                       const std::function<void()>& restored) REQUIRES(run::compute_thread);

@@ -64,8 +64,9 @@ class TorchHost : public run::Host {
   const OptimizerSteps& steps() const REQUIRES(run::compute_thread) { return steps_; }
   // A block of the gradient that the optimizer will find, flat; undefined if there is none.
   at::Tensor gradient_part(std::int32_t block) const;
-  std::int64_t buffer_bytes() const REQUIRES(run::compute_thread) {
-    return messages_.bytes() + anchors_.bytes();
+  // What the plan in force holds on a device.
+  std::int64_t buffer_bytes(c10::Device on) const REQUIRES(run::compute_thread) {
+    return messages_.bytes(on) + (on.is_cpu() ? anchors_.bytes() : 0);
   }
 
   bool begin_backward() override REQUIRES(run::compute_thread);

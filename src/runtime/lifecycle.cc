@@ -120,9 +120,11 @@ void Engine::Open::check_same_plan(const Prepared* prepared, const std::string& 
                      "checkpoints of one iteration");
 }
 
-void Engine::Open::check_room(std::int64_t wanted, c10::Device on) const {
+void Engine::Open::check_room(std::int64_t wanted, c10::Device on, std::int64_t held) const {
+  Room own = room_on(on);
+  own.held = held;
   const std::vector<std::string> told =
-      peers->agree("the comparison of memory", to_text(room_on(on)), options.timeout);
+      peers->agree("the comparison of memory", to_text(own), options.timeout);
   std::vector<Room> ranks;
   for (const std::string& each : told) ranks.push_back(room_of(each));
   require_room(wanted, ranks);
@@ -190,8 +192,14 @@ void Engine::install(const Plan& plan, const Workload& workload, const StateTens
     const bool on_processor = open.options.device.is_cpu();
     const std::int64_t here = on_processor ? std::max(prepared->extra_bytes, staged)
                                            : std::max<std::int64_t>(prepared->extra_bytes - staged, 0);
-    open.check_room(here + buffers.least_bytes(open.options.device), open.options.device);
-    if (staged > 0 && !on_processor) open.check_room(staged + buffers.least_bytes(c10::kCPU), c10::kCPU);
+    // A plan that is in force has its room; so one that is refused can be followed by the one before.
+    const bool in_force = open.run.installed() && open.run.plan().hash == prepared->run_plan.hash;
+    const auto check = [&](std::int64_t kept, c10::Device on) REQUIRES(run::compute_thread) {
+      const std::int64_t wanted = kept + buffers.least_bytes(on);
+      open.check_room(wanted, on, in_force ? wanted : open.host.buffer_bytes(on));
+    };
+    check(here, open.options.device);
+    if (staged > 0 && !on_processor) check(staged, c10::kCPU);
   }
   const auto group = open.links.empty() ? nullptr : open.links.front().group;
   open.put_in_force(*std::move(prepared), workload, state, group ? group->getRank() : 0, [] {});

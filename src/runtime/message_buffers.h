@@ -41,7 +41,7 @@ class MessageBuffers {
   // the caller has kept is his, with the buffer.
   void release_retired();
 
-  std::int64_t bytes() const { return pool_ ? pool_->bytes() : 0; }
+  std::int64_t bytes(c10::Device on) const { return pool_ ? pool_->bytes(on) : 0; }
 
  private:
   struct Retired {

@@ -35,20 +35,24 @@ Room room_on(const c10::Device& device) {
   return {name + (' ' + device.str()), left_on(device)};
 }
 
-std::string to_text(const Room& room) { return std::to_string(room.bytes) + ' ' + room.place; }
+std::string to_text(const Room& room) {
+  return std::to_string(room.bytes) + ' ' + std::to_string(room.held) + ' ' + room.place;
+}
 
 Room room_of(const std::string& text) {
-  std::size_t end = 0;
-  const std::int64_t bytes = std::stoll(text, &end);
-  return {text.substr(end + 1), bytes};
+  std::size_t first = 0, second = 0;
+  const std::int64_t bytes = std::stoll(text, &first);
+  const std::int64_t held = std::stoll(text.substr(first), &second);
+  return {text.substr(first + second + 1), bytes, held};
 }
 
 void require_room(std::int64_t bytes, const std::vector<Room>& ranks) {
   std::map<std::string, std::int64_t> sharing;
   for (const Room& room : ranks) ++sharing[room.place];
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const std::int64_t left = ranks[rank].bytes / sharing[ranks[rank].place];
-    if (bytes <= left) continue;
+    const std::int64_t share = ranks[rank].bytes / sharing[ranks[rank].place];
+    if (bytes - ranks[rank].held <= share) continue;
+    const std::int64_t left = share + ranks[rank].held;
     throw InvalidInput("it needs " + bytes_text(static_cast<double>(bytes)) +
                            " for gradients on their way, copies and messages on each rank, and rank " +
                            std::to_string(rank) + " has " + bytes_text(static_cast<double>(left)) + " left",

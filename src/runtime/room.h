@@ -12,6 +12,7 @@ namespace gradweave::runtime {
 struct Room {
   std::string place;       // a machine, or an accelerator in one: ranks of the same place share it
   std::int64_t bytes = 0;  // left there; the largest number where that is not known
+  std::int64_t held = 0;   // by the rank itself, of what goes before the plan comes
 };
 
 // Returns what is left to this process on `device`.
@@ -21,8 +22,8 @@ Room room_on(const c10::Device& device);
 std::string to_text(const Room& room);
 Room room_of(const std::string& text);
 
-// Throws InvalidInput, naming the rank and both sizes, unless each rank's share of its place, by rank, holds so many
-// bytes more.
+// Throws InvalidInput, naming the rank and both sizes, unless so many bytes fit into each rank's share of its place, by rank,
+// and what it holds.
 void require_room(std::int64_t bytes, const std::vector<Room>& ranks);
 
 }  // namespace gradweave::runtime

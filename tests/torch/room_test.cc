@@ -13,8 +13,11 @@ TEST(Room, IsKnownOfThisMachineAndReadBackFromText) {
   const Room own = room_on(c10::Device(c10::kCPU));
   EXPECT_GT(own.bytes, 1 << 20);
   EXPECT_LT(own.bytes, std::numeric_limits<std::int64_t>::max());
-  const Room read = room_of(to_text(own));
+  Room told = own;
+  told.held = 17;
+  const Room read = room_of(to_text(told));
   EXPECT_EQ(read.bytes, own.bytes);
+  EXPECT_EQ(read.held, 17);
   EXPECT_EQ(read.place, own.place);
 }
 
@@ -34,6 +37,14 @@ TEST(Room, IsSharedByTheRanksOfAPlace) {
     EXPECT_NE(what.find("needs 3.0 MB"), std::string::npos) << what;
     EXPECT_NE(what.find("rank 1 has 2.5 MB left"), std::string::npos) << what;
   }
+}
+
+TEST(Room, WhatARankHoldsAndGivesUpCountsAsLeftToItAlone) {
+  EXPECT_NO_THROW(require_room(800, {{"a", 1000, 300}, {"a", 1000, 300}}));
+  EXPECT_THROW(require_room(801, {{"a", 1000, 300}, {"a", 1000, 300}}), InvalidInput);
+  EXPECT_THROW(require_room(800, {{"a", 1000, 600}, {"a", 1000, 0}}), InvalidInput);
+  const std::int64_t all = std::numeric_limits<std::int64_t>::max();
+  EXPECT_NO_THROW(require_room(1000, {{"a", all, 300}}));
 }
 
 }  // namespace
