@@ -1,6 +1,7 @@
 #include "control/gradient_watch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "gradweave/error.h"
@@ -25,9 +26,11 @@ void add_to(std::vector<double>& numbers, const GradientSums& sums) {
                                  sums.step, sums.noise_in_change});
 }
 
+// Those of a batch whose gradients are not all finite, which the loop drops, say nothing.
 std::vector<GradientSums> sums_in(std::span<const double> numbers) {
   std::vector<GradientSums> all;
   for (; numbers.size() >= kSums; numbers = numbers.subspan(kSums)) {
+    if (!std::ranges::all_of(numbers.first(kSums), [](double n) { return std::isfinite(n); })) continue;
     all.push_back({numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6]});
   }
   return all;

@@ -423,6 +423,22 @@ TEST(Controller, ThePreserverObjectsToASchemeThatWasAskedFor) {
   expect_alike(ends);
 }
 
+TEST(Controller, ABatchWhoseGradientsAreNotFiniteTellsThePreserverNothing) {
+  for (const auto& [allowed, told] : {std::pair("exact+corrected", "learn from different data"),
+                                      std::pair("exact+delayed", "makes only")}) {
+    ControllerOptions options = quick("auto", {{"allow", allowed}});
+    options.compares_gradients = true;
+    Setting setting{.workload = four_layers(), .cluster = network(50'000, 0.3)};
+    setting.gradients = {.own = 2, .mean = 1, .own_change = 0.2, .mean_change = 0.1, .step = 1};
+    const std::vector<End> expected = run(2, setting, options, 30);
+    EXPECT_THAT(expected[0].told[0], HasSubstr(told));
+    setting.not_finite = 6;
+    const std::vector<End> ends = run(2, setting, options, 30);
+    expect_alike(ends);
+    EXPECT_EQ(ends[0].told, expected[0].told);
+  }
+}
+
 const std::vector<ControllerOptions>& kinds() {
   static const std::vector<ControllerOptions> all = [] {
     std::vector<ControllerOptions> kinds{quick("auto"), quick("ddp"), quick("dear"),

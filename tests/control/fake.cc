@@ -321,8 +321,12 @@ void FakeJob::compare_gradients(const std::vector<std::string>&) {
 
 std::vector<GradientSums> FakeJob::compared_gradients() {
   command();
-  const auto seen = static_cast<std::size_t>(iterations_ - compared_from_);
-  return std::vector<GradientSums>(seen, setting_.gradients);
+  std::vector<GradientSums> seen;
+  for (std::int64_t n = compared_from_; n < iterations_; ++n) {
+    GradientSums& sums = seen.emplace_back(setting_.gradients);
+    if (n == setting_.not_finite && rank_ == 1) sums.own = std::numeric_limits<double>::quiet_NaN();
+  }
+  return seen;
 }
 
 }  // namespace gradweave::testing
