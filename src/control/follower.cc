@@ -34,6 +34,7 @@ EchoTimes echoes_of(const std::string& text) {
 }  // namespace
 
 void Follower::nothing_known() {
+  forget_samples();
   sampler_.stop();
   plan_.reset();
   proposals_.plan_installed({}, std::nullopt, 0);
@@ -43,6 +44,7 @@ void Follower::plan_installed(const Plan& plan, const Workload& workload, const 
                               double iteration_ns, bool of_this_run) {
   const bool replaces = of_this_run && sampler_.started();
   const double before_ns = replaces ? sampler_.observer().iteration_ns() : 0;
+  forget_samples();
   proposals_.plan_installed(costs, replaces ? std::move(plan_) : std::nullopt, before_ns);
   plan_ = plan;
   sampler_.start(plan, workload, costs, iteration_ns, of_this_run, of_this_run ? usual_ : EchoTimes(), on_);
@@ -50,20 +52,21 @@ void Follower::plan_installed(const Plan& plan, const Workload& workload, const 
 
 bool Follower::iteration_ended() {
   if (!on_ || !sampler_.started()) return false;
+  if (std::exchange(announced_, false)) return true;
   const Sampler::Due due = sampler_.iteration_ended();
   if (due == Sampler::Due::kExchange) {
     proposals_.look();
     sampler_.exchange(proposals_.proposal().has_value());
   }
-  return due == Sampler::Due::kEnd && end_sample();  // beside the training until here
+  if (due == Sampler::Due::kEnd) end_sample();  // beside the training until here
+  return std::exchange(announced_, false);
 }
 
-// Returns whether a plan was announced, alike on all ranks.
-bool Follower::end_sample() {
+void Follower::end_sample() {
   const Sampler::Ended ended = sampler_.end_exchange();
-  if (ended.taken && !ended.announced && job_.decides())
-    proposals_.sampled(ended.changed, sampler_.observer(), *plan_);
-  return ended.announced;
+  announced_ = announced_ || ended.announced;
+  if (ended.taken && !announced_ && job_.decides())
+    proposals_.sampled(std::exchange(changed_, false) || ended.changed, sampler_.observer(), *plan_);
 }
 
 Decision Follower::proposal() {
@@ -82,7 +85,9 @@ void Follower::end_exchange() {
 std::optional<Observer::Report> Follower::report() {
   if (!sampler_.started()) return std::nullopt;
   end_exchange();
-  return sampler_.report();
+  if (sampler_.sample_now()) changed_ = true;
+  if (!sampler_.observer().sampled()) return std::nullopt;
+  return sampler_.observer().report();
 }
 
 void Follower::close() {

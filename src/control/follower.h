@@ -37,7 +37,7 @@ class Follower {
 
   // Whether a plan is being made here.
   bool planning() const { return proposals_.planning(); }
-  // Waits for an exchange that is under way. All ranks have begun it.
+  // Waits for an exchange that is under way. All ranks have begun it. What it brings is not lost.
   void end_exchange();
   // Returns what was measured of the plan in force; nothing if too little was. Collective.
   std::optional<Observer::Report> report();
@@ -45,12 +45,15 @@ class Follower {
   void close();
 
  private:
-  bool end_sample();
+  void end_sample();
+  void forget_samples() { changed_ = announced_ = false; }
 
   Job& job_;
   bool on_;
   std::optional<Plan> plan_;  // in force, of which it is known what it should take
-  EchoTimes usual_;           // what echoes take, for the proposal that comes into force
+  // What samples have brought since the last iteration's end: a change; a plan, alike on all ranks.
+  bool changed_ = false, announced_ = false;
+  EchoTimes usual_;  // what echoes take, for the proposal that comes into force
   Sampler sampler_;
   Proposals proposals_;
 };

@@ -76,15 +76,12 @@ Sampler::Ended Sampler::end_exchange() {
   return ended;
 }
 
-std::optional<Observer::Report> Sampler::report() {
+bool Sampler::sample_now() {
   const IterationStatistics sample = job_.statistics(every_, /*wait=*/true);
-  if (sample.iterations > 0) {
-    const IterationStatistics all =
-        from_numbers(job_.begin_smallest(kWhat, to_numbers(sample))->wait(), sample);
-    if (all.whole) observer_->add(all);
-  }
-  if (!observer_->sampled()) return std::nullopt;
-  return observer_->report();
+  if (sample.iterations == 0) return false;
+  const IterationStatistics all =
+      from_numbers(job_.begin_smallest(kWhat, to_numbers(sample))->wait(), sample);
+  return all.whole && observer_->add(all);
 }
 
 }  // namespace gradweave::control

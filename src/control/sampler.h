@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "control/job.h"
 #include "gradweave/observe.h"
@@ -40,9 +39,8 @@ class Sampler {
   Ended end_exchange();
   void drop_exchange() { exchange_.reset(); }
 
-  // Returns what was measured of the plan in force, with one more sample; nothing if too little was. Collective, while no
-  // exchange is under way.
-  std::optional<Observer::Report> report();
+  // Takes one more sample, if there is one. Returns whether something has changed. Collective, while no exchange is under way.
+  bool sample_now();
 
  private:
   void choose_interval(double seconds);

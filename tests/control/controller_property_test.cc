@@ -320,6 +320,22 @@ TEST(Controller, FollowsALinkThatChanges) {
   EXPECT_THAT(ends[0].told, Contains(HasSubstr("measured times have changed; now in force: mg_wfbp")));
 }
 
+TEST(Controller, FollowsHoweverOftenAReportIsAskedFor) {
+  ControllerOptions options = quick("mg_wfbp");
+  options.follows = true;
+  for (const std::int64_t every : {1, 2, 3, 5, 10, 20}) {
+    Setting setting{.workload = four_layers(), .cluster = network(1000, 1e-6)};
+    const std::vector<End> ends =
+        run(2, setting, options, 400, [&](std::int64_t n, FakeJob& job, Controller& controller) {
+          if (n == 60 && job.rank() == 0) setting.cluster = network(20'000'000, 1e-6);
+          if (n > 10 && n % every == 0) controller.report();
+          let_plan(controller);
+        });
+    expect_alike(ends);
+    EXPECT_GE(ends[0].installed.size(), 3u) << every;
+  }
+}
+
 // A link that has become slow in a job that goes on by the plan that was best before.
 std::vector<End> run_on(const std::optional<control::Seen>& seen) {
   Setting setting{.workload = four_layers(), .cluster = network(50'000, 0.003)};
