@@ -21,8 +21,9 @@ struct IterationStatistics {
   // the median iteration's; means of what differs between iterations of a plan.
   std::vector<double> backward_ns;  // by layer
   double forward_ns = 0;
-  double exposed_ns = 0;    // waits
-  double iteration_ns = 0;  // from one step to the next
+  double exposed_ns = 0;  // waits
+  // From one step to the next. Of what comes before the forward, where loops pause to evaluate or to save, the median counts.
+  double iteration_ns = 0;
   // By rank: forward and backward. Of one rank's sample, the others' are infinite.
   std::vector<double> compute_ns;
 };

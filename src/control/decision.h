@@ -66,6 +66,7 @@ struct Decision {
   std::string objection;                    // to the best one, where its scheme was asked for by name
   std::optional<PlanSummary> if_corrected;  // what corrected averages would give, where that is another
   std::optional<double> ddp_ns;             // an iteration of `ddp` here, simulated
+  bool takes_back = false;  // the plan in force has proved slower than the one before, which is the first
 };
 
 // Whether gradients have to say if training supports plans with such an effect.
@@ -78,7 +79,8 @@ struct Grounds {
   Request request;
   Loop loop;
   std::optional<GradientsSeen> gradients;
-  bool unseen = false;  // gradients are compared in this job, and too few were: `auto` takes no plan that they have to support
+  // Gradients are compared in this job, and too few were: `auto` takes no plan that they have to support.
+  bool unseen = false;
   Unrunnable unrunnable;
   int candidates = 4;  // wanted, at most: should one not come into force the next is tried
 };

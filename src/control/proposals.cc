@@ -54,7 +54,8 @@ void Proposals::look() {
 }
 
 void Proposals::propose_before(const Observer& seen, const Plan& in_force) {
-  Decision decision{.workload = seen.workload(), .costs = costs_.with(in_force, seen.cluster())};
+  Decision decision{
+      .workload = seen.workload(), .costs = costs_.with(in_force, seen.cluster()), .takes_back = true};
   usual_ = seen.usual();
   for (const Plan* plan : {&std::as_const(*before_), &in_force})
     decision.candidates.push_back(candidate_of(*plan, decision.workload, decision.costs));

@@ -101,10 +101,15 @@ void Telling::obeyed(const std::string& objection, const Candidate& chosen) {
 void Telling::followed(const Decision& decision, const Candidate& chosen) {
   change_to(chosen);
   ddp_ns_ = decision.ddp_ns;
-  const double before_ns = decision.candidates.back().prediction.iteration_ns();
+  const Candidate& before = decision.candidates.back();
+  if (decision.takes_back) {
+    tell(with_options(before.plan) + " was slower than the plan before, measured; in force again: " +
+         with_options(chosen.plan));
+    return;
+  }
   tell("measured times have changed; now in force: " + with_options(chosen.plan) + ", " +
        ms(chosen.prediction.iteration_ns()) + " an iteration predicted; the plan before would take " +
-       ms(before_ns) + ", simulated");
+       ms(before.prediction.iteration_ns()) + ", simulated");
 }
 
 void Telling::tuned(const Candidate& chosen, const TuningReport& tuning) {

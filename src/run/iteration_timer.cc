@@ -98,10 +98,14 @@ IterationStatistics IterationTimer::statistics(std::int64_t iterations, std::siz
   compute = std::accumulate(typical.begin(), typical.end(), 0.0);
   sample.forward_ns = typical[0];
   sample.backward_ns.assign(typical.begin() + 1, typical.end());
+  std::vector<double> before;
   for (std::int64_t n = known - iterations; n < known; ++n) {
-    sample.exposed_ns += static_cast<double>(layers_.row(n).exposed) / static_cast<double>(iterations);
-    sample.iteration_ns += static_cast<double>(layers_.row(n).iteration) / static_cast<double>(iterations);
+    const LayerTimer::Row& row = layers_.row(n);
+    before.push_back(static_cast<double>(row.before));
+    sample.exposed_ns += static_cast<double>(row.exposed) / static_cast<double>(iterations);
+    sample.iteration_ns += static_cast<double>(row.iteration - row.before) / static_cast<double>(iterations);
   }
+  sample.iteration_ns += median_of(std::move(before));
   return sample;
 }
 

@@ -120,6 +120,7 @@ void LayerTimer::learn(const Moments& moments, Row& row) {
     return stopwatch_->between(moments.begin, moment) - std::prev(after)->second;
   };
   row.iteration = stopwatch_->between(moments.begin, moments.end);
+  row.before = stopwatch_->between(moments.begin, moments.forward);
   row.exposed = 0;
   for (const Stretch& each : moments.waits) row.exposed += stopwatch_->between(each.begin, each.end);
   const std::int64_t forward = at(moments.forward), backward = at(moments.backward);

@@ -68,6 +68,7 @@ class LayerTimer {
   // An iteration that was kept; times in ns.
   struct Row {
     std::int64_t iteration = 0, forward = 0, exposed = 0;
+    std::int64_t before = 0;                            // of the iteration, until the forward begins
     bool every_layer = false;                           // was started
     std::vector<std::int64_t> layer_forward, backward;  // by layer
   };

@@ -337,8 +337,10 @@ TEST(Controller, FollowsHoweverOftenAReportIsAskedFor) {
 }
 
 // A link that has become slow in a job that goes on by the plan that was best before.
-std::vector<End> run_on(const std::optional<control::Seen>& seen) {
+// `apply_ns`: Setting::takes.
+std::vector<End> run_on(const std::optional<control::Seen>& seen, Nanoseconds apply_ns = 0) {
   Setting setting{.workload = four_layers(), .cluster = network(50'000, 0.003)};
+  setting.takes.apply_ns = apply_ns;
   ControllerOptions options = quick("auto");
   options.follows = true;
   const Plan before = std::get<Plan>(make_plan("wfbp", four_layers(), setting.cluster));
@@ -359,6 +361,13 @@ TEST(Controller, AJobThatGoesOnKnowsWhatItsLoopDoes) {
   EXPECT_TRUE(steps_in_forward(free.back())) << free.back();
   EXPECT_GT(bound.size(), 2u);
   EXPECT_FALSE(steps_in_forward(bound.back())) << bound.back();
+}
+
+TEST(Controller, APlanThatProvesSlowerIsTakenBackAndToldSo) {
+  const std::vector<End> ends = run_on(control::Seen(), /*apply_ns=*/20'000'000);
+  expect_alike(ends);
+  EXPECT_THAT(ends[0].told,
+              Contains(HasSubstr("was slower than the plan before, measured; in force again: wfbp")));
 }
 
 TEST(Controller, AJobThatGoesOnWithoutWhatWasSeenKeepsItsPlan) {

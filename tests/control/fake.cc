@@ -309,6 +309,7 @@ void FakeJob::iterate() {
 IterationStatistics FakeJob::statistics(std::int64_t iterations, bool /*wait*/) {
   if (iterations_ - installed_at_ < iterations) return {};
   IterationStatistics sample = statistics_of(*plan_, setting_.workload, setting_.cluster, 1, iterations);
+  sample.iteration_ns = simulated_ns();
   sample.compute_ns.assign(static_cast<std::size_t>(size()), std::numeric_limits<double>::infinity());
   sample.compute_ns[static_cast<std::size_t>(rank_)] = 1;
   return sample;

@@ -207,6 +207,14 @@ TEST_P(IterationTimerTest, StopsItsClockForWaitsAndKeepsAProfileThroughARestart)
   EXPECT_EQ(timer_.layers().end_profile().rest_ns, 1);
 }
 
+TEST_P(IterationTimerTest, APauseBetweenIterationsIsNoTimeOfThePlan) {
+  for (std::int64_t n = 0; n < 5; ++n) {
+    watch_.time += n == 2 ? 4'000'000 : 6;
+    iterate(n);
+  }
+  EXPECT_EQ(timer_.statistics(5, 0, 1, /*wait=*/true).iteration_ns, 41);
+}
+
 TEST_P(IterationTimerTest, WithoutWaitingItEndsWhereADeviceSurelyIs) {
   watch_.ahead = 2 * static_cast<std::int64_t>(plan_[0].ops.size()) + 30;
   for (std::int64_t n = 0; n < 20; ++n) iterate(n);
