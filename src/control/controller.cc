@@ -186,7 +186,7 @@ void Controller::follow() {
 }
 
 void Controller::obey(const std::string& objection) {
-  if (options_.request.scheme != kAuto) {
+  if (options_.request.scheme != kAuto || !costs_) {  // without costs there is no other plan
     telling_.objected(objection);
     return;
   }

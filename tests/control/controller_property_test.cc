@@ -448,6 +448,24 @@ TEST(Controller, ThePreserverObjectsToASchemeThatWasAskedFor) {
   expect_alike(ends);
 }
 
+TEST(Controller, AnObjectionBeforeCostsAreKnownIsTold) {
+  Setting setting{.workload = four_layers(), .cluster = network(50'000, 0.1)};
+  setting.gradients = {.own = 2, .mean = 1.5, .own_change = 2, .mean_change = 1, .change = 0.01, .step = 1};
+  ControllerOptions options = quick("auto", {{"allow", "exact+delayed"}});
+  options.compares_gradients = true;
+  options.warm_up = 12;
+  options.profile_iterations = 4;
+  const Plan delayed = std::get<Plan>(make_plan("deft", four_layers(), network(50'000, 0.3)));
+  const std::vector<End> ends =
+      run(2, setting, options, 400, [&](std::int64_t n, FakeJob& job, Controller& c) {
+        if (n == 14) c.install(delayed);  // in the profile
+        if (n == 20 && job.rank() == 0) setting.gradients.change = 5;
+      });
+  expect_alike(ends);
+  EXPECT_THAT(ends[0].told, Contains(HasSubstr("the Preserver objects: the plan delays gradients")));
+  EXPECT_EQ(ends[0].installed.back(), "deft");
+}
+
 TEST(Controller, ABatchWhoseGradientsAreNotFiniteTellsThePreserverNothing) {
   for (const auto& [allowed, told] : {std::pair("exact+corrected", "learn from different data"),
                                       std::pair("exact+delayed", "makes only")}) {
