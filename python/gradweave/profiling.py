@@ -163,14 +163,19 @@ def workload_of(model, layers, name, sizes=None):
 
 def profile(job, name, iterations=20, warm_up=5, on_iteration=None, passes=1):
     """Train `job` for warm_up + iterations iterations, at least one to warm up, which shows the layers; return (core.Workload,
-    rest in microseconds). Each iteration has as many passes, forward and backward, whose gradients accumulate.
+    rest in microseconds). Each iteration has as many passes, forward and backward, whose gradients accumulate. Errors:
+    InvalidInput if batches run out.
 
     With a process group the times are those of the slowest rank for each layer, and all ranks must call it; the
     ranks train without exchanging anything.
     """
     def train():
         job.zero_grad()
-        for inputs, targets in itertools.islice(job.batches, passes):
+        batches = list(itertools.islice(job.batches, passes))
+        if len(batches) < passes:
+            raise InvalidInput(f"the batches ran out: a profile takes {(max(1, warm_up) + iterations) * passes}; give a list "
+                               "or a loader, which begins anew, or profile fewer iterations")
+        for inputs, targets in batches:
             job.loss(job.model(inputs), targets).backward()
         job.step()
         if on_iteration:

@@ -129,6 +129,14 @@ void Controller::decide_and_switch() {
   const run::LayerTimes mine = job_.end_profile();
   job_.drain(kChange);  // first of all exchanges, since it agrees that all ranks are here
   const run::LayerTimes slowest = of_slowest(mine);
+  if (slowest.iterations == 0) {
+    const bool starter_stays = options_.request.scheme == kAuto;
+    telling_.unprofiled(starter_stays);
+    if (starter_stays) {
+      phase_ = Phase::kSettled;
+      return;
+    }
+  }
   const Workload workload = run::timed(*workload_, slowest);
   job_.look_at_optimizers();
   adopt_traits();
@@ -201,9 +209,10 @@ run::LayerTimes Controller::of_slowest(const run::LayerTimes& mine) {
   std::vector<double> times = mine.forward_ns;
   times.insert(times.end(), mine.backward_ns.begin(), mine.backward_ns.end());
   times.push_back(mine.rest_ns);
+  times.push_back(static_cast<double>(mine.iterations));
   times = job_.largest("the exchange of profiles", times);
-  const auto backward = times.begin() + std::ssize(mine.forward_ns);
-  return {{times.begin(), backward}, {backward, times.end() - 1}, times.back(), mine.every_layer};
+  const auto backward = times.begin() + std::ssize(mine.forward_ns), end = times.end() - 2;
+  return {{times.begin(), backward}, {backward, end}, end[0], mine.every_layer, std::llround(end[1])};
 }
 
 // What some rank's loop does counts for all.

@@ -86,6 +86,15 @@ void Telling::installed(const Plan& plan, const std::optional<SimulationResult>&
   }
 }
 
+void Telling::unprofiled(bool starter_stays) {
+  const std::string plan = starter_stays ? "the plan of the first iterations stays in force"
+                                         : "the plan is made as if layers took no time";
+  tell(
+      "no iteration could be profiled, because none called the model and then backward(): call the model "
+      "itself, as model(x), and not one of its methods or parts; " +
+      plan);
+}
+
 void Telling::refused(const Plan& plan, const std::string& refusal) {
   tell(with_options(plan) + " was not chosen: " + refusal);
 }
@@ -103,8 +112,8 @@ void Telling::followed(const Decision& decision, const Candidate& chosen) {
   ddp_ns_ = decision.ddp_ns;
   const Candidate& before = decision.candidates.back();
   if (decision.takes_back) {
-    tell(with_options(before.plan) + " was slower than the plan before, measured; in force again: " +
-         with_options(chosen.plan));
+    tell(with_options(before.plan) +
+         " was slower than the plan before, measured; in force again: " + with_options(chosen.plan));
     return;
   }
   tell("measured times have changed; now in force: " + with_options(chosen.plan) + ", " +
@@ -122,9 +131,10 @@ void Telling::tuned(const Candidate& chosen, const TuningReport& tuning) {
 
 void Telling::resumed(const Plan& plan, std::int64_t iteration, bool keeps) {
   tell("goes on with " + with_options(plan) + " from iteration " + std::to_string(iteration) +
-       (keeps ? "; it keeps this plan, since the checkpoint, of an earlier version, doesn't say what the loop "
-                "does and what gradients showed"
-              : ""));
+       (keeps
+            ? "; it keeps this plan, since the checkpoint, of an earlier version, doesn't say what the loop "
+              "does and what gradients showed"
+            : ""));
 }
 
 void Telling::folded(int before, std::int64_t iteration) {

@@ -22,6 +22,8 @@ class Telling {
   void switched(const Decision& decision, const Candidate& chosen);
   // The caller has put a plan in force; `prediction`: nothing where it isn't known what the plan should take.
   void installed(const Plan& plan, const std::optional<SimulationResult>& prediction);
+  // No iteration of the profile was one.
+  void unprofiled(bool starter_stays);
   // A candidate can't come into force; another one follows.
   void refused(const Plan& plan, const std::string& refusal);
   // The Preserver objects to the plan of a scheme that was asked for by name.

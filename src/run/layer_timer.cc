@@ -164,6 +164,7 @@ LayerTimes LayerTimer::end_profile() {
   LayerTimes times{std::vector<double>(layers), std::vector<double>(layers)};
   std::vector<std::vector<double>> found;
   times.every_layer = known_ > 0;
+  times.iterations = known_;
   for (std::int64_t n = std::max<std::int64_t>(0, known_ - static_cast<std::int64_t>(rows_.size()));
        n < known_; ++n) {
     std::vector<double>& parts = found.emplace_back(row(n).layer_forward.begin(), row(n).layer_forward.end());

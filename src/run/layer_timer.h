@@ -22,6 +22,7 @@ struct LayerTimes {
   std::vector<double> forward_ns, backward_ns;
   double rest_ns = 0;
   bool every_layer = false;  // was started in each of the iterations, of which there is one at least
+  std::int64_t iterations = 0;
 };
 
 // Returns the workload with these times.

@@ -146,6 +146,17 @@ TEST(Controller, PredictsWhatTheLoopAndMessagesTakeOfAnIteration) {
   }
 }
 
+TEST(Controller, AProfileOfNothingIsToldAndMakesNoPlanOfAuto) {
+  Setting setting = usual();
+  setting.unprofiled = true;
+  for (const char* scheme : {"auto", "ddp"}) {
+    const std::vector<End> ends = run(2, setting, quick(scheme), 30);
+    expect_alike(ends);
+    EXPECT_THAT(ends[0].told[0], HasSubstr("no iteration could be profiled"));
+    EXPECT_EQ(ends[0].installed.back(), std::string(scheme) == "auto" ? control::kStarter : "ddp");
+  }
+}
+
 TEST(Controller, TellsOptionsAndNoGainOverTheStarter) {
   const std::vector<End> ends = run(2, usual(), quick("ddp", {{"bucket_cap_bytes", "100000"}}), 20);
   expect_alike(ends);

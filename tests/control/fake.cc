@@ -278,7 +278,8 @@ std::string FakeJob::install(const Plan& plan, const Workload& workload) {
 run::LayerTimes FakeJob::end_profile() {
   command();
   run::LayerTimes mine{.rest_ns = static_cast<double>(setting_.overheads.optimizer_ns - 10 * rank_),
-                       .every_layer = true};
+                       .every_layer = true,
+                       .iterations = setting_.unprofiled ? 0 : 2};
   for (const Layer& layer : setting_.workload.layers) {
     mine.forward_ns.push_back(static_cast<double>(layer.forward_ns));
     mine.backward_ns.push_back(static_cast<double>(layer.backward_ns - 10 * rank_));  // rank 0 is the slowest

@@ -94,6 +94,7 @@ struct Setting {
   SimulationOptions overheads = {};              // what the job measures of that
   // Of each iteration. The workers' data differ.
   GradientSums gradients{.own = 2, .mean = 1, .own_change = 2, .mean_change = 1, .step = 1};
+  bool unprofiled = false;       // no iteration of the profile is one
   std::int64_t not_finite = -1;  // the iteration of whose gradients rank 1 has one that isn't
 };
 

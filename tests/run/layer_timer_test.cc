@@ -58,6 +58,7 @@ TEST_P(LayerTimerTest, OfSeveralPassesTheFirstForwardAndTheLastBackwardAreToldLa
   EXPECT_THAT(times.backward_ns, ElementsAre(21, 20, 20));
   EXPECT_EQ(times.rest_ns, 7);
   EXPECT_TRUE(times.every_layer);
+  EXPECT_EQ(times.iterations, 1);
 }
 
 TEST_P(LayerTimerTest, LayersThatDoNotRunTakeNothingAndTheOthersTheirOwnTime) {

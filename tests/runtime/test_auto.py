@@ -310,6 +310,36 @@ def test_rank_0_tells_the_plan_and_what_was_gained(report):
     assert "ms an iteration measured" in lines[1] and "as fast as ddp, which was not measured" in lines[1]
 
 
+def beside_its_call(rank):
+    """(scheme in force, what is told) of a loop that calls the model itself only once."""
+    import logging
+
+    import gradweave
+
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("gradweave").addHandler(handler)
+    slow_links()
+    model = make_net()
+    model, optimizer = gradweave.wrap(model, sgd(model), warm_up=1, profile_iterations=2, timeout=20)
+    for step in range(10):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        nn.functional.cross_entropy(model.forward(x) if step else model(x), y).backward()
+        optimizer.step()
+    scheme = model.gradweave.plan["scheme"]
+    gradweave.finish(model)
+    model.gradweave.close()
+    return scheme, lines
+
+
+def test_a_model_that_is_not_called_itself_keeps_the_plan_of_the_first_iterations():
+    (scheme, lines), (also, _) = ranks.run(beside_its_call, 2)
+    assert scheme == also == "sequential"
+    assert any("no iteration could be profiled" in line for line in lines), lines
+
+
 def waits(rank):
     """How often compute has waited, at moments of a loop whose link is slow."""
     import gradweave

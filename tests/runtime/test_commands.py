@@ -22,6 +22,9 @@ def job():
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
     batches = [(torch.randn(16, 64), torch.zeros(16, dtype=torch.long))] * 3
     return model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.functional.cross_entropy, batches
+def few():
+    *others, batches = job()
+    return *others, iter(batches)
 """
 
 
@@ -70,6 +73,7 @@ def test_two_ranks_measure_what_the_planner_reads(tmp_path):
     (["probe", "-o", "no/where.json"], {"RANK": "0"}, ["no/where.json", "no such folder"]),
     (["probe"], {"RANK": "0", "WORLD_SIZE": "2"}, ["MASTER_ADDR", "torchrun"]),
     (["profile", "theirs:nothing"], {}, ["theirs:nothing"]),
+    (["profile", "theirs:few", "-o", "w.json"], {}, ["ran out", "takes 25"]),
 ])
 def test_errors_are_exit_code_2_and_say_what_to_do(tmp_path, monkeypatch, capsys, arguments, variables, words):
     (tmp_path / "theirs.py").write_text(JOB)
