@@ -52,7 +52,7 @@ class Settings:
         batch's gradient, for which ranks average a sample of their gradients, 32 KB in each eighth iteration; with islands=
         they exchange 4 KB with each average. "local" is that of this rank's part of the batch, as in torch.
     follow: whether to make a new plan when links or compute have changed in training, and to take it if it is better. Not
-        under torch.compile. None means yes with scheme `auto`, else no.
+        under torch.compile, nor with plan=. None means yes with scheme `auto`, else no.
     tune: how many plans to try in training: of `auto` those that are predicted to be the fastest, of another scheme those of
         different sizes. The first is the one that would be in force anyway. The fastest stays. Each measurement takes 13
         iterations; the first plan and the best are measured three times. Plans follow the run only after the trials. Not
@@ -122,6 +122,8 @@ class Settings:
                 raise InvalidInput(f"gradweave.wrap: {name}={given!r}: give {what}")
         if self.scaler is not None and not hasattr(self.scaler, "is_enabled"):
             raise InvalidInput(f"gradweave.wrap: scaler={self.scaler!r}: give the loop's torch.amp.GradScaler")
+        if self.follow and self.plan is not None:
+            raise InvalidInput("gradweave.wrap: follow= makes new plans, and plan= gives one: leave one of them out")
         if self.moments not in moments.CHOICES:
             raise InvalidInput(f"gradweave.wrap: moments={self.moments!r}: give one of {', '.join(moments.CHOICES)}")
         if (self.islands is None) != (self.key is None):

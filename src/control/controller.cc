@@ -190,7 +190,8 @@ void Controller::follow() {
   job_.drain(kChange);
   Decision decision = follower_.proposal();
   const Candidate& chosen = adopt(decision, /*of_this_run=*/true);
-  telling_.followed(decision, chosen);
+  if (chosen.plan != decision.candidates.back().plan)
+    telling_.followed(decision, chosen);  // else it was refused
 }
 
 void Controller::obey(const std::string& objection) {

@@ -42,7 +42,7 @@ void Follower::nothing_known() {
 
 void Follower::plan_installed(const Plan& plan, const Workload& workload, const Costs& costs,
                               double iteration_ns, bool of_this_run) {
-  const bool replaces = of_this_run && sampler_.started();
+  const bool replaces = of_this_run && sampler_.started() && plan_ != plan;
   const double before_ns = replaces ? sampler_.observer().iteration_ns() : 0;
   forget_samples();
   proposals_.plan_installed(costs, replaces ? std::move(plan_) : std::nullopt, before_ns);

@@ -43,6 +43,7 @@ def test_another_word_for_the_check_is_refused_on_every_rank():
     ({"options": "compressor=int4"}, "options='compressor=int4': give a dictionary"),
     ({"exclude": None}, "exclude=None: give a list of names"), ({"scaler": True}, "scaler=True: give the loop's"),
     ({"workers_per_node": "2"}, "workers_per_node='2': give a whole number"), ({"plan": 5}, "plan= is of type int: give"),
+    ({"follow": True, "plan": {}}, "follow= makes new plans, and plan= gives one"),
     ({"islands": "a:1", "key": "k", "between": "int4"}, "between='int4': give a dictionary"),
     ({"islands": "a:1", "key": "k", "between": {"period": "8"}}, "period is '8'; give a number of steps"),
     ({"islands": "a:1", "key": "k", "between": {"period": None}}, "period is None; give a number of steps"),
