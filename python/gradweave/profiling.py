@@ -175,7 +175,11 @@ def profile(job, name, iterations=20, warm_up=5, on_iteration=None, passes=1):
         if len(batches) < passes:
             raise InvalidInput(f"the batches ran out: a profile takes {(max(1, warm_up) + iterations) * passes}; give a list "
                                "or a loader, which begins anew, or profile fewer iterations")
-        for inputs, targets in batches:
+        for batch in batches:
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                raise InvalidInput("a batch must be a pair (inputs, targets), of which loss(model(inputs), targets) is taken: put "
+                                   "what differs into the loss or into a model around yours")
+            inputs, targets = batch
             job.loss(job.model(inputs), targets).backward()
         job.step()
         if on_iteration:

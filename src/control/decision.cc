@@ -122,7 +122,7 @@ class Choice {
                               fixed_text(grounds_.gradients->progress(best, workload), 2) +
                               " times the progress of plain training in an iteration";
     }
-    if (best.search_report) decision_.if_corrected = best.search_report->if_corrected;
+    if (best.search_report) decision_.if_corrected = runnable(best.search_report->if_corrected);
     if (!by_auto_ && grounds_.gradients)
       decision_.objection = grounds_.gradients->objection(decision_.candidates.front().plan, workload);
     decision_.ddp_ns = ddp_ns();
@@ -153,6 +153,18 @@ class Choice {
           "in the job's first iterations";
     }
     return reason;
+  }
+
+  // The plan that averages would give, where this loop can run it.
+  std::optional<PlanSummary> runnable(const std::optional<PlanSummary>& summary) const {
+    if (!summary) return std::nullopt;
+    try {
+      const Plan plan = planned(summary->scheme, decision_.workload, decision_.costs.usual, summary->options);
+      const Candidate entry = candidate_of(plan, decision_.workload, decision_.costs);
+      return refusal(entry).empty() ? summary : std::nullopt;
+    } catch (const InvalidInput&) {  // no plan of it
+      return std::nullopt;
+    }
   }
 
   std::optional<double> ddp_ns() const {

@@ -73,6 +73,15 @@ TEST(Decision, APlanThatTheLoopDoesNotSupportIsPassedOver) {
   EXPECT_THAT(decision.passed_over, HasSubstr("(here)"));
 }
 
+TEST(Decision, AveragesAreNotRecommendedToALoopThatCanNotRunThem) {
+  Grounds grounds = grounds_of("auto");
+  EXPECT_TRUE(decide(three_layers(), {network()}, grounds).if_corrected);
+  grounds.unrunnable = [](const Plan& plan, const Workload&) {
+    return effects_of(plan).front() == Effect::kExact ? "" : "two optimizers";
+  };
+  EXPECT_FALSE(decide(three_layers(), {network()}, grounds).if_corrected);
+}
+
 TEST(Decision, APlanThatTheEngineCanNotRunIsPassedOver) {
   Grounds grounds = grounds_of("auto");
   const Plan best = decide(three_layers(), {network()}, grounds).candidates.front().plan;

@@ -74,6 +74,7 @@ def test_two_ranks_measure_what_the_planner_reads(tmp_path):
     (["probe"], {"RANK": "0", "WORLD_SIZE": "2"}, ["MASTER_ADDR", "torchrun"]),
     (["profile", "theirs:nothing"], {}, ["theirs:nothing"]),
     (["profile", "theirs:few", "-o", "w.json"], {}, ["ran out", "takes 25"]),
+    (["profile", "theirs:named", "-o", "w.json"], {}, ["must be a pair (inputs, targets)"]),
 ])
 def test_errors_are_exit_code_2_and_say_what_to_do(tmp_path, monkeypatch, capsys, arguments, variables, words):
     (tmp_path / "theirs.py").write_text(JOB)
