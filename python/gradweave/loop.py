@@ -14,6 +14,12 @@ class Loop(_native.Loop):
         self._parameters = parameters
         self._handed = None  # the gradients as the last backward left them, until a step
 
+    @property
+    def dropped(self):
+        """Whether all gradients were taken away since the last backward."""
+        return (self._handed is not None and any(self._handed) and
+                all(parameter.grad is None for parameter in self._parameters))
+
     def backward_started(self, reduced):
         if reduced and self._handed is not None:
             self.saw("accumulates")
@@ -32,8 +38,9 @@ class Loop(_native.Loop):
 
     def stepped(self):
         """The user's step(), before it changes anything."""
+        dropped = self.dropped
         handed, self._handed = self._handed, None
-        if handed is not None and handed != [_state_of(parameter.grad) for parameter in self._parameters]:
+        if handed is not None and not dropped and handed != [_state_of(parameter.grad) for parameter in self._parameters]:
             self.saw("edits")
 
 

@@ -514,8 +514,8 @@ class Session:
         """The model is about to be called."""
         self._scope.check_alone(first=not self._called)
         self._called = True
-        if torch.is_grad_enabled() and self.engine.taken_away:  # a batch that was dropped, and then no step
-            self.skip_step()
+        if torch.is_grad_enabled() and (self.engine.taken_away or self.engine.reduced and self._loop.dropped):
+            self.skip_step()  # a batch that was dropped, and then no step
         if self._islands is not None:
             self._islands.forward_begins()
         if not torch.is_grad_enabled():

@@ -76,6 +76,8 @@ class Updates:
             self._step_in_parts(optimizer, stepper)
         else:
             self._check_no_gradient()
+            stepper.run_pre_hooks()
+            stepper.run_post_hooks()
         return result, self._count(optimizer)
 
     def leave_out(self, optimizer):

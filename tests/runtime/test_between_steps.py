@@ -80,6 +80,34 @@ def test_a_dropped_batch_leaves_nothing_behind():
     assert ranks.run(as_ddp, 2, schemes=EXACT) == [[], []]
 
 
+def dropped_before_the_plan(rank, schemes):
+    """As as_ddp(), where the batches are dropped in the warm-up and while the loop is profiled."""
+    import gradweave
+
+    expected, wrong = make_net(seed=0), []
+    parallel, optimizer = nn.parallel.DistributedDataParallel(expected), make_optimizer("sgd", expected)
+    for step in range(9):
+        backward(parallel, optimizer, rank, step)
+        if step not in DROPPED:
+            optimizer.step()
+    for scheme in schemes:
+        for drop in WAYS:
+            model = make_net(seed=0)
+            model, optimizer = gradweave.wrap(model, make_optimizer("sgd", model), scheme=scheme, warm_up=2,
+                                              profile_iterations=6, timeout=20.0, report=False)
+            for step in range(9):
+                backward(model, optimizer, rank, step)
+                drop(model, optimizer) if step in DROPPED else optimizer.step()
+            gradweave.finish(model)
+            wrong += [(scheme, drop.__name__, name) for name in differing(model, expected)]
+            model.gradweave.close()
+    return wrong
+
+
+def test_a_batch_is_dropped_before_the_plan_is_in_force():
+    assert ranks.run(dropped_before_the_plan, 2, schemes=["ddp", "dear"]) == [[], []]
+
+
 def as_reference(rank, cases):
     """Plans that delay, filter or step locally: everything else that is on its way goes on."""
     from gradweave import core

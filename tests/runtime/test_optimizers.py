@@ -318,7 +318,10 @@ def hooked(rank, schemes):
             optimizer.zero_grad()
             loss_of(model, rank, step).backward()
             optimizer.step()
-        if ran != ["before all", "before", "after", "after all"] * 6:
+        optimizer.zero_grad()
+        optimizer.step()  # without a gradient
+        optimizer.step()
+        if ran != ["before all", "before", "after", "after all"] * 8:
             wrong.append((scheme, list(ran)))
         gradweave.finish(model)
         model.gradweave.close()
