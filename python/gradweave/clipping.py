@@ -6,18 +6,20 @@ from gradweave import _native
 from gradweave.sharding import is_sharded, local_of
 
 
-def clip_grad_norm_(engine, parameters, shards, max_norm, norm_type, error_if_nonfinite, chosen=None):
-    """`parameters`: in the engine's order; `shards`: of those of them that are sharded, by place; `chosen`: those to clip, by
-    default all, in the order of the norm."""
-    if engine.installed and engine.steps_in_backward:
+def clip_grad_norm_(engines, chosen, max_norm, norm_type, error_if_nonfinite):
+    """`engines`: [(engine, parameters in its order, {place: shard} of those that are sharded)] of the models that are clipped
+    together; `chosen`: the parameters to clip, in the order of the norm."""
+    if any(engine.installed and engine.steps_in_backward for engine, _, _ in engines):
         raise _native.InvalidInput("clip_grad_norm_: the plan in force steps parameters in the backward, before the "
                                    "norm of the whole gradient is known; choose a scheme that steps in "
                                    "optimizer.step() or in the next forward, such as ddp or dear")
-    chosen = parameters if chosen is None else chosen
-    if not engine.installed or not engine.reduced or not engine.partial_steps:
+    coming, shard_of = {}, {}
+    for engine, parameters, shards in engines:
+        if engine.installed and engine.reduced and engine.partial_steps:
+            coming |= zip(parameters, engine.coming_gradients())
+            shard_of |= {shard.parameter: shard for shard in shards.values()}
+    if not coming:
         return torch.nn.utils.clip_grad_norm_(chosen, max_norm, norm_type, error_if_nonfinite)
-    coming = dict(zip(parameters, engine.coming_gradients()))
-    shard_of = {shard.parameter: shard for shard in shards.values()}
     parts, whole = [], []
     for parameter in chosen:
         own = coming.get(parameter)

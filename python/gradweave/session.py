@@ -448,12 +448,16 @@ class Session:
         finally:
             self._syncs, self.engine.communicating = before
 
-    def clip_grad_norm_(self, max_norm, norm_type, error_if_nonfinite, parameters=None):
-        """gradweave.clip_grad_norm_(), of all parameters or of some."""
-        norm = clipping.clip_grad_norm_(self.engine, self.parameters, self._scope.shards, max_norm, norm_type,
-                                        error_if_nonfinite, parameters)
-        if self._controller.profiling:
-            self._loop.clipped()
+    def clip_grad_norm_(self, max_norm, norm_type, error_if_nonfinite, parameters=None, beside=()):
+        """gradweave.clip_grad_norm_(), of all parameters or of some; `beside`: the sessions of other models that have some of
+        these."""
+        sessions = [self, *beside]
+        engines = [(each.engine, each.parameters, each._scope.shards) for each in sessions]
+        norm = clipping.clip_grad_norm_(engines, self.parameters if parameters is None else parameters, max_norm, norm_type,
+                                        error_if_nonfinite)
+        for each in sessions:
+            if each._controller.profiling:
+                each._loop.clipped()
         return norm
 
     # ---- the step

@@ -180,14 +180,15 @@ class Jobs:
 def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False):
     """torch.nn.utils.clip_grad_norm_ on the gradients that the coming updates will use. Errors: InvalidInput."""
     parameters = list(parameters)
-    own = {id(parameter) for parameter in parameters}
-    for session in set(sessions.values()):
-        if any(id(parameter) in own for parameter in session.parameters):
-            if max_norm == float("inf") and not session.engine.partial_steps:  # asks for the norm alone
-                return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], norm_type,
-                                                     error_if_nonfinite)
-            return session.clip_grad_norm_(max_norm, norm_type, error_if_nonfinite, parameters)
-    return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+    of = {id(parameter): session for session in set(sessions.values()) for parameter in session.parameters}
+    # In an order that ranks have alike: each may wait for the others here.
+    held = list(dict.fromkeys(of[id(parameter)] for parameter in parameters if id(parameter) in of))
+    if not held:
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+    if max_norm == float("inf") and not any(session.engine.partial_steps for session in held):  # asks for the norm alone
+        return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], norm_type,
+                                             error_if_nonfinite)
+    return held[0].clip_grad_norm_(max_norm, norm_type, error_if_nonfinite, parameters, held[1:])
 
 
 def no_sync(model):
