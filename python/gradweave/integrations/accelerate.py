@@ -76,9 +76,20 @@ def _accelerator_class(base):
         def no_sync(self, model):
             return no_sync(model) if model in sessions else super().no_sync(model)  # its own has none for one process
 
+        def trigger_sync_in_backward(self, model):
+            if model not in sessions:
+                return super().trigger_sync_in_backward(model)
+            raise InvalidInput("accelerator.trigger_sync_in_backward(): it is DistributedDataParallel's forward that decides "
+                               "whether gradients are communicated, but Gradweave's backward: put each backward pass but the "
+                               "last into accelerator.no_sync(model), and leave this out")
+
         def clip_grad_norm_(self, parameters, max_norm, norm_type=2):
             self.unscale_gradients()
             return clip_grad_norm_(parameters, max_norm, norm_type)
+
+        def free_memory(self, *objects):
+            self._gradweave.close()
+            return super().free_memory(*objects)
 
         def load_state(self, *arguments, **named):
             self._gradweave.may_load()

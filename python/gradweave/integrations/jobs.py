@@ -2,14 +2,19 @@
 
 import contextlib
 import os
+import warnings
+import weakref
 
 import torch
 
-from gradweave import InvalidInput, checkpoint, core, islands
+from gradweave import InvalidInput, _native, checkpoint, core, islands
+from gradweave.agreement import digest
 from gradweave.compiling import opaque
 from gradweave.settings import Settings
 from gradweave.subclasses import Hook, sessions
 from gradweave.wrapping import finish, innermost, wrap_alone
+
+_made = weakref.WeakSet()  # sessions, by all Jobs
 
 
 class Jobs:
@@ -22,23 +27,28 @@ class Jobs:
         self._follows = self._options.pop("broadcast_buffers", True)
         Settings(scaler=None, **self._options).check_ranges()  # now; the scaler is the framework's
         self._waiting = {}     # model: what refuses to train it until it is wrapped
-        self._optimizers = {}  # model: its optimizers
+        self._optimizers = {}  # model that is wrapped: its optimizers
+        self._again = {}       # as _optimizers: what wraps the model once more
         self._carried = []     # what newcomers among islands take besides
         self._ahead = 0        # of the framework's count of steps is that of islands
 
     @property
     def models(self):
         """Those that are wrapped now."""
-        return [model for model in self._optimizers if model in sessions]
+        return list(self._optimizers)
 
     @property
     def _islands(self):
         return [sessions[model].islands for model in self.models if sessions[model].islands is not None]
 
     def expect(self, model):
-        """`model` is set up, and will be wrapped with its optimizers, which come now or later. Errors: InvalidInput."""
+        """`model` is set up, and will be wrapped with its optimizers, which come now or later. A training of it by another
+        object of the framework ends. Collective. Errors: InvalidInput."""
         if model in self._waiting or model in self.models:
             return
+        if model in sessions and sessions[model] in _made:
+            finish(model)
+            sessions[model].close()
         if any(module in sessions for module in model.modules()):
             raise InvalidInput(f"this {type(model).__name__}, or a part of it, is wrapped already: leave out "
                                f"gradweave.wrap(), {self._told} does it")
@@ -56,13 +66,29 @@ class Jobs:
         for model, own in found.items():
             if own:
                 self._waiting.pop(model).remove()
-                wrap_alone(model, own, Settings(scaler=scaler, **self._options))
-                self._optimizers[model] = [innermost(each) for each in own]
-                self.carry(self._carried)
-                if self._follows and (self._evaluates_alone or not follow):
-                    sessions[model].evaluates_alone = True
-                if follow and self._follows:
-                    _follow_rank_0(model, self._optimizers[model], self._evaluates_alone)
+                self._wrap(model, own, scaler, follow)
+
+    def _wrap(self, model, optimizers, scaler, follow):
+        wrap_alone(model, optimizers, Settings(scaler=scaler, **self._options))
+        session, handles = sessions[model], []
+        _made.add(session)
+        self._optimizers[model] = [innermost(each) for each in optimizers]
+        self._again[model] = lambda: self._wrap(model, optimizers, scaler, follow)
+        self.carry(self._carried)
+        if self._follows and (self._evaluates_alone or not follow):
+            session.evaluates_alone = True
+        if follow and self._follows:
+            handles = _follow_rank_0(model, self._optimizers[model], self._evaluates_alone)
+        unwrap = session.on_close
+
+        def closed():
+            unwrap()
+            for handle in handles:
+                handle.remove()
+            self._optimizers.pop(model, None)
+            self._again.pop(model, None)
+
+        session.on_close = closed
 
     def steps_by(self, optimizer):
         """Whether it is the optimizer of a model that is wrapped."""
@@ -73,10 +99,20 @@ class Jobs:
         for model in self.models:
             finish(model)
 
+    def average(self, copies):
+        """Makes averages of a model's weights the mean over the ranks, where these step on their own. Collective."""
+        for session in map(sessions.get, self.models):
+            if not isinstance(session, islands.Session) and _steps_locally(session):
+                for each in copies:
+                    session.average(each)
+
     def close(self, error=None):
+        """Ends the training of all models, also of those that still wait."""
         for model in self.models:
             sessions[model].close(error)
-        self._optimizers = {}
+        for handle in self._waiting.values():
+            handle.remove()
+        self._waiting = {}
 
     # ---- islands
 
@@ -112,29 +148,34 @@ class Jobs:
 
     def load_state(self, read, place_of):
         """Go on from what state() returned on each rank, `read(place_of(rank))` (FileNotFoundError: nothing), after models and
-        optimizers have been loaded, before the first forward: from this rank's, or from all where there were more or fewer.
-        With neither its own nor rank 0's, as after DistributedDataParallel, training begins with a profile. Errors:
-        InvalidInput."""
+        optimizers have been loaded: from this rank's, or from all where there were more or fewer. Rank 0's says which models
+        go on; with none of a model, as after DistributedDataParallel, its training begins with a profile. A training that has
+        begun ends before. Collective. Errors: InvalidInput."""
         if not self.models:
             return
         self.may_load()
-        rank = self._rank
-        found = self._read(read, place_of(rank)) or self._read(read, place_of(0))
-        if found is None:
-            return
+        for model in self.models:
+            if getattr(sessions[model], "layers", None) is not None:
+                self._wrap_again(model)
+        found = self._known(self._read(read, place_of(self._rank)) or self._read(read, place_of(0)))
+        if None in found and self._rank == 0:
+            warnings.warn(f"gradweave: {place_of(0)} was saved with another model than the one that was loaded, which a "
+                          "training without Gradweave may have replaced: training goes on from model and optimizer alone, "
+                          "with a new profile", stacklevel=4)
         for model, state in zip(self.models, found):
-            if sessions[model].islands is not None and "islands" in state:
+            if sessions[model].islands is not None and state and "islands" in state:
                 sessions[model].islands.steps = state["islands"]
-        if isinstance(sessions[self.models[0]], islands.Session) or "gradweave" not in found[0]:
+        before = next((state["ranks"] for state in found if state and "ranks" in state), None)
+        if isinstance(sessions[self.models[0]], islands.Session) or before is None:
             return
-        job = sessions[self.models[0]].job
-        before = checkpoint.ranks_of(found[0]["gradweave"])
-        wanted = [rank] if before == job.size else range(before)
+        wanted = [self._rank] if before == sessions[self.models[0]].job.size else range(before)
         of_ranks = [self._read(read, place_of(rank)) for rank in wanted]
         if None in of_ranks:
             raise InvalidInput(f"{place_of(wanted[of_ranks.index(None)])} is missing: the job before had {before} ranks, and "
                                "training goes on from the files of all of them")
-        for model, *states in zip(self.models, *of_ranks):
+        for model, state, *states in zip(self.models, found, *of_ranks):
+            if state is None:
+                continue
             if len(states) == 1 and "model" in states[0]:
                 model.load_state_dict(states[0]["model"])
                 for optimizer, one in zip(self._optimizers[model], states[0]["optimizers"]):
@@ -143,6 +184,25 @@ class Jobs:
                 sessions[model].load_state_dict([state["gradweave"] for state in states])
             except InvalidInput as error:
                 raise InvalidInput(f"{place_of(wanted[0])}: {error}") from None
+
+    def _known(self, states):
+        """Of rank 0's state() what all ranks have to know, or None of a model that is not the one it was saved with."""
+        told = []
+        for model, state in zip(self.models, states or ()):
+            known = {"islands": state["islands"]} if "islands" in state else {}
+            if "gradweave" in state:
+                known["ranks"] = checkpoint.ranks_of(state["gradweave"])
+            told.append(known if state["parameters"] == _digest_of(model) else None)
+        session = sessions[self.models[0]]
+        if isinstance(session, islands.Session):
+            return told
+        return session.control.from_rank_0(told, "the loading of a checkpoint")
+
+    def _wrap_again(self, model):
+        """What is on its way belongs to the training that is given up."""
+        again = self._again[model]
+        sessions[model].close(patience_s=sessions[model].settings.timeout)
+        again()
 
     @property
     def _rank(self):
@@ -202,7 +262,8 @@ def _steps(optimizer, model):
 
 def _follow_rank_0(model, optimizers, late):
     """Buffers as DistributedDataParallel has them: rank 0's, from one step to the next. They are sent after a step, so that
-    ranks that evaluate have them, or `late`, before the next forward; large ones that training doesn't change, once."""
+    ranks that evaluate have them, or `late`, before the next forward; large ones that training doesn't change, once. Returns
+    the handles of its hooks."""
     stale = False
 
     def follow():
@@ -220,18 +281,29 @@ def _follow_rank_0(model, optimizers, late):
         if stale and model in sessions and model.training and torch.is_grad_enabled():
             follow()
 
-    for optimizer in optimizers:
-        optimizer.register_step_post_hook(stepped)
+    handles = [optimizer.register_step_post_hook(stepped) for optimizer in optimizers]
     if late:
-        model.register_forward_pre_hook(Hook(opaque(called)), prepend=True)
+        handles.append(model.register_forward_pre_hook(Hook(opaque(called)), prepend=True))
+    return handles
 
 
 def _state_of(model, optimizers):
     session = sessions[model]
     state = {} if session.islands is None else {"islands": session.islands.steps}
+    if not isinstance(session, islands.Session):
+        state["gradweave"] = session.state_dict()
+    state["parameters"] = _digest_of(model)
     if isinstance(session, islands.Session):
         return state
-    state["gradweave"] = session.state_dict()
-    if session.plan is not None and core.demands_of(session.plan)["local_steps"]:
+    if _steps_locally(session):
         state |= {"model": model.state_dict(), "optimizers": [optimizer.state_dict() for optimizer in optimizers]}
     return state
+
+
+def _digest_of(model):
+    """Of the parameters that a framework saves and loads by the model."""
+    return digest([_native.checksum(parameter.detach()) for parameter in model.parameters()])
+
+
+def _steps_locally(session):
+    return session.plan is not None and core.demands_of(session.plan)["local_steps"]

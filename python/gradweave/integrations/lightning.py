@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from lightning.fabric import strategies as fabric_strategies
 from lightning.fabric.strategies.strategy import _BackwardSyncControl
-from lightning.pytorch import strategies
+from lightning.pytorch import Callback, strategies
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 
 from gradweave.integrations.jobs import Jobs, clip_grad_norm_, no_sync
 from gradweave.subclasses import sessions
@@ -21,6 +22,8 @@ class _RankFiles:
             self.checkpoint_io.save_checkpoint({"gradweave": self._jobs.state()}, self._rank_file(path, self.global_rank))
 
     def _load_ranks(self, path):
+        if os.path.islink(path):  # as of ModelCheckpoint(save_last="link")
+            path = os.path.realpath(path)
         self._jobs.load_state(lambda file: self.checkpoint_io.load_checkpoint(file, weights_only=True)["gradweave"],
                               lambda rank: self._rank_file(path, rank))
 
@@ -30,12 +33,31 @@ class _RankFiles:
         return os.path.join(folder, "gradweave", f"{name}.rank{rank}")
 
 
+class _Finishing(Callback):
+    """Ends the training before other callbacks make averages of weights the model's: what is on its way would come on top."""
+
+    def __init__(self, jobs):
+        self._jobs = jobs
+
+    def on_train_epoch_start(self, trainer, module):
+        # Before an epoch that only measures running statistics of the average.
+        if any(isinstance(each, StochasticWeightAveraging) and trainer.current_epoch == each.swa_end + 1
+               for each in trainer.callbacks):
+            self.on_train_end(trainer, module)
+
+    def on_train_end(self, trainer, module):
+        averages = [getattr(each, "_average_model", None) for each in trainer.callbacks]
+        self._jobs.average([each for each in averages if each is not None])
+        self._jobs.finish()
+
+
 class Strategy(_RankFiles, strategies.DDPStrategy):
     """Trains by gradweave.wrap(**options) in place of DistributedDataParallel."""
 
     def __init__(self, *, process_group_backend: str | None = None, start_method: Any = "popen", **options: Any) -> None:
         super().__init__(process_group_backend=process_group_backend, start_method=start_method)
         self._jobs = Jobs("the strategy of the Trainer", options)
+        self._finishing = _Finishing(self._jobs)
         self._loaded = None  # path of the checkpoint that training goes on from
         self._total = None   # steps of an automatic loop
 
@@ -44,6 +66,8 @@ class Strategy(_RankFiles, strategies.DDPStrategy):
 
     def setup_optimizers(self, trainer):
         super().setup_optimizers(trainer)
+        if self._finishing not in trainer.callbacks:
+            trainer.callbacks.insert(0, self._finishing)
         if self.optimizers:
             self._jobs.expect(self.lightning_module)
             self._jobs.carry(config.scheduler for config in self.lr_scheduler_configs)
@@ -100,7 +124,7 @@ class Strategy(_RankFiles, strategies.DDPStrategy):
         self._load_ranks(self._loaded)
 
     def on_train_end(self):
-        self._jobs.finish()
+        self._jobs.finish()  # of what callbacks have done
         super().on_train_end()
 
     def on_exception(self, exception):
