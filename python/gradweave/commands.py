@@ -1,22 +1,23 @@
 """What the controller of a job (src/control) has done by Python: with tensors, optimizers, hooks and groups."""
 
 import datetime
+import weakref
 
 from gradweave import _native, core, preserving, probe, reporting
 
 
 class Commands(_native.EngineJob):
-    """Of one session, until forget()."""
+    """Of one session, for as long as there is one."""
 
     def __init__(self, session):
         job = session.job
         super().__init__(session.engine, job.peers, session.control.planning, job.rank, job.size, job.decides,
                          datetime.timedelta(seconds=job.timeout_s))
-        self._session = session
+        self._of = weakref.ref(session)  # the controller keeps this, and Python's collector can't see that
 
-    def forget(self):
-        """No more commands come."""
-        self._session = None
+    @property
+    def _session(self):
+        return self._of()
 
     def install(self, plan, workload):
         return self._session.put_in_force(plan, workload)

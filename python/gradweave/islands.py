@@ -719,7 +719,7 @@ class Session:
     plan = None      # none orders what the user's means communicate
 
     def __init__(self, model, optimizers, settings, islands):
-        self.model, self.settings, self.closed = model, settings, False
+        self.model, self.settings, self.closed = model, settings, True  # until it is made
         self.islands = islands
         self.rank = _rank()  # in the island
         self._aside = {}  # parameter groups, while torch's step has others
@@ -730,6 +730,10 @@ class Session:
                 self._handles += [optimizer.register_step_pre_hook(self._before_step),
                                   optimizer.register_step_post_hook(self._after_step)]
         self._handles.append(optimizers[-1].register_step_post_hook(self._step_ended))
+        self.closed = False
+
+    def __del__(self):
+        self.close()
 
     def finish(self) -> None:
         """Returns once all islands that are there have called it: then they are equal. Collective."""

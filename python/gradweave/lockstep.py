@@ -12,7 +12,7 @@ from torch import distributed
 
 from gradweave import _native, islands, profiling, sharding
 from gradweave.scope import check_frozen
-from gradweave.subclasses import fills_state
+from gradweave.subclasses import fills_state, weakly
 
 BUCKET_BYTES = 4 << 20  # of float32: large enough for a link's messages, and what is left when the backward ends is small
 STEPS_TOLD = 1024  # steps are told modulo it: float32 has the sum of 16,000 ranks
@@ -115,7 +115,7 @@ class Lockstep(islands.Islands):
         self._stepped = set()  # optimizers, since the last step, but for the one that ends it
         self._landed_now = False  # means have landed, and no step has ended since
         self._handles = [model.register_forward_hook(self._after_forward)]
-        self._handles += [p.register_post_accumulate_grad_hook(self._gradient_came) for p in held]
+        self._handles += [p.register_post_accumulate_grad_hook(weakly(self._gradient_came)) for p in held]
         self._handles += [each.register_step_pre_hook(self._before_step) for each in optimizers]
 
     @contextlib.contextmanager

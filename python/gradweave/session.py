@@ -11,7 +11,7 @@ from typing import Any, Iterator, Mapping, Sequence
 import torch
 
 from gradweave import (_native, checkpoint, clipping, compiling, core, equality, graphs, interrupting, moments, pausing,
-                       profiling, reading, scaling, sharding)
+                       profiling, reading, reporting, scaling, sharding)
 from gradweave._native import InvalidInput
 from gradweave.agreement import Control, difference, digest, has_mean
 from gradweave.buffers import BUFFERS, Buffers
@@ -23,7 +23,7 @@ from gradweave.loop import Loop
 from gradweave.scalars import Scalars
 from gradweave.scope import Scope
 from gradweave.settings import COMPILED, LOCAL_IN_ISLAND, Plan, plan_of
-from gradweave.subclasses import Hook
+from gradweave.subclasses import Hook, weakly
 from gradweave.updating import Updates
 
 
@@ -33,6 +33,9 @@ OWN_COPIES = ("gradweave.finish(): copies of the model, such as averages of its 
               "stepped on their own; call model.gradweave.average(copy) on all ranks to make a copy the mean over the ranks")
 UNFINISHED = ("model.gradweave.close(): updates on their way are dropped, and parameters that ranks have stepped on their own "
               "stay different; call gradweave.finish(model) on all ranks before close()")
+DROPPED = ("gradweave: a wrapped model was dropped without close(), and updates on their way are lost: call "
+           "gradweave.finish(model) on all ranks, then model.gradweave.close()")
+LAST_OPS_S = 5.0  # where nobody calls close(): for an op under way, which another rank may still need
 LOAD = "model.gradweave.load_state_dict()"
 
 
@@ -50,7 +53,7 @@ class Session:
         """`around`: the class of an optimizer around one of these that does more than step it."""
         self.model, self.settings, self.links = model, settings, links
         self.plan = self.on_close = None
-        self.closed = False
+        self.closed = self._made = False
         self._order = profiling.ForwardOrder(model)
         self.layers, self._called, self._folded = None, False, False
         self._layer_handles = []
@@ -84,7 +87,7 @@ class Session:
             parameter.register_post_accumulate_grad_hook(_no_op).remove()
         self.engine = _native.Engine(self.names, self._tensors, [link.spec() for link in self.links], self.control.group,
                                      job.peers, job.size, settings.timeout, settings.checks,
-                                     settings.find_unused_parameters, self.updates.step_subset, self._scope.shards)
+                                     settings.find_unused_parameters, weakly(self.updates.step_subset), self._scope.shards)
         self.engine.set_pause(functools.partial(pausing.pause_of, self.device))
         self._interruption = interrupting.Interruption()
         self.engine.set_interrupt(self._interruption)
@@ -92,7 +95,7 @@ class Session:
         self.updates.engine = self.engine
         self._share = self.control.moment_share(job.size, self._tensors) if settings.moments == "measured" else None
         if settings.scales:
-            self.engine.set_unscaler(lambda: scaling.inverse_scale(settings.scaler))
+            self.engine.set_unscaler(functools.partial(scaling.inverse_scale, settings.scaler))
         self.phase = compiling.Phase()
         self._commands = Commands(self)
         self._controller = _native.Controller(
@@ -109,6 +112,21 @@ class Session:
         self._order.start()
         if settings.islands is not None:
             self.islands = Islands(model, optimizers, settings, prepare=self.synchronize)
+        self._made = True
+
+    def __del__(self):
+        # Model, optimizers and session are collected together, by whatever thread and in the midst of whatever: as at an exit
+        # without close(), but nobody waits here.
+        if not self._made or self.closed:
+            return
+        unfinished = self.job.rank == 0 and self._is_unfinished()
+        self._let_go()
+        self.engine.unhook()
+        self.closed = True
+        threading.Thread(target=_end, args=(self._controller, self.job, self.engine, self.control),
+                         name="gradweave close", daemon=False).start()
+        if unfinished:
+            reporting.logger.warning(DROPPED)
 
     # ---- what users ask
 
@@ -394,21 +412,19 @@ class Session:
             return
         if error is None and patience_s is None and self.job.rank == 0 and self._is_unfinished():
             warnings.warn(UNFINISHED, stacklevel=2)
+        self._let_go(error)
+        _end(self._controller, self.job, self.engine, self.control, error is not None, patience_s)
+        self.links = []
+        self.closed = True
+
+    def _let_go(self, error=None):
+        """What close() does first: model and optimizer, and what is outside this process, are without the session then."""
         self.unhook()
-        self._controller.close(error is not None)
-        self._commands.forget()
         self._scalars.close()
-        if error is None:
-            self.job.peers.end()
-        else:
+        if error is not None:
             self.job.report(error)
         if self.islands is not None:
             self.islands.close()
-        self.engine.close(patience_s if error is None else 0.0)
-        self.job.close()
-        self.control.close()
-        self.links = []
-        self.closed = True
 
     def _is_unfinished(self):
         """Whether finish() would change parameters."""
@@ -694,6 +710,16 @@ class Session:
             return
         self.engine.synchronize()  # some rank may have done so alone
         equality.check_equal(self.control, self.names, self._tensors, f"iteration {iteration}")
+
+
+def _end(controller, job, engine, control, failed=False, patience_s=LAST_OPS_S):
+    """The rest of close(), without the session."""
+    controller.close(failed)
+    if not failed:
+        job.peers.end()
+    engine.close(0.0 if failed else patience_s)
+    job.close()
+    control.close()
 
 
 def _text_of(error):

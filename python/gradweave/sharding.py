@@ -10,6 +10,7 @@ import weakref
 import torch
 
 from gradweave import _native
+from gradweave.subclasses import weakly
 
 
 def is_sharded(tensor):
@@ -185,9 +186,10 @@ class Islands:
 
     def open(self, engine):
         """From now on the engine is told of gradients, and updates parameters before they are gathered."""
+        gradient_came = weakly(self._gradient_came)
         for place, shard in self._shards.items():
             self._handles.append(shard.parameter.register_post_accumulate_grad_hook(
-                lambda parameter, place=place: self._gradient_came(place)))
+                lambda parameter, place=place: gradient_came(place)))
         for number, group in enumerate(self._groups):
             # Whoever gathers, a forward, a prefetch or the user, calls it. An attribute of the object: gone with close().
             group.unshard = functools.partial(self._gather, number, group.unshard)

@@ -1,5 +1,6 @@
 """Objects of the user's that get a subclass while they are wrapped: same object, same name, other methods."""
 
+import collections.abc
 import contextlib
 import sys
 import weakref
@@ -9,7 +10,34 @@ import torch
 from gradweave import compiling
 from gradweave._native import InvalidInput
 
-sessions = weakref.WeakKeyDictionary()  # by model and by optimizer
+
+class Sessions(collections.abc.MutableMapping):
+    """By model and by optimizer. It keeps nothing alive: the class that each of them has while it is wrapped keeps the
+    session, so that all are collected together."""
+
+    def __init__(self):
+        self._of = weakref.WeakKeyDictionary()
+
+    def __getitem__(self, held):
+        session = self._of[held]()
+        if session is None:
+            raise KeyError(held)
+        return session
+
+    def __setitem__(self, held, session):
+        self._of[held] = weakref.ref(session)
+
+    def __delitem__(self, held):
+        del self._of[held]
+
+    def __iter__(self):
+        return (held for held, session in list(self._of.items()) if session() is not None)
+
+    def __len__(self):
+        return sum(1 for _ in self)
+
+
+sessions = Sessions()
 of_parent = weakref.WeakSet()  # models and optimizers that were wrapped in the process that this one was forked from
 
 
@@ -58,6 +86,13 @@ class Hook:
         return Hook, (_nothing,)
 
 
+def weakly(method):
+    """A call of it for C++, where Python's collector sees no references: it does not keep the method's object alive. Torch has
+    hooks on accumulated gradients there."""
+    reference = weakref.WeakMethod(method)
+    return lambda *arguments: reference()(*arguments)
+
+
 def named_as(subclass, base):
     """`subclass`, called like its base."""
     subclass.__name__, subclass.__qualname__, subclass.__module__ = base.__name__, base.__qualname__, base.__module__
@@ -89,6 +124,12 @@ def reduce_plain(held, base, protocol, tell=None):
     if getattr(function, "__name__", "") == "__newobj__":  # pickle insists on the object's own class there
         function = _Make(tell)
     return function, arguments, *rest
+
+
+def keep(kind, session):
+    """What has this class, made for it alone, keeps `session` alive."""
+    kind._gradweave_session = session
+    return kind
 
 
 def become(held, kind):
@@ -144,30 +185,31 @@ def model_class(base, phase, has_module):
             return session_of(self).model(*args, **kwargs)
 
     class Whole(Model):
+        _gradweave_inner = None
+
         @property
         def module(self):
             """For scripts made for DistributedDataParallel: the same model, by another object, which has no `module`."""
             if self not in sessions:
                 raise AttributeError(f"'{base.__name__}' object has no attribute 'module'")
-            return _inner(self, named_as(Inner, base))
+            if Whole._gradweave_inner is None:
+                Whole._gradweave_inner = _inner(self, named_as(Inner, base))
+            return Whole._gradweave_inner
 
     return named_as(Whole, base)
 
 
-_inners = weakref.WeakKeyDictionary()  # by model
-
-
 def _inner(model, kind):
-    if model not in _inners:
-        _inners[model] = inner = kind.__new__(kind)
-        object.__setattr__(inner, "__dict__", vars(model))
-        sessions[inner] = sessions[model]
-    return _inners[model]
+    inner = kind.__new__(kind)
+    object.__setattr__(inner, "__dict__", vars(model))
+    sessions[inner] = sessions[model]
+    keep(kind, sessions[model])
+    return inner
 
 
 def release(held, base):
     """Makes `held`, a model or an optimizer, the `base` that it was."""
-    for each in (held, _inners.pop(held, None)):
+    for each in (held, getattr(type(held), "_gradweave_inner", None)):
         if each is not None and sessions.pop(each, None) is not None:
             become(each, base)
 

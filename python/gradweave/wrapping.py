@@ -16,15 +16,14 @@ from gradweave.agreement import agree
 from gradweave.groups import JobRanks
 from gradweave.proofs import own_names, prove_sharded_steps, prove_slices
 from gradweave.scope import INTEGRATIONS, Scope
-from gradweave.session import Session
+from gradweave.session import LAST_OPS_S, Session
 from gradweave.settings import Given, Settings, spelled_as
 from gradweave.stepping import Stepper, is_twin
-from gradweave.subclasses import (become, model_class, optimizer_class, optimizers_in, release, session_of, sessions,
+from gradweave.subclasses import (become, keep, model_class, optimizer_class, optimizers_in, release, session_of, sessions,
                                   values_in)
 
 
 FRAMEWORKS = {"accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "torch", "transformers"}
-LAST_OPS_S = 5.0  # at an exit without finish(): for an op under way, which another rank may still need
 
 
 if TYPE_CHECKING:
@@ -138,12 +137,12 @@ def wrap_alone(model, optimizer, settings):
     plain = [(weakref.ref(held), type(held)) for held in (model, *optimizers)]
     kind = model_class(type(model), session.phase, hasattr(model, "module"))
     sessions[model] = session
-    become(model, kind)
+    become(model, keep(kind, session))
     for each in optimizers:
         sessions[each] = session
         # A scheduler made before patches `step` on the instance: ours does what the patch did.
         vars(each).pop("step", None)
-        become(each, optimizer_class(type(each)))
+        become(each, keep(optimizer_class(type(each)), session))
     if settings.scaler is not None:
         scaling.adopt(settings.scaler)
     session.on_close = _unwrapper(plain)
@@ -160,7 +159,7 @@ def _wrap_island(model, optimizer, settings, kind):
     session = islands.Session(model, optimizers, settings, kind(model, optimizers, settings))
     sessions[model] = session
     session.on_close = _unwrapper([(weakref.ref(model), type(model))])
-    become(model, islands.model_class(type(model)))
+    become(model, keep(islands.model_class(type(model)), session))
     return Wrapped(model, optimizer)
 
 

@@ -393,6 +393,7 @@ void bind_engine(py::module_& module) {
       .def("skip", &Engine::skip, Unlocked())
       .def("drain", &Engine::drain, py::arg("what"), Unlocked())
       .def("synchronize", &Engine::synchronize, Unlocked())
+      .def("unhook", &Engine::unhook)
       .def(
           "close",
           [](Engine& engine, std::optional<double> patience_s) {

@@ -108,6 +108,8 @@ class Engine {
   void drain(const std::string& what);
   // Applies what the coming forward would, and waits for the ops that can run. Safe on one rank alone.
   void synchronize();
+  // Gradients are no longer seen: parameters are as they were before.
+  void unhook();
   // Releases hooks, links and groups. Idempotent. Waits for all ops that may start, which other ranks may need: at most the
   // timeout in all, and with `patience` only until none has ended for so long. 0: after an error of this rank's own.
   void close(std::optional<run::Clock::duration> patience = {});

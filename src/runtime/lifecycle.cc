@@ -88,6 +88,8 @@ Engine::Open& Engine::open() const {
   return *open_;
 }
 
+void Engine::unhook() { open().hooks.reset(); }
+
 void Engine::close(std::optional<run::Clock::duration> patience) {
   if (!open_) return;
   open_->backends->set_interrupt(nullptr);
