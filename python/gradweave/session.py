@@ -415,6 +415,8 @@ class Session:
         self._let_go(error)
         _end(self._controller, self.job, self.engine, self.control, error is not None, patience_s)
         self.links = []
+        # They have the control group, whose threads would else live until Python collects this.
+        self.updates = self._share = self._controller = self._commands = None
         self.closed = True
 
     def _let_go(self, error=None):

@@ -206,3 +206,24 @@ def test_a_dropped_model_leaves_the_islands(meeting, average):
         assert [reference() for reference in references] == [None] * 3
         before, held = held, held_by_process(held)
     assert all(map(operator.le, held, before))
+
+
+def closed_uncollected(rank, count):
+    """What the process has after each of so many trainings that were closed, without Python's collector."""
+    import gradweave
+
+    gc.collect()
+    gc.disable()
+    held, kept = [], []
+    for _ in range(count):
+        model, optimizer = trained(rank, "dear")
+        gradweave.finish(model)
+        kept.append((model, optimizer, model.gradweave))
+        model.gradweave.close()
+        held.append(held_by_process(held[0] if held else None))
+    return held
+
+
+def test_close_frees_groups_and_threads_at_once():
+    for first, *others in ranks.run(closed_uncollected, 2, count=3):
+        assert all(all(map(operator.le, held, first)) for held in others), (first, others)
