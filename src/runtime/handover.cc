@@ -6,6 +6,7 @@ namespace gradweave::runtime {
 
 bool Handover::begin_backward() {
   not_finite_ = -1;
+  versions_.begin_backward();
   return loss_scale_.begin_backward();
 }
 
@@ -16,12 +17,7 @@ void Handover::take(std::int32_t tensor, run::Gradient kind) {
     gradient_.reset();
     return;
   }
-  if (kind == run::Gradient::kHeld) {
-    const NamedParameter& held = parameters_.named(tensor);
-    held.set_gradient(held.gradient().clone());  // it may be a view of the message that it is written to
-  } else {
-    loss_scale_.unscale(parameters_.gradient(tensor));
-  }
+  if (kind != run::Gradient::kHeld) loss_scale_.unscale(parameters_.gradient(tensor));
   gradient_ = parameters_.flat_gradient(tensor);
   if (local_.kept) {
     local_.copies.resize(parameters_.all().size());

@@ -5,6 +5,8 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <algorithm>
+
 #include "runtime/fence.h"
 #include "runtime/passes.h"
 
@@ -38,6 +40,18 @@ void TorchHost::install(const RunPlan& plan, std::size_t slots, std::vector<std:
   feedback_.install(exchanges_.averages());
 }
 
+bool TorchHost::lies_in_callers(const NamedParameter& named, const at::Tensor& gradient) const {
+  return !named.place && gradient.defined() && gradient.has_storage() && gradient.storage().use_count() > 1 &&
+         !messages_.hold(gradient);
+}
+
+void TorchHost::take_gradient(std::int32_t tensor, run::Gradient gradient) {
+  const NamedParameter& named = parameters_.named(tensor);
+  if (gradient == run::Gradient::kHeld && !lies_in_callers(named, named.gradient()))
+    named.set_gradient(named.gradient().clone());  // it may be a view of the message that it is written to
+  handover_.take(tensor, gradient);
+}
+
 void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> parts, bool add) {
   const NamedParameter& named = parameters_.named(tensor);
   const at::Tensor& parameter = named.tensor;
@@ -45,14 +59,18 @@ void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> par
   const at::Tensor before = named.gradient();
   const RunPlan& plan = parameters_.plan();
   add &= before.defined();
-  if (parts.size() == 1 && !add && plan.block_whole[static_cast<std::size_t>(parts[0].block)]) {
+  const auto has_it = [&](const run::Part& part) REQUIRES(run::compute_thread) {
+    return before.defined() && before.is_alias_of(messages_[*part.from].flat);
+  };
+  const bool callers = std::ranges::none_of(parts, has_it) && lies_in_callers(named, before);
+  if (parts.size() == 1 && !add && !callers && plan.block_whole[static_cast<std::size_t>(parts[0].block)]) {
     const at::Tensor& flat = messages_[*parts[0].from].flat;
     if (before.defined() && before.data_ptr() == flat.data_ptr() && flat.numel() == before.numel()) return;
     named.set_gradient(
         flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + parts[0].offset));
     return;
   }
-  if (!before.defined() || before.strides() != parameter.strides() || (!add && held)) {
+  if (!before.defined() || before.strides() != parameter.strides() || (!add && held && !callers)) {
     const at::Tensor fresh =
         at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
     const bool all = parts.size() == plan.blocks_of_tensor[static_cast<std::size_t>(tensor)].size();

@@ -70,9 +70,7 @@ class TorchHost : public run::Host {
   }
 
   bool begin_backward() override REQUIRES(run::compute_thread);
-  void take_gradient(std::int32_t tensor, run::Gradient gradient) override REQUIRES(run::compute_thread) {
-    handover_.take(tensor, gradient);
-  }
+  void take_gradient(std::int32_t tensor, run::Gradient gradient) override REQUIRES(run::compute_thread);
   void compensate(std::int32_t block, double coefficient, bool sent) override REQUIRES(run::compute_thread) {
     handover_.compensate(block, feedback_, coefficient, sent);
   }
@@ -129,6 +127,11 @@ class TorchHost : public run::Host {
   void average_over_ranks(std::span<const std::int32_t> tensors) override REQUIRES(run::compute_thread);
 
  private:
+  // Whether other tensors of the caller's have the memory of the gradient too: his own buffer, of which it is a view. What is put
+  // in place goes there.
+  bool lies_in_callers(const NamedParameter& named, const at::Tensor& gradient) const
+      REQUIRES(run::compute_thread);
+
   Parameters parameters_;  // alike for all threads while a plan is in force
   const Share share_;
   Versions versions_ GUARDED_BY(run::compute_thread);

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace gradweave::runtime {
@@ -24,6 +25,12 @@ void MessageBuffers::install(std::size_t slots) {
 at::Tensor MessageBuffers::view(const run::Part& part) const {
   const Block& block = parameters_.block(part.block);
   return (*this)[*part.from].flat.narrow(0, part.offset, block.end - block.begin);
+}
+
+bool MessageBuffers::hold(const at::Tensor& gradient) const {
+  return std::ranges::any_of(*messages_, [&](const Message& message) {
+    return message.flat.defined() && message.flat.is_alias_of(gradient);
+  });
 }
 
 void MessageBuffers::acquire(const run::Execution& execution) {

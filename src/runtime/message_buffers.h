@@ -41,6 +41,9 @@ class MessageBuffers {
   // the caller has kept is his, with the buffer.
   void release_retired();
 
+  // Whether the gradient is a view of a message.
+  bool hold(const at::Tensor& gradient) const;
+
   std::int64_t bytes(c10::Device on) const { return pool_ ? pool_->bytes(on) : 0; }
 
  private:

@@ -8,13 +8,21 @@ void Versions::install(std::size_t tensors) {
 }
 
 void Versions::hand_over(std::int32_t tensor) {
-  handed_[static_cast<std::size_t>(tensor)] = now(parameters_.gradient(tensor));
+  const at::Tensor gradient = parameters_.gradient(tensor);
+  handed_[static_cast<std::size_t>(tensor)] = now(gradient);
+  const c10::Storage& memory = gradient.storage();
+  if (memory.use_count() > 1) shared_[memory.unsafeGetStorageImpl()] = gradient._version();
 }
 
 run::Kept Versions::kept(std::int32_t tensor) const {
   const at::Tensor gradient = parameters_.gradient(tensor);
   if (!gradient.defined()) return run::Kept::kGone;
-  return now(gradient) == handed_[static_cast<std::size_t>(tensor)] ? run::Kept::kSame : run::Kept::kChanged;
+  const Handed& handed = handed_[static_cast<std::size_t>(tensor)];
+  const Handed is = now(gradient);
+  if (is == handed) return run::Kept::kSame;
+  const auto shared = shared_.find(gradient.storage().unsafeGetStorageImpl());
+  const bool same = is.data == handed.data && shared != shared_.end() && is.version == shared->second;
+  return same ? run::Kept::kSame : run::Kept::kChanged;
 }
 
 void Versions::note_parameter(std::int32_t tensor) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "run/archive.h"
@@ -16,6 +17,7 @@ class Versions {
   explicit Versions(const Parameters& parameters) : parameters_(parameters) {}
   void install(std::size_t tensors);
 
+  void begin_backward() { shared_.clear(); }
   // Its gradient is handed over as it is now.
   void hand_over(std::int32_t tensor);
   run::Kept kept(std::int32_t tensor) const;
@@ -38,6 +40,8 @@ class Versions {
 
   const Parameters& parameters_;
   std::vector<Handed> handed_;
+  // By memory that several gradients are views of, which have one version: the last one that was handed over in this backward.
+  std::unordered_map<const void*, std::int64_t> shared_;
   std::vector<std::int64_t> noted_;  // -1: not noted
 };
 

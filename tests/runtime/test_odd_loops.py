@@ -142,6 +142,69 @@ def test_odd_models_as_in_ddp():
     assert ranks.run(as_ddp, 2, schemes=["ddp", "p3"]) == [[], []]
 
 
+class TwoPaths(nn.Module):
+    """Each batch takes one of two paths, the same on all ranks."""
+
+    def __init__(self):
+        super().__init__()
+        self.paths = nn.ModuleList(nn.Linear(64, 8) for _ in range(2))
+        self.out = nn.Linear(8, 5)
+        self.turn = 0
+
+    def forward(self, x):
+        self.turn += 1
+        return self.out(self.paths[self.turn % 3 == 0](x.flatten(1)))
+
+
+IN_STEP, LATER = ["ddp", "wfbp"], ["p3", "dear"]
+# name: (schemes, model, whether .grad are views of one buffer, whether the loop keeps them in a list, what comes after the
+# backward)
+OWN_GRADIENTS = {"views": (IN_STEP + LATER, plain, True, False, None),
+                 "views that are kept": (IN_STEP + LATER, plain, True, True, None),
+                 "views, some unused": (IN_STEP, TwoPaths, True, False, None)}
+
+
+def with_own_gradients(model, optimizer, rank, views, kept, after):
+    parameters = list(model.parameters())
+    sizes = [p.numel() for p in parameters]
+    flat = torch.zeros(sum(sizes))
+    if views:
+        for p, part in zip(parameters, flat.split(sizes)):
+            p.grad = part.view_as(p)
+    held = [p.grad for p in parameters if kept]
+    for step in range(8):
+        flat.zero_() if views else optimizer.zero_grad()
+        loss = cross_entropy(model, *batch(rank, step))
+        loss.backward(retain_graph=after is not None)
+        if after is not None:
+            after(loss, parameters)
+        optimizer.step()
+    assert not views or all(p.grad.untyped_storage().data_ptr() == flat.data_ptr() for p in parameters)
+    return held
+
+
+def own_gradients_as_ddp(rank, case):
+    schemes, make, *how = OWN_GRADIENTS[case]
+    unused = make is TwoPaths
+    torch.manual_seed(0)
+    model, wrong = make(), []
+    expected = nn.parallel.DistributedDataParallel(model, find_unused_parameters=unused)
+    with_own_gradients(expected, adam(model), rank, *how)
+    for scheme in schemes:
+        torch.manual_seed(0)
+        other = make()
+        with wrapped(other, adam(other), scheme, find_unused_parameters=unused) as (other, optimizer):
+            with_own_gradients(other, optimizer, rank, *how)
+            assert other.gradweave.plan["scheme"] == scheme
+        wrong += [(scheme, name) for name in differing(other, model)]
+    return wrong
+
+
+@pytest.mark.parametrize("case", OWN_GRADIENTS)
+def test_gradients_that_the_loop_has_in_memory_of_its_own_or_looks_at_twice_as_in_ddp(case):
+    assert ranks.run(own_gradients_as_ddp, 2, case=case) == [[], []]
+
+
 def same_on_all_ranks(model):
     own = torch.cat([p.detach().flatten() for p in model.parameters()])
     first = own.clone()
