@@ -20,17 +20,18 @@ class Loop(_native.Loop):
         return (self._handed is not None and any(self._handed) and
                 all(parameter.grad is None for parameter in self._parameters))
 
-    def backward_started(self, reduced):
-        if reduced and self._handed is not None:
+    def backward_ended(self, accumulates):
+        if accumulates and self._handed is not None:
             self.saw("accumulates")
+        self._hand_over()
 
-    def backward_ended(self):
+    def _hand_over(self):
         self._handed = [_state_of(parameter.grad) for parameter in self._parameters]
 
     def clipped(self):
         """gradweave.clip_grad_norm_ has changed gradients."""
         self.saw("clips")
-        self.backward_ended()
+        self._hand_over()
 
     def skipped(self):
         """The loss scale was too large: the step is left out, as it should be."""

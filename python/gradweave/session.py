@@ -568,8 +568,6 @@ class Session:
         if self.engine.steps_in_backward:
             self.updates.freeze_hyperparameters()
         looking = self._controller.profiling and self.engine.communicating
-        if looking:
-            self._loop.backward_started(self.engine.reduced)
         self.engine.backward_start()
         if looking or (self._commands.comparing and self.engine.communicating):
             # After the engine's own callback, which puts the reduced gradients in place, and which comes as late.
@@ -584,7 +582,7 @@ class Session:
             return
         self._looked_at = self.engine.iteration
         if self._controller.profiling:
-            self._loop.backward_ended()
+            self._loop.backward_ended(self.engine.accumulates)
         self._commands.backward_ended()
 
     def _first_forward_ended(self):

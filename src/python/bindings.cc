@@ -420,6 +420,7 @@ void bind_engine(py::module_& module) {
                     [](Engine& engine, bool on) { engine.run(&run::Run::set_communicating, on); })
       .def_property_readonly("installed", of_run(&run::Run::installed))
       .def_property_readonly("reduced", of_run(&run::Run::reduced))
+      .def_property_readonly("accumulates", of_run(&run::Run::accumulates))
       .def_property_readonly("taken_away", of_run(&run::Run::taken_away))
       .def_property_readonly("overflowed", of_run(&run::Run::overflowed))
       .def_property_readonly("partial_steps", of_steps(&run::StepPoints::partial))

@@ -316,6 +316,7 @@ void Run::finish_iteration() {
 }
 
 void Run::advance(bool accumulates) {
+  accumulates_ = accumulates;
   recorder_.iteration_ended(accumulates);
   if (accumulates) {
     for (std::int32_t t : all_tensors()) plan_->arrivals.accumulates_on(t, host_.kept(t) != Kept::kGone);

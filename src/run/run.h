@@ -84,6 +84,8 @@ class Run {
   bool in_backward() const REQUIRES(compute_thread) { return phase_ == Phase::kBackward; }
   // Whether a backward was communicated since the last end_iteration().
   bool reduced() const REQUIRES(compute_thread) { return phase_ == Phase::kReduced; }
+  // Whether gradients of the last backward came on top of those of an earlier one that no step has used.
+  bool accumulates() const REQUIRES(compute_thread) { return accumulates_; }
   // Whether what holds a gradient of the last backward is left out, alike on all ranks.
   bool overflowed() const REQUIRES(compute_thread);
 
@@ -221,6 +223,7 @@ class Run {
   Recorder recorder_ GUARDED_BY(compute_thread);
   Ending ending_ GUARDED_BY(compute_thread);
   Phase phase_ GUARDED_BY(compute_thread) = Phase::kIdle;
+  bool accumulates_ GUARDED_BY(compute_thread) = false;
   bool communicating_ GUARDED_BY(compute_thread) = true;
   std::unique_ptr<InForce> plan_ GUARDED_BY(compute_thread);
 };

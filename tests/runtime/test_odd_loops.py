@@ -156,10 +156,16 @@ class TwoPaths(nn.Module):
         return self.out(self.paths[self.turn % 3 == 0](x.flatten(1)))
 
 
+def look_again(loss, parameters):
+    """Gradients for a log, once .grad is there."""
+    torch.autograd.grad(loss, [p for p in parameters if p.grad is not None], allow_unused=True)
+
+
 IN_STEP, LATER = ["ddp", "wfbp"], ["p3", "dear"]
 # name: (schemes, model, whether .grad are views of one buffer, whether the loop keeps them in a list, what comes after the
 # backward)
-OWN_GRADIENTS = {"views": (IN_STEP + LATER, plain, True, False, None),
+OWN_GRADIENTS = {"logged": (IN_STEP + LATER, plain, False, False, look_again),
+                 "views": (IN_STEP + LATER, plain, True, False, None),
                  "views that are kept": (IN_STEP + LATER, plain, True, True, None),
                  "views, some unused": (IN_STEP, TwoPaths, True, False, None)}
 
