@@ -5,7 +5,6 @@ import functools
 import json
 import math
 import sys
-import weakref
 
 import torch
 
@@ -76,7 +75,6 @@ class Shard:
         self._pads = self.local.numel() < math.prod(shape)
         self.tensor = self._with_room(shape) if self._pads else self.local.detach()
         self._padded = self._head = None  # the gradient, and what the parameter has of it
-        self._came = None  # refers to what the parameter had of it when it last came
 
     @property
     def moved(self):
@@ -100,16 +98,6 @@ class Shard:
             self._padded, self._head = gradient, self._of_own(gradient)
             gradient = self._head
         self.parameter.grad = None if gradient is None else self.whole(gradient)
-
-    def came(self):
-        """A pass has made the gradient, or added to it. FSDP2's lie in one memory with one version counter, by which each that
-        is added to would seem changed with the next one: such a gradient gets memory of its own."""
-        local = gradient_of(self.parameter)
-        added_to = self._came is not None and self._came() is local
-        if added_to and not self._pads and local.untyped_storage().nbytes() > local.nbytes:
-            self.set(local.clone())
-            local = local_of(self.parameter.grad)
-        self._came = weakref.ref(local)
 
     def whole(self, local):
         """The DTensor, in the parameter's shape, of which this rank has `local`."""
@@ -225,7 +213,6 @@ class Islands:
                     group._to_sharded()
 
     def _gradient_came(self, place):
-        self._shards[place].came()
         self._engine.gradient_came(place)
 
     def _gather(self, number, gather, async_op=False):
