@@ -177,7 +177,7 @@ def profile(job, name, iterations=20, warm_up=5, on_iteration=None, passes=1):
                                "or a loader, which begins anew, or profile fewer iterations")
         for batch in batches:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-                raise InvalidInput("a batch must be a pair (inputs, targets), of which loss(model(inputs), targets) is taken: put "
+                raise InvalidInput("a batch must be a pair (inputs, targets), for loss(model(inputs), targets): put "
                                    "what differs into the loss or into a model around yours")
             inputs, targets = batch
             job.loss(job.model(inputs), targets).backward()
