@@ -25,6 +25,9 @@ def job():
 def few():
     *others, batches = job()
     return *others, iter(batches)
+def named():
+    *others, batches = job()
+    return *others, [{"x": x, "y": y} for x, y in batches]
 """
 
 
