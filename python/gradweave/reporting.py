@@ -6,7 +6,7 @@ import sys
 logger = logging.getLogger("gradweave")
 
 
-def tell(line):
+def tell(line, level=logging.INFO):
     """Where the program has set up no logging, on standard error."""
     if not logger.hasHandlers():
         handler = logging.StreamHandler(sys.stderr)
@@ -14,4 +14,4 @@ def tell(line):
         logger.addHandler(handler)
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
-    logger.info(line)
+    logger.log(level, line)

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import os
 import threading
 import warnings
@@ -33,7 +34,9 @@ OWN_COPIES = ("gradweave.finish(): copies of the model, such as averages of its 
               "stepped on their own; call model.gradweave.average(copy) on all ranks to make a copy the mean over the ranks")
 UNFINISHED = ("model.gradweave.close(): updates on their way are dropped, and parameters that ranks have stepped on their own "
               "stay different; call gradweave.finish(model) on all ranks before close()")
-DROPPED = ("gradweave: a wrapped model was dropped without close(), and updates on their way are lost: call "
+ENDED = ("this process ends, and a wrapped model was not finished: updates on their way are lost, and parameters that "
+         "ranks have stepped on their own are different. Call gradweave.finish(model) on all ranks before the model is saved")
+DROPPED = ("a wrapped model was dropped without close(), and updates on their way are lost: call "
            "gradweave.finish(model) on all ranks, then model.gradweave.close()")
 LAST_OPS_S = 5.0  # where nobody calls close(): for an op under way, which another rank may still need
 LOAD = "model.gradweave.load_state_dict()"
@@ -119,14 +122,14 @@ class Session:
         # without close(), but nobody waits here.
         if not self._made or self.closed:
             return
-        unfinished = self.job.rank == 0 and self._is_unfinished()
+        unfinished = self._is_unfinished()
         self._let_go()
         self.engine.unhook()
         self.closed = True
         threading.Thread(target=_end, args=(self._controller, self.job, self.engine, self.control),
                          name="gradweave close", daemon=False).start()
         if unfinished:
-            reporting.logger.warning(DROPPED)
+            reporting.tell(DROPPED, logging.WARNING)
 
     # ---- what users ask
 
@@ -410,7 +413,7 @@ class Session:
         InvalidInput."""
         if self.closed:
             return
-        if error is None and patience_s is None and self.job.rank == 0 and self._is_unfinished():
+        if error is None and patience_s is None and self._is_unfinished():
             warnings.warn(UNFINISHED, stacklevel=2)
         self._let_go(error)
         _end(self._controller, self.job, self.engine, self.control, error is not None, patience_s)
@@ -429,8 +432,8 @@ class Session:
             self.islands.close()
 
     def _is_unfinished(self):
-        """Whether finish() would change parameters."""
-        if self.plan is None:
+        """Whether finish() would change parameters, and this is the rank that says so."""
+        if self.plan is None or self.job.rank != 0:
             return False
         iteration, demands = self.engine.iteration, core.demands_of(self.plan)
         if demands["delays_gradients"] or (demands["local_steps"] and self.job.size > 1):

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import logging
 import sys
 import weakref
 from types import TracebackType
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Iterable
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradweave import core, forking, graphs, islands, lockstep, scaling, sharding  # noqa: F401  forking acts by itself
+from gradweave import forking  # noqa: F401  it acts by itself
+from gradweave import core, graphs, islands, lockstep, reporting, scaling, sharding
 from gradweave._native import InvalidInput
 from gradweave.agreement import agree
 from gradweave.groups import JobRanks
 from gradweave.proofs import own_names, prove_sharded_steps, prove_slices
 from gradweave.scope import INTEGRATIONS, Scope
-from gradweave.session import LAST_OPS_S, Session
+from gradweave.session import ENDED, LAST_OPS_S, Session
 from gradweave.settings import Given, Settings, spelled_as
 from gradweave.stepping import Stepper, is_twin
 from gradweave.subclasses import (become, keep, model_class, optimizer_class, optimizers_in, release, session_of, sessions,
@@ -316,5 +318,8 @@ register_optimizer_step_pre_hook(_other_optimizer)
 @atexit.register
 def _close_all():
     # Groups must go before the interpreter does. What sys.exit() was given can't be seen from here.
+    error = getattr(sys, "last_value", None)
     for session in set(sessions.values()):
-        session.close(getattr(sys, "last_value", None), LAST_OPS_S)
+        if error is None and isinstance(session, Session) and session._is_unfinished():
+            reporting.tell(ENDED, logging.WARNING)
+        session.close(error, LAST_OPS_S)

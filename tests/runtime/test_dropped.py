@@ -120,6 +120,27 @@ def test_updates_that_are_lost_with_a_dropped_model_are_told_once():
     assert lines == [DROPPED] * 2 and none == [] and "gradweave.finish(model)" in DROPPED
 
 
+def ended(rank, how, finish):
+    """What the log says at the end of the process."""
+    import gradweave
+    from gradweave import wrapping
+
+    lines = told()
+    model, optimizer = trained(rank, how)
+    if finish:
+        gradweave.finish(model)
+    wrapping._close_all()
+    return lines
+
+
+@pytest.mark.parametrize("how, finish", [("ddp", False), ("delayed_averaging", True), ("delayed_averaging", False)])
+def test_a_process_that_ends_without_finish_says_so_where_something_is_lost(how, finish):
+    from gradweave.session import ENDED
+
+    loses = how == "delayed_averaging" and not finish
+    assert ranks.run(ended, 2, how=how, finish=finish) == [[ENDED] if loses else [], []]
+
+
 def dropped_on_one(rank):
     """Rank 0 drops its model; the other one keeps it. Both train another one."""
     import gradweave
