@@ -89,7 +89,8 @@ constexpr std::size_t kSamplesColumn = 6, kExtraColumn = 9;
 
 std::vector<std::string> cells_of(const Row& row, std::optional<std::int64_t> batch_size, bool best) {
   const std::string marks = std::string(best ? "*" : " ") + (row.effect == Effect::kExact ? " " : "!");
-  const bool told = row.compressor.empty() || row.name.ends_with("=" + row.compressor);
+  const bool told =
+      row.compressor.empty() || row.name.find(" compressor=" + row.compressor) != std::string::npos;
   const std::string through = told ? "" : " +" + row.compressor;
   std::vector<std::string> cells = {marks, row.name + through, std::string(name_of(row.effect))};
   if (row.result) {

@@ -100,7 +100,7 @@ class Choice {
       Candidate& entry = entries[place];
       const auto same = [&](const Candidate& other) { return do_the_same(other.plan, entry.plan); };
       if (std::ranges::any_of(decision_.candidates, same)) continue;
-      if (std::string reason = refusal(entry); reason.empty()) {
+      if (std::string reason = refusal(entry.plan); reason.empty()) {
         decision_.candidates.push_back(std::move(entry));
       } else if (place == 0) {
         refused = std::move(reason);
@@ -141,13 +141,13 @@ class Choice {
     return as_they_stand;
   }
 
-  std::string refusal(const Candidate& entry) const {
-    std::string reason = grounds_.unrunnable(entry.plan, decision_.workload);
-    if (reason.empty()) reason = grounds_.loop.refusal(demands_of(entry.plan));
+  std::string refusal(const Plan& plan) const {
+    std::string reason = grounds_.unrunnable(plan, decision_.workload);
+    if (reason.empty()) reason = grounds_.loop.refusal(demands_of(plan));
     if (reason.empty() && by_auto_ && grounds_.gradients)
-      reason = grounds_.gradients->objection(entry.plan, decision_.workload);
+      reason = grounds_.gradients->objection(plan, decision_.workload);
     if (reason.empty() && by_auto_ && grounds_.unseen &&
-        std::ranges::any_of(effects_of(entry.plan), has_to_be_seen)) {
+        std::ranges::any_of(effects_of(plan), has_to_be_seen)) {
       reason =
           "it changes training, and gradients, which say whether training supports that, were not compared "
           "in the job's first iterations";
@@ -160,8 +160,7 @@ class Choice {
     if (!summary) return std::nullopt;
     try {
       const Plan plan = planned(summary->scheme, decision_.workload, decision_.costs.usual, summary->options);
-      const Candidate entry = candidate_of(plan, decision_.workload, decision_.costs);
-      return refusal(entry).empty() ? summary : std::nullopt;
+      return refusal(plan).empty() ? summary : std::nullopt;
     } catch (const InvalidInput&) {  // no plan of it
       return std::nullopt;
     }

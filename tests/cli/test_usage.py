@@ -250,8 +250,17 @@ def test_compare_takes_methods_with_options_of_their_own():
     assert {row["name"]: row["compressor"] for row in mixed} == {"dear": "int8", "dear compressor=int4": "int4"}
     table = run("compare", *GIVEN, "--schemes", methods).stdout
     assert "dear compressor=int8  " in table and "+int8" not in table
+    assert "+int8" not in run("compare", *GIVEN, "--schemes", "dear compressor=int8 buffer_bytes=1000").stdout
     page = run("report", *GIVEN, "--schemes", methods, "-o", "-").stdout
     assert all(f'"name":"{name}"' in page for name in methods.split(","))
+
+
+@pytest.mark.parametrize("scheme", ["dear", "delayed_averaging"])
+def test_a_valid_plan_is_told_so_whatever_it_sends(tmp_path, scheme):
+    plan = tmp_path / "plan.json"
+    run("plan", *GIVEN, "--scheme", scheme, "-o", plan)
+    assert run("validate", "--plan", plan, "--workload", TINY).stdout.startswith(
+        "valid: nothing is lost, and nothing is applied twice; generations alive at once: ")
 
 
 def test_compare_marks_what_changes_training():

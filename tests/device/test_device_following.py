@@ -1,7 +1,6 @@
 """Following, report() and tuning on an accelerator: by its events, in time that only models move, while the host waits for
 nothing."""
 
-import logging
 import re
 
 import pytest
@@ -9,6 +8,7 @@ import torch
 from torch import distributed, nn
 
 import jobs
+import ranks
 from test_virtual_time import BACKWARD_US, FORWARD_US, STARTUP_US, Layer
 
 US_PER_BYTE = 0.02
@@ -97,9 +97,7 @@ def recorded(rank, schemes):
     were told, what the checker said)}."""
     from accelerator import native
 
-    lines, handler = [], logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger("gradweave").addHandler(handler)
+    lines = ranks.lines_told()
     found = {}
     for scheme in schemes:
         step, session = wrapped(scheme, report=True)

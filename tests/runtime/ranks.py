@@ -5,6 +5,7 @@ interpreter, which also ends as one.
 """
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -23,6 +24,15 @@ ROOT = Path(__file__).resolve().parents[2]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the server must have one thread when it forks
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["gradweave.wrapping", "ranks", "models", "reference"])
+
+
+def lines_told():
+    """A list that gets the lines of this process's log."""
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("gradweave").addHandler(handler)
+    return lines
 
 
 def start(function, world_size, fresh=False, environment=None, prefix=(), **arguments):

@@ -312,14 +312,9 @@ def test_rank_0_tells_the_plan_and_what_was_gained(report):
 
 def beside_its_call(rank):
     """(scheme in force, what is told) of a loop that calls the model itself only once."""
-    import logging
-
     import gradweave
 
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger("gradweave").addHandler(handler)
+    lines = ranks.lines_told()
     slow_links()
     model = make_net()
     model, optimizer = gradweave.wrap(model, sgd(model), warm_up=1, profile_iterations=2, timeout=20)

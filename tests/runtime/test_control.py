@@ -12,16 +12,6 @@ from models import batch, make_net, parameters
 TIMEOUT_S = 60.0
 
 
-def lines_told():
-    import logging
-
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger("gradweave").addHandler(handler)
-    return lines
-
-
 def train(model, optimizer, rank, steps):
     for step in steps:
         x, y = batch(rank, step)
@@ -55,7 +45,7 @@ def refuse_alone(rank, scheme, late):
     """Rank 1 runs out of memory for the first plan that is decided on, before it is in force or when it has just come into
     it."""
     model, optimizer = wrapped(scheme)
-    session, lines = model.gradweave, lines_told()
+    session, lines = model.gradweave, ranks.lines_told()
     if rank == 1 and late:
         session.updates.plan_installed = without_memory(session.updates.plan_installed)
     elif rank == 1:

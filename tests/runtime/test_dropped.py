@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import logging
 import operator
 import os
 import threading
@@ -31,15 +30,6 @@ def held_by_process(before=None):
         if before is None:
             until = min(until, time.monotonic() + 0.5)  # the last of them end by themselves
         time.sleep(0.05)
-
-
-def told():
-    """A list that gets the lines of the log."""
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger("gradweave").addHandler(handler)
-    return lines
 
 
 def plan_for(scheme):
@@ -98,7 +88,7 @@ def dropped(rank, how, finish, before=None):
 
 
 def dropped_again(rank, how, finish):
-    lines = told()
+    lines = ranks.lines_told()
     first, before = dropped(rank, how, finish)
     again, after = dropped(rank, how, finish, before)
     distributed.barrier()
@@ -125,7 +115,7 @@ def ended(rank, how, finish):
     import gradweave
     from gradweave import wrapping
 
-    lines = told()
+    lines = ranks.lines_told()
     model, optimizer = trained(rank, how)
     if finish:
         gradweave.finish(model)

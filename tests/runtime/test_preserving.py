@@ -1,6 +1,5 @@
 """The Preserver on running jobs: what it finds in the gradients, and what `auto` then takes."""
 
-import logging
 import time
 
 import pytest
@@ -57,10 +56,7 @@ def batch(rank, step, data):
 def train(rank, data, make, options, scheme="auto", kind=nn.Sequential, **arguments):
     import gradweave
 
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger("gradweave").addHandler(handler)
+    lines = ranks.lines_told()
     model = kind(*net())
     # "fast": the loss ends at 2 with gradients one update late, and at 0.005 without.
     optimizer = {"sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
@@ -130,10 +126,7 @@ def train_while_curvature_grows(rank, scheme):
     """From a learning rate times curvature of 0.01 to 1.3; plain training allows 2, and 1 with gradients one update late."""
     import gradweave
 
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger("gradweave").addHandler(handler)
+    lines = ranks.lines_told()
     model = nn.Sequential()
     model.bowl = Bowl()
     model.forward = model.bowl.forward
