@@ -11,6 +11,27 @@ from pathlib import Path
 DOCS = Path(__file__).parent.parent / "docs"
 LINKS = ("shaped", "emulated")
 ON_TEXT = ("gpt", "lora", "large gpt")  # jobs that are judged by their loss
+# The jobs of the summary: what it calls them, and their job and schedule in the results.
+SUMMED_UP = {"convolutional network": ("small", "constant"), "vision transformer": ("vit", "cosine"),
+             "ResNet-18": ("resnet18", "cosine"), "low-rank adapters of a GPT": ("lora", "cosine"),
+             "small GPT": ("gpt", "cosine"),
+             "small GPT, clipped, twice the rate": ("gpt", "cosine from twice the rate, clipped"),
+             "small GPT, constant rate": ("gpt", "constant"), "GPT ten times as large": ("large gpt", "cosine"),
+             "the same, twice the rate": ("large gpt", "cosine from twice the rate")}
+LATE = "delayed_averaging compressor="
+# {column: [methods that it may show, the first that was run, and coverage rate]}
+OURS = {"8-bit gradients": [("ddp compressor=int8", 2.0)],
+        **{f"late, {title}, {rate}": [(f"{LATE}{compressor}", float(rate))]
+           for title, compressor in (("`auto`", "auto"), ("4 bits", "int4")) for rate in (2, 16, 64)},
+        "on time, 2": [("dreamddp period=1 forward_overlap=only compressor=int4", 2.0)],
+        "on time, 16": [("dreamddp period=2 forward_overlap=only compressor=ef_signsgd", 16.0)],
+        "on time, 64": [("dreamddp period=3 forward_overlap=only compressor=ef_signsgd", 64.0),
+                        ("dreamddp forward_overlap=only compressor=ef_signsgd", 64.0)]}
+RECOMMENDED = {title.replace("`auto`, ", ""): methods for title, methods in OURS.items() if "4 bits" not in title}
+OTHERS = {"fp16 hook": [("DDP (fp16 hook)", 2.0)], "PowerSGD hook": [("DDP (PowerSGD hook)", 2.0)],
+          "Streaming DiLoCo, 2": [("Streaming DiLoCo", 2.0)], "Streaming DiLoCo, 64": [("Streaming DiLoCo", 64.0)],
+          "post-local SGD, 64": [("post-local SGD", 64.0)]}
+AIM = {"points": 0.3, "nats": 0.01}  # what a recommended method may lose
 
 
 def load(results):
@@ -109,6 +130,39 @@ def accuracy_table(path, job="small", schedule="constant"):
                      f"{max(result['spread'] for result in seeds.values()):.2g}" if method != "ddp" else ""])
     return markdown(["workers", "optimizer", "method", "coverage rate", title, "seeds", "minus DDP",
                      "spread between workers"], rows)
+
+
+def lost(job, seeds, reference):
+    """(points or nats that a method lost in the mean to DistributedDataParallel on the same seeds, their number) of
+    {seed: result} of both; None without such seeds."""
+    same = seeds.keys() & reference.keys()
+    if not same:
+        return None
+    measure, sign = ("test_loss", 1) if job in ON_TEXT else ("accuracy", -1)
+    return sign * statistics.mean(seeds[seed][measure][-1] - reference[seed][measure][-1] for seed in same), len(same)
+
+
+def summary_table(path, columns):
+    """What each of the `columns`, as OURS, loses in each job of SUMMED_UP: bold if more than AIM, with the number of seeds if
+    it isn't three."""
+    lines = []
+    for title, (job, schedule) in SUMMED_UP.items():
+        unit, digits = ("nats", 3) if job in ON_TEXT else ("points", 2)
+        groups = accuracy_groups(path, job, schedule)
+        for workers, optimizer in dict.fromkeys(key[:2] for key in groups):
+            reference, cells = groups.get((workers, optimizer, "ddp", 0.0), {}), []
+            for methods in columns.values():
+                found = next((groups[key] for method in methods if (key := (workers, optimizer, *method)) in groups), {})
+                value = lost(job, found, reference)
+                if value is None:
+                    cells.append("")
+                    continue
+                amount = round(value[0], digits) + 0.0  # not -0.0
+                text = f"**{amount:.{digits}f}**" if amount > AIM[unit] else f"{amount:.{digits}f}"
+                cells.append(text if value[1] == 3 else f"{text} ({value[1]})")
+            if any(cells):
+                lines.append([title, {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}[optimizer], str(workers), unit, *cells])
+    return markdown(["job", "optimizer", "workers", "lost in", *columns], lines)
 
 
 def scheme_accuracy_table(path, scheme):
@@ -244,10 +298,13 @@ def sections(found):
     schemes = [(DOCS / f"schemes/{name}.md", "accuracy", scheme_accuracy_table(results / "accuracy.jsonl", name))
                for name in ("deft", "covap", "local_sgd", "partial_sgd", "dreamddp", "delayed_averaging")]
     pictures = [f"![Iteration time on {links} links](training-{links}.svg)" for links in pictured(found)]
-    return schemes + [(results / f"{page}.md", name, content) for page, name, content in (
+    recommended = [(DOCS / "choosing.md", "what is recommended", summary_table(results / "accuracy.jsonl", RECOMMENDED))]
+    return schemes + recommended + [(results / f"{page}.md", name, content) for page, name, content in (
         ("training", "training speed", "\n\n".join([speed_tables(found)] + pictures)),
         ("training", "prediction", prediction_table(found)),
         ("engine", "engine cost", overhead_table(results / "overhead.json")),
+        ("accuracy", "ours in short", summary_table(results / "accuracy.jsonl", OURS)),
+        ("accuracy", "others in short", summary_table(results / "accuracy.jsonl", OTHERS)),
         ("accuracy", "training accuracy", accuracy_table(results / "accuracy.jsonl")),
         ("accuracy", "gpt accuracy", accuracy_table(results / "accuracy.jsonl", "gpt")),
         *(("accuracy", f"{job} at a falling rate", accuracy_table(results / "accuracy.jsonl", job, "cosine"))

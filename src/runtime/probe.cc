@@ -32,8 +32,8 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr int kTrains = 11;
-constexpr std::chrono::milliseconds kAlone{40};  // of computing, before each train that it is compared with
-constexpr std::size_t kFewest = 3;               // sizes that are measured on any link
+constexpr double kAlone_s = 0.04;   // of computing, before each train that it is compared with, at most
+constexpr std::size_t kFewest = 3;  // sizes that are measured on any link
 // Of the measurement of bursts: how many pauses, how long, and what is sent after them at least and at most.
 constexpr int kPauses = 9;
 constexpr std::chrono::milliseconds kPause{20};
@@ -222,12 +222,13 @@ Found measure(const Group& group, c10::Device device, const Probe& probe) {
       Size& size = sizes[n];
       if (round >= size.trains) continue;
       const auto run = [&] { size.times.push_back(size.train.run(size.ops)); };
-      if (!computing || 2 * n < sizes.size()) {
+      if (!computing || probe.collective != Collective::kAllReduce || 2 * n < sizes.size()) {
         run();
         continue;
       }
       agreed(group, device, 0, c10d::ReduceOp::MAX);  // no rank sends any more
-      const double alone = pace_of(*computing, [] { std::this_thread::sleep_for(kAlone); });
+      const double alone =
+          pace_of(*computing, [&] { std::this_thread::sleep_for(Seconds(std::min(kAlone_s, share / 4))); });
       const double beside = pace_of(*computing, run);
       if (beside > 0) slower.push_back(alone / beside);
     }

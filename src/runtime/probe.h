@@ -54,7 +54,7 @@ class Computing {
 // What measure() finds.
 struct Found {
   std::vector<Measurement> times;  // of a collective for each size, the slowest rank's
-  double contention = 1;  // how many times longer this rank computes beside large messages than alone; >= 1
+  double contention = 1;  // of all-reduces: how many times longer this rank computes beside large ones; >= 1
   double burst_us = 0;    // burst_of(), the smallest of all ranks'
 };
 

@@ -24,9 +24,7 @@ def planned(rank, scheme, options, cost_us=CHEAP):
     the first iteration, what the checker said, and whether the plan's averages are compressed."""
     import gradweave
     from accelerator import native
-    from gradweave import probe
 
-    probe.JOB_SECONDS = 0.05
     native.carry_by(cost_us=cost_us)
     model = jobs.net_on("sim", seed=rank)
     model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), scheme, options=options,
