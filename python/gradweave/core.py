@@ -129,8 +129,9 @@ def _as(given, made):
 
 
 def texts_of(options: Mapping[str, object] | None) -> dict[str, str]:
-    """Options as texts, as the command line has them."""
-    return {name: str(value) for name, value in (options or {}).items()}
+    """Options as texts, as the command line and plans have them: 1.0 as "1"."""
+    return {name: str(int(value) if isinstance(value, float) and value.is_integer() else value)
+            for name, value in (options or {}).items()}
 
 
 def _native():

@@ -28,7 +28,7 @@ def adopt(scaler):
 def _unscaled(gradient, inverse):
     """Takes the scale out, in place. Returns 1 if some value is not finite, else 0."""
     values = gradient._values() if gradient.is_sparse else gradient
-    found = torch.zeros(1, device=values.device)
+    found = torch.zeros((), device=values.device)
     torch._amp_foreach_non_finite_check_and_unscale_([values], found, inverse.to(values.device))
     return found
 

@@ -142,7 +142,8 @@ class Settings:
             core.check_options(self.scheme, self.options)
             return found
         plan = self.given_plan
-        if self.scheme not in ("auto", plan.scheme) or not core.texts_of(self.options).items() <= plan.options.items():
+        chosen = {name: value for name, value in core.texts_of(self.options).items() if value != "auto"}
+        if self.scheme not in ("auto", plan.scheme) or not chosen.items() <= plan.options.items():
             raise InvalidInput(f"gradweave.wrap: scheme= and options= make a plan, and plan= gives one, of scheme "
                                f"'{plan.scheme}': leave out plan=, or the others")
         return renamed(found, [name for name in plan.links if name not in plan.links_inside])

@@ -195,6 +195,35 @@ def test_a_step_that_is_left_out_counts_where_optimizers_take_turns():
     assert ranks.run(one_of_two_overflows, 2, schemes=["ddp", "dear"]) == [[], []]
 
 
+def with_a_parameter_of_no_model(rank, scheme):
+    """The scales of a loop whose second optimizer steps one more, and that parameter in the end."""
+    import gradweave
+
+    links_cost()
+    model, scaler, apart = Unlike(), torch.amp.GradScaler("cpu", init_scale=1024.0), nn.Parameter(torch.ones(()))
+    optimizers = [torch.optim.SGD(model.large.parameters(), lr=1e-3),
+                  torch.optim.SGD([*model.small.parameters(), apart], lr=0.25)]
+    gradweave.wrap(model, optimizers, scheme, scaler=scaler, warm_up=1, profile_iterations=2, report=False)
+    scales = []
+    for step in range(6):
+        x, y = batch(rank, step)
+        for each in optimizers:
+            each.zero_grad()
+        scaler.scale(nn.functional.cross_entropy(model(x), y) + apart * (math.inf if step == 4 else 1)).backward()
+        for each in optimizers:
+            scaler.step(each)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    gradweave.finish(model)
+    model.gradweave.close()
+    return scales, apart.item()
+
+
+def test_a_scaler_learns_of_parameters_of_no_model_too():
+    expected = [1024.0] * 4 + [512.0] * 2, 1 - 5 * 0.25
+    assert ranks.run(with_a_parameter_of_no_model, 2, scheme="deft") == [expected] * 2
+
+
 def test_delayed_and_local_schemes_leave_out_what_is_not_finite():
     in_step = ("deft", "delayed_averaging", "covap")  # the others step in the backward
     cases = {name: case for name, case in CASES.items() if case[0] in in_step}

@@ -5,7 +5,7 @@ import math
 import pytest
 import ranks
 import torch
-from models import make_net
+from models import cluster, make_net, workload
 
 
 @pytest.mark.parametrize("said, on", [("1", True), ("true", True), ("TRUE", True), ("on", True), ("0", False),
@@ -55,6 +55,18 @@ def test_an_argument_of_a_wrong_type_is_named(arguments, said):
     with pytest.raises(ValueError) as error:
         gradweave.wrap(model, torch.optim.SGD(model.parameters(), 0.1), **arguments)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("scheme, options", [("wfbp", {"compressor": "top_k", "compressor_density": 1.0}),
+                                             ("delayed_averaging", {"compressor": "auto", "outer_learning_rate": 1.0})])
+def test_a_plan_goes_with_the_options_that_made_it(scheme, options):
+    import gradweave
+    from gradweave import core
+
+    model = make_net()
+    plan = core.make_plan(workload(), cluster(workers=2), scheme, options)
+    model, _ = gradweave.wrap(model, torch.optim.SGD(model.parameters(), 0.1), scheme, plan=plan, options=options)
+    model.gradweave.close()
 
 
 @pytest.mark.parametrize("given, said", [(None, "is of type NoneType"), ("sgd", "is of type str"),

@@ -17,7 +17,8 @@ from torch import distributed
 from gradweave import core, profiling, ranks
 from gradweave.lab import hosts, jobs, progress, report, slow_link, training, turns, methods
 
-HAND_TUNED_MB = (1, 5, 10)
+HAND_TUNED_MB = (1, 5, 10)  # of buckets; of models smaller than the largest, these shares:
+HAND_TUNED_SHARES = (1 / 8, 1 / 2, 1)
 WARM_UP = 4  # iterations of a segment that are not timed: more than the longest ramp of the delayed schemes here
 CALIBRATION = 15
 TURNS_S = 180.0  # of the five minutes; the rest goes into measuring the setting, the accuracies and the traces
@@ -70,7 +71,7 @@ def _compare(options):
         bar.label = "tuning DDP by hand"
         tuned_mb = tune_by_hand(job, setting, bar)
         contestants = [turns.alone(job()), turns.data_parallel(job(), "DDP (default)", setting.emulation),
-                       turns.data_parallel(job(), f"DDP (tuned: {tuned_mb} MB)", setting.emulation, bucket_cap_mb=tuned_mb)]
+                       turns.data_parallel(job(), f"DDP (tuned: {tuned_mb:.2g} MB)", setting.emulation, bucket_cap_mb=tuned_mb)]
         plans, predictions = {}, {}
         for method in chosen:
             cluster = slow_link.cluster_for(setting, method)
@@ -123,8 +124,8 @@ def _fitting(setting, predictions, rounds):
 
 def tune_by_hand(job, setting, bar, iterations=4, warm_up=2):
     """The bucket size in MB with which DistributedDataParallel is fastest here. Collective."""
-    seconds = {}
-    for megabytes in HAND_TUNED_MB:
+    seconds, whole_mb = {}, setting.parameter_bytes / 2**20
+    for megabytes in HAND_TUNED_MB if whole_mb > max(HAND_TUNED_MB) else [share * whole_mb for share in HAND_TUNED_SHARES]:
         trial = turns.data_parallel(job(), "trial", setting.emulation, bucket_cap_mb=megabytes)
         turns.run_segment(trial, iterations, warm_up, bar.advance)
         seconds[megabytes] = trial.segment_seconds[0]
