@@ -175,7 +175,7 @@ def train(run, train_set, test_set):
         job.model = torch.nn.parallel.DistributedDataParallel(network)
     elif run.method in rows.peers():
         peer = rows.peers()[run.method]
-        finish = peer.train(job, peer.steps(run.coverage))
+        finish = peer.train(job, peer.steps(run.coverage, run.job))
     else:
         plan = plan_for(run)
         job.model, job.optimizer = gradweave.wrap(network, job.optimizer, plan=plan, **methods.parse(run.method).wrap_options)

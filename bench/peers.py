@@ -16,8 +16,8 @@ from streaming_diloco import StreamingDiLoCo
 @dataclass(frozen=True)
 class Peer:
     """`train(job, steps)` puts the peer into a lab job and returns what makes all ranks equal in the end, or None. `steps`:
-    local steps between averages, which `period` chooses for a coverage rate as a user would by hand; None where every
-    iteration communicates. `first`: iterations until it sends as it does from then on. `timed`: whether it sends as many bytes
+    local steps between averages, which `period` chooses for a coverage rate and a job as a user would by hand; None where
+    every iteration communicates. `first`: iterations until it sends as it does from then on. `timed`: whether it sends as many bytes
     as in earnest."""
 
     name: str
@@ -26,8 +26,8 @@ class Peer:
     first: int = 1
     timed: bool = True
 
-    def steps(self, coverage):
-        return self.period(coverage) if self.period else None
+    def steps(self, coverage, job):
+        return self.period(coverage, job) if self.period else None
 
 
 def data_parallel(job, **arguments):
@@ -63,31 +63,36 @@ def _post_local_sgd(job, steps):
     return lambda: average_parameters(network.parameters(), distributed.group.WORLD)
 
 
+FRAGMENTS = 4
+# Local steps between averages at least: of 4, 12 and 32 those with which the job ends best at coverage rate 2.
+LEAST = {"small": 32}
+USUAL = 12
+
+
 def _streaming_diloco(job, steps, **settings):
-    fragments = min(4, steps)
     # A fragment's message is on its way while its share of the period is computed.
-    job.optimizer = StreamingDiLoCo(training.trained(job.model), job.optimizer, steps, fragments,
-                                    overlap=max(1, steps // fragments), **settings)
+    job.optimizer = StreamingDiLoCo(training.trained(job.model), job.optimizer, steps, FRAGMENTS,
+                                    overlap=steps // FRAGMENTS, **settings)
     return job.optimizer.finish
 
 
-def _hidden(coverage):
+def _hidden(coverage, job):
     """The period of averages that are hidden, with some room."""
-    return max(4, math.ceil(1.25 * coverage))
+    return max(LEAST.get(job, USUAL), math.ceil(1.25 * coverage))
 
 
 def _of_four_bits(momentum):
     """Streaming DiLoCo with its authors' 4 bits, 1/7 of the bytes with their scales."""
     return Peer("Streaming DiLoCo, 4 bits" + ("" if momentum == 0.9 else f", outer momentum {momentum:g}"),
-                functools.partial(_streaming_diloco, four_bits=True, momentum=momentum), lambda rate: _hidden(rate / 7),
-                timed=False)
+                functools.partial(_streaming_diloco, four_bits=True, momentum=momentum),
+                lambda rate, job: _hidden(rate / 7, job), timed=False)
 
 
 PEERS = (
     Peer("DDP (fp16 hook)", _fp16),
     Peer("DDP (PowerSGD hook)", _power_sgd, first=WHOLE),
     # Averages that compute waits for take at most a third of the time.
-    Peer("post-local SGD", _post_local_sgd, lambda coverage: max(4, math.ceil(2 * coverage))),
+    Peer("post-local SGD", _post_local_sgd, lambda coverage, job: max(4, math.ceil(2 * coverage))),
     Peer("Streaming DiLoCo", _streaming_diloco, _hidden),
     *map(_of_four_bits, (0.9, 0.5, 0.0)))
 

@@ -7,7 +7,7 @@ has lost since its anchor (the outer gradient, anchor - parameter) is averaged o
 on; then the outer optimizer, SGD with Nesterov momentum, moves the anchor by it, and the parameters become
 mixing * parameter + (1 - mixing) * anchor (the paper's Eq. 3, alpha).
 
-Deviations: fragments are contiguous parameters of about equal bytes, not strided layers. `four_bits` rounds messages as the
+Deviations: fragments are equal slices of all parameters, not strided layers. `four_bits` rounds messages as the
 paper's E3M0 does, by a scale for each 256 values, but sends them as float32: for accuracies, not for times.
 """
 
@@ -28,20 +28,25 @@ def rounded(message):
 
 
 class Fragment:
-    def __init__(self, parameters, four_bits):
-        self.parameters, self.four_bits = parameters, four_bits
+    """The values from `first` to `last` of all parameters, one after another."""
+
+    def __init__(self, parameters, first, last, four_bits):
+        self.four_bits, self.parts, before = four_bits, [], 0
+        for parameter in parameters:
+            cut = slice(max(first - before, 0), min(last - before, parameter.numel()))
+            if cut.start < cut.stop:
+                self.parts.append((parameter, cut))
+            before += parameter.numel()
         self.anchor = self._flat()
         self.momentum = torch.zeros_like(self.anchor)
         self.message, self.work = None, None
 
     def _flat(self):
-        return torch.cat([parameter.detach().flatten() for parameter in self.parameters])
+        return torch.cat([parameter.detach().view(-1)[cut] for parameter, cut in self.parts])
 
     def _write(self, flat):
-        first = 0
-        for parameter in self.parameters:
-            parameter.data.copy_(flat[first:first + parameter.numel()].view_as(parameter))
-            first += parameter.numel()
+        for (parameter, cut), values in zip(self.parts, flat.split([cut.stop - cut.start for _, cut in self.parts])):
+            parameter.data.view(-1)[cut].copy_(values)
 
     def send(self):
         self.message = self.anchor - self._flat()
@@ -75,12 +80,9 @@ class StreamingDiLoCo:
         self.optimizer, self.period, self.overlap = optimizer, period, overlap
         self.outer = learning_rate, momentum, mixing
         parameters = list(parameters)
-        share = sum(parameter.numel() for parameter in parameters) / fragments
-        cuts, before = [[] for _ in range(fragments)], 0
-        for parameter in parameters:
-            cuts[min(fragments - 1, int((before + parameter.numel() / 2) / share))].append(parameter)
-            before += parameter.numel()
-        self.fragments = [Fragment(cut, four_bits) for cut in cuts if cut]
+        total = sum(parameter.numel() for parameter in parameters)
+        ends = [total * number // fragments for number in range(fragments + 1)]
+        self.fragments = [Fragment(parameters, first, last, four_bits) for first, last in zip(ends, ends[1:]) if first < last]
         self.steps = 0
 
     def zero_grad(self):

@@ -106,16 +106,16 @@ def planned_contestant(name, method, job, setting):
     return contestant, known
 
 
-def peer_contestant(name, peer, job, setting):
+def peer_contestant(name, peer, job, setting, kind):
     if setting.emulation:
         raise ValueError("peers run on shaped links alone")
     network = job.model
-    steps = peer.steps(setting.coverage_wanted)
+    steps = peer.steps(setting.coverage_wanted, kind)
     finish = peer.train(job, steps)
     contestant = turns.Contestant(name, job, network, finish=finish)
-    slow = setting.compute_s * (1 + setting.coverage())
-    contestant.turn = turn_of(setting.compute_s, steps) if steps else turn_of(slow)
     training.train(job, peer.first)
+    seconds, _ = training.train(job, 1)
+    contestant.turn = turn_of(setting.compute_s if steps else turns.slowest(seconds[0]), steps or 1)
     return contestant, {"period": steps or 1}
 
 
@@ -139,8 +139,10 @@ def measure(job_name, coverage, names, rounds):
         contestants, known, refused = [], {}, {}
         for name in names:
             try:
-                make = planned_contestant if name in rows.planned() else peer_contestant
-                contestant, known[name] = make(name, rows.planned().get(name) or rows.peers()[name], job(), setting)
+                if method := rows.planned().get(name):
+                    contestant, known[name] = planned_contestant(name, method, job(), setting)
+                else:
+                    contestant, known[name] = peer_contestant(name, rows.peers()[name], job(), setting, job_name)
                 contestants.append(contestant)
             except (ValueError, RuntimeError, ImportError) as error:  # alike on all ranks
                 refused[name] = str(error).splitlines()[0]

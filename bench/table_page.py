@@ -1,5 +1,6 @@
 """Writes the tables of every scheme into docs/results/schemes.md, and what they come to with a picture into
-docs/performance.md and README.md, from docs/results/table.jsonl (times, bytes) and accuracy.jsonl (accuracy).
+docs/performance.md and README.md, from docs/results/table.jsonl (times, bytes), first-screen.jsonl (times of the rows that
+README.md shows) and accuracy.jsonl (accuracy).
 
     .venv/bin/python bench/table_page.py
 """
@@ -14,11 +15,13 @@ import accuracy
 import rows
 import table
 from gradweave import core
+from gradweave.lab import methods
 from svg import COLORS, STYLE
 from training_tables import ON_TEXT, markdown, replace_section
 
 DOCS = Path(__file__).parent.parent / "docs"
 ACCURACIES = DOCS / "results/accuracy.jsonl"
+SHOWN_TIMES = DOCS / "results/first-screen.jsonl"  # of SHOWN, each coverage rate in one run
 IN_THE_JOB = {"": DOCS / "results/predictions.jsonl",
               " at half speed": DOCS / "results/predictions-half-speed.jsonl"}  # of the processors
 MEASURED_AGAIN = DOCS / "results/predictions-again.jsonl"  # the same plans in another run
@@ -31,7 +34,10 @@ DEFAULT, TUNED = "DDP (default)", "DDP (tuned)"
 # What a reader chooses from: the others are in the tables.
 IN_SHORT = (TUNED, "DDP (fp16 hook)", "DDP (PowerSGD hook)", "post-local SGD", "Streaming DiLoCo", "dear", "us_byte", "auto",
             "deft", "deft correction=local", "delayed_averaging", AVERAGES)
-SHOWN = (TUNED, "DDP (fp16 hook)", "DDP (PowerSGD hook)", "Streaming DiLoCo", "auto", AVERAGES)
+SHOWN = (TUNED, "DDP (fp16 hook)", "DDP (PowerSGD hook)", "post-local SGD", "Streaming DiLoCo", "auto", AVERAGES)
+CHOSEN = ("mg_wfbp", "us_byte", "dear", "ddp compressor=fp16", "ddp compressor=int8", "local_sgd", "dreamddp",
+          "delayed_averaging", AVERAGES, IN_4_BITS)
+SLOW = 1.5  # times compute that DDP (tuned) takes at least where a link's rate can be told from it
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,9 @@ GPT = Judged(job="gpt", optimizer="adamw", schedule=accuracy.HIGH["gpt"], measur
 
 def timed(path):
     """{(job, coverage): {row: line}}, with DistributedDataParallel's rows, which every line brings with it. Rows were measured
-    at different times, when machine and link had other speeds: "compared_ms" is what a row takes beside DDP (tuned)."""
+    in different runs, when machine and link had other speeds: "compared_ms" is what a row would take where compute and DDP
+    (tuned) take their medians over the runs, "compared" how many times as fast as DDP (tuned) it is there, "compute_ms" that
+    median. A row keeps its place between the two; where they hardly differ, its ratio to DDP (tuned)."""
     found = {}
     for (job, coverage, name), line in table.done_rows(path).items():
         group = found.setdefault((job, coverage), {})
@@ -79,10 +87,19 @@ def timed(path):
         for name in table.ANCHORS:
             if name in group:  # one measurement in each piece
                 group[name]["measured_ms"] = statistics.median(value["measured_ms"] for value in group[name]["anchors_of"])
-        for line in group.values():
-            if "speedup_over_tuned" in line:
-                line["compared_ms"] = group[TUNED]["measured_ms"] / statistics.median(
-                    each["speedup_over_tuned"][0] for each in line.get("anchors_of", [line]))
+        if TUNED not in group:
+            continue
+        usual = statistics.median(value["over_compute"][0] for value in group[TUNED]["anchors_of"])
+        compute_ms = group[TUNED]["measured_ms"] / usual
+        for name, line in group.items():
+            if "speedup_over_tuned" not in line:
+                continue
+            tuned = line["anchors"][TUNED]["over_compute"][0] if "anchors" in line else usual
+            if name in table.ANCHORS or min(tuned, usual) < SLOW:
+                line["compared"] = statistics.median(each["speedup_over_tuned"][0] for each in line.get("anchors_of", [line]))
+            else:
+                line["compared"] = usual / (1 + (line["over_compute"][0] - 1) * (usual - 1) / (tuned - 1))
+            line |= {"compared_ms": compute_ms * usual / line["compared"], "compute_ms": compute_ms}
     return dict(sorted(found.items(),
                        key=lambda entry: (table.JOBS.index(entry[0][0]) if entry[0][0] in table.JOBS else 9, entry[0][1])))
 
@@ -121,13 +138,32 @@ def iterations_to(curve, target):
 
 
 def seconds_to_target(name, coverage, line, found, target=SMALL.target):
-    """(median over the seeds of the seconds to `target`, how many of how many seeds reach it), or None without curves."""
+    """(median over the seeds of the seconds to `target`, infinity if it isn't reached, and how many of how many seeds reach
+    it), or None without curves. Where ranks step on their own, one exchange of the whole model is added, which makes them
+    equal in the end."""
     of_row = curves_of(name, coverage, found)
     if not of_row:
         return None
-    reached = [count for count in (iterations_to(curve, target) for curve in of_row) if count is not None]
-    middle = statistics.median(reached) * line["compared_ms"] / 1e3 if 2 * len(reached) > len(of_row) else None
-    return middle, len(reached), len(of_row)
+    counts = [iterations_to(curve, target) for curve in of_row]
+    middle = statistics.median(math.inf if count is None else count for count in counts)
+    end_ms = coverage * line["compute_ms"] if differ_at_the_end(name) else 0.0
+    return (middle * line["compared_ms"] + end_ms) / 1e3, sum(count is not None for count in counts), len(counts)
+
+
+def seconds_told(reach):
+    """What a table says of what seconds_to_target() found."""
+    seconds, reached, seeds = reach
+    some = f" ({reached} of {seeds})" if reached < seeds else ""
+    return (f"{seconds:.0f} s" if math.isfinite(seconds) else "not reached") + some
+
+
+def differ_at_the_end(name):
+    """Whether ranks have different parameters until the end of training by the row."""
+    if name in table.ANCHORS:
+        return False
+    if peer := rows.peers().get(name):
+        return peer.period is not None
+    return methods.parse(name).effect(core.schemes()) in ("local", "corrected", "exact+local+compressed")
 
 
 def final_accuracy(name, coverage, found, digits):
@@ -149,8 +185,7 @@ def cells(name, coverage, line, found, judged):
               f"{line['sent_bytes'] / 1e6:.2f}" if communicates else ""]
     if judged:
         reach = seconds_to_target(name, coverage, line, found)
-        time = "" if reach is None else f"not reached ({reach[1]} of {reach[2]})" if reach[0] is None else f"{reach[0]:.0f}"
-        result += [time, final_accuracy(name, coverage, found, 2)]
+        result += ["" if reach is None else seconds_told(reach), final_accuracy(name, coverage, found, 2)]
     return result
 
 
@@ -168,7 +203,7 @@ def page(found_times, found_curves):
         header = ["", "ms per iteration", "times compute (spread)", "times as fast as DDP tuned", "predicted ms", "error, %",
                   "MB sent"]
         if judged:
-            header += [f"s to {SMALL.target:g} %", "accuracy, %"]
+            header += [f"to {SMALL.target:g} %", "accuracy, %"]
         lines = [cells(name, coverage, group[name], found_curves, judged) for name in order() if name in group]
         errors = [abs(line["predicted_ms"] / line["measured_ms"] - 1) for line in group.values() if "predicted_ms" in line]
         told = (f"; predictions: mean error {100 * statistics.mean(errors):.1f} %, worst {100 * max(errors):.1f} %"
@@ -185,11 +220,26 @@ def in_short(times, found):
 
     def speed(name, rate):
         line = groups[rate].get(name, {})
-        return f"{line['speedup_over_tuned'][0]:.2f}" if "speedup_over_tuned" in line else ""
+        return f"{line['compared']:.2f}" if "compared" in line else ""
 
     return markdown(["", *(f"{rate:g}" for rate in RATES), *(f"accuracy at {rate:g}, %" for rate in PICTURED)],
                     [[name, *(speed(name, rate) for rate in RATES),
                       *(final_accuracy(name, rate, found, 1) for rate in PICTURED)] for name in IN_SHORT])
+
+
+def gains(times):
+    """How many times as fast as DistributedDataParallel tuned by hand the rows of CHOSEN train the job SMALL; in brackets the
+    same of the job 'wide'."""
+    def speed(job, name, rate):
+        line = times.get((job, rate), {}).get(name, {})
+        return f"{line['compared']:.2f}" if "compared" in line else ""
+
+    def cell(name, rate):
+        wide = speed("wide", name, rate)
+        return speed(SMALL.job, name, rate) + (f" ({wide})" if wide else "")
+
+    return markdown(["coverage rate", *(f"{rate:g}" for rate in RATES)],
+                    [[f"`{name}`", *(cell(name, rate) for rate in RATES)] for name in CHOSEN])
 
 
 def in_words(times):
@@ -198,7 +248,7 @@ def in_words(times):
         found = [group[AVERAGES]["over_compute"][0] for (name, _), group in times.items() if name == job and AVERAGES in group]
         return f"{min(found):.2f} to {max(found):.2f}"
 
-    many = [times[job, 1.0]["dear"]["speedup_over_tuned"][0] for job in ("gpt", "resnet18")]
+    many = [times[job, 1.0]["dear"]["compared"] for job in ("gpt", "resnet18")]
     return (f"At all these rates an iteration of `{AVERAGES}` takes {over_compute(SMALL.job)} times as long as "
             f"its computation alone, and for a network\nof 13.2 MB {over_compute('wide')} times. On a GPT of 3.3 MB and on "
             f"ResNet-18, at coverage rate 1, `dear` is {many[0]:.2f} and {many[1]:.2f} times\nas fast as DDP (tuned).")
@@ -321,7 +371,7 @@ def panel(judged, group, coverage, found, top):
         of_row = curves_of(name, coverage, found)
         if line and "compared_ms" in line and of_row:
             reach = seconds_to_target(name, coverage, line, found, judged.target)
-            series.append((reach[0] if reach[0] is not None else math.inf, name, mean_curve(of_row, line["compared_ms"])))
+            series.append((reach[0], name, mean_curve(of_row, line["compared_ms"])))
     series.sort(key=lambda entry: entry[0])
     if not series:
         return []
@@ -384,7 +434,7 @@ def gpt_over_time(times, found, done):
         for rate in PICTURED:
             line, own = times[GPT.job, rate].get(name, {}), curves_of(name, rate, losses) or {}
             reach = seconds_to_target(name, rate, line, found, GPT.target) if own and "compared_ms" in line else None
-            row.append("" if reach is None else f"{reach[0]:.0f} s" if reach[0] is not None else "not reached")
+            row.append("" if reach is None else seconds_told(reach))
             apart = [loss - reference[seed] for seed, loss in own.items()]
             row.append(f"{statistics.mean(apart):+.3f} ({len(apart)})" if apart else "")
         lines.append(row)
@@ -414,15 +464,14 @@ def first_screen(times, found):
             f"test accuracy after {NUMBERS[accuracy.Run.epochs]} epochs.\nTwo workers; communication takes {slow} times as "
             "long as the computation "
             f"(coverage rates {slow}).\nThe time is the number of iterations that a "
-            "training needs, times the measured time of an iteration: the median\n"
-            f"of {seeds_told(found)}. The accuracy is their mean at the end.")
+            "training needs, times the measured time of an iteration, and where the workers' models differ, the time to\n"
+            f"average them once: the median of {seeds_told(found)}. The accuracy is their mean at the end.")
     lines = []
     for name in SHOWN:
         row = [name]
         for rate in PICTURED:
             reach = seconds_to_target(name, rate, times[SMALL.job, rate][name], found)
-            row += [f"{reach[0]:.0f} s" if reach[0] is not None else f"reached by {reach[1]} of {reach[2]} seeds",
-                    final_accuracy(name, rate, found, 1) + " %"]
+            row += [seconds_told(reach), final_accuracy(name, rate, found, 1) + " %"]
         lines.append(row)
     return told + "\n\n" + markdown(["", *(text for rate in PICTURED for text in (f"time at {rate:g}", "accuracy"))],
                                     lines)
@@ -430,7 +479,7 @@ def first_screen(times, found):
 
 def pictures(times, found):
     """{page of docs/: SVG}."""
-    return {SMALL.picture: picture(times, found), GPT.picture: picture(times, curves(ACCURACIES, GPT), GPT)}
+    return {SMALL.picture: picture(timed(SHOWN_TIMES), found), GPT.picture: picture(times, curves(ACCURACIES, GPT), GPT)}
 
 
 def measured():
@@ -442,13 +491,14 @@ def sections(times, found):
     """[(page, name of its section, what stands there)]."""
     return [(DOCS / "results/schemes.md", "every scheme", page(times, found) or "Not measured yet: `make bench`."),
             (DOCS / "performance.md", "in short", in_short(times, found) + "\n\n" + in_words(times)),
+            (DOCS / "choosing.md", "what each gains", gains(times)),
             (DOCS / "performance.md", "accuracy", kept_accuracy(accuracy.done_runs(ACCURACIES))),
             (DOCS / "performance.md", "other jobs", other_jobs(accuracy.done_runs(ACCURACIES))),
             (DOCS / "performance.md", "predictions", predictions(times)),
             (DOCS / "results/accuracy.md", "the GPT over time",
              gpt_over_time(times, curves(ACCURACIES, GPT), accuracy.done_runs(ACCURACIES))),
             (DOCS / "results/schemes.md", "in the job", measured_in_the_job() + "\n\n" + predicted_and_repeated()),
-            (DOCS.parent / "README.md", "first screen", first_screen(times, found))]
+            (DOCS.parent / "README.md", "first screen", first_screen(timed(SHOWN_TIMES), found))]
 
 
 def main():

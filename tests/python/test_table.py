@@ -89,11 +89,13 @@ def test_what_a_turn_waits_for_before_its_first_iteration_counts():
 
 def test_a_peer_is_timed_once_it_sends_as_it_does_from_then_on(monkeypatch):
     trained = []
-    monkeypatch.setattr(training, "train", lambda job, iterations: trained.append(iterations))
+    monkeypatch.setattr(training, "train", lambda job, iterations: (trained.append(iterations), ([0.09], 0.0))[1])
+    monkeypatch.setattr(table.turns, "slowest", lambda seconds: seconds)
     setting = types.SimpleNamespace(emulation=None, coverage_wanted=64.0, compute_s=0.02, coverage=lambda: 64.0)
     hook = dataclasses.replace(rows.peers()["DDP (PowerSGD hook)"], train=lambda job, steps: None)
-    table.peer_contestant(hook.name, hook, types.SimpleNamespace(model=None), setting)
-    assert trained == [peers.WHOLE]
+    contestant, _ = table.peer_contestant(hook.name, hook, types.SimpleNamespace(model=None), setting, "small")
+    assert trained == [peers.WHOLE, 1]
+    assert contestant.turn == table.turn_of(0.09)  # by what an iteration takes then
 
 
 def test_accuracy_of_compressed_gradients_is_that_of_every_rate():
@@ -113,9 +115,19 @@ def test_a_piece_at_a_high_coverage_rate_takes_longer():
 def test_time_to_a_target_lies_between_the_points_of_a_curve():
     assert table_page.iterations_to([(100, 80.0), (200, 90.0)], 85.0) == 150
     assert table_page.iterations_to([(100, 80.0)], 85.0) is None
-    curves = {("ddp", 2.0): [[(100, 80.0), (200, 90.0)], [(100, 85.0)]]}
-    assert table_page.seconds_to_target("dear", 64.0, {"compared_ms": 1000}, curves, 85.0) == (125.0, 2, 2)
-    assert table_page.seconds_to_target("local_sgd", 2.0, {"compared_ms": 1000}, curves, 85.0) is None
+    curves = {("ddp", 2.0): [[(100, 80.0), (200, 90.0)], [(100, 85.0)]], ("local_sgd", 2.0): [[(100, 85.0)]]}
+    line = {"compared_ms": 1000, "compute_ms": 500}
+    assert table_page.seconds_to_target("dear", 64.0, line, curves, 85.0) == (125.0, 2, 2)
+    assert table_page.seconds_to_target("local_sgd", 2.0, line, curves, 85.0) == (101.0, 1, 1)  # and one average in the end
+    assert table_page.seconds_to_target("partial_sgd", 2.0, line, curves, 85.0) is None
+
+
+def test_a_seed_that_does_not_reach_the_target_counts():
+    curves = {("ddp", 2.0): [[(100, 85.0)], [(300, 85.0)], [(400, 84.0)]]}
+    line = {"compared_ms": 1000, "compute_ms": 500}
+    assert table_page.seconds_told(table_page.seconds_to_target("dear", 2.0, line, curves, 85.0)) == "300 s (2 of 3)"
+    curves["ddp", 2.0].append([(400, 84.0)])
+    assert table_page.seconds_told(table_page.seconds_to_target("dear", 2.0, line, curves, 85.0)) == "not reached (2 of 4)"
 
 
 def test_the_page_has_each_row_once_and_says_what_was_refused(results):
@@ -124,6 +136,18 @@ def test_the_page_has_each_row_once_and_says_what_was_refused(results):
     assert "| us_byte | refused: no |" in page and "| ddp | 280 |" in page and "| -5.0 |" in page
     assert "mean error 1.7 %, worst 5.0 %" in page
     assert "| DDP (default) | 300 |" in page
+
+
+def test_times_are_compared_as_if_the_link_had_one_rate(results):
+    """Of three runs, the last on a link a third as fast: what is halfway between compute and DDP (tuned) stays so."""
+    slower = line("ddp compressor=int8", 385, speedup_over_tuned=[670 / 385] * 3)
+    slower["anchors"][table_page.TUNED] |= {"measured_ms": 670, "over_compute": [6.7] * 3}
+    hidden = slower | {"row": "delayed_averaging", "over_compute": [1.0] * 3, "speedup_over_tuned": [6.7] * 3}
+    lines = [line("ddp", 280), line("dear", 250), line("wfbp", 285), slower, hidden]
+    results.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    compared = {name: each["compared"] for name, each in table_page.timed(results)["small", 2.0].items()}
+    assert compared["ddp compressor=int8"] == pytest.approx(290 / 195) and compared["ddp"] == pytest.approx(290 / 280)
+    assert compared["delayed_averaging"] == pytest.approx(2.9) and compared[table_page.TUNED] == 1.0
 
 
 def test_the_picture_has_a_curve_for_each_drawn_row_with_an_accuracy(results):
@@ -139,7 +163,7 @@ def test_the_picture_has_a_curve_for_each_drawn_row_with_an_accuracy(results):
 def test_times_are_compared_as_if_the_machine_had_one_speed(results):
     """Of two lines, the second measured on a machine half as fast."""
     slow = line("local_sgd", 260)
-    slow["speedup_over_tuned"] = [580 / 260] * 3
+    slow["over_compute"], slow["speedup_over_tuned"] = [1.3] * 3, [580 / 260] * 3
     for anchor in slow["anchors"].values():
         anchor["measured_ms"] *= 2
     results.write_text("".join(json.dumps(each) + "\n" for each in (line("ddp", 280), slow, slow | {"row": "partial_sgd"})))
@@ -168,7 +192,7 @@ def test_the_pages_show_what_was_measured():
 def test_the_first_screen_says_how_many_seeds_its_accuracies_have():
     curve = [(468, 90.0)]
     found = {("ddp", 2.0): 3 * [curve], ("DDP (fp16 hook)", 2.0): 3 * [curve], ("DDP (PowerSGD hook)", 2.0): 6 * [curve]}
-    found |= {(table_page.AVERAGES, rate): 3 * [curve] for rate in (2.0, 64.0)}
+    found |= {(name, rate): 3 * [curve] for name in (table_page.AVERAGES, "post-local SGD") for rate in (2.0, 64.0)}
     found |= {("Streaming DiLoCo", 2.0): 3 * [curve], ("Streaming DiLoCo", 64.0): [curve]}
     assert table_page.seeds_told(found) == "three seeds (six for DDP (PowerSGD hook), one for Streaming DiLoCo at 64)"
 
@@ -201,6 +225,15 @@ def _lands_the_mean_that_was_sent(rank):
 
 def test_plain_streaming_diloco_lands_the_mean_that_was_sent():
     ranks.run(_lands_the_mean_that_was_sent, 2, timeout=100)
+
+
+def test_fragments_have_equal_shares_of_parameters_of_any_size():
+    parameters = [torch.nn.Parameter(torch.arange(float(first), first + size)) for first, size in ((0, 1), (1, 9), (10, 2))]
+    outer = StreamingDiLoCo(parameters, None, period=4, fragments=4)
+    assert [fragment.anchor.tolist() for fragment in outer.fragments] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+    for fragment in outer.fragments:
+        fragment._write(-fragment.anchor)
+    assert torch.equal(torch.cat([parameter.detach() for parameter in parameters]), -torch.arange(12.0))
 
 
 def test_four_bits_are_a_sign_and_a_power_of_two_of_the_largest():

@@ -71,7 +71,8 @@ def _compare(options):
         bar.label = "tuning DDP by hand"
         tuned_mb = tune_by_hand(job, setting, bar)
         contestants = [turns.alone(job()), turns.data_parallel(job(), "DDP (default)", setting.emulation),
-                       turns.data_parallel(job(), f"DDP (tuned: {tuned_mb:.2g} MB)", setting.emulation, bucket_cap_mb=tuned_mb)]
+                       turns.data_parallel(job(), f"DDP (tuned: {tuned_mb:.2g} MB)", setting.emulation,
+                                           bucket_cap_mb=tuned_mb)]
         plans, predictions = {}, {}
         for method in chosen:
             cluster = slow_link.cluster_for(setting, method)
