@@ -17,8 +17,8 @@ from streaming_diloco import StreamingDiLoCo
 class Peer:
     """`train(job, steps)` puts the peer into a lab job and returns what makes all ranks equal in the end, or None. `steps`:
     local steps between averages, which `period` chooses for a coverage rate and a job as a user would by hand; None where
-    every iteration communicates. `first`: iterations until it sends as it does from then on. `timed`: whether it sends as many bytes
-    as in earnest."""
+    every iteration communicates. `first`: iterations until it sends as it does from then on. `timed`: whether it sends as
+    many bytes as in earnest."""
 
     name: str
     train: Callable
