@@ -89,7 +89,7 @@ struct SessionOptions {
 //   session.finish();
 //
 // A layer is a module that owns parameters which require a gradient; its name is the module's. Layers have
-// to be registered in the order in which the forward runs them. In the first iterations gradients are reduced
+// to be registered in the order in which the forward runs them. To unfreeze parameters, finish() and begin another session. In the first iterations gradients are reduced
 // one message at a time when all are known, and layers are profiled; then rank 0 plans, and all ranks put the
 // plan in force after the same iteration. From then on the plan follows the run, or is tuned, as the options say.
 //
@@ -145,7 +145,7 @@ class Session {
   std::optional<Observer::Report> report();
 
   // Applies everything on its way, averages what ranks stepped on their own, broadcasts rank 0's buffers,
-  // and compares parameters. Collective. Training may go on. Errors: InvalidInput on every rank if ranks
+  // and compares all parameters, also those that are frozen. Collective. Training may go on. Errors: InvalidInput on every rank if ranks
   // differ.
   void finish();
 

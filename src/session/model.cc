@@ -20,8 +20,12 @@ void add_layers(const torch::nn::Module& module, const std::string& name, Sessio
   const std::string prefix = name.empty() ? "" : name + ".";
   for (const auto& own : module.named_parameters(/*recurse=*/false)) {
     const at::Tensor& tensor = own.value();
-    if (!tensor.requires_grad() || tensor.numel() == 0) continue;
+    if (tensor.numel() == 0) continue;
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;  // shared: of the first layer
+    if (!tensor.requires_grad()) {
+      model.frozen.push_back({prefix + own.key(), tensor});
+      continue;
+    }
     const auto dtype = std::ranges::find(runtime::kFloats, tensor.scalar_type(), runtime::scalar_type_of);
     if (dtype == runtime::kFloats.end()) {
       throw InvalidInput("its element type has no gradients here", "parameter '" + prefix + own.key() + "'",
@@ -50,6 +54,15 @@ SessionModel described(const torch::nn::Module& module) {
                        "register its layers before the session begins");
   }
   return model;
+}
+
+void check_frozen(const SessionModel& model) {
+  for (const runtime::NamedParameter& parameter : model.frozen) {
+    if (!parameter.tensor.requires_grad()) continue;
+    throw InvalidInput("it requires a gradient now, and was frozen when the session began",
+                       "parameter '" + parameter.name + "'",
+                       "call Session::finish() before it is unfrozen, and begin another session after it");
+  }
 }
 
 void check_optimizer(torch::optim::Optimizer& optimizer, const SessionModel& model) {

@@ -519,6 +519,7 @@ void Session::step() {
     throw InvalidInput("no backward() since the last one", "Session::step",
                        "call backward() with the last loss of each step, and accumulate() with those before");
   }
+  check_frozen(state.parts->described);
   if (state.controller.profiling() && state.handed != state.gradients_now()) state.loop.saw("edits");
   state.end_iteration();
 }
@@ -537,8 +538,8 @@ void Session::finish() {
                            "give them the same shapes and dtypes on every rank");
   state.broadcast_buffers();
   std::string all;
-  for (const NamedParameter& parameter : state.parts->described.parameters)
-    all += std::to_string(runtime::checksum_of(parameter.tensor)) + "\n";
+  for (const at::Tensor& parameter : state.parts->model.parameters())  // also those that are frozen
+    all += std::to_string(runtime::checksum_of(parameter)) + "\n";
   state.parts->agree_equal(
       "the comparison of parameters", all, "parameters",
       "every rank must take the same steps with the same hyperparameters, and change parameters only alike");

@@ -20,6 +20,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 struct Net : torch::nn::Module {
   torch::nn::Linear first{nullptr}, second{nullptr};
@@ -159,6 +160,25 @@ TEST(Session, ALoopThatEditsGradientsIsRefusedASchemeThatHasSentThem) {
   job.session.backward(job.net.forward(batch(0)));
   job.net.first->weight.mutable_grad().mul_(2);
   EXPECT_THROW(job.session.step(), InvalidInput);
+}
+
+TEST(Session, RefusesToStepWhatWasFrozenWhenItBegan) {
+  for (const char* scheme : {"ddp", "dear"}) {
+    Net net;
+    net.first->bias.set_requires_grad(false);
+    torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.01));
+    Session session(net, optimizer, Job{}, {.scheme = scheme, .tell = [](const auto&) {}});
+    net.enter = [&](const char* layer) { session.enter(layer); };
+    const auto iterate = [&] {
+      session.backward(net.forward(batch(0)));
+      session.step();
+    };
+    iterate();
+    net.first->bias.set_requires_grad(true);
+    const at::Tensor before = net.first->bias.detach().clone();
+    EXPECT_THAT(iterate, ThrowsMessage<InvalidInput>(HasSubstr("'first.bias': it requires a gradient now")));
+    EXPECT_TRUE(at::equal(net.first->bias, before)) << scheme;
+  }
 }
 
 TEST(Session, RefusesOptionsThatCanNotBe) {
