@@ -129,6 +129,11 @@ class Session {
   // on all ranks alike.
   void step();
 
+  // In place of step(): drops the gradient of the last backward(), for instance because it is not finite; updates due from earlier
+  // iterations take place. Every rank has to do the same. So do step(), the next forward and finish() where all gradients
+  // have been set to none, as by zero_grad(). Errors: InvalidInput where the plan has stepped by the gradient in the backward.
+  void skip_step();
+
   // Puts `plan` in force at the next iteration, once what the plan before has on its way is applied, and ends
   // profile and trials. Collective; every rank gives the same plan, of make_plan() or of read_plan(). Of a plan for one
   // link the name does not matter. Errors: InvalidInput on every rank for a plan that does not fit the model or the loop, or

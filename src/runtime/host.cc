@@ -66,8 +66,10 @@ void TorchHost::put_gradient(std::int32_t tensor, std::span<const run::Part> par
   if (parts.size() == 1 && !add && !callers && plan.block_whole[static_cast<std::size_t>(parts[0].block)]) {
     const at::Tensor& flat = messages_[*parts[0].from].flat;
     if (before.defined() && before.data_ptr() == flat.data_ptr() && flat.numel() == before.numel()) return;
+    // Detached: torch::optim::Optimizer::zero_grad() refuses views.
     named.set_gradient(
-        flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + parts[0].offset));
+        flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + parts[0].offset)
+            .detach());
     return;
   }
   if (!before.defined() || before.strides() != parameter.strides() || (!add && held && !callers)) {

@@ -191,11 +191,13 @@ struct Session::State : runtime::EngineJob {
   void tell(const std::string& line) override;
 
   void broadcast_buffers() { parts->messages->broadcast(parts->model.buffers(), kBuffers); }
-  void lend_gradients() const;
   void run_backward(const at::Tensor& loss);
   void unscale();
   bool overflowed() const;
-  void end_iteration();
+  bool dropped() const;
+  void check_reduced(const char* where) const;
+  void drop_batch();
+  void end_iteration(bool drop);
   std::string missing_layer(const Plan& plan) const;
   std::string lost_state(const Demands& demands) const;
   void average_states_of(const std::vector<std::int32_t>& apart);
@@ -260,7 +262,6 @@ std::string Session::State::install(const Plan& plan, const Workload& workload) 
     engine.install(plan, workload, nullptr, refusal);
     average_states_of(apart);
     parts->optimizer.forget();
-    lend_gradients();
   } catch (const RuntimeFailure&) {
     throw;
   } catch (const std::exception& error) {  // as above
@@ -329,14 +330,6 @@ void Session::State::tell(const std::string& line) {
 
 // ---- an iteration
 
-// Optimizer::zero_grad() refuses gradients that are views, as the engine's are of its messages.
-void Session::State::lend_gradients() const {
-  for (const NamedParameter& parameter : parts->described.parameters) {
-    at::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (gradient.defined() && gradient.is_view()) gradient = gradient.detach();
-  }
-}
-
 std::vector<Session::State::Handed> Session::State::gradients_now() const {
   std::vector<Handed> now;
   for (const NamedParameter& parameter : parts->described.parameters) {
@@ -345,6 +338,20 @@ std::vector<Session::State::Handed> Session::State::gradients_now() const {
                      gradient.defined() ? gradient._version() : 0);
   }
   return now;
+}
+
+// Whether the loop has taken all gradients away since the backward.
+bool Session::State::dropped() const {
+  if (!engine.run(&run::Run::steps).synchronous) return engine.run(&run::Run::taken_away);
+  return engine.run(&run::Run::reduced) &&
+         std::ranges::none_of(parts->described.parameters, [](const NamedParameter& parameter) {
+           return parameter.tensor.grad().defined();
+         });
+}
+
+// Before another forward or backward: a batch that was dropped, and then no step.
+void Session::State::drop_batch() {
+  if (dropped()) end_iteration(/*drop=*/true);
 }
 
 void Session::State::run_backward(const at::Tensor& loss) {
@@ -374,17 +381,22 @@ bool Session::State::overflowed() const {
   });
 }
 
-void Session::State::end_iteration() {
+void Session::State::check_reduced(const char* where) const {
+  if (engine.run(&run::Run::reduced)) return;
+  throw InvalidInput("no backward() since the last one", where,
+                     "call backward() with the last loss of each step, and accumulate() with those before");
+}
+
+void Session::State::end_iteration(bool drop) {
   parts->optimizer.freeze_options();
   unscale();
   const bool spoilt = overflowed();
-  if (spoilt && engine.run(&run::Run::steps).synchronous) {
+  if (drop || (spoilt && engine.run(&run::Run::steps).synchronous)) {
     engine.skip();
   } else {
     engine.end_iteration();
   }
   if (parts->scale) parts->scale->update(spoilt);
-  lend_gradients();
   entered.clear();
   in_pass.clear();
   layer = -1;
@@ -424,6 +436,7 @@ void Session::enter(const std::string& layer) {
                        "Session::enter: '" + layer + "'", "name it as named_modules() does");
   }
   const auto number = static_cast<std::int32_t>(found - layers.begin());
+  if (at::GradMode::is_enabled()) state.drop_batch();
   if (state.layer >= 0) state.engine.forward_end(state.layer);
   state.layer = number;
   if (at::GradMode::is_enabled()) {
@@ -442,6 +455,7 @@ void Session::enter(const std::string& layer) {
 
 void Session::accumulate(const at::Tensor& loss) {
   State& state = *state_;
+  state.drop_batch();
   state.engine.run(&run::Run::set_communicating, false);
   try {
     state.run_backward(loss);
@@ -454,6 +468,7 @@ void Session::accumulate(const at::Tensor& loss) {
 
 void Session::backward(const at::Tensor& loss) {
   State& state = *state_;
+  state.drop_batch();
   for (const std::int32_t layer : state.engine.run(&run::Run::forward_layers)) {
     if (state.entered.contains(layer)) continue;
     throw InvalidInput("the plan updates it in the forward, which did not enter it",
@@ -515,13 +530,17 @@ double Session::clip_grad_norm(double max_norm, double norm_type) {
 
 void Session::step() {
   State& state = *state_;
-  if (!state.engine.run(&run::Run::reduced)) {
-    throw InvalidInput("no backward() since the last one", "Session::step",
-                       "call backward() with the last loss of each step, and accumulate() with those before");
-  }
+  state.check_reduced("Session::step");
   check_frozen(state.parts->described);
-  if (state.controller.profiling() && state.handed != state.gradients_now()) state.loop.saw("edits");
-  state.end_iteration();
+  const bool dropped = state.dropped();
+  if (state.controller.profiling() && !dropped && state.handed != state.gradients_now())
+    state.loop.saw("edits");
+  state.end_iteration(dropped);
+}
+
+void Session::skip_step() {
+  state_->check_reduced("Session::skip_step");
+  state_->end_iteration(/*drop=*/true);
 }
 
 void Session::install(const Plan& plan) {
@@ -531,8 +550,8 @@ void Session::install(const Plan& plan) {
 
 void Session::finish() {
   State& state = *state_;
+  state.drop_batch();
   state.engine.drain("Session::finish()");
-  state.lend_gradients();
   state.controller.finish();
   state.parts->agree_equal("the comparison of buffers", form_of(state.parts->model.buffers()), "the buffers",
                            "give them the same shapes and dtypes on every rank");

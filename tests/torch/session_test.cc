@@ -67,10 +67,12 @@ struct Trained {
   }
 };
 
-std::vector<at::Tensor> plainly_trained(int steps) {
+// Without every `left_out`th step; 0: with all of them.
+std::vector<at::Tensor> plainly_trained(int steps, int left_out = 0) {
   Net net;
   torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.01));
   for (int n = 0; n < steps; ++n) {
+    if (left_out != 0 && n % left_out == left_out - 1) continue;
     optimizer.zero_grad();
     net.forward(batch(n)).backward();
     optimizer.step();
@@ -160,6 +162,72 @@ TEST(Session, ALoopThatEditsGradientsIsRefusedASchemeThatHasSentThem) {
   job.session.backward(job.net.forward(batch(0)));
   job.net.first->weight.mutable_grad().mul_(2);
   EXPECT_THROW(job.session.step(), InvalidInput);
+}
+
+// p3 would be refused to a loop that edits gradients, or accumulates them.
+TEST(Session, DropsABatch) {
+  const std::vector<std::function<void(Trained&)>> ways = {
+      [](Trained& job) { job.session.skip_step(); },
+      [](Trained& job) { job.optimizer.zero_grad(), job.session.step(); },
+      [](Trained& job) { job.net.zero_grad(), job.session.step(); },
+      [](Trained& job) { job.optimizer.zero_grad(); },
+  };
+  for (const char* scheme : {"ddp", "dear", "p3"}) {
+    for (std::size_t way = 0; way < ways.size(); ++way) {
+      Trained job({.scheme = scheme});
+      EXPECT_THROW(job.session.skip_step(), InvalidInput);
+      for (int n = 0; n < 12; ++n) {
+        if (n % 2 == 0) {
+          job.iterate(batch(n));
+          continue;
+        }
+        job.optimizer.zero_grad();
+        job.session.backward(job.net.forward(batch(n)) * std::numeric_limits<float>::quiet_NaN());
+        ways[way](job);
+      }
+      job.session.finish();
+      SCOPED_TRACE(std::string(scheme) + ", " + std::to_string(way));
+      EXPECT_EQ(job.session.plan()->scheme, scheme);
+      expect_equal(job.net.parameters(), plainly_trained(12, 2));
+    }
+  }
+}
+
+// The first model's gradients that come of the second's loss are dropped before its next backward.
+TEST(Session, TrainsAModelThatAnothersLossReaches) {
+  for (const char* scheme : {"ddp", "dear"}) {
+    const auto trained = [&](bool plain) {
+      Net judge, maker;
+      torch::optim::SGD judges(judge.parameters(), torch::optim::SGDOptions(0.01));
+      torch::optim::SGD makers(maker.parameters(), torch::optim::SGDOptions(0.01));
+      std::optional<Session> first, second;
+      const SessionOptions options{
+          .scheme = scheme, .warm_up = 1, .profile_iterations = 1, .tell = [](const auto&) {}};
+      if (!plain) {
+        first.emplace(judge, judges, Job{}, options);
+        second.emplace(maker, makers, Job{}, options);
+        judge.enter = [&](const char* layer) { first->enter(layer); };
+        maker.enter = [&](const char* layer) { second->enter(layer); };
+      }
+      const auto step = [](auto& session, torch::optim::Optimizer& optimizer, const at::Tensor& loss) {
+        session ? session->backward(loss) : loss.backward();
+        session ? session->step() : void(optimizer.step());
+      };
+      for (int n = 0; n < 8; ++n) {
+        judges.zero_grad();
+        step(first, judges, judge.forward(batch(n)));
+        makers.zero_grad();
+        step(second, makers, judge.forward(batch(n) * maker.forward(batch(n))));
+      }
+      judges.zero_grad();
+      if (!plain) first->finish(), second->finish();
+      std::vector<at::Tensor> both = judge.parameters();
+      for (const at::Tensor& each : maker.parameters()) both.push_back(each);
+      return both;
+    };
+    SCOPED_TRACE(scheme);
+    expect_equal(trained(false), trained(true));
+  }
 }
 
 TEST(Session, RefusesToStepWhatWasFrozenWhenItBegan) {
