@@ -58,7 +58,7 @@ struct SessionLink {
   double startup_us = 0, us_per_byte = 0;
 };
 
-// As gradweave.wrap() has them in Python (docs/runtime.md), the same on every rank.
+// As gradweave.wrap() has them in Python (docs/runtime.md), the same on every rank but for `interface`, `tell` and `dump`.
 struct SessionOptions {
   std::chrono::milliseconds timeout{300'000};  // of one op, and of ranks that meet
   bool check = false;  // compare plan, sequence and size of each op across ranks before it starts
@@ -67,6 +67,9 @@ struct SessionOptions {
   std::string scheme = "auto";
   std::map<std::string, std::string> options;
   int warm_up = 3, profile_iterations = 8;
+  // Whether some backward may leave parameters without a gradient on some rank. By default the first iteration decides;
+  // true: also a later one may, for which ranks tell each other in each iteration which were used.
+  std::optional<bool> find_unused_parameters = {};
   std::optional<bool> follow;  // make a new plan once links or compute have changed; by default with `auto`
   int tune = 0;                // so many plans are tried in training
   std::vector<SessionLink> links;  // empty: one called "default"

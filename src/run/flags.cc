@@ -38,9 +38,10 @@ bool Flags::tell(std::int64_t iteration, std::span<const std::uint8_t> used, boo
   row.values[tensors] = some_unused;
   row.values[tensors + 1] = bad;
   if (find_unused_ == FindUnused::kOff && some_unused) {
-    throw InvalidInput("it got no gradient in this backward",
-                       "parameter '" + index_.tensor_names[static_cast<std::size_t>(unused)] + "'",
-                       "pass find_unused_parameters=True to gradweave.wrap()");
+    throw InvalidInput(
+        "it got no gradient in this backward",
+        "parameter '" + index_.tensor_names[static_cast<std::size_t>(unused)] + "'",
+        "pass find_unused_parameters=True to gradweave.wrap() (C++: set it in SessionOptions)");
   }
   if ((find_unused_ != FindUnused::kOff || ask) && world_size_ > 1) {
     row.exchanging = true;

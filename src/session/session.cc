@@ -15,7 +15,6 @@
 #include "gradweave/ranked_plans.h"
 #include "gradweave/schemes.h"
 #include "gradweave/torch.h"
-#include "gradweave/tune.h"
 #include "gradweave/validate.h"
 #include "jobs/engine_job.h"
 #include "model/hash.h"
@@ -27,6 +26,7 @@
 #include "session/loss_scale.h"
 #include "session/model.h"
 #include "session/optimizer.h"
+#include "session/options.h"
 
 namespace gradweave {
 namespace {
@@ -64,6 +64,13 @@ std::set<std::int32_t> updated_in_forward(const Plan& plan) {
   return layers;
 }
 
+// The line of `text` where it becomes another one than `other`.
+std::string line_apart(const std::string& text, const std::string& other) {
+  const auto at = std::ranges::mismatch(text, other).in1 - text.begin();
+  const std::size_t begin = text.substr(0, static_cast<std::size_t>(at)).rfind('\n') + 1;
+  return text.substr(begin, text.find('\n', static_cast<std::size_t>(at)) - begin);
+}
+
 // A plan for one link, whatever it calls it, for the session's one.
 Plan on_only_link(Plan plan, const std::string& link) {
   if (plan.links.size() != 1) return plan;
@@ -82,6 +89,11 @@ Plan on_only_link(Plan plan, const std::string& link) {
 struct Parts {
   Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job& the_job,
         const SessionOptions& the_options);
+  // Describes the model. Errors: InvalidInput for what this rank alone finds wrong.
+  void prepare(torch::optim::Optimizer& user);
+  // Ranks meet first here, and tell each other their options, or that prepare() has failed. Errors: `failure`; InvalidInput
+  // naming the rank that has failed or has other options.
+  void meet(const std::exception_ptr& failure, const std::string& why) const;
   // Errors: InvalidInput, on every rank, unless all ranks have the same `text`.
   void agree_equal(const std::string& meeting, const std::string& text, const std::string& what,
                    const std::string& remedy) const;
@@ -106,33 +118,30 @@ struct Parts {
 
 Parts::Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job& the_job,
              const SessionOptions& the_options)
-    : model(module),
-      job(the_job),
-      options(the_options),
-      described(gradweave::described(module)),
-      optimizer(user, described.parameters) {
-  check_optimizer(user, described);
-  const SchemeOptions set = parse_options(options.scheme, options.options);
-  if (options.tune > 0) check_tuning(set, options.tune);
-  if (options.loss_scale > 0) scale.emplace(options.loss_scale);
-  std::vector<Tensor> tensors;
-  for (const Layer& layer : described.workload.layers)
-    tensors.insert(tensors.end(), layer.tensors.begin(), layer.tensors.end());
-  control::check_runs({options.scheme, options.options}, tensors, job.world_size, 1,
-                      runtime::unrunnable_on(job.world_size, at::kCPU));
+    : model(module), job(the_job), options(the_options), optimizer(user, described.parameters) {
+  check_timeout(options.timeout);
+  if (options.links.empty()) options.links.push_back({.name = kLink});
   if (job.store) {  // of this session alone: ranks make their sessions in the same order
     static int sessions = 0;
     job.store = c10::make_intrusive<c10d::PrefixStore>("session" + std::to_string(sessions++), job.store);
   }
   peers = std::make_shared<runtime::Peers>(job.store, job.rank, job.world_size, options.timeout);
-  if (!options.dump.empty()) peers->dump().open(options.dump, job.rank);
+  std::exception_ptr failure;
+  std::string why;
+  try {
+    prepare(user);
+  } catch (const std::exception& error) {  // whatever it is, the other ranks must learn of it, or they wait
+    failure = std::current_exception();
+    why = error.what();
+  }
+  meet(failure, why);
+  if (options.loss_scale > 0) scale.emplace(options.loss_scale);
   std::string form = form_of(module.parameters()) + form_of(module.buffers());
   for (const NamedParameter& parameter : described.parameters) form += parameter.name + "\n";
   agree_equal("Session", form, "the model", "build the same model on every rank");
   const Group control = group("control", "");
   data = group("data", "");
   messages = std::make_shared<runtime::ControlGroup>(peers, control, data, at::kCPU);
-  if (options.links.empty()) options.links.push_back({.name = kLink});
   std::vector<runtime::LinkSpec> links;
   for (const SessionLink& link : options.links) {
     std::shared_ptr<runtime::Emulation> emulation;
@@ -151,10 +160,53 @@ Parts::Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job
   runtime::EngineOptions engine_options;
   engine_options.link.timeout = options.timeout;
   engine_options.link.check = options.check;
+  if (const std::optional<bool> given = options.find_unused_parameters)
+    engine_options.find_unused = *given ? run::FindUnused::kOn : run::FindUnused::kOff;
   engine = std::make_unique<Engine>(described.parameters, std::move(links), control, peers, job.world_size,
                                     engine_options, [this](std::int32_t subset) { step_subset(subset); });
   if (scale) {
     engine->set_unscaler([this] { return at::full({}, 1 / scale->value(), at::kFloat); });
+  }
+}
+
+void Parts::prepare(torch::optim::Optimizer& user) {
+  check_options(options);
+  described = gradweave::described(model);
+  check_optimizer(user, described);
+  std::vector<Tensor> tensors;
+  for (const Layer& layer : described.workload.layers)
+    tensors.insert(tensors.end(), layer.tensors.begin(), layer.tensors.end());
+  control::check_runs({options.scheme, options.options}, tensors, job.world_size, 1,
+                      runtime::unrunnable_on(job.world_size, at::kCPU));
+  if (!options.dump.empty()) peers->dump().open(options.dump, job.rank);
+}
+
+void Parts::meet(const std::exception_ptr& failure, const std::string& why) const {
+  const std::string failed = "failed: ";
+  std::string post = failed + why;
+  if (!failure) {
+    post.clear();
+    for (const auto& [name, value] : alike_of(options)) post += name + " = " + value + "\n";
+  }
+  std::vector<std::string> posts(1);
+  try {
+    if (job.world_size > 1) posts = peers->agree("Session", post, options.timeout);
+  } catch (const RuntimeFailure&) {
+    if (!failure) throw;
+  }
+  if (failure) std::rethrow_exception(failure);
+  const std::string remedy = "begin it alike on every rank";
+  for (std::size_t rank = 0; rank < posts.size(); ++rank) {
+    if (posts[rank].starts_with(failed)) {
+      throw InvalidInput("rank " + std::to_string(rank) + " reports: " + posts[rank].substr(failed.size()),
+                         "Session", remedy);
+    }
+  }
+  for (std::size_t rank = 1; rank < posts.size(); ++rank) {
+    if (posts[rank] == posts[0]) continue;
+    throw InvalidInput("rank 0 has " + line_apart(posts[0], posts[rank]) + ", and rank " +
+                           std::to_string(rank) + " " + line_apart(posts[rank], posts[0]),
+                       "SessionOptions", remedy);
   }
 }
 

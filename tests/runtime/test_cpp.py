@@ -15,12 +15,14 @@ PROGRAM = ROOT / "build/examples/cpp/train"
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="cmake --build build --target example_train")
 
 
-def train(*arguments, world_size=2, **environment):
-    """(exit codes, what rank 0 printed, all errors) of ranks of the program on the loopback interface."""
+def train(*arguments, world_size=2, last=(), **environment):
+    """(exit codes, what rank 0 printed, all errors) of ranks of the program on the loopback interface. last: more arguments,
+    of the last rank."""
     common = {**os.environ, "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
               "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **environment}
-    started = [subprocess.Popen([PROGRAM, *arguments], env={**common, "RANK": str(rank)}, text=True, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE) for rank in range(world_size)]
+    started = [subprocess.Popen([PROGRAM, *arguments, *(last if rank == world_size - 1 else ())], text=True,
+                                env={**common, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+               for rank in range(world_size)]
     ended = [process.communicate(timeout=170) for process in started]
     return [process.returncode for process in started], ended[0][0], "".join(error for _, error in ended)
 
@@ -71,6 +73,16 @@ def test_one_rank_trains_without_an_environment():
 def test_a_broken_environment_is_named():
     codes, _, errors = train("--plain", world_size=1, WORLD_SIZE="many")
     assert codes == [1] and "WORLD_SIZE" in errors and "'many'" in errors and "torchrun" in errors
+
+
+@pytest.mark.parametrize("given, said", [
+    (("--tune", "2"), "rank 0 has tune = 0, and rank 1 tune = 2"),
+    (("--tune", "-2"), "rank 1 reports: tune: -2 trials"),
+])
+def test_options_of_one_rank_alone_are_refused_on_every_rank(given, said):
+    codes, _, errors = train("--scheme", "dear", "--iterations", "8", last=given)
+    assert codes == [1, 1] and said in errors, errors
+    assert errors.count("begin it alike on every rank") == (2 if "has" in said else 1)
 
 
 def test_a_plan_that_does_not_fit_is_refused_on_every_rank(tmp_path):

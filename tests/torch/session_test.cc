@@ -202,7 +202,7 @@ TEST(Session, TrainsAModelThatAnothersLossReaches) {
       torch::optim::SGD makers(maker.parameters(), torch::optim::SGDOptions(0.01));
       std::optional<Session> first, second;
       const SessionOptions options{
-          .scheme = scheme, .warm_up = 1, .profile_iterations = 1, .tell = [](const auto&) {}};
+          .scheme = scheme, .warm_up = 1, .profile_iterations = 2, .tell = [](const auto&) {}};
       if (!plain) {
         first.emplace(judge, judges, Job{}, options);
         second.emplace(maker, makers, Job{}, options);
@@ -253,6 +253,44 @@ TEST(Session, RefusesOptionsThatCanNotBe) {
   EXPECT_THROW(Trained({.scheme = "none such"}), InvalidInput);
   EXPECT_THROW(Trained({.scheme = "dear", .options = {{"colour", "red"}}}), InvalidInput);
   EXPECT_THROW(Trained({.scheme = "wfbp", .tune = 4}), InvalidInput);
+}
+
+TEST(Session, NamesTheOptionThatCanNotBe) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kEndless = std::numeric_limits<double>::infinity();
+  const std::vector<std::pair<SessionOptions, const char*>> refused = {
+      {{.timeout = std::chrono::milliseconds(0)}, "timeout: it is 0 s; give 0.001 to 1e+09 s"},
+      {{.warm_up = 0}, "warm_up: it is 0; give at least 1"},
+      {{.profile_iterations = -1}, "profile_iterations: it is -1; give at least 1"},
+      {{.tune = -3}, "tune: -3 trials"},
+      {{.links = {{.name = "x"}, {.name = "x"}}}, "links: two are called 'x'"},
+      {{.links = {{.name = ""}}}, "links[0].name: it is empty"},
+      {{.links = {{.name = "x", .startup_us = 1, .us_per_byte = kNone}}}, "links[0].us_per_byte: it is nan"},
+      {{.links = {{.name = "x", .startup_us = -1}}},
+       "links[0].startup_us: it is -1; give a finite number >= 0"},
+      {{.links = {{.name = "x", .interface = "none0"}}}, "it is 'none0', which is not up here; choose among"},
+      {{.probe_seconds = kNone}, "probe_seconds: it is nan s; give 0.001"},
+      {{.loss_scale = kEndless}, "loss_scale: it is inf"},
+      {{.loss_scale = -5}, "loss_scale: it is -5"},
+  };
+  for (const auto& [options, said] : refused) {
+    Net net;
+    torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.01));
+    const SessionOptions& given = options;
+    EXPECT_THAT([&] { const Session session(net, optimizer, Job{}, given); },
+                ThrowsMessage<InvalidInput>(HasSubstr(said)));
+  }
+}
+
+TEST(Session, RefusesAnUnusedParameterWhereNoneMayBe) {
+  Trained job({.scheme = "ddp", .find_unused_parameters = false});
+  job.net.enter("first");
+  job.net.enter("second");
+  EXPECT_THAT(
+      [&] {
+        job.session.backward(job.net.second(at::ones({1, 16})).sum());
+      },
+      ThrowsMessage<InvalidInput>(HasSubstr("set it in SessionOptions")));
 }
 
 struct Layers : torch::nn::Module {
