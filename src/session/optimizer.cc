@@ -26,6 +26,15 @@ std::pair<at::Tensor, double> moment_of(torch::optim::Optimizer& optimizer, cons
   return {buffer.clone(), 1.0 - options.dampening()};
 }
 
+// 0 where the options have none.
+double rate_of(const torch::optim::OptimizerOptions& options) {
+  try {
+    return options.get_lr();
+  } catch (const c10::Error&) {
+    return 0;
+  }
+}
+
 }  // namespace
 
 void SessionOptimizer::step_subset(std::int32_t subset, const std::vector<std::int32_t>& places) {
@@ -74,7 +83,7 @@ std::vector<double> SessionOptimizer::learning_rates() const {
   std::map<const void*, double> rate;
   for (const auto& group : optimizer_.param_groups()) {
     for (const at::Tensor& tensor : group.params())
-      rate[tensor.unsafeGetTensorImpl()] = group.options().get_lr();
+      rate[tensor.unsafeGetTensorImpl()] = rate_of(group.options());
   }
   std::vector<double> rates;
   for (const runtime::NamedParameter& each : parameters_)

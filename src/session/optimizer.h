@@ -41,7 +41,7 @@ class SessionOptimizer {
 
   // Returns what it does, of the group with the most momentum; nothing where it is not torch's SGD.
   std::optional<StepRule> rule() const;
-  // By parameter, its learning rate.
+  // By parameter, its learning rate; 0 where its options have none.
   std::vector<double> learning_rates() const;
   // Returns what it multiplied the learning rates with in its last step.
   runtime::OptimizerMoments moments() const;

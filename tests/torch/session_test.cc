@@ -14,6 +14,7 @@
 #include "gradweave/error.h"
 #include "gradweave/torch.h"
 #include "runtime/engine.h"
+#include "session/optimizer.h"
 
 namespace gradweave {
 namespace {
@@ -291,6 +292,20 @@ TEST(Session, RefusesAnUnusedParameterWhereNoneMayBe) {
         job.session.backward(job.net.second(at::ones({1, 16})).sum());
       },
       ThrowsMessage<InvalidInput>(HasSubstr("set it in SessionOptions")));
+}
+
+struct Rateless : torch::optim::OptimizerCloneableOptions<Rateless> {};
+struct OwnOptimizer : torch::optim::Optimizer {
+  explicit OwnOptimizer(const std::vector<at::Tensor>& parameters)
+      : Optimizer({torch::optim::OptimizerParamGroup(parameters)}, std::make_unique<Rateless>()) {}
+  at::Tensor step(LossClosure /*closure*/) override { return {}; }
+};
+
+TEST(Session, AnOptimizerWithoutALearningRateHasZero) {
+  const at::Tensor parameter = at::ones({3}).requires_grad_();
+  OwnOptimizer optimizer({parameter});
+  const std::vector<runtime::NamedParameter> parameters{{"a", parameter}};
+  EXPECT_EQ(SessionOptimizer(optimizer, parameters).learning_rates(), std::vector<double>{0});
 }
 
 struct Layers : torch::nn::Module {
