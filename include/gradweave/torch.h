@@ -98,7 +98,7 @@ struct SessionOptions {
 //
 // Errors of all members: InvalidInput for what the caller can change; RuntimeFailure once a peer is lost,
 // and from then on. If the session is destroyed while an exception passes, the other ranks learn that this
-// one has given up.
+// one has given up. One that ends without finish() says so where updates are lost with it.
 class Session {
  public:
   // Broadcasts rank 0's parameters and buffers. Collective. `model` and `optimizer` must outlive the
@@ -151,6 +151,10 @@ class Session {
   // Returns what the plan in force takes beside what was predicted; nothing before enough iterations, or where nothing is
   // known of the links. Collective, between iterations.
   std::optional<Observer::Report> report();
+
+  // Waits for, and applies, what this rank can finish alone: before parameters are read or changed between iterations, for an
+  // average of weights, an evaluation without enter(), or to clamp them. Where ranks step on their own they stay different.
+  void synchronize();
 
   // Applies everything on its way, averages what ranks stepped on their own, broadcasts rank 0's buffers,
   // and compares all parameters, also those that are frozen. Collective. Training may go on. Errors: InvalidInput on every rank if ranks

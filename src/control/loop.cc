@@ -22,17 +22,20 @@ bool leaves_momentum(const Demands& demands) { return !demands.makes_momentum; }
 bool not_in_backward(const Demands& demands) { return !demands.steps_in_backward; }
 
 constexpr std::array<Trait, 13> kTraits = {{
-    {"clips", "clips gradients with gradweave.clip_grad_norm_", not_in_backward,
+    {"clips", "clips gradients with gradweave.clip_grad_norm_ (C++: Session::clip_grad_norm)",
+     not_in_backward,
      "use a scheme that steps in optimizer.step() or in the next forward, such as ddp or dear"},
     {"edits",
      "changes gradients between backward() and step(), when the plan has sent them already, or sends only a "
      "part",
      takes_edits,
-     "clip with gradweave.clip_grad_norm_, or use a scheme that waits for the whole gradient, such as ddp"},
+     "clip with gradweave.clip_grad_norm_ (C++: Session::clip_grad_norm), or use a scheme that waits for the "
+     "whole gradient, such as ddp"},
     {"steps around", "has an optimizer around another one, whose step() may read and change parameters",
      updates_in_step, "use a scheme that updates in step(), such as ddp"},
     {"accumulates", "calls backward() again, or leaves out step()", is_synchronous,
-     "put all backward passes but the last of an iteration under model.no_sync(), or use a scheme that "
+     "put all backward passes but the last of an iteration under model.no_sync() (C++: call "
+     "Session::accumulate() for them), or use a scheme that "
      "updates by each iteration's own gradients, such as ddp"},
     {"takes turns", "steps some of the optimizers in some iterations only", is_synchronous,
      "step all of them in each, or use a scheme such as ddp"},

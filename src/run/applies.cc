@@ -245,7 +245,8 @@ void Applies::check_parameters(const RunApply& apply) const {
     if (!context_.host.parameter_changed(t)) continue;
     throw InvalidInput(
         "it was changed after step(), while its update was on its way (" + context_.cursor.text() + ")",
-        context_.text_of(t), "call model.gradweave.synchronize() before changing parameters");
+        context_.text_of(t),
+        "call model.gradweave.synchronize() before changing parameters (C++: Session::synchronize())");
   }
 }
 

@@ -31,7 +31,8 @@ void Run::check_kept() {
                        plan_->context.text_of(tensor),
                        "clip with gradweave.clip_grad_norm_; to drop a batch, call "
                        "model.gradweave.skip_step() in place of step(), or set all gradients to None; else "
-                       "choose a scheme that waits for the whole gradient, as ddp");
+                       "choose a scheme that waits for the whole gradient, as ddp (C++: Session's "
+                       "clip_grad_norm(), skip_step())");
   };
   for (const auto& applies : now.at_backward) {
     for (std::int32_t a : applies)

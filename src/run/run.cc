@@ -164,8 +164,8 @@ void Run::gradient(std::int32_t tensor) {
   if (plan_->arrivals.has_come(tensor)) {
     throw InvalidInput(
         "its gradient was computed twice in one iteration", plan_->context.text_of(tensor),
-        "put all backward passes but the last of an iteration under model.no_sync(); checkpoint "
-        "with use_reentrant=False");
+        "put all backward passes but the last of an iteration under model.no_sync() (C++: call "
+        "Session::accumulate() for them); checkpoint with use_reentrant=False");
   }
   const std::size_t layer = plan().index.tensors[static_cast<std::size_t>(tensor)].layer;
   recorder_.layers().gradient_came(static_cast<std::int32_t>(layer));
@@ -201,7 +201,7 @@ void Run::enter_backward() {
           "a second backward() before optimizer.step()", cursor_.text(),
           "put all backward passes but the last of an iteration under model.no_sync(), and call "
           "step() of the optimizer that gradweave.wrap() was given, or model.gradweave.skip_step() to drop a "
-          "batch");
+          "batch (C++: Session's accumulate(), step(), skip_step())");
     }
     advance(/*accumulates=*/true);
   }

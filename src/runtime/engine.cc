@@ -152,7 +152,7 @@ void Engine::Open::check_hooks() const {
   if (lost < 0) return;
   throw InvalidInput("another library has replaced the hook on its gradient",
                      "parameter '" + host.parameters().all()[static_cast<std::size_t>(lost)].name + "'",
-                     "register that hook before gradweave.wrap()");
+                     "register that hook before gradweave.wrap() (C++: before the Session begins)");
 }
 
 void Engine::finish_backward() {

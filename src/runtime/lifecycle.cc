@@ -142,7 +142,7 @@ const LinkSpec& Engine::Open::link_called(const std::string& name, Level level) 
           "link '" + name + "'", "give gradweave.wrap() the plan or workers_per_node=");
     }
     throw InvalidInput("there is no link of that name", "link '" + name + "'",
-                       "name it in gradweave.wrap(links=...)");
+                       "name it in gradweave.wrap(links=...) (C++: in SessionOptions::links)");
   }
   return *found;
 }

@@ -37,6 +37,9 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr const char* kLink = "default";
 const std::string kBuffers = "the broadcast of buffers";
+const std::string kUnfinished =
+    "a session ended without finish(): updates on their way are lost, and parameters that ranks have stepped "
+    "on their own are different; call Session::finish() on all ranks before the model is saved";
 
 // What tensors must have alike on all ranks: messages are in the order of memory.
 std::string form_of(const std::vector<at::Tensor>& tensors) {
@@ -250,6 +253,7 @@ struct Session::State : runtime::EngineJob {
   void check_reduced(const char* where) const;
   void drop_batch();
   void end_iteration(bool drop);
+  bool unfinished() const;
   std::string missing_layer(const Plan& plan) const;
   std::string lost_state(const Demands& demands) const;
   void average_states_of(const std::vector<std::int32_t>& apart);
@@ -270,6 +274,8 @@ struct Session::State : runtime::EngineJob {
   bool stepped = false;                 // some iteration has ended
   std::vector<Handed> handed;           // as the backward left them
   bool unscaled = false;                // the gradients of this iteration
+  std::int64_t finished_at = 0;         // the iteration of the last finish()
+  std::int64_t synchronized_at = 0;     // ... synchronize()
   int exceptions = std::uncaught_exceptions();
   int generation = runtime::fork_generation();
 };
@@ -314,6 +320,7 @@ std::string Session::State::install(const Plan& plan, const Workload& workload) 
     engine.install(plan, workload, nullptr, refusal);
     average_states_of(apart);
     parts->optimizer.forget();
+    finished_at = engine.run(&run::Run::iteration);
   } catch (const RuntimeFailure&) {
     throw;
   } catch (const std::exception& error) {  // as above
@@ -458,6 +465,16 @@ void Session::State::end_iteration(bool drop) {
   controller.iteration_ended();
 }
 
+// Whether finish() would change parameters.
+bool Session::State::unfinished() const {
+  if (!controller.plan()) return false;
+  const Demands demands = demands_of(*controller.plan());
+  const std::int64_t iteration = engine.run(&run::Run::iteration);
+  if (demands.delays_gradients || (demands.local_steps && parts->job.world_size > 1))
+    return iteration > finished_at;
+  return demands.steps_in_forward && iteration > std::max(finished_at, synchronized_at);
+}
+
 Session::Session(torch::nn::Module& model, torch::optim::Optimizer& optimizer, const Job& job,
                  const SessionOptions& options)
     : state_(std::make_unique<State>(std::make_unique<Parts>(model, optimizer, job, options))) {}
@@ -471,6 +488,7 @@ Session::~Session() {
   const bool failed = std::uncaught_exceptions() > state.exceptions;
   try {
     if (failed) state.parts->peers->report("an exception ended the session");
+    if (!failed && state.decides() && state.unfinished()) state.tell(kUnfinished);
     state.controller.close(failed);
     if (!failed) state.parts->peers->end();
     failed ? state.engine.close(run::Clock::duration::zero()) : state.engine.close();
@@ -600,10 +618,16 @@ void Session::install(const Plan& plan) {
   state.controller.install(on_only_link(plan, state.parts->options.links.front().name));
 }
 
+void Session::synchronize() {
+  state_->engine.synchronize();
+  state_->synchronized_at = state_->engine.run(&run::Run::iteration);
+}
+
 void Session::finish() {
   State& state = *state_;
   state.drop_batch();
   state.engine.drain("Session::finish()");
+  state.finished_at = state.engine.run(&run::Run::iteration);
   state.controller.finish();
   state.parts->agree_equal("the comparison of buffers", form_of(state.parts->model.buffers()), "the buffers",
                            "give them the same shapes and dtypes on every rank");

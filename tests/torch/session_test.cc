@@ -45,6 +45,7 @@ at::Tensor batch(int step) { return at::full({4, 8}, 0.1 * (step % 3 + 1)); }
 // A session on one slow link, or on two.
 struct Trained {
   std::vector<std::string> told;
+  std::vector<std::string>* told_to = &told;
   Net net;
   torch::optim::SGD optimizer{net.parameters(), torch::optim::SGDOptions(0.01)};
   Session session;
@@ -58,7 +59,7 @@ struct Trained {
     options.profile_iterations = 2;
     options.links = {{.name = "slow", .startup_us = 2000, .us_per_byte = 1}};
     if (two_links) options.links.push_back({.name = "other", .startup_us = 2000, .us_per_byte = 1});
-    options.tell = [this](const std::string& line) { told.push_back(line); };
+    options.tell = [this](const std::string& line) { told_to->push_back(line); };
     return options;
   }
   void iterate(const at::Tensor& x) {
@@ -292,6 +293,47 @@ TEST(Session, RefusesAnUnusedParameterWhereNoneMayBe) {
         job.session.backward(job.net.second(at::ones({1, 16})).sum());
       },
       ThrowsMessage<InvalidInput>(HasSubstr("set it in SessionOptions")));
+}
+
+// dear steps in the next forward.
+TEST(Session, ParametersMayBeChangedOnceSynchronized) {
+  const auto clamp = [](Net& net) {
+    const torch::NoGradGuard off;
+    for (at::Tensor& parameter : net.parameters()) parameter.clamp_(-0.2, 0.2);
+  };
+  Net plain;
+  torch::optim::SGD optimizer(plain.parameters(), torch::optim::SGDOptions(0.01));
+  Trained job({.scheme = "dear"});
+  for (int n = 0; n < 10; ++n) {
+    optimizer.zero_grad();
+    plain.forward(batch(n)).backward();
+    optimizer.step();
+    clamp(plain);
+    job.iterate(batch(n));
+    job.session.synchronize();
+    clamp(job.net);
+    expect_equal(job.net.parameters(), plain.parameters());
+  }
+  job.iterate(batch(0));
+  clamp(job.net);
+  EXPECT_THAT([&] { job.iterate(batch(0)); },
+              ThrowsMessage<InvalidInput>(HasSubstr("C++: Session::synchronize()")));
+}
+
+TEST(Session, SaysThatUpdatesAreLostWhereItEndsUnfinished) {
+  for (const bool finishes : {true, false}) {
+    std::vector<std::string> told;
+    {
+      Trained job({.scheme = "dear"});
+      for (int n = 0; n < 8; ++n) job.iterate(batch(n));
+      if (finishes) job.session.finish();
+      told = std::move(job.told);
+      job.told_to = &told;
+    }
+    EXPECT_EQ(std::ranges::count_if(
+                  told, [](const auto& line) { return line.find("without finish()") != std::string::npos; }),
+              finishes ? 0 : 1);
+  }
 }
 
 struct Rateless : torch::optim::OptimizerCloneableOptions<Rateless> {};
