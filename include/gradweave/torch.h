@@ -113,7 +113,7 @@ class Session {
 
   // The forward reaches `layer`: what the plan applies to it is applied here. C++ modules have no hooks, so
   // the forward says so itself, in the layer's first line. The profile and plans that step in the forward, such as dear's,
-  // need it at every layer; with a plan of install() that does neither it may be left out.
+  // need it at every layer; '' is the model itself, where it owns parameters. With a plan of install() that does neither it may be left out.
   void enter(const std::string& layer);
 
   // A backward whose gradients are added to those of the coming backward(): nothing is communicated.

@@ -500,10 +500,13 @@ Session::~Session() {
 void Session::enter(const std::string& layer) {
   State& state = *state_;
   const std::vector<Layer>& layers = state.parts->described.workload.layers;
-  const auto found = std::ranges::find(layers, layer, &Layer::name);
+  // As described() calls the layer of the model's own parameters.
+  const std::string& name = layer.empty() ? state.parts->model.name() : layer;
+  const auto found = std::ranges::find(layers, name, &Layer::name);
   if (found == layers.end()) {
-    throw InvalidInput("the model has no module of that name with parameters of its own",
-                       "Session::enter: '" + layer + "'", "name it as named_modules() does");
+    throw InvalidInput(
+        "the model has no module of that name with parameters of its own", "Session::enter: '" + layer + "'",
+        "name it as named_modules() does; the model itself, which is for parameters of its own, is ''");
   }
   const auto number = static_cast<std::int32_t>(found - layers.begin());
   if (at::GradMode::is_enabled()) state.drop_batch();

@@ -336,6 +336,27 @@ TEST(Session, SaysThatUpdatesAreLostWhereItEndsUnfinished) {
   }
 }
 
+struct Scaled : torch::nn::Module {
+  at::Tensor gain = register_parameter("gain", at::ones({1}));
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(8, 1));
+};
+
+TEST(Session, TheModelItselfIsALayerWhereItOwnsParameters) {
+  Scaled model;
+  torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01));
+  Session session(model, optimizer, Job{},
+                  {.scheme = "dear", .warm_up = 1, .profile_iterations = 1, .tell = [](const auto&) {}});
+  for (int n = 0; n < 4; ++n) {
+    session.enter("");
+    const at::Tensor x = batch(n) * model.gain;
+    session.enter("linear");
+    optimizer.zero_grad();
+    session.backward(model.linear(x).sum());
+    session.step();
+  }
+  EXPECT_EQ(session.plan()->scheme, "dear");
+}
+
 struct Rateless : torch::optim::OptimizerCloneableOptions<Rateless> {};
 struct OwnOptimizer : torch::optim::Optimizer {
   explicit OwnOptimizer(const std::vector<at::Tensor>& parameters)
