@@ -61,6 +61,10 @@ GradientHooks::~GradientHooks() {
   }
 }
 
+bool GradientHooks::are_on(const at::Tensor& parameter) {
+  return dynamic_cast<const Hook*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get()) != nullptr;
+}
+
 std::int32_t GradientHooks::lost() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].defined() &&

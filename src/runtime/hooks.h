@@ -24,6 +24,9 @@ class GradientHooks {
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
+  // Whether the parameter has a hook of some object of this class, and no later one over it.
+  static bool are_on(const at::Tensor& parameter);
+
   // Returns the index of the first parameter whose hook was replaced, or -1. About 1 ns each.
   std::int32_t lost() const;
 

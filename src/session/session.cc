@@ -175,6 +175,11 @@ Parts::Parts(torch::nn::Module& module, torch::optim::Optimizer& user, const Job
 void Parts::prepare(torch::optim::Optimizer& user) {
   check_options(options);
   described = gradweave::described(model);
+  for (const NamedParameter& parameter : described.parameters) {
+    if (!runtime::GradientHooks::are_on(parameter.tensor)) continue;
+    throw InvalidInput("the model has a session already", "parameter '" + parameter.name + "'",
+                       "train it by that one, or end that one first");
+  }
   check_optimizer(user, described);
   std::vector<Tensor> tensors;
   for (const Layer& layer : described.workload.layers)

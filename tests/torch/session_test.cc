@@ -336,6 +336,13 @@ TEST(Session, SaysThatUpdatesAreLostWhereItEndsUnfinished) {
   }
 }
 
+TEST(Session, AModelHasOneSessionAtATime) {
+  Trained job({.scheme = "ddp"});
+  EXPECT_THAT([&] { const Session another(job.net, job.optimizer, Job{}); },
+              ThrowsMessage<InvalidInput>(HasSubstr("'first.weight': the model has a session already")));
+  job.iterate(batch(0));
+}
+
 struct Scaled : torch::nn::Module {
   at::Tensor gain = register_parameter("gain", at::ones({1}));
   torch::nn::Linear linear = register_module("linear", torch::nn::Linear(8, 1));
