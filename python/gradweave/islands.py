@@ -68,9 +68,9 @@ class Section:
                 to[begin - first:end - first].copy_(tensor.detach().reshape(-1)[begin - place:end - place],
                                                     non_blocking=non_blocking)
 
-    def set(self, share):
-        """Tensors become what the shares of all holders are. Collective among them."""
-        for (tensor, _), values in zip(self._placed(), self.gathered(share)):
+    def set(self, share, tensors=None):
+        """Tensors, `tensors` if they are given, become what the shares of all holders are. Collective among them."""
+        for (tensor, _), values in zip(self._placed(tensors), self.gathered(share)):
             tensor.copy_(values)
 
     def add(self, delta, begin, end):
@@ -127,6 +127,21 @@ class Section:
             place += tensor.numel()
 
 
+class Buffers:
+    """Those of a model that chosen(name, buffer) was true of in wrap(): modules may replace theirs."""
+
+    def __init__(self, model, chosen):
+        self._model = model
+        self._had = {name: local for name, buffer in model.named_buffers() if chosen(name, local := sharding.local_of(buffer))}
+
+    def now(self):
+        """As modules have them. One that is gone, or of another shape, as it was last: it is nobody else's."""
+        now = {name: sharding.local_of(buffer) for name, buffer in self._model.named_buffers()}
+        self._had = {name: now[name] if name in now and now[name].shape == had.shape else had
+                     for name, had in self._had.items()}
+        return list(self._had.values())
+
+
 class Values:
     """What a rank averages of a model: its part of the parameters, in fragments, and of the buffers, which only the last
     average moves. As a vector: of each fragment what it has of each section, and then buffers."""
@@ -141,10 +156,9 @@ class Values:
         self.groups = groups = _groups_of(list(by_holders) + [everything])
         self._sections = [Section(tensors, holders, groups[holders], exchanging)
                           for holders, tensors in by_holders.items()]
-        self.buffers = [sharding.local_of(each) for name, each in model.named_buffers()
-                        if has_mean(each) and sharding.local_of(each).isfinite().all()  # no masks
-                        and not sharding.is_named(name, exclude)]
-        self._buffers = Section(self.buffers, everything, groups[everything], exchanging)
+        self.buffers = Buffers(model, lambda name, buffer: has_mean(buffer) and buffer.isfinite().all()  # no masks
+                               and not sharding.is_named(name, exclude))
+        self._buffers = Section(self.buffers.now(), everything, groups[everything], exchanging)
         self._cuts = [[section.fragment(place, fragments) for section in self._sections] for place in range(fragments)]
         self.fragments = [sum(self._sizes(place)) for place in range(fragments)]  # elements of each
         self._parameters = sum(self.fragments)
@@ -157,7 +171,7 @@ class Values:
         for place in range(len(self.fragments)):
             self.read_fragment(place)
         of_buffers = self._vector[self._parameters:]
-        self._buffers.read(of_buffers) if buffers else of_buffers.zero_()
+        self._buffers.read(of_buffers, self.buffers.now()) if buffers else of_buffers.zero_()
         return self._vector
 
     @torch.no_grad()
@@ -182,7 +196,7 @@ class Values:
         for section, parts in zip(self._sections, zip(*of_fragments)):
             section.set(torch.cat(parts))
         if buffers:
-            self._buffers.set(vector[self._parameters:])
+            self._buffers.set(vector[self._parameters:], self.buffers.now())
         self._gather_again()
 
     def of_parameters(self, vector):
@@ -331,11 +345,10 @@ class Islands:
         self._member = None
         self.name = self._inside.from_rank_0(settings.island or socket.gethostname())
         self._shapes = digest([[n, list(p.shape), str(p.dtype), str(getattr(p, "placements", "")), p.requires_grad]
-                               for n, p in model.named_parameters()] + [list(b.shape) for b in self._values.buffers])
+                               for n, p in model.named_parameters()] + [list(b.shape) for b in self._values.buffers.now()])
         self._frozen = [(name, parameter) for name, parameter in model.named_parameters()
                         if not parameter.requires_grad and not sharding.is_named(name, settings.exclude)]
-        self._buffers = [sharding.local_of(each) for name, each in model.named_buffers()
-                         if not sharding.is_named(name, settings.exclude)]  # also those that have no mean
+        self._buffers = Buffers(model, lambda name, _: not sharding.is_named(name, settings.exclude))  # also without a mean
 
     def join(self):
         """Goes to the other islands, and returns once this one trains with them: with the state of one that trains, or as it
@@ -672,7 +685,7 @@ class Islands:
         def local(value):
             return sharding.local_of(value) if isinstance(value, torch.Tensor) else value
 
-        kept = {"steps": self.steps, "buffers": [buffer.detach() for buffer in self._buffers], "optimizers": [],
+        kept = {"steps": self.steps, "buffers": [buffer.detach() for buffer in self._buffers.now()], "optimizers": [],
                 "carried": [each.state_dict() for each in self._carried],
                 "scaler": self._settings.scaler.state_dict() if self._settings.scales else {},
                 "moments": {} if self.moment_share is None else self.moment_share.state()}
@@ -687,7 +700,7 @@ class Islands:
         kept = _unpacked(extra)
         self.steps = kept["steps"]
         with torch.no_grad():
-            for buffer, value in zip(self._buffers, kept["buffers"]):
+            for buffer, value in zip(self._buffers.now(), kept["buffers"]):
                 buffer.copy_(value)
         for optimizer, state in zip(self._optimizers, kept["optimizers"]):
             parameters = [p for group in optimizer.param_groups for p in group["params"]]

@@ -307,7 +307,7 @@ class Lockstep(islands.Islands):
         self._last_one = command.last
         if command.last:
             if self._replicates:
-                self._from_rank_0(self._values.buffers)
+                self._from_rank_0(self._values.buffers.now())
             self._member.set_anchor(self._parameters_alone())
             self._samples = [self.samples_per_step]
             super()._begin(command)

@@ -437,6 +437,54 @@ def test_a_mask_of_infinities_is_no_part_of_an_average(meeting):
     assert one == other and one[1][0][1] == float("-inf") and one[1][1][0] == 0
 
 
+class Replacing(Counter):
+    """Forwards replace its buffers: one by another of the same shape, one by a longer one."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        self.mean = 0.5 * self.mean + 0.5 * torch.tensor([1.0, self.number])
+        self.seen = torch.zeros(len(self.seen) + 1)
+        return super().forward(x)
+
+
+def replaces(rank, number, given, came):
+    """What the newcomer takes of buffers, and what they are before and after finish()."""
+    import gradweave
+
+    model = Replacing(number)
+    model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=1.0), **given, island=f"island{number}",
+                                      timeout=30.0, report=False)
+    taken = model.mean.tolist()
+    while len(model.gradweave.islands.names) < 2 or len(model.seen) < 20:
+        optimizer.zero_grad()
+        (-model(torch.ones(1, 1))).sum().backward()
+        optimizer.step()
+        if len(model.seen) == 20:
+            Path(came).touch()
+        time.sleep(0.01)
+    before = len(model.seen)
+    gradweave.finish(model)
+    model.gradweave.close()
+    return taken, model.mean.tolist(), len(model.seen) - before
+
+
+def test_buffers_that_modules_replace_are_given_and_averaged(meeting, tmp_path):
+    came = tmp_path / "came"
+    first = ranks.start(replaces, 1, number=1, given=meeting.given, came=str(came))
+    while not came.exists():
+        time.sleep(0.01)
+    second = ranks.start(replaces, 1, number=2, given=meeting.given, came=str(came))
+    [[_, one, longer]], [[taken, other, also_longer]] = first.results(), second.results()
+    assert taken == pytest.approx([1, 1], abs=1e-4)
+    assert one == other == pytest.approx([1, 1.5], abs=0.4)
+    assert longer == also_longer == 0
+
+
 def test_checksums_of_what_lies_in_pieces_or_elsewhere():
     from gradweave.islands import _sum_of
 
