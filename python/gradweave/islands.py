@@ -354,6 +354,7 @@ class Islands:
         """Goes to the other islands, and returns once this one trains with them: with the state of one that trains, or as it
         is, if it is the first. Collective among the island's ranks. Errors: InvalidInput."""
         settings, options = self._settings, self._options
+        host = _own_host(settings.islands, settings.listen)
         outer = (options["outer_momentum"], options["outer_learning_rate"])
         frozen = self._inside.gathered(digest([_sum_of(sharding.local_of(p)) for _, p in self._frozen]))
         alike = {"parameters": self._shapes, "frozen parameters": frozen[0] if self._one_state else digest(frozen),
@@ -364,11 +365,11 @@ class Islands:
         self._member = _native.IslandMember(
             meeting=settings.islands, key=str(settings.key), island=self.name, rank=self._inside.rank,
             trains=[f"{name} {value}" for name, value in alike.items()],
-            ranks=self._inside.size, exchanging=self._exchanging, listen=_own_port(settings.listen),
+            ranks=self._inside.size, exchanging=self._exchanging, listen=_own_port(settings.listen, host),
             silence_s=min(settings.timeout, 10.0), values=self._values.read(), fragments=self._values.fragments,
             compressor="" if options["compressor"] == "none" else options["compressor"],
             outer=None if outer == (0.0, 1.0) else outer, gradients=self._gradient_counts())
-        addresses = self._inside.gathered(f"{_own_host(settings.islands, settings.listen)}:{self._member.port}")
+        addresses = self._inside.gathered(f"{host}:{self._member.port}")
         if self._inside.rank == 0:
             self._member.join(addresses[:self._exchanging])
         self._come_in(settings.arrival_timeout)
@@ -1035,9 +1036,12 @@ def _destroy(groups):
             distributed.destroy_process_group(group)
 
 
-def _own_port(listen):
-    """Where this rank listens: the ranks of a host on ports that follow each other."""
+def _own_port(listen, own_host):
+    """Where this rank listens: the ranks of a host on ports that follow each other, all interfaces of IPv6 too where others are
+    told such an address."""
     host, _, port = (listen or "0.0.0.0:0").rpartition(":")
+    if host == "0.0.0.0" and own_host.startswith("["):
+        host = "[::]"
     return f"{host}:{int(port) + int(os.environ.get('LOCAL_RANK', 0)) if port.isdigit() and int(port) else port}"
 
 

@@ -242,10 +242,20 @@ def test_ranks_of_a_host_listen_at_ports_that_follow(monkeypatch):
     from gradweave import islands
 
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert islands._own_port("10.0.0.1:29700") == "10.0.0.1:29703"
-    assert islands._own_port("[::1]:29700") == "[::1]:29703"
-    assert islands._own_port(None) == "0.0.0.0:0"
+    assert islands._own_port("10.0.0.1:29700", "10.0.0.1") == "10.0.0.1:29703"
+    assert islands._own_port("[::1]:29700", "[::1]") == "[::1]:29703"
+    assert islands._own_port(None, "10.0.0.1") == "0.0.0.0:0"
     assert islands._own_host("10.0.0.1:29600", "[2001:db8::1]:29700") == "[2001:db8::1]"
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 on this machine")
+def test_islands_of_a_meeting_point_with_an_address_of_ipv6_connect(tmp_path):
+    from gradweave import islands
+
+    assert islands._own_port(None, "[::1]") == "[::]:0" and islands._own_port("0.0.0.0:29700", "[::1]") == "[::]:29700"
+    with Meeting(tmp_path, host="[::1]") as meeting:
+        jobs = [ranks.start(trained, 1, kind="plain", number=number, given=meeting.given, averages=2) for number in (1, 2)]
+        assert equal([job.results()[0] for job in jobs])
 
 
 def read_and_moved(rank, exchanging, fragments):
