@@ -354,6 +354,8 @@ class Islands:
         """Goes to the other islands, and returns once this one trains with them: with the state of one that trains, or as it
         is, if it is the first. Collective among the island's ranks. Errors: InvalidInput."""
         settings, options = self._settings, self._options
+        for optimizer in self._optimizers:
+            _check_sent(_state_of(optimizer), f"gradweave.wrap(islands=): the state of this {type(optimizer).__name__}")
         host = _own_host(settings.islands, settings.listen)
         outer = (options["outer_momentum"], options["outer_learning_rate"])
         frozen = self._inside.gathered(digest([_sum_of(sharding.local_of(p)) for _, p in self._frozen]))
@@ -460,7 +462,7 @@ class Islands:
         """What a newcomer takes besides model and optimizers: objects with state_dict() and load_state_dict(), as schedules of
         learning rates. The same on all islands; in place of those given before. Errors: InvalidInput."""
         for each in objects:
-            _check_carried(each)
+            _check_sent(each.state_dict(), f"model.gradweave.islands.carry(): the state_dict() of this {type(each).__name__}")
         self._carried = list(objects)
         if self._carried:
             self._load_carried()
@@ -683,19 +685,12 @@ class Islands:
         if self._one_state and self._inside.rank:
             return torch.empty(0, dtype=torch.uint8)  # those that take it have rank 0's on all ranks
 
-        def local(value):
-            return sharding.local_of(value) if isinstance(value, torch.Tensor) else value
-
-        kept = {"steps": self.steps, "buffers": [buffer.detach() for buffer in self._buffers.now()], "optimizers": [],
-                "carried": [each.state_dict() for each in self._carried],
-                "scaler": self._settings.scaler.state_dict() if self._settings.scales else {},
-                "moments": {} if self.moment_share is None else self.moment_share.state()}
-        for optimizer in self._optimizers:
-            state = optimizer.state_dict()
-            state["state"] = {place: {name: local(value) for name, value in of.items()}
-                              for place, of in state["state"].items()}
-            kept["optimizers"].append(state)
-        return _packed(kept)
+        return _packed({
+            "steps": self.steps, "buffers": [buffer.detach() for buffer in self._buffers.now()],
+            "optimizers": list(map(_state_of, self._optimizers)),
+            "carried": [each.state_dict() for each in self._carried],
+            "scaler": self._settings.scaler.state_dict() if self._settings.scales else {},
+            "moments": {} if self.moment_share is None else self.moment_share.state()})
 
     def _set_state(self, extra):
         kept = _unpacked(extra)
@@ -926,20 +921,27 @@ def _averaged(model, exclude):
             if communicates(parameter) and not sharding.is_named(name, exclude)}
 
 
-def _check_carried(held):
-    written = io.BytesIO()
+def _state_of(optimizer):
+    """Its state_dict(), with this rank's part of what is sharded."""
+    def local(value):
+        return sharding.local_of(value) if isinstance(value, torch.Tensor) else value
+
+    state = optimizer.state_dict()
+    state["state"] = {place: {name: local(value) for name, value in of.items()} for place, of in state["state"].items()}
+    return state
+
+
+def _check_sent(state, what):
+    """Errors: InvalidInput for a state that a newcomer could not read."""
     try:
-        torch.save(held.state_dict(), written)
-        torch.load(io.BytesIO(written.getvalue()), weights_only=True)
+        torch.load(io.BytesIO(_form_of(state)[0]), map_location="cpu", weights_only=True)
     except Exception as error:
-        raise _native.InvalidInput(f"model.gradweave.islands.carry(): the state_dict() of this {type(held).__name__} can't be "
-                                   "sent to other islands: let it be of tensors, numbers, strings, lists and "
+        raise _native.InvalidInput(f"{what} can't be sent to other islands: let it be of tensors, numbers, strings, lists and "
                                    f"dictionaries ({type(error).__name__})") from error
 
 
-def _packed(kept):
-    """As a tensor of bytes: the length of a form; the form, which torch.save() writes, with tensors that hold nothing; and
-    what they hold. Training waits for it, and torch.save() of all takes three times as long."""
+def _form_of(kept):
+    """What torch.save() writes of it with tensors that hold nothing, and these tensors."""
     tensors = []
 
     def emptied(tensor):
@@ -948,7 +950,14 @@ def _packed(kept):
 
     written = io.BytesIO()
     torch.save(_with_tensors(kept, emptied), written)
-    form = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
+    return written.getvalue(), tensors
+
+
+def _packed(kept):
+    """As a tensor of bytes: the length of a form; the form, which torch.save() writes, with tensors that hold nothing; and
+    what they hold. Training waits for it, and torch.save() of all takes three times as long."""
+    form, tensors = _form_of(kept)
+    form = torch.frombuffer(bytearray(form), dtype=torch.uint8)
     begin = _END_OF_LENGTH + form.numel()
     packed = torch.empty(begin + sum(_bytes_of(tensor) + ALIGNED for tensor in tensors), dtype=torch.uint8)
     packed[:_END_OF_LENGTH].view(torch.int64)[0] = form.numel()
@@ -991,9 +1000,12 @@ def _sum_of(tensor):
 
 
 def _with_tensors(value, call):
-    """The same, with call(tensor) for each plain tensor in dictionaries, lists and tuples."""
+    """The same, with call(tensor) for each plain tensor in dictionaries, lists and tuples, and Python's numbers for NumPy's,
+    which torch.load() refuses."""
     if _is_plain(value):
         return call(value)
+    if isinstance(value, numbers.Number) and hasattr(value, "item"):
+        return value.item()
     if type(value) in (dict, OrderedDict):
         changed = copy.copy(value)  # modules' have attributes
         changed.update((name, _with_tensors(of, call)) for name, of in value.items())

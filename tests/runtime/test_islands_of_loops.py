@@ -188,6 +188,29 @@ def test_what_is_carried_is_loaded_where_the_state_was_taken(given):
     model.gradweave.close()
 
 
+def test_a_learning_rate_of_numpys_is_given_as_a_number(given):
+    numpy = pytest.importorskip("numpy")
+    model = make_net(1)
+    model, optimizer = gradweave.wrap(model, make_optimizer("adamw", model), **given)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 * (1 + numpy.cos(step)))
+    model.gradweave.islands.carry(schedule)
+    step(model, optimizer)
+    schedule.step()
+    rate = optimizer.param_groups[0]["lr"]
+    assert type(rate) is numpy.float64
+    kept = islands._unpacked(model.gradweave.islands._state())
+    assert kept["optimizers"][0]["param_groups"][0]["lr"] == kept["carried"][0]["_last_lr"][0] == rate
+    model.gradweave.close()
+
+
+def test_an_optimizer_whose_state_no_other_island_could_read_is_refused(given):
+    model = make_net(1)
+    optimizer = make_optimizer("adamw", model)
+    optimizer.param_groups[0]["odd"] = Around
+    with pytest.raises(gradweave.InvalidInput, match="the state of this AdamW can't be sent to other islands"):
+        gradweave.wrap(model, optimizer, **given)
+
+
 def test_what_is_gained_alone_is_told_and_a_loop_may_wait(given):
     model = make_net(1)
     model, optimizer = gradweave.wrap(model, make_optimizer("adamw", model), **given)
