@@ -126,7 +126,7 @@ class RemoteLedger:
             try:
                 with xmlrpc.client.ServerProxy(f"http://{self._address}", _Transport()) as server:
                     return list(map(str, getattr(server, name)(*arguments)))  # type: ignore[arg-type]
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException, xmlrpc.client.Fault) as error:
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"no ledger has answered at {self._address} for {self._patience_s:g} s ({error}): "
                                        "start it, sampler.py --listen HOST:PORT --file FILE, with the file that it had"

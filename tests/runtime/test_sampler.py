@@ -488,6 +488,18 @@ def test_a_ledger_dies_and_comes_again(served):
         ledger.get("key")
 
 
+def test_a_ledger_that_fails_is_waited_for(served):
+    ledger = RemoteLedger(served.address)
+    with contextlib.closing(sqlite3.connect(served.file, isolation_level=None, check_same_thread=False)) as file:
+        file.execute("ALTER TABLE entries RENAME TO gone")  # as where its disk is full: it lives, and each request fails
+        with pytest.raises(RuntimeError, match="no ledger has answered at .*no such table"):
+            RemoteLedger(served.address, patience_s=0.0)
+        mends = threading.Timer(0.3, file.execute, ["ALTER TABLE gone RENAME TO entries"])
+        mends.start()
+        assert ledger.set("key", "a") == "a" == ledger.get("key")
+        mends.join()
+
+
 NUMBER, CHUNK, EPOCHS = 120, 12, 3
 
 
