@@ -136,8 +136,8 @@ void PartAverage::Core::land(std::span<float> delta) {
     throw InvalidInput("no average is complete", "land", "wait until progress() says so");
   const auto [first, last] = elements(exact_);
   check_count(delta.size(), last - first, "land: delta");
-  round_->land(options_.outer.value_or(codec::Outer{}), delta.data(), now_.anchor.data() + first,
-               options_.outer ? now_.momentum.data() + first : nullptr);
+  round_->land(options_.outer.value_or(codec::Outer{}), fragments_.back().end - first, delta.data(),
+               now_.anchor.data() + first, options_.outer ? now_.momentum.data() + first : nullptr);
   const Change change{.what = exact_ ? Change::What::kExactMean : Change::What::kMean,
                       .number = begun_,
                       .fragment = now_.turn,

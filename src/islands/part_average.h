@@ -34,7 +34,8 @@ struct Elements {
 struct PartOptions {
   std::int64_t count = 0;  // elements
   // Elements of each fragment, from the first element on: averages are of one fragment each, in turn, and an exact one of the whole
-  // part. Elements behind the fragments only exact ones move. Empty: the whole part is one.
+  // part. Elements behind the fragments only exact ones move, and without the outer optimizer: a variance that it steps on may
+  // become negative. Empty: the whole part is one.
   std::vector<std::int64_t> fragments = {};
   std::optional<codec::Format> format;  // nothing: float32
   std::optional<codec::Outer> outer;

@@ -62,6 +62,14 @@ void check_count(std::size_t count, std::int64_t expected, const std::string& wh
   }
 }
 
+void land_floats(const float* mean, const float* own, std::int64_t count, std::int64_t behind,
+                 codec::Outer outer, float* values, float* anchor, float* momentum) {
+  const std::int64_t first = std::clamp(behind, std::int64_t{0}, count);
+  const auto land = codec::kernels().land_floats;
+  land(mean, own, first, 1, outer, values, anchor, momentum);
+  land(mean + first, own + first, count - first, 1, {}, values + first, anchor + first, nullptr);
+}
+
 Round::Round(std::shared_ptr<Workshop> workshop, const PartOptions& options, const Average& average,
              std::shared_ptr<const Rest> rest, std::span<const float> values, std::span<const float> anchor)
     : workshop_(std::move(workshop)),
@@ -386,7 +394,8 @@ void Round::stop(Progress progress, const std::string& why) {
   }
 }
 
-void Round::land(codec::Outer outer, float* delta, float* anchor, float* momentum) const {
+void Round::land(codec::Outer outer, std::int64_t behind, float* delta, float* anchor,
+                 float* momentum) const {
   std::fill_n(delta, blocks_.back().end, 0.0F);
   for (std::size_t b = 0; b < members(); ++b) {
     const auto [begin, end] = blocks_[b];
@@ -397,8 +406,8 @@ void Round::land(codec::Outer outer, float* delta, float* anchor, float* momentu
     }
     float* const speed = momentum ? momentum + begin : nullptr;
     if (!format_) {
-      codec::kernels().land_floats(floats(result_at(b)), floats(own_at(b)), end - begin, 1, outer,
-                                   delta + begin, anchor + begin, speed);
+      land_floats(floats(result_at(b)), floats(own_at(b)), end - begin, behind - begin, outer, delta + begin,
+                  anchor + begin, speed);
       continue;
     }
     const std::array sources{codes(result_at(b))};

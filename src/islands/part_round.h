@@ -43,6 +43,11 @@ void check_average(const Average& average, std::int64_t last);
 // Errors: InvalidInput, at `where`, if it is not the expected one.
 void check_count(std::size_t count, std::int64_t expected, const std::string& where);
 
+// What lands of a mean that is not encoded (codec/groups.h). Elements from `behind` on are behind the fragments: they land without
+// the outer optimizer.
+void land_floats(const float* mean, const float* own, std::int64_t count, std::int64_t behind,
+                 codec::Outer outer, float* values, float* anchor, float* momentum);
+
 // Begun, landed and ended by the part's thread; the workshop's does the work in between.
 class Round : public std::enable_shared_from_this<Round> {
  public:
@@ -61,8 +66,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // At once; nobody touches its buffers any more but the workshop's thread.
   void end();
 
-  // Of one that is complete. `momentum`: null without an outer optimizer.
-  void land(codec::Outer outer, float* delta, float* anchor, float* momentum) const;
+  // Of one that is complete. `behind`: as of land_floats(). `momentum`: null without an outer optimizer.
+  void land(codec::Outer outer, std::int64_t behind, float* delta, float* anchor, float* momentum) const;
   std::shared_ptr<const Rest> rest_after() const;
   const Bytes& result() const { return result_; }  // encoded as format() says
   // The same, of one in float32.

@@ -66,15 +66,15 @@ void apply(const Change& change, const PartOptions& options, Snapshot& to) {
   const codec::Outer outer = options.outer.value_or(codec::Outer{});
   const std::array sources{reinterpret_cast<const std::uint8_t*>(from)};
   const auto [elements, format] = form_of(change, options);
-  const std::int64_t count = elements.count();
+  const std::int64_t count = elements.count(), behind = fragments_of(options).back().end - elements.begin;
   for (std::int64_t begin = 0; begin < count; begin += codec::kGroup) {
     const std::int64_t end = std::min(begin + codec::kGroup, count);
     std::array<float, codec::kGroup> parameters{};  // nobody's
     float* const anchor = to.anchor.data() + elements.begin + begin;
     float* const momentum = options.outer ? to.momentum.data() + elements.begin + begin : nullptr;
     if (!format) {
-      codec::kernels().land_floats(values + begin, values + begin, end - begin, 1, outer, parameters.data(),
-                                   anchor, momentum);
+      land_floats(values + begin, values + begin, end - begin, behind - begin, outer, parameters.data(),
+                  anchor, momentum);
       continue;
     }
     codec::kernels().land(

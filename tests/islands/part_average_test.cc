@@ -336,6 +336,30 @@ TEST(PartAverage, AnOuterOptimizerStepsOnTheMean) {
   }
 }
 
+// As buffers: a variance that it steps on may become negative.
+TEST(PartAverage, WhatIsBehindTheFragmentsLandsWithoutTheOuterOptimizer) {
+  Isles isles(3);
+  const Places all = first_of(3);
+  isles.make_parts({.count = 700,
+                    .fragments = {200, 100},
+                    .outer = codec::Outer{.momentum = 0.9F, .learning_rate = 0.7F}});
+  isles.members[0].part->give("c", *isles.members[0].peers[2], 1, {});
+  isles.members[2].part->take(*isles.members[2].peers[0], 1);
+  for (int r = 0; r < 3; ++r) {
+    isles.train(all);
+    const std::vector<double> mean = mean_of(isles, {0, 1}, {1, 1});
+    isles.average({0, 1}, {}, true);
+    ASSERT_TRUE(wait_for([&] { return isles.members[2].part->catch_up() == isles.number; }));
+    for (const Isle& isle : isles.members) {
+      const std::span anchor = isle.part->anchor();
+      expect_near(anchor.subspan(300), {mean.begin() + 300, mean.end()}, 1e-5);
+      EXPECT_TRUE(same_bits(anchor, isles.members[0].part->anchor()));
+      EXPECT_GT(std::abs(static_cast<double>(anchor[0]) - mean[0]), 1e-3);
+      for (const float speed : isle.part->momentum().subspan(300)) ASSERT_EQ(speed, 0);
+    }
+  }
+}
+
 TEST(PartAverage, WhatAnEncodingDropsComesLater) {
   Isles isles(3);
   const std::vector<double> weights{1, 2, 5};
