@@ -5,6 +5,11 @@
 #include "gradweave/error.h"
 
 namespace gradweave::islands {
+namespace {
+
+constexpr std::size_t kMostUnread = 1024;  // texts
+
+}  // namespace
 
 Mailbox::Mailbox(Peer peer, std::size_t most, std::function<void(std::string_view)> came)
     : peer_(std::move(peer)),
@@ -46,6 +51,7 @@ bool Mailbox::delivered() const {
 
 void Mailbox::send(std::shared_ptr<const std::string> text) {
   const MutexLock lock(mutex_);
+  if (on_way_.size() >= kMostUnread) return peer_.leave();
   const std::uint64_t number = ++sent_;
   const std::span bytes(*text);
   on_way_[number] = std::move(text);

@@ -19,6 +19,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // `most`: bytes of a text that comes. `came` is called on the endpoint's thread, with one text after the other.
   static std::shared_ptr<Mailbox> open(Peer peer, std::size_t most,
                                        std::function<void(std::string_view)> came);
+  // Leaves a peer that has not read a thousand texts, so that one which reads nothing fills no memory here.
   void send(std::shared_ptr<const std::string> text);
   void send(std::string text) { send(std::make_shared<const std::string>(std::move(text))); }
   // Returns whether the peer has all that was sent.

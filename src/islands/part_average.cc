@@ -77,7 +77,7 @@ class PartAverage::Core {
   std::shared_ptr<Round> round_;
   std::map<std::string, std::shared_ptr<Giver>> givers_;
   std::shared_ptr<Taker> taker_;
-  std::vector<std::byte> extra_;
+  Extra extra_;
   std::optional<SampleSquares> sampled_;
 
  private:
@@ -187,7 +187,7 @@ void PartAverage::Core::give(const std::string& name, Peer to, std::int64_t tran
 void PartAverage::Core::take(Peer from, std::int64_t transfer) {
   end_all();
   std::ranges::fill(rests_, nullptr);
-  extra_.clear();
+  extra_ = {};
   has_state_ = false;
   taker_ = std::make_shared<Taker>(workshop_, options_, std::move(from), transfer);
   taker_->start();
@@ -255,7 +255,7 @@ void PartAverage::give(const std::string& name, Peer to, std::int64_t transfer, 
 void PartAverage::give_no_more(const std::string& name) { core_->givers_.erase(name); }
 void PartAverage::take(Peer from, std::int64_t transfer) { core_->take(std::move(from), transfer); }
 std::optional<std::int64_t> PartAverage::catch_up() { return core_->catch_up(); }
-const std::vector<std::byte>& PartAverage::extra() const { return core_->extra_; }
+std::span<const std::byte> PartAverage::extra() const { return core_->extra_.bytes; }
 void PartAverage::taken() { core_->taken(); }
 void PartAverage::begin_anew(std::span<const float> values) {
   core_->taken();

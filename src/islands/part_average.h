@@ -123,7 +123,7 @@ class PartAverage {
   // that is in it; nothing before the state is there. Errors: RuntimeFailure if the other is lost, or gives no more before all of
   // it has come, or has another part or other options: take() anew.
   std::optional<std::int64_t> catch_up();
-  const std::vector<std::byte>& extra() const;  // once the state is there
+  std::span<const std::byte> extra() const;  // once the state is there
   // No more is taken: the rank takes part in averages from the next one on. Before the state was there, with its own anchor.
   void taken();
   // The same, where not all ranks of the island have got the state: what this one has of it counts for nothing. `values` are the

@@ -261,8 +261,9 @@ void Taker::came(std::size_t size) {
       return expect(Expected::kMomentum, bytes_in(state_.snapshot.momentum),
                     state_.snapshot.momentum.size() * sizeof(float));
     case Expected::kMomentum:
-      return expect(Expected::kExtra, state_.extra.data(), state_.extra.size());
+      return expect(Expected::kExtra, extra_.get(), extra_bytes_);
     case Expected::kExtra:
+      state_.extra = {extra_, {extra_.get(), extra_bytes_}};
       has_state_ = true;
       return expect_note();
     case Expected::kNote:
@@ -292,7 +293,10 @@ void Taker::read_header() {
                 "; start both islands with the same version");
   state_.number = static_cast<std::int64_t>(number);
   state_.snapshot.turn = turn;
-  state_.extra.resize(extra);
+  if (extra > kLargestMessage)
+    return fail("it adds " + std::to_string(extra) + " bytes; start both islands with the same version");
+  extra_ = room_for(static_cast<std::int64_t>(extra));
+  extra_bytes_ = extra;
   state_.snapshot.anchor.resize(static_cast<std::size_t>(options_.count));
   if (options_.outer) state_.snapshot.momentum.resize(static_cast<std::size_t>(options_.count));
   expect(Expected::kAnchor, bytes_in(state_.snapshot.anchor), state_.snapshot.anchor.size() * sizeof(float));

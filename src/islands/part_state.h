@@ -72,7 +72,7 @@ class Taker : public std::enable_shared_from_this<Taker> {
  public:
   struct State {
     Snapshot snapshot;
-    std::vector<std::byte> extra;
+    Extra extra;
     std::int64_t number = 0;
   };
 
@@ -109,6 +109,8 @@ class Taker : public std::enable_shared_from_this<Taker> {
   Expected expected_ GUARDED_BY(mutex_) = Expected::kNothing;
   std::size_t size_ GUARDED_BY(mutex_) = 0;  // of what is expected
   std::vector<std::byte> head_ GUARDED_BY(mutex_);
+  Bytes extra_ GUARDED_BY(mutex_);  // not touched before bytes come: the peer says how many
+  std::size_t extra_bytes_ GUARDED_BY(mutex_) = 0;
   State state_ GUARDED_BY(mutex_);
   bool has_state_ GUARDED_BY(mutex_) = false;
   Change change_ GUARDED_BY(mutex_);  // that comes

@@ -163,7 +163,7 @@ void bind_islands(py::module_& module) {
           py::arg("to"))
       .def_property_readonly("extra",
                              [](const Member& member) {
-                               const std::vector<std::byte>& extra = member.part().extra();
+                               const std::span<const std::byte> extra = member.part().extra();
                                at::Tensor copied = at::empty({std::ssize(extra)}, at::kByte);
                                std::ranges::copy(extra, static_cast<std::byte*>(copied.mutable_data_ptr()));
                                return copied;

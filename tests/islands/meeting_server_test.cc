@@ -10,6 +10,7 @@
 #include <memory>
 #include <thread>
 
+#include "islands/endpoint.h"
 #include "islands/meeting_client.h"
 #include "keys.h"
 
@@ -125,6 +126,19 @@ TEST(MeetingServer, WhoDoesNotFitIsRefusedWithTheReason) {
   const auto stranger = island("c", server->port(), "x", 2);
   EXPECT_THAT(trouble_of(*stranger), testing::HasSubstr("the other side has another key"));
   EXPECT_EQ(names_of(*a, 1), "a");
+}
+
+// It renews, and has no room for the answers.
+TEST(MeetingServer, WhoReadsNoAnswersIsLeft) {
+  const auto server = server_at(0, 10s);
+  Endpoint endpoint({.key = key_of(1), .name = "a", .lines = 1});
+  Peer meeting = endpoint.peer("meeting", Address{"127.0.0.1", server->port()});
+  ASSERT_EQ(meeting.wait_while(Presence::kAway, Clock::now() + kPatience), Presence::kHere);
+  const std::string text = encode(ToMeeting{.what = ToMeeting::What::kRenew, .beat = 1});
+  std::vector<Message> sent;
+  for (std::uint64_t i = 1; i <= 1100; ++i)
+    sent.push_back(meeting.send({.channel = 0, .sequence = i}, std::as_bytes(std::span(text))));
+  EXPECT_EQ(meeting.wait_while(Presence::kHere, Clock::now() + kPatience), Presence::kLeft);
 }
 
 }  // namespace

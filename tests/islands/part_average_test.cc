@@ -2,11 +2,13 @@
 #include "islands/part_average.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <numeric>
 #include <random>
@@ -16,6 +18,7 @@
 #include "gradweave/error.h"
 #include "gradweave/goodput.h"
 #include "islands/gradient_average.h"
+#include "islands/little_endian.h"
 #include "islands/part_round.h"
 #include "keys.h"
 
@@ -804,6 +807,41 @@ TEST(PartState, OfAnotherPartIsRefused) {
   EXPECT_NE(refusal({.count = 300}).find("format: 1 there and 0 here"), std::string::npos);
   EXPECT_NE(refusal({.count = 300, .format = Format::kInt8, .outer = codec::Outer{}}).find("outer optimizer"),
             std::string::npos);
+}
+
+std::size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Whatever a peer says that it adds.
+TEST(PartState, TakesNoMemoryBeforeBytesCome) {
+  Isles isles(2);
+  isles.make_parts({.count = 300});
+  PartAverage& taker = *isles.members[1].part;
+  const std::size_t before = resident_bytes();
+  for (const std::uint64_t extra : {std::uint64_t{1} << 31, std::uint64_t{1} << 60}) {
+    const std::uint64_t transfer = extra >> 31;
+    taker.take(*isles.members[1].peers[0], static_cast<std::int64_t>(transfer));
+    std::vector<std::byte> head(10 * sizeof(std::uint64_t));
+    std::byte* at = head.data();
+    const std::uint64_t form = 0x32575047, rate = std::bit_cast<std::uint32_t>(1.0F);
+    for (const std::uint64_t each :
+         {form, std::uint64_t{300}, std::uint64_t{0}, std::uint64_t{0}, std::uint64_t{0}, std::uint64_t{0},
+          rate, std::uint64_t{0}, std::uint64_t{0}, extra})
+      at = put(at, each);
+    Peer to = *isles.members[0].peers[1];
+    to.send({.channel = 3, .sequence = transfer << 32}, head).wait();
+    const std::vector<std::byte> anchor(300 * sizeof(float));
+    if (extra < std::uint64_t{1} << 40) {
+      to.send({.channel = 3, .sequence = (transfer << 32) + 1}, anchor).wait();  // it has the header
+    } else {
+      EXPECT_NE(failure_of(taker).find("it adds 1152921504606846976 bytes"), std::string::npos);
+    }
+    EXPECT_LT(resident_bytes(), before + (std::size_t{1} << 30));
+  }
 }
 
 // Gradients, in buckets (gradient_average.h).
