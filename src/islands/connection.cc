@@ -42,6 +42,7 @@ void tell_ended(Party& party) {
 Connection::Connection(tcp::socket socket, const TlsContext& context, Owner& owner,
                        std::optional<Greeting> mine)
     : socket_(std::move(socket)),
+      unforked_(std::in_place, socket_.native_handle()),
       tls_(context, socket_.native_handle(), mine.has_value()),
       owner_(owner),
       made_here_(mine.has_value()),
@@ -219,6 +220,7 @@ void Connection::close(const std::string& why) {
   if (stage_ == Stage::kClosed) return;
   stage_ = Stage::kClosed;
   asio::error_code ignored;
+  unforked_.reset();
   socket_.close(ignored);
   out_ = {};
   if (party_) {

@@ -6,12 +6,14 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "islands/frame.h"
 #include "islands/party.h"
 #include "islands/tls.h"
+#include "islands/unforked.h"
 
 namespace gradweave::islands {
 
@@ -65,6 +67,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void wait_to_write();
 
   asio::ip::tcp::socket socket_;
+  std::optional<Unforked> unforked_;  // until it is closed
   TlsStream tls_;
   Owner& owner_;
   const bool made_here_;

@@ -17,6 +17,7 @@
 #include "gradweave/error.h"
 #include "islands/connection.h"
 #include "islands/random.h"
+#include "islands/unforked.h"
 
 namespace gradweave::islands {
 namespace {
@@ -111,6 +112,7 @@ class EndpointCore : public std::enable_shared_from_this<EndpointCore>, public C
   asio::io_context context_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(context_);
   tcp::acceptor acceptor_{context_};
+  std::optional<Unforked> unforked_;  // the acceptor, until it is closed
   tcp::resolver resolver_{context_};
   asio::steady_timer ticks_{context_};
   std::uint16_t port_ = 0;
@@ -145,6 +147,7 @@ void EndpointCore::listen() {
     throw InvalidInput("can't listen: " + error.message(), to_text(*options_.listen),
                        "give an address of this machine and a port that is free");
   }
+  unforked_.emplace(acceptor_.native_handle());
   port_ = acceptor_.local_endpoint().port();
 }
 
@@ -169,6 +172,7 @@ void EndpointCore::run() {
 void EndpointCore::stop() {
   asio::post(context_, [this] {
     asio::error_code ignored;
+    unforked_.reset();
     acceptor_.close(ignored);
     std::vector<std::shared_ptr<Party>> parties;
     for (const auto& [name, entry] : entries_) parties.push_back(entry.party);
