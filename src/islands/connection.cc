@@ -140,11 +140,15 @@ void Connection::take_greeting(std::span<const std::byte>& bytes, std::string& f
   }
   Greeting answer;
   party_ = owner_.greeted(shared_from_this(), *theirs_, answer, fault);
-  if (!party_) return;
+  const GreetingBytes mine = encode(answer);
+  if (!party_) {
+    std::size_t written = 0;
+    if (!answer.name.empty()) tls_.write(mine, written);
+    return;
+  }
   stage_ = Stage::kOpen;
   line_.beat = static_cast<std::uint64_t>(steady_now().count());
   if (made_here_) return;
-  const GreetingBytes mine = encode(answer);
   out_.insert(out_.end(), mine.begin(), mine.end());
 }
 

@@ -25,7 +25,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
    public:
     virtual ~Owner() = default;
     // The other side has shown that it has the key and has greeted. Returns whose connection it is, and what this side
-    // answers if it did not make the connection; nothing if it is to be closed, with `why`.
+    // answers if it did not make the connection; nothing if it is to be closed, with `why`, after an answer that has a name.
     virtual std::shared_ptr<Party> greeted(const std::shared_ptr<Connection>& connection,
                                            const Greeting& greeting, Greeting& answer, std::string& why) = 0;
     // Told once.

@@ -312,9 +312,11 @@ void EndpointCore::connect(const std::shared_ptr<Party>& party, std::size_t numb
         Slot& dialled = *same->slots[number];
         dialled.dialling = nullptr;
         if (error) return failed_to_dial(party, number, error);
-        dialled.connection = std::make_shared<Connection>(
-            std::move(*socket), tls_, *this,
-            Greeting{.name = options_.name, .id = party->id, .line = static_cast<std::uint16_t>(number)});
+        dialled.connection = std::make_shared<Connection>(std::move(*socket), tls_, *this,
+                                                          Greeting{.name = options_.name,
+                                                                   .id = party->id,
+                                                                   .line = static_cast<std::uint16_t>(number),
+                                                                   .to = mark_of(party->name)});
         unknown_.insert(dialled.connection);
         const std::shared_ptr<Connection> started = dialled.connection;
         started->start();
@@ -354,18 +356,25 @@ std::shared_ptr<Party> EndpointCore::greeted(const std::shared_ptr<Connection>& 
                                              const Greeting& greeting, Greeting& answer, std::string& why) {
   Entry* entry = nullptr;
   bool arrives = false;
+  const Greeting here{.name = options_.name, .line = greeting.line, .to = mark_of(greeting.name)};
   if (connection->made_here()) {
+    Slot* dialled = nullptr;
     for (auto& [name, each] : entries_) {
       for (const auto& slot : each.slots) {
         if (slot->connection != connection) continue;
         entry = &each;
-        slot->pause = {};
+        dialled = slot.get();
       }
     }
     if (entry != nullptr && entry->party->name != greeting.name) {
       why = "another peer answers there: " + in_quotes(greeting.name);
       return nullptr;
     }
+    if (dialled != nullptr) dialled->pause = {};
+  } else if (greeting.to != mark_of(options_.name)) {
+    answer = here;  // it learns who is there
+    why = in_quotes(greeting.name) + " looks for another peer here";
+    return nullptr;
   } else if (const auto found = entries_.find(greeting.name); found != entries_.end()) {
     entry = &found->second;
   }
@@ -393,7 +402,8 @@ std::shared_ptr<Party> EndpointCore::greeted(const std::shared_ptr<Connection>& 
   }
   unknown_.erase(connection);
   entry->open.insert(connection);
-  answer = {.name = options_.name, .id = party->id, .line = greeting.line};
+  answer = here;
+  answer.id = party->id;
   set_presence(*party, Presence::kHere, "");
   if (arrives) options_.arrived(Peer(shared_from_this(), party));
   return party;

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 
 #include "islands/little_endian.h"
+#include "model/hash.h"
 
 namespace gradweave::islands {
 namespace {
 
-constexpr std::string_view kMagic = "gradweave-isle-1";
+constexpr std::string_view kMagic = "gradweave-isle-2";
 
 }  // namespace
 
@@ -46,12 +46,15 @@ std::optional<Frame> decode(const FrameBytes& bytes) {
   return frame;
 }
 
+std::uint32_t mark_of(std::string_view name) { return static_cast<std::uint32_t>(checksum(name)); }
+
 GreetingBytes encode(const Greeting& greeting) {
   GreetingBytes bytes{};
   std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
   std::byte* at = std::ranges::copy(greeting.id, bytes.data() + kMagic.size()).out;
   at = put(at, greeting.line);
   at = put(at, static_cast<std::uint16_t>(greeting.name.size()));
+  at = put(at, greeting.to);
   std::memcpy(at, greeting.name.data(), greeting.name.size());
   return bytes;
 }
@@ -63,7 +66,7 @@ std::optional<Greeting> decode(const GreetingBytes& bytes) {
   std::copy_n(at, greeting.id.size(), greeting.id.begin());
   at = take(at + greeting.id.size(), greeting.line);
   std::uint16_t length = 0;
-  at = take(at, length);
+  at = take(take(at, length), greeting.to);
   if (length == 0 || length > kLongestName || greeting.line >= kMostLines) return std::nullopt;
   greeting.name.assign(reinterpret_cast<const char*>(at), length);
   if (encode(greeting) != bytes) return std::nullopt;

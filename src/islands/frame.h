@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace gradweave::islands {
 
@@ -56,6 +57,7 @@ struct Greeting {
   std::string name;        // of the sender, 1 to kLongestName bytes
   Id id{};                 // of its side of the conversation: another one means that it began anew
   std::uint16_t line = 0;  // which of the connections that the side which connects makes
+  std::uint32_t to = 0;    // mark_of() whom it is for: an address may have become another peer's
   friend bool operator==(const Greeting&, const Greeting&) = default;
 };
 
@@ -63,6 +65,9 @@ inline constexpr std::size_t kLongestName = 200;
 inline constexpr std::size_t kGreetingBytes = 240;
 inline constexpr std::uint16_t kMostLines = 32;
 using GreetingBytes = std::array<std::byte, kGreetingBytes>;
+
+// Returns a number that, nearly always, only this name has.
+std::uint32_t mark_of(std::string_view name);
 
 GreetingBytes encode(const Greeting& greeting);
 // Returns nothing for bytes of any other form.

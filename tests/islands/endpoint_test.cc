@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/read.hpp>
@@ -228,6 +229,49 @@ TEST(Endpoint, AProcessThatIsKilledIsLostAtOnce) {
   EXPECT_EQ(b.wait_while(Presence::kHere, Clock::now() + kLong), Presence::kBroken);
   EXPECT_NE(error_of(waits).find("it has not come back"), std::string::npos);
   EXPECT_EQ(b.presence(), Presence::kLost);
+}
+
+// As where it had a data loader's.
+TEST(Endpoint, AProcessThatIsKilledIsLostAndItsPortFreeThoughItsWorkerLives) {
+  std::array<int, 2> pipes{};
+  ASSERT_EQ(pipe(pipes.data()), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Endpoint second(options_of("b", true));
+    Peer a = second.peer("a");
+    std::uint16_t port = second.port();
+    if (write(pipes[1], &port, sizeof port) != sizeof port) _exit(1);
+    a.wait_while(Presence::kAway, Clock::now() + kLong);
+    const pid_t worker = fork();
+    if (worker != 0 && write(pipes[1], &worker, sizeof worker) != sizeof worker) _exit(1);
+    std::this_thread::sleep_for(60s);
+    _exit(0);
+  }
+  EndpointOptions options = options_of("b", true);
+  ASSERT_EQ(read(pipes[0], &options.listen->port, sizeof options.listen->port), 2);
+  Endpoint first(options_of("a", false));
+  Peer b = first.peer("b", options.listen);
+  pid_t worker = 0;
+  ASSERT_EQ(read(pipes[0], &worker, sizeof worker), ssize_t{sizeof worker});
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(b.wait_while(Presence::kHere, Clock::now() + 5s), Presence::kBroken);  // silent after 10 s
+  EXPECT_NO_THROW(Endpoint{options});
+  kill(worker, SIGKILL);
+  for (const int each : pipes) close(each);
+}
+
+TEST(Endpoint, OneThatIsTakenForAnotherDisturbsNobody) {
+  Endpoint first(options_of("a", false)), second(options_of("b", true));
+  Peer b = first.peer("b", address_of(second)), a = second.peer("a");
+  ASSERT_EQ(b.wait_while(Presence::kAway, Clock::now() + kLong), Presence::kHere);
+  Peer c = first.peer("c", address_of(second));
+  for (const auto until = Clock::now() + kLong; c.trouble().empty() && Clock::now() < until;)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(c.trouble(), "another peer answers there: 'b'");
+  std::this_thread::sleep_for(300ms);
+  EXPECT_EQ(a.presence(), Presence::kHere);
+  EXPECT_EQ(b.presence(), Presence::kHere);
 }
 
 TEST(Endpoint, OneThatListensAndIsGoneRefusesAndIsLost) {
