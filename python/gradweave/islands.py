@@ -32,6 +32,8 @@ LEAST_FRAGMENT, MOST_FRAGMENTS = 1 << 20, 8  # elements: a message takes longer 
 POLL_S = 0.005
 TELL_S = 10.0
 LATE_STEPS = 4
+OUTER = {"outer_momentum": (0, 0.999), "outer_learning_rate": (1e-6, 100)}  # as schemes that average have them
+COMPRESSORS = ("int4", "int8", "int2", "ef_signsgd", "none")
 SAMPLE = 1024  # elements of a gradient, about
 ALIGNED = 16  # bytes: where a tensor of a state begins
 _END_OF_LENGTH = 8
@@ -882,13 +884,24 @@ def checked(given):
             raise _native.InvalidInput("gradweave.wrap(between=): gradients are averaged exactly, in each step: leave out "
                                        f"{', '.join(others)}, or average parameters")
         options["fragments"] = 1
-    for name, what in (("period", "steps"), ("fragments", "parts of the model that are averaged in turn")):
+    if options["compressor"] not in COMPRESSORS:
+        raise _native.InvalidInput(f"gradweave.wrap(between=): compressor is {options['compressor']!r}; give one of "
+                                   f"{', '.join(COMPRESSORS)}")
+    for name, (least, most) in OUTER.items():
+        value = options[name]
+        if not isinstance(value, numbers.Real) or not least <= value <= most:
+            raise _native.InvalidInput(f"gradweave.wrap(between=): {name} is {value!r}; give a number from {least:g} to "
+                                       f"{most:g}")
+        options[name] = float(value)
+    for name, what in (("period", "steps"), ("ranks", "ranks of each island that exchange with others"),
+                       ("fragments", "parts of the model that are averaged in turn")):
         value = options[name]
         if value is None and OPTIONS[name] is None:
             continue
         if not isinstance(value, numbers.Real) or not float(value).is_integer() or value < 1:
             raise _native.InvalidInput(f"gradweave.wrap(between=): {name} is {value!r}; give a number of {what}, at "
                                        "least 1")
+        options[name] = int(value)
     return options
 
 

@@ -203,6 +203,24 @@ def test_a_learning_rate_of_numpys_is_given_as_a_number(given):
     model.gradweave.close()
 
 
+@pytest.mark.parametrize("between, said", [
+    ({"outer_momentum": 5.0}, "outer_momentum is 5.0; give a number from 0 to 0.999"),
+    ({"outer_momentum": "0.9"}, "outer_momentum is '0.9'"), ({"outer_learning_rate": 0}, "a number from 1e-06 to 100"),
+    ({"outer_learning_rate": float("nan")}, "outer_learning_rate is nan"), ({"ranks": "1"}, "ranks is '1'"),
+    ({"ranks": 0}, "ranks is 0"), ({"compressor": None}, "compressor is None; give one of int4"), ({"period": 0.5}, "period is")])
+def test_options_between_islands_that_make_no_sense_are_refused(between, said):
+    with pytest.raises(gradweave.InvalidInput, match=said):
+        islands.checked(between)
+
+
+def test_options_between_islands_are_what_schemes_that_average_take():
+    [scheme] = [each for each in core.schemes() if each["name"] == "delayed_averaging"]
+    ranges = {each["name"]: (each["minimum"], each["maximum"]) for each in scheme["options"] if each["name"] in islands.OUTER}
+    assert ranges == islands.OUTER
+    given = {"outer_momentum": 0, "outer_learning_rate": 2, "ranks": 1.0, "period": 8.0}
+    assert [repr(islands.checked(given)[name]) for name in given] == ["0.0", "2.0", "1", "8"]
+
+
 def test_an_optimizer_whose_state_no_other_island_could_read_is_refused(given):
     model = make_net(1)
     optimizer = make_optimizer("adamw", model)
