@@ -131,6 +131,7 @@ class Member::Core {
   std::vector<StepReport> ranks;  // as they have last reported
   std::int64_t takes = 0, failed_to_take = 0;  // transfers
   bool have_taken = false;                     // all ranks of the island have the state by that transfer
+  bool shares_nothing = false;                 // was alone, and has neither given nor taken the state since
   bool agreed = false;
   Status status;  // rank 0: as the meeting point was last told
   Time status_at{};
@@ -309,6 +310,7 @@ void Member::Core::tell_status() {
 void Member::Core::come_in_force(const Epoch& next) {
   if (next == epoch) return;
   epoch = next;
+  shares_nothing |= epoch.islands.size() == 1;
   for (auto other = others.begin(); other != others.end();) {
     const Island& had = other->second.island;
     const bool stays = std::ranges::any_of(epoch.islands, [&](const Island& island) {
@@ -412,13 +414,14 @@ void Member::land_gradients(std::span<float> means) { core_->gradients.land(mean
 void Member::set_anchor(std::span<const float> values) { core_->part.set_anchor(values); }
 
 bool Member::alone_with(const std::string& island) const {
-  return std::ranges::all_of(core_->epoch.islands, [&](const Island& each) {
-    return each.name == core_->options.island || each.name == island;
-  });
+  return core_->shares_nothing || std::ranges::all_of(core_->epoch.islands, [&](const Island& each) {
+           return each.name == core_->options.island || each.name == island;
+         });
 }
 
 void Member::give(const Command& command, std::optional<std::span<const float>> values, const Extra& extra) {
   if (values) core_->part.set_anchor(*values, command.landed);
+  core_->shares_nothing = false;
   if (!core_->exchanges()) return;
   core_->part.give(command.other, core_->peer_of(command.other), command.number, extra);
 }
@@ -427,7 +430,7 @@ void Member::give_no_more(const std::string& island) { core_->part.give_no_more(
 
 void Member::take(const Command& command) {
   core_->takes = command.number;
-  core_->have_taken = false;
+  core_->have_taken = core_->shares_nothing = false;
   if (!core_->exchanges()) return;
   core_->part.take(core_->peer_of(command.other), command.number);
 }

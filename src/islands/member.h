@@ -92,7 +92,7 @@ class Member {
   void land_gradients(std::span<float> means);
   // The anchor is this from now on, on all islands: of a part whose last average begins, in lockstep.
   void set_anchor(std::span<const float> values);
-  // kGive, kGiven. `values`: the part now, in lockstep or of an island that is alone with the one that takes: it is the state, and
+  // kGive, kGiven. `values`: the part now, in lockstep or of an island that is alone_with() the one that takes: it is the state, and
   // nothing has been gained since.
   void give(const Command& command, std::optional<std::span<const float>> values, const Extra& extra);
   void give_no_more(const std::string& island);
@@ -115,7 +115,8 @@ class Member {
   bool agreed() const;
   // Whether all other islands of the epoch have left, though no other epoch is in force, as the meeting point is away.
   bool deserted() const;
-  // Whether there are only this island and that one: nobody has had anything of this one since it has been alone.
+  // Whether no other island has the state, before it is given to that one: there is none but these two, or this one was alone and
+  // has given it to none since.
   bool alone_with(const std::string& island) const;
   // The islands of the epoch in force here, as this rank was told; empty before the first.
   std::vector<Island> islands() const;

@@ -356,6 +356,48 @@ def test_training_goes_on_after_finish_and_loses_nothing(meeting, size):
     assert len({tuple(chosen) for _, chosen in found}) == 1  # the newcomer's buffers that have no mean
 
 
+def comes_at_once(rank, number, given, folder):
+    """Number 1 trains alone, and the others come within one of its steps. What each begins with, and how often what was gained
+    alone was kept."""
+    import gradweave
+
+    def of(name):
+        return Path(folder) / name
+
+    def wait_for(*names):
+        while not all(of(name).exists() for name in names):
+            time.sleep(0.01)
+
+    model = Counter()
+    if number > 1:
+        wait_for("alone")
+        of(f"comes{number}").touch()
+    model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=1.0), **given, island=f"island{number}",
+                                      timeout=30.0, report=False, between={"period": 1_000_000})
+    islands, taken, kept = model.gradweave.islands, model.weight.item(), []
+    islands.on_keep(lambda: kept.append(model.weight.item()))
+    step = 0
+    while number == 1 and len(islands.names) < 3:
+        optimizer.zero_grad()
+        (-model(torch.ones(1, 1))).sum().backward()
+        step += 1
+        if step == 50:
+            of("alone").touch()
+            wait_for("comes2", "comes3")
+            time.sleep(1.0)
+        optimizer.step()
+    gradweave.finish(model)
+    model.gradweave.close()
+    return taken, kept
+
+
+def test_two_that_come_at_once_take_what_one_has_trained_alone(meeting, tmp_path):
+    jobs = [ranks.start(comes_at_once, 1, number=number, given=meeting.given, folder=str(tmp_path)) for number in (1, 2, 3)]
+    (_, kept), *others = (job.results()[0] for job in jobs)
+    assert len(kept) == 1 and kept[0] >= 50
+    assert [taken for taken, _ in others] == kept * 2
+
+
 def diverges(rank, number, given):
     import gradweave
 
