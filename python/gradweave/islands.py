@@ -35,6 +35,7 @@ LATE_STEPS = 4
 OUTER = {"outer_momentum": (0, 0.999), "outer_learning_rate": (1e-6, 100)}  # as schemes that average have them
 COMPRESSORS = ("int4", "int8", "int2", "ef_signsgd", "none")
 SAMPLE = 1024  # elements of a gradient, about
+NOT_FINITE = "buffers not finite (exclude= them):"  # which islands that differ are told
 ALIGNED = 16  # bytes: where a tensor of a state begins
 _END_OF_LENGTH = 8
 
@@ -137,11 +138,15 @@ class Buffers:
         self._had = {name: local for name, buffer in model.named_buffers() if chosen(name, local := sharding.local_of(buffer))}
 
     def now(self):
-        """As modules have them. One that is gone, or of another shape, as it was last: it is nobody else's."""
+        return [buffer for _, buffer in self.named()]
+
+    def named(self):
+        """(name, buffer), as modules have them now. One that is gone, or of another shape, is as it was last: no other island
+        gets it."""
         now = {name: sharding.local_of(buffer) for name, buffer in self._model.named_buffers()}
         self._had = {name: now[name] if name in now and now[name].shape == had.shape else had
                      for name, had in self._had.items()}
-        return list(self._had.values())
+        return self._had.items()
 
 
 class Values:
@@ -346,11 +351,14 @@ class Islands:
         self._carried, self._taken = [], []  # objects besides the model; states that are still to be loaded into them
         self._member = None
         self.name = self._inside.from_rank_0(settings.island or socket.gethostname())
+        self._buffers = Buffers(model, lambda name, _: not sharding.is_named(name, settings.exclude))  # also without a mean
         self._shapes = digest([[n, list(p.shape), str(p.dtype), str(getattr(p, "placements", "")), p.requires_grad]
-                               for n, p in model.named_parameters()] + [list(b.shape) for b in self._values.buffers.now()])
+                               for n, p in model.named_parameters()] +
+                              [[n, list(b.shape)] for n, b in self._buffers.named()])
+        averaged_too = dict(self._values.buffers.named())
+        self._not_finite = [n for n, b in self._buffers.named() if has_mean(b) and n not in averaged_too]
         self._frozen = [(name, parameter) for name, parameter in model.named_parameters()
                         if not parameter.requires_grad and not sharding.is_named(name, settings.exclude)]
-        self._buffers = Buffers(model, lambda name, _: not sharding.is_named(name, settings.exclude))  # also without a mean
 
     def join(self):
         """Goes to the other islands, and returns once this one trains with them: with the state of one that trains, or as it
@@ -361,7 +369,8 @@ class Islands:
         host = _own_host(settings.islands, settings.listen)
         outer = (options["outer_momentum"], options["outer_learning_rate"])
         frozen = self._inside.gathered(digest([_sum_of(sharding.local_of(p)) for _, p in self._frozen]))
-        alike = {"parameters": self._shapes, "frozen parameters": frozen[0] if self._one_state else digest(frozen),
+        alike = {"parameters and buffers": self._shapes, NOT_FINITE: ", ".join(self._not_finite) or "none",
+                 "frozen parameters": frozen[0] if self._one_state else digest(frozen),
                  "exchanging ranks": self._exchanging, "ranks": options["ranks"],
                  "average": options["average"], "fragments": self._fragments, "compressor": options["compressor"],
                  "outer_momentum": outer[0], "outer_learning_rate": outer[1],

@@ -537,6 +537,33 @@ def test_buffers_that_modules_replace_are_given_and_averaged(meeting, tmp_path):
     assert longer == also_longer == 0
 
 
+def bounded(rank, number, given, until, largest):
+    import gradweave
+
+    model = Counter()
+    model.register_buffer("largest", torch.tensor(largest))
+    try:
+        model, optimizer = gradweave.wrap(model, torch.optim.SGD(model.parameters(), lr=1.0), **given, report=False,
+                                          island=f"island{number}", timeout=30.0, arrival_timeout=1.0)
+    except gradweave.InvalidInput as error:
+        return str(error)
+    file_of("joined").touch()
+    while not Path(until).exists():
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+    return ""
+
+
+def test_buffers_that_are_finite_on_one_island_alone_are_named(meeting, tmp_path):
+    end = tmp_path / "end"
+    first = ranks.start(bounded, 1, number=1, given=meeting.given, until=str(end), largest=float("-inf"))
+    first.wait_for_file("joined")
+    said = ranks.run(bounded, 1, number=2, given=meeting.given, until=str(end), largest=3.0)[0]
+    end.touch()
+    first.results()
+    assert "'buffers not finite (exclude= them): none', not 'buffers not finite (exclude= them): largest'" in said
+
+
 def test_checksums_of_what_lies_in_pieces_or_elsewhere():
     from gradweave.islands import _sum_of
 
