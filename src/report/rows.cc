@@ -178,12 +178,17 @@ void add_times_ddp(std::vector<Row>& rows, const Setting& setting, const CommonO
 }
 
 void add_optima(std::vector<Row>& rows, const Setting& setting, const CommonOptions& options) {
-  const auto optimal = std::ranges::find(rows, "optimal", &Row::name);
-  if (optimal == rows.end() || !optimal->result) return;
+  const auto searched = [](const Row& row) { return row.scheme == "optimal" && row.result; };
+  const auto any = std::ranges::find_if(rows, searched);
+  if (any == rows.end()) return;
   std::map<Effect, Optimum> optima;
   for (const Row& row : rows) {
     if (!row.result) continue;
-    if (!optima.contains(row.effect)) optima[row.effect] = optimum_of(row.effect, *optimal, setting, options);
+    if (!optima.contains(row.effect)) {
+      const auto own = std::ranges::find_if(
+          rows, [&](const Row& other) { return searched(other) && other.effect == row.effect; });
+      optima[row.effect] = optimum_of(row.effect, own == rows.end() ? *any : *own, setting, options);
+    }
     Optimum& optimum = optima[row.effect];
     optimum.iteration_ns = std::min(optimum.iteration_ns, row.iteration_ns());
     // A search over whole tensors does not speak of a row that cuts them.

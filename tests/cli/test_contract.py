@@ -103,6 +103,11 @@ def test_compare_measures_every_scheme_against_the_optimum_of_its_kind():
     assert {row["optimum_us"] for row in kinds["corrected"]} == {1050}  # computation
     alone, = result("compare", "--workload", tiny, "--cluster", cluster, "--schemes", "wfbp")["schemes"]
     assert "optimum_us" not in alone
+    methods = "optimal parts=1,optimal compressor=int8,wfbp"
+    named = result("compare", "--workload", tiny, "--cluster", cluster, "--schemes", methods)["schemes"]
+    searched, encoded, wfbp = (next(row for row in named if row["name"] == name) for name in methods.split(","))
+    assert wfbp["optimum_us"] == searched["optimum_us"] == searched["iteration_us"]
+    assert encoded["optimum_us"] == encoded["iteration_us"]
 
 
 def test_a_search_of_whole_tensors_is_no_bound_beside_a_plan_that_cuts_them_and_is_faster(workload, cluster, tmp_path):
