@@ -196,6 +196,37 @@ def test_a_rank_file_of_a_replaced_checkpoint_is_not_used():
     assert len(told) == 1 and not silent
 
 
+def begun_in_part(rank, older):
+    """Iterations of two models where a checkpoint was saved, and where it is loaded once one of them trains. `older`: the rank
+    files have no digest of parameters."""
+    folder, iterations = folder_of("begun_in_part"), []
+    for _ in range(2):
+        accelerator = accelerator_of("dear")
+        (first, *others), (second, *rest) = (prepared(accelerator, net(seed)) for seed in (1, 2))
+        train(accelerator, first, *others)
+        if not iterations:
+            train(accelerator, second, *rest, steps=6)
+            accelerator.save_state(folder)
+            if older:
+                path = folder / f"gradweave.rank{rank}.pt"
+                torch.save([{key: each[key] for key in each if key != "parameters"} for each in torch.load(path)], path)
+            distributed.barrier()
+        else:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message="gradweave")
+                accelerator.load_state(folder)
+        iterations.append([each.gradweave.engine.iteration for each in (first, second)])
+        values(first, second)
+        accelerator.free_memory()
+    return iterations
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_model_goes_on_from_its_own_part_of_a_checkpoint(older):
+    for saved, loaded in ranks.run(begun_in_part, 2, older=older):
+        assert saved == loaded == [8, 6]
+
+
 def trained_on(rank, folder):
     """Goes on in a folder that a job of any number of ranks has written: the parameters at the beginning and at the end."""
     accelerator = accelerator_of("dear")

@@ -192,7 +192,8 @@ class Jobs:
             known = {"islands": state["islands"]} if "islands" in state else {}
             if "gradweave" in state:
                 known["ranks"] = checkpoint.ranks_of(state["gradweave"])
-            told.append(known if state["parameters"] == _digest_of(model) else None)
+            # Older files have none.
+            told.append(known if state.get("parameters") in (None, _digest_of(model)) else None)
         session = sessions[self.models[0]]
         if isinstance(session, islands.Session):
             return told
@@ -200,9 +201,10 @@ class Jobs:
 
     def _wrap_again(self, model):
         """What is on its way belongs to the training that is given up."""
-        again = self._again[model]
+        again, order = self._again[model], self.models
         sessions[model].close(patience_s=sessions[model].settings.timeout)
         again()
+        self._optimizers = {each: self._optimizers[each] for each in order}  # states of checkpoints are in this order
 
     @property
     def _rank(self):
