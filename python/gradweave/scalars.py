@@ -29,6 +29,11 @@ class Scalars:
                                    "written, or a torch.utils.tensorboard.SummaryWriter") from None
         self._told.append([target, every, every, (time.monotonic(), self._read()[0])])
 
+    @property
+    def targets(self):
+        """[(target, every)], as they were added."""
+        return [(target.name if isinstance(target, _Lines) else target, every) for target, every, *_ in self._told]
+
     def iteration_ended(self):
         for each in self._told:
             each[2] -= 1

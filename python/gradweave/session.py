@@ -204,6 +204,18 @@ class Session:
         if self.job.decides:
             self._scalars.add(target, every)
 
+    def watching(self):
+        """Returns what makes another session log and record as this one does now."""
+        logs, records = self._scalars.targets, self._records
+
+        def watch(session):
+            for target, every in logs:
+                session.log_to(target, every)
+            if records:
+                session.record_timeline()
+
+        return watch
+
     def _to_tell(self):
         sums = dict(self.engine.counters)
         facts = {"scheme": core.chosen(self.plan)["scheme"] if self.plan else "", "buffer_bytes": sums.pop("buffer_bytes")}

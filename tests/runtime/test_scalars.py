@@ -1,11 +1,13 @@
 """What a run tells as it goes."""
 
+import copy
 import json
 
 import pytest
 import torch
 
 import ranks
+from gradweave.integrations.jobs import Jobs
 from models import batch, make_net
 
 
@@ -59,3 +61,27 @@ def test_lines_and_scalars_are_told_on_rank_0(scheme, tmp_path):
         assert 0 <= line["exposed_ms"] <= line["iteration_ms"]
     assert {step for _, _, step in scalars} == {15, 30}
     assert {tag for tag, _, _ in scalars} == {f"gradweave/{name}" for name in lines[-1].keys() - {"iteration", "scheme"}}
+
+
+def test_logs_and_timelines_go_on_once_a_framework_has_loaded_a_checkpoint(tmp_path):
+    model, told = make_net(), tmp_path / "lines"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    jobs = Jobs("the framework", {"warm_up": 1, "profile_iterations": 1, "report": False})
+    jobs.expect(model)
+    jobs.wrap([optimizer])
+    begun = copy.deepcopy(model.state_dict())
+    jobs.save(tmp_path)
+    model.gradweave.log_to(told, every=1)
+    model.gradweave.record_timeline()
+    for part in range(2):
+        for step in range(3):
+            x, y = batch(0, step)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        assert not model.gradweave.timeline().empty
+        if part == 0:
+            model.load_state_dict(begun)
+            jobs.load(tmp_path)
+    jobs.close()
+    assert [json.loads(line)["iteration"] for line in told.read_text().splitlines()] == [1, 2, 3, 1, 2, 3]

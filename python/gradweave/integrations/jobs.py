@@ -201,9 +201,11 @@ class Jobs:
 
     def _wrap_again(self, model):
         """What is on its way belongs to the training that is given up."""
-        again, order = self._again[model], self.models
-        sessions[model].close(patience_s=sessions[model].settings.timeout)
+        session, again, order = sessions[model], self._again[model], self.models
+        watch = session.watching()
+        session.close(patience_s=session.settings.timeout)
         again()
+        watch(sessions[model])
         self._optimizers = {each: self._optimizers[each] for each in order}  # states of checkpoints are in this order
 
     @property
